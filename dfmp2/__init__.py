@@ -57,10 +57,27 @@ if TYPE_CHECKING:
 
 _OFFERED = {  # module -> names
     "dfmp2.interop.python": (
-        *("run", "gradient", "plan", "prepare", "energy", "from_mean_field", "derive", "read", "write"),
+        *(
+            "run",
+            "gradient",
+            "plan",
+            "prepare",
+            "energy",
+            "from_mean_field",
+            "derive",
+            "read",
+            "write",
+        ),
         "available_backends",
     ),
-    "dfmp2.interop.studies": ("optimize", "frequencies", "interaction", "cbs", "scan", "read_study"),
+    "dfmp2.interop.studies": (
+        "optimize",
+        "frequencies",
+        "interaction",
+        "cbs",
+        "scan",
+        "read_study",
+    ),
     "dfmp2.interop.batch": ("batch",),
     "dfmp2.interop.tensor": (),  # the module itself
     "dfmp2.molecule.molecule": ("Molecule",),
@@ -69,7 +86,14 @@ _OFFERED = {  # module -> names
     "dfmp2.output.study": ("Study",),
     "dfmp2.progress": ("Listener",),
     "dfmp2.errors": (
-        *("Dfmp2Error", "InputError", "ForeignCheckpoint", "ResultFileError", "ResultExists", "ConvergenceError"),
+        *(
+            "Dfmp2Error",
+            "InputError",
+            "ForeignCheckpoint",
+            "ResultFileError",
+            "ResultExists",
+            "ConvergenceError",
+        ),
         *(
             "NumericalError",
             "BackendError",
@@ -83,7 +107,11 @@ _OFFERED = {  # module -> names
     "dfmp2.studies.runs": ("Unfinished",),
     "dfmp2.host.provenance": ("__version__",),
 }
-_HOMES = {name: module for module, names in _OFFERED.items() for name in names or (module.rpartition(".")[2],)}
+_HOMES = {
+    name: module
+    for module, names in _OFFERED.items()
+    for name in names or (module.rpartition(".")[2],)
+}
 
 __all__ = [
     "BackendError",
@@ -132,11 +160,15 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module 'dfmp2' has no attribute {name!r}", name=name, obj=import_module(__name__))
+        raise AttributeError(
+            f"module 'dfmp2' has no attribute {name!r}", name=name, obj=import_module(__name__)
+        )
     home = import_module(_HOMES[name])
     if name == "__version__":
         return home.version()
-    return getattr(home, name) if name in _OFFERED[_HOMES[name]] else home
+    if name in _OFFERED[_HOMES[name]]:
+        return getattr(home, name)
+    return home
 
 
 def __dir__() -> list[str]:

@@ -44,7 +44,12 @@ class InputError(Dfmp2Error):
     exit_code = 3
 
     def __init__(self, message: str, *, file: str | None = None, line: int | None = None) -> None:
-        place = "" if file is None else f"{file}: " if line is None else f"{file}, line {line}: "
+        if file is None:
+            place = ""
+        elif line is None:
+            place = f"{file}: "
+        else:
+            place = f"{file}, line {line}: "
         super().__init__(place + message)
         self.file = file
         self.line = line

@@ -59,12 +59,22 @@ class PairKeywords(TypedDict, total=False):
     """The pair energies, `dfmp2 energy`."""
 
     method: Literal[
-        "mp2", "scs-mp2", "sos-mp2", "scs-vdw-mp2", "scsn-mp2", "kappa-mp2", "sos-laplace", "drpa", "custom-scs-mp2"
+        "mp2",
+        "scs-mp2",
+        "sos-mp2",
+        "scs-vdw-mp2",
+        "scsn-mp2",
+        "kappa-mp2",
+        "sos-laplace",
+        "drpa",
+        "custom-scs-mp2",
     ]
     kappa: float | None
     os_scale: float | None
     ss_scale: float | None
-    backend: Literal["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
+    backend: Literal[
+        "auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"
+    ]
     tolerance: float
     check: bool
     certify_fit: bool
@@ -108,10 +118,15 @@ class Keywords(PreparedKeywords, PairKeywords, WholeRunKeywords, total=False):
 
 # Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies (dfmp2 energy), or both.
 BOTH_PARTS = tuple(MachineKeywords.__annotations__)
-BEFORE_PAIRS = ("basis", *(name for name in PreparedKeywords.__annotations__ if name not in BOTH_PARTS))
+BEFORE_PAIRS = (
+    "basis",
+    *(name for name in PreparedKeywords.__annotations__ if name not in BOTH_PARTS),
+)
 PAIRS = tuple(PairKeywords.__annotations__)
 WHOLE_RUN = tuple(WholeRunKeywords.__annotations__)
-NEEDS_WHOLE_RUN = "needs the integrals of the SCF again, which no prepared file holds: use dfmp2 run"
+NEEDS_WHOLE_RUN = (
+    "needs the integrals of the SCF again, which no prepared file holds: use dfmp2 run"
+)
 
 
 BACKEND_WORDS = {"pytorch": "torch"}  # other words for backends
@@ -150,7 +165,9 @@ class Method:
     @property
     def formula(self) -> str:
         """The correlation energy in terms of its components."""
-        return "E(RPA)" if self.kind == "rpa" else f"{self.opposite_spin:.6g} E(OS) + {self.same_spin:.6g} E(SS)"
+        if self.kind == "rpa":
+            return "E(RPA)"
+        return f"{self.opposite_spin:.6g} E(OS) + {self.same_spin:.6g} E(SS)"
 
     def apply(self, opposite_spin_energy: float, same_spin_energy: float) -> float:
         """Correlation energy, Eh, from the two unscaled components, Eh."""
@@ -158,7 +175,12 @@ class Method:
 
 
 MP2 = Method(
-    "mp2", "MP2", 1.0, 1.0, "Moller and Plesset, Phys. Rev. 46, 618 (1934)", "second-order perturbation theory"
+    "mp2",
+    "MP2",
+    1.0,
+    1.0,
+    "Moller and Plesset, Phys. Rev. 46, 618 (1934)",
+    "second-order perturbation theory",
 )
 SCS = Method(
     "scs-mp2",
@@ -276,35 +298,62 @@ class Options:
     """Options of one DF-MP2 calculation, refused with an InputError where a value is not allowed."""
 
     basis: str = _option("Orbital basis, e.g. cc-pvdz.", MISSING, metavar="NAME")
-    reference: str = _option("auto: RHF for singlets, else UHF.", "auto", choices=("auto", "rhf", "uhf", "rohf"))
+    reference: str = _option(
+        "auto: RHF for singlets, else UHF.", "auto", choices=("auto", "rhf", "uhf", "rohf")
+    )
     xc: str | None = _option(
-        "Functional of Kohn-Sham orbitals for --method drpa, e.g. pbe.", shown="Hartree-Fock", metavar="NAME"
+        "Functional of Kohn-Sham orbitals for --method drpa, e.g. pbe.",
+        shown="Hartree-Fock",
+        metavar="NAME",
     )
     relativity: str = _option(
-        "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.", "none", choices=("none", "x2c")
+        "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.",
+        "none",
+        choices=("none", "x2c"),
     )
-    scf: str = _option("Density-fitted or four-centre integrals in the SCF.", "df", choices=("df", "conventional"))
-    scf_auxbasis: str | None = _option("SCF fitting set.", shown="partner of --basis", metavar="NAME")
-    scf_conv_tol: float = _option(  # E(corr) is of first order in the orbital error, hence the gradient
-        "SCF energy change; the gradient must fall below 0.1 sqrt of it.", 1e-10, metavar="EH", positive=True
+    scf: str = _option(
+        "Density-fitted or four-centre integrals in the SCF.", "df", choices=("df", "conventional")
+    )
+    scf_auxbasis: str | None = _option(
+        "SCF fitting set.", shown="partner of --basis", metavar="NAME"
+    )
+    scf_conv_tol: float = (
+        _option(  # E(corr) is of first order in the orbital error, hence the gradient
+            "SCF energy change; the gradient must fall below 0.1 sqrt of it.",
+            1e-10,
+            metavar="EH",
+            positive=True,
+        )
     )
     scf_max_cycles: int = _option("Limit on the iterations of one SCF.", 100, least=1)
     guess: str = _option(
-        "Start of the SCF (mix: HOMO and LUMO mixed, UHF only).", "atoms", choices=("atoms", "mix", "core")
+        "Start of the SCF (mix: HOMO and LUMO mixed, UHF only).",
+        "atoms",
+        choices=("atoms", "mix", "core"),
     )
-    scf_from: str | None = _option("Start orbitals: an earlier result or PySCF chkfile.", metavar="FILE")
-    scf_starts: int = _option("Starts of which the lowest SCF solution is kept.", 1, metavar="N", least=1)
+    scf_from: str | None = _option(
+        "Start orbitals: an earlier result or PySCF chkfile.", metavar="FILE"
+    )
+    scf_starts: int = _option(
+        "Starts of which the lowest SCF solution is kept.", 1, metavar="N", least=1
+    )
     stability: str | None = _option(
         "Is the SCF solution a minimum? auto: frontier orbitals; full: all rotations; follow: along an instability to "
         "a lower one.",
         choices=("auto", "full", "follow", "off"),
         shown="follow for UHF, auto for RHF",
     )
-    auxbasis: str | None = _option("MP2 fitting set or auto.", shown="partner of --basis", metavar="NAME")
-    frozen_core: str = _option("Orbitals left uncorrelated.", "none", metavar="none|auto|psi4|orca|pyscf|N")
+    auxbasis: str | None = _option(
+        "MP2 fitting set or auto.", shown="partner of --basis", metavar="NAME"
+    )
+    frozen_core: str = _option(
+        "Orbitals left uncorrelated.", "none", metavar="none|auto|psi4|orca|pyscf|N"
+    )
     frozen_virtual: int = _option("Highest virtuals left out.", 0, metavar="N", least=0)
     method: str = _option("See dfmp2 methods.", "mp2", choices=tuple(METHODS))
-    kappa: float | None = _option("Of kappa-mp2.", shown=f"{KAPPA} with kappa-mp2", metavar="1/EH", positive=True)
+    kappa: float | None = _option(
+        "Of kappa-mp2.", shown=f"{KAPPA} with kappa-mp2", metavar="1/EH", positive=True
+    )
     os_scale: float | None = _option("Opposite-spin factor of a custom scaled energy.")
     ss_scale: float | None = _option("Same-spin factor of a custom scaled energy.")
     backend: str = _option("See dfmp2 backends.", "auto", shown="$DFMP2_BACKEND or auto")
@@ -322,12 +371,18 @@ class Options:
     )
     memory: int | None = _option("Peak, e.g. 8GB.", shown="what is free", metavar="SIZE", least=1)
     scratch: str | None = _option(
-        "For what does not fit into memory.", shown="$DFMP2_SCRATCH, else $TMPDIR, else /tmp", metavar="DIR"
+        "For what does not fit into memory.",
+        shown="$DFMP2_SCRATCH, else $TMPDIR, else /tmp",
+        metavar="DIR",
     )
     threads: int | None = _option("Threads of this process.", shown="usable cores", least=1)
     allow_small_gap: bool = _option("Go on with a HOMO-LUMO gap below 0.02 Eh.", False)
-    allow_poor_fit: bool = _option("Take a named fitting set that is off by over 1 mEh an atom.", False)
-    certify_fit: bool = _option("Measure the fitting error in the molecule with four-centre integrals.", False)
+    allow_poor_fit: bool = _option(
+        "Take a named fitting set that is off by over 1 mEh an atom.", False
+    )
+    certify_fit: bool = _option(
+        "Measure the fitting error in the molecule with four-centre integrals.", False
+    )
     properties: bool = _option("Also moments, charges, occupations (relaxed density).", False)
     polarizability: bool = _option(
         "Also the polarizability, by six runs in finite fields; implies --properties.", False
@@ -346,7 +401,9 @@ class Options:
         object.__setattr__(self, "backend", BACKEND_WORDS.get(self.backend, self.backend))
         if self.method == CUSTOM:
             if self.os_scale is None and self.ss_scale is None:
-                raise InputError(f"--method {CUSTOM} needs --os-scale or --ss-scale: give the factors, or leave it out")
+                raise InputError(
+                    f"--method {CUSTOM} needs --os-scale or --ss-scale: give the factors, or leave it out"
+                )
             object.__setattr__(self, "method", MP2.name)
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", parse_bytes(self.memory))
@@ -373,7 +430,10 @@ class Options:
                 f"--kappa {self.kappa} belongs to --method kappa-mp2, not to {self.method}: add or drop one"
             )
         if self.method != "mp2" and (self.os_scale is not None or self.ss_scale is not None):
-            own = "is" if method.kind == "rpa" else "has factors of its own,"
+            if method.kind == "rpa":
+                own = "is"
+            else:
+                own = "has factors of its own,"
             raise InputError(
                 f"--method {self.method} {own} {method.formula.replace('+', 'and')}: drop --os-scale and --ss-scale, "
                 "or --method"
@@ -382,10 +442,17 @@ class Options:
             self._require_no_pairs()
         if method.regularised and (self.check or self.certify_fit):
             named = "--check" if self.check else "--certify-fit"
-            raise InputError(f"{named} is of plain MP2, not of --method {self.method}: drop one of the two")
+            raise InputError(
+                f"{named} is of plain MP2, not of --method {self.method}: drop one of the two"
+            )
         if self.reference == "rohf" and (self.certify_fit or self.stability not in (None, "off")):
-            named = "--certify-fit" if self.certify_fit else f"--stability {self.stability}"
-            raise InputError(f"{named} is not there for --reference rohf: leave it out, or use --reference uhf")
+            if self.certify_fit:
+                named = "--certify-fit"
+            else:
+                named = f"--stability {self.stability}"
+            raise InputError(
+                f"{named} is not there for --reference rohf: leave it out, or use --reference uhf"
+            )
         if self.guess != "atoms" and self.scf_from is not None:
             raise InputError(
                 f"--guess {self.guess} and --scf-from {self.scf_from} both name the start of the SCF: drop one of them"
@@ -395,9 +462,13 @@ class Options:
         """Refuse what Kohn-Sham orbitals are not for, and a functional without a name."""
         object.__setattr__(self, "xc", str(self.xc).strip().lower())
         if not self.xc:
-            raise InputError("--xc is empty: name a functional such as pbe, or leave it out for Hartree-Fock")
+            raise InputError(
+                "--xc is empty: name a functional such as pbe, or leave it out for Hartree-Fock"
+            )
         if self.reference == "rohf":
-            raise InputError("--xc has no restricted open-shell orbitals: use --reference uhf (or auto), not rohf")
+            raise InputError(
+                "--xc has no restricted open-shell orbitals: use --reference uhf (or auto), not rohf"
+            )
         if self.method != "drpa":
             raise InputError(
                 f"--method {self.method} is not there on Kohn-Sham orbitals (--xc {self.xc}): of second order they "
@@ -420,7 +491,10 @@ class Options:
             "--properties": self.properties,
             f"--reference {self.reference}": self.method == "drpa" and self.reference == "rohf",
         }
-        way_out = "or take --method sos-mp2" if self.method == "sos-laplace" else "or take another method"
+        if self.method == "sos-laplace":
+            way_out = "or take --method sos-mp2"
+        else:
+            way_out = "or take another method"
         for flag, given in asked.items():
             if given:
                 raise InputError(
@@ -448,7 +522,9 @@ class Options:
     @property
     def regulariser(self) -> float | None:
         """kappa, 1/Eh, None where the pair terms are those of plain MP2."""
-        return (self.kappa or KAPPA) if METHODS[self.method].regularised else None
+        if METHODS[self.method].regularised:
+            return self.kappa or KAPPA
+        return None
 
     @property
     def scf_gradient_tol(self) -> float:
@@ -469,7 +545,9 @@ def make_options(**given: Any) -> Options:
     return Options(**{"backend": default_backend(), **given})
 
 
-def require_known(given: Iterable[str], known: Iterable[str], shown: Iterable[str] | None = None) -> None:
+def require_known(
+    given: Iterable[str], known: Iterable[str], shown: Iterable[str] | None = None
+) -> None:
     """Refuse a keyword that there is not, and say which one may be meant.
 
     Parameters
@@ -481,7 +559,10 @@ def require_known(given: Iterable[str], known: Iterable[str], shown: Iterable[st
     for name in given:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
-            advice = f"did you mean {close[0]}?" if close else f"the options are {', '.join(sorted(shown or names))}"
+            if close:
+                advice = f"did you mean {close[0]}?"
+            else:
+                advice = f"the options are {', '.join(sorted(shown or names))}"
             raise InputError(f"unknown option {name!r}: {advice}")
 
 
@@ -506,7 +587,11 @@ def _require_allowed(flag: str, value: Any, option: Field[Any]) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{flag} {value!r}: expected a whole number, {least} or more")
     elif kind.startswith("float"):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             raise InputError(f"{flag} {value!r}: expected a finite number")
         if option.metadata["positive"] and value <= 0:
             raise InputError(f"{flag} {value!r}: expected a number above zero")
@@ -521,8 +606,12 @@ RENAMED = {"set": "fixed", "from": "prepared", "chain": "chained"}
 RENAMED |= dict.fromkeys(("bond", "angle", "dihedral"), "coordinate")
 SWITCHES = {"resume", "overwrite", "transition-state", "allow-gradient"}
 COMMANDS = "run|gradient|optimize|frequencies|interaction|cbs|scan|batch|plan|prepare|energy|derive"
-_WORDS = re.compile(rf"(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: ('[^']*'|[^\s;:()]*[^\s,;:().]))?|\bdfmp2 ({COMMANDS})\b")
-_VALUE = re.compile(r"'[^']*'|[A-Z]+|.*[-0-9./].*")  # a word behind an option that is no word of the sentence
+_WORDS = re.compile(
+    rf"(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: ('[^']*'|[^\s;:()]*[^\s,;:().]))?|\bdfmp2 ({COMMANDS})\b"
+)
+_VALUE = re.compile(
+    r"'[^']*'|[A-Z]+|.*[-0-9./].*"
+)  # a word behind an option that is no word of the sentence
 
 
 def in_python(text: str) -> str:
@@ -560,9 +649,20 @@ def _number(text: str) -> bool:
     return True
 
 
-_PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_PREFIXES = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
 _BYTES = re.compile(
-    r"([+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30}))\s*(?:([kmgt]i?)b?|b)", re.ASCII | re.IGNORECASE
+    r"([+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30}))\s*(?:([kmgt]i?)b?|b)",
+    re.ASCII | re.IGNORECASE,
 )
 _LARGEST = 2**63 - 1  # what a signed 64-bit size can hold; no machine has more
 
@@ -578,7 +678,10 @@ def parse_bytes(text: str) -> int:
     InputError : not a number with a unit, unknown unit, zero, negative or absurdly large
     """
     match = _BYTES.fullmatch(text.strip())
-    size = int(Decimal(match[1]) * _PREFIXES[(match[2] or "").lower()]) if match else 0
+    if match:
+        size = int(Decimal(match[1]) * _PREFIXES[(match[2] or "").lower()])
+    else:
+        size = 0
     if not 1 <= size <= _LARGEST:
         raise InputError(
             f"memory {text[:40]!r}: expected a number with a unit (B, kB, MB, GB, TB, KiB, MiB, GiB or TiB), from 1 "

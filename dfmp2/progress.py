@@ -14,7 +14,11 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 Block = TypeVar("Block")
-NOT_THE_CALLER = {"dfmp2", "contextlib", "ase"}  # packages that a warning passes on its way to who called them
+NOT_THE_CALLER = {
+    "dfmp2",
+    "contextlib",
+    "ase",
+}  # packages that a warning passes on its way to who called them
 
 
 class Listener:
@@ -41,7 +45,10 @@ class Listener:
     def warning(self, text: str) -> None:
         """Something the user should know before trusting the number."""
         level, frame = 1, sys._getframe()
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in NOT_THE_CALLER:
+        while (
+            frame.f_back is not None
+            and frame.f_globals.get("__name__", "").partition(".")[0] in NOT_THE_CALLER
+        ):
             level, frame = level + 1, frame.f_back
         warnings.warn(text, stacklevel=level)
 
@@ -79,7 +86,10 @@ class Relay(Listener):
 
 
 def counted(
-    blocks: Iterator[tuple[int, int, Block]], total: int, listener: Listener, what: str = "integrals"
+    blocks: Iterator[tuple[int, int, Block]],
+    total: int,
+    listener: Listener,
+    what: str = "integrals",
 ) -> Iterator[tuple[int, int, Block]]:
     """Blocks (begin, end, ...) of `total` rows; the listener is told of each when it has been used."""
     for block in blocks:
@@ -169,7 +179,10 @@ class Stopwatch:
 
     def elapsed(self, *stages: str) -> float:
         """Seconds of some stages so far, of the one in progress too."""
-        running = time.perf_counter() - self._mark if self._stages and self._stages[-1] in stages else 0.0
+        if self._stages and self._stages[-1] in stages:
+            running = time.perf_counter() - self._mark
+        else:
+            running = 0.0
         return sum(self.seconds.get(stage, 0.0) for stage in stages) + running
 
     def _charge(self) -> None:

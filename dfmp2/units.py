@@ -42,4 +42,6 @@ def format_bytes(size: float) -> str:
 def quantity(units: str, description: str, default: Any = ...) -> Any:
     """A dataclass field with a unit and a description."""
     metadata = {"units": units, "description": description}
-    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
+    if default is ...:
+        return field(metadata=metadata)
+    return field(default=default, metadata=metadata)

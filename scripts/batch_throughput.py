@@ -40,12 +40,16 @@ AGREEMENT = 1e-6  # Eh: PySCF's default density threshold of the SCF is looser t
 
 def main() -> None:
     """Time all ways and print one line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--basis", default="cc-pvdz")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--overhead", type=int, metavar="N", help="only time N hydrogen molecules with one worker")
+    parser.add_argument(
+        "--overhead", type=int, metavar="N", help="only time N hydrogen molecules with one worker"
+    )
     given = parser.parse_args()
     if given.overhead:
         overhead(given.overhead)
@@ -63,12 +67,18 @@ def main() -> None:
                 spent[way] = spent.get(way, 0.0) + seconds
                 found[way] = energies(folder, text)
             ours, *others = found.values()
-            worst = max(worst, *(abs(other[file] - ours[file]) for other in others for file in ours))
+            worst = max(
+                worst, *(abs(other[file] - ours[file]) for other in others for file in ours)
+            )
     count = given.count // given.rounds * given.rounds
     ours_spent = next(iter(spent.values()))
     for way, seconds in spent.items():
-        print(f"{way}: {seconds:.1f} s, {count / seconds:.2f} molecules/s, {seconds / ours_spent:.1f} x the first")
-    print(f"largest difference of the energies: {worst:.0e} Eh; load average now {os.getloadavg()[0]:.1f}")
+        print(
+            f"{way}: {seconds:.1f} s, {count / seconds:.2f} molecules/s, {seconds / ours_spent:.1f} x the first"
+        )
+    print(
+        f"largest difference of the energies: {worst:.0e} Eh; load average now {os.getloadavg()[0]:.1f}"
+    )
     if worst > AGREEMENT:
         raise SystemExit("the energies differ")
 
@@ -78,16 +88,27 @@ def overhead(count: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number in range(count):
-            (folder / f"h2-{number}.xyz").write_text(f"2\n\nH 0 0 0\nH 0 0 {0.7 + 0.1 * number / count:.6f}\n")
+            (folder / f"h2-{number}.xyz").write_text(
+                f"2\n\nH 0 0 0\nH 0 0 {0.7 + 0.1 * number / count:.6f}\n"
+            )
         files = sorted(path.name for path in folder.glob("*.xyz"))
-        command = [str(Path(sys.executable).with_name("dfmp2")), "batch", "run", *files, "--basis", "sto-3g"]
+        command = [
+            str(Path(sys.executable).with_name("dfmp2")),
+            "batch",
+            "run",
+            *files,
+            "--basis",
+            "sto-3g",
+        ]
         command += ["--output", "out", "--quiet", "--threads", "1"]
         begun, seen = time.perf_counter(), {}
         running = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
         while running.poll() is None:
             time.sleep(0.2)
             done = len(list((folder / "out").glob("*.h5")))
-            resident = [line for line in _status(running.pid).splitlines() if line.startswith("VmRSS:")]
+            resident = [
+                line for line in _status(running.pid).splitlines() if line.startswith("VmRSS:")
+            ]
             if done and resident:
                 seen[10 * done // count] = int(resident[0].split()[1]) / 1000
         wall = time.perf_counter() - begun
@@ -98,7 +119,8 @@ def overhead(count: int) -> None:
         f"{count} items in {wall:.1f} s, {computed:.1f} s of them in calculations: {beside:.1f} ms per item beside them"
     )
     print(
-        "resident memory of the parent, MB: " + ", ".join(f"{10 * k} % {size:.0f}" for k, size in sorted(seen.items()))
+        "resident memory of the parent, MB: "
+        + ", ".join(f"{10 * k} % {size:.0f}" for k, size in sorted(seen.items()))
     )
 
 
@@ -113,10 +135,21 @@ def ways(folder: Path, basis: str, workers: int) -> dict[str, tuple[list[str], d
     """Command and environment variables of each way; dfmp2's is the first."""
     (folder / "mp2.py").write_text(SCRIPT)
     program, python = str(Path(sys.executable).with_name("dfmp2")), shlex.quote(sys.executable)
-    ours = [program, "batch", "run", *sorted(path.name for path in folder.glob("*.xyz")), "--basis", basis]
+    ours = [
+        program,
+        "batch",
+        "run",
+        *sorted(path.name for path in folder.glob("*.xyz")),
+        "--basis",
+        basis,
+    ]
     ours += ["--output", "out", "--quiet", "--workers", str(workers), "--threads", "1"]
     loop = ["sh", "-c", f"for f in *.xyz; do {python} mp2.py $f {shlex.quote(basis)}; done"]
-    several = ["sh", "-c", f"ls *.xyz | xargs -P {workers} -I F {python} mp2.py F {shlex.quote(basis)}"]
+    several = [
+        "sh",
+        "-c",
+        f"ls *.xyz | xargs -P {workers} -I F {python} mp2.py F {shlex.quote(basis)}",
+    ]
     single = {"OMP_NUM_THREADS": "1"}
     return {
         f"dfmp2 batch run --workers {workers} --threads 1": (ours, {}),
@@ -129,8 +162,13 @@ def ways(folder: Path, basis: str, workers: int) -> dict[str, tuple[list[str], d
 def write_molecules(folder: Path, count: int, rng: random.Random) -> None:
     """Make `count` xyz files."""
     for number in range(count):
-        rows = [f"{s} {' '.join(f'{x + rng.uniform(-MOVED, MOVED):.6f}' for x in point)}" for s, *point in ATOMS]
-        (folder / f"water-{number:03d}.xyz").write_text("\n".join([str(len(rows)), "", *rows]) + "\n")
+        rows = [
+            f"{s} {' '.join(f'{x + rng.uniform(-MOVED, MOVED):.6f}' for x in point)}"
+            for s, *point in ATOMS
+        ]
+        (folder / f"water-{number:03d}.xyz").write_text(
+            "\n".join([str(len(rows)), "", *rows]) + "\n"
+        )
 
 
 def energies(folder: Path, text: str) -> dict[str, float]:
@@ -144,9 +182,13 @@ def energies(folder: Path, text: str) -> dict[str, float]:
 
 def timed(command: list[str], folder: Path, settings: dict[str, str]) -> tuple[float, str]:
     """Wall seconds and standard output of a command that must succeed."""
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"} | settings
+    environment = {
+        key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"
+    } | settings
     start = time.perf_counter()
-    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
     return time.perf_counter() - start, done.stdout
 
 

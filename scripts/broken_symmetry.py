@@ -39,7 +39,9 @@ def line(first: str, second: str, distance: float) -> list[tuple[str, float, flo
     return [(first, 0.0, 0.0, 0.0), (second, 0.0, 0.0, distance)]
 
 
-def bent(centre: str, end: str, distance: float, angle: float) -> list[tuple[str, float, float, float]]:
+def bent(
+    centre: str, end: str, distance: float, angle: float
+) -> list[tuple[str, float, float, float]]:
     """A symmetric molecule of three atoms; the angle in degrees."""
     half = math.radians(angle) / 2
     x, z = distance * math.sin(half), distance * math.cos(half)
@@ -73,7 +75,8 @@ def ferrocene() -> list[tuple[str, float, float, float]]:
     for symbol, r in (("C", radius), ("H", radius + ch)):
         for z in (height, -height):
             atoms += [
-                (symbol, r * math.cos(2 * math.pi * k / 5), r * math.sin(2 * math.pi * k / 5), z) for k in range(5)
+                (symbol, r * math.cos(2 * math.pi * k / 5), r * math.sin(2 * math.pi * k / 5), z)
+                for k in range(5)
             ]
     return atoms
 
@@ -98,15 +101,21 @@ class Quiet(Listener):
         """Said by the table."""
 
 
-def solve(atoms: list[tuple[str, float, float, float]], multiplicity: int, basis: str, starts: int) -> Reference:
+def solve(
+    atoms: list[tuple[str, float, float, float]], multiplicity: int, basis: str, starts: int
+) -> Reference:
     """The UHF of a default run, or the lowest of several starts."""
     positions = np.array([position for _, *position in atoms]) * BOHR_PER_ANGSTROM
     molecule = Molecule(tuple(symbol for symbol, *_ in atoms), positions, multiplicity=multiplicity)
     orbital = resolve_orbital(basis, molecule.elements)
     mole = build_mole(molecule, orbital, 4 * 10**9)
     jk = build_auxiliary(mole, molecule, resolve_fitting("jk", None, orbital, molecule.elements))
-    options = Options(basis=basis, reference="uhf", scf_starts=starts, scf_max_cycles=300).settled(multiplicity)
-    return run_scf(mole, "uhf", options, jk, None, Quiet(), threads=1, integrals="memory", charges=None)[1]
+    options = Options(basis=basis, reference="uhf", scf_starts=starts, scf_max_cycles=300).settled(
+        multiplicity
+    )
+    return run_scf(
+        mole, "uhf", options, jk, None, Quiet(), threads=1, integrals="memory", charges=None
+    )[1]
 
 
 def compared(case: tuple[str, list[tuple[str, float, float, float]], int, str]) -> str:
@@ -122,7 +131,10 @@ def compared(case: tuple[str, list[tuple[str, float, float, float]], int, str]) 
     found = many.solutions
     ends = dict(zip(found.start, found.energy, strict=True))  # of each start the last
     reached = sum(energy < many.scf_total_energy + SAME for energy in ends.values())
-    lowest = "default" if difference > -SAME else f"**start {found.start[found.chosen - 1]}**, {difference:.6f}"
+    if difference > -SAME:
+        lowest = "default"
+    else:
+        lowest = f"**start {found.start[found.chosen - 1]}**, {difference:.6f}"
     print(f"{name}: {once:.1f} s, {time.perf_counter() - begun:.1f} s", flush=True)
     return (
         f"| {name} | {basis} | {default.scf_total_energy:.6f} | {default.spin_square:.4f} | "
@@ -164,7 +176,9 @@ def main() -> None:
     rows = {name: line for name in cases for line in lines if line.startswith(f"| {name} |")}
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(given.workers) as pool:
-        wanted = {pool.submit(compared, case): name for name, case in cases.items() if given.only in name}
+        wanted = {
+            pool.submit(compared, case): name for name, case in cases.items() if given.only in name
+        }
         for done in as_completed(wanted):
             rows[wanted[done]] = done.result()
             PAGE.write_text(page(rows, given.machine, given.date))

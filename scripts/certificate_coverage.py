@@ -34,8 +34,22 @@ INPUTS = Path(__file__).resolve().parents[1] / "inputs"
 TOLERANCE = 1e-7  # Eh, the default of a run
 SEEDS = 200
 SHOWN = (
-    *("h2o cc-pvdz", "nh2 cc-pvdz", "o2 cc-pvdz", "glycine cc-pvdz", "formic-acid-dimer cc-pvdz", "ch2i2 def2-svp"),
-    *("benzene cc-pvtz", "(H2O)4 cc-pvtz", "water-8 cc-pvdz", "water-10 cc-pvdz", "OH(H2O)6 cc-pvdz", "c20h42 6-31g"),
+    *(
+        "h2o cc-pvdz",
+        "nh2 cc-pvdz",
+        "o2 cc-pvdz",
+        "glycine cc-pvdz",
+        "formic-acid-dimer cc-pvdz",
+        "ch2i2 def2-svp",
+    ),
+    *(
+        "benzene cc-pvtz",
+        "(H2O)4 cc-pvtz",
+        "water-8 cc-pvdz",
+        "water-10 cc-pvdz",
+        "OH(H2O)6 cc-pvdz",
+        "c20h42 6-31g",
+    ),
 )
 
 
@@ -71,7 +85,18 @@ def molecules() -> dict[str, tuple[Molecule, str, str]]:
     def add(name: str, molecule: Molecule, basis: str = "cc-pvdz", core: str = "0") -> None:
         found[f"{name} {basis}" + (" frozen core" if core != "0" else "")] = molecule, basis, core
 
-    for name in ("h2o", "ch4", "nh3", "nh2", "o2", "glycine", "formic-acid-dimer", "benzene", "water-8", "water-10"):
+    for name in (
+        "h2o",
+        "ch4",
+        "nh3",
+        "nh2",
+        "o2",
+        "glycine",
+        "formic-acid-dimer",
+        "benzene",
+        "water-8",
+        "water-10",
+    ):
         add(name, given(name))
     add("ch2i2", given("ch2i2"), "def2-svp")
     add("benzene", given("benzene"), "cc-pvtz")
@@ -84,11 +109,25 @@ def molecules() -> dict[str, tuple[Molecule, str, str]]:
     for n in (4, 6, 8, 10):
         add(f"C{n}H{2 * n + 2}", chain(n), "def2-svp")
     for name in (
-        *("gpu4pyscf-vitaminC-631g", "fermi-glycine-sto-3g", "fermi-benzene-6-31g", "pyscf-native-ethene-ae"),
-        *("psi4-dfmp2-fc-kr2-level0", "psi4-dfmp2-ecp-nexe-ae", "psi4-1.3.2-hcl-fc", "psi4-1.3.2-nah-fc"),
+        *(
+            "gpu4pyscf-vitaminC-631g",
+            "fermi-glycine-sto-3g",
+            "fermi-benzene-6-31g",
+            "pyscf-native-ethene-ae",
+        ),
+        *(
+            "psi4-dfmp2-fc-kr2-level0",
+            "psi4-dfmp2-ecp-nexe-ae",
+            "psi4-1.3.2-hcl-fc",
+            "psi4-1.3.2-nah-fc",
+        ),
         *("psi4-1.3.2-zn-fc", "psi4-1.3.2-glycine-fc", "nwchem-7.0.2-formic-acid-ghost"),
         *("ncia-NCIA_HB375x10-1.001_100-aug-cc-pvdz", "ncia-NCIA_HB375x10-1.029_100-aug-cc-pvdz"),
-        *("ncia-NCIA_HB375x10-3.036_100-aug-cc-pvdz", "stdsuite-bh3p-cc-pvdz-scf_pk-df-uhf-ae", "psi4-dfomp2-2"),
+        *(
+            "ncia-NCIA_HB375x10-3.036_100-aug-cc-pvdz",
+            "stdsuite-bh3p-cc-pvdz-scf_pk-df-uhf-ae",
+            "psi4-dfomp2-2",
+        ),
         *("pyscf-dfump2-watercation-ae", "psi4-1.3.2-o2-fc"),
     ):
         molecule, basis, core = entry(name)
@@ -101,7 +140,11 @@ def molecules() -> dict[str, tuple[Molecule, str, str]]:
         add(f"{name}+", given(name, charge=1, multiplicity=2))
     add("glycine triplet", given("glycine", multiplicity=3))
     add("ch2i2+", given("ch2i2", charge=1, multiplicity=2), "def2-svp")
-    add("vitamin C+", replace(entry("gpu4pyscf-vitaminC-631g")[0], charge=1, multiplicity=2), "6-31g")
+    add(
+        "vitamin C+",
+        replace(entry("gpu4pyscf-vitaminC-631g")[0], charge=1, multiplicity=2),
+        "6-31g",
+    )
     return found
 
 
@@ -109,7 +152,12 @@ def compute(molecule: Molecule, basis: str, core: str, path: Path) -> None:
     """Pair energies of one B in float64 and in mixed precision, Eh, as a file."""
     with tempfile.TemporaryDirectory() as folder:
         prepared = Path(folder) / "b.h5"
-        allowed = {"allow_small_gap": True, "allow_poor_fit": True, "stability": "off", "frozen_core": core}
+        allowed = {
+            "allow_small_gap": True,
+            "allow_poor_fit": True,
+            "stability": "off",
+            "frozen_core": core,
+        }
         dfmp2.prepare(molecule, basis, prepared, **allowed)
         kept = {}
         for precision in ("fp64", "mixed"):
@@ -131,15 +179,22 @@ class Known:
 
     def redo(self, channel: Channel, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
         """Float64 energies of some pairs (n, 2): same spin, opposite spin, Eh."""
-        same = self.exact.same_spin[channel[0]][rows, columns] if channel != (0, 1) else 0.0 * rows
+        if channel != (0, 1):
+            same = self.exact.same_spin[channel[0]][rows, columns]
+        else:
+            same = 0.0 * rows
         both = channel == (0, 1) or len(self.exact.same_spin) == 1
-        return np.column_stack([same, self.exact.opposite_spin[rows, columns] if both else 0.0 * rows])
+        return np.column_stack(
+            [same, self.exact.opposite_spin[rows, columns] if both else 0.0 * rows]
+        )
 
     @property
     def candidates(self) -> int:
         """Pairs that `one_wrong` chooses from: all of RHF, those of opposite spin in UHF."""
         nocc = len(self.mixed.opposite_spin)
-        return nocc * (nocc + 1) // 2 if len(self.mixed.same_spin) == 1 else self.mixed.opposite_spin.size
+        if len(self.mixed.same_spin) == 1:
+            return nocc * (nocc + 1) // 2
+        return self.mixed.opposite_spin.size
 
     def errors(self, wrong: PairEnergies | None = None) -> Array:
         """mixed - float64 of E(corr), E(SS), E(OS), Eh."""
@@ -152,7 +207,9 @@ class Known:
         """The same with a larger frozen core."""
 
         def cut(pairs: PairEnergies) -> PairEnergies:
-            return PairEnergies(pairs.opposite_spin[more:, more:], tuple(m[more:, more:] for m in pairs.same_spin))
+            return PairEnergies(
+                pairs.opposite_spin[more:, more:], tuple(m[more:, more:] for m in pairs.same_spin)
+            )
 
         return Known(cut(self.mixed), cut(self.exact))
 
@@ -179,7 +236,9 @@ def read(path: Path) -> Known:
     stored = np.load(path)
 
     def pairs(precision: str) -> PairEnergies:
-        same = (f"{precision} {name}" for name in ("same_spin", "same_spin_alpha", "same_spin_beta"))
+        same = (
+            f"{precision} {name}" for name in ("same_spin", "same_spin_alpha", "same_spin_beta")
+        )
         found = tuple(stored[name] for name in same if name in stored)
         return PairEnergies(stored[f"{precision} opposite_spin"], found)
 
@@ -188,7 +247,13 @@ def read(path: Path) -> Known:
 
 def bounds(certificate: Certificate) -> Array:
     """Of E(corr), E(SS), E(OS), Eh."""
-    return np.array([certificate.correlation_error, certificate.same_spin_error, certificate.opposite_spin_error])
+    return np.array(
+        [
+            certificate.correlation_error,
+            certificate.same_spin_error,
+            certificate.opposite_spin_error,
+        ]
+    )
 
 
 def percent(share: float) -> str:
@@ -200,20 +265,35 @@ def coverage(every: dict[str, Known], sampled: dict[str, Known]) -> None:
     rows, least, alarms = {}, {}, 0
     for name, known in every.items():
         errors = np.abs(known.errors())
-        drawn = [known.certificate(seed) for seed in (SEED, *range(SEEDS if name in sampled else 0))]
+        drawn = [
+            known.certificate(seed) for seed in (SEED, *range(SEEDS if name in sampled else 0))
+        ]
         found = np.array([bounds(certificate) for certificate in drawn])
-        held = found >= errors * (1 - 1e-6)  # equal but for the order of the sum where all pairs are redone
+        held = found >= errors * (
+            1 - 1e-6
+        )  # equal but for the order of the sum where all pairs are redone
         alarms += sum(not certificate.accepted for certificate in drawn[1:])
-        rows[name] = held[0], held[1:].mean(axis=0) if name in sampled else held[0], found[0, 0] / errors[0]
+        rows[name] = (
+            held[0],
+            held[1:].mean(axis=0) if name in sampled else held[0],
+            found[0, 0] / errors[0],
+        )
         least[name] = rows[name][1]
-    print("| molecules | own seed: E(corr), E(SS), E(OS) | 200 seeds: E(corr), E(SS), E(OS) | bound / error, median |")
+    print(
+        "| molecules | own seed: E(corr), E(SS), E(OS) | 200 seeds: E(corr), E(SS), E(OS) | bound / error, median |"
+    )
     print("|---|---|---|---|")
-    for label, group in ((f"all {len(every)}", every), (f"{len(sampled)} of which a part is redone", sampled)):
+    for label, group in (
+        (f"all {len(every)}", every),
+        (f"{len(sampled)} of which a part is redone", sampled),
+    ):
         own, seeds, ratios = (np.array([rows[name][k] for name in group]) for k in range(3))
         shares = (", ".join(map(percent, found.mean(axis=0))) for found in (own, seeds))
         print(f"| {label} | {' | '.join(shares)} | {np.median(ratios):.1f} |")
     worst = ", ".join(map(percent, np.array(list(least.values())).min(axis=0)))
-    print(f"\nIn the molecule where it holds least often: {worst} of 200 seeds. False alarms (a bound above")
+    print(
+        f"\nIn the molecule where it holds least often: {worst} of 200 seeds. False alarms (a bound above"
+    )
     print(f"1e-7 Eh, an error below): {alarms} of {SEEDS * len(sampled)}.\n")
 
 
@@ -261,7 +341,9 @@ def examples(every: dict[str, Known]) -> None:
 def faults(sampled: dict[str, Known]) -> None:
     """One pair wrong by 1e-5 Eh, and all off by 1e-7 of their energy."""
     generator = np.random.default_rng(0)
-    print("| molecule | one wrong pair, stated | refused | all pairs shifted, error / Eh | bound holds | refused |")
+    print(
+        "| molecule | one wrong pair, stated | refused | all pairs shifted, error / Eh | bound holds | refused |"
+    )
     print("|---|---|---|---|---|---|")
     rows = {}
     for name, known in sampled.items():
@@ -280,7 +362,9 @@ def faults(sampled: dict[str, Known]) -> None:
     large = every[every[:, 2] > TOLERANCE]
     for name in (name for name in SHOWN if name in rows):
         stated, found, error, held, seen = rows[name]
-        print(f"| {name} | {percent(stated)} | {percent(found)} | {error:.1e} | {percent(held)} | {percent(seen)} |")
+        print(
+            f"| {name} | {percent(stated)} | {percent(found)} | {error:.1e} | {percent(held)} | {percent(seen)} |"
+        )
     stated, found, _, held, _ = every.mean(axis=0)
     print(f"| all {len(rows)} | {percent(stated)} | {percent(found)} | | {percent(held)} | |")
     print(f"| {len(large)} with an error above 1e-7 Eh | | | | | {percent(large[:, 4].mean())} |")
@@ -298,7 +382,9 @@ def derived(every: dict[str, Known]) -> None:
             left_out = abs(known.errors()[2] - kept[2])
             needed.append(left_out / (wide[2] - parent.certificate.opposite_spin_error))
     share, times = percent(float(np.mean(held))), 1 / max(needed)
-    print(f"\nOf {len(held)} larger frozen cores the widened bounds hold in {share}; what is added is at least")
+    print(
+        f"\nOf {len(held)} larger frozen cores the widened bounds hold in {share}; what is added is at least"
+    )
     print(f"{times:.0f} times the error of the pairs left out.")
 
 
@@ -310,7 +396,9 @@ def main(folder: Path) -> None:
         if not path.exists():
             compute(*case, path)
         every[name] = read(path)
-    sampled = {name: known for name, known in every.items() if (c := known.certificate()).sampled < c.pairs}
+    sampled = {
+        name: known for name, known in every.items() if (c := known.certificate()).sampled < c.pairs
+    }
     coverage(every, sampled)
     repeated(sampled)
     examples(every)

@@ -30,11 +30,15 @@ from dfmp2.errors import ComparisonFailed, Dfmp2Error, KernelError  # noqa: E402
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], epilog="Exit codes: 0, 3, 6, 8.")
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").split("\n\n")[0], epilog="Exit codes: 0, 3, 6, 8."
+    )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="checkout of the kernels")
     parser.add_argument("--cases", type=Path, metavar="FILE", help="Python file with CASES, dicts of file, kernel, "
                         "inputs and reference (default: the kernels known here)")  # fmt: skip
-    parser.add_argument("--target", metavar="trn1|trn2", help="chip (default: the one each kernel was written for)")
+    parser.add_argument(
+        "--target", metavar="trn1|trn2", help="chip (default: the one each kernel was written for)"
+    )
     parser.add_argument("--json", action="store_true", help="print an object")
     given = parser.parse_args(arguments)
     try:
@@ -42,14 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         findings = [examine(given.folder, case, given.target) for case in asked]
         commit = commit_of(given.folder)
         if given.json:
-            print(json.dumps({"commit": commit, "kernels": [as_dict(found) for found in findings]}, indent=2))
+            print(
+                json.dumps(
+                    {"commit": commit, "kernels": [as_dict(found) for found in findings]}, indent=2
+                )
+            )
         else:
             print(as_text(findings, commit), end="")
         wrong = sum(found.verdict != "runs" for found in findings)
         if wrong:
             differ = any(found.verdict == "differs" for found in findings)
             failure = ComparisonFailed if differ else KernelError
-            raise failure(f"{wrong} of {len(findings)} kernels differ, are refused or break a documented rule")
+            raise failure(
+                f"{wrong} of {len(findings)} kernels differ, are refused or break a documented rule"
+            )
     except Dfmp2Error as error:
         print(f"check_foreign_kernels: {error}", file=sys.stderr)
         return error.exit_code
@@ -83,10 +93,16 @@ def as_text(findings: Sequence[Finding], commit: str) -> str:
         if found.refusal is None:
             numbers = f"{found.error:>8.1e}{found.sbuf:>8}{found.moved:>8}"
         rules = ", ".join(one.rule for one in found.broken if one.rule not in found.verdict)
-        row = f"{name:<32}{found.target:<6}{numbers}  {found.verdict}{f'; {rules}' if rules else ''}"
+        row = (
+            f"{name:<32}{found.target:<6}{numbers}  {found.verdict}{f'; {rules}' if rules else ''}"
+        )
         lines.append(textwrap.fill(row, 80, subsequent_indent=" " * 64, break_on_hyphens=False))
-    refused = [f"{found.case.kernel}: {found.refusal}" for found in findings if found.refusal is not None]
-    lines += [textwrap.fill(one, 80, subsequent_indent="  ", break_on_hyphens=False) for one in refused]
+    refused = [
+        f"{found.case.kernel}: {found.refusal}" for found in findings if found.refusal is not None
+    ]
+    lines += [
+        textwrap.fill(one, 80, subsequent_indent="  ", break_on_hyphens=False) for one in refused
+    ]
     runs = sum(found.verdict == "runs" for found in findings)
     return "\n".join([*lines, f"{runs} of {len(findings)} run and agree with NumPy"]) + "\n"
 

@@ -54,9 +54,16 @@ def computed(molecule: Molecule, options: dict[str, Any]) -> dict[str, Any]:
         found = dfmp2.run(molecule, **SETTINGS, **options)
     except Dfmp2Error as error:
         return {"failed": str(error)}
-    said = {"scf": found.hf_total_energy, "total": found.total_energy, "spin": found.reference.spin_square}
+    said = {
+        "scf": found.hf_total_energy,
+        "total": found.total_energy,
+        "spin": found.reference.spin_square,
+    }
     stability = found.reference.stability
-    lowest = math.nan if stability is None else stability.lowest_eigenvalue
+    if stability is None:
+        lowest = math.nan
+    else:
+        lowest = stability.lowest_eigenvalue
     return said | {
         "gap": found.diagnostics.homo_lumo_gap,
         "eigenvalue": lowest,
@@ -67,14 +74,22 @@ def computed(molecule: Molecule, options: dict[str, Any]) -> dict[str, Any]:
 def exact(distance: float | str) -> dict[str, float]:
     """FCI of H2, or of a hydrogen atom."""
     atom = distance == "atom"
-    mole = gto.M(atom="H 0 0 0" if atom else f"H 0 0 0; H 0 0 {distance}", basis=BASIS, spin=int(atom), verbose=0)
+    mole = gto.M(
+        atom="H 0 0 0" if atom else f"H 0 0 0; H 0 0 {distance}",
+        basis=BASIS,
+        spin=int(atom),
+        verbose=0,
+    )
     mf = (mole.UHF() if atom else mole.RHF()).run()
     return {"total": float(mf.e_tot if atom else fci.FCI(mf).kernel()[0])}
 
 
 def collect(path: Path) -> dict[str, Any]:
     """All rows, computed where they are missing."""
-    rows = dict(map(json.loads, path.read_text().splitlines())) if path.exists() else {}
+    if path.exists():
+        rows = dict(map(json.loads, path.read_text().splitlines()))
+    else:
+        rows = {}
 
     def keep(key: str, compute: Callable[..., dict[str, Any]], *of: Any) -> None:
         if key not in rows:
@@ -91,7 +106,12 @@ def collect(path: Path) -> dict[str, Any]:
         for distance in distances:
             places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, distance * BOHR_PER_ANGSTROM]])
             for name, options in RUNS.items():
-                keep(f"{symbol} {distance} {name}", computed, Molecule((symbol,) * 2, places), options)
+                keep(
+                    f"{symbol} {distance} {name}",
+                    computed,
+                    Molecule((symbol,) * 2, places),
+                    options,
+                )
     for distance in ("atom", *DISTANCES["H"]):
         keep(f"H {distance} FCI", exact, distance)
     return rows
@@ -103,23 +123,51 @@ def value(rows: dict[str, Any], key: str, what: str) -> float:
     return math.nan if found is None else float(found)
 
 
-def relative(rows: dict[str, Any], symbol: str, distance: float, name: str, what: str = "total") -> float:
+def relative(
+    rows: dict[str, Any], symbol: str, distance: float, name: str, what: str = "total"
+) -> float:
     """Energy above two atoms, with the same method on UHF (or UKS) atoms, Eh; FCI above FCI."""
-    method = {"RHF": "UHF", "kappa RHF": "kappa UHF", "dRPA RHF": "dRPA UHF", "dRPA RKS": "dRPA UKS"}.get(name, name)
-    return value(rows, f"{symbol} {distance} {name}", what) - 2 * value(rows, f"{symbol} atom {method}", what)
+    method = {
+        "RHF": "UHF",
+        "kappa RHF": "kappa UHF",
+        "dRPA RHF": "dRPA UHF",
+        "dRPA RKS": "dRPA UKS",
+    }.get(name, name)
+    return value(rows, f"{symbol} {distance} {name}", what) - 2 * value(
+        rows, f"{symbol} atom {method}", what
+    )
 
 
 def write(rows: dict[str, Any]) -> None:
     """Table, curves and the tables of the page."""
-    heads = ["molecule", "angstrom", "run", "E(HF)", "E(total)", "<S^2>", "gap", "eigenvalue", "warnings"]
+    heads = [
+        "molecule",
+        "angstrom",
+        "run",
+        "E(HF)",
+        "E(total)",
+        "<S^2>",
+        "gap",
+        "eigenvalue",
+        "warnings",
+    ]
     lines = ["\t".join(heads)]
     for key, row in rows.items():
         symbol, distance, name = key.split(" ", 2)
         numbers = [f"{row[k]:.10f}" if k in row else "" for k in ("scf", "total")]
-        numbers += [f"{row[k]:.4f}" if k in row and row[k] is not None else "" for k in ("spin", "gap", "eigenvalue")]
+        numbers += [
+            f"{row[k]:.4f}" if k in row and row[k] is not None else ""
+            for k in ("spin", "gap", "eigenvalue")
+        ]
         lines.append(
             "\t".join(
-                [symbol if distance == "atom" else f"{symbol}2", distance, name, *numbers, str(row.get("warned", ""))]
+                [
+                    symbol if distance == "atom" else f"{symbol}2",
+                    distance,
+                    name,
+                    *numbers,
+                    str(row.get("warned", "")),
+                ]
             )
         )
     TABLE.write_text("\n".join(lines) + "\n")
@@ -129,13 +177,22 @@ def write(rows: dict[str, Any]) -> None:
     }
     for symbol, series in drawn.items():
         found = [
-            Curve(said, [(d, relative(rows, symbol, d, name)) for d in DISTANCES[symbol]]) for said, name in series
+            Curve(said, [(d, relative(rows, symbol, d, name)) for d in DISTANCES[symbol]])
+            for said, name in series
         ]
-        svg = curves(f"{symbol}2 pulled apart, {BASIS}", found, "distance / angstrom", "energy above two atoms / Eh")
+        svg = curves(
+            f"{symbol}2 pulled apart, {BASIS}",
+            found,
+            "distance / angstrom",
+            "energy above two atoms / Eh",
+        )
         (FOLDER / f"when-mp2-fails-{symbol.lower()}2.svg").write_text(of_its_own(svg))
     text = PAGE.read_text()
     for symbol in DISTANCES:
-        begin, end = (f"<!-- {word} of {symbol}2, made by scripts/dissociation.py -->" for word in ("table", "end"))
+        begin, end = (
+            f"<!-- {word} of {symbol}2, made by scripts/dissociation.py -->"
+            for word in ("table", "end")
+        )
         before, rest = text.split(begin)
         text = before + begin + "\n" + table(rows, symbol) + end + rest.split(end)[1]
     PAGE.write_text(text)
@@ -149,8 +206,14 @@ def table(rows: dict[str, Any], symbol: str) -> str:
     heads = ["angstrom", "RHF", "UHF", "<S^2>", "gap, RHF", *names.values()]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for d in SHOWN[symbol]:
-        cells = [f"{d:g}", *(f"{relative(rows, symbol, d, kind, 'scf'):+.3f}" for kind in ("RHF", "UHF"))]
-        cells += [f"{value(rows, f'{symbol} {d} UHF', 'spin'):.2f}", f"{value(rows, f'{symbol} {d} RHF', 'gap'):.3f}"]
+        cells = [
+            f"{d:g}",
+            *(f"{relative(rows, symbol, d, kind, 'scf'):+.3f}" for kind in ("RHF", "UHF")),
+        ]
+        cells += [
+            f"{value(rows, f'{symbol} {d} UHF', 'spin'):.2f}",
+            f"{value(rows, f'{symbol} {d} RHF', 'gap'):.3f}",
+        ]
         cells += [f"{relative(rows, symbol, d, name):+.3f}" for name in names]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

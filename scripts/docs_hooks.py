@@ -31,7 +31,13 @@ references unless the column of costs says otherwise. [How to choose one](../how
 |---|---|---|---|---|---|
 """
 AUDIT = Path(__file__).parent.parent / "docs/trainium/audit.tsv"
-PAGES = ("NKI backend of trnblas", "its kernels", "simulator of trnfft", "trntensor", "overview")  # of the column page
+PAGES = (
+    "NKI backend of trnblas",
+    "its kernels",
+    "simulator of trnfft",
+    "trntensor",
+    "overview",
+)  # of the column page
 VERDICTS = {
     "better": "and more",
     "works": "here",
@@ -50,7 +56,9 @@ have published, what is here, and a test that shows it. [Names](coming-from.md);
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages of all commands and methods, and of the audit."""
     files.append(File.generated(config, "reference/cli.md", content=HEAD + "".join(sections())))
-    files.append(File.generated(config, "reference/methods.md", content=METHODS_HEAD + "".join(methods())))
+    files.append(
+        File.generated(config, "reference/methods.md", content=METHODS_HEAD + "".join(methods()))
+    )
     files.append(File.generated(config, "trainium/audit.md", content=AUDIT_HEAD + "".join(audit())))
     return files
 
@@ -72,7 +80,9 @@ def methods() -> Iterator[str]:
     """A row for each method."""
     cost = {"pairs": "N^5", "laplace": "N^4", "rpa": "N^4; no ROHF, but RKS and UKS"}
     for one in METHODS.values():
-        factors = one.formula.replace("E(OS)", "E_OS").replace("E(SS)", "E_SS").replace("E(RPA)", "E_RPA")
+        factors = (
+            one.formula.replace("E(OS)", "E_OS").replace("E(SS)", "E_SS").replace("E(RPA)", "E_RPA")
+        )
         yield f"| `{one.name}` | {one.title} | {factors} | {cost[one.kind]} | {one.says} | {one.source} |\n"
 
 
@@ -85,7 +95,9 @@ def sections() -> Iterator[str]:
     yield from walk(cli, "dfmp2", context, options_of(run))
 
 
-def walk(group: click.Group, path: str, context: click.Context, run: dict[str, str]) -> Iterator[str]:
+def walk(
+    group: click.Group, path: str, context: click.Context, run: dict[str, str]
+) -> Iterator[str]:
     """The commands of a group."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -99,7 +111,11 @@ def walk(group: click.Group, path: str, context: click.Context, run: dict[str, s
 def options_of(command: click.Command) -> dict[str, str]:
     """Options and what they mean, as `--help` prints them."""
     context = click.Context(command)
-    found = (option.get_help_record(context) for option in command.params if isinstance(option, click.Option))
+    found = (
+        option.get_help_record(context)
+        for option in command.params
+        if isinstance(option, click.Option)
+    )
     return {record[0]: record[1] for record in found if record is not None}
 
 
@@ -110,7 +126,9 @@ def section(command: click.Command, path: str, run: dict[str, str], level: int) 
     yield plain(inspect.cleandoc(command.help or "").replace("\b\n", "")) + "\n\n"
     options = options_of(command)
     shared = [option for option, meaning in options.items() if run.get(option) == meaning]
-    yield "".join(f"- `{option}`: {plain(options[option])}\n" for option in options if option not in shared)
+    yield "".join(
+        f"- `{option}`: {plain(options[option])}\n" for option in options if option not in shared
+    )
     if shared:
         names = ", ".join(f"`{option.split()[0]}`" for option in shared)
         yield f"\nAs for [dfmp2 run](#dfmp2-run): {names}.\n"
@@ -140,5 +158,8 @@ class Descriptions(griffe.Extension):
                 if part.kind is kinds.raises:
                     item.annotation, _, given = given.partition(" : ")
                 else:
-                    item.annotation = obj.returns if part.kind is kinds.returns else None
+                    if part.kind is kinds.returns:
+                        item.annotation = obj.returns
+                    else:
+                        item.annotation = None
                 item.description = f"{given} {item.description}".strip()

@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--shape", default="medium", choices=tuple(calls.SHAPES))
     parser.add_argument("--target", default="trn1", choices=tuple(CHIPS))
-    parser.add_argument("--pair", type=int, default=12, help="of the block, in the order of emission (default: 12)")
+    parser.add_argument(
+        "--pair", type=int, default=12, help="of the block, in the order of emission (default: 12)"
+    )
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE")
     given = parser.parse_args(arguments)
     given.output.write_text(picture(given.shape, given.target, given.pair))
@@ -62,12 +64,22 @@ def picture(shape: str, target: str, pair: int) -> str:
     call = calls.pair_energy_calls(*calls.SHAPES[shape], chip.target)[0]
     trace, _, plan = schedule_call(call, chip, Assumptions())
     nvir = padded_nvir(calls.SHAPES[shape].nvir)
-    owner = owners(trace, products=-(-nvir // P) * call.arguments["slices"], chunks=-(-upper_columns(nvir) // BANK))
+    owner = owners(
+        trace,
+        products=-(-nvir // P) * call.arguments["slices"],
+        chunks=-(-upper_columns(nvir) // BANK),
+    )
     lines = [*tiles(nvir), *timeline(trace, plan, owner, pair, f"{shape} shape, {target}")]
     height = TOP + ROW * len(ENGINES) + 110
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif"'
     return "\n".join(
-        [f'{head} font-size="12">', f'<rect width="{WIDTH}" height="{height}" fill="white"/>', *lines, "</svg>", ""]
+        [
+            f'{head} font-size="12">',
+            f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+            *lines,
+            "</svg>",
+            "",
+        ]
     )
 
 
@@ -115,7 +127,12 @@ def timeline(trace: Trace, plan: Schedule, owner: list[int], pair: int, title: s
     begin, end = min(plan.start[own]), max(plan.end[own])
     scale = (WIDTH - LEFT - 20) / (end - begin)
     lines = [
-        text(LEFT, TOP - 34, f"pair {pair + 1} of a block, {title}: {(end - begin) / 1e3:.0f} us, predicted", bold=True)
+        text(
+            LEFT,
+            TOP - 34,
+            f"pair {pair + 1} of a block, {title}: {(end - begin) / 1e3:.0f} us, predicted",
+            bold=True,
+        )
     ]
     shown = set()
     for row, (engine, name) in enumerate(ENGINES.items()):
@@ -129,7 +146,9 @@ def timeline(trace: Trace, plan: Schedule, owner: list[int], pair: int, title: s
             shown.add(what)
             low, high = max(begin, plan.start[index]), min(end, plan.end[index])
             x, width = LEFT + (low - begin) * scale, max(0.6, (high - low) * scale - 0.3)
-            lines.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 10}" fill="{COLOURS[what]}"/>')
+            lines.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 10}" fill="{COLOURS[what]}"/>'
+            )
     bottom = TOP + ROW * len(ENGINES)
     for step in range(0, int((end - begin) / 1e3) + 1, 10):
         x = LEFT + step * 1e3 * scale
@@ -140,7 +159,9 @@ def timeline(trace: Trace, plan: Schedule, owner: list[int], pair: int, title: s
     x = LEFT
     for what in COLOURS:
         if what in shown:
-            lines += [f'<rect x="{x:.1f}" y="{bottom + 34}" width="12" height="12" fill="{COLOURS[what]}"/>']
+            lines += [
+                f'<rect x="{x:.1f}" y="{bottom + 34}" width="12" height="12" fill="{COLOURS[what]}"/>'
+            ]
             lines += [text(x + 16, bottom + 44, what)]
             x += 30 + 6.2 * len(what)
     return lines
@@ -150,23 +171,41 @@ def tiles(nvir: int) -> list[str]:
     """T in blocks of 128 orbitals, and where each block goes."""
     edges = [*range(0, nvir, P), nvir]
     count = len(edges) - 1
-    lines = [text(LEFT, 22, f"T_ab of a pair, {nvir} x {nvir}, in blocks of {P} (packed in this order)", bold=True)]
+    lines = [
+        text(
+            LEFT,
+            22,
+            f"T_ab of a pair, {nvir} x {nvir}, in blocks of {P} (packed in this order)",
+            bold=True,
+        )
+    ]
     order = {(a, a): a + 1 for a in range(count)}
-    order |= {place: count + n + 1 for n, place in enumerate((a, b) for a in range(count) for b in range(a + 1, count))}
+    order |= {
+        place: count + n + 1
+        for n, place in enumerate((a, b) for a in range(count) for b in range(a + 1, count))
+    }
     for a in range(count):
         for b in range(count):
             x, y = LEFT + edges[b] * BLOCK / P, 34 + edges[a] * BLOCK / P
             w, h = ((edges[k + 1] - edges[k]) * BLOCK / P for k in (b, a))
             colour = "#90cdf4" if a < b else "#fbd38d" if a == b else "#d6bcfa"
-            lines.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w - 2:.1f}" height="{h - 2:.1f}" fill="{colour}"/>')
+            lines.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{w - 2:.1f}" height="{h - 2:.1f}" fill="{colour}"/>'
+            )
             if a <= b:
                 lines.append(text(x + w / 2 - 5, y + h / 2 + 4, str(order[a, b])))
     right = LEFT + nvir * BLOCK / P + 30
     told = (
         ("#90cdf4", "above the diagonal: X, copied from PSUM to xu, packed"),
         ("#fbd38d", "on the diagonal: X, with 2 D in place of D"),
-        ("#d6bcfa", "below: copied to tl, then transposed, like the diagonal, on the Tensor Engine into PSUM: Y"),
-        ("none", f"per {BANK} packed columns: D = eu + neg, R = 1 / D, then row sums of X^2 R and Y^2 R, and of X R Y"),
+        (
+            "#d6bcfa",
+            "below: copied to tl, then transposed, like the diagonal, on the Tensor Engine into PSUM: Y",
+        ),
+        (
+            "none",
+            f"per {BANK} packed columns: D = eu + neg, R = 1 / D, then row sums of X^2 R and Y^2 R, and of X R Y",
+        ),
         ("none", "the sums, one per partition, go to the host, which adds them in float64"),
     )
     for number, (colour, sentence) in enumerate(told):

@@ -149,7 +149,11 @@ CROWDED = {
     f"{name} with ghosts {d} angstrom apart": (basis, 0, 1, text.format(d, 2 * d, -d))
     for d in (0.2, 0.3, 0.4)
     for name, basis, text in (
-        ("He", "aug-cc-pvtz", "He 0 0 0; @He 0 0 {0}; @He 0 0 {1}; @He 0 0 {2}; @He 0 {0} 0; @He {0} 0 0"),
+        (
+            "He",
+            "aug-cc-pvtz",
+            "He 0 0 0; @He 0 0 {0}; @He 0 0 {1}; @He 0 0 {2}; @He 0 {0} 0; @He {0} 0 0",
+        ),
         ("Ne", "aug-cc-pvdz", "Ne 0 0 0; @Ne 0 0 {0}"),
         ("HF", "aug-cc-pvdz", "F 0 0 0; H 0 0 .9168; @F 0 {0} 0; @F 0 {1} 0"),
     )
@@ -176,10 +180,32 @@ BASES = ("6-31g*", "def2-svp", "aug-cc-pvdz")  # of differences
 INPUTS = Path(__file__).resolve().parents[1] / "inputs"
 FLOAT64 = {"precision": "fp64", "stability": "off"}
 TOLERANCES = (1e-6, 1e-8, 1e-10)
-CONVERGED = (1e-13, 1e-12, 1e-11)  # Eh, gradients below 3e-8, 1e-7 and 3e-7: the first that is reached
+CONVERGED = (
+    1e-13,
+    1e-12,
+    1e-11,
+)  # Eh, gradients below 3e-8, 1e-7 and 3e-7: the first that is reached
 GIVEN = (1e-6, 1e-8, 1e-12)  # Eh, of SCFs done by PySCF; the last is the reference
 DONE_ELSEWHERE = (
-    *("H2O", "NH3", "CO", "CO2", "H2CO", "HCN", "C2H2", "O3", "SO2", "F2", "Cl2", "NH2", "O2", "OH", "CN", "NO", "CH2"),
+    *(
+        "H2O",
+        "NH3",
+        "CO",
+        "CO2",
+        "H2CO",
+        "HCN",
+        "C2H2",
+        "O3",
+        "SO2",
+        "F2",
+        "Cl2",
+        "NH2",
+        "O2",
+        "OH",
+        "CN",
+        "NO",
+        "CH2",
+    ),
     *("HO2", "CuH", "CrH", "ScF3"),
 )
 DISTURBED = 3  # sets of integrals with other last digits
@@ -253,7 +279,9 @@ def measure(name: str) -> dict[str, Any]:
         found = run(molecule, basis, **FLOAT64, scf_conv_tol=tolerance)
         scf.append(
             {
-                "gradient": float(found.reference.history[-1, 2]) if len(found.reference.history) else 0.0,
+                "gradient": float(found.reference.history[-1, 2])
+                if len(found.reference.history)
+                else 0.0,
                 "scf": found.scf_total_energy - exact.scf_total_energy,
                 "correlation": found.mp2_correlation_energy - exact.mp2_correlation_energy,
             }
@@ -272,8 +300,13 @@ def measure(name: str) -> dict[str, Any]:
 def fitting_errors(default: MP2Result) -> dict[str, Any]:
     """Fitting errors of a default run, and its budget."""
     with started(default) as start:  # the same solution
-        conventional = run(default.molecule, default.options.basis, **FLOAT64, scf="conventional", scf_from=start)
-    check, orbitals = exact_errors(default), default.mp2_correlation_energy - conventional.mp2_correlation_energy
+        conventional = run(
+            default.molecule, default.options.basis, **FLOAT64, scf="conventional", scf_from=start
+        )
+    check, orbitals = (
+        exact_errors(default),
+        default.mp2_correlation_energy - conventional.mp2_correlation_energy,
+    )
     return {
         "scf_fitting": check.scf_difference,
         "orbitals": orbitals,
@@ -317,14 +350,22 @@ def measure_given(name: str) -> dict[str, Any]:
     mole = gto.M(atom=atoms, basis=basis, charge=charge, spin=multiplicity - 1, verbose=0)
     found = []
     for tolerance in GIVEN:
-        mf = (scf.RHF if multiplicity == 1 else scf.UHF)(mole).density_fit(auxbasis="def2-universal-jkfit")
+        mf = (scf.RHF if multiplicity == 1 else scf.UHF)(mole).density_fit(
+            auxbasis="def2-universal-jkfit"
+        )
         mf.conv_tol, mf.conv_tol_grad = tolerance, 0.1 * tolerance**0.5
         mf.kernel()
         result = dfmp2.from_mean_field(mf, **FLOAT64, allow_small_gap=True)
-        gradient = 0.0 if result.reference.history is None else float(result.reference.history[-1, 2])
+        if result.reference.history is None:
+            gradient = 0.0
+        else:
+            gradient = float(result.reference.history[-1, 2])
         found.append((gradient, result.scf_total_energy, result.mp2_correlation_energy))
     *loose, (_, scf_energy, correlation) = found
-    return {"energy": scf_energy, "convergence": [(g, e - scf_energy, c - correlation) for g, e, c in loose]}
+    return {
+        "energy": scf_energy,
+        "convergence": [(g, e - scf_energy, c - correlation) for g, e, c in loose],
+    }
 
 
 def measure_crowded(name: str) -> dict[str, Any]:
@@ -341,7 +382,9 @@ def measure_dimer(name: str, basis: str) -> dict[str, Any]:
     options = make_options(basis=basis, threads=1, stability="off", backend="cpu")
     study = interaction_energy(molecule, fragments, options, charges=charges)
     found = {run: exact_errors(result) for run, result in study.runs.items()}
-    errors = {run: check.scf_difference + check.correlation_difference for run, check in found.items()}
+    errors = {
+        run: check.scf_difference + check.correlation_difference for run, check in found.items()
+    }
     parts = {run: part_of(result) for run, result in study.runs.items()}
     rows = {}
     for scheme, ending in (("cp-corrected", "in-complex"), ("uncorrected", "alone")):
@@ -360,7 +403,9 @@ def measure_stretched(name: str, basis: str) -> dict[str, Any]:
     both = [run(one, basis, stability="off") for one in (longer, molecule)]
     checks = [exact_errors(result) for result in both]
     errors = [check.scf_difference + check.correlation_difference for check in checks]
-    return {"rows": {"stretched": {"error": errors[0] - errors[1], "runs": list(map(part_of, both))}}}
+    return {
+        "rows": {"stretched": {"error": errors[0] - errors[1], "runs": list(map(part_of, both))}}
+    }
 
 
 def metric(result: MP2Result, molecule: dfmp2.Molecule) -> dict[str, Any]:
@@ -373,7 +418,10 @@ def metric(result: MP2Result, molecule: dfmp2.Molecule) -> dict[str, Any]:
     metric = three_center.coulomb_metric(auxmole)
     blocks = three_center.transformed_blocks(three_center.packed_blocks(mole, auxmole), spaces, 1)
     parts = [[part.copy() for part in block] for _, _, block in blocks]
-    raw = [np.concatenate([part[s] for part in parts]).reshape(len(metric), -1) for s in range(len(spaces))]
+    raw = [
+        np.concatenate([part[s] for part in parts]).reshape(len(metric), -1)
+        for s in range(len(spaces))
+    ]
 
     def energy(metric: Array, raw: list[Array]) -> float:
         factor = factorise(metric)
@@ -390,7 +438,9 @@ def metric(result: MP2Result, molecule: dfmp2.Molecule) -> dict[str, Any]:
     others = []
     for _ in range(DISTURBED):
         other = disturbed(metric)
-        others.append(energy(np.tril(other) + np.tril(other, -1).T, [disturbed(r) for r in raw]) - ours)
+        others.append(
+            energy(np.tril(other) + np.tril(other, -1).T, [disturbed(r) for r in raw]) - ours
+        )
     row["disturbed"] = others
     if found.triangular:
         factor = extended_cholesky(metric)
@@ -403,7 +453,9 @@ def metric(result: MP2Result, molecule: dfmp2.Molecule) -> dict[str, Any]:
         row[f"cut {cut:.0e}"] = (int((~kept).sum()), moved)
     b = [_fitted(found, r) for r in raw]
     order = rng.permutation(len(b[0]))
-    row["rounding"] = (correlation([x[order] for x in b], spaces) - ours) / (len(b[0]) * EPSILON * abs(ours))
+    row["rounding"] = (correlation([x[order] for x in b], spaces) - ours) / (
+        len(b[0]) * EPSILON * abs(ours)
+    )
     return row
 
 
@@ -458,17 +510,32 @@ def extended_solve(factor: NDArray[np.longdouble], raw: Array) -> Array:
 
 def measure_all(path: Path) -> None:
     """Append the rows that a file lacks."""
-    known = {row["name"] for row in read_rows(path)} if path.exists() else set()
+    if path.exists():
+        known = {row["name"] for row in read_rows(path)}
+    else:
+        known = set()
     wanted: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {}
     wanted |= {name: ("molecule", partial(measure, name)) for name in MOLECULES}
     wanted |= {name: ("crowded", partial(measure_crowded, name)) for name in CROWDED}
-    wanted |= {n: ("held out", partial(measure_fitting, n, row[0], HELD_OUT)) for n, row in HELD_OUT.items()}
-    wanted |= {f"{name}, by PySCF": ("given", partial(measure_given, name)) for name in DONE_ELSEWHERE}
+    wanted |= {
+        n: ("held out", partial(measure_fitting, n, row[0], HELD_OUT))
+        for n, row in HELD_OUT.items()
+    }
+    wanted |= {
+        f"{name}, by PySCF": ("given", partial(measure_given, name)) for name in DONE_ELSEWHERE
+    }
     for names, found in ((DIMERS, measure_dimer), (STRETCHED, measure_stretched)):
-        wanted |= {f"{n} {basis}": ("difference", partial(found, n, basis)) for n in names for basis in BASES}
+        wanted |= {
+            f"{n} {basis}": ("difference", partial(found, n, basis))
+            for n in names
+            for basis in BASES
+        }
     for basis in BASES:
         others = (name for name in MOLECULES if MOLECULES[name][0] != basis)
-        wanted |= {f"{name}, {basis}": ("fitting", partial(measure_fitting, name, basis)) for name in others}
+        wanted |= {
+            f"{name}, {basis}": ("fitting", partial(measure_fitting, name, basis))
+            for name in others
+        }
     for name, (table, work) in wanted.items():
         if name not in known:
             begun = time.monotonic()
@@ -490,7 +557,9 @@ def read_rows(path: Path, table: str = "") -> list[dict[str, Any]]:
 def covered(ratios: list[float]) -> str:
     """How many ratios of an error to what is expected of it are at most 1, and the largest."""
     inside = sum(ratio <= 1 for ratio in ratios)
-    return f"{inside} of {len(ratios)} ({100 * inside / len(ratios):.0f} %), largest {max(ratios):.2g}"
+    return (
+        f"{inside} of {len(ratios)} ({100 * inside / len(ratios):.0f} %), largest {max(ratios):.2g}"
+    )
 
 
 def say(*parts: str) -> None:
@@ -506,7 +575,9 @@ def table(*heads: str) -> str:
 
 def print_page(path: Path) -> None:
     """The tables as Markdown, with what each constant covers."""
-    molecules, crowded, differences = (read_rows(path, table) for table in ("molecule", "crowded", "difference"))
+    molecules, crowded, differences = (
+        read_rows(path, table) for table in ("molecule", "crowded", "difference")
+    )
     seconds = sum(row["seconds"] for row in read_rows(path))
     say(
         "# What the error budget rests on",
@@ -538,7 +609,10 @@ def print_convergence(rows: list[dict[str, Any]], given: list[dict[str, Any]]) -
             if g:
                 second.append(abs(found["scf"]) / (error_budget.SECOND_ORDER * g**2 + rounding))
                 first.append(abs(found["correlation"]) / (error_budget.FIRST_ORDER * g))
-    turned = [abs(row["turned"]) / (error_budget.SCF_ROUNDING * EPSILON * abs(row["energy"])) for row in rows]
+    turned = [
+        abs(row["turned"]) / (error_budget.SCF_ROUNDING * EPSILON * abs(row["energy"]))
+        for row in rows
+    ]
     say(
         "## SCF convergence",
         "g is the norm of the last orbital gradient of a float64 SCF that was to converge to 1e-6, 1e-8 and 1e-10 Eh; "
@@ -554,11 +628,21 @@ def print_convergence(rows: list[dict[str, Any]], given: list[dict[str, Any]]) -
         "The largest ratios belong to molecules with a soft orbital rotation (NiCO, CN), where the same gradient is "
         "farther from the minimum.",
     )
-    steps = (f"{name}, {tolerance:.0e}" for tolerance in TOLERANCES for name in ("g", "E(SCF)", "E(corr)"))
+    steps = (
+        f"{name}, {tolerance:.0e}"
+        for tolerance in TOLERANCES
+        for name in ("g", "E(SCF)", "E(corr)")
+    )
     print(table("", "basis", "", *steps, "turned"))
     for row in rows:
-        cells = [f"{found[key]:.0e}" for found in row["convergence"] for key in ("gradient", "scf", "correlation")]
-        print(f"| {row['name']} | {row['basis']} | {row['kind']} | {' | '.join(cells)} | {row['turned']:.0e} |")
+        cells = [
+            f"{found[key]:.0e}"
+            for found in row["convergence"]
+            for key in ("gradient", "scf", "correlation")
+        ]
+        print(
+            f"| {row['name']} | {row['basis']} | {row['kind']} | {' | '.join(cells)} | {row['turned']:.0e} |"
+        )
     print()
 
 
@@ -584,10 +668,14 @@ def print_metric(rows: list[dict[str, Any]]) -> None:
         "Metrics with a condition above 1e9, where functions crowd, and the eight others nearest to the bound:",
     )
     print(table("", "basis", "condition", "dropped", "moved", "bound"))
-    nearest = sorted(ratio for ratio, (*_, m) in zip(ratios, found, strict=True) if m["condition"] <= 1e9)[-8:]
+    nearest = sorted(
+        ratio for ratio, (*_, m) in zip(ratios, found, strict=True) if m["condition"] <= 1e9
+    )[-8:]
     for (name, basis, m), bound, ratio in zip(found, bounds, ratios, strict=True):
         if m["condition"] > 1e9 or ratio in nearest:
-            print(f"| {name} | {basis} | {m['condition']:.0e} | {m['dropped']} | {moved(m):.0e} | {bound:.0e} |")
+            print(
+                f"| {name} | {basis} | {m['condition']:.0e} | {m['dropped']} | {moved(m):.0e} | {bound:.0e} |"
+            )
     print()
     say(
         "Functions with a relative eigenvalue below 1e-12 are left out. What another cut leaves out or keeps moves "
@@ -607,8 +695,13 @@ def print_metric(rows: list[dict[str, Any]]) -> None:
 def expected(fitting: dict[str, Any], *, estimated: bool = True) -> dict[str, float]:
     """What the budget expects of both sets in a molecule, Eh; also of a run without an estimate of its own."""
     count, bonded = fitting["counts"]
-    found = fitting["between"] if estimated else error_budget.BONDED * bonded
-    between = {name: times * found + each * count for name, (times, each) in error_budget.BETWEEN.items()}
+    if estimated:
+        found = fitting["between"]
+    else:
+        found = error_budget.BONDED * bonded
+    between = {
+        name: times * found + each * count for name, (times, each) in error_budget.BETWEEN.items()
+    }
     atoms = fitting["atoms"]
     return {
         "scf_fitting": atoms["scf"] + between["scf"],
@@ -617,7 +710,9 @@ def expected(fitting: dict[str, Any], *, estimated: bool = True) -> dict[str, fl
     }
 
 
-def fitting_ratios(rows: list[dict[str, Any]], *, estimated: bool = True) -> tuple[dict[str, list[float]], list[str]]:
+def fitting_ratios(
+    rows: list[dict[str, Any]], *, estimated: bool = True
+) -> tuple[dict[str, list[float]], list[str]]:
     """Errors over what is expected of them, by part, and a line of a table for each row."""
     ratios: dict[str, list[float]] = {}
     lines = []
@@ -629,7 +724,10 @@ def fitting_ratios(rows: list[dict[str, Any]], *, estimated: bool = True) -> tup
         pairs.append((sum(error for error, _ in pairs), sum(shares.values())))
         for name, (error, share) in zip((*shares, "sum"), pairs, strict=True):
             ratios.setdefault(name, []).append(abs(error) / share)
-        atoms = [f"{value:.0e}" for value in (*row["fitting"]["atoms"].values(), row["fitting"]["between"])]
+        atoms = [
+            f"{value:.0e}"
+            for value in (*row["fitting"]["atoms"].values(), row["fitting"]["between"])
+        ]
         cells = [*atoms, *(f"{error:+.0e} | {share:.0e}" for error, share in pairs)]
         lines.append(f"| {row['name'].split(',')[0]} | {row['basis']} | {' | '.join(cells)} |")
     return ratios, lines
@@ -686,12 +784,15 @@ def certified_ratios() -> dict[str, list[float]]:
     Its table has sums over atoms with their signs, so a little less is expected here than in a run.
     """
     counts = {
-        name: (len(m.real_symbols), error_budget.bonded_atoms(m)) for _, name, m in fitting_certificates.molecules()
+        name: (len(m.real_symbols), error_budget.bonded_atoms(m))
+        for _, name, m in fitting_certificates.molecules()
     }
     ratios: dict[str, list[float]] = {"E(SCF)": [], "E(corr)": [], "sum": []}
     for row in fitting_certificates.rows():
         atoms = {"scf": abs(row.scf_atoms), "mp2": abs(row.corr_atoms)}
-        scf, *rest = expected({"atoms": atoms, "between": row.scf_between, "counts": counts[row.name]}).values()
+        scf, *rest = expected(
+            {"atoms": atoms, "between": row.scf_between, "counts": counts[row.name]}
+        ).values()
         ratios["E(SCF)"].append(abs(row.scf_truth) / scf)
         ratios["E(corr)"].append(abs(row.corr_truth) / sum(rest))
         ratios["sum"].append(abs(row.scf_truth + row.corr_truth) / (scf + sum(rest)))

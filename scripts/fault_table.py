@@ -55,9 +55,14 @@ def kills(count: int, seed: int) -> None:
                 if code:
                     raise SystemExit(f"{name} cannot be computed: exit code {code}")
                 share = -(-count // len(CASES))
-                found = kill_and_resume(server, command, folder, share, seed + number, numbers(folder / "whole.h5"))
+                found = kill_and_resume(
+                    server, command, folder, share, seed + number, numbers(folder / "whole.h5")
+                )
             total.update(found)
-            print(f"| {name} {options[-1]} | {' | '.join(str(found[head]) for head in heads)} |", flush=True)
+            print(
+                f"| {name} {options[-1]} | {' | '.join(str(found[head]) for head in heads)} |",
+                flush=True,
+            )
     finally:
         server.close()
     print(f"| all | {' | '.join(str(total[head]) for head in heads)} |")
@@ -65,7 +70,9 @@ def kills(count: int, seed: int) -> None:
 
 def writes() -> None:
     """Every writer against every fault."""
-    print("| file | faults injected | named, exit code 7 | done without it | old file intact, nothing beside it |")
+    print(
+        "| file | faults injected | named, exit code 7 | done without it | old file intact, nothing beside it |"
+    )
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as scratch:
         source = write_molecules(Path(scratch))

@@ -32,7 +32,9 @@ def hydride(symbol: str, count: int, length: float, angle: float = 0.0) -> tuple
         around = 2 * np.pi * np.arange(count) / count
         across = np.sin(np.radians(angle / 2)) / np.sin(np.pi / count)
         height = np.sqrt(max(0.0, 1 - across**2))
-        bonds = np.stack([across * np.cos(around), across * np.sin(around), np.full(count, height)], axis=1)
+        bonds = np.stack(
+            [across * np.cos(around), across * np.sin(around), np.full(count, height)], axis=1
+        )
     places = [(symbol, np.zeros(3)), *(("H", length * bond) for bond in bonds)]
     return tuple(f"{name} {x:.6f} {y:.6f} {z:.6f}" for name, (x, y, z) in places)
 
@@ -61,7 +63,9 @@ def cell(lines: tuple[str, ...], charge: int, basis: str) -> str:
     try:
         fitted = dfmp2.run(molecule, basis, **given)
     except InputError as error:
-        return "-" if "no functions for" in str(error) and "--basis" in str(error) else f"refused: {error}"
+        if "no functions for" in str(error) and "--basis" in str(error):
+            return "-"
+        return f"refused: {error}"
     except Dfmp2Error as error:
         return f"refused: {error}"
     exact = dfmp2.run(molecule, basis, scf="conventional", **given)

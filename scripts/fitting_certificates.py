@@ -34,7 +34,14 @@ from dfmp2.validation.compare import recompute_exact
 
 ROWS = Path(__file__).resolve().parent.parent / "docs" / "validation" / "fitting-certificates.tsv"
 BASES = ("cc-pvdz", "def2-tzvp", "aug-cc-pvdz")
-POTENTIALS = {"Zr", "Ag", "Cd", "Sn", "I", "Xe"}  # whose correlation consistent sets have a core potential, NAME-pp
+POTENTIALS = {
+    "Zr",
+    "Ag",
+    "Cd",
+    "Sn",
+    "I",
+    "Xe",
+}  # whose correlation consistent sets have a core potential, NAME-pp
 DRAWN, STRATA = 8, 2
 # Eh, precision of E(corr) of the truth, whose SCF is converged to 1e-11 Eh: ZrH4 is off by 8e-9, at 1e-12 by 6e-10.
 TRUTH = 1e-8
@@ -147,8 +154,17 @@ def molecules() -> list[tuple[str, str, Molecule]]:
 
 def run(molecule: Molecule, basis: str, *, certify: bool) -> MP2Result:
     """A run of a case."""
-    full = f"{basis}-pp" if "cc-p" in basis and POTENTIALS & set(molecule.symbols) else basis
-    given = {"scf_conv_tol": 1e-11, "threads": 1, "certify_fit": certify, "allow_small_gap": True, "listener": Silent()}
+    if "cc-p" in basis and POTENTIALS & set(molecule.symbols):
+        full = f"{basis}-pp"
+    else:
+        full = basis
+    given = {
+        "scf_conv_tol": 1e-11,
+        "threads": 1,
+        "certify_fit": certify,
+        "allow_small_gap": True,
+        "listener": Silent(),
+    }
     try:
         return dfmp2.run(molecule, full, **given)
     except InputError:  # no MP2 fitting set is known
@@ -163,7 +179,15 @@ def case(kind: str, name: str, molecule: Molecule, basis: str) -> Row:
         raise Dfmp2Error(f"{name} {basis}: {result.diagnostics.warnings}")
     mp2_set = describe(result.mp2_fitting)
     return Row(
-        *(kind, name, result.options.basis, mp2_set, result.sizes.nao, found.orbitals, found.sampled_orbitals),
+        *(
+            kind,
+            name,
+            result.options.basis,
+            mp2_set,
+            result.sizes.nao,
+            found.orbitals,
+            found.sampled_orbitals,
+        ),
         *(found.scf_error, found.scf_uncertainty, truth.scf_difference),
         *(result.diagnostics.scf_fitting_error, result.reference.interatomic_fitting_error),
         *(found.correlation_error, found.correlation_uncertainty, truth.correlation_difference),
@@ -184,7 +208,10 @@ def add(found: Row) -> None:
     """Append a row to those that have been measured."""
     if not ROWS.exists():
         ROWS.write_text("\t".join(field.name for field in fields(Row)) + "\n", encoding="ascii")
-    values = [f"{value:.4e}" if isinstance(value, float) else str(value) for value in asdict(found).values()]
+    values = [
+        f"{value:.4e}" if isinstance(value, float) else str(value)
+        for value in asdict(found).values()
+    ]
     with ROWS.open("a", encoding="ascii") as file:
         file.write("\t".join(values) + "\n")
 
@@ -203,7 +230,15 @@ def measure(limit: float) -> None:
                 print(f"{name} {basis}: {error}", file=sys.stderr, flush=True)
                 continue
             add(row)
-            print(name, basis, f"{row.seconds:.1f}", row.scf_within, row.corr_within, file=sys.stderr, flush=True)
+            print(
+                name,
+                basis,
+                f"{row.seconds:.1f}",
+                row.scf_within,
+                row.corr_within,
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def estimate() -> None:
@@ -233,7 +268,14 @@ A run makes exact integrals of up to {rows} occupied orbitals, and of all where 
 drawn at random, so that {sampled} of the {cases} certificates of E(corr) rest on a sample; of the others all orbitals
 are exact. To the uncertainty of E(corr) 1e-8 Eh are added, the precision of the truth.
 """
-COLUMNS = ("orbital basis", "cases", "E(SCF) within", "E(corr) within", "of them sampled", "median +- of those")
+COLUMNS = (
+    "orbital basis",
+    "cases",
+    "E(SCF) within",
+    "E(corr) within",
+    "of them sampled",
+    "median +- of those",
+)
 
 
 def page() -> str:
@@ -254,10 +296,19 @@ def page() -> str:
         "",
         *_head(COLUMNS),
     ]
-    for name, part in [*((basis, [r for r in found if r.basis.startswith(basis)]) for basis in BASES), ("all", found)]:
+    for name, part in [
+        *((basis, [r for r in found if r.basis.startswith(basis)]) for basis in BASES),
+        ("all", found),
+    ]:
         drawn = [row for row in part if row.drawn < row.orbitals]
-        widths = f"{median(row.corr_uncertainty for row in drawn):.1e} Eh" if drawn else ""
-        counts = [_share([r.scf_within for r in part]), *(_share([r.corr_within for r in rs]) for rs in (part, drawn))]
+        if drawn:
+            widths = f"{median(row.corr_uncertainty for row in drawn):.1e} Eh"
+        else:
+            widths = ""
+        counts = [
+            _share([r.scf_within for r in part]),
+            *(_share([r.corr_within for r in rs]) for rs in (part, drawn)),
+        ]
         lines.append(f"| {name} | {len(part)} | {' | '.join(counts)} | {widths} |")
     outside = [r for r in found if not (r.scf_within and r.corr_within)]
     worst = max((abs(r.corr - r.corr_truth) / r.corr_uncertainty for r in outside), default=0.0)
@@ -276,7 +327,14 @@ def page() -> str:
         "",
         *_head(
             (
-                *("molecules", "cases", "E(SCF) within 10", "same sign", "atoms alone", "same sign"),
+                *(
+                    "molecules",
+                    "cases",
+                    "E(SCF) within 10",
+                    "same sign",
+                    "atoms alone",
+                    "same sign",
+                ),
                 *("E(corr) within 10, atoms", "same sign"),
             )
         ),
@@ -289,10 +347,15 @@ def page() -> str:
             [(r.scf_atoms, r.scf_truth) for r in part],
             [(r.corr_atoms, r.corr_truth) for r in part],
         ):
-            cells += [_share([0.1 <= abs(a / t) <= 10 for a, t in pairs]), _share([a * t > 0 for a, t in pairs])]
+            cells += [
+                _share([0.1 <= abs(a / t) <= 10 for a, t in pairs]),
+                _share([a * t > 0 for a, t in pairs]),
+            ]
         lines.append(f"| {title} | {len(part)} | {' | '.join(cells)} |")
     outside = [r for r in found if not 0.1 <= abs(r.scf_estimate / r.scf_truth) <= 10]
-    names = ", ".join(f"{r.name.replace('-', ' ')} in {r.basis} ({r.scf_truth:+.0e})" for r in outside)
+    names = ", ".join(
+        f"{r.name.replace('-', ' ')} in {r.basis} ({r.scf_truth:+.0e})" for r in outside
+    )
     lines += [
         "",
         f"Times the truth, the estimate of E(SCF) is {_spread([abs(r.scf_estimate / r.scf_truth) for r in found])}, "
@@ -333,13 +396,19 @@ def _spread(ratios: list[float]) -> str:
 
 
 def _share(true: list[bool]) -> str:
-    return f"{sum(true)} of {len(true)} ({sum(true) / len(true):.0%})" if true else "-"
+    if true:
+        return f"{sum(true)} of {len(true)} ({sum(true) / len(true):.0%})"
+    return "-"
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["measure", "estimate", "page"])
-    parser.add_argument("--limit", type=float, default=3600.0, help="Seconds after which no case is begun.")
+    parser.add_argument(
+        "--limit", type=float, default=3600.0, help="Seconds after which no case is begun."
+    )
     given = parser.parse_args()
     if given.what == "measure":
         measure(given.limit)

@@ -64,7 +64,10 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (  # geometry, what is spec
 def molecule(name: str, *, charge: int = 0, multiplicity: int = 1, field: bool = False) -> Molecule:
     """One of GEOMETRIES, in bohr."""
     atoms = [atom.split() for atom in GEOMETRIES[name].split(";")]
-    labels, places = [atom[0] for atom in atoms], np.array([[float(x) for x in atom[1:]] for atom in atoms]) * BOHR
+    labels, places = (
+        [atom[0] for atom in atoms],
+        np.array([[float(x) for x in atom[1:]] for atom in atoms]) * BOHR,
+    )
     made = Molecule(
         tuple(label.lstrip("@") for label in labels),
         places,
@@ -79,13 +82,24 @@ def measure(name: str, special: str, given: dict[str, Any]) -> dict[str, Any]:
     """The row of a case."""
     state = {key: given[key] for key in ("charge", "multiplicity", "field") if key in given}
     here = molecule(name, **state)
-    options = make_options(**EXACT | {key: value for key, value in given.items() if key not in state})
+    options = make_options(
+        **EXACT | {key: value for key, value in given.items() if key not in state}
+    )
     found = mp2_gradient(here, options, listener=Silent())
-    start = StartOrbitals(found.result.reference.mo_coeff, found.result.reference.mo_occ, None, "undisplaced")
-    rng, differences, dropped = np.random.default_rng(7), [], {found.result.diagnostics.metric_dropped}
+    start = StartOrbitals(
+        found.result.reference.mo_coeff, found.result.reference.mo_occ, None, "undisplaced"
+    )
+    rng, differences, dropped = (
+        np.random.default_rng(7),
+        [],
+        {found.result.diagnostics.metric_dropped},
+    )
     for _ in range(DIRECTIONS):
         atoms = rng.standard_normal((here.natom, 3))
-        charges = rng.standard_normal((len(FIELD), 3)) if here.point_charges is not None else np.zeros((0, 3))
+        if here.point_charges is not None:
+            charges = rng.standard_normal((len(FIELD), 3))
+        else:
+            charges = np.zeros((0, 3))
         norm = np.sqrt((atoms**2).sum() + (charges**2).sum())
         atoms, charges = atoms / norm, charges / norm
         energies = []
@@ -116,10 +130,15 @@ def measure(name: str, special: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure what is missing and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=Path, required=True, help="file that rows are kept in")
     rows_file = parser.parse_args().rows
-    rows = [json.loads(line) for line in rows_file.read_text().splitlines()] if rows_file.exists() else []
+    if rows_file.exists():
+        rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
+    else:
+        rows = []
     done = {(row["molecule"], row["special"]) for row in rows}
     for name, special, given in CASES:
         if (name, special) not in done:
@@ -129,7 +148,10 @@ def main() -> None:
     print("| molecule | | basis | norm of the gradient, Eh/bohr | largest difference, Eh/bohr |")
     print("|---|---|---|---|---|")
     for row in rows:
-        more = "" if row["dropped"] == [0] else f" ({'/'.join(map(str, row['dropped']))} dropped)"
+        if row["dropped"] == [0]:
+            more = ""
+        else:
+            more = f" ({'/'.join(map(str, row['dropped']))} dropped)"
         numbers = f"{row['norm']:.6f} | {row['largest']:.1e}"
         print(f"| {row['molecule']} | {row['special']}{more} | {row['basis']} | {numbers} |")
 

@@ -48,16 +48,27 @@ MOLECULES = {  # name -> atoms / Angstrom, charge, unpaired electrons
 }
 TIMED = (("medium", "trn1"), ("medium", "trn2"), ("large", "trn1"))
 K12 = catalogue.find("K12")
-SIZES: tuple[tuple[str, Callable[[str], tuple[Call, ...]], int], ...] = (  # what, calls on a chip, multiplications
-    *((f"gemm {n}^3", lambda _, n=n: (calls.product_call(1, n, n, n),), n**3) for n in (512, 1024, 2048)),
+SIZES: tuple[
+    tuple[str, Callable[[str], tuple[Call, ...]], int], ...
+] = (  # what, calls on a chip, multiplications
+    *(
+        (f"gemm {n}^3", lambda _, n=n: (calls.product_call(1, n, n, n),), n**3)
+        for n in (512, 1024, 2048)
+    ),
     *(
         (f"gemm_batch {g} x {n}^3", lambda _, g=g, n=n: (calls.product_call(g, n, n, n),), g * n**3)
         for g, n in ((16, 256), (32, 1024))
     ),
     ("syrk 2048, K 2048", lambda _: (calls.syrk_call(2048, 2048),), 2048**2 * 2049 // 2),
     ("trsm 2304, 4096 columns", lambda _: (calls.trsm_call(2304, 4096),), 2304 * 2305 // 2 * 4096),
-    *((f"mp2_energy {n}", lambda _, s=s: (calls.energy_call(s.nocc, s.nvir),), 0) for n, s in SHAPES.items()),
-    *((f"ao_to_mo {n}", lambda t, s=s: K12.calls(s, t, "plain"), K12.multiplications(s)) for n, s in SHAPES.items()),
+    *(
+        (f"mp2_energy {n}", lambda _, s=s: (calls.energy_call(s.nocc, s.nvir),), 0)
+        for n, s in SHAPES.items()
+    ),
+    *(
+        (f"ao_to_mo {n}", lambda t, s=s: K12.calls(s, t, "plain"), K12.multiplications(s))
+        for n, s in SHAPES.items()
+    ),
 )
 HEADER = (
     "| shape, core | variant | calls, programs | TE / ms | VE / ms | ACT / ms | DMA / ms | schedule / ms | at 85 % "
@@ -78,7 +89,9 @@ def main() -> None:
     print()
     _sizes(given)
     print()
-    print(f"| written by DMA, bytes per partition of {MOVED_BYTES}, trn1 / trn2 | {' | '.join(MOVED)} |")
+    print(
+        f"| written by DMA, bytes per partition of {MOVED_BYTES}, trn1 / trn2 | {' | '.join(MOVED)} |"
+    )
     print("|---|" + "---|" * len(MOVED))
     one, two = (_moved(chip) for chip in CHIPS.values())
     for kernel in one | two:
@@ -96,9 +109,14 @@ def main() -> None:
 
 
 def _line(name: str, price: Price) -> str:
-    busy = " | ".join(f"{price.busy(engine) / MS:.2f}" for engine in ("tensor", "vector", "scalar", "dma"))
+    busy = " | ".join(
+        f"{price.busy(engine) / MS:.2f}" for engine in ("tensor", "vector", "scalar", "dma")
+    )
     launched = prediction.dispatch("nki", [price], 0, 0, 0)
-    best, worst = price.makespan / MS + launched.queued, price.at(catalogue.SLOWEST) / MS + launched.calls
+    best, worst = (
+        price.makespan / MS + launched.queued,
+        price.at(catalogue.SLOWEST) / MS + launched.calls,
+    )
     return (
         f"| {name} | {price.variant} | {price.calls}, {price.neffs} | {busy} | {price.makespan / MS:.2f} "
         f"| {price.at(catalogue.USUAL) / MS:.1f} | {price.at(catalogue.SLOWEST) / MS:.1f} "
@@ -115,7 +133,11 @@ def _sizes(given: Assumptions) -> None:
     for name, made, multiplications in SIZES:
         for chip in CHIPS.values():
             found = catalogue.price("", made(chip.target), multiplications, chip, given)
-            print("|".join(_line(f"{name} {chip.name}", found).split("|")[:-3]).replace("|  |", "|") + "|", flush=True)
+            print(
+                "|".join(_line(f"{name} {chip.name}", found).split("|")[:-3]).replace("|  |", "|")
+                + "|",
+                flush=True,
+            )
 
 
 def _moved(chip: Chip) -> dict[str, list[str]]:
@@ -132,7 +154,9 @@ def _moved(chip: Chip) -> dict[str, list[str]]:
                 for kernel, trace in traces:
                     most = found.setdefault(kernel, {})
                     most[place] = max(most.get(place, 0), trace.moved_high_water)
-    return {kernel: [str(most.get(place, "-")) for place in MOVED] for kernel, most in found.items()}
+    return {
+        kernel: [str(most.get(place, "-")) for place in MOVED] for kernel, most in found.items()
+    }
 
 
 def _held(given: Assumptions) -> None:
@@ -153,17 +177,27 @@ def _held(given: Assumptions) -> None:
             f"| {held.error:+.0%} | {bound} | {even} | {held.why} |"
         )
     print()
-    print("| streamed products beside bytes that transfers wrote | published / that at 64 kB | model | off by | |")
+    print(
+        "| streamed products beside bytes that transfers wrote | published / that at 64 kB | model | off by | |"
+    )
     print("|---|---|---|---|---|")
     for what, ratio, model, fitted in published.cliff(given):
-        print(f"| {what} | {ratio:.2f} | {model:.2f} | {model / ratio - 1:+.0%} | {'fitted' if fitted else ''} |")
+        print(
+            f"| {what} | {ratio:.2f} | {model:.2f} | {model / ratio - 1:+.0%} | {'fitted' if fitted else ''} |"
+        )
 
 
 # Planted in the interpreter: what an instruction returns, in units of the last place or relative.
 FAULTS: dict[str, tuple[str, Callable[[Array], Array]]] = {
-    "reciprocal one unit too large": ("reciprocal", lambda x: np.nextafter(np.reciprocal(x), np.float32(np.inf))),
+    "reciprocal one unit too large": (
+        "reciprocal",
+        lambda x: np.nextafter(np.reciprocal(x), np.float32(np.inf)),
+    ),
     "reciprocal off by one unit at random": ("reciprocal", lambda x: _shaken(np.reciprocal(x))),
-    "square one unit too large": ("square", lambda x: np.nextafter(np.square(x), np.float32(np.inf))),
+    "square one unit too large": (
+        "square",
+        lambda x: np.nextafter(np.square(x), np.float32(np.inf)),
+    ),
     "reciprocal 1e-5 too large": ("reciprocal", lambda x: np.reciprocal(x) * np.float32(1 + 1e-5)),
 }
 
@@ -178,19 +212,27 @@ def _faults(given: Assumptions) -> None:
     molecules = {name: _molecule(*facts) for name, facts in MOLECULES.items()}
     with tempfile.TemporaryDirectory() as folder:
         newton = _with_newton(Path(folder))
-        print(f"| fault | {' | '.join(f'{name}, off by / Eh' for name in molecules)} | the same with the Newton step |")
+        print(
+            f"| fault | {' | '.join(f'{name}, off by / Eh' for name in molecules)} | the same with the Newton step |"
+        )
         print("|---|" + "---|" * (len(molecules) + 1))
         for fault, (name, function) in {"none": ("", np.square), **FAULTS}.items():
             sound = arithmetic.UNARY.get(name)
             if sound is not None:
                 arithmetic.UNARY[name] = function
             cells = [f"{_energy(spaces, None) - exact:.1e}" for spaces, exact in molecules.values()]
-            better = [f"{_energy(spaces, newton) - exact:.1e}" for spaces, exact in molecules.values()]
+            better = [
+                f"{_energy(spaces, newton) - exact:.1e}" for spaces, exact in molecules.values()
+            ]
             if sound is not None:
                 arithmetic.UNARY[name] = sound
             print(f"| {fault} | {' | '.join(cells)} | {', '.join(better)} |")
         print()
-        print("| pair energies, one core, schedule / ms | " + " | ".join(f"{s} {c}" for s, c in TIMED) + " |")
+        print(
+            "| pair energies, one core, schedule / ms | "
+            + " | ".join(f"{s} {c}" for s, c in TIMED)
+            + " |"
+        )
         print("|---|" + "---|" * len(TIMED))
         slow = replace(given, dma_factor=2.0)
         rows = (
@@ -203,8 +245,13 @@ def _faults(given: Assumptions) -> None:
             print(f"| {what} | {' | '.join(f'{price.makespan / MS:.1f}' for price in found)} |")
         found = [_priced(shape, chip, given, None) for shape, chip in TIMED]
         waited = [price.makespan / MS + price.calls * prediction.ROUND_TRIP for price in found]
-        queued = [price.makespan / MS + prediction.dispatch("nki", [price], 0, 0, 0).queued for price in found]
-        print(f"| every launch 1.3 ms, waited for | {' | '.join(f'{time:.1f}' for time in waited)} |")
+        queued = [
+            price.makespan / MS + prediction.dispatch("nki", [price], 0, 0, 0).queued
+            for price in found
+        ]
+        print(
+            f"| every launch 1.3 ms, waited for | {' | '.join(f'{time:.1f}' for time in waited)} |"
+        )
         print(f"| the same, queued | {' | '.join(f'{time:.1f}' for time in queued)} |")
 
 
@@ -214,10 +261,14 @@ def _molecule(text: str, charge: int, spin: int) -> tuple[list[Space], float]:
     field = (scf.UHF if spin else scf.RHF)(mol).density_fit().run(conv_tol=1e-11)
     aux = df.make_auxmol(mol, "cc-pvdz-ri")
     metric, three = df.incore.fill_2c2e(mol, aux), df.incore.aux_e2(mol, aux)
-    fitted = np.linalg.solve(np.linalg.cholesky(metric), three.reshape(-1, aux.nao).T).reshape(-1, mol.nao, mol.nao)
+    fitted = np.linalg.solve(np.linalg.cholesky(metric), three.reshape(-1, aux.nao).T).reshape(
+        -1, mol.nao, mol.nao
+    )
     spaces = []
     columns = field.mo_coeff if spin else [field.mo_coeff]
-    for c, e, n in zip(columns, field.mo_energy if spin else [field.mo_energy], mol.nelec, strict=False):
+    for c, e, n in zip(
+        columns, field.mo_energy if spin else [field.mo_energy], mol.nelec, strict=False
+    ):
         b = np.einsum("Pmn,mi,na->iaP", fitted, c[:, :n], c[:, n:], optimize=True)
         spaces.append((b, e[:n], e[n:]))
     return spaces, _energy_on(spaces, CpuBackend(1), "fp64")
@@ -240,11 +291,15 @@ class Elsewhere(InterpreterExecutor):
         self._folder = folder
 
     def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> Array:
-        return super()._run(replace(program, source=_moved_to(program.source, self._folder)), arguments, kept=kept)
+        return super()._run(
+            replace(program, source=_moved_to(program.source, self._folder)), arguments, kept=kept
+        )
 
 
 def _moved_to(source: str, folder: Path | None) -> str:
-    return source if folder is None else str(folder / f"{source.rpartition('.')[2]}.py")
+    if folder is None:
+        return source
+    return str(folder / f"{source.rpartition('.')[2]}.py")
 
 
 def _with_newton(folder: Path) -> Path:
@@ -258,7 +313,9 @@ def _with_newton(folder: Path) -> Path:
 def _priced(shape: str, chip: str, given: Assumptions, folder: Path | None) -> Price:
     """The variant that the backend takes."""
     size, core = SHAPES[shape], CHIPS[chip]
-    made = catalogue.find("pair_energy").calls(size, core.target, variants(size.nvir, size.naux, core.target)[-1])
+    made = catalogue.find("pair_energy").calls(
+        size, core.target, variants(size.nvir, size.naux, core.target)[-1]
+    )
     made = [replace(call, source=_moved_to(call.source, folder)) for call in made]
     return catalogue.price("", made, 0, core, given)
 
@@ -273,11 +330,18 @@ def _checks(given: Assumptions) -> list[str]:
     calls = published.engine_time(chunked, pieces, "dma", chip, given) + 16 * published.ROUND_TRIP
     rows = (
         ("elementwise, medium", published.ELEMENTWISE_VECTOR, f"{vector:.0f} ms"),
-        ("elementwise, medium", published.ELEMENTWISE_READS, f"{published.traffic(strip, strips):,} bytes"),
+        (
+            "elementwise, medium",
+            published.ELEMENTWISE_READS,
+            f"{published.traffic(strip, strips):,} bytes",
+        ),
         ("batched pairs, medium", published.BATCHED_MEDIUM, f"{moved:.0f} ms of DMA"),
         ("batched pairs, 16/384/512", published.BATCHED_CHUNKED, f"{calls:.1f} ms"),
     )
-    return [f"| {name} | {p.what.split(', ')[-1]} | {model} | {p.value:,.1f} {p.unit} |" for name, p, model in rows]
+    return [
+        f"| {name} | {p.what.split(', ')[-1]} | {model} | {p.value:,.1f} {p.unit} |"
+        for name, p, model in rows
+    ]
 
 
 if __name__ == "__main__":

@@ -38,7 +38,13 @@ CASES: list[tuple[Any, str, str]] = [
     (pair("N", "N", 2.0), "cc-pvdz", "pbe"),
 ]
 LARGE = ("benzene", "ch2i2")  # against PySCF only: the finest grid takes an hour
-EXACT = {"method": "drpa", "scf_conv_tol": 1e-11, "threads": 1, "precision": "fp64", "allow_small_gap": True}
+EXACT = {
+    "method": "drpa",
+    "scf_conv_tol": 1e-11,
+    "threads": 1,
+    "precision": "fp64",
+    "allow_small_gap": True,
+}
 HEAD = """# Kohn-Sham orbitals
 
 Made by `scripts/kohn_sham.py` on one of 2 cores of an AMD EPYC that others used as well, 23 November 2026, with PySCF
@@ -76,7 +82,9 @@ E(EXX) and E(RPA) are of first order in the error of Kohn-Sham orbitals. Their c
 
 def named(molecule: Any) -> Any:
     """What dfmp2 is given."""
-    return f"{ROOT}/inputs/{molecule}.xyz" if isinstance(molecule, str) else molecule
+    if isinstance(molecule, str):
+        return f"{ROOT}/inputs/{molecule}.xyz"
+    return molecule
 
 
 def clocked(work: Callable[[], Any]) -> float:
@@ -108,10 +116,18 @@ def against(molecule: Any, basis: str, xc: str) -> list[Any]:
     mf = mf.density_fit(auxbasis=fitting_data(found.molecule, found.scf_fitting))
     mf.conv_tol, mf.grids.level = 1e-11, kohn_sham.GRID_LEVEL
     mf.kernel(
-        dm0=mf.make_rdm1(*[x if not restricted else x[0] for x in (found.reference.mo_coeff, found.reference.mo_occ)])
+        dm0=mf.make_rdm1(
+            *[
+                x if not restricted else x[0]
+                for x in (found.reference.mo_coeff, found.reference.mo_occ)
+            ]
+        )
     )
     theirs = (rpa.RPA if restricted else urpa.URPA)(mf)
-    theirs.with_df, theirs.verbose = df.DF(mole, auxbasis=fitting_data(found.molecule, found.mp2_fitting)), 0
+    theirs.with_df, theirs.verbose = (
+        df.DF(mole, auxbasis=fitting_data(found.molecule, found.mp2_fitting)),
+        0,
+    )
     eris = theirs.ao2mo()
     theirs.kernel(eris, nw=120)
     differences = found.scf_total_energy - mf.e_tot, found.hf_total_energy - theirs.e_hf
@@ -147,7 +163,10 @@ def converged(molecule: Any, basis: str, xc: str) -> list[str]:
         loose = {**EXACT, "scf_conv_tol": tolerance}
         found = dfmp2.run(named(molecule), basis=basis, xc=xc, tolerance=1e-11, **loose)
         gradient = found.reference.history[-1, 2]
-        changes = found.hf_total_energy - exact.hf_total_energy, found.correlation_energy - exact.correlation_energy
+        changes = (
+            found.hf_total_energy - exact.hf_total_energy,
+            found.correlation_energy - exact.correlation_energy,
+        )
         ratios.append([abs(change) / gradient for change in changes])
     return [f"{max(both):.3f}" for both in zip(*ratios, strict=True)]
 
@@ -159,7 +178,10 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     lib.num_threads(1)
-    rows = dict(map(json.loads, given.rows.read_text().splitlines())) if given.rows.exists() else {}
+    if given.rows.exists():
+        rows = dict(map(json.loads, given.rows.read_text().splitlines()))
+    else:
+        rows = {}
     tables = {"against": against, "converged": converged, "grid": grid}
     text = dict.fromkeys(tables, "")
     for what, work in tables.items():
@@ -175,7 +197,11 @@ def main() -> None:
             text[what] += f"| {' | '.join(map(str, [name, basis, xc, *rows[key]]))} |\n"
     import pyscf
 
-    page = HEAD.format(version=pyscf.__version__) + text["against"] + GRID.format(level=kohn_sham.GRID_LEVEL)
+    page = (
+        HEAD.format(version=pyscf.__version__)
+        + text["against"]
+        + GRID.format(level=kohn_sham.GRID_LEVEL)
+    )
     PAGE.write_text(page + text["grid"] + CONVERGED + text["converged"])
 
 

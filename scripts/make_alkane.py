@@ -46,7 +46,9 @@ def alkane(n_carbon: int) -> list[Atom]:
     hydrogens: list[Atom] = []
     for k, (_, x, _, z) in enumerate(carbons):
         if k == 0:
-            hydrogens.append(("H", x - sides[k] * hx, 0.0, z - hy))  # continues the zigzag at this end
+            hydrogens.append(
+                ("H", x - sides[k] * hx, 0.0, z - hy)
+            )  # continues the zigzag at this end
         hydrogens.extend(("H", x + sides[k] * hx, y, z) for y in (hy, -hy))
         if k == n_carbon - 1:
             hydrogens.append(("H", x - sides[k] * hx, 0.0, z + hy))
@@ -61,16 +63,16 @@ def to_xyz(atoms: Sequence[Atom], comment: str) -> str:
 
 def main() -> None:
     """Command line: one number in, one xyz file on standard output."""
-    parser = argparse.ArgumentParser(description="xyz file of an all-trans n-alkane, on standard output")
+    parser = argparse.ArgumentParser(
+        description="xyz file of an all-trans n-alkane, on standard output"
+    )
     parser.add_argument("n_carbon", type=int, help="number of carbon atoms, at least 2")
     n = parser.parse_args().n_carbon
     try:
         atoms = alkane(n)
     except ValueError as error:
         parser.error(str(error))
-    source = (
-        f"ideal r(C-C)={CC_ANGSTROM}, r(C-H)={CH_ANGSTROM} angstrom, tetrahedral angles; scripts/make_alkane.py {n}"
-    )
+    source = f"ideal r(C-C)={CC_ANGSTROM}, r(C-H)={CH_ANGSTROM} angstrom, tetrahedral angles; scripts/make_alkane.py {n}"
     print(to_xyz(atoms, f"C{n}H{2 * n + 2}, all-trans n-alkane; {source}"), end="")
 
 

@@ -90,7 +90,9 @@ Atoms = list[tuple[str, tuple[float, float, float]]]
 def read_xyz(path: Path) -> tuple[Atoms, int, int]:
     """Atoms (angstrom), charge and multiplicity of one xyz file; the latter two from tokens of the comment line."""
     count, comment, *rows = path.read_text(encoding="utf-8").splitlines()
-    tokens = {key: int(value) for key, value in re.findall(r"\b(charge|multiplicity)=(-?\d+)", comment)}
+    tokens = {
+        key: int(value) for key, value in re.findall(r"\b(charge|multiplicity)=(-?\d+)", comment)
+    }
     atoms: Atoms = []
     for row in rows[: int(count)]:
         symbol, x, y, z = row.split()
@@ -100,7 +102,10 @@ def read_xyz(path: Path) -> tuple[Atoms, int, int]:
 
 def exchange_basis(name: str, symbol: str) -> Any:
     """A set of one element from basis_set_exchange, in PySCF's internal format."""
-    entry = name.removesuffix("-ri") + "-rifit" if name.endswith("-ri") else name
+    if name.endswith("-ri"):
+        entry = name.removesuffix("-ri") + "-rifit"
+    else:
+        entry = name
     text = basis_set_exchange.get_basis(entry, elements=[symbol], fmt="nwchem", header=False)
     return gto.basis.parse(text, symbol)
 
@@ -130,7 +135,13 @@ def compute(
     {"values": energies in hartree under QCSchema names, "sizes": ints}
     """
     mol = gto.M(
-        atom=atoms, unit=unit, charge=charge, spin=multiplicity - 1, basis=basis, ecp=basis_ecp(basis, atoms), verbose=1
+        atom=atoms,
+        unit=unit,
+        charge=charge,
+        spin=multiplicity - 1,
+        basis=basis,
+        ecp=basis_ecp(basis, atoms),
+        verbose=1,
     )
     mf = scf.RHF(mol) if multiplicity == 1 else scf.UHF(mol)
     if jk is not None:
@@ -138,7 +149,9 @@ def compute(
     mf.conv_tol, mf.conv_tol_grad, mf.max_cycle = CONV_TOL, CONV_TOL_GRAD, 200
     e_scf = float(mf.kernel())
     if not mf.converged:
-        raise RuntimeError(f"SCF not converged to {CONV_TOL} Eh in {mf.max_cycle} cycles; no energy is written")
+        raise RuntimeError(
+            f"SCF not converged to {CONV_TOL} Eh in {mf.max_cycle} cycles; no energy is written"
+        )
     mp2 = (DFRMP2 if multiplicity == 1 else DFUMP2)(mf, frozen=frozen or None, auxbasis=dict(ri))
     mp2.ps, mp2.pt = 1.0, 0.0
     opposite = float(mp2.calculate_energy())
@@ -159,7 +172,8 @@ def compute(
             "nocc": nocc,
             "naux_jk": None if jk is None else int(mf.with_df.auxmol.nao),
             "naux_ri": int(mp2.auxmol.nao),
-            "ecp_electrons": sum(int(gto.charge(symbol)) for symbol, _ in atoms) - int(mol.atom_charges().sum()),
+            "ecp_electrons": sum(int(gto.charge(symbol)) for symbol, _ in atoms)
+            - int(mol.atom_charges().sum()),
         },
     }
 
@@ -182,10 +196,14 @@ def psi4_values(path: Path) -> dict[str, Any] | None:
         "mp2_correlation_energy": r"Correlation Energy",
         "mp2_total_energy": r"Total Energy",
     }
-    found = {key: re.search(rf"^\s*{label}{number}", text, re.MULTILINE) for key, label in labels.items()}
+    found = {
+        key: re.search(rf"^\s*{label}{number}", text, re.MULTILINE) for key, label in labels.items()
+    }
     version = re.search(r"^\s*Psi4 (\d\S*)", text, re.MULTILINE)
     if version is None or not all(found.values()):
-        raise RuntimeError(f"{path}: not a Psi4 DF-MP2 output with version and energies; run psi4 again")
+        raise RuntimeError(
+            f"{path}: not a Psi4 DF-MP2 output with version and energies; run psi4 again"
+        )
     values: dict[str, Any] = {"program": f"Psi4 {version.group(1)}"}
     values.update({key: float(match.group(1)) for key, match in found.items() if match is not None})
     return values
@@ -229,7 +247,10 @@ def psi4_input(case: Case) -> str:
 def entry(case: Case) -> dict[str, Any]:
     """The record of one case in expected.json: method, energies (hartree), sizes and, where there are any, Psi4's."""
     atoms, charge, multiplicity = read_xyz(INPUTS / f"{case.name}.xyz")
-    ri = {s: exchange_basis(case.ri, s) if s in case.exchange else case.ri for s in {s for s, _ in atoms}}
+    ri = {
+        s: exchange_basis(case.ri, s) if s in case.exchange else case.ri
+        for s in {s for s, _ in atoms}
+    }
     result = compute(atoms, charge, multiplicity, case.basis, case.jk, ri)
     record: dict[str, Any] = {
         "file": f"{case.name}.xyz",
@@ -256,8 +277,12 @@ def entry(case: Case) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: recompute all cases, or those named."""
     parser = argparse.ArgumentParser(description="expected DF-MP2 energies of inputs/, from PySCF")
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="stems of files in inputs/; default: all")
-    parser.add_argument("--psi4-inputs", action="store_true", help="write tests/data/psi4/*.in instead of computing")
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help="stems of files in inputs/; default: all"
+    )
+    parser.add_argument(
+        "--psi4-inputs", action="store_true", help="write tests/data/psi4/*.in instead of computing"
+    )
     arguments = parser.parse_args(argv)
     known = {case.name: case for case in CASES}
     unknown = [name for name in arguments.cases if name not in known]
@@ -270,7 +295,10 @@ def main(argv: Sequence[str] | None = None) -> None:
                 (PSI4 / f"{case.name}.in").write_text(psi4_input(case), encoding="utf-8")
         return
     path = INPUTS / "expected.json"
-    records = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.exists() else {}
+    if path.exists():
+        records = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    else:
+        records = {}
     for case in chosen:
         start = time.perf_counter()
         records[case.name] = record = entry(case)

@@ -21,7 +21,11 @@ from make_expected_energies import Atoms, compute, read_xyz
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
-PSI4_BOHR, PSI4_OLD_BOHR, PYSCF_BOHR = 0.52917721067, 0.52917720859, 0.52917721092  # angstrom; old: CODATA 2006
+PSI4_BOHR, PSI4_OLD_BOHR, PYSCF_BOHR = (
+    0.52917721067,
+    0.52917720859,
+    0.52917721092,
+)  # angstrom; old: CODATA 2006
 DECIMALS = 14  # of coordinates in bohr, so that equal molecules are equal texts
 CONV_TOL = 1e-12  # Eh, SCF convergence asked of us: with 1e-11 E(corr) is up to 1e-8 Eh off
 HEAVIEST_RI = {"I", "Xe"}  # elements here whose RI set is in the Basis Set Exchange only
@@ -41,7 +45,8 @@ Item = dict[str, Any]
 def geometry(atoms: Iterable[tuple[str, Sequence[float]]], per_bohr: float = 1.0) -> str:
     """ "O 0.0 0.0 0.22; ..." in bohr; a label may begin with @ for a ghost."""
     return "; ".join(
-        " ".join([label, *(repr(round(float(x) / per_bohr, DECIMALS) + 0.0) for x in xyz)]) for label, xyz in atoms
+        " ".join([label, *(repr(round(float(x) / per_bohr, DECIMALS) + 0.0) for x in xyz)])
+        for label, xyz in atoms
     )
 
 
@@ -54,7 +59,10 @@ def lines(text: str) -> Atoms:
 def calculation(atoms: str, basis: str, auxbasis: str, **more: Any) -> Item:
     """One calculation; what is not given is a neutral RHF singlet with a density-fitted SCF and no frozen core."""
     scf = more.get("scf", "df")
-    jk = basis.replace("def2-svp", "def2-universal") + "-jkfit" if scf == "df" else None
+    if scf == "df":
+        jk = basis.replace("def2-svp", "def2-universal") + "-jkfit"
+    else:
+        jk = None
     defaults: Item = {
         "charge": 0,
         "multiplicity": 1,
@@ -78,11 +86,17 @@ def entry(
 ) -> Item:
     """One entry with its tags."""
     tags = {c["reference"] for c in calculations} | {f"{c['scf']}-scf" for c in calculations}
-    symbols = {atom.split()[0].lstrip("@") for c in calculations for atom in c["geometry"].split(";")}
+    symbols = {
+        atom.split()[0].lstrip("@") for c in calculations for atom in c["geometry"].split(";")
+    }
     tags |= {"frozen-core"} if any(c["frozen_core"] != "0" for c in calculations) else set()
     tags |= {"ecp"} if symbols & HEAVIEST_RI else set()
     tags |= {"ghost"} if any("@" in c["geometry"] for c in calculations) else set()
-    tags |= {"combination"} if any(sum(f != 0 for f in fs) > 1 for _, fs in (combine or {}).values()) else set()
+    tags |= (
+        {"combination"}
+        if any(sum(f != 0 for f in fs) > 1 for _, fs in (combine or {}).values())
+        else set()
+    )
     tags |= {"slow"} if name in SLOW else set()
     tags |= {"kohn-sham"} if any(c.get("xc") for c in calculations) else set()
     item: Item = {
@@ -98,14 +112,18 @@ def entry(
         "needs": ["basis_set_exchange"] if symbols & HEAVIEST_RI else [],
     }
     if combine:
-        item["combine"] = {key: {"of": of, "factors": factors} for key, (of, factors) in combine.items()}
+        item["combine"] = {
+            key: {"of": of, "factors": factors} for key, (of, factors) in combine.items()
+        }
     return item
 
 
 def ceil_125(x: float) -> float:
     """The next of 1, 2, 5, 10, ... times a power of ten."""
     power = 10.0 ** math.floor(math.log10(x)) if x > 0 else 0.0
-    return float(f"{next(m * power for m in (1, 2, 5, 10) if m * power >= x * (1 - 1e-9)):.0e}") if x > 0 else 0.0
+    if x > 0:
+        return float(f"{next(m * power for m in (1, 2, 5, 10) if m * power >= x * (1 - 1e-9)):.0e}")
+    return 0.0
 
 
 # --- published numbers ---
@@ -156,7 +174,9 @@ def published(case: Mapping[str, Any]) -> Item:
         scf_conv_tol=1e-13 if case["tolerance"] <= 1e-10 else CONV_TOL,
     )
     quantities = {NAMES[name]: value for name, value in numbers.items() if name in NAMES}
-    return entry(case["id"], program_of(case), case["source"], [one], quantities, tolerance_of(case))
+    return entry(
+        case["id"], program_of(case), case["source"], [one], quantities, tolerance_of(case)
+    )
 
 
 def program_of(case: Mapping[str, Any]) -> tuple[str, str]:
@@ -171,7 +191,10 @@ def tolerance_of(case: Mapping[str, Any]) -> tuple[float, str]:
     tolerance = min(own, max(1e-8, ceil_125(3 * attained)))
     if tolerance == own:
         return own, f"the source's own; PySCF attains {attained:.0e} Eh"
-    return tolerance, f"the source allows {own:.0e} Eh; its digits and convergence let PySCF attain {attained:.0e} Eh"
+    return (
+        tolerance,
+        f"the source allows {own:.0e} Eh; its digits and convergence let PySCF attain {attained:.0e} Eh",
+    )
 
 
 AXES = "xyz"
@@ -191,7 +214,10 @@ def gradients() -> list[Item]:
     entries = []
     for case in json.loads((DATA / "gradient_cases.json").read_text())["cases"]:
         atoms, values = lines(case["geometry"]), case["values"]
-        per_bohr = {"bohr": 1.0, "angstrom": PSI4_BOHR if case["id"].startswith("psi4") else PYSCF_BOHR}[case["units"]]
+        per_bohr = {
+            "bohr": 1.0,
+            "angstrom": PSI4_BOHR if case["id"].startswith("psi4") else PYSCF_BOHR,
+        }[case["units"]]
         more: Item = {"os_scale": 6 / 5, "ss_scale": 1 / 3} if "-scs-" in case["id"] else {}
         if "-polar-" in case["id"]:
             more["polarizability"] = True
@@ -207,7 +233,9 @@ def gradients() -> list[Item]:
             frozen_virtual=int(values.get("frozen virtuals", 0)),
             **more,
         )
-        found = case.get("mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", []))
+        found = case.get(
+            "mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", [])
+        )
         quantities = {
             f"gradient {number} {symbol} {axis}": value
             for number, ((symbol, _), row) in enumerate(zip(atoms, found, strict=False), start=1)
@@ -247,9 +275,16 @@ def energies() -> list[Item]:
     entries = []
     for case in json.loads((DATA / "energy_cases.json").read_text())["cases"]:
         atoms, name, unfitted = lines(case["geometry"]), case["id"], case["kind"] in UNFITTED
-        per_bohr = {"bohr": 1.0, "angstrom": PSI4_BOHR if name.startswith("psi4") else PYSCF_BOHR}[case["units"]]
-        found = case.get("mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", []))
-        values, more = case["values"], {"constraints": CONSTRAINTS[name]} if name in CONSTRAINTS else {}
+        per_bohr = {"bohr": 1.0, "angstrom": PSI4_BOHR if name.startswith("psi4") else PYSCF_BOHR}[
+            case["units"]
+        ]
+        found = case.get(
+            "mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", [])
+        )
+        values, more = (
+            case["values"],
+            {"constraints": CONSTRAINTS[name]} if name in CONSTRAINTS else {},
+        )
         one = calculation(
             geometry(atoms, per_bohr),
             *(case["basis"], case["auxbasis"] or MEANT.get(case["basis"], f"{case['basis']}-ri")),
@@ -267,11 +302,20 @@ def energies() -> list[Item]:
             for axis, value in zip(AXES, row, strict=True)
         }
         said = {what.removeprefix("optimised "): value for what, value in values.items()}
-        quantities |= {ENERGY_NAMES[what]: value for what, value in said.items() if what in ENERGY_NAMES}
+        quantities |= {
+            ENERGY_NAMES[what]: value for what, value in said.items() if what in ENERGY_NAMES
+        }
         if "alpha-alpha" in values:
-            quantities["mp2_same_spin_correlation_energy"] = values["alpha-alpha"] + values["beta-beta"]
-        reason = "conventional MP2: the difference is that of density fitting" if unfitted else "that of the source"
-        made = entry(name, program_of(case), case["source"], [one], quantities, (case["tolerance"], reason))
+            quantities["mp2_same_spin_correlation_energy"] = (
+                values["alpha-alpha"] + values["beta-beta"]
+            )
+        if unfitted:
+            reason = "conventional MP2: the difference is that of density fitting"
+        else:
+            reason = "that of the source"
+        made = entry(
+            name, program_of(case), case["source"], [one], quantities, (case["tolerance"], reason)
+        )
         tags = ({"gradient"} if found else set()) | ({"conventional-mp2"} if unfitted else set())
         tags |= {"optimized"} if more else set()
         made["needs"] += ["geometric"] if more else []
@@ -281,13 +325,28 @@ def energies() -> list[Item]:
 
 
 METHOD_NAMES = {
-    **{"rohf total energy": "scf_total_energy", "alpha-beta": "mp2_opposite_spin_correlation_energy"},
-    **{"mp2 singles energy": "mp2_singles_energy", "mp2 correlation energy": "mp2_correlation_energy"},
+    **{
+        "rohf total energy": "scf_total_energy",
+        "alpha-beta": "mp2_opposite_spin_correlation_energy",
+    },
+    **{
+        "mp2 singles energy": "mp2_singles_energy",
+        "mp2 correlation energy": "mp2_correlation_energy",
+    },
     **{"drpa correlation energy": "rpa_correlation_energy", "uhf total energy": "scf_total_energy"},
-    **{"exact opposite-spin": "mp2_opposite_spin_correlation_energy", "hf total energy": "scf_total_energy"},
-    **{"rpa correlation energy": "rpa_correlation_energy"},  # without the total, whose exchange is that of an RI set
+    **{
+        "exact opposite-spin": "mp2_opposite_spin_correlation_energy",
+        "hf total energy": "scf_total_energy",
+    },
+    **{
+        "rpa correlation energy": "rpa_correlation_energy"
+    },  # without the total, whose exchange is that of an RI set
 }
-NEW_METHODS = {"kappa-mp2": "kappa-mp2", "sos-laplace": "sos-laplace", "rpa": "drpa"}  # kind of case -> --method
+NEW_METHODS = {
+    "kappa-mp2": "kappa-mp2",
+    "sos-laplace": "sos-laplace",
+    "rpa": "drpa",
+}  # kind of case -> --method
 
 
 def methods() -> list[Item]:
@@ -297,17 +356,26 @@ def methods() -> list[Item]:
         values, own = case["values"], (case["tolerance"], "that of the source")
         setting = {name: case[name] for name in ("multiplicity", "reference", "scf_auxbasis")}
         setting |= {"scf": case["scf_type"], "frozen_core": str(case["frozen_core"])}
-        atoms = geometry(lines(case["geometry"]), {"bohr": 1.0, "angstrom": PYSCF_BOHR}[case["units"]])
+        atoms = geometry(
+            lines(case["geometry"]), {"bohr": 1.0, "angstrom": PYSCF_BOHR}[case["units"]]
+        )
         basis = case["basis"], case["auxbasis"] or "auto"  # singles need none
         found: dict[str, tuple[Item, Item]] = {}
         if case["kind"] == "kappa-mp2":
             for kappa in (0.5, 1.1, 2.0):
-                parts = {f"{spin}_spin_correlation_energy": values[f"kappa={kappa:g} {spin}-spin"] for spin in SPINS}
+                parts = {
+                    f"{spin}_spin_correlation_energy": values[f"kappa={kappa:g} {spin}-spin"]
+                    for spin in SPINS
+                }
                 found[f"{case['id']}-{kappa:g}"] = {"method": "kappa-mp2", "kappa": kappa}, parts
         else:
-            parts = {METHOD_NAMES[name]: value for name, value in values.items() if name in METHOD_NAMES}
+            parts = {
+                METHOD_NAMES[name]: value for name, value in values.items() if name in METHOD_NAMES
+            }
             if "alpha-alpha" in values:
-                parts["mp2_same_spin_correlation_energy"] = values["alpha-alpha"] + values["beta-beta"]
+                parts["mp2_same_spin_correlation_energy"] = (
+                    values["alpha-alpha"] + values["beta-beta"]
+                )
             method = NEW_METHODS.get(case["kind"])
             if setting["reference"].startswith("rks-"):
                 setting |= {"reference": "rhf", "xc": setting["reference"].removeprefix("rks-")}
@@ -317,17 +385,25 @@ def methods() -> list[Item]:
         for name, (more, quantities) in found.items():
             one = calculation(atoms, *basis, **setting, **more)
             made = entry(name, program_of(case), case["source"], [one], quantities, own)
-            entries.append({**made, "tags": sorted({*made["tags"], *((more["method"],) if more else ())})})
+            entries.append(
+                {**made, "tags": sorted({*made["tags"], *((more["method"],) if more else ())})}
+            )
     return entries
 
 
 def composites() -> list[Item]:
     """Interaction energies, extrapolations and SCF energies from composite_cases.json."""
-    cases = {case["id"]: case for case in json.loads((DATA / "composite_cases.json").read_text())["cases"]}
+    cases = {
+        case["id"]: case
+        for case in json.loads((DATA / "composite_cases.json").read_text())["cases"]
+    }
     entries = []
     for name in ("psi4-dfmp2-1-formic-dimer-cp", "psi4-dfmp2-ecp-nexe-fc"):
         case, values = cases[name], cases[name]["values"]
-        basis, core = ("cc-pvdz", "0") if "formic" in name else ("def2-svp", "psi4")
+        if "formic" in name:
+            basis, core = ("cc-pvdz", "0")
+        else:
+            basis, core = ("def2-svp", "psi4")
         parts = [
             calculation(atoms, basis, f"{basis}-ri", frozen_core=core)
             for atoms in fragments(case, PSI4_BOHR, ghosts=True)
@@ -337,28 +413,36 @@ def composites() -> list[Item]:
         if "formic" in name:
             quantities["nuclear_repulsion_energy"] = values["nuclear repulsion energy"]
             combine["nuclear_repulsion_energy"] = ("nuclear_repulsion_energy", [1.0, 0.0, 0.0])
-        tolerance = (
-            (1e-7, "Psi4's default SCF convergence; its test allows 1e-6 Eh")
-            if "formic" in name
-            else (1e-8, "the source's own")
-        )
+        if "formic" in name:
+            tolerance = (1e-7, "Psi4's default SCF convergence; its test allows 1e-6 Eh")
+        else:
+            tolerance = (1e-8, "the source's own")
         name = name if name.endswith("-cp") else f"{name}-cp"
-        entries.append(entry(name, program_of(case), case["source"], parts, quantities, tolerance, combine))
+        entries.append(
+            entry(name, program_of(case), case["source"], parts, quantities, tolerance, combine)
+        )
     for name, frozen in (("psi4-dfmp2-fc-kr2-level0", 0), ("psi4-dfmp2-fc-kr2-level-2", 5)):
         case = cases[name]
         parts = [
             calculation(atoms, "def2-svp", "def2-svp-ri", frozen_core=str(count * frozen))
-            for count, atoms in zip((2, 1, 1), fragments(case, PSI4_BOHR, ghosts=False), strict=True)
+            for count, atoms in zip(
+                (2, 1, 1), fragments(case, PSI4_BOHR, ghosts=False), strict=True
+            )
         ]
         quantity = "interaction mp2_total_energy"
         quantities = {quantity: case["values"]["uncorrected (nocp) mp2 interaction energy"]}
         combine = {quantity: ("mp2_total_energy", [1.0, -1.0, -1.0])}
         tolerance = (2e-8, "the source's own, two ulps of its eight decimals")
-        entries.append(entry(name, program_of(case), case["source"], parts, quantities, tolerance, combine))
+        entries.append(
+            entry(name, program_of(case), case["source"], parts, quantities, tolerance, combine)
+        )
     case = cases["psi4-dlpnomp2-2-water-cbs"]
     water = geometry(lines(case["geometry"]), PSI4_BOHR)
     parts = [calculation(water, f"cc-pv{x}z", f"cc-pv{x}z-ri", frozen_core="psi4") for x in "tq"]
-    cubes = [-27.0 / 37.0, 64.0 / 37.0]  # Helgaker's X^-3 with X = 3, 4; the SCF energy is that of X = 4
+    cubes = [
+        -27.0 / 37.0,
+        64.0 / 37.0,
+    ]  # Helgaker's X^-3 with X = 3, 4; the SCF energy is that of X = 4
     entries.append(
         entry(
             *(case["id"], program_of(case), case["source"], parts),
@@ -382,7 +466,10 @@ def composites() -> list[Item]:
             reference=reference,
         )
         quantities = {NAMES[key]: value for key, value in case["values"].items() if key in NAMES}
-        tolerance = (1e-8, "SCF only, the source's MP2 is orbital-optimised; it allows 1e-6 Eh, PySCF attains 1e-9 Eh")
+        tolerance = (
+            1e-8,
+            "SCF only, the source's MP2 is orbital-optimised; it allows 1e-6 Eh, PySCF attains 1e-9 Eh",
+        )
         entries.append(entry(name, program_of(case), case["source"], [one], quantities, tolerance))
     return [*entries, *atlas(cases), *s66x8(cases["s66x8-01-Water-Water-1.00"])]
 
@@ -392,7 +479,11 @@ def fragments(case: Mapping[str, Any], per_bohr: float, *, ghosts: bool) -> list
     atoms = lines(case["geometry"])
     parts = [geometry(atoms, per_bohr)]
     for own in case["fragments"]:
-        kept = [("" if k in own else "@", s, xyz) for k, (s, xyz) in enumerate(atoms) if ghosts or k in own]
+        kept = [
+            ("" if k in own else "@", s, xyz)
+            for k, (s, xyz) in enumerate(atoms)
+            if ghosts or k in own
+        ]
         parts.append(geometry(((ghost + s, xyz) for ghost, s, xyz in kept), per_bohr))
     return parts
 
@@ -441,22 +532,39 @@ def s66x8(case: Mapping[str, Any]) -> list[Item]:
     first, second = [0, 1, 2], [3, 4, 5]
     plain = {**case, "fragments": [first, second]}
     whole = {"dimers": geometry(atoms, PSI4_BOHR)}
-    whole |= dict(zip(("monomers_A", "monomers_B"), fragments(plain, PSI4_BOHR, ghosts=False)[1:], strict=True))
-    whole |= dict(zip(("monA_ghostB", "monB_ghostA"), fragments(plain, PSI4_BOHR, ghosts=True)[1:], strict=True))
+    whole |= dict(
+        zip(
+            ("monomers_A", "monomers_B"), fragments(plain, PSI4_BOHR, ghosts=False)[1:], strict=True
+        )
+    )
+    whole |= dict(
+        zip(
+            ("monA_ghostB", "monB_ghostA"),
+            fragments(plain, PSI4_BOHR, ghosts=True)[1:],
+            strict=True,
+        )
+    )
     properties = {"hf": "scf_total_energy", "os": "mp2_opposite_spin_correlation_energy"}
     properties |= {"ss": "mp2_same_spin_correlation_energy"}
     entries = []
     for label, basis in (("tz", "cc-pvtz"), ("qz", "cc-pvqz"), ("aqz", "aug-cc-pvqz")):
         names = [name for name in whole if f"{label} {name} hf" in case["values"]]
-        parts = [calculation(whole[name], basis, f"{basis}-ri", frozen_core="psi4") for name in names]
+        parts = [
+            calculation(whole[name], basis, f"{basis}-ri", frozen_core="psi4") for name in names
+        ]
         quantities, combine = {}, {}
         for k, name in enumerate(names):
             for key, of in properties.items():
                 quantities[f"{name} {of}"] = case["values"][f"{label} {name} {key}"]
                 combine[f"{name} {of}"] = (of, [float(k == other) for other in range(len(names))])
-        tolerance = (2e-8, "settings not documented; Psi4's defaults reproduce the numbers to 8e-9 Eh")
+        tolerance = (
+            2e-8,
+            "settings not documented; Psi4's defaults reproduce the numbers to 8e-9 Eh",
+        )
         name = f"s66x8-01-water-water-{basis}"
-        entries.append(entry(name, program_of(case), case["source"], parts, quantities, tolerance, combine))
+        entries.append(
+            entry(name, program_of(case), case["source"], parts, quantities, tolerance, combine)
+        )
     return entries
 
 
@@ -466,13 +574,20 @@ def s66x8(case: Mapping[str, Any]) -> list[Item]:
 def psi4_runs() -> list[Item]:
     """Our own Psi4 runs, from the inputs and outputs kept in tests/data/psi4."""
     keys = {"scf_total_energy": "Reference", "mp2_same_spin_correlation_energy": "Same-Spin"}
-    keys |= {"mp2_opposite_spin_correlation_energy": "Opposite-Spin", "mp2_correlation_energy": "Correlation"}
+    keys |= {
+        "mp2_opposite_spin_correlation_energy": "Opposite-Spin",
+        "mp2_correlation_energy": "Correlation",
+    }
     keys |= {"mp2_total_energy": "Total", "nuclear_repulsion_energy": "Nuclear Repulsion"}
     entries = []
     for path in sorted((DATA / "psi4").glob("*.in")):
         text, output = path.read_text(), path.with_suffix(".out").read_text()
-        rows = re.findall(r"^(?:Gh\()?([A-Z][a-z]?)(\))?((?:\s+-?\d+\.\d+){3})$", text, re.MULTILINE)
-        atoms = [("@" + s if ghost else s, [float(x) for x in xyz.split()]) for s, ghost, xyz in rows]
+        rows = re.findall(
+            r"^(?:Gh\()?([A-Z][a-z]?)(\))?((?:\s+-?\d+\.\d+){3})$", text, re.MULTILINE
+        )
+        atoms = [
+            ("@" + s if ghost else s, [float(x) for x in xyz.split()]) for s, ghost, xyz in rows
+        ]
         charge, multiplicity = map(int, re.search(r"^(-?\d+) (\d+)$", text, re.MULTILINE).groups())  # type: ignore[union-attr]
         option = dict(re.findall(r"^  (\w+) (\S+)$", text, re.MULTILINE))
         if "df_basis_mp2" not in option:
@@ -491,7 +606,16 @@ def psi4_runs() -> list[Item]:
         }
         reason = "both SCFs converged to 1e-11 Eh; PySCF and Psi4 agree to 1e-9 Eh on such runs"
         source = [f"own run, tests/data/psi4/{path.name}"]
-        entries.append(entry(f"psi4-1.3.2-{path.stem}", ("Psi4", "1.3.2"), source, [one], quantities, (1e-8, reason)))
+        entries.append(
+            entry(
+                f"psi4-1.3.2-{path.stem}",
+                ("Psi4", "1.3.2"),
+                source,
+                [one],
+                quantities,
+                (1e-8, reason),
+            )
+        )
     return entries
 
 
@@ -504,13 +628,24 @@ def bagel_runs() -> list[Item]:
         one = calculation(
             geometry((atom["atom"], atom["xyz"]) for atom in molecule["geometry"]),
             *(molecule["basis"], mp2["aux_basis"]),
-            frozen_core="psi4" if mp2["frozen"] else "0",  # the previous noble gas, as in Psi4's table
+            frozen_core="psi4"
+            if mp2["frozen"]
+            else "0",  # the previous noble gas, as in Psi4's table
         )
         found = re.findall(r"MP2 (correlation|total) energy: (-?\d+\.\d+)", output)
         quantities = {f"mp2_{name}_energy": float(value) for name, value in found}
         reason = "BAGEL prints ten decimals; its SCF gradient was converged to 1e-10 Eh"
         source = [f"own run, tests/data/bagel/{path.name}"]
-        entries.append(entry(f"bagel-1.2.2-{path.stem}", ("BAGEL", "1.2.2"), source, [one], quantities, (1e-8, reason)))
+        entries.append(
+            entry(
+                f"bagel-1.2.2-{path.stem}",
+                ("BAGEL", "1.2.2"),
+                source,
+                [one],
+                quantities,
+                (1e-8, reason),
+            )
+        )
     return entries
 
 
@@ -522,7 +657,9 @@ def nwchem_runs() -> list[Item]:
         rows = re.findall(r"^ (bq)?([A-Z][a-z]?)((?:\s+-?\d+\.\d+){3})$", text, re.MULTILINE)
         basis, ri = re.findall(r"^ \* library (\S+)$", text, re.MULTILINE)
         one = calculation(
-            geometry(("@" + s if ghost else s, [float(x) for x in xyz.split()]) for ghost, s, xyz in rows),
+            geometry(
+                ("@" + s if ghost else s, [float(x) for x in xyz.split()]) for ghost, s, xyz in rows
+            ),
             *(basis, ri),
             multiplicity={"singlet": 1, "doublet": 2, "triplet": 3}[
                 re.search(r"^ (singlet|doublet|triplet)$", text, re.MULTILINE)[1]  # type: ignore[index]
@@ -558,8 +695,15 @@ def pyscf_runs() -> list[Item]:
         )
         version = case["program"].split()[1]
         source = [f"own run, inputs/expected.json, {name}"]
-        reason = (1e-8, "same integrals and SCF library, converged to 1e-11 Eh; MP2 code of its own")
-        entries.append(entry(f"pyscf-{version}-{name}", ("PySCF", version), source, [one], case["values"], reason))
+        reason = (
+            1e-8,
+            "same integrals and SCF library, converged to 1e-11 Eh; MP2 code of its own",
+        )
+        entries.append(
+            entry(
+                f"pyscf-{version}-{name}", ("PySCF", version), source, [one], case["values"], reason
+            )
+        )
     return entries
 
 
@@ -575,7 +719,13 @@ REASONS = {  # first word of an id -> why it is left out, where reference_cases.
 def main() -> None:
     """Write both files."""
     cases = json.loads((DATA / "reference_cases.json").read_text())["cases"]
-    entries = [published(case) for case in cases] + composites() + psi4_runs() + bagel_runs() + nwchem_runs()
+    entries = (
+        [published(case) for case in cases]
+        + composites()
+        + psi4_runs()
+        + bagel_runs()
+        + nwchem_runs()
+    )
     kernels = trnblas_kernels()
     entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients() + methods() + energies()
     about = "Reference energies (hartree) of other programs; made by scripts/make_validation_entries.py."
@@ -587,14 +737,25 @@ def left_out() -> list[Item]:
     """Published numbers that are no entry, each with its reason."""
     excluded = json.loads((DATA / "reference_cases.json").read_text())["excluded"]
     # Numbers that composites() and closed_forms() turn into entries.
-    made = {"psi4-dfmp2-1", "psi4-dfmp2-fc-kr2", "psi4-dlpnomp2-2", "psi4-dfomp2", "ncia", "s66x8", "gamess"}
+    made = {
+        "psi4-dfmp2-1",
+        "psi4-dfmp2-fc-kr2",
+        "psi4-dlpnomp2-2",
+        "psi4-dfomp2",
+        "ncia",
+        "s66x8",
+        "gamess",
+    }
     items = [
         {"id": case["id"], "reason": REASONS.get(case["id"].split("-")[0], case["reason"])}
         for case in excluded
         if not case["id"].startswith(tuple(made))
     ]
     items += [
-        {"id": "psi4-dfomp2-1 and -2: MP2 energies", "reason": "orbital-optimised MP2, another method; SCF used"},
+        {
+            "id": "psi4-dfomp2-1 and -2: MP2 energies",
+            "reason": "orbital-optimised MP2, another method; SCF used",
+        },
         {
             "id": "ncia: CBS rows, and aug-cc-pvqz of the two larger complexes",
             "reason": "up to 800 functions three times: hours on two cores for the third decimal of kcal/mol",
@@ -624,7 +785,14 @@ def closed_forms() -> list[Item]:
     app = "jkwack/GAMESS_RI-MP2_MiniApp:source/rimp2_energy_whole_KERN.f90"
     sizes = {"benz": (15, 93, 420), "cor": (54, 282, 1512), "c60": (120, 360, 3960)}
     sizes |= {"w30": (120, 570, 2520)}
-    awkward = [(1, 1, 64), (1, 129, 128), (17, 127, 256), (33, 128, 512), (128, 17, 128), (129, 5, 1024)]
+    awkward = [
+        (1, 1, 64),
+        (1, 129, 128),
+        (17, 127, 256),
+        (33, 128, 512),
+        (128, 17, 128),
+        (129, 5, 1024),
+    ]
     named = [(f"gamess-miniapp-{name}", shape, "GAMESS mini-app") for name, shape in sizes.items()]
     named += [("closed-form-{}-{}-{}".format(*shape), shape, "closed form") for shape in awkward]
     entries = []
@@ -637,7 +805,8 @@ def closed_forms() -> list[Item]:
                 value,
                 tolerance=1e-12 * abs(value),
                 tolerance_reason="rounding: 1e-12 relative",
-                tags=["float64"] * (program == "GAMESS mini-app") + ["slow"] * name.endswith(("c60", "w30")),
+                tags=["float64"] * (program == "GAMESS mini-app")
+                + ["slow"] * name.endswith(("c60", "w30")),
             )
         )
     return entries
@@ -646,10 +815,18 @@ def closed_forms() -> list[Item]:
 def trnblas_kernels() -> list[Item]:
     """The pseudo-random arrays of the public example of trnblas."""
     shapes = {"small": (16, 112, 384), "medium": (64, 448, 1536), "large": (96, 672, 2304)}
-    values = {"small": (-1.61925e-04, 1e-9), "medium": (-2.4872205, 2e-6), "large": (-43.5118, 5e-5)}
+    values = {
+        "small": (-1.61925e-04, 1e-9),
+        "medium": (-2.4872205, 2e-6),
+        "large": (-43.5118, 5e-5),
+    }
     return [
         kernel(
-            *(f"trnblas-{name}", ("trnblas", "0.4.0"), ["trnsci/trnblas:examples/df_mp2.py", "CHANGELOG.md"]),
+            *(
+                f"trnblas-{name}",
+                ("trnblas", "0.4.0"),
+                ["trnsci/trnblas:examples/df_mp2.py", "CHANGELOG.md"],
+            ),
             {"recipe": "trnblas", "nocc": nocc, "nvir": nvir, "naux": naux},
             values[name][0],
             tolerance=values[name][1],
@@ -660,11 +837,25 @@ def trnblas_kernels() -> list[Item]:
     ]
 
 
-def kernel(name: str, program: tuple[str, str], source: list[str], sizes: Item, value: float, **more: Any) -> Item:
+def kernel(
+    name: str, program: tuple[str, str], source: list[str], sizes: Item, value: float, **more: Any
+) -> Item:
     """An entry without a molecule."""
     tags = ["kernel", *more.pop("tags", [])]
-    base = {"id": name, "program": program[0], "version": program[1], "source": source, "kernel": sizes}
-    return {**base, "quantities": {"mp2_correlation_energy": value}, "tags": tags, "needs": [], **more}
+    base = {
+        "id": name,
+        "program": program[0],
+        "version": program[1],
+        "source": source,
+        "kernel": sizes,
+    }
+    return {
+        **base,
+        "quantities": {"mp2_correlation_energy": value},
+        "tags": tags,
+        "needs": [],
+        **more,
+    }
 
 
 BRIDGE = "trnsci/trnblas:examples/_pyscf_bridge.py"
@@ -699,7 +890,9 @@ def trnsci() -> list[Item]:
         value = correlation(atoms, basis, weigend, weigend)
         if abs(value - known) > 1e-8:
             raise RuntimeError(f"{name} {basis}: PySCF gives {value:.10f}, known is {known:.10f}")
-        one = calculation(geometry(atoms, PYSCF_BOHR), basis, weigend, scf_auxbasis=weigend, scf_conv_tol=1e-12)
+        one = calculation(
+            geometry(atoms, PYSCF_BOHR), basis, weigend, scf_auxbasis=weigend, scf_conv_tol=1e-12
+        )
         limit = difference if difference is not None else bound
         if limit is None:
             raise RuntimeError(f"{name} {basis}: neither a difference nor a bound")
@@ -709,13 +902,19 @@ def trnsci() -> list[Item]:
             (limit, f"{'published' if difference is not None else 'bound published'} by {by}"),
         )
         entries.append({**item, "published": {"difference": difference, "bound": bound, "by": by}})
-        jk, ri = ("def2-universal-jkfit", "def2-svp-ri") if basis == "sto-3g" else (f"{basis}-jkfit", f"{basis}-ri")
+        if basis == "sto-3g":
+            jk, ri = ("def2-universal-jkfit", "def2-svp-ri")
+        else:
+            jk, ri = (f"{basis}-jkfit", f"{basis}-ri")
         fitted = calculation(geometry(atoms, PYSCF_BOHR), basis, ri, scf_auxbasis=jk)
         proper.append(
             entry(
                 *(f"trnsci-{name}-{basis}-ri", ("PySCF", pyscf.__version__), [BRIDGE], [fitted]),
                 {"mp2_correlation_energy": correlation(atoms, basis, jk, ri)},
-                (1e-8, "same integrals and SCF library, converged to 1e-11 Eh; MP2 code of its own"),
+                (
+                    1e-8,
+                    "same integrals and SCF library, converged to 1e-11 Eh; MP2 code of its own",
+                ),
             )
         )
     return entries + proper
@@ -724,7 +923,11 @@ def trnsci() -> list[Item]:
 def correlation(atoms: Atoms, basis: str, jk: str, ri: str) -> float:
     """PySCF's DF-MP2 correlation energy, Eh."""
     symbols = {symbol for symbol, _ in atoms}
-    return float(compute(atoms, 0, 1, basis, jk, dict.fromkeys(symbols, ri))["values"]["mp2_correlation_energy"])
+    return float(
+        compute(atoms, 0, 1, basis, jk, dict.fromkeys(symbols, ri))["values"][
+            "mp2_correlation_energy"
+        ]
+    )
 
 
 if __name__ == "__main__":

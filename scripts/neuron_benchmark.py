@@ -41,7 +41,11 @@ from dfmp2.validation.synthetic import KERNEL_CERTIFICATE
 
 LANES = ("nki", "nki-xla")
 REHEARSAL = "nki-interpreter"
-PLAIN_NAMES = {"nki": "compiled programs", "nki-xla": "torch-xla", REHEARSAL: "interpreter on the host"}
+PLAIN_NAMES = {
+    "nki": "compiled programs",
+    "nki-xla": "torch-xla",
+    REHEARSAL: "interpreter on the host",
+}
 LONGEST = 7200.0  # s of one phase; compiling the large shape may take most of it
 Found = dict[str, Any]
 
@@ -53,8 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shapes", default="medium,large", metavar="LIST")
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
     parser.add_argument("--json", default="neuron-benchmark.json", metavar="FILE")
-    parser.add_argument("--without-torch", action="store_true", help="leave PyTorch on the host out")
-    parser.add_argument("--dry-run", action="store_true", help="show what would run, and the predictions")
+    parser.add_argument(
+        "--without-torch", action="store_true", help="leave PyTorch on the host out"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would run, and the predictions"
+    )
     parser.add_argument("--phase", metavar="SHAPE", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     try:
@@ -74,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target = Path(given.json)
         if not target.absolute().parent.is_dir():
             raise InputError(f"--json {target}: there is no such folder")
-        found = measure(given.lane, names, given.repeats, predictions, with_torch=not given.without_torch)
+        found = measure(
+            given.lane, names, given.repeats, predictions, with_torch=not given.without_torch
+        )
     except Dfmp2Error as error:
         print(f"neuron_benchmark: {error}", file=sys.stderr)
         return error.exit_code
@@ -92,7 +102,9 @@ def refuse(lane: str) -> None:
     """
     reason = None if lane == REHEARSAL else entry.refusal(lane)
     if reason is not None:
-        raise BackendUnavailable(f"lane {lane} cannot be used: {reason}; --dry-run shows what would be timed")
+        raise BackendUnavailable(
+            f"lane {lane} cannot be used: {reason}; --dry-run shows what would be timed"
+        )
 
 
 def predict(problem: shapes.Problem) -> Found:
@@ -116,7 +128,9 @@ def predict(problem: shapes.Problem) -> Found:
     }
 
 
-def measure(lane: str, names: Sequence[str], repeats: int, predictions: Found, *, with_torch: bool) -> Found:
+def measure(
+    lane: str, names: Sequence[str], repeats: int, predictions: Found, *, with_torch: bool
+) -> Found:
     """All phases of all shapes."""
     doubts = Collector(Silent())
     header = machine.watch(doubts)
@@ -129,8 +143,13 @@ def measure(lane: str, names: Sequence[str], repeats: int, predictions: Found, *
     }
     for name in names:
         with tempfile.TemporaryDirectory(prefix="dfmp2-benchmark-") as folder:
-            variables = {"DFMP2_NEFF_CACHE": folder, "NEURON_COMPILE_CACHE_URL": str(Path(folder) / "xla")}
-            phases = {kind: in_a_process(lane, name, repeats, variables) for kind in ("cold", "fresh")}
+            variables = {
+                "DFMP2_NEFF_CACHE": folder,
+                "NEURON_COMPILE_CACHE_URL": str(Path(folder) / "xla"),
+            }
+            phases = {
+                kind: in_a_process(lane, name, repeats, variables) for kind in ("cold", "fresh")
+            }
         judge(name, phases)
         host = torch_times(name) if with_torch else None
         found["shapes"][name] = {**phases, "predicted": predictions[name], "torch": host}
@@ -149,10 +168,17 @@ def in_a_process(lane: str, name: str, repeats: int, variables: dict[str, str]) 
     begin = time.perf_counter()
     try:
         done = subprocess.run(
-            command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=LONGEST, check=False
+            command,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=LONGEST,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise KernelFailed(f"{name} on lane {lane} took more than {LONGEST:.0f} s: does the compiler hang?") from error
+        raise KernelFailed(
+            f"{name} on lane {lane} took more than {LONGEST:.0f} s: does the compiler hang?"
+        ) from error
     if done.returncode != 0:
         told = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise KernelFailed(f"{name} on lane {lane} ended with {done.returncode}: {told}")
@@ -169,7 +195,10 @@ def phase(lane: str, name: str, repeats: int) -> Found:
     """
     problem = shapes.problem(name)
     begin = time.perf_counter()
-    backend = entry.make(lane, 1) if lane != REHEARSAL else NkiBackend(lane, executor("nki-interpreter"))
+    if lane != REHEARSAL:
+        backend = entry.make(lane, 1)
+    else:
+        backend = NkiBackend(lane, executor("nki-interpreter"))
     opened = time.perf_counter() - begin
     ramp = time.perf_counter() + (RAMP if lane != REHEARSAL else 0.0)
     with threads.limited(usable_cores()):
@@ -214,9 +243,23 @@ def judge(name: str, phases: Found) -> None:
 
 def torch_times(name: str) -> Found | None:
     """Seconds of the pair step with PyTorch on this host by precision, None where it is not there."""
-    command = [sys.executable, "-m", "dfmp2", "bench", "--shape", name, "--backend", "torch", "--json", "-", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "dfmp2",
+        "bench",
+        "--shape",
+        name,
+        "--backend",
+        "torch",
+        "--json",
+        "-",
+        "--quiet",
+    ]
     free = {k: v for k, v in os.environ.items() if k != "DFMP2_REQUIRE_NKI"}
-    done = subprocess.run(command, env=free, capture_output=True, text=True, timeout=LONGEST, check=False)
+    done = subprocess.run(
+        command, env=free, capture_output=True, text=True, timeout=LONGEST, check=False
+    )
     if done.returncode != 0:
         print(f"{name}: no times of PyTorch: {done.stderr.strip()}", file=sys.stderr)
         return None
@@ -242,7 +285,10 @@ def table(found: Found) -> str:
         middle = statistics.median(warm)
         best = one["predicted"]["device"] + one["predicted"]["queued"]
         worst = one["predicted"]["slowest"] + one["predicted"]["dispatch"]
-        ratio = f"{torch['mixed'] / middle:.1f} times" if torch.get("mixed") else "-"
+        if torch.get("mixed"):
+            ratio = f"{torch['mixed'] / middle:.1f} times"
+        else:
+            ratio = "-"
         cells = [
             name,
             f"{one['cold']['process']:.1f}",
@@ -258,7 +304,11 @@ def table(found: Found) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     for name, one in found["shapes"].items():
-        lines += ["", f"what ran, {name}:", *(f"    {key}: {value}" for key, value in one["fresh"]["proof"].items())]
+        lines += [
+            "",
+            f"what ran, {name}:",
+            *(f"    {key}: {value}" for key, value in one["fresh"]["proof"].items()),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -54,9 +54,21 @@ AGREE = 1e-7  # Eh, between lanes and with PySCF
 FACTS = "P1,P3,P10,P11,P12"
 COSTS = "P2,P4,P5,P6,P7,P9"
 STAND_IN = "a stand-in"
-PACKAGES = ("aws-neuronx-dkms", "aws-neuronx-runtime-lib", "aws-neuronx-tools", "aws-neuronx-collectives")
+PACKAGES = (
+    "aws-neuronx-dkms",
+    "aws-neuronx-runtime-lib",
+    "aws-neuronx-tools",
+    "aws-neuronx-collectives",
+)
 SHOWN = ("NEURON_", "NKI_", "DFMP2_", "PJRT_DEVICE", "LD_LIBRARY_PATH")
-KEPT = ("neuron_device", "nc_count", "logical_neuroncore_config", "memory_size", "neuroncore_ids", "connected_to")
+KEPT = (
+    "neuron_device",
+    "nc_count",
+    "logical_neuroncore_config",
+    "memory_size",
+    "neuroncore_ids",
+    "connected_to",
+)
 PRIVATE = (
     (r"\bi-[0-9a-f]{8,17}\b", "INSTANCE"),
     (r"\bip-\d+-\d+-\d+-\d+[\w.-]*", "HOST"),
@@ -111,7 +123,11 @@ class Day:
 
     def save(self) -> None:
         """Write the summary."""
-        told = {"rehearsal on a stand-in": self.rehearsal, "machine": self.machine, "steps": self.steps}
+        told = {
+            "rehearsal on a stand-in": self.rehearsal,
+            "machine": self.machine,
+            "steps": self.steps,
+        }
         (self.folder / "summary.json").write_text(json.dumps(told, indent=1) + "\n")
 
     def load(self) -> bool:
@@ -127,7 +143,9 @@ class Day:
         """Take up what the machine is; what was found on another one does not count."""
         for name in ("instance", "packages"):
             if self.machine and machine.get(name) != self.machine.get(name):
-                print(f"    {name}: {self.machine.get(name)} before, {machine.get(name)} now: every step runs again")
+                print(
+                    f"    {name}: {self.machine.get(name)} before, {machine.get(name)} now: every step runs again"
+                )
                 self.steps = {}
         self.machine = machine
 
@@ -138,12 +156,22 @@ class Day:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], epilog="Exit codes: 0, 1, 2, 5 to 8")
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").split("\n\n")[0], epilog="Exit codes: 0, 1, 2, 5 to 8"
+    )
     parser.add_argument("--results", metavar="DIR", help="default: first-day-DATE")
-    parser.add_argument("--lane", choices=(*LANES, SIMULATOR), help="only this lane (default: all of the device)")
-    parser.add_argument("--only", metavar="LIST", help="steps, or beginnings of their names, with commas")
     parser.add_argument(
-        "--minutes", type=float, default=60.0, metavar="N", help="begin no step after these (default: 60)"
+        "--lane", choices=(*LANES, SIMULATOR), help="only this lane (default: all of the device)"
+    )
+    parser.add_argument(
+        "--only", metavar="LIST", help="steps, or beginnings of their names, with commas"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=60.0,
+        metavar="N",
+        help="begin no step after these (default: 60)",
     )
     parser.add_argument("--dry-run", action="store_true", help="show the steps and their commands")
     parser.add_argument("--ask", choices=tuple(ASKED), help=argparse.SUPPRESS)
@@ -151,7 +179,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.ask:
         return ask(given.ask, given.lane or "", Path(given.numbers))
-    folder = Path(given.results or f"first-day-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}").absolute()
+    folder = Path(
+        given.results or f"first-day-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    ).absolute()
     lanes = (given.lane,) if given.lane else LANES
     wanted = [word.strip() for word in (given.only or "").split(",") if word.strip()]
     listed = steps(folder, lanes, rehearsing())
@@ -171,7 +201,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     day = Day(folder, rehearsing())
     if not day.load():
         parser.error(f"--results {folder} mixes a rehearsal with a device: name another folder")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a lost connection, too: the step that runs is ended first
+    for number in (
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # a lost connection, too: the step that runs is ended first
         signal.signal(number, signal.default_int_handler)
     try:
         code = run(day, chosen, time.monotonic() + 60 * given.minutes)
@@ -196,11 +229,23 @@ def steps(folder: Path, lanes: Sequence[str], rehearsal: bool) -> list[Step]:
     own = str(SCRIPTS / "neuron_first_day.py")
     molecule = str(ROOT / "inputs/h2o.xyz")
     basis = "sto-3g" if rehearsal else "cc-pvdz"
-    sizes = {"medium": "9/20/40", "large": "9/40/60"} if rehearsal else {"medium": "medium", "large": "large"}
-    probing, costs = (("--turns", "4,24"), "P9") if rehearsal else ((), COSTS)  # the others take hours on a host
+    if rehearsal:
+        sizes = {"medium": "9/20/40", "large": "9/40/60"}
+    else:
+        sizes = {"medium": "medium", "large": "large"}
+    probing, costs = (
+        (("--turns", "4,24"), "P9") if rehearsal else ((), COSTS)
+    )  # the others take hours on a host
 
     def asked(what: str, name: str, lane: str = "") -> tuple[str, ...]:
-        return own, "--ask", what, *(("--lane", lane) if lane else ()), "--numbers", str(folder / f"{name}.json")
+        return (
+            own,
+            "--ask",
+            what,
+            *(("--lane", lane) if lane else ()),
+            "--numbers",
+            str(folder / f"{name}.json"),
+        )
 
     def energy(lane: str, *more: str) -> tuple[str, ...]:
         output = str(folder / f"{lane}.dfmp2.h5")
@@ -212,7 +257,15 @@ def steps(folder: Path, lanes: Sequence[str], rehearsal: bool) -> list[Step]:
         return str(SCRIPTS / "probe_neuron.py"), *fixed, "--json", str(folder / f"{name}.json")
 
     def timed(name: str, lane: str, shape: str) -> tuple[str, ...]:
-        fixed = ("--lane", lane, "--shapes", sizes[shape], "--repeats", "2" if rehearsal else "5", "--without-torch")
+        fixed = (
+            "--lane",
+            lane,
+            "--shapes",
+            sizes[shape],
+            "--repeats",
+            "2" if rehearsal else "5",
+            "--without-torch",
+        )
         return str(SCRIPTS / "neuron_benchmark.py"), *fixed, "--json", str(folder / f"{name}.json")
 
     found = [
@@ -277,10 +330,14 @@ def run(day: Day, chosen: Sequence[Step], end: float) -> int:
     """Run the steps one after the other; the exit code of the first that failed, else 0."""
     first, stopped = 0, ""
     if day.rehearsal:
-        print("REHEARSAL on the tests' stand-in of AWS's packages: nothing below says anything about a device")
+        print(
+            "REHEARSAL on the tests' stand-in of AWS's packages: nothing below says anything about a device"
+        )
     for number, step in enumerate(chosen, 1):
         print(f"\n[{number}/{len(chosen)}] {step.name}: {step.about}", flush=True)
-        missing = [name for name in step.after if name in [s.name for s in chosen] and not day.passed(name)]
+        missing = [
+            name for name in step.after if name in [s.name for s in chosen] and not day.passed(name)
+        ]
         refused = day.machine.get("lanes", {}).get(step.lane)
         if day.passed(step.name) and step.name != "machine":
             print("    passed before")
@@ -315,13 +372,18 @@ def perform(day: Day, step: Step, limit: float) -> Verdict:
         verdict = step.judge(text, numbers)
     else:
         sign = diagnose(text, code)
-        verdict = Verdict(sign.what, "this step failed", sign.then, code if code in range(1, 9) else 1, sign.stops)
+        verdict = Verdict(
+            sign.what, "this step failed", sign.then, code if code in range(1, 9) else 1, sign.stops
+        )
     if step.name == "machine":
         day.meet(numbers)
     seconds = time.monotonic() - begin
     day.steps[step.name] = {**asdict(verdict), "seconds": round(seconds, 1), "numbers": numbers}
     day.save()
-    say("ok" if verdict.code == 0 else f"FAILED, exit {verdict.code}", f"after {seconds:.0f} s: {verdict.found}")
+    say(
+        "ok" if verdict.code == 0 else f"FAILED, exit {verdict.code}",
+        f"after {seconds:.0f} s: {verdict.found}",
+    )
     say("decides:", verdict.decides)
     if verdict.then:
         say("next:", verdict.then)
@@ -330,7 +392,10 @@ def perform(day: Day, step: Step, limit: float) -> Verdict:
 
 def say(title: str, words: str) -> None:
     """A paragraph of what a step says."""
-    print(textwrap.fill(f"{title} {words}", 110, initial_indent="    ", subsequent_indent="        "), flush=True)
+    print(
+        textwrap.fill(f"{title} {words}", 110, initial_indent="    ", subsequent_indent="        "),
+        flush=True,
+    )
 
 
 def process(step: Step, folder: Path, limit: float) -> tuple[str, int]:
@@ -403,7 +468,9 @@ def judge_predictions(_: str, found: Found) -> Verdict:
         f"{name} {1e3 * p['device']:.1f} to {1e3 * p['slowest']:.1f} ms, launches {1e3 * p['dispatch']:.1f} ms more"
         for name, p in found.items()
     ]
-    return Verdict(f"predicted, not measured: {'; '.join(told)}", "nothing yet: steps medium and large compare")
+    return Verdict(
+        f"predicted, not measured: {'; '.join(told)}", "nothing yet: steps medium and large compare"
+    )
 
 
 def judge_smallest(_: str, found: Found) -> Verdict:
@@ -411,17 +478,29 @@ def judge_smallest(_: str, found: Found) -> Verdict:
     details = found["details"]
     if found["wrong"]:
         return Verdict(
-            f"{found['wrong']} of 8192 numbers came back changed", "no number of this lane counts", ARCHIVE, 8
+            f"{found['wrong']} of 8192 numbers came back changed",
+            "no number of this lane counts",
+            ARCHIVE,
+            8,
         )
     way = details.get("compiled through", details.get("graphs", "?"))
-    told = f"compiled in {found['compile']:.1f} s ({way}), launched in {1e3 * found['launch']:.2f} ms"
-    return Verdict(f"{told}; tensors {found['tensors']}", "programs compile, load and run on this lane")
+    told = (
+        f"compiled in {found['compile']:.1f} s ({way}), launched in {1e3 * found['launch']:.2f} ms"
+    )
+    return Verdict(
+        f"{told}; tensors {found['tensors']}", "programs compile, load and run on this lane"
+    )
 
 
 def judge_kept(_: str, found: Found) -> Verdict:
     """A copy of a copy."""
     if found["wrong"]:
-        return Verdict(f"{found['wrong']} of 8192 numbers changed", "--transform device cannot be used", ARCHIVE, 8)
+        return Verdict(
+            f"{found['wrong']} of 8192 numbers changed",
+            "--transform device cannot be used",
+            ARCHIVE,
+            8,
+        )
     told = f"the runtime calls the output's type {found['type']}"
     return Verdict(told, "outputs can stay on the device: --transform device can be used")
 
@@ -431,7 +510,9 @@ def judge_guard(_: str, found: Found) -> Verdict:
     told = f"accepted: {found['accepted']}; spoilt by 0.1 %: {found['refused'] or 'ACCEPTED'}"
     if not found["refused"]:
         return Verdict(told, "the guard sees nothing: no energy of this lane counts", ARCHIVE, 8)
-    return Verdict(told, "a device that computes wrong numbers ends the run with exit code 5 and no energy")
+    return Verdict(
+        told, "a device that computes wrong numbers ends the run with exit code 5 and no energy"
+    )
 
 
 def judge_facts(text: str, found: Found) -> Verdict:
@@ -440,7 +521,8 @@ def judge_facts(text: str, found: Found) -> Verdict:
     bad = [
         answer["decision"]["text"]
         for answer in found["probes"]
-        if answer["decision"] and re.match(r"too coarse|float32 products are cut", answer["decision"]["text"])
+        if answer["decision"]
+        and re.match(r"too coarse|float32 products are cut", answer["decision"]["text"])
     ]
     if bad:
         then = "no energy of this device counts, and the guard must refuse all of them; " + ARCHIVE
@@ -454,7 +536,9 @@ def judge_probes(_: str, found: Found) -> Verdict:
     failed = [answer for answer in found["probes"] if answer["failed"]]
     told = "; ".join(f"{a['probe']}: {a['decision']['text']}" for a in answered)
     settles = [setting for answer in answered for setting in answer["decision"]["settles"]]
-    settled = "; ".join(f"{s['place'].removeprefix('dfmp2.trainium.')} = {s['value']}" for s in settles)
+    settled = "; ".join(
+        f"{s['place'].removeprefix('dfmp2.trainium.')} = {s['value']}" for s in settles
+    )
     if failed:
         sign = diagnose("\n".join(answer["failed"] for answer in failed), 1)
         names = ", ".join(answer["probe"] for answer in failed)
@@ -473,9 +557,13 @@ def judge_water(_: str, found: Found) -> Verdict:
         return Verdict(told, "a wrong energy: the guard did not see it", f"stop here; {ARCHIVE}", 8)
     if found["backend"] in LANES and details.get("inference counters") == "did not move":
         return Verdict(told, "it was not the device: its counters did not move", ARCHIVE, 1)
-    counted = f", counters {details['inference counters']}" if found["backend"] in LANES else ""
+    if found["backend"] in LANES:
+        counted = f", counters {details['inference counters']}"
+    else:
+        counted = ""
     return Verdict(
-        f"{told}; launches {details['kernel launches']}{counted}", f"{found['backend']} gives right energies"
+        f"{told}; launches {details['kernel launches']}{counted}",
+        f"{found['backend']} gives right energies",
     )
 
 
@@ -490,17 +578,27 @@ def judge_times(_: str, found: Found) -> Verdict:
         f"energy off by {one['fresh']['difference']:.1e} Eh"
     )
     if warm < low:
-        return Verdict(told, "faster than the schedule: the model charges too much", "see P2 and P4 of step costs")
+        return Verdict(
+            told,
+            "faster than the schedule: the model charges too much",
+            "see P2 and P4 of step costs",
+        )
     if warm <= high:
         rest = max(warm - p["dispatch"], 1e-9)
         return Verdict(
-            told, f"within the range: {100 * p['floor'] / rest:.0f} % of the Tensor Engine's peak, launches apart"
+            told,
+            f"within the range: {100 * p['floor'] / rest:.0f} % of the Tensor Engine's peak, launches apart",
         )
     times = warm / high
-    reason = (
-        "about four times suggests the 96 KiB line (P11 of step facts)" if 3 < warm / p["usual"] < 6 else "see profile"
+    if 3 < warm / p["usual"] < 6:
+        reason = "about four times suggests the 96 KiB line (P11 of step facts)"
+    else:
+        reason = "see profile"
+    return Verdict(
+        told,
+        f"{times:.1f} times slower than the slowest prediction: the model misses something",
+        reason,
     )
-    return Verdict(told, f"{times:.1f} times slower than the slowest prediction: the model misses something", reason)
 
 
 def judge_plain(text: str, _: Found) -> Verdict:
@@ -528,7 +626,9 @@ def ask(what: str, lane: str, numbers: Path) -> int:
 
 def machine(lane: str) -> Found:
     """Device, versions, tools, variables and why lanes cannot be used; no names, no addresses."""
-    found = toolchain.versions(toolchain.PACKAGES, HERE) | toolchain.versions(toolchain.PACKAGES, HERE, HERE.python)
+    found = toolchain.versions(toolchain.PACKAGES, HERE) | toolchain.versions(
+        toolchain.PACKAGES, HERE, HERE.python
+    )
     system = {name: version for name in PACKAGES if (version := debian(name))}
     return {
         "instance": HERE.text(toolchain.PRODUCT),
@@ -560,7 +660,10 @@ def neuron_ls() -> list[Found]:
         return []
     done = subprocess.run([tool, "-j"], capture_output=True, text=True, timeout=60, check=False)
     try:
-        return [{key: device[key] for key in KEPT if key in device} for device in json.loads(done.stdout)]
+        return [
+            {key: device[key] for key in KEPT if key in device}
+            for device in json.loads(done.stdout)
+        ]
     except (ValueError, TypeError):
         return []
 
@@ -608,7 +711,10 @@ def guard(lane: str) -> Found:
 
     inner = NkiBackend(lane, executors.executor(lane))
     rng = np.random.default_rng(21)
-    b, space = rng.normal(size=(8, 40, 60)) / 50, (-np.linspace(2.0, 0.5, 8), np.linspace(0.2, 9.0, 40))
+    b, space = (
+        rng.normal(size=(8, 40, 60)) / 50,
+        (-np.linspace(2.0, 0.5, 8), np.linspace(0.2, 9.0, 40)),
+    )
     tile = Tile(0, 8, 0, 8, True)
     content = GuardedBackend(inner)
     operand = content.put(b, *space, "mixed")
@@ -631,10 +737,20 @@ def copied(lane: str, *, keep: bool) -> tuple[Any, Any, Any]:
     made = executors.executor(lane)
     x = (np.arange(128 * 64, dtype=np.float32) / 7).reshape(128, 64)
     given = {"x": made.upload(x), "rounds": 1}
-    return made, x, (made.keep if keep else made.launch)("neuron_probes.elementwise", "copies", given)
+    return (
+        made,
+        x,
+        (made.keep if keep else made.launch)("neuron_probes.elementwise", "copies", given),
+    )
 
 
-ASKED = {"machine": machine, "predictions": predictions, "smallest": smallest, "kept": kept, "guard": guard}
+ASKED = {
+    "machine": machine,
+    "predictions": predictions,
+    "smallest": smallest,
+    "kept": kept,
+    "guard": guard,
+}
 
 
 # The archive
@@ -658,7 +774,9 @@ def pack(day: Day) -> Path:
     ]
     (clean / "programs.json").write_text(json.dumps(listed, indent=1) + "\n")
     for file in sorted(cache.glob("**/failed.log")):
-        (clean / f"failed-{file.parent.name[:12]}.log").write_text(scrub(file.read_text(errors="replace")))
+        (clean / f"failed-{file.parent.name[:12]}.log").write_text(
+            scrub(file.read_text(errors="replace"))
+        )
     archive = day.folder / f"{title}.tar.gz"
     with tarfile.open(archive, "w:gz") as out:
         out.add(clean, title, filter=anonymous)
@@ -675,7 +793,12 @@ def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def scrub(text: str) -> str:
     """A text without host name, user, home, instance and private addresses."""
-    own = {str(Path.home()): "~", socket.gethostname(): "HOST", socket.getfqdn(): "HOST", getpass.getuser(): "USER"}
+    own = {
+        str(Path.home()): "~",
+        socket.gethostname(): "HOST",
+        socket.getfqdn(): "HOST",
+        getpass.getuser(): "USER",
+    }
     for word, instead in sorted(own.items(), key=lambda pair: -len(pair[0])):
         if len(word) > 1 and word not in ("localhost", "root", "ubuntu"):
             text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", instead, text)

@@ -104,6 +104,8 @@ def diagnose(text: str, code: int) -> Sign:
             match = re.search(sign.pattern, line)
             if match:
                 groups = [group or "" for group in match.groups()] + [""] * 3
-                return Sign(sign.pattern, " ".join(sign.what.format(*groups).split()), sign.then, sign.stops)
+                return Sign(
+                    sign.pattern, " ".join(sign.what.format(*groups).split()), sign.then, sign.stops
+                )
     what, then = BY_CODE.get(code, (f"not foreseen (exit code {code})", ARCHIVE))
     return Sign("", f"{what}: {lines[-1][:300]}" if lines else what, then)

@@ -23,7 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("dfmp2", "tests", "inputs", "scripts", "docs", "README.md", "pyproject.toml", "constraints.txt")
+NEEDED = (
+    "dfmp2",
+    "tests",
+    "inputs",
+    "scripts",
+    "docs",
+    "README.md",
+    "pyproject.toml",
+    "constraints.txt",
+)
 FAULTS = ROOT / "scripts" / "faults.txt"
 LIMIT = 120.0  # s
 
@@ -56,9 +65,13 @@ def read(path: Path) -> list[Fault]:
         title, place, *rest = lines
         area, _, name = title.removeprefix("[").partition("] ")
         file, _, tests = place.partition(": ")
-        text, instead = ("\n".join(line[2:] for line in rest if line[:2] == sign) for sign in ("- ", "+ "))
+        text, instead = (
+            "\n".join(line[2:] for line in rest if line[:2] == sign) for sign in ("- ", "+ ")
+        )
         if not (tests and text and len(rest) == sum(line[:2] in ("- ", "+ ") for line in rest)):
-            raise SystemExit(f"{path}: {title}: expected a title, a place, and lines of - text and + replacement")
+            raise SystemExit(
+                f"{path}: {title}: expected a title, a place, and lines of - text and + replacement"
+            )
         found.append(Fault(area, name, file, text, instead, tests))
     return found
 
@@ -70,7 +83,9 @@ def copied(folder: Path) -> Path:
     for name in NEEDED:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+            shutil.copytree(
+                source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+            )
         elif source.exists():
             shutil.copy(source, tree / name)
     return tree
@@ -79,22 +94,47 @@ def copied(folder: Path) -> Path:
 def misplaced(fault: Fault) -> str:
     """Why the fault cannot be planted, "" where it can."""
     path = ROOT / "dfmp2" / fault.file
-    found = path.read_text().count(fault.text) if path.is_file() else 0
+    if path.is_file():
+        found = path.read_text().count(fault.text)
+    else:
+        found = 0
     if found == 1:
         return ""
-    here = [str(p.relative_to(ROOT)) for p in sorted((ROOT / "dfmp2").rglob("*.py")) if fault.text in p.read_text()]
-    return (
-        f"text found {found} times in dfmp2/{fault.file}{', but in ' + ', '.join(here) if here and not found else ''}"
-    )
+    here = [
+        str(p.relative_to(ROOT))
+        for p in sorted((ROOT / "dfmp2").rglob("*.py"))
+        if fault.text in p.read_text()
+    ]
+    return f"text found {found} times in dfmp2/{fault.file}{', but in ' + ', '.join(here) if here and not found else ''}"
 
 
 def run(tree: Path, arguments: list[str], limit: float) -> tuple[int | None, str]:
     """Exit code of pytest in the copy, None beyond the limit, and the end of what it printed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "passive"}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        *arguments,
+    ]
+    environment = os.environ | {
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_WAIT_POLICY": "passive",
+    }
     try:
         done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit, check=False
+            command,
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return None, ""
@@ -124,11 +164,24 @@ def main() -> int:
     """Plant the chosen faults and print what became of them."""
     faults = read(FAULTS)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--area", action="append", choices=sorted({fault.area for fault in faults}), help="repeatable")
-    parser.add_argument("--name", action="append", metavar="WORD", help="faults whose name holds it; repeatable")
-    parser.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS", help="for the tests of one fault")
-    parser.add_argument("--list", action="store_true", help="name the faults and whether they can be planted")
-    parser.add_argument("--sound", action="store_true", help="first see that the tests pass without a fault")
+    parser.add_argument(
+        "--area",
+        action="append",
+        choices=sorted({fault.area for fault in faults}),
+        help="repeatable",
+    )
+    parser.add_argument(
+        "--name", action="append", metavar="WORD", help="faults whose name holds it; repeatable"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT, metavar="SECONDS", help="for the tests of one fault"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="name the faults and whether they can be planted"
+    )
+    parser.add_argument(
+        "--sound", action="store_true", help="first see that the tests pass without a fault"
+    )
     given = parser.parse_args()
     chosen = [
         fault
@@ -156,10 +209,16 @@ def main() -> int:
             begun = time.monotonic()
             verdict, why = try_out(tree, fault, given.limit)
             found[fault.area, verdict] += 1
-            print(f"{verdict:10} {fault.area:12} {fault.name:48} {time.monotonic() - begun:5.1f} s  {why}", flush=True)
+            print(
+                f"{verdict:10} {fault.area:12} {fault.name:48} {time.monotonic() - begun:5.1f} s  {why}",
+                flush=True,
+            )
     for area in dict.fromkeys(fault.area for fault in chosen):
         verdicts = {verdict: count for (where, verdict), count in found.items() if where == area}
-        print(f"{area:12} " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
+        print(
+            f"{area:12} "
+            + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+        )
     return int(any(verdict != "killed" for _, verdict in found))
 
 

@@ -50,17 +50,38 @@ START = "P12"  # measures the first seconds itself
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], epilog="Exit codes: 0, 1, 6.")
-    parser.add_argument("--only", metavar="LIST", help="such as P1,P3 (default: all that the lane can answer)")
-    parser.add_argument("--lane", choices=LANES, default="nki", help="how kernels are launched (default: nki)")
-    parser.add_argument("--json", metavar="FILE", help="also write all numbers, predicted and measured")
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").split("\n\n")[0], epilog="Exit codes: 0, 1, 6."
+    )
+    parser.add_argument(
+        "--only", metavar="LIST", help="such as P1,P3 (default: all that the lane can answer)"
+    )
+    parser.add_argument(
+        "--lane", choices=LANES, default="nki", help="how kernels are launched (default: nki)"
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write all numbers, predicted and measured"
+    )
     parser.add_argument("--dry-run", action="store_true", help="no device: show what is predicted")
-    parser.add_argument("--cache", metavar="FOLDER", help="keep compiled programs here (default: a temporary folder)")
-    parser.add_argument("--turns", metavar="FEW,MANY", help="of programs whose times are compared (default: 64,1024)")
-    parser.add_argument("--ask", metavar="PROBE", help=argparse.SUPPRESS)  # one probe in this process, JSON out
+    parser.add_argument(
+        "--cache",
+        metavar="FOLDER",
+        help="keep compiled programs here (default: a temporary folder)",
+    )
+    parser.add_argument(
+        "--turns",
+        metavar="FEW,MANY",
+        help="of programs whose times are compared (default: 64,1024)",
+    )
+    parser.add_argument(
+        "--ask", metavar="PROBE", help=argparse.SUPPRESS
+    )  # one probe in this process, JSON out
     parser.add_argument("--compile", metavar="NOCC,NVIR,NAUX,EDGE", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    turns = tuple(int(word) for word in given.turns.split(",")) if given.turns else (DeviceBench.few, DeviceBench.many)
+    if given.turns:
+        turns = tuple(int(word) for word in given.turns.split(","))
+    else:
+        turns = (DeviceBench.few, DeviceBench.many)
     try:
         if given.compile:
             print(json.dumps(compile_here(*(int(word) for word in given.compile.split(",")))))
@@ -71,13 +92,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted = choose(given.only, given.lane)
         if not given.dry_run:
             require_device(given.lane)
-        answers = [rehearse(p) for p in wanted] if given.dry_run else measure(wanted, given.lane, given.cache, turns)
+        if given.dry_run:
+            answers = [rehearse(p) for p in wanted]
+        else:
+            answers = measure(wanted, given.lane, given.cache, turns)
     except (Dfmp2Error, ProbeError) as error:
         print(f"probe_neuron: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, Dfmp2Error) else 1
     print(report(answers, "model" if given.dry_run else given.lane), end="")
     if given.json:
-        Path(given.json).write_text(json.dumps([as_json(answer) for answer in answers], indent=1) + "\n")
+        Path(given.json).write_text(
+            json.dumps([as_json(answer) for answer in answers], indent=1) + "\n"
+        )
     return 1 if any(answer.failed for answer in answers) else 0
 
 
@@ -94,7 +120,9 @@ def choose(only: str | None, lane: str) -> list[Probe]:
     wanted = [find(name.strip()) for name in only.split(",")]
     bad = [p.name for p in wanted if p not in answerable]
     if bad:
-        raise ProbeError(f"{', '.join(bad)}: lane {lane} compiles in every call, so no time of it means anything")
+        raise ProbeError(
+            f"{', '.join(bad)}: lane {lane} compiles in every call, so no time of it means anything"
+        )
     return wanted
 
 
@@ -108,7 +136,9 @@ def find(name: str) -> Probe:
     for probe in PROBES:
         if probe.name == name:
             return probe
-    raise ProbeError(f"no probe {name!r}: expected one or more of {', '.join(p.name for p in PROBES)}, commas between")
+    raise ProbeError(
+        f"no probe {name!r}: expected one or more of {', '.join(p.name for p in PROBES)}, commas between"
+    )
 
 
 def require_device(lane: str) -> None:
@@ -118,9 +148,13 @@ def require_device(lane: str) -> None:
     ------
     BackendUnavailable : no device, or the lane cannot be used; the reason and what to do
     """
-    reason = toolchain.refusal(lane)  # whatever is compiled already: probes compile kernels of their own
+    reason = toolchain.refusal(
+        lane
+    )  # whatever is compiled already: probes compile kernels of their own
     if reason is not None:
-        raise BackendUnavailable(f"lane {lane} cannot be used: {reason}; --dry-run shows what would be asked")
+        raise BackendUnavailable(
+            f"lane {lane} cannot be used: {reason}; --dry-run shows what would be asked"
+        )
 
 
 def rehearse(probe: Probe) -> Answer:
@@ -128,7 +162,9 @@ def rehearse(probe: Probe) -> Answer:
     return Answer(probe, probe.ask(ModelBench()))
 
 
-def measure(probes: Sequence[Probe], lane: str, cache: str | None, turns: tuple[int, ...]) -> list[Answer]:
+def measure(
+    probes: Sequence[Probe], lane: str, cache: str | None, turns: tuple[int, ...]
+) -> list[Answer]:
     """Every probe in a process of its own, so that one that brings the runtime down does not take the others along."""
     answers = []
     with tempfile.TemporaryDirectory(prefix="dfmp2-probes-") as folder:
@@ -148,16 +184,23 @@ def kernel_version() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def ask_apart(probe: Probe, lane: str, cache: str, variables: dict[str, str], turns: tuple[int, ...]) -> Answer:
+def ask_apart(
+    probe: Probe, lane: str, cache: str, variables: dict[str, str], turns: tuple[int, ...]
+) -> Answer:
     """One probe in a process of its own."""
     begin = time.perf_counter()
     command = ["--ask", probe.name, "--lane", lane, "--turns", ",".join(map(str, turns))]
-    suffix = f" with {' '.join(f'{k}={v}' for k, v in variables.items())}" if variables else ""
+    if variables:
+        suffix = f" with {' '.join(f'{k}={v}' for k, v in variables.items())}"
+    else:
+        suffix = ""
     print(f"{probe.name}{suffix}: asking", file=sys.stderr, flush=True)
     failed, numbers = "", None
     try:
         numbers = answer_of(
-            command, {"DFMP2_NEFF_CACHE": cache, **variables}, LONGEST * (4 if probe.name == "P8" else 1)
+            command,
+            {"DFMP2_NEFF_CACHE": cache, **variables},
+            LONGEST * (4 if probe.name == "P8" else 1),
         )
     except ProbeError as error:
         failed = str(error)
@@ -189,7 +232,9 @@ def answer_of(arguments: Sequence[str], variables: dict[str, str], limit: float)
                 except subprocess.TimeoutExpired:
                     process.kill()
     if process.returncode != 0:
-        raise ProbeError((told.strip().splitlines() or [f"the process ended with {process.returncode}"])[-1])
+        raise ProbeError(
+            (told.strip().splitlines() or [f"the process ended with {process.returncode}"])[-1]
+        )
     return json.loads(out.splitlines()[-1])
 
 
@@ -226,7 +271,9 @@ def compile_here(nocc: int, nvir: int, naux: int, edge: int) -> dict[str, float]
     call = calls.pair_energy_calls(nocc, nvir, naux, edge=edge)[0]
     program = program_of(call.source, call.kernel, call.arguments)
     begin = time.perf_counter()
-    compiler.ensure(program, toolchain.device_target() or "trn1", NeffCache(environment.cache_folder()), Proof())
+    compiler.ensure(
+        program, toolchain.device_target() or "trn1", NeffCache(environment.cache_folder()), Proof()
+    )
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     return {"seconds": time.perf_counter() - begin, "peak": float(peak)}
 
@@ -234,7 +281,10 @@ def compile_here(nocc: int, nvir: int, naux: int, edge: int) -> dict[str, float]
 def report(answers: Sequence[Answer], lane: str) -> str:
     """All answers in words."""
     if lane == "model":
-        lines = [f"dry run: predicted by the interpreter and the cost model for {CHIP.name}; nothing was measured", ""]
+        lines = [
+            f"dry run: predicted by the interpreter and the cost model for {CHIP.name}; nothing was measured",
+            "",
+        ]
     else:
         lines = [f"measured on lane {lane}; in brackets what was predicted", ""]
     for answer in answers:
@@ -250,7 +300,9 @@ def report(answers: Sequence[Answer], lane: str) -> str:
         if lane != "model":
             lines.append(f"    took {answer.seconds:.0f} s")
         decision = answer.decision
-        lines.append(f"    {'would decide' if answer.measured is None else 'decides'}: {decision.text}")
+        lines.append(
+            f"    {'would decide' if answer.measured is None else 'decides'}: {decision.text}"
+        )
         lines += [f"    settles {setting.place} = {setting.value}" for setting in decision.settles]
         lines.append("")
     return "\n".join(lines)
@@ -280,7 +332,9 @@ def _number(value: float) -> str:
 
 def _python_path() -> str:
     """The package and the probes' kernels, for the process that compiles them."""
-    return os.pathsep.join(filter(None, [str(SCRIPTS), str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return os.pathsep.join(
+        filter(None, [str(SCRIPTS), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    )
 
 
 if __name__ == "__main__":

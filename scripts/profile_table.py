@@ -36,8 +36,16 @@ LEAST_USE = 0.85  # of the Tensor Engine, below which the schedule has gaps
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--capture", metavar="SHAPE", help="compile and profile the programs of a shape")
-    parser.add_argument("--results", metavar="DIR", type=Path, default=Path(), help="where profiles go (default: here)")
+    parser.add_argument(
+        "--capture", metavar="SHAPE", help="compile and profile the programs of a shape"
+    )
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        type=Path,
+        default=Path(),
+        help="where profiles go (default: here)",
+    )
     parser.add_argument("--shape", metavar="SHAPE", help="shape of the profiles")
     parser.add_argument("summaries", nargs="*", type=Path, metavar="SUMMARY.json")
     given = parser.parse_args(arguments)
@@ -58,7 +66,9 @@ def calls_of(shape: str) -> tuple[Call, ...]:
     """The pair calls that the backend makes for a shape on this chip."""
     size = parse_shape(shape)
     generation = rules.GENERATION[toolchain.device_target() or "trn1"]
-    return calls.pair_energy_calls(*size, generation, calls.variants(size.nvir, size.naux, generation)[-1])
+    return calls.pair_energy_calls(
+        *size, generation, calls.variants(size.nvir, size.naux, generation)[-1]
+    )
 
 
 def compiled(shape: str) -> list[str]:
@@ -74,7 +84,9 @@ def compiled(shape: str) -> list[str]:
         program = calls.program_of(call.source, call.kernel, call.arguments)
         found = cache.find(program, toolchain.device_target() or "trn1", versions)
         if found is None:
-            raise InputError(f"{program.label} is not in {cache.folder}: dfmp2 kernels warmup --shape {shape}")
+            raise InputError(
+                f"{program.label} is not in {cache.folder}: dfmp2 kernels warmup --shape {shape}"
+            )
         files.append(str(found.path))
     return files
 
@@ -88,16 +100,22 @@ def capture(shape: str, folder: Path) -> list[dict[str, Any]]:
     """
     profiler = shutil.which("neuron-explorer") or shutil.which("neuron-profile")
     if profiler is None:
-        raise BackendUnavailable("neither neuron-explorer nor neuron-profile is on PATH: install aws-neuronx-tools")
+        raise BackendUnavailable(
+            "neither neuron-explorer nor neuron-profile is on PATH: install aws-neuronx-tools"
+        )
     compiler.compile_ahead((parse_shape(shape),), toolchain.device_target() or "trn1")
     found = []
     for number, program in enumerate(compiled(shape), 1):
         trace = folder / f"profile-{number}.ntff"
         _run([profiler, "capture", "-n", program, "-s", str(trace), "--profile-nth-exec=2"])
-        made = sorted(folder.glob(f"profile-{number}*.ntff"))  # some releases add the execution to the name
+        made = sorted(
+            folder.glob(f"profile-{number}*.ntff")
+        )  # some releases add the execution to the name
         if not made:
             raise KernelFailed(f"{profiler} left no profile of {program}")
-        told = _run([profiler, "view", "-n", program, "-s", str(made[0]), "--output-format", "summary-json"])
+        told = _run(
+            [profiler, "view", "-n", program, "-s", str(made[0]), "--output-format", "summary-json"]
+        )
         summary = folder / f"profile-{number}.json"
         summary.write_text(told)
         found.append(read(summary))
@@ -126,7 +144,10 @@ def read(path: Path) -> dict[str, Any]:
     if isinstance(found, dict) and len(found) == 1 and isinstance(next(iter(found.values())), dict):
         found = next(iter(found.values()))
     if not isinstance(found, dict) or "total_time" not in found:
-        raise InputError("has no total_time: expected the output of view --output-format summary-json", file=str(path))
+        raise InputError(
+            "has no total_time: expected the output of view --output-format summary-json",
+            file=str(path),
+        )
     return found
 
 
@@ -150,7 +171,10 @@ def table(shape: str, summaries: Sequence[dict[str, Any]]) -> str:
 
 def _program(call: Call, summary: dict[str, Any], account: Account) -> list[str]:
     total = float(summary["total_time"]) * 1e3
-    kind = "diagonal" if call.arguments["diagonal"] else "off-diagonal"
+    if call.arguments["diagonal"]:
+        kind = "diagonal"
+    else:
+        kind = "off-diagonal"
     predicted = account.makespan / 1e6
     lines = [
         f"{call.kernel}, {kind}: {total:.3f} ms measured, {predicted:.3f} ms predicted ({total / predicted:.2f} times)",
@@ -159,7 +183,10 @@ def _program(call: Call, summary: dict[str, Any], account: Account) -> list[str]
     for engine in ENGINES:
         seconds = summary.get(f"{engine}_engine_active_time")
         share = summary.get(f"{engine}_engine_active_time_percent")
-        busy = "-" if seconds is None else f"{float(seconds) * 1e3:.3f}"
+        if seconds is None:
+            busy = "-"
+        else:
+            busy = f"{float(seconds) * 1e3:.3f}"
         part = "-" if share is None else f"{100 * float(share):.0f} %"
         lines.append(f"    {engine:<8}{busy:>12}{account.busy[engine] / 1e6:>14.3f}{part:>8}")
     moved = [summary.get(f"hbm_{way}_bytes") for way in ("read", "write")]

@@ -44,9 +44,15 @@ class Published:
     source: str
 
 
-ELEMENTWISE_VECTOR = Published("elementwise kernel, Vector Engine busy", 206.0, "ms", "profile of the medium shape")
-ELEMENTWISE_STATEMENTS = Published("elementwise kernel, Vector Engine instructions", 403_039, "", "the same profile")
-ELEMENTWISE_READS = Published("elementwise kernel, HBM reads", 6_578_757_632, "bytes", "the same profile")
+ELEMENTWISE_VECTOR = Published(
+    "elementwise kernel, Vector Engine busy", 206.0, "ms", "profile of the medium shape"
+)
+ELEMENTWISE_STATEMENTS = Published(
+    "elementwise kernel, Vector Engine instructions", 403_039, "", "the same profile"
+)
+ELEMENTWISE_READS = Published(
+    "elementwise kernel, HBM reads", 6_578_757_632, "bytes", "the same profile"
+)
 BATCHED_MEDIUM = Published(
     "batched pairs, medium, energy step, warm",
     next(one.published for one in load()[1] if one.id == "medium-batched"),
@@ -54,15 +60,23 @@ BATCHED_MEDIUM = Published(
     "docs/benchmarks.md, v0.5.4",
 )
 BATCHED_CHUNKED = Published("batched pairs, 16/384/512, warm", 38.7, "ms", "CHANGELOG.md, v0.5.4")
-BATCHED_FROM_DISK = Published("batched pairs, medium, 64 NEFFs loaded from disk", 98.7e3, "ms", "CHANGELOG.md, v0.5.5")
-BATCHED_COLD = Published("batched pairs, medium, compiled anew", 2041.3e3, "ms", "CHANGELOG.md, v0.5.5")
+BATCHED_FROM_DISK = Published(
+    "batched pairs, medium, 64 NEFFs loaded from disk", 98.7e3, "ms", "CHANGELOG.md, v0.5.5"
+)
+BATCHED_COLD = Published(
+    "batched pairs, medium, compiled anew", 2041.3e3, "ms", "CHANGELOG.md, v0.5.5"
+)
 BATCHED_SMALL = Published("batched pairs, small, warm", 5.0, "ms", "docs/benchmarks.md, v0.5.2")
 ROUND_TRIP = 1.3  # ms of one dispatch, from its calls of 16 to 2048^3 matrix products
 
 
 def elementwise_strip(nvir: int = 448, rows: int = 112) -> list[Instruction]:
     """One strip of the elementwise kernel on a given T: two loads, ten operations, 32 x 32 transposes of one load."""
-    vector = [("tensor_copy", 1)] * 3 + [("tensor_tensor", 2)] * 4 + [("reciprocal", 1), ("tensor_tensor", 2)]
+    vector = (
+        [("tensor_copy", 1)] * 3
+        + [("tensor_tensor", 2)] * 4
+        + [("reciprocal", 1), ("tensor_tensor", 2)]
+    )
     loads = [_load(rows, 4 * nvir, 4 * nvir), _load(nvir, 4 * rows, 4 * rows)]
     body = [_vector(name, nvir, operands) for name, operands in vector]
     turn = [_vector("nc_transpose", rows, 1) for _ in range(nvir // 32)]
@@ -78,10 +92,27 @@ def batched_block(naux: int) -> list[Instruction]:
     """One 128 x 128 block of one pair of the batched kernel: two products with their loads, then the energy terms."""
     steps = 2 * -(-naux // 128)
     loads = [_load(128, ROW, ROW) for _ in range(2 * steps)]
-    products = [Instruction("nc_matmul", "tensor", 128, 128, 4, (), (), stationary=128) for _ in range(steps)]
-    vector = [("tensor_copy", 1)] * 5 + [("tensor_tensor", 2)] * 2 + [("tensor_scalar", 1)] + [("tensor_tensor", 2)] * 2
-    body = [_vector(name, 128, operands) for name, operands in [*vector, ("reciprocal", 1), ("tensor_tensor", 2)]]
-    return [*loads, *products, *body, _vector("tensor_reduce", 128, 1), _vector("tensor_copy", 1, 1)]
+    products = [
+        Instruction("nc_matmul", "tensor", 128, 128, 4, (), (), stationary=128)
+        for _ in range(steps)
+    ]
+    vector = (
+        [("tensor_copy", 1)] * 5
+        + [("tensor_tensor", 2)] * 2
+        + [("tensor_scalar", 1)]
+        + [("tensor_tensor", 2)] * 2
+    )
+    body = [
+        _vector(name, 128, operands)
+        for name, operands in [*vector, ("reciprocal", 1), ("tensor_tensor", 2)]
+    ]
+    return [
+        *loads,
+        *products,
+        *body,
+        _vector("tensor_reduce", 128, 1),
+        _vector("tensor_copy", 1, 1),
+    ]
 
 
 def batched_blocks(nocc: int, nvir: int) -> int:
@@ -89,10 +120,16 @@ def batched_blocks(nocc: int, nvir: int) -> int:
     return nocc * nocc * (-(-nvir // 128)) ** 2
 
 
-def engine_time(iteration: list[Instruction], count: int, engine: str, chip: Chip, given: Assumptions) -> float:
+def engine_time(
+    iteration: list[Instruction], count: int, engine: str, chip: Chip, given: Assumptions
+) -> float:
     """Busy time of an engine, or of all DMA queues together, ms."""
     if engine == "dma":
-        return count * sum(transfer_time(one, chip, given) for one in iteration if one.engine == "dma") / 1e6
+        return (
+            count
+            * sum(transfer_time(one, chip, given) for one in iteration if one.engine == "dma")
+            / 1e6
+        )
     cycles = sum(charge(one, chip, given).cycles for one in iteration if one.engine == engine)
     return count * cycles / chip.clock(engine) / 1e6
 
@@ -131,14 +168,22 @@ class Recorder:
         return Access(len(self._buffers) - 1, space, 0, rows, 0, size)
 
     def do(
-        self, name: str, engine: Engine, elements: int, reads: Sequence[Access], write: Access, **more: Any
+        self,
+        name: str,
+        engine: Engine,
+        elements: int,
+        reads: Sequence[Access],
+        write: Access,
+        **more: Any,
     ) -> Access:
         """An instruction; its destination comes back."""
         for access in (*reads, write):
             self._buffers[access.tensor][5] = len(self.trace.instructions)
         more = {"itemsize": 4, **more}
         size = more.pop("itemsize")
-        self.trace.instructions.append(Instruction(name, engine, elements, 128, size, tuple(reads), (write,), **more))
+        self.trace.instructions.append(
+            Instruction(name, engine, elements, 128, size, tuple(reads), (write,), **more)
+        )
         return write
 
     def load(self, size: int, rows: int = 128, row: int = 0) -> Access:
@@ -148,7 +193,9 @@ class Recorder:
 
     def store(self, tile: Access, row: int = 0) -> None:
         """A tile to HBM."""
-        self._move(tile, self.tile(1, "hbm"), tile.byte_stop - tile.byte_start, tile.partition_stop, row)
+        self._move(
+            tile, self.tile(1, "hbm"), tile.byte_stop - tile.byte_start, tile.partition_stop, row
+        )
 
     def _move(self, source: Access, target: Access, size: int, rows: int, row: int) -> Access:
         facts = {"bytes": rows * size, "descriptors": rows, "run_bytes": size, "row_bytes": row}
@@ -157,14 +204,28 @@ class Recorder:
     def both(self, left: Access, right: Access) -> Access:
         """A sum or product of two float32 tiles on the Vector Engine."""
         size = left.byte_stop
-        return self.do("tensor_tensor", "vector", size // 4, [left, right], self.tile(size, rows=left.partition_stop))
+        return self.do(
+            "tensor_tensor",
+            "vector",
+            size // 4,
+            [left, right],
+            self.tile(size, rows=left.partition_stop),
+        )
 
     def copy(self, bank: Access, itemsize: int = 4) -> Access:
         """A bank of PSUM as a tile, by the Vector Engine."""
         count = bank.byte_stop // 4
-        return self.do("tensor_copy", "vector", count, [bank], self.tile(count * itemsize, rows=bank.partition_stop))
+        return self.do(
+            "tensor_copy",
+            "vector",
+            count,
+            [bank],
+            self.tile(count * itemsize, rows=bank.partition_stop),
+        )
 
-    def product(self, bank: Access, columns: int, stationary: Access, moving: Access, itemsize: int = 4) -> None:
+    def product(
+        self, bank: Access, columns: int, stationary: Access, moving: Access, itemsize: int = 4
+    ) -> None:
         """A product of 128 stationary columns, added to a bank."""
         self.do(
             "nc_matmul",
@@ -191,7 +252,9 @@ def tutorial_product(version: str) -> tuple[Recorder, int]:
     w, k_tiles = Recorder(), 64
     left_row, right_row = 2 * 4096, 2 * 8192  # bytes between rows of the operands
     if version == "optimised":  # one of 8 blocks of 1,024 columns
-        sums = [[w.do("memset", "vector", 512, [], w.tile(1024)) for _ in range(2)] for _ in range(32)]
+        sums = [
+            [w.do("memset", "vector", 512, [], w.tile(1024)) for _ in range(2)] for _ in range(32)
+        ]
         for _ in range(8):
             right = [w.load(2048, row=right_row) for _ in range(8)]
             for m in range(2):
@@ -209,16 +272,23 @@ def tutorial_product(version: str) -> tuple[Recorder, int]:
             w.store(packed, right_row)
         return w, 8
     rows, columns = (2, 2) if version == "blocked" else (1, 1)  # tiles of a block
-    left_held = [[w.load(256, row=left_row) for _ in range(k_tiles)] for _ in range(rows if version != "tiled" else 0)]
+    left_held = [
+        [w.load(256, row=left_row) for _ in range(k_tiles)]
+        for _ in range(rows if version != "tiled" else 0)
+    ]
     for _ in range(16 // columns):
         right_held = [
-            [w.load(1024, row=right_row) for _ in range(k_tiles)] for _ in range(columns if version != "tiled" else 0)
+            [w.load(1024, row=right_row) for _ in range(k_tiles)]
+            for _ in range(columns if version != "tiled" else 0)
         ]
         for m, n in ndindex(rows, columns):
             bank = w.tile(2048, "psum")
             for k in range(k_tiles):
                 a = left_held[m][k] if left_held else w.load(256, row=left_row)
-                b = right_held[n][k] if right_held else w.load(1024, row=right_row)
+                if right_held:
+                    b = right_held[n][k]
+                else:
+                    b = w.load(1024, row=right_row)
                 w.product(bank, 512, a, b, 2)
             w.store(w.copy(bank, 2), right_row)
     return w, 32 // rows
@@ -233,15 +303,23 @@ def mamba(version: int, channels: int, length: int, states: int = 16) -> tuple[R
     turns = tiles if version == 1 else 1
     sums = [w.do("memset", "vector", length, [], w.tile(4 * length)) for _ in range(turns)]
     piece = 512 if version == 3 else length
-    kept = None if version == 1 else (w.load(4 * length), w.load(4 * length))
+    if version == 1:
+        kept = None
+    else:
+        kept = (w.load(4 * length), w.load(4 * length))
     for _, turn in ndindex(states, turns):
         delta, u = kept or (w.load(4 * length), w.load(4 * length))
         w.load(4)  # A, one number per channel
         for low in range(0, length, piece):
-            part = [access._replace(byte_start=4 * low, byte_stop=4 * (low + piece)) for access in (delta, u)]
+            part = [
+                access._replace(byte_start=4 * low, byte_stop=4 * (low + piece))
+                for access in (delta, u)
+            ]
             grown = w.do("activation", "scalar", piece, part[:1], w.tile(4 * piece))
             taken = w.do("tensor_tensor", "vector", piece, part, w.tile(4 * piece))
-            taken = w.do("tensor_tensor", "vector", piece, [taken, _spread(w, piece)], w.tile(4 * piece))
+            taken = w.do(
+                "tensor_tensor", "vector", piece, [taken, _spread(w, piece)], w.tile(4 * piece)
+            )
             scanned = w.do("tensor_tensor_scan", "vector", piece, [grown, taken], w.tile(4 * piece))
             to = w.tile(4 * piece, "psum" if version == 3 else "sbuf")
             result = w.do("tensor_tensor", "vector", piece, [scanned, _spread(w, piece)], to)
@@ -290,10 +368,14 @@ def spectral_step(n: int, chip: Chip, given: Assumptions) -> tuple[float, float]
                 w.store(made[-1 - k], row)
         parts.append((count, w))
     found = [(count, w.milliseconds(chip, given)) for count, w in parts]
-    return sum(count * times[0] for count, times in found), sum(count * times[1] for count, times in found)
+    return sum(count * times[0] for count, times in found), sum(
+        count * times[1] for count, times in found
+    )
 
 
-def _spectral_pass(w: Recorder, n: int, columns: int, row: int, real_in: bool, real_out: bool) -> None:
+def _spectral_pass(
+    w: Recorder, n: int, columns: int, row: int, real_in: bool, real_out: bool
+) -> None:
     """A transform along the rows of an (n, columns) view, `row` bytes apart: the data stationary, the matrix moving."""
     matrix, width = w.tile(4 * n, rows=n), min(512, columns)
     for _ in range(0, columns, width):
@@ -339,8 +421,13 @@ SCANS = (
     (3, 4096, 8192, 27.8),
 )
 SPECTRAL = ((64, 5.2), (128, 20.4))
-MEASURED_MOVES = (("wide transfers", 12_307, 5092e6, 152.63), ("as before them", 41_107, 7972e6, 175.78))
-RULE = "rows a power of two apart: half the rate is too slow for these loads, the full rate too fast"
+MEASURED_MOVES = (
+    ("wide transfers", 12_307, 5092e6, 152.63),
+    ("as before them", 41_107, 7972e6, 175.78),
+)
+RULE = (
+    "rows a power of two apart: half the rate is too slow for these loads, the full rate too fast"
+)
 WHY = {
     "tiled": RULE,
     "blocked": RULE,
@@ -356,7 +443,9 @@ def out_of_sample(chip: Chip, given: Assumptions) -> list[Held]:
     """All figures that no constant was fitted on, with what the model says."""
     found = []
 
-    def hold(what: str, value: float, source: str, priced: Callable[[Assumptions], tuple[float, float]]) -> None:
+    def hold(
+        what: str, value: float, source: str, priced: Callable[[Assumptions], tuple[float, float]]
+    ) -> None:
         (bound, model), (engine, even) = priced(given), priced(replace(given, stride_factor=1.0))
         why = next((text for key, text in WHY.items() if key in what), "")
         held = Held(Published(what, value, "ms", source), model, bound, even, why.format(engine))
@@ -377,13 +466,28 @@ def out_of_sample(chip: Chip, given: Assumptions) -> list[Held]:
 
     for version, value in PRODUCTS:
         product = tutorial_product(version)
-        hold(f"bfloat16 product 4096 x 8192 x 8192, {version}", value, TUTORIAL, partial(times, product))
+        hold(
+            f"bfloat16 product 4096 x 8192 x 8192, {version}",
+            value,
+            TUTORIAL,
+            partial(times, product),
+        )
     for number, channels, length, value in SCANS:
         scan = mamba(number, channels, length)
-        hold(f"mamba_v{number}, {channels} channels, {length} steps", value, TUTORIAL, partial(times, scan))
+        hold(
+            f"mamba_v{number}, {channels} channels, {length} steps",
+            value,
+            TUTORIAL,
+            partial(times, scan),
+        )
     for n, value in SPECTRAL:
         step = partial(spectral_step, n, chip)
-        hold(f"spectral DNS, {n}^3 points, one core, a time step", value, f"{DNS} results, section 4", step)
+        hold(
+            f"spectral DNS, {n}^3 points, one core, a time step",
+            value,
+            f"{DNS} results, section 4",
+            step,
+        )
     for name, count, volume, value in MEASURED_MOVES:
         what = f"spectral DNS, 256^3 points, two cores, a time step, {name}: its published bytes and transfers"
         hold(what, value, f"{DNS} rules, 7", partial(moved, int(volume / count / 128), count))
@@ -406,8 +510,16 @@ def cliff(given: Assumptions) -> list[tuple[str, float, float, bool]]:
     """(what, published ratio to 64 kB, the model's, whether it was fitted on)."""
     rows = []
     for size, resident, how, value, fitted in CLIFF:
-        model = given.moved_factor if 1024 * resident >= given.moved_line and not how else 1.0
+        if 1024 * resident >= given.moved_line and not how:
+            model = given.moved_factor
+        else:
+            model = 1.0
         rows.append(
-            (f"{size:,} rows, {resident} kB{', ' + how if how else ''}", value / CLIFF_BASE[size], model, fitted)
+            (
+                f"{size:,} rows, {resident} kB{', ' + how if how else ''}",
+                value / CLIFF_BASE[size],
+                model,
+                fitted,
+            )
         )
     return rows

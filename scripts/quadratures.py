@@ -94,27 +94,54 @@ def compared(molecule: Any, more: dict[str, Any]) -> str:
     """The row of a molecule."""
     options = {"scf_conv_tol": 1e-11, "precision": "fp64", "stability": "off", "threads": 1, **more}
     options |= {"allow_small_gap": True}
-    tiles, found = (dfmp2.run(molecule, method=name, **options) for name in ("sos-mp2", "sos-laplace"))
+    tiles, found = (
+        dfmp2.run(molecule, method=name, **options) for name in ("sos-mp2", "sos-laplace")
+    )
     one = found.quadrature
     name = found.molecule.name + (" fc" if "frozen_core" in more else "")
-    cells = [name, more["basis"], found.reference.kind.upper(), f"{found.diagnostics.homo_lumo_gap:.3f}", one.points]
+    cells = [
+        name,
+        more["basis"],
+        found.reference.kind.upper(),
+        f"{found.diagnostics.homo_lumo_gap:.3f}",
+        one.points,
+    ]
     cells += [f"{found.correlation_energy - tiles.correlation_energy:+.1e}", f"{one.error:.1e}"]
     if found.reference.kind == "rohf":
         cells += [""] * 3
     else:
-        rpa, finer = (dfmp2.run(molecule, method="drpa", tolerance=t, **options) for t in (1e-7, 1e-12))
+        rpa, finer = (
+            dfmp2.run(molecule, method="drpa", tolerance=t, **options) for t in (1e-7, 1e-12)
+        )
         two = rpa.quadrature
-        cells += [two.points, f"{rpa.correlation_energy - finer.correlation_energy:+.1e}", f"{two.error:.1e}"]
+        cells += [
+            two.points,
+            f"{rpa.correlation_energy - finer.correlation_energy:+.1e}",
+            f"{two.error:.1e}",
+        ]
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
 def timed(n: int) -> list[Any]:
     """Name, functions and times of an alkane, the shorter of two."""
-    options = {"basis": "cc-pvdz", "frozen_core": "auto", "precision": "fp64", "stability": "off", "threads": 1}
+    options = {
+        "basis": "cc-pvdz",
+        "frozen_core": "auto",
+        "precision": "fp64",
+        "stability": "off",
+        "threads": 1,
+    }
     twice = [[dfmp2.run(alkane(n), method=name, **options) for name in TIMED] for _ in range(2)]
-    runs = [min(both, key=lambda run: run.timings.pair_energies) for both in zip(*twice, strict=True)]
+    runs = [
+        min(both, key=lambda run: run.timings.pair_energies) for both in zip(*twice, strict=True)
+    ]
     points = [run.quadrature.points for run in runs[1:]]
-    return [runs[0].molecule.name, runs[0].sizes.nao, *(run.timings.pair_energies for run in runs), *points]
+    return [
+        runs[0].molecule.name,
+        runs[0].sizes.nao,
+        *(run.timings.pair_energies for run in runs),
+        *points,
+    ]
 
 
 def time_rows(found: list[list[Any]]) -> str:
@@ -125,7 +152,10 @@ def time_rows(found: list[list[Any]]) -> str:
         said = [f"{seconds:.2f}" for seconds in times]
         if before is not None:
             grown = np.log(functions / before[1])
-            said = [f"{s} ({np.log(t / b) / grown:.1f})" for s, t, b in zip(said, times, before[2:5], strict=True)]
+            said = [
+                f"{s} ({np.log(t / b) / grown:.1f})"
+                for s, t, b in zip(said, times, before[2:5], strict=True)
+            ]
         text += f"| {name} | {functions} | {said[0]} | {said[1]} | {points[0]} | {said[2]} | {points[1]} |\n"
         before = [name, functions, *times]
     return text
@@ -145,10 +175,15 @@ def main() -> None:
     """Compute what is missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=Path, default=Path("quadratures.jsonl"))
-    parser.add_argument("--largest", type=int, default=15, help="carbon atoms of the largest alkane")
+    parser.add_argument(
+        "--largest", type=int, default=15, help="carbon atoms of the largest alkane"
+    )
     parser.add_argument("--large", type=Path, help="what scripts/benchmarks/laplace.py has printed")
     given = parser.parse_args()
-    rows = dict(map(json.loads, given.rows.read_text().splitlines())) if given.rows.exists() else {}
+    if given.rows.exists():
+        rows = dict(map(json.loads, given.rows.read_text().splitlines()))
+    else:
+        rows = {}
     jobs = {f"{m if isinstance(m, str) else m.name} {o}": (compared, m, o) for m, o in MOLECULES}
     jobs |= {f"alkane {n}": (timed, n) for n in (5, 10, 15, 20, 40) if n <= given.largest}
     for name, (work, *arguments) in jobs.items():
@@ -156,10 +191,16 @@ def main() -> None:
             rows[name] = work(*(ROOT / a if isinstance(a, str) else a for a in arguments))
             with given.rows.open("a") as file:
                 file.write(json.dumps([name, rows[name]]) + "\n")
-    against = "".join(row for name, row in rows.items() if name in jobs and not name.startswith("alkane"))
+    against = "".join(
+        row for name, row in rows.items() if name in jobs and not name.startswith("alkane")
+    )
     times = time_rows([row for name, row in rows.items() if name.startswith("alkane")])
     PAGE.write_text(
-        HEAD + against + TIMES + times + (large_row(json.loads(given.large.read_text())) if given.large else "")
+        HEAD
+        + against
+        + TIMES
+        + times
+        + (large_row(json.loads(given.large.read_text())) if given.large else "")
     )
 
 

@@ -35,10 +35,24 @@ MOLECULES = (
     "C 0 0 -0.53; O 0 0 0.68; H 0 0.94 -1.12; H 0 -0.94 -1.12",
     "S 0 0 0; O 0 1.24 0.72; O 0 -1.24 0.72",
     *("H 0 0 0; Cl 0 0 1.28", "Li 0 0 0; H 0 0 1.6", "C 0 0 0; O 0 0 1.13", "F 0 0 0; F 0 0 1.42"),
-    *("N 0 0 0; O 0 0 1.15", "H 0 0 0; Br 0 0 1.41", "Na 0 0 0; Cl 0 0 2.36", "O 0 0 0; O 0 0 1.21"),
+    *(
+        "N 0 0 0; O 0 0 1.15",
+        "H 0 0 0; Br 0 0 1.41",
+        "Na 0 0 0; Cl 0 0 2.36",
+        "O 0 0 0; O 0 0 1.21",
+    ),
     *("He 0 0 0; He 0 0 3.0", "Ar 0 0 0", "Mg 0 0 0; O 0 0 1.75", "H 0 0 0; I 0 0 1.61"),
 )
-BASES = ("6-31g", "6-31g*", "cc-pvdz", "def2-svp", "aug-cc-pvdz", "def2-tzvp", "6-311++g**", "cc-pvtz")
+BASES = (
+    "6-31g",
+    "6-31g*",
+    "cc-pvdz",
+    "def2-svp",
+    "aug-cc-pvdz",
+    "def2-tzvp",
+    "6-311++g**",
+    "cc-pvtz",
+)
 METHODS = ("mp2", "mp2", "scs-mp2", "kappa-mp2", "sos-laplace", "drpa")
 
 
@@ -49,10 +63,17 @@ def draw(rng: random.Random) -> tuple[list[tuple[str, list[float]]], dict[str, A
         symbol, *place = text.split()
         atoms.append((symbol, [float(x) + rng.uniform(-SHAKEN, SHAKEN) for x in place]))
     charge = rng.choice((0, 0, 0, 1, -1))
-    multiplicity = 1 + (sum(gto.charge(symbol) for symbol, _ in atoms) - charge) % 2 + 2 * (rng.random() < 0.25)
+    multiplicity = (
+        1
+        + (sum(gto.charge(symbol) for symbol, _ in atoms) - charge) % 2
+        + 2 * (rng.random() < 0.25)
+    )
     if rng.random() < 0.2:
         atoms.append(("@He", [0.3, -2.1, 1.9]))
-    references = ("rhf", "uhf") if multiplicity == 1 else ("uhf", "uhf", "rohf")
+    if multiplicity == 1:
+        references = ("rhf", "uhf")
+    else:
+        references = ("uhf", "uhf", "rohf")
     options = {
         "charge": charge,
         "multiplicity": multiplicity,
@@ -83,7 +104,11 @@ def energies(
     mole = gto.M(
         atom=placed,
         basis={symbol: options["basis"] for symbol, _ in placed},
-        ecp={symbol: options["basis"] for symbol, _ in atoms if symbol == "I" and "def2" in options["basis"]},
+        ecp={
+            symbol: options["basis"]
+            for symbol, _ in atoms
+            if symbol == "I" and "def2" in options["basis"]
+        },
         charge=options["charge"],
         spin=options["multiplicity"] - 1,
         verbose=0,
@@ -105,11 +130,16 @@ def energies(
         for spin, count in enumerate(mole.nelec):
             blocks = [mf.mo_coeff[:, :count], mf.mo_coeff[:, count:]]
             turned = [np.linalg.eigh(block.T @ fock[spin] @ block) for block in blocks]
-            coeff.append(np.hstack([block @ turn for block, (_, turn) in zip(blocks, turned, strict=True)]))
+            coeff.append(
+                np.hstack([block @ turn for block, (_, turn) in zip(blocks, turned, strict=True)])
+            )
             energy.append(np.concatenate([e for e, _ in turned]))
     else:
         double = options["reference"] == "rhf"
-        coeff, energy = ([mf.mo_coeff] * 2, [mf.mo_energy] * 2) if double else (mf.mo_coeff, mf.mo_energy)
+        if double:
+            coeff, energy = ([mf.mo_coeff] * 2, [mf.mo_energy] * 2)
+        else:
+            coeff, energy = (mf.mo_coeff, mf.mo_energy)
     aux = df.addons.make_auxmol(mole, whole(result.mp2_fitting))
     values, vectors = np.linalg.eigh(aux.intor("int2c2e"))
     kept = values > 1e-14 * values.max()
@@ -123,7 +153,10 @@ def energies(
         if options["reference"] == "rohf":
             singles += float(np.sum((occupied.T @ fock[spin] @ virtual) ** 2 / gaps[spin]))
     if options["method"] == "drpa":
-        flat, d = np.vstack([x.reshape(-1, x.shape[2]) for x in b]), -np.concatenate([g.ravel() for g in gaps])
+        flat, d = (
+            np.vstack([x.reshape(-1, x.shape[2]) for x in b]),
+            -np.concatenate([g.ravel() for g in gaps]),
+        )
         kernel = flat @ flat.T
         root = np.sqrt(d)
         squares = np.linalg.eigvalsh(root[:, None] * (np.diag(d) + 2 * kernel) * root)
@@ -132,7 +165,10 @@ def energies(
     def component(left: int, right: int, exchange: float) -> float:
         integrals = np.einsum("iaQ,jbQ->iajb", b[left], b[right], optimize=True)
         d = gaps[left][:, :, None, None] + gaps[right]
-        factor = (1 - np.exp(1.1 * d)) ** 2 if options["method"] == "kappa-mp2" else 1.0
+        if options["method"] == "kappa-mp2":
+            factor = (1 - np.exp(1.1 * d)) ** 2
+        else:
+            factor = 1.0
         other = integrals.transpose(0, 3, 2, 1) if exchange else 0.0
         return float(np.sum(integrals * (integrals - other) * factor / d))
 
@@ -150,7 +186,9 @@ def main(number: int = 100, seed: int = 1) -> None:
     slopes: list[float] = []
     for drawn in range(number):
         atoms, options = draw(rng)
-        text = f"{len(atoms)}\n\n" + "".join(f"{s} {x:.12f} {y:.12f} {z:.12f}\n" for s, (x, y, z) in atoms)
+        text = f"{len(atoms)}\n\n" + "".join(
+            f"{s} {x:.12f} {y:.12f} {z:.12f}\n" for s, (x, y, z) in atoms
+        )
         path = Path(folder.name) / "drawn.xyz"
         path.write_text(text, encoding="ascii")
         name = "".join(symbol for symbol, _ in atoms)
@@ -163,18 +201,30 @@ def main(number: int = 100, seed: int = 1) -> None:
         if any("of nearly equal energy" in warning for warning in result.diagnostics.warnings):
             apart["warned: frozen orbitals part a shell"] += 1
             continue
-        ours, theirs = (result.scf_total_energy, result.correlation_energy), energies(atoms, options, result)
+        ours, theirs = (
+            (result.scf_total_energy, result.correlation_energy),
+            energies(atoms, options, result),
+        )
         if ours[0] < theirs[0] - 1e-6:
             apart["PySCF left for a higher SCF solution"] += 1
             continue
         off = tuple(abs(x - y) for x, y in zip(ours, theirs, strict=True))
         differences[options["precision"]].append((off[0], off[1]))
         if max(off) > TOLERANCE[options["precision"]]:
-            print(f"DIFFERS: {name}, {options}: E(SCF) {off[0]:.1e}, E(corr) {off[1]:.1e} Eh", flush=True)
-        if drawn % 3 or options["method"] not in ("mp2", "scs-mp2") or options["reference"] == "rohf":
+            print(
+                f"DIFFERS: {name}, {options}: E(SCF) {off[0]:.1e}, E(corr) {off[1]:.1e} Eh",
+                flush=True,
+            )
+        if (
+            drawn % 3
+            or options["method"] not in ("mp2", "scs-mp2")
+            or options["reference"] == "rohf"
+        ):
             continue
         try:
-            proof = dfmp2.gradient(path, **options, check=True, stability="off", scf_conv_tol=1e-12).certificate
+            proof = dfmp2.gradient(
+                path, **options, check=True, stability="off", scf_conv_tol=1e-12
+            ).certificate
         except dfmp2.Dfmp2Error as error:
             apart[f"gradient refused: {type(error).__name__}"] += 1
             print(f"gradient refused: {name}, {options}: {error}", flush=True)
@@ -184,7 +234,9 @@ def main(number: int = 100, seed: int = 1) -> None:
             print(f"DIFFERS: {name}, {options}: gradient, {', '.join(proof.failures)}", flush=True)
     for precision, found in differences.items():
         scf_most, most = np.max(found, axis=0)
-        print(f"{precision}: {len(found)} energies, at most {scf_most:.1e} Eh in E(SCF) and {most:.1e} Eh in E(corr)")
+        print(
+            f"{precision}: {len(found)} energies, at most {scf_most:.1e} Eh in E(SCF) and {most:.1e} Eh in E(corr)"
+        )
     print(f"{len(slopes)} gradients, at most {max(slopes, default=0.0):.1e} Eh/bohr")
     print(*(f"{count} {reason}" for reason, count in apart.items()), sep="\n")
 

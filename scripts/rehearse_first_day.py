@@ -29,7 +29,9 @@ import pytest  # noqa: E402
 from tests.stand_in_nki.site import Site, planted  # noqa: E402
 
 FIRST = ROOT / "scripts" / "neuron_first_day.py"
-ENERGY = -0.035534318  # Eh, E(corr) of the water of inputs/h2o.xyz in STO-3G with def2-svp-ri, by PySCF 2.14
+ENERGY = (
+    -0.035534318
+)  # Eh, E(corr) of the water of inputs/h2o.xyz in STO-3G with def2-svp-ri, by PySCF 2.14
 RIGHT = 1e-7
 
 
@@ -113,11 +115,17 @@ ROWS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], epilog="Exit codes: 0, 8")
-    parser.add_argument("--only", metavar="LIST", default="", help="beginnings of names, with commas")
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").split("\n\n")[0], epilog="Exit codes: 0, 8"
+    )
+    parser.add_argument(
+        "--only", metavar="LIST", default="", help="beginnings of names, with commas"
+    )
     wanted = [word.strip() for word in parser.parse_args(arguments).only.split(",") if word.strip()]
     good = True
-    print("| failure planted | step | diagnosis printed | what to do next | exit |\n|---|---|---|---|---|")
+    print(
+        "| failure planted | step | diagnosis printed | what to do next | exit |\n|---|---|---|---|---|"
+    )
     for row in ROWS:
         if wanted and not any(row.name.startswith(word) for word in wanted):
             continue
@@ -141,13 +149,17 @@ def rehearse(row: Row) -> tuple[str, str]:
         row.plant(site)
         folder = Path(place) / "day"
         command = [sys.executable, str(FIRST), "--results", str(folder), "--only", row.only]
-        done = subprocess.run(command, env=dict(os.environ), cwd=place, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=dict(os.environ), cwd=place, capture_output=True, text=True, check=False
+        )
         summary = json.loads((folder / "summary.json").read_text())
         archives = [file.name for file in folder.glob("*.tar.gz")]
     return judged(row, done, summary, archives)
 
 
-def judged(row: Row, done: subprocess.CompletedProcess[str], summary: dict, archives: list[str]) -> tuple[str, str]:
+def judged(
+    row: Row, done: subprocess.CompletedProcess[str], summary: dict, archives: list[str]
+) -> tuple[str, str]:
     """The same, from what the script printed and wrote."""
     met = summary["steps"].get(row.step, {"found": "not run", "then": "", "decides": ""})
     energies = {
@@ -161,11 +173,19 @@ def judged(row: Row, done: subprocess.CompletedProcess[str], summary: dict, arch
         f"exit {done.returncode}, not {row.code}: {done.stdout[-800:]} {done.stderr[-800:]}"
         if done.returncode != row.code
         else "",
-        "" if all(abs(e - ENERGY) < RIGHT for e in energies.values()) else f"a wrong energy: {energies}",
-        "" if summary["rehearsal on a stand-in"] and "REHEARSAL" in done.stdout else "not marked as a rehearsal",
-        "" if archives and all(name.startswith("rehearsal-") for name in archives) else f"archives {archives}",
+        ""
+        if all(abs(e - ENERGY) < RIGHT for e in energies.values())
+        else f"a wrong energy: {energies}",
+        ""
+        if summary["rehearsal on a stand-in"] and "REHEARSAL" in done.stdout
+        else "not marked as a rehearsal",
+        ""
+        if archives and all(name.startswith("rehearsal-") for name in archives)
+        else f"archives {archives}",
     ]
-    sentence = next((part for part in re.split(r"; (?=P\d+:)|(?<=\w)\. |; ", told) if row.says in part), told).strip()
+    sentence = next(
+        (part for part in re.split(r"; (?=P\d+:)|(?<=\w)\. |; ", told) if row.says in part), told
+    ).strip()
     cells = [row.name, row.step, sentence, met["then"] or "-", str(done.returncode)]
     line = "| " + " | ".join(re.sub(r"\s+", " ", cell).replace("|", "\\|") for cell in cells) + " |"
     return line, "; ".join(filter(None, reasons))

@@ -37,13 +37,21 @@ WIDTHS, SCHEMES = (1440, 768, 375), ("light", "dark")
 MOST_BYTES = 2_000_000  # of a page
 CC = "--basis cc-pvdz"
 KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 report` is given
-    "result": ("one result", [f"run inputs/glycine.xyz {CC} --check --output result.h5"], "result.h5"),
+    "result": (
+        "one result",
+        [f"run inputs/glycine.xyz {CC} --check --output result.h5"],
+        "result.h5",
+    ),
     "unstable": (
         "one result with a warning",
         [f"run h2.xyz {CC} --reference rhf --allow-small-gap --output unstable.h5"],
         "unstable.h5",
     ),
-    "gradient": ("a gradient", [f"gradient inputs/h2o.xyz {CC} --output gradient.h5"], "gradient.h5"),
+    "gradient": (
+        "a gradient",
+        [f"gradient inputs/h2o.xyz {CC} --output gradient.h5"],
+        "gradient.h5",
+    ),
     "series": (
         "several results",
         [f"run inputs/h2o.xyz --basis cc-pv{x}z --output cc-pv{x}z.h5" for x in "dtq"],
@@ -51,13 +59,31 @@ KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 repo
     ),
     "interaction": (
         "an interaction energy",
-        [f"interaction inputs/formic-acid-dimer.xyz --fragments 1-5,6-10 {CC} --output interaction.h5"],
+        [
+            f"interaction inputs/formic-acid-dimer.xyz --fragments 1-5,6-10 {CC} --output interaction.h5"
+        ],
         "interaction.h5",
     ),
-    "cbs": ("a basis set limit", ["cbs inputs/h2o.xyz --basis cc-pv[tq]z --output cbs.h5"], "cbs.h5"),
-    "scan": ("a scan", [f"scan inputs/h2o.xyz --bond 1,2 0.90:1.02:7 {CC} --output scan.h5"], "scan.h5"),
-    "optimize": ("an optimisation", [f"optimize inputs/nh3.xyz {CC} --output optimize.h5"], "optimize.h5"),
-    "frequencies": ("frequencies", [f"frequencies optimize.xyz {CC} --output frequencies.h5"], "frequencies.h5"),
+    "cbs": (
+        "a basis set limit",
+        ["cbs inputs/h2o.xyz --basis cc-pv[tq]z --output cbs.h5"],
+        "cbs.h5",
+    ),
+    "scan": (
+        "a scan",
+        [f"scan inputs/h2o.xyz --bond 1,2 0.90:1.02:7 {CC} --output scan.h5"],
+        "scan.h5",
+    ),
+    "optimize": (
+        "an optimisation",
+        [f"optimize inputs/nh3.xyz {CC} --output optimize.h5"],
+        "optimize.h5",
+    ),
+    "frequencies": (
+        "frequencies",
+        [f"frequencies optimize.xyz {CC} --output frequencies.h5"],
+        "frequencies.h5",
+    ),
     "batch": ("a batch", ["batch run batch.toml --workers 1"], "results"),
     "hundred": (
         "100 geometries of glycine",
@@ -94,14 +120,21 @@ def prepare(folder: Path) -> None:
     """Molecules and manifests."""
     shutil.copytree(ROOT / "inputs", folder / "inputs")
     (folder / "h2.xyz").write_text("2\nstretched\nH 0 0 0\nH 0 0 2.5\n")
-    items = "".join(f'[[item]]\nmolecule = "inputs/{name}.xyz"\n' for name in ("h2o", "nh2", "ch4", "nh3"))
+    items = "".join(
+        f'[[item]]\nmolecule = "inputs/{name}.xyz"\n' for name in ("h2o", "nh2", "ch4", "nh3")
+    )
     heavy = '[[item]]\nmolecule = "inputs/ch2i2.xyz"\nbasis = "cc-pvtz"\n'  # which has no functions for iodine
-    (folder / "batch.toml").write_text(f'basis = "cc-pvdz"\nfrozen-core = "auto"\noutput = "results"\n{items}{heavy}')
+    (folder / "batch.toml").write_text(
+        f'basis = "cc-pvdz"\nfrozen-core = "auto"\noutput = "results"\n{items}{heavy}'
+    )
     (folder / "distorted").mkdir()
     head, title, *atoms = (ROOT / "inputs" / "glycine.xyz").read_text().splitlines()
     rng = np.random.default_rng(1)
     for number in range(100):
-        moved = [(name, *(float(x) + rng.normal(0, 0.01) for x in place)) for name, *place in map(str.split, atoms)]
+        moved = [
+            (name, *(float(x) + rng.normal(0, 0.01) for x in place))
+            for name, *place in map(str.split, atoms)
+        ]
         lines = [head, title, *(" ".join(map(str, atom)) for atom in moved)]
         (folder / "distorted" / f"glycine-{number:03d}.xyz").write_text("\n".join(lines) + "\n")
 
@@ -110,7 +143,9 @@ def dfmp2(folder: Path, command: str) -> None:
     """Run a command there; that an item of a batch fails (exit code 9) is foreseen."""
     print(f"dfmp2 {command}", flush=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(["bash", "-c", f"{DFMP2} {command}"], cwd=folder, env=environment, capture_output=True)
+    done = subprocess.run(
+        ["bash", "-c", f"{DFMP2} {command}"], cwd=folder, env=environment, capture_output=True
+    )
     if done.returncode not in (0, 9):
         raise SystemExit(f"dfmp2 {command}: {done.stderr.decode()}")
 
@@ -129,14 +164,19 @@ def look(tab: chromium.Tab, page: Path, axe: str) -> tuple[Counter[str], int, st
             picture(tab, page.stem, width, scheme)
             tab.run(f"{axe};0")
             for impact, rule, count, example in json.loads(tab.run(LOOK)):
-                print(f"{page.stem} {width} {scheme}: {impact} {rule} x {count}: {example}", flush=True)
+                print(
+                    f"{page.stem} {width} {scheme}: {impact} {rule} x {count}: {example}",
+                    flush=True,
+                )
                 found[f"{impact}: {rule}"] += count
             wide += tab.run("document.documentElement.scrollWidth") > width
     tab.open(page)
     controls = tab.run(CONTROLS)
     for _ in range(controls):
         for kind in ("keyDown", "keyUp"):
-            tab.ask("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+            tab.ask(
+                "Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9
+            )
         seen = tab.run(FOCUS)
         reached += seen == "seen"
         if seen != "seen":
@@ -155,14 +195,22 @@ def picture(tab: chromium.Tab, name: str, width: int, scheme: str) -> None:
         "height": 1100 if width > 500 else 900,
         "scale": 0.6 if width > 500 else 0.8,
     }
-    taken = tab.ask("Page.captureScreenshot", format="webp", quality=70, captureBeyondViewport=True, clip=clip)
+    taken = tab.ask(
+        "Page.captureScreenshot", format="webp", quality=70, captureBeyondViewport=True, clip=clip
+    )
     (PICTURES / f"{name}-{width}.webp").write_bytes(base64.b64decode(taken["data"]))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--axe", type=Path, required=True, help="axe.min.js of the npm package axe-core")
-    parser.add_argument("--keep", type=Path, help="folder for results and pages; results that are there are taken")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--axe", type=Path, required=True, help="axe.min.js of the npm package axe-core"
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="folder for results and pages; results that are there are taken"
+    )
     given = parser.parse_args()
     axe, program = given.axe.read_text(), chromium.find()
     if program is None:
@@ -176,11 +224,16 @@ def main() -> int:
             folder.mkdir(parents=True)
             prepare(folder)
         for name, (_, commands, results) in KINDS.items():
-            for command in [*(commands if fresh else []), f"report {results} -o {name}.html --overwrite"]:
+            for command in [
+                *(commands if fresh else []),
+                f"report {results} -o {name}.html --overwrite",
+            ]:
                 dfmp2(folder, command)
         rows, failed = [], False
         with chromium.tab(program, Path(temporary) / "profile") as tab:
-            browser = re.sub("^Headless", "", tab.ask("Browser.getVersion")["product"]).replace("/", " ")
+            browser = re.sub("^Headless", "", tab.ask("Browser.getVersion")["product"]).replace(
+                "/", " "
+            )
             for name, (shown, _, _) in KINDS.items():
                 page = folder / f"{name}.html"
                 found, wide, reached = look(tab, page, axe)
@@ -189,7 +242,9 @@ def main() -> int:
                 rows.append(f"| {shown} | {size:,} | {said} | {wide} | {reached} |")
                 print(rows[-1], flush=True)
                 grave = any(what.startswith(("serious", "critical")) for what in found)
-                failed |= grave or wide > 0 or len(set(reached.split(" of "))) > 1 or size > MOST_BYTES
+                failed |= (
+                    grave or wide > 0 or len(set(reached.split(" of "))) > 1 or size > MOST_BYTES
+                )
     facts = {
         "browser": browser,
         "axe": re.search(r"axe v([\d.]+)", axe)[1],  # type: ignore[index]
@@ -200,7 +255,10 @@ def main() -> int:
     text = HEAD.format(**facts) + "\n".join(rows) + "\n"
     for name, (shown, _, _) in KINDS.items():
         if name != "hundred":
-            wide, narrow = (f"![The page of {shown}]({PICTURES.name}/{name}-{width}.webp)" for width in (1440, 375))
+            wide, narrow = (
+                f"![The page of {shown}]({PICTURES.name}/{name}-{width}.webp)"
+                for width in (1440, 375)
+            )
             text += f"\n## {shown[0].upper()}{shown[1:]}\n\n{wide}\n{narrow}\n"
     PAGE.write_text(text)
     return int(failed)

@@ -15,7 +15,13 @@ from pathlib import Path
 ALLOWED = 1e-10  # Eh
 SMALL = ("h2o", "ch4", "nh3", "nh2", "o2")  # of inputs/, a radical and a triplet among them
 COPIES = 4
-CLUSTERS = (18, 6, 6, 6, 6)  # waters; the first runs for longer than Slurm takes to look at time limits, 30 s
+CLUSTERS = (
+    18,
+    6,
+    6,
+    6,
+    6,
+)  # waters; the first runs for longer than Slurm takes to look at time limits, 30 s
 HEAD = """basis = "cc-pvdz"
 precision = "fp64"
 output = "out"
@@ -37,7 +43,11 @@ def make(folder: Path) -> None:
             names.append(f"{name}-{copy}")
             (folder / f"{names[-1]}.xyz").write_text("\n".join([count, comment, *rows]) + "\n")
     for number, waters in enumerate(CLUSTERS):
-        rows = [move(f"{s} {APART * k + x} {y} {z}", moves) for k in range(waters) for s, x, y, z in WATER]
+        rows = [
+            move(f"{s} {APART * k + x} {y} {z}", moves)
+            for k in range(waters)
+            for s, x, y, z in WATER
+        ]
         names.append(f"cluster-{number}")
         (folder / f"{names[-1]}.xyz").write_text("\n".join([str(3 * waters), "", *rows]) + "\n")
     tables = "".join(f'[[item]]\nmolecule = "{name}.xyz"\n' for name in names)
@@ -52,7 +62,10 @@ def move(row: str, moves: random.Random) -> str:
 
 def compare(first: Path, second: Path) -> int:
     """Say how far two tables are apart."""
-    tables = [{row["name"]: row for row in json.loads(path.read_text())["items"]} for path in (first, second)]
+    tables = [
+        {row["name"]: row for row in json.loads(path.read_text())["items"]}
+        for path in (first, second)
+    ]
     if tables[0].keys() != tables[1].keys():
         print(f"the tables hold different items: {sorted(tables[0].keys() ^ tables[1].keys())}")
         return 1

@@ -26,7 +26,15 @@ from dfmp2.scf import fitting_error
 from dfmp2.scf.fitting_sets import TABLE, candidates, objection
 
 HEAVIEST = 86  # Rn
-POPLE = ("*", "**", "(d,p)", "(2d,2p)", "(2df,p)", "(2df,2pd)", "(3df,3pd)")  # for each row of Pople sets
+POPLE = (
+    "*",
+    "**",
+    "(d,p)",
+    "(2d,2p)",
+    "(2df,p)",
+    "(2df,2pd)",
+    "(3df,3pd)",
+)  # for each row of Pople sets
 ROLES = {"jk": "SCF", "ri": "MP2"}
 HEADER = "element\torbital\trole\tfitting\terror\tkey"
 
@@ -54,7 +62,9 @@ def measured(task: tuple[str, str]) -> list[str]:
                 for fitting in candidates(role, orbital):
                     known = fitting_error.fitting_error(role, orbital, fitting)
                     key = fitting_error.key(role, orbital, fitting)
-                    rows.append(f"{symbol}\t{orbital.name}\t{role}\t{fitting.name}\t{known:.3e}\t{key}")
+                    rows.append(
+                        f"{symbol}\t{orbital.name}\t{role}\t{fitting.name}\t{known:.3e}\t{key}"
+                    )
                     if not objection(role, orbital, fitting):
                         break
         except InputError:
@@ -74,10 +84,14 @@ def measure(names: list[str], processes: int) -> None:
     tasks = [(name, symbol) for name in names for symbol in SYMBOLS[:HEAVIEST]]
     with (
         tempfile.TemporaryDirectory() as folder,
-        multiprocessing.get_context("spawn").Pool(processes, _own_cache, (folder,), maxtasksperchild=200) as pool,
+        multiprocessing.get_context("spawn").Pool(
+            processes, _own_cache, (folder,), maxtasksperchild=200
+        ) as pool,
     ):
         for number, found in enumerate(pool.imap_unordered(measured, tasks, chunksize=4)):
-            rows.update((row.rsplit("\t", 1)[1], row) for row in found if row.rsplit("\t", 1)[1] not in rows)
+            rows.update(
+                (row.rsplit("\t", 1)[1], row) for row in found if row.rsplit("\t", 1)[1] not in rows
+            )
             if number % 200 == 0:
                 print(f"{number} of {len(tasks)}, {len(rows)} rows", file=sys.stderr, flush=True)
                 save(path, rows)
@@ -86,7 +100,9 @@ def measure(names: list[str], processes: int) -> None:
 
 def save(path: Path, rows: dict[str, str]) -> None:
     """Write the rows, sorted by orbital set and element."""
-    order = sorted(rows.values(), key=lambda row: (row.split("\t")[1], SYMBOLS.index(row.split("\t")[0]), row))
+    order = sorted(
+        rows.values(), key=lambda row: (row.split("\t")[1], SYMBOLS.index(row.split("\t")[0]), row)
+    )
     path.write_text("\n".join([HEADER, *order]) + "\n", encoding="ascii")
 
 
@@ -118,11 +134,19 @@ def page() -> str:
                     continue
                 if used:
                     found.append((used[1], symbol))
-                instead = f"{used[0]} | {used[1]:+.1e}" if used else "refused |"
-                gone += [f"| {orbital} | {ROLES[role]} | {symbol} | {name} | {why} | {instead} |" for name, why in lost]
+                if used:
+                    instead = f"{used[0]} | {used[1]:+.1e}"
+                else:
+                    instead = "refused |"
+                gone += [
+                    f"| {orbital} | {ROLES[role]} | {symbol} | {name} | {why} | {instead} |"
+                    for name, why in lost
+                ]
                 replaced += bool(lost and used)
         counts = f"{len(errors['jk'])}, {len(errors['ri'])}"
-        rows.append(f"| {orbital} | {counts} | {_largest(errors['jk'])} | {_largest(errors['ri'])} |")
+        rows.append(
+            f"| {orbital} | {counts} | {_largest(errors['jk'])} | {_largest(errors['ri'])} |"
+        )
     text = INTRODUCTION.format(
         rows=len(fitting_error.SURVEY.read_text(encoding="ascii").splitlines()) - 1,
         pyscf=metadata.version("pyscf"),
@@ -134,12 +158,27 @@ def page() -> str:
         "| orbital set | elements (SCF, MP2) | largest error of SCF sets, Eh | of MP2 sets, Eh |",
         "|" + "---|" * 4,
     ]
-    columns = ("orbital set", "for", "element", "set of the table", "why not", "used instead", "its error, Eh")
+    columns = (
+        "orbital set",
+        "for",
+        "element",
+        "set of the table",
+        "why not",
+        "used instead",
+        "its error, Eh",
+    )
     head = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    return "\n".join([text, "## Sets in use", "", *table, *rows, "", "## Sets not used", "", *head, *gone]) + "\n"
+    return (
+        "\n".join(
+            [text, "## Sets in use", "", *table, *rows, "", "## Sets not used", "", *head, *gone]
+        )
+        + "\n"
+    )
 
 
-def chosen(role: str, orbital: str, symbol: str) -> tuple[tuple[str, float] | None, list[tuple[str, str]]]:
+def chosen(
+    role: str, orbital: str, symbol: str
+) -> tuple[tuple[str, float] | None, list[tuple[str, str]]]:
     """Default set of an element and its error, None where none will do; and the sets before it with what is wrong.
 
     Raises
@@ -167,7 +206,9 @@ def _largest(errors: list[tuple[float, str]]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["measure", "page"])
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--orbital", nargs="*")

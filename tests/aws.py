@@ -15,7 +15,11 @@ from typing import Any
 BUCKET, PREFIX, REGION = "molecules", "waters", "us-east-1"
 PLACE = f"s3://{BUCKET}/{PREFIX}"
 ROLE = "arn:aws:iam::123456789012:role/batch"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": REGION,
+}
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,26 @@ class Cloud:
         group = network.describe_security_groups()["SecurityGroups"][0]["GroupId"]
         rights = boto3.client("iam", endpoint_url=self.address)
         role = rights.create_role(RoleName="role", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
-        profile = rights.create_instance_profile(InstanceProfileName="profile")["InstanceProfile"]["Arn"]
-        resources = {"type": "EC2", "maxvCpus": 64, "subnets": [subnet], "securityGroupIds": [group]}
+        profile = rights.create_instance_profile(InstanceProfileName="profile")["InstanceProfile"][
+            "Arn"
+        ]
+        resources = {
+            "type": "EC2",
+            "maxvCpus": 64,
+            "subnets": [subnet],
+            "securityGroupIds": [group],
+        }
         resources |= {"minvCpus": 0, "instanceTypes": ["trn1.2xlarge"], "instanceRole": profile}
         environment = self.batch.create_compute_environment(
-            computeEnvironmentName="machines", type="MANAGED", computeResources=resources, serviceRole=role
+            computeEnvironmentName="machines",
+            type="MANAGED",
+            computeResources=resources,
+            serviceRole=role,
         )["computeEnvironmentArn"]
         order = [{"order": 1, "computeEnvironment": environment}]
-        self.batch.create_job_queue(jobQueueName="queue", state="ENABLED", priority=1, computeEnvironmentOrder=order)
+        self.batch.create_job_queue(
+            jobQueueName="queue", state="ENABLED", priority=1, computeEnvironmentOrder=order
+        )
 
     def names(self) -> set[str]:
         """Names of all objects below the prefix."""
@@ -61,23 +77,41 @@ class Cloud:
         assert isinstance(found, bytes)
         return found
 
-    def container(self, job: str, index: int | None, work: Path, **variables: str) -> subprocess.Popen[str]:
+    def container(
+        self, job: str, index: int | None, work: Path, **variables: str
+    ) -> subprocess.Popen[str]:
         """What a container of a job runs, in a process with its variables; `index` is its place in the array."""
         told = self.batch.describe_jobs(jobs=[job])["jobs"][0]
-        definition = self.batch.describe_job_definitions(jobDefinitions=[told["jobDefinition"]])["jobDefinitions"][0]
+        definition = self.batch.describe_job_definitions(jobDefinitions=[told["jobDefinition"]])[
+            "jobDefinitions"
+        ][0]
         assert not definition["containerProperties"].get("environment")
-        environment = image("cpu") | {one["name"]: one["value"] for one in told["container"]["environment"]}
+        environment = image("cpu") | {
+            one["name"]: one["value"] for one in told["container"]["environment"]
+        }
         # The folders of the image are those of this test, its tools those of this environment.
         mine = {name: value.replace("/work", str(work)) for name, value in environment.items()}
         mine["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        mine |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # not what is installed
-        mine |= {"AWS_BATCH_JOB_ID": job, "AWS_BATCH_JOB_ATTEMPT": "1", **self.variables, **variables}
+        mine |= {
+            name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ
+        }  # not what is installed
+        mine |= {
+            "AWS_BATCH_JOB_ID": job,
+            "AWS_BATCH_JOB_ATTEMPT": "1",
+            **self.variables,
+            **variables,
+        }
         if index is not None:
             size = told["arrayProperties"]["size"]
             mine |= {"AWS_BATCH_JOB_ARRAY_INDEX": str(index), "AWS_BATCH_JOB_ARRAY_SIZE": str(size)}
         work.mkdir(parents=True, exist_ok=True)
         return subprocess.Popen(
-            told["container"]["command"], env=mine, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            told["container"]["command"],
+            env=mine,
+            cwd=work,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
 
@@ -103,7 +137,11 @@ def cloud() -> Iterator[Cloud]:
     try:
         _post(f"{address}/moto-api/config", b'{"batch": {"use_docker": false}}')
         clients = (boto3.client(name, endpoint_url=address) for name in ("s3", "batch"))
-        variables = {**CREDENTIALS, "AWS_ENDPOINT_URL": address, "AWS_EC2_METADATA_DISABLED": "true"}
+        variables = {
+            **CREDENTIALS,
+            "AWS_ENDPOINT_URL": address,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
         found = Cloud(address, *clients, variables)
         found.forget()
         yield found
@@ -114,5 +152,7 @@ def cloud() -> Iterator[Cloud]:
 
 
 def _post(address: str, body: bytes) -> None:
-    with urllib.request.urlopen(urllib.request.Request(address, data=body, method="POST"), timeout=10) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(address, data=body, method="POST"), timeout=10
+    ) as answer:
         assert answer.status in (200, 201)

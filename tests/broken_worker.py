@@ -18,7 +18,9 @@ early: list[str] = []  # what was loaded before the worker was set up
 
 def begin(*given: Any) -> None:
     """The initializer of a worker, which then replaces the calculation and the writing of its result."""
-    early.extend(name for name in ("numpy", "pyscf", "torch", "tests.conftest") if name in sys.modules)
+    early.extend(
+        name for name in ("numpy", "pyscf", "torch", "tests.conftest") if name in sys.modules
+    )
     pool.begin(*given)
     from dfmp2.mp2 import energy
     from dfmp2.output import hdf5
@@ -29,11 +31,17 @@ def begin(*given: Any) -> None:
         with open("used.txt", "a") as used:
             print(os.environ.get("CUDA_VISIBLE_DEVICES"), molecule.name, file=used)
         if molecule.name == "bad":
-            raise DeviceFault("kernel k on host x: NRT_EXEC_HW_ERR_NC_UE(1202): take this host out of use")
+            raise DeviceFault(
+                "kernel k on host x: NRT_EXEC_HW_ERR_NC_UE(1202): take this host out of use"
+            )
         if molecule.name == "fault":
             raise ValueError("planted")
         result = compute(molecule, *given, **more)
-        return replace(result, check=replace(result.check, allowed=-1.0)) if molecule.name == "differs" else result
+        return (
+            replace(result, check=replace(result.check, allowed=-1.0))
+            if molecule.name == "differs"
+            else result
+        )
 
     def broken_write(result: Any, target: Any) -> None:
         if result.molecule.name == "full":

@@ -15,8 +15,19 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe")
-QUIET = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--window-size=1200,900")
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
+QUIET = (
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--window-size=1200,900",
+)
 PATIENCE = 30.0  # s for one answer
 COMPLAINTS = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
 
@@ -36,7 +47,11 @@ class Tab:
         self.requests: list[str] = []
         self.complaints: list[str] = []
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = {"sessionId": self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+        self._session = {
+            "sessionId": self.ask("Target.attachToTarget", targetId=target, flatten=True)[
+                "sessionId"
+            ]
+        }
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
@@ -59,14 +74,18 @@ class Tab:
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression, promises awaited."""
-        answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self.ask(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def screenshot(self, width: int, height: int) -> bytes:
         """The upper left part of the page as PNG."""
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        return base64.b64decode(self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"])
+        return base64.b64decode(
+            self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]
+        )
 
     def _next(self) -> dict[str, Any]:
         """The next message, noted when it is an event."""
@@ -91,7 +110,16 @@ def tab(program: str, profile: Path) -> Iterator[Tab]:
     (commands, to_browser), (from_browser, answers) = os.pipe(), os.pipe()
     # Chromium reads and writes descriptors 3 and 4; bash puts them there, whichever they are here.
     redirected = f'exec 23<&{commands} 24>&{answers}; exec "$@" 3<&23 4>&24'
-    started = ["bash", "-c", redirected, "bash", program, *OPTIONS, *QUIET, f"--user-data-dir={profile}"]
+    started = [
+        "bash",
+        "-c",
+        redirected,
+        "bash",
+        program,
+        *OPTIONS,
+        *QUIET,
+        f"--user-data-dir={profile}",
+    ]
     silent = subprocess.DEVNULL
     process = subprocess.Popen(
         started, pass_fds=(commands, answers), start_new_session=True, stdout=silent, stderr=silent

@@ -16,7 +16,19 @@ import pytest
 
 # Variables of the shell that would decide which tests pass: none reaches the tests or the programs they start.
 SETTINGS = (
-    *("PYTHON", "OMP_", "MKL_", "OPENBLAS_", "LC_", "LANG", "TERM", "COLUMNS", "LINES", "NO_COLOR", "DFMP2_BACKEND"),
+    *(
+        "PYTHON",
+        "OMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "LC_",
+        "LANG",
+        "TERM",
+        "COLUMNS",
+        "LINES",
+        "NO_COLOR",
+        "DFMP2_BACKEND",
+    ),
 )
 for variable in [name for name in os.environ if name.startswith(SETTINGS) and name != "PYTHONPATH"]:
     del os.environ[variable]
@@ -26,7 +38,13 @@ os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--require MARKER`: what is needed for the tests with that marker is there, so a skip is a failure."""
-    parser.addoption("--require", action="append", default=[], metavar="MARKER", help="fail where MARKER's tests skip")
+    parser.addoption(
+        "--require",
+        action="append",
+        default=[],
+        metavar="MARKER",
+        help="fail where MARKER's tests skip",
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,7 +53,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report: Any = yield
     missing = [name for name in item.config.getoption("--require") if item.get_closest_marker(name)]
     if report.skipped and missing and not hasattr(report, "wasxfail"):
-        report.outcome, report.longrepr = "failed", f"--require {missing[0]}, but it was skipped: {report.longrepr}"
+        report.outcome, report.longrepr = (
+            "failed",
+            f"--require {missing[0]}, but it was skipped: {report.longrepr}",
+        )
     return report
 
 
@@ -95,7 +116,9 @@ class Finished:
         assert "Traceback" not in self.err, self.err
         if self.err.splitlines()[-1].startswith("{"):
             said = json.loads(self.err.splitlines()[-1])
-            assert list(said) == ["error", "kind", "exit_code"] and said["exit_code"] == self.code, said
+            assert (
+                list(said) == ["error", "kind", "exit_code"] and said["exit_code"] == self.code
+            ), said
             assert "dfmp2: " not in self.err
             return f"dfmp2: {said['error']}"
         lines = [line for line in self.err.splitlines() if line.startswith("dfmp2: ")]
@@ -174,7 +197,9 @@ def dfmp2(folder: Path) -> Runner:
 
 
 @pytest.fixture
-def call(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Runner]:
+def call(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Runner]:
     """The same command line in this process: no start-up time, and its parts can be replaced."""
     from dfmp2.cli.main import main
 

@@ -39,7 +39,9 @@ def limited_memory(limit: int) -> Iterator[Path]:
 def killed(group: Path) -> int:
     """How many of its processes the kernel has killed for memory."""
     text = "".join(
-        (group / name).read_text() for name in ("memory.oom_control", "memory.events") if (group / name).exists()
+        (group / name).read_text()
+        for name in ("memory.oom_control", "memory.events")
+        if (group / name).exists()
     )
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
 
@@ -50,7 +52,10 @@ def _place() -> tuple[Path, tuple[str, ...]]:
     for _, controllers, path in lines:
         if "memory" in controllers.split(","):
             own = ROOT / "memory" / path.lstrip("/")
-            return own if own.is_dir() else ROOT / "memory", ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+            return own if own.is_dir() else ROOT / "memory", (
+                "memory.limit_in_bytes",
+                "memory.memsw.limit_in_bytes",
+            )
     own = ROOT / lines[-1][2].lstrip("/") if lines else ROOT
     return own if own.is_dir() else ROOT, ("memory.max", "memory.swap.max")
 

@@ -45,7 +45,10 @@ CLOSE = 1e-7  # Eh, of runs that converge in other steps, to a gradient of 1e-6 
 
 def energies(bits: Mapping[str, bytes]) -> list[float]:
     """SCF and correlation energy, Eh."""
-    return [float(np.frombuffer(bits[name])[0]) for name in ("scf/e_tot", "dfmp2/energies/mp2_correlation_energy")]
+    return [
+        float(np.frombuffer(bits[name])[0])
+        for name in ("scf/e_tot", "dfmp2/energies/mp2_correlation_energy")
+    ]
 
 
 def close(found: Mapping[str, bytes], expected: Mapping[str, bytes]) -> bool:
@@ -94,7 +97,11 @@ class Stopping:
         def added(checkpoint: FileCheckpoint, *what: Any) -> None:
             of_scf = add.__name__ == "add_reference"
             self._points += not of_scf
-            at_tile = self._at_tile and add.__name__ == "add_tile" and len(checkpoint.tiles) + 1 == self._at_tile
+            at_tile = (
+                self._at_tile
+                and add.__name__ == "add_tile"
+                and len(checkpoint.tiles) + 1 == self._at_tile
+            )
             due = self._after_scf if of_scf else self._every and self._points % self._every == 0
             if at_tile or due:
                 checkpoint.stop_asked = True
@@ -109,7 +116,11 @@ def recorded() -> Iterator[list[State]]:
     found: list[State] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(EACH, "0")
-        patch.setattr(checkpoint_files, "write_atomically", lambda _, content, **__: found.append(decode(content)))
+        patch.setattr(
+            checkpoint_files,
+            "write_atomically",
+            lambda _, content, **__: found.append(decode(content)),
+        )
         yield found
 
 
@@ -149,7 +160,12 @@ class Server:
 
 
 def kill_and_resume(
-    server: Server, arguments: list[str], folder: Path, kills: int, seed: int, reference: Mapping[str, bytes]
+    server: Server,
+    arguments: list[str],
+    folder: Path,
+    kills: int,
+    seed: int,
+    reference: Mapping[str, bytes],
 ) -> dict[str, int]:
     """Kill a run at random moments and resume it until it ends, again and again.
 
@@ -162,7 +178,9 @@ def kill_and_resume(
     rng = random.Random(seed)
     target = folder / "killed.h5"
     command = [*arguments, "--output", target.name, "--resume", "--quiet"]
-    counts = dict.fromkeys(("kills", "kills with a checkpoint", "resumed", "chains", "different", "unreadable"), 0)
+    counts = dict.fromkeys(
+        ("kills", "kills with a checkpoint", "resumed", "chains", "different", "unreadable"), 0
+    )
     code, whole = server.wait(server.start(command, folder))
     assert code == 0
     target.unlink()
@@ -171,7 +189,9 @@ def kill_and_resume(
         code, _ = server.wait(server.start(command, folder), rng.uniform(0.0, 1.1 * whole))
         assert code in (0, -signal.SIGKILL), (folder.parent / "last.out").read_text()
         counts["kills"] += code != 0
-        counts["kills with a checkpoint"] += code != 0 and target.with_name(target.name + ".checkpoint").exists()
+        counts["kills with a checkpoint"] += (
+            code != 0 and target.with_name(target.name + ".checkpoint").exists()
+        )
         if target.exists():
             try:
                 counts["different"] += not close(numbers(target), reference)

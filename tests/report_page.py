@@ -72,7 +72,10 @@ def parse(page: str) -> Elements:
 
 def entries(*results: MP2Result, folder: str = "") -> list[Entry]:
     """Results as they stand on a page."""
-    return [Entry(f"{folder}{place}.h5", result, "0" * 64) for place, result in enumerate(results, start=1)]
+    return [
+        Entry(f"{folder}{place}.h5", result, "0" * 64)
+        for place, result in enumerate(results, start=1)
+    ]
 
 
 def page_of(*results: MP2Result, title: str | None = None, folder: str = "") -> str:

@@ -110,7 +110,8 @@ def test_trainium_has_two_doors():
     doors = {
         path.relative_to(PACKAGE).as_posix()
         for path in MODULES
-        if room(path) != "trainium" and any(name.startswith("dfmp2.trainium") for name in imported(path))
+        if room(path) != "trainium"
+        and any(name.startswith("dfmp2.trainium") for name in imported(path))
     }
     assert doors <= {"cli/kernels.py"}
 
@@ -120,4 +121,6 @@ def test_nobody_catches_everything():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ExceptHandler):
                 caught = ast.unparse(node.type) if node.type else "everything"
-                assert caught not in ("everything", "Exception", "BaseException"), f"{path}:{node.lineno}"
+                assert caught not in ("everything", "Exception", "BaseException"), (
+                    f"{path}:{node.lineno}"
+                )

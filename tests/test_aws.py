@@ -25,7 +25,16 @@ from tests.conftest import Finished, Runner, run_command, succeed
 from tests.test_batch import chain, items, wait_for
 
 HEAD = 'basis = "sto-3g"\nprecision = "fp64"\nthreads = 1\noutput = "out"\n'
-BASE = ("batch", "submit", "batch.toml", "--aws-batch", "--queue", "queue", "--image", "repository/dfmp2:1")
+BASE = (
+    "batch",
+    "submit",
+    "batch.toml",
+    "--aws-batch",
+    "--queue",
+    "queue",
+    "--image",
+    "repository/dfmp2:1",
+)
 S3 = ("--s3", PLACE, "--shards")
 CHECKPOINT = "results/row.h5.checkpoint"
 
@@ -81,14 +90,25 @@ def end(process: subprocess.Popen[str], seconds: float = 90.0) -> Finished:
 @pytest.mark.parametrize("name", INSTANCES)
 def test_a_container_gets_all_of_its_instance(batch: Path, call: Runner, name: str) -> None:
     """Each device, all CPUs so that no other job comes beside it, a root it cannot write; the image has the rest."""
-    told = requests(call, *S3, "3", "--workers", "2", "--instance", name)["job-definition"]["containerProperties"]
+    told = requests(call, *S3, "3", "--workers", "2", "--instance", name)["job-definition"][
+        "containerProperties"
+    ]
     devices = told["linuxParameters"]["devices"]
-    chips = {"trn1.2xlarge": 1, "trn1.32xlarge": 16, "trn1n.32xlarge": 16}[name]  # AWS documentation
+    chips = {"trn1.2xlarge": 1, "trn1.32xlarge": 16, "trn1n.32xlarge": 16}[
+        name
+    ]  # AWS documentation
     assert [one["hostPath"] for one in devices] == [f"/dev/neuron{k}" for k in range(chips)]
-    assert all(one["hostPath"] == one["containerPath"] and one["permissions"] == ["READ", "WRITE"] for one in devices)
+    assert all(
+        one["hostPath"] == one["containerPath"] and one["permissions"] == ["READ", "WRITE"]
+        for one in devices
+    )
     vcpus = {"trn1.2xlarge": "8"}.get(name, "128")
     assert {"type": "VCPU", "value": vcpus} in told["resourceRequirements"]
-    assert told["readonlyRootFilesystem"] and not told["privileged"] and told["linuxParameters"]["initProcessEnabled"]
+    assert (
+        told["readonlyRootFilesystem"]
+        and not told["privileged"]
+        and told["linuxParameters"]["initProcessEnabled"]
+    )
     written = [point["containerPath"] for point in told["mountPoints"]]
     assert written == ["/work"]
 
@@ -98,15 +118,34 @@ def test_a_container_gets_all_of_its_instance(batch: Path, call: Runner, name: s
     [
         ("RETRY", {"onExitCode": "75"}),
         ("RETRY", {"onStatusReason": "Host EC2 (instance i-0123456789abcdef0) terminated."}),
-        ("RETRY", {"onStatusReason": "Task failed to start", "onReason": "CannotPullContainerError: timeout"}),
-        *(("EXIT", {"onExitCode": str(code)}) for code in (1, 2, 3, 6, 7, 9, 130)),  # it would end the same way
-        ("EXIT", {"onExitCode": "137", "onReason": "OutOfMemoryError: Container killed due to memory usage"}),
+        (
+            "RETRY",
+            {
+                "onStatusReason": "Task failed to start",
+                "onReason": "CannotPullContainerError: timeout",
+            },
+        ),
+        *(
+            ("EXIT", {"onExitCode": str(code)}) for code in (1, 2, 3, 6, 7, 9, 130)
+        ),  # it would end the same way
+        (
+            "EXIT",
+            {
+                "onExitCode": "137",
+                "onReason": "OutOfMemoryError: Container killed due to memory usage",
+            },
+        ),
         ("EXIT", {"onStatusReason": "Job attempt duration exceeded timeout"}),
     ],
 )
 def test_what_is_tried_again(expected: str, seen: dict[str, str]) -> None:
     """The first rule of which all patterns match, else another attempt (EvaluateOnExit)."""
-    seen = {"onReason": "", "onStatusReason": "Essential container in task exited", "onExitCode": "", **seen}
+    seen = {
+        "onReason": "",
+        "onStatusReason": "Essential container in task exited",
+        "onExitCode": "",
+        **seen,
+    }
     for rule in RETRY_RULES:
         if all(fnmatchcase(seen[key], pattern) for key, pattern in rule.items() if key != "action"):
             break
@@ -135,8 +174,14 @@ def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> 
         (("--memory", "40GiB"), 3, "at most 30000 MiB"),
         (("--output", "elsewhere"), 3, "results go to s3://"),
         (("--s3", "s3://no-such-bucket/x"), 3, "no-such-bucket"),
-        *((("--s3", place), 3, "expected s3://BUCKET/PREFIX") for place in ("bucket/x", "s3://", "s3://Upper/x")),
-        *((("--s3", f"s3://{place}"), 3, "expected s3://BUCKET/PREFIX") for place in ("b ucket", "molecules/a//b")),
+        *(
+            (("--s3", place), 3, "expected s3://BUCKET/PREFIX")
+            for place in ("bucket/x", "s3://", "s3://Upper/x")
+        ),
+        *(
+            (("--s3", f"s3://{place}"), 3, "expected s3://BUCKET/PREFIX")
+            for place in ("b ucket", "molecules/a//b")
+        ),
         (("--s3", ""), 3, "--s3 is missing: expected"),
         (("--profile", "nobody"), 6, "aws configure"),
         (("--instance", "p5.48xlarge"), 2, "trn1.2xlarge"),
@@ -145,7 +190,9 @@ def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> 
         (("--partition", "cpu"), 2, "--partition belongs to --slurm"),
     ],
 )
-def test_bad_input(aws: Cloud, batch: Path, call: Runner, arguments: tuple, code: int, said: str) -> None:
+def test_bad_input(
+    aws: Cloud, batch: Path, call: Runner, arguments: tuple, code: int, said: str
+) -> None:
     """One line that says what is wrong, and nothing is sent: what AWS would refuse, or leave waiting for ever."""
     write(batch, "h2", "h2o", "nh2", head=HEAD + 'backend = "nki"\n')
     done = call(*BASE, *S3, "2", "--submit", *arguments)
@@ -156,11 +203,17 @@ def test_bad_input(aws: Cloud, batch: Path, call: Runner, arguments: tuple, code
 # --- what is sent ---------------------------------------------------------------------------------------------------
 
 
-def test_dry_run_needs_neither_boto3_nor_credentials(batch: Path, call: Runner, monkeypatch) -> None:
+def test_dry_run_needs_neither_boto3_nor_credentials(
+    batch: Path, call: Runner, monkeypatch
+) -> None:
     """What would be sent is written as `aws batch ... --cli-input-json` reads it; --submit says what is missing."""
     for name in CREDENTIALS:
         monkeypatch.delenv(name, raising=False)
-    for name, value in (("EC2_METADATA_DISABLED", "true"), ("SHARED_CREDENTIALS_FILE", "-"), ("CONFIG_FILE", "-")):
+    for name, value in (
+        ("EC2_METADATA_DISABLED", "true"),
+        ("SHARED_CREDENTIALS_FILE", "-"),
+        ("CONFIG_FILE", "-"),
+    ):
         monkeypatch.setenv(f"AWS_{name}", value)
     arguments = (*BASE, *S3, "3", "--write", "sent")
     with monkeypatch.context() as without:
@@ -172,11 +225,17 @@ def test_dry_run_needs_neither_boto3_nor_credentials(batch: Path, call: Runner, 
     assert set(written) == {"job-definition.json", "array.json"}
     inputs = next((batch / "sent").glob("*.zip"))
     assert f"{PLACE}/inputs/{inputs.name}" in written["array.json"]["containerOverrides"]["command"]
-    assert written["array.json"]["jobDefinition"] == written["job-definition.json"]["jobDefinitionName"]
+    assert (
+        written["array.json"]["jobDefinition"]
+        == written["job-definition.json"]["jobDefinitionName"]
+    )
     found = succeed(call(*arguments, "--json")).json
     assert found["submitted"] is None and found["requests"]["array"] == written["array.json"]
     pytest.importorskip("boto3")
-    for advice in ("You must specify a region", "Unable to locate credentials: see `aws configure`"):
+    for advice in (
+        "You must specify a region",
+        "Unable to locate credentials: see `aws configure`",
+    ):
         done = call(*arguments, "--submit")
         assert done.code == 6 and advice in done.message
         monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
@@ -184,7 +243,18 @@ def test_dry_run_needs_neither_boto3_nor_credentials(batch: Path, call: Runner, 
 
 def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
     """An array job with the roles, the attempts and the limit that were asked for; inputs are sent once."""
-    arguments = (*BASE, *S3, "3", "--time", "2h", "--job-role", ROLE, "--execution-role", ROLE, "--submit")
+    arguments = (
+        *BASE,
+        *S3,
+        "3",
+        "--time",
+        "2h",
+        "--job-role",
+        ROLE,
+        "--execution-role",
+        ROLE,
+        "--submit",
+    )
     done = succeed(call(*arguments, "--json")).json
     job = aws.batch.describe_jobs(jobs=[done["submitted"]["array"]])["jobs"][0]
     assert job["arrayProperties"]["size"] == 3
@@ -192,7 +262,9 @@ def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
     assert len(definition) == 1 and definition[0]["jobDefinitionArn"] == job["jobDefinition"]
     assert definition[0]["timeout"] == {"attemptDurationSeconds": 7200}
     strategy = definition[0]["retryStrategy"]
-    taken = [{**rule, "action": rule["action"].upper()} for rule in strategy["evaluateOnExit"]]  # AWS ignores case
+    taken = [
+        {**rule, "action": rule["action"].upper()} for rule in strategy["evaluateOnExit"]
+    ]  # AWS ignores case
     assert strategy["attempts"] == 10 and taken == list(RETRY_RULES)
     told = definition[0]["containerProperties"]
     assert told["jobRoleArn"] == told["executionRoleArn"] == ROLE
@@ -236,9 +308,17 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     (batch / "more").mkdir()
     (batch / "more" / "o2.xyz").write_text((batch / "o2.xyz").read_text())
     (batch / "link.xyz").symlink_to("nh2.xyz")
-    write(batch, "h2o", "more/o2", "link", head=HEAD.replace("basis", "# comment\nbasis") + 'memory = "2GB"\n')
+    write(
+        batch,
+        "h2o",
+        "more/o2",
+        "link",
+        head=HEAD.replace("basis", "# comment\nbasis") + 'memory = "2GB"\n',
+    )
     with open(batch / "batch.toml", "a") as manifest:
-        manifest.write('name = "\\u007f \\"quoted\\" \\U0001F9EA"\nscf_from = "h2.xyz"\ncharge = 0\n')
+        manifest.write(
+            'name = "\\u007f \\"quoted\\" \\U0001F9EA"\nscf_from = "h2.xyz"\ncharge = 0\n'
+        )
         manifest.write("scf-conv-tol = 1e-9\n")
     here = read_manifest(batch / "batch.toml")
     sent = pack(here)
@@ -254,8 +334,12 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     assert pack(read_manifest(batch / "batch.toml")) != sent
 
 
-@pytest.mark.parametrize(("name", "said"), [("../outside", "dfmp2-batch.toml"), ("", "no archive of inputs")])
-def test_hostile_inputs(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [("../outside", "dfmp2-batch.toml"), ("", "no archive of inputs")]
+)
+def test_hostile_inputs(
+    aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
     """What is no archive is refused, and nothing is written outside of the folder that goes with the container."""
     stream = io.BytesIO()
     if name:
@@ -277,7 +361,9 @@ def test_programs_are_shared(aws: Cloud, tmp_path: Path) -> None:
     (tmp_path / "here" / "xla").mkdir()
     (tmp_path / "here" / "xla" / "other").write_text("not ours")
     sent: list[str] = []
-    aws.s3.meta.events.register("provide-client-params.s3.PutObject", lambda params, **_: sent.append(params["Key"]))
+    aws.s3.meta.events.register(
+        "provide-client-params.s3.PutObject", lambda params, **_: sent.append(params["Key"])
+    )
     place = aws.s3, f"{PLACE}/programs"
     Copies(*place, tmp_path / "here", PROGRAM).save()
     assert aws.names() == {f"programs/{entry.name}/nki_0.7.0.{kind}" for kind in ("neff", "json")}
@@ -289,7 +375,9 @@ def test_programs_are_shared(aws: Cloud, tmp_path: Path) -> None:
     assert len(sent) == 2
 
 
-def test_a_checkpoint_stays_until_its_result_is_copied(aws: Cloud, tmp_path: Path, monkeypatch) -> None:
+def test_a_checkpoint_stays_until_its_result_is_copied(
+    aws: Cloud, tmp_path: Path, monkeypatch
+) -> None:
     """The result appears and the checkpoint goes while files are looked at: the result is copied first all the same."""
     own = Copies(aws.s3, f"{PLACE}/results", tmp_path, RESULT)
     assert fetch_items(own, ["row"]) == 0
@@ -297,7 +385,9 @@ def test_a_checkpoint_stays_until_its_result_is_copied(aws: Cloud, tmp_path: Pat
     own.save()
     assert aws.names() == {CHECKPOINT}
     seen: list[set[str]] = []
-    aws.s3.meta.events.register("provide-client-params.s3.DeleteObject", lambda **_: seen.append(aws.names()))
+    aws.s3.meta.events.register(
+        "provide-client-params.s3.DeleteObject", lambda **_: seen.append(aws.names())
+    )
 
     def late(copies: Copies) -> list[str]:
         if looks.append(copies) or len(looks) == 2:
@@ -325,12 +415,17 @@ def test_copies_are_tried_again_until_the_end() -> None:
                 raise ResourceError("SlowDown")
 
     heard: list[str] = []
-    with pytest.raises(Interrupted, match="SlowDown; what did not arrive"), kept([Failing()], 0.01, heard.append):
+    with (
+        pytest.raises(Interrupted, match="SlowDown; what did not arrive"),
+        kept([Failing()], 0.01, heard.append),
+    ):
         wait_for(lambda: len(heard) >= 2)
     assert set(heard) == {"SlowDown; it is tried again"}
 
 
-def test_warm_up_compiles_each_size_once(batch: Path, call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_compiles_each_size_once(
+    batch: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command line of `dfmp2 kernels warmup`, and the first failure ends it: 24 functions, 5 (and 4) occupied."""
     write(batch, "h2o", "nh2", "nah", head=HEAD.replace("sto-3g", "cc-pvdz") + 'backend = "nki"\n')
     called: list[list[str]] = []
@@ -344,7 +439,9 @@ def test_warm_up_compiles_each_size_once(batch: Path, call: Runner, monkeypatch:
     monkeypatch.setattr("dfmp2.cli.batch.subprocess.Popen", fake)
     warm_up = ("batch", "run", "batch.toml", "--warm-up")
     assert call(*warm_up).code == 6
-    assert all(command[2:8] == ["-m", "dfmp2", "kernels", "warmup", "--lane", "nki"] for command in called)
+    assert all(
+        command[2:8] == ["-m", "dfmp2", "kernels", "warmup", "--lane", "nki"] for command in called
+    )
     assert [command[8:] for command in called] == [
         ["--shape", "5,19,84"],
         ["--shape", "5,19,84", "--beta", "4,20"],
@@ -357,7 +454,9 @@ def test_warm_up_compiles_each_size_once(batch: Path, call: Runner, monkeypatch:
 # --- containers -----------------------------------------------------------------------------------------------------
 
 
-def test_every_container_computes_its_shard(aws: Cloud, batch: Path, call: Runner, tmp_path: Path) -> None:
+def test_every_container_computes_its_shard(
+    aws: Cloud, batch: Path, call: Runner, tmp_path: Path
+) -> None:
     """The energies of single runs, in S3 under the names that `batch status` knows; what fails, until it is mended."""
     (batch / "h2.xyz").write_text("2\n\nH 0 0 0\nQ 0 0 0.74\n")
     job = succeed(call(*BASE, *S3, "2", "--submit", "--json")).json["submitted"]["array"]
@@ -368,7 +467,9 @@ def test_every_container_computes_its_shard(aws: Cloud, batch: Path, call: Runne
     (batch / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
     job = succeed(call(*BASE, *S3, "2", "--submit", "--json")).json["submitted"]["array"]
     done = [end(aws.container(job, index, tmp_path / f"again{index}")) for index in range(2)]
-    assert [one.code for one in done] == [0, 0] and sum("(0 of them before)" in one.out for one in done) <= 1, done
+    assert [one.code for one in done] == [0, 0] and sum(
+        "(0 of them before)" in one.out for one in done
+    ) <= 1, done
     results = {name for name in aws.names() if name.startswith("results/")}
     assert results == {f"results/{name}.h5" for name in ("h2", "h2o", "nh2")}
     (batch / "fetched").mkdir()
@@ -376,7 +477,17 @@ def test_every_container_computes_its_shard(aws: Cloud, batch: Path, call: Runne
         (batch / "fetched" / name.removeprefix("results/")).write_bytes(aws.body(name))
     status = succeed(call("batch", "status", "batch.toml", "--output", "fetched", "--json")).json
     assert status["complete"] == 3
-    alone = ("run", "nh2.xyz", "--basis", "sto-3g", "--precision", "fp64", "--threads", "1", "--json")
+    alone = (
+        "run",
+        "nh2.xyz",
+        "--basis",
+        "sto-3g",
+        "--precision",
+        "fp64",
+        "--threads",
+        "1",
+        "--json",
+    )
     stored = succeed(call("show", "fetched/nh2.h5", "--json")).json
     assert stored["mp2_total_energy"] == succeed(call(*alone)).json["mp2_total_energy"]
 
@@ -388,13 +499,27 @@ def long(aws: Cloud, batch: Path, call: Runner) -> tuple[str, float]:
     write(batch, "row", head=HEAD.replace("sto-3g", "cc-pvtz"))
     arguments = (*BASE, *S3, "1", "--copy-every", "1", "--submit", "--json")
     job = succeed(call(*arguments)).json["submitted"]["array"]
-    done = succeed(call("run", "row.xyz", "--basis", "cc-pvtz", "--precision", "fp64", "--threads", "1", "--json"))
+    done = succeed(
+        call(
+            "run",
+            "row.xyz",
+            "--basis",
+            "cc-pvtz",
+            "--precision",
+            "fp64",
+            "--threads",
+            "1",
+            "--json",
+        )
+    )
     return job, done.json["mp2_total_energy"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", "host lost"])
-def test_a_stopped_container_goes_on_elsewhere(aws: Cloud, long: tuple[str, float], tmp_path: Path, how: str) -> None:
+def test_a_stopped_container_goes_on_elsewhere(
+    aws: Cloud, long: tuple[str, float], tmp_path: Path, how: str
+) -> None:
     """From its checkpoint in S3, to the same energy to the last bit; the last copy takes the checkpoint away."""
     job, energy = long
     first = aws.container(job, None, tmp_path / "first", DFMP2_CHECKPOINT_SECONDS="0.2")
@@ -417,7 +542,9 @@ def test_a_stopped_container_goes_on_elsewhere(aws: Cloud, long: tuple[str, floa
     assert found["mp2_total_energy"] == energy
 
 
-def test_a_role_that_may_not_write_is_found_first(aws: Cloud, batch: Path, call: Runner, tmp_path: Path) -> None:
+def test_a_role_that_may_not_write_is_found_first(
+    aws: Cloud, batch: Path, call: Runner, tmp_path: Path
+) -> None:
     """Before anything is computed: the bucket is gone, code 3."""
     job = succeed(call(*BASE, *S3, "1", "--submit", "--json")).json["submitted"]["array"]
     for key in aws.names():
@@ -435,7 +562,18 @@ def test_batch_as_the_first_process_of_a_container(batch: Path) -> None:
         pytest.skip("this user may not make process namespaces")
     write(batch, "h2")
     done = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "dfmp2", "batch", "run", "batch.toml"],
+        [
+            "unshare",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            sys.executable,
+            "-m",
+            "dfmp2",
+            "batch",
+            "run",
+            "batch.toml",
+        ],
         cwd=batch,
         capture_output=True,
         text=True,

@@ -12,7 +12,11 @@ from dfmp2.errors import BackendUnavailable
 from dfmp2.mp2.pairs import pair_energies
 
 AVAILABLE = {row.name: row.make(2) for row in registry.BACKENDS if row.probe() is None}
-OFFERED = [(name, precision) for name, backend in AVAILABLE.items() for precision in backend.limits.precisions]
+OFFERED = [
+    (name, precision)
+    for name, backend in AVAILABLE.items()
+    for precision in backend.limits.precisions
+]
 TOLERANCE = {"fp64": 1e-12, "mixed": 3e-6}  # relative
 SIZES = (1, 127, 128, 129)
 
@@ -28,7 +32,12 @@ def oracle(left, right):
     """Direct and exchange of all pairs by einsum in float64; exchange only within one space."""
     (b, eo, ev), (c, fo, fv) = left, right
     t = np.einsum("iap,jbp->ijab", b, c)
-    d = eo[:, None, None, None] + fo[None, :, None, None] - ev[None, None, :, None] - fv[None, None, None, :]
+    d = (
+        eo[:, None, None, None]
+        + fo[None, :, None, None]
+        - ev[None, None, :, None]
+        - fv[None, None, None, :]
+    )
     exchange = np.einsum("ijab,ijba,ijab->ij", t, t, 1 / d) if left is right else None
     return np.einsum("ijab,ijab,ijab->ij", t, t, 1 / d), exchange
 
@@ -67,7 +76,9 @@ def test_all_pairs_of_many_occupied_orbitals(offered, nocc):
     pairs = pair_energies([put(backend, space, precision)], backend)
     least = tolerance * np.abs(direct).max()
     np.testing.assert_allclose(pairs.opposite_spin, direct, rtol=tolerance, atol=least)
-    np.testing.assert_allclose(pairs.same_spin[0], direct - exchange, rtol=100 * tolerance, atol=least)
+    np.testing.assert_allclose(
+        pairs.same_spin[0], direct - exchange, rtol=100 * tolerance, atol=least
+    )
 
 
 def test_two_spin_spaces_of_different_size(offered):
@@ -79,7 +90,9 @@ def test_two_spin_spaces_of_different_size(offered):
     for matrix, space in zip(pairs.same_spin, (alpha, beta), strict=True):
         direct, exchange = oracle(space, space)
         expected = 0.5 * (direct - exchange)
-        np.testing.assert_allclose(matrix, expected, rtol=10 * tolerance, atol=tolerance * np.abs(direct).max())
+        np.testing.assert_allclose(
+            matrix, expected, rtol=10 * tolerance, atol=tolerance * np.abs(direct).max()
+        )
 
 
 def test_a_spin_without_electrons_contributes_nothing(offered):
@@ -102,7 +115,10 @@ def test_an_orbital_has_no_same_spin_pair_with_itself(offered):
     """direct_ii = sum_ab (ia|ib)^2 / D = exchange_ii: 0 to the last bit, and without a sign."""
     backend, precision = offered
     spaces = [fitted(5, 7, 12, seed) for seed in (1, 2)]
-    for operands in ([put(backend, s, precision) for s in spaces], [put(backend, spaces[0], precision)]):
+    for operands in (
+        [put(backend, s, precision) for s in spaces],
+        [put(backend, spaces[0], precision)],
+    ):
         for same in pair_energies(operands, backend).same_spin:
             assert not np.diag(same).any() and not np.signbit(np.diag(same)).any()
             assert np.triu(same, 1).any()
@@ -111,8 +127,12 @@ def test_an_orbital_has_no_same_spin_pair_with_itself(offered):
 @pytest.mark.parametrize("name", AVAILABLE)
 def test_mixed_precision_really_uses_float32_products(name):
     space, (host, backend) = fitted(4, 40, 200), (AVAILABLE["cpu"], AVAILABLE[name])
-    exact, mixed = (pair_energies([put(b, space, p)], b) for b, p in ((host, "fp64"), (backend, "mixed")))
-    error = np.abs(exact.opposite_spin - mixed.opposite_spin).max() / np.abs(exact.opposite_spin).max()
+    exact, mixed = (
+        pair_energies([put(b, space, p)], b) for b, p in ((host, "fp64"), (backend, "mixed"))
+    )
+    error = (
+        np.abs(exact.opposite_spin - mixed.opposite_spin).max() / np.abs(exact.opposite_spin).max()
+    )
     assert 1e-10 < error < 3e-6
 
 
@@ -151,6 +171,8 @@ def test_auto_is_the_host_without_an_accelerator(monkeypatch):
 def test_auto_takes_cuda_where_a_device_is(monkeypatch):
     """The choice, with the probe and the factory of the table replaced: no device is needed."""
     made = registry.Row("cuda", "stand-in", "dfmp2.backends.cpu")
-    monkeypatch.setattr(registry, "BACKENDS", (*(r for r in registry.BACKENDS if r.name != "cuda"), made))
+    monkeypatch.setattr(
+        registry, "BACKENDS", (*(r for r in registry.BACKENDS if r.name != "cuda"), made)
+    )
     monkeypatch.setattr("os.path.exists", lambda path: path == "/proc/driver/nvidia/version")
     assert registry.select("auto", "auto", 1)[1] == "auto: a CUDA device is present"

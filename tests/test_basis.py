@@ -52,7 +52,11 @@ def make_mole(atoms: Any, basis: BasisSet) -> Any:
 
 def count(basis: BasisSet, *symbols: str) -> int:
     """Number of spherical functions of the atoms."""
-    return sum((2 * s[0] + 1) * (len(s[1]) - 1) for symbol in symbols for s in basis.elements[symbol].shells)
+    return sum(
+        (2 * s[0] + 1) * (len(s[1]) - 1)
+        for symbol in symbols
+        for s in basis.elements[symbol].shells
+    )
 
 
 @pytest.fixture
@@ -70,7 +74,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("CC_pvdz ", "ccpvdz"), ("cc-pVDZ-RIFIT", "ccpvdzri"), ("6-31G(D)", "631g*"), ("cc-pv(d+d)z", "ccpv(d+d)z")],
+    [
+        ("CC_pvdz ", "ccpvdz"),
+        ("cc-pVDZ-RIFIT", "ccpvdzri"),
+        ("6-31G(D)", "631g*"),
+        ("cc-pv(d+d)z", "ccpv(d+d)z"),
+    ],
 )
 def test_names_are_compared_without_spelling(name: str, key: str) -> None:
     assert normalise(name) == key
@@ -79,11 +88,19 @@ def test_names_are_compared_without_spelling(name: str, key: str) -> None:
 @pytest.mark.exchange
 def test_kinds_agree_with_the_roles_of_the_exchange() -> None:
     exchange = pytest.importorskip("basis_set_exchange")
-    roles = {"rifit": "ri", "jkfit": "jk", "jfit": "j", "dftjfit": "j", "dftxfit": "xfit", "admmfit": "admm"}
+    roles = {
+        "rifit": "ri",
+        "jkfit": "jk",
+        "jfit": "j",
+        "dftjfit": "j",
+        "dftxfit": "xfit",
+        "admmfit": "admm",
+    }
     wrong = {
         name
         for name, entry in exchange.get_metadata().items()
-        if kind(name) != (None if entry["role"] == "orbital" else roles.get(entry["role"], entry["role"]))
+        if kind(name)
+        != (None if entry["role"] == "orbital" else roles.get(entry["role"], entry["role"]))
     }
     assert wrong <= {"epc-10s10p10d10f"}  # fits products of nuclear orbitals
 
@@ -108,12 +125,16 @@ def test_kinds_agree_with_the_roles_of_the_exchange() -> None:
         ("stuttgart", [("Br", (0, 0, 0))], 28),
     ],
 )
-def test_same_functions_and_core_potentials_as_pyscf_loads_by_name(name: str, atoms: Any, core: int) -> None:
+def test_same_functions_and_core_potentials_as_pyscf_loads_by_name(
+    name: str, atoms: Any, core: int
+) -> None:
     """The matrices agree element by element, so number, order and norm do."""
     basis = resolve_orbital(name, [symbol for symbol, _ in atoms])
     heavy = basis.elements[atoms[0][0]]
     ours = make_mole(atoms, basis)
-    theirs = gto.M(atom=atoms, basis=name, ecp={heavy.symbol: name} if core else {}, verbose=0, spin=None)
+    theirs = gto.M(
+        atom=atoms, basis=name, ecp={heavy.symbol: name} if core else {}, verbose=0, spin=None
+    )
     assert heavy.ecp_electrons == core and (heavy.ecp_source is not None) == (core > 0)
     assert ours.nelectron == theirs.nelectron
     for integral in ("int1e_ovlp", "int1e_kin", "ECPscalar")[: 2 + (core > 0)]:
@@ -141,14 +162,18 @@ def test_no_set_leaves_core_electrons_without_functions(no_exchange: None) -> No
             for number, symbol in [(29, "Cu"), (53, "I")]:
                 element = find_element(key, symbol) if kind(key) is None else None
                 if element is not None and element.ecp is None:
-                    sharpest = max(row[0] for shell in element.shells if shell[0] == 0 for row in shell[1:])
+                    sharpest = max(
+                        row[0] for shell in element.shells if shell[0] == 0 for row in shell[1:]
+                    )
                     assert sharpest > 1.5 * number**2, (key, symbol)
 
 
 def test_families_leave_elements_to_the_set_they_extend() -> None:
     core = resolve_orbital("cc-pCVDZ", ["O", "H"])
     assert core.elements["H"].name == "cc-pvdz"
-    assert count(core, "O") == count(resolve_orbital("cc-pvdz", ["O"]), "O") + 4  # 1s1p of Woon and Dunning 1995
+    assert (
+        count(core, "O") == count(resolve_orbital("cc-pvdz", ["O"]), "O") + 4
+    )  # 1s1p of Woon and Dunning 1995
     heavy = resolve_orbital("heavy-aug-cc-pVDZ", ["O", "H"])
     assert [heavy.elements[s].name for s in ("O", "H")] == ["aug-cc-pvdz", "cc-pvdz"]
     mixed = resolve_orbital("cc-pvdz-pp", ["Ag", "C", "H"])
@@ -206,23 +231,43 @@ def test_defaults_do_not_depend_on_the_exchange(monkeypatch: pytest.MonkeyPatch)
     [
         ("basis", "cc-pvdzz", "", "O", "did you mean cc-pvdz"),
         ("basis", "cc-pvdz-ri", "", "O", "an MP2 fitting set, expected an orbital basis"),
-        ("basis", "def2-universal-jkfit", "", "O", "Coulomb-exchange fitting set, expected an orbital basis"),
+        (
+            "basis",
+            "def2-universal-jkfit",
+            "",
+            "O",
+            "Coulomb-exchange fitting set, expected an orbital basis",
+        ),
         ("basis", "cc-pvdz", "", "Rb", "cc-pvdz has no functions for Rb"),
         ("basis", "6-31g(xyz)", "", "O", "no basis set of this name"),
         ("basis", "iglo3", "", "H", "no functions for H"),  # spinor data
         ("basis", "def2-mtzvpp", "", "I", "core potential they were made for is missing"),
         ("basis", "cc-pvdz-pp-nr", "", "Au", "core potential they were made for is missing"),
         ("basis", "minao", "", "Au", "core potential they were made for is missing"),
-        ("ri", "cc-pvdz", "cc-pvdz", "He", "is an orbital basis, not a fitting set; its MP2 fitting set is cc-pvdz-ri"),
+        (
+            "ri",
+            "cc-pvdz",
+            "cc-pvdz",
+            "He",
+            "is an orbital basis, not a fitting set; its MP2 fitting set is cc-pvdz-ri",
+        ),
         ("ri", "heavy-aug-cc-pvdz", "cc-pvdz", "He", "is an orbital basis"),
-        ("ri", "aug-cc-pvdz-optri", "cc-pvdz", "He", "set for explicitly correlated methods, not a fitting set"),
+        (
+            "ri",
+            "aug-cc-pvdz-optri",
+            "cc-pvdz",
+            "He",
+            "set for explicitly correlated methods, not a fitting set",
+        ),
         ("ri", "cc-pvdz-rj", "cc-pvdz", "He", "did you mean cc-pvdz-ri"),
         ("ri", "cc-pvdz-jkfit", "cc-pvdz", "He", "cc-pvdz-jkfit has no functions for He"),
         ("ri", None, "dzp", "O", r"no MP2 fitting set is known for dzp.*--auxbasis auto generates"),
         ("ri", "auto", "lanl2dz", "I", r"generated from lanl2dz for I .*name a fitting set"),
     ],
 )
-def test_refusals_name_the_set_and_the_way_out(option: str, name: Any, basis: str, symbol: str, message: str) -> None:
+def test_refusals_name_the_set_and_the_way_out(
+    option: str, name: Any, basis: str, symbol: str, message: str
+) -> None:
     resolve = resolve_orbital
     if option != "basis":
         resolve = partial(resolve_fitting, option, orbital=resolve_orbital(basis, [symbol]))
@@ -233,8 +278,16 @@ def test_refusals_name_the_set_and_the_way_out(option: str, name: Any, basis: st
 @pytest.mark.parametrize(
     ("name", "symbol", "message"),
     [
-        ("def2-sv(p)", "O", r"PySCF 2\.\S+ has no such set, the Basis Set Exchange has: pip install 'dfmp2\[bse\]'"),
-        ("cc-pwcvtz", "O", r"cc-pwcvtz has no functions for O in PySCF.*pip install 'dfmp2\[bse\]'"),
+        (
+            "def2-sv(p)",
+            "O",
+            r"PySCF 2\.\S+ has no such set, the Basis Set Exchange has: pip install 'dfmp2\[bse\]'",
+        ),
+        (
+            "cc-pwcvtz",
+            "O",
+            r"cc-pwcvtz has no functions for O in PySCF.*pip install 'dfmp2\[bse\]'",
+        ),
         ("cc-pvdzz", "O", "did you mean cc-pvdz"),
         ("def2-svp", "I", r"def2-svp-ri has no functions for I.*dfmp2\[bse\].*--auxbasis auto"),
     ],
@@ -263,10 +316,16 @@ def test_exchange_functions_span_the_same_space_as_pyscf_files(name: str, symbol
     exchange = exchange_element(name, symbol)
     role_free = basis_library.find_pyscf_element(normalise(name), symbol)
     assert role_free is not None
-    mole = gto.M(atom=[(symbol, (0, 0, 0))], basis={symbol: to_pyscf(exchange)}, spin=None, verbose=0)
-    other = gto.M(atom=[(symbol, (0, 0, 0))], basis={symbol: to_pyscf(role_free)}, spin=None, verbose=0)
+    mole = gto.M(
+        atom=[(symbol, (0, 0, 0))], basis={symbol: to_pyscf(exchange)}, spin=None, verbose=0
+    )
+    other = gto.M(
+        atom=[(symbol, (0, 0, 0))], basis={symbol: to_pyscf(role_free)}, spin=None, verbose=0
+    )
     cross = gto.intor_cross("int1e_ovlp", mole, other)
-    overlaps = np.linalg.solve(mole.intor("int1e_ovlp"), cross) @ np.linalg.solve(other.intor("int1e_ovlp"), cross.T)
+    overlaps = np.linalg.solve(mole.intor("int1e_ovlp"), cross) @ np.linalg.solve(
+        other.intor("int1e_ovlp"), cross.T
+    )
     assert mole.nao == other.nao
     assert np.trace(overlaps) == pytest.approx(mole.nao, abs=1e-4)
 
@@ -278,9 +337,18 @@ def test_iodine_takes_its_fitting_set_from_the_exchange() -> None:
     orbital = resolve_orbital("def2-svp", ["I", "H"])
     ri = resolve_fitting("ri", None, orbital, ["I", "H"])
     iodine = ri.elements["I"]
-    assert [sum(shell[0] == momentum for shell in iodine.shells) for momentum in range(6)] == [9, 8, 7, 4, 2, 0]
+    assert [sum(shell[0] == momentum for shell in iodine.shells) for momentum in range(6)] == [
+        9,
+        8,
+        7,
+        4,
+        2,
+        0,
+    ]
     assert iodine.name == "def2-svp-rifit"
-    assert iodine.source.startswith("basis-set-exchange") and iodine.source.endswith("def2-SVP-RIFIT, revision 1")
+    assert iodine.source.startswith("basis-set-exchange") and iodine.source.endswith(
+        "def2-SVP-RIFIT, revision 1"
+    )
     assert ri.elements["H"].source.startswith("PySCF")
 
 
@@ -294,10 +362,18 @@ def pair(role, symbol, basis, fitting=None):
 
 
 def mole_of(atoms, *elements):
-    return gto.M(atom=atoms, basis={e.symbol: to_pyscf(e) for e in elements}, spin=None, unit="Bohr", verbose=0)
+    return gto.M(
+        atom=atoms,
+        basis={e.symbol: to_pyscf(e) for e in elements},
+        spin=None,
+        unit="Bohr",
+        verbose=0,
+    )
 
 
-@pytest.mark.parametrize(("symbol", "basis"), [("H", "cc-pvdz"), ("C", "6-31g*"), ("Ti", "sto-3g"), ("I", "def2-svp")])
+@pytest.mark.parametrize(
+    ("symbol", "basis"), [("H", "cc-pvdz"), ("C", "6-31g*"), ("Ti", "sto-3g"), ("I", "def2-svp")]
+)
 @pytest.mark.parametrize("role", ["jk", "ri"])
 def test_errors_of_an_atom_by_four_centre_integrals(role: str, symbol: str, basis: str) -> None:
     """Radial integrals against all of PySCF's and einsum."""
@@ -317,9 +393,14 @@ def test_errors_of_an_atom_by_four_centre_integrals(role: str, symbol: str, basi
     def energy(integrals: np.ndarray) -> float:
         if role == "jk":
             coulomb = np.einsum("mnls,mn,ls->", integrals, density, density, optimize=True)
-            return coulomb / 2 - np.einsum("mlns,mn,ls->", integrals, density, density, optimize=True) / 4
+            return (
+                coulomb / 2
+                - np.einsum("mlns,mn,ls->", integrals, density, density, optimize=True) / 4
+            )
         x = np.einsum("mnls,mi,na,lj,sb->iajb", integrals, *(occupied, empty) * 2, optimize=True)
-        return -float(np.einsum("i,j,iajb->", weights, weights, x * (2 * x - x.transpose(0, 3, 2, 1)) / gaps))
+        return -float(
+            np.einsum("i,j,iajb->", weights, weights, x * (2 * x - x.transpose(0, 3, 2, 1)) / gaps)
+        )
 
     difference = energy(fitted) - energy(mole.intor("int2e"))
     assert measure(role, orbital, fitting) == pytest.approx(difference, rel=1e-6, abs=2e-10)
@@ -327,8 +408,12 @@ def test_errors_of_an_atom_by_four_centre_integrals(role: str, symbol: str, basi
 
 def test_a_basis_that_cannot_hold_the_atom_is_named():
     orbital, fitting = pair("jk", "O", "sto-3g")
-    only_s = type(orbital)("O", "s-only", "test", tuple(shell for shell in orbital.shells if shell[0] == 0))
-    with pytest.raises(InputError, match="s-only has too few functions for the electrons of a neutral O atom"):
+    only_s = type(orbital)(
+        "O", "s-only", "test", tuple(shell for shell in orbital.shells if shell[0] == 0)
+    )
+    with pytest.raises(
+        InputError, match="s-only has too few functions for the electrons of a neutral O atom"
+    ):
         measure("jk", only_s, fitting)
 
 
@@ -350,12 +435,16 @@ def test_a_basis_that_cannot_hold_the_atom_is_named():
         ("jk", "Na", "cc-pvdz", "def2-universal-jkfit", ""),  # which cc-pvdz-jkfit lacks
     ],
 )  # fmt: skip
-def test_the_default_is_the_best_sound_set(role: str, symbol: str, basis: str, name: str, instead: str) -> None:
+def test_the_default_is_the_best_sound_set(
+    role: str, symbol: str, basis: str, name: str, instead: str
+) -> None:
     """A published set that is off is replaced, says so, and is refused where it is named."""
     orbital = resolve_orbital(basis, [symbol, "H"])
     found = resolve_fitting(role, None, orbital, [symbol, "H"])
     assert found.elements[symbol].name == name and "instead of" not in found.elements["H"].source
-    assert ("instead of" in found.elements[symbol].source) == bool(instead) and instead in found.elements[symbol].source
+    assert ("instead of" in found.elements[symbol].source) == bool(
+        instead
+    ) and instead in found.elements[symbol].source
     assert abs(found.errors[symbol]) < (4e-4 if instead.startswith("off") else LARGEST)
     if instead.startswith("made"):
         with pytest.raises(NumericalError, match=rf" does not fit {symbol} in {basis}: off by -"):
@@ -364,16 +453,34 @@ def test_the_default_is_the_best_sound_set(role: str, symbol: str, basis: str, n
 
 def test_a_poor_set_that_was_named_is_refused(call: Runner, folder: Path) -> None:
     (folder / "hbr.xyz").write_text("2\n\nBr 0 0 0\nH 0 0 1.41\n")
-    arguments = ("run", "hbr.xyz", "--basis", "cc-pvdz", "--threads", "1", "--stability", "off", "--json")
+    arguments = (
+        "run",
+        "hbr.xyz",
+        "--basis",
+        "cc-pvdz",
+        "--threads",
+        "1",
+        "--stability",
+        "off",
+        "--json",
+    )
     poor = (*arguments, "--scf-auxbasis", "cc-pvdz-jkfit")
     refused = call(*poor)
     assert refused.code == NumericalError.exit_code
-    for part in ("cc-pvdz-jkfit", "Br in cc-pvdz", "+6.8e-01 Eh", "def2-universal-jkfit", "--allow-poor-fit"):
+    for part in (
+        "cc-pvdz-jkfit",
+        "Br in cc-pvdz",
+        "+6.8e-01 Eh",
+        "def2-universal-jkfit",
+        "--allow-poor-fit",
+    ):
         assert part in refused.message
     allowed = succeed(call(*poor, "--allow-poor-fit")).json
     assert allowed["scf_fitting_error"]["sum"] == pytest.approx(0.68, abs=0.01)
     sound = succeed(call(*arguments, "--overwrite")).json
-    assert sound["scf_total_energy"] == pytest.approx(-2572.9702, abs=1e-4)  # conventional: -2572.9702
+    assert sound["scf_total_energy"] == pytest.approx(
+        -2572.9702, abs=1e-4
+    )  # conventional: -2572.9702
     assert allowed["scf_total_energy"] - sound["scf_total_energy"] == pytest.approx(0.674, abs=2e-3)
 
 
@@ -384,7 +491,10 @@ def test_a_mean_field_with_a_poor_set_is_refused():
     mf = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run(conv_tol=1e-9, max_cycle=100)
     with pytest.raises(NumericalError, match=r"does not fit Br .* use def2-universal-jkfit"):
         dfmp2.from_mean_field(mf, "cc-pvdz-ri")
-    assert dfmp2.from_mean_field(mf, "cc-pvdz-ri", allow_poor_fit=True).diagnostics.scf_fitting_error > 0.6
+    assert (
+        dfmp2.from_mean_field(mf, "cc-pvdz-ri", allow_poor_fit=True).diagnostics.scf_fitting_error
+        > 0.6
+    )
 
 
 def test_errors_are_stored_and_summed_over_real_atoms(tmp_path):
@@ -399,7 +509,10 @@ def test_errors_are_stored_and_summed_over_real_atoms(tmp_path):
         assert total == pytest.approx(basis.errors["O"] + basis.errors["H"], abs=1e-15)
     dfmp2.write(result, tmp_path / "oh.h5")
     again = dfmp2.read(tmp_path / "oh.h5")
-    assert again.scf_fitting == result.scf_fitting and again.mp2_fitting.errors == result.mp2_fitting.errors
+    assert (
+        again.scf_fitting == result.scf_fitting
+        and again.mp2_fitting.errors == result.mp2_fitting.errors
+    )
     assert again.diagnostics == result.diagnostics
     assert again.to_dict()["mp2_fitting_error"]["elements"] == dict(result.mp2_fitting.errors)
 
@@ -434,8 +547,12 @@ def test_every_surveyed_element_has_a_sound_set():
         place = best.setdefault((symbol, orbital, role), [])
         place.append(abs(float(error)))
     assert {symbol for symbol, _, _ in best} >= set(SYMBOLS[:57]) | set(SYMBOLS[70:86])
-    for symbol, name, role in sorted(place for place, errors in best.items() if min(errors) > LARGEST):
-        orbital = resolve_orbital(name, [symbol])  # rows of equal numbers stand once, under the first name
+    for symbol, name, role in sorted(
+        place for place, errors in best.items() if min(errors) > LARGEST
+    ):
+        orbital = resolve_orbital(
+            name, [symbol]
+        )  # rows of equal numbers stand once, under the first name
         if "ma-def2" in name and symbol in SYMBOLS[56:71]:
             with pytest.raises(NumericalError, match=f"is good enough for {symbol} in {name}"):
                 resolve_fitting(role, None, orbital, [symbol])
@@ -445,10 +562,14 @@ def test_every_surveyed_element_has_a_sound_set():
 
 def test_surveyed_errors_are_those_of_the_numbers_in_use():
     light = [
-        row for row in survey_rows() if row[0] in SYMBOLS[:10] and row[1] in ("cc-pvdz", "def2-svp", "6-31g", "3-21g")
+        row
+        for row in survey_rows()
+        if row[0] in SYMBOLS[:10] and row[1] in ("cc-pvdz", "def2-svp", "6-31g", "3-21g")
     ]
     for symbol, basis, role, fitting, error, known in random.Random(7).sample(light, 6):
-        orbital, found = pair(role, symbol, basis, "auto" if fitting.startswith("auto") else fitting)
+        orbital, found = pair(
+            role, symbol, basis, "auto" if fitting.startswith("auto") else fitting
+        )
         assert key(role, orbital, found) == known
         assert measure(role, orbital, found) == pytest.approx(float(error), rel=1e-3, abs=1e-9)
 

@@ -35,16 +35,26 @@ def chain(count: int) -> str:
     rows = [
         f"{symbol} {WATERS * k + x} {y} {z}"
         for k in range(count)
-        for symbol, x, y, z in (("O", 0, 0, 0.1173), ("H", 0, 0.7572, -0.4692), ("H", 0, -0.7572, -0.4692))
+        for symbol, x, y, z in (
+            ("O", 0, 0, 0.1173),
+            ("H", 0, 0.7572, -0.4692),
+            ("H", 0, -0.7572, -0.4692),
+        )
     ]
     return "\n".join([str(3 * count), "", *rows]) + "\n"
 
 
-def start(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *arguments: str, env: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
     """The command, not waited for."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(
-        [str(COMMAND), "batch", *arguments], cwd=folder, env={**os.environ, **(env or {})}, text=True, **pipes
+        [str(COMMAND), "batch", *arguments],
+        cwd=folder,
+        env={**os.environ, **(env or {})},
+        text=True,
+        **pipes,
     )
 
 
@@ -61,7 +71,10 @@ def wait_for(condition, seconds: float = 60.0):
 
 def results(output: Path) -> dict[str, tuple[int, int]]:
     """Inode and time of change of every result."""
-    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in sorted(output.glob("*.h5"))}
+    return {
+        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in sorted(output.glob("*.h5"))
+    }
 
 
 def worker_of(result: Path) -> int:
@@ -81,10 +94,15 @@ def batch(tmp_path_factory):
         HEAD
         + items("h2", "h2o", "nh2", "cut", "odd", "missing", "h2-far", "o2")
         .replace('"h2-far.xyz"\n', '"h2-far.xyz"\nscf_max_cycles = 2\n')
-        .replace('"o2.xyz"\n', '"o2.xyz"\nname = "Oxygen, triplet"\nbasis = "cc-pvdz"\nfrozen-core = "auto"\n')
+        .replace(
+            '"o2.xyz"\n',
+            '"o2.xyz"\nname = "Oxygen, triplet"\nbasis = "cc-pvdz"\nfrozen-core = "auto"\n',
+        )
         + '[[item]]\nmolecule = "h2o.xyz"\nname = "no-basis"\nbasis = "cc-pvdzz"\n'
     )
-    return folder, run_command("batch", "run", "m.toml", "--workers", "2", "--memory", "4GB", cwd=folder)
+    return folder, run_command(
+        "batch", "run", "m.toml", "--workers", "2", "--memory", "4GB", cwd=folder
+    )
 
 
 def test_good_items_equal_single_runs_and_bad_ones_are_reported(batch):
@@ -121,7 +139,13 @@ def test_status_has_the_shape_that_was_promised(batch, call, monkeypatch):
     done = succeed(call("batch", "status", "m.toml", "--json"))
     value = done.json
     assert set(value) == STATUS and all(set(item) == ITEM for item in value["items"])
-    assert [value[key] for key in ("total", "complete", "failed", "pending", "running")] == [9, 4, 5, 0, 0]
+    assert [value[key] for key in ("total", "complete", "failed", "pending", "running")] == [
+        9,
+        4,
+        5,
+        0,
+        0,
+    ]
     by_name = {item["name"]: item for item in value["items"]}
     assert by_name["h2o"]["exit_code"] == 0 and by_name["h2o"]["error"] is None
     assert dfmp2.read(by_name["h2o"]["output"]).timings.total == by_name["h2o"]["seconds"]
@@ -163,21 +187,37 @@ def test_nothing_complete_is_computed_again_and_changes_are_said(batch, call, mo
     assert results(folder / "out") == before
     (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.75\n")
     damaged = bytearray((folder / "out" / "nh2.h5").read_bytes())
-    place = damaged.index(np.float64(dfmp2.read(folder / "out" / "nh2.h5").scf_total_energy).tobytes())
+    place = damaged.index(
+        np.float64(dfmp2.read(folder / "out" / "nh2.h5").scf_total_energy).tobytes()
+    )
     damaged[place] ^= 1
     (folder / "out" / "nh2.h5").write_bytes(damaged)
     (folder / "cut.xyz").write_text(MOLECULES["h2"])
     pending = succeed(call("batch", "status", "m.toml", "--json")).json
-    assert {item["name"] for item in pending["items"] if item["status"] == "pending"} == {"h2", "nh2"}
+    assert {item["name"] for item in pending["items"] if item["status"] == "pending"} == {
+        "h2",
+        "nh2",
+    }
     done = call("batch", "run", "m.toml")
-    assert "h2: its input has changed since the result was made (geometry): it is computed again" in done.err
+    assert (
+        "h2: its input has changed since the result was made (geometry): it is computed again"
+        in done.err
+    )
     assert "nh2: its result does not count" in done.err and "stored hash" in done.err
     assert "(2 of them before), 4 failed" in done.out
     after = results(folder / "out")
-    assert {name for name in before if before[name] == after[name]} == {"h2o.h5", "Oxygen_triplet.h5"}
-    assert dfmp2.read(folder / "out" / "h2.h5").molecule.coordinates[1, 2] == pytest.approx(0.75 / 0.52917721)
+    assert {name for name in before if before[name] == after[name]} == {
+        "h2o.h5",
+        "Oxygen_triplet.h5",
+    }
+    assert dfmp2.read(folder / "out" / "h2.h5").molecule.coordinates[1, 2] == pytest.approx(
+        0.75 / 0.52917721
+    )
     assert not (folder / "out" / "cut.error.json").exists()
-    assert {path.name for path in (folder / "out").glob("*.previous")} == {"h2.h5.previous", "nh2.h5.previous"}
+    assert {path.name for path in (folder / "out").glob("*.previous")} == {
+        "h2.h5.previous",
+        "nh2.h5.previous",
+    }
     assert (folder / "out" / "nh2.h5.previous").read_bytes() == damaged
 
 
@@ -194,7 +234,9 @@ def test_collect_refuses_a_mixture(batch, call, monkeypatch):
         names = [name.decode() for name in handle["batch/name"][()]]
         column = handle["batch/mp2_correlation_energy"]
         assert column[names.index("h2o")] == energy and column.attrs["units"] == "hartree"
-    (row,) = [row for row in json.loads((folder / "t.json").read_text())["items"] if row["name"] == "h2o"]
+    (row,) = [
+        row for row in json.loads((folder / "t.json").read_text())["items"] if row["name"] == "h2o"
+    ]
     assert row["mp2_correlation_energy"] == energy
     inside = call("batch", "collect", "m.toml", "-o", "out/t.h5")
     assert inside.code == 3 and "every .h5 in" in inside.message
@@ -208,11 +250,19 @@ def test_gradients_and_minima_are_items(folder, call):
     tasks = {"slope": "gradient", "best": "optimize"}
 
     def items(tasks):
-        return head + "".join(f'[[item]]\nmolecule = "h.xyz"\nname = "{n}"\ntask = "{t}"\n' for n, t in tasks.items())
+        return head + "".join(
+            f'[[item]]\nmolecule = "h.xyz"\nname = "{n}"\ntask = "{t}"\n' for n, t in tasks.items()
+        )
 
     (folder / "b.toml").write_text(items(tasks))
-    assert "2 of 2 items complete (0 of them before)" in succeed(call("batch", "run", "b.toml", "--workers", "1")).out
-    assert "2 of 2 items complete (2 of them before)" in succeed(call("batch", "run", "b.toml", "--workers", "1")).out
+    assert (
+        "2 of 2 items complete (0 of them before)"
+        in succeed(call("batch", "run", "b.toml", "--workers", "1")).out
+    )
+    assert (
+        "2 of 2 items complete (2 of them before)"
+        in succeed(call("batch", "run", "b.toml", "--workers", "1")).out
+    )
     slope, best = (dfmp2.read(folder / "out" / f"{name}.h5") for name in tasks)
     assert slope.gradient.largest > 0.01 > 4.5e-4 > best.gradient.largest
     assert best.mp2_total_energy < slope.mp2_total_energy - 1e-4
@@ -226,7 +276,11 @@ def test_plan_divides_the_work(batch, call, monkeypatch):
     value = succeed(call("batch", "plan", "m.toml", "--shards", "2", "--json")).json
     assert value["total"] == 9 and sorted({item["shard"] for item in value["items"]}) == [0, 1]
     by_name = {item["name"]: item for item in value["items"]}
-    assert by_name["h2o"]["nao"] == 7 and by_name["no-basis"]["nao"] is None and by_name["missing"]["error"]
+    assert (
+        by_name["h2o"]["nao"] == 7
+        and by_name["no-basis"]["nao"] is None
+        and by_name["missing"]["error"]
+    )
     assert sum(shard["items"] for shard in value["shards"]) == 9
     assert "shard 0" in succeed(call("batch", "plan", "m.toml")).out
 
@@ -249,13 +303,19 @@ def test_shards_together_are_the_batch(folder, call, monkeypatch):
 
 def test_a_series_starts_from_its_neighbour(folder, call):
     for number in range(3):
-        (folder / f"w{number}.xyz").write_text(MOLECULES["h2o"].replace("0.7572", f"{0.75 + 0.01 * number}"))
+        (folder / f"w{number}.xyz").write_text(
+            MOLECULES["h2o"].replace("0.7572", f"{0.75 + 0.01 * number}")
+        )
     files = [f"w{number}.xyz" for number in range(3)]
     common = ("--basis", "6-31g", "--precision", "fp64", "--threads", "1", "--json")
     chained = call("batch", "run", *files, *common, "--output", "chained", "--scf-chain")
     assert succeed(chained).json["complete"] == 3
     found = [dfmp2.read(folder / "chained" / f"w{number}.h5") for number in range(3)]
-    assert [Path(result.reference.start).name for result in found] == ["atomic densities", "w0.h5", "w1.h5"]
+    assert [Path(result.reference.start).name for result in found] == [
+        "atomic densities",
+        "w0.h5",
+        "w1.h5",
+    ]
     assert found[1].reference.cycles < found[0].reference.cycles
     cold = dfmp2.run(folder / "w2.xyz", "6-31g", precision="fp64", threads=1)
     assert abs(cold.mp2_total_energy - found[2].mp2_total_energy) < 1e-8
@@ -264,7 +324,9 @@ def test_a_series_starts_from_its_neighbour(folder, call):
 def test_terminated_and_resumed(folder, call):
     """SIGTERM: 75 within 10 s, complete items only; the rest is computed by the same command, and nothing twice."""
     (folder / "chain.xyz").write_text(chain(8))
-    (folder / "m.toml").write_text(HEAD.replace("sto-3g", "cc-pvdz") + items("chain", "h2", "h2o", "nh2"))
+    (folder / "m.toml").write_text(
+        HEAD.replace("sto-3g", "cc-pvdz") + items("chain", "h2", "h2o", "nh2")
+    )
     running = start(folder, "run", "m.toml", "--workers", "2")
     wait_for(lambda: list((folder / "out").glob("*.h5")))
     assert holder(folder / "out" / "chain.h5") is not None
@@ -275,7 +337,9 @@ def test_terminated_and_resumed(folder, call):
     out, err = running.communicate(timeout=30)
     assert (running.returncode, time.monotonic() - asked < 10) == (75, True), err
     assert "the same command goes on" in err.splitlines()[-1] and "stopped" in out
-    assert not list((folder / "out").glob(".*.lock")) and not list((folder / "out").glob("*.error.json"))
+    assert not list((folder / "out").glob(".*.lock")) and not list(
+        (folder / "out").glob("*.error.json")
+    )
     before = results(folder / "out")
     assert before and "chain.h5" not in before
     value = succeed(call("batch", "status", "m.toml", "--json")).json
@@ -290,7 +354,9 @@ def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
     """With a checkpoint at every safe point: SIGTERM leaves it, the same command goes on to the same bits."""
     (folder / "chain.xyz").write_text(chain(4))
     arguments = ("chain.xyz", "--basis", "cc-pvdz", "--precision", "fp64", "--threads", "1")
-    running = start(folder, "run", *arguments, "--output", "out", env={"DFMP2_CHECKPOINT_SECONDS": "0"})
+    running = start(
+        folder, "run", *arguments, "--output", "out", env={"DFMP2_CHECKPOINT_SECONDS": "0"}
+    )
     wait_for(lambda: (folder / "out" / "chain.h5.checkpoint").exists())
     running.send_signal(signal.SIGTERM)
     _, err = running.communicate(timeout=30)
@@ -298,7 +364,9 @@ def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
     left = {path.name for path in (folder / "out").iterdir()}
     assert left == {"batch.json", "chain.h5.checkpoint"}
     shutil.copytree(folder / "out", folder / "damaged")
-    (folder / "damaged" / "chain.h5.checkpoint").write_bytes(b"dfmp2 checkpoint 2\nscratch -\nnonsense")
+    (folder / "damaged" / "chain.h5.checkpoint").write_bytes(
+        b"dfmp2 checkpoint 2\nscratch -\nnonsense"
+    )
     succeed(call("batch", "run", *arguments, "--output", "out"))
     done = succeed(call("batch", "run", *arguments, "--output", "damaged"))
     assert "damaged/chain.h5.checkpoint is damaged" in done.err
@@ -325,7 +393,9 @@ def test_a_second_signal_ends_it_at_once(folder):
 def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
     (folder / "chain.xyz").write_text(chain(8))
     (folder / "other.xyz").write_text(chain(8))
-    (folder / "m.toml").write_text(HEAD.replace("sto-3g", "cc-pvdz") + items("chain", "other", "h2"))
+    (folder / "m.toml").write_text(
+        HEAD.replace("sto-3g", "cc-pvdz") + items("chain", "other", "h2")
+    )
     running = start(folder, "run", "m.toml", "--memory", "6GB", "--workers", "2")
     ends = {"chain": (signal.SIGKILL, 7), "other": (signal.SIGSEGV, 1)}
     workers = {name: worker_of(folder / "out" / f"{name}.h5") for name in ends}
@@ -338,7 +408,10 @@ def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
         error = json.loads((folder / "out" / f"{name}.error.json").read_text())
         assert error["code"] == code and number.name in error["message"]
         assert "it was allowed 3.00 GB" in error["message"]
-        assert "per worker would fit" in error["message"] and "with large arrays on disk" in error["message"]
+        assert (
+            "per worker would fit" in error["message"]
+            and "with large arrays on disk" in error["message"]
+        )
     assert "Fatal Python error: Segmentation fault" in error["traceback"]
     assert not list((folder / "out").glob(".*"))
 
@@ -348,7 +421,18 @@ def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
     (folder / "chain.xyz").write_text(chain(2))
     (folder / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
-    arguments = ("chain.xyz", "h2.xyz", "--basis", "cc-pvdz", "--threads", "1", "--output", "out", "--workers", "2")
+    arguments = (
+        "chain.xyz",
+        "h2.xyz",
+        "--basis",
+        "cc-pvdz",
+        "--threads",
+        "1",
+        "--output",
+        "out",
+        "--workers",
+        "2",
+    )
     running = start(folder, "run", *arguments, "--precision", "fp64")
     worker = worker_of(folder / "out" / "chain.h5")
     os.kill(worker, signal.SIGSTOP)
@@ -367,7 +451,10 @@ def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
     assert set(after) == {"chain.h5", "h2.h5"} and after["h2.h5"] == before["h2.h5"]
     assert not list((folder / "out").glob(".*")) and not list((folder / "tmp").iterdir())
     alone = dfmp2.run(folder / "chain.xyz", "cc-pvdz", precision="fp64", threads=1)
-    assert abs(alone.mp2_total_energy - dfmp2.read(folder / "out" / "chain.h5").mp2_total_energy) < 1e-10
+    assert (
+        abs(alone.mp2_total_energy - dfmp2.read(folder / "out" / "chain.h5").mp2_total_energy)
+        < 1e-10
+    )
 
 
 @pytest.mark.slow
@@ -375,7 +462,9 @@ def test_two_batches_at_once_share_the_items(folder, call):
     """No item is computed by both; the one that finds another at work says so."""
     names = [f"w{number}" for number in range(6)]
     for number, name in enumerate(names):
-        (folder / f"{name}.xyz").write_text(MOLECULES["h2o"].replace("0.7572", f"{0.75 + 0.01 * number}"))
+        (folder / f"{name}.xyz").write_text(
+            MOLECULES["h2o"].replace("0.7572", f"{0.75 + 0.01 * number}")
+        )
     (folder / "m.toml").write_text(HEAD.replace("sto-3g", "cc-pvdz") + items(*names))
     both = [start(folder, "run", "m.toml") for _ in range(2)]
     said = [process.communicate(timeout=60) for process in both]

@@ -45,7 +45,15 @@ class Cluster:
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard", "--scheduler-file", self.file.name]
+        command = [
+            sys.executable,
+            "-m",
+            "dask",
+            *arguments,
+            "--no-dashboard",
+            "--scheduler-file",
+            self.file.name,
+        ]
         return subprocess.Popen(command, cwd=self._folder, **quiet)
 
 
@@ -58,10 +66,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     made.close()
 
 
-def test_items_are_those_of_this_host_and_a_bad_one_fails_alone(cluster: Cluster, folder: Path, call: Runner) -> None:
+def test_items_are_those_of_this_host_and_a_bad_one_fails_alone(
+    cluster: Cluster, folder: Path, call: Runner
+) -> None:
     (folder / "w.xyz").write_text(MOLECULES["h2o"].replace("0.7572", "0.76"))
     (folder / "cut.xyz").write_text("3\n\nO 0 0 0\n")
-    batch = ("batch", "run", "h2o.xyz", "w.xyz", "h2-far.xyz", "cut.xyz", "--basis", "sto-3g", *COMMON)
+    batch = (
+        "batch",
+        "run",
+        "h2o.xyz",
+        "w.xyz",
+        "h2-far.xyz",
+        "cut.xyz",
+        "--basis",
+        "sto-3g",
+        *COMMON,
+    )
     done = call(*batch, "--output", "out", "--engine", str(cluster.file))
     assert done.code == 9 and "3 of 4 items complete (0 of them before), 1 failed" in done.out
     assert call(*batch, "--output", "here").code == 9
@@ -70,16 +90,30 @@ def test_items_are_those_of_this_host_and_a_bad_one_fails_alone(cluster: Cluster
         assert far.mp2_total_energy == near.mp2_total_energy
         assert far.provenance.threads == 1 and far.options.memory == int(0.8 * 2 * 10**9)
     before = results(folder / "out")
-    assert "(3 of them before)" in call(*batch, "--output", "out", "--engine", str(cluster.file)).out
+    assert (
+        "(3 of them before)" in call(*batch, "--output", "out", "--engine", str(cluster.file)).out
+    )
     assert results(folder / "out") == before and not list((folder / "out").glob(".*"))
 
 
 def test_workers_with_other_versions_or_another_disk_are_refused(
     cluster: Cluster, folder: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--engine", str(cluster.file))
+    command = (
+        "batch",
+        "run",
+        "h2.xyz",
+        "--basis",
+        "sto-3g",
+        "--output",
+        "out",
+        "--engine",
+        str(cluster.file),
+    )
     with monkeypatch.context() as patch:
-        patch.setattr(dask.provenance, "versions", lambda: {"dfmp2": "9.9", "PySCF": "1.0", "NumPy": "0.1"})
+        patch.setattr(
+            dask.provenance, "versions", lambda: {"dfmp2": "9.9", "PySCF": "1.0", "NumPy": "0.1"}
+        )
         done = call(*command)
     assert done.code == 3 and "dfmp2 9.9, PySCF 1.0, NumPy 0.1: install the same" in done.message
     assert f"has dfmp2 {dask.provenance.version()}, PySCF" in done.message
@@ -92,11 +126,16 @@ def test_workers_with_other_versions_or_another_disk_are_refused(
 
     monkeypatch.setattr(dask.DaskPool, "grow", elsewhere)
     done, where = call(*command), folder / "out" / "elsewhere"
-    assert done.code == 3 and f"does not see {where}: name an --output that all workers share" in done.message
+    assert (
+        done.code == 3
+        and f"does not see {where}: name an --output that all workers share" in done.message
+    )
     assert not results(folder / "out")
 
 
-def test_an_engine_that_cannot_be_used_is_refused(folder: Path, call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_be_used_is_refused(
+    folder: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dask, "ANSWER", 0.5)
     (folder / "open.json").write_text('{"address": "tcp://10.0.0.7:8786"}')
     (folder / "odd.json").write_text("[]")
@@ -108,7 +147,9 @@ def test_an_engine_that_cannot_be_used_is_refused(folder: Path, call: Runner, mo
         ("http://127.0.0.1:80", 3, "expected the file of"),
         ("tcp://127.0.0.1:9", 7, "the Dask scheduler tcp://127.0.0.1:9 does not answer"),
     ):
-        done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--engine", engine)
+        done = call(
+            "batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--engine", engine
+        )
         assert done.code == code and text in done.message, engine
     assert not results(folder / "out")
 
@@ -121,13 +162,24 @@ def test_tiles_of_one_molecule(cluster: Cluster, folder: Path, call: Runner) -> 
     assert call(*energy, "near.h5").code == 0
     assert numbers(folder / "far.h5") == numbers(folder / "near.h5")
     done = call(*energy, "x.h5", "--engine", str(cluster.file), "--shard", "0/2")
-    assert done.code == 3 and "--engine and --shard were given: expected one of them" in done.message
+    assert (
+        done.code == 3 and "--engine and --shard were given: expected one of them" in done.message
+    )
 
 
 def test_stopped_killed_and_left_without_a_scheduler(cluster: Cluster, folder: Path) -> None:
     """One item after the other, on a cluster that becomes smaller."""
     (folder / "chain.xyz").write_text(chain(LONG))
-    command = ("run", "chain.xyz", "h2.xyz", "--basis", "cc-pvdz", *COMMON, "--engine", str(cluster.file))
+    command = (
+        "run",
+        "chain.xyz",
+        "h2.xyz",
+        "--basis",
+        "cc-pvdz",
+        *COMMON,
+        "--engine",
+        str(cluster.file),
+    )
 
     def begun(output: str) -> tuple[subprocess.Popen[str], int]:
         running = start(folder, *command, "--output", output)
@@ -137,13 +189,17 @@ def test_stopped_killed_and_left_without_a_scheduler(cluster: Cluster, folder: P
     running, _ = begun("stopped")
     running.send_signal(signal.SIGTERM)
     out, err = running.communicate(timeout=30)
-    assert running.returncode == 75 and "1 of 2 items complete (0 of them before), 1 pending" in out, err
+    assert (
+        running.returncode == 75 and "1 of 2 items complete (0 of them before), 1 pending" in out
+    ), err
     assert not list((folder / "stopped").glob(".dask*"))
 
     running, worker = begun("killed")
     os.kill(worker, signal.SIGKILL)
     out, err = running.communicate(timeout=30)
-    assert running.returncode == 9 and "1 of 2 items complete (0 of them before), 1 failed" in out, err
+    assert (
+        running.returncode == 9 and "1 of 2 items complete (0 of them before), 1 failed" in out
+    ), err
     error = json.loads((folder / "killed" / "chain.error.json").read_text())
     assert error["code"] == 7 and "its Dask worker tcp://127.0.0.1:" in error["message"]
     assert "was lost" in error["message"] and "per worker would fit" in error["message"]

@@ -30,7 +30,16 @@ def test_out_of_memory_killer_takes_one_item(folder: Path) -> None:
         pytest.skip("no control groups on this system")
     (folder / "chain.xyz").write_text(chain(8))
     with limited_memory(320 * MB) as group:
-        command = [str(COMMAND), "batch", "run", "chain.xyz", "h2o.xyz", "h2.xyz", "--basis", "cc-pvtz"]
+        command = [
+            str(COMMAND),
+            "batch",
+            "run",
+            "chain.xyz",
+            "h2o.xyz",
+            "h2.xyz",
+            "--basis",
+            "cc-pvtz",
+        ]
         command += ["--precision", "fp64", "--threads", "1", "--memory", "3GB", "--output", "out"]
         enter = f'echo $$ > {group}/cgroup.procs && exec "$@"'
         running = subprocess.Popen(
@@ -46,8 +55,12 @@ def test_out_of_memory_killer_takes_one_item(folder: Path) -> None:
     error = json.loads((folder / "out" / "chain.error.json").read_text())
     assert error["code"] == 7
     assert "killed (SIGKILL), as the system's out-of-memory killer does" in error["message"]
-    assert "it was allowed 3.00 GB" in error["message"] and "per worker would fit" in error["message"]
-    assert set(results(folder / "out")) == {"h2o.h5", "h2.h5"} and not list((folder / "out").glob(".*"))
+    assert (
+        "it was allowed 3.00 GB" in error["message"] and "per worker would fit" in error["message"]
+    )
+    assert set(results(folder / "out")) == {"h2o.h5", "h2.h5"} and not list(
+        (folder / "out").glob(".*")
+    )
 
 
 @pytest.fixture
@@ -69,13 +82,21 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
             slot.submit(Call(broken_worker.surroundings, ()))
             found = slot.result()
             pid = found.pop("pid")
-            assert found == {"early": [], "main": True, "threads": "3", "device": "5", "numpy": True}
+            assert found == {
+                "early": [],
+                "main": True,
+                "threads": "3",
+                "device": "5",
+                "numpy": True,
+            }
             slot.submit(Call(broken_worker.wait, ()))
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(Died, match="SIGKILL"):
                 slot.result()
         slot.submit(Call(broken_worker.surroundings, ()))
-        os.kill(slot.result()["pid"], signal.SIGKILL)  # while it has nothing to do, so the next task is not to blame
+        os.kill(
+            slot.result()["pid"], signal.SIGKILL
+        )  # while it has nothing to do, so the next task is not to blame
         wait_for(lambda: not multiprocessing.active_children())
         slot.submit(Call(broken_worker.surroundings, ()))
         assert slot.result()["pid"] != pid
@@ -94,21 +115,41 @@ def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPat
             slot.result()
         assert death.value.terminated
     slot.submit(Call(broken_worker.surroundings, ()))
-    with pytest.raises(Dfmp2Error, match=r"^a worker cannot start: its worker process failed \(exit code 3\)"):
+    with pytest.raises(
+        Dfmp2Error, match=r"^a worker cannot start: its worker process failed \(exit code 3\)"
+    ):
         slot.result()
 
 
-def test_each_fault_fails_its_item_alone(planted: None, call: Runner, folder: Path, monkeypatch) -> None:
+def test_each_fault_fails_its_item_alone(
+    planted: None, call: Runner, folder: Path, monkeypatch
+) -> None:
     """A check that fails, a bug, a disk that is full; SIGTERM to the worker while it writes harms nothing."""
     monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
     for name in ("differs", "fault", "signalled", "full"):
         (folder / f"{name}.xyz").write_text(MOLECULES["h2o"])
     names = ("fault", "differs", "signalled", "full", "h2")
-    done = call("batch", "run", *(f"{name}.xyz" for name in names), "--basis", "sto-3g", "--check", "--output", "out")
+    done = call(
+        "batch",
+        "run",
+        *(f"{name}.xyz" for name in names),
+        "--basis",
+        "sto-3g",
+        "--check",
+        "--output",
+        "out",
+    )
     assert done.code == 9 and "2 of 5 items complete (0 of them before), 3 failed" in done.out
     assert set(results(folder / "out")) == {"signalled.h5", "h2.h5"}
-    errors = {path.name.split(".")[0]: json.loads(path.read_text()) for path in (folder / "out").glob("*.error.json")}
-    assert {name: value["code"] for name, value in errors.items()} == {"differs": 8, "fault": 1, "full": 7}
+    errors = {
+        path.name.split(".")[0]: json.loads(path.read_text())
+        for path in (folder / "out").glob("*.error.json")
+    }
+    assert {name: value["code"] for name, value in errors.items()} == {
+        "differs": 8,
+        "fault": 1,
+        "full": 7,
+    }
     assert "the result was not written" in errors["differs"]["message"]
     assert "a fault in dfmp2: ValueError: planted" in errors["fault"]["message"]
     assert "broken_worker.py" in errors["fault"]["traceback"]
@@ -127,15 +168,22 @@ def test_an_item_that_is_told_to_stop_is_pending_and_the_next_one_is_computed(fo
     assert found == ["pending", "complete"]
 
 
-def test_a_broken_device_ends_the_run(planted: None, call: Runner, folder: Path, monkeypatch) -> None:
+def test_a_broken_device_ends_the_run(
+    planted: None, call: Runner, folder: Path, monkeypatch
+) -> None:
     """Its next item would fail as well, or be wrong: the rest is left for another host."""
     (folder / "bad.xyz").write_text(chain(2))
     names = [f"w{number}" for number in range(5)]
     for number, name in enumerate(names):
-        (folder / f"{name}.xyz").write_text(MOLECULES["h2o"].replace("0.7572", f"{0.75 + 0.01 * number}"))
+        (folder / f"{name}.xyz").write_text(
+            MOLECULES["h2o"].replace("0.7572", f"{0.75 + 0.01 * number}")
+        )
     (folder / "m.toml").write_text(HEAD + items("bad", *names))
     done = call("batch", "run", "m.toml", "--workers", "2")
-    assert done.code == 7 and "not complete: kernel k on host x: NRT_EXEC_HW_ERR_NC_UE(1202)" in done.message
+    assert (
+        done.code == 7
+        and "not complete: kernel k on host x: NRT_EXEC_HW_ERR_NC_UE(1202)" in done.message
+    )
     assert "take this host out of use; the same command on another host goes on" in done.message
     value = succeed(call("batch", "status", "m.toml", "--json")).json
     assert value["failed"] == 1 and value["pending"] >= 3 and value["running"] == 0

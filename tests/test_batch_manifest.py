@@ -22,7 +22,8 @@ WRONG = {  # manifest -> what the message must name
     HEAD + "item = 3": "no [[item]]",
     'basis = "sto-3g"\n' + ITEM: "no output",
     'output = "out"\n' + ITEM: "item 1 (h2o.xyz): no basis",
-    HEAD + "[[item]]\nmolecul = 'h2o.xyz'": "item 1: unknown option 'molecul': did you mean molecule?",
+    HEAD
+    + "[[item]]\nmolecul = 'h2o.xyz'": "item 1: unknown option 'molecul': did you mean molecule?",
     HEAD + "[[item]]\nname = 'a'": 'item 1: no molecule: expected molecule = "FILE"',
     HEAD + "frozen_cor = 1\n" + ITEM: "unknown option 'frozen_cor': did you mean frozen_core?",
     HEAD + ITEM + "bassis = 'x'": "item 1: unknown option 'bassis': did you mean basis?",
@@ -34,7 +35,9 @@ WRONG = {  # manifest -> what the message must name
     HEAD + ITEM + "basis = 3": "--basis 3: expected text",
     HEAD + ITEM + "scf = 'rks'": "--scf 'rks': expected one of df, conventional",
     HEAD + ITEM + "check = 1": "--check 1: expected true or false",
-    HEAD + ITEM + "task = 'hessian'": "task 'hessian': expected one of energy, properties, gradient, optimize",
+    HEAD
+    + ITEM
+    + "task = 'hessian'": "task 'hessian': expected one of energy, properties, gradient, optimize",
     HEAD + ITEM + "scf_from = 3": "no usable path",
     HEAD + ITEM + "frozen_core = 'most'": "frozen core 'most'",
     HEAD + ITEM + "backend = 'tpu'": "backend 'tpu': expected one of auto, cpu",
@@ -101,7 +104,13 @@ def test_files_on_the_command_line(folder, call):
     for arguments, text in {
         ("h2o.xyz", "--basis", "sto-3g"): "no --output",
         ("h2o.xyz", "--output", "out"): "no basis: name an orbital basis",
-        (".", "--basis", "sto-3g", "--output", "out"): ". is a folder: name its files, for example ./*.xyz",
+        (
+            ".",
+            "--basis",
+            "sto-3g",
+            "--output",
+            "out",
+        ): ". is a folder: name its files, for example ./*.xyz",
         ("m.toml", "h2o.xyz"): "expected one manifest, or files of molecules",
         ("m.toml", "--basis", "sto-3g"): "--basis beside a manifest: write basis = ...",
         ("h2o.xyz", "--basis", "sto-3g", "--output", "out", "--shard", "3/3"): "--shard '3/3'",
@@ -115,12 +124,20 @@ def test_files_on_the_command_line(folder, call):
 def test_only_what_decides_a_result_is_in_its_fingerprint(folder):
     def of(text: str, **options):
         (folder / "h2o.xyz").write_text(text)
-        (item,) = make_batch([str(folder / "h2o.xyz")], {"basis": "sto-3g", **options}, Path("out")).items
+        (item,) = make_batch(
+            [str(folder / "h2o.xyz")], {"basis": "sto-3g", **options}, Path("out")
+        ).items
         return read_input(item).fingerprint
 
     text = (folder / "h2o.xyz").read_text()
     plain = of(text)
-    assert plain == of(text, threads=1) == of(text, memory="2GB") == of(text, scratch="/tmp") == of(text + "\n\n")
+    assert (
+        plain
+        == of(text, threads=1)
+        == of(text, memory="2GB")
+        == of(text, scratch="/tmp")
+        == of(text + "\n\n")
+    )
     moved = text.replace("0.1173", "0.1173000001")
     changed = [
         of(moved),
@@ -136,16 +153,32 @@ def test_only_what_decides_a_result_is_in_its_fingerprint(folder):
 
 def test_start_orbitals_count_by_their_content(folder):
     (folder / "a.chk").write_bytes(b"first")
-    (item,) = make_batch([str(folder / "h2o.xyz")], {"basis": "x", "scf_from": str(folder / "a.chk")}, Path("o")).items
+    (item,) = make_batch(
+        [str(folder / "h2o.xyz")], {"basis": "x", "scf_from": str(folder / "a.chk")}, Path("o")
+    ).items
     before = read_input(item)
     (folder / "a.chk").write_bytes(b"second")
     assert read_input(item).fingerprint != before.fingerprint
     assert fingerprint(before.molecule, item.options, before.start) == before.fingerprint
     (folder / "a.chk").unlink()
-    assert "scf-from" in str(read_input(item).molecule) and isinstance(read_input(item).molecule, InputError)
+    assert "scf-from" in str(read_input(item).molecule) and isinstance(
+        read_input(item).molecule, InputError
+    )
 
 
-KEYS = ["basis", "output", "charge", "os-scale", "frozen_core", "item", "molecule", "name", "scf_from", "[[item]]", "é"]
+KEYS = [
+    "basis",
+    "output",
+    "charge",
+    "os-scale",
+    "frozen_core",
+    "item",
+    "molecule",
+    "name",
+    "scf_from",
+    "[[item]]",
+    "é",
+]
 VALUES = [
     '"cc-pvdz"',
     '"../x"',
@@ -167,7 +200,11 @@ VALUES = [
 def test_any_manifest_is_read_or_refused(tmp_path_factory, lines):
     """Nothing but InputError, and nothing outside the folder."""
     folder = tmp_path_factory.getbasetemp()
-    text = HEAD + ITEM + "".join(f"{key}\n" if key[0] == "[" else f"{key} = {value}\n" for key, value in lines)
+    text = (
+        HEAD
+        + ITEM
+        + "".join(f"{key}\n" if key[0] == "[" else f"{key} = {value}\n" for key, value in lines)
+    )
     (folder / "any.toml").write_text(text)
     try:
         batch = read_manifest(folder / "any.toml")

@@ -19,7 +19,10 @@ def of_costs(costs):
 
 
 def places(items, parts, *, chained):
-    return [tuple(work.place for work in piece) for piece in arrange(items, parts=parts, chained=chained)]
+    return [
+        tuple(work.place for work in piece)
+        for piece in arrange(items, parts=parts, chained=chained)
+    ]
 
 
 def test_large_items_first():
@@ -42,7 +45,10 @@ def test_shards_are_a_partition_and_balanced(chained):
     largest, mean = max(work.cost for work in items), sum(loads) / 8
     assert max(loads) <= max(largest, 4 / 3 * mean)  # Graham 1969: the bound of this rule
     assert shards(items[::-1], 8, chained=chained) == parts
-    assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [2, 2]  # nothing known of them: dealt out
+    assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [
+        2,
+        2,
+    ]  # nothing known of them: dealt out
 
 
 def test_shards_are_taken_from_the_scheduler():
@@ -50,7 +56,10 @@ def test_shards_are_taken_from_the_scheduler():
     assert shard_of_job({}) is None
     slurm = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
     assert shard_of_job(slurm) == (2, 4)
-    assert shard_of_job({"AWS_BATCH_JOB_ARRAY_INDEX": "0", "AWS_BATCH_JOB_ARRAY_SIZE": "3"}) == (0, 3)
+    assert shard_of_job({"AWS_BATCH_JOB_ARRAY_INDEX": "0", "AWS_BATCH_JOB_ARRAY_SIZE": "3"}) == (
+        0,
+        3,
+    )
     for job, said in (
         ({**slurm, "SLURM_ARRAY_TASK_ID": "11"}, "11 is not one of 4"),
         ({**slurm, "SLURM_ARRAY_TASK_COUNT": "four"}, "7 is not one of four"),
@@ -69,14 +78,21 @@ def test_one_device_per_worker(tmp_path):
     found = [pinning("auto", worker, 3, {}, nvidia=tmp_path) for worker in range(3)]
     assert found == [{"CUDA_VISIBLE_DEVICES": number} for number in ("0", "1", "0")]
     given = {"CUDA_VISIBLE_DEVICES": "GPU-8f2c,5,-1,3"}
-    assert [pinning("cuda", k, 2, given)["CUDA_VISIBLE_DEVICES"] for k in range(2)] == ["GPU-8f2c", "5"]
+    assert [pinning("cuda", k, 2, given)["CUDA_VISIBLE_DEVICES"] for k in range(2)] == [
+        "GPU-8f2c",
+        "5",
+    ]
     assert pinning("cuda", 0, 1, {"CUDA_VISIBLE_DEVICES": ""}) == {}
     assert pinning("cpu", 0, 1, given) == {}
     for chip in ("neuron0", "neuron1", "neuron_other"):
         (tmp_path / chip).touch()
-    cores = [pinning("nki", k, 4, {}, devices=tmp_path)["NEURON_RT_VISIBLE_CORES"] for k in range(4)]
+    cores = [
+        pinning("nki", k, 4, {}, devices=tmp_path)["NEURON_RT_VISIBLE_CORES"] for k in range(4)
+    ]
     assert cores == ["0", "1", "2", "3"]
-    assert pinning("nki", 2, 3, {"NEURON_RT_VISIBLE_CORES": "1,4-6"}) == {"NEURON_RT_VISIBLE_CORES": "5"}
+    assert pinning("nki", 2, 3, {"NEURON_RT_VISIBLE_CORES": "1,4-6"}) == {
+        "NEURON_RT_VISIBLE_CORES": "5"
+    }
     with pytest.raises(InputError, match="at most --workers 1"):
         pinning("nki", 0, 2, {"NEURON_RT_VISIBLE_CORES": "3"})
     with pytest.raises(InputError, match="expected cores"):
@@ -93,13 +109,19 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
     for name, stored in (("h2o", water), ("nh2", radical)):
         sizes, (first, *rest) = stored.json["sizes"], MOLECULES[name].splitlines()[2:]
         for file, atoms in (("given", [first, *rest]), ("turned", [*rest, first])):
-            (tmp_path / f"{file}.xyz").write_text("\n".join([*MOLECULES[name].splitlines()[:2], *atoms]) + "\n")
+            (tmp_path / f"{file}.xyz").write_text(
+                "\n".join([*MOLECULES[name].splitlines()[:2], *atoms]) + "\n"
+            )
         options = {"basis": "sto-3g", "frozen_core": str(sizes["frozen_core"]), "backend": "nki"}
         batch = make_batch(["given.xyz", "turned.xyz"], options, tmp_path / "out", tmp_path)
         given, turned = works(read_inputs(batch))
         found = given.load
         assert found is not None and found is turned.load and given.series != turned.series
-        assert (found.nao, found.naux_scf, found.naux) == (sizes["nao"], sizes["naux_scf"], sizes["naux"])
+        assert (found.nao, found.naux_scf, found.naux) == (
+            sizes["nao"],
+            sizes["naux_scf"],
+            sizes["naux"],
+        )
         spins = 1 if name == "h2o" else 2
         assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]

@@ -40,8 +40,18 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 SHAPES = {  # nocc, nvir, naux: of trnblas' shapes (nvir = nao - nocc) and of the GAMESS mini-app
-    **{"small": (16, 112, 384), "medium": (64, 448, 1536), "large": (96, 672, 2304), "benz": (15, 93, 420)},
-    **{"cor": (54, 282, 1512), "c60": (120, 360, 3960), "w30": (120, 570, 2520), "w60": (240, 1140, 5040)},
+    **{
+        "small": (16, 112, 384),
+        "medium": (64, 448, 1536),
+        "large": (96, 672, 2304),
+        "benz": (15, 93, 420),
+    },
+    **{
+        "cor": (54, 282, 1512),
+        "c60": (120, 360, 3960),
+        "w30": (120, 570, 2520),
+        "w60": (240, 1140, 5040),
+    },
     "50/190/840": (50, 190, 840),
 }
 
@@ -58,7 +68,9 @@ def test_shapes_are_the_published_ones():
 
 def test_a_shape_on_the_command_line(call: Runner, folder: Path):
     pytest.importorskip("torch")
-    done = succeed(call("bench", "--shape", "benz", "--repeats", "2", "--threads", "1", "--json", "shape.json"))
+    done = succeed(
+        call("bench", "--shape", "benz", "--repeats", "2", "--threads", "1", "--json", "shape.json")
+    )
     found = json.loads((folder / "shape.json").read_text())
     assert "never timed here" in done.out and set(found["not_timed"]) >= {"nki"}
     order = [(one["backend"], one["precision"]) for one in found["measurements"]]
@@ -70,9 +82,17 @@ def test_a_shape_on_the_command_line(call: Runner, folder: Path):
     share = 100 * 15 * 16 * 93**2 * 420 / one["pairs"] / one["square"]
     percent = found["results"][0]["percent_of_square"]
     assert percent["low"] <= share * (1 + 1e-12) and share <= percent["high"] * (1 + 1e-12)
-    assert set(found["ratios"]) == {"cpu mixed / cpu fp64", "torch fp64 / cpu fp64", "torch mixed / torch fp64"}
+    assert set(found["ratios"]) == {
+        "cpu mixed / cpu fp64",
+        "torch fp64 / cpu fp64",
+        "torch mixed / torch fp64",
+    }
     table = subprocess.run(
-        [sys.executable, SCRIPTS / "tables.py", "shape.json"], cwd=folder, capture_output=True, text=True, check=True
+        [sys.executable, SCRIPTS / "tables.py", "shape.json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "| benz (15/93/420) | cpu | fp64 |" in table.stdout
 
@@ -82,7 +102,9 @@ def test_a_wrong_energy_is_refused():
     found = bench.measure_shape("9/20/30", ["cpu"], ["fp64"], **options)
     bench.judge(found)
     found["measurements"][0]["difference"] = 1e-9
-    with pytest.raises(ComparisonFailed, match=r"9/20/30 on cpu in fp64: the energy is off by 1\.0e-09 Eh"):
+    with pytest.raises(
+        ComparisonFailed, match=r"9/20/30 on cpu in fp64: the energy is off by 1\.0e-09 Eh"
+    ):
         bench.judge(found)
 
 
@@ -104,7 +126,9 @@ def test_a_wrong_energy_is_refused():
         (("--speed",), 2, "No such option"),
     ],
 )
-def test_what_is_refused(call: Runner, folder: Path, arguments: tuple[str, ...], code: int, text: str):
+def test_what_is_refused(
+    call: Runner, folder: Path, arguments: tuple[str, ...], code: int, text: str
+):
     before = listing(folder)
     done = call("bench", *arguments)
     assert (done.code, done.out) == (code, "")
@@ -121,7 +145,12 @@ def test_the_record_is_kept_per_number_of_threads_and_survives_damage():
     rates.store_products(2, record)
     assert rates.load_products(2) == record and rates.load_products(1) is None
     name = cache.key("products 2 threads", rates.PRODUCT_LIBRARIES)
-    old = {"products": record.products, "pairs": {"cpu fp64": 1e11}, "torch_import": 1.0, "foreign": 0.0}
+    old = {
+        "products": record.products,
+        "pairs": {"cpu fp64": 1e11},
+        "torch_import": 1.0,
+        "foreign": 0.0,
+    }
     cache.store(name, {**old, "date": record.date})  # as version 0.1 wrote it
     assert rates.load_products(2) == record
     cache.store(name, {"products": 1})
@@ -132,13 +161,19 @@ def test_the_record_is_kept_per_number_of_threads_and_survives_damage():
     assert rates.load_products(2) == record
 
 
-def test_gemm_measures_both_libraries_and_keeps_the_record(call: Runner, monkeypatch: pytest.MonkeyPatch):
+def test_gemm_measures_both_libraries_and_keeps_the_record(
+    call: Runner, monkeypatch: pytest.MonkeyPatch
+):
     pytest.importorskip("torch")
     plan = {"cpu": Rates(pairs_mixed=3e11), "torch": Rates(pairs_mixed=5e11)}
     monkeypatch.setattr(rates, "measure", lambda backend, count: plan[backend.name])
-    found = succeed(call("bench", "--gemm", "--threads", "2", "--repeats", "1", "--json", "-", "--quiet")).json
+    found = succeed(
+        call("bench", "--gemm", "--threads", "2", "--repeats", "1", "--json", "-", "--quiet")
+    ).json
     measured = {(row["library"], row["precision"], row["threads"]) for row in found["rates"]}
-    assert measured == {(lib, p, n) for lib in ("numpy", "torch") for p in ("float64", "float32") for n in (1, 2)}
+    assert measured == {
+        (lib, p, n) for lib in ("numpy", "torch") for p in ("float64", "float32") for n in (1, 2)
+    }
     assert all(row["flops_per_second"]["median"] > 1e8 for row in found["rates"])
     assert found["pair_step_flops_per_second"]["torch mixed"] == 5e11
     record = rates.load_products(2)
@@ -168,7 +203,15 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run_script(name: str, *arguments: str, folder: Path) -> dict[str, object]:
-    command = [sys.executable, SCRIPTS / name, *arguments, "--json", "found.json", "--scratch", str(folder)]
+    command = [
+        sys.executable,
+        SCRIPTS / name,
+        *arguments,
+        "--json",
+        "found.json",
+        "--scratch",
+        str(folder),
+    ]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
     assert not list(folder.glob("dfmp2-bench-*"))
     return dict(json.loads((folder / "found.json").read_text()))
@@ -198,10 +241,16 @@ def test_a_set_that_pyscf_has_no_name_for_goes_in_as_numbers(scripts: None, radi
 
     result = hdf5.read(radical.path)
     foreign = {s: replace(e, source="elsewhere") for s, e in result.mp2_fitting.elements.items()}
-    text = pyscf_script(replace(result, mp2_fitting=replace(result.mp2_fitting, elements=foreign)), "m.xyz")
+    text = pyscf_script(
+        replace(result, mp2_fitting=replace(result.mp2_fitting, elements=foreign)), "m.xyz"
+    )
     assert "scf.UHF(mol)" in text and "spin=1" in text and "frozen=1" in text
     assert f"mf.conv_tol = {result.options.scf_conv_tol!r}" in text
-    [call] = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and "DFUMP2" in ast.unparse(n.func)]
+    [call] = [
+        n
+        for n in ast.walk(ast.parse(text))
+        if isinstance(n, ast.Call) and "DFUMP2" in ast.unparse(n.func)
+    ]
     data = ast.literal_eval(call.keywords[-1].value)
     assert data["H"][0][1][0] == result.mp2_fitting.elements["H"].shells[0][1][0]
 
@@ -217,15 +266,29 @@ def test_psi4_timers_are_counted_once(scripts: None):
 
 @pytest.mark.slow
 def test_a_race_with_pyscf(water: Stored, folder: Path):
-    arguments = ("h2o.xyz", "--basis", "sto-3g", "--against", "pyscf", "--precision", "fp64", "--repeats", "2")
+    arguments = (
+        "h2o.xyz",
+        "--basis",
+        "sto-3g",
+        "--against",
+        "pyscf",
+        "--precision",
+        "fp64",
+        "--repeats",
+        "2",
+    )
     found = run_script("race.py", *arguments, "--threads", "1", folder=folder)
     runs = found["runs"]
     assert [run["lane"] for run in runs] == ["dfmp2 fp64", "pyscf"] * 2
     for run in runs:  # the stored result was computed in another run, with PySCF's check
         outcome = run["outcome"]
         assert outcome["scf_energy"] == pytest.approx(water.json["scf_total_energy"], abs=1e-9)
-        assert outcome["correlation_energy"] == pytest.approx(water.json["mp2_correlation_energy"], abs=1e-7)
-        assert outcome["stages"]["scf"] > 0 and sum(outcome["stages"].values()) < run["child"]["wall"]
+        assert outcome["correlation_energy"] == pytest.approx(
+            water.json["mp2_correlation_energy"], abs=1e-7
+        )
+        assert (
+            outcome["stages"]["scf"] > 0 and sum(outcome["stages"].values()) < run["child"]["wall"]
+        )
         assert 50e6 < run["child"]["peak"] < 300e6
     walls = [run["child"]["wall"] for run in runs]
     ratio = found["ratios"]["dfmp2 fp64 / pyscf"]["total"]
@@ -243,7 +306,9 @@ def test_a_series_of_alkanes(scripts: None, folder: Path):
     assert [(m["carbons"], m["nao"]) for m in members] == [(2, 16), (4, 30)]  # 5 per C, 1 per H
     for member in members:
         seconds = member["seconds"]
-        assert seconds["total"] == pytest.approx(sum(s for name, s in seconds.items() if name != "total"))
+        assert seconds["total"] == pytest.approx(
+            sum(s for name, s in seconds.items() if name != "total")
+        )
         assert member["fraction_of_products"]["pair_energies"] > 0 and member["peak"] > 50e6
     sizes = [58.0, 106.0, 202.0, 490.0]
     assert exponent(sizes, [3e-9 * n**2.5 for n in sizes]) == pytest.approx(2.5)
@@ -252,6 +317,9 @@ def test_a_series_of_alkanes(scripts: None, folder: Path):
 
 def test_the_generator_gives_the_alkane_that_is_shipped():
     made = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "make_alkane.py", "20"], capture_output=True, text=True, check=True
+        [sys.executable, ROOT / "scripts" / "make_alkane.py", "20"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert made.stdout == (ROOT / "inputs" / "c20h42.xyz").read_text()

@@ -44,7 +44,11 @@ def test_a_run_that_is_asked_to_stop(waits: bool | None, tmp_path: Path) -> None
     stop = files.Stop(lambda: bool(asked))
     if waits is not None:
         stop.checkpoint = FileCheckpoint(tmp_path / "x.h5", eager=waits)
-    events = (lambda: stop.stage("SCF"), lambda: stop.scf_cycle(1, 0.0, 0.0, 0.0), lambda: stop.step(1, 2, "tiles"))
+    events = (
+        lambda: stop.stage("SCF"),
+        lambda: stop.scf_cycle(1, 0.0, 0.0, 0.0),
+        lambda: stop.step(1, 2, "tiles"),
+    )
     for event in events:
         event()
     asked.append(True)
@@ -61,12 +65,16 @@ def compute(name: str, options: Options, checkpoint: Checkpoint = NOTHING, **mor
     molecule = read_xyz(INPUTS / f"{name}.xyz").molecule
     listener = more.pop("listener", None) or Heard()
     return numbers(
-        hdf5.to_bytes(energy.mp2_energy(molecule, options, listener=listener, checkpoint=checkpoint, **more))
+        hdf5.to_bytes(
+            energy.mp2_energy(molecule, options, listener=listener, checkpoint=checkpoint, **more)
+        )
     )
 
 
 @pytest.fixture
-def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Bits, list[State]]]:
+def states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Bits, list[State]]]:
     """The numbers of a run, and all states it has passed through."""
     monkeypatch.setenv(VARIABLE, "0")
 
@@ -94,12 +102,21 @@ def early_single(patch: pytest.MonkeyPatch) -> None:
     [
         ("h2o", {}, early_single),
         ("nh2", {"scf_max_cycles": 30}, small_ladder),
-        ("nh2", {"tolerance": 1e-12, "stability": "full"}, lambda _: None),  # pair energies repeated in float64
+        (
+            "nh2",
+            {"tolerance": 1e-12, "stability": "full"},
+            lambda _: None,
+        ),  # pair energies repeated in float64
     ],
     ids=["float32 exchange", "ladder", "repeated, full stability"],
 )
 def test_resumed_from_any_state(
-    name: str, options: dict[str, Any], prepare: Any, states: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    options: dict[str, Any],
+    prepare: Any,
+    states: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prepare(monkeypatch)
     chosen = Options(basis="sto-3g", threads=1, **options)
@@ -107,11 +124,16 @@ def test_resumed_from_any_state(
     assert found == whole  # saving changes nothing
     within = [state for state in passed if state.reference is None]
     after = [state for state in passed if state.reference is not None]
-    assert all(state.orbitals is not None for state in within) and len(within) > 5 and len(after) > 5
+    assert (
+        all(state.orbitals is not None for state in within) and len(within) > 5 and len(after) > 5
+    )
     assert compute(name, chosen, FileCheckpoint(tmp_path / "y.h5", after[len(after) // 2])) == whole
     said = Heard()
     found = compute(name, chosen, FileCheckpoint(tmp_path / "y.h5", within[-1]), listener=said)
-    cycles = [int(np.frombuffer(bits["dfmp2/reference/cycles"], dtype=np.int64)[0]) for bits in (found, whole)]
+    cycles = [
+        int(np.frombuffer(bits["dfmp2/reference/cycles"], dtype=np.int64)[0])
+        for bits in (found, whole)
+    ]
     assert close(found, whole) and cycles[0] <= cycles[1] // 2
     assert any("going on from" in text for text in said.stages)
     again = FileCheckpoint(tmp_path / "y.h5", within[-2], same_bits=True)
@@ -126,7 +148,10 @@ def test_tiles_of_another_cut_are_not_taken(states: Any, tmp_path: Path) -> None
     for (number, left, right, tile), terms in list(state.tiles.items()):
         wrong = PairTerms(*(None if part is None else part + 1.0 for part in terms))
         del state.tiles[number, left, right, tile]
-        for key in ((number, left, right, tile._replace(i1=tile.i1 + 1)), (number + 1, left, right, tile)):
+        for key in (
+            (number, left, right, tile._replace(i1=tile.i1 + 1)),
+            (number + 1, left, right, tile),
+        ):
             state.tiles[key] = wrong
         state.tiles[number, left, right, tile._replace(diagonal=not tile.diagonal)] = wrong
     assert compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) == whole
@@ -138,7 +163,9 @@ def test_tiles_of_another_b_are_not_taken(states: Any, tmp_path: Path) -> None:
     state = passed[-1]
     for key, terms in state.tiles.items():
         state.tiles[key] = PairTerms(*(None if part is None else part + 1.0 for part in terms))
-    assert compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) != whole  # they would be taken
+    assert (
+        compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) != whole
+    )  # they would be taken
     state.b = StoredB(str(tmp_path / "gone"), (), (), 1.0, 0, 0.0)
     assert compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) == whole
 
@@ -161,20 +188,28 @@ def test_stopped_again_and_again_with_everything_on_disk(on_disk: Options, tmp_p
         while True:
             said = Heard()
             try:
-                with checkpointing(target, resume=True, note=said.stage, warn=pytest.fail, same_bits=True) as kept:
+                with checkpointing(
+                    target, resume=True, note=said.stage, warn=pytest.fail, same_bits=True
+                ) as kept:
                     found = compute("nh2", on_disk, kept, listener=said)
                     kept.complete()
                 break
             except Interrupted:
                 stops += 1
-                assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["x.h5.checkpoint"]
+                assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [
+                    "x.h5.checkpoint"
+                ]
     assert found == whole and stops > 2
     assert any("checking the fitted integrals" in text for text in said.stages)
-    assert [path.name for path in tmp_path.iterdir()] == ["scratch"] and not list((tmp_path / "scratch").iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["scratch"] and not list(
+        (tmp_path / "scratch").iterdir()
+    )
 
 
 @pytest.mark.parametrize("damage", ["changed", "short"])
-def test_b_that_is_not_what_it_was_is_made_again(damage: str, on_disk: Options, tmp_path: Path) -> None:
+def test_b_that_is_not_what_it_was_is_made_again(
+    damage: str, on_disk: Options, tmp_path: Path
+) -> None:
     whole, target, said = compute("h2o", on_disk), tmp_path / "x.h5", Heard()
     with (
         Stopping(at_tile=1),
@@ -190,7 +225,9 @@ def test_b_that_is_not_what_it_was_is_made_again(damage: str, on_disk: Options, 
         assert compute("h2o", on_disk, kept, listener=said) == whole
         kept.complete()
     assert any("are not used" in text for text in said.stages + said.warnings)
-    assert [path.name for path in tmp_path.iterdir()] == ["scratch"] and not list((tmp_path / "scratch").iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["scratch"] and not list(
+        (tmp_path / "scratch").iterdir()
+    )
 
 
 # --- which run it belongs to ----------------------------------------------------------------------------------------
@@ -211,7 +248,9 @@ def test_a_foreign_checkpoint_is_refused(states: Any, tmp_path: Path) -> None:
     whole, passed = states("h2o", SMALL)
     kept = FileCheckpoint(tmp_path / "x.h5", passed[-1])
     for change, named in FOREIGN:
-        with pytest.raises(InputError, match=f"x.h5.checkpoint belongs to another calculation: .*{named}"):
+        with pytest.raises(
+            InputError, match=f"x.h5.checkpoint belongs to another calculation: .*{named}"
+        ):
             compute("h2o", replace(SMALL, **change), kept)
     start = StartOrbitals(np.eye(7)[None], np.array([[2.0] * 5 + [0.0] * 2]), None, "a file")
     with pytest.raises(InputError, match="start orbitals differs"):
@@ -221,7 +260,9 @@ def test_a_foreign_checkpoint_is_refused(states: Any, tmp_path: Path) -> None:
 
 
 def molecule(text: str) -> Molecule:
-    return parse_xyz(f"2\n\n{text}\n", file="a.xyz", units="angstrom", charge=None, multiplicity=None).molecule
+    return parse_xyz(
+        f"2\n\n{text}\n", file="a.xyz", units="angstrom", charge=None, multiplicity=None
+    ).molecule
 
 
 def test_what_makes_two_runs_the_same() -> None:
@@ -238,10 +279,34 @@ def test_what_makes_two_runs_the_same() -> None:
         (first, SMALL, "hash of start orbitals"),
     ]
     different = {
-        **{"basis": "6-31g", "reference": "uhf", "relativity": "x2c", "scf": "conventional", "stability": "full"},
-        **{"scf_auxbasis": "a", "guess": "core", "auxbasis": "a", "frozen_core": "auto", "backend": "torch"},
-        **{"precision": "fp64", "transform": "host", "check": True, "scf_conv_tol": 1e-9, "tolerance": 1e-8},
-        **{"certify_fit": True, "scf_starts": 2, "frozen_virtual": 1, "os_scale": 1.1, "ss_scale": 1.1},
+        **{
+            "basis": "6-31g",
+            "reference": "uhf",
+            "relativity": "x2c",
+            "scf": "conventional",
+            "stability": "full",
+        },
+        **{
+            "scf_auxbasis": "a",
+            "guess": "core",
+            "auxbasis": "a",
+            "frozen_core": "auto",
+            "backend": "torch",
+        },
+        **{
+            "precision": "fp64",
+            "transform": "host",
+            "check": True,
+            "scf_conv_tol": 1e-9,
+            "tolerance": 1e-8,
+        },
+        **{
+            "certify_fit": True,
+            "scf_starts": 2,
+            "frozen_virtual": 1,
+            "os_scale": 1.1,
+            "ss_scale": 1.1,
+        },
         **{"properties": True, "polarizability": True, "method": "kappa-mp2"},
     }
     assert {field.name for field in fields(Options)} == {*different, "kappa", "xc", *FREE}
@@ -254,14 +319,25 @@ def test_what_makes_two_runs_the_same() -> None:
     others += [(first, replace(SMALL, **{name: value}), "") for name, value in different.items()]
     found = {fingerprint(*other) for other in others}
     assert len(found) == len(others) and asked not in found
-    free = {"memory": 10**9, "threads": 2, "scratch": "/tmp", "scf_max_cycles": 7, "scf_from": "x.h5"}
-    assert fingerprint(first, replace(SMALL, **free, allow_small_gap=True, allow_poor_fit=True)) == asked
+    free = {
+        "memory": 10**9,
+        "threads": 2,
+        "scratch": "/tmp",
+        "scf_max_cycles": 7,
+        "scf_from": "x.h5",
+    }
+    assert (
+        fingerprint(first, replace(SMALL, **free, allow_small_gap=True, allow_poor_fit=True))
+        == asked
+    )
 
 
 # --- when it is saved -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_quick_leaves_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_quick_leaves_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "write_atomically", pytest.fail)
     compute("h2o", SMALL, FileCheckpoint(tmp_path / "x.h5"))
 
@@ -325,7 +401,9 @@ SLEEPER += "print(lock.acquire(Path(sys.argv[1])), flush=True); time.sleep(60)"
 
 def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path: Path) -> None:
     target = tmp_path / "h2o.h5"
-    other = subprocess.Popen([sys.executable, "-c", SLEEPER, str(target)], stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", SLEEPER, str(target)], stdout=subprocess.PIPE, text=True
+    )
     assert other.stdout is not None and other.stdout.readline() == "None\n"
     found = locks.acquire(target)
     assert found is not None and found.pid == other.pid and f"process {other.pid} on" in str(found)
@@ -365,7 +443,11 @@ def test_resume_goes_on_and_then_prints(call: Runner, folder: Path) -> None:
     assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
     before = listing(folder)
     again = succeed(call(*RUN, "--resume"))
-    assert "is complete: nothing is computed" in again.err and again.out == first.out and listing(folder) == before
+    assert (
+        "is complete: nothing is computed" in again.err
+        and again.out == first.out
+        and listing(folder) == before
+    )
     succeed(call(*RUN[:-1], "y.h5"))
     assert numbers(folder / "x.h5") == numbers(folder / "y.h5")
 
@@ -381,7 +463,10 @@ def test_without_resume_it_is_replaced(call: Runner, folder: Path) -> None:
 def test_resume_of_something_else(call: Runner, folder: Path) -> None:
     before = listing(folder)
     done = call("run", "nh2.xyz", *RUN[2:], "--resume")
-    assert done.code == 3 and "x.h5.checkpoint belongs to another calculation: geometry differs" in done.message
+    assert (
+        done.code == 3
+        and "x.h5.checkpoint belongs to another calculation: geometry differs" in done.message
+    )
     assert listing(folder) == before
     succeed(call(*RUN, "--resume"))
     done = call("run", "nh2.xyz", *RUN[2:], "--resume")
@@ -393,7 +478,10 @@ def test_damaged_checkpoint_is_named_and_not_used(call: Runner, folder: Path) ->
     path = folder / "x.h5.checkpoint"
     path.write_bytes(path.read_bytes()[:-100])
     done = succeed(call(*RUN, "--resume"))
-    assert "warning: x.h5.checkpoint is damaged: its content does not have the stored hash: it is not used" in done.err
+    assert (
+        "warning: x.h5.checkpoint is damaged: its content does not have the stored hash: it is not used"
+        in done.err
+    )
     succeed(call(*RUN[:-1], "y.h5"))
     assert numbers(folder / "x.h5") == numbers(folder / "y.h5")
 
@@ -416,7 +504,11 @@ def test_what_is_no_checkpoint_is_left_alone(
     before = listing(folder)
     for resume in ((), ("--resume",)):
         done = call(*RUN, *resume)
-        assert done.code == 3 and "x.h5.checkpoint is no" in done.message and "move it away" in done.message
+        assert (
+            done.code == 3
+            and "x.h5.checkpoint is no" in done.message
+            and "move it away" in done.message
+        )
         assert listing(folder) == before
 
 
@@ -424,7 +516,10 @@ def test_a_checkpoint_of_an_earlier_version(call: Runner, folder: Path) -> None:
     (folder / "x.h5.checkpoint").write_bytes(b"dfmp2 checkpoint 1\nscratch -\n\x89dfmp2 generation")
     before = listing(folder)
     done = call(*RUN, "--resume")
-    assert done.code == 3 and "was written by an earlier version of dfmp2: delete it and start again" in done.message
+    assert (
+        done.code == 3
+        and "was written by an earlier version of dfmp2: delete it and start again" in done.message
+    )
     assert listing(folder) == before
     succeed(call(*RUN))
     assert not (folder / "x.h5.checkpoint").exists()
@@ -439,17 +534,31 @@ def test_damaged_result_is_named_and_not_used(call: Runner, folder: Path) -> Non
     assert done.code == 3 and "x.h5: the content does not have its stored hash" in done.message
     assert (folder / "x.h5").read_bytes() == bytes(content)
     done = succeed(call(*RUN, "--resume", "--overwrite"))
-    assert "does not have its stored hash" in done.err and "compute it again: it will be replaced" in done.err
+    assert (
+        "does not have its stored hash" in done.err
+        and "compute it again: it will be replaced" in done.err
+    )
 
 
 def test_python_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "0")
-    given: dict[str, Any] = {"basis": "sto-3g", "threads": 1, "checkpoint": tmp_path / "x.h5", "listener": Heard()}
-    with Stopping(at_tile=1), pytest.raises(Interrupted, match=r"x\.h5\.checkpoint holds what was done"):
+    given: dict[str, Any] = {
+        "basis": "sto-3g",
+        "threads": 1,
+        "checkpoint": tmp_path / "x.h5",
+        "listener": Heard(),
+    }
+    with (
+        Stopping(at_tile=1),
+        pytest.raises(Interrupted, match=r"x\.h5\.checkpoint holds what was done"),
+    ):
         dfmp2.run(INPUTS / "h2o.xyz", **given)
     assert [path.name for path in tmp_path.iterdir()] == ["x.h5.checkpoint"]
     result = dfmp2.run(INPUTS / "h2o.xyz", **given, resume=True)
-    assert result.mp2_total_energy == dfmp2.run(INPUTS / "h2o.xyz", basis="sto-3g", threads=1).mp2_total_energy
+    assert (
+        result.mp2_total_energy
+        == dfmp2.run(INPUTS / "h2o.xyz", basis="sto-3g", threads=1).mp2_total_energy
+    )
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="resume=True needs checkpoint=FILE"):
         dfmp2.run(INPUTS / "h2o.xyz", basis="sto-3g", resume=True)

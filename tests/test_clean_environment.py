@@ -19,7 +19,11 @@ SHELL = {
     "COLUMNS": "20",
     "DFMP2_BACKEND": "torch",
 }
-INSTALLER = {"PIP_INDEX_URL": "https://host/a b", "https_proxy": "http://proxy", "SSL_CERT_FILE": "/certificates"}
+INSTALLER = {
+    "PIP_INDEX_URL": "https://host/a b",
+    "https_proxy": "http://proxy",
+    "SSL_CERT_FILE": "/certificates",
+}
 OF_BASH = {"PWD", "OLDPWD", "SHLVL", "_"}
 PYTHON = """#!/bin/bash
 echo "$@" >>{seen}
@@ -38,16 +42,34 @@ def test_the_test_command_keeps_the_variables_of_the_shell_out(tmp_path):
     (programs / "python3").write_text(PYTHON.format(seen=seen))
     (programs / "python3").chmod(0o755)
     given = {"HOME": "/home", "PATH": f"{programs}:/usr/bin:/bin", **SHELL, **INSTALLER}
-    done = subprocess.run([tmp_path / ".ci/run"], env=given, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [tmp_path / ".ci/run"], env=given, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     lines = set(seen.read_text().split("\n"))
-    assert "-m venv --clear .venv-test" in lines and any(line.startswith("-m pytest ") for line in lines)
+    assert "-m venv --clear .venv-test" in lines and any(
+        line.startswith("-m pytest ") for line in lines
+    )
     assert {"HOME", "PATH", *INSTALLER} <= lines
-    assert {line for line in lines if line.isidentifier()} <= {"HOME", "PATH", "PYTHON", *INSTALLER} | OF_BASH
+    assert {line for line in lines if line.isidentifier()} <= {
+        "HOME",
+        "PATH",
+        "PYTHON",
+        *INSTALLER,
+    } | OF_BASH
 
 
 def test_pytest_alone_keeps_them_out_too():
     code = "import os, tests.conftest; print(sorted(os.environ))"
     given = {"PATH": os.environ["PATH"], **SHELL, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=given, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "['OMP_WAIT_POLICY', 'OPENBLAS_NUM_THREADS', 'PATH', 'PYTHONPATH']\n"  # two of the tests' own
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=given,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (
+        done.stdout == "['OMP_WAIT_POLICY', 'OPENBLAS_NUM_THREADS', 'PATH', 'PYTHONPATH']\n"
+    )  # two of the tests' own

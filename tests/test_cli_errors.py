@@ -56,30 +56,54 @@ def nobody_may_write() -> str:
 COMMAND_LINE = (
     Case("no command", (), 2, ("Missing command", "dfmp2 --help")),
     Case("unknown command", ("compute",), 2, ("No such command 'compute'",)),
-    Case("unknown option", ("run", H2, *STO3G, "--nonsense"), 2, ("--nonsense", "dfmp2 run --help")),
+    Case(
+        "unknown option", ("run", H2, *STO3G, "--nonsense"), 2, ("--nonsense", "dfmp2 run --help")
+    ),
     Case("no molecule", ("run", *STO3G), 2, ("MOLECULE",)),
-    Case("ranks", ("run", H2, *STO3G, "--ranks", "2"), 2, ("--ranks", "dfmp2 prepare and dfmp2 energy", "dfmp2 batch")),
-    Case("restarts", ("run", H2, *STO3G, "--max-restarts", "1"), 2, ("--max-restarts", "dfmp2 batch")),
+    Case(
+        "ranks",
+        ("run", H2, *STO3G, "--ranks", "2"),
+        2,
+        ("--ranks", "dfmp2 prepare and dfmp2 energy", "dfmp2 batch"),
+    ),
+    Case(
+        "restarts", ("run", H2, *STO3G, "--max-restarts", "1"), 2, ("--max-restarts", "dfmp2 batch")
+    ),
     Case(
         "torchrun",
         ("run", H2, *STO3G),
         2,
         ("2 processes", "dfmp2 prepare and dfmp2 energy", "dfmp2 batch"),
-        env=(("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")),
+        env=(
+            ("RANK", "0"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "localhost"),
+            ("MASTER_PORT", "29500"),
+        ),
     ),
     Case("no basis", ("run", H2), 2, ("--basis",)),
     Case("charge no integer", ("run", H2, *STO3G, "--charge", "x"), 2, ("--charge", "'x'")),
     Case("reference unknown", ("run", H2, *STO3G, "--reference", "ghf"), 2, ("'rohf'", "'uhf'")),
-    Case("backend unknown", ("run", H2, *STO3G, "--backend", "tpu"), 2, ("'tpu'", "'nki-simulator'")),
+    Case(
+        "backend unknown", ("run", H2, *STO3G, "--backend", "tpu"), 2, ("'tpu'", "'nki-simulator'")
+    ),
     Case("show nothing", ("show",), 2, ("RESULT", "dfmp2 show --help")),
-    Case("compare tolerance no number", ("compare", "x.h5", "--tolerance", "small"), 2, ("'small'",)),
+    Case(
+        "compare tolerance no number", ("compare", "x.h5", "--tolerance", "small"), 2, ("'small'",)
+    ),
 )
 
 GEOMETRY = (
     Case("file missing", ("run", "nowhere.xyz", *STO3G), 3, ("nowhere.xyz", "no such file")),
     Case("a device", ("run", "/dev/zero", *STO3G), 3, ("/dev/zero", "regular file")),
     Case("standard input empty", ("run", "-", *STO3G), 3, ("stdin", "empty")),
-    Case("standard input broken", ("run", "-", *STO3G), 3, ("stdin, line 3", "'Xx'"), stdin="1\n\nXx 0 0 0\n"),
+    Case(
+        "standard input broken",
+        ("run", "-", *STO3G),
+        3,
+        ("stdin, line 3", "'Xx'"),
+        stdin="1\n\nXx 0 0 0\n",
+    ),
     xyz("binary", b"\x7fELF\x02\x01\x00\xff\xfe", "not an xyz file"),
     xyz("no number", "1\n\nHe 0 0 zero\n", "line 3", "'zero'"),  # all the others: test_xyz
     xyz("atoms on top of each other", "2\n\nH 0 0 0\nH 0 0 0.1\n", "0.1000 angstrom apart"),
@@ -88,7 +112,13 @@ GEOMETRY = (
 STATE = (
     h2o("no electrons", 3, ("--charge", "10"), "0 electrons"),
     h2o("more electrons than orbitals", 3, ("--charge", "-10"), "H2O"),
-    h2o("restricted triplet", 3, ("--reference", "rhf", "--multiplicity", "3"), "multiplicity 1", "--reference uhf"),
+    h2o(
+        "restricted triplet",
+        3,
+        ("--reference", "rhf", "--multiplicity", "3"),
+        "multiplicity 1",
+        "--reference uhf",
+    ),
 )
 
 BASIS = (
@@ -101,7 +131,12 @@ BASIS = (
 )  # fmt: skip
 
 NUMBERS = (
-    h2o("frozen core takes all beta", 3, ("--basis", "6-31g", "--multiplicity", "5", "--frozen-core", "4"), "beta"),
+    h2o(
+        "frozen core takes all beta",
+        3,
+        ("--basis", "6-31g", "--multiplicity", "5", "--frozen-core", "4"),
+        "beta",
+    ),
     h2o("frozen virtuals take all", 3, ("--frozen-virtual", "2"), "--frozen-virtual 2"),
     h2o("scale infinite", 3, ("--os-scale", "inf"), "--os-scale inf"),
     h2o("tolerance nan", 3, ("--tolerance", "nan"), "--tolerance nan"),
@@ -110,7 +145,12 @@ NUMBERS = (
     h2o("no cycles", 3, ("--scf-max-cycles", "0"), "--scf-max-cycles 0"),
     h2o("no threads", 3, ("--threads", "0"), "--threads 0"),
     h2o("memory without unit", 3, ("--memory", "8"), "8GB"),
-    Case("compare tolerance negative", ("compare", "x.h5", "--tolerance", "-1"), 3, ("--tolerance -1",)),
+    Case(
+        "compare tolerance negative",
+        ("compare", "x.h5", "--tolerance", "-1"),
+        3,
+        ("--tolerance -1",),
+    ),
     Case("compare no threads", ("compare", "x.h5", "--threads", "0"), 3, ("--threads 0",)),
 )
 
@@ -157,9 +197,19 @@ FILES = (
 )  # fmt: skip
 
 # Through the installed command: what needs a process of its own, and a case of each exit code; the others in this one.
-INSTALLED = ("no command", "file missing", "SCF does not converge", "precision not reached", "backend nki")
+INSTALLED = (
+    "no command",
+    "file missing",
+    "SCF does not converge",
+    "precision not reached",
+    "backend nki",
+)
 ALL = (*COMMAND_LINE, *GEOMETRY, *STATE, *BASIS, *NUMBERS, *CALCULATION, *FILES)
-CASES = tuple(case for case in ALL if case.name in INSTALLED or case.stdin or case.env or "-" in case.arguments)
+CASES = tuple(
+    case
+    for case in ALL
+    if case.name in INSTALLED or case.stdin or case.env or "-" in case.arguments
+)
 VARIANTS = tuple(case for case in ALL if case not in CASES)
 
 
@@ -209,7 +259,14 @@ def check(case: Case, done: Finished) -> None:
 
 
 def test_every_exit_code_below_9_has_a_case() -> None:
-    assert {case.code for case in CASES} == {2, 3, 4, 5, 6, 7}  # 8: test_cli_options; 75 and 130: test_signals
+    assert {case.code for case in CASES} == {
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+    }  # 8: test_cli_options; 75 and 130: test_signals
 
 
 def in_shell(script: str, *arguments: str, cwd: Path) -> Finished:
@@ -229,7 +286,11 @@ def test_cuda_without_a_device(dfmp2: Runner, folder: Path) -> None:
 
 def test_pipe_and_socket_are_refused_at_once(call: Runner, folder: Path) -> None:
     os.mkfifo(folder / "pipe.xyz")
-    for command in (("run", "pipe.xyz", *STO3G), ("show", "pipe.xyz"), ("run", H2, *STO3G, "--output", "pipe.xyz")):
+    for command in (
+        ("run", "pipe.xyz", *STO3G),
+        ("show", "pipe.xyz"),
+        ("run", H2, *STO3G, "--output", "pipe.xyz"),
+    ):
         assert call(*command).code == 3
     with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{short}/s")  # the path of a socket is limited to about 100 characters
@@ -337,7 +398,9 @@ def test_names_no_screen_should_see_raw(dfmp2: Runner, folder: Path) -> None:
     assert "run" in hdf5.read(folder / "x.h5").provenance.command and hdf5.verify(folder / "x.h5")
 
 
-def test_failed_check_exits_8_and_keeps_the_result(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_check_exits_8_and_keeps_the_result(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dfmp2.mp2 import check
 
     monkeypatch.setattr(check, "SAME_ORBITALS", 1e-30)
@@ -346,7 +409,9 @@ def test_failed_check_exits_8_and_keeps_the_result(call: Runner, folder: Path, m
     assert (folder / "h2o.dfmp2.h5").is_file()
 
 
-def test_a_fault_in_the_program_keeps_its_traceback(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_the_program_keeps_its_traceback(
+    call: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dfmp2.interop import python
 
     def fail(*_given: Any, **_named: Any) -> None:

@@ -68,7 +68,9 @@ def test_every_option_reaches_the_calculation(
     others |= {"properties": True} if option.name == "polarizability" else {}  # needs them
     others |= {"basis": "sto-3g"} if option.name != "basis" else {}
     others |= {} if method is None else {"method": method}
-    assert {name: getattr(seen[0], name) for name in others} == others and MISSING not in others.values()
+    assert {
+        name: getattr(seen[0], name) for name in others
+    } == others and MISSING not in others.values()
 
 
 # --- molecule ---------------------------------------------------------------------------------------
@@ -78,25 +80,36 @@ def test_every_option_reaches_the_calculation(
 def test_units(json_of: Any, folder: Path, units: str, scale: float) -> None:
     """Two protons 1.4 bohr apart repel each other with 1/1.4 Eh, whatever the unit of the file."""
     (folder / "pair.xyz").write_text(f"2\n\nH 0 0 0\nH 0 0 {1.4 * scale!r}\n")
-    assert json_of("pair.xyz", *STO3G, "--units", units)["nuclear_repulsion_energy"] == pytest.approx(
-        1 / 1.4, rel=1e-14
-    )
+    assert json_of("pair.xyz", *STO3G, "--units", units)[
+        "nuclear_repulsion_energy"
+    ] == pytest.approx(1 / 1.4, rel=1e-14)
 
 
-def test_state_comes_from_default_comment_line_or_option_and_says_so(call: Runner, folder: Path) -> None:
+def test_state_comes_from_default_comment_line_or_option_and_says_so(
+    call: Runner, folder: Path
+) -> None:
     (folder / "ion.xyz").write_text("2\ncharge=1 multiplicity=2\nH 0 0 0\nH 0 0 1.0\n")
     for file, options, origin in (
         ("h2.xyz", (), "charge 0 (default), multiplicity 1 (default)"),
         ("ion.xyz", (), "charge 1 (comment line), multiplicity 2 (comment line)"),
-        ("ion.xyz", ("--charge", "0", "--multiplicity", "1"), "charge 0 (option), multiplicity 1 (option)"),
+        (
+            "ion.xyz",
+            ("--charge", "0", "--multiplicity", "1"),
+            "charge 0 (option), multiplicity 1 (option)",
+        ),
     ):
         done = succeed(call("run", file, *STO3G, *options))
         assert origin in done.err
-        assert f"charge {done.json['charge']} " in origin and f"multiplicity {done.json['multiplicity']} " in origin
+        assert (
+            f"charge {done.json['charge']} " in origin
+            and f"multiplicity {done.json['multiplicity']} " in origin
+        )
 
 
 def test_standard_input(dfmp2: Runner, folder: Path) -> None:
-    done = succeed(dfmp2("run", "-", "--basis", "sto-3g", "--json", stdin=(folder / "h2.xyz").read_text()))
+    done = succeed(
+        dfmp2("run", "-", "--basis", "sto-3g", "--json", stdin=(folder / "h2.xyz").read_text())
+    )
     assert done.json["formula"] == "H2"
     assert (folder / "stdin.dfmp2.h5").is_file()
 
@@ -114,7 +127,9 @@ def test_orbitals_of_an_earlier_result_or_of_pyscf_save_cycles(
     start = str(water.path)
     if chkfile:
         atoms, start = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692", "pyscf.chk"
-        scf.RHF(gto.M(atom=atoms, basis="sto-3g", verbose=0)).set(chkfile=str(folder / start)).run(conv_tol=1e-10)
+        scf.RHF(gto.M(atom=atoms, basis="sto-3g", verbose=0)).set(chkfile=str(folder / start)).run(
+            conv_tol=1e-10
+        )
     for more in ((), ("--reference", "uhf")):
         found = json_of("h2o.xyz", *STO3G, "--scf-from", start, *more)
         assert found["scf_iterations"] < water.json["scf_iterations"]
@@ -134,7 +149,9 @@ def test_frozen_core(call: Runner, given: str, count: int) -> None:
     done = succeed(call("run", "nah.xyz", *STO3G, "--frozen-core", given))
     assert done.json["frozen_core_orbitals"] == count
     assert done.json["sizes"]["nocc"] == [6 - count] * 2
-    differs = "programs freeze different numbers of orbitals for this molecule: pyscf 1, orca 1, psi4 5"
+    differs = (
+        "programs freeze different numbers of orbitals for this molecule: pyscf 1, orca 1, psi4 5"
+    )
     assert (differs in done.err) == (given != "none")
 
 
@@ -142,13 +159,19 @@ def test_frozen_core(call: Runner, given: str, count: int) -> None:
 
 
 def test_precision(json_of: Any) -> None:
-    exact, mixed, auto = (json_of("h2o.xyz", *STO3G, "--precision", how) for how in ("fp64", "mixed", "auto"))
+    exact, mixed, auto = (
+        json_of("h2o.xyz", *STO3G, "--precision", how) for how in ("fp64", "mixed", "auto")
+    )
     assert (exact["precision"], exact["precision_certificate"]) == ("fp64", None)
     for found in (mixed, auto):
         certificate = found["precision_certificate"]
-        assert found["precision"] == "mixed" and certificate["sampled"] == certificate["pairs"] == 15
+        assert (
+            found["precision"] == "mixed" and certificate["sampled"] == certificate["pairs"] == 15
+        )
         difference = abs(found["mp2_correlation_energy"] - exact["mp2_correlation_energy"])
-        assert 0 < difference == pytest.approx(certificate["correlation_error"], abs=1e-11)  # all pairs were redone
+        assert (
+            0 < difference == pytest.approx(certificate["correlation_error"], abs=1e-11)
+        )  # all pairs were redone
 
 
 def test_tolerance(call: Runner, json_of: Any) -> None:
@@ -166,17 +189,25 @@ def test_memory_too_small_names_required_and_available(dfmp2: Runner) -> None:
     advised = done.message.split("allow at least --memory ")[1].split(",")[0]
     # The advice holds, but for the little a fresh process may differ in size.
     enough = f"{int(advised.removesuffix('MB')) + 5}MB"
-    assert succeed(dfmp2("run", "h2o.xyz", *STO3G, "--memory", enough)).json["memory"]["budget"] >= 25 * 10**6
+    assert (
+        succeed(dfmp2("run", "h2o.xyz", *STO3G, "--memory", enough)).json["memory"]["budget"]
+        >= 25 * 10**6
+    )
 
 
 def test_threads(dfmp2: Runner) -> None:
     """The option wins over the environment, and is what the result says."""
     done = dfmp2("run", "h2.xyz", *STO3G, "--threads", "2", env={"OMP_NUM_THREADS": "5"})
     assert done.json["provenance"]["threads"] == 2
-    assert dfmp2("run", "h2.xyz", *STO3G, env={"OMP_NUM_THREADS": "1"}).json["provenance"]["threads"] == 1
+    assert (
+        dfmp2("run", "h2.xyz", *STO3G, env={"OMP_NUM_THREADS": "1"}).json["provenance"]["threads"]
+        == 1
+    )
 
 
-def test_threads_reach_openmp_and_are_given_back(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_reach_openmp_and_are_given_back(
+    json_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dfmp2.molecule.pyscf_shield import import_pyscf
 
     import_pyscf()
@@ -191,7 +222,9 @@ def test_threads_reach_openmp_and_are_given_back(json_of: Any, monkeypatch: pyte
         return run_scf(*given, **named)
 
     monkeypatch.setattr(energy, "run_scf", watched)
-    monkeypatch.setattr("dfmp2.planning.system.SINGLE_THREADED", 0)  # H2 would run on one thread otherwise
+    monkeypatch.setattr(
+        "dfmp2.planning.system.SINGLE_THREADED", 0
+    )  # H2 would run on one thread otherwise
     json_of("h2.xyz", *STO3G, "--threads", "3")
     json_of("h2.xyz", *STO3G, "--threads", "1")
     assert (seen, lib.num_threads()) == ([3, 1], before)
@@ -231,11 +264,17 @@ def test_json_quiet_and_log(call: Runner, folder: Path) -> None:
     logged = (folder / "run.log").read_text()
     assert shown.out.splitlines()[-1].startswith("dfmp2 finished: ")
     assert shown.out.strip() in logged and all(line in logged for line in shown.err.splitlines())
-    quiet = succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--quiet", "--log", "run.log"))
+    quiet = succeed(
+        call("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--quiet", "--log", "run.log")
+    )
     assert quiet.out.splitlines() == [shown.out.splitlines()[-1]] and quiet.err == ""
-    assert len((folder / "run.log").read_text()) > 1.9 * len(logged)  # appended, and as complete as without --quiet
+    assert len((folder / "run.log").read_text()) > 1.9 * len(
+        logged
+    )  # appended, and as complete as without --quiet
     loud = succeed(call("run", "h2-far.xyz", "--basis", "sto-3g", "--quiet"))
-    assert all(line.startswith("warning: ") for line in loud.err.splitlines()) and loud.err  # warnings always
+    assert (
+        all(line.startswith("warning: ") for line in loud.err.splitlines()) and loud.err
+    )  # warnings always
 
 
 def test_check(water: Stored, radical: Stored, json_of: Any, folder: Path) -> None:
@@ -264,7 +303,10 @@ def test_near_singular_metric_is_cut_and_recorded(call: Runner) -> None:
 def test_show(call: Runner, water: Stored, radical: Stored) -> None:
     for stored in (water, radical):
         shown = succeed(call("show", str(stored.path), "--json")).json
-        assert shown == stored.json | {"output": str(stored.path)} and stored.json["output"] == stored.path.name
+        assert (
+            shown == stored.json | {"output": str(stored.path)}
+            and stored.json["output"] == stored.path.name
+        )
     shown = succeed(call("show", str(water.path), "--pairs", "--verify")).out
     assert f"{water.json['mp2_total_energy']:.10f}" in shown
     assert "content hash verified: " in shown
@@ -297,7 +339,10 @@ def test_backends(call: Runner) -> None:
         assert row["available"] == (row["reason"] is None)
         assert name in shown and (row["available"] or row["reason"] in " ".join(shown.split()))
         if name.startswith("nki") and name != "nki-interpreter":
-            assert "nki is not installed" in row["reason"] and "AWS's own package index" in row["reason"]
+            assert (
+                "nki is not installed" in row["reason"]
+                and "AWS's own package index" in row["reason"]
+            )
 
 
 def test_module_version_and_help(dfmp2: Runner) -> None:
@@ -322,7 +367,11 @@ def test_completion_script(dfmp2: Runner) -> None:
 def imported(*arguments: str, cwd: Path) -> set[str]:
     """Top-level modules a command imports."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", *arguments], cwd=cwd, capture_output=True, text=True, check=True
+        [sys.executable, "-X", "importtime", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return {line.split("|")[2].strip().split(".")[0] for line in lines}
@@ -343,5 +392,7 @@ def test_help_is_fast_and_loads_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_default_cpu_run_does_not_import_torch(folder: Path) -> None:
-    loaded = imported(str(COMMAND), "run", "h2.xyz", "--basis", "sto-3g", "--backend", "cpu", cwd=folder)
+    loaded = imported(
+        str(COMMAND), "run", "h2.xyz", "--basis", "sto-3g", "--backend", "cpu", cwd=folder
+    )
     assert {"numpy", "pyscf", "h5py"} <= loaded and "torch" not in loaded

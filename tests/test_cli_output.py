@@ -45,7 +45,18 @@ def test_json_names_its_origin(water: Stored) -> None:
     text = (water.path.parent / "h2o.xyz").read_bytes()
     assert provenance["input_sha256"] == hashlib.sha256(text).hexdigest()
     assert provenance["command"] == "dfmp2 run h2o.xyz --basis sto-3g --json --check"
-    for name in ("version", "created", "host", "platform", "python", "numpy", "scipy", "pyscf", "h5py", "blas"):
+    for name in (
+        "version",
+        "created",
+        "host",
+        "platform",
+        "python",
+        "numpy",
+        "scipy",
+        "pyscf",
+        "h5py",
+        "blas",
+    ):
         assert provenance[name]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", provenance["created"])
 
@@ -66,16 +77,38 @@ def test_what_json_cannot_hold_is_null(call: Runner, folder: Path) -> None:
 def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> None:
     done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g"))
     for words in (
-        *(f"dfmp2 {water.json['provenance']['version']}: density-fitted MP2", "Cite: ", "0.11730000", "spherical"),
-        *("sto-3g for O H (PySCF ", "frozen core: 0 orbitals", "reference energy", "Energies\n---", "pair energies"),
-        *("same-spin correlation", "opposite-spin correlation", "SCS-MP2", "SOS-MP2", "peak memory"),
+        *(
+            f"dfmp2 {water.json['provenance']['version']}: density-fitted MP2",
+            "Cite: ",
+            "0.11730000",
+            "spherical",
+        ),
+        *(
+            "sto-3g for O H (PySCF ",
+            "frozen core: 0 orbitals",
+            "reference energy",
+            "Energies\n---",
+            "pair energies",
+        ),
+        *(
+            "same-spin correlation",
+            "opposite-spin correlation",
+            "SCS-MP2",
+            "SOS-MP2",
+            "peak memory",
+        ),
         "HOMO-LUMO gap: 0.9964 Eh\nsmallest MP2 denominator: 1.9929 Eh",
         *("certificate: 15 of 15 pairs", "orbital stability: stable"),
     ):
         assert words in done.out, words
     ending = done.out.splitlines()[-1]
-    energies = [f"{water.json[name]:.10f} Eh" for name in ("mp2_total_energy", "mp2_correlation_energy")]
-    assert ending == f"dfmp2 finished: E(MP2, total) = {energies[0]}, E(corr) = {energies[1]} -> h2o.dfmp2.h5"
+    energies = [
+        f"{water.json[name]:.10f} Eh" for name in ("mp2_total_energy", "mp2_correlation_energy")
+    ]
+    assert (
+        ending
+        == f"dfmp2 finished: E(MP2, total) = {energies[0]}, E(corr) = {energies[1]} -> h2o.dfmp2.h5"
+    )
     assert "  SCF   1  E = " in done.err and "  SCF " not in done.out
     assert "Energies" not in done.err and "finished" not in done.err
     assert "\x1b" not in done.out + done.err and "\r" not in done.err
@@ -84,10 +117,18 @@ def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> No
 def terminal_output(folder: Path, *arguments: str, **env: str) -> str:
     """What the command shows on stderr when that is a terminal."""
     reader, writer = os.openpty()
-    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"} | env
+    environment = (
+        {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        | {"TERM": "xterm"}
+        | env
+    )
     try:
         with subprocess.Popen(
-            [COMMAND, *arguments], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=writer
+            [COMMAND, *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=writer,
         ) as process:
             os.close(writer)
             shown = b""
@@ -146,12 +187,23 @@ def differences(left: Any, right: Any, where: str = "") -> list[str]:
     """Places where two results differ, looked for field by field."""
     if is_dataclass(left):
         names = [field.name for field in fields(left)]
-        parts = [differences(getattr(left, name), getattr(right, name), f"{where}.{name}") for name in names]
-        return [place for part in parts for place in part] + ([] if type(left) is type(right) else [where])
+        parts = [
+            differences(getattr(left, name), getattr(right, name), f"{where}.{name}")
+            for name in names
+        ]
+        return [place for part in parts for place in part] + (
+            [] if type(left) is type(right) else [where]
+        )
     if isinstance(left, np.ndarray):
-        same = left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+        same = (
+            left.dtype == right.dtype
+            and left.shape == right.shape
+            and left.tobytes() == right.tobytes()
+        )
     elif isinstance(left, tuple) and left and isinstance(left[0], np.ndarray):
-        return [place for pair in zip(left, right, strict=True) for place in differences(*pair, where)]
+        return [
+            place for pair in zip(left, right, strict=True) for place in differences(*pair, where)
+        ]
     elif isinstance(left, dict):
         parts = [differences(left[key], right[key], f"{where}[{key}]") for key in left | right]
         return [place for part in parts for place in part]
@@ -165,7 +217,9 @@ def test_read_gives_back_what_was_written(water: Stored, radical: Stored, tmp_pa
 
     fresh = [
         dfmp2.run(water.path.with_name("h2o.xyz"), basis="sto-3g", stability="full", check=True),
-        dfmp2.run(radical.path.with_name("nh2.xyz"), basis="sto-3g", precision="fp64", frozen_core="psi4"),
+        dfmp2.run(
+            radical.path.with_name("nh2.xyz"), basis="sto-3g", precision="fp64", frozen_core="psi4"
+        ),
     ]
     for number, result in enumerate([*fresh, hdf5.read(water.path), hdf5.read(radical.path)]):
         path = tmp_path / f"{number}.h5"
@@ -190,7 +244,9 @@ def test_result_is_a_pyscf_checkpoint(name: str, request: pytest.FixtureRequest)
     assert saved["e_tot"] == stored.json["scf_total_energy"]
     mole = lib.chkfile.load_mol(str(stored.path))
     assert mole.nelectron == stored.json["sizes"]["nelectron"]
-    mean_field = (scf.RHF if name == "water" else scf.UHF)(mole).density_fit(auxbasis=stored.json["scf_auxbasis"])
+    mean_field = (scf.RHF if name == "water" else scf.UHF)(mole).density_fit(
+        auxbasis=stored.json["scf_auxbasis"]
+    )
     energy = mean_field.energy_tot(mean_field.from_chk(str(stored.path)))
     assert energy == pytest.approx(stored.json["scf_total_energy"], abs=1e-9)
 
@@ -223,7 +279,9 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
     assert not list(folder.glob(".*"))
 
 
-def test_file_systems_without_hard_links(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_systems_without_hard_links(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "link", fail_with(errno.EPERM))
     succeed(call("run", "h2.xyz", "--basis", "sto-3g"))
     hdf5.verify(folder / "h2.dfmp2.h5")

@@ -18,7 +18,13 @@ import pytest
 
 import dfmp2
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import BackendError, ComparisonFailed, InputError, ResourceError, UnsupportedByBackend
+from dfmp2.errors import (
+    BackendError,
+    ComparisonFailed,
+    InputError,
+    ResourceError,
+    UnsupportedByBackend,
+)
 from dfmp2.host import resources
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
@@ -43,7 +49,9 @@ def atoms(text: str, scale: float = BOHR_PER_ANGSTROM, **state: int) -> Molecule
     """Atoms in angstrom (or bohr, scale 1), a ghost as @X."""
     rows = [line.split() for line in text.split(";")]
     points = scale * np.array([[float(x) for x in row[1:]] for row in rows])
-    return Molecule(tuple(r[0].lstrip("@") for r in rows), points, tuple(r[0][0] == "@" for r in rows), **state)
+    return Molecule(
+        tuple(r[0].lstrip("@") for r in rows), points, tuple(r[0][0] == "@" for r in rows), **state
+    )
 
 
 def exactly(result: MP2Result, tolerance: float = compare.FITTING_TOLERANCE) -> Check:
@@ -63,7 +71,11 @@ AMIDOGEN = "N 0 0 -0.145912918634892; H 0 -1.511214298139 1.013682596946108; H 0
 PUBLISHED = {
     ("cc-pvdz", "none"): (-100.01941126902270, -0.05427697023782003, -0.203781911950),
     ("cc-pvdz", "1"): (-100.01941126902270, -0.0534895025483176, -0.201627516796),
-    ("aug-cc-pvdz", "none"): (-55.57513805247548, -0.03520162545964887, -0.15485993330517828),  # NH2, UHF
+    ("aug-cc-pvdz", "none"): (
+        -55.57513805247548,
+        -0.03520162545964887,
+        -0.15485993330517828,
+    ),  # NH2, UHF
 }
 
 
@@ -89,7 +101,9 @@ def test_frozen_virtual_orbitals_and_spins() -> None:
 
 def test_core_potential_ghost_and_one_electron() -> None:
     """Sound sets of HI with its core potential stay within 2e-5 Eh per atom; a ghost is no atom."""
-    check = exactly(dfmp2.run(atoms("H 0 0 0; I 0 0 1.6; @I 0 0 4"), "def2-svp", stability="off"), 1e-5)
+    check = exactly(
+        dfmp2.run(atoms("H 0 0 0; I 0 0 1.6; @I 0 0 4"), "def2-svp", stability="off"), 1e-5
+    )
     assert check.allowed == pytest.approx(2e-5)
     assert 1e-6 < check.largest_difference < 1e-4
     lone = exactly(dfmp2.run(atoms("H 0 0 0", multiplicity=2), "cc-pvdz", stability="off"))
@@ -101,9 +115,16 @@ def test_table_and_json(call: Runner, water: Stored) -> None:
     header, *rows, last = done.out.splitlines()
     assert header.split()[-3:] == ["stored", "exact", "difference"]
     assert [row.split()[0] for row in rows][::3] == ["E(SCF)", "E(corr)"]
-    assert re.match(r"fitting errors per atom: \S+ Eh in E\(SCF\), \S+ Eh in E\(corr\); within 1\.0e-03 Eh", last)
+    assert re.match(
+        r"fitting errors per atom: \S+ Eh in E\(SCF\), \S+ Eh in E\(corr\); within 1\.0e-03 Eh",
+        last,
+    )
     found = succeed(call("compare", str(water.path), "--exact", "--quiet", "--json")).json
-    assert (found["tolerance"], found["allowed"], found["passed"]) == (1e-3, pytest.approx(3e-3), True)
+    assert (found["tolerance"], found["allowed"], found["passed"]) == (
+        1e-3,
+        pytest.approx(3e-3),
+        True,
+    )
     scf = found["energies"]["scf_total_energy"]
     assert scf["difference"] == pytest.approx(scf["stored"] - scf["exact"], abs=1e-12)
     strict = call("compare", str(water.path), "--exact", "--tolerance", "1e-6")
@@ -124,13 +145,17 @@ def test_table_and_json(call: Runner, water: Stored) -> None:
         (("--exact", "--with", "psi4"), 3, "--exact is computed by PySCF only"),
     ],
 )
-def test_bad_options(call: Runner, water: Stored, options: tuple[str, ...], code: int, fragment: str) -> None:
+def test_bad_options(
+    call: Runner, water: Stored, options: tuple[str, ...], code: int, fragment: str
+) -> None:
     done = call("compare", str(water.path), *options)
     assert (done.code, done.out) == (code, "")
     assert fragment in done.message
 
 
-def test_what_does_not_fit_is_refused_first(call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_refused_first(
+    call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The refusal names the largest basis that would fit: so many functions need at most what there is."""
     result = hdf5.read(water.path)
     large = replace(result, sizes=replace(result.sizes, nao=2000, nvir=(1995, 1995)))
@@ -144,7 +169,9 @@ def test_what_does_not_fit_is_refused_first(call: Runner, water: Stored, monkeyp
     monkeypatch.setattr(resources, "available_memory", lambda: 10**6)
     done = call("compare", str(water.path), "--exact")
     assert (done.code, done.out) == (7, "")
-    assert re.search(r"of 7 basis functions in memory: \S+ .B are required and \S+ .B may be used", done.message)
+    assert re.search(
+        r"of 7 basis functions in memory: \S+ .B are required and \S+ .B may be used", done.message
+    )
 
 
 def test_the_prediction_is_what_is_held(tmp_path: Path) -> None:
@@ -158,7 +185,9 @@ def test_the_prediction_is_what_is_held(tmp_path: Path) -> None:
         "print(before + compare.LOADED + exact.required_bytes(r.sizes, 1, r.sizes.nao))\n"
         "print(resources.peak_resident_memory())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     predicted, peak = map(int, done.stdout.split())
     assert abs(peak - predicted) < 20 * 10**6
 
@@ -175,7 +204,9 @@ def broken() -> MP2Result:
     start = np.stack([np.column_stack([left, right]), np.column_stack([right, left])])
     occupied = np.array([[1.0, 0.0], [1.0, 0.0]])
     options = Options(basis="sto-3g", reference="uhf", stability="off", precision="fp64")
-    return energy.mp2_energy(molecule, options, start=StartOrbitals(start, occupied, None, "one at each end"))
+    return energy.mp2_energy(
+        molecule, options, start=StartOrbitals(start, occupied, None, "one at each end")
+    )
 
 
 def test_another_solution_is_compared_with_itself(broken: MP2Result) -> None:
@@ -193,12 +224,26 @@ def test_another_solution_is_compared_with_itself(broken: MP2Result) -> None:
 
 def test_a_loosely_converged_scf_is_not_repeated_loosely(call: Runner) -> None:
     """Repeated with its own 1e-2 Eh it would agree to 4e-14 Eh; converged it is 1.4e-5 Eh lower."""
-    succeed(call("run", "h2o.xyz", "--basis", "cc-pvdz", "--scf-conv-tol", "1e-2", "--precision", "fp64", "--quiet"))
+    succeed(
+        call(
+            "run",
+            "h2o.xyz",
+            "--basis",
+            "cc-pvdz",
+            "--scf-conv-tol",
+            "1e-2",
+            "--precision",
+            "fp64",
+            "--quiet",
+        )
+    )
     done = call("compare", "h2o.dfmp2.h5", "--json")
     assert done.code == 8
     assert "its SCF energy is lower, also from the stored orbitals" in done.message
     assert "converged with --scf-conv-tol 1.0e-02" in done.message
-    assert done.json["energies"]["scf_total_energy"]["difference"] == pytest.approx(1.44e-5, rel=0.01)
+    assert done.json["energies"]["scf_total_energy"]["difference"] == pytest.approx(
+        1.44e-5, rel=0.01
+    )
 
 
 def test_orbitals_that_are_left_give_no_fitting_error(water: Stored) -> None:
@@ -206,15 +251,23 @@ def test_orbitals_that_are_left_give_no_fitting_error(water: Stored) -> None:
     result = hdf5.read(water.path)
     swapped = result.reference.mo_coeff.copy()
     swapped[:, :, [4, 5]] = swapped[:, :, [5, 4]]
-    with pytest.raises(ComparisonFailed, match=r"leaves the stored orbitals for another solution.* 0\.00\)"):
+    with pytest.raises(
+        ComparisonFailed, match=r"leaves the stored orbitals for another solution.* 0\.00\)"
+    ):
         exactly(replace(result, reference=replace(result.reference, mo_coeff=swapped)))
 
 
 def test_nan_agrees_with_nothing() -> None:
     """Python's max() skips a NaN that does not come first."""
     for name in ("scf_difference", "same_spin_difference", "opposite_spin_difference"):
-        differences = {"scf_difference": 0.0, "same_spin_difference": 0.0, "opposite_spin_difference": 0.0}
-        check = Check("PySCF", -1.0, -0.1, -0.2, **{**differences, name: float("nan")}, allowed=1e-6)
+        differences = {
+            "scf_difference": 0.0,
+            "same_spin_difference": 0.0,
+            "opposite_spin_difference": 0.0,
+        }
+        check = Check(
+            "PySCF", -1.0, -0.1, -0.2, **{**differences, name: float("nan")}, allowed=1e-6
+        )
         assert not check.passed and np.isnan(check.largest_difference)
 
 
@@ -223,7 +276,9 @@ def test_nan_agrees_with_nothing() -> None:
 
 def outcomes(call: Runner, *options: str) -> dict[str, Any]:
     """Exit codes of a run of mol.xyz with --check and of both comparisons, and what the last one said."""
-    codes: dict[str, Any] = {"--check": call("run", "mol.xyz", *options, "--check", "--overwrite").code}
+    codes: dict[str, Any] = {
+        "--check": call("run", "mol.xyz", *options, "--check", "--overwrite").code
+    }
     codes["compare"] = call("compare", "mol.dfmp2.h5").code
     done = call("compare", "mol.dfmp2.h5", "--exact")
     return codes | {"compare --exact": done.code, "said": done.message if done.code else done.out}
@@ -283,7 +338,9 @@ RECORDED = (-55.5670750200435464, -0.0319039122076434, -0.1114970638772585)
 
 @pytest.fixture(scope="module")
 def radical_result() -> MP2Result:
-    return dfmp2.run(ROOT / "inputs" / "nh2.xyz", "cc-pvdz", frozen_core="1", precision="fp64", stability="off")
+    return dfmp2.run(
+        ROOT / "inputs" / "nh2.xyz", "cc-pvdz", frozen_core="1", precision="fp64", stability="off"
+    )
 
 
 @pytest.fixture
@@ -297,7 +354,10 @@ def test_recorded_input_is_what_is_written(radical_result: MP2Result) -> None:
     """The input whose output is recorded, and its geometry to the last bit."""
     text = psi4_input(radical_result, 10**9)
     assert text == (DATA / "compare-nh2.in").read_text()
-    atoms = [line.split() for line in text[text.index("0 2\n") + 4 : text.index("\nunits bohr")].splitlines()]
+    atoms = [
+        line.split()
+        for line in text[text.index("0 2\n") + 4 : text.index("\nunits bohr")].splitlines()
+    ]
     points = np.array([[float(x) for x in position] for _, *position in atoms])
     assert np.array_equal(points, radical_result.molecule.coordinates)
 
@@ -321,7 +381,9 @@ def test_settings_follow_the_calculation(radical_result: MP2Result) -> None:
 def iodide_result() -> MP2Result:
     """HI with its 28-electron core potential, and a ghost of each element."""
     molecule = atoms("H 0 0 0; I 0 0 1.6; @I 0 0 4; @H 0 0 5")
-    return dfmp2.run(molecule, "def2-svp", auxbasis="def2-svp-ri", frozen_core="auto", stability="off")
+    return dfmp2.run(
+        molecule, "def2-svp", auxbasis="def2-svp-ri", frozen_core="auto", stability="off"
+    )
 
 
 def test_core_potential_and_ghosts(iodide_result):
@@ -329,7 +391,11 @@ def test_core_potential_and_ghosts(iodide_result):
     labels = [line.split()[0] for line in text[: text.index("units bohr")].splitlines()[4:]]
     assert labels == ["H", "I", "@I_bare", "@H"]  # Psi4 applies a potential at a ghost as well
     potential = text[text.index("I-ECP 3 28") : text.index("[ orbitalbare ]")].splitlines()
-    assert potential[1:4] == ["f potential", "4", "2 1.9458608999999999e+01 -2.1842040000000001e+01"]
+    assert potential[1:4] == [
+        "f potential",
+        "4",
+        "2 1.9458608999999999e+01 -2.1842040000000001e+01",
+    ]
     assert [line for line in potential if "potential" in line] == [f"{x} potential" for x in "fspd"]
     assert text.count("I-ECP") == 1
     assert "assign I_bare orbitalbare" in text
@@ -339,7 +405,10 @@ def test_nothing_but_numbers_and_symbols_gets_in(radical_result):
     """Psi4 executes its input, and a result file may come from anywhere."""
     evil = "}\nimport os; os.system('touch /tmp/evil')\n"
     basis = radical_result.orbital_basis
-    elements = {symbol: replace(e, name=evil, source=evil, symbol=evil) for symbol, e in basis.elements.items()}
+    elements = {
+        symbol: replace(e, name=evil, source=evil, symbol=evil)
+        for symbol, e in basis.elements.items()
+    }
     hostile = replace(
         radical_result,
         molecule=replace(radical_result.molecule, name=evil, source=evil, text=evil),
@@ -352,14 +421,27 @@ def test_nothing_but_numbers_and_symbols_gets_in(radical_result):
 def test_what_the_format_cannot_express_is_refused(radical_result, iodide_result):
     basis = radical_result.mp2_fitting
     high = replace(basis.elements["N"], shells=((11, (1.0, 1.0)),))
-    with pytest.raises(UnsupportedByBackend, match="no letter for the shells of angular momentum 11 on N"):
-        psi4_input(replace(radical_result, mp2_fitting=replace(basis, elements={**basis.elements, "N": high})), 10**9)
+    with pytest.raises(
+        UnsupportedByBackend, match="no letter for the shells of angular momentum 11 on N"
+    ):
+        psi4_input(
+            replace(
+                radical_result, mp2_fitting=replace(basis, elements={**basis.elements, "N": high})
+            ),
+            10**9,
+        )
     with pytest.raises(InputError, match="the ri basis of the result has no functions for N"):
         psi4_input(replace(radical_result, mp2_fitting=replace(basis, elements={})), 10**9)
     orbital = iodide_result.orbital_basis
     local = replace(orbital.elements["I"], ecp=(28, ((-1, ((), (), ((1.0, 1.0),))),)))
     with pytest.raises(UnsupportedByBackend, match="core potential of I"):
-        psi4_input(replace(iodide_result, orbital_basis=replace(orbital, elements={**orbital.elements, "I": local})), 1)
+        psi4_input(
+            replace(
+                iodide_result,
+                orbital_basis=replace(orbital, elements={**orbital.elements, "I": local}),
+            ),
+            1,
+        )
 
 
 # --- Psi4: the output ---
@@ -369,7 +451,11 @@ def test_recorded_output() -> None:
     text = (DATA / "compare-nh2.out").read_text()
     found = parse_output(text)
     assert found.energies.program == "Psi4 1.3.2"
-    assert (found.energies.scf_total_energy, found.energies.same_spin, found.energies.opposite_spin) == RECORDED
+    assert (
+        found.energies.scf_total_energy,
+        found.energies.same_spin,
+        found.energies.opposite_spin,
+    ) == RECORDED
     assert (found.nao, found.naux, found.active) == (24, 84, ((4, 19), (3, 20)))
     restricted = "\t   PAIRS       1       5       4      19      19       0\n"
     assert parse_output(re.sub(r"\t   ALPHA.*\n.*BETA.*\n", restricted, text)).active == ((4, 19),)
@@ -404,7 +490,9 @@ def stand_in(tmp_path, monkeypatch):
 def test_energies_of_another_calculation_are_refused(radical_result, stand_in):
     stand_in("cp $RECORDED output.dat")
     sizes = replace(radical_result.sizes, frozen_core=0, nocc=(5, 4))
-    with pytest.raises(ComparisonFailed, match=r"\(\(4, 19\), \(3, 20\)\) active .*the result has 24, 84"):
+    with pytest.raises(
+        ComparisonFailed, match=r"\(\(4, 19\), \(3, 20\)\) active .*the result has 24, 84"
+    ):
         run_psi4(replace(radical_result, sizes=sizes), 1)
 
 
@@ -428,7 +516,9 @@ def test_it_runs_alone(radical_result, stand_in, tmp_path, monkeypatch):
     monkeypatch.setenv("PSIPATH", "/elsewhere")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     seen = tmp_path / "seen"
-    stand_in(f'(pwd; echo "$HOME|$PSIPATH|$OPENBLAS_NUM_THREADS|$*"; cat; ls) > {seen}; cp $RECORDED output.dat')
+    stand_in(
+        f'(pwd; echo "$HOME|$PSIPATH|$OPENBLAS_NUM_THREADS|$*"; cat; ls) > {seen}; cp $RECORDED output.dat'
+    )
     run_psi4(radical_result, 3)
     where, environment, *files = seen.read_text().splitlines()
     assert Path(where).parent == tmp_path / "scratch"
@@ -439,11 +529,21 @@ def test_it_runs_alone(radical_result, stand_in, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("script", "fragment", "allowed"),
     [
-        ("s/-0.1114970638772585/-0.1115970638772585/", "Psi4 1.3.2 differs by 1.0e-04 Eh, more than --toler", "1e-3"),
-        ("s/-55.5670750200435464/-55.6670750200435464/", "lower, so the two may have found different SCF", "1"),
+        (
+            "s/-0.1114970638772585/-0.1115970638772585/",
+            "Psi4 1.3.2 differs by 1.0e-04 Eh, more than --toler",
+            "1e-3",
+        ),
+        (
+            "s/-55.5670750200435464/-55.6670750200435464/",
+            "lower, so the two may have found different SCF",
+            "1",
+        ),
     ],
 )
-def test_a_difference_is_exit_8(call: Runner, stored: Path, stand_in, script: str, fragment: str, allowed: str) -> None:
+def test_a_difference_is_exit_8(
+    call: Runner, stored: Path, stand_in, script: str, fragment: str, allowed: str
+) -> None:
     stand_in(f"sed '{script}' $RECORDED > output.dat")
     done = call("compare", "nh2.h5", "--with", "psi4")
     assert done.code == 8 and fragment in done.message
@@ -461,19 +561,26 @@ def test_a_difference_is_exit_8(call: Runner, stored: Path, stand_in, script: st
         ("exit 1", "(exit code 1): it wrote nothing"),
         ("kill -SEGV $$", "(killed by signal 11)"),
         ("true", "holds no DF-MP2 energies: it wrote nothing"),
-        ("echo 'Failed to converge: '; cp $RECORDED output.dat", "integrals over the core potential did not converge"),
+        (
+            "echo 'Failed to converge: '; cp $RECORDED output.dat",
+            "integrals over the core potential did not converge",
+        ),
         ("sleep 60", "stopped after --timeout 0.3 s"),
     ],
     ids=["message", "last lines", "silent", "crash", "no output", "inexact", "slow"],
 )
 def test_a_failing_psi4_is_exit_6(call: Runner, stored: Path, stand_in, script, fragment):
     stand_in(script)
-    done = call("compare", "nh2.h5", "--with", "psi4", "--timeout", "0.3" if "sleep" in script else "60")
+    done = call(
+        "compare", "nh2.h5", "--with", "psi4", "--timeout", "0.3" if "sleep" in script else "60"
+    )
     assert (done.code, done.out) == (6, "")
     assert fragment in done.message
 
 
-def test_psi4_missing_or_without_a_folder(call: Runner, stored: Path, stand_in, monkeypatch, tmp_path):
+def test_psi4_missing_or_without_a_folder(
+    call: Runner, stored: Path, stand_in, monkeypatch, tmp_path
+):
     def refused(code: int, said: str) -> None:
         done = call("compare", "nh2.h5", "--with", "psi4")
         assert done.code == code and said in done.message
@@ -492,7 +599,9 @@ def test_psi4_missing_or_without_a_folder(call: Runner, stored: Path, stand_in, 
 def test_a_signal_ends_psi4_and_removes_its_folder(stored: Path, stand_in, tmp_path, number, code):
     scratch = stand_in(f"echo $$ > {tmp_path}/pid; sleep 60 & echo $! >> {tmp_path}/pid; wait")
     arguments = [str(COMMAND), "compare", "nh2.h5", "--with", "psi4"]
-    process = subprocess.Popen(arguments, cwd=stored.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        arguments, cwd=stored.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 20
     pids = tmp_path / "pid"
     while not (pids.exists() and pids.read_text().count("\n") == 2) and time.monotonic() < deadline:
@@ -503,7 +612,9 @@ def test_a_signal_ends_psi4_and_removes_its_folder(stored: Path, stand_in, tmp_p
     assert (process.returncode, out) == (code, "")
     assert len([line for line in err.splitlines() if line.startswith("dfmp2: ")]) == 1
     # a killed process that nobody waits for may be on its way out for a moment
-    while (left := [pid for pid in pids.read_text().split() if running(pid)]) and time.monotonic() < deadline + 40:
+    while (
+        left := [pid for pid in pids.read_text().split() if running(pid)]
+    ) and time.monotonic() < deadline + 40:
         time.sleep(0.02)
     assert not left
 
@@ -527,10 +638,18 @@ REAL = {
     "h2o, core and virtuals frozen": (WATER, "cc-pvdz", {"frozen_core": "1", "frozen_virtual": 2}),
     "h2o, conventional": (WATER, "cc-pvdz", {"scf": "conventional", "frozen_core": "auto"}),
     "h2o, ghosts": (WATER + "; @O 0 0 3; @H 0 0.75 3.5", "cc-pvdz", {"frozen_core": "auto"}),
-    "h2o, ghost with a core potential": (WATER + "; @I 0 0 2.5", "def2-svp", {"frozen_core": "auto"}),
+    "h2o, ghost with a core potential": (
+        WATER + "; @I 0 0 2.5",
+        "def2-svp",
+        {"frozen_core": "auto"},
+    ),
     "hi, core potential": ("H 0 0 0; I 0 0 1.6; @I 0 0 4", "def2-svp", {"frozen_core": "auto"}),
     "lih, uhf": ("Li 0 0 0; H 0 0 1.6", "def2-svp", {"reference": "uhf"}),
-    "he, dropped functions": ("He 0 0 0; @He 0 0 0.21; @He 0 0 0.42", "aug-cc-pvtz", {"auxbasis": "aug-cc-pvtz-ri"}),
+    "he, dropped functions": (
+        "He 0 0 0; @He 0 0 0.21; @He 0 0 0.42",
+        "aug-cc-pvtz",
+        {"auxbasis": "aug-cc-pvtz-ri"},
+    ),
     "nh2, radical, core frozen": (AMIDOGEN_ANGSTROM, "aug-cc-pvdz", {"frozen_core": "1"}),
     "water, quadruple zeta": (WATER, "cc-pvqz", {"frozen_core": "auto"}),
 }

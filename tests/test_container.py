@@ -22,7 +22,9 @@ CLUSTER = ROOT / "scripts" / "parallelcluster" / "cluster.yaml"
 
 def script(name: str, *arguments: str, **settings) -> subprocess.CompletedProcess[str]:
     command = ["bash", str(FOLDER / f"{name}.sh"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **settings)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, **settings
+    )
 
 
 @pytest.mark.parametrize("path", [*sorted(FOLDER.iterdir()), CLUSTER], ids=lambda path: path.name)
@@ -39,15 +41,20 @@ def test_recipe(name: str) -> None:
     """No base image of ours, no rights, no steps beside the script's, variables of tools and what may be written."""
     lines = (FOLDER / f"{name}.Dockerfile").read_text().splitlines()
     steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
-    assert not any(step[-1].endswith("\\") for step in steps)  # one step, one line: the test script reads them so
+    assert not any(
+        step[-1].endswith("\\") for step in steps
+    )  # one step, one line: the test script reads them so
 
     def values(instruction: str) -> list[str]:
         return [arguments for found, arguments in steps if found == instruction]
 
-    assert steps[:2] == [["ARG", "BASE_IMAGE"], ["FROM", "${BASE_IMAGE}"]] and len(values("FROM")) == 1
+    assert (
+        steps[:2] == [["ARG", "BASE_IMAGE"], ["FROM", "${BASE_IMAGE}"]] and len(values("FROM")) == 1
+    )
     for call in values("RUN"):
         assert re.fullmatch(
-            r"bash /build/scripts/container/install\.sh --prefix /opt/[^;&|]*( && rm -rf /build)?", call
+            r"bash /build/scripts/container/install\.sh --prefix /opt/[^;&|]*( && rm -rf /build)?",
+            call,
         )
     assert values("RUN")[-1].endswith("rm -rf /build")
     user = dict(argument.split("=") for argument in values("ARG") if "=" in argument)["USER_ID"]
@@ -55,7 +62,12 @@ def test_recipe(name: str) -> None:
     assert values("ENTRYPOINT") == ['["/opt/dfmp2/bin/dfmp2-entrypoint"]']
     assert values("WORKDIR") == values("VOLUME") == [WORK]
     told = dict(word.split("=", 1) for line in values("ENV") for word in shlex.split(line))
-    for variable in ("HOME", "TMPDIR", "DFMP2_SCRATCH", "XDG_CACHE_HOME"):  # the root may be read-only
+    for variable in (
+        "HOME",
+        "TMPDIR",
+        "DFMP2_SCRATCH",
+        "XDG_CACHE_HOME",
+    ):  # the root may be read-only
         assert Path(told[variable]).is_relative_to(WORK), variable
     tools = {"/opt/dfmp2/bin", "/usr/bin", "/bin"} | ({TOOLS} if name == "neuron" else set())
     assert tools <= set(told["PATH"].split(":"))
@@ -111,9 +123,15 @@ def test_cluster() -> None:
     assert wanted | {"REGION"} == set(re.findall(r"\b([A-Z_]+)=", head))
     found = yaml.safe_load(re.sub(r"\$\{([A-Z_]+)\}", r"value-of-\1", text))
     partition, workers = re.findall(r"--partition (\S+)|--workers (\d+)", head)
-    queue = next(queue for queue in found["Scheduling"]["SlurmQueues"] if queue["Name"] == partition[0])
+    queue = next(
+        queue for queue in found["Scheduling"]["SlurmQueues"] if queue["Name"] == partition[0]
+    )
     assert queue["JobExclusiveAllocation"]  # --gres none: the node whole
-    types = {one["InstanceType"] for resource in queue["ComputeResources"] for one in resource["Instances"]}
+    types = {
+        one["InstanceType"]
+        for resource in queue["ComputeResources"]
+        for one in resource["Instances"]
+    }
     assert all(int(workers[1]) <= 2 * INSTANCES[name].chips for name in types)
     mounted = {one["MountDir"] for one in found["SharedStorage"]}
     for path in re.findall(r"(?:submit|--cache|--prefix) (/\S+)", head):

@@ -20,7 +20,11 @@ from dfmp2.output import hdf5
 from tests.conftest import Heard, Runner, Stored, listing, succeed
 
 EXACT = 1e-12  # Eh, asked of fp64
-COMPONENTS = ("mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy", "mp2_correlation_energy")
+COMPONENTS = (
+    "mp2_same_spin_correlation_energy",
+    "mp2_opposite_spin_correlation_energy",
+    "mp2_correlation_energy",
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,9 @@ def fields() -> dict[str, Any]:
         return mf.run()
 
     return {
-        "water": converge(scf.RHF, "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692", "6-31g"),
+        "water": converge(
+            scf.RHF, "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692", "6-31g"
+        ),
         "nh2": converge(scf.UHF, "N 0 0 0; H 0 0.8036 0.6347; H 0 -0.8036 0.6347", "6-31g", spin=1),
         "nah": converge(scf.RHF, "Na 0 0 0; H 0 0 1.8874", "def2-svp"),
         "hi": converge(scf.RHF, "I 0 0 0; H 0 0 1.609", "def2-svp", ecp={"I": "def2-svp"}),
@@ -49,7 +55,9 @@ def compute(mf: Any, core: Any, precision: str = "fp64", **options: Any) -> MP2R
     asked = repr((mf.e_tot, core, precision, options))
     if asked not in _computed:
         options = {"listener": Heard(), "threads": 1, **options}
-        found = dfmp2.from_mean_field(mf, "def2-svp-ri", frozen_core=core, precision=precision, **options)
+        found = dfmp2.from_mean_field(
+            mf, "def2-svp-ri", frozen_core=core, precision=precision, **options
+        )
         _computed[asked] = found
     return _computed[asked]
 
@@ -75,7 +83,9 @@ def test_a_larger_core_is_the_full_run(fields, name, stored, core, orbitals):
     for channel, matrix in full.pairs.channels().items():
         assert np.abs(derived.pairs.channels()[channel] - matrix).max(initial=0.0) < EXACT
     for component in (*COMPONENTS, "mp2_total_energy"):
-        assert getattr(derived, component) == pytest.approx(getattr(full, component), abs=EXACT, rel=0)
+        assert getattr(derived, component) == pytest.approx(
+            getattr(full, component), abs=EXACT, rel=0
+        )
     assert derived.diagnostics.smallest_denominator == full.diagnostics.smallest_denominator
     assert derived.certificate is None
 
@@ -83,7 +93,9 @@ def test_a_larger_core_is_the_full_run(fields, name, stored, core, orbitals):
 @pytest.mark.parametrize(("name", "core"), [("water", 1), ("nh2", 3)])
 def test_mixed_precision_stays_within_its_certificates(fields, name, core):
     """The truth is the float64 run: the widened certificate must cover the distance to it."""
-    parent, full, exact = (compute(fields[name], *how) for how in ((0, "mixed"), (core, "mixed"), (core, "fp64")))
+    parent, full, exact = (
+        compute(fields[name], *how) for how in ((0, "mixed"), (core, "mixed"), (core, "fp64"))
+    )
     derived = derive(parent, frozen_core=core, listener=Heard())
     assert derived.precision == "mixed"
     assert parent.certificate and full.certificate and derived.certificate
@@ -101,17 +113,27 @@ def test_a_factor_left_out_is_one_whatever_was_stored(fields):
     parent = compute(fields["water"], 0, os_scale=1.7, ss_scale=0.2)
     derived = derive(parent, os_scale=1.3)
     assert (derived.options.os_scale, derived.options.ss_scale) == (1.3, None)
-    same, opposite = parent.mp2_same_spin_correlation_energy, parent.mp2_opposite_spin_correlation_energy
+    same, opposite = (
+        parent.mp2_same_spin_correlation_energy,
+        parent.mp2_opposite_spin_correlation_energy,
+    )
     assert derived.scaled_mp2_correlation_energy == pytest.approx(1.3 * opposite + same, abs=EXACT)
     assert derive(parent, frozen_core=1).options.os_scale == 1.7
 
 
 def test_what_the_record_says(fields):
     parent = compute(fields["water"], 0, "mixed", check=True)
-    derived = derive(parent, frozen_core=1, origin="w.h5, content 0123", command="dfmp2 derive w.h5")
+    derived = derive(
+        parent, frozen_core=1, origin="w.h5, content 0123", command="dfmp2 derive w.h5"
+    )
     assert parent.check is not None
     assert derived.check is None
-    for text in ("derived from w.h5, content 0123", "1 more orbital per spin", "certificate", "check"):
+    for text in (
+        "derived from w.h5, content 0123",
+        "1 more orbital per spin",
+        "certificate",
+        "check",
+    ):
         assert text in derived.frozen_core_note
     assert derived.provenance.command == f"dfmp2 derive w.h5; original: {parent.provenance.command}"
     assert derived.timings == parent.timings
@@ -123,7 +145,9 @@ def test_certificate_is_widened_by_the_pairs_left_out(fields):
     found = Certificate(15, 15, 5e-9, 3e-9, 2e-9, 1e-12, 1e-7, False)
     parent = replace(compute(fields["water"], 0, "mixed"), certificate=found)
     direct = parent.pairs.opposite_spin
-    left_out = abs(direct[0, 0] + 2 * direct[0, 1:].sum())  # water's 1s with itself and with the other four
+    left_out = abs(
+        direct[0, 0] + 2 * direct[0, 1:].sum()
+    )  # water's 1s with itself and with the other four
     widened = derive(parent, frozen_core=1).certificate
     assert widened is not None
     assert widened.opposite_spin_error == pytest.approx(2e-9 + 8 / 2**24 * left_out, rel=1e-9)
@@ -139,8 +163,15 @@ def test_certificate_is_widened_by_the_pairs_left_out(fields):
 def test_a_certificate_that_says_too_little_is_a_warning(fields):
     found = Certificate(15, 15, 1e-7, 1e-9, 1e-9, 1e-12, 1e-7, False)
     kept = Heard()
-    derived = derive(replace(compute(fields["water"], 0, "mixed"), certificate=found), frozen_core=1, listener=kept)
-    assert "may be 1.0e-07 Eh, above the tolerance 1.0e-07 Eh: a run with --frozen-core 1 " in kept.warnings[0]
+    derived = derive(
+        replace(compute(fields["water"], 0, "mixed"), certificate=found),
+        frozen_core=1,
+        listener=kept,
+    )
+    assert (
+        "may be 1.0e-07 Eh, above the tolerance 1.0e-07 Eh: a run with --frozen-core 1 "
+        in kept.warnings[0]
+    )
     assert kept.warnings[0] in derived.diagnostics.warnings
     assert not derived.certificate.accepted
 
@@ -200,7 +231,9 @@ def test_command_prints_without_a_file(call: Runner, radical: Stored, folder: Pa
     assert listing(folder) == before
     assert "scaled MP2 correlation" in done.out
     assert done.out.splitlines()[-1].endswith("-> (not stored; --output FILE.h5 does)")
-    quiet = succeed(call("derive", str(radical.path), "--os-scale", "1.2", "--ss-scale", "0.5", "--quiet"))
+    quiet = succeed(
+        call("derive", str(radical.path), "--os-scale", "1.2", "--ss-scale", "0.5", "--quiet")
+    )
     assert quiet.out.splitlines() == done.out.splitlines()[-1:]
 
 
@@ -214,7 +247,9 @@ def test_command_prints_without_a_file(call: Runner, radical: Stored, folder: Pa
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_command_refusals_leave_nothing(call: Runner, water: Stored, folder: Path, options, code, fragment):
+def test_command_refusals_leave_nothing(
+    call: Runner, water: Stored, folder: Path, options, code, fragment
+):
     shutil.copy(water.path, folder / "w.h5")
     before = listing(folder)
     done = call("derive", "w.h5", *options)
@@ -230,7 +265,10 @@ def test_a_file_with_another_content_is_refused(call: Runner, water: Stored, fol
     done = call("derive", "w.h5", "--frozen-core", "1")
     assert done.code == 3
     assert "does not have its stored hash" in done.message
-    for other, fragment in (("h2o.xyz", "not a readable HDF5 file"), ("missing.h5", "no such file")):
+    for other, fragment in (
+        ("h2o.xyz", "not a readable HDF5 file"),
+        ("missing.h5", "no such file"),
+    ):
         done = call("derive", other)
         assert done.code == 3
         assert fragment in done.message

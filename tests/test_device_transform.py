@@ -75,7 +75,9 @@ def test_a_molecule_equals_pyscf_with_few_programs(tmp_path, launched, name, mos
     assert abs(result.check.same_spin_difference) < 1e-7
     assert abs(result.check.opposite_spin_difference) < 1e-7
     assert abs(result.check.correlation_difference) <= result.certificate.correlation_error + 1e-10
-    assert result.certificate.sampled == result.certificate.pairs  # all of a small molecule, from float64
+    assert (
+        result.certificate.sampled == result.certificate.pairs
+    )  # all of a small molecule, from float64
     assert 1e-12 < result.certificate.correlation_error < 1e-7
     assert details(result)["transformation"] == "device: asked for with --transform device"
     seen = {*launched["launch"], *launched["keep"]}
@@ -98,24 +100,34 @@ def test_both_spins_share_their_programs_whatever_their_virtual_orbitals(launche
     host = NkiBackend("k", InterpreterExecutor())
     found = pair_energies(device.put_untransformed(tensors, eps), device)
     seen = {*launched["launch"], *launched["keep"]}
-    sent = [host.put(t.rows(range(t.shape[0])), *e, "mixed") for t, e in zip(tensors, eps, strict=True)]
+    sent = [
+        host.put(t.rows(range(t.shape[0])), *e, "mixed") for t, e in zip(tensors, eps, strict=True)
+    ]
     expected = pair_energies(sent, host)
     for name, matrix in expected.channels().items():
-        np.testing.assert_allclose(found.channels()[name], matrix, rtol=1e-5, atol=1e-6 * np.abs(matrix).max())
+        np.testing.assert_allclose(
+            found.channels()[name], matrix, rtol=1e-5, atol=1e-6 * np.abs(matrix).max()
+        )
     assert len(seen) <= 6
     assert seen == set(programs((Shape(9, 120, 20), Shape(3, 130, 20)), "trn1", 150))
 
 
 def test_rows_of_b_are_those_that_the_host_fits():
-    mole = gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6; H 0.9 0 -0.3", basis="cc-pvdz", verbose=0)
-    auxmole = gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6; H 0.9 0 -0.3", basis="cc-pvdz-ri", verbose=0)
+    mole = gto.M(
+        atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6; H 0.9 0 -0.3", basis="cc-pvdz", verbose=0
+    )
+    auxmole = gto.M(
+        atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6; H 0.9 0 -0.3", basis="cc-pvdz-ri", verbose=0
+    )
     c = np.linalg.qr(np.random.default_rng(0).standard_normal((mole.nao, mole.nao)))[0]
     space = ActiveSpace(c[:, :4], c[:, 4:], np.zeros(4), np.zeros(mole.nao - 4))
     metric = three_center.coulomb_metric(auxmole)
     values, vectors = np.linalg.eigh(metric)
     cut = vectors[:, 5:] / np.sqrt(values[5:])
     for factor in (factorise(metric), MetricFactor(cut, False, 1.0 / EIGENVALUE_CUT, 5)):
-        raw = [(p0, p1, block.copy()) for p0, p1, block in three_center.packed_blocks(mole, auxmole)]
+        raw = [
+            (p0, p1, block.copy()) for p0, p1, block in three_center.packed_blocks(mole, auxmole)
+        ]
         a = fitted_integrals(np.concatenate([block for _, _, block in raw]), factor, 1)
         tensor = UntransformedTensor(a, space.c_occ, space.c_vir)
         blocks = three_center.transformed_blocks(raw, [space], 1)
@@ -143,14 +155,18 @@ def test_resumed_with_the_same_bits_and_not_on_the_other_route(tmp_path):
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 def test_backends_that_take_b_from_the_host_refuse(call, backend):
-    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--backend", backend, "--transform", "device")
+    done = call(
+        "run", "h2o.xyz", "--basis", "sto-3g", "--backend", backend, "--transform", "device"
+    )
     assert (done.code, done.out) == (6, "")
     assert "--transform device: this backend takes B from the host" in done.message
 
 
 def test_little_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "device_host_bytes", lambda work: 10**13)
-    with pytest.raises(ResourceError, match=r'transform="device" holds 10\.00 TB of fitted integrals on the host'):
+    with pytest.raises(
+        ResourceError, match=r'transform="device" holds 10\.00 TB of fitted integrals on the host'
+    ):
         python.run(molecule(tmp_path, "h2o"), "sto-3g", **ON_DEVICE)
 
 
@@ -160,10 +176,18 @@ def test_b_is_made_on_the_host_unless_it_is_asked_for(tmp_path):
 
 
 def test_what_cannot_run_is_refused_before_the_scf():
-    backend, work = NkiBackend("k", InterpreterExecutor()), Workload(100, 128, 128, (Spin(9, 9, 90),), "mixed", 100)
-    with pytest.raises(UnsupportedByBackend, match="there is nothing to correlate; use an nki lane"):
+    backend, work = (
+        NkiBackend("k", InterpreterExecutor()),
+        Workload(100, 128, 128, (Spin(9, 9, 90),), "mixed", 100),
+    )
+    with pytest.raises(
+        UnsupportedByBackend, match="there is nothing to correlate; use an nki lane"
+    ):
         plan.require_device(backend, replace(work, spins=()), 10**12)
-    with pytest.raises(UnsupportedByBackend, match=r"--transform device: ao_to_mo: .* bytes: .*use --transform host"):
+    with pytest.raises(
+        UnsupportedByBackend,
+        match=r"--transform device: ao_to_mo: .* bytes: .*use --transform host",
+    ):
         plan.require_device(backend, replace(work, nao=2000), 10**12)
 
 
@@ -171,10 +195,16 @@ def test_what_cannot_run_is_refused_before_the_scf():
 def test_what_float32_loses_with_diffuse_functions_is_found_and_refused(tmp_path):
     """Benzene in aug-cc-pVDZ: 2e-7 Eh are lost in K12, which `auto` would have left to the host."""
     (tmp_path / "benzene.xyz").write_text(GEOMETRIES["benzene"])
-    with pytest.raises(NumericalError, match=r'exceeds the tolerance 1\.0e-07 Eh, .*use transform="host"'):
+    with pytest.raises(
+        NumericalError, match=r'exceeds the tolerance 1\.0e-07 Eh, .*use transform="host"'
+    ):
         python.run(tmp_path / "benzene.xyz", "aug-cc-pvdz", **ON_DEVICE)
-    wider = python.run(tmp_path / "benzene.xyz", "aug-cc-pvdz", tolerance=1e-6, check=True, **ON_DEVICE)
-    assert 1e-8 < abs(wider.check.correlation_difference) < wider.certificate.correlation_error < 1e-6
+    wider = python.run(
+        tmp_path / "benzene.xyz", "aug-cc-pvdz", tolerance=1e-6, check=True, **ON_DEVICE
+    )
+    assert (
+        1e-8 < abs(wider.check.correlation_difference) < wider.certificate.correlation_error < 1e-6
+    )
 
 
 def test_the_costs_are_those_of_the_formulas():
@@ -183,7 +213,9 @@ def test_the_costs_are_those_of_the_formulas():
     # 2 tiles of basis functions, 4 slices of fitting functions in one piece, 8 blocks of occupied orbitals.
     assert (found.calls, found.neffs) == (8, 1)
     assert found.uploaded == 4 * (4 * 256 * 257 * 128 + 8 * 128 * 2 * 8 + 128 * 2 * 128)
-    setup = SimpleNamespace(backend=NkiBackend("k", InterpreterExecutor()), options=Options("sto-3g", transform="host"))
+    setup = SimpleNamespace(
+        backend=NkiBackend("k", InterpreterExecutor()), options=Options("sto-3g", transform="host")
+    )
     work = Workload(160, 400, 400, (Spin(60, 60, 100),), "mixed", 100)
     held = memory.plan(work, CpuBackend(1).limits, 1, program=0, budget=10**10)
     planned = plan.Plan(work, held, plan.NO_TIME, time.pace(work, Rates()), Rates(), 1)
@@ -192,7 +224,9 @@ def test_the_costs_are_those_of_the_formulas():
     device = plan._seconds(setup, planned)
     assert device.fit == pytest.approx(host.fit * 160 * 161 / 2 / 6000)
     assert device.transform == pytest.approx(found.usual + found.dispatch + found.link)
-    assert device.total - host.total == pytest.approx(device.fit - host.fit + device.transform - host.transform)
+    assert device.total - host.total == pytest.approx(
+        device.fit - host.fit + device.transform - host.transform
+    )
 
 
 def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
@@ -207,14 +241,19 @@ def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
         backend = NkiBackend("k", executor)
         backend.prepare(spins, 40)
         compiled = executor.proof.compiled
-        operands = backend.put_untransformed(tensors, [(-np.ones(n), np.ones(40 - n)) for n in (9, 7)])
+        operands = backend.put_untransformed(
+            tensors, [(-np.ones(n), np.ones(40 - n)) for n in (9, 7)]
+        )
         found = predict_transform(spins, 40, "trn1")
         assert (executor.proof.bytes_up, executor.proof.bytes_down) == (found.uploaded, 0)
         assert executor.proof.launches == found.calls
         assert executor.proof.compiled == compiled <= 6
         for tensor, operand in zip(tensors, operands, strict=True):
             expected = NkiBackend("k", InterpreterExecutor()).put(
-                tensor.rows(range(tensor.shape[0])), -np.ones(tensor.shape[0]), np.ones(tensor.shape[1]), "mixed"
+                tensor.rows(range(tensor.shape[0])),
+                -np.ones(tensor.shape[0]),
+                np.ones(tensor.shape[1]),
+                "mixed",
             )
             for number, block in expected.b.blocks.items():
                 raw = operand.b.blocks[number].value.numpy().view(np.float32)
@@ -230,7 +269,9 @@ def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):
         told = details(result)
         # The transformation; the pair kernel for diagonal blocks and the one for two spins.
         assert told["programs"] == "3 launched, 3 compiled now, 0 found in the cache"
-        assert told["kernel launches"] == "5"  # one block of B for each spin, one block of pairs for each channel
+        assert (
+            told["kernel launches"] == "5"
+        )  # one block of B for each spin, one block of pairs for each channel
         assert told["pairs redone in float64 meanwhile"].startswith("1, ")
         assert told["transformation"] == "device: asked for with --transform device"
 

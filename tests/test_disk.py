@@ -30,7 +30,16 @@ from dfmp2.scf.jk_on_disk import DiskIntegrals
 from tests.conftest import COMMAND, Runner, succeed, write_molecules
 
 INPUTS = Path(__file__).parent.parent / "inputs"
-DISK_RUN = ("run", str(INPUTS / "water-8.xyz"), "--basis", "cc-pvdz", "--memory", "220MB", "--threads", "1")
+DISK_RUN = (
+    "run",
+    str(INPUTS / "water-8.xyz"),
+    "--basis",
+    "cc-pvdz",
+    "--memory",
+    "220MB",
+    "--threads",
+    "1",
+)
 DEAD = 2**22 - 1  # above the largest process number Linux gives by default
 EXACT = {"precision": "fp64", "threads": 1}
 SLOW = pytest.mark.slow
@@ -73,25 +82,41 @@ def stale_name(pid: int = DEAD, host: str | None = None) -> str:
 # --- the same numbers ---------------------------------------------------------------------------------
 
 
-def test_energies_on_disk_equal_those_in_memory(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def test_energies_on_disk_equal_those_in_memory(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
     held, stored = both(
-        monkeypatch, lambda: dfmp2.run(INPUTS / "nh2.xyz", "sto-3g", scratch=str(root), stability="off", **EXACT)
+        monkeypatch,
+        lambda: dfmp2.run(
+            INPUTS / "nh2.xyz", "sto-3g", scratch=str(root), stability="off", **EXACT
+        ),
     )
-    for energy in ("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_correlation_energy"):
+    for energy in (
+        "scf_total_energy",
+        "mp2_same_spin_correlation_energy",
+        "mp2_correlation_energy",
+    ):
         assert getattr(stored, energy) == getattr(held, energy)  # to the last bit
     assert held.storage is not None and stored.storage is not None
-    assert (held.storage.scf_integrals, held.storage.fitted_tensor, held.storage.written) == ("memory", "memory", 0)
+    assert (held.storage.scf_integrals, held.storage.fitted_tensor, held.storage.written) == (
+        "memory",
+        "memory",
+        0,
+    )
     assert (stored.storage.scf_integrals, stored.storage.fitted_tensor) == ("disk", "disk")
     sizes = stored.sizes
     b = sum(o * v for o, v in zip(sizes.nocc, sizes.nvir, strict=True)) * sizes.naux
     columns = sizes.nao * (sizes.nao + 1) // 2
-    assert stored.storage.written == 8 * (sizes.naux_scf * columns + 2 * b)  # B raw, and once more fitted
+    assert stored.storage.written == 8 * (
+        sizes.naux_scf * columns + 2 * b
+    )  # B raw, and once more fitted
     assert stored.storage.read > stored.storage.written
     assert stored.storage.folder == str(root) and list(root.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("backend", "precision", "spin"), [("cpu", "fp64", 0), ("cpu", "mixed", 1), ("torch", "mixed", 0)]
+    ("backend", "precision", "spin"),
+    [("cpu", "fp64", 0), ("cpu", "mixed", 1), ("torch", "mixed", 0)],
 )
 def test_pair_energies_on_the_same_orbitals(
     backend: str, precision: str, spin: int, monkeypatch: pytest.MonkeyPatch
@@ -101,25 +126,38 @@ def test_pair_energies_on_the_same_orbitals(
     mole = gto.M(atom=atoms, basis="6-31g", spin=spin, verbose=0)
     mf = (scf.UHF if spin else scf.RHF)(mole).run(conv_tol=1e-10, conv_tol_grad=1e-5)
     held, stored = both(
-        monkeypatch, lambda: dfmp2.from_mean_field(mf, "def2-svp-ri", backend=backend, precision=precision, threads=2)
+        monkeypatch,
+        lambda: dfmp2.from_mean_field(
+            mf, "def2-svp-ri", backend=backend, precision=precision, threads=2
+        ),
     )
     for name, matrix in held.pairs.channels().items():
         np.testing.assert_allclose(
-            stored.pairs.channels()[name], matrix, rtol=0, atol=1e-16 if precision == "fp64" else 1e-9
+            stored.pairs.channels()[name],
+            matrix,
+            rtol=0,
+            atol=1e-16 if precision == "fp64" else 1e-9,
         )
     if held.certificate is not None and stored.certificate is not None:
-        assert stored.certificate.correlation_error == pytest.approx(held.certificate.correlation_error, abs=1e-14)
+        assert stored.certificate.correlation_error == pytest.approx(
+            held.certificate.correlation_error, abs=1e-14
+        )
     assert stored.storage is not None and stored.storage.scf_integrals == "none"
 
 
 MOLE = gto.M(
-    atom="H 0 18 0; N 0 0 0; H 0 27 0; H 0 0.8 0.6; H 0 36 0; H 0 -0.8 0.6; H 0 9 0", basis="6-31g", spin=1, verbose=0
+    atom="H 0 18 0; N 0 0 0; H 0 27 0; H 0 0.8 0.6; H 0 36 0; H 0 -0.8 0.6; H 0 9 0",
+    basis="6-31g",
+    spin=1,
+    verbose=0,
 )
 AUX = df.addons.make_auxmol(MOLE, "def2-universal-jkfit")
 
 
 @pytest.mark.parametrize(("pair_bytes", "read_bytes"), [(1, 1), (10**5, 10**5), (10**9, 10**9)])
-def test_matrices_from_disk(pair_bytes: int, read_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrices_from_disk(
+    pair_bytes: int, read_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Any block size, densities of two spins with and without orbitals; pairs of distant functions are left out."""
     rng = np.random.default_rng(2)
     occupied = [rng.standard_normal((MOLE.nao, n)) for n in (5, 4)]
@@ -159,19 +197,31 @@ sys.exit(done.returncode)
     "given",
     [
         pytest.param(
-            ("nh2.xyz", "--multiplicity", "2", "--basis", "cc-pvdz", "--scf", "conventional"), id="conventional"
+            ("nh2.xyz", "--multiplicity", "2", "--basis", "cc-pvdz", "--scf", "conventional"),
+            id="conventional",
         ),
         pytest.param(("ch4.xyz", "--basis", "cc-pvtz", "--precision", "fp64"), id="stability"),
         pytest.param(("water-8.xyz", "--basis", "cc-pvdz"), id="fitted", marks=SLOW),
         pytest.param(("benzene.xyz", "--basis", "cc-pvdz", "--check"), id="check", marks=SLOW),
-        pytest.param(("glycine.xyz", "--basis", "cc-pvdz", "--relativity", "x2c"), id="x2c", marks=SLOW),
+        pytest.param(
+            ("glycine.xyz", "--basis", "cc-pvdz", "--relativity", "x2c"), id="x2c", marks=SLOW
+        ),
     ],
 )
 def test_the_least_budget_named_is_kept(given: tuple[str, ...], tmp_path: Path) -> None:
     """It works, with a peak of at most 5 % more, and 4 % less are refused."""
 
     def run(budget: int) -> subprocess.CompletedProcess[str]:
-        command = (COMMAND, "run", str(INPUTS / given[0]), *given[1:], "--threads", "1", "--memory", f"{budget}kB")
+        command = (
+            COMMAND,
+            "run",
+            str(INPUTS / given[0]),
+            *given[1:],
+            "--threads",
+            "1",
+            "--memory",
+            f"{budget}kB",
+        )
         launcher = (sys.executable, "-S", "-c", MEASURED, *command, "--quiet")
         return subprocess.run(launcher, cwd=tmp_path, capture_output=True, text=True, check=False)
 
@@ -193,7 +243,9 @@ def test_arrays_go_back_to_the_system_when_they_are_freed() -> None:
         "several = [np.ones(250_000) for _ in range(40)]; last = several[-1]; del several\n"
         "print(resident_memory() - before)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) < 10 * 10**6  # of 80 MB
 
 
@@ -212,7 +264,10 @@ def test_array_gives_back_what_was_written_and_counts(root: Path) -> None:
         np.testing.assert_array_equal(out, values[2:6])
         assert (space.written, space.read) == (8 * 77, 8 * 44)
         (own,) = root.iterdir()
-        assert own.stat().st_mode & 0o077 == 0 and {file.name for file in own.iterdir()} == {"lock", "b.raw"}
+        assert own.stat().st_mode & 0o077 == 0 and {file.name for file in own.iterdir()} == {
+            "lock",
+            "b.raw",
+        }
     assert list(root.iterdir()) == []
 
 
@@ -221,7 +276,10 @@ def test_tensor_is_fitted_group_by_group(root: Path, block: int) -> None:
     rng = np.random.default_rng(1)
     raw, factor = rng.standard_normal((9, 5, 3)), rng.standard_normal((9, 6))
     with Space(root, 0) as space:
-        kept, shorter = (StoredTensor(space.array(name, 135), (5, 3, 9), [(0, 2), (2, 4), (4, 5)]) for name in "ab")
+        kept, shorter = (
+            StoredTensor(space.array(name, 135), (5, 3, 9), [(0, 2), (2, 4), (4, 5)])
+            for name in "ab"
+        )
         for p0 in range(0, 9, block):
             for tensor in (kept, shorter):
                 tensor.add(p0, min(p0 + block, 9), raw[p0 : p0 + block])
@@ -278,7 +336,10 @@ def test_stale_folders_of_the_dead_go_and_everything_else_stays(root: Path, tmp_
         (path / "scf.raw").write_text("x")
     (kept["somebody's"] / "notes.txt").write_text("x")
     (kept["somebody's"] / "link.raw").symlink_to(outside / "precious.raw")
-    link, file = root / stale_name().replace("abcd", "1111"), root / stale_name().replace("abcd", "2222")
+    link, file = (
+        root / stale_name().replace("abcd", "1111"),
+        root / stale_name().replace("abcd", "2222"),
+    )
     link.symlink_to(outside)
     file.write_text("x")
     assert remove_stale(root) == [stale.name]
@@ -289,7 +350,9 @@ def test_stale_folders_of_the_dead_go_and_everything_else_stays(root: Path, tmp_
     assert sorted(p.name for p in kept["somebody's"].iterdir()) == ["link.raw", "notes.txt"]
 
 
-def test_a_held_lock_protects_whatever_the_name_says(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_lock_protects_whatever_the_name_says(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process in another container has the same host name perhaps, but its number means nothing here."""
     monkeypatch.setattr(os, "getpid", lambda: DEAD)
     with Space(root, 0) as space:
@@ -299,7 +362,9 @@ def test_a_held_lock_protects_whatever_the_name_says(root: Path, monkeypatch: py
         assert space.folder is not None and (space.folder / "b.raw").exists()
 
 
-def test_signal_during_the_removal_is_raised_afterwards(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_during_the_removal_is_raised_afterwards(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     remove, calls = scratch_folder.remove_folder, []
 
     def interrupted(path: Path) -> None:
@@ -335,9 +400,16 @@ def test_a_folder_that_is_none_is_refused_before_the_scf(call: Runner) -> None:
 
 
 @pytest.mark.usefixtures("on_disk")
-def test_disk_full_or_closed_at_the_start(call: Runner, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_full_or_closed_at_the_start(
+    call: Runner, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = call("run", "h2o.xyz", "--basis", "sto-3g", "--scratch", "/proc")
-    assert done.code == 7 and "/proc" in done.message and "--scratch" in done.message and "SCF   1" not in done.err
+    assert (
+        done.code == 7
+        and "/proc" in done.message
+        and "--scratch" in done.message
+        and "SCF   1" not in done.err
+    )
     monkeypatch.setattr(scratch_folder, "free_disk", lambda _: 1_000_000)
     done = call("run", "h2o.xyz", "--basis", "sto-3g", "--scratch", str(root))
     assert done.code == 7 and "SCF   1" not in done.err
@@ -358,7 +430,9 @@ def test_disk_full_in_the_middle(call: Runner, root: Path, folder: Path) -> None
     """The SCF integrals (280 kB) do not fit."""
     done = call("run", "h2o.xyz", "--basis", "cc-pvdz", "--scratch", str(root))
     assert done.code == 7
-    assert re.search(rf"scratch folder {root}: .*needs .* there, .* written and .* free now", done.message)
+    assert re.search(
+        rf"scratch folder {root}: .*needs .* there, .* written and .* free now", done.message
+    )
     assert list(root.iterdir()) == [] and not (folder / "h2o.dfmp2.h5").exists()
 
 
@@ -381,7 +455,9 @@ def start(root: Path, cwd: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), pytest.param(signal.SIGINT, 130, marks=SLOW)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 75), pytest.param(signal.SIGINT, 130, marks=SLOW)]
+)
 def test_signal_leaves_nothing(number: signal.Signals, code: int, root: Path, folder: Path) -> None:
     process = start(root, folder)
     process.send_signal(number)
@@ -389,7 +465,9 @@ def test_signal_leaves_nothing(number: signal.Signals, code: int, root: Path, fo
     assert list(root.iterdir()) == [] and not list(folder.glob("*.h5"))
 
 
-def test_killed_run_is_cleaned_up_by_the_next_and_a_living_one_is_not(call: Runner, root: Path, folder: Path) -> None:
+def test_killed_run_is_cleaned_up_by_the_next_and_a_living_one_is_not(
+    call: Runner, root: Path, folder: Path
+) -> None:
     process = start(root, folder)
     h2 = ("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--scratch", str(root))
     succeed(call(*h2))

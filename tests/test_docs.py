@@ -95,7 +95,11 @@ def blocks_of(page: Path) -> list[Block]:
 def pages(*, slow: bool) -> list[Path]:
     """Pages with something to execute; with `slow` those that have slow blocks."""
     wanted = [[b for b in blocks_of(page) if b.language in EXECUTED] for page in PAGES]
-    return [p for p, blocks in zip(PAGES, wanted, strict=True) if any((b.tag == "slow") is slow for b in blocks)]
+    return [
+        p
+        for p, blocks in zip(PAGES, wanted, strict=True)
+        if any((b.tag == "slow") is slow for b in blocks)
+    ]
 
 
 def same(shown: str, printed: str) -> bool:
@@ -105,15 +109,21 @@ def same(shown: str, printed: str) -> bool:
         head, tail = words.index("..."), len(words) - 1 - words.index("...")
         others[head : len(others) - tail] = ["..."]
     return len(words) == len(others) and all(
-        word == other or close(word.rstrip(",;"), other.rstrip(",;")) for word, other in zip(words, others, strict=True)
+        word == other or close(word.rstrip(",;"), other.rstrip(",;"))
+        for word, other in zip(words, others, strict=True)
     )
 
 
 def close(shown: str, printed: str) -> bool:
     """Two energies that differ in the last digits, or two differences that are both nothing but rounding."""
-    if not (re.fullmatch(r"-?\d+\.\d{8,}", shown) or re.fullmatch(r"[-+]?\d\.\d+e-(09|[1-9]\d)", shown)):
+    if not (
+        re.fullmatch(r"-?\d+\.\d{8,}", shown) or re.fullmatch(r"[-+]?\d\.\d+e-(09|[1-9]\d)", shown)
+    ):
         return False
-    return re.fullmatch(r"[-+]?[\d.]+(e-\d+)?", printed) is not None and abs(float(shown) - float(printed)) < CLOSE
+    return (
+        re.fullmatch(r"[-+]?[\d.]+(e-\d+)?", printed) is not None
+        and abs(float(shown) - float(printed)) < CLOSE
+    )
 
 
 def check_lines(shown: list[str], printed: str, command: str) -> None:
@@ -142,16 +152,22 @@ def run_console(block: Block, folder: Path) -> None:
     for number, (command, shown) in enumerate(block.commands):
         assert number < len(outputs) // 2, f"{command}\n{done.stderr}"
         following = block.commands[number + 1][0] if number + 1 < len(block.commands) else ""
-        assert outputs[2 * number + 1] == "0" or following == "echo $?", f"{command}\n{errors[number]}"
+        assert outputs[2 * number + 1] == "0" or following == "echo $?", (
+            f"{command}\n{errors[number]}"
+        )
         check_lines(shown, outputs[2 * number] + "\n" + errors[number], command)
 
 
 def run_python(block: Block, folder: Path) -> None:
     """A script of its own; comments behind print() are what it prints."""
     command = [sys.executable, "-c", block.text]
-    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=900
+    )
     assert done.returncode == 0, done.stderr
-    check_lines(re.findall(r"^ *print\(.*\)  # (.*)$", block.text, re.MULTILINE), done.stdout, block.text)
+    check_lines(
+        re.findall(r"^ *print\(.*\)  # (.*)$", block.text, re.MULTILINE), done.stdout, block.text
+    )
 
 
 def run_page(page: Path, folder: Path, *, slow: bool) -> None:
@@ -164,14 +180,22 @@ def run_page(page: Path, folder: Path, *, slow: bool) -> None:
             absent.append(package)
         elif block.title:
             (folder / block.title).write_text(block.text)
-        elif block.language in EXECUTED and (not block.tag or package or (slow and block.tag == "slow")):
+        elif block.language in EXECUTED and (
+            not block.tag or package or (slow and block.tag == "slow")
+        ):
             (run_console if block.language == "console" else run_python)(block, folder)
     if absent:
         pytest.skip(f"all but the blocks that need {', '.join(absent)}, which is not installed")
 
 
 # What a reader tries first, and what is written for programs; the other pages are executed by scripts/check --all.
-OFTEN = ("README.md", "docs/index.md", "docs/start/first-energy.md", "docs/start/install.md", "docs/reference/")
+OFTEN = (
+    "README.md",
+    "docs/index.md",
+    "docs/start/first-energy.md",
+    "docs/start/install.md",
+    "docs/reference/",
+)
 
 
 def name(page: Path) -> str:
@@ -182,7 +206,9 @@ def name(page: Path) -> str:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=[] if name(page).startswith(OFTEN) else [pytest.mark.slow], id=name(page))
+        pytest.param(
+            page, marks=[] if name(page).startswith(OFTEN) else [pytest.mark.slow], id=name(page)
+        )
         for page in pages(slow=False)
     ],
 )
@@ -201,14 +227,20 @@ def test_page_is_well_formed(page: Path) -> None:
     """No command escapes execution, tables have equal rows, links lead somewhere."""
     text = page.read_text()
     blocks = blocks_of(page)
-    assert text.count("```") == 2 * len(blocks), "a fence without a language, or one that is not closed"
+    assert text.count("```") == 2 * len(blocks), (
+        "a fence without a language, or one that is not closed"
+    )
     for block in blocks:
         assert block.language in (*EXECUTED, "toml", "text", "json", "bibtex"), block
-        assert block.language in EXECUTED or "$ " not in block.text, "a command that is not executed"
+        assert block.language in EXECUTED or "$ " not in block.text, (
+            "a command that is not executed"
+        )
     needs = {block.tag.removeprefix("needs: ") for block in blocks if block.tag.startswith("needs")}
     assert needs == NOT_EXECUTED.get(name(page), set())
     prose = BLOCK.sub("", text)
-    assert not re.search(r"^    \s*(\$|dfmp2 |python )", prose, re.MULTILINE), "a command that is not executed"
+    assert not re.search(r"^    \s*(\$|dfmp2 |python )", prose, re.MULTILINE), (
+        "a command that is not executed"
+    )
     for rows in tables(prose):
         columns = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
         assert len(columns) == 1, rows

@@ -39,7 +39,13 @@ def sound(tmp_path: Path) -> Surroundings:
         prefix=tmp_path / "venv",
         path=("/usr/lib/python3",),
         cores=8,
-        version={"dfmp2": "1", "numpy": "2.1", "scipy": "1.14", "h5py": "3.11", "click": "8.1.7"}.get,
+        version={
+            "dfmp2": "1",
+            "numpy": "2.1",
+            "scipy": "1.14",
+            "h5py": "3.11",
+            "click": "8.1.7",
+        }.get,
     )
 
 
@@ -47,7 +53,9 @@ def having(s: Any, variables: Mapping[str, str] | None = None, **versions: str) 
     """The same with more environment variables and installed distributions ("_" for "-")."""
     known = {name.replace("_", "-"): version for name, version in versions.items()}
     return replace(
-        s, environ={**s.environ, **(variables or {})}, version=lambda name: known.get(name) or s.version(name)
+        s,
+        environ={**s.environ, **(variables or {})},
+        version=lambda name: known.get(name) or s.version(name),
     )
 
 
@@ -64,7 +72,9 @@ def program(path: Path) -> Path:
     return path
 
 
-def check(finding: Finding, *texts: str, fix: str | None = None, status: str = "warn", code: int = 0) -> None:
+def check(
+    finding: Finding, *texts: str, fix: str | None = None, status: str = "warn", code: int = 0
+) -> None:
     """A finding that says these texts; sound where no fix is expected."""
     expected = (status, code) if fix else ("ok", 0)
     assert (finding.status, finding.exit_code) == expected, finding
@@ -79,24 +89,60 @@ SHIELDED = "ignored by dfmp2, executed or loaded by PySCF on its own"
 # Check, what is changed (environment variables, installed versions, or fields), detail, fix (None: it is sound), code.
 TRAPS: tuple[tuple[str, dict[str, Any], str, str | None, int], ...] = (
     ("libraries", {"scipy": "1.9.3"}, "scipy too old", "pip install 'scipy>=1.11'", 0),
-    ("libraries", {"version": {"numpy": "2.1"}.get}, "h5py missing", "pip install scipy h5py click", 1),
+    (
+        "libraries",
+        {"version": {"numpy": "2.1"}.get},
+        "h5py missing",
+        "pip install scipy h5py click",
+        1,
+    ),
     ("basis sets", {}, "optional: pip install 'dfmp2[bse]'", None, 0),
     ("basis sets", {"basis_set_exchange": "0.11"}, "basis-set-exchange 0.11", None, 0),
     ("Psi4", {"environ": {}}, "not on PATH", None, 0),
     ("threads", {}, "8 usable (8 by affinity, no quota)", None, 0),
-    ("threads", {"OMP_NUM_THREADS": "64"}, "8 usable (8 by affinity, no quota); OMP_NUM_THREADS=64 is more", "=8", 0),
-    ("threads", {"OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS=1 is fewer", "or run with --threads 8", 0),
+    (
+        "threads",
+        {"OMP_NUM_THREADS": "64"},
+        "8 usable (8 by affinity, no quota); OMP_NUM_THREADS=64 is more",
+        "=8",
+        0,
+    ),
+    (
+        "threads",
+        {"OMP_NUM_THREADS": "1"},
+        "OMP_NUM_THREADS=1 is fewer",
+        "or run with --threads 8",
+        0,
+    ),
     ("threads", {"OMP_NUM_THREADS": "many"}, "is no number", "unset OMP_NUM_THREADS", 0),
     ("threads", {"OMP_PROC_BIND": "FALSE"}, "8 usable", None, 0),
-    ("threads", {"OMP_PROC_BIND": "true"}, "OMP_PROC_BIND=true may pin all workers", "unset OMP_PROC_BIND", 0),
+    (
+        "threads",
+        {"OMP_PROC_BIND": "true"},
+        "OMP_PROC_BIND=true may pin all workers",
+        "unset OMP_PROC_BIND",
+        0,
+    ),
     ("threads", {"MKL_NUM_THREADS": "4"}, "; a run overrides MKL_NUM_THREADS=4", None, 0),
     ("working directory", {"folder": Path("/nowhere/gone")}, "there is no folder", "--output", 3),
-    ("working directory", {"folder": Path("/proc")}, "cannot write into /proc", "--output", 7),  # root included
+    (
+        "working directory",
+        {"folder": Path("/proc")},
+        "cannot write into /proc",
+        "--output",
+        7,
+    ),  # root included
     ("scratch", {"TMPDIR": "/nowhere"}, "TMPDIR=/nowhere cannot be written", "unset TMPDIR", 0),
     ("scratch", {"PYSCF_TMPDIR": "/nowhere"}, "PYSCF_TMPDIR=/nowhere", "unset PYSCF_TMPDIR", 7),
     ("home", {"HOME": ""}, "HOME is not set", "export HOME=", 0),
     ("home", {"HOME": "/nowhere"}, "is no folder", "export HOME=", 0),
-    ("PySCF configuration", {"PYSCF_EXT_PATH": "/other"}, f"PYSCF_EXT_PATH=/other: {SHIELDED}", "remove it", 0),
+    (
+        "PySCF configuration",
+        {"PYSCF_EXT_PATH": "/other"},
+        f"PYSCF_EXT_PATH=/other: {SHIELDED}",
+        "remove it",
+        0,
+    ),
     ("PySCF", {}, "5 of 5 parsers", None, 0),
     ("BLAS", {}, "NumPy: ", None, 0),
 )
@@ -105,8 +151,12 @@ TRAPS: tuple[tuple[str, dict[str, Any], str, str | None, int], ...] = (
 @pytest.mark.parametrize(("name", "changes", "text", "fix", "code"), TRAPS)
 def test_one_trap(sound, name, changes, text, fix, code):
     variables = {key: value for key, value in changes.items() if key.isupper()}
-    versions = {key: value for key, value in changes.items() if isinstance(value, str) and not key.isupper()}
-    fields = {key: value for key, value in changes.items() if key not in variables and key not in versions}
+    versions = {
+        key: value for key, value in changes.items() if isinstance(value, str) and not key.isupper()
+    }
+    fields = {
+        key: value for key, value in changes.items() if key not in variables and key not in versions
+    }
     finding = inspect(name, replace(having(sound, variables, **versions), **fields))
     check(finding, text, fix=fix, status="fail" if code else "warn", code=code)
     assert listing(sound.folder) == {}
@@ -133,16 +183,25 @@ def test_python_disk_memory_and_clock(sound, monkeypatch):
     check(inspect("memory", sound))
     plant(sound, "/sys/fs/cgroup/memory.max", "1000000000\n")
     monkeypatch.setattr(resources, "available_memory", lambda: 900_000_000)
-    check(inspect("memory", sound), "900.00 MB available", "control group limit 1.00 GB", fix="end other programs")
+    check(
+        inspect("memory", sound),
+        "900.00 MB available",
+        "control group limit 1.00 GB",
+        fix="end other programs",
+    )
     check(inspect("clock", sound))
-    monkeypatch.setattr(doctor.time, "time", lambda: Path(doctor.__file__).stat().st_mtime - 10 * 86400)
+    monkeypatch.setattr(
+        doctor.time, "time", lambda: Path(doctor.__file__).stat().st_mtime - 10 * 86400
+    )
     check(inspect("clock", sound), "was installed 10 days later", fix="set the clock")
 
 
 def test_torch(sound, monkeypatch):
     check(inspect("PyTorch", sound))
     plant(sound, "/proc/driver/nvidia/version")
-    check(inspect("PyTorch", sound), "NVIDIA driver, but no PyTorch", fix="pip install 'dfmp2[torch]'")
+    check(
+        inspect("PyTorch", sound), "NVIDIA driver, but no PyTorch", fix="pip install 'dfmp2[torch]'"
+    )
     judge = doctor.judge_torch
     check(judge("2.9.0+cpu", None, None, False))
     check(judge("2.13.0", "12.8", "NVIDIA H200", True))
@@ -174,14 +233,28 @@ def test_files_that_shadow_modules(sound):
     check(inspect("module path", sound))
     check(inspect("module path", replace(sound, folder=Path(dfmp2.__file__).parents[1])))
     here = replace(sound, path=("", *sound.path))
-    check(inspect("module path", having(here, {"PYTHONPATH": "."})), "through PYTHONPATH", fix="unset PYTHONPATH")
+    check(
+        inspect("module path", having(here, {"PYTHONPATH": "."})),
+        "through PYTHONPATH",
+        fix="unset PYTHONPATH",
+    )
     for name in ("pyscf/__init__.py", "json.py"):
         file = sound.folder / name
         file.parent.mkdir(exist_ok=True)
         file.touch()
-        check(inspect("module path", sound), name.split("/")[0], "would be, with PYTHONPATH=.", fix="rename it")
+        check(
+            inspect("module path", sound),
+            name.split("/")[0],
+            "would be, with PYTHONPATH=.",
+            fix="rename it",
+        )
     here = replace(sound, path=(str(sound.folder),))
-    check(inspect("module path", here), "json.py, pyscf", "is imported in place of a library", fix="rename it")
+    check(
+        inspect("module path", here),
+        "json.py, pyscf",
+        "is imported in place of a library",
+        fix="rename it",
+    )
 
 
 def test_cpu_quota(sound):
@@ -190,11 +263,17 @@ def test_cpu_quota(sound):
     check(inspect("threads", sound), "no quota")
     plant(sound, doctor.QUOTA, "150000 100000\n")
     check(inspect("threads", sound), "1 usable (8 by affinity, quota 1.5)")
-    check(inspect("threads", having(sound, {"OMP_NUM_THREADS": "8"})), "8 is more", fix="export OMP_NUM_THREADS=1")
+    check(
+        inspect("threads", having(sound, {"OMP_NUM_THREADS": "8"})),
+        "8 is more",
+        fix="export OMP_NUM_THREADS=1",
+    )
     (sound.root / doctor.QUOTA.lstrip("/")).unlink()
     plant(sound, doctor.OLD_QUOTA[0], "200000\n")
     plant(sound, doctor.OLD_QUOTA[1], "100000\n")
-    check(inspect("threads", sound), "quota 2", "a run would start 8", fix="export OMP_NUM_THREADS=2")
+    check(
+        inspect("threads", sound), "quota 2", "a run would start 8", fix="export OMP_NUM_THREADS=2"
+    )
     plant(sound, doctor.OLD_QUOTA[0], "-1\n")
     check(inspect("threads", sound))
 
@@ -224,15 +303,27 @@ def trainium(sound: Surroundings) -> Surroundings:
     program(sound.root / "opt/aws/neuron/bin/neuron-ls")
     own = [program(sound.prefix / "bin" / name) for name in ("libneuronpjrt-path", "neuronx-cc")]
     path = f"{own[0].parent}:{sound.root}/opt/aws/neuron/bin:/usr/bin"
-    variables = {"PATH": path, "NEURON_CC_FLAGS": "--auto-cast=none", "NEURON_COMPILE_CACHE_URL": str(sound.folder)}
-    versions = {"nki": "0.5.0", "neuronx_cc": "2.26.6360.0", "torch_neuronx": "2.9.0.2.15.32035", "torch_xla": "2.9.0"}
+    variables = {
+        "PATH": path,
+        "NEURON_CC_FLAGS": "--auto-cast=none",
+        "NEURON_COMPILE_CACHE_URL": str(sound.folder),
+    }
+    versions = {
+        "nki": "0.5.0",
+        "neuronx_cc": "2.26.6360.0",
+        "torch_neuronx": "2.9.0.2.15.32035",
+        "torch_xla": "2.9.0",
+    }
     return having(sound, variables, torch="2.9.0", libneuronxla="2.2.16408.0", **versions)
 
 
 def neuron(host: Surroundings) -> dict[str, Finding]:
     """Findings by name without "Neuron"."""
     found = diagnosis.diagnose(host)
-    return {name.removeprefix("Neuron").strip(): Finding(status, detail, fix) for name, status, detail, fix in found}
+    return {
+        name.removeprefix("Neuron").strip(): Finding(status, detail, fix)
+        for name, status, detail, fix in found
+    }
 
 
 def test_no_device_is_one_quiet_line(sound, trainium):
@@ -246,7 +337,12 @@ def test_placeholders_are_known_by_version(trainium, name, version):
     assert name.replace("-", "_") not in sys.modules
     fake = having(trainium, **{name.replace("-", "_"): version})
     [found] = neuron(replace(fake, root=trainium.root / "empty")).values()
-    check(found, f"no Neuron device; {name} {version}", "placeholder", fix=f"pip uninstall {name} and install it from")
+    check(
+        found,
+        f"no Neuron device; {name} {version}",
+        "placeholder",
+        fix=f"pip uninstall {name} and install it from",
+    )
     check(neuron(fake)["packages"], f"{name} {version} from PyPI", fix="AWS's own package index")
 
 
@@ -255,8 +351,16 @@ def test_a_trainium_host(trainium):
     assert {finding.status for finding in found.values()} == {"ok"}, found
     assert found["device"].detail == "1 device (trn1.2xlarge)"
     bare = replace(trainium, version={"torch-xla": "2.9.0"}.get)
-    check(neuron(bare)["packages"], "neither nki (to compile) nor nrtpy (to run)", fix="AWS's own package index")
-    check(neuron(having(trainium, nrtpy="0.2"))["packages"], "nki and nrtpy clash", fix="an environment")
+    check(
+        neuron(bare)["packages"],
+        "neither nki (to compile) nor nrtpy (to run)",
+        fix="AWS's own package index",
+    )
+    check(
+        neuron(having(trainium, nrtpy="0.2"))["packages"],
+        "nki and nrtpy clash",
+        fix="an environment",
+    )
     check(
         neuron(having(trainium, torch="2.10.0"))["packages"],
         "torch 2.10.0 and torch-xla 2.9.0 do not",
@@ -264,9 +368,15 @@ def test_a_trainium_host(trainium):
     )
     path = trainium.environ["PATH"].split(":")
     last = having(trainium, {"PATH": ":".join(path[1:])})
-    check(neuron(last)["PATH"], "libneuronpjrt-path, neuronx-cc", fix=f"export PATH={path[0]}:$PATH")
+    check(
+        neuron(last)["PATH"], "libneuronpjrt-path, neuronx-cc", fix=f"export PATH={path[0]}:$PATH"
+    )
     short = having(trainium, {"PATH": path[0]})
-    check(neuron(short)["PATH"], "neuron-ls is not on PATH", fix="export PATH=/opt/aws/neuron/bin:$PATH")
+    check(
+        neuron(short)["PATH"],
+        "neuron-ls is not on PATH",
+        fix="export PATH=/opt/aws/neuron/bin:$PATH",
+    )
     lone = having(trainium, nrtpy="0.2")
     check(neuron(lone)["PATH"], "nrtpy does not find", fix="LD_LIBRARY_PATH=/opt/aws/neuron/lib")
     check(neuron(having(lone, {"LD_LIBRARY_PATH": "/opt/aws/neuron/lib"}))["PATH"])
@@ -277,11 +387,19 @@ def test_neuron_variables(trainium):
         ({"NKI_SIMULATOR": "1"}, "simulated, not run", "unset NKI_SIMULATOR"),
         ({"PJRT_DEVICE": "CPU"}, "PJRT_DEVICE=CPU", "export PJRT_DEVICE=NEURON"),
         ({"NEURON_CC_FLAGS": "-O2"}, "lacks --auto-cast=none", "export NEURON_CC_FLAGS="),
-        ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn3"}, "=trn3: but the device is a trn1", "unset NEURON_PLATFORM"),
+        (
+            {"NEURON_PLATFORM_TARGET_OVERRIDE": "trn3"},
+            "=trn3: but the device is a trn1",
+            "unset NEURON_PLATFORM",
+        ),
         ({"NEURON_RT_STOCHASTIC_ROUNDING_EN": "1"}, "differ from run to run", "ROUNDING_EN=0"),
         ({"NEURON_LOGICAL_NC_CONFIG": "2"}, "one physical core", "unset NEURON_LOGICAL_NC_CONFIG"),
         ({"HOME": ""}, "HOME=: caches go", "export HOME="),
-        ({"NKI_SIMULATOR": "0", "NEURON_CC_FLAGS": "-O2 --auto-cast none"}, "-O2 --auto-cast none", None),
+        (
+            {"NKI_SIMULATOR": "0", "NEURON_CC_FLAGS": "-O2 --auto-cast none"},
+            "-O2 --auto-cast none",
+            None,
+        ),
         ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn1"}, "NEURON_CC_FLAGS=", None),
     ):
         check(neuron(having(trainium, variables))["variables"], text, fix=fix)
@@ -291,7 +409,9 @@ def test_a_compile_cache_that_cannot_be_written(trainium, monkeypatch):
     bucket = having(trainium, {"NEURON_COMPILE_CACHE_URL": "s3://bucket/prefix"})
     check(neuron(bucket)["cache"], "s3://bucket/prefix (not looked at)")
     shut = having(trainium, {"NEURON_COMPILE_CACHE_URL": "/proc/cache"})
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path("/proc"))  # root may do everything there
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != Path("/proc")
+    )  # root may do everything there
     check(neuron(shut)["cache"], "/proc/cache cannot be written", fix="NEURON_COMPILE_CACHE_URL=")
 
 
@@ -302,13 +422,17 @@ def test_expected_energies_are_pyscfs():
     mol = gto.M(atom="H 0 0 0; H 0 0 1.4", unit="Bohr", basis="sto-3g", verbose=0)
     mf = scf.RHF(mol).density_fit(auxbasis="def2-universal-jkfit").run()
     assert mf.e_tot == pytest.approx(doctor.SCF_ENERGY, abs=1e-12)
-    assert DFRMP2(mf, auxbasis="def2-svp-ri").kernel() == pytest.approx(doctor.CORRELATION_ENERGY, abs=1e-12)
+    assert DFRMP2(mf, auxbasis="def2-svp-ri").kernel() == pytest.approx(
+        doctor.CORRELATION_ENERGY, abs=1e-12
+    )
 
 
 def test_a_wrong_energy_fails(sound):
     check(inspect("default run", sound), "H2/sto-3g on c")  # cpu or cuda
     result, _ = doctor.default_result()
-    wrong = replace(result, pairs=replace(result.pairs, opposite_spin=result.pairs.opposite_spin - 2e-8))
+    wrong = replace(
+        result, pairs=replace(result.pairs, opposite_spin=result.pairs.opposite_spin - 2e-8)
+    )
     finding = doctor.judge_run(wrong, 0.1)
     check(finding, "E(corr) -2e-08 Eh", fix="do not trust this installation", status="fail", code=8)
 
@@ -350,7 +474,10 @@ def test_command(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_broken_library(folder: Path):
     """NumPy is installed and does not import: a run would end in a traceback, the doctor must not."""
-    broken = (*WITHOUT_TORCH[:-1], WITHOUT_TORCH[-1].replace(";", "; sys.modules['numpy'] = None;", 1))
+    broken = (
+        *WITHOUT_TORCH[:-1],
+        WITHOUT_TORCH[-1].replace(";", "; sys.modules['numpy'] = None;", 1),
+    )
     done = run_command("doctor", cwd=folder, program=broken)
     assert done.code == 1
     assert "a library does not import: import of numpy halted" in done.out
@@ -364,19 +491,28 @@ def test_what_lies_in_the_folder_is_reported_and_not_run(folder: Path):
     done = run_command("doctor", cwd=folder, env=variables)
     assert (done.code, done.err) == (0, "")
     assert not (folder / "marker").exists()
-    for text in ("warn PySCF configuration", "numpy.py, torch.py in the working directory", "OMP_PROC_BIND=true"):
+    for text in (
+        "warn PySCF configuration",
+        "numpy.py, torch.py in the working directory",
+        "OMP_PROC_BIND=true",
+    ):
         assert text in done.out
     assert "ok   PyTorch" in done.out
     assert done.out.splitlines()[-1].startswith("dfmp2 doctor: the default run works, ")
 
 
 def test_exit_code_is_that_of_the_run(folder: Path):
-    variables = {"PYSCF_TMPDIR": "/nowhere", "PYSCF_MAX_MEMORY": "lots"}  # by themselves codes 7 and 3
+    variables = {
+        "PYSCF_TMPDIR": "/nowhere",
+        "PYSCF_MAX_MEMORY": "lots",
+    }  # by themselves codes 7 and 3
     run = run_command("run", "h2.xyz", "--basis", "sto-3g", cwd=folder, env=variables)
     done = run_command("doctor", cwd=folder, env=variables, program=WITHOUT_TORCH)
     assert done.code == run.code == 3
     assert "fail scratch" in done.out and "fail PySCF" in done.out
-    assert done.out.splitlines()[-1].startswith("dfmp2 doctor: the default run does not work (exit code 3), ")
+    assert done.out.splitlines()[-1].startswith(
+        "dfmp2 doctor: the default run does not work (exit code 3), "
+    )
     rows = [Finding("warn", ""), Finding("fail", "", "", 7), Finding("fail", "", "", 3)]
     assert (exit_code(rows), exit_code(rows[:1])) == (7, 0)  # of several failures the first counts
 

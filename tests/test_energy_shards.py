@@ -35,7 +35,11 @@ INPUTS = Path(__file__).parent.parent / "inputs"
 B = "x.prepared.h5"
 CASES = {  # molecule, options of the first part, of the second
     "rhf, fp64": ("h2o", {"basis": "sto-3g"}, {"precision": "fp64"}),
-    "uhf, core, mixed, check": ("nh2", {"basis": "sto-3g", "frozen_core": "1"}, {"precision": "mixed", "check": True}),
+    "uhf, core, mixed, check": (
+        "nh2",
+        {"basis": "sto-3g", "frozen_core": "1"},
+        {"precision": "mixed", "check": True},
+    ),
     "repeated in float64": ("nh2", {"basis": "sto-3g"}, {"tolerance": 1e-12}),
 }
 
@@ -49,7 +53,9 @@ def mine(result: Path | bytes) -> dict[str, bytes]:
 def flags(options: dict[str, Any]) -> list[str]:
     """Options as the command line has them."""
     given = [(f"--{name.replace('_', '-')}", value) for name, value in options.items()]
-    return [text for name, value in given for text in ((name,) if value is True else (name, str(value)))]
+    return [
+        text for name, value in given for text in ((name,) if value is True else (name, str(value)))
+    ]
 
 
 def one_process(options: dict[str, Any]) -> dict[str, bytes]:
@@ -114,7 +120,9 @@ def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
         with opened(B) as source:
             chosen = options_for(source.prepared, options)
             elsewhere = partial(pairs.by_workers, pool, source.path)
-            return mine(hdf5.to_bytes(energy(source, chosen, listener=Heard(), elsewhere=elsewhere)))
+            return mine(
+                hdf5.to_bytes(energy(source, chosen, listener=Heard(), elsewhere=elsewhere))
+            )
     finally:
         for stack, _ in pairs._jobs.values():
             stack.close()
@@ -139,7 +147,9 @@ def test_any_cut_gives_the_bits_of_a_run(
     """Shards in any order, one of them twice, and parts by workers of which some die."""
     name, before, after = CASES[case]
     dfmp2.prepare(f"{name}.xyz", output=B, **before, threads=1, listener=Heard())
-    expected = mine(hdf5.to_bytes(dfmp2.run(f"{name}.xyz", **before, **after, threads=1, listener=Heard())))
+    expected = mine(
+        hdf5.to_bytes(dfmp2.run(f"{name}.xyz", **before, **after, threads=1, listener=Heard()))
+    )
     if disk:
         set_disk(monkeypatch)
     command = ("energy", "--from", B, *flags(after), "--output", "x.h5")
@@ -177,11 +187,15 @@ def test_processes_that_are_killed_and_stopped(
 
 
 def test_workers_that_die_again_and_again(prepared: Path, folder: Path) -> None:
-    with pytest.raises(ResourceError, match=r"^3 workers died: died; it was allowed 4.00 GB: about .* would fit"):
+    with pytest.raises(
+        ResourceError, match=r"^3 workers died: died; it was allowed 4.00 GB: about .* would fit"
+    ):
         by_pool(HerePool(2, iter([True] * 9)))
 
 
-def test_a_shard_goes_on_by_itself(prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_goes_on_by_itself(
+    prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, "0")
     command = ("energy", "--from", B, "--output", "x.h5", "--shard", "1/2")
     with Stopping(at_tile=4):
@@ -190,7 +204,10 @@ def test_a_shard_goes_on_by_itself(prepared: Path, call: Runner, folder: Path, m
     succeed(call(*command[:-1], "0/2"))
     done = call(*command[:-2], "--collect")
     assert done.code == 3 and "missing or not complete: 1/2" in done.message
-    assert "going on from x.h5.shard-1-of-2.checkpoint" in succeed(call(*command, "--threads", "3")).err
+    assert (
+        "going on from x.h5.shard-1-of-2.checkpoint"
+        in succeed(call(*command, "--threads", "3")).err
+    )
     succeed(call(*command[:-2], "--collect"))
     assert mine(folder / "x.h5") == one_process({})
 
@@ -235,10 +252,22 @@ def without_a_tile(path: Path) -> None:
             lambda path: path.write_bytes(path.read_bytes()[:-7]),
             r"0-of-2.checkpoint is damaged \(its content .*\): compute",
         ),
-        (other("NumPy", "1.0"), r"shard-0-of-2.* another calculation: NumPy \(1.0 there, [0-9.]+ here\)"),
-        (other("fitted integrals", "0"), "shard-0-of-2.* another calculation: fitted integrals differs"),
-        (lambda path: path.rename("x.h5.shard-1-of-2.checkpoint"), r"run \(shard 0/2 there, shard 1/2 here\)"),
-        (lambda path: shutil.copy(path, "x.h5.shard-2-of-3.checkpoint"), "shards of 2 and of 3: delete the wrong ones"),
+        (
+            other("NumPy", "1.0"),
+            r"shard-0-of-2.* another calculation: NumPy \(1.0 there, [0-9.]+ here\)",
+        ),
+        (
+            other("fitted integrals", "0"),
+            "shard-0-of-2.* another calculation: fitted integrals differs",
+        ),
+        (
+            lambda path: path.rename("x.h5.shard-1-of-2.checkpoint"),
+            r"run \(shard 0/2 there, shard 1/2 here\)",
+        ),
+        (
+            lambda path: shutil.copy(path, "x.h5.shard-2-of-3.checkpoint"),
+            "shards of 2 and of 3: delete the wrong ones",
+        ),
     ],
     ids=lambda value: value[:25] if isinstance(value, str) else "",
 )
@@ -263,7 +292,10 @@ def test_shards_of_other_options_and_files(prepared: Path, call: Runner, folder:
     dfmp2.prepare("nh2.xyz", "sto-3g", B, frozen_core="1", overwrite=True, listener=Heard())
     for more in (("--collect",), ("--shard", "0/1")):
         done = call(*command, *more)
-        assert done.code == 3 and "frozen core (0 there, 1 here), fitted integrals differs" in done.message
+        assert (
+            done.code == 3
+            and "frozen core (0 there, 1 here), fitted integrals differs" in done.message
+        )
     succeed(call(*command, "--shard", "0/1", "--overwrite"))
     succeed(call(*command, "--collect"))
     assert mine(folder / "x.h5") == one_process({"precision": "fp64"})
@@ -272,8 +304,16 @@ def test_shards_of_other_options_and_files(prepared: Path, call: Runner, folder:
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [
-        (("--workers", "2", "--shard", "0/2"), 3, "--workers and --shard were given: expected one of them"),
-        (("--collect", "--shard", "0/2"), 3, "--shard and --collect were given: expected one of them"),
+        (
+            ("--workers", "2", "--shard", "0/2"),
+            3,
+            "--workers and --shard were given: expected one of them",
+        ),
+        (
+            ("--collect", "--shard", "0/2"),
+            3,
+            "--shard and --collect were given: expected one of them",
+        ),
         (("--workers", "0"), 2, "0 is not in the range"),
         (("--shard", "2/2"), 3, "expected I/N with I from 0 to N - 1"),
         (("--shard", "0/1000"), 3, "--shard 0/1000: there are 45 tiles: use at most 45 shards"),
@@ -281,7 +321,11 @@ def test_shards_of_other_options_and_files(prepared: Path, call: Runner, folder:
         (("--shard", "0/2", "--output", "/proc/x.h5"), 7, "cannot write into /proc: "),
         (("--shard", "0/2", "--output", "nowhere/x.h5"), 3, "there is no folder nowhere"),
         (("--collect",), 3, "expected all shards of one cut beside nh2.dfmp2.h5, and none"),
-        (("--workers", "2", "--memory", "9MB"), 7, "2 workers and this process share the --memory that is given"),
+        (
+            ("--workers", "2", "--memory", "9MB"),
+            7,
+            "2 workers and this process share the --memory that is given",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -294,20 +338,31 @@ def test_commands_that_are_refused(
     assert listing(folder) == before
 
 
-def test_the_shard_of_an_array_job(prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shard_of_an_array_job(
+    prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only where --shard is given: a job of an array over molecules computes whole results."""
     for name, value in {"INDEX": "2", "SIZE": "4"}.items():
         monkeypatch.setenv(f"AWS_BATCH_JOB_ARRAY_{name}", value)
     done = succeed(call("energy", "--from", B, "--output", "x.h5", "--shard", "--quiet"))
-    assert done.out.startswith("dfmp2 shard 2/4: ") and (folder / "x.h5.shard-2-of-4.checkpoint").exists()
-    assert decode((folder / "x.h5.shard-2-of-4.checkpoint").read_bytes()).identity[RUN] == "shard 2/4"
+    assert (
+        done.out.startswith("dfmp2 shard 2/4: ")
+        and (folder / "x.h5.shard-2-of-4.checkpoint").exists()
+    )
+    assert (
+        decode((folder / "x.h5.shard-2-of-4.checkpoint").read_bytes()).identity[RUN] == "shard 2/4"
+    )
     succeed(call("energy", "--from", B, "--output", "x.h5"))
     assert (folder / "x.h5").exists()
 
 
 @pytest.mark.parametrize("more", [(), ("--shard", "0/1")], ids=["energy", "shard"])
 def test_b_that_changes_while_it_is_read(
-    more: tuple[str, ...], prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+    more: tuple[str, ...],
+    prepared: Path,
+    call: Runner,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     set_disk(monkeypatch)
     add = FileCheckpoint.add_tile
@@ -332,7 +387,9 @@ def test_what_a_worker_refuses(prepared: Path) -> None:
         ("other.h5", identity, "frozen core .1 there, 0 here"),
         (B, (*identity, ("PySCF", "99")), r"PySCF \([0-9.]+ there, 99 here\)"),
     ):
-        with pytest.raises(ResultFileError, match=f"a worker finds another calculation in {path}: .*{said}"):
+        with pytest.raises(
+            ResultFileError, match=f"a worker finds another calculation in {path}: .*{said}"
+        ):
             pairs.compute_tiles(pairs.Job(path, options, known), [], Share(1, 10**9))
 
 
@@ -344,7 +401,9 @@ def test_neither_run_nor_energy_loads_what_shares_the_work(folder: Path) -> None
         "    assert not main([*command.split(), '--quiet', '--overwrite'])\n"
         "assert not [name for name in sys.modules if name.startswith('dfmp2.execution')]"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, check=True, stdout=subprocess.DEVNULL
+    )
 
 
 @pytest.mark.slow
@@ -363,8 +422,21 @@ def test_water_8_by_workers_and_shards(tmp_path: Path) -> None:
     for index in range(5):
         dfmp2_command("energy", "--from", B, "--output", "5.h5", "--shard", f"{index}/5")
     dfmp2_command("energy", "--from", B, "--output", "5.h5", "--collect")
-    command = (str(sys.executable), "-m", "dfmp2", "energy", "--from", B, "--output", "killed.h5", "--workers", "2")
-    with subprocess.Popen([*command, "--precision", "fp64"], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+    command = (
+        str(sys.executable),
+        "-m",
+        "dfmp2",
+        "energy",
+        "--from",
+        B,
+        "--output",
+        "killed.h5",
+        "--workers",
+        "2",
+    )
+    with subprocess.Popen(
+        [*command, "--precision", "fp64"], cwd=tmp_path, stdout=subprocess.DEVNULL
+    ) as process:
         while not (workers := busy_workers(process.pid)):
             assert process.poll() is None, "ended before a worker was seen at work"
             time.sleep(0.1)

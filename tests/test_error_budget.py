@@ -57,7 +57,9 @@ def measured(correlation: float, scf: float | None, uncertainty: float = 0.0) ->
     return FittingCertificate(correlation, uncertainty, 5, 5, 15, 15, 1, scf, doubt)
 
 
-def with_gradient(result: MP2Result, history: list[list[float]] | None, **changes: object) -> MP2Result:
+def with_gradient(
+    result: MP2Result, history: list[list[float]] | None, **changes: object
+) -> MP2Result:
     """The result of an SCF that went this way: energy, change and gradient of each iteration."""
     found = None if history is None else np.array(history, dtype=float).reshape(-1, 3)
     return replace(result, reference=replace(result.reference, history=found, **changes))
@@ -72,15 +74,32 @@ SOME = Certificate(100, 40, 3e-9, 1e-9, 2e-9, 1e-9, 1e-7, repeated_in_fp64=False
     ("precision", "certificate", "value", "kind", "how"),
     [
         ("mixed", SOME, 3e-9, "bounded", "95 % upper bound from 40 of 100 pairs"),
-        ("mixed", replace(SOME, seed=None), 3e-9, "estimated", "estimate from 40 of 100 pairs"),  # of dfmp2 0.1
+        (
+            "mixed",
+            replace(SOME, seed=None),
+            3e-9,
+            "estimated",
+            "estimate from 40 of 100 pairs",
+        ),  # of dfmp2 0.1
         ("mixed", replace(SOME, sampled=100), 3e-9, "measured", "100 of 100 pairs"),
         ("mixed", None, None, "not measured", "without a certificate"),
         ("fp64", None, 84 * EPSILON * 0.2, "bounded", "float64"),
-        ("fp64", replace(SOME, correlation_error=1.0, repeated_in_fp64=True), 84 * EPSILON * 0.2, "bounded", "float64"),
+        (
+            "fp64",
+            replace(SOME, correlation_error=1.0, repeated_in_fp64=True),
+            84 * EPSILON * 0.2,
+            "bounded",
+            "float64",
+        ),
     ],
 )
 def test_precision(
-    result: MP2Result, precision: str, certificate: Certificate | None, value: float | None, kind: str, how: str
+    result: MP2Result,
+    precision: str,
+    certificate: Certificate | None,
+    value: float | None,
+    kind: str,
+    how: str,
 ) -> None:
     """The certificate where float32 was used, else a last digit for each fitting function."""
     same, opposite = np.array([[-0.05]]), np.array([[-0.15]])
@@ -101,7 +120,12 @@ STEPS = [[-75.0, 0.0, 0.5], [-75.1, -0.1, 2e-6]]
         (STEPS, {}, 3 * 4e-12, 0.12 * 2e-6),
         ([], {}, 0.0, 0.0),  # one electron: a diagonalisation
         (None, {}, 3 * 1e-12, 0.12 * 1e-6),  # not recorded, but below its tolerance
-        (STEPS[1:], {"ladder": GIVEN}, 4.5 * 3 * 4e-12, 4.5 * 0.12 * 2e-6),  # a mean field of someone else
+        (
+            STEPS[1:],
+            {"ladder": GIVEN},
+            4.5 * 3 * 4e-12,
+            4.5 * 0.12 * 2e-6,
+        ),  # a mean field of someone else
         (None, {"ladder": GIVEN}, None, None),  # in a file of an earlier version
     ],
 )
@@ -115,7 +139,9 @@ def test_convergence(
     """Second order in the last gradient for E(SCF), first order for E(corr); --scf-conv-tol 1e-10 lets 1e-6 Eh pass."""
     source = with_gradient(result, history, **changes).error_budget.sources["scf_convergence"]
     for share, value in ((source.scf, scf), (source.correlation, correlation)):
-        assert share is not None and share.value == (None if value is None else pytest.approx(value, rel=1e-12))
+        assert share is not None and share.value == (
+            None if value is None else pytest.approx(value, rel=1e-12)
+        )
         assert share.kind == ("not measured" if value is None else "estimated")
 
 
@@ -124,8 +150,14 @@ def test_metric(result: MP2Result) -> None:
     energy = abs(result.mp2_correlation_energy)
     found = []
     for condition, dropped in ((1e10, 0), (1e13, 2), (math.inf, 0)):
-        diagnostics = replace(result.diagnostics, metric_condition=condition, metric_dropped=dropped)
-        share = replace(result, diagnostics=diagnostics).error_budget.sources["fitting_metric"].correlation
+        diagnostics = replace(
+            result.diagnostics, metric_condition=condition, metric_dropped=dropped
+        )
+        share = (
+            replace(result, diagnostics=diagnostics)
+            .error_budget.sources["fitting_metric"]
+            .correlation
+        )
         assert share is not None
         found.append((share.value, share.kind))
     assert found[0] == (pytest.approx(1e5 * EPSILON * energy), "bounded")
@@ -136,8 +168,22 @@ def test_metric(result: MP2Result) -> None:
 @pytest.mark.parametrize(
     ("errors", "between", "certificate", "scf", "correlation", "kind"),
     [
-        ({"O": -3e-5, "H": 1e-5}, 2e-5, None, 5e-5 + 2.5 * 2e-5 + 3e-5, 5e-5 + 0.7 * 2e-5 + 9e-5, "estimated"),
-        ({"O": -3e-5, "H": 1e-5}, None, None, 5e-5 + 3e-5, 5e-5 + 9e-5, "estimated"),  # no bond but to hydrogen
+        (
+            {"O": -3e-5, "H": 1e-5},
+            2e-5,
+            None,
+            5e-5 + 2.5 * 2e-5 + 3e-5,
+            5e-5 + 0.7 * 2e-5 + 9e-5,
+            "estimated",
+        ),
+        (
+            {"O": -3e-5, "H": 1e-5},
+            None,
+            None,
+            5e-5 + 3e-5,
+            5e-5 + 9e-5,
+            "estimated",
+        ),  # no bond but to hydrogen
         ({}, 2e-5, None, None, None, "not measured"),
         ({"O": -3e-5, "H": 1e-5}, 2e-5, measured(-4e-5, 2e-5, 1e-6), 2.1e-5, 4.1e-5, "measured"),
     ],
@@ -156,7 +202,9 @@ def test_fitting(
     sets = {"scf_fitting": replace(result.scf_fitting, errors=errors)}
     sets["mp2_fitting"] = replace(result.mp2_fitting, errors=errors)
     reference = replace(result.reference, interatomic_fitting_error=between)
-    budget = replace(result, **sets, reference=reference, fitting_certificate=certificate).error_budget
+    budget = replace(
+        result, **sets, reference=reference, fitting_certificate=certificate
+    ).error_budget
     for share, value in (
         (budget.sources["scf_fitting"].scf, scf),
         (budget.sources["mp2_fitting"].correlation, correlation),
@@ -191,7 +239,10 @@ def test_conventional_scf_has_no_fitting_error(result: MP2Result) -> None:
 def test_neighbours_that_are_heavier_than_hydrogen(atoms: str, count: int) -> None:
     """Counted; ghosts and separate molecules are not."""
     lines = atoms.split("; ")
-    assert bonded_atoms(parse_xyz("\n".join((str(len(lines)), "", *lines)), file="m").molecule) == count
+    assert (
+        bonded_atoms(parse_xyz("\n".join((str(len(lines)), "", *lines)), file="m").molecule)
+        == count
+    )
 
 
 # --- what an SCF misses between atoms -------------------------------------------------------------------
@@ -207,7 +258,9 @@ def between_atoms(mf: Any) -> float:
     fitted = np.zeros((mole.nao, mole.nao))
     fitted[np.tril_indices(mole.nao)] = packed
     fitted = np.maximum(fitted, fitted.T)
-    labels = [(atom, shell) for atom, _, shell, _ in mole.ao_labels(fmt=None)]  # (0, "2p"): all directions
+    labels = [
+        (atom, shell) for atom, _, shell, _ in mole.ao_labels(fmt=None)
+    ]  # (0, "2p"): all directions
     overlap, total = mole.intor("int1e_ovlp"), 0.0
     groups = {label: [k for k, other in enumerate(labels) if other == label] for label in labels}
     q = np.zeros_like(exact)
@@ -234,7 +287,9 @@ def test_what_an_scf_misses_between_atoms(monkeypatch: pytest.MonkeyPatch, tmp_p
     taken = dfmp2.from_mean_field(mf, **given).reference.interatomic_fitting_error
     assert taken == pytest.approx(expected, rel=1e-4)
 
-    def run(places: np.ndarray, symbols: tuple[str, ...], multiplicity: int, **options: Any) -> MP2Result:
+    def run(
+        places: np.ndarray, symbols: tuple[str, ...], multiplicity: int, **options: Any
+    ) -> MP2Result:
         molecule = dfmp2.Molecule(symbols, places, multiplicity=multiplicity)
         return dfmp2.run(molecule, "cc-pvdz", scratch=str(tmp_path), **given, **options)
 
@@ -244,14 +299,18 @@ def test_what_an_scf_misses_between_atoms(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert atoms is not None and between == pytest.approx(expected, rel=1e-4)
     assert held.scf_fitting_estimate == atoms + between
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
-    assert run(places @ turn, symbols, 2).reference.interatomic_fitting_error == pytest.approx(between, rel=1e-6)
+    assert run(places @ turn, symbols, 2).reference.interatomic_fitting_error == pytest.approx(
+        between, rel=1e-6
+    )
     both = [run(places[:2], ("F", "H"), 1, reference=kind) for kind in ("rhf", "uhf")]
     restricted, unrestricted = (result.reference.interatomic_fitting_error for result in both)
     assert restricted == pytest.approx(unrestricted, rel=1e-5)
     assert run(places, symbols, 2, scf="conventional").scf_fitting_estimate is None
     for name, value in (("scf_fits_in_core", False), ("pair_bytes", 1), ("read_bytes", 1)):
         monkeypatch.setattr(MemoryPlan, name, property(lambda _, value=value: value))
-    assert run(places, symbols, 2).reference.interatomic_fitting_error == pytest.approx(between, rel=1e-9)
+    assert run(places, symbols, 2).reference.interatomic_fitting_error == pytest.approx(
+        between, rel=1e-9
+    )
 
 
 # --- what they add up to ------------------------------------------------------------------------------
@@ -262,19 +321,34 @@ def budget_of(total: float | None) -> ErrorBudget:
     share = Share(total, "estimated" if total is not None else "not measured", "by hand")
     basis = Share(None, "not measured", "by hand")
     return ErrorBudget(
-        {"x": Source("the moon", share, None), "basis_set": Source("basis set", basis, basis)}, "E(MP2, total)"
+        {"x": Source("the moon", share, None), "basis_set": Source("basis set", basis, basis)},
+        "E(MP2, total)",
     )
 
 
 @pytest.mark.parametrize(
     ("total", "decimals"),
-    [(4.9e-5, 4), (5.1e-5, 3), (4.9e-4, 3), (0.049, 1), (0.3, 0), (7.0, 0), (1e-13, 10), (0.0, 10), (None, None)],
+    [
+        (4.9e-5, 4),
+        (5.1e-5, 3),
+        (4.9e-4, 3),
+        (0.049, 1),
+        (0.3, 0),
+        (7.0, 0),
+        (1e-13, 10),
+        (0.0, 10),
+        (None, None),
+    ],
 )
 def test_decimals(total: float | None, decimals: int | None) -> None:
     """As many as the error leaves unchanged by more than half a unit; the sentence says it."""
     budget = budget_of(total)
     assert budget.decimals == decimals
-    said = {None: "is not known: there is nothing on the moon", 0: "is good to no decimal,", 1: "good to 1 decimal,"}
+    said = {
+        None: "is not known: there is nothing on the moon",
+        0: "is good to no decimal,",
+        1: "good to 1 decimal,",
+    }
     assert said.get(decimals, f"is good to {decimals} decimals,") in budget.summary
     assert total is None or ("Largest part: the moon" in budget.summary and EXACT in budget.summary)
 
@@ -292,7 +366,10 @@ def test_a_run_is_as_wrong_as_it_says(
 ) -> None:
     """The true error is within the budget, and not many times smaller."""
     done = succeed(call("run", f"{name}.xyz", "--basis", basis, "--json", *options))
-    budget, exact = done.json["error_budget"], call("compare", f"{name}.dfmp2.h5", "--exact", "--json").json["energies"]
+    budget, exact = (
+        done.json["error_budget"],
+        call("compare", f"{name}.dfmp2.h5", "--exact", "--json").json["energies"],
+    )
     for key in ("scf_total_energy", "mp2_correlation_energy"):
         true = abs(exact[key]["difference"])
         assert true <= budget[key], key
@@ -314,8 +391,14 @@ def test_a_gradient_measures_what_an_scf_left(name: str) -> None:
     assert abs(true) > 1e-8 and loose.gradient_certificate is not None
     assert loose.gradient_certificate.scf_convergence_error == pytest.approx(true, rel=0.05)
     share = loose.error_budget.sources["scf_convergence"].correlation
-    assert share is not None and share.kind == "measured" and share.value == pytest.approx(abs(true), rel=0.05)
-    scaled = dfmp2.gradient(path, "6-31g", scf_conv_tol=1e-5, os_scale=1.3, ss_scale=0.0, **given).result
+    assert (
+        share is not None
+        and share.kind == "measured"
+        and share.value == pytest.approx(abs(true), rel=0.05)
+    )
+    scaled = dfmp2.gradient(
+        path, "6-31g", scf_conv_tol=1e-5, os_scale=1.3, ss_scale=0.0, **given
+    ).result
     share = scaled.error_budget.sources["scf_convergence"].correlation
     assert share is not None and share.kind == "estimated"
 
@@ -345,10 +428,14 @@ def test_json_of_a_run(water: Stored) -> None:
     budget = water.json["error_budget"]
     for key in ("scf_total_energy", "mp2_correlation_energy"):
         values = [
-            source[key]["value"] for name, source in budget["sources"].items() if source[key] and name != "basis_set"
+            source[key]["value"]
+            for name, source in budget["sources"].items()
+            if source[key] and name != "basis_set"
         ]
         assert budget[key] == pytest.approx(math.fsum(values), rel=1e-14)
-    assert budget["mp2_total_energy"] == budget["scf_total_energy"] + budget["mp2_correlation_energy"]
+    assert (
+        budget["mp2_total_energy"] == budget["scf_total_energy"] + budget["mp2_correlation_energy"]
+    )
     assert budget["decimals"] == 3 and "good to 3 decimals" in budget["summary"]
 
 
@@ -379,8 +466,12 @@ def test_a_batch_has_a_column(written: Path, call: Runner) -> None:
     """The error expected of E(MP2, total)."""
     succeed(call("batch", "collect", str(written / "batch.toml"), "-o", "t.csv"))
     row = next(csv.DictReader(Path("t.csv").read_text().splitlines()))
-    told = succeed(call("show", str(written / "batch" / f"{row['name']}.h5"), "--json")).json["error_budget"]
-    assert float(row["mp2_total_energy_error"]) == pytest.approx(told["mp2_total_energy"], rel=1e-12)
+    told = succeed(call("show", str(written / "batch" / f"{row['name']}.h5"), "--json")).json[
+        "error_budget"
+    ]
+    assert float(row["mp2_total_energy_error"]) == pytest.approx(
+        told["mp2_total_energy"], rel=1e-12
+    )
 
 
 # --- several runs -------------------------------------------------------------------------------------
@@ -393,7 +484,10 @@ def test_differences(result: MP2Result) -> None:
     budget = combined(list(zip(weights, runs, strict=True)), "the difference")
     convergence = budget.sources["scf_convergence"].correlation
     assert convergence is not None and convergence.value == pytest.approx(0.12 * 6e-6, rel=1e-12)
-    one, left = result.error_budget.sources["mp2_fitting"].correlation, budget.sources["mp2_fitting"].correlation
+    one, left = (
+        result.error_budget.sources["mp2_fitting"].correlation,
+        budget.sources["mp2_fitting"].correlation,
+    )
     assert one is not None and one.value is not None and left is not None
     assert left.value == pytest.approx(0.03 * 3 * one.value, rel=1e-12)
 
@@ -403,19 +497,32 @@ def test_differences(result: MP2Result) -> None:
         for run, (correlation, scf) in zip(runs, errors, strict=True)
     ]
     sources = combined(list(zip(weights, certified, strict=True)), "the difference").sources
-    for share, value in ((sources["scf_fitting"].scf, 1e-5), (sources["mp2_fitting"].correlation, 2e-5)):
-        assert share is not None and share.kind == "measured" and share.value == pytest.approx(value + 3e-7, rel=1e-9)
+    for share, value in (
+        (sources["scf_fitting"].scf, 1e-5),
+        (sources["mp2_fitting"].correlation, 2e-5),
+    ):
+        assert (
+            share is not None
+            and share.kind == "measured"
+            and share.value == pytest.approx(value + 3e-7, rel=1e-9)
+        )
 
 
 @pytest.mark.parametrize(
     ("kind", "said", "parts"),
     [
-        ("interaction", "The cp-corrected interaction energy is", ("complex", "fragment-1-in-complex")),
+        (
+            "interaction",
+            "The cp-corrected interaction energy is",
+            ("complex", "fragment-1-in-complex"),
+        ),
         ("scan", "The difference of two points is", ("point-001", "point-002")),
         ("cbs", "The limit is", ("cc-pvdz", "cc-pvtz")),
     ],
 )
-def test_a_study_has_one(kind: str, said: str, parts: tuple[str, str], written: Path, call: Runner) -> None:
+def test_a_study_has_one(
+    kind: str, said: str, parts: tuple[str, str], written: Path, call: Runner
+) -> None:
     """It follows from the runs, also of earlier versions; that of a limit knows the step that is left to it."""
     path = written / f"{kind}.h5"
     runs = [read_study(path).runs[name].error_budget.to_dict() for name in parts]
@@ -437,10 +544,14 @@ def test_a_study_has_one(kind: str, said: str, parts: tuple[str, str], written: 
         assert 0.03 * sum(fitting) <= fitted < 0.5 * sum(fitting)
         assert share(budget, "basis_set", "mp2_correlation_energy") is None
         return
-    scf, correlation = (done["table"][key] for key in ("scf_total_energy", "mp2_correlation_energy"))
+    scf, correlation = (
+        done["table"][key] for key in ("scf_total_energy", "mp2_correlation_energy")
+    )
     step = abs(correlation[2] - correlation[1])
     assert share(budget, "basis_set", "mp2_correlation_energy") == pytest.approx(step, rel=1e-9)
-    assert share(budget, "basis_set", "scf_total_energy") == pytest.approx(abs(scf[1] - scf[0]), rel=1e-9)
+    assert share(budget, "basis_set", "scf_total_energy") == pytest.approx(
+        abs(scf[1] - scf[0]), rel=1e-9
+    )
     # X^-3 of 2 and 3: the limit is 27/19 of the larger basis less 8/19 of the smaller one
     assert whole == pytest.approx(27 / 19 * second + 8 / 19 * first, rel=1e-6)
     assert fitted == pytest.approx(27 / 19 * fitting[1] + 8 / 19 * fitting[0], rel=1e-6)

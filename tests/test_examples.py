@@ -25,7 +25,10 @@ def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Printer:
 
     def run(name: str) -> str:
         out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):  # of a script that skips
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.suppress(SystemExit),
+        ):  # of a script that skips
             runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
         assert not list(tmp_path.iterdir())
         if out.getvalue().startswith("skipped: "):
@@ -44,7 +47,11 @@ def number(text: str, words: str) -> float:
 
 def test_all_are_listed() -> None:
     readme = (EXAMPLES / "README.md").read_text()
-    assert all(f"`{path.name}`" in readme for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb"))
+    assert all(
+        f"`{path.name}`" in readme
+        for path in EXAMPLES.iterdir()
+        if path.suffix in (".py", ".ipynb")
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,8 +59,15 @@ def test_all_are_listed() -> None:
     [
         ("first_energy", r"E\(HF\)   =", EXPECTED["h2o"]["values"]["scf_total_energy"], 1e-7),
         ("with_ase", "eV =", EXPECTED["nh3"]["values"]["mp2_total_energy"], 1e-6),
-        ("with_qcengine", r"success: True, [^\n]*\nE\(SCF\) =", EXPECTED["h2o"]["values"]["scf_total_energy"], 1e-3),
-        pytest.param("interaction_s22", "counterpoise-corrected", -0.0224119246, 1e-6, marks=pytest.mark.slow),
+        (
+            "with_qcengine",
+            r"success: True, [^\n]*\nE\(SCF\) =",
+            EXPECTED["h2o"]["values"]["scf_total_energy"],
+            1e-3,
+        ),
+        pytest.param(
+            "interaction_s22", "counterpoise-corrected", -0.0224119246, 1e-6, marks=pytest.mark.slow
+        ),
         # MP2/cc-pVDZ has r(OH) near 0.965 angstrom.
         pytest.param("bond_scan", "minimum at", 0.965, 0.005, marks=pytest.mark.slow),
     ],
@@ -86,7 +100,9 @@ def test_compare_backends(printed: Printer) -> None:
 def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """The code cells in order, in one name space; what the last expression of a cell shows is shown as HTML."""
     notebook = json.loads((EXAMPLES / "tour.ipynb").read_text())
-    assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) == len(
+        notebook["cells"]
+    )
     monkeypatch.chdir(EXAMPLES)
     before = sorted(EXAMPLES.iterdir())
     space: dict[str, object] = {"__name__": "__main__"}
@@ -104,7 +120,11 @@ def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
                 shown += [value._repr_html_()] if hasattr(value, "_repr_html_") else []
     assert len(shown) == 1 and "-76.230724" in shown[0]
     text = out.getvalue()
-    assert -0.05 < number(text, "uncorrected   ") < number(text, "cp_corrected  ") < -0.015  # the dimer is bound
+    assert (
+        -0.05 < number(text, "uncorrected   ") < number(text, "cp_corrected  ") < -0.015
+    )  # the dimer is bound
     assert abs(number(text, "derived - computed: [+]?")) < 1e-8
-    assert 100 < number(text, "minimum at") < 104  # MP2/cc-pVDZ, the experimental angle is 104.5 degrees
+    assert (
+        100 < number(text, "minimum at") < 104
+    )  # MP2/cc-pVDZ, the experimental angle is 104.5 degrees
     assert sorted(EXAMPLES.iterdir()) == before

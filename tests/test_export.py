@@ -45,7 +45,11 @@ CASES = {  # name -> (molecule, basis, MP2 set, SCF fitting set); OH: UHF and g 
         *("cc-pvqz", "cc-pvqz-ri", "cc-pvqz-jkfit"),
     ),
     "hi": (
-        Molecule(("I", "H", "I", "H"), _tilted([(0, 0, 0), (0, 0, 3.04), (0, 3, 6), (0, -3, 6)]), (0, 0, 1, 1)),
+        Molecule(
+            ("I", "H", "I", "H"),
+            _tilted([(0, 0, 0), (0, 0, 3.04), (0, 3, 6), (0, -3, 6)]),
+            (0, 0, 1, 1),
+        ),
         *("def2-svp", "auto", "def2-universal-jkfit"),
     ),
 }
@@ -55,7 +59,9 @@ CASES = {  # name -> (molecule, basis, MP2 set, SCF fitting set); OH: UHF and g 
 def case(request: pytest.FixtureRequest) -> tuple[MP2Result, str]:
     """A result and the fitting set of its SCF."""
     molecule, basis, auxbasis, jkfit = CASES[request.param]
-    result = dfmp2.run(molecule, basis, auxbasis=auxbasis, scf_auxbasis=jkfit, threads=1, stability="off")
+    result = dfmp2.run(
+        molecule, basis, auxbasis=auxbasis, scf_auxbasis=jkfit, threads=1, stability="off"
+    )
     return result, jkfit
 
 
@@ -75,14 +81,20 @@ def require_same(read: Read, result: MP2Result, jkfit: str) -> None:
     """Overlap and SCF energy from what was read, against the unit matrix and the stored energy."""
     molecule = result.molecule
     assert [(symbol, ghost) for symbol, ghost, _ in read.centres] == [
-        (symbol, bool(ghost)) for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True)
+        (symbol, bool(ghost))
+        for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True)
     ]
     positions = np.array([position for *_, position in read.centres])
     np.testing.assert_allclose(positions, molecule.coordinates, rtol=0, atol=1e-8)
     mole = gto.Mole()
     mole.verbose, mole.unit = 0, "Bohr"
-    labels = [f"{'GHOST-' if ghost else ''}{symbol}{i}" for i, (symbol, ghost, _) in enumerate(read.centres)]
-    mole.atom = [[label, tuple(position)] for label, position in zip(labels, positions, strict=True)]
+    labels = [
+        f"{'GHOST-' if ghost else ''}{symbol}{i}"
+        for i, (symbol, ghost, _) in enumerate(read.centres)
+    ]
+    mole.atom = [
+        [label, tuple(position)] for label, position in zip(labels, positions, strict=True)
+    ]
     mole.ecp = {labels[i]: potential for i, potential in read.ecp.items()}
     mole.charge, mole.spin = molecule.charge, molecule.multiplicity - 1
     mole.basis = {}
@@ -91,7 +103,9 @@ def require_same(read: Read, result: MP2Result, jkfit: str) -> None:
     overlap = mole.intor("int1e_ovlp")
     for coeff in read.mo_coeff:
         assert coeff.shape == (result.sizes.nao, result.sizes.nmo)
-        np.testing.assert_allclose(coeff.T @ overlap @ coeff, np.eye(coeff.shape[1]), rtol=0, atol=ORTHONORMAL)
+        np.testing.assert_allclose(
+            coeff.T @ overlap @ coeff, np.eye(coeff.shape[1]), rtol=0, atol=ORTHONORMAL
+        )
     density = [coeff * occ @ coeff.T for coeff, occ in zip(read.mo_coeff, read.mo_occ, strict=True)]
     mf = (scf.RHF if len(density) == 1 else scf.UHF)(mole).density_fit(auxbasis=jkfit)
     energy = mf.energy_tot(density[0] if len(density) == 1 else np.array(density))
@@ -106,7 +120,9 @@ def unsorted_rows(momenta: Sequence[int], order: conventions.Order) -> np.ndarra
 # --- readers ----------------------------------------------------------------------------------------
 
 
-def test_molden_by_iodata(case: tuple[MP2Result, str], tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_molden_by_iodata(
+    case: tuple[MP2Result, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     """IOData has integrals of its own, and warns when it must repair what a program got wrong."""
     iodata = pytest.importorskip("iodata")
     from iodata.overlap import compute_overlap
@@ -116,7 +132,9 @@ def test_molden_by_iodata(case: tuple[MP2Result, str], tmp_path: Path, recwarn: 
     data = iodata.load_one(str(path), norm_threshold=1e-9)
     overlap = compute_overlap(data.obasis, data.atcoords)
     for coeff in (data.mo.coeffsa, data.mo.coeffsb):
-        np.testing.assert_allclose(coeff.T @ overlap @ coeff, np.eye(coeff.shape[1]), rtol=0, atol=ORTHONORMAL)
+        np.testing.assert_allclose(
+            coeff.T @ overlap @ coeff, np.eye(coeff.shape[1]), rtol=0, atol=ORTHONORMAL
+        )
     np.testing.assert_allclose(data.atcoords, result.molecule.coordinates, rtol=0, atol=1e-14)
     mo = data.mo
     for spin, energies, occupations in ((0, mo.energiesa, mo.occsa), (-1, mo.energiesb, mo.occsb)):
@@ -140,9 +158,14 @@ def test_trexio_by_its_library(case: tuple[MP2Result, str], tmp_path: Path) -> N
 
         labels, charges, points = read("nucleus_label nucleus_charge nucleus_coord")
         momenta, centre, owner = read("basis_shell_ang_mom basis_nucleus_index basis_shell_index")
-        exponents, coefficients, factors = read("basis_exponent basis_coefficient basis_prim_factor")
+        exponents, coefficients, factors = read(
+            "basis_exponent basis_coefficient basis_prim_factor"
+        )
         scales, spin, occ, coeff = read("ao_normalization mo_spin mo_occupation mo_coefficient")
-        assert read("electron_num state_energy") == [sum(result.sizes.nocc), result.scf_total_energy]
+        assert read("electron_num state_energy") == [
+            sum(result.sizes.nocc),
+            result.scf_total_energy,
+        ]
         ecp: dict[int, Any] = {}
         if library.has_ecp_num(file):
             local, core = read("ecp_max_ang_mom_plus_1 ecp_z_core")
@@ -150,18 +173,27 @@ def test_trexio_by_its_library(case: tuple[MP2Result, str], tmp_path: Path) -> N
             columns = read("ecp_nucleus_index ecp_ang_mom ecp_power ecp_exponent ecp_coefficient")
             for atom, momentum, power, *term in zip(*columns, strict=True):
                 key = -1 if momentum == local[atom] else int(momentum)
-                found.setdefault(int(atom), {}).setdefault(key, [[] for _ in range(7)])[power + 2].append(term)
-            ecp = {atom: [int(core[atom]), [list(one) for one in terms.items()]] for atom, terms in found.items()}
+                found.setdefault(int(atom), {}).setdefault(key, [[] for _ in range(7)])[
+                    power + 2
+                ].append(term)
+            ecp = {
+                atom: [int(core[atom]), [list(one) for one in terms.items()]]
+                for atom, terms in found.items()
+            }
             assert charges.tolist() == [53 - 28, 1, 0, 0]
     shells: list[list[Any]] = [[] for _ in labels]
     for number, momentum in enumerate(momenta):
         mine = owner == number
-        shells[centre[number]].append([int(momentum), *zip(exponents[mine], coefficients[mine], strict=True)])
+        shells[centre[number]].append(
+            [int(momentum), *zip(exponents[mine], coefficients[mine], strict=True)]
+        )
     places = unsorted_rows([int(x) for x in momenta], conventions.alternating)
     spins = [spin == s for s in range(result.reference.nspin)]
     centres = [(s, q == 0, x) for s, q, x in zip(labels, charges, points, strict=True)]
     require_same(
-        Read(centres, shells, ecp, [coeff[s].T[places] for s in spins], [occ[s] for s in spins]), result, jkfit
+        Read(centres, shells, ecp, [coeff[s].T[places] for s in spins], [occ[s] for s in spins]),
+        result,
+        jkfit,
     )
     # The norms themselves: int (N r^l exp(-a r^2) sqrt(4 pi / (2l+1)))^2 r^2 dr = 1 for each primitive.
     a, l = exponents, momenta[owner]  # noqa: E741
@@ -180,7 +212,10 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
     document = json.loads(qcschema(result, version))
     record = room.AtomicResult(**document)
     assert record.return_result == result.mp2_total_energy
-    assert record.properties.mp2_same_spin_correlation_energy == result.mp2_same_spin_correlation_energy
+    assert (
+        record.properties.mp2_same_spin_correlation_energy
+        == result.mp2_same_spin_correlation_energy
+    )
     assert record.molecule.fix_com and record.molecule.fix_orientation
     specification = record if version == 1 else record.input_data.specification
     assert specification.model.basis == result.options.basis
@@ -190,7 +225,10 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
     for atom, label in enumerate(basis.atom_map):
         data = basis.center_data[label]
         shells.append(
-            [[s.angular_momentum[0], *zip(s.exponents, s.coefficients[0], strict=True)] for s in data.electron_shells]
+            [
+                [s.angular_momentum[0], *zip(s.exponents, s.coefficients[0], strict=True)]
+                for s in data.electron_shells
+            ]
         )
         momenta += [s.angular_momentum[0] for s in data.electron_shells]
         if data.ecp_potentials:
@@ -198,20 +236,30 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
             channels = []
             for p in data.ecp_potentials:
                 powers: list[list[Any]] = [[] for _ in range(7)]
-                for r, a, c in zip(p.r_exponents, p.gaussian_exponents, p.coefficients[0], strict=True):
+                for r, a, c in zip(
+                    p.r_exponents, p.gaussian_exponents, p.coefficients[0], strict=True
+                ):
                     powers[r].append([a, c])
-                channels.append([-1 if p.angular_momentum[0] == local else p.angular_momentum[0], powers])
+                channels.append(
+                    [-1 if p.angular_momentum[0] == local else p.angular_momentum[0], powers]
+                )
             ecp[atom] = [data.ecp_electrons, channels]
-    assert list(ecp) == [atom for atom, symbol in enumerate(result.molecule.symbols[:1]) if symbol == "I"]
+    assert list(ecp) == [
+        atom for atom, symbol in enumerate(result.molecule.symbols[:1]) if symbol == "I"
+    ]
     places = unsorted_rows(momenta, conventions.cca)
     names = "a" if wavefunction.restricted else "ab"
     assert wavefunction.restricted == (result.reference.nspin == 1)
     occupied = 2.0 if wavefunction.restricted else 1.0
     molecule = record.molecule
-    np.testing.assert_allclose(molecule.geometry, result.molecule.coordinates, rtol=0, atol=5.1e-9)  # it rounds
+    np.testing.assert_allclose(
+        molecule.geometry, result.molecule.coordinates, rtol=0, atol=5.1e-9
+    )  # it rounds
     points = np.reshape(document["molecule"]["geometry"], (-1, 3))
     assert np.array_equal(points, result.molecule.coordinates)
-    centres = [(str(s), not r, x) for s, r, x in zip(molecule.symbols, molecule.real, points, strict=True)]
+    centres = [
+        (str(s), not r, x) for s, r, x in zip(molecule.symbols, molecule.real, points, strict=True)
+    ]
     read = Read(
         centres,
         shells,
@@ -230,12 +278,18 @@ def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
     if any(result.molecule.ghost):  # ASE knows no ghosts; our own reader does
         again = read_xyz(path).molecule
         assert (again.labels, again.charge) == (result.molecule.labels, 0)
-        np.testing.assert_allclose(again.coordinates, result.molecule.coordinates, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(
+            again.coordinates, result.molecule.coordinates, rtol=0, atol=1e-11
+        )
         return
     atoms = io.read(path, format="extxyz")
     assert atoms.get_chemical_symbols() == list(result.molecule.symbols)
-    np.testing.assert_allclose(atoms.positions, result.molecule.coordinates * 0.52917721092, rtol=0, atol=1e-12)
-    assert atoms.info["mp2_total_energy_hartree"] == pytest.approx(result.mp2_total_energy, abs=1e-11)
+    np.testing.assert_allclose(
+        atoms.positions, result.molecule.coordinates * 0.52917721092, rtol=0, atol=1e-12
+    )
+    assert atoms.info["mp2_total_energy_hartree"] == pytest.approx(
+        result.mp2_total_energy, abs=1e-11
+    )
     assert (atoms.info["charge"], atoms.info["multiplicity"]) == (0, 2)
     assert atoms.calc is None  # no key that ASE would take for electronvolts
 
@@ -246,21 +300,31 @@ def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
 def test_orders_are_those_of_the_formats() -> None:
     """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA from -l to +l."""
     assert conventions.molden(2) == [0, 1, -1, 2, -2]
-    assert [conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden)] == [1, -1, 0]  # x, y, z
+    assert [conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden)] == [
+        1,
+        -1,
+        0,
+    ]  # x, y, z
     assert conventions.rows([0, 1], conventions.alternating).tolist() == [0, 3, 1, 2]
     assert conventions.rows([1, 2], conventions.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
 
 
 def test_h_functions_do_not_fit_into_molden() -> None:
-    result = dfmp2.run(Molecule(("O",), [[0, 0, 0]], multiplicity=3), "cc-pv5z", threads=1, stability="off")
-    with pytest.raises(InputError, match=r"angular momentum 5, and the format ends at g \(4\): use --to trexio"):
+    result = dfmp2.run(
+        Molecule(("O",), [[0, 0, 0]], multiplicity=3), "cc-pv5z", threads=1, stability="off"
+    )
+    with pytest.raises(
+        InputError, match=r"angular momentum 5, and the format ends at g \(4\): use --to trexio"
+    ):
         export(result, "molden")
     assert json.loads(export(result, "qcschema"))["properties"]["calcinfo_nbasis"] == 91
 
 
 def test_orbitals_of_another_basis_are_not_exported(water: Stored) -> None:
     result = dfmp2.read(water.path)
-    swapped = replace(result, reference=replace(result.reference, mo_coeff=result.reference.mo_coeff[:, ::-1]))
+    swapped = replace(
+        result, reference=replace(result.reference, mo_coeff=result.reference.mo_coeff[:, ::-1])
+    )
     for name in ("molden", "qcschema"):
         with pytest.raises(NumericalError, match="orthonormality"):
             export(swapped, name)
@@ -279,8 +343,14 @@ def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -
         done = succeed(call("export", str(water.path), "--to", name))
         assert done.out.startswith(f"dfmp2 export: {name} -> h2o{form.ending}")
         written = (folder / f"h2o{form.ending}").read_bytes()
-        assert written == export(dfmp2.read(water.path), name) or name == "trexio"  # HDF5 may hold times
-    assert succeed(call("export", str(water.path), "--to", "qcschema", "--schema-version", "2", "-o", "v2.json"))
+        assert (
+            written == export(dfmp2.read(water.path), name) or name == "trexio"
+        )  # HDF5 may hold times
+    assert succeed(
+        call(
+            "export", str(water.path), "--to", "qcschema", "--schema-version", "2", "-o", "v2.json"
+        )
+    )
     assert json.loads((folder / "v2.json").read_text())["schema_name"] == "qcschema_atomic_result"
 
 
@@ -294,7 +364,9 @@ REFUSED = [  # (arguments after the result, code, message)
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "message"), REFUSED, ids=[" ".join(a) for a, *_ in REFUSED])
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"), REFUSED, ids=[" ".join(a) for a, *_ in REFUSED]
+)
 def test_refused(
     call: Runner, water: Stored, folder: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
@@ -307,11 +379,23 @@ def test_refused(
 
 def test_one_run_of_a_study(call: Runner, folder: Path) -> None:
     (folder / "he2.xyz").write_text("2\n\nHe 0 0 0\nHe 0 0 3\n")
-    pair = ("interaction", "he2.xyz", "--fragments", "1,2", "--basis", "6-31g", "--auxbasis", "cc-pvdz-ri")
+    pair = (
+        "interaction",
+        "he2.xyz",
+        "--fragments",
+        "1,2",
+        "--basis",
+        "6-31g",
+        "--auxbasis",
+        "cc-pvdz-ri",
+    )
     succeed(call(*pair, "--allow-poor-fit", "--output", "pair.h5"))
     assert call("export", "pair.h5", "--to", "xyz").code == 3
     done = call("export", "pair.h5", "--to", "xyz", "--run", "dimer")
-    assert done.code == 3 and "--run dimer: pair.h5 holds complex, fragment-1-in-complex" in done.message
+    assert (
+        done.code == 3
+        and "--run dimer: pair.h5 holds complex, fragment-1-in-complex" in done.message
+    )
     succeed(call("export", "pair.h5", "--to", "xyz", "--run", "fragment-1-in-complex"))
     assert "@He" in (folder / "pair.fragment-1-in-complex.xyz").read_text()
 
@@ -323,7 +407,9 @@ def test_the_result_itself_is_never_the_target(call: Runner, water: Stored, fold
     assert (folder / "copy.h5").read_bytes() == water.path.read_bytes()
 
 
-def test_without_trexio(call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_without_trexio(
+    call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "trexio", None)
     done = call("export", str(water.path), "--to", "trexio")
     assert done.code == 3 and "pip install 'dfmp2[trexio]'" in done.message

@@ -36,7 +36,11 @@ def killed(server: Server, name: str, folder: Path, kills: int) -> None:
     code, _ = server.wait(server.start([*command, "--output", "whole.h5"], folder))
     assert code == 0
     counts = kill_and_resume(server, command, folder, kills, 20261121, numbers(folder / "whole.h5"))
-    assert counts["kills"] >= kills and counts["kills with a checkpoint"] > kills // 4 and counts["chains"] > 0
+    assert (
+        counts["kills"] >= kills
+        and counts["kills with a checkpoint"] > kills // 4
+        and counts["chains"] > 0
+    )
     assert (counts["different"], counts["unreadable"]) == (0, 0)
     assert not [path for path in folder.iterdir() if path.suffix == ".checkpoint"]
 
@@ -57,10 +61,23 @@ def test_scan(kills: int, server: Server, tmp_path: Path) -> None:
     """Every file that is left holds whole points, with the energies of a scan that was never killed."""
     folder, rng, met, chains = tmp_path / "run", random.Random(20261121), 0, 0
     folder.mkdir()
-    command = ["scan", str(INPUTS / "h2o.xyz"), "--bond", "1,2", "0.9:1.0:2", "--basis", "sto-3g", "--threads", "1"]
+    command = [
+        "scan",
+        str(INPUTS / "h2o.xyz"),
+        "--bond",
+        "1,2",
+        "0.9:1.0:2",
+        "--basis",
+        "sto-3g",
+        "--threads",
+        "1",
+    ]
     code, seconds = server.wait(server.start([*command, "--output", "whole.h5"], folder))
     assert code == 0
-    whole = {name: numbers(hdf5.to_bytes(run)) for name, run in read_study(folder / "whole.h5").runs.items()}
+    whole = {
+        name: numbers(hdf5.to_bytes(run))
+        for name, run in read_study(folder / "whole.h5").runs.items()
+    }
     while met < kills or not chains:
         started = server.start([*command, "--output", "x.h5", "--resume", "--quiet"], folder)
         code, _ = server.wait(started, rng.uniform(0.0, 1.1 * seconds))
@@ -79,7 +96,16 @@ def test_two_processes_one_result(server: Server, tmp_path: Path) -> None:
     """One of them writes it; the other says so, and neither leaves anything else."""
     folder = tmp_path / "run"
     folder.mkdir()
-    command = ["run", str(INPUTS / "nh2.xyz"), "--basis", "sto-3g", "--threads", "1", "--output", "x.h5"]
+    command = [
+        "run",
+        str(INPUTS / "nh2.xyz"),
+        "--basis",
+        "sto-3g",
+        "--threads",
+        "1",
+        "--output",
+        "x.h5",
+    ]
     first, second = (server.start(command, folder) for _ in range(2))
     codes = sorted((server.wait(first)[0], server.wait(second)[0]))
     assert codes == [0, 3]

@@ -14,9 +14,19 @@ from tests.faults import EACH, numbers
 
 H2 = ("--basis", "sto-3g", "--threads", "1")
 NAME = "h2-\u00f6\u0131.xyz"  # o with dots, i without
-UNSET = ("LANG", "LC_ALL", "LC_CTYPE", "LC_NUMERIC", "PYTHONUTF8", "PYTHONCOERCECLOCALE", "PYTHONIOENCODING")
+UNSET = (
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LC_NUMERIC",
+    "PYTHONUTF8",
+    "PYTHONCOERCECLOCALE",
+    "PYTHONIOENCODING",
+)
 ACTIVATE = "import locale; locale.setlocale(locale.LC_ALL, '')\n"  # as an application that embeds us may do
-BACKWARDS = "import itertools, time; _now = itertools.count(2e9, -3600.0); time.time = lambda: next(_now)\n"
+BACKWARDS = (
+    "import itertools, time; _now = itertools.count(2e9, -3600.0); time.time = lambda: next(_now)\n"
+)
 PLACES = {
     "no locale": {"TZ": "Pacific/Kiritimati"},
     "ASCII": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TZ": ":nonsense"},
@@ -30,7 +40,10 @@ def turkish(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("locales")
     for charset in ("UTF-8", "ISO-8859-9"):
         make = ["localedef", "-c", "-i", "tr_TR", "-f", charset, str(folder / f"tr_TR.{charset}")]
-        if shutil.which("localedef") is None or subprocess.run(make, capture_output=True).returncode:
+        if (
+            shutil.which("localedef") is None
+            or subprocess.run(make, capture_output=True).returncode
+        ):
             pytest.skip("localedef cannot make a Turkish locale here (package locales)")
     return folder
 
@@ -45,7 +58,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 def calculated(path: Path) -> dict[str, bytes]:
     """All numbers, without the name of the molecule's file."""
-    return {name: value for name, value in numbers(path).items() if not name.startswith("dfmp2/input")}
+    return {
+        name: value for name, value in numbers(path).items() if not name.startswith("dfmp2/input")
+    }
 
 
 def customised(folder: Path, code: str) -> str:
@@ -71,7 +86,9 @@ def test_place(
         variables["LOCPATH"] = str(request.getfixturevalue("turkish"))
         check = ("import locale; print(locale.localeconv()['decimal_point'], 'I'.lower())",)
         python = run_command("-c", *check, cwd=tmp_path, env=variables, program=("python3",))
-        assert python.out == ", i\n"  # the locale is in force, and Python's own letters are not touched by it
+        assert (
+            python.out == ", i\n"
+        )  # the locale is in force, and Python's own letters are not touched by it
     (tmp_path / NAME).write_text(MOLECULES["h2"])
     arguments = ("run", NAME, *H2, "--output", "x.h5", "--log", "l.txt")
     done = succeed(run_command(*arguments, cwd=tmp_path, env=variables))
@@ -82,11 +99,15 @@ def test_place(
     assert shown.out in done.out
 
 
-def test_clock_that_runs_backwards(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_that_runs_backwards(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An hour back whenever it is read: in the run and all its checkpoints, in a batch, its workers and locks."""
     succeed(call("run", "h2.xyz", *H2, "--output", "expected.h5"))
     variables = {EACH: "0", "PYTHONPATH": customised(folder, BACKWARDS)}
-    succeed(run_command("run", "h2.xyz", *H2, "--output", "x.h5", "--resume", cwd=folder, env=variables))
+    succeed(
+        run_command("run", "h2.xyz", *H2, "--output", "x.h5", "--resume", cwd=folder, env=variables)
+    )
     batch = ("batch", "run", "h2.xyz", "h2o.xyz", *H2, "--output", "out", "--workers", "2")
     succeed(run_command(*batch, cwd=folder, env=variables))
     again = succeed(run_command(*batch, cwd=folder, env=variables))

@@ -18,7 +18,18 @@ from dfmp2.host.files import write_atomically
 from dfmp2.output.checkpoint import VARIABLE
 from tests.conftest import Finished, Runner, listing, run_command, succeed, write_molecules
 from tests.faults import numbers
-from tests.writers import FAULTS, H2, SECOND, WRITERS, Fault, failing, intact, named, prepare, remembered
+from tests.writers import (
+    FAULTS,
+    H2,
+    SECOND,
+    WRITERS,
+    Fault,
+    failing,
+    intact,
+    named,
+    prepare,
+    remembered,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +41,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 EVERY_STEP = [
-    pytest.param(fault, marks=[pytest.mark.slow] if fault in SECOND else [], id=named(fault)) for fault in FAULTS
+    pytest.param(fault, marks=[pytest.mark.slow] if fault in SECOND else [], id=named(fault))
+    for fault in FAULTS
 ]
 
 
@@ -41,7 +53,8 @@ EVERY_WRITER = [
     for fault in FAULTS
     if fault[0] in writer.steps
     for common in [
-        fault[0] in ("short write", "flush", "fsync") and name not in ("result", "log", "checkpoint of a run")
+        fault[0] in ("short write", "flush", "fsync")
+        and name not in ("result", "log", "checkpoint of a run")
     ]
     for marks in [[pytest.mark.slow] if common or fault in SECOND else []]
 ]
@@ -49,7 +62,12 @@ EVERY_WRITER = [
 
 @pytest.mark.parametrize(("name", "fault"), EVERY_WRITER)
 def test_writer(
-    name: str, fault: Fault, prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    fault: Fault,
+    prepared: Path,
+    call: Runner,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Named with code 7, or done without the file where the table says so."""
     writer = WRITERS[name]
@@ -81,7 +99,10 @@ def test_a_checkpoint_that_cannot_be_saved_costs_only_the_checkpoint(
     monkeypatch.setenv(VARIABLE, "0")
     with failing(fault, folder, lambda name: "checkpoint" in name) as met:
         done = succeed(call("run", "h2.xyz", *H2, "--output", "x.h5"))
-    assert len(met) > 1 and done.err.count("warning: no checkpoint could be saved, the run goes on without") == 1
+    assert (
+        len(met) > 1
+        and done.err.count("warning: no checkpoint could be saved, the run goes on without") == 1
+    )
     assert os.strerror(fault[1]) in done.err
     assert numbers(folder / "x.h5") == {**numbers(prepared / "h2.h5"), **warned(folder / "x.h5")}
     assert not [path for path in folder.iterdir() if path.name.startswith((".x", "x.h5."))]
@@ -120,11 +141,16 @@ def test_file_and_folder_are_on_disk_when_it_is_written(
         return taken
 
     kind = {True: "sync folder", False: "sync file"}
-    monkeypatch.setattr(os, "fsync", noted(os.fsync, lambda number: kind[stat.S_ISDIR(os.fstat(number).st_mode)]))
+    monkeypatch.setattr(
+        os, "fsync", noted(os.fsync, lambda number: kind[stat.S_ISDIR(os.fstat(number).st_mode)])
+    )
     for name in ("replace", "link"):
         monkeypatch.setattr(os, name, noted(getattr(os, name), lambda *_: "name"))
     write_atomically(tmp_path / "x.h5", b"content", overwrite=overwrite)
-    assert done == ["sync file", "name", "sync folder"] and (tmp_path / "x.h5").read_bytes() == b"content"
+    assert (
+        done == ["sync file", "name", "sync folder"]
+        and (tmp_path / "x.h5").read_bytes() == b"content"
+    )
     if not overwrite:
         with pytest.raises(ResultExists, match="was written by another process meanwhile"):
             write_atomically(tmp_path / "x.h5", b"other", overwrite=False)
@@ -141,14 +167,20 @@ def test_log_on_a_full_disk(call: Runner, folder: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
 @pytest.mark.parametrize("options", ["size=8k", "ro"], ids=["full", "read-only"])
-def test_real_file_system(options: str, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_file_system(
+    options: str, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = folder / "small"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True
+    ).returncode:
         pytest.skip("mount is not allowed here")
     try:
         monkeypatch.setenv(VARIABLE, "0")
-        monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _: 10**9)  # as if somebody else had filled it since
+        monkeypatch.setattr(
+            "dfmp2.host.files.free_disk", lambda _: 10**9
+        )  # as if somebody else had filled it since
         done = call("run", "h2.xyz", *H2, "--output", "small/x.h5")
         said = "No space left on device" if options != "ro" else "Read-only file system"
         assert done.code == 7 and said in done.message

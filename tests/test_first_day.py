@@ -69,7 +69,11 @@ def test_the_guard_is_awake(machine, tmp_path, capsys):
     file = tmp_path / "numbers.json"
     assert day.ask("guard", "nki", file) == 0
     told = day.judge_guard("", json.loads(file.read_text()))
-    assert told.code == 0 and "accepted: 1, largest relative difference" in told.found and "came back as" in told.found
+    assert (
+        told.code == 0
+        and "accepted: 1, largest relative difference" in told.found
+        and "came back as" in told.found
+    )
     assert day.judge_guard("", {"accepted": "1", "refused": ""}).code == 8
     machine.fault("wrong-numbers")
     assert day.ask("guard", "nki", file) == 5
@@ -96,11 +100,23 @@ def run(tmp_path, *steps, seconds=60.0):
     return day.run(made, steps, day.time.monotonic() + seconds), made
 
 
-def test_steps_go_on_after_a_failure_and_stop_after_a_fault_of_the_device(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(day, "GRACE", 0.5)  # where the tests run in the background, no process hears an interrupt
-    fault = script("import sys; print('NRT Error NRT_EXEC_HW_ERR_DMA_ABORT(1203): Failed'); sys.exit(7)")
+def test_steps_go_on_after_a_failure_and_stop_after_a_fault_of_the_device(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(
+        day, "GRACE", 0.5
+    )  # where the tests run in the background, no process hears an interrupt
+    fault = script(
+        "import sys; print('NRT Error NRT_EXEC_HW_ERR_DMA_ABORT(1203): Failed'); sys.exit(7)"
+    )
     steps = (
-        Step("wrong", "?", script("import sys; print('came back as 1 Eh and is 2 Eh'); sys.exit(5)"), 9, judged),
+        Step(
+            "wrong",
+            "?",
+            script("import sys; print('came back as 1 Eh and is 2 Eh'); sys.exit(5)"),
+            9,
+            judged,
+        ),
         Step("needs it", "?", script("print(1)"), 9, judged, ("wrong",)),
         Step("fault", "?", fault, 9, judged, lane="nki"),
         Step("launch", "?", script("print(1)"), 9, judged, lane="nki"),
@@ -110,14 +126,20 @@ def test_steps_go_on_after_a_failure_and_stop_after_a_fault_of_the_device(tmp_pa
     code, made = run(tmp_path, *steps)
     printed = capsys.readouterr().out
     assert code == 5 and printed.startswith("REHEARSAL")
-    assert "not run: wrong did not pass" in printed and "not run: the device failed in fault" in printed
+    assert (
+        "not run: wrong did not pass" in printed
+        and "not run: the device failed in fault" in printed
+    )
     codes = {name: found["code"] for name, found in made.steps.items()}
     assert codes == {"wrong": 5, "fault": 7, "hangs": 1, "host": 0}
     assert "no answer in time" in printed
     made.load()
     assert run(tmp_path, steps[-1])[0] == 0 and day.run(made, steps[-1:], 0.0) == 0
     assert "passed before" in capsys.readouterr().out
-    assert day.run(Day(tmp_path, True), steps[-1:], 0.0) == 0 and "the time is over" in capsys.readouterr().out
+    assert (
+        day.run(Day(tmp_path, True), steps[-1:], 0.0) == 0
+        and "the time is over" in capsys.readouterr().out
+    )
 
 
 def test_a_rehearsal_and_a_device_never_share_a_folder(tmp_path, machine, monkeypatch, capsys):
@@ -127,7 +149,9 @@ def test_a_rehearsal_and_a_device_never_share_a_folder(tmp_path, machine, monkey
     with pytest.raises(SystemExit):
         day.main(["--results", str(tmp_path)])
     assert "mixes a rehearsal with a device" in capsys.readouterr().err
-    known = Day(tmp_path, rehearsal=True, steps={"water": {"code": 0}}, machine={"instance": "trn1.2xlarge"})
+    known = Day(
+        tmp_path, rehearsal=True, steps={"water": {"code": 0}}, machine={"instance": "trn1.2xlarge"}
+    )
     known.meet({"instance": "trn2.48xlarge"})
     assert not known.passed("water")
 
@@ -136,22 +160,30 @@ def test_the_archive_names_nobody_and_holds_no_program(tmp_path, monkeypatch):
     monkeypatch.setattr(day.socket, "gethostname", lambda: "ip-172-31-5-9.ec2.internal")
     monkeypatch.setattr(day.getpass, "getuser", lambda: "schroedinger")
     monkeypatch.setenv("HOME", "/home/schroedinger")
-    text = (
-        "on host ip-172-31-5-9.ec2.internal: /home/schroedinger/x of schroedinger at 172.31.5.9, i-0123456789abcdef0, "
+    text = "on host ip-172-31-5-9.ec2.internal: /home/schroedinger/x of schroedinger at 172.31.5.9, i-0123456789abcdef0, "
+    (tmp_path / "water.log").write_text(
+        text + "aws-neuronx-dkms 2.22.2.0, scipy-openblas 0.3.31.188.0\n"
     )
-    (tmp_path / "water.log").write_text(text + "aws-neuronx-dkms 2.22.2.0, scipy-openblas 0.3.31.188.0\n")
     (tmp_path / "neff" / "1234").mkdir(parents=True)
     (tmp_path / "neff" / "1234" / "nki.neff").write_bytes(b"program")
     (tmp_path / "neff" / "1234" / "failed.log").write_text("NCC_EVRF004")
     (tmp_path / "h2o.dfmp2.h5").write_bytes(b"result")
-    with tarfile.open(day.pack(Day(tmp_path, rehearsal=False, machine={"instance": "trn1.2xlarge"}))) as archive:
-        files = {Path(entry.name).name: archive.extractfile(entry) for entry in archive if entry.isfile()}
+    with tarfile.open(
+        day.pack(Day(tmp_path, rehearsal=False, machine={"instance": "trn1.2xlarge"}))
+    ) as archive:
+        files = {
+            Path(entry.name).name: archive.extractfile(entry) for entry in archive if entry.isfile()
+        }
         held = {name: file.read().decode() for name, file in files.items() if file}
     assert set(held) == {"water.log", "programs.json", "failed-1234.log"}
     assert held["water.log"].strip() == (
         "on host HOST: ~/x of USER at ADDRESS, INSTANCE, aws-neuronx-dkms 2.22.2.0, scipy-openblas 0.3.31.188.0"
     )
-    assert json.loads(held["programs.json"])[1] == {"program": "1234", "file": "nki.neff", "bytes": 7}
+    assert json.loads(held["programs.json"])[1] == {
+        "program": "1234",
+        "file": "nki.neff",
+        "bytes": 7,
+    }
 
 
 def timed(warm):
@@ -162,16 +194,28 @@ def timed(warm):
 
 @pytest.mark.parametrize(
     ("warm", "says"),
-    [(0.06, "charges too much"), (0.09, "within the range: 140 %"), (0.34, "1.5 times slower than the slowest")],
+    [
+        (0.06, "charges too much"),
+        (0.09, "within the range: 140 %"),
+        (0.34, "1.5 times slower than the slowest"),
+    ],
 )
 def test_times_are_judged_by_the_predicted_range(warm, says):
     verdict = day.judge_times("", timed(warm))
-    assert says in verdict.decides and "(discarded)" in verdict.found and "predicted 70.0 ms" in verdict.found
+    assert (
+        says in verdict.decides
+        and "(discarded)" in verdict.found
+        and "predicted 70.0 ms" in verdict.found
+    )
 
 
 def water(**more):
     details = ["kernel launches: 1", "inference counters: neuron0/neuron_core0 7 -> 8"]
-    found = {"check": {"correlation_difference": 1e-9}, "mp2_correlation_energy": -0.2, "backend": "nki"}
+    found = {
+        "check": {"correlation_difference": 1e-9},
+        "mp2_correlation_energy": -0.2,
+        "backend": "nki",
+    }
     return {**found, "provenance": {"backend_details": details}, **more}
 
 
@@ -187,11 +231,17 @@ def test_the_manual_lists_the_steps_and_the_failures():
     text = MANUAL.read_text()
     lanes = day.steps(Path("/x"), ("nki",), rehearsal=False)
     for step in lanes:
-        assert f"| `{step.name.replace('-nki', '-LANE') if step.lane == 'nki' else step.name}` |" in text, step.name
+        assert (
+            f"| `{step.name.replace('-nki', '-LANE') if step.lane == 'nki' else step.name}` |"
+            in text
+        ), step.name
     rows = re.findall(r"^\| (.+?) \| `?([\w-]+)`? \| .+ \| (\d) \|$", text, re.MULTILINE)
     assert [(row.name, row.step, str(row.code)) for row in rehearse_first_day.ROWS] == rows
     listed = {
-        row.name: line for row in rehearse_first_day.ROWS for line in text.splitlines() if f"| {row.name} |" in line
+        row.name: line
+        for row in rehearse_first_day.ROWS
+        for line in text.splitlines()
+        if f"| {row.name} |" in line
     }
     assert all(row.says.replace("|", "\\|") in listed[row.name] for row in rehearse_first_day.ROWS)
 
@@ -204,7 +254,14 @@ def test_every_failure_gets_its_diagnosis_and_never_an_energy(row):
 
 
 def test_without_a_device_the_script_says_so(tmp_path):
-    command = [sys.executable, str(SCRIPTS / "neuron_first_day.py"), "--only", "machine", "--results", str(tmp_path)]
+    command = [
+        sys.executable,
+        str(SCRIPTS / "neuron_first_day.py"),
+        "--only",
+        "machine",
+        "--results",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 6
     assert "no Neuron device" in done.stdout and "--dry-run shows the steps" in done.stdout

@@ -30,7 +30,9 @@ def chain(molecule: Molecule, count: int) -> Molecule:
     """Copies of a closed-shell molecule, 5.5 bohr apart."""
     steps = np.arange(count)[:, None, None] * np.array([5.5, 0.3, 0.1])
     places = (molecule.coordinates + steps).reshape(-1, 3)
-    return replace(molecule, symbols=molecule.symbols * count, ghost=molecule.ghost * count, coordinates=places)
+    return replace(
+        molecule, symbols=molecule.symbols * count, ghost=molecule.ghost * count, coordinates=places
+    )
 
 
 DIMER = chain(WATER, 2)
@@ -39,19 +41,27 @@ DIMER = chain(WATER, 2)
 # --- against PySCF --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("molecule", "core"), [(WATER, 1), (RADICAL, 0), (RADICAL, 1)], ids=["rhf", "uhf", "core"])
+@pytest.mark.parametrize(
+    ("molecule", "core"), [(WATER, 1), (RADICAL, 0), (RADICAL, 1)], ids=["rhf", "uhf", "core"]
+)
 def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
     """Conventional SCF and MP2 of PySCF, which share no routine with it but the integrals."""
     atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
-    mole = gto.M(atom=atoms, unit="Bohr", basis="cc-pvdz", spin=molecule.multiplicity - 1, verbose=0)
+    mole = gto.M(
+        atom=atoms, unit="Bohr", basis="cc-pvdz", spin=molecule.multiplicity - 1, verbose=0
+    )
     mf = scf.HF(mole).set(conv_tol=1e-13, conv_tol_grad=1e-9).run()
     method = mp.MP2(mf, frozen=core).run()
     result = dfmp2.run(molecule, "cc-pvdz", frozen_core=core, **PLAIN)
     found = result.fitting_certificate
     assert result.scf_total_energy - found.scf_error == pytest.approx(mf.e_tot, abs=1e-9)
-    assert result.mp2_correlation_energy - found.correlation_error == pytest.approx(method.e_corr, abs=1e-8)
+    assert result.mp2_correlation_energy - found.correlation_error == pytest.approx(
+        method.e_corr, abs=1e-8
+    )
     assert 0 < found.scf_uncertainty < 1e-8 and 0 < found.correlation_uncertainty < 1e-6
-    assert found.orbitals == found.sampled_orbitals == sum(result.sizes.nocc[: result.reference.nspin])
+    assert (
+        found.orbitals == found.sampled_orbitals == sum(result.sizes.nocc[: result.reference.nspin])
+    )
     assert found.pairs == found.sampled_pairs == found.orbitals * (found.orbitals + 1) // 2
 
 
@@ -83,7 +93,9 @@ def test_every_hamiltonian_is_certified(molecule: Molecule, options: dict[str, A
 def test_a_fitting_set_that_is_wrong_is_found_out() -> None:
     """cc-pVDZ-JKFIT misses 0.67 Eh of bromine; so far from the conventional solution more Fock matrices are needed."""
     bromide = Molecule(("H", "Br"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.67]]))
-    found = dfmp2.run(bromide, "cc-pvdz", scf_auxbasis="cc-pvdz-jkfit", allow_poor_fit=True, **PLAIN)
+    found = dfmp2.run(
+        bromide, "cc-pvdz", scf_auxbasis="cc-pvdz-jkfit", allow_poor_fit=True, **PLAIN
+    )
     assert found.fitting_certificate.scf_error == pytest.approx(0.6737, abs=1e-4)
     assert found.fitting_certificate.scf_uncertainty < 1e-8
 
@@ -92,9 +104,13 @@ def test_a_fitting_set_that_is_wrong_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rhf", "uhf"])
-def test_a_sample_finds_the_error_within_its_uncertainty(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_finds_the_error_within_its_uncertainty(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A draw of 6 of 10 orbitals, and of 8 of 19, against all of them."""
-    molecule, everything, some = {"rhf": (DIMER, 10, 6), "uhf": (DIMER.with_state(1, 2), 19, 8)}[kind]
+    molecule, everything, some = {"rhf": (DIMER, 10, 6), "uhf": (DIMER.with_state(1, 2), 19, 8)}[
+        kind
+    ]
     options = {"molecule": molecule, "basis": "6-31g", **PLAIN}
     monkeypatch.setattr(sizes, "EXACT_ROWS", everything)
     truth = dfmp2.run(**options).fitting_certificate
@@ -104,7 +120,11 @@ def test_a_sample_finds_the_error_within_its_uncertainty(kind: str, monkeypatch:
     assert truth.orbitals == truth.sampled_orbitals == found.orbitals == everything
     assert found.sampled_orbitals < everything and found.sampled_pairs < found.pairs == truth.pairs
     assert abs(found.correlation_error - truth.correlation_error) <= found.correlation_uncertainty
-    assert truth.correlation_uncertainty < found.correlation_uncertainty < 0.5 * abs(truth.correlation_error)
+    assert (
+        truth.correlation_uncertainty
+        < found.correlation_uncertainty
+        < 0.5 * abs(truth.correlation_error)
+    )
     assert found.scf_error == pytest.approx(truth.scf_error, abs=1e-9)
 
 
@@ -137,7 +157,9 @@ def test_exact_integrals_are_those_of_pyscf(monkeypatch: pytest.MonkeyPatch) -> 
     spaces = []
     for nocc, nvir in ((5, 17), (4, 20)):
         c = np.linalg.qr(generator.standard_normal((24, 24)))[0]
-        spaces.append(ActiveSpace(c[:, :nocc].copy(), c[:, -nvir:].copy(), np.zeros(nocc), np.zeros(nvir)))
+        spaces.append(
+            ActiveSpace(c[:, :nocc].copy(), c[:, -nvir:].copy(), np.zeros(nocc), np.zeros(nvir))
+        )
     for space in spaces:
         for i, rows in four_center.exact_rows(mole, space, [0, 2, 3], spaces, 2, 2):
             for values, other in zip(rows, spaces, strict=True):
@@ -149,7 +171,9 @@ def test_exact_integrals_are_those_of_pyscf(monkeypatch: pytest.MonkeyPatch) -> 
 # --- with everything else -------------------------------------------------------------------------------
 
 
-def test_memory_changes_passes_and_places_but_not_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_changes_passes_and_places_but_not_what_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Integrals of the SCF and B of both fits on disk, and a pass over the exact integrals for each orbital."""
     monkeypatch.setattr(sizes, "EXACT_ROWS", 6)
     monkeypatch.setattr(sizes, "EXACT_STRATA", 2)
@@ -170,7 +194,9 @@ def test_a_certificate_that_does_not_fit_is_refused_before_the_scf() -> None:
     def least(**options: Any) -> int:
         heard = Heard()
         with pytest.raises(ResourceError, match="allow at least memory=") as refused:
-            dfmp2.run(chain(WATER, 6), "cc-pvdz", memory=10**6, listener=heard, **{**PLAIN, **options})
+            dfmp2.run(
+                chain(WATER, 6), "cc-pvdz", memory=10**6, listener=heard, **{**PLAIN, **options}
+            )
         assert not heard.energies
         return int(str(refused.value).split('memory="')[1].split("MB")[0])
 
@@ -179,10 +205,15 @@ def test_a_certificate_that_does_not_fit_is_refused_before_the_scf() -> None:
 
 def test_the_certificate_is_planned(call: Runner) -> None:
     """Its time is a stage of its own."""
-    plans = [call("plan", "h2o.xyz", "--basis", "cc-pvtz", *given, "--json").json for given in ((), ("--certify-fit",))]
+    plans = [
+        call("plan", "h2o.xyz", "--basis", "cc-pvtz", *given, "--json").json
+        for given in ((), ("--certify-fit",))
+    ]
     seconds = [plan["seconds"] for plan in plans]
     assert seconds[0]["fitting_certificate"] == 0 < seconds[1]["fitting_certificate"]
-    assert seconds[1]["total"] == pytest.approx(seconds[0]["total"] + seconds[1]["fitting_certificate"], rel=0.2)
+    assert seconds[1]["total"] == pytest.approx(
+        seconds[0]["total"] + seconds[1]["fitting_certificate"], rel=0.2
+    )
 
 
 def test_a_certificate_that_cannot_be_made_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,16 +234,22 @@ def test_the_certificate_is_stored_and_shown(call: Runner) -> None:
     found = run["fitting_certificate"]
     assert found == call("show", "a.h5", "--json").json["fitting_certificate"]
     assert two["fitting_certificate"] == pytest.approx(found, abs=1e-10)
-    assert run["timings"]["fitting_certificate"] > 0 < run["predicted_timings"]["fitting_certificate"]
+    assert (
+        run["timings"]["fitting_certificate"] > 0 < run["predicted_timings"]["fitting_certificate"]
+    )
     text = call("show", "a.h5").out
     assert f"{found['scf_error']:+.2e} Eh" in text and f"{found['correlation_error']:+.2e}" in text
     kept, cut = (
-        call("derive", "a.h5", *given, "--json").json for given in (("--os-scale", "1.2"), ("--frozen-core", "1"))
+        call("derive", "a.h5", *given, "--json").json
+        for given in (("--os-scale", "1.2"), ("--frozen-core", "1"))
     )
     assert kept["fitting_certificate"] == found
     assert cut["fitting_certificate"] is None
     answered = call("run", *calculation, "--output", "a.h5", "--resume", "--json")
     assert answered.json["fitting_certificate"] == found
-    assert call("run", *calculation, "--output", "plain.h5", "--json").json["fitting_certificate"] is None
+    assert (
+        call("run", *calculation, "--output", "plain.h5", "--json").json["fitting_certificate"]
+        is None
+    )
     refused = call("run", *calculation, "--output", "plain.h5", "--resume", "--certify-fit")
     assert refused.code == 3 and "--certify-fit (False there, True here)" in refused.message

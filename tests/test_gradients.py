@@ -27,13 +27,23 @@ from dfmp2.scf.response_matrices import ResponseMatrices
 from dfmp2.scf.rotations import Spin
 from tests.conftest import Heard, succeed
 
-SMALL = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri", "allow_poor_fit": True}
+SMALL = {
+    "basis": "6-31g",
+    "scf_auxbasis": "def2-universal-jkfit",
+    "auxbasis": "cc-pvdz-ri",
+    "allow_poor_fit": True,
+}
 EXACT = {"precision": "fp64", "scf_conv_tol": 1e-14, "stability": "off", "threads": 1}
 FOUR_CENTRE = {"scf": "conventional", "scf_auxbasis": None}
 WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
 FIELD = WATER.in_field([[0, 0.3, 4.2, 0.5], [1, -5, 0, -0.8]])
-APART = Molecule(tuple("OOHHHH"), np.stack([WATER.coordinates, WATER.coordinates[:, ::-1] + 40], 1).reshape(-1, 3))
-GHOST = Molecule(("H", "F", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]], ghost=(False, False, True))
+APART = Molecule(
+    tuple("OOHHHH"),
+    np.stack([WATER.coordinates, WATER.coordinates[:, ::-1] + 40], 1).reshape(-1, 3),
+)
+GHOST = Molecule(
+    ("H", "F", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]], ghost=(False, False, True)
+)
 CASES = {
     "uhf, scaled": (WATER.with_state(1, 2), {"os_scale": 1.3, "ss_scale": 0.4}),
     "rhf, core and virtuals frozen, scaled": (
@@ -79,7 +89,9 @@ def test_gradient_is_the_derivative_of_the_energy(name):
     if molecule.point_charges is not None:
         charges = np.column_stack([rng.standard_normal((2, 3)), np.zeros(2)])
         expected += np.vdot(charges[:, :3], found.point_charge_gradient)
-    assert slope(molecule, options, direction, start, charges=charges) == pytest.approx(expected, abs=5e-8)
+    assert slope(molecule, options, direction, start, charges=charges) == pytest.approx(
+        expected, abs=5e-8
+    )
     assert found.certificate.passed, found.certificate.failures
 
 
@@ -96,24 +108,41 @@ def test_the_gradient_is_exact_where_eigenvalues_of_the_metric_are_cut(monkeypat
     assert np.vdot(direction, found.gradient) == pytest.approx(expected, abs=1e-7)
 
 
-@pytest.mark.parametrize(("molecule", "single"), [(WATER.with_state(1, 2), False), (APART, False), (APART, True)])
+@pytest.mark.parametrize(
+    ("molecule", "single"), [(WATER.with_state(1, 2), False), (APART, False), (APART, True)]
+)
 def test_matrices_of_rotations_are_those_of_their_densities(molecule, single, monkeypatch):
     """Against four-index integrals made of B, in random orbitals."""
     monkeypatch.setattr("dfmp2.integrals.screening.CLUSTER", 13)  # a molecule of water
-    mole = gto.M(atom=list(zip(molecule.symbols, molecule.coordinates, strict=True)), unit="bohr", basis="6-31g")
-    fitted = jk_builder(mole, gto.M(atom=mole.atom, unit="bohr", basis="def2-universal-jkfit"), "memory", 2, None)
+    mole = gto.M(
+        atom=list(zip(molecule.symbols, molecule.coordinates, strict=True)),
+        unit="bohr",
+        basis="6-31g",
+    )
+    fitted = jk_builder(
+        mole, gto.M(atom=mole.atom, unit="bohr", basis="def2-universal-jkfit"), "memory", 2, None
+    )
     assert fitted.pairs.complete == (molecule is not APART)
     b = np.concatenate([lib.unpack_tril(fitted.build().pairs.expand(fitted._cderi))])
     rng, nao = np.random.default_rng(4), mole.nao
-    spins = [Spin(*np.split(rng.standard_normal((nao, nao)), [n], axis=1), np.zeros((nao - n, n))) for n in (5, 4)]
+    spins = [
+        Spin(*np.split(rng.standard_normal((nao, nao)), [n], axis=1), np.zeros((nao - n, n)))
+        for n in (5, 4)
+    ]
     x = [rng.standard_normal(spin.differences.shape) for spin in spins]
     change = [spin.virtual @ part @ spin.occupied.T for spin, part in zip(spins, x, strict=True)]
     change = [part + part.T for part in change]
     coulomb = np.einsum("pmn,pls,ls->mn", b, b, sum(change), optimize=True)
     found = ResponseMatrices(fitted, spins, single=single)(x, 1.0)
     for spin, part, own in zip(spins, change, found, strict=True):
-        expected = spin.virtual.T @ (coulomb - np.einsum("pml,pns,ls->mn", b, b, part, optimize=True)) @ spin.occupied
-        np.testing.assert_allclose(own, expected, atol=(1e-5 if single else 1e-12) * np.abs(expected).max())
+        expected = (
+            spin.virtual.T
+            @ (coulomb - np.einsum("pml,pns,ls->mn", b, b, part, optimize=True))
+            @ spin.occupied
+        )
+        np.testing.assert_allclose(
+            own, expected, atol=(1e-5 if single else 1e-12) * np.abs(expected).max()
+        )
 
 
 REFUSED = {
@@ -158,7 +187,9 @@ def test_the_command_prints_and_stores_the_gradient(call):
     assert "nothing is computed" in again.err
     shown = succeed(call("show", "h2o.gradient.h5")).out.split("Gradient of")[1].splitlines()
     row = next(line for line in shown if line.startswith("1 O"))
-    assert [float(x) for x in row.split()[2:]] == pytest.approx(found["mp2_total_gradient"][0], abs=1e-10)
+    assert [float(x) for x in row.split()[2:]] == pytest.approx(
+        found["mp2_total_gradient"][0], abs=1e-10
+    )
     succeed(call("derive", "h2o.gradient.h5", "--frozen-core", "1", "--output", "core.h5"))
     assert dfmp2.read("core.h5").gradient is None
 
@@ -178,7 +209,13 @@ def test_a_gradient_whose_certificate_fails_ends_with_8(call):
 
 
 ON_DISK = {
-    **{"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "scf_kept": False, "response_held": False},
+    **{
+        "z_on_disk": True,
+        "half_on_disk": True,
+        "scf_on_disk": True,
+        "scf_kept": False,
+        "response_held": False,
+    },
     **{"pair_bytes": 10**5, "read_bytes": 10**6},
 }
 
@@ -186,14 +223,22 @@ ON_DISK = {
 def test_amplitudes_in_float32_give_the_same_gradient():
     molecule = WATER.with_state(1, 2)
     exact = mp2_gradient(molecule, make_options(**SMALL | EXACT), listener=Silent())
-    found = mp2_gradient(molecule, make_options(**SMALL | EXACT | {"precision": "mixed"}), listener=Silent())
+    found = mp2_gradient(
+        molecule, make_options(**SMALL | EXACT | {"precision": "mixed"}), listener=Silent()
+    )
     difference = np.abs(found.gradient - exact.gradient).max()
     assert 1e-12 < difference < 1e-8
-    assert 1e-12 < np.abs(found.properties.relaxed_density - exact.properties.relaxed_density).max() < 1e-7
+    assert (
+        1e-12
+        < np.abs(found.properties.relaxed_density - exact.properties.relaxed_density).max()
+        < 1e-7
+    )
     assert found.certificate.passed
 
 
-@pytest.mark.parametrize(("state", "special"), [((0, 1), {"precision": "mixed"}), ((1, 2), {})], ids=["rhf", "uhf"])
+@pytest.mark.parametrize(
+    ("state", "special"), [((0, 1), {"precision": "mixed"}), ((1, 2), {})], ids=["rhf", "uhf"]
+)
 def test_arrays_on_disk_give_the_same_gradient(state, special, monkeypatch):
     molecule, options = WATER.with_state(*state), make_options(**SMALL | EXACT | special)
     monkeypatch.setattr("dfmp2.gradients.amplitudes.TILE_ELEMENTS", 3 * 5 * 8)
@@ -216,15 +261,23 @@ def test_arrays_on_disk_give_the_same_gradient(state, special, monkeypatch):
 def test_memory_that_does_not_suffice_is_refused_before_the_scf():
     told = Heard()
     with pytest.raises(ResourceError, match=r"for the gradient.*--memory"):
-        mp2_gradient(WATER, make_options(**SMALL | EXACT, memory=resident_memory() + 15 * 10**6), listener=told)
+        mp2_gradient(
+            WATER,
+            make_options(**SMALL | EXACT, memory=resident_memory() + 15 * 10**6),
+            listener=told,
+        )
     assert not told.energies
 
 
 def test_the_plan_of_a_gradient_is_that_of_its_run(call):
     options = ("h2o.xyz", "--basis", "cc-pvdz", "--threads", "1")
-    energy, plan = (succeed(call("plan", *options, *more, "--json")).json for more in ((), ("--gradient",)))
+    energy, plan = (
+        succeed(call("plan", *options, *more, "--json")).json for more in ((), ("--gradient",))
+    )
     assert plan["seconds"]["gradient"] > 0 == energy["seconds"]["gradient"]
-    assert plan["seconds"]["total"] == pytest.approx(energy["seconds"]["total"] + plan["seconds"]["gradient"], abs=1e-9)
+    assert plan["seconds"]["total"] == pytest.approx(
+        energy["seconds"]["total"] + plan["seconds"]["gradient"], abs=1e-9
+    )
     for name in ("least", "peak"):
         assert plan["memory_bytes"][name] > energy["memory_bytes"][name] + 10**7
     result = dfmp2.gradient("h2o.xyz", basis="cc-pvdz", threads=1, listener=Silent()).result
@@ -243,19 +296,33 @@ def test_the_peak_stays_within_every_budget(tmp_path):
 
     def facts(*arguments):
         command = [sys.executable, "-m", "dfmp2", *arguments, "--json"]
-        return json.loads(subprocess.run(command, check=True, capture_output=True, cwd=tmp_path).stdout)
+        return json.loads(
+            subprocess.run(command, check=True, capture_output=True, cwd=tmp_path).stdout
+        )
 
     memory = facts("plan", *given, "--gradient", "--memory", "100TB")["memory_bytes"]
     beyond = memory["comfortable"] - memory["program"]
     more = 3 * 10**6  # libraries differ in size from one process to the next
-    budgets = [memory["comfortable"] + more, memory["program"] + beyond * 2 // 3, memory["least"] + more]
+    budgets = [
+        memory["comfortable"] + more,
+        memory["program"] + beyond * 2 // 3,
+        memory["least"] + more,
+    ]
     found = [
-        facts("gradient", *given, "--memory", f"{budget}B", "--overwrite", "--output", "x.h5") for budget in budgets
+        facts("gradient", *given, "--memory", f"{budget}B", "--overwrite", "--output", "x.h5")
+        for budget in budgets
     ]
     for budget, one in zip(budgets, found, strict=True):
         assert one["memory"]["measured_peak"] < 1.05 * budget
-        np.testing.assert_allclose(one["mp2_total_gradient"], found[0]["mp2_total_gradient"], atol=1e-9)
-    assert found[0]["storage"]["written"] == 0 < found[1]["storage"]["written"] < found[2]["storage"]["written"]
+        np.testing.assert_allclose(
+            one["mp2_total_gradient"], found[0]["mp2_total_gradient"], atol=1e-9
+        )
+    assert (
+        found[0]["storage"]["written"]
+        == 0
+        < found[1]["storage"]["written"]
+        < found[2]["storage"]["written"]
+    )
 
 
 def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monkeypatch):

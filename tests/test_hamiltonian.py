@@ -30,13 +30,24 @@ from tests.conftest import Runner, succeed
 from tests.test_physics import WATER
 
 FIELD = "# a neighbour, TIP3P\n2.9117 0 0.0592 -0.834  # O\n\n3.4970 0.0 -7.072D-1 .417\r\n3.497 0 +0.7072 0.417\n"
-CHARGES = np.array([[2.9117, 0, 0.0592, -0.834], [3.497, 0, -0.7072, 0.417], [3.497, 0, 0.7072, 0.417]])
+CHARGES = np.array(
+    [[2.9117, 0, 0.0592, -0.834], [3.497, 0, -0.7072, 0.417], [3.497, 0, 0.7072, 0.417]]
+)
 IN_BOHR = CHARGES * np.array([BOHR_PER_ANGSTROM] * 3 + [1.0])
 STO3G = ("--basis", "sto-3g", "--overwrite")
 AMONG = ("--point-charges", "field.dat")
 X2C = ("--relativity", "x2c")
-EXACT: dict[str, Any] = {"precision": "fp64", "stability": "off", "scf_conv_tol": 1e-12, "threads": 1}
-SETS: dict[str, Any] = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
+EXACT: dict[str, Any] = {
+    "precision": "fp64",
+    "stability": "off",
+    "scf_conv_tol": 1e-12,
+    "threads": 1,
+}
+SETS: dict[str, Any] = {
+    "basis": "6-31g",
+    "scf_auxbasis": "def2-universal-jkfit",
+    "auxbasis": "def2-svp-ri",
+}
 HCL = Molecule(("H", "Cl"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.4086]]), name="hcl")
 
 
@@ -51,7 +62,13 @@ def field(folder: Path) -> Path:
 @pytest.mark.parametrize("charges", [None, IN_BOHR], ids=["alone", "among charges"])
 def test_the_energy_in_a_field_falls_with_the_dipole_moment(relativity: str, charges: Any) -> None:
     """dE/dF = -mu, the nuclei taken in: of a molecule far from the origin, and an ion."""
-    mole = gto.M(atom="O 1 2 3; H 1 3 4; H 0 2 3.5; H 2 1 3.2", basis="sto-3g", charge=1, unit="Bohr", verbose=0)
+    mole = gto.M(
+        atom="O 1 2 3; H 1 3 4; H 0 2 3.5; H 2 1 3.2",
+        basis="sto-3g",
+        charge=1,
+        unit="Bohr",
+        verbose=0,
+    )
     energies = []
     for strength in (-0.001, 0.001):
         field = strength * np.array([1.0, 2.0, -2.0]) / 3
@@ -66,7 +83,9 @@ def mean_field(molecule: Molecule, charge: int, fitted: bool, relativity: str = 
     """PySCF's, among the charges of the molecule."""
     labels = [label.replace("@", "ghost-") for label in molecule.labels]
     points = list(zip(labels, molecule.coordinates, strict=True))
-    mf = scf.HF(gto.M(atom=points, unit="Bohr", basis="6-31g", charge=charge, spin=charge, verbose=0))
+    mf = scf.HF(
+        gto.M(atom=points, unit="Bohr", basis="6-31g", charge=charge, spin=charge, verbose=0)
+    )
     mf = mf.x2c() if relativity == "x2c" else mf
     mf = mf.density_fit(SETS["scf_auxbasis"]) if fitted else mf
     charges = molecule.point_charges
@@ -94,15 +113,23 @@ BOTH = HCL.in_field([[0.0, 5.0, 0.0, -0.4]])  # charges are not transformed
         pytest.param(HCL, "x2c", 1, "conventional", id="x2c-uhf-conventional", marks=SLOW),
         pytest.param(AMONG_CHARGES, "none", 0, "df", id="charges", marks=SLOW),
         pytest.param(AMONG_CHARGES, "none", 1, "df", id="charges-uhf"),
-        pytest.param(AMONG_CHARGES, "none", 1, "conventional", id="charges-uhf-conventional", marks=SLOW),
+        pytest.param(
+            AMONG_CHARGES, "none", 1, "conventional", id="charges-uhf-conventional", marks=SLOW
+        ),
         pytest.param(BOTH, "x2c", 0, "df", id="both", marks=SLOW),
         pytest.param(BOTH, "x2c", 1, "df", id="both-uhf", marks=SLOW),
         pytest.param(BOTH, "x2c", 1, "conventional", id="both-uhf-conventional"),
     ],
 )
-def test_energies_are_pyscfs(molecule: Molecule, relativity: str, charge: int, scf_type: str) -> None:
-    mf = mean_field(molecule, charge, scf_type == "df", relativity).run(conv_tol=1e-12, conv_tol_grad=1e-7)
-    theirs = (dfump2_native.DFUMP2 if charge else dfmp2_native.DFRMP2)(mf, auxbasis=SETS["auxbasis"]).run()
+def test_energies_are_pyscfs(
+    molecule: Molecule, relativity: str, charge: int, scf_type: str
+) -> None:
+    mf = mean_field(molecule, charge, scf_type == "df", relativity).run(
+        conv_tol=1e-12, conv_tol_grad=1e-7
+    )
+    theirs = (dfump2_native.DFUMP2 if charge else dfmp2_native.DFRMP2)(
+        mf, auxbasis=SETS["auxbasis"]
+    ).run()
     state = {"charge": charge, "multiplicity": 1 + charge}
     settings = {**state, "scf": scf_type, "relativity": relativity, **SETS, **EXACT}
     if scf_type == "conventional":
@@ -122,12 +149,19 @@ def test_core_potentials_screen_the_nucleus_and_ghosts_have_none() -> None:
         atom=[("I", points[0]), ("H", points[1]), ("ghost-He", points[2])],
         **{"unit": "Bohr", "basis": "def2-svp", "ecp": {"I": "def2-svp"}, "verbose": 0},
     )
-    mf = qmmm.mm_charge(scf.RHF(mole).density_fit("def2-universal-jkfit"), charges[:, :3], charges[:, 3], unit="Bohr")
+    mf = qmmm.mm_charge(
+        scf.RHF(mole).density_fit("def2-universal-jkfit"),
+        charges[:, :3],
+        charges[:, 3],
+        unit="Bohr",
+    )
     mf.run(conv_tol=1e-12, conv_tol_grad=1e-7)
     ours = dfmp2.run(molecule, "def2-svp", **EXACT)
     assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     expected = mf.energy_nuc() - mole.energy_nuc()
-    assert field_energy(molecule, ours.orbital_basis.ecp_electrons) == pytest.approx(expected, abs=1e-12)
+    assert field_energy(molecule, ours.orbital_basis.ecp_electrons) == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 def test_potential_in_blocks_is_pyscfs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,14 +169,22 @@ def test_potential_in_blocks_is_pyscfs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hamiltonian, "CHARGES_PER_CALL", 7)
     random = np.random.default_rng(3)
     charges = np.column_stack([random.normal(size=(20, 3)) * 6.0, random.normal(size=20)])
-    mole = gto.M(atom="S 0 0 0; H 0 0.94 0.95; H 0 -0.94 0.95; ghost-H 0 1.3 0", basis="cc-pvdz", verbose=0)
+    mole = gto.M(
+        atom="S 0 0 0; H 0 0.94 0.95; H 0 -0.94 0.95; ghost-H 0 1.3 0", basis="cc-pvdz", verbose=0
+    )
     theirs = qmmm.mm_charge(scf.RHF(mole), charges[:, :3], charges[:, 3], unit="Bohr").get_hcore()
-    assert hamiltonian.potential(mole, charges) == pytest.approx(theirs - scf.RHF(mole).get_hcore(), abs=1e-11)
+    assert hamiltonian.potential(mole, charges) == pytest.approx(
+        theirs - scf.RHF(mole).get_hcore(), abs=1e-11
+    )
 
 
 def test_the_decontracted_basis_is_pyscfs() -> None:
     """What memory is planned with; general contractions, SP shells and ghosts."""
-    mole = gto.M(atom="Br 0 0 0; H 0 0 1.41; ghost-O 0 3 0", basis={"Br": "cc-pvdz", "default": "6-31g"}, verbose=0)
+    mole = gto.M(
+        atom="Br 0 0 0; H 0 0 1.41; ghost-O 0 3 0",
+        basis={"Br": "cc-pvdz", "default": "6-31g"},
+        verbose=0,
+    )
     assert uncontracted_functions(mole) == SpinFreeX2CHelper(mole).get_xmol()[0].nao
 
 
@@ -152,7 +194,9 @@ def test_memory_of_the_transformation_is_planned() -> None:
     small = replace(work, nao=10, naux_scf=10)
     given = {"program": 0, "budget": 10**12, "threads": 1, "limits": CpuBackend(1).limits}
     assert memory.plan(small, **given).scf == pytest.approx(222e6, rel=0.05)
-    assert memory.plan(work, **given).scf == memory.plan(replace(work, x2c_functions=0), **given).scf
+    assert (
+        memory.plan(work, **given).scf == memory.plan(replace(work, x2c_functions=0), **given).scf
+    )
 
 
 # --- recorded, repeated, and said by every command ---------------------------------------------------------
@@ -180,9 +224,13 @@ def test_commands_take_x2c(call: Runner, folder: Path) -> None:
     sto3g = ("--basis", "sto-3g", "--threads", "1", "--json")
     relativistic = succeed(call("run", "h2o.xyz", *sto3g, *X2C)).json
     assert relativistic["relativity"] == "x2c"
-    assert "--relativity (x2c there, none here)" in call("run", "h2o.xyz", *sto3g, "--resume").message
+    assert (
+        "--relativity (x2c there, none here)" in call("run", "h2o.xyz", *sto3g, "--resume").message
+    )
     succeed(call("prepare", "h2o.xyz", *sto3g, *X2C))
-    parts = succeed(call("energy", "--from", "h2o.prepared.h5", "--json", "--overwrite", "--threads", "1")).json
+    parts = succeed(
+        call("energy", "--from", "h2o.prepared.h5", "--json", "--overwrite", "--threads", "1")
+    ).json
     assert parts["mp2_total_energy"] == relativistic["mp2_total_energy"]
     (folder / "pair.xyz").write_text("4\n\nH 0 0 0\nH 0 0 0.74\nH 3 0 0\nH 3 0 0.76\n")
     asked = ("--fragments", "1-2,3-4", *sto3g)
@@ -195,17 +243,23 @@ def test_commands_take_x2c(call: Runner, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "asked"), [({"relativity": "x2c"}, "x2c"), ({"point_charges": CHARGES.tolist()}, "none")]
+    ("keywords", "asked"),
+    [({"relativity": "x2c"}, "x2c"), ({"point_charges": CHARGES.tolist()}, "none")],
 )
 def test_qcschema_there_and_back(keywords: dict[str, Any], asked: str) -> None:
     document = {
-        "molecule": {"symbols": list(WATER.symbols), "geometry": WATER.coordinates.ravel().tolist()},
+        "molecule": {
+            "symbols": list(WATER.symbols),
+            "geometry": WATER.coordinates.ravel().tolist(),
+        },
         **{"driver": "energy", "model": {"method": "mp2", "basis": "sto-3g"}, "keywords": keywords},
     }
     result = qcschema.run(qcschema.read_request(document))
     assert result.options.relativity == asked
     exported = json.loads(export(result, "qcschema"))
-    again = qcschema.read_request({name: exported[name] for name in ("molecule", "driver", "model", "keywords")})
+    again = qcschema.read_request(
+        {name: exported[name] for name in ("molecule", "driver", "model", "keywords")}
+    )
     assert again.molecule == result.molecule
     assert (again.molecule.point_charges is not None) == ("point_charges" in keywords)
     document["keywords"] = {"point_charges": "field.dat"}
@@ -217,7 +271,9 @@ def test_run_check_compare_show_and_resume(call: Runner, folder: Path) -> None:
     done = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, "--check", "--json")).json
     assert done["point_charges"]["count"] == 3
     assert done["point_charges"]["total_charge"] == pytest.approx(0.0, abs=1e-15)
-    assert done["point_charges"]["nuclear_energy"] == pytest.approx(-0.2719314318, abs=1e-9)  # PySCF
+    assert done["point_charges"]["nuclear_energy"] == pytest.approx(
+        -0.2719314318, abs=1e-9
+    )  # PySCF
     assert done["check"]["passed"]
     stored = dfmp2.read("h2o.dfmp2.h5")
     assert np.array_equal(stored.molecule.point_charges, IN_BOHR)
@@ -238,7 +294,9 @@ def test_run_check_compare_show_and_resume(call: Runner, folder: Path) -> None:
 def test_bohr_is_said_once_for_all_and_two_parts_give_the_run(call: Runner, folder: Path) -> None:
     one = ("--json", "--threads", "1")
     whole = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, *one)).json
-    (folder / "bohr.dat").write_text("".join(" ".join(f"{x:.17g}" for x in row) + "\n" for row in IN_BOHR))
+    (folder / "bohr.dat").write_text(
+        "".join(" ".join(f"{x:.17g}" for x in row) + "\n" for row in IN_BOHR)
+    )
     units = ("--point-charges", "bohr.dat", "--point-charge-units", "bohr")
     assert succeed(call("plan", "h2o.xyz", "--basis", "sto-3g", *units, "--json")).json
     prepared = succeed(call("prepare", "h2o.xyz", *STO3G, *units, *one)).json
@@ -256,7 +314,9 @@ def test_every_run_of_a_study_is_in_the_same_field(call: Runner, folder: Path) -
     found = succeed(call("interaction", "hehe.xyz", "--fragments", "1,2", *sets, *AMONG)).json
     assert "every run in the field of the same 3 point charges" in found["notes"]
     assert {run["point_charges"]["count"] for run in found["runs"].values()} == {3}
-    ghostly = Molecule(("He", "He"), np.diag([0, 0, 2.9])[[0, 2]] * BOHR_PER_ANGSTROM, (True, False))
+    ghostly = Molecule(
+        ("He", "He"), np.diag([0, 0, 2.9])[[0, 2]] * BOHR_PER_ANGSTROM, (True, False)
+    )
     for name, molecule in (
         ("complex", replace(ghostly, ghost=(False, False))),
         ("fragment-2-in-complex", ghostly),
@@ -270,14 +330,24 @@ def test_items_of_a_batch_have_their_own(call: Runner, folder: Path) -> None:
     items = f'{item}"charged"\npoint-charges = "field.dat"\n{item}"bare"\n{item}"heavy"\nrelativity = "x2c"\n'
     (folder / "m.toml").write_text(f'basis = "sto-3g"\noutput = "out"\n{items}')
     succeed(call("batch", "run", "m.toml"))
-    among, bare, heavy = (dfmp2.read(folder / "out" / f"{name}.h5") for name in ("charged", "bare", "heavy"))
-    assert np.array_equal(among.molecule.point_charges, IN_BOHR) and bare.molecule.point_charges is None
+    among, bare, heavy = (
+        dfmp2.read(folder / "out" / f"{name}.h5") for name in ("charged", "bare", "heavy")
+    )
+    assert (
+        np.array_equal(among.molecule.point_charges, IN_BOHR)
+        and bare.molecule.point_charges is None
+    )
     assert (bare.options.relativity, heavy.options.relativity) == ("none", "x2c")
-    assert "different methods in one table: relativity" in call("batch", "collect", "m.toml", "-o", "table.csv").message
+    assert (
+        "different methods in one table: relativity"
+        in call("batch", "collect", "m.toml", "-o", "table.csv").message
+    )
     (folder / "field.dat").write_text(FIELD.replace("-0.834", "-0.835"))
     assert "point charges" in succeed(call("batch", "run", "m.toml")).err
     assert dfmp2.read(folder / "out" / "charged.h5").molecule.point_charges[0, 3] == -0.835
-    (folder / "m.toml").write_text(f'basis = "sto-3g"\noutput = "out"\npoint-charges = "../field.dat"\n{items}')
+    (folder / "m.toml").write_text(
+        f'basis = "sto-3g"\noutput = "out"\npoint-charges = "../field.dat"\n{items}'
+    )
     assert "point_charges: '../field.dat' is not below" in call("batch", "run", "m.toml").message
 
 
@@ -290,7 +360,10 @@ def test_exports_say_it_or_refuse() -> None:
     text = psi4_input(result, 10**9)
     assert text.count("field.extern.addCharge(") == 3
     # E(SCF) of Psi4 1.3.2 with an input of this form agrees to 1e-12 Eh (water/cc-pVDZ, these charges).
-    assert f"field.extern.addCharge(-0.834, {float(IN_BOHR[0, 0])!r}, 0.0, {float(IN_BOHR[0, 2])!r})" in text
+    assert (
+        f"field.extern.addCharge(-0.834, {float(IN_BOHR[0, 0])!r}, 0.0, {float(IN_BOHR[0, 2])!r})"
+        in text
+    )
 
 
 def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
@@ -299,8 +372,14 @@ def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
     """In cc-pVDZ Psi4 1.3.2 gave -461.33247416437 Eh, 9e-9 Eh from ours: its speed of light is another one."""
     text = psi4_input(hcl, 10**9)
     assert "relativistic x2c\nbasis_relativistic decontracted\n" in text
-    shells = [shell for element in decontracted(hcl.orbital_basis).elements.values() for shell in element.shells]
-    assert sum(2 * momentum + 1 for momentum, _ in shells) == uncontracted_functions(mean_field(HCL, 0, False).mol)
+    shells = [
+        shell
+        for element in decontracted(hcl.orbital_basis).elements.values()
+        for shell in element.shells
+    ]
+    assert sum(2 * momentum + 1 for momentum, _ in shells) == uncontracted_functions(
+        mean_field(HCL, 0, False).mol
+    )
     monkeypatch.setattr(psi4, "find_psi4", lambda: "/bin/false")
     heavy = replace(hcl, molecule=Molecule(("I", "H"), HCL.coordinates))
     with pytest.raises(UnsupportedByBackend, match="speed of light"):
@@ -327,10 +406,15 @@ def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
         ("1 2 3 0.1\n1e6 0 0 0.1\n", "point charge 2 is 0.1 e at (1.88973e+06, 0, 0) bohr"),
         (" " * 5000 + "1 2 3" + " " * 5000 + "0.1\n", "expected x, y, z and charge"),
         ("1 2 3\0 0.1\n", "not a file of point charges: it contains NUL"),
-        ("3 0 0 1\n0 0.7572 -0.46 0.4\n", "point charge 2 is 0.009 angstrom from atom 2 H, less than 0.1"),
+        (
+            "3 0 0 1\n0 0.7572 -0.46 0.4\n",
+            "point charge 2 is 0.009 angstrom from atom 2 H, less than 0.1",
+        ),
     ],
 )
-def test_bad_files_name_the_place_and_nothing_happens(call: Runner, folder: Path, text: str, said: str) -> None:
+def test_bad_files_name_the_place_and_nothing_happens(
+    call: Runner, folder: Path, text: str, said: str
+) -> None:
     (folder / "field.dat").write_text(text)
     done = call("run", "h2o.xyz", *STO3G, *AMONG)
     assert done.code == 3

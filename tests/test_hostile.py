@@ -20,11 +20,40 @@ PLANTED = "import pathlib; pathlib.Path(r'{marker}').touch(); raise SystemExit('
 # first until dfmp2 gets to take it off, so a `dfmp2.py` there is what Python was asked to run, and a `typing.py` is
 # what the package's own first import finds. `python -P -m dfmp2` and the command `dfmp2` have no such window.
 MODULES = (
-    *("typing", "numpy", "scipy", "h5py", "click", "json", "uuid", "ctypes", "tempfile", "concurrent", "hashlib"),
-    *("torch", "basis_set_exchange", "sitecustomize", "usercustomize", "pyscf_conf", "pyscf_forge", "threadpoolctl"),
+    *(
+        "typing",
+        "numpy",
+        "scipy",
+        "h5py",
+        "click",
+        "json",
+        "uuid",
+        "ctypes",
+        "tempfile",
+        "concurrent",
+        "hashlib",
+    ),
+    *(
+        "torch",
+        "basis_set_exchange",
+        "sitecustomize",
+        "usercustomize",
+        "pyscf_conf",
+        "pyscf_forge",
+        "threadpoolctl",
+    ),
 )
 BASIS_FILES = (
-    *("sto-3g", "sto-3g.dat", "STO-3G", "def2-universal-jkfit", "def2-svp-ri", "def2-svp-ri.dat", "ano", "ano.dat"),
+    *(
+        "sto-3g",
+        "sto-3g.dat",
+        "STO-3G",
+        "def2-universal-jkfit",
+        "def2-svp-ri",
+        "def2-svp-ri.dat",
+        "ano",
+        "ano.dat",
+    ),
     *("cc-pvdz", "cc-pvdz.dat", "cc-pvdz-ri", "cc-pvdz-jkfit", "minao"),
 )
 
@@ -50,7 +79,9 @@ def plant(folder: Path, marker: Path) -> None:
     [pytest.param((str(COMMAND),), marks=pytest.mark.slow), (sys.executable, "-m", "dfmp2")],
     ids=["script", "module"],
 )
-def test_hostile_working_directory_changes_nothing(program: tuple[str, ...], folder: Path, water: Stored) -> None:
+def test_hostile_working_directory_changes_nothing(
+    program: tuple[str, ...], folder: Path, water: Stored
+) -> None:
     marker = folder / "EXECUTED"
     plant(folder, marker)
     env = {
@@ -60,7 +91,9 @@ def test_hostile_working_directory_changes_nothing(program: tuple[str, ...], fol
         "PYSCF_ARGPARSE": "1",
     }
     before = set(listing(folder))
-    done = succeed(run_command("run", "h2o.xyz", *STO3G, "--json", cwd=folder, program=program, env=env))
+    done = succeed(
+        run_command("run", "h2o.xyz", *STO3G, "--json", cwd=folder, program=program, env=env)
+    )
     assert not marker.exists()
     assert set(listing(folder)) - before == {"h2o.dfmp2.h5"}
     assert done.json["mp2_total_energy"] == pytest.approx(water.json["mp2_total_energy"], abs=1e-9)
@@ -119,10 +152,45 @@ def test_expressions_in_the_comment_are_only_text(call: Runner, folder: Path) ->
 # --- names of basis sets ----------------------------------------------------------------------------
 
 NAMES = (
-    *("../../x", "./sto-3g", "/etc/passwd", "sto-3g/../sto-3g", "~/sto-3g", "C:\\sto-3g", "file:///etc/passwd"),
-    *("sto-3g\nH S\n 1.0 1.0", "sto-3g\x1b[31m", "sto-3g\x7f", "{'H': [[0, [1.0, 1.0]]]}", "H S\n0.1 1.0\nEND"),
-    *(CODE, "$(touch EXECUTED)", "`touch EXECUTED`", "sto-3g;touch EXECUTED", "sto-3g|cat", "%s%s%n", "{0.__class__}"),
-    *("x" * 10_000, "stö-3g", "sto-3g@1s", "sto\u20113g", " ", "*", "()", "[]", "None", "nan", "__init__", "planted"),
+    *(
+        "../../x",
+        "./sto-3g",
+        "/etc/passwd",
+        "sto-3g/../sto-3g",
+        "~/sto-3g",
+        "C:\\sto-3g",
+        "file:///etc/passwd",
+    ),
+    *(
+        "sto-3g\nH S\n 1.0 1.0",
+        "sto-3g\x1b[31m",
+        "sto-3g\x7f",
+        "{'H': [[0, [1.0, 1.0]]]}",
+        "H S\n0.1 1.0\nEND",
+    ),
+    *(
+        CODE,
+        "$(touch EXECUTED)",
+        "`touch EXECUTED`",
+        "sto-3g;touch EXECUTED",
+        "sto-3g|cat",
+        "%s%s%n",
+        "{0.__class__}",
+    ),
+    *(
+        "x" * 10_000,
+        "stö-3g",
+        "sto-3g@1s",
+        "sto\u20113g",
+        " ",
+        "*",
+        "()",
+        "[]",
+        "None",
+        "nan",
+        "__init__",
+        "planted",
+    ),
 )
 
 
@@ -149,7 +217,9 @@ def test_hostile_basis_name(name: str, option: str, call: Runner, folder: Path) 
 # --- links ------------------------------------------------------------------------------------------
 
 
-def test_links_to_files_elsewhere(call: Runner, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_links_to_files_elsewhere(
+    call: Runner, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """A link may be read through; as output it is never written through."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     write_molecules(elsewhere)

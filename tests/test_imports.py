@@ -67,13 +67,18 @@ import_pyscf()
 print("fine")
 """
     settings = {"PYSCF_MAX_MEMORY": "1234", "PYSCF_ARGPARSE": "1"}
-    planted = {"PYSCF_CONFIG_FILE": str(tmp_path / "own.py"), "PYSCF_EXT_PATH": str(tmp_path / "plugin")}
+    planted = {
+        "PYSCF_CONFIG_FILE": str(tmp_path / "own.py"),
+        "PYSCF_EXT_PATH": str(tmp_path / "plugin"),
+    }
     assert run_python(code, tmp_path, **settings, **planted) == "fine\n"
     assert not (tmp_path / "marker").exists()
 
 
 def test_a_folder_pyscf_does_not_join_the_package_as_plugin(tmp_path: Path) -> None:
-    (tmp_path / "pyscf").mkdir()  # no __init__.py: what pkgutil.extend_path looks for, so that PySCF alone joins it
+    (
+        tmp_path / "pyscf"
+    ).mkdir()  # no __init__.py: what pkgutil.extend_path looks for, so that PySCF alone joins it
     (tmp_path / "pyscf" / "planted.py").write_text(PLANT)
     code = """
 from dfmp2.molecule.pyscf_shield import import_pyscf
@@ -135,7 +140,11 @@ def test_switches_stay_closed_until_the_last_thread_leaves(monkeypatch: pytest.M
             for old in ("2.12.1", "1.7.6", "unknown")
         ),
         *((new, True, "") for new in ("2.13.0", "2.14.0rc1", "3.0")),
-        ("2.14.0", False, r"PySCF 2\..*parse_cp2k.*pip install"),  # a parser that evaluates, and cannot be told not to
+        (
+            "2.14.0",
+            False,
+            r"PySCF 2\..*parse_cp2k.*pip install",
+        ),  # a parser that evaluates, and cannot be told not to
         (None, True, r"not installed.*pip install 'pyscf>=2\.13'"),
     ],
 )
@@ -186,7 +195,9 @@ def test_a_deferred_module_is_loaded_by_use(tmp_path: Path) -> None:
         solve = "import scipy.optimize as o; assert abs(o.brentq(lambda x: x * x - 2, 0, 2) - 2**0.5) < 1e-9"
         run_python(SET_UP + check + solve, tmp_path)
     run_python(
-        "import scipy.optimize as before; " + SET_UP + "import scipy.optimize as after; assert before is after",
+        "import scipy.optimize as before; "
+        + SET_UP
+        + "import scipy.optimize as after; assert before is after",
         tmp_path,
     )
 

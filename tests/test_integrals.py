@@ -93,7 +93,8 @@ def test_blocks_and_workers_do_not_change_a_bit(monkeypatch):
     monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", 200)  # several solves
     raw, factor = raw_integrals(5, 11, 33), factorise(metric_of(33))
     results = [
-        fit(blocks_of(raw, size), factor, [(5, 11)], 33, workers)[0] for size, workers in ((33, 1), (5, 1), (8, 3))
+        fit(blocks_of(raw, size), factor, [(5, 11)], 33, workers)[0]
+        for size, workers in ((33, 1), (5, 1), (8, 3))
     ]
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
@@ -205,10 +206,14 @@ def test_dropped_pairs_change_nothing(apart, cluster, monkeypatch):
     density = apart.make_rdm1()
     theirs = apart.with_df.get_jk(density)
     np.testing.assert_allclose(fitted.get_jk(density), theirs, atol=1e-10)
-    np.testing.assert_allclose(fitted.get_jk(np.asarray(density)), theirs, atol=1e-10)  # without its orbitals
+    np.testing.assert_allclose(
+        fitted.get_jk(np.asarray(density)), theirs, atol=1e-10
+    )  # without its orbitals
 
 
-@pytest.mark.parametrize(("mole", "aux", "reference"), [(MOLE, AUX, "uhf"), (APART, APART_AUX, "apart")])
+@pytest.mark.parametrize(
+    ("mole", "aux", "reference"), [(MOLE, AUX, "uhf"), (APART, APART_AUX, "apart")]
+)
 def test_float32_exchange_is_good_to_float32(mole, aux, reference, request):
     mf = request.getfixturevalue(reference)
     fitted = FittedIntegrals(mole, aux, 2)
@@ -216,7 +221,9 @@ def test_float32_exchange_is_good_to_float32(mole, aux, reference, request):
     (j, k), (exact_j, exact_k) = fitted.get_jk(mf.make_rdm1()), mf.with_df.get_jk(mf.make_rdm1())
     np.testing.assert_allclose(j, exact_j, atol=1e-10)
     error = np.abs(k - exact_k).max()
-    assert 1e-10 < error < 4 * np.finfo(np.float32).eps * np.abs(exact_k).max()  # it was float32, and no worse
+    assert (
+        1e-10 < error < 4 * np.finfo(np.float32).eps * np.abs(exact_k).max()
+    )  # it was float32, and no worse
 
 
 # --- the transformation -----------------------------------------------------------------------------------
@@ -233,16 +240,25 @@ def space(occupied, virtual):
 
 SPACES = {
     "a spin": [space(slice(1, 5), slice(5, 11))],
-    "parts of it": [space(slice(1, 5), slice(5, 11)), space(slice(2, 4), slice(5, 8)), space(slice(5, 8), slice(5, 8))],
+    "parts of it": [
+        space(slice(1, 5), slice(5, 11)),
+        space(slice(2, 4), slice(5, 8)),
+        space(slice(5, 8), slice(5, 8)),
+    ],
     "frozen core": [space(slice(2, 5), slice(5, 11)), space(slice(0, 5), slice(5, 11))],
-    "a spin without electrons": [space(slice(0, 2), slice(2, 11)), space(slice(0, 0), slice(0, 11))],
+    "a spin without electrons": [
+        space(slice(0, 2), slice(2, 11)),
+        space(slice(0, 0), slice(0, 11)),
+    ],
 }
 
 
 @pytest.mark.parametrize("spaces", SPACES.values(), ids=SPACES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_block_is_transformed(spaces, threads, monkeypatch):
-    monkeypatch.setattr(transformation, "HALF_BYTES", 8 * NAO * 7 * 2)  # two or so fitting functions at a time
+    monkeypatch.setattr(
+        transformation, "HALF_BYTES", 8 * NAO * 7 * 2
+    )  # two or so fitting functions at a time
     transform = Transformation(spaces, threads)
     for count in (3, 8, 5):  # larger and smaller than the block before
         full = RNG.standard_normal((count, NAO, NAO))
@@ -270,10 +286,14 @@ def test_the_metric_after_a_float32_transform_is_wrong_and_before_it_is_right():
     backend = CpuBackend(2)
 
     def energy(b):
-        pairs = pair_energies([backend.put(b.astype(np.float64), space.eps_occ, space.eps_vir, "fp64")], backend)
+        pairs = pair_energies(
+            [backend.put(b.astype(np.float64), space.eps_occ, space.eps_vir, "fp64")], backend
+        )
         return pairs.same_spin_energy + pairs.opposite_spin_energy
 
-    raw = np.concatenate([block.copy() for _, _, block in three_center.packed_blocks(mole, auxmole)])
+    raw = np.concatenate(
+        [block.copy() for _, _, block in three_center.packed_blocks(mole, auxmole)]
+    )
     fitted = untransformed_integrals(raw.copy(), factor, 2)
     c = space.c_occ, space.c_vir
     exact = energy(transform_twin(unpacked(fitted, mole.nao), *c, np.float64))

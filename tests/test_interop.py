@@ -32,7 +32,17 @@ from qcelemental import models  # noqa: E402
 
 from dfmp2.interop.ase import DFMP2  # noqa: E402
 
-WATER = [0.0, 0.0, 0.22166487441148175, 0.0, 1.4309006215206648, -0.886659497645927, 0.0, -1.4309006215206648, -0.88]
+WATER = [
+    0.0,
+    0.0,
+    0.22166487441148175,
+    0.0,
+    1.4309006215206648,
+    -0.886659497645927,
+    0.0,
+    -1.4309006215206648,
+    -0.88,
+]
 
 
 # H-F of QCEngine's standard suite (standard_suite_ref.py), cc-pVDZ, density-fitted SCF and MP2 by Psi4, all electrons.
@@ -43,7 +53,9 @@ HF_SCF, HF_MP2 = -100.019400605629, -0.2037649370559149
 # --- QCSchema ---------------------------------------------------------------------------------------
 
 
-def v1(molecule: dict[str, Any] | None = None, basis: Any = "sto-3g", **changes: Any) -> dict[str, Any]:
+def v1(
+    molecule: dict[str, Any] | None = None, basis: Any = "sto-3g", **changes: Any
+) -> dict[str, Any]:
     """An AtomicInput of version 1."""
     return {
         "schema_name": "qcschema_input",
@@ -57,9 +69,18 @@ def v1(molecule: dict[str, Any] | None = None, basis: Any = "sto-3g", **changes:
 
 def v2(document: dict[str, Any]) -> dict[str, Any]:
     """The same input in version 2."""
-    specification = {k: document[k] for k in ("driver", "model", "keywords", "protocols", "extras") if k in document}
+    specification = {
+        k: document[k]
+        for k in ("driver", "model", "keywords", "protocols", "extras")
+        if k in document
+    }
     rest = {k: v for k, v in document.items() if k not in specification}
-    return {**rest, "schema_name": "qcschema_atomic_input", "schema_version": 2, "specification": specification}
+    return {
+        **rest,
+        "schema_name": "qcschema_atomic_input",
+        "schema_version": 2,
+        "specification": specification,
+    }
 
 
 @pytest.fixture
@@ -76,7 +97,9 @@ def pipe(call: Runner, folder: Path) -> Callable[[Any], Finished]:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_published_energy(pipe: Callable[[Any], Finished], version: int) -> None:
-    document = v1(HF, "cc-pvdz", keywords={"precision": "fp64", "auxbasis": "cc-pvdz-ri"}, id="hf-1")
+    document = v1(
+        HF, "cc-pvdz", keywords={"precision": "fp64", "auxbasis": "cc-pvdz-ri"}, id="hf-1"
+    )
     done = pipe(document if version == 1 else v2(document))
     assert (done.code, done.err) == (0, "")
     answer = done.json
@@ -86,9 +109,17 @@ def test_published_energy(pipe: Callable[[Any], Finished], version: int) -> None
     assert properties["mp2_correlation_energy"] == pytest.approx(HF_MP2, abs=1e-8)
     assert properties["return_energy"] == answer["return_result"]
     parts = ("mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy")
-    assert sum(properties[name] for name in parts) == pytest.approx(properties["mp2_doubles_energy"], abs=1e-15)
-    assert (properties["calcinfo_nalpha"], properties["calcinfo_nbasis"], properties["calcinfo_natom"]) == (5, 19, 2)
-    assert answer["schema_name"] == ("qcschema_output" if version == 1 else "qcschema_atomic_result")
+    assert sum(properties[name] for name in parts) == pytest.approx(
+        properties["mp2_doubles_energy"], abs=1e-15
+    )
+    assert (
+        properties["calcinfo_nalpha"],
+        properties["calcinfo_nbasis"],
+        properties["calcinfo_natom"],
+    ) == (5, 19, 2)
+    assert answer["schema_name"] == (
+        "qcschema_output" if version == 1 else "qcschema_atomic_result"
+    )
     assert (answer["schema_version"], answer["id"], answer["success"]) == (version, "hf-1", True)
     assert answer["provenance"]["creator"] == "dfmp2"
 
@@ -99,14 +130,25 @@ def test_standard_input(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     done = call("qcschema", "-")
     assert (done.code, done.err) == (0, "")
     molecule = Molecule(("O", "H", "H"), np.reshape(WATER, (3, 3)))
-    again = dfmp2.run(molecule, "sto-3g", threads=done.json["extras"]["dfmp2"]["provenance"]["threads"])
+    again = dfmp2.run(
+        molecule, "sto-3g", threads=done.json["extras"]["dfmp2"]["provenance"]["threads"]
+    )
     assert done.json["return_result"] == pytest.approx(again.mp2_total_energy, abs=1e-12)
 
 
 def test_the_input_comes_back_untouched(pipe: Callable[[Any], Finished]) -> None:
     molecule = {
-        **{"symbols": ["O", "H", "H"], "geometry": WATER, "fix_com": False, "fix_orientation": True},
-        **{"comment": "as it was", "masses": [15.99, 1.008, 1.008], "connectivity": [[0, 1, 1.0], [0, 2, 1.0]]},
+        **{
+            "symbols": ["O", "H", "H"],
+            "geometry": WATER,
+            "fix_com": False,
+            "fix_orientation": True,
+        },
+        **{
+            "comment": "as it was",
+            "masses": [15.99, 1.008, 1.008],
+            "connectivity": [[0, 1, 1.0], [0, 2, 1.0]],
+        },
     }
     document = v1(molecule, extras={"mine": {"a": 1}}, keywords={"frozen_core": 1})
     answer = pipe(document).json
@@ -120,10 +162,14 @@ def test_the_input_comes_back_untouched(pipe: Callable[[Any], Finished]) -> None
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_qcelemental_accepts_result_and_failure(pipe: Callable[[Any], Finished], version: int) -> None:
+def test_qcelemental_accepts_result_and_failure(
+    pipe: Callable[[Any], Finished], version: int
+) -> None:
     room = models.v1 if version == 1 else models.v2
     form = (lambda document: document) if version == 1 else v2
-    record = room.AtomicResult(**pipe(form(v1(protocols={"wavefunction": "orbitals_and_eigenvalues"}))).json)
+    record = room.AtomicResult(
+        **pipe(form(v1(protocols={"wavefunction": "orbitals_and_eigenvalues"}))).json
+    )
     orbitals = record.wavefunction.scf_orbitals_a
     assert orbitals.shape == (7, 7)
     assert record.wavefunction.scf_eigenvalues_a.shape == (7,)
@@ -146,24 +192,37 @@ def test_drivers(pipe: Callable[[Any], Finished]) -> None:
     low, high = (asked("gradient", 1.6 + d) for d in (-step, step))
     slope = (high.properties.return_energy - low.properties.return_energy) / (2 * step)
     middle = asked("gradient", version=2)
-    assert middle.return_result == pytest.approx(np.array([[0, 0, -slope], [0, 0, slope]]), abs=5e-5)
+    assert middle.return_result == pytest.approx(
+        np.array([[0, 0, -slope], [0, 0, slope]]), abs=5e-5
+    )
     hessian, answered = asked("hessian").return_result, asked("properties")
     bend = (high.return_result - low.return_result)[1, 2] / (2 * step)
     assert hessian.shape == (6, 6) and hessian[5, 5] == pytest.approx(bend, abs=2e-4)
     properties = answered.return_result
-    assert "mp2_total_gradient" not in answered.extras["dfmp2"] and properties["quadrupole"]["relaxed"]
-    assert answered.properties.scf_quadrupole_moment == pytest.approx(np.array(properties["quadrupole"]["scf"]))
+    assert (
+        "mp2_total_gradient" not in answered.extras["dfmp2"] and properties["quadrupole"]["relaxed"]
+    )
+    assert answered.properties.scf_quadrupole_moment == pytest.approx(
+        np.array(properties["quadrupole"]["scf"])
+    )
     assert sum(properties["lowdin_charges"]["relaxed"]) == pytest.approx(0, abs=1e-9)
-    assert properties["dipole"]["relaxed"] == pytest.approx(middle.properties.mp2_dipole_moment, abs=1e-6)
+    assert properties["dipole"]["relaxed"] == pytest.approx(
+        middle.properties.mp2_dipole_moment, abs=1e-6
+    )
 
 
 def test_scaled_methods(pipe: Callable[[Any], Finished]) -> None:
     def energy(method: str, **keywords: float) -> tuple[float, dict[str, float]]:
         answer = pipe(v1(model={"method": method, "basis": "sto-3g"}, keywords=keywords)).json
-        return answer["return_result"] - answer["properties"]["scf_total_energy"], answer["extras"]["qcvars"]
+        return answer["return_result"] - answer["properties"]["scf_total_energy"], answer["extras"][
+            "qcvars"
+        ]
 
     plain, names = energy("RI-MP2")
-    opposite, same = names["MP2 OPPOSITE-SPIN CORRELATION ENERGY"], names["MP2 SAME-SPIN CORRELATION ENERGY"]
+    opposite, same = (
+        names["MP2 OPPOSITE-SPIN CORRELATION ENERGY"],
+        names["MP2 SAME-SPIN CORRELATION ENERGY"],
+    )
     assert plain == pytest.approx(opposite + same, abs=1e-12)
     assert energy("scs-mp2")[0] == pytest.approx(1.2 * opposite + same / 3, abs=1e-9)  # Grimme 2003
     assert energy("sos-mp2")[0] == pytest.approx(1.3 * opposite, abs=1e-9)  # Jung 2004
@@ -172,19 +231,33 @@ def test_scaled_methods(pipe: Callable[[Any], Finished]) -> None:
     assert names["CURRENT CORRELATION ENERGY"] == names["CUSTOM SCS-MP2 CORRELATION ENERGY"]
 
 
-DIMER = {"symbols": ["O", "H", "Na"], "geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, -9.0], "fragments": [[0, 1], [2]]}
+DIMER = {
+    "symbols": ["O", "H", "Na"],
+    "geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, -9.0],
+    "fragments": [[0, 1], [2]],
+}
 STATES = [  # (changes of the molecule, charge, multiplicity)
     ({}, 0, 1),
     ({"molecular_charge": -1.0, "molecular_multiplicity": 1.0}, -1, 1),
     ({"fragment_charges": [-1.0, 1.0]}, 0, 1),
     ({"fragment_charges": [-1, 0], "fragment_multiplicities": [1, 2]}, -1, 2),
-    ({"fragment_charges": [-1, 1], "fragment_multiplicities": [1, 2], "real": [1 > 0, 1 > 0, 1 > 1]}, -1, 1),
+    (
+        {
+            "fragment_charges": [-1, 1],
+            "fragment_multiplicities": [1, 2],
+            "real": [1 > 0, 1 > 0, 1 > 1],
+        },
+        -1,
+        1,
+    ),
     ({"molecular_multiplicity": 3, "fragment_multiplicities": [2, 2]}, 0, 3),
     ({"molecular_charge": None, "fragments": None, "real": None}, 0, 1),
 ]
 
 
-@pytest.mark.parametrize(("changes", "charge", "multiplicity"), STATES, ids=[str(c) for c, *_ in STATES])
+@pytest.mark.parametrize(
+    ("changes", "charge", "multiplicity"), STATES, ids=[str(c) for c, *_ in STATES]
+)
 def test_charge_and_multiplicity(changes: dict[str, Any], charge: int, multiplicity: int) -> None:
     molecule = qcschema.read_request(v1({**DIMER, **changes})).molecule
     assert (molecule.charge, molecule.multiplicity) == (charge, multiplicity)
@@ -193,7 +266,10 @@ def test_charge_and_multiplicity(changes: dict[str, Any], charge: int, multiplic
 BROKEN_MOLECULES = [  # (changes, message)
     ({"symbols": ["O", "H"]}, "geometry has 9 numbers: expected 6 in bohr"),
     ({"geometry": ["1"] * 9}, "geometry has 0 numbers: expected 9 in bohr"),
-    ({"geometry": [[0, 0], [0, 0, 0, 1], [0, 0, 3]]}, "geometry has 0 numbers: expected 9 in bohr, x, y, z of 3"),
+    (
+        {"geometry": [[0, 0], [0, 0, 0, 1], [0, 0, 3]]},
+        "geometry has 0 numbers: expected 9 in bohr, x, y, z of 3",
+    ),
     ({"geometry": [10**400] * 9}, "geometry has 0 numbers"),
     ({"geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, 1.83]}, "apart, less than 0.2"),
     ({"symbols": ["O", "H", "Xx"]}, "unknown element 'Xx'"),
@@ -203,14 +279,25 @@ BROKEN_MOLECULES = [  # (changes, message)
     ({"molecular_charge": 0.5}, "molecular_charge 0.5: expected a whole number"),
     ({"molecular_multiplicity": "2"}, "molecular_multiplicity is a string: expected a number"),
     ({"fragments": [[0, 1], [1, 2]]}, "each of the atoms 0 to 2 in exactly one"),
-    ({"fragment_charges": [1, 1], "molecular_charge": 1}, "molecular_charge is 1, its fragment_charges add up to 2"),
-    ({"fragment_multiplicities": [2, 2]}, "2 fragments are open shells, which couple in several ways"),
+    (
+        {"fragment_charges": [1, 1], "molecular_charge": 1},
+        "molecular_charge is 1, its fragment_charges add up to 2",
+    ),
+    (
+        {"fragment_multiplicities": [2, 2]},
+        "2 fragments are open shells, which couple in several ways",
+    ),
     ({"molecular_chrage": 1}, "unknown field 'molecular_chrage'"),
-    ({"schema_version": 1, "schema_name": "qcschema_molecule"}, "expected qcschema_molecule, 2 or 3"),
+    (
+        {"schema_version": 1, "schema_name": "qcschema_molecule"},
+        "expected qcschema_molecule, 2 or 3",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), BROKEN_MOLECULES, ids=[str(c) for c, _ in BROKEN_MOLECULES])
+@pytest.mark.parametrize(
+    ("changes", "message"), BROKEN_MOLECULES, ids=[str(c) for c, _ in BROKEN_MOLECULES]
+)
 def test_broken_molecules(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as raised:
         qcschema.read_request(v1({**DIMER, **changes}))
@@ -224,15 +311,40 @@ REFUSED = [  # (document or text, exit code, error type, message)
     ("[" * 100_000, 3, "input_error", "not usable JSON"),
     ('{"id": ' + "9" * 5000 + "}", 3, "input_error", "not usable JSON"),
     ("{}", 3, "input_error", "driver None: expected one of energy, gradient"),
-    ({**v2(v1()), "specification": {"program": "psi4"}}, 3, "input_error", "program is 'psi4', and this is dfmp2"),
+    (
+        {**v2(v1()), "specification": {"program": "psi4"}},
+        3,
+        "input_error",
+        "program is 'psi4', and this is dfmp2",
+    ),
     (v1(schema_version=3), 3, "input_error", "schema_version 3: expected 1 or 2"),
     (v1(schema_name="qcschema_output"), 3, "input_error", "expected 'qcschema_input'"),
-    (v1(driver="optimization"), 3, "input_error", "driver 'optimization': expected one of energy, gradient"),
-    (v1(model={"method": "b3lyp", "basis": "sto-3g"}), 3, "input_error", "method 'b3lyp': expected one of mp2"),
+    (
+        v1(driver="optimization"),
+        3,
+        "input_error",
+        "driver 'optimization': expected one of energy, gradient",
+    ),
+    (
+        v1(model={"method": "b3lyp", "basis": "sto-3g"}),
+        3,
+        "input_error",
+        "method 'b3lyp': expected one of mp2",
+    ),
     (v1(model={"method": "mp2"}), 3, "input_error", "model.basis was not given"),
-    (v1(basis={"name": "mine", "center_data": {}}), 3, "input_error", "model.basis is a JSON object"),
+    (
+        v1(basis={"name": "mine", "center_data": {}}),
+        3,
+        "input_error",
+        "model.basis is a JSON object",
+    ),
     (v1(keywords={"scf_type": "df"}), 3, "input_error", "unknown option 'scf_type'"),
-    (v1(keywords={"scf_from": "/etc/passwd"}), 3, "input_error", "a QCSchema document names no files"),
+    (
+        v1(keywords={"scf_from": "/etc/passwd"}),
+        3,
+        "input_error",
+        "a QCSchema document names no files",
+    ),
     (v1(keywords={"os_scale": 1.3}), 3, "input_error", "belong to method custom-scs-mp2"),
     (v1({"symbols": ["H"], "geometry": [0, 0, 0]}), 3, "input_error", "H has 1 electron"),
     (v1(keywords={"scf_max_cycles": 1}), 4, "convergence_error", "SCF"),
@@ -242,7 +354,9 @@ REFUSED = [  # (document or text, exit code, error type, message)
 
 
 @pytest.mark.parametrize(
-    ("document", "code", "kind", "message"), REFUSED, ids=[f"{n}-{m[:30]}" for n, (*_, m) in enumerate(REFUSED)]
+    ("document", "code", "kind", "message"),
+    REFUSED,
+    ids=[f"{n}-{m[:30]}" for n, (*_, m) in enumerate(REFUSED)],
 )
 def test_failed_operation(
     pipe: Callable[[Any], Finished], folder: Path, document: Any, code: int, kind: str, message: str
@@ -259,7 +373,9 @@ def test_failed_operation(
     assert not [name for name in listing(folder) if name.endswith(".h5")]
 
 
-def test_a_failed_check_is_no_result(pipe: Callable[[Any], Finished], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_no_result(
+    pipe: Callable[[Any], Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dfmp2.mp2.check.SAME_ORBITALS", 0.0)
     done = pipe(v1(keywords={"check": True, "precision": "fp64"}))
     assert (done.code, done.json["error"]["error_type"]) == (8, "unknown_error")
@@ -268,7 +384,11 @@ def test_a_failed_check_is_no_result(pipe: Callable[[Any], Finished], monkeypatc
 
 def test_files_that_are_none(call: Runner, folder: Path) -> None:
     (folder / "bytes.json").write_bytes(b"\xff\xfe")
-    for name, message in {"none.json": "no such file", ".": "give a JSON file", "bytes.json": "not UTF-8"}.items():
+    for name, message in {
+        "none.json": "no such file",
+        ".": "give a JSON file",
+        "bytes.json": "not UTF-8",
+    }.items():
         done = call("qcschema", name)
         assert done.code == 3
         assert message in done.json["error"]["error_message"]
@@ -287,7 +407,12 @@ SUITE = [  # (molecule of the suite, reference, basis): all its DF-MP2 entries f
 # Our options that make the suite's names true; Psi4's dialect is what its frozen-core values were made with.
 SCF = {"pk": "conventional", "df": "df"}
 CORE = {"ae": "none", "fc": "psi4"}
-VERSIONS = {"as_v1": (1, -1), "as_v2": (2, -1), "to_v2": (1, 2), "to_v1": (2, 1)}  # version in, version asked for
+VERSIONS = {
+    "as_v1": (1, -1),
+    "as_v2": (2, -1),
+    "to_v2": (1, 2),
+    "to_v1": (2, 1),
+}  # version in, version asked for
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +443,12 @@ DEFAULT = {("hf", "df", "fc"), ("bh3p", "pk", "ae")}
 @pytest.mark.parametrize(
     ("subject", "reference", "basis", "scf_type", "fcae"),
     [
-        pytest.param(*case, scf_type, fcae, marks=[] if (case[0], scf_type, fcae) in DEFAULT else pytest.mark.slow)
+        pytest.param(
+            *case,
+            scf_type,
+            fcae,
+            marks=[] if (case[0], scf_type, fcae) in DEFAULT else pytest.mark.slow,
+        )
         for case in SUITE
         for scf_type in SCF
         for fcae in CORE
@@ -335,10 +465,14 @@ def test_standard_suite(
     fcae: str,
 ) -> None:
     """QCEngine's own runner, which asks for each energy by each of its names, to 2e-7 Eh (0.52.0)."""
-    monkeypatch.chdir(tmp_path)  # importing the runner starts the programs it finds, and Psi4 leaves a file
+    monkeypatch.chdir(
+        tmp_path
+    )  # importing the runner starts the programs it finds, and Psi4 leaves a file
     suite = pytest.importorskip("qcengine.programs.tests.standard_suite_ref")
     runner = pytest.importorskip("qcengine.programs.tests.standard_suite_runner")
-    route = list(VERSIONS)[SUITE.index((subject, reference, basis))]  # each route of versions with one molecule
+    route = list(VERSIONS)[
+        SUITE.index((subject, reference, basis))
+    ]  # each route of versions with one molecule
     version, returned = VERSIONS[route]
     keywords = Keywords(scf=SCF[scf_type], frozen_core=CORE[fcae], precision="fp64")
     keywords.scf_type = scf_type
@@ -352,10 +486,15 @@ def test_standard_suite(
 
 
 def test_same_energy_as_the_pipe(qcng: Any) -> None:
-    molecule = {"symbols": ["O", "H", "H"], "geometry": [0, 0, 0.22, 0, 1.43, -0.88, 0, -1.43, -0.88]}
+    molecule = {
+        "symbols": ["O", "H", "H"],
+        "geometry": [0, 0, 0.22, 0, 1.43, -0.88, 0, -1.43, -0.88],
+    }
     document = v1(molecule, keywords={"precision": "fp64", "scf_conv_tol": 1e-12})
     ours = qcschema.run(qcschema.read_request(document), threads=1)
-    theirs = qcng.compute(document, "dfmp2", raise_error=True, task_config={"ncores": 1, "memory": 2.0})
+    theirs = qcng.compute(
+        document, "dfmp2", raise_error=True, task_config={"ncores": 1, "memory": 2.0}
+    )
     assert theirs.return_result == pytest.approx(ours.mp2_total_energy, abs=1e-10)
     assert theirs.provenance.creator == "dfmp2"
     assert theirs.extras["dfmp2"]["memory"]["budget"] == 2 * 2**30  # QCEngine's GiB
@@ -365,20 +504,31 @@ def test_same_energy_as_the_pipe(qcng: Any) -> None:
 
 FAILURES = [  # (changes of the input, task, error type, message)
     ({"keywords": {"scf_max_cycles": 1}}, {}, "convergence_error", "SCF"),
-    ({"keywords": {"memory": "4GB"}}, {}, "input_error", "keywords.memory was given, and memory from outside as well"),
+    (
+        {"keywords": {"memory": "4GB"}},
+        {},
+        "input_error",
+        "keywords.memory was given, and memory from outside as well",
+    ),
     ({}, {"memory": 1e-6}, "resource_error", "required"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "task", "kind", "message"), FAILURES, ids=[kind for *_, kind, _ in FAILURES])
-def test_failures(qcng: Any, changes: dict[str, Any], task: dict[str, Any], kind: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "task", "kind", "message"), FAILURES, ids=[kind for *_, kind, _ in FAILURES]
+)
+def test_failures(
+    qcng: Any, changes: dict[str, Any], task: dict[str, Any], kind: str, message: str
+) -> None:
     failed = qcng.compute(v1(**changes), "dfmp2", task_config={"ncores": 1, **task})
     assert (failed.success, failed.error.error_type) == (False, kind)
     assert message in failed.error.error_message
     assert "Traceback" not in failed.error.error_message
 
 
-def test_only_register_registers_and_never_over_another_program(qcng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_register_registers_and_never_over_another_program(
+    qcng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     programs = qcng.programs.base.programs
     monkeypatch.delitem(programs, "dfmp2")
     monkeypatch.delitem(sys.modules, "dfmp2.interop.qcengine")
@@ -389,8 +539,12 @@ def test_only_register_registers_and_never_over_another_program(qcng: Any, monke
         register()
 
 
-@pytest.mark.parametrize(("name", "module", "extra"), [("qcengine", "qcengine", "qc"), ("ase", "ase.units", "ase")])
-def test_a_package_that_is_missing_is_named(name: str, module: str, extra: str, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "module", "extra"), [("qcengine", "qcengine", "qc"), ("ase", "ase.units", "ase")]
+)
+def test_a_package_that_is_missing_is_named(
+    name: str, module: str, extra: str, monkeypatch: Any
+) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, f"dfmp2.interop.{name}", raising=False)
     with pytest.raises(ImportError, match=rf"pip install 'dfmp2\[{extra}\]'"):
@@ -412,7 +566,11 @@ def test_counterpoise_by_qcmanybody(qcng: Any) -> None:
         fix_com=True,
         fix_orientation=True,
     )
-    keywords = {"auxbasis": "cc-pvdz-ri", "scf_auxbasis": "def2-universal-jkfit", "precision": "fp64"}
+    keywords = {
+        "auxbasis": "cc-pvdz-ri",
+        "scf_auxbasis": "def2-universal-jkfit",
+        "precision": "fp64",
+    }
     level = {"program": "dfmp2", "driver": "energy", "model": {"method": "mp2", "basis": "cc-pvdz"}}
     asked = ManyBodyInput(
         molecule=molecule.dict(),
@@ -423,7 +581,9 @@ def test_counterpoise_by_qcmanybody(qcng: Any) -> None:
         },
     )
     done = ManyBodyComputer.from_manybodyinput(asked)
-    ours = interaction_energy(complex_, "1,2", Options(basis="cc-pvdz", **keywords), charges="0,-1").values
+    ours = interaction_energy(
+        complex_, "1,2", Options(basis="cc-pvdz", **keywords), charges="0,-1"
+    ).values
     expected = ours["cp_corrected_interaction_energy"].value
     assert done.properties.cp_corrected_interaction_energy == pytest.approx(expected, abs=1e-8)
     assert abs(expected) > 1e-4
@@ -432,7 +592,12 @@ def test_counterpoise_by_qcmanybody(qcng: Any) -> None:
 # --- ASE ------------------------------------------------------------------------------------------------
 
 
-SETTINGS: dict[str, Any] = {"basis": "6-31g", "auxbasis": "def2-svp-ri", "precision": "fp64", "threads": 1}
+SETTINGS: dict[str, Any] = {
+    "basis": "6-31g",
+    "auxbasis": "def2-svp-ri",
+    "precision": "fp64",
+    "threads": 1,
+}
 SETTINGS["stability"] = "off"
 
 
@@ -445,10 +610,14 @@ def test_energy_in_electronvolts() -> None:
     atoms.calc = DFMP2(**SETTINGS)
     molecule = Molecule(("H", "H"), atoms.positions * BOHR_PER_ANGSTROM)
     expected = dfmp2.run(molecule, **SETTINGS)
-    assert atoms.get_potential_energy() / Hartree == pytest.approx(expected.mp2_total_energy, abs=1e-11)
+    assert atoms.get_potential_energy() / Hartree == pytest.approx(
+        expected.mp2_total_energy, abs=1e-11
+    )
     assert atoms.get_potential_energy(force_consistent=True) == atoms.get_potential_energy()
     assert 27.2113 < Hartree < 27.2114
-    assert atoms.calc.result.mp2_correlation_energy == pytest.approx(expected.mp2_correlation_energy, abs=1e-11)
+    assert atoms.calc.result.mp2_correlation_energy == pytest.approx(
+        expected.mp2_correlation_energy, abs=1e-11
+    )
     atoms.calc.set(method="scs-mp2")
     assert atoms.get_potential_energy() / Hartree == pytest.approx(
         expected.scf_total_energy + expected.scs_mp2_correlation_energy, abs=1e-11
@@ -468,7 +637,9 @@ def test_forces_are_differences_of_energies() -> None:
     assert forces == pytest.approx(np.array([[0, 0, slope], [0, 0, -slope]]), abs=1e-6)
     calculator.set(displacement=None, method="sos-mp2")
     calculator.set(method="mp2")
-    assert atoms.get_forces() == pytest.approx(forces, abs=5e-3)  # the others are off by the third derivative
+    assert atoms.get_forces() == pytest.approx(
+        forces, abs=5e-3
+    )  # the others are off by the third derivative
     assert atoms.get_dipole_moment() == pytest.approx(0, abs=1e-8)
 
 
@@ -479,7 +650,9 @@ def test_a_dipole_moment_needs_no_forces() -> None:
     assert calculator.result.gradient is None
     atoms.get_forces()
     assert calculator.result.gradient is not None
-    assert alone == pytest.approx(atoms.get_dipole_moment(), abs=1e-7) and -0.3 < alone[2] < -0.1  # e angstrom
+    assert (
+        alone == pytest.approx(atoms.get_dipole_moment(), abs=1e-7) and -0.3 < alone[2] < -0.1
+    )  # e angstrom
 
 
 def test_state_of_atoms() -> None:
@@ -492,14 +665,21 @@ def test_state_of_atoms() -> None:
         found = atoms.calc.result
         return found.molecule.charge, found.molecule.multiplicity, found.reference.kind
 
-    assert state(molecule_of("OH")) == (0, 2, "uhf")  # ASE's own molecule carries its magnetic moment
+    assert state(molecule_of("OH")) == (
+        0,
+        2,
+        "uhf",
+    )  # ASE's own molecule carries its magnetic moment
     assert state(molecule_of("OH"), charge=-1, multiplicity=1) == (-1, 1, "rhf")
     water = molecule_of("H2O")
     water.set_initial_charges([0.4, 0.3, 0.3])
     water.set_initial_magnetic_moments([1.0, 0.0, 0.0])
     assert state(water) == (1, 2, "uhf")
     water.set_initial_charges([-0.4, 0.1, 0.1])
-    with pytest.raises(InputError, match=r"initial charges of the atoms add up to -0.2: expected a whole number; pass"):
+    with pytest.raises(
+        InputError,
+        match=r"initial charges of the atoms add up to -0.2: expected a whole number; pass",
+    ):
         state(water)
 
 
@@ -529,8 +709,13 @@ def test_what_is_refused_later() -> None:
     with pytest.raises(InputError):
         calculator.set(basis="cc-pvdz", precision="fp16")
     assert dict(calculator.parameters) == before
-    periodic = ase.Atoms("H2", positions=[(0, 0, 0), (0, 0, 0.76)], cell=[5, 5, 5], pbc=(False, False, True))
-    for atoms, said in ((periodic, "periodic"), (ase.Atoms("XH", positions=[(0, 0, 0), (0, 0, 1)]), "element 'X'")):
+    periodic = ase.Atoms(
+        "H2", positions=[(0, 0, 0), (0, 0, 0.76)], cell=[5, 5, 5], pbc=(False, False, True)
+    )
+    for atoms, said in (
+        (periodic, "periodic"),
+        (ase.Atoms("XH", positions=[(0, 0, 0), (0, 0, 1)]), "element 'X'"),
+    ):
         atoms.calc = calculator
         with pytest.raises(InputError, match=said):
             atoms.get_potential_energy()

@@ -29,8 +29,16 @@ from dfmp2.studies.interaction import interaction_energy
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
 
-EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-11, "method": "drpa"}
-WATER = Molecule(("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]]))
+EXACT = {
+    "basis": "6-31g",
+    "auxbasis": "cc-pvdz-ri",
+    "precision": "fp64",
+    "scf_conv_tol": 1e-11,
+    "method": "drpa",
+}
+WATER = Molecule(
+    ("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]])
+)
 RADICAL = WATER.with_state(1, 2)
 HELIUM = Molecule(("He",), np.zeros((1, 3)))
 SMALL = {"basis": "cc-pvdz", "method": "drpa", "xc": "pbe"}
@@ -70,7 +78,10 @@ def test_energies_are_those_of_pyscf(molecule: Molecule, xc: str, scf: str) -> N
     exact = mf.to_hf().energy_tot(mf.make_rdm1())
     assert ours.hf_total_energy == pytest.approx(exact, abs=1e-7)
     theirs = (pyscf_urpa.URPA if ours.reference.nspin == 2 else pyscf_rpa.RPA)(mf)
-    theirs.with_df, theirs.verbose = df.DF(mf.mol, auxbasis=fitting_data(ours.molecule, ours.mp2_fitting)), 0
+    theirs.with_df, theirs.verbose = (
+        df.DF(mf.mol, auxbasis=fitting_data(ours.molecule, ours.mp2_fitting)),
+        0,
+    )
     theirs.kernel(nw=100)
     assert ours.correlation_energy == pytest.approx(theirs.e_corr, abs=1e-7)
     assert ours.total_energy == ours.hf_total_energy + ours.correlation_energy
@@ -100,8 +111,14 @@ def test_what_is_stored_said_and_kept_apart(tmp_path: Path) -> None:
     stored = hdf5.read_verified(tmp_path / "r.h5")
     said = stored.to_dict()
     assert said == found.to_dict()
-    assert (said["xc"], said["reference"], stored.reference.grid_level) == ("pbe", "uks", kohn_sham.GRID_LEVEL)
-    assert said["hf_total_energy"] + said["correlation_energy"] == pytest.approx(said["total_energy"], abs=1e-12)
+    assert (said["xc"], said["reference"], stored.reference.grid_level) == (
+        "pbe",
+        "uks",
+        kohn_sham.GRID_LEVEL,
+    )
+    assert said["hf_total_energy"] + said["correlation_energy"] == pytest.approx(
+        said["total_energy"], abs=1e-12
+    )
     assert said["scf_total_energy"] < said["hf_total_energy"] - 0.1
     assert said["stability"] is None
     printed = report(stored)
@@ -147,7 +164,9 @@ def test_a_prepared_file_goes_on_with_drpa(call: Runner, tmp_path: Path) -> None
     prepared = dfmp2.prepare(HELIUM, "cc-pvdz", tmp_path / "p.h5", xc="pbe")
     assert (prepared.reference.name, prepared.reference.xc) == ("rks", "pbe")
     whole = dfmp2.run(HELIUM, **SMALL)
-    assert dfmp2.energy(tmp_path / "p.h5").total_energy == pytest.approx(whole.total_energy, abs=1e-10)
+    assert dfmp2.energy(tmp_path / "p.h5").total_energy == pytest.approx(
+        whole.total_energy, abs=1e-10
+    )
     with pytest.raises(InputError, match='method="mp2" is not there on Kohn-Sham orbitals'):
         dfmp2.energy(tmp_path / "p.h5", method="mp2")
     with pytest.raises(InputError, match=r"xc belongs to what dfmp2\.prepare has already done"):
@@ -171,7 +190,10 @@ def test_a_mean_field_of_pyscf_is_taken_over_for_drpa(monkeypatch: pytest.Monkey
     with pytest.raises(InputError, match='method="mp2" is not there on Kohn-Sham orbitals'):
         dfmp2.from_mean_field(mf)
     with pytest.raises(InputError, match="range-separated"):
-        dfmp2.from_mean_field(dft.RKS(gto.M(atom="He", basis="cc-pvdz", verbose=0), xc="camb3lyp").run(), method="drpa")
+        dfmp2.from_mean_field(
+            dft.RKS(gto.M(atom="He", basis="cc-pvdz", verbose=0), xc="camb3lyp").run(),
+            method="drpa",
+        )
     mf.grids.level = 0  # not the grid that it was converged on
     with pytest.raises(InputError, match="functional and grid level"):
         dfmp2.from_mean_field(mf, method="drpa")
@@ -181,13 +203,20 @@ def test_studies_take_the_energy_that_correlation_is_added_to() -> None:
     limit = basis_set_limit(HELIUM, make_options(**SMALL | {"basis": "cc-pv[dt]z"}))
     small, large = limit.runs.values()
     correlation = (27 * large.correlation_energy - 8 * small.correlation_energy) / 19
-    assert limit.values["cbs_hf_total_energy"].value == large.hf_total_energy != large.scf_total_energy
-    assert limit.values["cbs_total_energy"].value == pytest.approx(large.hf_total_energy + correlation, abs=1e-12)
+    assert (
+        limit.values["cbs_hf_total_energy"].value == large.hf_total_energy != large.scf_total_energy
+    )
+    assert limit.values["cbs_total_energy"].value == pytest.approx(
+        large.hf_total_energy + correlation, abs=1e-12
+    )
     assert limit.table["hf_total_energy"].values[1] == large.hf_total_energy
     assert limit.error_budget is not None and limit.error_budget.total is not None
     pair = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 5.6]]))
     found = interaction_energy(pair, "1,2", make_options(**SMALL))
-    runs = [found.runs[name].total_energy for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")]
+    runs = [
+        found.runs[name].total_energy
+        for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")
+    ]
     assert found.values["cp_corrected_interaction_energy"].value == pytest.approx(
         runs[0] - runs[1] - runs[2], abs=1e-12
     )
@@ -195,21 +224,31 @@ def test_studies_take_the_energy_that_correlation_is_added_to() -> None:
 
 def test_the_plan_counts_the_grid() -> None:
     plain, kohn, hybrid = (
-        foresee(WATER, make_options(**{**SMALL, "xc": xc, "threads": 1}), Silent(), calibrate=False).plan
+        foresee(
+            WATER, make_options(**{**SMALL, "xc": xc, "threads": 1}), Silent(), calibrate=False
+        ).plan
         for xc in (None, "pbe", "pbe0")
     )
     assert kohn.memory.scf > plain.memory.scf + 10**6
     assert plain.work.flops()["functional"] == 0 < kohn.work.flops()["functional"]
-    assert kohn.work.flops()["exchange"] < 0.7 * hybrid.work.flops()["exchange"] == 0.7 * plain.work.flops()["exchange"]
+    assert (
+        kohn.work.flops()["exchange"]
+        < 0.7 * hybrid.work.flops()["exchange"]
+        == 0.7 * plain.work.flops()["exchange"]
+    )
 
 
 def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
     """O2 with b3lyp: 14 points are right within 1.2e-6 Eh by accident, and 28 are still 2.3e-7 Eh off."""
     oxygen = Molecule(("O", "O"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.282]]), multiplicity=3)
     settings = {**SMALL, "xc": "b3lyp", "scf_conv_tol": 1e-9}
-    found, exact = (dfmp2.run(oxygen, **settings, tolerance=tolerance) for tolerance in (1e-7, 1e-11))
+    found, exact = (
+        dfmp2.run(oxygen, **settings, tolerance=tolerance) for tolerance in (1e-7, 1e-11)
+    )
     assert found.quadrature is not None
-    assert abs(found.correlation_energy - exact.correlation_energy) <= found.quadrature.error <= 1e-7
+    assert (
+        abs(found.correlation_energy - exact.correlation_energy) <= found.quadrature.error <= 1e-7
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,16 @@ def test_a_second_write_says_that_the_file_is_there(water, tmp_path):
     result, path = dfmp2.read(water.path), tmp_path / "r.h5"
     dfmp2.write(result, path)
     path.write_bytes(b"precious")
-    with pytest.raises(FileExistsError, match=r"r\.h5 already exists: overwrite=True replaces it") as caught:
+    with pytest.raises(
+        FileExistsError, match=r"r\.h5 already exists: overwrite=True replaces it"
+    ) as caught:
         dfmp2.write(result, path)
     assert isinstance(caught.value, Dfmp2Error) and caught.value.exit_code == 3
     assert path.read_bytes() == b"precious" and len(listing(tmp_path)) == 1
     dfmp2.write(result, path, overwrite=True)
-    assert dfmp2.read(path).mp2_total_energy == result.mp2_total_energy and len(listing(tmp_path)) == 1
+    assert (
+        dfmp2.read(path).mp2_total_energy == result.mp2_total_energy and len(listing(tmp_path)) == 1
+    )
 
 
 H2 = ("h2.xyz", *STO3G)
@@ -54,7 +58,19 @@ SOUND = [
     (("run", *H2), "x.h5"),
     (("prepare", *H2), "x.h5"),
     (("energy", "--from", "h2.prepared.h5"), "x.h5"),
-    (("interaction", "h2.xyz", "--basis", "6-31g", "--fragments", "1,2", "--multiplicities", "2,2"), "x.h5"),
+    (
+        (
+            "interaction",
+            "h2.xyz",
+            "--basis",
+            "6-31g",
+            "--fragments",
+            "1,2",
+            "--multiplicities",
+            "2,2",
+        ),
+        "x.h5",
+    ),
     (("cbs", "h2.xyz", "--basis", "cc-pv[dt]z"), "x.h5"),
     *((("scan", *H2, "--bond", "1,2", "0.7:0.8:2"), name) for name in ("x.h5", "x.csv", "x.svg")),
     (("export", "{water}", "--to", "xyz"), "x.h5"),
@@ -82,7 +98,9 @@ def test_a_file_that_is_there_hides_no_other_fault(call, folder, water, command,
 
 
 @pytest.mark.parametrize(("command", "name"), SOUND)
-def test_a_file_that_is_there_is_refused_before_anything_is_computed(call, folder, water, command, name):
+def test_a_file_that_is_there_is_refused_before_anything_is_computed(
+    call, folder, water, command, name
+):
     done = occupied(call, folder, water, command, name)
     assert done.code == 3 and f"{name} already exists" in done.message and " SCF " not in done.err
 
@@ -90,7 +108,10 @@ def test_a_file_that_is_there_is_refused_before_anything_is_computed(call, folde
 def test_a_molecule_has_no_units(tmp_path):
     hydrogen = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.4]]))
     for units in ("angstrom", "bohr"):
-        with pytest.raises(InputError, match=f"units='{units}' belongs to a file: a dfmp2.Molecule has its .* in bohr"):
+        with pytest.raises(
+            InputError,
+            match=f"units='{units}' belongs to a file: a dfmp2.Molecule has its .* in bohr",
+        ):
             dfmp2.run(hydrogen, "sto-3g", units=units)
         with pytest.raises(InputError, match="belongs to a file"):
             dfmp2.prepare(hydrogen, "sto-3g", tmp_path / "p.h5", units=units)
@@ -102,7 +123,11 @@ def geometry(text):
     """Symbols, coordinates as written, and ghosts of an xyz file's text."""
     rows = [line.split() for line in text.splitlines()[2:]]
     symbols = tuple(row[0].lstrip("@") for row in rows)
-    return symbols, np.array([[float(x) for x in row[1:]] for row in rows]), tuple("@" in row[0] for row in rows)
+    return (
+        symbols,
+        np.array([[float(x) for x in row[1:]] for row in rows]),
+        tuple("@" in row[0] for row in rows),
+    )
 
 
 INPUTS = sorted((Path(__file__).parent.parent / "inputs").glob("*.xyz"))
@@ -139,7 +164,9 @@ def test_a_doubt_is_a_warning_that_is_stored(call, folder):
     """Once for the points of a scan, however long its bonds become."""
     done = succeed(call("run", "h2o.xyz", *STO3G, "--units", "bohr", "--allow-small-gap"))
     said = "atoms 1 O and 2 H are 0.507 angstrom apart, 0.52 times the sum of their covalent radii"
-    assert said in done.err and said in " ".join(dfmp2.read(folder / "h2o.dfmp2.h5").diagnostics.warnings)
+    assert said in done.err and said in " ".join(
+        dfmp2.read(folder / "h2o.dfmp2.h5").diagnostics.warnings
+    )
     assert "covalent radii" in succeed(call("plan", "h2o.xyz", *STO3G, "--units", "bohr")).err
     done = succeed(call("scan", "h2.xyz", *STO3G, "--bond", "1,2", "1.2:1.4:3"))
     assert done.err.count("give --units bohr") == 1
@@ -166,17 +193,30 @@ def test_a_plan_speaks_of_trainium_where_there_is_one(call, folder):
     assert "trn1, lane nki" in there and "B is made on the host" in there
     absent = call("plan", "far.xyz", *STO3G, "--backend", "nki", "--json")
     facts = succeed(absent).json
-    assert facts["backend"] == "nki" and facts["reason"].startswith("not on this host: predicted below (")
+    assert facts["backend"] == "nki" and facts["reason"].startswith(
+        "not on this host: predicted below ("
+    )
     assert "nki is not installed" in facts["reason"] and facts["trainium"]["trn1"]["lane"] == "nki"
     refused = call("plan", "far.xyz", *STO3G, "--backend", "nki", "--precision", "fp64")
-    assert refused.code == 6 and "--backend nki cannot do --precision fp64: it offers mixed" in refused.message
+    assert (
+        refused.code == 6
+        and "--backend nki cannot do --precision fp64: it offers mixed" in refused.message
+    )
     assert call("plan", "far.xyz", *STO3G, "--backend", "cuda").code == 6
 
 
 def test_pytorch_is_a_word_for_torch_wherever_a_backend_is_named(call, folder):
     (folder / "far.xyz").write_text(MOLECULES["h2"])
     for arguments in (("--backend", "pytorch"), ()):
-        assert succeed(call("run", "far.xyz", *STO3G, *arguments, "--json", "--overwrite")).json["backend"] == "torch"
+        assert (
+            succeed(call("run", "far.xyz", *STO3G, *arguments, "--json", "--overwrite")).json[
+                "backend"
+            ]
+            == "torch"
+        )
         os.environ["DFMP2_BACKEND"] = "pytorch"  # `call` puts it back
     assert Options("sto-3g", backend="pytorch").backend == "torch"
-    assert "12 of 12 blocks agree" in succeed(call("kernels", "check", "--lane", "pytorch", "--threads", "1")).out
+    assert (
+        "12 of 12 blocks agree"
+        in succeed(call("kernels", "check", "--lane", "pytorch", "--threads", "1")).out
+    )

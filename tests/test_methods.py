@@ -25,7 +25,9 @@ from dfmp2.studies.scan import Scan, scan_energies
 from tests.conftest import succeed
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
-WATER = Molecule(("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]]))
+WATER = Molecule(
+    ("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]])
+)
 RADICAL = WATER.with_state(1, 2)
 FACTORS = {  # as published
     "mp2": (1.0, 1.0),
@@ -37,7 +39,9 @@ FACTORS = {  # as published
 }
 
 
-def spin_orbital_sum(b: list[Any], occupied: list[Any], virtual: list[Any], kappa: float | None) -> tuple[float, float]:
+def spin_orbital_sum(
+    b: list[Any], occupied: list[Any], virtual: list[Any], kappa: float | None
+) -> tuple[float, float]:
     """Same-spin and opposite-spin energy of all spin orbitals, Eh: every term with its own factor."""
     found = [0.0, 0.0]
     for one in (0, 1):
@@ -77,7 +81,10 @@ def test_regularised_terms_of_two_spins_are_the_sums_written_out(name: str, prec
 def test_every_method_has_its_published_factors_and_the_totals_follow(tmp_path: Any) -> None:
     assert {one.name for one in METHODS.values() if one.kind == "pairs"} == set(FACTORS)
     plain = dfmp2.run(WATER, **EXACT)
-    same, opposite = plain.mp2_same_spin_correlation_energy, plain.mp2_opposite_spin_correlation_energy
+    same, opposite = (
+        plain.mp2_same_spin_correlation_energy,
+        plain.mp2_opposite_spin_correlation_energy,
+    )
     for name, (c_os, c_ss) in FACTORS.items():
         if name == "kappa-mp2":
             continue
@@ -86,12 +93,16 @@ def test_every_method_has_its_published_factors_and_the_totals_follow(tmp_path: 
         assert derived.correlation_energy == pytest.approx(c_os * opposite + c_ss * same, abs=1e-14)
         parts = derived.opposite_spin_correlation_energy, derived.same_spin_correlation_energy
         assert parts == pytest.approx((c_os * opposite, c_ss * same), abs=1e-15)
-        assert derived.total_energy == pytest.approx(plain.scf_total_energy + derived.correlation_energy, abs=1e-12)
+        assert derived.total_energy == pytest.approx(
+            plain.scf_total_energy + derived.correlation_energy, abs=1e-12
+        )
         assert derived.mp2_correlation_energy == plain.mp2_correlation_energy
         hdf5.write(derived, tmp_path / f"{name}.h5")
         assert hdf5.read(tmp_path / f"{name}.h5").to_dict()["total_energy"] == derived.total_energy
     asked = dfmp2.run(WATER, method="scs-mp2", **EXACT)
-    assert asked.total_energy == pytest.approx(plain.scf_total_energy + plain.scs_mp2_correlation_energy, abs=1e-10)
+    assert asked.total_energy == pytest.approx(
+        plain.scf_total_energy + plain.scs_mp2_correlation_energy, abs=1e-10
+    )
 
 
 def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
@@ -99,14 +110,18 @@ def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
     limit = dfmp2.run(RADICAL, method="kappa-mp2", kappa=200.0, **EXACT)
     plain = dfmp2.run(RADICAL, **EXACT)
     assert limit.correlation_energy == pytest.approx(plain.mp2_correlation_energy, abs=1e-9)
-    assert plain.mp2_correlation_energy < found.correlation_energy < 0.8 * plain.mp2_correlation_energy
+    assert (
+        plain.mp2_correlation_energy < found.correlation_energy < 0.8 * plain.mp2_correlation_energy
+    )
     hdf5.write(found, tmp_path / "k.h5")
     said = hdf5.read(tmp_path / "k.h5").to_dict()
     assert said["method"] == "kappa-mp2" and said["correlation_energy"] == found.correlation_energy
     assert said["error_budget"]["summary"].startswith("E(kappa-MP2, total) is good to")
-    assert {said[key] for key in said if key.startswith(("mp2_", "scs_", "sos_")) and key.endswith("n_energy")} == {
-        None
-    }
+    assert {
+        said[key]
+        for key in said
+        if key.startswith(("mp2_", "scs_", "sos_")) and key.endswith("n_energy")
+    } == {None}
     with pytest.raises(InputError, match="do not follow from each other"):
         dfmp2.derive(found, method="mp2")
     with pytest.raises(InputError, match="do not follow from each other"):
@@ -129,7 +144,12 @@ def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
             e, turn = np.linalg.eigh(part.T @ fock[spin] @ part)
             blocks.append((e, part @ turn))
         (e, o), (x, v) = blocks
-        e, o, x, v = e[1:], o[:, 1:], x[:-2], v[:, :-2]  # a frozen core orbital, two frozen virtual ones
+        e, o, x, v = (
+            e[1:],
+            o[:, 1:],
+            x[:-2],
+            v[:, :-2],
+        )  # a frozen core orbital, two frozen virtual ones
         f = o.T @ fock[spin] @ v
         singles += float((f**2 / (e[:, None] - x)).sum())
         for kept, new in zip((c_occ, c_vir, e_occ, e_vir), (o, v, e, x), strict=True):
@@ -138,9 +158,20 @@ def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
     for one in (0, 1):
         for other in (0, 1):
             g = np.einsum(
-                "pqrs,pi,qa,rj,sb->iajb", eri, c_occ[one], c_vir[one], c_occ[other], c_vir[other], optimize=True
+                "pqrs,pi,qa,rj,sb->iajb",
+                eri,
+                c_occ[one],
+                c_vir[one],
+                c_occ[other],
+                c_vir[other],
+                optimize=True,
             )
-            d = e_occ[one][:, None, None, None] + e_occ[other][:, None] - e_vir[other] - e_vir[one][:, None, None]
+            d = (
+                e_occ[one][:, None, None, None]
+                + e_occ[other][:, None]
+                - e_vir[other]
+                - e_vir[one][:, None, None]
+            )
             exchange = g.transpose(0, 3, 2, 1) if one == other else 0.0
             doubles += 0.5 * float((g * (g - exchange) / d).sum())
     frozen = {"frozen_core": "1", "frozen_virtual": 2, "reference": "rohf"}
@@ -148,18 +179,28 @@ def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
     ours = dfmp2.run(RADICAL, **settings)
     assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-10)
     assert ours.mp2_singles_energy == pytest.approx(singles, abs=1e-9)
-    assert ours.mp2_correlation_energy == pytest.approx(singles + doubles, abs=2e-6)  # fitting, in the doubles alone
+    assert ours.mp2_correlation_energy == pytest.approx(
+        singles + doubles, abs=2e-6
+    )  # fitting, in the doubles alone
     assert ours.reference.spin_square == 0.75
     scaled = dfmp2.derive(ours, method="scs-mp2")
-    parts = 1.2 * ours.mp2_opposite_spin_correlation_energy + ours.mp2_same_spin_correlation_energy / 3
-    assert scaled.correlation_energy == pytest.approx(parts + ours.mp2_singles_energy, abs=1e-14)  # never scaled
+    parts = (
+        1.2 * ours.mp2_opposite_spin_correlation_energy + ours.mp2_same_spin_correlation_energy / 3
+    )
+    assert scaled.correlation_energy == pytest.approx(
+        parts + ours.mp2_singles_energy, abs=1e-14
+    )  # never scaled
     more = dfmp2.derive(ours, frozen_core=2)
     again = dfmp2.run(RADICAL, **settings | {"frozen_core": "2"})
     assert more.mp2_singles_energy == pytest.approx(again.mp2_singles_energy, abs=1e-9)
 
 
-@pytest.mark.parametrize("more", [{"scf_auxbasis": "def2-universal-jkfit"}, {"scf": "conventional"}])
-def test_rohf_is_that_of_pyscf_starts_again_and_is_stored(more: dict[str, Any], tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    "more", [{"scf_auxbasis": "def2-universal-jkfit"}, {"scf": "conventional"}]
+)
+def test_rohf_is_that_of_pyscf_starts_again_and_is_stored(
+    more: dict[str, Any], tmp_path: Any
+) -> None:
     first = dfmp2.run(RADICAL, reference="rohf", **EXACT | more)
     atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
     theirs = scf.ROHF(gto.M(atom=atoms, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0))
@@ -178,18 +219,25 @@ def test_studies_have_the_energies_of_the_method() -> None:
     kappa = make_options(basis="6-31g", auxbasis="cc-pvdz-ri", method="kappa-mp2", precision="fp64")
     found = interaction_energy(far, "1,2", kappa)
     runs = found.runs
-    parts = [runs[name].total_energy for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")]
+    parts = [
+        runs[name].total_energy
+        for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")
+    ]
     interaction = found.values["cp_corrected_interaction_energy"].value
     assert interaction == pytest.approx(parts[0] - parts[1] - parts[2], abs=1e-12)
     assert not [name for name in found.values if "mp2" in name]
     limit = basis_set_limit(far, replace(kappa, basis="cc-pv[dt]z", auxbasis=None))
     small, large = (run.correlation_energy for run in limit.runs.values())
-    assert limit.values["cbs_correlation_energy"].value == pytest.approx((27 * large - 8 * small) / 19, abs=1e-12)
+    assert limit.values["cbs_correlation_energy"].value == pytest.approx(
+        (27 * large - 8 * small) / 19, abs=1e-12
+    )
     assert "cbs_mp2_total_energy" not in limit.values and limit.error_budget is not None
     moved = tuple(replace(far, coordinates=far.coordinates * x) for x in (0.9, 1.0, 1.1))
     points = scan_energies(Scan(moved, (0.9, 1.0, 1.1), None, kappa, False))
     energies = np.array([run.total_energy for run in points.runs.values()])
-    assert points.table["relative_energy"].values == pytest.approx((energies - energies.min()) * 2625.4996394799)
+    assert points.table["relative_energy"].values == pytest.approx(
+        (energies - energies.min()) * 2625.4996394799
+    )
     assert points.table["total_energy"].values == tuple(energies)
 
 
@@ -204,8 +252,14 @@ def test_studies_have_the_energies_of_the_method() -> None:
         ({"method": "kappa-mp2", "check": True}, "check=True is of plain MP2"),
         ({"method": "kappa-mp2", "certify_fit": True}, "certify_fit=True is of plain MP2"),
         ({"reference": "rohf"}, 'reference="rohf" is for open shells'),
-        ({"reference": "rohf", "stability": "full"}, 'stability="full" is not there for reference="rohf"'),
-        ({"reference": "rohf", "certify_fit": True}, 'certify_fit=True is not there for reference="rohf"'),
+        (
+            {"reference": "rohf", "stability": "full"},
+            'stability="full" is not there for reference="rohf"',
+        ),
+        (
+            {"reference": "rohf", "certify_fit": True},
+            'certify_fit=True is not there for reference="rohf"',
+        ),
     ],
     ids=str,
 )
@@ -221,23 +275,37 @@ def test_no_gradient_of_kappa_and_rohf_and_no_kappa_on_a_device_without_it() -> 
     with pytest.raises(InputError, match='reference="rohf" has no gradient'):
         dfmp2.gradient(RADICAL, basis="sto-3g", reference="rohf")
     with pytest.raises(UnsupportedByBackend, match="has no kappa-mp2"):
-        dfmp2.run(WATER, basis="sto-3g", method="kappa-mp2", backend="nki-interpreter", precision="mixed")
+        dfmp2.run(
+            WATER, basis="sto-3g", method="kappa-mp2", backend="nki-interpreter", precision="mixed"
+        )
 
 
 def test_qcschema_takes_the_method_with_its_keywords() -> None:
     keywords = {"auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12, "kappa": 1.3}
     document = {
-        "molecule": {"symbols": list(WATER.symbols), "geometry": WATER.coordinates.ravel().tolist()},
-        **{"driver": "energy", "model": {"method": "DF-kappa-MP2", "basis": "6-31g"}, "keywords": keywords},
+        "molecule": {
+            "symbols": list(WATER.symbols),
+            "geometry": WATER.coordinates.ravel().tolist(),
+        },
+        **{
+            "driver": "energy",
+            "model": {"method": "DF-kappa-MP2", "basis": "6-31g"},
+            "keywords": keywords,
+        },
     }
     request = qcschema.read_request(document)
     answer = qcschema.answer(request, qcschema.run(request))
     ours = dfmp2.run(WATER, method="kappa-mp2", kappa=1.3, **EXACT)
     assert answer["return_result"] == pytest.approx(ours.total_energy, abs=1e-9)
     assert "MP2 CORRELATION ENERGY" not in answer["extras"]["qcvars"]
-    assert answer["extras"]["qcvars"]["KAPPA-MP2 TOTAL ENERGY"] == answer["properties"]["return_energy"]
+    assert (
+        answer["extras"]["qcvars"]["KAPPA-MP2 TOTAL ENERGY"]
+        == answer["properties"]["return_energy"]
+    )
 
 
 def test_the_list_of_methods_names_every_source(call: Any) -> None:
     shown, found = succeed(call("methods")).out, succeed(call("methods", "--json")).json
-    assert set(found) == set(METHODS) and all(one["source"] in " ".join(shown.split()) for one in found.values())
+    assert set(found) == set(METHODS) and all(
+        one["source"] in " ".join(shown.split()) for one in found.values()
+    )

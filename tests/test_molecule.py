@@ -57,21 +57,45 @@ def test_symbol_spelling_and_advice() -> None:
 def test_factors() -> None:
     assert ANGSTROM_PER_BOHR == pyscf_parameters.BOHR
     # CODATA 2018: Eh/J, exact N_A; thermochemical calorie; Eh/eV = (Eh/J) / (e/C)
-    assert pytest.approx(4.3597447222071e-18 * 6.02214076e23 / 1000, rel=1e-13) == KJ_PER_MOL_PER_HARTREE
+    assert (
+        pytest.approx(4.3597447222071e-18 * 6.02214076e23 / 1000, rel=1e-13)
+        == KJ_PER_MOL_PER_HARTREE
+    )
     assert pytest.approx(627.5094740631, rel=1e-12) == KCAL_PER_MOL_PER_HARTREE
     assert pytest.approx(4.3597447222071e-18 / 1.602176634e-19, rel=1e-12) == EV_PER_HARTREE
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [(" 8 gb ", 8 * 10**9), ("8GiB", 2**33), (".5MiB", 2**19), ("1TIB", 2**40), ("4G", 4 * 10**9), ("4Gi", 2**32)],
+    [
+        (" 8 gb ", 8 * 10**9),
+        ("8GiB", 2**33),
+        (".5MiB", 2**19),
+        ("1TIB", 2**40),
+        ("4G", 4 * 10**9),
+        ("4Gi", 2**32),
+    ],
 )
 def test_parse_bytes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize(
-    "text", ["8", "0", "-1GB", "0GB", "0.1B", "8XB", "", "1e9GB", "٨GB", "8 K\u0130B", "1e7TB", "9" * 10**6 + "TB"]
+    "text",
+    [
+        "8",
+        "0",
+        "-1GB",
+        "0GB",
+        "0.1B",
+        "8XB",
+        "",
+        "1e9GB",
+        "٨GB",
+        "8 K\u0130B",
+        "1e7TB",
+        "9" * 10**6 + "TB",
+    ],
 )
 def test_parse_bytes_refuses(text: str) -> None:
     with pytest.raises(InputError, match="expected a number with a unit") as caught:
@@ -118,8 +142,12 @@ def test_properties() -> None:
     assert ghost.numbers.tolist() == [8, 1, 1]
     assert ghost.elements == ("O", "H")
     line = np.arange(9.0)[:, None] * np.array([[0.0, 0.0, 3.0]])
-    assert Molecule((*"HCHCHHHO", "Br"), line).formula == "C2H5BrO"  # Hill: carbon, hydrogen, then by letter
-    assert Molecule(("S", "H", "H", "O", "O"), line[:5]).formula == "H2O2S"  # Hill: by letter without carbon
+    assert (
+        Molecule((*"HCHCHHHO", "Br"), line).formula == "C2H5BrO"
+    )  # Hill: carbon, hydrogen, then by letter
+    assert (
+        Molecule(("S", "H", "H", "O", "O"), line[:5]).formula == "H2O2S"
+    )  # Hill: by letter without carbon
     assert Molecule(("Cl", "C"), line[:2]).formula == "CCl"
     assert Molecule(("Cl", "H"), line[:2]).formula == "ClH"
 
@@ -132,7 +160,12 @@ def test_value_semantics() -> None:
     assert len(one.fingerprint) == 64
     moved = np.array(WATER)
     moved[1, 1] = np.nextafter(moved[1, 1], 2)
-    different = [water(charge=1), water(multiplicity=3), water(ghost=(False, True, True)), water(coordinates=moved)]
+    different = [
+        water(charge=1),
+        water(multiplicity=3),
+        water(ghost=(False, True, True)),
+        water(coordinates=moved),
+    ]
     assert len({one, *different}) == 5
     flipped = np.array(WATER)
     flipped[:, 0] = -0.0
@@ -160,8 +193,14 @@ def test_coordinates_are_a_read_only_copy() -> None:
         ({"coordinates": [[0, 0, np.nan], *WATER[1:]]}, "atom 1 O .*finite"),
         ({"coordinates": [*WATER[:2], [0, -np.inf, 0]]}, "atom 3 H .*finite"),
         ({"coordinates": [*WATER[:2], [0, 1e4, 0]]}, "atom 3 H .*below 10000 bohr"),
-        ({"coordinates": [WATER[0], WATER[0], WATER[2]]}, "atoms 1 O and 2 H are 0.0000 angstrom apart"),
-        ({"coordinates": [WATER[0], WATER[2], [0.3, -1.4309, -0.8867]]}, "atoms 2 H and 3 H are 0.1588 angstrom apart"),
+        (
+            {"coordinates": [WATER[0], WATER[0], WATER[2]]},
+            "atoms 1 O and 2 H are 0.0000 angstrom apart",
+        ),
+        (
+            {"coordinates": [WATER[0], WATER[2], [0.3, -1.4309, -0.8867]]},
+            "atoms 2 H and 3 H are 0.1588 angstrom apart",
+        ),
         ({"symbols": ("O", "H")}, r"shape \(3, 3\)"),
         ({"symbols": ("O", "H", "Qq")}, "unknown element"),
         ({"ghost": (True,)}, "1 ghost flags for 3 atoms"),
@@ -207,17 +246,35 @@ def test_ten_thousand_atoms_take_no_time() -> None:
 @pytest.mark.parametrize(
     ("symbols", "charge", "multiplicity", "reason"),
     [
-        ("NHH", 0, 1, "^H2N has 9 electrons; multiplicity 1 needs an even number: pass --multiplicity 2"),
-        ("OHH", 0, 2, "^H2O has 10 electrons; multiplicity 2 needs an odd number: pass --multiplicity 1"),
+        (
+            "NHH",
+            0,
+            1,
+            "^H2N has 9 electrons; multiplicity 1 needs an even number: pass --multiplicity 2",
+        ),
+        (
+            "OHH",
+            0,
+            2,
+            "^H2O has 10 electrons; multiplicity 2 needs an odd number: pass --multiplicity 1",
+        ),
         ("OHH", 1, 1, "^H2O with charge 1 has 9 electrons; multiplicity 1 needs an even number"),
         ("NHH", 0, 3, "pass --multiplicity 2"),
         ("H", 1, 1, "has 0 electrons: expected at least one"),
         ("H", 3, 1, "has -2 electrons"),
         ("H", 0, 4, "has 1 electron, too few for multiplicity 4: pass --multiplicity 2 or less"),
-        *(("OHH", 0, 1, ""), ("NHH", 0, 2, ""), ("OO", 0, 3, ""), ("N", 0, 4, ""), ("OHH", -1, 2, "")),
+        *(
+            ("OHH", 0, 1, ""),
+            ("NHH", 0, 2, ""),
+            ("OO", 0, 3, ""),
+            ("N", 0, 4, ""),
+            ("OHH", -1, 2, ""),
+        ),
     ],
 )
-def test_electrons_are_pyscfs_or_refused(symbols: str, charge: int, multiplicity: int, reason: str) -> None:
+def test_electrons_are_pyscfs_or_refused(
+    symbols: str, charge: int, multiplicity: int, reason: str
+) -> None:
     points = np.arange(3.0)[: len(symbols), None] * np.array([[0.0, 0.0, 2.0]])
     molecule = Molecule(tuple(symbols), points, charge=charge, multiplicity=multiplicity)
     if reason:
@@ -225,7 +282,9 @@ def test_electrons_are_pyscfs_or_refused(symbols: str, charge: int, multiplicity
             molecule.check_electrons({})
         return
     atoms = list(zip(symbols, points.tolist(), strict=True))
-    mol = gto.M(atom=atoms, basis="sto-3g", unit="bohr", charge=charge, spin=multiplicity - 1, verbose=0)
+    mol = gto.M(
+        atom=atoms, basis="sto-3g", unit="bohr", charge=charge, spin=multiplicity - 1, verbose=0
+    )
     assert molecule.check_electrons({}) == mol.nelec
 
 
@@ -259,8 +318,14 @@ def count(molecule: Molecule, dialect: str, ecp: dict[str, int] | None = None) -
 
 def test_tables_are_those_of_the_programs() -> None:
     """PySCF's own; ORCA's manual; Psi4: the noble gas before (also of a noble gas), and 14 f electrons from Hf on."""
-    assert [count_core(symbol, "pyscf", 0) for symbol in SYMBOLS] == pyscf_elements.chemcore_atm[1:119]
-    orca = {symbol: electrons // 2 for row, electrons in ORCA_ELECTRONS.items() for symbol in row.split()}
+    assert [count_core(symbol, "pyscf", 0) for symbol in SYMBOLS] == pyscf_elements.chemcore_atm[
+        1:119
+    ]
+    orca = {
+        symbol: electrons // 2
+        for row, electrons in ORCA_ELECTRONS.items()
+        for symbol in row.split()
+    }
     assert len(orca) == 112 and {symbol: count_core(symbol, "orca", 0) for symbol in orca} == orca
     psi4 = {"H He": 0, "Li Be B Ne": 1, "Na Mg Al Ar": 5, "K Ca Sc Zn Ga Kr": 9, "Rb Sr Ag I Xe": 18,
             "Cs Ba La Lu": 27, "Hf Au Hg Tl Rn": 34, "Fr Ac Lr": 43, "Rf Cn Og": 50}  # fmt: skip
@@ -270,7 +335,8 @@ def test_tables_are_those_of_the_programs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("atoms", "ecp", "charge"), [("Na Cl", {}, 0), ("I H", {"I": 28}, 0), ("Rb F", {"Rb": 28}, 0), ("Fe", {}, 2)]
+    ("atoms", "ecp", "charge"),
+    [("Na Cl", {}, 0), ("I H", {"I": 28}, 0), ("Rb F", {"Rb": 28}, 0), ("Fe", {}, 2)],
 )
 def test_pyscf_dialect_is_chemcore(atoms: str, ecp: dict[str, int], charge: int) -> None:
     molecule = chain(*atoms.split(), charge=charge)
@@ -278,7 +344,9 @@ def test_pyscf_dialect_is_chemcore(atoms: str, ecp: dict[str, int], charge: int)
     mol = gto.M(
         atom=geometry,
         basis={symbol: [[0, [1.0, 1.0]]] for symbol in molecule.symbols},
-        ecp={symbol: [electrons, [[-1, [[], [], [[1.0, 0.0]]]]]] for symbol, electrons in ecp.items()},
+        ecp={
+            symbol: [electrons, [[-1, [[], [], [[1.0, 0.0]]]]]] for symbol, electrons in ecp.items()
+        },
         charge=charge,
         spin=None,
         unit="bohr",
@@ -303,7 +371,12 @@ def test_psi4_suite() -> None:
 @pytest.mark.parametrize(
     ("atoms", "charge", "orbitals"),
     [
-        *(("Li", 0, 1), ("Li", 1, 0), ("Na", 1, 1), ("Mg", 2, 1)),  # of 1s 2s 2p the outer four are correlated
+        *(
+            ("Li", 0, 1),
+            ("Li", 1, 0),
+            ("Na", 1, 1),
+            ("Mg", 2, 1),
+        ),  # of 1s 2s 2p the outer four are correlated
         *(("K", 1, 5), ("Cs", 1, 18), ("Al", 1, 5)),
         ("Li Li", 2, 1),  # one shell for the whole molecule
         *(("Li He", 1, 1), ("Li Ne", 1, 2)),  # helium has valence electrons
@@ -340,7 +413,11 @@ def test_other_counts() -> None:
         (chain("O", "H", "H"), "", "expected none, auto"),
         (chain("O", "H", "H"), "٢", "expected none, auto"),
         (chain("Nh", "H"), "orca", "orca table has no frozen core for Nh: .*--frozen-core N"),
-        (chain("B", charge=3), "auto", "pyscf frozen core freezes 1 of the 1 occupied orbitals of B .*--frozen-core N"),
+        (
+            chain("B", charge=3),
+            "auto",
+            "pyscf frozen core freezes 1 of the 1 occupied orbitals of B .*--frozen-core N",
+        ),
         (chain("Al", charge=3), "orca", "orca frozen core freezes 5 of the 5 occupied"),
     ],
 )
@@ -367,7 +444,9 @@ def test_more_core_than_beta_electrons_is_refused() -> None:
         (chain("Na", "Cl"), "6", None),
     ],
 )
-def test_programs_that_differ_are_a_warning(molecule: Molecule, used: str, listed: str | None) -> None:
+def test_programs_that_differ_are_a_warning(
+    molecule: Molecule, used: str, listed: str | None
+) -> None:
     pairs = molecule.electrons({}) // 2
     said = dialect_warning(count(molecule, used), molecule, {}, pairs, pairs)
     assert (said or "").endswith(listed or "") and (said is None) == (listed is None)

@@ -38,7 +38,13 @@ from neuron_probes.bench import DeviceBench, ModelBench  # noqa: E402
 from neuron_probes.probe import ProbeError  # noqa: E402
 from neuron_probes.questions import PROBES  # noqa: E402
 
-KERNELS = ("products", "elementwise", "transfers", "counted_loop", "residents")  # biases breaks a rule on purpose
+KERNELS = (
+    "products",
+    "elementwise",
+    "transfers",
+    "counted_loop",
+    "residents",
+)  # biases breaks a rule on purpose
 SHELL = ("run_xla_tests", "install_for_tests")
 BY_NAME = {probe.name: probe for probe in PROBES}
 
@@ -56,7 +62,9 @@ def test_shell_scripts_are_sound(name):
     path = SCRIPTS / f"{name}.sh"
     assert subprocess.run(["bash", "-n", str(path)], capture_output=True).returncode == 0
     if shutil.which("shellcheck"):
-        found = subprocess.run(["shellcheck", "-x", str(path)], cwd=ROOT, capture_output=True, text=True)
+        found = subprocess.run(
+            ["shellcheck", "-x", str(path)], cwd=ROOT, capture_output=True, text=True
+        )
         assert found.returncode == 0, found.stdout
 
 
@@ -78,14 +86,32 @@ def check_files(shown, *, some):
 
 def test_one_command_shows_all_steps_in_their_order(tmp_path):
     command = [sys.executable, str(SCRIPTS / "neuron_first_day.py"), "--dry-run"]
-    done = subprocess.run([*command, "--lane", "nki"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*command, "--lane", "nki"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     check_files(done.stdout, some=True)
-    order = ["--ask machine", "--ask predictions", "--ask smallest", "P1,P3,P10,P11,P12", "--backend nki --check"]
-    order += ["--shapes medium", "--shapes large", "kernels check", "--capture medium", "P2,P4", "--require nki", "P8"]
+    order = [
+        "--ask machine",
+        "--ask predictions",
+        "--ask smallest",
+        "P1,P3,P10,P11,P12",
+        "--backend nki --check",
+    ]
+    order += [
+        "--shapes medium",
+        "--shapes large",
+        "kernels check",
+        "--capture medium",
+        "P2,P4",
+        "--require nki",
+        "P8",
+    ]
     places = [done.stdout.index(word) for word in order]
     assert places == sorted(places) and list(tmp_path.iterdir()) == []
-    bad = subprocess.run([*command, "--only", "wather"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    bad = subprocess.run(
+        [*command, "--only", "wather"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert bad.returncode == 2 and "--only wather: expected beginnings of machine" in bad.stderr
 
 
@@ -111,20 +137,35 @@ def test_the_model_predicts_what_the_documentation_says(rehearsal):
     predicted = {name: found["predicted"] for name, found in rehearsal.items()}
     assert set(predicted["P1"].values()) == {1.0}  # float32 arithmetic keeps 2^-14 and 2^-20
     assert predicted["P2"]["dense, cycles per row"] == pytest.approx(4, abs=1e-9)
-    assert predicted["P2"]["2048^3 product, us"] == pytest.approx(2048**3 / 128**2 * 4 / 2.8e3)  # 749
+    assert predicted["P2"]["2048^3 product, us"] == pytest.approx(
+        2048**3 / 128**2 * 4 / 2.8e3
+    )  # 749
     assert max(predicted["P3"].values()) < 1.5 * 2.0**-23
     per_element = [value for name, value in predicted["P4"].items() if name.endswith("per element")]
     assert per_element == pytest.approx([8, 1, 2, 1])
-    assert predicted["P5"]["24.6 kB runs, static, GB/s"] == pytest.approx(272 * 24_576 / (24_576 + 512), rel=2e-3)
-    assert (predicted["P7"]["programs for 3 blocks"], predicted["P7"]["programs for 5 blocks"]) == (2, 0)
+    assert predicted["P5"]["24.6 kB runs, static, GB/s"] == pytest.approx(
+        272 * 24_576 / (24_576 + 512), rel=2e-3
+    )
+    assert (predicted["P7"]["programs for 3 blocks"], predicted["P7"]["programs for 5 blocks"]) == (
+        2,
+        0,
+    )
     assert predicted["P9"]["blocks right / blocks"] == 1.0
     times = list(predicted["P11"].values())  # 48, 64, 80, 96, 112 KiB
-    assert times[:3] == pytest.approx([times[0]] * 3) and times[3:] == pytest.approx([4 * times[0]] * 2, rel=1e-2)
+    assert times[:3] == pytest.approx([times[0]] * 3) and times[3:] == pytest.approx(
+        [4 * times[0]] * 2, rel=1e-2
+    )
 
 
 def test_a_probe_tells_a_coarse_reciprocal_and_fewer_passes(rehearsal):
-    single = {**rehearsal["P2"]["predicted"], "dense, cycles per row": 1.0, "2048^3 product, us": 190.0}
-    assert "1 passes in place of 4; a 2048^3 product takes 190 us" in BY_NAME["P2"].decide(single).text
+    single = {
+        **rehearsal["P2"]["predicted"],
+        "dense, cycles per row": 1.0,
+        "2048^3 product, us": 190.0,
+    }
+    assert (
+        "1 passes in place of 4; a 2048^3 product takes 190 us" in BY_NAME["P2"].decide(single).text
+    )
     for error, switch in ((2.0**-23, "False"), (1e-5, "True"), (1e-2, "False")):
         found = {**rehearsal["P3"]["predicted"], "Vector reciprocal, largest relative error": error}
         settled = {setting.place: setting.value for setting in BY_NAME["P3"].decide(found).settles}
@@ -135,31 +176,42 @@ def test_on_trn2_the_hardware_makes_descriptors_too(monkeypatch):
     monkeypatch.setattr(rates, "CHIP", CHIPS["trn2"])
     found = rates.transfers(ModelBench(Settings(target="gen3")))
     assert len(found) == 6
-    assert found["24.6 kB runs, hardware, GB/s"] == pytest.approx(368 * 24_576 / (24_576 + 512), rel=2e-3)
+    assert found["24.6 kB runs, hardware, GB/s"] == pytest.approx(
+        368 * 24_576 / (24_576 + 512), rel=2e-3
+    )
     quicker = {
-        name: value * (1.2 if "hardware" in name else 1.1 if "unknown" in name else 1) for name, value in found.items()
+        name: value * (1.2 if "hardware" in name else 1.1 if "unknown" in name else 1)
+        for name, value in found.items()
     }
     for numbers, mode in ((found, "none"), (quicker, "hwdge")):
-        settled = {setting.place: setting.value for setting in rates.decide_transfers(numbers).settles}
+        settled = {
+            setting.place: setting.value for setting in rates.decide_transfers(numbers).settles
+        }
         assert settled["dfmp2.trainium.kernels.tiles:DGE"] == f"nisa.dge_mode.{mode}"
 
 
 def test_every_constant_that_a_probe_settles_exists(rehearsal):
     places = set()
     for probe in PROBES:
-        predicted = {k: math.nan if v is None else v for k, v in rehearsal[probe.name]["predicted"].items()}
+        predicted = {
+            k: math.nan if v is None else v for k, v in rehearsal[probe.name]["predicted"].items()
+        }
         places |= {setting.place for setting in probe.decide(predicted).settles}
     assert len(places) >= 12
     for place in places:
         module, _, name = place.partition(":")
         if ".kernels." in module:  # cannot be imported without nki
             assert re.search(
-                rf"^(def )?{name}\b", (ROOT / module.replace(".", "/")).with_suffix(".py").read_text(), re.M
+                rf"^(def )?{name}\b",
+                (ROOT / module.replace(".", "/")).with_suffix(".py").read_text(),
+                re.M,
             )
             continue
         found = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part, None) or getattr(found, "__dataclass_fields__", {}).get(part)
+            found = getattr(found, part, None) or getattr(found, "__dataclass_fields__", {}).get(
+                part
+            )
         assert found is not None, place
 
 
@@ -205,7 +257,9 @@ CHAIN = (
 def test_a_device_is_asked_what_the_model_is_asked(machine, lane):
     """The stand-in computes like the interpreter, so that numbers agree and times are all that differs."""
     for name in ("P1", "P9"):
-        assert probe_neuron.ask_here(BY_NAME[name], lane, (4, 12)) == BY_NAME[name].ask(ModelBench())
+        assert probe_neuron.ask_here(BY_NAME[name], lane, (4, 12)) == BY_NAME[name].ask(
+            ModelBench()
+        )
     device = DeviceBench(probe_neuron.executors.executor(lane), probe_neuron.compile_apart)
     assert math.isfinite(device.nanoseconds(*CHAIN))
     assert device.calls(*CHAIN[:2], {**CHAIN[2], "rounds": 1}, 3) > 0.0
@@ -215,7 +269,9 @@ def test_a_device_is_asked_what_the_model_is_asked(machine, lane):
 
 def test_programs_are_counted_as_they_are_loaded(machine):
     device = DeviceBench(probe_neuron.executors.executor("nki"), probe_neuron.compile_apart)
-    machine.patch.setattr(bench, "EDGE", 9)  # nine orbitals in each of `blocks`: two blocks of the kernels
+    machine.patch.setattr(
+        bench, "EDGE", 9
+    )  # nine orbitals in each of `blocks`: two blocks of the kernels
     assert device.programs(1) == 2.0
     assert device.programs(1) == 0.0
 
@@ -231,7 +287,9 @@ def test_graphs_of_torch_xla_are_counted_as_it_compiles_them(machine):
 def test_wrong_numbers_make_a_time_worthless(machine):
     machine.fault("wrong-numbers")
     with pytest.raises(ProbeError, match="the device did not compute what the kernel says"):
-        DeviceBench(probe_neuron.executors.executor("nki"), probe_neuron.compile_apart).nanoseconds(*CHAIN)
+        DeviceBench(probe_neuron.executors.executor("nki"), probe_neuron.compile_apart).nanoseconds(
+            *CHAIN
+        )
 
 
 def test_compile_time_and_memory_are_those_of_the_compiler_process(machine):
@@ -247,7 +305,9 @@ def test_compile_time_and_memory_are_those_of_the_compiler_process(machine):
 
 @pytest.mark.slow
 def test_the_picture_in_the_page_is_that_of_the_kernel():
-    assert draw_pair.picture("medium", "trn1", 12) == draw_pair.OUTPUT.read_text(), "python scripts/draw_pair.py"
+    assert draw_pair.picture("medium", "trn1", 12) == draw_pair.OUTPUT.read_text(), (
+        "python scripts/draw_pair.py"
+    )
 
 
 # Profile and benchmark
@@ -256,7 +316,11 @@ def test_the_picture_in_the_page_is_that_of_the_kernel():
 def summary(call, total):
     """A profile in which every engine does what was predicted."""
     _, account, _ = schedule_call(call, CHIPS["trn1"], Assumptions())
-    found = {"total_time": total, "hbm_read_bytes": account.bytes_read, "hbm_write_bytes": account.bytes_written}
+    found = {
+        "total_time": total,
+        "hbm_read_bytes": account.bytes_read,
+        "hbm_write_bytes": account.bytes_written,
+    }
     for engine in profile_table.ENGINES:
         found[f"{engine}_engine_active_time"] = account.busy[engine] / 1e9
         found[f"{engine}_engine_active_time_percent"] = account.busy[engine] / 1e9 / total
@@ -269,19 +333,27 @@ def test_the_profile_table_compares_with_the_prediction(tmp_path, capsys):
     second, _ = summary(diagonal, 0.1e-3)
     for number, found in enumerate(({"profile-1": first}, second)):  # both forms that releases have
         (tmp_path / f"{number}.json").write_text(json.dumps(found))
-    assert profile_table.main(["--shape", "small", str(tmp_path / "0.json"), str(tmp_path / "1.json")]) == 0
+    assert (
+        profile_table.main(["--shape", "small", str(tmp_path / "0.json"), str(tmp_path / "1.json")])
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("pair_energy_block, off-diagonal: 0.500 ms measured, ")
     tensor = lines[2].split()
     assert tensor[0] == "tensor" and tensor[1] == tensor[2] == f"{account.busy['tensor'] / 1e6:.3f}"
     assert any(line.strip().startswith("the Tensor Engine waits") for line in lines)
-    assert any(f"HBM: {account.bytes_read} bytes read ({account.bytes_read} predicted)" in line for line in lines)
+    assert any(
+        f"HBM: {account.bytes_read} bytes read ({account.bytes_read} predicted)" in line
+        for line in lines
+    )
     assert any(line.startswith("pair_energy_block, diagonal: 0.100 ms") for line in lines)
 
 
 def test_the_benchmark_times_three_phases_and_proves_what_ran(tmp_path, capsys):
     file = tmp_path / "b.json"
-    options = f"--lane nki-interpreter --shapes 3/5/10 --repeats 2 --json {file} --without-torch".split()
+    options = (
+        f"--lane nki-interpreter --shapes 3/5/10 --repeats 2 --json {file} --without-torch".split()
+    )
     assert neuron_benchmark.main(options) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("REHEARSAL on the interpreter: nothing of this is a time of a device")
@@ -313,4 +385,7 @@ def test_workflows_call_what_exists(name):
     for script, options in called:
         assert os.access(ROOT / script, os.X_OK), script
         for word in re.findall(r"--[a-z]+", options):
-            assert re.search(rf'^ +{word}\)|"{word}"', (ROOT / script).read_text(), re.M), (script, word)
+            assert re.search(rf'^ +{word}\)|"{word}"', (ROOT / script).read_text(), re.M), (
+                script,
+                word,
+            )

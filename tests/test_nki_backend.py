@@ -11,7 +11,13 @@ import pytest
 
 from dfmp2.backends import registry
 from dfmp2.backends.base import Tile
-from dfmp2.errors import BackendUnavailable, KernelError, KernelFailed, NumericalError, UnsupportedByBackend
+from dfmp2.errors import (
+    BackendUnavailable,
+    KernelError,
+    KernelFailed,
+    NumericalError,
+    UnsupportedByBackend,
+)
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
@@ -72,7 +78,11 @@ def test_molecule_equals_pyscf(tmp_path, monkeypatch, name, basis, target):
 
 @pytest.mark.parametrize(
     ("variant", "tile"),
-    [("plain", Tile(0, 9, 0, 9, True)), ("packed", Tile(3, 9, 1, 10, False)), ("plain", Tile(8, 10, 0, 2, False))],
+    [
+        ("plain", Tile(0, 9, 0, 9, True)),
+        ("packed", Tile(3, 9, 1, 10, False)),
+        ("plain", Tile(8, 10, 0, 2, False)),
+    ],
 )
 def test_tiles_that_do_not_follow_the_blocks(variant, tile):
     space = fitted(10, 180, 30)
@@ -98,7 +108,12 @@ def test_an_estimate_above_the_tolerance_is_refused_and_not_repeated_elsewhere(t
     (tmp_path / "m.xyz").write_text(GEOMETRIES["h2o"])
     with pytest.raises(NumericalError, match='backend="nki-interpreter" has no float64'):
         python.run(
-            tmp_path / "m.xyz", "sto-3g", backend="nki-interpreter", tolerance=1e-15, threads=1, listener=Quiet()
+            tmp_path / "m.xyz",
+            "sto-3g",
+            backend="nki-interpreter",
+            tolerance=1e-15,
+            threads=1,
+            listener=Quiet(),
         )
 
 
@@ -125,12 +140,17 @@ def test_two_processes_give_the_bits_of_one(two_cores):
     assert told["cores"] == "0, 1"
     blocks = 3 + 1 + 2
     assert told["kernel launches"].startswith(f"{blocks} (core 0: ")
-    by_core = [int(part.split(": ")[1]) for part in told["kernel launches"].split("(")[1].rstrip(")").split(" | ")]
+    by_core = [
+        int(part.split(": ")[1])
+        for part in told["kernel launches"].split("(")[1].rstrip(")").split(" | ")
+    ]
     assert sum(by_core) == blocks and min(by_core) > 0  # both took part
     assert told["pairs redone in float64 meanwhile"].startswith("2, ")
 
 
-@pytest.mark.parametrize(("cores", "copies"), [(1, 1.0), (2, 1.75), (4, 2.5), (8, 3.75), (16, 5.5), (32, 7.5)])
+@pytest.mark.parametrize(
+    ("cores", "copies"), [(1, 1.0), (2, 1.75), (4, 2.5), (8, 3.75), (16, 5.5), (32, 7.5)]
+)
 def test_each_core_needs_few_blocks_and_all_have_the_same_work(cores, copies):
     """Eight blocks of B, 28 + 8 blocks of pairs; all of B on every core would be `cores` copies."""
     channels = pair_channels([64])
@@ -140,7 +160,10 @@ def test_each_core_needs_few_blocks_and_all_have_the_same_work(cores, copies):
     assert sum(map(len, needed)) / 8 == copies
     for tile, core in zip(tiles, given, strict=True):
         assert {(0, tile.i0 // 8), (0, tile.j0 // 8)} <= needed[core]
-    loads = [sum(work_of(t) for t, c in zip(tiles, given, strict=True) if c == core) for core in range(cores)]
+    loads = [
+        sum(work_of(t) for t, c in zip(tiles, given, strict=True) if c == core)
+        for core in range(cores)
+    ]
     assert sum(loads) == 2080 and max(loads) <= 2080 / cores + 64
     if cores == 2:  # perfectly even: 14 off-diagonal and 4 diagonal blocks each
         assert loads == [1040, 1040]

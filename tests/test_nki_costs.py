@@ -43,16 +43,29 @@ class Writer:
         for access in reads + writes:
             self._buffers[access.tensor][5] = index
         more.setdefault("line", f"kernel.py:{index}")
-        self.trace.instructions.append(Instruction(name, engine, elements, 128, 4, tuple(reads), tuple(writes), **more))
+        self.trace.instructions.append(
+            Instruction(name, engine, elements, 128, 4, tuple(reads), tuple(writes), **more)
+        )
         return index
 
     def matmul(self, dst: Access, columns: int, *operands: Access, **more) -> int:
-        return self.add("nc_matmul", "tensor", columns, list(operands), [dst], stationary=128, **more)
+        return self.add(
+            "nc_matmul", "tensor", columns, list(operands), [dst], stationary=128, **more
+        )
 
     def load(self, dst: Access, run: int = RUN) -> int:
         source = self.buffer("hbm", 10**8)
         size = 128 * (dst.byte_stop - dst.byte_start)
-        return self.add("dma_copy", "dma", size // 512, [source], [dst], bytes=size, descriptors=128, run_bytes=run)
+        return self.add(
+            "dma_copy",
+            "dma",
+            size // 512,
+            [source],
+            [dst],
+            bytes=size,
+            descriptors=128,
+            run_bytes=run,
+        )
 
     def schedule(self, chip=TRN1, given=GIVEN) -> schedule.Schedule:
         self.trace.allocations = [Allocation(*row) for row in self._buffers]
@@ -60,7 +73,9 @@ class Writer:
 
 
 def instruction(name, engine="vector", elements=512, spaces=("sbuf",), itemsize=4, **more):
-    reads = tuple(Access(k, space, 0, 128, 0, elements * itemsize) for k, space in enumerate(spaces))
+    reads = tuple(
+        Access(k, space, 0, 128, 0, elements * itemsize) for k, space in enumerate(spaces)
+    )
     return Instruction(name, engine, elements, 128, itemsize, reads, (), **more)
 
 
@@ -71,7 +86,11 @@ def instruction(name, engine="vector", elements=512, spaces=("sbuf",), itemsize=
         (TRN1, instruction("nc_matmul", "tensor", 32, stationary=128), 4 * 64),
         (TRN1, instruction("nc_matmul", "tensor", 32, stationary=16), 4 * 32),
         (TRN1, instruction("nc_matmul", "tensor", 448, itemsize=2, stationary=128), 448),
-        (TRN1, instruction("nc_matmul", "tensor", 128, stationary=128, transpose=True), 512),  # a label there
+        (
+            TRN1,
+            instruction("nc_matmul", "tensor", 128, stationary=128, transpose=True),
+            512,
+        ),  # a label there
         (TRN2, instruction("nc_matmul", "tensor", 128, stationary=128, transpose=True), 256),
         (TRN1, instruction("activation", "scalar"), 512 + 64),
         (TRN1, instruction("activation", "scalar", reduces=True), 512 + 64 + 64),
@@ -95,17 +114,22 @@ def test_cycles_of_the_instruction_pages(chip, one, cycles):
 def test_transfers_of_512_byte_rows_reach_the_published_rate():
     # 142 GB/s were derived from a kernel of 206 GB in 1.536 s, 135 GB/s from one of 151 MB per call.
     rows = Access(0, "sbuf", 0, 128, 0, 512)
-    one = Instruction("dma_copy", "dma", 128, 128, 4, (), (rows,), bytes=65536, descriptors=128, run_bytes=512)
+    one = Instruction(
+        "dma_copy", "dma", 128, 128, 4, (), (rows,), bytes=65536, descriptors=128, run_bytes=512
+    )
     assert 65536 / transfer_time(one, TRN1, GIVEN) == pytest.approx(136.0)
     few = one._replace(writes=(rows._replace(partition_stop=16),))
     assert transfer_time(few, TRN1, GIVEN) == pytest.approx(8 * transfer_time(one, TRN1, GIVEN))
 
 
 @pytest.mark.parametrize(
-    ("row", "chip", "factor"), [(8192, TRN1, 2), (8192 + 512, TRN1, 1), (4096, TRN1, 1), (0, TRN1, 1), (8192, TRN2, 1)]
+    ("row", "chip", "factor"),
+    [(8192, TRN1, 2), (8192 + 512, TRN1, 1), (4096, TRN1, 1), (0, TRN1, 1), (8192, TRN2, 1)],
 )
 def test_rows_a_power_of_two_apart_are_moved_at_half_the_rate(row, chip, factor):
-    one = Instruction("dma_copy", "dma", 128, 128, 4, (), (), bytes=65536, descriptors=128, run_bytes=512)
+    one = Instruction(
+        "dma_copy", "dma", 128, 128, 4, (), (), bytes=65536, descriptors=128, run_bytes=512
+    )
     moved = transfer_time(one._replace(row_bytes=row), chip, GIVEN)
     assert moved == pytest.approx(factor * transfer_time(one, chip, GIVEN))
 
@@ -147,7 +171,9 @@ def test_a_single_bank_stalls_the_tensor_engine_and_two_do_not():
     assert one.makespan == pytest.approx(10 * (product + there + read) + 9 * back)
 
 
-@pytest.mark.parametrize(("size", "chip", "factor"), [(90_112, TRN1, 1.0), (98_304, TRN1, 4.0), (98_304, TRN2, 1.0)])
+@pytest.mark.parametrize(
+    ("size", "chip", "factor"), [(90_112, TRN1, 1.0), (98_304, TRN1, 4.0), (98_304, TRN2, 1.0)]
+)
 def test_transfers_slow_down_where_they_fill_more_than_96_kb(size, chip, factor):
     # Measured elsewhere on trn1 for the same bytes: 2,823 us with 88 KB resident, 11,201 us with 96 KB.
     w = Writer()
@@ -225,7 +251,14 @@ def test_transfers_are_issued_in_program_order():
         w.matmul(bank, 512)
     w.add("activation", "scalar", 512, [bank], [result])
     store = w.add(
-        "dma_copy", "dma", 512, [result], [w.buffer("hbm", 10**6)], bytes=262144, descriptors=128, run_bytes=2048
+        "dma_copy",
+        "dma",
+        512,
+        [result],
+        [w.buffer("hbm", 10**6)],
+        bytes=262144,
+        descriptors=128,
+        run_bytes=2048,
     )
     load = w.load(tile)
     done = w.schedule()
@@ -242,12 +275,18 @@ def test_account_adds_up_and_timeline_names_the_stall():
     w.add("activation", "scalar", 512, [bank], [w.buffer("sbuf", 2048)], reduces=True)
     w.schedule()
     found, plan = schedule.settle(w.trace, TRN1, GIVEN)
-    assert found.bytes_read == 128 * RUN and found.bytes_written == 0 and found.ring_bytes == 128 * 32
-    assert found.busy["scalar"] == pytest.approx(640 / 1.4) and found.documented["scalar"] == pytest.approx(576 / 1.4)
+    assert (
+        found.bytes_read == 128 * RUN and found.bytes_written == 0 and found.ring_bytes == 128 * 32
+    )
+    assert found.busy["scalar"] == pytest.approx(640 / 1.4) and found.documented[
+        "scalar"
+    ] == pytest.approx(576 / 1.4)
     assert found.utilisation == pytest.approx(2048 / 2.8 / found.makespan)
     assert found.bound == pytest.approx(found.busy["dma"])
     waited = text.stalls(w.trace, plan)
-    assert waited[0][1] == pytest.approx(1.3 + 128 * RUN / (272 * RUN / (RUN + 512)) / 1e3 + 0.064 / 2.8)
+    assert waited[0][1] == pytest.approx(
+        1.3 + 128 * RUN / (272 * RUN / (RUN + 512)) / 1e3 + 0.064 / 2.8
+    )
     assert waited[0][2] == "dma_copy on dma at kernel.py:0"
     drawn = text.draw(w.trace, plan, begin=4.0, length=14.0)
     rows = {line.split()[0]: line[8:] for line in drawn.splitlines()[1:] if line[0] != " "}
@@ -270,14 +309,20 @@ def test_elementwise_kernel_takes_203_ms_of_vector_engine_against_206_measured()
     found = sum(one.engine == "vector" for one in strip) * count
     assert found == pytest.approx(published.ELEMENTWISE_STATEMENTS.value, rel=0.03)
     # Two (112, 448) float32 tiles for each of 16,384 strips; the profile shows 2.1 MB more, 0.03 %.
-    assert published.traffic(strip, count) == pytest.approx(published.ELEMENTWISE_READS.value, rel=5e-4)
+    assert published.traffic(strip, count) == pytest.approx(
+        published.ELEMENTWISE_READS.value, rel=5e-4
+    )
 
 
 def test_batched_kernel_is_bound_by_its_transfers():
     block, count = published.batched_block(1536), published.batched_blocks(64, 448)
     assert published.traffic(block, count) == pytest.approx(206.2e9, rel=1e-3)
-    assert published.engine_time(block, count, "tensor", TRN1, GIVEN) == pytest.approx(288.0, rel=0.005)
-    assert published.engine_time(block, count, "vector", TRN1, GIVEN) == pytest.approx(269.0, rel=0.005)
+    assert published.engine_time(block, count, "tensor", TRN1, GIVEN) == pytest.approx(
+        288.0, rel=0.005
+    )
+    assert published.engine_time(block, count, "vector", TRN1, GIVEN) == pytest.approx(
+        269.0, rel=0.005
+    )
     assert published.engine_time(block, count, "dma", TRN1, PEAK) == pytest.approx(760.0, rel=0.005)
     moved = published.engine_time(block, count, "dma", TRN1, GIVEN)
     assert moved == pytest.approx(1520.0, rel=0.005)
@@ -323,7 +368,9 @@ def test_the_optimised_product_is_its_32768_tiles_of_512_columns():
 
 K3 = catalogue.find("K3")
 MEMSETS = 2 * (128 + 100)  # Vector Engine cycles of the two zeroed tiles of a call
-SUM = 64 + 64  # Scalar Engine cycles of one more row sum: rows are summed 256 terms at a time, not a chunk at a time
+SUM = (
+    64 + 64
+)  # Scalar Engine cycles of one more row sum: rows are summed 256 terms at a time, not a chunk at a time
 STATEMENTS = ("nc_matmul", "nc_matmul (hinted)", "reciprocal", "tensor_tensor", "activation")
 
 
@@ -345,7 +392,9 @@ def test_cycles_per_pair_of_the_plain_kernel(prices):
     assert account.busy["tensor"] * 2.8 / pairs == pytest.approx(86_016 + 4_096, abs=0.5)
     assert (account.busy["vector"] * 1.12 - MEMSETS) / pairs == pytest.approx(vector, abs=0.5)
     copies = 8 * (6_144 + 4 * 64) + 1_024 + 64  # out of staging tiles
-    assert (account.busy["scalar"] * 1.4 - copies) / pairs == pytest.approx(8_448 + 8 * SUM, abs=0.5)
+    assert (account.busy["scalar"] * 1.4 - copies) / pairs == pytest.approx(
+        8_448 + 8 * SUM, abs=0.5
+    )
     assert tuple(account.statements[s] // pairs for s in STATEMENTS) == statements
     # The PSUM port: every Vector instruction but the sums of table and column, and the Scalar Engine's elements that
     # come out of PSUM with at most one overhead of 64 cycles for each of its instructions.
@@ -382,11 +431,15 @@ def test_traffic_of_the_medium_shape(prices):
 def test_residents_are_planned_for_the_memory_of_each_chip(prices):
     trn1, trn2 = prices["trn1", "plain"], prices["trn2", "plain"]
     assert [p.parts[0].call.arguments["residents"] for p in (trn1, trn2)] == [2, 4]
-    assert TRN1.sbuf < trn2.sbuf <= TRN2.sbuf - 16 * 1024  # the compiler's share may be larger there
+    assert (
+        TRN1.sbuf < trn2.sbuf <= TRN2.sbuf - 16 * 1024
+    )  # the compiler's share may be larger there
     rows = 8 + 2 * 8 - 1  # of B_j fewer, for two turns in place of four
     assert trn2.parts[0].account.bytes_read == rows * 1536 * 512 * 4 + 4 * 128 * (1024 + 128 + 128)
     # Four pairs share a tile where four rows of B fit, which they do on trn2 only.
-    assert calls.variants(416, 1280, "gen2") == ("plain",) and calls.variants(416, 1280, "gen3") == ("plain", "packed")
+    assert calls.variants(416, 1280, "gen2") == ("plain",) and calls.variants(
+        416, 1280, "gen3"
+    ) == ("plain", "packed")
 
 
 def test_trn2_gains_from_transpose_mode(prices):
@@ -417,7 +470,12 @@ def test_number_of_programs_does_not_depend_on_the_number_of_occupied_orbitals()
 
 @pytest.mark.parametrize(
     ("kernel", "shape"),
-    [("K3", (8, 448, 3072)), ("K3", (8, 96, 8192)), ("K3", (8, 800, 1000)), ("K3x", (8, 224, 4096))],
+    [
+        ("K3", (8, 448, 3072)),
+        ("K3", (8, 96, 8192)),
+        ("K3", (8, 800, 1000)),
+        ("K3x", (8, 224, 4096)),
+    ],
 )
 def test_what_transfers_write_stays_below_64_kb_at_other_shapes(kernel, shape):
     (call,) = catalogue.find(kernel).calls(Shape(*shape), "gen2", "plain")
@@ -425,9 +483,14 @@ def test_what_transfers_write_stays_below_64_kb_at_other_shapes(kernel, shape):
 
 
 def test_a_tensor_of_more_than_2_gib_is_refused_by_name():
-    with pytest.raises(KernelError, match=r"pair_energy_block: b_i 1024x129x8192 has 4328521728 bytes: a tensor may"):
+    with pytest.raises(
+        KernelError,
+        match=r"pair_energy_block: b_i 1024x129x8192 has 4328521728 bytes: a tensor may",
+    ):
         programs((Shape(8, 8192, 16_300),), "trn1")
-    with pytest.raises(KernelError, match=r"ao_to_mo: a 2048x2049x128 has 2148532224 bytes: a tensor may"):
+    with pytest.raises(
+        KernelError, match=r"ao_to_mo: a 2048x2049x128 has 2148532224 bytes: a tensor may"
+    ):
         transform_calls(2000, 8, 100, 100)
 
 

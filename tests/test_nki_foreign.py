@@ -199,15 +199,40 @@ IDIOMS = {
     ),
     "index grids": (
         *("older.py", "pooled", {"a": (7, 6, 9), "size": 3}),
-        *(lambda a, _: a.max((1, 2), keepdims=True) - 2 * a.reshape(7, 2, 3, 3, 3).mean((2, 4)), "runs", []),
+        *(
+            lambda a, _: a.max((1, 2), keepdims=True) - 2 * a.reshape(7, 2, 3, 3, 3).mean((2, 4)),
+            "runs",
+            [],
+        ),
     ),
     "blocks, accumulation in place": (
-        *("older.py", "blocks", {"a": (256, 64), "b": (256, 200), "fill": 0}, softmax_of_product, "runs", []),
+        *(
+            "older.py",
+            "blocks",
+            {"a": (256, 64), "b": (256, 200), "fill": 0},
+            softmax_of_product,
+            "runs",
+            [],
+        ),
     ),
     "rows beside columns": (
-        *("older.py", "row_minus_column", {"a": (80, 80), "column": (80, 1)}, difference, "runs", []),
+        *(
+            "older.py",
+            "row_minus_column",
+            {"a": (80, 80), "column": (80, 1)},
+            difference,
+            "runs",
+            [],
+        ),
     ),
-    "transposes": ("older.py", "product", {"a": (90, 70), "b": (70, 110)}, lambda a, b: a @ b, "runs", []),
+    "transposes": (
+        "older.py",
+        "product",
+        {"a": (90, 70), "b": (70, 110)},
+        lambda a, b: a @ b,
+        "runs",
+        [],
+    ),
     "package, scan, arguments written": (
         *("library/newer/kernels.py", "scan", {"a": (128, 96), "start": 1}),
         *(lambda a, _: 1 + a.cumsum(1), "runs", ["input-written", "hbm-order", "dma-spaces"]),
@@ -217,14 +242,29 @@ IDIOMS = {
         *(lambda a, b, _: silu(a.T @ b.reshape(256, 64)), "runs", []),
     ),
     "products onto a fill": (
-        *("library/newer/kernels.py", "product", {"a": (256, 90), "b": (2, 128, 64), "form": "filled"}),
+        *(
+            "library/newer/kernels.py",
+            "product",
+            {"a": (256, 90), "b": (2, 128, 64), "form": "filled"},
+        ),
         *(lambda a, b, _: silu(a.T @ b.reshape(256, 64)), "breaks matmul-group", ["matmul-group"]),
     ),
     "registers and loops": (
-        *("library/newer/kernels.py", "rows", {"a": (128, 40), "count": np.full((1, 1), 4, np.int32)}),
+        *(
+            "library/newer/kernels.py",
+            "rows",
+            {"a": (128, 40), "count": np.full((1, 1), 4, np.int32)},
+        ),
         *(lambda a, _: 2 * a, "runs", ["dma-shape"]),
     ),
-    "unknown names": ("older.py", "unknown", {"a": (8, 8)}, lambda a: a, "refused: not-in-subset", []),
+    "unknown names": (
+        "older.py",
+        "unknown",
+        {"a": (8, 8)},
+        lambda a: a,
+        "refused: not-in-subset",
+        [],
+    ),
 }
 
 
@@ -266,9 +306,20 @@ def foreign(command, checkout, monkeypatch):
         for file, kernel, sizes, reference, *_ in rows:
 
             def inputs(random, sizes=sizes):
-                return {n: random.standard_normal(s) if isinstance(s, tuple) else s for n, s in sizes.items()}
+                return {
+                    n: random.standard_normal(s) if isinstance(s, tuple) else s
+                    for n, s in sizes.items()
+                }
 
-            made.append({"file": file, "kernel": kernel, "inputs": inputs, "reference": reference, "target": "trn2"})
+            made.append(
+                {
+                    "file": file,
+                    "kernel": kernel,
+                    "inputs": inputs,
+                    "reference": reference,
+                    "target": "trn2",
+                }
+            )
         monkeypatch.setattr("builtins.FOREIGN_CASES", made, raising=False)
         (checkout / "cases.py").write_text("import builtins\nCASES = builtins.FOREIGN_CASES\n")
         done = command(checkout, "--cases", checkout / "cases.py", "--json", *more)
@@ -282,24 +333,35 @@ def test_kernels_in_the_idioms_of_others_agree_with_numpy(foreign):
     for name, row, one in zip(IDIOMS, IDIOMS.values(), found, strict=True):
         assert (one["verdict"], one["rules"]) == row[4:], (name, one["refusal"], one["error"])
         assert one["error"] is None or one["error"] < 2e-6, name
-    assert place("nl.softmax") + ": [not-in-subset] neuronxcc.nki.language.softmax" in found[-1]["refusal"]
+    assert (
+        place("nl.softmax") + ": [not-in-subset] neuronxcc.nki.language.softmax"
+        in found[-1]["refusal"]
+    )
     assert done.code == 6 and "3 of 10 kernels differ, are refused or break" in done.err
 
 
-@pytest.mark.parametrize("name", [name for name, row in IDIOMS.items() if not row[4].startswith("refused")])
+@pytest.mark.parametrize(
+    "name", [name for name, row in IDIOMS.items() if not row[4].startswith("refused")]
+)
 def test_nothing_is_rounded_where_storage_is_float64(checkout, name):
     file, kernel, sizes, reference, *_ = IDIOMS[name]
     random = np.random.default_rng(2)
-    given = {n: random.random(s, np.float32) if isinstance(s, tuple) else s for n, s in sizes.items()}
+    given = {
+        n: random.random(s, np.float32) if isinstance(s, tuple) else s for n, s in sizes.items()
+    }
     settings = Settings(target="gen3", release="0.6.0", storage="float64", waived=WAIVABLE)
     (found,), _ = run_foreign(checkout, file, kernel, given, settings)
-    wanted = reference(*(v.astype(np.float64) if isinstance(sizes[n], tuple) else v for n, v in given.items()))
+    wanted = reference(
+        *(v.astype(np.float64) if isinstance(sizes[n], tuple) else v for n, v in given.items())
+    )
     assert abs(found - wanted).max() < 1e-12 * abs(wanted).max()
 
 
 def test_a_wrong_kernel_is_found(foreign):
     file, kernel, sizes, reference, *_ = IDIOMS["transposes"]
-    done, found = foreign((file, kernel, sizes, lambda a, b: reference(a, b) * 1.0001), IDIOMS["unknown names"])
+    done, found = foreign(
+        (file, kernel, sizes, lambda a, b: reference(a, b) * 1.0001), IDIOMS["unknown names"]
+    )
     assert (found[0]["verdict"], done.code) == ("differs", 8)
     assert 0.9e-4 < found[0]["error"] < 1.1e-4
 
@@ -307,7 +369,10 @@ def test_a_wrong_kernel_is_found(foreign):
 def test_products_are_not_added_to_other_numbers_in_psum(foreign):
     row = IDIOMS["blocks, accumulation in place"]
     _, (found,) = foreign((*row[:2], {**row[2], "fill": 1.0}, row[3]))
-    assert found["verdict"] == "refused: matmul-group" and "to other numbers in PSUM" in found["refusal"]
+    assert (
+        found["verdict"] == "refused: matmul-group"
+        and "to other numbers in PSUM" in found["refusal"]
+    )
 
 
 def test_rules_of_the_chip_hold_for_kernels_of_others(foreign):
@@ -317,52 +382,93 @@ def test_rules_of_the_chip_hold_for_kernels_of_others(foreign):
         ("older.py", "product", {"a": (200, 70), "b": (70, 110)}, row[3]),
     )
     assert wide["verdict"] == "refused: psum-bank" and "4800 bytes per partition" in wide["refusal"]
-    assert deep["verdict"] == "refused: partition-count" and place("nl.transpose(nl.matmul(") in deep["refusal"]
+    assert (
+        deep["verdict"] == "refused: partition-count"
+        and place("nl.transpose(nl.matmul(") in deep["refusal"]
+    )
 
 
 X = "x = nl.load(a)\n    "
 OUT = "out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)\n    "
 REFUSED = [
-    ("index", "nl.load(a[nl.arange(9)[:, None], nl.arange(8)[None, :]])", "elements 0 to 71 of (8, 8)"),
+    (
+        "index",
+        "nl.load(a[nl.arange(9)[:, None], nl.arange(8)[None, :]])",
+        "elements 0 to 71 of (8, 8)",
+    ),
     ("index", "nl.load(a[0:9, 0:8])", "0:9:1 in dimension 0 of (8, 8)"),
     ("index", "nl.load(a[0, 0, 0])", "3 indices for a tensor of shape (8, 8)"),
-    ("access-pattern", "nl.load(a[nl.arange(3)[:, None] ** 2, nl.arange(8)[None, :]])", "are not affine"),
-    ("not-in-subset", "nl.load(a, mask=np.eye(8, dtype=bool))", "a mask that leaves nothing, or no box"),
+    (
+        "access-pattern",
+        "nl.load(a[nl.arange(3)[:, None] ** 2, nl.arange(8)[None, :]])",
+        "are not affine",
+    ),
+    (
+        "not-in-subset",
+        "nl.load(a, mask=np.eye(8, dtype=bool))",
+        "a mask that leaves nothing, or no box",
+    ),
     ("not-in-subset", "nl.load(a, mask=(nl.arange(8)[:, None] > 9))", "a mask that leaves nothing"),
-    ("partition-step", X + "x.reshape((4, 16))", "reshape of (8, 8) to (4, 16): partitions become columns"),
+    (
+        "partition-step",
+        X + "x.reshape((4, 16))",
+        "reshape of (8, 8) to (4, 16): partitions become columns",
+    ),
     ("partition-match", X + "nisa.tensor_tensor(x[0:4], x, x, nl.add)", "on 4 and 8 partitions"),
     ("element-count", X + "nl.add(x, x[:, 0:3])", "(8, 3) as (8, 8)"),
     ("reduce-axis", X + "nl.sum(x, axis=(0, 1))", "axis=(0, 1) for a tile"),
-    ("both-psum", "p = nl.zeros((8, 8), nl.float32, buffer=nl.psum)\n    nisa.tensor_tensor(p, p, p, nl.add)", "PSUM"),
+    (
+        "both-psum",
+        "p = nl.zeros((8, 8), nl.float32, buffer=nl.psum)\n    nisa.tensor_tensor(p, p, p, nl.add)",
+        "PSUM",
+    ),
     ("buffer-object", "nl.ndarray((8, 8), nl.float32, buffer='anywhere')", "buffer='anywhere'"),
     ("tensor-dtype", "nl.ndarray((8, 8), dtype=nl.float8_e4m3)", "dtype=nki.language.float8_e4m3"),
     ("signature", X + "nisa.tensor_tensor(x, x)", "nisa.tensor_tensor: missing op"),
     ("signature", X + "nisa.reciprocal(x, x, fast=True)", "nisa.reciprocal: unknown fast"),
-    ("not-in-subset", X + "nisa.nc_matmul(x, x, x, tile_size=(32, 32))", "nisa.nc_matmul with tile_size"),
+    (
+        "not-in-subset",
+        X + "nisa.nc_matmul(x, x, x, tile_size=(32, 32))",
+        "nisa.nc_matmul with tile_size",
+    ),
     ("kernel-error", X + "x.astype(nl.float16)", "AttributeError: tensor attribute astype"),
     ("kernel-error", "raise RuntimeError('no device')", "RuntimeError: no device"),
     ("kernel-assert", "assert a.shape[0] == 7, 'seven rows'", "assertion failed: seven rows"),
     ("output-space", X + "return x", "the kernel returns Tile"),
-    ("output-unwritten", OUT + "nl.store(out[0:4], nl.load(a[0:4]))\n    return out", "elements of output (8, 8)"),
+    (
+        "output-unwritten",
+        OUT + "nl.store(out[0:4], nl.load(a[0:4]))\n    return out",
+        "elements of output (8, 8)",
+    ),
 ]
 
 
 def test_what_is_wrong_is_refused_by_name(foreign, checkout):
     head = "import numpy as np, nki, nki.isa as nisa, nki.language as nl\n"
-    bodies = [f"@nki.jit\ndef k{number}(a):\n    {body}\n" for number, (_, body, _) in enumerate(REFUSED)]
+    bodies = [
+        f"@nki.jit\ndef k{number}(a):\n    {body}\n" for number, (_, body, _) in enumerate(REFUSED)
+    ]
     (checkout / "wrong.py").write_text(head + "\n".join(bodies))
-    rows = [("wrong.py", f"k{number}", {"a": (8, 8)}, lambda a: a) for number in range(len(REFUSED))]
+    rows = [
+        ("wrong.py", f"k{number}", {"a": (8, 8)}, lambda a: a) for number in range(len(REFUSED))
+    ]
     done, found = foreign(*rows)
     for (rule, body, message), one in zip(REFUSED, found, strict=True):
         assert one["verdict"] == f"refused: {rule}", (body, one["refusal"])
-        assert ("wrong.py:" in one["refusal"] or rule == "output-space") and message in one["refusal"], body
+        assert ("wrong.py:" in one["refusal"] or rule == "output-space") and message in one[
+            "refusal"
+        ], body
     assert done.code == 6
 
 
 def test_nothing_of_a_checkout_is_left_behind(foreign, checkout):
     before = set(sys.modules), sys.path[:], dict(os.environ)
     foreign(*list(IDIOMS.values())[:6])
-    assert {name for name in sys.modules.keys() - before[0] if "nki" in name or name in ("older", "constants")} == set()
+    assert {
+        name
+        for name in sys.modules.keys() - before[0]
+        if "nki" in name or name in ("older", "constants")
+    } == set()
     assert "library" not in sys.modules and sys.path == before[1] and "FOREIGN" not in os.environ
     assert not list(checkout.rglob("__pycache__"))
 
@@ -389,7 +495,10 @@ def test_operators_of_others_are_none_of_ours(checkout, name):
 
 def test_a_folder_that_is_not_there_is_named(command):
     done = command("nowhere")
-    assert done.code == 3 and "nowhere: no such folder: name a checkout of the kernels' repository" in done.err
+    assert (
+        done.code == 3
+        and "nowhere: no such folder: name a checkout of the kernels' repository" in done.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -398,9 +507,18 @@ def test_a_folder_that_is_not_there_is_named(command):
         (None, "holds no kernel that is known here"),
         ("", "expected CASES, a list of dicts with file, kernel, inputs and reference: KeyError"),
         ("CASES = [{'file': 'older.py'}]", "Case.__init__() missing 3 required"),
-        ("CASES = [dict(file='older.py', kernel='k', inputs=None, reference=dict)]", "inputs of k: TypeError"),
-        ("CASES = [dict(file='no.py', kernel='k', inputs=dict, reference=dict)]", "kernel k: no file"),
-        ("CASES = [dict(file='older.py', kernel='k', inputs=lambda r: {}, reference=dict)]", "no function k"),
+        (
+            "CASES = [dict(file='older.py', kernel='k', inputs=None, reference=dict)]",
+            "inputs of k: TypeError",
+        ),
+        (
+            "CASES = [dict(file='no.py', kernel='k', inputs=dict, reference=dict)]",
+            "kernel k: no file",
+        ),
+        (
+            "CASES = [dict(file='older.py', kernel='k', inputs=lambda r: {}, reference=dict)]",
+            "no function k",
+        ),
     ],
 )
 def test_bad_input_is_named(command, checkout, cases, message):

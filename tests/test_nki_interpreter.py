@@ -83,7 +83,9 @@ CHAIN = """(a, column):
 """
 
 
-def traced(tmp_path, text: str, arguments: dict[str, object], **settings: object) -> tuple[np.ndarray, Trace]:
+def traced(
+    tmp_path, text: str, arguments: dict[str, object], **settings: object
+) -> tuple[np.ndarray, Trace]:
     """Output and trace of a kernel, given from its parameters on."""
     path = tmp_path / "kernel.py"
     path.write_text(HEAD + text)
@@ -96,7 +98,12 @@ def run(tmp_path, text: str, arguments: dict[str, object], **settings: object) -
 
 
 def product(tmp_path, a, b, dtype16="", times=1, **settings):
-    operands = {"a": np.asarray(a, np.float32), "b": np.asarray(b, np.float32), "dtype16": dtype16, "times": times}
+    operands = {
+        "a": np.asarray(a, np.float32),
+        "b": np.asarray(b, np.float32),
+        "dtype16": dtype16,
+        "times": times,
+    }
     return run(tmp_path, PRODUCT, operands, **settings)
 
 
@@ -142,7 +149,9 @@ def test_products_against_float64(tmp_path):
     np.testing.assert_array_equal(exact, oracle.astype(np.float32))
     for model in ("fp32", "split4"):
         assert (np.abs(product(tmp_path, a, b, pe_model=model) - oracle) <= 2**-22 * scale).all()
-    np.testing.assert_allclose(product(tmp_path, a, b, storage="float64"), oracle, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(
+        product(tmp_path, a, b, storage="float64"), oracle, rtol=1e-13, atol=1e-13
+    )
     narrow = product(tmp_path, a, b, "bfloat16", pe_model="bf16prod")
     assert 1e-4 < np.abs(narrow - oracle).max() / scale.max() < 2**-7
 
@@ -169,7 +178,9 @@ def test_row_sums_are_sequential_or_exact(tmp_path, model, total):
     nisa.tensor_reduce(dst=r[:, 1:2], op=nl.add, data=s, axis=1)
     return stored(r)
 """
-    np.testing.assert_array_equal(run(tmp_path, text, {"a": a}, row_sum=model), np.full((128, 2), total))
+    np.testing.assert_array_equal(
+        run(tmp_path, text, {"a": a}, row_sum=model), np.full((128, 2), total)
+    )
 
 
 def test_row_sums_are_those_of_the_operand_that_dst_overwrites(tmp_path):
@@ -181,7 +192,9 @@ def test_row_sums_are_those_of_the_operand_that_dst_overwrites(tmp_path):
     return stored(r)
 """
     a = np.arange(128 * 24, dtype=np.float32).reshape(128, 24)
-    np.testing.assert_array_equal(run(tmp_path, text, {"a": a}), a[:, :23].sum(axis=1, keepdims=True))
+    np.testing.assert_array_equal(
+        run(tmp_path, text, {"a": a}), a[:, :23].sum(axis=1, keepdims=True)
+    )
 
 
 @pytest.mark.parametrize("storage", ["declared", "float64"])
@@ -284,7 +297,9 @@ def keys(draw, shape):
 
 @hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(
-    data=st.data(), shape=st.lists(st.integers(1, 7), min_size=2, max_size=4).map(tuple), hbm=st.booleans()
+    data=st.data(),
+    shape=st.lists(st.integers(1, 7), min_size=2, max_size=4).map(tuple),
+    hbm=st.booleans(),
 )
 def test_slices_of_slices_are_numpys(data, shape, hbm):
     tensor, values = numbered(shape, "hbm" if hbm else "sbuf")
@@ -299,8 +314,14 @@ def test_slices_of_slices_are_numpys(data, shape, hbm):
     else:
         row = int(np.prod(shape[1:]))
         free = values % row
-        assert (tensor.access.partition_start, tensor.access.partition_stop) == (first // row, last // row + 1)
-        assert (tensor.access.byte_start, tensor.access.byte_stop) == (4 * free.min(), 4 * free.max() + 4)
+        assert (tensor.access.partition_start, tensor.access.partition_stop) == (
+            first // row,
+            last // row + 1,
+        )
+        assert (tensor.access.byte_start, tensor.access.byte_stop) == (
+            4 * free.min(),
+            4 * free.max() + 4,
+        )
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
@@ -321,7 +342,11 @@ def test_access_patterns_follow_the_formula(counts, steps, offset):
 
 SOURCE = str(Path(__file__).parent / "data" / "nki_kernels" / "dynamic_rows.py")
 BLOCKS, WIDTH = 6, 40
-TAKEN = {"counter_in_sbuf": RELEASES[:4], "index_as_offset": RELEASES[1:4], "body_function": RELEASES[3:]}
+TAKEN = {
+    "counter_in_sbuf": RELEASES[:4],
+    "index_as_offset": RELEASES[1:4],
+    "body_function": RELEASES[3:],
+}
 
 
 def rows_and_count() -> dict[str, object]:
@@ -365,10 +390,17 @@ def test_body_buffers_are_counted_once_and_live_for_the_whole_loop():
 def test_counter_is_followed_without_arithmetic():
     given = {**rows_and_count(), "rows": Shape((32 * BLOCKS, WIDTH)), "scale": Shape((32, 1))}
     _, trace = run_kernel(SOURCE, "counter_in_sbuf", given, Settings(arithmetic=False))
-    starts = [i.reads[0].byte_start for i in trace.instructions if i.dynamic and i.reads[0].space == "hbm"]
+    starts = [
+        i.reads[0].byte_start for i in trace.instructions if i.dynamic and i.reads[0].space == "hbm"
+    ]
     assert starts == [32 * WIDTH * 4 * block for block in range(BLOCKS)]
     with pytest.raises(Violation, match="counts-only mode does not know"):
-        run_kernel(SOURCE, "counter_in_sbuf", {**given, "count": Shape((1, 1), "int32")}, Settings(arithmetic=False))
+        run_kernel(
+            SOURCE,
+            "counter_in_sbuf",
+            {**given, "count": Shape((1, 1), "int32")},
+            Settings(arithmetic=False),
+        )
 
 
 NESTED = """(a):
@@ -421,7 +453,9 @@ TRACED = """(b3, small):
 @pytest.fixture(scope="module", params=[True, False], ids=["arithmetic", "counts only"])
 def trace(request, tmp_path_factory) -> Trace:
     values = {"b3": np.ones((256, 3, 256), np.float32), "small": np.ones((128, 16), np.float32)}
-    given = values if request.param else {name: Shape(value.shape) for name, value in values.items()}
+    given = (
+        values if request.param else {name: Shape(value.shape) for name, value in values.items()}
+    )
     return traced(tmp_path_factory.mktemp("trace"), TRACED, given, arithmetic=request.param)[1]
 
 
@@ -431,7 +465,14 @@ def test_program_order_and_lines(trace):
         *["nc_matmul"] * 3,
         *["activation", "tensor_tensor", "tensor_copy", "tensor_copy", "memset", "dma_copy"],
     ]
-    assert [i.engine for i in trace.instructions[6:]] == ["scalar", "vector", "vector", "vector", "gpsimd", "dma"]
+    assert [i.engine for i in trace.instructions[6:]] == [
+        "scalar",
+        "vector",
+        "vector",
+        "vector",
+        "gpsimd",
+        "dma",
+    ]
     first = (HEAD + TRACED)[: (HEAD + TRACED).index("    nisa.dma_copy(dst=part")].count("\n") + 1
     assert trace.instructions[0].line == f"kernel.py:{first}"
 
@@ -442,13 +483,23 @@ def test_descriptors_are_the_shorter_runs(trace):
     assert (part.bytes, part.descriptors, part.run_bytes) == (128 * 3 * 100 * 4, 128 * 3, 400)
     assert (full.bytes, full.descriptors, full.run_bytes) == (128 * 3 * 256 * 4, 128, 3 * 256 * 4)
     assert (half.bytes, half.descriptors, half.run_bytes) == (128 * 16 * 4, 128, 32)
-    assert part.reads == (Access(0, "hbm", 0, 1, 4 * (128 * 768 + 64), 4 * (255 * 768 + 2 * 256 + 164)),)
+    assert part.reads == (
+        Access(0, "hbm", 0, 1, 4 * (128 * 768 + 64), 4 * (255 * 768 + 2 * 256 + 164)),
+    )
 
 
 def test_fields_of_compute_instructions(trace):
     matmul, act, multiply, wide, narrow, fill = (trace.instructions[n] for n in (4, 6, 7, 8, 9, 10))
-    assert (matmul.elements, matmul.stationary, matmul.partitions, matmul.operands) == (100, 128, 128, 2)
-    assert matmul.reads[0] == Access(3, "sbuf", 0, 128, 4 * (256 + 128), 4 * 512) or matmul.reads[0].tensor == 4
+    assert (matmul.elements, matmul.stationary, matmul.partitions, matmul.operands) == (
+        100,
+        128,
+        128,
+        2,
+    )
+    assert (
+        matmul.reads[0] == Access(3, "sbuf", 0, 128, 4 * (256 + 128), 4 * 512)
+        or matmul.reads[0].tensor == 4
+    )
     assert (act.elements, act.reduces, act.operands, len(act.writes)) == (100, True, 1, 2)
     assert act.writes[1].byte_stop - act.writes[1].byte_start == 4
     assert {read.space for read in multiply.reads} == {"sbuf", "psum"}

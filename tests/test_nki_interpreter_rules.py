@@ -136,13 +136,22 @@ def kernel(a, b, identity, one):
     return out
 """
 GEN3 = Settings(target="gen3")
-V4, V6, V7, FUZZ = *(Settings(release=release) for release in ("0.4.0", "0.6.0", "0.7.0")), Settings(fuzz=1)
+V4, V6, V7, FUZZ = (
+    *(Settings(release=release) for release in ("0.4.0", "0.6.0", "0.7.0")),
+    Settings(fuzz=1),
+)
 
 
 def big(first: int, second: int) -> str:
     """Two SBUF tiles of 100,000 bytes per partition; `second` uses of the first after the second was declared."""
-    lines = ["v = nl.ndarray((128, 25000), dtype=nl.float32, buffer=nl.sbuf)", "nisa.memset(dst=v[:, 0:1], value=0.0)"]
-    lines += ["w = nl.ndarray((128, 25000), dtype=nl.float32, buffer=nl.sbuf)", "nisa.memset(dst=w, value=0.0)"]
+    lines = [
+        "v = nl.ndarray((128, 25000), dtype=nl.float32, buffer=nl.sbuf)",
+        "nisa.memset(dst=v[:, 0:1], value=0.0)",
+    ]
+    lines += [
+        "w = nl.ndarray((128, 25000), dtype=nl.float32, buffer=nl.sbuf)",
+        "nisa.memset(dst=w, value=0.0)",
+    ]
     return "\n".join(lines[:first] + ["nisa.tensor_copy(dst=u[:, 0:1], src=v[:, 0:1])"] * second)
 
 
@@ -169,13 +178,21 @@ CASES = [
     ("tensor-rank", "w = new((128, 1, 1, 1, 1))", ""),
     ("tensor-shape", "w = new((128, 0))", ""),
     ("tensor-shape", "w = new((128, 2.0))", ""),
-    ("tensor-dtype", "w = nl.ndarray((128, 2), dtype='float32', buffer=nl.sbuf)", "w = new((2, 2), nl.uint8)"),
+    (
+        "tensor-dtype",
+        "w = nl.ndarray((128, 2), dtype='float32', buffer=nl.sbuf)",
+        "w = new((2, 2), nl.uint8)",
+    ),
     ("buffer-object", "name = 'sbuf'; w = nl.ndarray((128, 2), dtype=nl.float32, buffer=name)", ""),
     ("address", "w = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf, address=(0, 0))", ""),
     ("sbuf-capacity", big(4, 1), big(4, 0)),
     ("sbuf-capacity", "w = new((128, 45057))", "w = new((128, 44000))"),
     ("psum-bank", "w = psum((128, 513))", "w = psum((128, 512))"),
-    ("sbuf-moved", "w = new((128, 16380)); move(w[:, 0:64], a)", "w = new((128, 16380)); copy(w[:, 0:64], s)"),
+    (
+        "sbuf-moved",
+        "w = new((128, 16380)); move(w[:, 0:64], a)",
+        "w = new((128, 16380)); copy(w[:, 0:64], s)",
+    ),
     ("psum-banks", banks(9), banks(8)),
     ("index", "w = s[:, 0:65]", "w = s[:, 0:64]"),
     ("index", "w = s[:, 8:8]", "w = s[:, 8:9]"),
@@ -184,7 +201,11 @@ CASES = [
     ("index", "w = s[:, 0:True]", "w = s[:, 0:1]"),
     ("integer-index", "w = s[:, 3]", "w = s[:, 3:4]"),
     ("integer-index", "w = new((128, 2, 4))[:, 0, 3]", "w = new((8, 2, 4))[:, 1, :]"),
-    ("access-pattern", "w = new((128, 65536), nl.uint8); fill(w, 1)", "w = new((128, 65535), nl.uint8); fill(w, 1)"),
+    (
+        "access-pattern",
+        "w = new((128, 65536), nl.uint8); fill(w, 1)",
+        "w = new((128, 65535), nl.uint8); fill(w, 1)",
+    ),
     ("access-pattern", "w = new((128, 2, 32768), nl.uint8); fill(w[:, :, 0:1], 1)", ""),
     ("access-pattern", "", "w = new((128, 2, 32767), nl.uint8); fill(w[:, :, 0:1], 1)"),
     ("ap-base", "w = s[:, 0:32].ap(pattern=HALF, offset=0)", "w = s.ap(pattern=HALF, offset=0)"),
@@ -201,7 +222,12 @@ CASES = [
     ("uninitialised-read", "copy(t, u)", "copy(u, t)"),
     ("uninitialised-read", "fill(u[:, 0:63], 0.0); copy(t, u)", ""),
     ("uninitialised-read", "", "fill(u[:, 0:63], 0.0); fill(u[:, 63:64], 0.0); copy(t, u)"),
-    ("lost-write", "copy(u, s); copy(t, u); copy(u, s); copy(u, s)", "copy(u, s); copy(t64, u64); copy(u, s)", FUZZ),
+    (
+        "lost-write",
+        "copy(u, s); copy(t, u); copy(u, s); copy(u, s)",
+        "copy(u, s); copy(t64, u64); copy(u, s)",
+        FUZZ,
+    ),
     ("input-written", "move(a, s)", "move(s, a)"),
     ("hbm-order", "w = hbm(); move(w, s); move(u, w)", ""),
     ("hbm-order", "", "w = hbm()\nwith nl.no_reorder():\n    move(w, s)\n    move(u, w)"),
@@ -220,16 +246,34 @@ CASES = [
     ("operand-space", "copy(u, a)", "move(u, a)"),
     ("element-count", "sum_of(u, s, c)", "plus(u, s, c)"),
     ("both-psum", "sum_of(u64, x, x)", "sum_of(u64, x, s64)"),
-    ("both-psum", "nisa.scalar_tensor_tensor(dst=u64, data=x, op0=nl.add, operand0=1.0, op1=nl.add, operand1=x)", ""),
-    ("both-psum", "", "nisa.scalar_tensor_tensor(dst=u64, data=x, op0=nl.add, operand0=1.0, op1=nl.add, operand1=e)"),
+    (
+        "both-psum",
+        "nisa.scalar_tensor_tensor(dst=u64, data=x, op0=nl.add, operand0=1.0, op1=nl.add, operand1=x)",
+        "",
+    ),
+    (
+        "both-psum",
+        "",
+        "nisa.scalar_tensor_tensor(dst=u64, data=x, op0=nl.add, operand0=1.0, op1=nl.add, operand1=e)",
+    ),
     ("scalar-operand", "plus(u, s, 1)", "plus(u, s, 1.0)"),
     ("scalar-operand", "plus(u, s, t)", ""),
     ("scalar-operand", "nisa.tensor_scalar(dst=u, data=s, op0=nl.add, operand0=c, op1=nl.add)", ""),
     ("value-type", "fill(u, 0)", "fill(k, 0)"),
     ("value-type", "fill(k, 0.0)", "fill(u, 0.0)"),
     ("engine", "copy(u, s, nisa.engine.scalar)", "copy(u, s, nisa.engine.gpsimd)"),
-    ("engine", "nisa.tensor_scalar(dst=u, data=s, op0=nl.subtract, operand0=1.0, engine=nisa.engine.scalar)", "", GEN3),
-    ("engine", "", "nisa.tensor_scalar(dst=u, data=s, op0=nl.multiply, operand0=1.0, engine=nisa.engine.scalar)", GEN3),
+    (
+        "engine",
+        "nisa.tensor_scalar(dst=u, data=s, op0=nl.subtract, operand0=1.0, engine=nisa.engine.scalar)",
+        "",
+        GEN3,
+    ),
+    (
+        "engine",
+        "",
+        "nisa.tensor_scalar(dst=u, data=s, op0=nl.multiply, operand0=1.0, engine=nisa.engine.scalar)",
+        GEN3,
+    ),
     ("engine", "nisa.activation(dst=u, op=nl.copy, data=s, engine=nisa.engine.vector)", "", V7),
     ("engine", "", "nisa.activation(dst=u, op=nl.copy, data=s, engine=nisa.engine.scalar)", V7),
     ("engine", "nisa.dma_copy(dst=u, src=a, engine=nisa.engine.sync)", "move(u, a)"),
@@ -244,12 +288,20 @@ CASES = [
     ("dma-cast", "w = new((128, 64), nl.bfloat16); move(w, a, nisa.dge_mode.hwdge)", "", GEN3),
     ("dma-cast", "", "w = new((128, 64), nl.bfloat16); move(w, a, nisa.dge_mode.swdge)", GEN3),
     ("dma-priority", "nisa.dma_copy(dst=u, src=a, priority=1)", "move(u, a)", V4),
-    ("matmul-rank", "product(y, filled((128, 8, 8)), t, False)", "product(y, filled((128, 2, 64))[:, 1, :], t, False)"),
+    (
+        "matmul-rank",
+        "product(y, filled((128, 8, 8)), t, False)",
+        "product(y, filled((128, 2, 64))[:, 1, :], t, False)",
+    ),
     ("matmul-space", "product(y, x, s64, False)", "product(y, e, s64, False)"),
     ("matmul-size", "product(y, filled((128, 129)), t, False)", ""),
     ("matmul-size", "product(y, s, filled((128, 513)), False)", ""),
     ("matmul-contraction", "product(y, s, t64, False)", "product(y, s64, t64, False)"),
-    ("matmul-start", "product(y, s64, t[64:128, :], False)", "product(y, s[64:128, :], t[64:128, :], False)"),
+    (
+        "matmul-start",
+        "product(y, s64, t[64:128, :], False)",
+        "product(y, s[64:128, :], t[64:128, :], False)",
+    ),
     ("matmul-dst", "product(y32, s, t, False)", "product(y32, s, t32, False)"),
     ("matmul-dst", "w = psum((128, 64)); product(w[64:128, :], s, t, False)", ""),
     ("matmul-dst", "", "w = psum((128, 64)); product(w[0:64, :], s, t, False)"),
@@ -258,7 +310,11 @@ CASES = [
     ("matmul-dtype", "w = psum((64, 64), nl.bfloat16); product(w, s, t, False)", ""),
     ("matmul-dtype", "", "w = psum((64, 64)); product(w, s, t, False)"),
     ("matmul-accumulate", "product(x, s, t, 1)", "product(x, s, t, True)"),
-    ("matmul-accumulate", "product(y32, s, t32, False); product(y, s, t, None)", "product(y, s, t, None)"),
+    (
+        "matmul-accumulate",
+        "product(y32, s, t32, False); product(y, s, t, None)",
+        "product(y, s, t, None)",
+    ),
     ("matmul-group", "product(y, s, t, True)", "product(x, s, t, True)"),
     ("matmul-group", "fill(x[:, 0:1], 0.0); product(x, s, t, True)", ""),
     (
@@ -270,44 +326,108 @@ CASES = [
     ("matmul-group", "", "product(y, s, t, False); product(y32, s, t32, True)"),
     ("matmul-group", "product(even, s, t32, False); product(y32, s, t32, True)", ""),
     ("matmul-group", "", "product(even, s, t32, False); product(even, s, t32, True)"),
-    ("matmul-transpose", "product(y, s64, t64, False, transpose=True)", "product(y, s64, e, False, transpose=True)"),
-    ("matmul-transpose", "product(y32, s64, e32, False, transpose=True)", "product(y32, s64, e32, False)"),
+    (
+        "matmul-transpose",
+        "product(y, s64, t64, False, transpose=True)",
+        "product(y, s64, e, False, transpose=True)",
+    ),
+    (
+        "matmul-transpose",
+        "product(y32, s64, e32, False, transpose=True)",
+        "product(y32, s64, e32, False)",
+    ),
     ("matmul-transpose", "product(x, s64, e, True, transpose=True)", ""),
-    ("matmul-onezero", "product(y, s, t, False, onezero=True)", "product(y, s64, e, False, onezero=True)"),
+    (
+        "matmul-onezero",
+        "product(y, s, t, False, onezero=True)",
+        "product(y, s64, e, False, onezero=True)",
+    ),
     ("activation-op", "act(u, s, nl.add)", "act(u, s, nl.exp)"),
     ("activation-bias", "act(u, s, nl.square, bias=0.5)", "act(u, s, nl.square, bias=c)"),
     ("activation-bias", "act(u, s, nl.square, bias=t)", ""),
     ("activation-copy-bias", "act(u, s, nl.copy, bias=c)", "plus(u, s, c)"),
     ("activation-bias", "act(u, s, nl.square, bias=filled((128, 1), nl.tfloat32))", ""),
     ("activation-bias", "", "act(u, s, nl.square, bias=filled((128, 1), nl.bfloat16))"),
-    ("engine", "nisa.tensor_scalar(dst=u, data=s, op0=nl.add, operand0=1.0, engine=nisa.engine.gpsimd)", ""),
+    (
+        "engine",
+        "nisa.tensor_scalar(dst=u, data=s, op0=nl.add, operand0=1.0, engine=nisa.engine.gpsimd)",
+        "",
+    ),
     ("activation-bias", "act(u, s, nl.copy, bias=1)", "act(u, s, nl.copy, bias=0.5)", GEN3),
     ("activation-scale", "act(u, s, nl.copy, scale=2)", "act(u, s, nl.copy, scale=2.0)"),
-    ("activation-scale", "act(u, s, nl.copy, scale=filled((128, 1), nl.bfloat16))", "act(u, s, nl.copy, scale=c)"),
-    ("activation-reciprocal", "act(u, s, nl.reciprocal, bias=c)", "act(u, s, nl.reciprocal, scale=c)"),
+    (
+        "activation-scale",
+        "act(u, s, nl.copy, scale=filled((128, 1), nl.bfloat16))",
+        "act(u, s, nl.copy, scale=c)",
+    ),
+    (
+        "activation-reciprocal",
+        "act(u, s, nl.reciprocal, bias=c)",
+        "act(u, s, nl.reciprocal, scale=c)",
+    ),
     ("activation-domain", "act(u, s, nl.rsqrt, scale=-1.0)", "act(u, s, nl.rsqrt)"),
     ("activation-domain", "act(u, s, nl.sqrt, scale=0.0)", "act(u, s, nl.sqrt)"),
-    ("activation-domain", "act(u, s, nl.reciprocal, scale=1e-20)", "act(u, s, nl.reciprocal, scale=-1.0)"),
-    ("activation-reduce", "nisa.activation(dst=u, op=nl.copy, data=s, reduce_op=nl.add, reduce_res=c)", ""),
+    (
+        "activation-domain",
+        "act(u, s, nl.reciprocal, scale=1e-20)",
+        "act(u, s, nl.reciprocal, scale=-1.0)",
+    ),
+    (
+        "activation-reduce",
+        "nisa.activation(dst=u, op=nl.copy, data=s, reduce_op=nl.add, reduce_res=c)",
+        "",
+    ),
     ("activation-reduce", "", "summed(u, s, c)"),
     ("activation-reduce", "summed(u, s, c, command=nisa.reduce_cmd.reduce)", ""),
     ("activation-reduce", "summed(u, s, c, op=nl.multiply)", ""),
     ("activation-result", "summed(u, s, u[:, 0:1])", "summed(u, s, t[:, 0:1])"),
     ("activation-result", "summed(u, s, t[:, 0:2])", ""),
-    ("reciprocal-domain", "fill(t[:, 0:1], 0.0); nisa.reciprocal(dst=u, data=t)", "nisa.reciprocal(dst=u, data=t)"),
+    (
+        "reciprocal-domain",
+        "fill(t[:, 0:1], 0.0); nisa.reciprocal(dst=u, data=t)",
+        "nisa.reciprocal(dst=u, data=t)",
+    ),
     ("reduce-axis", "reduce(c, s, 0)", "reduce(c, s, 1)"),
-    ("reduce-axis", "reduce(u[:, 0:2], filled((128, 2, 2)), (1,))", "reduce(u[:, 0:2], filled((128, 2, 2)), (2,))"),
-    ("loop-index", "for i in nl.dynamic_range(2): w = i + 1", "for i in nl.dynamic_range(2): fill(u, 1.0)"),
+    (
+        "reduce-axis",
+        "reduce(u[:, 0:2], filled((128, 2, 2)), (1,))",
+        "reduce(u[:, 0:2], filled((128, 2, 2)), (2,))",
+    ),
+    (
+        "loop-index",
+        "for i in nl.dynamic_range(2): w = i + 1",
+        "for i in nl.dynamic_range(2): fill(u, 1.0)",
+    ),
     ("loop-index", "for i in nl.dynamic_range(2): w = s[:, 0:i]", ""),
     ("loop-index", "for i in nl.dynamic_range(2):\n    if i == 0:\n        pass", ""),
     ("loop-index", "r = nisa.register_alloc(x=1)\nwhile r:\n    pass", ""),
     ("loop-offset", "for i in nl.dynamic_range(2): w = rows_of(a, i)", ""),
     ("loop-offset", "", "for i in nl.dynamic_range(2): w = rows_of(a, k)"),
-    ("loop-step", "for i in nl.dynamic_range(0, 4, 0): pass", "for i in nl.dynamic_range(0, 4, 2): pass"),
-    ("loop-step", "r = nisa.register_alloc(x=1)\nfor i in nl.dynamic_range(0, 4, r):\n    pass", ""),
-    ("loop-no-reorder", "with nl.no_reorder():\n    for i in nl.dynamic_range(2):\n        pass", ""),
-    ("loop-no-reorder", "", "for i in nl.dynamic_range(2):\n    with nl.no_reorder():\n        pass"),
-    ("loop-nested", "for i in nl.dynamic_range(2):\n    for j in nl.dynamic_range(2):\n        pass", ""),
+    (
+        "loop-step",
+        "for i in nl.dynamic_range(0, 4, 0): pass",
+        "for i in nl.dynamic_range(0, 4, 2): pass",
+    ),
+    (
+        "loop-step",
+        "r = nisa.register_alloc(x=1)\nfor i in nl.dynamic_range(0, 4, r):\n    pass",
+        "",
+    ),
+    (
+        "loop-no-reorder",
+        "with nl.no_reorder():\n    for i in nl.dynamic_range(2):\n        pass",
+        "",
+    ),
+    (
+        "loop-no-reorder",
+        "",
+        "for i in nl.dynamic_range(2):\n    with nl.no_reorder():\n        pass",
+    ),
+    (
+        "loop-nested",
+        "for i in nl.dynamic_range(2):\n    for j in nl.dynamic_range(2):\n        pass",
+        "",
+    ),
     ("loop-nested", "", "for i in nl.dynamic_range(2): pass"),
     (
         "loop-scope",
@@ -315,25 +435,41 @@ CASES = [
         "for i in nl.dynamic_range(2):\n    w = new((8, 8))\n    fill(w, 0.0)\n    copy(u[0:8, 0:8], w)",
     ),
     ("loop-scope", "for i in nl.dynamic_range(2):\n    pass\nw = rows_of(a, i)", "", V4),
-    ("register", "r = nisa.register_alloc()\nfor i in nl.dynamic_range(r):\n    pass", "r = nisa.register_alloc(x=2)"),
+    (
+        "register",
+        "r = nisa.register_alloc()\nfor i in nl.dynamic_range(r):\n    pass",
+        "r = nisa.register_alloc(x=2)",
+    ),
     (
         "register",
         "r = nisa.register_alloc(); nisa.register_load(dst=r, src=c[0:1, :])",
         "r = nisa.register_alloc()\nnisa.register_load(dst=r, src=k)\nfor i in nl.dynamic_range(r):\n    pass",
     ),
-    ("register", "nisa.register_move(dst=s, src=1)", "nisa.register_move(dst=nisa.register_alloc(), src=1)"),
+    (
+        "register",
+        "nisa.register_move(dst=s, src=1)",
+        "nisa.register_move(dst=nisa.register_alloc(), src=1)",
+    ),
     ("register", "r = nisa.register_alloc(x=1.0)", "r = nisa.register_alloc(x=1)"),
     ("register", "nisa.register_load(dst=1, src=k)", ""),
     ("register", "for i in nl.dynamic_range(2.0): pass", "for i in nl.dynamic_range(2): pass"),
     ("not-in-subset", "nisa.tensor_reduce(dst=c, op=nl.subtract, data=s, axis=1)", ""),
     ("signature", "nisa.dma_copy(dst=u, src=a, priority=1)", "move(u, a)"),
-    ("signature", "nisa.tensor_scalar_reduce(dst=u, data=s, op0=nl.add, operand0=1.0, reduce_op=nl.add)", ""),
+    (
+        "signature",
+        "nisa.tensor_scalar_reduce(dst=u, data=s, op0=nl.add, operand0=1.0, reduce_op=nl.add)",
+        "",
+    ),
     ("signature", "", "plus_summed(u, s, c)"),
     ("enum-value", "mode = 3; nisa.dma_copy(dst=u, src=a, dge_mode=mode)", "move(u, a)"),
     ("release-name", "nl.fori_loop(0, 2, part)", "for i in nl.dynamic_range(2): pass"),
     ("release-name", "for i in nl.dynamic_range(2): pass", "nl.fori_loop(0, 2, part)", V7),
     ("sub-kernel", "call = other; w = call(a)", "call = part; w = call(a)"),
-    ("kernel-assert", "assert a.shape == (128, 65), f'{a.shape}'", "assert a.shape == (128, 64), f'{a.shape}'"),
+    (
+        "kernel-assert",
+        "assert a.shape == (128, 65), f'{a.shape}'",
+        "assert a.shape == (128, 64), f'{a.shape}'",
+    ),
     ("element-count", "reduce(u[:, 0:2], s, 1)", ""),
     (
         "not-in-subset",
@@ -345,7 +481,11 @@ CASES = [
     ("not-in-subset", "plus_summed(u, s, None)", "plus_summed(u, s, c)", V6),
     ("activation-result", "plus_summed(u, s, u[:, 0:1])", "plus_summed(u, s, t[:, 0:1])"),
     ("scalar-operand", "plus(u, s, filled((128, 1), nl.bfloat16))", ""),
-    ("positional", "fill = nisa.memset; fill(u, value=0.0)", "fill = nisa.memset; fill(dst=u, value=0.0)"),
+    (
+        "positional",
+        "fill = nisa.memset; fill(u, value=0.0)",
+        "fill = nisa.memset; fill(dst=u, value=0.0)",
+    ),
     ("not-in-subset", "call = nisa.nc_transpose", "call = nisa.memset"),
     ("not-in-subset", "nisa.dma_copy(dst=u, src=a, oob_mode=nisa.oob_mode.skip)", ""),
     ("not-in-subset", "w = s.ap(pattern=HALF, offset=0, dtype=nl.float16)", ""),
@@ -383,12 +523,15 @@ def arguments() -> dict[str, object]:
 
 
 PARAMETERS = [
-    pytest.param(*row[:3], row[3] if len(row) > 3 else Settings(), id=f"{n}:{row[0]}") for n, row in enumerate(CASES)
+    pytest.param(*row[:3], row[3] if len(row) > 3 else Settings(), id=f"{n}:{row[0]}")
+    for n, row in enumerate(CASES)
 ]
 
 
 @pytest.mark.parametrize(("rule", "bad", "good", "settings"), PARAMETERS)
-def test_a_rule_refuses_the_kernel_that_breaks_it_and_lets_the_corrected_one_pass(tmp_path, rule, bad, good, settings):
+def test_a_rule_refuses_the_kernel_that_breaks_it_and_lets_the_corrected_one_pass(
+    tmp_path, rule, bad, good, settings
+):
     if bad:
         path, first = write(tmp_path, bad)
         with pytest.raises(Violation) as caught:
@@ -397,7 +540,9 @@ def test_a_rule_refuses_the_kernel_that_breaks_it_and_lets_the_corrected_one_pas
         assert error.rule == rule
         assert isinstance(error, NotInSubset) == (rule == "not-in-subset")
         assert error.allowed in str(error) and error.source in str(error)
-        if error.place and rule != "output-unwritten":  # the statement, or the one that called the helper it stands in
+        if (
+            error.place and rule != "output-unwritten"
+        ):  # the statement, or the one that called the helper it stands in
             line = int(re.findall(r"kernel\.py:(\d+)", error.place)[-1])
             assert first <= line < first + len(bad.splitlines())
     if good:
@@ -408,7 +553,12 @@ def test_a_rule_refuses_the_kernel_that_breaks_it_and_lets_the_corrected_one_pas
 
 def test_counts_only_finds_the_rules_that_need_no_data(tmp_path):
     needs_data = {"activation-domain", "reciprocal-domain", "matmul-onezero", "matmul-transpose"}
-    given = {**arguments(), "a": Shape((128, 64)), "b": Shape((128, 64)), "identity": Shape((64, 64))}
+    given = {
+        **arguments(),
+        "a": Shape((128, 64)),
+        "b": Shape((128, 64)),
+        "identity": Shape((64, 64)),
+    }
     for rule, bad, _, *settings in CASES:
         if rule in needs_data or settings or not bad:
             continue
@@ -432,7 +582,12 @@ def test_a_constant_has_its_name_in_one_file_only(tmp_path):
 
 def test_every_rule_has_a_kernel_that_breaks_it():
     elsewhere = {"kernel-arguments", "constant-name"}
-    tested = {row[0] for row in CASES} | {row[0] for row in BODY} | {row[0] for row in MODULE_LEVEL} | elsewhere
+    tested = (
+        {row[0] for row in CASES}
+        | {row[0] for row in BODY}
+        | {row[0] for row in MODULE_LEVEL}
+        | elsewhere
+    )
     assert tested == set(RULES)
 
 
@@ -533,7 +688,12 @@ INSTEAD = [  # what is refused, the remedy, and the same put right, which makes 
         "w = new((128, 64)); fill(w, 0.0); sum_of(u, s, w)",
         lambda a, b: a,
     ),
-    ("u = nl.load(a)", "nisa.dma_copy(dst=tile, src=..)", "nisa.dma_copy(dst=u, src=b)", lambda a, b: b),
+    (
+        "u = nl.load(a)",
+        "nisa.dma_copy(dst=tile, src=..)",
+        "nisa.dma_copy(dst=u, src=b)",
+        lambda a, b: b,
+    ),
     (
         "for (i, j) in HALF: pass",
         "then pairs[k][0]",
@@ -543,13 +703,19 @@ INSTEAD = [  # what is refused, the remedy, and the same put right, which makes 
 ]
 
 
-@pytest.mark.parametrize(("refused", "told", "written", "expected"), INSTEAD, ids=range(len(INSTEAD)))
+@pytest.mark.parametrize(
+    ("refused", "told", "written", "expected"), INSTEAD, ids=range(len(INSTEAD))
+)
 def test_a_remedy_is_named_and_computes_what_was_meant(tmp_path, refused, told, written, expected):
     given = arguments()
     path, _ = write(tmp_path, refused)
     with pytest.raises(Violation) as caught:
         run_kernel(path, "kernel", given)
-    assert told in caught.value.instead and str(caught.value).endswith(f"; instead: {caught.value.instead}")
+    assert told in caught.value.instead and str(caught.value).endswith(
+        f"; instead: {caught.value.instead}"
+    )
     path, _ = write(tmp_path, f"{written}\nmove(out, u); return out")
     (found,), _ = run_kernel(path, "kernel", given)
-    np.testing.assert_allclose(found, expected(*(given[name].astype(np.float64) for name in "ab")), rtol=3e-7)
+    np.testing.assert_allclose(
+        found, expected(*(given[name].astype(np.float64) for name in "ab")), rtol=3e-7
+    )

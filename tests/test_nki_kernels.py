@@ -37,18 +37,33 @@ def space(nocc, nvir, naux, seed=0):
     rng = np.random.default_rng([seed, nocc, nvir, naux])
     vir = np.sort(rng.uniform(0.1, 23.0, nvir))
     b = rng.standard_normal((1, nvir, naux)) + 0.7 * rng.standard_normal((nocc, nvir, naux))
-    return Space(b * 0.2 / np.sqrt(naux) / (1 + vir[:, None]), np.sort(-rng.uniform(0.4, 20.0, nocc)), vir)
+    return Space(
+        b * 0.2 / np.sqrt(naux) / (1 + vir[:, None]), np.sort(-rng.uniform(0.4, 20.0, nocc)), vir
+    )
 
 
 def arguments(s, edge, held, diagonal, variant, dtype):
     """A same-space kernel, its arguments, and the items it emits."""
-    form = PairForm(layout.padded_nvir(s.vir.size), layout.padded_naux(s.b.shape[2]), variant == "packed", edge=edge)
+    form = PairForm(
+        layout.padded_nvir(s.vir.size),
+        layout.padded_naux(s.b.shape[2]),
+        variant == "packed",
+        edge=edge,
+    )
     items = layout.emission(edge, held, diagonal, 128 // (form.nvir % 128) if form.packed else 1)
     blocks = list(layout.pack_b(s.b, edge, dtype))
     occ = layout.pad_occupied(s.occ, edge)
     eps = occ[:edge], occ[:edge] if diagonal else occ[edge:]
-    tables = {"eu": form.eu(s.vir, diagonal), "neg": layout.neg_table(*eps, items), "identity": form.identity()}
-    given = {"b_i": blocks[0], "b_j": blocks[0 if diagonal else 1], **{k: t.astype(dtype) for k, t in tables.items()}}
+    tables = {
+        "eu": form.eu(s.vir, diagonal),
+        "neg": layout.neg_table(*eps, items),
+        "identity": form.identity(),
+    }
+    given = {
+        "b_i": blocks[0],
+        "b_j": blocks[0 if diagonal else 1],
+        **{k: t.astype(dtype) for k, t in tables.items()},
+    }
     return form, given | form.constants(diagonal) | {"residents": held}, items
 
 
@@ -57,14 +72,18 @@ def evaluate(s, edge, held, diagonal, variant="plain", settings=None, source=Non
     settings = settings or Settings()
     dtype = np.float64 if settings.storage == "float64" else np.float32
     form, given, items = arguments(s, edge, held, diagonal, variant, dtype)
-    (out,), _ = run_kernel(source or f"{calls.KERNELS}.{form.module}", form.kernel, given | changed, settings)
+    (out,), _ = run_kernel(
+        source or f"{calls.KERNELS}.{form.module}", form.kernel, given | changed, settings
+    )
     return layout.read_pairs(out, items, edge, form.nvir)
 
 
 def oracle(s, edge, diagonal, dtype=np.float64):
     """J and K of the pairs that exist, zero elsewhere."""
     rows, columns = slice(0, edge), slice(0, edge) if diagonal else slice(edge, 2 * edge)
-    j, k = pair_energy_twin(s.b[rows], s.b[columns], s.occ[rows], s.occ[columns], s.vir, s.vir, dtype)
+    j, k = pair_energy_twin(
+        s.b[rows], s.b[columns], s.occ[rows], s.occ[columns], s.vir, s.vir, dtype
+    )
     found = np.zeros((2, edge, edge))
     found[0, : j.shape[0], : j.shape[1]], found[1, : j.shape[0], : j.shape[1]] = j, k
     return np.triu(found) if diagonal else found
@@ -91,7 +110,10 @@ def shape_of(nvir, variant):
 
 
 # Rounding does not depend on the size; what is addressed wrongly shows at every size in the test below.
-ROUNDED = [case if case[0] in (1, 16, 129, 185, 448) else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
+ROUNDED = [
+    case if case[0] in (1, 16, 129, 185, 448) else pytest.param(*case, marks=pytest.mark.slow)
+    for case in CASES
+]
 
 
 @pytest.mark.parametrize(("nvir", "variant", "diagonal"), ROUNDED)
@@ -99,7 +121,9 @@ def test_block_sums_and_the_rounding_of_a_plain_float32_program(nvir, variant, d
     edge, held = shape_of(nvir, variant)
     errors = []
     for seed in range(6 if nvir < 100 else 3 if nvir < 300 else 1):
-        s = space(2 * edge - 1, nvir, 37 if nvir > 300 else 150, seed)  # the last occupied orbital is padding
+        s = space(
+            2 * edge - 1, nvir, 37 if nvir > 300 else 150, seed
+        )  # the last occupied orbital is padding
         exact = oracle(s, edge, diagonal)
         sums, pairs = deviations(evaluate(s, edge, held, diagonal, variant), exact)
         _, twin = deviations(oracle(s, edge, diagonal, np.float32), exact)
@@ -144,22 +168,39 @@ def test_as_many_residents_as_only_trn2_holds(variant, nvir, naux):
     assert (deviations(found, oracle(s, 4, False))[0] < 3e-7).all()
 
 
-CROSS = [(28, 26, 61), (13, 130, 61), (130, 13, 61), (1, 1, 61), (448, 129, 61), (129, 600, 61), (300, 416, 1700)]
+CROSS = [
+    (28, 26, 61),
+    (13, 130, 61),
+    (130, 13, 61),
+    (1, 1, 61),
+    (448, 129, 61),
+    (129, 600, 61),
+    (300, 416, 1700),
+]
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "naux", "settings"), [*((*sizes, ALGEBRA) for sizes in CROSS), (448, 129, 61, Settings())]
+    ("left", "right", "naux", "settings"),
+    [*((*sizes, ALGEBRA) for sizes in CROSS), (448, 129, 61, Settings())],
 )
 def test_cross_mode(left, right, naux, settings):
-    edge, held = 4, 1 if parts_of(layout.padded_nvir(right), layout.padded_naux(naux) // 128) > 1 else 2
+    edge, held = (
+        4,
+        1 if parts_of(layout.padded_nvir(right), layout.padded_naux(naux) // 128) > 1 else 2,
+    )
     a, b = space(3, left, naux, 1), space(4, right, naux, 2)
     dtype, tolerance = (np.float64, 1e-12) if settings is ALGEBRA else (np.float32, 3e-7)
     eps = (layout.pad_occupied(s.occ, edge) for s in (a, b))
     (b_i,), (b_j,) = (tuple(layout.pack_b(s.b, edge, dtype)) for s in (a, b))
     given = {"b_i": b_i, "b_j": b_j, "nvir": layout.padded_nvir(right), "residents": held}
     given["slices"] = layout.padded_naux(naux) // 128
-    given |= {"eu": layout.cross_table(a.vir, b.vir).astype(dtype), "neg": layout.cross_neg(*eps).astype(dtype)}
-    (out,), _ = run_kernel(f"{calls.KERNELS}.pair_energy_cross", "pair_energy_cross", given, settings)
+    given |= {
+        "eu": layout.cross_table(a.vir, b.vir).astype(dtype),
+        "neg": layout.cross_neg(*eps).astype(dtype),
+    }
+    (out,), _ = run_kernel(
+        f"{calls.KERNELS}.pair_energy_cross", "pair_energy_cross", given, settings
+    )
     exact, _ = pair_energy_twin(a.b, b.b, a.occ, b.occ, a.vir, b.vir, np.float64)
     found = layout.read_cross(out, edge)
     np.testing.assert_allclose(found[:3], exact, rtol=10 * tolerance, atol=tolerance * exact.max())
@@ -224,9 +265,21 @@ def test_planted_faults_change_the_sums(tmp_path, fault):
 CONTRACTION = "moving[:, k, 0:width], "
 LAST_PRODUCT = ", data2=y, op=nl.multiply)\n    row_sums"
 REFUSED = {  # planted fault -> what replaces what, and the rule that it breaks
-    "a lower block never stored": ("0, left)\n\n\ndef trans", "left, left)\n\n\ndef trans", "uninitialised-read"),
-    "an identity not cut with its segment": ("first - start : last - start]", "0:height]", "matmul-dst"),
-    "padding not cleared": ("nisa.memset(dst=last_blocks[turn], value=0.0)", "pass", "uninitialised-read"),
+    "a lower block never stored": (
+        "0, left)\n\n\ndef trans",
+        "left, left)\n\n\ndef trans",
+        "uninitialised-read",
+    ),
+    "an identity not cut with its segment": (
+        "first - start : last - start]",
+        "0:height]",
+        "matmul-dst",
+    ),
+    "padding not cleared": (
+        "nisa.memset(dst=last_blocks[turn], value=0.0)",
+        "pass",
+        "uninitialised-read",
+    ),
     "the first product accumulates": (f"{CONTRACTION}k > 0", f"{CONTRACTION}True", "matmul-group"),
     "every product overwrites": (f"{CONTRACTION}k > 0", f"{CONTRACTION}False", "lost-write"),
     "two operands in PSUM": (f"data1=w{LAST_PRODUCT}", f"data1=r{LAST_PRODUCT}", "both-psum"),
@@ -237,7 +290,14 @@ REFUSED = {  # planted fault -> what replaces what, and the rule that it breaks
 def test_planted_faults_that_break_a_rule_are_refused(tmp_path, fault):
     old, new, rule = REFUSED[fault]
     with pytest.raises(Violation) as caught:
-        evaluate(space(4, 440, 140), 2, 1, False, settings=Settings(fuzz=1), source=planted(tmp_path, old, new))
+        evaluate(
+            space(4, 440, 140),
+            2,
+            1,
+            False,
+            settings=Settings(fuzz=1),
+            source=planted(tmp_path, old, new),
+        )
     assert caught.value.rule == rule
 
 
@@ -254,7 +314,9 @@ def test_without_accumulate_the_first_product_overwrites(tmp_path, variant):
 def test_the_newton_step_mends_a_coarse_reciprocal(tmp_path, monkeypatch, variant):
     s = space(8, 160, 130)
     exact = oracle(s, 4, False)
-    monkeypatch.setitem(arithmetic.UNARY, "reciprocal", lambda x: np.reciprocal(x) * np.float32(1 + 1e-4))
+    monkeypatch.setitem(
+        arithmetic.UNARY, "reciprocal", lambda x: np.reciprocal(x) * np.float32(1 + 1e-4)
+    )
     assert (deviations(evaluate(s, 4, 4, False, variant), exact)[0] > 5e-5).all()
     planted(tmp_path, "NEWTON = False", "NEWTON = True")
     source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
@@ -275,7 +337,9 @@ def test_one_source_for_all_releases_and_chips(target, release):
 def energies_of(settings, t, some_occ, occ, vir):
     """e_ij (i of some_occ, j) by `mp2_energy`; t (ic*nvir, nocc*nvir)."""
     rows = equal_parts(vir.size, 128)
-    neg = np.broadcast_to(-(some_occ[:, None] + occ).ravel(), (rows, some_occ.size * occ.size)).copy()
+    neg = np.broadcast_to(
+        -(some_occ[:, None] + occ).ravel(), (rows, some_occ.size * occ.size)
+    ).copy()
     given = {"t": t, "eu": vir[:, None] + vir, "neg": neg, "identity": np.eye(rows)}
     out = launch(settings, "pair_checks", "mp2_energy", **given, ic=some_occ.size, nocc=occ.size)
     return out.sum(axis=0, dtype=np.float64)
@@ -288,7 +352,10 @@ ARITHMETIC = pytest.mark.parametrize(
 
 def launch(settings, module, kernel, **arguments):
     executor = InterpreterExecutor(settings)
-    given = {name: executor.upload(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+    given = {
+        name: executor.upload(v) if isinstance(v, np.ndarray) else v
+        for name, v in arguments.items()
+    }
     return executor.launch(f"{calls.KERNELS}.{module}", kernel, given)
 
 
@@ -316,7 +383,11 @@ def test_three_kernels_give_one_pair_energy(nvir):
 def fitted_problem(seed=4, naux=20, nao=150):
     rng = np.random.default_rng(seed)
     raw = rng.standard_normal((naux, nao, nao))
-    return raw + raw.transpose(0, 2, 1), rng.standard_normal((nao, 11)), rng.standard_normal((nao, 40))
+    return (
+        raw + raw.transpose(0, 2, 1),
+        rng.standard_normal((nao, 11)),
+        rng.standard_normal((nao, 40)),
+    )
 
 
 def untransformed(a, c_occ, c_vir):
@@ -346,9 +417,9 @@ def test_transform_in_pieces_keeps_the_order_of_fitting_functions(monkeypatch, m
     monkeypatch.setattr(executor, "upload", lambda array: launched.append(array.shape) or array)
     spins = [(c[:, :9], c[:, 9:]), (c[:, :3], c[:, 3:])]
     found = transform([untransformed(a, *spin) for spin in spins], executor)
-    assert [shape for shape in launched if len(shape) == 3 and shape[1] == 129] == [(most * 128, 129, 128)] * (
-        4 // most
-    )
+    assert [shape for shape in launched if len(shape) == 3 and shape[1] == 129] == [
+        (most * 128, 129, 128)
+    ] * (4 // most)
     for blocks, spin in zip(found, spins, strict=True):
         expected = list(layout.pack_b(transform_twin(a, *spin, np.float64), dtype=np.float64))
         for block, host in zip(blocks, expected, strict=True):
@@ -368,4 +439,7 @@ def test_every_denominator_of_padded_orbitals_is_positive():
     padded = layout.pad_occupied(occupied, 2)
     assert padded.tolist() == [-20.5, -1.3, -0.5, -20.5]
     far = layout.pad_virtuals(virtual)
-    assert far[:2].tolist() == [0.1, 0.7] and far[2:].min() == layout.FAR > virtual.max() - padded.min()
+    assert (
+        far[:2].tolist() == [0.1, 0.7]
+        and far[2:].min() == layout.FAR > virtual.max() - padded.min()
+    )

@@ -54,7 +54,9 @@ def machine(tmp_path, monkeypatch):
 
 def water(machine, lane, **more):
     (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
-    return python.run(machine.folder / "h2o.xyz", "sto-3g", backend=lane, threads=1, listener=Quiet(), **more)
+    return python.run(
+        machine.folder / "h2o.xyz", "sto-3g", backend=lane, threads=1, listener=Quiet(), **more
+    )
 
 
 def block(lane):
@@ -95,19 +97,25 @@ def test_products_stay_on_a_lane_until_they_are_fetched(machine, lane):
     machine.sound()
     backend = registry.select(lane, "auto", 1)[0]
     device = backend.tensors()
-    a, b = (np.random.default_rng(seed).standard_normal((100, 30)).astype(np.float32) for seed in (1, 2))
+    a, b = (
+        np.random.default_rng(seed).standard_normal((100, 30)).astype(np.float32) for seed in (1, 2)
+    )
     how = Folding((0, 1), (1, 100, 30))
     made = device.product(device.send(a), device.send(b), (how, how))
     again = device.product(made, made, (Folding((0, 1, 2), (1, 30, 30)),) * 2)
     expected = a.T.astype(np.float64) @ b
-    np.testing.assert_allclose(device.fetch(made)[0], expected, rtol=0, atol=3e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        device.fetch(made)[0], expected, rtol=0, atol=3e-6 * np.abs(expected).max()
+    )
     np.testing.assert_allclose(device.fetch(again)[0], expected.T @ expected, rtol=0, atol=3e-3)
     assert backend.describe()["kernel launches"] == "2"
     if lane != "nki-simulator":
         assert backend.describe()["transfers"].startswith("2 uploads")
 
 
-def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_there_is_no_compiler(machine):
+def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_there_is_no_compiler(
+    machine,
+):
     machine.sound()
     first, second = details(water(machine, "nki")), details(water(machine, "nki", frozen_core="1"))
     assert first["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
@@ -132,7 +140,10 @@ def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_the
     taken = "standalone" if entry == "misfit" else entry  # a tracer that is called otherwise
     assert (done.entry, done.compiler) == (taken, "neuronx-cc 2.27.5334.0, nki 0.6.0")
     variables = json.loads(done.path.read_text())["environment"]
-    assert variables["NEURON_PLATFORM_TARGET_OVERRIDE"] == "trn1" and variables["NEURON_LOGICAL_NC_CONFIG"] == "1"
+    assert (
+        variables["NEURON_PLATFORM_TARGET_OVERRIDE"] == "trn1"
+        and variables["NEURON_LOGICAL_NC_CONFIG"] == "1"
+    )
     assert variables["NEURON_CC_FLAGS"] == "--auto-cast=none"
 
 
@@ -158,7 +169,9 @@ def test_the_bindings_within_nki_are_found_where_there_are_no_others(machine):
     site = machine.folder / "site" / "nki" / "runtime"
     site.mkdir()
     text = (PACKAGES / "nrtpy" / "__init__.py").read_text()
-    (site / "__init__.py").write_text(f"{text}\n\nSpikeModel, SpikeTensor = NrtpyModel, NrtpyTensor\n")
+    (site / "__init__.py").write_text(
+        f"{text}\n\nSpikeModel, SpikeTensor = NrtpyModel, NrtpyTensor\n"
+    )
     assert toolchain.bindings() == ("nki.runtime", ("Spike",))
     assert details(water(machine, "nki"))["runtime bindings"] == "nki.runtime.SpikeModel"
 
@@ -171,7 +184,11 @@ def test_launches_of_the_first_seconds_are_not_warm(monkeypatch, late, warm):
     for _ in range(2):
         with counts.launch("program"):
             pass
-    assert (counts.first_seconds, counts.ramp_seconds, counts.warm_seconds) == (1.0, 1.0 - warm, warm)
+    assert (counts.first_seconds, counts.ramp_seconds, counts.warm_seconds) == (
+        1.0,
+        1.0 - warm,
+        warm,
+    )
 
 
 def test_a_damaged_program_counts_as_absent(machine):
@@ -186,7 +203,9 @@ def test_a_damaged_program_counts_as_absent(machine):
     assert cache.find(program, "trn2", {}) is None  # another chip is another program
 
 
-@pytest.mark.parametrize(("fault", "told"), [("compiler-refuses", "NCC_EVRF004"), ("compiler-mute", "left 0 NEFF")])
+@pytest.mark.parametrize(
+    ("fault", "told"), [("compiler-refuses", "NCC_EVRF004"), ("compiler-mute", "left 0 NEFF")]
+)
 def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, fault, told):
     machine.sound().fault(fault)
     with pytest.raises(KernelError, match=told):
@@ -204,17 +223,31 @@ def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, faul
         ("nki", "time-out", DeviceFault, 7, r"on host .*NRT_TIMEOUT\(5\).*did not answer"),
         ("nki", "out-of-bounds", KernelFailed, 1, r"NRT_EXEC_OOB\(1006\).*there is no result"),
         ("nki", "not-a-number", NumericalError, 5, r"\(1003\).*NaN"),
-        ("nki", "wrong-numbers", NumericalError, 5, r"pair \(1, 1\) came back as .* computes wrong numbers"),
+        (
+            "nki",
+            "wrong-numbers",
+            NumericalError,
+            5,
+            r"pair \(1, 1\) came back as .* computes wrong numbers",
+        ),
         ("nki", "core-busy", BackendUnavailable, 6, r"belongs to another process: name a free one"),
         ("nki", "deaf-device", BackendUnavailable, 6, r"does not give back what was written"),
         ("nki", "other-chip", KernelFailed, 1, r"NRT_FAILURE\(6\): Failed to load model"),
         ("nki-xla", "kernel-raises", KernelFailed, 1, r"AssertionError: tensor_tensor"),
-        ("nki-xla", "took-the-cpu", BackendUnavailable, 6, r"has taken the device CPU and not NEURON"),
+        (
+            "nki-xla",
+            "took-the-cpu",
+            BackendUnavailable,
+            6,
+            r"has taken the device CPU and not NEURON",
+        ),
         ("nki-simulator", "kernel-raises", KernelFailed, 1, r"AssertionError: tensor_tensor"),
         ("nki-simulator", "wrong-numbers", NumericalError, 5, r"computes wrong numbers"),
     ],
 )
-def test_what_goes_wrong_ends_the_run_and_is_never_a_result(machine, lane, fault, error, code, told):
+def test_what_goes_wrong_ends_the_run_and_is_never_a_result(
+    machine, lane, fault, error, code, told
+):
     machine.sound().fault(fault)
     with pytest.raises(error, match=told) as caught:
         block(lane)
@@ -266,14 +299,18 @@ def test_the_guard_finds_one_wrong_pair_and_accepts_what_float32_does():
         direct, exchange, _ = redo(operand, operand, 2, 5)
         exact = (given[0].astype(np.float64), *given[1:])
         expected = oracle(exact, exact)
-        np.testing.assert_allclose((direct, exchange), (expected[0][2, 5], expected[1][2, 5]), rtol=1e-12)
+        np.testing.assert_allclose(
+            (direct, exchange), (expected[0][2, 5], expected[1][2, 5]), rtol=1e-12
+        )
 
 
 def test_far_pairs_whose_integrals_cancel_are_no_false_alarm():
     rng = np.random.default_rng(1)
     near, far = (rng.standard_normal((8, 20, 40)) * 0.3 for _ in "ab")
     basis = np.linalg.qr(rng.standard_normal((400, 80)))[0]
-    b = np.concatenate([near @ basis[:, :40].T, far @ (basis[:, 40:] + 1e-6 * basis[:, :40]).T])  # (ia|jb) of 1e-7
+    b = np.concatenate(
+        [near @ basis[:, :40].T, far @ (basis[:, 40:] + 1e-6 * basis[:, :40]).T]
+    )  # (ia|jb) of 1e-7
     backend = GuardedBackend(NkiBackend("k", InterpreterExecutor()), every=1)
     operand = backend.put(b, np.linspace(-2, -0.5, 16), np.linspace(0.2, 3, 20), "mixed")
     terms = backend.pair_terms(operand, operand, Tile(0, 8, 8, 16, False))
@@ -292,10 +329,14 @@ def test_warm_up_compiles_exactly_what_runs_launch(machine):
 
     seen = set()
     backend = NkiBackend("k", Recording(Settings(arithmetic=False)))
-    alpha, beta = (backend.put(*fitted(nocc, nvir, 30, nvir), "mixed") for nocc, nvir in ((9, 180), (8, 40)))
+    alpha, beta = (
+        backend.put(*fitted(nocc, nvir, 30, nvir), "mixed") for nocc, nvir in ((9, 180), (8, 40))
+    )
     for operand, blocks in ((alpha, 2), (beta, 1)):
         for row, column in ((0, 0), (0, 1))[:blocks]:
-            backend.pair_terms(operand, operand, Tile(8 * row, 8 + row, 8 * column, 8 + column, row == column))
+            backend.pair_terms(
+                operand, operand, Tile(8 * row, 8 + row, 8 * column, 8 + column, row == column)
+            )
     backend.pair_terms(alpha, beta, Tile(0, 8, 0, 8, False))
     assert seen == set(programs((Shape(9, 180, 30), Shape(8, 40, 30)), "trn1"))
 
@@ -307,9 +348,17 @@ def test_warm_up_needs_no_device(machine, capsys):
     assert "2 programs for trn1: 2 compiled now" in capsys.readouterr().out
     assert main(["kernels", "warmup", "--shape", "20,33,30", "--json"]) == 0  # the same buckets
     assert json.loads(capsys.readouterr().out)["cache_hits"] == 2
-    assert main(["kernels", "warmup", "--shape", "20,33,30", "--beta", "18,40", "--transform", "--json"]) == 0
+    assert (
+        main(
+            ["kernels", "warmup", "--shape", "20,33,30", "--beta", "18,40", "--transform", "--json"]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
-    assert (found["programs"], found["cache_hits"]) == (4, 2)  # both spins have one bucket: K12, and that of two
+    assert (found["programs"], found["cache_hits"]) == (
+        4,
+        2,
+    )  # both spins have one bucket: K12, and that of two
 
 
 def test_sigterm_waits_for_the_end_of_a_compilation():
@@ -339,7 +388,11 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
     assert lane is None and "compiling 2 programs 60" in reason and "the host is faster" in reason
     compiler.compile_ahead(shape, "trn1")
     lane, reason = entry.weigh(shape, 3.0, True)
-    assert lane == "nki" and "compiling 0 programs" in reason and "3.00 s on the host (rates measured here)" in reason
+    assert (
+        lane == "nki"
+        and "compiling 0 programs" in reason
+        and "3.00 s on the host (rates measured here)" in reason
+    )
     assert entry.weigh(shape, 1e-4, False)[0] is None
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
     assert "on 2 trn1 cores" in entry.weigh(shape, 3.0, True)[1]
@@ -348,14 +401,19 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
 def test_auto_runs_a_small_molecule_on_the_host_and_says_why(machine):
     machine.sound()
     result = water(machine, "auto")
-    assert result.backend == "cpu" and result.backend_reason.startswith("auto: the host is faster: predicted ")
+    assert result.backend == "cpu" and result.backend_reason.startswith(
+        "auto: the host is faster: predicted "
+    )
     machine.patch.setenv("DFMP2_REQUIRE_NKI", "1")
     required, reason = registry.select("auto", "auto", 1)
     assert (required.name, reason) == ("nki", "auto; DFMP2_REQUIRE_NKI=1")
     machine.patch.setenv("DFMP2_USE_SIMULATOR", "1")
     simulated, reason = registry.select("nki", "auto", 1)
     assert simulated.name == "nki-simulator"
-    assert reason == "asked for with --backend nki; DFMP2_USE_SIMULATOR=1 takes the simulator in place of nki"
+    assert (
+        reason
+        == "asked for with --backend nki; DFMP2_USE_SIMULATOR=1 takes the simulator in place of nki"
+    )
 
 
 class InProcess:
@@ -388,7 +446,10 @@ def test_two_visible_cores_share_a_run_and_one_compilation(machine):
     assert np.array_equal(found[0].opposite_spin, found[1].opposite_spin)
     told = backend.describe()
     assert told["cores"] == "0, 1" and told["kernel launches"].startswith("1 (core 0: ")
-    assert "0 compiled now" in told["programs"] and len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
+    assert (
+        "0 compiled now" in told["programs"]
+        and len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
+    )
     assert os.environ["NEURON_RT_VISIBLE_CORES"] in ("0", "1")  # each executor owns one
 
 
@@ -407,7 +468,9 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     operands = [backend.put(*fitted(s.nocc, 8, 12, s.nocc), "mixed") for s in shapes]
     found = pair_energies(operands, backend)
     single = NkiBackend("k", InterpreterExecutor())
-    expected = pair_energies([single.put(*fitted(s.nocc, 8, 12, s.nocc), "mixed") for s in shapes], single)
+    expected = pair_energies(
+        [single.put(*fitted(s.nocc, 8, 12, s.nocc), "mixed") for s in shapes], single
+    )
     assert found.opposite_spin_energy == expected.opposite_spin_energy
     assert found.same_spin_energy == expected.same_spin_energy
     sent = prediction.shared_bytes(shapes, 4)
@@ -418,9 +481,15 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     for core in range(4):
         for (left, right), tiles, given in zip(channels, channels.values(), own, strict=True):
             mine = [tile for tile, owner in zip(tiles, given, strict=True) if owner == core]
-            neg = sum(36 if tile.diagonal else 64 for tile in mine) * (1 + (left == right))  # per pair and partition
-            tables[core] += 4 * 128 * (neg + (32 + (128 if left == right else 0) if mine else 0))  # once: e_a + e_b, 1
-    assert by_core(backend.describe()["transfers"]) == [b + t for b, t in zip(sent, tables, strict=True)]
+            neg = sum(36 if tile.diagonal else 64 for tile in mine) * (
+                1 + (left == right)
+            )  # per pair and partition
+            tables[core] += (
+                4 * 128 * (neg + (32 + (128 if left == right else 0) if mine else 0))
+            )  # once: e_a + e_b, 1
+    assert by_core(backend.describe()["transfers"]) == [
+        b + t for b, t in zip(sent, tables, strict=True)
+    ]
 
 
 def test_the_plain_call_is_a_lane_for_probes_and_no_backend(machine):
@@ -429,7 +498,9 @@ def test_the_plain_call_is_a_lane_for_probes_and_no_backend(machine):
     backend, space = NkiBackend("probe", executor), fitted(3, 8, 12)
     operand = backend.put(*space, "mixed")
     np.testing.assert_allclose(
-        backend.pair_terms(operand, operand, Tile(0, 3, 0, 3, False)).direct, oracle(space, space)[0], rtol=1e-5
+        backend.pair_terms(operand, operand, Tile(0, 3, 0, 3, False)).direct,
+        oracle(space, space)[0],
+        rtol=1e-5,
     )
     assert executor.proof.launches == 1 and "nki-call" not in registry.names()
     with pytest.raises(BackendUnavailable, match="lane 'gpu' is unknown"):
@@ -442,9 +513,13 @@ def test_b_on_disk(machine):
     machine.patch.setattr(cores, "CoreProcess", InProcess)
     (machine.folder / "nh2.xyz").write_text(MOLECULES["nh2"])
     given = {"backend": "nki", "threads": 1, "listener": Quiet(), "check": True, "stability": "off"}
-    held, stored = both(machine.patch, lambda: python.run(machine.folder / "nh2.xyz", "sto-3g", **given))
+    held, stored = both(
+        machine.patch, lambda: python.run(machine.folder / "nh2.xyz", "sto-3g", **given)
+    )
     assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
     assert abs(stored.check.correlation_difference) < 1e-7
     assert stored.mp2_correlation_energy == pytest.approx(held.mp2_correlation_energy, abs=1e-8)
-    assert details(stored)["kernel launches"].split()[0] == details(held)["kernel launches"].split()[0]
+    assert (
+        details(stored)["kernel launches"].split()[0] == details(held)["kernel launches"].split()[0]
+    )
     assert not details(stored)["pairs redone in float64 meanwhile"].startswith("none")

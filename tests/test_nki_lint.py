@@ -57,7 +57,11 @@ BODY = [
     ("purity", "global LIMIT", ""),
     ("import", "import nki", ""),
     ("positional", "nisa.memset(a, value=0.0)", "nisa.memset(dst=a, value=0.0)"),
-    ("signature", "nisa.memset(dst=a, value=0.0, mask=n)", "nisa.memset(dst=a, value=0.0, engine=nisa.engine.vector)"),
+    (
+        "signature",
+        "nisa.memset(dst=a, value=0.0, mask=n)",
+        "nisa.memset(dst=a, value=0.0, engine=nisa.engine.vector)",
+    ),
     ("signature", "nisa.memset(dst=a)", "nisa.memset(dst=a, value=0.0)"),
     # in 0.4.0 and later only
     ("signature", "nisa.dma_copy(dst=out, src=a, priority=n)", "nisa.dma_copy(dst=out, src=a)"),
@@ -81,7 +85,11 @@ BODY = [
     ("enum-value", "nisa.memset(dst=a, value=0.0, engine=5)", ""),
     ("enum-value", "", "nisa.memset(dst=a, value=0.0, engine=nisa.engine.vector)"),
     ("buffer-object", "t = nl.ndarray((2, 2), dtype=nl.float32, buffer='sbuf')", "t = nl.sbuf"),
-    ("ap-base", "t = a.ap(pattern=n, offset=0).ap(pattern=n, offset=0)", "t = a.ap(pattern=n, offset=0)"),
+    (
+        "ap-base",
+        "t = a.ap(pattern=n, offset=0).ap(pattern=n, offset=0)",
+        "t = a.ap(pattern=n, offset=0)",
+    ),
     ("release-name", "for k in nl.dynamic_range(n):\n    pass", "for k in range(n):\n    pass"),
     ("release-name", "nl.fori_loop(0, n, part)", ""),
     ("sub-kernel", "kernel(a, n)", "part(a, n)"),
@@ -115,7 +123,11 @@ MODULE_LEVEL = [
     ("syntax", "def two(*x):\n    return x", "def two(x):\n    return x"),
     ("syntax", "def two(**x):\n    return x", "def two(x=1):\n    return x"),
     ("kernel-arguments", "def two(x=[1]):\n    return x", "def two(x=(1,)):\n    return x"),
-    ("jit", "@nki.jit(mode='trace')\ndef two(x):\n    return x", "@nki.jit\ndef two(x):\n    return x"),
+    (
+        "jit",
+        "@nki.jit(mode='trace')\ndef two(x):\n    return x",
+        "@nki.jit\ndef two(x):\n    return x",
+    ),
     ("sub-kernel", "@part\ndef two(x):\n    return x", ""),
 ]
 
@@ -130,7 +142,9 @@ def source(body: str = "", module: str = "") -> str:
     ids=[f"{rule}:{bad[:24]}" for rule, bad, _ in (*BODY, *MODULE_LEVEL)],
 )
 def test_refused_statement_and_its_counterpart(rule, bad, good, inside):
-    good_text, text = (source(part or "pass") if inside else source("pass", part) for part in (good, bad))
+    good_text, text = (
+        source(part or "pass") if inside else source("pass", part) for part in (good, bad)
+    )
     lint(good_text, "kernel.py")
     if not bad:
         return
@@ -140,7 +154,9 @@ def test_refused_statement_and_its_counterpart(rule, bad, good, inside):
     assert isinstance(caught.value, NotInSubset) == (rule == "not-in-subset")
     if inside:
         first = text[: text.index("    out = nl.ndarray")].count("\n") + 2
-        assert caught.value.place in [f"kernel.py:{line}" for line in range(first, first + len(bad.splitlines()))]
+        assert caught.value.place in [
+            f"kernel.py:{line}" for line in range(first, first + len(bad.splitlines()))
+        ]
 
 
 def test_file_with_dynamic_loops_is_exempt_for_its_loops_only():
@@ -149,7 +165,11 @@ def test_file_with_dynamic_loops_is_exempt_for_its_loops_only():
     for module in ("", "DYNAMIC_LOOPS = False"):
         with pytest.raises(Violation):
             lint(source(loop, module), "kernel.py")
-    for statement in ("t = [k for k in range(n)]", "nisa.memset(out, value=0.0)", "t = nl.affine_range(n)"):
+    for statement in (
+        "t = [k for k in range(n)]",
+        "nisa.memset(out, value=0.0)",
+        "t = nl.affine_range(n)",
+    ):
         with pytest.raises(Violation):
             lint(source(statement, "DYNAMIC_LOOPS = True"), "kernel.py")
 
@@ -165,10 +185,27 @@ def test_kernel_files_of_the_package_pass():
 def test_what_changed_between_releases():
     """From the release notes: accumulate everywhere, priority third from 0.4.0, engine before name in 0.7.0, ..."""
     order = {r: list(parameters("dma_copy", r)) for r in RELEASES}
-    assert [names.index("priority") for names in order.values() if "priority" in names] == [2, 2, 2, 2]
+    assert [names.index("priority") for names in order.values() if "priority" in names] == [
+        2,
+        2,
+        2,
+        2,
+    ]
     assert "priority" not in order["0.3.0"]
     assert all("accumulate" in parameters("nc_matmul", r) for r in RELEASES)
-    assert ["reduce_cmd" in parameters("tensor_scalar_reduce", r) for r in RELEASES] == [False, True, True, True, True]
-    assert [parameters("tensor_scalar_reduce", r)["reduce_res"] for r in RELEASES] == [True, True, True, False, False]
+    assert ["reduce_cmd" in parameters("tensor_scalar_reduce", r) for r in RELEASES] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
+    assert [parameters("tensor_scalar_reduce", r)["reduce_res"] for r in RELEASES] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert list(parameters("activation", "0.7.0"))[-2:] == ["engine", "name"]
     assert "engine" not in parameters("activation", "0.6.0")

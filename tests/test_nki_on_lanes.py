@@ -74,14 +74,21 @@ def host(block):
     """A resident block as an array."""
     value = getattr(block, "value", block)
     array = np.asarray(
-        value.cpu().numpy() if hasattr(value, "cpu") else value.numpy() if hasattr(value, "numpy") else value
+        value.cpu().numpy()
+        if hasattr(value, "cpu")
+        else value.numpy()
+        if hasattr(value, "numpy")
+        else value
     )
     return array.view(np.float32) if array.dtype.kind == "V" else array
 
 
 def launch(lane, module, kernel, **arguments):
     executor = opened(lane)
-    given = {name: executor.upload(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+    given = {
+        name: executor.upload(v) if isinstance(v, np.ndarray) else v
+        for name, v in arguments.items()
+    }
     return executor.launch(f"{calls.KERNELS}.{module}", kernel, given)
 
 
@@ -91,7 +98,9 @@ def test_contract(lane, case):
     assert found.passed, found
 
 
-@pytest.mark.parametrize("lane", [pytest.param("nki-interpreter", marks=pytest.mark.slow), *lanes(*list(MARKS)[1:])])
+@pytest.mark.parametrize(
+    "lane", [pytest.param("nki-interpreter", marks=pytest.mark.slow), *lanes(*list(MARKS)[1:])]
+)
 @pytest.mark.parametrize("variant", ["plain", "packed"])
 def test_both_variants_where_the_last_row_tile_is_short(lane, variant):
     direct, exchange, exact = _pairs(lane, variant)
@@ -126,7 +135,11 @@ def test_products_and_the_triangular_solve(lane):
 def test_transform(lane):
     rng = np.random.default_rng(12)
     raw = rng.standard_normal((140, 60, 60))
-    a, c_occ, c_vir = raw + raw.transpose(0, 2, 1), rng.standard_normal((60, 9)), rng.standard_normal((60, 40))
+    a, c_occ, c_vir = (
+        raw + raw.transpose(0, 2, 1),
+        rng.standard_normal((60, 9)),
+        rng.standard_normal((60, 40)),
+    )
     expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
     (made,) = transform([untransformed(a, c_occ, c_vir)], opened(lane))
     for found, block in zip(made, expected, strict=True):
@@ -143,7 +156,9 @@ def test_pair_terms_of_what_was_transformed(lane):
     eps = [(-np.linspace(2, 1, n), np.linspace(0.5, 9, 50 - n)) for n in (9, 5)]
     made = backend(lane).put_untransformed(tensors, eps)
     host = CpuBackend(1)
-    exact = [host.put(t.rows(range(t.shape[0])), *e, "fp64") for t, e in zip(tensors, eps, strict=True)]
+    exact = [
+        host.put(t.rows(range(t.shape[0])), *e, "fp64") for t, e in zip(tensors, eps, strict=True)
+    ]
     found, expected = pair_energies(made, backend(lane)), pair_energies(exact, host)
     assert found.same_spin_energy == pytest.approx(expected.same_spin_energy, rel=1e-6)
     assert found.opposite_spin_energy == pytest.approx(expected.opposite_spin_energy, rel=1e-6)
@@ -154,7 +169,9 @@ def test_pair_terms_of_what_was_transformed(lane):
 def test_a_molecule_equals_pyscf(tmp_path, lane, molecule):
     require(lane)
     (tmp_path / "m.xyz").write_text(MOLECULES[molecule])
-    result = python.run(tmp_path / "m.xyz", "cc-pvdz", backend=lane, check=True, threads=1, listener=Quiet())
+    result = python.run(
+        tmp_path / "m.xyz", "cc-pvdz", backend=lane, check=True, threads=1, listener=Quiet()
+    )
     assert abs(result.check.same_spin_difference) < 1e-7
     assert abs(result.check.opposite_spin_difference) < 1e-7
     details = dict(detail.split(": ", 1) for detail in result.provenance.backend_details)

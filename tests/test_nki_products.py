@@ -15,7 +15,15 @@ from dfmp2.trainium.interpreter.run import Settings
 from tests.test_nki_kernels import ALGEBRA, ARITHMETIC, assert_close, energies_of, launch
 
 TRN1, GIVEN = CHIPS["trn1"], Assumptions()
-SIZES = [(1, 1, 1), (5, 3, 127), (127, 129, 130), (128, 512, 128), (300, 700, 257), (130, 1100, 900), (800, 100, 2500)]
+SIZES = [
+    (1, 1, 1),
+    (5, 3, 127),
+    (127, 129, 130),
+    (128, 512, 128),
+    (300, 700, 257),
+    (130, 1100, 900),
+    (800, 100, 2500),
+]
 
 
 @ARITHMETIC
@@ -56,7 +64,11 @@ def energy_problem(nvir, nocc, ic):
     """B that falls with the virtual energies, its T for ic rows i, and e_ij in float64."""
     rng = np.random.default_rng([nvir, nocc])
     occ, vir = -rng.uniform(0.4, 20, nocc), np.sort(rng.uniform(0.1, 23, nvir))
-    b = (rng.standard_normal((1, nvir, 50)) + 0.7 * rng.standard_normal((nocc, nvir, 50))) / (1 + vir[:, None]) / 35
+    b = (
+        (rng.standard_normal((1, nvir, 50)) + 0.7 * rng.standard_normal((nocc, nvir, 50)))
+        / (1 + vir[:, None])
+        / 35
+    )
     t = np.einsum("iap,jbp->iajb", b[:ic], b)
     gaps = vir[:, None] + vir - (occ[:ic, None] + occ)[:, :, None, None]
     pairs = t.swapaxes(1, 2)
@@ -64,8 +76,12 @@ def energy_problem(nvir, nocc, ic):
     return t.reshape(ic * nvir, nocc * nvir), occ, vir, exact
 
 
-@pytest.mark.parametrize(("nvir", "nocc", "ic"), [(8, 3, 2), (112, 2, 1), (129, 2, 2), (672, 2, 1), (677, 1, 1)])
-@pytest.mark.parametrize(("settings", "tolerance"), [(Settings(), 5e-7), (ALGEBRA, 1e-12)], ids=["float32", "exact"])
+@pytest.mark.parametrize(
+    ("nvir", "nocc", "ic"), [(8, 3, 2), (112, 2, 1), (129, 2, 2), (672, 2, 1), (677, 1, 1)]
+)
+@pytest.mark.parametrize(
+    ("settings", "tolerance"), [(Settings(), 5e-7), (ALGEBRA, 1e-12)], ids=["float32", "exact"]
+)
 def test_energies_of_a_given_t(settings, tolerance, nvir, nocc, ic):
     t, occ, vir, exact = energy_problem(nvir, nocc, ic)
     np.testing.assert_allclose(energies_of(settings, t, occ[:ic], occ, vir), exact, rtol=tolerance)
@@ -76,7 +92,11 @@ def test_energies_of_a_given_t(settings, tolerance, nvir, nocc, ic):
 def test_one_source_for_all_releases_and_chips(target, release):
     rng = np.random.default_rng(7)
     settings = Settings(target=target, release=release, fuzz=3)
-    a, b, lower = rng.standard_normal((200, 140)), rng.standard_normal((200, 70)), triangle(rng, 200)
+    a, b, lower = (
+        rng.standard_normal((200, 140)),
+        rng.standard_normal((200, 70)),
+        triangle(rng, 200),
+    )
     assert_close(launch(settings, "products", "gemm", a=a, b=b), a.T @ b, 2e-6)
     assert_close(launch(settings, "products", "syrk", a=a, identity=np.eye(128)), a.T @ a, 2e-6)
     solved = launch(settings, "products", "trsm", factor=layout.pack_triangle(lower), b=b)
@@ -101,34 +121,56 @@ def test_the_stationary_operand_is_read_once_and_the_other_once_per_panel():
     assert found.bytes_read == 4 * 2048 * (2048 + 2 * 2049)  # two panels of 1,024 columns of A
     assert found.bytes_written == 4 * 2048 * 2049
     assert found.statements["nc_matmul"] == 16 * 16 * 6
-    assert found.busy["tensor"] * 2.8 == pytest.approx(16 * 16 * 4 * 2049)  # parts are equally wide: no 64-cycle floor
+    assert found.busy["tensor"] * 2.8 == pytest.approx(
+        16 * 16 * 4 * 2049
+    )  # parts are equally wide: no 64-cycle floor
     assert found.utilisation > 0.95
     assert found.moved <= 48 * 1024 + 4096 and found.sbuf <= 160 * 1024
 
 
 def test_one_triangle_costs_half_and_its_transposes():
-    whole, half = account(calls.product_call(1, 1024, 2000, 2000)), account(calls.syrk_call(1024, 2000))
+    whole, half = (
+        account(calls.product_call(1, 1024, 2000, 2000)),
+        account(calls.syrk_call(1024, 2000)),
+    )
     tiles = 16
-    assert half.busy["tensor"] < whole.busy["tensor"] * (tiles + 1) / (2 * tiles) * 1.03 + 120 * 512 / 2.8
+    assert (
+        half.busy["tensor"]
+        < whole.busy["tensor"] * (tiles + 1) / (2 * tiles) * 1.03 + 120 * 512 / 2.8
+    )
     assert half.statements["nc_matmul (hinted)"] >= tiles * (tiles - 1) // 2
 
 
 def test_dependencies_of_a_solve_are_hidden_by_another_part_of_its_columns():
     found = account(calls.trsm_call(2048, 4096))
     assert found.utilisation > 0.85
-    assert found.bytes_read < 4 * (2048 * 4097 + 136 * 128 * 128 * 6)  # L once for two parts of columns
+    assert found.bytes_read < 4 * (
+        2048 * 4097 + 136 * 128 * 128 * 6
+    )  # L once for two parts of columns
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: calls.product_call(1, 4097, 10, 10), "gemm: 4097 contracted rows: a call takes 4096: add up"),
+        (
+            lambda: calls.product_call(1, 4097, 10, 10),
+            "gemm: 4097 contracted rows: a call takes 4096: add up",
+        ),
         (lambda: calls.syrk_call(4097, 10), "4097 contracted rows: a call takes 4096"),
-        (lambda: calls.trsm_call(4097, 10), "trsm: 4097 rows: a call takes 4096: solve for blocks of them"),
-        (lambda: calls.product_call(1, 4096, 8192, 8192), "gemm: 88064 products of tiles: a program has at most 80000"),
+        (
+            lambda: calls.trsm_call(4097, 10),
+            "trsm: 4097 rows: a call takes 4096: solve for blocks of them",
+        ),
+        (
+            lambda: calls.product_call(1, 4096, 8192, 8192),
+            "gemm: 88064 products of tiles: a program has at most 80000",
+        ),
         (lambda: calls.product_call(700, 1024, 1024, 1024), "gemm: 89600 products of tiles"),
         (lambda: calls.trsm_call(4096, 50_000), "trsm: 103488 products of tiles"),
-        (lambda: calls.energy_call(10, 878), "mp2_energy: 878 virtual orbitals: T of a pair takes 24 kB"),
+        (
+            lambda: calls.energy_call(10, 878),
+            "mp2_energy: 878 virtual orbitals: T of a pair takes 24 kB",
+        ),
         (lambda: calls.fused_call(10, 513, 100), "pair_fused: 513 virtual orbitals: at most 512"),
     ],
 )

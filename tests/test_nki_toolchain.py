@@ -32,12 +32,18 @@ PLANTED = {
     "placeholder of the compiler": lambda site: site.sound(neuronx_cc="1.0.post1"),
     "too old": lambda site: site.sound(nki="0.1.2"),
     "too new": lambda site: site.sound(nki="0.9.0"),
-    "broken PATH": lambda site: (site.device(), site.install(), site.patch.setenv("PATH", "/usr/bin:/bin")),
+    "broken PATH": lambda site: (
+        site.device(),
+        site.install(),
+        site.patch.setenv("PATH", "/usr/bin:/bin"),
+    ),
     "broken import": lambda site: site.sound().fault("broken-import"),
     "no bindings": lambda site: site.sound(nrtpy=None),
     "unknown chip": lambda site: site.sound().device("p5.48xlarge"),
     "simulated": lambda site: site.sound().patch.setenv("NKI_SIMULATOR", "1"),
-    "other target": lambda site: site.sound().patch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2"),
+    "other target": lambda site: site.sound().patch.setenv(
+        "NEURON_PLATFORM_TARGET_OVERRIDE", "trn2"
+    ),
     "bad cores": lambda site: site.sound().patch.setenv("NEURON_RT_VISIBLE_CORES", "all"),
     "PJRT on the CPU": lambda site: site.sound().patch.setenv("PJRT_DEVICE", "CPU"),
     "other torch": lambda site: site.sound(torch_xla="1.13.1"),
@@ -45,16 +51,32 @@ PLANTED = {
 CASES = [
     ("no device", "nki", ("there is no Neuron device", "nki-interpreter")),
     ("no device", "nki-xla", ("there is no Neuron device", "Trn1 instance")),
-    ("nothing installed", "nki", ("nki is not installed, neuronx-cc is not installed: install it from", INDEX)),
-    ("nothing installed", "nki-xla", ("torch-xla is not installed, libneuronxla is not installed", INDEX)),
+    (
+        "nothing installed",
+        "nki",
+        ("nki is not installed, neuronx-cc is not installed: install it from", INDEX),
+    ),
+    (
+        "nothing installed",
+        "nki-xla",
+        ("torch-xla is not installed, libneuronxla is not installed", INDEX),
+    ),
     ("placeholder", "nki", ("nki 0.0.1 from PyPI is a placeholder", "pip uninstall nki", INDEX)),
     ("placeholder", "nki-xla", ("nki 0.0.1 from PyPI is a placeholder", "pip uninstall nki")),
     ("placeholder", "nki-simulator", ("nki 0.0.1 from PyPI is a placeholder", INDEX)),
-    ("placeholder of the compiler", "nki", ("neuronx-cc 1.0.post1 from PyPI is a placeholder", INDEX)),
+    (
+        "placeholder of the compiler",
+        "nki",
+        ("neuronx-cc 1.0.post1 from PyPI is a placeholder", INDEX),
+    ),
     ("too old", "nki", ("nki 0.1.2 is not one of the releases", "use 0.3 to 0.7")),
     ("too new", "nki-simulator", ("nki 0.9.0 is not one of the releases", "use 0.3 to 0.7")),
     ("broken PATH", "nki", ("neuronx-cc cannot be found on PATH", "in front of PATH")),
-    ("broken PATH", "nki-xla", ("neuronx-cc and libneuronpjrt-path cannot be found on PATH", "in front of PATH")),
+    (
+        "broken PATH",
+        "nki-xla",
+        ("neuronx-cc and libneuronpjrt-path cannot be found on PATH", "in front of PATH"),
+    ),
     ("broken import", "nki", ("'import nki' fails", "undefined symbol", "reinstall")),
     ("broken import", "nki-simulator", ("'import nki' fails", "undefined symbol", "reinstall")),
     ("no bindings", "nki", ("runtime bindings nrtpy are absent", "DFMP2_NKI_PYTHON")),
@@ -68,7 +90,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("plant", "lane", "told"), CASES)
-def test_a_lane_that_cannot_run_ends_before_the_scf_with_reason_and_fix(machine, capsys, plant, lane, told):
+def test_a_lane_that_cannot_run_ends_before_the_scf_with_reason_and_fix(
+    machine, capsys, plant, lane, told
+):
     PLANTED[plant](machine)
     code, message, seconds = refuse(machine, capsys, "--backend", lane)
     assert code == 6
@@ -95,7 +119,9 @@ def reached(*_, **__):
 
 def test_a_sound_installation_has_no_problem_and_says_what_it_found(machine):
     machine.sound()
-    assert {lane: toolchain.refusal(lane) for lane in toolchain.NEEDED} == dict.fromkeys(toolchain.NEEDED)
+    assert {lane: toolchain.refusal(lane) for lane in toolchain.NEEDED} == dict.fromkeys(
+        toolchain.NEEDED
+    )
     assert toolchain.bindings() == ("nrtpy", ("Nrtpy", "Spike"))
     assert toolchain.device_target() == "trn1"
 
@@ -103,10 +129,22 @@ def test_a_sound_installation_has_no_problem_and_says_what_it_found(machine):
 @pytest.mark.parametrize(
     ("variables", "options", "told"),
     [
-        ({"DFMP2_REQUIRE_NKI": "1"}, (), ("--backend nki", "DFMP2_REQUIRE_NKI=1", "no Neuron device")),
-        ({"DFMP2_REQUIRE_NKI": "1"}, ("--backend", "cpu"), ("allows only the nki lanes", "--backend cpu", "unset")),
+        (
+            {"DFMP2_REQUIRE_NKI": "1"},
+            (),
+            ("--backend nki", "DFMP2_REQUIRE_NKI=1", "no Neuron device"),
+        ),
+        (
+            {"DFMP2_REQUIRE_NKI": "1"},
+            ("--backend", "cpu"),
+            ("allows only the nki lanes", "--backend cpu", "unset"),
+        ),
         ({"DFMP2_BACKEND": "nki"}, (), ("--backend nki ", "no Neuron device")),
-        ({"DFMP2_USE_SIMULATOR": "1"}, ("--backend", "nki"), ("--backend nki-simulator", "nki is not installed")),
+        (
+            {"DFMP2_USE_SIMULATOR": "1"},
+            ("--backend", "nki"),
+            ("--backend nki-simulator", "nki is not installed"),
+        ),
         ({"DFMP2_USE_SIMULATOR": "1"}, (), ("simulator in place of auto", "nki is not installed")),
         ({"DFMP2_BACKEND": "cpu", "DFMP2_REQUIRE_NKI": "1"}, (), ("allows only the nki lanes",)),
     ],
@@ -134,16 +172,25 @@ def test_a_variable_that_is_neither_yes_nor_no_is_an_error(machine):
 
 
 def test_the_launcher_sets_what_keeps_numbers_and_tools_right(tmp_path):
-    given = {"PATH": "/usr/bin", "NEURON_CC_FLAGS": "--retry_failed_compilation --verbose=35 --auto-cast matmult"}
+    given = {
+        "PATH": "/usr/bin",
+        "NEURON_CC_FLAGS": "--retry_failed_compilation --verbose=35 --auto-cast matmult",
+    }
     host = Host(given, tmp_path, tmp_path / "venv")
-    assert environment.settings("nki", "trn1", host)["NEURON_CC_FLAGS"] == "--verbose=35 --auto-cast=none"
+    assert (
+        environment.settings("nki", "trn1", host)["NEURON_CC_FLAGS"]
+        == "--verbose=35 --auto-cast=none"
+    )
     found = environment.settings("nki-xla", "trn1", host, core=3)
     assert found["NEURON_CC_FLAGS"] == "--verbose=35 --auto-cast=none --retry_failed_compilation"
     assert found["PATH"].split(":")[0] == str(tmp_path / "venv/bin")
     assert found["PATH"].split(":")[-1] == "/usr/bin"
     assert found["HOME"].startswith("/")
     assert (found["PJRT_DEVICE"], found["NEURON_RT_VISIBLE_CORES"]) == ("NEURON", "3")
-    assert (found["NEURON_LOGICAL_NC_CONFIG"], found["NEURON_PLATFORM_TARGET_OVERRIDE"]) == ("1", "trn1")
+    assert (found["NEURON_LOGICAL_NC_CONFIG"], found["NEURON_PLATFORM_TARGET_OVERRIDE"]) == (
+        "1",
+        "trn1",
+    )
     assert environment.settings("nki", "trn2", host)["NEURON_RT_VISIBLE_CORES"] == "0"
     simulated = environment.settings("nki-simulator", "trn1", host)
     assert set(simulated) == {"PATH", "HOME", "NEURON_PLATFORM_TARGET_OVERRIDE"}
@@ -151,7 +198,15 @@ def test_the_launcher_sets_what_keeps_numbers_and_tools_right(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "cores"),
-    [("0", (0,)), ("0,2", (0, 2)), ("0-3", (0, 1, 2, 3)), ("4,0-1", (4, 0, 1)), ("3-1", None), ("a", None), ("", None)],
+    [
+        ("0", (0,)),
+        ("0,2", (0, 2)),
+        ("0-3", (0, 1, 2, 3)),
+        ("4,0-1", (4, 0, 1)),
+        ("3-1", None),
+        ("a", None),
+        ("", None),
+    ],
 )
 def test_core_lists(text, cores):
     assert environment.cores(text) == cores

@@ -48,24 +48,34 @@ def run(executor, nocc):
     before = [metric(name) for name in names]
     backend = NkiBackend(TWIN, executor, "plain")
     pairs = pair_energies([backend.put(*fitted(nocc, NVIR, NAUX), "mixed")], backend)
-    graphs, up, down = (tuple(np.subtract(metric(n), b)) for n, b in zip(names, before, strict=True))
+    graphs, up, down = (
+        tuple(np.subtract(metric(n), b)) for n, b in zip(names, before, strict=True)
+    )
     return pairs, graphs[0], up[1], down[1]
 
 
 def predicted_bytes(nocc):
     """Bytes to and from the device by the cost model (B, results) and by the calls' own tables."""
     shape = Shape(nocc, NVIR, NAUX)
-    price, _ = catalogue.best(catalogue.find("pair_energy"), shape, CHIPS["trn1"], Assumptions(), "plain")
+    price, _ = catalogue.best(
+        catalogue.find("pair_energy"), shape, CHIPS["trn1"], Assumptions(), "plain"
+    )
     resident, _, down = catalogue.host_bytes(catalogue.find("pair_energy"), shape, price)
     found = calls.pair_energy_calls(*shape)
     once = sum(4 * prod(found[0].arguments[name].shape) for name in ("eu", "identity"))
-    return resident + once + sum(4 * prod(call.arguments["neg"].shape) * call.count for call in found), down
+    return resident + once + sum(
+        4 * prod(call.arguments["neg"].shape) * call.count for call in found
+    ), down
 
 
 @pytest.mark.xla
 def test_graphs_do_not_depend_on_the_number_of_blocks(executor):
     counts = [run(executor, nocc)[1] for nocc in (9, 24, 40)]  # 2, 3 and 5 blocks
-    assert counts == [2, 0, 0]  # one for off-diagonal and one for diagonal blocks, whatever the molecule
+    assert counts == [
+        2,
+        0,
+        0,
+    ]  # one for off-diagonal and one for diagonal blocks, whatever the molecule
 
 
 @pytest.mark.xla
@@ -74,7 +84,10 @@ def test_transfers_equal_the_predicted_bytes(executor, nocc):
     before = executor.proof.bytes_up, executor.proof.bytes_down
     _, _, up, down = run(executor, nocc)
     assert (up, down) == predicted_bytes(nocc)
-    assert (executor.proof.bytes_up - before[0], executor.proof.bytes_down - before[1]) == (up, down)
+    assert (executor.proof.bytes_up - before[0], executor.proof.bytes_down - before[1]) == (
+        up,
+        down,
+    )
 
 
 @pytest.mark.xla
@@ -116,9 +129,14 @@ def test_two_processes_give_the_bits_of_one(executor):
 def test_what_comes_back_is_what_was_computed(executor, diagonal):
     form = calls.PairForm(64, 128, False)
     rng = np.random.default_rng(1)
-    tensors = {name: rng.standard_normal(tensor.shape, np.float32) for name, tensor in form.tensors(diagonal).items()}
+    tensors = {
+        name: rng.standard_normal(tensor.shape, np.float32)
+        for name, tensor in form.tensors(diagonal).items()
+    }
     constants = form.constants(diagonal)
     given = {name: executor.upload(array) for name, array in tensors.items()}
     found = executor.launch(f"{calls.KERNELS}.{form.module}", form.kernel, {**given, **constants})
-    expected = xla_twin.stand_in(**{name: a.astype(np.float64) for name, a in tensors.items()}, **constants)
+    expected = xla_twin.stand_in(
+        **{name: a.astype(np.float64) for name, a in tensors.items()}, **constants
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())

@@ -34,7 +34,14 @@ EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
 WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
 OTHER = Molecule(("O", "H", "H"), [[0, 0.3, 0], [0.2, 1.9, -0.7], [-0.9, -0.9, 1.2]])
 FLUORIDE = Molecule(("F", "H"), [[0, 0, 0], [0.4, 0.9, 1.5]])
-COMMAND = ("--basis", "6-31g", "--scf-auxbasis", "def2-universal-jkfit", "--auxbasis", "def2-svp-ri")
+COMMAND = (
+    "--basis",
+    "6-31g",
+    "--scf-auxbasis",
+    "def2-universal-jkfit",
+    "--auxbasis",
+    "def2-svp-ri",
+)
 COMMAND += ("--stability", "off", "--threads", "1")
 
 
@@ -59,7 +66,9 @@ def test_two_starts_come_to_the_same_minimum():
         assert coordinate(first, *atoms) == pytest.approx(coordinate(second, *atoms), abs=1e-4)
     runs = list(first.runs.values())
     assert np.abs(runs[-1].gradient.mp2_total_gradient).max() < 1.5e-5
-    assert runs[-1].reference.cycles < runs[0].reference.cycles  # from the orbitals of the step before
+    assert (
+        runs[-1].reference.cycles < runs[0].reference.cycles
+    )  # from the orbitals of the step before
 
 
 def test_what_is_left_of_passed_steps(folder: Path) -> None:
@@ -91,7 +100,9 @@ def test_the_scaled_energy_is_minimised():
     length = coordinate(study, 1, 2)
 
     def energy(bond):
-        run = mp2_energy(Molecule(("F", "H"), [[0, 0, 0], [0, 0, bond]]), options, listener=Silent())
+        run = mp2_energy(
+            Molecule(("F", "H"), [[0, 0, 0], [0, 0, bond]]), options, listener=Silent()
+        )
         return run.scf_total_energy + run.scaled_mp2_correlation_energy
 
     assert energy(length) == pytest.approx(study.values["optimized_total_energy"].value, abs=1e-8)
@@ -103,15 +114,23 @@ def test_constrained_water_as_in_psi4():
     start = Molecule(("O", "H", "H"), np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]]) / 0.52917721092)
     search = Search(Constraints(fixed=[("angle", "2,1,3", "90")]))
     study = optimized(start, search, make_options(basis="cc-pvdz", threads=1))
-    assert study.values["optimized_total_energy"].value == pytest.approx(-76.22711819393223, abs=1e-6)
+    assert study.values["optimized_total_energy"].value == pytest.approx(
+        -76.22711819393223, abs=1e-6
+    )
     assert np.degrees(coordinate(study, 2, 1, 3)) == pytest.approx(90, abs=1e-4)
     assert "angle 2-1-3 = 90.0000 degrees" in " ".join(study.notes)
-    assert study.table["max_gradient"].values[-1] < 4.5e-4 < list(study.runs.values())[-1].gradient.largest
+    assert (
+        study.table["max_gradient"].values[-1]
+        < 4.5e-4
+        < list(study.runs.values())[-1].gradient.largest
+    )
 
 
 def test_a_frozen_bond():
     study = optimized(WATER, Search(Constraints([("bond", "1,3")])))
-    assert coordinate(study, 1, 3) == pytest.approx(internal_coordinate(WATER.coordinates[[0, 2]]), abs=1e-5)
+    assert coordinate(study, 1, 3) == pytest.approx(
+        internal_coordinate(WATER.coordinates[[0, 2]]), abs=1e-5
+    )
     assert abs(coordinate(study, 1, 2) - coordinate(study, 1, 3)) > 1e-3
 
 
@@ -119,15 +138,22 @@ def test_a_frozen_bond():
     ("constraints", "bond"),
     [
         (Constraints(fixed=[("bond", "1,2", "1.8")], units="bohr"), 1.8),
-        (Constraints(text="$set\ndistance 1 2 0.95 # angstrom\n", units="bohr"), 0.95 / 0.52917721092),
+        (
+            Constraints(text="$set\ndistance 1 2 0.95 # angstrom\n", units="bohr"),
+            0.95 / 0.52917721092,
+        ),
     ],
 )
 def test_lengths_of_options_and_of_a_file(constraints, bond):
     """An option is in the unit of the molecule's file, geomeTRIC's file in angstrom."""
-    assert coordinate(optimized(FLUORIDE, Search(constraints)), 1, 2) == pytest.approx(bond, abs=1e-5)
+    assert coordinate(optimized(FLUORIDE, Search(constraints)), 1, 2) == pytest.approx(
+        bond, abs=1e-5
+    )
 
 
-def test_stopped_again_and_again(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_again_and_again(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same way through the stored steps, to the minimum of one that was never stopped; also with more steps."""
     (folder / "h.xyz").write_text("2\n\nH 0 0 0\nH 0.2 0.3 0.6\n")
     command = ("optimize", "h.xyz", *COMMAND, "--precision", "fp64", "--json")
@@ -141,23 +167,37 @@ def test_stopped_again_and_again(call: Runner, folder: Path, monkeypatch: pytest
             assert stops < 20
     found = succeed(done).json
     assert stops >= 2 and "step 1: finished before" in done.err
-    assert found["optimized_total_energy"] == pytest.approx(whole["optimized_total_energy"], abs=1e-7)
+    assert found["optimized_total_energy"] == pytest.approx(
+        whole["optimized_total_energy"], abs=1e-7
+    )
     assert found["status"] == "complete" and list(found["runs"]) == list(whole["runs"])
     assert not (folder / "x.h5.checkpoint").exists()
 
     short = call(*command, "--max-steps", "1", "--output", "y.h5")
-    assert short.code == 4 and "no minimum after 1 step: allow more with --max-steps" in short.message
+    assert (
+        short.code == 4 and "no minimum after 1 step: allow more with --max-steps" in short.message
+    )
     assert short.json["status"] == "incomplete" and len(read_frames("y.trajectory.xyz")) == 2
     (folder / "z.h5").write_bytes((folder / "y.h5").read_bytes())
     longer = succeed(call(*command, "--output", "y.h5", "--resume")).json
     assert longer["final_geometry"] == whole["final_geometry"]
-    looser = call(*command, "--precision", "mixed", "--scf-conv-tol", "1e-9", "--output", "z.h5", "--resume")
+    looser = call(
+        *command, "--precision", "mixed", "--scf-conv-tol", "1e-9", "--output", "z.h5", "--resume"
+    )
     assert "step 1: finished before" in looser.err  # what an error half way advises to change
-    assert succeed(looser).json["optimized_total_energy"] == pytest.approx(whole["optimized_total_energy"], abs=1e-7)
+    assert succeed(looser).json["optimized_total_energy"] == pytest.approx(
+        whole["optimized_total_energy"], abs=1e-7
+    )
     done = call(*command, "--precision", "mixed", "--output", "y.h5", "--resume")
-    assert done.code == 3 and "run step-000 in y.h5 is another calculation (different precision" in done.message
+    assert (
+        done.code == 3
+        and "run step-000 in y.h5 is another calculation (different precision" in done.message
+    )
     other = call(*command, "--frozen-virtual", "1", "--output", "y.h5", "--resume")
-    assert other.code == 3 and "run step-000 in y.h5 is another calculation (different frozen_virtual" in other.message
+    assert (
+        other.code == 3
+        and "run step-000 in y.h5 is another calculation (different frozen_virtual" in other.message
+    )
 
     assert succeed(call("show", "h.optimization.h5", "--json")).json == whole
     assert "content hashes verified" in succeed(call("show", "h.optimization.h5", "--verify")).out
@@ -170,7 +210,17 @@ def test_stopped_again_and_again(call: Runner, folder: Path, monkeypatch: pytest
 def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
     """Its step is named, the steps before are kept, and with more cycles they are not computed again."""
     succeed(call("run", "h2o.xyz", *COMMAND, "--output", "start.h5"))
-    command = ("optimize", "h2o.xyz", *COMMAND, "--scf-from", "start.h5", "--max-steps", "1", "--output", "x.h5")
+    command = (
+        "optimize",
+        "h2o.xyz",
+        *COMMAND,
+        "--scf-from",
+        "start.h5",
+        "--max-steps",
+        "1",
+        "--output",
+        "x.h5",
+    )
     failed = call(*command, "--scf-max-cycles", "5")
     assert failed.code == 4 and "step 1: the SCF did not converge in 5 cycles" in failed.message
     assert "(finished runs are in x.h5; --resume goes on)" in failed.message
@@ -182,7 +232,10 @@ def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
 
 def check_files_of(found):
     """Final geometry and trajectory; the geometry is stationary for the same method alone."""
-    last, frames = read_xyz("h.optimization.xyz").molecule, read_frames("h.optimization.trajectory.xyz")
+    last, frames = (
+        read_xyz("h.optimization.xyz").molecule,
+        read_frames("h.optimization.trajectory.xyz"),
+    )
     assert last.coordinates == pytest.approx(np.array(found["final_geometry"]), abs=1e-10)
     assert [frame.natom for frame in frames] == [2] * (found["steps"] + 1)
     assert frames[0].coordinates == pytest.approx(read_xyz("h.xyz").molecule.coordinates, abs=1e-10)
@@ -216,7 +269,9 @@ def test_hydrogen_fluoride_as_in_cfour():
     """
     molecule = Molecule(("H", "F"), [[0, 0, -1.64558411], [0, 0, 0.08729475]])
     options = make_options(basis="cc-pvdz", frozen_core="auto", scf="conventional", threads=1)
-    study = harmonic_frequencies(molecule, options, Conditions(allow_gradient=True), listener=Silent())
+    study = harmonic_frequencies(
+        molecule, options, Conditions(allow_gradient=True), listener=Silent()
+    )
     signs = np.array([[1, -1], [-1, 1]])
     expected = np.kron(signs, np.diag([-0.00183193, -0.00183193, 0.64212587]))
     assert study.arrays["hessian"].value == pytest.approx(expected, abs=2e-4)
@@ -226,8 +281,13 @@ def test_hydrogen_fluoride_as_in_cfour():
     assert len(study.runs) == 13 and table["wavenumber"] == pytest.approx([wavenumber], abs=1.0)
     moving = mass("F") * mass("H") * (mass("F") + mass("H")) / (mass("F") ** 2 + mass("H") ** 2)
     assert table["reduced_mass"] == pytest.approx([moving], rel=1e-6)
-    stretched = [replace(molecule, coordinates=[[0, 0, -1.64558411], [0, 0, 0.08729475 + d]]) for d in (-0.01, 0.01)]
-    dipoles = [mp2_gradient(one, options, listener=Silent()).properties.relaxed_dipole for one in stretched]
+    stretched = [
+        replace(molecule, coordinates=[[0, 0, -1.64558411], [0, 0, 0.08729475 + d]])
+        for d in (-0.01, 0.01)
+    ]
+    dipoles = [
+        mp2_gradient(one, options, listener=Silent()).properties.relaxed_dipole for one in stretched
+    ]
     slope = (dipoles[1] - dipoles[0])[2] / 0.02
     assert table["ir_intensity"] == pytest.approx([974.88 * slope**2 / reduced], rel=2e-3)
     assert study.settings["rigid_motions_removed"] == 5 and study.settings["symmetry_number"] == 1
@@ -243,7 +303,9 @@ def test_water_as_in_psi4():
     ends = [[0, 0, 0], [bond, 0, 0], [bond * np.cos(angle), bond * np.sin(angle), 0]]
     options = make_options(basis="cc-pvdz", frozen_core="auto", threads=1)
     conditions = Conditions(allow_gradient=True)
-    study = harmonic_frequencies(Molecule(("O", "H", "H"), ends), options, conditions, listener=Silent())
+    study = harmonic_frequencies(
+        Molecule(("O", "H", "H"), ends), options, conditions, listener=Silent()
+    )
     assert study.table["wavenumber"].values == pytest.approx([1635.3, 3933.1, 4071.9], abs=0.2)
 
 
@@ -266,7 +328,9 @@ def test_modes_as_in_pyscf(name):
     assert found.force_constant == pytest.approx(expected["force_const_dyne"], rel=1e-5, abs=1e-4)
     assert np.linalg.norm(found.displacements, axis=(1, 2)) == pytest.approx(1)
     held = vibrations(molecule.in_field([[0, 0, 40, 0.1]]), flat, np.zeros((3 * mole.natm, 3)))
-    free = thermo.harmonic_analysis(mole, hessian, False, False, mass=masses(molecule), imaginary_freq=False)
+    free = thermo.harmonic_analysis(
+        mole, hessian, False, False, mass=masses(molecule), imaginary_freq=False
+    )
     assert held.removed == 0 and held.wavenumber == pytest.approx(free["freq_wavenumber"], abs=0.01)
 
 
@@ -277,7 +341,10 @@ BODIES = {
     "hydrogen fluoride": ("F 0 0 0; H 0.9 0 0", 1),
     "carbon dioxide": ("C 0 0 0; O 0.6 0.7 0.7; O -0.6 -0.7 -0.7", 2),
     "hypofluorous acid": ("O 0 0 0; F 1.44 0 0; H -0.13 0.96 0", 1),
-    "octahedron": ("S 0 0 0; F 1.6 0 0; F -1.6 0 0; F 0 1.6 0; F 0 -1.6 0; F 0 0 1.6; F 0 0 -1.6", 24),
+    "octahedron": (
+        "S 0 0 0; F 1.6 0 0; F -1.6 0 0; F 0 1.6 0; F 0 -1.6 0; F 0 0 1.6; F 0 0 -1.6",
+        24,
+    ),
 }
 
 
@@ -291,7 +358,9 @@ def test_symmetry_numbers(name):
     assert symmetry_number(molecule) == expected
 
 
-@pytest.mark.parametrize("atoms", ["F 0 0 0; F 0 0 1.41", "P 0 0 0.5; F 1.4 0 0; F -0.7 1.2124 0; F -0.7 -1.2124 0"])
+@pytest.mark.parametrize(
+    "atoms", ["F 0 0 0; F 0 0 1.41", "P 0 0 0.5; F 1.4 0 0; F -0.7 1.2124 0; F -0.7 -1.2124 0"]
+)
 def test_thermochemistry_as_in_pyscf(atoms):
     """Of elements with one isotope, whose average mass PySCF has as well, and with its symmetry number."""
     mole = gto.M(atom=atoms, basis="sto-3g", verbose=0)
@@ -305,8 +374,17 @@ def test_thermochemistry_as_in_pyscf(atoms):
     expected = thermo.thermo(Field, roots, 400.0, 2e5)
     found = thermochemistry(molecule, -10.0, wavenumbers, 400.0, 2e5, expected["sym_number"][0])
     for name, theirs in (
-        *(("zero_point_energy", "ZPE"), ("total_energy_at_0_kelvin", "E_0K"), ("internal_energy", "E_tot")),
-        *(("enthalpy", "H_tot"), ("gibbs_energy", "G_tot"), ("entropy", "S_tot"), ("heat_capacity", "Cp_tot")),
+        *(
+            ("zero_point_energy", "ZPE"),
+            ("total_energy_at_0_kelvin", "E_0K"),
+            ("internal_energy", "E_tot"),
+        ),
+        *(
+            ("enthalpy", "H_tot"),
+            ("gibbs_energy", "G_tot"),
+            ("entropy", "S_tot"),
+            ("heat_capacity", "Cp_tot"),
+        ),
     ):
         unit = 2625499.64 if "K)" in found[name][1] else 1.0
         assert found[name][0] == pytest.approx(expected[theirs][0] * unit, rel=1e-7, abs=1e-9)
@@ -328,13 +406,21 @@ def test_frequencies_that_go_on_and_modes_for_viewers(call: Runner, folder: Path
     unit, atoms = found["Atoms"]
     assert unit == "AU" and [row.split()[:3] for row in atoms] == [["H", "1", "1"], ["H", "2", "1"]]
     for rows, first in ((atoms, 3), (found["FR-COORD"][1], 1)):
-        assert np.array([row.split()[first:] for row in rows], float) == pytest.approx(places, abs=1e-9)
-    assert [float(row) for row in found["FREQ"][1]] == pytest.approx(whole["table"]["wavenumber"], abs=1e-5)
-    assert [float(row) for row in found["INT"][1]] == pytest.approx(whole["table"]["ir_intensity"], abs=1e-5)
+        assert np.array([row.split()[first:] for row in rows], float) == pytest.approx(
+            places, abs=1e-9
+        )
+    assert [float(row) for row in found["FREQ"][1]] == pytest.approx(
+        whole["table"]["wavenumber"], abs=1e-5
+    )
+    assert [float(row) for row in found["INT"][1]] == pytest.approx(
+        whole["table"]["ir_intensity"], abs=1e-5
+    )
     title, *mode = found["FR-NORM-COORD"][1]
     mode = np.array([row.split() for row in mode], float)
     bond = (places[1] - places[0]) / np.linalg.norm(places[1] - places[0])
-    assert title == "vibration 1" and np.abs(mode @ bond) == pytest.approx(np.sqrt([0.5, 0.5]), abs=1e-6)
+    assert title == "vibration 1" and np.abs(mode @ bond) == pytest.approx(
+        np.sqrt([0.5, 0.5]), abs=1e-6
+    )
     assert mode.sum(axis=0) == pytest.approx(0, abs=1e-6)
 
 
@@ -351,12 +437,36 @@ def test_workers_give_the_same_bits(call: Runner, folder: Path) -> None:
 # --- wrong requests ----------------------------------------------------------------------------------------
 
 WRONG = {
-    "no such atom": (("optimize", "h2.xyz", "--freeze", "bond", "1,3"), 3, "there is no atom 3: the file has 2"),
-    "twice": (("optimize", "h2.xyz", "--freeze", "bond", "1,1"), 3, "an atom is named twice: name 2 different ones"),
-    "too few": (("optimize", "h2o.xyz", "--set", "angle", "1,2", "90"), 3, "expected 3 atom numbers"),
-    "kind": (("optimize", "h2o.xyz", "--freeze", "length", "1,2"), 3, "--freeze 'length': expected bond I,J"),
-    "angle": (("optimize", "h2o.xyz", "--set", "angle", "2,1,3", "190"), 3, "degrees above 0 and below 180"),
-    "number": (("optimize", "h2o.xyz", "--set", "bond", "1,2", "long"), 3, "a length above 0 in angstrom"),
+    "no such atom": (
+        ("optimize", "h2.xyz", "--freeze", "bond", "1,3"),
+        3,
+        "there is no atom 3: the file has 2",
+    ),
+    "twice": (
+        ("optimize", "h2.xyz", "--freeze", "bond", "1,1"),
+        3,
+        "an atom is named twice: name 2 different ones",
+    ),
+    "too few": (
+        ("optimize", "h2o.xyz", "--set", "angle", "1,2", "90"),
+        3,
+        "expected 3 atom numbers",
+    ),
+    "kind": (
+        ("optimize", "h2o.xyz", "--freeze", "length", "1,2"),
+        3,
+        "--freeze 'length': expected bond I,J",
+    ),
+    "angle": (
+        ("optimize", "h2o.xyz", "--set", "angle", "2,1,3", "190"),
+        3,
+        "degrees above 0 and below 180",
+    ),
+    "number": (
+        ("optimize", "h2o.xyz", "--set", "bond", "1,2", "long"),
+        3,
+        "a length above 0 in angstrom",
+    ),
     "twice constrained": (
         ("optimize", "h2o.xyz", "--set", "angle", "2,1,3", "90", "--freeze", "angle", "3,1,2"),
         *(3, "angle 2,1,3 is constrained twice"),
@@ -369,7 +479,11 @@ WRONG = {
         ("optimize", "h2o.xyz", "--freeze", "xyz", "1-2", "--set", "bond", "1,2", "1.2"),
         *(3, "bond 1,2 is constrained, and all its atoms are held by xyz"),
     ),
-    "scan": (("optimize", "h2o.xyz", "--constraints", "scan.txt"), 3, "$scan asks for several optimisations"),
+    "scan": (
+        ("optimize", "h2o.xyz", "--constraints", "scan.txt"),
+        3,
+        "$scan asks for several optimisations",
+    ),
     "format": (
         ("optimize", "h2o.xyz", "--constraints", "wrong.txt"),
         3,
@@ -377,15 +491,31 @@ WRONG = {
     ),
     "one atom": (("optimize", "he.xyz"), 3, "He is one atom: there is nothing to optimise"),
     "ghosts": (("optimize", "crowd.xyz"), 3, "ghost atoms"),
-    "steps": (("optimize", "h2.xyz", "--max-steps", "0"), 3, "--max-steps 0: expected a whole number from 1 to 499"),
-    "fewer": (("optimize", "h2.xyz", "--max-steps", "-1"), 3, "--max-steps -1: expected a whole number"),
+    "steps": (
+        ("optimize", "h2.xyz", "--max-steps", "0"),
+        3,
+        "--max-steps 0: expected a whole number from 1 to 499",
+    ),
+    "fewer": (
+        ("optimize", "h2.xyz", "--max-steps", "-1"),
+        3,
+        "--max-steps -1: expected a whole number",
+    ),
     "preset": (("optimize", "h2.xyz", "--convergence", "tight"), 2, "'tight' is not one of"),
     "folder": (("optimize", "h2.xyz", "--output", "nowhere/x.h5"), 3, "nowhere"),
     "over its input": (("optimize", "h2.xyz", "--xyz", "h2.xyz"), 3, "h2.xyz"),
     "no vibrations": (("frequencies", "he.xyz"), 3, "He is one atom and has no vibrations"),
-    "temperature": (("frequencies", "h2.xyz", "--temperature", "0"), 3, "--temperature 0.0: expected a number above 0"),
+    "temperature": (
+        ("frequencies", "h2.xyz", "--temperature", "0"),
+        3,
+        "--temperature 0.0: expected a number above 0",
+    ),
     "displacement": (("frequencies", "h2.xyz", "--displacement", "0.5"), 3, "up to 0.1 bohr"),
-    "symmetry": (("frequencies", "h2.xyz", "--symmetry-number", "0"), 3, "a whole number from 1 to 60"),
+    "symmetry": (
+        ("frequencies", "h2.xyz", "--symmetry-number", "0"),
+        3,
+        "a whole number from 1 to 60",
+    ),
     "not stationary": (("frequencies", "stretched.xyz"), 5, "the gradient of an atom is"),
 }
 
@@ -408,6 +538,8 @@ def test_wrong_requests(name, call: Runner, folder: Path) -> None:
 
 def test_without_geometric(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "geometric", None)
-    with pytest.raises(Dfmp2Error, match=r"needs geomeTRIC .*pip install 'dfmp2\[opt\]'") as refused:
+    with pytest.raises(
+        Dfmp2Error, match=r"needs geomeTRIC .*pip install 'dfmp2\[opt\]'"
+    ) as refused:
         optimized(WATER, Search())
     assert refused.value.exit_code == 3

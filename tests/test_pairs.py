@@ -56,7 +56,10 @@ def test_triangle_covers_each_pair_once(nocc):
 @pytest.mark.parametrize(("left", "right"), [(0, 3), (1, 1), (5, 4), (33, 17)])
 def test_rectangle_covers_each_pair_once(left, right):
     pairs = [
-        (i, j) for t in tiling.rectangle(left, right, LIMITS) for i in range(t.i0, t.i1) for j in range(t.j0, t.j1)
+        (i, j)
+        for t in tiling.rectangle(left, right, LIMITS)
+        for i in range(t.i0, t.i1)
+        for j in range(t.j0, t.j1)
     ]
     assert sorted(pairs) == [(i, j) for i in range(left) for j in range(right)]
 
@@ -69,12 +72,16 @@ def test_the_edge_of_a_tile_depends_on_sizes_and_device_only():
     assert tiling.edge(1000, replace(LIMITS, tile_edge=8)) == 8
 
 
-@pytest.mark.parametrize(("row", "edge"), [(0, 16), (2**17, 16), (2**18, 8), (2**20, 2), (2**24, 1)])
+@pytest.mark.parametrize(
+    ("row", "edge"), [(0, 16), (2**17, 16), (2**18, 8), (2**20, 2), (2**24, 1)]
+)
 def test_rows_along_the_edge_of_a_tile_of_the_host_hold_16_mib(row, edge):
     assert tiling.edge(130, CPU.limits, row) == edge
     assert max(t.i1 - t.i0 for t in tiling.triangle(130, CPU.limits, row)) == edge
     assert max(t.j1 - t.j0 for t in tiling.rectangle(129, 130, CPU.limits, row)) == edge
-    assert tiling.edge(130, replace(CPU.limits, memory=10**9), row) == 16  # a device holds B, or refuses it
+    assert (
+        tiling.edge(130, replace(CPU.limits, memory=10**9), row) == 16
+    )  # a device holds B, or refuses it
 
 
 class Watched(CpuBackend):
@@ -116,11 +123,15 @@ def test_rows_made_on_demand_have_their_own_energies():
     """Single pairs of B that is not held: as the certificate's sample asks for them."""
     b, *energies = fitted(9, 4, 7)
     (held,) = operands([(b, *energies)], "fp64")
-    made = UntransformedOperand(SimpleNamespace(shape=b.shape, rows=lambda orbitals: b[orbitals]), *energies)
+    made = UntransformedOperand(
+        SimpleNamespace(shape=b.shape, rows=lambda orbitals: b[orbitals]), *energies
+    )
     tiles = [tiling.Tile(i, i + 1, j, j + 1, False) for i, j in ((2, 7), (5, 5), (0, 8))]
     for tile, terms in evaluate(CPU, made, made, tiles):
         expected = CPU.pair_terms(held, held, tile)
-        np.testing.assert_allclose((terms.direct, terms.exchange), (expected.direct, expected.exchange), rtol=1e-12)
+        np.testing.assert_allclose(
+            (terms.direct, terms.exchange), (expected.direct, expected.exchange), rtol=1e-12
+        )
 
 
 def test_nan_names_its_pair():
@@ -143,13 +154,19 @@ def amplitudes(left, right, same):
                         yield e_a + e_b - e_i - e_j
 
 
-@pytest.mark.parametrize("sizes", [[(4, 3)], [(4, 3), (3, 4)], [(3, 3), (0, 6)], [(1, 4), (0, 5)], [(2, 1), (1, 2)]])
+@pytest.mark.parametrize(
+    "sizes", [[(4, 3)], [(4, 3), (3, 4)], [(3, 3), (0, 6)], [(1, 4), (0, 5)], [(2, 1), (1, 2)]]
+)
 def test_smallest_denominator_and_gap_are_those_of_all_amplitudes(sizes):
     spaces = []
     for number, (nocc, nvir) in enumerate(sizes):
         _, eps_occ, eps_vir = fitted(nocc, nvir, 1, seed=number)
         spaces.append(ActiveSpace(np.zeros((0, nocc)), np.zeros((0, nvir)), eps_occ, eps_vir))
-    gaps = [*amplitudes(spaces[0], spaces[-1], same=False)] if len(spaces) == 2 or spaces[0].nocc else []
+    gaps = (
+        [*amplitudes(spaces[0], spaces[-1], same=False)]
+        if len(spaces) == 2 or spaces[0].nocc
+        else []
+    )
     gaps += [gap for space in spaces for gap in amplitudes(space, space, same=True)]
     assert smallest_denominator(spaces) == pytest.approx(min(gaps, default=np.inf), rel=1e-14)
     energies = [np.concatenate([s.eps_occ, s.eps_vir]) for s in spaces]
@@ -185,7 +202,9 @@ class Off(CpuBackend):
         return found
 
 
-@pytest.mark.parametrize("case", [contract.CASES[4], contract.CASES[7], contract.CASES[11]], ids=str)
+@pytest.mark.parametrize(
+    "case", [contract.CASES[4], contract.CASES[7], contract.CASES[11]], ids=str
+)
 def test_the_contract_is_as_tight_as_float32(case):
     assert contract.examine(Off(1.0, 0.0), case).passed
     for factor, shift in ((1 + 1e-6, 0.0), (1 - 1e-6, 0.0), (1.0, 1e-5), (float("nan"), 0.0)):
@@ -201,7 +220,9 @@ def test_float32_loses_no_small_terms_in_long_rows_and_none_of_float64_after_the
     b[0, 0] = 1.0
     left, right = ((b, *energies), (np.ones((1, 2, 1)), energies[0], energies[1][:2]))
     exact, mixed = (
-        backend.pair_terms(backend.put(*left, kind), backend.put(*right, kind), tiling.Tile(0, 1, 0, 1, False)).direct
+        backend.pair_terms(
+            backend.put(*left, kind), backend.put(*right, kind), tiling.Tile(0, 1, 0, 1, False)
+        ).direct
         for kind in ("fp64", "mixed")
     )
     assert mixed == pytest.approx(exact, rel=3e-7)  # as in the contract
@@ -215,12 +236,17 @@ def test_cuda_multiplies_without_tf32():
     """A stand-in for the module: no device is needed to see what is asked of it."""
     matmul = SimpleNamespace(allow_tf32=True)
     cuda = SimpleNamespace(mem_get_info=lambda: (10**10, 10**10))
-    torch = SimpleNamespace(device=str, backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul)), cuda=cuda)
+    torch = SimpleNamespace(
+        device=str, backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul)), cuda=cuda
+    )
     assert TorchBackend(torch, "cuda", 1).limits.memory < 10**10
     assert matmul.allow_tf32 is False
 
 
-SMALL, COUNT = 1e-4, 1000  # 1 + 1000 (1e-4)^2 is 1.00001, of which float32 keeps nothing if it begins with the 1
+SMALL, COUNT = (
+    1e-4,
+    1000,
+)  # 1 + 1000 (1e-4)^2 is 1.00001, of which float32 keeps nothing if it begins with the 1
 
 
 def large_first(nocc: int) -> np.ndarray:
@@ -238,7 +264,8 @@ def test_small_contributions_are_not_lost(nocc):
 
     def error(array):
         mixed, exact = (
-            pair_energies([cpu.put(x, *energies, kind)], cpu) for x, kind in ((array, "mixed"), (b, "fp64"))
+            pair_energies([cpu.put(x, *energies, kind)], cpu)
+            for x, kind in ((array, "mixed"), (b, "fp64"))
         )
         return abs(mixed.opposite_spin.sum() / exact.opposite_spin.sum() - 1)
 
@@ -266,12 +293,16 @@ def test_the_order_is_the_same_on_disk(tmp_path):
 # --- the certificate ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spaces", [[fitted(6, 9, 40)], [fitted(5, 9, 40, 1), fitted(4, 10, 40, 2)]])
+@pytest.mark.parametrize(
+    "spaces", [[fitted(6, 9, 40)], [fitted(5, 9, 40, 1), fitted(4, 10, 40, 2)]]
+)
 def test_exact_when_every_pair_is_redone(spaces):
     exact, mixed = operands(spaces, "fp64"), pair_energies(operands(spaces, "mixed"), CPU)
     found = certificate.certify(mixed, exact, CPU, 1e-7)
     assert found.sampled == found.pairs
-    assert found.correlation_error == pytest.approx(abs(energy(mixed) - energy(pair_energies(exact, CPU))), rel=1e-3)
+    assert found.correlation_error == pytest.approx(
+        abs(energy(mixed) - energy(pair_energies(exact, CPU))), rel=1e-3
+    )
 
 
 def redone(right, asked=None):
@@ -291,7 +322,9 @@ def redone(right, asked=None):
 def times(right, factor):
     """All energies times a factor of each pair; that of i <= j is also its mirror image's."""
     factor = np.triu(factor) + np.triu(factor, 1).T
-    return PairEnergies(right.opposite_spin * factor, tuple(matrix * factor for matrix in right.same_spin))
+    return PairEnergies(
+        right.opposite_spin * factor, tuple(matrix * factor for matrix in right.same_spin)
+    )
 
 
 @pytest.fixture(scope="module", params=["rhf", "uhf"])
@@ -324,8 +357,17 @@ def test_what_is_drawn_is_fixed_before_looking(chain):
     certificate.bound_errors(chain, redone(times(chain, 0 * noise), asked[2]), 1e-7)
     certificate.bound_errors(chain, redone(chain, asked[3]), 1.0, seed=first.seed + 1)
     assert asked[0] == asked[1] == asked[2] != asked[3]
-    drawn = [(channel, i, j) for channel, rows, columns in asked[0] for i, j in zip(rows, columns, strict=True)]
-    assert first.sampled == len(drawn) == len(set(drawn)) == (48 if len(chain.same_spin) == 1 else 3 * 48)
+    drawn = [
+        (channel, i, j)
+        for channel, rows, columns in asked[0]
+        for i, j in zip(rows, columns, strict=True)
+    ]
+    assert (
+        first.sampled
+        == len(drawn)
+        == len(set(drawn))
+        == (48 if len(chain.same_spin) == 1 else 3 * 48)
+    )
     assert first.pairs == (820 if len(chain.same_spin) == 1 else 820 + 820 + 1600)
     assert first.seed == certificate.SEED
 
@@ -340,14 +382,20 @@ def test_pairs_of_equal_energy_are_not_told_apart_by_their_last_digits():
     assert asked[0] == asked[1] == asked[2] == asked[3]
 
 
-@pytest.mark.parametrize(("wrong", "least", "most"), [("all", 1.0, 1.01), ("larger", 0.9, 2.0), ("smaller", 0.9, 2.0)])
+@pytest.mark.parametrize(
+    ("wrong", "least", "most"), [("all", 1.0, 1.01), ("larger", 0.9, 2.0), ("smaller", 0.9, 2.0)]
+)
 def test_a_wrong_factor_is_seen(chain, wrong, least, most):
     """From a sample of one pair in seventeen: of all pairs in every draw, of one half of them in nine of ten."""
     size = np.abs(chain.opposite_spin)
-    half = {"all": size > 0, "larger": size > np.median(size), "smaller": size < np.median(size)}[wrong]
+    half = {"all": size > 0, "larger": size > np.median(size), "smaller": size < np.median(size)}[
+        wrong
+    ]
     changed = times(chain, 1 + 0.01 * half)
     error = abs(energy(changed) - energy(chain))
-    drawn = [certificate.bound_errors(changed, redone(chain), 0.99 * error, seed) for seed in range(60)]
+    drawn = [
+        certificate.bound_errors(changed, redone(chain), 0.99 * error, seed) for seed in range(60)
+    ]
     bounds = np.array([found.correlation_error for found in drawn])
     assert np.mean(bounds >= error * (1 - 1e-9)) >= least
     assert np.mean([found.accepted for found in drawn]) <= 1 - least
@@ -367,7 +415,11 @@ def test_the_bound_holds_in_nineteen_draws_of_twenty(chain, shift, spread, most)
             changed.same_spin_energy - chain.same_spin_energy,
             changed.opposite_spin_energy - chain.opposite_spin_energy,
         )
-        ratios.append(np.divide([found.correlation_error, found.same_spin_error, found.opposite_spin_error], errors))
+        ratios.append(
+            np.divide(
+                [found.correlation_error, found.same_spin_error, found.opposite_spin_error], errors
+            )
+        )
         assert not found.accepted  # the shift is 1e-6 Eh in all, ten times the tolerance
     assert np.all(np.mean(np.abs(ratios) >= 1.0, axis=0) >= 0.95)
     assert np.all(np.median(np.abs(ratios), axis=0) < most)
@@ -400,7 +452,9 @@ def test_one_wrong_pair_is_found_at_the_stated_rate(chain):
             opposite[i[k], j[k]] += 1e-5
             if restricted:
                 opposite[j[k], i[k]] = opposite[i[k], j[k]]
-            one = certificate.bound_errors(replace(chain, opposite_spin=opposite), redone(chain), 1e-7, seed)
+            one = certificate.bound_errors(
+                replace(chain, opposite_spin=opposite), redone(chain), 1e-7, seed
+            )
             found.append(not one.accepted)
             assert found[-1] == (one.largest_pair_error > 0.9e-5)
         rates.append(np.mean(found))
@@ -424,9 +478,14 @@ def test_no_pairs_have_no_error(nocc):
 
 def to_tolerance(kind, tolerance, listener=None, sizes=((6, 9, 40),)):
     spins = [fitted(*size) for size in sizes]
-    spaces = [ActiveSpace(np.zeros((0, len(occ))), np.zeros((0, len(vir))), occ, vir) for _, occ, vir in spins]
+    spaces = [
+        ActiveSpace(np.zeros((0, len(occ))), np.zeros((0, len(vir))), occ, vir)
+        for _, occ, vir in spins
+    ]
     b = [one for one, *_ in spins]
-    return certificate.pair_energies_to_tolerance(b, spaces, CPU, kind, tolerance, listener or Heard())
+    return certificate.pair_energies_to_tolerance(
+        b, spaces, CPU, kind, tolerance, listener or Heard()
+    )
 
 
 @pytest.mark.parametrize("sizes", [((30, 9, 40),), ((20, 9, 40), (18, 8, 40))], ids=["RHF", "UHF"])
@@ -436,20 +495,28 @@ def test_auto_repeats_the_largest_pairs_where_few_are_to_blame(sizes):
     bound = to_tolerance("mixed", 1.0, sizes=sizes)[2]
     listener = Heard()
     pairs, ran, found = to_tolerance("auto", 0.8 * bound.correlation_error, listener, sizes)
-    assert ran == "mixed" and found.accepted and not found.repeated_in_fp64 and not listener.warnings
+    assert (
+        ran == "mixed" and found.accepted and not found.repeated_in_fp64 and not listener.warnings
+    )
     assert abs(energy(pairs) - energy(right)) <= found.correlation_error < bound.correlation_error
     (said,) = [text for text in listener.stages if "largest" in text]
     count, total = map(int, re.findall(r"the (\d+) largest of (\d+) pairs", said)[0])
     assert found.pairs == total == bound.pairs and bound.sampled < count < 0.4 * total
     assert found.sampled == count + len(sizes) // 2 * 96 + 48
     sizes_of = dict[bool, list[float]]({True: [], False: []})
-    for one, exact, mixed in zip(*(certificate._channels(x) for x in (pairs, right, rough)), strict=True):
+    for one, exact, mixed in zip(
+        *(certificate._channels(x) for x in (pairs, right, rough)), strict=True
+    ):
         again = np.all(np.isclose(one.energies(), exact.energies(), rtol=1e-13, atol=0), axis=1)
         np.testing.assert_array_equal(one.energies()[~again], mixed.energies()[~again])
-        for which, size in zip(again, one.weight * np.abs(mixed.energies().sum(axis=1)), strict=True):
+        for which, size in zip(
+            again, one.weight * np.abs(mixed.energies().sum(axis=1)), strict=True
+        ):
             if size:  # i, i within a spin is 0 in every precision
                 sizes_of[bool(which)].append(size)
-    assert count <= len(sizes_of[True]) < count + 5 and np.sort(sizes_of[True])[-count] >= max(sizes_of[False])
+    assert count <= len(sizes_of[True]) < count + 5 and np.sort(sizes_of[True])[-count] >= max(
+        sizes_of[False]
+    )
     for matrix in (*pairs.same_spin, *([pairs.opposite_spin] if len(sizes) == 1 else [])):
         np.testing.assert_array_equal(matrix, matrix.T)
 

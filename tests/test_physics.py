@@ -18,11 +18,21 @@ from tests.conftest import Heard
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 EXPECTED = json.loads((INPUTS / "expected.json").read_text())["cases"]
-PUBLISHED = json.loads((Path(__file__).parent / "data" / "reference_cases.json").read_text())["cases"]
+PUBLISHED = json.loads((Path(__file__).parent / "data" / "reference_cases.json").read_text())[
+    "cases"
+]
 
 
-WATER = Molecule(("O", "H", "H"), np.array([[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]]))
-EXACT = {"basis": "cc-pvdz", "precision": "fp64", "stability": "off", "scf_conv_tol": 1e-12, "threads": 1}
+WATER = Molecule(
+    ("O", "H", "H"), np.array([[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]])
+)
+EXACT = {
+    "basis": "cc-pvdz",
+    "precision": "fp64",
+    "stability": "off",
+    "scf_conv_tol": 1e-12,
+    "threads": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +58,11 @@ def test_closed_shell_uhf_is_rhf(water):
     uhf = dfmp2.run(WATER, reference="uhf", **EXACT)
     assert uhf.reference.kind == "uhf"
     assert uhf.reference.spin_square == 0.0 and not np.signbit(uhf.reference.spin_square)
-    for name in ("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"):
+    for name in (
+        "scf_total_energy",
+        "mp2_same_spin_correlation_energy",
+        "mp2_opposite_spin_correlation_energy",
+    ):
         assert getattr(uhf, name) == pytest.approx(getattr(water, name), abs=1e-9)
 
 
@@ -62,16 +76,28 @@ def test_two_electrons_of_different_spin_and_an_ion_of_one_keep_zeros_without_si
     """In mixed precision too, where direct and exchange terms differ by their rounding."""
     hydrogen = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.4]]))
     pair = dfmp2.run(hydrogen, "cc-pvdz", reference="uhf").to_dict()
-    assert (str(pair["mp2_same_spin_correlation_energy"]), str(pair["spin_square"])) == ("0.0", "0.0")
+    assert (str(pair["mp2_same_spin_correlation_energy"]), str(pair["spin_square"])) == (
+        "0.0",
+        "0.0",
+    )
     ion = dfmp2.run(hydrogen.with_state(1, 2), "cc-pvdz").to_dict()
-    zeros = {name: str(value) for name, value in ion.items() if name.endswith("correlation_energy") and value == 0}
+    zeros = {
+        name: str(value)
+        for name, value in ion.items()
+        if name.endswith("correlation_energy") and value == 0
+    }
     assert len(zeros) == 8 and set(zeros.values()) == {"0.0"} and ion["spin_square"] == 0.75
 
 
 def test_scalings_are_arithmetic_on_the_stored_components(water):
-    os_energy, ss_energy = water.mp2_opposite_spin_correlation_energy, water.mp2_same_spin_correlation_energy
+    os_energy, ss_energy = (
+        water.mp2_opposite_spin_correlation_energy,
+        water.mp2_same_spin_correlation_energy,
+    )
     assert MP2.apply(os_energy, ss_energy) == water.mp2_correlation_energy
-    assert water.scs_mp2_correlation_energy == pytest.approx(1.2 * os_energy + ss_energy / 3, abs=1e-14)
+    assert water.scs_mp2_correlation_energy == pytest.approx(
+        1.2 * os_energy + ss_energy / 3, abs=1e-14
+    )
     assert water.sos_mp2_correlation_energy == pytest.approx(1.3 * os_energy, abs=1e-14)
     one = dfmp2.run(WATER, os_scale=1.0, ss_scale=1.0, **EXACT)
     assert one.scaled_mp2_correlation_energy == one.mp2_correlation_energy
@@ -89,12 +115,18 @@ def amplitudes(mf, frozen_core, frozen_virtual):
     for coeff, energy, occ in zip(
         *((x, x) if restricted else x for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)), strict=True
     ):
-        occupied, virtual = (np.flatnonzero(flags)[np.argsort(energy[flags])] for flags in (occ > 0, occ == 0))
+        occupied, virtual = (
+            np.flatnonzero(flags)[np.argsort(energy[flags])] for flags in (occ > 0, occ == 0)
+        )
         i, a = occupied[frozen_core:], virtual[: len(virtual) - frozen_virtual]
-        spins.append((np.einsum("mnp,mi,na->iap", three, coeff[:, i], coeff[:, a]), energy[i], energy[a]))
+        spins.append(
+            (np.einsum("mnp,mi,na->iap", three, coeff[:, i], coeff[:, a]), energy[i], energy[a])
+        )
 
     def integrals(left, right):
-        iajb = np.einsum("iap,pq,jbq->iajb", left[0], np.linalg.inv(metric), right[0], optimize=True)
+        iajb = np.einsum(
+            "iap,pq,jbq->iajb", left[0], np.linalg.inv(metric), right[0], optimize=True
+        )
         occupied = left[1][:, None, None, None] + right[1][:, None]
         return iajb, occupied - left[2][:, None, None] - right[2]
 
@@ -106,15 +138,26 @@ def amplitudes(mf, frozen_core, frozen_virtual):
     return same, (iajb**2 / denominator).sum()
 
 
-CLOSED, OPEN = ("O 0 0 0.1; H 0 0.8 -0.5; H 0 -0.7 -0.5", 0), ("N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", 1)
+CLOSED, OPEN = (
+    ("O 0 0 0.1; H 0 0.8 -0.5; H 0 -0.7 -0.5", 0),
+    ("N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", 1),
+)
 
 
 @pytest.mark.parametrize(
-    ("atoms", "spin", "frozen"), [(*CLOSED, (0, 0)), (*CLOSED, (1, 2)), (*OPEN, (0, 3)), (*OPEN, (1, 2))]
+    ("atoms", "spin", "frozen"),
+    [(*CLOSED, (0, 0)), (*CLOSED, (1, 2)), (*OPEN, (0, 3)), (*OPEN, (1, 2))],
 )
 def test_energies_are_the_sums_over_amplitudes(atoms, spin, frozen):
-    mf = scf.HF(gto.M(atom=atoms, basis="6-31g", spin=spin, verbose=0)).run(conv_tol=1e-12, conv_tol_grad=1e-7)
-    given = {"frozen_core": frozen[0], "frozen_virtual": frozen[1], "precision": "fp64", "threads": 1}
+    mf = scf.HF(gto.M(atom=atoms, basis="6-31g", spin=spin, verbose=0)).run(
+        conv_tol=1e-12, conv_tol_grad=1e-7
+    )
+    given = {
+        "frozen_core": frozen[0],
+        "frozen_virtual": frozen[1],
+        "precision": "fp64",
+        "threads": 1,
+    }
     found = dfmp2.from_mean_field(mf, "def2-svp-ri", **given)
     expected = amplitudes(mf, *frozen)
     components = found.mp2_same_spin_correlation_energy, found.mp2_opposite_spin_correlation_energy
@@ -125,7 +168,9 @@ def test_energies_are_the_sums_over_amplitudes(atoms, spin, frozen):
 def test_linear_dependence_leaves_fewer_orbitals_than_functions():
     """Diffuse ghosts 0.21 angstrom apart: nmo < nao, and nvir follows nmo."""
     z = [[0.0, 0.0, 0.0], [0.0, 0.0, 0.4], [0.0, 0.4, 0.0], [0.4, 0.0, 0.0], [0.4, 0.4, 0.0]]
-    crowded = Molecule(("He", "O", "O", "O", "O"), np.array(z), ghost=(False, True, True, True, True))
+    crowded = Molecule(
+        ("He", "O", "O", "O", "O"), np.array(z), ghost=(False, True, True, True, True)
+    )
     result = dfmp2.run(crowded, **{**EXACT, "basis": "aug-cc-pvdz"})
     assert result.sizes.nmo < result.sizes.nao
     assert result.sizes.nvir[0] == result.sizes.nmo - 1
@@ -136,7 +181,9 @@ def test_threads_and_memory_do_not_change_the_pair_energies():
     mf = scf.RHF(gto.M(atom="O 0 0 0; H 0 0.7 0.6; H 0 -0.7 0.6", basis="6-31g", verbose=0)).run()
     for precision in ("fp64", "mixed"):
         first, *others = (
-            dfmp2.from_mean_field(mf, "def2-svp-ri", precision=precision, threads=threads, memory=memory)
+            dfmp2.from_mean_field(
+                mf, "def2-svp-ri", precision=precision, threads=threads, memory=memory
+            )
             for threads, memory in ((1, 10**9), (2, 10**9), (2, 4 * 10**9))
         )
         for other in others:
@@ -148,7 +195,10 @@ def test_threads_and_memory_do_not_change_the_pair_energies():
 
 
 SOURCE_TOLERANCE = 1e-6  # Eh; looser than a source's own only where the source itself is
-LONG = {"gpu4pyscf-vitaminC-631g", "fermi-benzene-6-31g"}  # seconds each, and nothing that the others lack
+LONG = {
+    "gpu4pyscf-vitaminC-631g",
+    "fermi-benzene-6-31g",
+}  # seconds each, and nothing that the others lack
 
 
 NAMES = {
@@ -198,7 +248,9 @@ def test_published_energy_is_reproduced(case):
     for name, value in case["values"].items():
         if name in NAMES:
             tolerance = min(SOURCE_TOLERANCE, max(case["tolerance"], 2e-9))
-            if "pyscf_difference" in case:  # what an independent program attains against this source
+            if (
+                "pyscf_difference" in case
+            ):  # what an independent program attains against this source
                 tolerance = min(SOURCE_TOLERANCE, max(tolerance, 2 * case["pyscf_difference"]))
             assert getattr(result, NAMES[name]) == pytest.approx(value, abs=tolerance), name
             compared += 1
@@ -219,18 +271,23 @@ COMPONENTS = (
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in EXPECTED]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in EXPECTED],
 )
 def test_input_gives_its_expected_energy(name):
     case = EXPECTED[name]
     result = dfmp2.run(
-        INPUTS / case["file"], case["basis"], precision="auto" if name in ("c20h42", "water-8") else "fp64"
+        INPUTS / case["file"],
+        case["basis"],
+        precision="auto" if name in ("c20h42", "water-8") else "fp64",
     )
     assert result.molecule.charge == case["charge"]
     assert result.molecule.multiplicity == case["multiplicity"]
     for component in COMPONENTS:
         # E(corr) is of first order in the orbitals: 1e-10 Eh in the SCF leaves about 1e-8 here.
-        assert getattr(result, component) == pytest.approx(case["values"][component], abs=1e-7), component
+        assert getattr(result, component) == pytest.approx(case["values"][component], abs=1e-7), (
+            component
+        )
     assert result.sizes.nao == case["sizes"]["nao"]
     assert result.sizes.naux == case["sizes"]["naux_ri"]
     assert result.sizes.naux_scf == case["sizes"]["naux_jk"]
@@ -242,4 +299,6 @@ def test_input_gives_its_expected_energy(name):
 
 
 def test_every_geometry_file_has_an_expected_energy():
-    assert {path.name for path in INPUTS.glob("*.xyz")} == {case["file"] for case in EXPECTED.values()}
+    assert {path.name for path in INPUTS.glob("*.xyz")} == {
+        case["file"] for case in EXPECTED.values()
+    }

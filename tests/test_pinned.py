@@ -28,8 +28,12 @@ from dfmp2.validation import doctor
 from tests.conftest import COMMAND, Runner, run_command
 
 WRITTEN = Path(__file__).parent / "data" / "written_by_0.1"
-SHOWN: dict[str, dict[str, Any]] = json.loads(lzma.decompress((WRITTEN / "shown.json.xz").read_bytes()))
-DROPPED_KEYS: dict[str, str] = {  # command, as in json_keys.txt: its dropped keys, with all below them
+SHOWN: dict[str, dict[str, Any]] = json.loads(
+    lzma.decompress((WRITTEN / "shown.json.xz").read_bytes())
+)
+DROPPED_KEYS: dict[
+    str, str
+] = {  # command, as in json_keys.txt: its dropped keys, with all below them
     "plan": "transform",  # no longer chosen automatically
     "kernels list": "transform",
 }
@@ -49,9 +53,22 @@ DROPPED_OPTIONS: dict[str, str] = {  # command: its dropped options, with all of
     "--scratch --threads --allow-small-gap --allow-poor-fit",
 }
 
-STUDIES = {"interaction": "complex", "cbs": "cc-pvdz", "scan": "point-001"}  # and one of the runs in it
+STUDIES = {
+    "interaction": "complex",
+    "cbs": "cc-pvdz",
+    "scan": "point-001",
+}  # and one of the runs in it
 EVERYWHERE = ("uhf", "core-potential", "point-charges", "derived", "from-prepared")
-DESCRIBED = ("uhf", "frozen", "core-potential", "ghosts", "point-charges", "x2c", "conventional", "broken-symmetry")
+DESCRIBED = (
+    "uhf",
+    "frozen",
+    "core-potential",
+    "ghosts",
+    "point-charges",
+    "x2c",
+    "conventional",
+    "broken-symmetry",
+)
 
 
 def energy(name: str, which: str = "mp2_total_energy") -> float:
@@ -113,8 +130,12 @@ def rows_of(table: str) -> list[dict[str, str]]:
 
 def numbers(text: str) -> set[str]:
     """Every number with a decimal point that a text holds; curves drawn with letters are left out."""
-    found = re.findall(r"-?\d+\.\d+(?:e[-+]\d+)?", re.sub(r"^.* \|.*$", "", text, flags=re.MULTILINE))
-    return {number for number in found if "e" not in number or float(number)}  # an exact zero is printed as 0
+    found = re.findall(
+        r"-?\d+\.\d+(?:e[-+]\d+)?", re.sub(r"^.* \|.*$", "", text, flags=re.MULTILINE)
+    )
+    return {
+        number for number in found if "e" not in number or float(number)
+    }  # an exact zero is printed as 0
 
 
 # What 0.1 wrote
@@ -140,9 +161,13 @@ def test_a_result_is_read_everywhere(name: str, written: Path, call: Runner) -> 
 
     derived = call("derive", path, "--os-scale", "1.3", "--json")
     assert derived.code == 0, derived.err
-    same, opposite = (energy(name, f"mp2_{spin}_spin_correlation_energy") for spin in ("same", "opposite"))
+    same, opposite = (
+        energy(name, f"mp2_{spin}_spin_correlation_energy") for spin in ("same", "opposite")
+    )
     assert derived.json["mp2_total_energy"] == pytest.approx(total, rel=0, abs=1e-12)
-    assert derived.json["scaled_mp2_correlation_energy"] == pytest.approx(1.3 * opposite + same, rel=0, abs=1e-12)
+    assert derived.json["scaled_mp2_correlation_energy"] == pytest.approx(
+        1.3 * opposite + same, rel=0, abs=1e-12
+    )
 
     page = Path("page.html")
     assert call("report", path, "-o", str(page)).code == 0
@@ -171,7 +196,9 @@ def test_a_study_is_read_everywhere(name: str, written: Path, call: Runner) -> N
     table = call("show", path, "--csv")
     assert table.code == 0, table.err
     if name == "scan":
-        assert not list(missing_parts(rows_of((WRITTEN / "scan.csv").read_text()), rows_of(table.out)))
+        assert not list(
+            missing_parts(rows_of((WRITTEN / "scan.csv").read_text()), rows_of(table.out))
+        )
     assert call("show", path, "--run", run, "--json").json["mp2_total_energy"] < 0
     assert call("report", path, "-o", "page.html").code == 0
     assert call("export", path, "--run", run, "--to", "xyz", "-o", "run.xyz").code == 0
@@ -179,7 +206,16 @@ def test_a_study_is_read_everywhere(name: str, written: Path, call: Runner) -> N
 
 def test_a_prepared_file_is_computed(written: Path, call: Runner) -> None:
     """The pair energies of a B that 0.1 fitted are those of 0.1."""
-    done = call("energy", "--from", str(written / "prepared.h5"), "--precision", "fp64", "--output", "e.h5", "--json")
+    done = call(
+        "energy",
+        "--from",
+        str(written / "prepared.h5"),
+        "--precision",
+        "fp64",
+        "--output",
+        "e.h5",
+        "--json",
+    )
     assert done.code == 0, done.err
     assert done.json["mp2_total_energy"] == pytest.approx(energy("fp64"), rel=0, abs=1e-11)
 
@@ -187,9 +223,13 @@ def test_a_prepared_file_is_computed(written: Path, call: Runner) -> None:
 def test_orbitals_of_a_result_start_an_scf(written: Path, call: Runner) -> None:
     """And the SCF is converged at once."""
     start = str(written / "rhf.h5")
-    done = call("run", "h2.xyz", "--basis", "6-31g", "--scf-from", start, "--output", "again.h5", "--json")
+    done = call(
+        "run", "h2.xyz", "--basis", "6-31g", "--scf-from", start, "--output", "again.h5", "--json"
+    )
     assert done.code == 0, done.err
-    assert done.json["scf_total_energy"] == pytest.approx(energy("rhf", "scf_total_energy"), rel=0, abs=1e-9)
+    assert done.json["scf_total_energy"] == pytest.approx(
+        energy("rhf", "scf_total_energy"), rel=0, abs=1e-9
+    )
     assert done.json["scf_iterations"] <= 3
 
 
@@ -225,17 +265,57 @@ def test_tables_are_what_they_were(written: Path, call: Runner) -> None:
 
 CHARGED = ("--point-charges", "charges.txt")
 JSON_COMMANDS = {
-    "run": ("run", "h2.xyz", "--basis", "6-31g", "--check", "--os-scale", "1.1", *CHARGED, "--json"),
-    "run uhf": ("run", "nh2.xyz", "--basis", "sto-3g", "--scf-starts", "2", "--overwrite", "--json"),
+    "run": (
+        "run",
+        "h2.xyz",
+        "--basis",
+        "6-31g",
+        "--check",
+        "--os-scale",
+        "1.1",
+        *CHARGED,
+        "--json",
+    ),
+    "run uhf": (
+        "run",
+        "nh2.xyz",
+        "--basis",
+        "sto-3g",
+        "--scf-starts",
+        "2",
+        "--overwrite",
+        "--json",
+    ),
     "prepare": ("prepare", "h2.xyz", "--basis", "6-31g", "--json"),
     "energy": ("energy", "--from", "prepared.h5", "--output", "energy.h5", "--json"),
     "plan": ("plan", "h2.xyz", "--basis", "6-31g", "--json"),
     "derive": ("derive", "rhf.h5", "--json"),
     "compare": ("compare", "rhf.h5", "--json"),
     "compare exact": ("compare", "rhf.h5", "--exact", "--json"),
-    "interaction": ("interaction", "he2.xyz", "--fragments", "1,2", "--basis", "cc-pvdz", "--output", "i.h5", "--json"),
+    "interaction": (
+        "interaction",
+        "he2.xyz",
+        "--fragments",
+        "1,2",
+        "--basis",
+        "cc-pvdz",
+        "--output",
+        "i.h5",
+        "--json",
+    ),
     "cbs": ("cbs", "he.xyz", "--basis", "cc-pv[dt]z", "--output", "c.h5", "--json"),
-    "scan": ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:3", "--basis", "6-31g", "--output", "s.h5", "--json"),
+    "scan": (
+        "scan",
+        "h2.xyz",
+        "--bond",
+        "1,2",
+        "0.7:0.8:3",
+        "--basis",
+        "6-31g",
+        "--output",
+        "s.h5",
+        "--json",
+    ),
     "batch run": ("batch", "run", "batch.toml", "--json"),
     "batch status": ("batch", "status", "batch.toml", "--json"),
     "batch submit slurm": ("batch", "submit", "batch.toml", "--slurm", "--shards", "2", "--json"),
@@ -266,7 +346,11 @@ def test_json_keys_are_still_there(
     monkeypatch.delitem(doctor.CHECKS, "PyTorch")  # a row like the others, which takes seconds
     dropped = tuple(f"{name}: {key}" for key in DROPPED_KEYS.get(name, "").split())
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
-    pinned = [line for line in (WRITTEN / "json_keys.txt").read_text().splitlines() if line.startswith(f"{name}: ")]
+    pinned = [
+        line
+        for line in (WRITTEN / "json_keys.txt").read_text().splitlines()
+        if line.startswith(f"{name}: ")
+    ]
     keys = keys_of(name, call)
     assert pinned
     assert not [line for line in pinned if line not in keys and not line.startswith(dropped)]
@@ -292,17 +376,27 @@ def commands(run: Runner, command: str = "dfmp2") -> Iterator[str]:
     """All commands, those of groups too."""
     yield command
     if command in GROUPS:
-        for name in re.findall(r"^  (\w[\w-]*)  ", run(*command.split()[1:], "--help").out, re.MULTILINE):
+        for name in re.findall(
+            r"^  (\w[\w-]*)  ", run(*command.split()[1:], "--help").out, re.MULTILINE
+        ):
             yield from commands(run, f"{command} {name}")
 
 
 def test_options_are_still_there(call: Runner) -> None:
     """Every command, option and choice of 0.1, but for DROPPED_OPTIONS."""
     found = {line for command in commands(call) for line in (command, *options_of(command, call))}
-    dropped = {f"{command} {option}" for command, options in DROPPED_OPTIONS.items() for option in options.split()}
-    dropped |= {f"dfmp2 kernels cost --lane={word}" for word in FORMER}  # understood, and listed under other words
+    dropped = {
+        f"{command} {option}"
+        for command, options in DROPPED_OPTIONS.items()
+        for option in options.split()
+    }
+    dropped |= {
+        f"dfmp2 kernels cost --lane={word}" for word in FORMER
+    }  # understood, and listed under other words
     pinned = (WRITTEN / "options.txt").read_text().splitlines()
-    assert not [line for line in pinned if line not in found and not {line, line.split("=")[0]} & dropped]
+    assert not [
+        line for line in pinned if line not in found and not {line, line.split("=")[0]} & dropped
+    ]
 
 
 SMALL = ("h2.xyz", "--basis", "sto-3g")
@@ -343,7 +437,9 @@ def test_a_fault_in_dfmp2_is_exit_code_1(folder: Path) -> None:
 def test_a_signal_ends_a_run(number: int, code: int, folder: Path) -> None:
     """Before there is a checkpoint nothing is written."""
     arguments = [str(COMMAND), "run", "o2.xyz", "--basis", "cc-pvqz"]
-    with subprocess.Popen(arguments, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(
+        arguments, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as run:
         assert run.stderr is not None
         assert run.stderr.readline()
         run.send_signal(number)

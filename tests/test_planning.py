@@ -28,8 +28,12 @@ from tests.test_disk import set_variant
 INPUTS = Path(__file__).parent.parent / "inputs"
 
 
-WATER = Workload(nao=24, naux_scf=116, naux=84, spins=(Spin(5, 5, 19),), precision="fp64", block_functions=84)
-LARGE = Workload(490, 2366, 1708, (Spin(81, 81, 409),), "fp64", 66, widest_shell=6, frontier=((16, 32),))
+WATER = Workload(
+    nao=24, naux_scf=116, naux=84, spins=(Spin(5, 5, 19),), precision="fp64", block_functions=84
+)
+LARGE = Workload(
+    490, 2366, 1708, (Spin(81, 81, 409),), "fp64", 66, widest_shell=6, frontier=((16, 32),)
+)
 MEGABYTE = 10**6
 
 
@@ -67,9 +71,15 @@ def test_operations_counted_by_hand(changes, pairs):
         assert flops["exchange"] == (CYCLES + 1) * (3 * 116 * 24 * 24 * 5 + 4 * 116 * 300)
         # 40 primitive functions: 820 products of them, each as dear as 1.3 integrals of three or 0.5 of four centres
         contracted = replace(work, primitives=40)
-        assert contracted.integrals() == {"scf": 116 * (300 + 1.3 * 820), "integrals": 84 * (300 + 1.3 * 820)}
+        assert contracted.integrals() == {
+            "scf": 116 * (300 + 1.3 * 820),
+            "integrals": 84 * (300 + 1.3 * 820),
+        }
         assert work.integrals()["integrals"] == 84 * 2.3 * 300
-        assert replace(contracted, naux_scf=0).integrals()["scf"] == 300 * 301 / 2 + 0.5 * 820 * 821 / 2
+        assert (
+            replace(contracted, naux_scf=0).integrals()["scf"]
+            == 300 * 301 / 2 + 0.5 * 820 * 821 / 2
+        )
         kept = replace(work, frontier=((5, 19),)).flops()["transform"]
         assert kept - flops["transform"] == 2 * 84 * 24 * (24 * 19 + 481)
 
@@ -78,7 +88,9 @@ def test_operations_counted_by_hand(changes, pairs):
 
 
 def planned(budget, spins=1, precision="auto"):
-    work = replace(LARGE, spins=LARGE.spins * spins, precision=precision, frontier=((16, 32),) * spins)
+    work = replace(
+        LARGE, spins=LARGE.spins * spins, precision=precision, frontier=((16, 32),) * spins
+    )
     limits = CpuBackend(2).limits
     return memory.plan(work, limits, 2, program=100 * MEGABYTE, budget=budget)
 
@@ -104,16 +116,23 @@ def test_every_accepted_budget_is_kept(spins, precision):
         plan = planned(int(budget) + 1, spins, precision)
         plan.require()
         assert plan.predicted_peak <= plan.budget
-        assert plan.pair_bytes > 0 and plan.read_bytes > 0 and plan.tensor_bytes >= 3 * 3 * 409 * 1708 * 8
+        assert (
+            plan.pair_bytes > 0
+            and plan.read_bytes > 0
+            and plan.tensor_bytes >= 3 * 3 * 409 * 1708 * 8
+        )
         whole = 2366 * 490 * 491 // 2 * 8
         assert plan.disk == max(
-            0 if plan.scf_fits_in_core else whole, 0 if plan.mp2_fits_in_core else spins * 81 * 409 * 1708 * 8
+            0 if plan.scf_fits_in_core else whole,
+            0 if plan.mp2_fits_in_core else spins * 81 * 409 * 1708 * 8,
         )
     comfortable, below = (planned(ample.comfortable - n, spins, precision) for n in (0, 1))
     assert comfortable.disk == 0 and below.disk > 0
     refused, least = (planned(ample.least - memory.VARIES - n, spins, precision) for n in (1, 0))
     assert not refused.fits and least.fits
-    with pytest.raises(ResourceError, match=rf"may be used.*--memory {-(-ample.least // MEGABYTE)}MB"):
+    with pytest.raises(
+        ResourceError, match=rf"may be used.*--memory {-(-ample.least // MEGABYTE)}MB"
+    ):
         refused.require()
 
 
@@ -141,7 +160,9 @@ def test_what_a_run_leaves_for_the_next_one_is_counted_once():
     given = {"limits": CpuBackend(1).limits, "threads": 1, "budget": 10**9}
     first = memory.plan(WATER, program=100 * MEGABYTE, **given)
     assert memory.plan(WATER, program=105 * MEGABYTE, grown=5 * MEGABYTE, **given) == first
-    later = memory.plan(WATER, program=200 * MEGABYTE, grown=100 * MEGABYTE, **given)  # an array of the caller
+    later = memory.plan(
+        WATER, program=200 * MEGABYTE, grown=100 * MEGABYTE, **given
+    )  # an array of the caller
     assert later.program > 150 * MEGABYTE
 
 
@@ -169,7 +190,9 @@ def test_a_check_that_does_not_fit_is_refused_before_the_scf(monkeypatch):
 )
 def test_built_in_rates_repeat_what_was_measured(name, basis, measured):
     """Seconds of docs/performance, on the quiet machine whose rates are built in, 22 November 2026."""
-    work = planning.sizes(read_xyz(INPUTS / f"{name}.xyz").molecule, Options(basis), Silent(), scf=True)
+    work = planning.sizes(
+        read_xyz(INPUTS / f"{name}.xyz").molecule, Options(basis), Silent(), scf=True
+    )
     assert time.seconds(work, Rates()).total == pytest.approx(measured, rel=0.2)
 
 
@@ -198,13 +221,17 @@ def test_more_work_takes_longer(more):
     assert found.total >= Rates().start + sum(getattr(found, name) for name in time.STAGES)
 
 
-@pytest.mark.parametrize(("stage", "order"), [("integrals", 3), ("transform", 4), ("fit", 4), ("pair_energies", 5)])
+@pytest.mark.parametrize(
+    ("stage", "order"), [("integrals", 3), ("transform", 4), ("fit", 4), ("pair_energies", 5)]
+)
 def test_stages_grow_as_they_should(stage, order):
     """A molecule twice as large: integrals as N^3, transformation and fit as N^4, pair energies as N^5."""
     small = replace(LARGE, frontier=())
     large = replace(small, nao=980, naux_scf=4732, naux=3416, spins=(Spin(162, 162, 818),))
     first, second = (getattr(time.seconds(work, Rates()), stage) for work in (small, large))
-    assert 2 ** (order - 0.4) < second / first < 2 ** (order + 0.1)  # below it where new memory still counts
+    assert (
+        2 ** (order - 0.4) < second / first < 2 ** (order + 0.1)
+    )  # below it where new memory still counts
 
 
 def test_four_centre_integrals_that_do_not_fit_are_made_in_every_iteration():
@@ -223,13 +250,20 @@ def test_a_certificate_takes_primitive_integrals_and_a_quadrature_more_than_its_
     """A contraction has ten times the integrals behind it; every pass makes (mn|ls) and (ls|mn) both."""
     contracted = replace(LARGE, nao=100, primitives=200, single_exchange=False)
     plain = replace(contracted, primitives=0)
-    more = replace(contracted, naux_scf=0).integrals()["scf"] - replace(plain, naux_scf=0).integrals()["scf"]
+    more = (
+        replace(contracted, naux_scf=0).integrals()["scf"]
+        - replace(plain, naux_scf=0).integrals()["scf"]
+    )
     once, twice = (
-        time.certificate_seconds(contracted, None, 4, n, Rates()) - time.certificate_seconds(plain, None, 4, n, Rates())
+        time.certificate_seconds(contracted, None, 4, n, Rates())
+        - time.certificate_seconds(plain, None, 4, n, Rates())
         for n in (1, 2)
     )
     assert more > 0.8e8 and twice - once == pytest.approx(2 * more / Rates().four_centre)
-    pairs, points = (time.seconds(replace(LARGE, precision="fp64", points=n), Rates()).pair_energies for n in (0, 56))
+    pairs, points = (
+        time.seconds(replace(LARGE, precision="fp64", points=n), Rates()).pair_energies
+        for n in (0, 56)
+    )
     flops = [replace(LARGE, precision="fp64", points=n).flops()["pairs_fp64"] for n in (0, 56)]
     assert points / flops[1] == pytest.approx(time.WEIGHED * pairs / flops[0])
 
@@ -258,15 +292,21 @@ def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
     disk = DiskRates(write=1e9, read=1e9)
     plain = time.seconds(LARGE, Rates())
     hidden = Traffic(pairs_read=10**9)
-    assert time.seconds(LARGE, Rates(), hidden, disk).pair_energies == pytest.approx(plain.pair_energies)
+    assert time.seconds(LARGE, Rates(), hidden, disk).pair_energies == pytest.approx(
+        plain.pair_energies
+    )
     slow = time.seconds(LARGE, Rates(), hidden, DiskRates(1e9, 1e7))
     assert slow.pair_energies == pytest.approx(100.0)
-    cached = time.seconds(LARGE, Rates(), replace(hidden, cached=True), DiskRates(1e9, 1e7, cached=1.25e7))
+    cached = time.seconds(
+        LARGE, Rates(), replace(hidden, cached=True), DiskRates(1e9, 1e7, cached=1.25e7)
+    )
     assert cached.pair_energies == pytest.approx(80.0)
     moved = Traffic(scf_written=2 * 10**9, fit_written=10**9, fit_read=3 * 10**9)
     found = time.seconds(LARGE, Rates(), moved, disk)
     memory = 8 / Rates().reorder  # s per number, of arrays that are not in memory now
-    scf, b = (numbers * memory for numbers in (2366 * LARGE.pairs_of_functions, LARGE.elements * 1708))
+    scf, b = (
+        numbers * memory for numbers in (2366 * LARGE.pairs_of_functions, LARGE.elements * 1708)
+    )
     assert found.scf == pytest.approx(plain.scf + 2.0 - scf)
     assert found.fit == pytest.approx(plain.fit + 4.0 - b)
     assert found.total == pytest.approx(plain.total + 6.0 - scf - b)
@@ -275,11 +315,21 @@ def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
 def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkeypatch):
     monkeypatch.setattr(rates, "REPEATS", 2)
     found = rates.measure(CpuBackend(1), 1)
-    assert all(value > 0 for value in (found.integrals, found.exchange, found.solve, found.transform, found.eigen))
+    assert all(
+        value > 0
+        for value in (found.integrals, found.exchange, found.solve, found.transform, found.eigen)
+    )
     assert found.pairs_mixed > 1.2 * found.pairs_fp64
     # per second, a tenth of what a slow core does alone
-    assert found.integrals > 2e6 and found.four_centre > 1e6 and found.matrices > 1e4 and found.reorder > 1e7
-    assert found.start != Rates().start and found.launch != Rates().launch  # a command of its own was timed
+    assert (
+        found.integrals > 2e6
+        and found.four_centre > 1e6
+        and found.matrices > 1e4
+        and found.reorder > 1e7
+    )
+    assert (
+        found.start != Rates().start and found.launch != Rates().launch
+    )  # a command of its own was timed
     assert 0 < found.start < 30 and 0 < found.launch < 30 and found.foreign >= 0 and found.date
     assert rates.load("cpu", 1) == found
     assert rates.load("cpu", 2) is None and rates.load("torch", 1) is None
@@ -290,7 +340,9 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
     assert rates.load("cpu", 2) is None
 
 
-@pytest.mark.parametrize(("now", "measured"), [(2.1, 1), (3.6, 0)], ids=["quieter now", "still busy"])
+@pytest.mark.parametrize(
+    ("now", "measured"), [(2.1, 1), (3.6, 0)], ids=["quieter now", "still busy"]
+)
 def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch, now, measured):
     """The better rate of each kind is kept: others can only slow a routine down. Two of three cores are not needed."""
     known = Rates(integrals=9e8, solve=1e9, start=0.9, foreign=1.5, date="2026-01-01")
@@ -298,7 +350,9 @@ def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch
     calls = []
     monkeypatch.setattr(rates, "WATCHED", 0.01)
     monkeypatch.setattr(rates.os, "cpu_count", lambda: 3)
-    monkeypatch.setattr("dfmp2.host.resources.busy_seconds", lambda: now * rates.time.perf_counter())
+    monkeypatch.setattr(
+        "dfmp2.host.resources.busy_seconds", lambda: now * rates.time.perf_counter()
+    )
     monkeypatch.setattr(rates, "measure", lambda *given: calls.append(given) or fresh)
     found = rates.refreshed(CpuBackend(1), 1, known)
     assert len(calls) == measured
@@ -383,7 +437,16 @@ def test_plan_command_measures_once_and_prints_every_key(monkeypatch, capsys):
 def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rates, "measure", lambda backend, count: Rates())
     monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
-    command = ["plan", str(INPUTS / "h2o.xyz"), "--basis", "cc-pvdz", "--threads", "1", "--scratch", str(tmp_path)]
+    command = [
+        "plan",
+        str(INPUTS / "h2o.xyz"),
+        "--basis",
+        "cc-pvdz",
+        "--threads",
+        "1",
+        "--scratch",
+        str(tmp_path),
+    ]
     assert main(command) == 0
     assert "traffic:" not in capsys.readouterr().out
     assert rates.load_disk(tmp_path) is None
@@ -416,7 +479,9 @@ def test_bytes_foreseen_are_the_bytes_moved(monkeypatch, tmp_path):
     result = dfmp2.run(INPUTS / "nh2.xyz", "sto-3g", **given)
     [foreseen] = [plan.traffic for plan in plans]
     assert foreseen.written == result.storage.written
-    others = result.storage.read - (foreseen.read - foreseen.scf_read)  # but for the number of iterations
+    others = result.storage.read - (
+        foreseen.read - foreseen.scf_read
+    )  # but for the number of iterations
     builds = others / foreseen.scf_written
     assert builds == pytest.approx(result.reference.cycles + 1, abs=0.01)
 

@@ -36,13 +36,19 @@ PREPARE = ("prepare", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", "--outpu
 ENERGY = ("energy", "--from", "x.prepared.h5", "--threads", "1", "--output", "x.h5")
 
 
-def whole(molecule: Path, before: dict[str, Any], after: dict[str, Any], both: dict[str, Any]) -> dict[str, bytes]:
+def whole(
+    molecule: Path, before: dict[str, Any], after: dict[str, Any], both: dict[str, Any]
+) -> dict[str, bytes]:
     """Every number of a run in one piece."""
     return numbers(hdf5.to_bytes(dfmp2.run(molecule, **before, **after, **both, listener=Heard())))
 
 
 def in_parts(
-    molecule: Path, folder: Path, before: dict[str, Any], after: dict[str, Any], both: dict[str, Any]
+    molecule: Path,
+    folder: Path,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    both: dict[str, Any],
 ) -> dict[str, bytes]:
     """The same of a run in two parts."""
     path = folder / "x.prepared.h5"
@@ -63,7 +69,13 @@ def set_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 STO3G, FP64 = {"basis": "sto-3g"}, {"precision": "fp64"}
 CASES = {  # molecule, options of the first part, of the second, of both; whether B is on disk
-    "uhf, core": ("nh2", {"basis": "sto-3g", "frozen_core": "auto"}, {"os_scale": 1.2}, FP64, False),
+    "uhf, core": (
+        "nh2",
+        {"basis": "sto-3g", "frozen_core": "auto"},
+        {"os_scale": 1.2},
+        FP64,
+        False,
+    ),
     "uhf, core, disk": ("nh2", {"basis": "sto-3g", "frozen_core": "auto"}, {}, FP64, True),
     "mixed, disk": ("nh2", STO3G, {"tolerance": 1e-6}, {"precision": "mixed"}, True),
     "virtuals, conventional, repeated": (
@@ -78,9 +90,15 @@ CASES = {  # molecule, options of the first part, of the second, of both; whethe
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.exchange if case == "core potential" else ()) for case in CASES]
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.exchange if case == "core potential" else ())
+        for case in CASES
+    ],
 )
-def test_two_parts_give_the_bits_of_a_run(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_parts_give_the_bits_of_a_run(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, before, after, both, disk = CASES[case]
     if case == "core potential":
         pytest.importorskip("basis_set_exchange")
@@ -93,7 +111,9 @@ def test_two_parts_give_the_bits_of_a_run(case: str, tmp_path: Path, monkeypatch
     assert in_parts(molecule, tmp_path, before, after, both) == whole(molecule, before, after, both)
 
 
-def test_float32_exchange_of_the_scf_belongs_to_the_first_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_exchange_of_the_scf_belongs_to_the_first_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without --precision fp64 the SCF begins in float32, which an energy in fp64 must not keep to itself."""
     from dfmp2.scf import hartree_fock
 
@@ -101,11 +121,19 @@ def test_float32_exchange_of_the_scf_belongs_to_the_first_part(tmp_path: Path, m
     path, said = tmp_path / "x.prepared.h5", Heard()
     dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", path, listener=Heard())
     result = dfmp2.energy(path, precision="fp64", listener=said)
-    assert any("the SCF began with float32 exchange" in text for text in result.diagnostics.warnings)
+    assert any(
+        "the SCF began with float32 exchange" in text for text in result.diagnostics.warnings
+    )
     assert dfmp2.energy(path, listener=said).diagnostics.warnings == ()
-    dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", path, precision="fp64", overwrite=True, listener=said)
+    dfmp2.prepare(
+        INPUTS / "h2o.xyz", "sto-3g", path, precision="fp64", overwrite=True, listener=said
+    )
     result = dfmp2.energy(path, listener=said)
-    assert (result.precision, result.options.precision, result.diagnostics.warnings) == ("fp64", "fp64", ())
+    assert (result.precision, result.options.precision, result.diagnostics.warnings) == (
+        "fp64",
+        "fp64",
+        (),
+    )
 
 
 def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +145,9 @@ def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with opened(tmp_path / "x.prepared.h5") as source:
         dropped = source.prepared.diagnostics.metric_dropped
         assert dropped > 0 and source.prepared.shapes[0][2] == source.prepared.sizes.naux - dropped
-        assert os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6  # no room is lost
+        assert (
+            os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6
+        )  # no room is lost
 
 
 def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +156,21 @@ def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     path = tmp_path / "x.prepared.h5"
     prepared = dfmp2.prepare(INPUTS / "h2o.xyz", "cc-pvdz", path, listener=Heard())
-    for module, name in ((three_center, "packed_blocks"), (three_center, "coulomb_metric"), (hartree_fock, "run_scf")):
+    for module, name in (
+        (three_center, "packed_blocks"),
+        (three_center, "coulomb_metric"),
+        (hartree_fock, "run_scf"),
+    ):
         monkeypatch.setattr(module, name, lambda *_given, **_named: pytest.fail("computed again"))
     result = dfmp2.energy(path, listener=Heard())
-    assert result.timings.scf == prepared.timings.scf and result.timings.total > prepared.timings.total
+    assert (
+        result.timings.scf == prepared.timings.scf and result.timings.total > prepared.timings.total
+    )
     made = result.preparation
-    assert made is not None and (made.host, made.command) == (prepared.provenance.host, "dfmp2.prepare")
+    assert made is not None and (made.host, made.command) == (
+        prepared.provenance.host,
+        "dfmp2.prepare",
+    )
     assert result.provenance.command == "dfmp2.energy"
     stored = tmp_path / "x.h5"
     dfmp2.write(result, stored)
@@ -158,7 +197,10 @@ def test_a_budget_is_kept_and_there_is_no_copy_of_b(budget: str, tmp_path: Path)
     found = []
     for arguments in (prepare, ("energy", "--from", "water-8.prepared.h5", *given)):
         done = subprocess.run(
-            [sys.executable, "-S", "-c", MEASURED, COMMAND, *arguments], cwd=tmp_path, capture_output=True, check=True
+            [sys.executable, "-S", "-c", MEASURED, COMMAND, *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            check=True,
         )
         found.append(json.loads(done.stdout))
         if budget == "230MB":
@@ -194,10 +236,14 @@ def test_b_is_what_the_file_says(radical_file: Path) -> None:
     g = np.einsum("iap,jbp->iajb", alpha, beta)
     d = ea[:, None, None, None] + eb[:, None] - va[:, None, None] - vb
     result = dfmp2.energy(radical_file, precision="fp64", listener=Heard())
-    assert np.sum(g * g / d) == pytest.approx(result.mp2_opposite_spin_correlation_energy, abs=1e-14)
+    assert np.sum(g * g / d) == pytest.approx(
+        result.mp2_opposite_spin_correlation_energy, abs=1e-14
+    )
 
 
-def test_b_is_left_where_it_is_when_a_file_is_opened(radical_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b_is_left_where_it_is_when_a_file_is_opened(
+    radical_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may be larger than the memory."""
     read: list[str] = []
     content, item = hdf5.content, h5py.Dataset.__getitem__
@@ -219,7 +265,9 @@ def test_b_is_left_where_it_is_when_a_file_is_opened(radical_file: Path, monkeyp
 
 
 def test_start_orbitals_come_from_it(radical_file: Path) -> None:
-    result = dfmp2.run(radical_file.with_name("nh2.xyz"), "sto-3g", scf_from=str(radical_file), listener=Heard())
+    result = dfmp2.run(
+        radical_file.with_name("nh2.xyz"), "sto-3g", scf_from=str(radical_file), listener=Heard()
+    )
     assert result.reference.cycles <= 3
 
 
@@ -276,7 +324,9 @@ def stored(name: str, place: Any, value: Any) -> Any:
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
-def test_a_file_that_is_wrong_inside_is_refused(change: Any, said: str, radical_file: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_wrong_inside_is_refused(
+    change: Any, said: str, radical_file: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ResultFileError, match=said):
         dfmp2.energy(changed(tmp_path / "bad.h5", radical_file, change), listener=Heard())
 
@@ -308,7 +358,10 @@ def test_a_flipped_bit_of_b_is_found(
     content = bytearray(radical_file.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ResultFileError, match="B of the beta orbitals 1 to 3 does not have its hash: prepare it again"):
+    with pytest.raises(
+        ResultFileError,
+        match="B of the beta orbitals 1 to 3 does not have its hash: prepare it again",
+    ):
         dfmp2.energy(path, listener=Heard())
 
 
@@ -334,15 +387,23 @@ def test_commands(call: Runner, folder: Path) -> None:
     assert made.out.splitlines()[-1].startswith("dfmp2 prepared: E(SCF) = -74.9")
     assert made.out.splitlines()[-1].endswith("go on: dfmp2 energy --from x.prepared.h5")
     shown = succeed(call("show", "x.prepared.h5", "--verify"))
-    assert "no pair energies yet" in shown.out and "go on: dfmp2 energy --from x.prepared.h5" in shown.out
+    assert (
+        "no pair energies yet" in shown.out
+        and "go on: dfmp2 energy --from x.prepared.h5" in shown.out
+    )
     assert "B 5 x 2 x " in shown.out and "content hashes verified, B included" in shown.out
     assert facts["fitted_tensor"]["bytes"] == 8 * int(np.prod(facts["fitted_tensor"]["shapes"][0]))
     assert "SCF" not in succeed(call(*ENERGY)).err
     succeed(call("run", *PREPARE[1:-1], "y.h5"))
-    mine = {name: value for name, value in numbers(folder / "x.h5").items() if "preparation" not in name}
+    mine = {
+        name: value for name, value in numbers(folder / "x.h5").items() if "preparation" not in name
+    }
     assert mine == numbers(folder / "y.h5")
     report = succeed(call("show", "x.h5", "--verify")).out
-    assert "prepared: host: " in report and "prepared: file: x.prepared.h5\nprepared: sha256: " in report
+    assert (
+        "prepared: host: " in report
+        and "prepared: file: x.prepared.h5\nprepared: sha256: " in report
+    )
     assert succeed(call("show", "x.h5", "--json")).json["preparation"]["threads"] == 1
     succeed(call("report", "x.h5", "-o", "x.html"))
     assert "prepared: host" in (folder / "x.html").read_text()
@@ -352,7 +413,9 @@ def test_commands(call: Runner, folder: Path) -> None:
 
 
 def test_plan_names_the_size_of_the_file(call: Runner, folder: Path) -> None:
-    planned = succeed(call("plan", "h2o.xyz", "--basis", "cc-pvdz", "--json")).json["memory_bytes"]["prepared"]
+    planned = succeed(call("plan", "h2o.xyz", "--basis", "cc-pvdz", "--json")).json["memory_bytes"][
+        "prepared"
+    ]
     succeed(call("prepare", "h2o.xyz", "--basis", "cc-pvdz"))
     assert planned == pytest.approx((folder / "h2o.prepared.h5").stat().st_size, abs=300_000)
 
@@ -360,12 +423,20 @@ def test_plan_names_the_size_of_the_file(call: Runner, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((*ENERGY, "--basis", "cc-pvdz"), 3, "--basis belongs to dfmp2 prepare, which has already been done"),
+        (
+            (*ENERGY, "--basis", "cc-pvdz"),
+            3,
+            "--basis belongs to dfmp2 prepare, which has already been done",
+        ),
         ((*ENERGY, "--allow-small-gap"), 3, "--allow-small-gap belongs to dfmp2 prepare"),
         ((*ENERGY, "--transform", "device"), 3, "--transform is no choice here"),
         ((*ENERGY, "--properties"), 3, "use dfmp2 run"),
         ((*ENERGY[:-1], "x.prepared.h5"), 3, "--output x.prepared.h5 is the file given as --from"),
-        ((*ENERGY, "--backend", "nki-interpreter", "--precision", "fp64"), 6, "cannot do --precision fp64"),
+        (
+            (*ENERGY, "--backend", "nki-interpreter", "--precision", "fp64"),
+            6,
+            "cannot do --precision fp64",
+        ),
         ((*PREPARE, "--backend", "torch"), 3, "--backend belongs to dfmp2 energy"),
         (("energy",), 2, "Missing option '--from'"),
         (("energy", "--from", "nothing.h5"), 3, "nothing.h5: no such file"),
@@ -386,7 +457,10 @@ def test_what_is_refused(
 
 def test_every_option_of_a_run_belongs_somewhere() -> None:
     """A new option has to be given to one of the two commands, or be named here."""
-    assert {*BEFORE_PAIRS, *BOTH_PARTS, *PAIRS} == set(Options.__slots__) - {"transform", *WHOLE_RUN}
+    assert {*BEFORE_PAIRS, *BOTH_PARTS, *PAIRS} == set(Options.__slots__) - {
+        "transform",
+        *WHOLE_RUN,
+    }
 
 
 def test_python_refuses_options_of_the_other_part(radical_file: Path) -> None:
@@ -401,7 +475,9 @@ def test_python_refuses_options_of_the_other_part(radical_file: Path) -> None:
 # --- stopped and gone on with -----------------------------------------------------------------------------------------
 
 
-def test_prepare_goes_on_from_its_checkpoint(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_goes_on_from_its_checkpoint(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, "0")
     with Stopping(after_scf=True):
         done = call(*PREPARE)
@@ -411,15 +487,24 @@ def test_prepare_goes_on_from_its_checkpoint(call: Runner, folder: Path, monkeyp
     assert "going on from x.prepared.h5.checkpoint" in first.err and "SCF   1" not in first.err
     before = listing(folder)
     again = succeed(call(*PREPARE, "--resume"))
-    assert "is complete: nothing is computed" in again.err and again.out == first.out and listing(folder) == before
+    assert (
+        "is complete: nothing is computed" in again.err
+        and again.out == first.out
+        and listing(folder) == before
+    )
     done = call("prepare", "nh2.xyz", *PREPARE[2:], "--resume")
-    assert done.code == 3 and "x.prepared.h5 is the result of another calculation: geometry" in done.message
+    assert (
+        done.code == 3
+        and "x.prepared.h5 is the result of another calculation: geometry" in done.message
+    )
     succeed(call(*PREPARE[:-1], "y.prepared.h5"))
     with opened("x.prepared.h5") as mine, opened("y.prepared.h5") as other:
         assert mine.fingerprint == other.fingerprint
 
 
-def test_energy_goes_on_from_its_checkpoint(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_goes_on_from_its_checkpoint(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, "0")
     succeed(call(*PREPARE))
     with Stopping(at_tile=2):
@@ -429,14 +514,18 @@ def test_energy_goes_on_from_its_checkpoint(call: Runner, folder: Path, monkeypa
     done = call("energy", "--from", "other.h5", *ENERGY[3:], "--resume")
     assert done.code == 3 and "x.h5.checkpoint belongs to another calculation" in done.message
     first = succeed(call(*ENERGY, "--resume"))
-    assert "going on from x.h5.checkpoint" in first.err and not (folder / "x.h5.checkpoint").exists()
+    assert (
+        "going on from x.h5.checkpoint" in first.err and not (folder / "x.h5.checkpoint").exists()
+    )
     again = succeed(call(*ENERGY, "--resume"))
     assert "is complete: nothing is computed" in again.err and again.out == first.out
     succeed(call(*ENERGY[:-1], "y.h5"))
     assert numbers(folder / "x.h5") == numbers(folder / "y.h5")
 
 
-def test_a_full_disk_leaves_nothing(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "x.prepared.h5").write_text("old")
     before = listing(folder)
 
@@ -451,12 +540,16 @@ def test_a_full_disk_leaves_nothing(call: Runner, folder: Path, monkeypatch: pyt
         assert listing(folder) == before, name
 
 
-def test_too_little_space_is_refused_before_the_scf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_is_refused_before_the_scf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dfmp2.host import files
 
     monkeypatch.setattr(files, "free_disk", lambda _: 1000)
     said = Heard()
-    with pytest.raises(ResourceError, match="are needed: free some space or choose another folder with output"):
+    with pytest.raises(
+        ResourceError, match="are needed: free some space or choose another folder with output"
+    ):
         dfmp2.prepare(INPUTS / "h2o.xyz", "cc-pvdz", tmp_path / "x.h5", listener=said)
     assert said.stages == [] and list(tmp_path.iterdir()) == []
 
@@ -483,11 +576,17 @@ def test_a_signal_while_it_is_written(number: signal.Signals, folder: Path, call
         return [name for name in listing(folder) if ".part-" in name]
 
     with subprocess.Popen(
-        [sys.executable, "-c", SLOW, *PREPARE], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", SLOW, *PREPARE],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == b"B is there\n"
         other = call(*PREPARE)
-        assert other.code == 3 and f"x.prepared.h5 is being computed by process {process.pid} on" in other.message
+        assert (
+            other.code == 3
+            and f"x.prepared.h5 is being computed by process {process.pid} on" in other.message
+        )
         assert len(parts()) == 1
         process.send_signal(number)
         assert process.wait(20) == {signal.SIGTERM: 75, signal.SIGKILL: -9}[number]

@@ -99,7 +99,10 @@ def test_each_worker_has_its_track_and_nothing_is_wrapped_without_a_profile(tmp_
     first, second = found["worker_0"], found["worker_1"]
     assert len(first) == len(second) == 3
     for one, other in zip(first, second, strict=True):
-        assert one["dur"] >= 10_000 and max(one["ts"], other["ts"]) < min(one["ts"], other["ts"]) + 10_000
+        assert (
+            one["dur"] >= 10_000
+            and max(one["ts"], other["ts"]) < min(one["ts"], other["ts"]) + 10_000
+        )
     with Workers(1) as pool:
         assert pool.submit(lambda: threading.current_thread().name).result() == "worker_0"
         assert Workers.watch is None
@@ -120,7 +123,10 @@ def test_operations_of_the_scf_are_those_of_its_products(where: str, tmp_path: P
     with Space(tmp_path, 10**6) as space:
         fitted: jk.FittedIntegrals = jk_builder(mole, auxmole, where, 1, Room(space, 10**6, 10**6))
         fitted.matrices([np.eye(n)[:, :5].copy(), np.eye(n)[:, :4].copy()])
-        once = [p * p * n * (n + 1) // 2 + 2 * 2 * p * n * (n + 1) + 3 * p * n * n * 9, 0]  # fit, J, K
+        once = [
+            p * p * n * (n + 1) // 2 + 2 * 2 * p * n * (n + 1) + 3 * p * n * n * 9,
+            0,
+        ]  # fit, J, K
         assert fitted.operations == once
         fitted.single = True
         fitted.matrices([np.eye(n)[:, :5].copy()])
@@ -129,17 +135,37 @@ def test_operations_of_the_scf_are_those_of_its_products(where: str, tmp_path: P
 
 
 def test_a_run_is_timed_as_its_result_says(call: Runner, folder: Path) -> None:
-    done = succeed(call("run", "h2o.xyz", "--basis", "cc-pvdz", "--json", "--threads", "1", "--profile", "t.json"))
+    done = succeed(
+        call(
+            "run",
+            "h2o.xyz",
+            "--basis",
+            "cc-pvdz",
+            "--json",
+            "--threads",
+            "1",
+            "--profile",
+            "t.json",
+        )
+    )
     found, timings = read(folder / "t.json"), done.json["timings"]
-    for title, stage in (("SCF", "scf"), ("metric and fit", "fit"), ("pair energies", "pair_energies")):
+    for title, stage in (
+        ("SCF", "scf"),
+        ("metric and fit", "fit"),
+        ("pair energies", "pair_energies"),
+    ):
         seconds = sum(event["dur"] for event in found["stages"] if event["name"] == title) / 1e6
         assert seconds == pytest.approx(timings[stage], abs=1e-4)
     cycles = [event for event in found["run"] if event["name"].startswith("SCF iteration")]
-    assert [event["args"]["energy"] for event in cycles][-1] == pytest.approx(done.json["scf_total_energy"], abs=1e-6)
+    assert [event["args"]["energy"] for event in cycles][-1] == pytest.approx(
+        done.json["scf_total_energy"], abs=1e-6
+    )
     assert "Share.add" in {event["name"] for event in found["worker_0"]}
     memory = [event["args"] for event in found["counters"] if event["name"] == "memory / MB"]
     assert all(0 < one["resident"] <= 1.01 * one["peak"] for one in memory)
-    again = call("run", "h2o.xyz", "--basis", "cc-pvdz", "--output", "other.h5", "--profile", "t.json")
+    again = call(
+        "run", "h2o.xyz", "--basis", "cc-pvdz", "--output", "other.h5", "--profile", "t.json"
+    )
     assert again.code == 3 and "--profile names another file" in again.message
 
 
@@ -150,7 +176,9 @@ def test_ctrl_c_leaves_the_timeline_of_what_was_done(tmp_path: Path) -> None:
     assert LINES[signal.SIGINT] in stopped(process, signal.SIGINT)
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
     found = read(tmp_path / "t.json")
-    assert {"RHF (df)", "SCF iteration 1", "SCF iteration 2"} <= {event["name"] for event in found["run"]}
+    assert {"RHF (df)", "SCF iteration 1", "SCF iteration 2"} <= {
+        event["name"] for event in found["run"]
+    }
     assert [event["name"] for event in found["stages"]] == ["SCF"]
 
 
@@ -163,7 +191,9 @@ def test_ctrl_c_leaves_the_timeline_of_what_was_done(tmp_path: Path) -> None:
         ("h2.dfmp2.h5", 3, "--profile h2.dfmp2.h5 is the file given as --output"),
     ],
 )
-def test_a_file_that_cannot_be_is_refused_before_the_scf(call: Runner, profile: str, code: int, words: str) -> None:
+def test_a_file_that_cannot_be_is_refused_before_the_scf(
+    call: Runner, profile: str, code: int, words: str
+) -> None:
     refused = call("run", "h2.xyz", "--basis", "sto-3g", "--profile", profile)
     assert refused.code == code and words in refused.message and "RHF" not in refused.err
 
@@ -173,7 +203,9 @@ def test_a_refused_run_leaves_none(call: Runner, folder: Path) -> None:
     assert not (folder / "t.json").exists()
 
 
-def test_a_file_that_cannot_be_written_in_the_end_is_said_and_hides_no_other_error(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_in_the_end_is_said_and_hides_no_other_error(
+    tmp_path: Path,
+) -> None:
     folder, heard = tmp_path / "sub", Heard()
 
     def run_without_folder(error: Exception | None) -> None:

@@ -27,7 +27,9 @@ def test_the_exit_code_is_that_of_the_command_line(code):
 
 
 def test_what_is_buffered_is_written_and_handlers_are_called():
-    work = "lambda **_: (atexit.register(print, 'handler', end=''), sys.stdout.write('work '), 0)[-1]"
+    work = (
+        "lambda **_: (atexit.register(print, 'handler', end=''), sys.stdout.write('work '), 0)[-1]"
+    )
     done = ended(f"{PROGRAM} p.main = {work}; sys.exit(p.program())")
     assert (done.returncode, done.stdout) == (0, "work handler")
 
@@ -44,7 +46,9 @@ def test_progress_that_cannot_be_written_is_no_failure_and_a_report_is(stream, c
 
 def test_threads_are_waited_for():
     thread = "threading.Thread(target=lambda: (time.sleep(0.3), print('thread'))).start()"
-    done = ended(f"{PROGRAM} import threading, time; p.main = lambda **_: {thread} or 0; sys.exit(p.program())")
+    done = ended(
+        f"{PROGRAM} import threading, time; p.main = lambda **_: {thread} or 0; sys.exit(p.program())"
+    )
     assert (done.returncode, done.stdout) == (0, "thread\n")
 
 
@@ -64,8 +68,13 @@ def test_the_interpreter_is_not_taken_apart():
 
 def test_extras_of_trainium_name_what_they_bring():
     """torch-xla with its own PyTorch; of AWS's packages the releases that the kernels follow, never a placeholder."""
-    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
-    extras = {name: list(map(Requirement, found)) for name, found in project["optional-dependencies"].items()}
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())[
+        "project"
+    ]
+    extras = {
+        name: list(map(Requirement, found))
+        for name, found in project["optional-dependencies"].items()
+    }
     torch, xla = extras["xla"]
     assert (torch.name, xla.name) == ("torch", "torch-xla") and torch.specifier == xla.specifier
     assert str(xla.specifier).startswith("==2.9.")  # what the lane is written for

@@ -26,7 +26,9 @@ from dfmp2.progress import Collector, Listener, Silent, Stopwatch, counted
 from dfmp2.studies import runs
 from tests.conftest import Heard
 
-FORESEEN = Timings(scf=60.0, integrals=10.0, fit=5.0, transform=10.0, pair_energies=40.0, total=126.0)
+FORESEEN = Timings(
+    scf=60.0, integrals=10.0, fit=5.0, transform=10.0, pair_energies=40.0, total=126.0
+)
 PACE = Pace(integrals=8.0, cycle=4.0, cycles=12, certificate=4.0)
 
 
@@ -95,7 +97,9 @@ def synthetic_run(clock: Clock, slower: float, cycles: int, pairs_slower: float 
 
 @pytest.mark.parametrize("slower", [0.4, 1.0, 3.0])
 @pytest.mark.parametrize("cycles", [9, 12, 18])
-def test_time_left_is_right_within_a_third_and_calm(clock: Clock, slower: float, cycles: int) -> None:
+def test_time_left_is_right_within_a_third_and_calm(
+    clock: Clock, slower: float, cycles: int
+) -> None:
     told = synthetic_run(clock, slower, cycles)
     begun, end = told.estimates[0][0], clock.now
     for now, seconds in told.estimates:
@@ -104,13 +108,17 @@ def test_time_left_is_right_within_a_third_and_calm(clock: Clock, slower: float,
             assert seconds == pytest.approx(end - now, rel=0.35), (now - begun, seconds)
     late = [(now, seconds) for now, seconds in told.estimates if now > begun + 0.35 * (end - begun)]
     for (before, first), (now, second) in pairwise(late):
-        assert second <= first - (now - before) + 0.1 * (end - before)  # what is expected later than before
+        assert second <= first - (now - before) + 0.1 * (
+            end - before
+        )  # what is expected later than before
 
 
 def test_a_stage_tells_its_own_speed(clock: Clock) -> None:
     """Pair energies that take thrice their forecast: known when a fifth of them is done, though the SCF was in time."""
     told = synthetic_run(clock, 1.0, 12, pairs_slower=3.0)
-    late = [(now, seconds) for now, seconds in told.estimates if clock.now - 80 < now < clock.now - 24]
+    late = [
+        (now, seconds) for now, seconds in told.estimates if clock.now - 80 < now < clock.now - 24
+    ]
     assert len(late) > 10
     for now, seconds in late:
         assert seconds == pytest.approx(clock.now - now, rel=0.2)
@@ -140,7 +148,9 @@ def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
     with watch("scf"):
         for cycle in range(1, 12):
             clock.wait(4.0)
-            forecast.cycle(cycle, 1e-2 if cycle > 3 else 10.0 ** (1 - cycle))  # it does not converge
+            forecast.cycle(
+                cycle, 1e-2 if cycle > 3 else 10.0 ** (1 - cycle)
+            )  # it does not converge
         assert forecast.left() is None
         forecast.cycle(12, 1e-4)
         forecast.cycle(13, 1e-6)
@@ -173,7 +183,11 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
     series.time_left(100.0)
     assert told.estimates[-1][1] == pytest.approx(100.0 + 2 * 100.0, rel=0.02)
     clock.wait(100.0)
-    series.end(SimpleNamespace(timings=SimpleNamespace(total=200.0), predicted=SimpleNamespace(total=100.0)))  # type: ignore[arg-type]
+    series.end(
+        SimpleNamespace(
+            timings=SimpleNamespace(total=200.0), predicted=SimpleNamespace(total=100.0)
+        )
+    )  # type: ignore[arg-type]
     series.begin("b")
     for own in (50.0, None):  # its own forecast does not know that yet, or nothing
         series.time_left(own)
@@ -217,7 +231,9 @@ def test_a_terminal_is_never_silent_and_left_clean(monkeypatch: pytest.MonkeyPat
     with Console(quiet=False, log=None) as shown:
         show(shown)
     text = stream.getvalue()
-    assert text.count("\r  integrals [#########.....................] 3/10, about 3 min left") > 2  # of the clock alone
+    assert (
+        text.count("\r  integrals [#########.....................] 3/10, about 3 min left") > 2
+    )  # of the clock alone
     assert "\r  0:00" in text and "\r  integrals [##############################] 10/10" in text
     lines = text.split("\n")
     assert [re.sub(r".*\r", "", line) for line in lines] == [
@@ -260,14 +276,19 @@ def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> N
     assert stream.getvalue().strip("\0") == ""
 
 
-def test_a_batch_shows_its_items_and_the_time_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_batch_shows_its_items_and_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Three items that cost the same and take 90 s each."""
     from dfmp2.execution import batch
     from dfmp2.execution.items import Row, read_inputs
     from dfmp2.execution.manifest import make_batch
 
     clock, rows = Clock(), {"a": Row("a", "a.xyz", "complete", seconds=2.0)}
-    rows |= {"b": Row("b", "b.xyz", "failed", 4, "no convergence"), "c": Row("c", "c.xyz", "complete", energy=-1.5)}
+    rows |= {
+        "b": Row("b", "b.xyz", "failed", 4, "no convergence"),
+        "c": Row("c", "c.xyz", "complete", energy=-1.5),
+    }
 
     class Pool(contextlib.nullcontext[None]):
         slots, busy = (None,), ()
@@ -282,7 +303,9 @@ def test_a_batch_shows_its_items_and_the_time_left(monkeypatch: pytest.MonkeyPat
 
     for name in rows:
         (tmp_path / f"{name}.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
-    given = make_batch([f"{name}.xyz" for name in rows], {"basis": "sto-3g"}, tmp_path / "out", tmp_path)
+    given = make_batch(
+        [f"{name}.xyz" for name in rows], {"basis": "sto-3g"}, tmp_path / "out", tmp_path
+    )
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=clock))
@@ -290,14 +313,22 @@ def test_a_batch_shows_its_items_and_the_time_left(monkeypatch: pytest.MonkeyPat
     with Console(quiet=False, log=None) as shown:
         batch.BatchRun(given, read_inputs(given), range(3), shown).compute(Pool(), 1)
     text = stream.getvalue()
-    assert "[1/3] a: complete, 2.0 s\n\r  items [##########....................] 1/3, about 3 min left" in text
+    assert (
+        "[1/3] a: complete, 2.0 s\n\r  items [##########....................] 1/3, about 3 min left"
+        in text
+    )
     assert "warning: b failed with code 4: no convergence" in text
     assert "\r  items [####################..........] 2/3, about 90 s left" in text
     assert "[3/3] c: E(MP2) = -1.5000000000 Eh, 0.0 s\n" in text and text.endswith("\r")
 
 
 def test_durations_are_no_more_exact_than_they_are_known() -> None:
-    expected = {1.0: "a few seconds", 38.0: "about 40 s", 170.0: "about 3 min", 5300.0: "about 88 min"}
+    expected = {
+        1.0: "a few seconds",
+        38.0: "about 40 s",
+        170.0: "about 3 min",
+        5300.0: "about 88 min",
+    }
     expected |= {9000.0: "about 2.5 h", 90000.0: "about 25 h"}
     assert {seconds: about(seconds) for seconds in expected} == expected
 

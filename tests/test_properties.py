@@ -19,7 +19,12 @@ from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM, DEBYE
 from tests.conftest import succeed
 
-SMALL = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri", "allow_poor_fit": True}
+SMALL = {
+    "basis": "6-31g",
+    "scf_auxbasis": "def2-universal-jkfit",
+    "auxbasis": "cc-pvdz-ri",
+    "allow_poor_fit": True,
+}
 EXACT = {"precision": "fp64", "scf_conv_tol": 1e-14, "stability": "off", "threads": 1}
 FOUR_CENTRE = {"scf": "conventional", "scf_auxbasis": None}
 WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
@@ -45,7 +50,9 @@ def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_th
     assert proof.passed, proof.failures
     expected = mp2_gradient(molecule, options, listener=Silent())
     np.testing.assert_allclose(own.relaxed_density, expected.properties.relaxed_density, atol=1e-8)
-    assert proof.three_center_difference == pytest.approx(expected.certificate.three_center_difference, abs=1e-11)
+    assert proof.three_center_difference == pytest.approx(
+        expected.certificate.three_center_difference, abs=1e-11
+    )
 
     mole = gto.Mole.loads(result.mole_json)
     c, n = result.reference.mo_coeff, result.reference.mo_occ
@@ -59,7 +66,10 @@ def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_th
     assert np.isclose(own.lowdin_charges.sum(axis=1), molecule.charge, atol=1e-9).all()
     for row, density in enumerate([reference, own.unrelaxed_density, own.relaxed_density]):
         given = 2 * density[0] if len(c) == 1 else density
-        mf, total = scf.RHF(mole) if len(c) == 1 else scf.UHF(mole), np.atleast_3d(given.T).sum(axis=2)
+        mf, total = (
+            scf.RHF(mole) if len(c) == 1 else scf.UHF(mole),
+            np.atleast_3d(given.T).sum(axis=2),
+        )
         dipole = mf.dip_moment(mole, given, unit="au", verbose=0)
         traceless = 1.5 * own.quadrupole[row] - 0.5 * np.trace(own.quadrupole[row]) * np.eye(3)
         theirs = {
@@ -72,7 +82,9 @@ def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_th
             theirs["spin"] = own.mulliken_spin_populations, spin
             theirs["lowdin spin"] = own.lowdin_spin_populations, populations(given[0] - given[1])
         for what, (ours, numbers) in theirs.items():
-            np.testing.assert_allclose(ours[row], numbers, atol=1e-9, err_msg=f"{what}, {DENSITIES[row]}")
+            np.testing.assert_allclose(
+                ours[row], numbers, atol=1e-9, err_msg=f"{what}, {DENSITIES[row]}"
+            )
         quadrupole = mf.quad_moment(mole, given, unit="AU", origin=np.zeros(3), verbose=0)
         np.testing.assert_allclose(traceless, quadrupole, atol=1e-9)
         # Its trace, from the integrals of r^2.
@@ -86,12 +98,16 @@ def test_psi4_prints_the_same_numbers():
     own = dfmp2.run(WATER, "cc-pvdz", properties=True, listener=Silent(), **EXACT).properties
     angstrom = 1 / BOHR_PER_ANGSTROM
     assert own.relaxed_dipole == pytest.approx([0.0354, -0.0231, -0.7514], abs=6e-5)
-    assert np.diag(own.quadrupole[2]) * DEBYE * angstrom == pytest.approx([-7.0787, -4.1176, -6.0818], abs=1e-4)
+    assert np.diag(own.quadrupole[2]) * DEBYE * angstrom == pytest.approx(
+        [-7.0787, -4.1176, -6.0818], abs=1e-4
+    )
     off_diagonal = own.quadrupole[2][[0, 0, 1], [1, 2, 2]] * DEBYE * angstrom
     assert off_diagonal == pytest.approx([-0.1033, -0.0548, -0.0443], abs=1e-4)
     assert own.mulliken_charges[2] == pytest.approx([-0.29340, 0.14522, 0.14818], abs=6e-6)
     assert own.lowdin_charges[2] == pytest.approx([-0.08378, 0.03944, 0.04434], abs=6e-6)
-    assert own.relaxed_occupations[2:9] == pytest.approx([1.974, 1.971, 1.969, 0.023, 0.021, 0.017, 0.011], abs=6e-4)
+    assert own.relaxed_occupations[2:9] == pytest.approx(
+        [1.974, 1.971, 1.969, 0.023, 0.021, 0.017, 0.011], abs=6e-4
+    )
 
 
 def test_the_polarizability_is_that_of_pyscf_in_fields():
@@ -117,13 +133,20 @@ def test_the_polarizability_is_that_of_pyscf_in_fields():
             theirs.verbose, theirs.cphf_tol = 0, 1e-12
             theirs.kernel()
             relaxed = np.asarray(theirs.make_rdm1(relaxed=True, ao_repr=True))
-        return np.stack([mf.dip_moment(mole, d, unit="au", verbose=0) for d in (relaxed, mf.make_rdm1())])
+        return np.stack(
+            [mf.dip_moment(mole, d, unit="au", verbose=0) for d in (relaxed, mf.make_rdm1())]
+        )
 
     relaxed, reference = (dipoles(field) - dipoles(-field)) / (2 * field)
     # PySCF's relaxed densities of UHF are 2e-7 off, which 1 / 2F multiplies.
     np.testing.assert_allclose(found.relaxed[:, 2], relaxed, atol=6e-4)
     np.testing.assert_allclose(found.scf[:, 2], reference, atol=1e-5)
-    assert found.passed and found.asymmetry < 1e-4 and found.step_error < 1e-3 and found.dipole_difference < 1e-6
+    assert (
+        found.passed
+        and found.asymmetry < 1e-4
+        and found.step_error < 1e-3
+        and found.dipole_difference < 1e-6
+    )
     assert dfmp2.derive(result, frozen_core=2, listener=Silent()).polarizability is None
     assert found.isotropic == pytest.approx(np.trace(found.relaxed) / 3)
     with pytest.raises(ComparisonFailed, match="asymmetric"):
@@ -137,7 +160,10 @@ def test_the_command_prints_and_stores_properties(call):
     found = succeed(call("run", *SHORT, "--properties", "--json")).json
     result = dfmp2.read("h2o.dfmp2.h5")
     assert result.gradient is None and "mp2_total_gradient" not in found
-    own, names = found["properties"], ("dipole", "quadrupole", "mulliken_charges", "lowdin_charges", "spin_square")
+    own, names = (
+        found["properties"],
+        ("dipole", "quadrupole", "mulliken_charges", "lowdin_charges", "spin_square"),
+    )
     assert all(set(own[name]) == set(DENSITIES) for name in names)
     assert own["origin"] == [0, 0, 0] and own["method"] == "MP2"
     assert sum(own["mulliken_charges"]["relaxed"]) == pytest.approx(0, abs=1e-8)
@@ -145,9 +171,14 @@ def test_the_command_prints_and_stores_properties(call):
     assert own["quadrupole"]["relaxed"] == result.properties.quadrupole[2].tolist()
     shown = succeed(call("show", "h2o.dfmp2.h5")).out
     assert "Quadrupole moment" in shown and "The densities' certificate is in order." in shown
-    row = next(line for line in shown.split("Charges of the atoms")[1].splitlines() if line.startswith("1 O"))
+    row = next(
+        line
+        for line in shown.split("Charges of the atoms")[1].splitlines()
+        if line.startswith("1 O")
+    )
     assert [float(x) for x in row.split()[2:]] == pytest.approx(
-        [own[f"{kind}_charges"][name][0] for kind in ("mulliken", "lowdin") for name in DENSITIES], abs=1e-5
+        [own[f"{kind}_charges"][name][0] for kind in ("mulliken", "lowdin") for name in DENSITIES],
+        abs=1e-5,
     )
     again = succeed(call("run", *SHORT, "--properties", "--resume", "--json"))
     assert again.json == found and "nothing is computed" in again.err
@@ -185,8 +216,12 @@ def test_a_batch_computes_properties(call, folder):
 def densities(tmp_path_factory):
     """Result files with densities: a closed shell with a core potential and a ghost, and a radical."""
     folder = tmp_path_factory.mktemp("densities")
-    iodine = Molecule(("H", "I", "H"), [[0.1, 0, 0.2], [0, 0.3, 3.2], [0, 3, 1]], ghost=(False, False, True))
-    radical = Molecule(("H", "H", "H"), [[0, 0, 0.1], [0, 1.5, 1.2], [0.1, -1.9, 1.3]], multiplicity=2)
+    iodine = Molecule(
+        ("H", "I", "H"), [[0.1, 0, 0.2], [0, 0.3, 3.2], [0, 3, 1]], ghost=(False, False, True)
+    )
+    radical = Molecule(
+        ("H", "H", "H"), [[0, 0, 0.1], [0, 1.5, 1.2], [0.1, -1.9, 1.3]], multiplicity=2
+    )
     for name, molecule, special in (("closed", iodine, DEF2), ("radical", radical, {})):
         result = dfmp2.run(molecule, **SMALL | EXACT | special, properties=True, listener=Silent())
         dfmp2.write(result, folder / f"{name}.h5")
@@ -198,7 +233,11 @@ def stored(path):
     result = dfmp2.read(path)
     mole, own = gto.Mole.loads(result.mole_json), result.properties
     c = result.reference.mo_coeff * (result.reference.mo_occ > 0)[:, None]
-    matrices = zip(DENSITIES, (c @ c.transpose(0, 2, 1), own.unrelaxed_density, own.relaxed_density), strict=True)
+    matrices = zip(
+        DENSITIES,
+        (c @ c.transpose(0, 2, 1), own.unrelaxed_density, own.relaxed_density),
+        strict=True,
+    )
 
     def at(points, matrix):
         ao = mole.eval_gto("GTOval", points)
@@ -207,22 +246,40 @@ def stored(path):
     return result, mole, dict(matrices), at
 
 
-@pytest.mark.parametrize(("name", "of"), [("closed", "relaxed"), ("radical", "unrelaxed"), ("radical", "relaxed")])
+@pytest.mark.parametrize(
+    ("name", "of"), [("closed", "relaxed"), ("radical", "unrelaxed"), ("radical", "relaxed")]
+)
 def test_natural_orbitals_of_a_molden_file_give_the_density_back(name, of, densities, call, folder):
     from pyscf.tools import molden
 
     more = () if of == "relaxed" else ("--of", of)
-    succeed(call("export", str(densities / f"{name}.h5"), "--to", "molden", "--orbitals", "natural", *more))
+    succeed(
+        call(
+            "export",
+            str(densities / f"{name}.h5"),
+            "--to",
+            "molden",
+            "--orbitals",
+            "natural",
+            *more,
+        )
+    )
     file = f"{name}.natural.molden" if of == "relaxed" else f"{name}.natural-{of}.molden"
-    text = (folder / file).read_text().replace("\nH 3 0 ", "\nX-H 3 1 ")  # PySCF takes a ghost's atomic number 0 amiss
+    text = (
+        (folder / file).read_text().replace("\nH 3 0 ", "\nX-H 3 1 ")
+    )  # PySCF takes a ghost's atomic number 0 amiss
     (folder / "read.molden").write_text(text)
     read, _, coeff, occupations, *_ = molden.load("read.molden")
     result, _, matrices, at = stored(densities / f"{name}.h5")
     points = np.random.default_rng(3).normal(0, 2, (200, 3))
     ao = read.eval_gto("GTOval", points)
     matrix = matrices[of].sum(axis=0) * (3 - len(matrices[of]))
-    np.testing.assert_allclose(((ao @ coeff) ** 2) @ occupations, at(points, matrix), atol=1e-9, rtol=1e-8)
-    np.testing.assert_allclose(occupations, getattr(result.properties, f"{of}_occupations"), atol=1e-9)
+    np.testing.assert_allclose(
+        ((ao @ coeff) ** 2) @ occupations, at(points, matrix), atol=1e-9, rtol=1e-8
+    )
+    np.testing.assert_allclose(
+        occupations, getattr(result.properties, f"{of}_occupations"), atol=1e-9
+    )
 
 
 CUBES = {  # options of a cube of the radical, and what its integral, or that of its square, is
@@ -240,7 +297,21 @@ def test_cubes_hold_what_is_asked_for(what, densities, call):
     reader = pytest.importorskip("ase.io.cube")
     options, integral = CUBES[what]
     file = str(densities / "radical.h5")
-    succeed(call("export", file, "--to", "cube", *options, "--spacing", "0.3", "--margin", "6", "-o", "x.cube"))
+    succeed(
+        call(
+            "export",
+            file,
+            "--to",
+            "cube",
+            *options,
+            "--spacing",
+            "0.3",
+            "--margin",
+            "6",
+            "-o",
+            "x.cube",
+        )
+    )
     with open("x.cube") as handle:
         found = reader.read_cube(handle)
     values, steps = found["data"], np.diag(found["spacing"]) * BOHR_PER_ANGSTROM
@@ -278,7 +349,9 @@ NOT_THERE = [  # options, message
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), NOT_THERE, ids=[" ".join(options) for options, _ in NOT_THERE])
+@pytest.mark.parametrize(
+    ("options", "message"), NOT_THERE, ids=[" ".join(options) for options, _ in NOT_THERE]
+)
 def test_what_a_file_does_not_hold_is_refused(options, message, call, water, folder):
     done = call("export", str(water.path), *options)
     assert (done.code, message in done.message) == (3, True), done.message
@@ -289,6 +362,11 @@ def test_the_plan_of_properties_is_between_those_of_energy_and_gradient(call):
     options = ("h2o.xyz", "--basis", "cc-pvdz", "--threads", "1", "--json")
     asked = ((), ("--properties",), ("--gradient",), ("--polarizability",))
     energy, own, gradient, fields = (succeed(call("plan", *options, *more)).json for more in asked)
-    assert energy["seconds"]["gradient"] == 0 < own["seconds"]["gradient"] < gradient["seconds"]["gradient"]
+    assert (
+        energy["seconds"]["gradient"]
+        == 0
+        < own["seconds"]["gradient"]
+        < gradient["seconds"]["gradient"]
+    )
     assert fields["seconds"]["gradient"] > 6 * own["seconds"]["gradient"]
     assert energy["memory_bytes"]["least"] < own["memory_bytes"]["least"]

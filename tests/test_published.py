@@ -31,7 +31,9 @@ VERDICTS = {"better", "works", "different", "not here", "device"}
 
 def test_every_figure_has_a_source_and_what_can_be_repeated_is():
     sources, figures = published.load()
-    assert {one.source for one in figures} <= set(sources) and len({one.id for one in figures}) == len(figures)
+    assert {one.source for one in figures} <= set(sources) and len(
+        {one.id for one in figures}
+    ) == len(figures)
     by_id = {one.id: one for one in figures}
     for name, ratio in RATIOS.items():
         assert by_id[name].published / by_id[name].torch == pytest.approx(ratio, rel=0.08), name
@@ -44,8 +46,12 @@ def test_every_figure_has_a_source_and_what_can_be_repeated_is():
         if predicted is not None:
             assert 0 < predicted[0] <= predicted[1]
             assert one.unit != "x" or 2 < predicted[0] < 4
-    up, down, kernel = (published.model(by_id[name], "trn1") for name in ("up-2048", "down-2048", "kernel-2048"))
-    assert up == (pytest.approx(2 * 4 * 2048 * 2049 / 4.6e6),) * 2  # operands, stored with one column more
+    up, down, kernel = (
+        published.model(by_id[name], "trn1") for name in ("up-2048", "down-2048", "kernel-2048")
+    )
+    assert (
+        up == (pytest.approx(2 * 4 * 2048 * 2049 / 4.6e6),) * 2
+    )  # operands, stored with one column more
     assert down == (pytest.approx(4 * 2048**2 / 5.6e6),) * 2
     assert 4 * 2048**3 / 128**2 / 2.8e6 < kernel[0] < 0.85 < kernel[1]
 
@@ -55,10 +61,16 @@ def test_the_table_is_labelled_and_measures_when_it_is_told_to(call, monkeypatch
     short = tuple(one for one in figures if one.id in ("pair", "mp2-5", "cached", "h2o"))
     monkeypatch.setattr(published, "load", lambda: (sources, short))
     told = succeed(call("kernels", "published", "--threads", "1")).out
-    assert "measured by others on trn1" in told and "predicted, one trn1 core" in told and "source: trns" in told
+    assert (
+        "measured by others on trn1" in told
+        and "predicted, one trn1 core" in told
+        and "source: trns" in told
+    )
     rows = succeed(call("kernels", "published", "--threads", "1", "--json")).json["figures"]
     assert [row["host"] for row in rows] == [None] * 4
-    rows = succeed(call("kernels", "published", "--measure", "--threads", "1", "--json")).json["figures"]
+    rows = succeed(call("kernels", "published", "--measure", "--threads", "1", "--json")).json[
+        "figures"
+    ]
     times = {row["id"]: row["host"] for row in rows}
     assert 0 < times["pair"] < times["mp2-5"] < 1e3 and times["cached"] is times["h2o"] is None
     assert "trntensor" in rows[1]["source"]
@@ -83,4 +95,7 @@ def test_every_published_idea_has_a_verdict_and_a_test_that_exists():
             text = (ROOT / "tests" / file).read_text()
             assert f"\ndef {test}(" in text if test else "\ndef test_" in text, name
             # Only what waits for a device may rest on tests that are skipped without one.
-            assert row["verdict"] == "device" or file not in ("test_nki_on_lanes.py", "test_nki_xla.py"), row
+            assert row["verdict"] == "device" or file not in (
+                "test_nki_on_lanes.py",
+                "test_nki_xla.py",
+            ), row

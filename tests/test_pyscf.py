@@ -65,8 +65,12 @@ def radical() -> Any:
 
 
 @pytest.mark.parametrize("frozen", [None, 1])
-@pytest.mark.parametrize(("kind", "theirs"), [("closed", dfmp2_native.DFRMP2), ("radical", dfump2_native.DFUMP2)])
-def test_energies_against_pyscf(kind: str, theirs: Any, frozen: int | None, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    ("kind", "theirs"), [("closed", dfmp2_native.DFRMP2), ("radical", dfump2_native.DFUMP2)]
+)
+def test_energies_against_pyscf(
+    kind: str, theirs: Any, frozen: int | None, request: pytest.FixtureRequest
+) -> None:
     mf = request.getfixturevalue(kind)
     mp = mf.apply(DFMP2, frozen=frozen, auxbasis="def2-svp-ri", **EXACT).run()
     expected = theirs(mf, frozen=frozen, auxbasis="def2-svp-ri").run().e_corr
@@ -82,11 +86,15 @@ def test_orbitals_in_any_order_are_stored_by_energy(radical: Any) -> None:
     expected = dfmp2.from_mean_field(radical, frozen_core=1, **{**PLAIN, "precision": "fp64"})
     mf, mixed = radical, radical.copy()
     order = np.random.default_rng(2).permutation(radical.mo_energy.shape[1])
-    mixed.mo_coeff, mixed.mo_energy, mixed.mo_occ = (x[..., order] for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ))
+    mixed.mo_coeff, mixed.mo_energy, mixed.mo_occ = (
+        x[..., order] for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)
+    )
     found = dfmp2.from_mean_field(mixed, frozen_core=1, **{**PLAIN, "precision": "fp64"})
     for energy, occupation in zip(found.reference.mo_energy, found.reference.mo_occ, strict=True):
         assert (np.diff(occupation) <= 0).all()
-        assert (np.diff(energy[occupation > 0]) >= 0).all() and (np.diff(energy[occupation == 0]) >= 0).all()
+        assert (np.diff(energy[occupation > 0]) >= 0).all() and (
+            np.diff(energy[occupation == 0]) >= 0
+        ).all()
     np.testing.assert_allclose(found.pairs.opposite_spin, expected.pairs.opposite_spin, atol=1e-12)
 
 
@@ -162,20 +170,41 @@ def _complex() -> Any:
 
 REFUSED: dict[str, tuple[Made, str]] = {
     "solvent": (lambda: water().RHF().ddCOSMO().run(), r"with_solvent \(an implicit solvent\)"),
-    "smearing": (lambda: addons.smearing_(water().RHF(), sigma=0.1).run(), r"sigma \(smeared occupations\)"),
+    "smearing": (
+        lambda: addons.smearing_(water().RHF(), sigma=0.1).run(),
+        r"sigma \(smeared occupations\)",
+    ),
     "frac_occ": (
         lambda: addons.frac_occ(gto.M(atom="O", basis="6-31g", verbose=0).RHF()).run(),
         r"mo_occ \(fractional occupations such as 1.3333\)",
     ),
-    "other electrons": (lambda: set_on(water().UHF(), nelec=(6, 4)), r"mo_occ \(\(6, 4\) electrons"),
-    "charges with radii": (lambda: among(water().RHF(), radii=[0.5, 0.5]).run(), r"mm_mol \(charges with radii"),
+    "other electrons": (
+        lambda: set_on(water().UHF(), nelec=(6, 4)),
+        r"mo_occ \(\(6, 4\) electrons",
+    ),
+    "charges with radii": (
+        lambda: among(water().RHF(), radii=[0.5, 0.5]).run(),
+        r"mm_mol \(charges with radii",
+    ),
     "x2c without charges": (lambda: among(water().RHF()).x2c().run(), "get_hcore differs by up to"),
     "atomic x2c": (_atomic_x2c, r"with_x2c.approx = 'atom1e'"),
-    "finite nuclei": (lambda: water(nucmod={"O": 2}).RHF().run(), r"mol.nucmod \(nuclei of finite size\)"),
+    "finite nuclei": (
+        lambda: water(nucmod={"O": 2}).RHF().run(),
+        r"mol.nucmod \(nuclei of finite size\)",
+    ),
     "range separation": (_range_separated, "mol.omega = 0.3"),
-    "electric field": (_in_a_field, "get_hcore differs by up to 9.*replaced on the object: get_hcore"),
-    "model integrals": (lambda: set_on(water().RHF(), _eri=1.02 * water().intor("int2e", aosym="s8")), "_eri"),
-    "seminumerical exchange": (lambda: sgx.sgx_fit(water().RHF()).run(), r"with_df \(integrals of another kind, SGX"),
+    "electric field": (
+        _in_a_field,
+        "get_hcore differs by up to 9.*replaced on the object: get_hcore",
+    ),
+    "model integrals": (
+        lambda: set_on(water().RHF(), _eri=1.02 * water().intor("int2e", aosym="s8")),
+        "_eri",
+    ),
+    "seminumerical exchange": (
+        lambda: sgx.sgx_fit(water().RHF()).run(),
+        r"with_df \(integrals of another kind, SGX",
+    ),
     "fitted Coulomb": (lambda: set_on(fitted(water().RHF()), only_dfj=True), "only_dfj"),
     "another fit": (_scaled_fit, "Coulomb and exchange matrices differ"),
     "subclass": (lambda: Shifted(water()).run(), "energy_nuc differs by up to 3.0e-01 Eh"),
@@ -185,7 +214,10 @@ REFUSED: dict[str, tuple[Made, str]] = {
         "not canonical: mo_energy is up to 3.0e-01",
     ),
     "complex": (_complex, r"mo_coeff \(complex orbitals\)"),
-    "ghf": (lambda: water().GHF().run(), r"the mean field is a GHF: expected a PySCF RHF, UHF, RKS or UKS"),
+    "ghf": (
+        lambda: water().GHF().run(),
+        r"the mean field is a GHF: expected a PySCF RHF, UHF, RKS or UKS",
+    ),
     "rohf": (lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(), "ROHF"),
     "kohn-sham": (lambda: dft.RKS(water()).run(), "not there on Kohn-Sham orbitals"),
     "cartesian": (lambda: water(basis="6-31g*", cart=True).RHF().run(), "Cartesian"),
@@ -194,7 +226,10 @@ REFUSED: dict[str, tuple[Made, str]] = {
         lambda: type("RHF", (), {"__module__": "gpu4pyscf.df.df_jk", "mol": water()})(),
         r"the mean field is a RHF of GPU4PySCF: pass mf\.to_cpu\(\)",
     ),
-    "dirac": (lambda: scf.DHF(gto.M(atom="He", basis="6-31g", verbose=0)).run(), "the mean field is a DHF"),
+    "dirac": (
+        lambda: scf.DHF(gto.M(atom="He", basis="6-31g", verbose=0)).run(),
+        "the mean field is a DHF",
+    ),
 }
 
 
@@ -252,14 +287,20 @@ def test_names_that_pyscf_and_gpu4pyscf_share(closed: Any) -> None:
     theirs.with_df.auxbasis = "def2-svp-ri"
     theirs.kernel(with_t2=False)
     assert mp.e_corr == pytest.approx(1.3 * theirs.e_corr_os, abs=1e-8)
-    assert (mp.emp2_scs, mp.e_tot_scs) == pytest.approx((theirs.emp2_scs, theirs.e_tot_scs), abs=1e-8)
+    assert (mp.emp2_scs, mp.e_tot_scs) == pytest.approx(
+        (theirs.emp2_scs, theirs.e_tot_scs), abs=1e-8
+    )
     np.testing.assert_array_equal(mp.mo_occ, mp._scf.mo_occ)
 
 
-@pytest.mark.parametrize("name", ["t2", "make_rdm2", "with_df", "fp_type", "to_gpu", "max_cycle", "ao2mo", "pt"])
+@pytest.mark.parametrize(
+    "name", ["t2", "make_rdm2", "with_df", "fp_type", "to_gpu", "max_cycle", "ao2mo", "pt"]
+)
 def test_what_is_not_there_says_why(closed: Any, name: str) -> None:
     mp = DFMP2(closed, **PLAIN)
-    with pytest.raises(AttributeError, match=f"dfmp2's DFMP2 has no {name}: {re.escape(ABSENT[name])}"):
+    with pytest.raises(
+        AttributeError, match=f"dfmp2's DFMP2 has no {name}: {re.escape(ABSENT[name])}"
+    ):
         getattr(mp, name)
     with pytest.raises(AttributeError, match=f"has no {name}"):  # where PySCF's class would take it
         setattr(mp, name, 1)
@@ -282,18 +323,24 @@ def test_gradient_and_densities_by_pyscfs_names(spin: int, closed: Any, radical:
     gradient = mp.nuc_grad_method().kernel()
     np.testing.assert_array_equal(gradient, mp.result.gradient.mp2_total_gradient)
     np.testing.assert_array_equal(mp.Gradients().kernel(atmlst=[2, 0]), gradient[[2, 0]])
-    theirs = (dfump2_native.DFUMP2 if spin else dfmp2_native.DFRMP2)(mf, frozen=1, auxbasis="def2-svp-ri")
+    theirs = (dfump2_native.DFUMP2 if spin else dfmp2_native.DFRMP2)(
+        mf, frozen=1, auxbasis="def2-svp-ri"
+    )
     theirs.verbose, theirs.ps, theirs.pt, theirs.cphf_tol = 0, 1.2, 0.5, 1e-12
     with theirs:
         theirs.kernel()
         for how in ({}, {"relaxed": True}, {"ao_repr": True}, {"relaxed": True, "ao_repr": True}):
-            np.testing.assert_allclose(mp.make_rdm1(**how), theirs.make_rdm1(**how), atol=1e-6, err_msg=str(how))
+            np.testing.assert_allclose(
+                mp.make_rdm1(**how), theirs.make_rdm1(**how), atol=1e-6, err_msg=str(how)
+            )
 
 
 def test_a_scanner_runs_the_scf_and_returns_energy_and_gradient(closed: Any) -> None:
     """Along a direction, in bohr, against a difference of the energies that it returns."""
     mf = closed.copy()
-    scanner = mf.apply(DFMP2, os_scale=1.3, ss_scale=0.3, **EXACT | PLAIN).nuc_grad_method().as_scanner()
+    scanner = (
+        mf.apply(DFMP2, os_scale=1.3, ss_scale=0.3, **EXACT | PLAIN).nuc_grad_method().as_scanner()
+    )
     mol, step = mf.mol, 0.005
     direction = np.random.default_rng(0).standard_normal((3, 3))
     found = [

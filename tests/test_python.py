@@ -51,19 +51,30 @@ def test_keywords_are_the_fields_of_options() -> None:
         allowed = field.metadata["choices"]
         if field.name not in ("backend", "frozen_core", "method"):
             assert literals == allowed
-        kinds = {kind for kind in (bool, int, float) if kind in (hints[field.name], *get_args(hints[field.name]))}
+        kinds = {
+            kind
+            for kind in (bool, int, float)
+            if kind in (hints[field.name], *get_args(hints[field.name]))
+        }
         expected = {"bool": bool, "int": int, "float": float}.get(str(field.type).partition(" ")[0])
         if field.name != "frozen_core":
             assert kinds == ({expected} if expected else set()), field.name
-        assert ("None" in str(field.type)) is (type(None) in get_args(hints[field.name])), field.name
+        assert ("None" in str(field.type)) is (type(None) in get_args(hints[field.name])), (
+            field.name
+        )
 
 
 def test_names_of_backends_and_cores_are_the_types() -> None:
     from dfmp2.backends.registry import names
 
-    hints, cores = get_type_hints(Keywords), next(f for f in fields(Options) if f.name == "frozen_core")
+    hints, cores = (
+        get_type_hints(Keywords),
+        next(f for f in fields(Options) if f.name == "frozen_core"),
+    )
     assert list(get_args(hints["backend"])) == names()
-    (dialects,) = (get_args(part) for part in get_args(hints["frozen_core"]) if get_origin(part) is Literal)
+    (dialects,) = (
+        get_args(part) for part in get_args(hints["frozen_core"]) if get_origin(part) is Literal
+    )
     assert {*dialects, "N"} == set(cores.metadata["metavar"].split("|"))
     assert get_args(hints["method"]) == (*METHODS, CUSTOM)
 
@@ -72,9 +83,16 @@ def test_mypy_finds_the_mistakes_of_a_user() -> None:
     pytest.importorskip("mypy")
     script = Path("tests/data/user_script.py")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", str(script)], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "mypy", "--strict", str(script)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
-    wrong = [n for n, line in enumerate((ROOT / script).read_text().splitlines(), 1) if line.endswith("# wrong")]
+    wrong = [
+        n
+        for n, line in enumerate((ROOT / script).read_text().splitlines(), 1)
+        if line.endswith("# wrong")
+    ]
     found = re.findall(rf"^{script}:(\d+): error", done.stdout, re.MULTILINE)
     assert len(wrong) == 10 and [int(line) for line in found] == wrong, done.stdout + done.stderr
 
@@ -99,7 +117,9 @@ MISSPELT: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "given", "said"), MISSPELT, ids=[said for *_, said in MISSPELT])
+@pytest.mark.parametrize(
+    ("name", "arguments", "given", "said"), MISSPELT, ids=[said for *_, said in MISSPELT]
+)
 def test_a_misspelt_keyword_is_answered(name: str, arguments: Any, given: Any, said: str) -> None:
     with pytest.raises(InputError, match=f"unknown option '{next(iter(given))}': {said}"):
         getattr(dfmp2, name)(*arguments, **given)
@@ -134,7 +154,11 @@ def test_no_message_keeps_an_option_of_the_command_line() -> None:
         if {"cli", "trainium", "html", "report.py"} & set(path.parts):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search("--[a-z]", node.value):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and re.search("--[a-z]", node.value)
+            ):
                 count += 1
                 assert not re.search(r"(?<![\w-])--[a-z]", in_python(node.value)), node.value
     assert count > 100
@@ -150,16 +174,24 @@ REFUSED: dict[str, Call] = {
     "method='mp3': expected one of": lambda: dfmp2.gradient(_water(), "sto-3g", method="mp3"),  # type: ignore[arg-type]
     "fragments='1-3' is one fragment": lambda: dfmp2.interaction(_water(), "sto-3g", "1-3"),
     "scf_from: the two basis sets": lambda: dfmp2.cbs(_water(), "cc-pv[dt]z", scf_from="x.h5"),
-    "coordinate 'bnd': expected one of bond": lambda: dfmp2.scan(_water(), "sto-3g", ("bnd", "1,2", "1:2:3")),
-    "of 1 values: expected FROM:TO:POINTS": lambda: dfmp2.scan(_water(), "sto-3g", ("bond", "1,2", [1.0])),
+    "coordinate 'bnd': expected one of bond": lambda: dfmp2.scan(
+        _water(), "sto-3g", ("bnd", "1,2", "1:2:3")
+    ),
+    "of 1 values: expected FROM:TO:POINTS": lambda: dfmp2.scan(
+        _water(), "sto-3g", ("bond", "1,2", [1.0])
+    ),
     "one geometry: name a coordinate": lambda: dfmp2.scan(_water(), "sto-3g"),
     "resume=True needs output=FILE": lambda: dfmp2.cbs(_water(), "cc-pv[dt]z", resume=True),
-    "workers=0: expected a whole number": lambda: dfmp2.batch({"w": _water()}, "sto-3g", "out", workers=0),
+    "workers=0: expected a whole number": lambda: dfmp2.batch(
+        {"w": _water()}, "sto-3g", "out", workers=0
+    ),
     "output was not given": lambda: dfmp2.batch([_water()], "sto-3g"),
     "basis beside a manifest": lambda: dfmp2.batch("batch.toml", "sto-3g"),
     "expected the path of an xyz file, a dfmp2.Molecule": lambda: dfmp2.run(7, "sto-3g"),  # type: ignore[arg-type]
     "dfmp2.Molecule.from_string reads it": lambda: dfmp2.run(WATER, "sto-3g"),
-    "displacement=1.0: expected a number": lambda: dfmp2.frequencies(_water(), "sto-3g", displacement=1.0),
+    "displacement=1.0: expected a number": lambda: dfmp2.frequencies(
+        _water(), "sto-3g", displacement=1.0
+    ),
 }
 
 
@@ -168,7 +200,9 @@ def _water() -> dfmp2.Molecule:
 
 
 @pytest.mark.parametrize("said", REFUSED)
-def test_refusals_speak_of_keywords(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_speak_of_keywords(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(dfmp2.Dfmp2Error, match=re.escape(said)) as refusal:
         REFUSED[said]()
@@ -177,7 +211,9 @@ def test_refusals_speak_of_keywords(said: str, tmp_path: Path, monkeypatch: pyte
 
 def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
     """Through a run, with a checkpoint, and through ASE; a listener hears it in the words of Python too."""
-    far = dfmp2.Molecule(("O", "H"), np.array([[0, 0, 0], [0, 0, 0.96]]), charge=-1)  # angstrom taken for bohr
+    far = dfmp2.Molecule(
+        ("O", "H"), np.array([[0, 0, 0], [0, 0, 0.96]]), charge=-1
+    )  # angstrom taken for bohr
 
     def here(call: Call) -> int:
         with warnings.catch_warnings(record=True) as caught:
@@ -205,7 +241,11 @@ def test_every_kind_of_molecule_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "w.xyz").write_text(MOLECULES["h2o"])
     given = dfmp2.Molecule.from_xyz(tmp_path / "w.xyz")
     mole = gto.M(atom=WATER, basis="6-31g", verbose=0, charge=1, spin=1)
-    document = {"symbols": list(given.symbols), "geometry": given.coordinates.ravel().tolist(), "molecular_charge": 1}
+    document = {
+        "symbols": list(given.symbols),
+        "geometry": given.coordinates.ravel().tolist(),
+        "molecular_charge": 1,
+    }
     document |= {"molecular_multiplicity": 2}
     found = [
         dfmp2.Molecule.from_string(WATER, charge=1, multiplicity=2),
@@ -223,7 +263,11 @@ def test_every_kind_of_molecule_is_the_same(tmp_path: Path) -> None:
         np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-8)
         assert (one.charge, one.multiplicity) == (1, 2)
     ase = pytest.importorskip("ase")
-    atoms = ase.Atoms("OH2", [[float(x) for x in atom.split()[1:]] for atom in WATER.split("; ")], charges=[0, 0, 1.0])
+    atoms = ase.Atoms(
+        "OH2",
+        [[float(x) for x in atom.split()[1:]] for atom in WATER.split("; ")],
+        charges=[0, 0, 1.0],
+    )
     one = dfmp2.Molecule.from_ase(atoms, multiplicity=2)
     np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-12)
     assert (one.charge, one.multiplicity) == (1, 2)
@@ -233,18 +277,26 @@ def test_atoms_and_mole_are_taken_where_a_molecule_is(result: dfmp2.MP2Result) -
     ase = pytest.importorskip("ase")
     atoms = ase.Atoms("OH2", [[float(x) for x in atom.split()[1:]] for atom in WATER.split("; ")])
     for given in (atoms, gto.M(atom=WATER, verbose=0)):
-        assert dfmp2.run(given, "sto-3g", **SMALL).total_energy == pytest.approx(result.total_energy, abs=1e-7)
+        assert dfmp2.run(given, "sto-3g", **SMALL).total_energy == pytest.approx(
+            result.total_energy, abs=1e-7
+        )
         assert dfmp2.plan(given, "sto-3g", threads=1).plan.work.nao == 7
-    ion = dfmp2.run(gto.M(atom=WATER, verbose=0), "sto-3g", charge=1, multiplicity=2, **SMALL).molecule
+    ion = dfmp2.run(
+        gto.M(atom=WATER, verbose=0), "sto-3g", charge=1, multiplicity=2, **SMALL
+    ).molecule
     assert (ion.charge, ion.multiplicity) == (1, 2)
 
 
 BROKEN: dict[str, Call] = {
     "text, line 2: unknown element 'Hx'": lambda: dfmp2.Molecule.from_string("O 0 0 0; Hx 0 0 1"),
-    "text, line 4: 'a': expected a decimal number": lambda: dfmp2.Molecule.from_string("2\n\nO 0 0 0\nH 0 0 a"),
+    "text, line 4: 'a': expected a decimal number": lambda: dfmp2.Molecule.from_string(
+        "2\n\nO 0 0 0\nH 0 0 a"
+    ),
     "expected text, as in": lambda: dfmp2.Molecule.from_string(None),  # type: ignore[arg-type]
     "not built: call mol.build()": lambda: dfmp2.Molecule.from_pyscf(gto.Mole()),
-    "nuclei of finite size": lambda: dfmp2.Molecule.from_pyscf(gto.M(atom="He", nucmod={"He": 2}, verbose=0)),
+    "nuclei of finite size": lambda: dfmp2.Molecule.from_pyscf(
+        gto.M(atom="He", nucmod={"He": 2}, verbose=0)
+    ),
     "a dict is no PySCF Mole": lambda: dfmp2.Molecule.from_pyscf({}),
     "molecule is a list: expected a QCSchema molecule": lambda: dfmp2.Molecule.from_qcschema([]),
 }
@@ -266,15 +318,24 @@ def test_studies_are_those_of_the_command_line(tmp_path: Path) -> None:
 
     pair, options = dfmp2.Molecule.from_string(HELIUMS), make_options(basis="6-31g", **SMALL)
     name = "cp_corrected_interaction_energy"
-    study = dfmp2.interaction(pair, "6-31g", [[1], [2]], charges=[0, 0], output=tmp_path / "i.h5", **SMALL)
+    study = dfmp2.interaction(
+        pair, "6-31g", [[1], [2]], charges=[0, 0], output=tmp_path / "i.h5", **SMALL
+    )
     assert study.values[name].value == interaction_energy(pair, "1,2", options).values[name].value
     assert dfmp2.read_study(tmp_path / "i.h5").values[name].value == study.values[name].value
     with pytest.raises(FileExistsError, match="already exists: overwrite=True replaces it"):
         dfmp2.interaction(pair, "6-31g", "1,2", output=tmp_path / "i.h5", **SMALL)
     again = dfmp2.interaction(pair, "6-31g", "1,2", output=tmp_path / "i.h5", resume=True, **SMALL)
     assert again.values[name].value == study.values[name].value
-    helium, large = dfmp2.Molecule.from_string("He 0 0 0"), make_options(basis="cc-pv[dt]z", **SMALL)
-    limit = dfmp2.cbs(helium, "cc-pv[dt]z", scf_formula="exp-sqrt", **SMALL).values["cbs_total_energy"].value
+    helium, large = (
+        dfmp2.Molecule.from_string("He 0 0 0"),
+        make_options(basis="cc-pv[dt]z", **SMALL),
+    )
+    limit = (
+        dfmp2.cbs(helium, "cc-pv[dt]z", scf_formula="exp-sqrt", **SMALL)
+        .values["cbs_total_energy"]
+        .value
+    )
     assert limit == basis_set_limit(helium, large, scf="exp-sqrt").values["cbs_total_energy"].value
     assert limit != basis_set_limit(helium, large).values["cbs_total_energy"].value
 
@@ -287,37 +348,58 @@ def test_a_scan_takes_a_range_a_list_or_geometries(tmp_path: Path) -> None:
     energies = typed.table["mp2_total_energy"].values
     assert listed.table["mp2_total_energy"].values == energies
     frames = [f"H 0 0 0; H 0 0 {z}" for z in (0.7, 0.75, 0.8)]
-    given = dfmp2.scan([dfmp2.Molecule.from_string(one) for one in frames], "sto-3g", chained=False, **SMALL)
+    given = dfmp2.scan(
+        [dfmp2.Molecule.from_string(one) for one in frames], "sto-3g", chained=False, **SMALL
+    )
     assert given.table["mp2_total_energy"].values == pytest.approx(energies, abs=1e-9)
-    (tmp_path / "f.xyz").write_text("".join(f"2\n\n{one.replace('; ', chr(10))}\n" for one in frames))
+    (tmp_path / "f.xyz").write_text(
+        "".join(f"2\n\n{one.replace('; ', chr(10))}\n" for one in frames)
+    )
     read = dfmp2.scan(tmp_path / "f.xyz", "sto-3g", chained=False, **SMALL)
     assert read.table["mp2_total_energy"].values == given.table["mp2_total_energy"].values
 
 
 def test_a_scan_of_a_file_in_bohr_is_in_bohr(tmp_path: Path) -> None:
     (tmp_path / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 1.4\n")
-    study = dfmp2.scan(tmp_path / "h2.xyz", "sto-3g", ("bond", "1,2", [1.4, 1.5]), units="bohr", **SMALL)
+    study = dfmp2.scan(
+        tmp_path / "h2.xyz", "sto-3g", ("bond", "1,2", [1.4, 1.5]), units="bohr", **SMALL
+    )
     assert study.table["bond_1_2"].units == "bohr"
     assert study.runs["point-002"].molecule.coordinates[1, 2] == pytest.approx(1.5)
 
 
 def test_a_failed_point_of_a_scan_is_a_warning() -> None:
     h2 = dfmp2.Molecule.from_string(MOLECULES["h2"])
-    with pytest.warns(UserWarning, match="bond_1_2 = 40 angstrom: failed with code 5.*allow_small_gap=True") as caught:
-        study = dfmp2.scan(h2, "sto-3g", ("bond", "1,2", [0.74, 40.0]), reference="rhf", stability="off", **SMALL)
+    with pytest.warns(
+        UserWarning, match="bond_1_2 = 40 angstrom: failed with code 5.*allow_small_gap=True"
+    ) as caught:
+        study = dfmp2.scan(
+            h2, "sto-3g", ("bond", "1,2", [0.74, 40.0]), reference="rhf", stability="off", **SMALL
+        )
     assert study.table["exit_code"].values == (0.0, 5.0) and caught[-1].filename == __file__
 
 
-def test_a_batch_of_all_kinds_goes_on_and_isolates_failures(tmp_path: Path, result: dfmp2.MP2Result) -> None:
+def test_a_batch_of_all_kinds_goes_on_and_isolates_failures(
+    tmp_path: Path, result: dfmp2.MP2Result
+) -> None:
     (tmp_path / "w.xyz").write_text(MOLECULES["h2o"])
-    items: dict[str, Any] = {"w": tmp_path / "w.xyz", "ion": dfmp2.Molecule.from_string("O 0 0 0; H 0 0 0.97")}
+    items: dict[str, Any] = {
+        "w": tmp_path / "w.xyz",
+        "ion": dfmp2.Molecule.from_string("O 0 0 0; H 0 0 0.97"),
+    }
     items["helium"] = gto.M(atom="He", verbose=0)
     with pytest.warns(UserWarning, match=r"ion failed with code 3: .*pass multiplicity=2"):
         found = dfmp2.batch(items, "sto-3g", tmp_path / "out", **SMALL)
-    assert list(found) == ["w"] and set(found.failed) == {"ion", "helium"} and "multiplicity=2" in found.failed["ion"]
+    assert (
+        list(found) == ["w"]
+        and set(found.failed) == {"ion", "helium"}
+        and "multiplicity=2" in found.failed["ion"]
+    )
     assert found["w"].total_energy == pytest.approx(result.total_energy, abs=1e-9)
     before = (tmp_path / "out" / "w.h5").stat()
-    again = dfmp2.batch([tmp_path / "out" / "molecules" / "w.xyz"], "sto-3g", tmp_path / "out", **SMALL)
+    again = dfmp2.batch(
+        [tmp_path / "out" / "molecules" / "w.xyz"], "sto-3g", tmp_path / "out", **SMALL
+    )
     assert (tmp_path / "out" / "w.h5").stat().st_mtime_ns == before.st_mtime_ns and len(again) == 1
     with pytest.raises(KeyError, match=r"ion: H?O has 9 electrons"):
         found["ion"]
@@ -343,9 +425,16 @@ def test_only_public_names_are_offered() -> None:
     kinds = {name for name, kind in vars(dfmp2.errors).items() if inspect.isclass(kind)}
     assert kinds <= set(dir(dfmp2)) and {"Listener", "Study", "Unfinished"} <= set(dir(dfmp2))
     typed = ast.parse((ROOT / "dfmp2" / "__init__.py").read_text())
-    imported = {alias.name for node in ast.walk(typed) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imported = {
+        alias.name
+        for node in ast.walk(typed)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     assert imported - {"annotations", "import_module"} == set(dfmp2.__all__)
-    assert (ROOT / "dfmp2" / "py.typed").exists() and '"py.typed"' in (ROOT / "pyproject.toml").read_text()
+    assert (ROOT / "dfmp2" / "py.typed").exists() and '"py.typed"' in (
+        ROOT / "pyproject.toml"
+    ).read_text()
     with pytest.raises(AttributeError, match="no attribute 'rum'") as missing:
         dfmp2.rum  # type: ignore[attr-defined] # noqa: B018
     assert missing.value.name == "rum"
@@ -354,7 +443,9 @@ def test_only_public_names_are_offered() -> None:
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-def test_results_are_one_line_and_print_as_their_reports(result: dfmp2.MP2Result, tmp_path: Path) -> None:
+def test_results_are_one_line_and_print_as_their_reports(
+    result: dfmp2.MP2Result, tmp_path: Path
+) -> None:
     gradient = dfmp2.gradient(_water(), "sto-3g", **SMALL)
     study = dfmp2.interaction(dfmp2.Molecule.from_string(HELIUMS), "6-31g", "1,2", **SMALL)
     outlook = dfmp2.plan(_water(), "sto-3g", threads=1)
@@ -364,8 +455,12 @@ def test_results_are_one_line_and_print_as_their_reports(result: dfmp2.MP2Result
         assert repr(one).startswith(type(one).__name__ + "(")
     scaled = dfmp2.derive(result, method="sos-mp2")
     assert f"E(SOS-MP2, total) = {scaled.total_energy:.10f} Eh" in repr(scaled)
-    assert f"{result.total_energy:.10f} Eh" in repr(result) and f"{gradient.result.gradient.norm:.8f}" in repr(gradient)
-    assert str(result) == report(result).rstrip("\n") and str(study) == study_report(study).rstrip("\n")
+    assert f"{result.total_energy:.10f} Eh" in repr(
+        result
+    ) and f"{gradient.result.gradient.norm:.8f}" in repr(gradient)
+    assert str(result) == report(result).rstrip("\n") and str(study) == study_report(study).rstrip(
+        "\n"
+    )
     assert str(gradient) == str(gradient.result)
     assert "verdict: fits" in str(outlook) and outlook.to_dict()["fits"] is True
     assert f"{batch['w'].total_energy:.10f}" in str(batch)
@@ -377,9 +472,13 @@ def test_results_become_tables_of_pandas(result: dfmp2.MP2Result, tmp_path: Path
     assert frame.shape[0] == 1 and frame.attrs["units"]["mp2_total_energy"] == "hartree"
     assert frame["mp2_total_energy"].iloc[0] == result.mp2_total_energy
     gradient = dfmp2.gradient(_water(), "sto-3g", **SMALL)
-    np.testing.assert_array_equal(gradient.to_dataframe()[["x", "y", "z"]].to_numpy(), gradient.gradient)
+    np.testing.assert_array_equal(
+        gradient.to_dataframe()[["x", "y", "z"]].to_numpy(), gradient.gradient
+    )
     assert gradient.to_dataframe()["symbol"].tolist() == ["O", "H", "H"]
-    scan = dfmp2.scan(dfmp2.Molecule.from_string(MOLECULES["h2"]), "sto-3g", ("bond", "1,2", [0.7, 0.8]), **SMALL)
+    scan = dfmp2.scan(
+        dfmp2.Molecule.from_string(MOLECULES["h2"]), "sto-3g", ("bond", "1,2", [0.7, 0.8]), **SMALL
+    )
     assert scan.to_dataframe()["bond_1_2"].tolist() == [0.7, 0.8]
     assert scan.to_dataframe().attrs["units"]["bond_1_2"] == "angstrom"
     study = dfmp2.interaction(dfmp2.Molecule.from_string(HELIUMS), "6-31g", "1,2", **SMALL)
@@ -399,18 +498,25 @@ def test_units_of_tables(result: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatc
     assert not {"formula", "nao"} & set(units)
 
 
-def test_without_pandas_it_is_named(result: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pandas_it_is_named(
+    result: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match=r"needs pandas, which is not installed .*pip install pandas"):
+    with pytest.raises(
+        InputError, match=r"needs pandas, which is not installed .*pip install pandas"
+    ):
         result.to_dataframe()
 
 
 def test_importing_loads_neither_pyscf_nor_numpy() -> None:
-    code = (
-        "import sys, dfmp2; dfmp2.Dfmp2Error, dfmp2.Listener, dfmp2.Options; print(sorted({'pyscf', 'numpy', 'torch', "
-    )
+    code = "import sys, dfmp2; dfmp2.Dfmp2Error, dfmp2.Listener, dfmp2.Options; print(sorted({'pyscf', 'numpy', 'torch', "
     code += "'pandas'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_keywords_of_studies_do_not_hide_parameters() -> None:

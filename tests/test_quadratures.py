@@ -28,19 +28,25 @@ from dfmp2.output.text import pair_table, report
 from dfmp2.planning import memory
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
-WATER = Molecule(("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]]))
+WATER = Molecule(
+    ("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]])
+)
 RADICAL = WATER.with_state(1, 2)
 STRETCHED = Molecule(("Li", "Li"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]]))  # gap 0.15 Eh
 
 
 @pytest.mark.parametrize("ratio", [1.0, 3.7, 40.0, 900.0, 2e4])
 @pytest.mark.parametrize("error", [1e-3, 1e-6, 1e-9])
-def test_a_sum_of_exponentials_is_as_near_to_the_inverse_as_it_says(ratio: float, error: float) -> None:
+def test_a_sum_of_exponentials_is_as_near_to_the_inverse_as_it_says(
+    ratio: float, error: float
+) -> None:
     rule = quadrature(0.7, 0.7 * ratio, error)
     x = np.geomspace(0.7, 0.7 * ratio, 20_011)
     found = float(np.abs(x * (np.exp(-np.outer(x, rule.t)) @ rule.w) - 1.0).max())
     assert found <= rule.error <= error
-    assert len(rule.t) <= 3 + 1.1 * np.log(1 / error) * np.log(8 * ratio) / np.pi**2  # near the shortest
+    assert (
+        len(rule.t) <= 3 + 1.1 * np.log(1 / error) * np.log(8 * ratio) / np.pi**2
+    )  # near the shortest
     assert (rule.t > 0).all() and (rule.w > 0).all()
 
 
@@ -76,7 +82,9 @@ def test_a_misjudged_size_of_the_energy_is_made_good(monkeypatch: pytest.MonkeyP
     assert found.quadrature is not None and found.quadrature.error <= 1e-7
 
 
-@pytest.mark.parametrize(("molecule", "core"), [(WATER, 0), (WATER, 1), (RADICAL, 0), (RADICAL, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("molecule", "core"), [(WATER, 0), (WATER, 1), (RADICAL, 0), (RADICAL, 1)], ids=str
+)
 def test_rpa_is_that_of_pyscf_on_the_same_orbitals(molecule: Molecule, core: int) -> None:
     ours = dfmp2.run(molecule, method="drpa", **EXACT, frozen_core=str(core))
     mole = gto.loads(ours.mole_json)
@@ -91,7 +99,9 @@ def test_rpa_is_that_of_pyscf_on_the_same_orbitals(molecule: Molecule, core: int
     theirs.verbose = 0
     theirs.kernel(nw=120)
     assert ours.quadrature is not None and ours.quadrature.error <= 1e-7
-    assert ours.rpa_correlation_energy == pytest.approx(theirs.e_corr, abs=ours.quadrature.error + 1e-9)
+    assert ours.rpa_correlation_energy == pytest.approx(
+        theirs.e_corr, abs=ours.quadrature.error + 1e-9
+    )
     finer = dfmp2.run(molecule, method="drpa", **EXACT, frozen_core=str(core), tolerance=1e-12)
     assert finer.quadrature is not None and finer.quadrature.error <= 1e-12
     assert finer.quadrature.points > ours.quadrature.points or ours.quadrature.error <= 1e-12
@@ -100,23 +110,35 @@ def test_rpa_is_that_of_pyscf_on_the_same_orbitals(molecule: Molecule, core: int
 
 
 @pytest.mark.parametrize(("method", "kind"), [("sos-laplace", "laplace"), ("drpa", "rpa")])
-def test_results_without_pairs_are_stored_said_and_not_derived(method: str, kind: str, tmp_path: Path) -> None:
+def test_results_without_pairs_are_stored_said_and_not_derived(
+    method: str, kind: str, tmp_path: Path
+) -> None:
     found = dfmp2.run(RADICAL, method=method, **EXACT)
     hdf5.write(found, tmp_path / "r.h5")
     stored = hdf5.read_verified(tmp_path / "r.h5")
     said = stored.to_dict()
     assert said == found.to_dict() and stored.quadrature == found.quadrature
     assert said[kind]["points"] == found.quadrature.points and said["method"] == method
-    assert said["total_energy"] == pytest.approx(said["scf_total_energy"] + said["correlation_energy"], abs=1e-12)
+    assert said["total_energy"] == pytest.approx(
+        said["scf_total_energy"] + said["correlation_energy"], abs=1e-12
+    )
     missing = {"mp2_same_spin_correlation_energy", "mp2_correlation_energy", "mp2_total_energy"}
     missing |= {"scs_mp2_correlation_energy", "scs_mp2_total_energy"}
     if kind == "laplace":
         opposite = said["mp2_opposite_spin_correlation_energy"]
-        assert said["opposite_spin_correlation_energy"] == said["correlation_energy"] == 1.3 * opposite
-        assert said["same_spin_correlation_energy"] == 0.0 and said["rpa_correlation_energy"] is None
+        assert (
+            said["opposite_spin_correlation_energy"] == said["correlation_energy"] == 1.3 * opposite
+        )
+        assert (
+            said["same_spin_correlation_energy"] == 0.0 and said["rpa_correlation_energy"] is None
+        )
     else:
         assert said["rpa_correlation_energy"] == said["correlation_energy"]
-        missing |= {"same_spin_correlation_energy", "opposite_spin_correlation_energy", "sos_mp2_correlation_energy"}
+        missing |= {
+            "same_spin_correlation_energy",
+            "opposite_spin_correlation_energy",
+            "sos_mp2_correlation_energy",
+        }
         missing |= {"mp2_opposite_spin_correlation_energy", "sos_mp2_total_energy"}
     assert {name for name in said if name.endswith("_energy") and said[name] is None} - {
         "rpa_correlation_energy"
@@ -174,7 +196,9 @@ def test_what_takes_pairs_is_refused(method: str, options: dict[str, Any], said:
 def test_what_one_electron_has() -> None:
     """No pair of spins; in direct RPA an electron screens itself."""
     atom = Molecule(("H",), np.zeros((1, 3)), multiplicity=2)
-    laplace, rpa = (dfmp2.run(atom, method=name, basis="cc-pvdz") for name in ("sos-laplace", "drpa"))
+    laplace, rpa = (
+        dfmp2.run(atom, method=name, basis="cc-pvdz") for name in ("sos-laplace", "drpa")
+    )
     assert laplace.correlation_energy == 0.0
     assert rpa.correlation_energy == pytest.approx(-0.0130, abs=3e-3)
 

@@ -42,11 +42,15 @@ def test_the_page_is_whole_and_refers_to_nothing_outside(page):
     elements = parse(page)
     ids = elements.values("id")
     assert len(ids) == len(set(ids)) and len(ids) > 10
-    assert all(link[0] == "#" and link[1:] in ids for link in elements.values("href") if link != "data:,")
+    assert all(
+        link[0] == "#" and link[1:] in ids for link in elements.values("href") if link != "data:,"
+    )
     assert set(elements.values("aria-labelledby")) <= set(ids)
     assert not elements.values("src") and not elements.values("style")
     assert not [name for _, name, _ in elements.attributes if name.startswith("on")]
-    assert not [value for _, _, value in elements.attributes if re.search(r"https?:|//|url\(", value)]
+    assert not [
+        value for _, _, value in elements.attributes if re.search(r"https?:|//|url\(", value)
+    ]
     assert not re.search(r"@import|url\(|https?:", page.split("<style>")[1].split("</style>")[0])
     assert elements.tags.count("script") == 1 and elements.tags.count("style") == 1
     policy = next(value for value in elements.values("content") if "src" in value)
@@ -56,7 +60,9 @@ def test_the_page_is_whole_and_refers_to_nothing_outside(page):
         policy,
     )
     assert set(elements.values("scope")) == {"col", "row"}
-    assert elements.tags.count("h1") == 1 and elements.tags.count("svg") == elements.values("role").count("img")
+    assert elements.tags.count("h1") == 1 and elements.tags.count("svg") == elements.values(
+        "role"
+    ).count("img")
     assert len(elements.values("aria-label")) >= elements.tags.count("svg")
 
 
@@ -78,7 +84,9 @@ def test_printed_energies_are_the_stored_ones_to_the_last_digit(which, call, req
     if which == "radical":
         names["scaled MP2 correlation"] = "scaled_mp2_correlation_energy"
     title = "scaled MP2" if which == "radical" else "MP2"
-    found, check, diagnostics = (said[key] for key in ("precision_certificate", "check", "diagnostics"))
+    found, check, diagnostics = (
+        said[key] for key in ("precision_certificate", "check", "diagnostics")
+    )
     expected = {name: f"{said[key]:.10f}" for name, key in names.items()} | {
         "95 % bound on the error of E(SS)": f"{found['same_spin_error']:.1e} Eh",
         "95 % bound on the error of E(OS)": f"{found['opposite_spin_error']:.1e} Eh",
@@ -103,7 +111,9 @@ def with_texts(result, text):
         diagnostics=replace(result.diagnostics, warnings=(text,)),
         reference=replace(result.reference, start=text, ladder=(text,)),
         check=replace(result.check, program=text),
-        provenance=replace(result.provenance, **dict.fromkeys(names, text), backend_details=(text, f"a: {text}")),
+        provenance=replace(
+            result.provenance, **dict.fromkeys(names, text), backend_details=(text, f"a: {text}")
+        ),
     )
 
 
@@ -114,11 +124,15 @@ def test_texts_of_a_result_cannot_become_markup(result, kind):
         shown = [with_texts(result, text)] * (1 if kind == "Molecule" else 2)
         if kind == "Basis series":  # another basis of that name
             element = replace(result.orbital_basis.elements["O"], shells=((0, (1.0, 1.0)),))
-            shown[1] = replace(shown[1], orbital_basis=replace(shown[0].orbital_basis, elements={"O": element}))
+            shown[1] = replace(
+                shown[1], orbital_basis=replace(shown[0].orbital_basis, elements={"O": element})
+            )
         pages.append(page_of(*shown, title=text, folder=f"{text}/"))
     hostile, plain = map(parse, pages)
     assert hostile.tags == plain.tags
-    assert [(tag, name) for tag, name, _ in hostile.attributes] == [(tag, name) for tag, name, _ in plain.attributes]
+    assert [(tag, name) for tag, name, _ in hostile.attributes] == [
+        (tag, name) for tag, name, _ in plain.attributes
+    ]
     assert hostile.text.count("<script>alert(1)</script>") > 20  # shown, not run
     assert not re.search("[\x00\x1b\r\u202e]", pages[0])
     assert kind in plain.text
@@ -129,7 +143,9 @@ def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
         result,
         check=replace(result.check, same_spin_difference=1e-3),
         diagnostics=replace(result.diagnostics, warnings=("the moon is full",)),
-        storage=Storage("disk", "disk", "/scratch/<x>", predicted=3 * 10**9, written=2 * 10**9, read=4 * 10**9),
+        storage=Storage(
+            "disk", "disk", "/scratch/<x>", predicted=3 * 10**9, written=2 * 10**9, read=4 * 10**9
+        ),
     )
     text = parse(page_of(failed)).text
     assert "PySCF check failed, 1 warning" in text and "Warning: the moon is full" in text
@@ -144,7 +160,9 @@ def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
 def test_the_headline_says_what_is_wrong_with_the_energies(result):
     unstable = Stability("unstable (RHF to UHF)", "frontier rotations", -0.3, 0.11)
     warned = replace(result.diagnostics, warnings=tuple("abcde"))
-    shown = replace(result, reference=replace(result.reference, stability=unstable), diagnostics=warned)
+    shown = replace(
+        result, reference=replace(result.reference, stability=unstable), diagnostics=warned
+    )
     elements = parse(page_of(shown))
     said = "a lower solution exists, at least 1.1e-01 Eh below"
     assert elements.row("reference") == ["reference", "RHF, unstable (RHF to UHF)", said]
@@ -153,17 +171,23 @@ def test_the_headline_says_what_is_wrong_with_the_energies(result):
     assert elements.row("fitting error / Eh")[1] == f"{fits:.1e}"
     assert elements.row("checks")[1] == "PySCF check and certificate passed, 5 warnings"
     header = elements.text.split("Molecule")[0]
-    assert [f"Warning: {text}" in header for text in "abcde"] == [True] * 3 + [False] * 2 and "2 more below" in header
+    assert [f"Warning: {text}" in header for text in "abcde"] == [True] * 3 + [
+        False
+    ] * 2 and "2 more below" in header
 
 
 def test_folders_of_absolute_paths_are_not_shown(result):
-    command = "dfmp2 run '/home/jane doe/h2o.xyz' --scf-from /home/jane/start.h5 --output=/home/jane/x.h5"
+    command = (
+        "dfmp2 run '/home/jane doe/h2o.xyz' --scf-from /home/jane/start.h5 --output=/home/jane/x.h5"
+    )
     shown = replace(
         result,
         molecule=replace(result.molecule, source="/home/jane doe/h2o.xyz"),
         provenance=replace(result.provenance, command=command),
         options=replace(result.options, scf_from="/home/jane/start.h5"),
-        diagnostics=replace(result.diagnostics, warnings=("/home/jane/h2o.xyz, line 3: 1/2 of 3 kJ/mol",)),
+        diagnostics=replace(
+            result.diagnostics, warnings=("/home/jane/h2o.xyz, line 3: 1/2 of 3 kJ/mol",)
+        ),
     )
     elements = parse(page_of(shown))
     assert "home" not in elements.text and "jane" not in elements.text
@@ -179,7 +203,10 @@ def test_the_table_of_a_notebook_is_of_the_method(result, name):
     title = found.options.correlation.title
     parts = [float(table.row(f"E({part})")[1]) for part in ("SS", "OS")]
     assert sum(parts) == pytest.approx(float(table.row(f"E({title} correlation)")[1]), abs=2e-10)
-    assert table.row(f"E({title} total)")[1] == f"{found.total_energy:.10f}" and f"DF-{title}/" in table.text
+    assert (
+        table.row(f"E({title} total)")[1] == f"{found.total_energy:.10f}"
+        and f"DF-{title}/" in table.text
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 0.0, 1e300])
@@ -192,7 +219,11 @@ def test_absurd_numbers_make_no_broken_page(result, value):
     strange = replace(result, **{name: absurd(getattr(result, name)) for name in parts})
     moved = replace(strange, molecule=replace(strange.molecule, coordinates=np.eye(3) * 2))
     for page in (page_of(strange), page_of(strange, strange), page_of(strange, moved)):
-        drawn = [v for tag, name, v in parse(page).attributes if name in ("x", "y", "cx", "cy", "width", "d", "points")]
+        drawn = [
+            v
+            for tag, name, v in parse(page).attributes
+            if name in ("x", "y", "cx", "cy", "width", "d", "points")
+        ]
         assert drawn and not [v for v in drawn if re.search("nan|inf|e", v)]
 
 
@@ -200,11 +231,17 @@ def test_absurd_numbers_make_no_broken_page(result, value):
 
 
 def test_three_large_results_stay_below_one_megabyte(result):
-    large, worst = enlarged(result, 100), open_shell(result, 100)  # three maps of the finest mesh each
+    large, worst = (
+        enlarged(result, 100),
+        open_shell(result, 100),
+    )  # three maps of the finest mesh each
     assert len(page_of(*(replace(worst, backend=name) for name in "abc")).encode()) < 1_000_000
     text = parse(page_of(large)).text
     said = "100 by 100 values are too many to show: each square is the sum over a block of 5 by 5 orbitals"
-    opposite, same = large.pairs.opposite_spin, large.pairs.same_spin[0]  # printed with their squares
+    opposite, same = (
+        large.pairs.opposite_spin,
+        large.pairs.same_spin[0],
+    )  # printed with their squares
     assert said in text and f"1 to 5, 6 to 10: {opposite[:5, 5:10].sum():.10f} Eh" in text
     assert f"6 to 10, 1 to 5: {same[5:10, :5].sum():.10f} Eh" in text
 
@@ -212,7 +249,9 @@ def test_three_large_results_stay_below_one_megabyte(result):
 def test_pairs_add_up_to_the_correlation_energy(water, radical):
     for case in (water, radical):
         pairs = list_pairs(hdf5.read(case.path))
-        assert sum(pair.total for pair in pairs) == pytest.approx(case.json["mp2_correlation_energy"], abs=1e-14)
+        assert sum(pair.total for pair in pairs) == pytest.approx(
+            case.json["mp2_correlation_energy"], abs=1e-14
+        )
         # The diagonal of a same-spin matrix is rounding, of which the unrestricted list has no row.
         same = sum(pair.same for pair in pairs)
         assert same == pytest.approx(case.json["mp2_same_spin_correlation_energy"], abs=1e-9)
@@ -225,7 +264,10 @@ def test_pairs_add_up_to_the_correlation_energy(water, radical):
 def palettes():
     """The colours of the style sheet, in light and in dark."""
     sheet = (FOLDER / "page.css").read_text(encoding="utf-8")
-    return [dict(re.findall(r"--(\w+):(#\w{6})", part)) for part in re.findall(r":root\{([^}]*--[^}]*)\}", sheet)]
+    return [
+        dict(re.findall(r"--(\w+):(#\w{6})", part))
+        for part in re.findall(r":root\{([^}]*--[^}]*)\}", sheet)
+    ]
 
 
 def luminance(colour):
@@ -242,7 +284,9 @@ def test_every_text_has_enough_contrast(palette):
         return (light + 0.05) / (dark + 0.05)
 
     for name in ("text", "muted", "accent", "ok", "warning", "failure", "info"):
-        assert all(contrast(palette[name], palette[ground]) >= 4.5 for ground in ("page", "surface")), name
+        assert all(
+            contrast(palette[name], palette[ground]) >= 4.5 for ground in ("page", "surface")
+        ), name
     assert all(contrast(palette["ink"], fill) >= 4.5 for fill in (*FILLS.values(), OTHER_FILL))
     assert all(contrast(palette[f"series{k}"], palette["surface"]) >= 3.0 for k in range(1, 4))
     steps = [luminance(palette[f"level{k}"]) for k in range(LEVELS)]
@@ -254,17 +298,23 @@ def test_drawing_keeps_distances_and_hands_and_shows_the_longest_axis_across():
     turned = orient(points)
     gaps = [np.linalg.norm(x[:, None] - x[None], axis=2) for x in (points, turned)]
     assert np.abs(gaps[0] - gaps[1]).max() < 1e-12 and np.ptp(turned, axis=0).argmax() == 0
-    assert np.linalg.det(np.linalg.lstsq(points - points.mean(0), turned, rcond=None)[0]) == pytest.approx(1.0)
+    assert np.linalg.det(
+        np.linalg.lstsq(points - points.mean(0), turned, rcond=None)[0]
+    ) == pytest.approx(1.0)
 
 
 def test_rates_are_operations_over_time(result, monkeypatch):
     # RHF: nocc (nocc + 1) / 2 pairs of nvir^2 integrals, each a product over naux, counted as two operations.
     nocc, nvir, naux = 5, 2, result.sizes.naux
     flops = nocc * (nocc + 1) * nvir**2 * naux
-    exact = replace(result, certificate=None, precision="fp64", timings=Timings(1.0, 1.0, 1.0, 1.0, 0.5, 9.0))
+    exact = replace(
+        result, certificate=None, precision="fp64", timings=Timings(1.0, 1.0, 1.0, 1.0, 0.5, 9.0)
+    )
     assert operations(exact)["pair_energies"] == flops
     repeated = replace(exact, certificate=Certificate(15, 15, 1e-5, 1e-5, 1e-5, 1e-6, 1e-7, True))
-    assert operations(repeated)["pair_energies"] == 3 * flops  # mixed, its sample of all pairs, float64
+    assert (
+        operations(repeated)["pair_energies"] == 3 * flops
+    )  # mixed, its sample of all pairs, float64
 
     def cells(shown, stage="pair energies"):
         return next(row for row in parse(page_of(shown)).rows if row[0] == stage)[1:]
@@ -273,12 +323,18 @@ def test_rates_are_operations_over_time(result, monkeypatch):
     count = exact.provenance.threads
     assert cells(exact)[0] == "0.50" and len(cells(exact)) == 4
     assert f"dfmp2 bench --gemm --threads {count}" in page_of(exact)
-    record = ProductRates({f"numpy fp64 {count}": 8.0 * flops, f"numpy mixed {count}": 16.0 * flops}, 0.0, "2026-11-23")
+    record = ProductRates(
+        {f"numpy fp64 {count}": 8.0 * flops, f"numpy mixed {count}": 16.0 * flops},
+        0.0,
+        "2026-11-23",
+    )
     monkeypatch.setattr(rates, "load_products", {count: record}.get)
     assert cells(exact)[4] == "25"  # per cent
     assert len(cells(replace(exact, provenance=replace(exact.provenance, host="elsewhere")))) == 4
     # 1 s of SCF, of which a large product would take 1/4 s in float64 and 1/2 s in float32.
-    begun = replace(exact, reference=replace(exact.reference, operations=np.array([2.0, 8.0]) * flops))
+    begun = replace(
+        exact, reference=replace(exact.reference, operations=np.array([2.0, 8.0]) * flops)
+    )
     assert cells(begun, "SCF")[3:] == [f"{10 * flops / 1e9:.1f}", "75"]
     integrals = naux * 7 * 8 / 2  # of 7 functions
     assert cells(begun, "integrals")[2] == f"{integrals / 1e9:.3g}"
@@ -287,7 +343,10 @@ def test_rates_are_operations_over_time(result, monkeypatch):
 def test_a_certificate_without_a_seed_is_called_an_estimate(result):
     """Files of 0.1 hold one, of evenly spaced pairs."""
     made = Certificate(15, 15, 1.5e-9, 1e-9, 1e-9, 1e-10, 1e-7, False)
-    for seed, name in ((None, "estimated error of E(SS)"), (1946, "95 % bound on the error of E(SS)")):
+    for seed, name in (
+        (None, "estimated error of E(SS)"),
+        (1946, "95 % bound on the error of E(SS)"),
+    ):
         page = parse(page_of(replace(result, certificate=replace(made, seed=seed))))
         assert [row[1] for row in page.rows if row[0] == name] == ["1.0e-09 Eh"]
 
@@ -299,7 +358,10 @@ def test_nothing_to_correlate_is_a_page_too(call):
     Path("h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
     assert call("run", "h.xyz", "--basis", "cc-pvdz").code == 0
     assert call("report", "h.dfmp2.h5").code == 0
-    assert parse(Path("report.html").read_text(encoding="utf-8")).row("MP2 correlation")[1] == "0.0000000000"
+    assert (
+        parse(Path("report.html").read_text(encoding="utf-8")).row("MP2 correlation")[1]
+        == "0.0000000000"
+    )
 
 
 @pytest.mark.parametrize(
@@ -336,11 +398,29 @@ def test_refusals_name_their_reason_and_leave_nothing(call, folder, water, argum
 
 
 def test_a_required_browser_that_is_missing_is_a_failure(tmp_path):
-    skipped = "import pytest\n\n@pytest.mark.browser\ndef test_page():\n    pytest.skip('no chromium')\n"
+    skipped = (
+        "import pytest\n\n@pytest.mark.browser\ndef test_page():\n    pytest.skip('no chromium')\n"
+    )
     (tmp_path / "test_one.py").write_text(skipped)
     root = Path(__file__).parent.parent
-    options = ("-p", "tests.conftest", "-c", str(root / "pyproject.toml"), "--rootdir", str(tmp_path), "--noconftest")
-    program = [sys.executable, "-m", "pytest", *options, str(tmp_path / "test_one.py"), "--require", "browser"]
+    options = (
+        "-p",
+        "tests.conftest",
+        "-c",
+        str(root / "pyproject.toml"),
+        "--rootdir",
+        str(tmp_path),
+        "--noconftest",
+    )
+    program = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *options,
+        str(tmp_path / "test_one.py"),
+        "--require",
+        "browser",
+    ]
     done = subprocess.run(program, cwd=root, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout
     assert "--require browser, but it was skipped" in done.stdout and "no chromium" in done.stdout

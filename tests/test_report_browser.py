@@ -44,7 +44,9 @@ def three(tab, tmp_path, water):
     """The page of three results with a hostile title, just opened."""
     result = hdf5.read(water.path)
     mixed = [dataclasses.replace(result, backend=name) for name in ("b", "c")]
-    exact = dataclasses.replace(result, precision="fp64", timings=dataclasses.replace(result.timings, total=0.001))
+    exact = dataclasses.replace(
+        result, precision="fp64", timings=dataclasses.replace(result.timings, total=0.001)
+    )
     title = "<img src=http://x.invalid/a.png><script>document.title='no'</script>"
     path = tmp_path / "three.html"
     path.write_text(page_of(exact, *mixed, title=title), encoding="utf-8")
@@ -56,7 +58,11 @@ def three(tab, tmp_path, water):
 
 def look(tab, scheme, tmp_path):
     """What a screenshot in a colour scheme looks like."""
-    tab.ask("Emulation.setEmulatedMedia", media="screen", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    tab.ask(
+        "Emulation.setEmulatedMedia",
+        media="screen",
+        features=[{"name": "prefers-color-scheme", "value": scheme}],
+    )
     tab.open(tmp_path / "three.html")
     picture = tab.screenshot(1200, 2400)
     tab.open(tmp_path / "empty.html")  # whose policy allows to look at the picture
@@ -66,15 +72,25 @@ def look(tab, scheme, tmp_path):
 def test_the_page_is_drawn_in_light_and_dark_on_paper_and_on_a_small_screen(three, tmp_path, water):
     (tmp_path / "empty.html").write_text("<!DOCTYPE html><title>empty</title>")
     result = enlarged(hdf5.read(water.path), 100)
-    large = dataclasses.replace(result, molecule=dataclasses.replace(result.molecule, text="H 0 0 0\n" * 100))
+    large = dataclasses.replace(
+        result, molecule=dataclasses.replace(result.molecule, text="H 0 0 0\n" * 100)
+    )
     (tmp_path / "large.html").write_text(page_of(large), encoding="utf-8")
-    three.ask("Emulation.setDeviceMetricsOverride", width=360, height=700, deviceScaleFactor=1, mobile=False)
+    three.ask(
+        "Emulation.setDeviceMetricsOverride",
+        width=360,
+        height=700,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
     for name in ("three.html", "large.html"):
         three.open(tmp_path / name)
         assert three.run("document.documentElement.scrollWidth") <= 360, name
     three.open(tmp_path / "three.html")
     three.ask("Emulation.clearDeviceMetricsOverride")
-    paper = base64.b64decode(three.ask("Page.printToPDF", preferCSSPageSize=True, printBackground=False)["data"])
+    paper = base64.b64decode(
+        three.ask("Page.printToPDF", preferCSSPageSize=True, printBackground=False)["data"]
+    )
     assert paper.startswith(b"%PDF-") and 3 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 30
     light, dark = (look(three, scheme, tmp_path) for scheme in ("light", "dark"))
     three.ask("Emulation.setEmulatedMedia", media="", features=[])
@@ -84,7 +100,9 @@ def test_the_page_is_drawn_in_light_and_dark_on_paper_and_on_a_small_screen(thre
 
 def test_nothing_is_asked_for_and_nothing_can_be_put_in(three, tmp_path):
     assert three.complaints == []
-    assert [url for url in three.requests if not url.startswith("data:")] == [(tmp_path / "three.html").as_uri()]
+    assert [url for url in three.requests if not url.startswith("data:")] == [
+        (tmp_path / "three.html").as_uri()
+    ]
     assert three.run("document.title").startswith("<img src=http://x.invalid")
     assert three.run("document.querySelectorAll('img, script').length") == 1
     three.run("""(() => { const script = document.createElement("script"), image = new Image();
@@ -96,7 +114,9 @@ def test_nothing_is_asked_for_and_nothing_can_be_put_in(three, tmp_path):
 
 def column(tab, place):
     """Texts of a column of the first table."""
-    return tab.run(f"[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[{place}].textContent)")
+    return tab.run(
+        f"[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[{place}].textContent)"
+    )
 
 
 def press(tab, place):
@@ -108,16 +128,27 @@ def press(tab, place):
 def test_headings_sort(three):
     assert column(three, 0) == ["1.h5", "2.h5", "3.h5"]
     times = [float(text) for text in column(three, 7)]
-    assert press(three, 7) == "ascending" and [float(text) for text in column(three, 7)] == sorted(times)
+    assert press(three, 7) == "ascending" and [float(text) for text in column(three, 7)] == sorted(
+        times
+    )
     assert press(three, 7) == "descending"
     assert [float(text) for text in column(three, 7)] == sorted(times, reverse=True)
     assert press(three, 3) == "ascending"
     assert column(three, 3) == sorted(column(three, 3), key=str.lower)
     assert three.run("document.querySelectorAll('[aria-sort]').length") == 1
     # By keyboard as well: a heading is a button.
-    three.run("document.querySelector('table').tHead.rows[0].cells[0].querySelector('button').focus()")
+    three.run(
+        "document.querySelector('table').tHead.rows[0].cells[0].querySelector('button').focus()"
+    )
     for kind in ("keyDown", "keyUp"):
-        three.ask("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
+        three.ask(
+            "Input.dispatchKeyEvent",
+            type=kind,
+            key="Enter",
+            code="Enter",
+            windowsVirtualKeyCode=13,
+            text="\r",
+        )
     assert column(three, 0) == ["1.h5", "2.h5", "3.h5"]
     # By value, not by letters: -1.0e-2 is above -9.0e-2, and what is not known comes last.
     cells = "document.querySelector('table').tBodies[0].rows[{}].cells[5].textContent = '{}'"
@@ -127,17 +158,19 @@ def test_headings_sort(three):
     assert column(three, 5) == ["-9.0e-2", "-1.0e-2", ""]
 
 
-PEROXIDE = np.array([[0.3, 0.95, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.45], [0.85, -0.4, 1.7]])  # angstrom
-PLACES = (
-    "[...document.querySelectorAll('.molecule [data-atom]')].map(a => [+a.dataset.atom, a.getAttribute('transform')])"
-)
+PEROXIDE = np.array(
+    [[0.3, 0.95, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.45], [0.85, -0.4, 1.7]]
+)  # angstrom
+PLACES = "[...document.querySelectorAll('.molecule [data-atom]')].map(a => [+a.dataset.atom, a.getAttribute('transform')])"
 
 
 @pytest.fixture
 def peroxide(tab, tmp_path, water):
     """The page of a molecule with a torsion."""
     molecule = Molecule(("H", "O", "O", "H"), PEROXIDE / ANGSTROM_PER_BOHR)
-    (tmp_path / "one.html").write_text(page_of(dataclasses.replace(hdf5.read(water.path), molecule=molecule)))
+    (tmp_path / "one.html").write_text(
+        page_of(dataclasses.replace(hdf5.read(water.path), molecule=molecule))
+    )
     tab.open(tmp_path / "one.html")
     return tab
 
@@ -145,7 +178,9 @@ def peroxide(tab, tmp_path, water):
 def places(tab):
     """(x, y, scale) of every atom as it is drawn, by its number; and the order in which they are drawn."""
     found = tab.run(PLACES)
-    return {k: [float(x) for x in re.findall(r"-?[\d.]+", text)] for k, text in found}, [k for k, _ in found]
+    return {k: [float(x) for x in re.findall(r"-?[\d.]+", text)] for k, text in found}, [
+        k for k, _ in found
+    ]
 
 
 def mouse(tab, kind, x, y):
@@ -166,7 +201,9 @@ def test_the_molecule_turns_and_stays_in_its_frame(peroxide):
         type_key(tab, "ArrowRight")
     turned, reordered = places(tab)
     assert sorted(order) == sorted(reordered) and order != reordered
-    depth = tab.run("[...document.querySelectorAll('[data-atom]')].map(a => +a.dataset.at.split(' ')[2])")
+    depth = tab.run(
+        "[...document.querySelectorAll('[data-atom]')].map(a => +a.dataset.at.split(' ')[2])"
+    )
     for k, z in zip(reordered, depth, strict=True):  # what lay in front is at the right
         assert turned[k][0] - box[0] / 2 == pytest.approx(turned[k][2] * z, abs=0.05)
     for key in ["ArrowDown"] * 9 + ["ArrowRight"] * 5:
@@ -194,7 +231,9 @@ def test_the_molecule_is_measured(peroxide):
         ([0, 1, 2], "angle", "°", 180 / np.pi),
         ([0, 1, 2, 3], "torsion", "°", 180 / np.pi),
     ):
-        tab.run(f"{field}.value = '{' '.join(str(k + 1) for k in atoms)}'; {field}.dispatchEvent(new Event('input'))")
+        tab.run(
+            f"{field}.value = '{' '.join(str(k + 1) for k in atoms)}'; {field}.dispatchEvent(new Event('input'))"
+        )
         text = tab.run(f"{said}.textContent")
         value = float(text.removeprefix(name).removesuffix(unit))
         assert value == pytest.approx(factor * internal_coordinate(PEROXIDE[atoms]), abs=0.006)
@@ -204,7 +243,9 @@ def test_the_molecule_is_measured(peroxide):
         x, y = tab.run(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({circle})")
         mouse(tab, "mousePressed", x, y)
         mouse(tab, "mouseReleased", x, y)
-    assert tab.run(f"{field}.value") == "2 3" and tab.run(f"{said}.textContent") == "distance 1.4500 Å"
+    assert (
+        tab.run(f"{field}.value") == "2 3" and tab.run(f"{said}.textContent") == "distance 1.4500 Å"
+    )
     assert tab.run("document.querySelectorAll('.chosen').length") == 2
 
 
@@ -213,7 +254,9 @@ def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, uni
     result = hdf5.read(water.path)
     molecule = dataclasses.replace(result.molecule, coordinates=result.molecule.coordinates * 1.05)
     pairs = dataclasses.replace(result.pairs, opposite_spin=0.97 * result.pairs.opposite_spin)
-    page = page_of(result, dataclasses.replace(result, molecule=molecule, pairs=pairs))  # a scan of two points
+    page = page_of(
+        result, dataclasses.replace(result, molecule=molecule, pairs=pairs)
+    )  # a scan of two points
     (tmp_path / "two.html").write_text(page)
     tab.open(tmp_path / "two.html")
     heads = "[...document.querySelector('table').tHead.rows[0].cells].map(c => c.textContent)"
@@ -235,7 +278,9 @@ def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, uni
 
 
 def test_links_lead_to_their_section(three):
-    links = three.run("[...document.querySelectorAll('nav a, td a, th a')].map(a => a.getAttribute('href'))")
+    links = three.run(
+        "[...document.querySelectorAll('nav a, td a, th a')].map(a => a.getAttribute('href'))"
+    )
     assert len(links) >= 8
     for link in links:
         three.run(f"document.querySelector('a[href=\"{link}\"]').click()")

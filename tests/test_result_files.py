@@ -33,14 +33,26 @@ CODE = "__import__('os').system('touch EXECUTED')"
 # --- files of earlier versions ----------------------------------------------------------------------
 
 ADDED = (
-    *("options/certify_fit", "timings/fitting_certificate", "predicted/fitting_certificate", "certificate/seed"),
+    *(
+        "options/certify_fit",
+        "timings/fitting_certificate",
+        "predicted/fitting_certificate",
+        "certificate/seed",
+    ),
     *("options/method", "options/kappa", "energies/total_energy", "energies/correlation_energy"),
     *("energies/same_spin_correlation_energy", "energies/opposite_spin_correlation_energy"),
     *("energies/mp2_singles_energy", "options/properties", "options/polarizability"),
-    *("timings/gradient", "predicted/gradient", "reference/interatomic_fitting_error", "reference/dipole"),
+    *(
+        "timings/gradient",
+        "predicted/gradient",
+        "reference/interatomic_fitting_error",
+        "reference/dipole",
+    ),
     "reference/operations",
 )
-WRITTEN = Path(__file__).parent / "data" / "written_by_0.1"  # what these files say is held by test_pinned
+WRITTEN = (
+    Path(__file__).parent / "data" / "written_by_0.1"
+)  # what these files say is held by test_pinned
 STUDIES = ("cbs", "interaction", "scan")
 NO_RESULTS = ("collected", "prepared", "validation")
 OPTIONS = ("memory", "os_scale")  # of the fixture `radical`
@@ -54,7 +66,11 @@ def contents(path: Path) -> dict[str, Any]:
     def visit(name: str, item: Any) -> None:
         for key in item.attrs:
             kind = item.attrs.get_id(key).dtype
-            found[f"{name}@{key}"] = (kind.str, h5py.check_string_dtype(kind), repr(item.attrs[key]))
+            found[f"{name}@{key}"] = (
+                kind.str,
+                h5py.check_string_dtype(kind),
+                repr(item.attrs[key]),
+            )
         if isinstance(item, h5py.Dataset):
             value = item[()]
             text = repr(value.tolist()) if isinstance(value, np.ndarray) else repr(value)
@@ -85,10 +101,17 @@ def test_files_of_earlier_versions_are_written_as_they_were(name: str, tmp_path:
     else:
         hdf5.write(hdf5.read_verified(old), new)
         assert hdf5.verify(new)
-    here = {"HDF5_Version", "h5py_version", "content_sha256", "description"}  # of this program, and words
+    here = {
+        "HDF5_Version",
+        "h5py_version",
+        "content_sha256",
+        "description",
+    }  # of this program, and words
     before, after = contents(old), contents(new)
     changed = {key for key in before | after if before.get(key) != after.get(key)}
-    assert {key for key in changed if key.rpartition("@")[2] not in here and not is_added(key)} == set()
+    assert {
+        key for key in changed if key.rpartition("@")[2] not in here and not is_added(key)
+    } == set()
 
 
 def is_added(key: str) -> bool:
@@ -96,14 +119,26 @@ def is_added(key: str) -> bool:
     return key.partition("@")[0].endswith(ADDED)
 
 
-def test_a_new_result_has_the_layout_of_an_old_one(water: Stored, radical: Stored, tmp_path: Path) -> None:
+def test_a_new_result_has_the_layout_of_an_old_one(
+    water: Stored, radical: Stored, tmp_path: Path
+) -> None:
     """Names and types of datasets and attributes, but for what only the new run was asked for."""
     for name, path, asked in (
         ("checked", water.path, ()),
-        ("uhf", radical.path, ("dfmp2/check", "dfmp2/energies/scaled", *map("dfmp2/input/options/{}".format, OPTIONS))),
+        (
+            "uhf",
+            radical.path,
+            (
+                "dfmp2/check",
+                "dfmp2/energies/scaled",
+                *map("dfmp2/input/options/{}".format, OPTIONS),
+            ),
+        ),
     ):
         before, after = contents(unpacked(name, tmp_path)), contents(path)
-        changed = {key for key in before | after if before.get(key, "")[:2] != after.get(key, "")[:2]}
+        changed = {
+            key for key in before | after if before.get(key, "")[:2] != after.get(key, "")[:2]
+        }
         assert {key for key in changed if not key.startswith(asked) and not is_added(key)} == set()
 
 
@@ -118,10 +153,18 @@ def test_alpha_and_beta_keep_their_places(radical: Stored) -> None:
 def test_start_orbitals_of_a_pair_as_pyscf_stores_it(radical: Stored, tmp_path: Path) -> None:
     from pyscf.lib import chkfile
 
-    coeff, occ = (getattr(hdf5.read(radical.path).reference, name) for name in ("mo_coeff", "mo_occ"))
-    chkfile.save(str(tmp_path / "pair.chk"), "scf", {"mo_coeff": tuple(coeff), "mo_occ": tuple(occ)})
+    coeff, occ = (
+        getattr(hdf5.read(radical.path).reference, name) for name in ("mo_coeff", "mo_occ")
+    )
+    chkfile.save(
+        str(tmp_path / "pair.chk"), "scf", {"mo_coeff": tuple(coeff), "mo_occ": tuple(occ)}
+    )
     found = read_start_orbitals(tmp_path / "pair.chk")
-    assert np.array_equal(found.mo_coeff, coeff) and np.array_equal(found.mo_occ, occ) and found.charges is None
+    assert (
+        np.array_equal(found.mo_coeff, coeff)
+        and np.array_equal(found.mo_occ, occ)
+        and found.charges is None
+    )
 
 
 # --- the hash ---------------------------------------------------------------------------------------
@@ -146,7 +189,9 @@ def replace(name: str, change: Callable[[Any], Any]) -> Edit:
 
 
 CHANGED: dict[str, Edit] = {
-    "a bit": lambda h: h["scf/mo_coeff"].__setitem__((0, 0), np.nextafter(h["scf/mo_coeff"][0, 0], 2)),
+    "a bit": lambda h: h["scf/mo_coeff"].__setitem__(
+        (0, 0), np.nextafter(h["scf/mo_coeff"][0, 0], 2)
+    ),
     "a text": put("dfmp2/run/backend_reason", "another"),
     "a name": lambda h: h.move("dfmp2/timings/fit", "dfmp2/timings/fitted"),
     "a type": replace("dfmp2/timings/fit", lambda x: np.asarray(x).view(np.int64)),
@@ -205,7 +250,9 @@ X = "dfmp2/run/x"
 FOREIGN: dict[str, Edit] = {
     "external-link": lambda h: h.__setitem__(X, h5py.ExternalLink("secret.h5", "/mol")),
     "soft-link": lambda h: h.__setitem__(X, h5py.SoftLink("/mol")),
-    "external-storage": lambda h: h.create_dataset(X, (10,), "u1", external=[("/etc/passwd", 0, 10)]),
+    "external-storage": lambda h: h.create_dataset(
+        X, (10,), "u1", external=[("/etc/passwd", 0, 10)]
+    ),
     "virtual-dataset": virtual,
     "opaque": put(X, np.void(b"cos\nsystem\n(S'touch EXECUTED'\ntR.")),
     "compound": put(X, np.zeros(2, dtype=[("a", "f8")])),
@@ -234,7 +281,10 @@ DAMAGED: dict[str, Edit] = {
     "no-orbitals": lambda h: h.__delitem__("scf/mo_coeff"),
     "group-for-dataset": lambda h: (h.__delitem__("mol"), h.create_group("mol")),
     "dataset-for-group": lambda h: (h.__delitem__("dfmp2"), h.__setitem__("dfmp2", 1.0)),
-    "dataset-for-inner-group": lambda h: (h.__delitem__("dfmp2/run"), h.__setitem__("dfmp2/run", 1.0)),
+    "dataset-for-inner-group": lambda h: (
+        h.__delitem__("dfmp2/run"),
+        h.__setitem__("dfmp2/run", 1.0),
+    ),
     "infinite-charge": put("dfmp2/input/charge", np.inf),
     "many-charges": put("dfmp2/input/charge", np.arange(3)),
     "text-for-number": put("dfmp2/sizes/nao", "seven"),
@@ -251,7 +301,9 @@ DAMAGED: dict[str, Edit] = {
     "wrong-shape": put("dfmp2/pairs/same_spin", np.zeros((4, 4))),
     "wrong-type": put("dfmp2/pairs/same_spin", np.zeros((5, 5), "f4")),
     "unknown-reference": put("dfmp2/reference/kind", "rohf"),
-    "basis-without-hash": put("dfmp2/bases/orbital/sha256", ["O 0", "H 0"], dtype=h5py.string_dtype()),
+    "basis-without-hash": put(
+        "dfmp2/bases/orbital/sha256", ["O 0", "H 0"], dtype=h5py.string_dtype()
+    ),
     "basis-no-json": put("dfmp2/bases/orbital/elements", CODE),
     "basis-deep-json": put("dfmp2/bases/orbital/elements", "[" * 100_000),
     "shells-code": element(shells=CODE),
@@ -300,7 +352,9 @@ def doctored(water: Stored, folder: Path) -> Callable[[Edit], str]:
 
 
 @pytest.mark.parametrize("edit", FOREIGN.values(), ids=FOREIGN)
-def test_foreign_content_is_refused_by_every_reader(edit: Edit, doctored: Callable[[Edit], str]) -> None:
+def test_foreign_content_is_refused_by_every_reader(
+    edit: Edit, doctored: Callable[[Edit], str]
+) -> None:
     file = doctored(edit)
     for reader in (hdf5.read, hdf5.verify, read_start_orbitals):
         with pytest.raises(ResultFileError, match=r"doctored\.h5"):
@@ -321,10 +375,21 @@ def refuse(call: Runner, folder: Path, *arguments: str) -> None:
     assert listing(folder) == before and not Path("EXECUTED").exists()
 
 
-@pytest.mark.parametrize("name", ["external-link", "huge-claim", "exponent-code", "frozen-core-absurd"])
-def test_every_command_refuses(name: str, doctored: Callable[[Edit], str], call: Runner, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["external-link", "huge-claim", "exponent-code", "frozen-core-absurd"]
+)
+def test_every_command_refuses(
+    name: str, doctored: Callable[[Edit], str], call: Runner, folder: Path
+) -> None:
     file = doctored({**FOREIGN, **DAMAGED}[name])
-    for command in ("show", "show --json", "show --verify", "compare", "export --to molden", "report"):
+    for command in (
+        "show",
+        "show --json",
+        "show --verify",
+        "compare",
+        "export --to molden",
+        "report",
+    ):
         refuse(call, folder, *command.split(), file)
     if name in FOREIGN:
         refuse(call, folder, "run", "h2o.xyz", *STO3G, "--scf-from", file)
@@ -357,7 +422,9 @@ def test_code_for_a_molecule_is_not_run(
     assert not (folder / "EXECUTED").exists()
 
 
-def test_text_of_a_stored_result_cannot_steer_the_terminal(doctored: Callable[[Edit], str], call: Runner) -> None:
+def test_text_of_a_stored_result_cannot_steer_the_terminal(
+    doctored: Callable[[Edit], str], call: Runner
+) -> None:
     fake = "\x1b[2J\rred\ndfmp2 finished: E(MP2, total) = -1.0 Eh"
     for name in ("name", "source"):
         done = succeed(call("show", doctored(put(f"dfmp2/input/{name}", fake))))
@@ -369,7 +436,10 @@ def test_text_of_a_stored_result_cannot_steer_the_terminal(doctored: Callable[[E
 
 PATIENCE = 20.0  # s; a reading takes some 0.03
 FILES = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
 )
 
 Change = tuple[str, float, bytes]
@@ -379,7 +449,10 @@ changes = st.lists(
     st.tuples(
         st.sampled_from(["overwrite", "overwrite", "overwrite", "insert", "delete", "cut"]),
         st.floats(0, 1, exclude_max=True),
-        st.one_of(st.binary(min_size=1, max_size=16), st.sampled_from([b"\0" * 8, b"\xff" * 8, b"\xff" * 7 + b"\x7f"])),
+        st.one_of(
+            st.binary(min_size=1, max_size=16),
+            st.sampled_from([b"\0" * 8, b"\xff" * 8, b"\xff" * 7 + b"\x7f"]),
+        ),
     ),
     min_size=1,
     max_size=8,
@@ -426,7 +499,11 @@ def test_changed_anywhere(plan: list[Change], radical: Stored, tmp_path: Path) -
 def test_cut_off_at_every_length(water: Stored, tmp_path: Path) -> None:
     """Half a file is never a result: HDF5 stores its length."""
     content, path = water.path.read_bytes(), tmp_path / "short.h5"
-    lengths = [*range(0, 64), *random.Random(1).sample(range(64, len(content)), 60), len(content) - 1]
+    lengths = [
+        *range(0, 64),
+        *random.Random(1).sample(range(64, len(content)), 60),
+        len(content) - 1,
+    ]
     for length in lengths:
         path.write_bytes(content[:length])
         with pytest.raises(ResultFileError):
@@ -438,6 +515,12 @@ def test_unchanged_it_is_read(water: Stored, radical: Stored) -> None:
 
 
 def test_a_table_is_called_what_it_is(tmp_path: Path) -> None:
-    write_table(tmp_path / "t.h5", "table", {"x": Column((1.0,), "hartree", "a number")}, {}, overwrite=False)
+    write_table(
+        tmp_path / "t.h5",
+        "table",
+        {"x": Column((1.0,), "hartree", "a number")},
+        {},
+        overwrite=False,
+    )
     with pytest.raises(ResultFileError, match="a table, as dfmp2 validate"):
         hdf5.read(tmp_path / "t.h5")

@@ -43,13 +43,21 @@ def built(molecule: Molecule, basis: str) -> Any:
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({}, -0.2039736135), ({"scf": "conventional"}, -0.2039883827), ({"auxbasis": "cc-pvdz-jkfit"}, -0.2039606691)],
+    [
+        ({}, -0.2039736135),
+        ({"scf": "conventional"}, -0.2039883827),
+        ({"auxbasis": "cc-pvdz-jkfit"}, -0.2039606691),
+    ],
     ids=["df", "conventional", "JK set reused"],
 )
-def test_the_ways_to_the_energy_of_water_differ_by_known_amounts(options: dict[str, str], expected: float) -> None:
+def test_the_ways_to_the_energy_of_water_differ_by_known_amounts(
+    options: dict[str, str], expected: float
+) -> None:
     """PySCF's and Psi4's own values; they differ only in fitting sets and the kind of SCF."""
     heard = Heard()
-    found = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", precision="fp64", listener=heard, **options, **ONE)
+    found = dfmp2.run(
+        "inputs/h2o.xyz", "cc-pvdz", precision="fp64", listener=heard, **options, **ONE
+    )
     assert found.mp2_correlation_energy == pytest.approx(expected, abs=2e-9)
     warned = [text for text in heard.warnings if "not made for MP2" in text]
     assert [text.partition(" was ")[0] for text in warned] == (
@@ -57,39 +65,55 @@ def test_the_ways_to_the_energy_of_water_differ_by_known_amounts(options: dict[s
     )
 
 
-IODIDE = Molecule(("I", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04]]))  # 28 electrons in a core potential
+IODIDE = Molecule(
+    ("I", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04]])
+)  # 28 electrons in a core potential
 
 
 @pytest.mark.parametrize(("molecule", "basis"), [(WATER, "cc-pvdz"), (IODIDE, "def2-svp")])
 def test_start_density_is_that_of_pyscf(molecule: Molecule, basis: str) -> None:
     mole = built(molecule, basis)
-    np.testing.assert_allclose(guess.start_density(mole, "rhf"), scf.hf.init_guess_by_minao(mole), atol=1e-12)
+    np.testing.assert_allclose(
+        guess.start_density(mole, "rhf"), scf.hf.init_guess_by_minao(mole), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["atoms", "mix", "core"])
 def test_start_densities_have_the_electrons_of_their_spin(name: str) -> None:
     mole = built(RADICAL, "6-31g")
     mf = scf.UHF(mole)
-    alpha, beta = (float(np.vdot(density, mf.get_ovlp())) for density in guess.guess_density(name, mf, "uhf"))
+    alpha, beta = (
+        float(np.vdot(density, mf.get_ovlp())) for density in guess.guess_density(name, mf, "uhf")
+    )
     assert alpha / beta == pytest.approx(5 / 4, rel=1e-10)
-    assert alpha + beta == pytest.approx(9, abs=1e-10 if name != "atoms" else 0.2)  # projected ones lose a little
+    assert alpha + beta == pytest.approx(
+        9, abs=1e-10 if name != "atoms" else 0.2
+    )  # projected ones lose a little
 
 
 # --- the rescue ladder -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("limit", "rungs"), [(1, [1]), (40, [40]), (41, [40, 1]), (90, [54, 18, 18])])
+@pytest.mark.parametrize(
+    ("limit", "rungs"), [(1, [1]), (40, [40]), (41, [40, 1]), (90, [54, 18, 18])]
+)
 def test_cycle_limit_is_hard_and_no_energy_is_made(limit: int, rungs: list[int]) -> None:
     """A tolerance that nothing meets: each rung has its share of the cycles."""
     heard = Heard()
     with pytest.raises(ConvergenceError, match=rf"in {limit} cycles.*raise scf_max_cycles;"):
-        dfmp2.run(RADICAL, "sto-3g", scf_max_cycles=limit, scf_conv_tol=1e-30, listener=heard, **ONE)
+        dfmp2.run(
+            RADICAL, "sto-3g", scf_max_cycles=limit, scf_conv_tol=1e-30, listener=heard, **ONE
+        )
     assert len(heard.energies) == limit
-    failed = [stage.split(" in ")[1] for stage in heard.stages if stage.startswith("SCF not converged")]
+    failed = [
+        stage.split(" in ")[1] for stage in heard.stages if stage.startswith("SCF not converged")
+    ]
     assert failed == [f"{cycles} cycles" for cycles in rungs]
 
 
-@pytest.mark.parametrize(("atoms", "distance", "basis"), [("CN", 2.2144, "cc-pvdz"), (("Ni", "H"), 2.7968, "def2-svp")])
+@pytest.mark.parametrize(
+    ("atoms", "distance", "basis"), [("CN", 2.2144, "cc-pvdz"), (("Ni", "H"), 2.7968, "def2-svp")]
+)
 def test_adiis_goes_down_where_diis_does_not_come_back(
     atoms: Sequence[str], distance: float, basis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,13 +142,22 @@ def test_small_gaps_are_warned_of_refused_or_allowed() -> None:
 
 @pytest.mark.parametrize(
     ("frozen", "parted"),
-    [((2, 1), ""), ((3, 1), "--frozen-core 3"), ((1, 2), "--frozen-virtual 2"), ((4, 0), "--frozen-core 4")],
+    [
+        ((2, 1), ""),
+        ((3, 1), "--frozen-core 3"),
+        ((1, 2), "--frozen-virtual 2"),
+        ((4, 0), "--frozen-core 4"),
+    ],
 )
-def test_frozen_orbitals_that_part_a_shell_are_warned_of(frozen: tuple[int, int], parted: str) -> None:
+def test_frozen_orbitals_that_part_a_shell_are_warned_of(
+    frozen: tuple[int, int], parted: str
+) -> None:
     """Neon in 6-31G: 1s, 2s, 2p below, 3p, 3s above; which 2p or 3p is kept is chance."""
     core, virtual = frozen
     neon = Molecule(("Ne",), np.zeros((1, 3)))
-    result = dfmp2.run(neon, "6-31g", frozen_core=str(core), frozen_virtual=virtual, reference="uhf", **ONE)
+    result = dfmp2.run(
+        neon, "6-31g", frozen_core=str(core), frozen_virtual=virtual, reference="uhf", **ONE
+    )
     found = [text for text in result.diagnostics.warnings if "of nearly equal energy" in text]
     assert [text.split(" parts")[0] for text in found] == ([parted] if parted else [])
 
@@ -151,7 +184,12 @@ def test_start_orbitals_are_made_orthonormal_where_they_are_used(
     points = np.array(molecule.coordinates)
     points[1, 1] += shift
     moved, heard = replace(molecule, coordinates=points), Heard()
-    given = {"scf": "conventional", "scf_from": str(tmp_path / "first.h5"), "listener": heard, **ONE}
+    given = {
+        "scf": "conventional",
+        "scf_from": str(tmp_path / "first.h5"),
+        "listener": heard,
+        **ONE,
+    }
     result = dfmp2.run(moved, "6-31g", **given)
     mf, energies = scf.HF(pyscf_mole(moved, "6-31g")), []
     overlap, densities = mf.get_ovlp(), []
@@ -159,7 +197,10 @@ def test_start_orbitals_are_made_orthonormal_where_they_are_used(
         occupied = coeff[:, occ > 0]
         occupied = occupied @ np.linalg.inv(scipy.linalg.sqrtm(occupied.T @ overlap @ occupied))
         densities.append((occupied * occ[occ > 0]) @ occupied.T)
-    mf.run(densities[0] if len(densities) == 1 else np.stack(densities), callback=lambda e: energies.append(e["e_tot"]))
+    mf.run(
+        densities[0] if len(densities) == 1 else np.stack(densities),
+        callback=lambda e: energies.append(e["e_tot"]),
+    )
     assert heard.energies[0] == pytest.approx(energies[0], abs=1e-9)
     assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
     if not shift:
@@ -168,7 +209,9 @@ def test_start_orbitals_are_made_orthonormal_where_they_are_used(
 
 def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
     """As many functions, so that nothing else would notice."""
-    neon, oxygen = (Molecule((symbol,), np.zeros((1, 3)), multiplicity=m) for symbol, m in (("Ne", 1), ("O", 3)))
+    neon, oxygen = (
+        Molecule((symbol,), np.zeros((1, 3)), multiplicity=m) for symbol, m in (("Ne", 1), ("O", 3))
+    )
     dfmp2.write(dfmp2.run(neon, "6-31g", **ONE), tmp_path / "ne.h5")
     with pytest.raises(InputError, match=r"atoms with charges \[10\], this molecule has \[8\]"):
         dfmp2.run(oxygen, "6-31g", scf_from=str(tmp_path / "ne.h5"), **ONE)
@@ -199,9 +242,17 @@ def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(
 @pytest.mark.parametrize(
     ("gradients", "change", "single", "done"),
     [
-        pytest.param([1.0, 0.1, 9e-4, 5e-7, 4e-7], 0.0, 3, [4], id="switches below a gradient, then two in float64"),
+        pytest.param(
+            [1.0, 0.1, 9e-4, 5e-7, 4e-7],
+            0.0,
+            3,
+            [4],
+            id="switches below a gradient, then two in float64",
+        ),
         pytest.param([0.0, 0.0, 0.0], 0.0, 1, [2], id="orbitals that symmetry fixes at once"),
-        pytest.param([1.0, 0.1, 0.02, 0.004, 0.002, 0.0019, 0.0018], 0.0, 6, [], id="noise ends float32"),
+        pytest.param(
+            [1.0, 0.1, 0.02, 0.004, 0.002, 0.0019, 0.0018], 0.0, 6, [], id="noise ends float32"
+        ),
         pytest.param([1e-7] * 4, 1e-9, 1, [], id="an energy that still changes"),
     ],
 )

@@ -108,7 +108,9 @@ def test_any_moment(folder: Path) -> None:
     """From the first line to the last: stopped, or finished with a whole file; nothing in between."""
     for step in range(4):
         number = list(CODES)[step % 2]
-        with start("run", "h2o.xyz", "--basis", "cc-pvdz", "--output", "x.h5", cwd=folder) as process:
+        with start(
+            "run", "h2o.xyz", "--basis", "cc-pvdz", "--output", "x.h5", cwd=folder
+        ) as process:
             wait_for(process, "H2O, charge 0")
             time.sleep(0.2 * step)
             process.send_signal(number)
@@ -118,13 +120,26 @@ def test_any_moment(folder: Path) -> None:
             assert "dfmp2 finished" in out
             (folder / "x.h5").unlink()
         else:
-            assert process.returncode == CODES[number] and err.splitlines()[-1] == LINES[number] and out == ""
+            assert (
+                process.returncode == CODES[number]
+                and err.splitlines()[-1] == LINES[number]
+                and out == ""
+            )
         assert not (folder / "x.h5").exists() and not list(folder.glob(".*"))
 
 
 # --- with a checkpoint on disk ----------------------------------------------------------------------------------------
 
-GLYCINE = ("run", str(INPUTS / "glycine.xyz"), "--basis", "6-31g", "--threads", "1", "--output", "x.h5")
+GLYCINE = (
+    "run",
+    str(INPUTS / "glycine.xyz"),
+    "--basis",
+    "6-31g",
+    "--threads",
+    "1",
+    "--output",
+    "x.h5",
+)
 SAVED = "x.h5.checkpoint holds what was done; the same command with --resume goes on"
 
 
@@ -146,9 +161,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("number", "pause"), [(signal.SIGINT, 0.05), pytest.param(signal.SIGTERM, 0.0, marks=pytest.mark.slow)]
+    ("number", "pause"),
+    [(signal.SIGINT, 0.05), pytest.param(signal.SIGTERM, 0.0, marks=pytest.mark.slow)],
 )
-def test_what_is_done_is_saved(number: signal.Signals, pause: float, tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_what_is_done_is_saved(
+    number: signal.Signals, pause: float, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
     process = saved(tmp_path)
     time.sleep(pause)
     process.send_signal(number)
@@ -205,7 +223,9 @@ def test_a_study_does_not_begin_another_run() -> None:
 
 
 @pytest.mark.usefixtures("listening")
-def test_an_iteration_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iteration_that_takes_too_long_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The handler's patience ends, and what was saved before stays."""
     monkeypatch.setattr(signals, "PATIENCE", 0.2)
     signals.finish_first(Slow())
@@ -220,7 +240,9 @@ def test_an_iteration_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.
 
 @pytest.mark.usefixtures("listening")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_no_tile_is_begun_after_a_signal(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tile_is_begun_after_a_signal(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tiles under way are finished, and no more."""
     begun, pair_terms, make = [0], CpuBackend.pair_terms, CpuBackend.__init__
     options = Options(basis="cc-pvdz", threads=workers, precision="fp64", backend="cpu")

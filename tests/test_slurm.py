@@ -24,12 +24,26 @@ from tests.test_batch import HEAD, chain, items, start, wait_for
 
 ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # a script's folder may be called so
 HOSTILE = f'{ODD} "x"'  # and everything else so
-SHELLCHECK = shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent))
+SHELLCHECK = shutil.which("shellcheck") or shutil.which(
+    "shellcheck", path=str(Path(sys.executable).parent)
+)
 SUBMIT = ("batch", "submit", "m.toml", "--slurm", "--shards")
 JOBS = ("array", "collect")
 FULL = {
-    **{"--partition": "long", "--account": "chem", "--qos": "high", "--constraint": "[a|b]&c", "--gres": "gpu:a100:2"},
-    **{"--parallel": "2", "--setup": 'export A="b c"', "--cpus-per-task": "8", "--memory": "2GB", "--time": "25h"},
+    **{
+        "--partition": "long",
+        "--account": "chem",
+        "--qos": "high",
+        "--constraint": "[a|b]&c",
+        "--gres": "gpu:a100:2",
+    },
+    **{
+        "--parallel": "2",
+        "--setup": 'export A="b c"',
+        "--cpus-per-task": "8",
+        "--memory": "2GB",
+        "--time": "25h",
+    },
     **{"--node-scratch": f"/scratch/{HOSTILE}", "--collect": f"/t/{HOSTILE}.csv"},
 }
 KINDS = {  # backend, options
@@ -44,7 +58,9 @@ KINDS = {  # backend, options
 @pytest.fixture
 def manifest(folder: Path) -> Path:
     """Four molecules, results in a folder with an awkward name."""
-    (folder / "m.toml").write_text(HEAD.replace('"out"', f"'''{ODD}'''") + items("h2", "h2o", "nh2", "o2"))
+    (folder / "m.toml").write_text(
+        HEAD.replace('"out"', f"'''{ODD}'''") + items("h2", "h2o", "nh2", "o2")
+    )
     return folder / "m.toml"
 
 
@@ -60,7 +76,9 @@ def rendered(call: Runner, manifest: Path, kind: str = "plain", *more: str) -> d
 
 def directives(text: str) -> list[str]:
     """Options in #SBATCH lines; double quotes mean the same to Slurm and to a shell that expands nothing."""
-    lines = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+    lines = [
+        line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")
+    ]
     return [word for line in lines for word in shlex.split(line, comments=True)]
 
 
@@ -68,19 +86,36 @@ def directives(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bash_and_shellcheck_accept_every_script(kind: str, call: Runner, manifest: Path, tmp_path: Path) -> None:
+def test_bash_and_shellcheck_accept_every_script(
+    kind: str, call: Runner, manifest: Path, tmp_path: Path
+) -> None:
     """SC2016 asks whether the $ of a name was meant as a variable: it was not."""
     for name, text in rendered(call, manifest, kind, "--scf-chain").items():
         (tmp_path / name).write_text(text)
-        for checker in (["bash", "-n"], *([[SHELLCHECK, "--exclude=SC2016"]] if SHELLCHECK else [])):
+        for checker in (
+            ["bash", "-n"],
+            *([[SHELLCHECK, "--exclude=SC2016"]] if SHELLCHECK else []),
+        ):
             done = subprocess.run([*checker, tmp_path / name], capture_output=True, text=True)
-            assert (done.returncode, done.stderr) == (0, ""), f"{checker[0]} {name}: {done.stdout}{done.stderr}\n{text}"
+            assert (done.returncode, done.stderr) == (0, ""), (
+                f"{checker[0]} {name}: {done.stdout}{done.stderr}\n{text}"
+            )
 
 
 def test_what_the_array_asks_for(call: Runner, manifest: Path) -> None:
     assert set(directives(rendered(call, manifest, "full", "--write", ODD)["array.sbatch"])) == {
-        *("--job-name=dfmp2-it_s_a_folder_of_100_HOME_HOME_id_1_rm", "--array=0-3%2", "--signal=B:TERM@120"),
-        *("--partition=long", "--account=chem", "--qos=high", "--constraint=[a|b]&c", "--gres=gpu:a100:2"),
+        *(
+            "--job-name=dfmp2-it_s_a_folder_of_100_HOME_HOME_id_1_rm",
+            "--array=0-3%2",
+            "--signal=B:TERM@120",
+        ),
+        *(
+            "--partition=long",
+            "--account=chem",
+            "--qos=high",
+            "--constraint=[a|b]&c",
+            "--gres=gpu:a100:2",
+        ),
         *("--nodes=1", "--ntasks=1", "--cpus-per-task=8", "--requeue", "--open-mode=append"),
         "--mem=1908M",  # Slurm's M is 2^20 bytes: 2e9 / 1048576 = 1907.3
         "--time=1500:00",
@@ -88,7 +123,9 @@ def test_what_the_array_asks_for(call: Runner, manifest: Path) -> None:
     }
 
 
-def test_the_warm_up_compiles_before_the_array_and_the_table_comes_last(call: Runner, manifest: Path) -> None:
+def test_the_warm_up_compiles_before_the_array_and_the_table_comes_last(
+    call: Runner, manifest: Path
+) -> None:
     """The lane nki compiles without a device, nki-xla with one."""
     files = rendered(call, manifest, "nki")
     assert list(files) == ["warm-up.sbatch", "array.sbatch", "collect.sbatch", "submit.sh"]
@@ -107,15 +144,24 @@ def test_pair_energies_of_a_prepared_file(call: Runner, folder: Path) -> None:
     succeed(call("prepare", "h2.xyz", "--basis", "sto-3g"))
     told = ("batch", "submit", "h2.prepared.h5", "--shards", "3", "--json")
     files = succeed(call(*told, "--slurm", "--threads", "4", "--backend", "cpu")).json["files"]
-    assert set(files) == {f"{folder}/h2.dfmp2.slurm/{name}" for name in ("array.sbatch", "collect.sbatch", "submit.sh")}
-    energy = f"dfmp2 energy --from {folder}/h2.prepared.h5 --output {folder}/h2.dfmp2.h5 --backend cpu"
+    assert set(files) == {
+        f"{folder}/h2.dfmp2.slurm/{name}"
+        for name in ("array.sbatch", "collect.sbatch", "submit.sh")
+    }
+    energy = (
+        f"dfmp2 energy --from {folder}/h2.prepared.h5 --output {folder}/h2.dfmp2.h5 --backend cpu"
+    )
     array = files[f"{folder}/h2.dfmp2.slurm/array.sbatch"]
     assert f"{energy})\n" in array and '--shard "$SLURM_ARRAY_TASK_ID/3"' in array
     assert {"--array=0-2", "--cpus-per-task=4"} <= set(directives(array))
     collect = files[f"{folder}/h2.dfmp2.slurm/collect.sbatch"]
-    assert f"{energy} --collect)\n" in collect and "--cpus-per-task=4" in directives(collect)  # it may repeat all pairs
+    assert f"{energy} --collect)\n" in collect and "--cpus-per-task=4" in directives(
+        collect
+    )  # it may repeat all pairs
     files = succeed(call(*told, "--slurm", "--backend", "cuda")).json["files"]
-    assert all("--gres=gpu:1" in directives(files[f"{folder}/h2.dfmp2.slurm/{job}.sbatch"]) for job in JOBS)
+    assert all(
+        "--gres=gpu:1" in directives(files[f"{folder}/h2.dfmp2.slurm/{job}.sbatch"]) for job in JOBS
+    )
     (folder / "h2.dfmp2.h5").touch()
     for arguments, text in (
         (["--slurm"], "h2.dfmp2.h5"),
@@ -172,18 +218,31 @@ class Node:
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
         self.script = self.folder / "array.sbatch"
-        self.script.write_text(script.replace(f"\npython={sys.executable}\n", f"\npython={folder}/bin/python\n"))
+        self.script.write_text(
+            script.replace(f"\npython={sys.executable}\n", f"\npython={folder}/bin/python\n")
+        )
         self.environment = {
             **{"PATH": os.environ["PATH"], "SEEN": str(self.seen), "STATE": "RUNNING"},
-            **{"TMPDIR": str(self.folder / "scratch"), "OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "true"},
-            **{"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_CPUS_PER_TASK": "6"},
+            **{
+                "TMPDIR": str(self.folder / "scratch"),
+                "OMP_NUM_THREADS": "64",
+                "OMP_PROC_BIND": "true",
+            },
+            **{
+                "SLURM_JOB_ID": "9",
+                "SLURM_ARRAY_JOB_ID": "7",
+                "SLURM_ARRAY_TASK_ID": "2",
+                "SLURM_CPUS_PER_TASK": "6",
+            },
         }
 
     def launch(self, *, wait: bool = True, **environment: str) -> subprocess.Popen[str]:
         """The script, once dfmp2 runs."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         environment = {**self.environment, **environment}
-        running = subprocess.Popen(["bash", self.script], env=environment, start_new_session=True, **pipes)
+        running = subprocess.Popen(
+            ["bash", self.script], env=environment, start_new_session=True, **pipes
+        )
         if wait:
             wait_for((self.seen / "started").exists)
         return running
@@ -203,7 +262,9 @@ class Node:
 @pytest.fixture
 def node(call: Runner, manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Node:
     """A node for the array of a plain batch."""
-    script = rendered(call, manifest, "plain", "--scf-chain", "--root", ".", "--output", HOSTILE, "--write", "w")
+    script = rendered(
+        call, manifest, "plain", "--scf-chain", "--root", ".", "--output", HOSTILE, "--write", "w"
+    )
     return Node(script["array.sbatch"], tmp_path_factory.mktemp("node"))
 
 
@@ -224,7 +285,9 @@ def test_what_dfmp2_is_called_with(node: Node, manifest: Path) -> None:
         *("--output", str(manifest.parent / HOSTILE), "--workers", "2", "--scf-chain"),
         *("--shard", "2/4", "--threads", "3", "--memory", "1800MiB"),
     ]
-    environment = dict(line.split("=", 1) for line in node.read("environment").splitlines() if "=" in line)
+    environment = dict(
+        line.split("=", 1) for line in node.read("environment").splitlines() if "=" in line
+    )
     assert not {"OMP_NUM_THREADS", "OMP_PROC_BIND"} & environment.keys()
     assert environment["PATH"].startswith(f"{node.folder.parent}/bin:")
     scratch = Path(environment["DFMP2_SCRATCH"])
@@ -244,12 +307,17 @@ def test_a_signal_is_passed_on_and_the_task_requeued(node: Node, whole_job: bool
 @pytest.mark.parametrize(
     ("environment", "text"),
     [
-        *(({"STATE": state}, f"Slurm says {state}: not requeued") for state in ("COMPLETING", "CANCELLED")),
+        *(
+            ({"STATE": state}, f"Slurm says {state}: not requeued")
+            for state in ("COMPLETING", "CANCELLED")
+        ),
         ({"STATE": ""}, "Slurm says nothing: not requeued"),
         ({"SLURM_RESTART_COUNT": "20"}, "restarted 20 times before: not requeued"),
     ],
 )
-def test_it_does_not_come_back_when_it_should_not(node: Node, environment: dict[str, str], text: str) -> None:
+def test_it_does_not_come_back_when_it_should_not(
+    node: Node, environment: dict[str, str], text: str
+) -> None:
     running = node.launch(**environment)
     running.terminate()
     code, said = node.finish(running)
@@ -321,36 +389,65 @@ def test_shown_and_then_submitted(call: Runner, manifest: Path, slurm: Path) -> 
     assert value["jobs"] == {"array": "1", "collect": "2"}
     assert slurm.read_text().splitlines() == [
         *("--parsable", "array.sbatch", "END"),
-        *("--parsable", "--dependency=afterany:1", "--kill-on-invalid-dep=yes", "collect.sbatch", "END"),
+        *(
+            "--parsable",
+            "--dependency=afterany:1",
+            "--kill-on-invalid-dep=yes",
+            "collect.sbatch",
+            "END",
+        ),
     ]
-    assert {path.name for path in target.iterdir()} == {"array.sbatch", "collect.sbatch", "submit.sh", "logs"}
-    assert value["files"] == {str(path): path.read_text() for path in target.iterdir() if path.is_file()}
+    assert {path.name for path in target.iterdir()} == {
+        "array.sbatch",
+        "collect.sbatch",
+        "submit.sh",
+        "logs",
+    }
+    assert value["files"] == {
+        str(path): path.read_text() for path in target.iterdir() if path.is_file()
+    }
     slurm.unlink()
-    done = subprocess.run(["bash", target / "submit.sh"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", target / "submit.sh"], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "submitted: array 1, collect 2\n"
 
 
-def test_an_array_waits_for_its_warm_up(call: Runner, manifest: Path, slurm: Path, monkeypatch) -> None:
+def test_an_array_waits_for_its_warm_up(
+    call: Runner, manifest: Path, slurm: Path, monkeypatch
+) -> None:
     monkeypatch.setenv("DFMP2_NKI_PYTHON", "/compile me/python")
     manifest.write_text('backend = "nki"\n' + manifest.read_text())
     value = succeed(call(*SUBMIT, "2", "--cache", "c", "--submit", "--json")).json
     assert value["jobs"] == {"warm-up": "1", "array": "2"}
     assert "--dependency=afterok:1\n--kill-on-invalid-dep=yes\narray.sbatch" in slurm.read_text()
     texts = {Path(name).name: text for name, text in value["files"].items()}
-    for line in (f"export DFMP2_NEFF_CACHE={manifest.parent}/c\n", "export DFMP2_NKI_PYTHON='/compile me/python'\n"):
+    for line in (
+        f"export DFMP2_NEFF_CACHE={manifest.parent}/c\n",
+        "export DFMP2_NKI_PYTHON='/compile me/python'\n",
+    ):
         assert line in texts["warm-up.sbatch"] and line in texts["array.sbatch"]
 
 
-def test_what_was_submitted_is_taken_back_when_slurm_refuses_the_rest(call, manifest, slurm, monkeypatch) -> None:
-    for refused, told in (("array.sbatch", "nowhere"), ("collect.sbatch", "nowhere; job 1 was cancelled")):
+def test_what_was_submitted_is_taken_back_when_slurm_refuses_the_rest(
+    call, manifest, slurm, monkeypatch
+) -> None:
+    for refused, told in (
+        ("array.sbatch", "nowhere"),
+        ("collect.sbatch", "nowhere; job 1 was cancelled"),
+    ):
         monkeypatch.setenv("REFUSED", refused)
         slurm.unlink(missing_ok=True)
         done = call(*SUBMIT, "2", "--collect", "t.csv", "--submit")
-        assert (done.code, done.out) == (3, "") and done.message.endswith(f"invalid partition specified: {told}")
+        assert (done.code, done.out) == (3, "") and done.message.endswith(
+            f"invalid partition specified: {told}"
+        )
     assert slurm.read_text().endswith("scancel 1\n")
 
 
-def test_without_slurm(call: Runner, manifest: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm(
+    call: Runner, manifest: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/no such folder")
     done = call(*SUBMIT, "2", "--submit")
     assert done.code == 6 and "no sbatch on PATH" in done.message
@@ -377,7 +474,9 @@ def test_without_slurm(call: Runner, manifest: Path, slurm: Path, monkeypatch: p
         (3, ["--slurm", "--root", "nowhere"], "no such folder"),
     ],
 )
-def test_bad_input(call: Runner, manifest: Path, slurm: Path, code: int, arguments: list[str], text: str) -> None:
+def test_bad_input(
+    call: Runner, manifest: Path, slurm: Path, code: int, arguments: list[str], text: str
+) -> None:
     shards = [] if "--shards" in arguments else ["--shards", "2"]
     done = call("batch", "submit", "m.toml", *arguments, *shards, "--submit")
     assert (done.code, done.out) == (code, "") and text in done.message

@@ -24,7 +24,9 @@ from dfmp2.scf.reference import Solutions
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Heard, Runner, succeed
 
-FAR = -0.998721351  # Eh, H2 at 3 angstrom, cc-pVDZ with cc-pvdz-jkfit: PySCF's UHF from orbitals of its atoms
+FAR = (
+    -0.998721351
+)  # Eh, H2 at 3 angstrom, cc-pVDZ with cc-pvdz-jkfit: PySCF's UHF from orbitals of its atoms
 RHF_FAR = -0.826484078  # its RHF
 
 
@@ -61,20 +63,31 @@ def test_a_singlet_leaves_the_rhf_solution_and_says_how() -> None:
     assert result.reference.spin_square == pytest.approx(0.9949, abs=1e-4)
     found = solutions(result)
     assert found.energy == pytest.approx((RHF_FAR, FAR), abs=1e-8)
-    assert found.lowest_eigenvalue[0] == pytest.approx(-0.3595, abs=1e-4) and found.lowest_eigenvalue[1] > 0
+    assert (
+        found.lowest_eigenvalue[0] == pytest.approx(-0.3595, abs=1e-4)
+        and found.lowest_eigenvalue[1] > 0
+    )
     assert found.kind == ("UHF to UHF",) * 2 and (found.chosen, found.followed) == (2, 1)
-    assert result.options.stability == "follow" and not [text for text in said.warnings if "unstable" in text]
+    assert result.options.stability == "follow" and not [
+        text for text in said.warnings if "unstable" in text
+    ]
     history = result.reference.history
     assert history is not None and history.shape == (result.reference.cycles, 3)
     np.testing.assert_allclose(np.diff(history[:, 0]), history[1:, 1], atol=1e-12)
 
 
-@pytest.mark.parametrize(("guess", "scf_type"), [("mix", "df"), ("mix", "conventional"), ("core", "df")])
+@pytest.mark.parametrize(
+    ("guess", "scf_type"), [("mix", "df"), ("mix", "conventional"), ("core", "df")]
+)
 def test_guesses_end_in_the_same_minimum(guess: str, scf_type: str) -> None:
     result, _ = run(hydrogen(), reference="uhf", guess=guess, scf=scf_type)
     assert result.scf_total_energy == pytest.approx(FAR, abs=1e-6)
-    assert result.reference.start.startswith({"mix": "atomic densities, HOMO and LUMO", "core": "core Ham"}[guess])
-    assert solutions(result).followed == (guess == "core")  # a mixed start has left the RHF solution already
+    assert result.reference.start.startswith(
+        {"mix": "atomic densities, HOMO and LUMO", "core": "core Ham"}[guess]
+    )
+    assert solutions(result).followed == (
+        guess == "core"
+    )  # a mixed start has left the RHF solution already
 
 
 def test_orbitals_of_a_triplet_do_not_collapse(tmp_path: Path) -> None:
@@ -105,21 +118,37 @@ def test_rhf_is_followed_to_a_lower_rhf() -> None:
     result, said = run(carbon, "6-31g", stability="follow", scf_auxbasis="def2-universal-jkfit")
     found = solutions(result)
     assert found.energy == pytest.approx((higher, mf.e_tot), abs=1e-7) and higher - mf.e_tot > 0.015
-    assert found.kind == ("RHF to RHF", "RHF to UHF")  # the first was followed, the second cannot be
+    assert found.kind == (
+        "RHF to RHF",
+        "RHF to UHF",
+    )  # the first was followed, the second cannot be
     (text,) = [text for text in said.warnings if "unstable" in text]
-    assert "unstable (RHF to UHF)" in text and 'reference="uhf" finds it' in text and "did not end" not in text
+    assert (
+        "unstable (RHF to UHF)" in text
+        and 'reference="uhf" finds it' in text
+        and "did not end" not in text
+    )
 
 
 # --- several starts -----------------------------------------------------------------------------------------------
 
 
 def test_the_lowest_of_several_starts_is_kept_and_is_the_same_again() -> None:
-    first, second = (run(hydrogen(2.0), reference="uhf", scf_starts=3, stability="off")[0] for _ in range(2))
+    first, second = (
+        run(hydrogen(2.0), reference="uhf", scf_starts=3, stability="off")[0] for _ in range(2)
+    )
     found = solutions(first)
     assert found.start == (1, 2, 3) and found.energy == solutions(second).energy
-    assert first.scf_total_energy == found.energy[found.chosen - 1] < min(found.energy) + following.LOWER
+    assert (
+        first.scf_total_energy
+        == found.energy[found.chosen - 1]
+        < min(found.energy) + following.LOWER
+    )
     assert found.energy[0] > min(found.energy) + 0.01  # the atomic start stays at the RHF solution
-    assert first.reference.start == f"atomic densities, turned at random ({found.start[found.chosen - 1]})"
+    assert (
+        first.reference.start
+        == f"atomic densities, turned at random ({found.start[found.chosen - 1]})"
+    )
 
 
 def test_a_start_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,13 +171,16 @@ def test_a_start_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "distance", "charge"), [("RHF", 0.9, 0), ("RHF", 2.0, 0), ("UHF", 2.0, 0), ("UHF", 0.9, 1)]
+    ("kind", "distance", "charge"),
+    [("RHF", 0.9, 0), ("RHF", 2.0, 0), ("UHF", 2.0, 0), ("UHF", 0.9, 1)],
 )
 def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
     kind: str, distance: float, charge: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PySCF's own Hessian products on every unit vector, in four-centre integrals; by matrix, by iteration, by part."""
-    mole = gto.M(atom=f"H 0 0 0; F 0 0 {distance}", basis="6-31g", charge=charge, spin=charge, verbose=0)
+    mole = gto.M(
+        atom=f"H 0 0 0; F 0 0 {distance}", basis="6-31g", charge=charge, spin=charge, verbose=0
+    )
     mf = getattr(scf, kind)(mole).run(conv_tol=1e-12, max_cycle=200)
     assert mf.converged
     if kind == "RHF":
@@ -159,15 +191,23 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
         _, hop, diagonal = newton_ah.gen_g_hop_uhf(mf, mf.mo_coeff, mf.mo_occ)
         products = [(hop, diagonal.size, 1.0)]
     lowest = min(
-        scale * np.linalg.eigvalsh(np.array([np.asarray(product(row)).real for row in np.eye(size)]))[0]
+        scale
+        * np.linalg.eigvalsh(np.array([np.asarray(product(row)).real for row in np.eye(size)]))[0]
         for product, size, scale in products
     )
     assert stability.full_stability(mf).lowest_eigenvalue == pytest.approx(lowest, abs=2e-5)
 
     def fitted() -> float:
-        given = {"auxbasis": "def2-svp-ri", "stability": "auto", "threads": 1, "allow_small_gap": True}
+        given = {
+            "auxbasis": "def2-svp-ri",
+            "stability": "auto",
+            "threads": 1,
+            "allow_small_gap": True,
+        }
         found = dfmp2.from_mean_field(mf, listener=Heard(), **given).reference.stability
-        assert found is not None and ("frontier" in found.method) == (stability.EXACT_ROTATIONS == 0)
+        assert found is not None and ("frontier" in found.method) == (
+            stability.EXACT_ROTATIONS == 0
+        )
         return found.lowest_eigenvalue
 
     assert fitted() == pytest.approx(lowest, abs=1e-3)
@@ -188,14 +228,24 @@ def test_the_energy_along_the_eigenvector_is_that_of_determinants(method: str) -
 
 @pytest.mark.parametrize("kind", ["RHF", "UHF"])
 def test_held_integrals_give_the_eigenvalues_of_fitted_densities(kind: str) -> None:
-    mole = gto.M(atom="O 0 0 0; H 0 0.9 0.6; H 0 -0.9 0.6", basis="6-31g", charge=kind == "UHF", spin=kind == "UHF")
-    fitted = jk_builder(mole, gto.M(atom=mole.atom, basis="def2-universal-jkfit"), "memory", 2, None)
+    mole = gto.M(
+        atom="O 0 0 0; H 0 0.9 0.6; H 0 -0.9 0.6",
+        basis="6-31g",
+        charge=kind == "UHF",
+        spin=kind == "UHF",
+    )
+    fitted = jk_builder(
+        mole, gto.M(atom=mole.atom, basis="def2-universal-jkfit"), "memory", 2, None
+    )
     mf = getattr(scf, kind)(mole).density_fit(with_df=fitted).run(conv_tol=1e-12, verbose=0)
     expected = [rotation.eigenvalue for rotation in stability.lowest_rotations(mf)]
     assert len(expected) == (2 if kind == "RHF" else 1)
     for single, apart in ((False, 1e-9), (True, 1e-5)):
         before = list(fitted.operations)
-        found = [rotation.eigenvalue for rotation in stability.lowest_rotations(mf, single=single, held=True)]
+        found = [
+            rotation.eigenvalue
+            for rotation in stability.lowest_rotations(mf, single=single, held=True)
+        ]
         assert found == pytest.approx(expected, abs=apart)
         counted = np.subtract(fitted.operations, before)
         assert counted[int(single)] > 0 and counted[int(not single)] == 0
@@ -208,7 +258,9 @@ def test_fitting_of_pyscf_is_left_as_it_is() -> None:
     assert set(vars(mf.with_df)) == before
 
 
-def test_precision_and_room_decide_how_all_rotations_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_and_room_decide_how_all_rotations_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen, made = list[dict[str, bool]](), stability.hessian
 
     def watched(*given: Any, **how: bool) -> Any:
@@ -222,26 +274,36 @@ def test_precision_and_room_decide_how_all_rotations_are_looked_at(monkeypatch: 
         run(hydrogen(), stability="full", precision=precision)
         assert seen == [{"single": single, "held": True}]
     seen.clear()
-    monkeypatch.setattr(MemoryPlan, "room", property(lambda plan: plan.scf_in_core + plan.scf_response - 1))
+    monkeypatch.setattr(
+        MemoryPlan, "room", property(lambda plan: plan.scf_in_core + plan.scf_response - 1)
+    )
     run(hydrogen(), stability="full")
     assert seen == [{"single": True, "held": False}]
 
 
 def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
-    mf = scf.UHF(gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="6-31g", spin=1, verbose=0)).run(conv_tol=1e-12)
+    mf = scf.UHF(
+        gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="6-31g", spin=1, verbose=0)
+    ).run(conv_tol=1e-12)
     (rotation,) = stability.lowest_rotations(mf)
     norm = sum(float(np.vdot(x, x)) for x in rotation.vectors)
     angle = 0.01
-    assert rotations.energy_along(mf, rotation)(angle) == pytest.approx(angle**2 * norm * rotation.eigenvalue, rel=1e-3)
+    assert rotations.energy_along(mf, rotation)(angle) == pytest.approx(
+        angle**2 * norm * rotation.eigenvalue, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("method", ["auto", "full"])
 @pytest.mark.parametrize(("distance", "unstable"), [(1.15, False), (1.25, True)])
-def test_the_onset_is_the_coulson_fischer_point(distance: float, unstable: bool, method: str) -> None:
+def test_the_onset_is_the_coulson_fischer_point(
+    distance: float, unstable: bool, method: str
+) -> None:
     """H2 in 6-31G: PySCF's UHF from mixed orbitals ends at RHF at 1.18 angstrom, and 2e-5 Eh below it at 1.20."""
     result, said = run(hydrogen(distance), "6-31g", stability=method)
     found = result.reference.stability
-    assert found is not None and found.verdict == ("unstable (RHF to UHF)" if unstable else "stable")
+    assert found is not None and found.verdict == (
+        "unstable (RHF to UHF)" if unstable else "stable"
+    )
     assert abs(found.lowest_eigenvalue) < 0.04
     text = " ".join(said.warnings)
     assert ("unstable (RHF to UHF)" in text and 'reference="uhf" finds it' in text) == unstable
@@ -256,7 +318,10 @@ def test_a_grave_instability_is_said_and_stored(tmp_path: Path) -> None:
     dfmp2.write(result, tmp_path / "x.h5")
     assert dfmp2.read(tmp_path / "x.h5").reference.stability == result.reference.stability
     (text,) = [text for text in said.warnings if "unstable" in text]
-    assert "lowest eigenvalue -0.3595 Eh" in text and "1.5e-01 Eh below, and MP2 on this one may be mean" in text
+    assert (
+        "lowest eigenvalue -0.3595 Eh" in text
+        and "1.5e-01 Eh below, and MP2 on this one may be mean" in text
+    )
 
 
 def test_an_adopted_mean_field_is_not_followed() -> None:
@@ -280,13 +345,23 @@ def test_an_adopted_mean_field_is_not_followed() -> None:
         (("--scf-starts", "0"), "--scf-starts 0: expected a whole number"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused(options: tuple[str, ...], match: str, call: Runner) -> None:
+def test_what_cannot_be_asked_for_is_refused(
+    options: tuple[str, ...], match: str, call: Runner
+) -> None:
     done = call("run", "h2.xyz", "--basis", "sto-3g", *options)
     assert done.code == 3 and re.search(match, done.message), done.err
 
 
 def test_solutions_are_stored_and_shown(call: Runner, folder: Path) -> None:
-    arguments = ("--basis", "sto-3g", "--reference", "uhf", "--allow-small-gap", "--scf-starts", "2")
+    arguments = (
+        "--basis",
+        "sto-3g",
+        "--reference",
+        "uhf",
+        "--allow-small-gap",
+        "--scf-starts",
+        "2",
+    )
     done = succeed(call("run", "h2-far.xyz", *arguments, "--output", "x.h5", "--json"))
     stored = dfmp2.read(folder / "x.h5")
     found = solutions(stored)

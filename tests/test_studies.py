@@ -31,7 +31,9 @@ from tests.conftest import MOLECULES, Runner, listing, succeed
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 DIMER = str(INPUTS / "formic-acid-dimer.xyz")
-PEROXIDE = parse_xyz("4\n\nO 0 0.7 0\nO 0 -0.7 0\nH 0.9 0.9 0.1\nH -0.3 -0.9 0.8\n", file="h2o2").molecule
+PEROXIDE = parse_xyz(
+    "4\n\nO 0 0.7 0\nO 0 -0.7 0\nH 0.9 0.9 0.1\nH -0.3 -0.9 0.8\n", file="h2o2"
+).molecule
 SETS = ("--basis", "6-31g", "--scf-auxbasis", "def2-universal-jkfit", "--auxbasis", "def2-svp-ri")
 EXACT = ("--precision", "fp64", "--scf-conv-tol", "1e-12", "--threads", "1", "--json")
 UNITS = {"": 1.0, "_kj_per_mol": 2625.4996394799, "_kcal_per_mol": 2625.4996394799 / 4.184}
@@ -42,18 +44,39 @@ UNITS = {"": 1.0, "_kj_per_mol": 2625.4996394799, "_kcal_per_mol": 2625.49963947
 
 def test_water_as_in_psi4(call: Runner, folder: Path) -> None:
     """Psi4 test dlpnomp2-2: cc-pv[tq]z, core frozen, Hartree-Fock of cc-pVQZ and X^-3 for the correlation energy."""
-    water = "3\n\nO 0.0 0.0 0.0\nH 0.957000000000 0.0 0.0\nH -0.23961366388010 0.92651729184185 0.0\n"
+    water = (
+        "3\n\nO 0.0 0.0 0.0\nH 0.957000000000 0.0 0.0\nH -0.23961366388010 0.92651729184185 0.0\n"
+    )
     (folder / "w.xyz").write_text(water)
-    done = succeed(call("cbs", "w.xyz", "--basis", "cc-pv[tq]z", "--frozen-core", "auto", "--json", "--output", "x.h5"))
+    done = succeed(
+        call(
+            "cbs",
+            "w.xyz",
+            "--basis",
+            "cc-pv[tq]z",
+            "--frozen-core",
+            "auto",
+            "--json",
+            "--output",
+            "x.h5",
+        )
+    )
     found = done.json
     assert found["cbs_scf_total_energy"] == pytest.approx(-76.0648475978853, abs=1e-8)
     assert found["cbs_mp2_correlation_energy"] == pytest.approx(-0.2983537611221, abs=1e-7)
     assert found["cbs_mp2_total_energy"] == pytest.approx(-76.3632013590074, abs=1e-7)
-    same, opposite = (found[f"cbs_mp2_{spin}_spin_correlation_energy"] for spin in ("same", "opposite"))
+    same, opposite = (
+        found[f"cbs_mp2_{spin}_spin_correlation_energy"] for spin in ("same", "opposite")
+    )
     assert same + opposite == pytest.approx(found["cbs_mp2_correlation_energy"], abs=1e-14)
-    assert found["cbs_scs_mp2_correlation_energy"] == pytest.approx(same / 3 + 1.2 * opposite, abs=1e-14)
+    assert found["cbs_scs_mp2_correlation_energy"] == pytest.approx(
+        same / 3 + 1.2 * opposite, abs=1e-14
+    )
     runs = read_study("x.h5").runs
-    assert [run.mp2_fitting.elements["O"].name.lower() for run in runs.values()] == ["cc-pvtz-ri", "cc-pvqz-ri"]
+    assert [run.mp2_fitting.elements["O"].name.lower() for run in runs.values()] == [
+        "cc-pvtz-ri",
+        "cc-pvqz-ri",
+    ]
     assert [run["frozen_core_orbitals"] for run in found["runs"].values()] == [1, 1]
     assert succeed(call("show", "x.h5", "--json")).json == found
     assert "Helgaker, Klopper, Koch, Noga" in " ".join(succeed(call("show", "x.h5")).out.split())
@@ -62,16 +85,27 @@ def test_water_as_in_psi4(call: Runner, folder: Path) -> None:
 def test_diffuse_and_def2(call: Runner) -> None:
     """The limit lies below the larger basis and differs between families by less than the step between two bases."""
     refused = call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--memory", "1MB")
-    assert refused.code == 7 and "in aug-cc-pvtz: not enough memory" in refused.message  # that of the larger basis
+    assert (
+        refused.code == 7 and "in aug-cc-pvtz: not enough memory" in refused.message
+    )  # that of the larger basis
     small = succeed(call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--json")).json
-    printed = succeed(call("show", small["output"])).out  # energies of plain MP2 once, of its two names
-    assert "cbs E(corr)" in printed and "cbs mp2" not in printed and "cbs scs mp2 E(corr)" in printed
+    printed = succeed(
+        call("show", small["output"])
+    ).out  # energies of plain MP2 once, of its two names
+    assert (
+        "cbs E(corr)" in printed and "cbs mp2" not in printed and "cbs scs mp2 E(corr)" in printed
+    )
     other = succeed(call("cbs", "h2.xyz", "--basis", "def2-[tq]zvpp", "--json", "--overwrite")).json
-    assert (small["correlation_formula"], other["correlation_formula"]) == ("helgaker", "neese-valeev")
+    assert (small["correlation_formula"], other["correlation_formula"]) == (
+        "helgaker",
+        "neese-valeev",
+    )
     for found in (small, other):
         energies = [run["mp2_correlation_energy"] for run in found["runs"].values()]
         assert found["cbs_mp2_correlation_energy"] < energies[1] < energies[0]
-    assert small["cbs_mp2_correlation_energy"] == pytest.approx(other["cbs_mp2_correlation_energy"], abs=1.5e-3)
+    assert small["cbs_mp2_correlation_energy"] == pytest.approx(
+        other["cbs_mp2_correlation_energy"], abs=1.5e-3
+    )
 
 
 EXPONENTS = {  # of Neese and Valeev, as their paper prints them
@@ -88,13 +122,21 @@ FORMS = [  # E(X) = E + A f(X): of which energy, formula, family, X of the small
 ]
 for (family, lower), (alpha, beta) in EXPONENTS.items():
     FORMS += [
-        (scf_formula, "neese-valeev", family, lower, lambda x, alpha=alpha: math.exp(-alpha * x**0.5)),
+        (
+            scf_formula,
+            "neese-valeev",
+            family,
+            lower,
+            lambda x, alpha=alpha: math.exp(-alpha * x**0.5),
+        ),
         (correlation_formula, "neese-valeev", family, lower, lambda x, beta=beta: x**-beta),
     ]
 
 
 @pytest.mark.parametrize(("formula", "name", "family", "lower", "f"), FORMS)
-def test_formulas_are_exact_for_what_they_assume(formula: Any, name: str, family: str, lower: int, f: Any) -> None:
+def test_formulas_are_exact_for_what_they_assume(
+    formula: Any, name: str, family: str, lower: int, f: Any
+) -> None:
     both = lower, lower + 1
     energies = [-76.07 + 5.0 * f(x) for x in both]
     assert formula(name, family, *both).limit(*energies, *both) == pytest.approx(-76.07, abs=2e-11)
@@ -114,8 +156,13 @@ def test_brackets(text: str, names: tuple[str, str], family: str) -> None:
     bracket = parse_bracket(text)
     assert (bracket.names, bracket.family) == (names, family)
     assert bracket.cardinals[1] == bracket.cardinals[0] + 1
-    assert expand("def2-universal-jkfit", bracket, "--scf-auxbasis") == ("def2-universal-jkfit",) * 2
-    assert expand(f"x-[{bracket.letters}]-ri", bracket, "--auxbasis")[1] == f"x-{bracket.letters[1]}-ri"
+    assert (
+        expand("def2-universal-jkfit", bracket, "--scf-auxbasis") == ("def2-universal-jkfit",) * 2
+    )
+    assert (
+        expand(f"x-[{bracket.letters}]-ri", bracket, "--auxbasis")[1]
+        == f"x-{bracket.letters[1]}-ri"
+    )
     with pytest.raises(InputError, match="as in --basis"):
         expand("cc-pv[56]z-ri", bracket, "--auxbasis")
 
@@ -141,7 +188,16 @@ def pyscf_energies(atoms: str, basis: str, kind: Any, frozen: int, **molecule: A
     return np.array([mf.e_tot, *components])
 
 
-NEHE = ("interaction", "nehe.xyz", "--fragments", "1,2", *SETS, "--frozen-core", "auto", *EXACT[:-1])
+NEHE = (
+    "interaction",
+    "nehe.xyz",
+    "--fragments",
+    "1,2",
+    *SETS,
+    "--frozen-core",
+    "auto",
+    *EXACT[:-1],
+)
 
 
 def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
@@ -164,7 +220,9 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
         )
     }
     for scheme, basis in (("cp_corrected", "in-complex"), ("uncorrected", "alone")):
-        parts = energies["complex"] - energies[f"fragment-1-{basis}"] - energies[f"fragment-2-{basis}"]
+        parts = (
+            energies["complex"] - energies[f"fragment-1-{basis}"] - energies[f"fragment-2-{basis}"]
+        )
         expected = {
             "scf_": parts[0],
             "mp2_same_spin_correlation_": parts[1],
@@ -174,14 +232,22 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
             "scs_mp2_correlation_": parts[1] / 3 + 1.2 * parts[2],
         }
         for prefix, energy in expected.items():
-            assert found[f"{prefix}{scheme}_interaction_energy"] == pytest.approx(energy, abs=1e-8), prefix
+            assert found[f"{prefix}{scheme}_interaction_energy"] == pytest.approx(
+                energy, abs=1e-8
+            ), prefix
     cores = {name: run["frozen_core_orbitals"] for name, run in found["runs"].items()}
-    assert cores["complex"] == 1 and cores["fragment-2-in-complex"] == 0 and cores["fragment-1-in-complex"] == 1
+    assert (
+        cores["complex"] == 1
+        and cores["fragment-2-in-complex"] == 0
+        and cores["fragment-1-in-complex"] == 1
+    )
     one = succeed(call("show", "x.h5", "--run", "fragment-2-in-complex", "--json")).json
     assert one["formula"] == "He + ghost Ne" and one["sizes"]["nao"] == 11
     stored = read_study("x.h5").runs["fragment-2-in-complex"]
     assert stored.mp2_total_energy == one["mp2_total_energy"]
-    hdf5.write(stored, "alone.h5")  # a run is a whole result: taken out, it has the hash it had inside
+    hdf5.write(
+        stored, "alone.h5"
+    )  # a run is a whole result: taken out, it has the hash it had inside
     assert hdf5.verify("alone.h5")
     with pytest.raises(ResultFileError, match="several results"):
         hdf5.read("x.h5")
@@ -192,20 +258,45 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("atoms", "charges", "spins"),
-    [(("He 0 0 0", "H 0 0 2.5"), (0, 0), (0, 1)), (("He 0 0 2.8", "F 0 0 0", "He 0 2.9 0"), (0, -1, 0), (0, 0, 0))],
+    [
+        (("He 0 0 0", "H 0 0 2.5"), (0, 0), (0, 1)),
+        (("He 0 0 2.8", "F 0 0 0", "He 0 2.9 0"), (0, -1, 0), (0, 0, 0)),
+    ],
     ids=["a radical", "three of which one is an ion"],
 )
 def test_fragments_against_pyscf(
-    atoms: tuple[str, ...], charges: tuple[int, ...], spins: tuple[int, ...], call: Runner, folder: Path
+    atoms: tuple[str, ...],
+    charges: tuple[int, ...],
+    spins: tuple[int, ...],
+    call: Runner,
+    folder: Path,
 ) -> None:
     """Every fragment has the basis of all, and the charge and the unpaired electrons that were put there."""
     (folder / "parts.xyz").write_text("\n".join((str(len(atoms)), "", *atoms)))
     kind = scf.UHF if any(spins) else scf.RHF
     numbers = ",".join(str(n + 1) for n in range(len(atoms)))
-    given = ("--fragments", numbers, "--charges", ",".join(map(str, charges)), "--charge", str(sum(charges)))
-    given += ("--multiplicities", ",".join(str(n + 1) for n in spins), "--multiplicity", str(sum(spins) + 1))
-    found = succeed(call("interaction", "parts.xyz", *given, "--reference", kind.__name__.lower(), *SETS, *EXACT)).json
-    expected = pyscf_energies("; ".join(atoms), "6-31g", kind, 0, charge=sum(charges), spin=sum(spins))
+    given = (
+        "--fragments",
+        numbers,
+        "--charges",
+        ",".join(map(str, charges)),
+        "--charge",
+        str(sum(charges)),
+    )
+    given += (
+        "--multiplicities",
+        ",".join(str(n + 1) for n in spins),
+        "--multiplicity",
+        str(sum(spins) + 1),
+    )
+    found = succeed(
+        call(
+            "interaction", "parts.xyz", *given, "--reference", kind.__name__.lower(), *SETS, *EXACT
+        )
+    ).json
+    expected = pyscf_energies(
+        "; ".join(atoms), "6-31g", kind, 0, charge=sum(charges), spin=sum(spins)
+    )
     for number, (charge, spin) in enumerate(zip(charges, spins, strict=True)):
         centres = [atom if place == number else f"GHOST-{atom}" for place, atom in enumerate(atoms)]
         expected -= pyscf_energies("; ".join(centres), "6-31g", kind, 0, charge=charge, spin=spin)
@@ -232,9 +323,20 @@ def test_ranges_and_ghosts_of_a_fragment() -> None:
 def test_cores_that_do_not_add_up_are_refused(call: Runner, folder: Path) -> None:
     """Psi4 frees a shell of lone Na+ (5 to 1), but not of NaCl (10): the energies would not cancel."""
     (folder / "nacl.xyz").write_text("2\n\nNa 0 0 0\nCl 0 0 2.36\n")
-    arguments = ("--fragments", "1,2", "--charges", "1,-1", "--basis", "def2-svp", "--frozen-core", "psi4")
+    arguments = (
+        "--fragments",
+        "1,2",
+        "--charges",
+        "1,-1",
+        "--basis",
+        "def2-svp",
+        "--frozen-core",
+        "psi4",
+    )
     done = call("interaction", "nacl.xyz", *arguments)
-    assert done.code == 3 and "10 orbitals of the complex, but 1 + 5 of the fragments" in done.message
+    assert (
+        done.code == 3 and "10 orbitals of the complex, but 1 + 5 of the fragments" in done.message
+    )
 
 
 def test_spins_that_couple() -> None:
@@ -264,7 +366,9 @@ def test_hydrogen_against_pyscf_and_its_minimum(call: Runner, folder: Path) -> N
     table = found["table"]
     assert table["bond_1_2"] == [0.68, 0.70, 0.72, 0.74, 0.76, 0.78, 0.80]
     for place in (0, 3, 6):
-        assert table["mp2_total_energy"][place] == pytest.approx(pyscf_energy(table["bond_1_2"][place]), abs=1e-8)
+        assert table["mp2_total_energy"][place] == pytest.approx(
+            pyscf_energy(table["bond_1_2"][place]), abs=1e-8
+        )
     energies = np.array(table["mp2_total_energy"])
     relative = 2625.4996394799 * (energies - energies.min())
     assert table["relative_energy"] == pytest.approx(relative.tolist(), abs=1e-6)
@@ -278,18 +382,39 @@ def test_hydrogen_against_pyscf_and_its_minimum(call: Runner, folder: Path) -> N
 
 
 def test_files_and_screen(call: Runner, folder: Path) -> None:
-    scan = ("scan", "h2o.xyz", "--angle", "2,1,3", "90:120:3", "--basis", "sto-3g", "--threads", "1", "--no-chain")
+    scan = (
+        "scan",
+        "h2o.xyz",
+        "--angle",
+        "2,1,3",
+        "90:120:3",
+        "--basis",
+        "sto-3g",
+        "--threads",
+        "1",
+        "--no-chain",
+    )
     done = succeed(call(*scan, "--output", "x.h5"))
     assert sorted(path.name for path in folder.glob("x.*")) == ["x.csv", "x.h5", "x.svg"]
     study = read_study("x.h5")
     assert not [run for run in study.runs.values() if "point" in run.reference.start]
     rows = list(csv.reader((folder / "x.csv").read_text().splitlines()))
-    assert rows[0][0] == "angle_2_1_3 [degree]" and [row[0] for row in rows[1:]] == ["90", "105", "120"]
+    assert rows[0][0] == "angle_2_1_3 [degree]" and [row[0] for row in rows[1:]] == [
+        "90",
+        "105",
+        "120",
+    ]
     place = rows[0].index("mp2_total_energy [hartree]")
-    assert [float(row[place]) for row in rows[1:]] == [run.mp2_total_energy for run in study.runs.values()]
+    assert [float(row[place]) for row in rows[1:]] == [
+        run.mp2_total_energy for run in study.runs.values()
+    ]
     assert succeed(call("show", "x.h5", "--csv")).out == (folder / "x.csv").read_text()
     assert done.out.startswith(succeed(call("show", "x.h5")).out)
-    circles = [item for item in ElementTree.parse("x.svg").iter() if item.tag.endswith("circle") and len(item)]
+    circles = [
+        item
+        for item in ElementTree.parse("x.svg").iter()
+        if item.tag.endswith("circle") and len(item)
+    ]
     heights = [float(circle.attrib["cy"]) for circle in circles]
     energies = study.table["mp2_total_energy"].values
     assert np.argsort(heights).tolist() == np.argsort(energies)[::-1].tolist()  # up is high
@@ -316,7 +441,9 @@ def test_dihedral_turns_one_side_only() -> None:
         assert dihedral(after[[2, 0, 1, 3]]) == pytest.approx(value, abs=1e-9)
         for i, j in combinations(range(4), 2):
             if {i, j} != {2, 3}:
-                assert np.linalg.norm(after[i] - after[j]) == pytest.approx(np.linalg.norm(before[i] - before[j]))
+                assert np.linalg.norm(after[i] - after[j]) == pytest.approx(
+                    np.linalg.norm(before[i] - before[j])
+                )
 
 
 def test_the_side_of_the_last_atom_moves() -> None:
@@ -333,8 +460,14 @@ def test_the_side_of_the_last_atom_moves() -> None:
     assert make_coordinate("bond", "1,2", "1.2:1.5:3", dimer, moving="2").moving == (1,)
     ghosts = Molecule(dimer.symbols, dimer.coordinates, ghost=(False,) * 5 + (True,) * 5)
     assert make_coordinate("bond", "3,10", "1.5:2.5:3", ghosts).moving == (5, 6, 7, 8, 9)
-    near = Molecule(("O", "H", "H"), np.array([[0.0, 0, 0], [0, 0, 1.8], [0, 1.2, 2.4]]), ghost=(False, False, True))
-    assert make_coordinate("bond", "1,2", "0.9:1.0:2", near).moving == (1,)  # the ghost stays where it is
+    near = Molecule(
+        ("O", "H", "H"),
+        np.array([[0.0, 0, 0], [0, 0, 1.8], [0, 1.2, 2.4]]),
+        ghost=(False, False, True),
+    )
+    assert make_coordinate("bond", "1,2", "0.9:1.0:2", near).moving == (
+        1,
+    )  # the ghost stays where it is
     benzene = read_xyz(INPUTS / "benzene.xyz").molecule
     with pytest.raises(InputError, match="ring"):
         make_coordinate("bond", "1,2", "1.3:1.5:3", benzene)
@@ -345,7 +478,9 @@ def test_linear_angles() -> None:
     bent = make_coordinate("angle", "1,2,3", "150:180:4", line).at(line, 150)
     assert np.linalg.norm(bent.coordinates[2]) == pytest.approx(2.2)
     assert bent.coordinates[2, 2] == pytest.approx(-2.2 * math.cos(math.radians(150)))
-    chain = Molecule(("H", "C", "C", "H"), np.array([[0.0, 0, -2], [0, 0, 0], [0, 0, 2.3], [0, 0, 4.3]]))
+    chain = Molecule(
+        ("H", "C", "C", "H"), np.array([[0.0, 0, -2], [0, 0, 0], [0, 0, 2.3], [0, 0, 4.3]])
+    )
     with pytest.raises(InputError, match="not defined"):
         make_coordinate("dihedral", "1,2,3,4", "0:90:3", chain)
 
@@ -354,7 +489,10 @@ def test_minimum_of_known_curves() -> None:
     xs = [0.8, 0.9, 1.0, 1.1, 1.25]
     found = find_minimum(xs, [-100 + 0.7 * (x - 1.03) ** 2 for x in xs], 3)
     assert found is not None and found.position == pytest.approx(1.03, abs=1e-10)
-    assert (found.energy, found.curvature) == (pytest.approx(-100, abs=1e-12), pytest.approx(1.4, abs=1e-8))
+    assert (found.energy, found.curvature) == (
+        pytest.approx(-100, abs=1e-12),
+        pytest.approx(1.4, abs=1e-8),
+    )
     # A Morse curve, r_e = 1.1, second derivative 2 D a^2.
     fine = [0.9, 1.0, 1.1234, 1.2, 1.3]
     morse = find_minimum(fine, [0.2 * (1 - math.exp(-2 * (x - 1.1))) ** 2 for x in fine], 5)
@@ -365,16 +503,36 @@ def test_minimum_of_known_curves() -> None:
     assert find_minimum(xs[:2], [0.0, 1.0], 3) is None
 
 
-def test_a_failed_point_beside_the_lowest_leaves_no_minimum(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_point_beside_the_lowest_leaves_no_minimum(
+    call: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The four other points would have one, by interpolation across what was never computed."""
     run = mp2.mp2_energy
 
     def failing(molecule: Molecule, *arguments: Any, **settings: Any) -> Any:
-        if abs(np.linalg.norm(molecule.coordinates[1] - molecule.coordinates[0]) * ANGSTROM_PER_BOHR - 0.8) < 1e-6:
+        if (
+            abs(
+                np.linalg.norm(molecule.coordinates[1] - molecule.coordinates[0])
+                * ANGSTROM_PER_BOHR
+                - 0.8
+            )
+            < 1e-6
+        ):
             raise ConvergenceError("planted")
         return run(molecule, *arguments, **settings)
 
-    scan = ("scan", "h2.xyz", "--bond", "1,2", "0.5:0.9:5", "--basis", "sto-3g", "--threads", "1", "--json")
+    scan = (
+        "scan",
+        "h2.xyz",
+        "--bond",
+        "1,2",
+        "0.5:0.9:5",
+        "--basis",
+        "sto-3g",
+        "--threads",
+        "1",
+        "--json",
+    )
     scan += ("--stability", "off")
     whole = succeed(call(*scan)).json
     assert 0.7 < whole["minimum_parabola"] < 0.8
@@ -403,14 +561,18 @@ def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
     again = call(*scan, "--resume", "--allow-small-gap")
     assert succeed(again).json["failed"] == 0 and again.err.count("finished before") == 2
     alone = succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--json")).json
-    assert again.json["table"]["mp2_total_energy"][2] == pytest.approx(alone["mp2_total_energy"], abs=1e-9)
+    assert again.json["table"]["mp2_total_energy"][2] == pytest.approx(
+        alone["mp2_total_energy"], abs=1e-9
+    )
 
 
 def test_frames_are_read_one_by_one(folder: Path) -> None:
     water = MOLECULES["h2o"]
     (folder / "f.xyz").write_text(f"{water}\n{water.replace('0.1173', '0.2')}\r\n")
     frames = read_frames(folder / "f.xyz")
-    assert [frame.coordinates[0, 2] * ANGSTROM_PER_BOHR for frame in frames] == pytest.approx([0.1173, 0.2])
+    assert [frame.coordinates[0, 2] * ANGSTROM_PER_BOHR for frame in frames] == pytest.approx(
+        [0.1173, 0.2]
+    )
     for tail, words in (
         ("3\n\nO 0 0 0\n", r"frame 2 \(line 6 on\), line 1: announces 3 atoms, but 1"),
         ("x\n\nO 0 0 0\n", r"frame 2 \(line 6 on\)"),
@@ -428,13 +590,25 @@ REFUSED_FROM = {
 }
 REFUSED = [
     ("cbs", ("--basis", "cc-pvtz"), "expected two neighbours"),
-    ("cbs", ("--basis", "cc-pv[dq]z"), "two neighbours of d, t, q, 5, 6 in brackets and in rising order"),
+    (
+        "cbs",
+        ("--basis", "cc-pv[dq]z"),
+        "two neighbours of d, t, q, 5, 6 in brackets and in rising order",
+    ),
     ("cbs", ("--basis", "6-31[tq]g"), "no extrapolation formula is published"),
     ("cbs", ("--basis", "def2-[dt]zvp"), "only [tq] can be extrapolated"),
     ("cbs", ("--basis", "cc-pv[tq]z", "--correlation-formula", "truhlar"), "cc-pv[dt]z only"),
-    ("cbs", ("--basis", "cc-pv[q5]z", "--scf-formula", "neese-valeev"), "no exponents for cc-pvnz 4/5"),
+    (
+        "cbs",
+        ("--basis", "cc-pv[q5]z", "--scf-formula", "neese-valeev"),
+        "no exponents for cc-pvnz 4/5",
+    ),
     ("cbs", ("--basis", "def2-[tq]zvp", "--scf-formula", "power"), "for def2 use"),
-    ("cbs", ("--basis", "cc-pv[tq]z", "--auxbasis", "cc-pv[dt]z-ri"), "expected [tq] as in --basis"),
+    (
+        "cbs",
+        ("--basis", "cc-pv[tq]z", "--auxbasis", "cc-pv[dt]z-ri"),
+        "expected [tq] as in --basis",
+    ),
     ("cbs", ("--basis", "cc-pv[tq]z", "--scf-from", "x"), "leave it out"),
     ("cbs", ("--basis", "cc-pv[tq]z", "--frozen-core", "9"), "leaves no electron to correlate"),
     ("interaction", ("--fragments", "1-5,5-10"), "atom 5 H is in fragments 1 and 2"),
@@ -457,14 +631,24 @@ REFUSED = [
     ("scan", ("--bond", "1,2", "0.1:1:3"), "0.1000 angstrom apart"),
     ("scan", ("--bond", "2,3", "1.3:1.6:3"), "in a ring or not bonded"),
     ("scan", ("--angle", "2,1,3", "90:190:3"), "up to 180"),
-    ("scan", ("--angle", "2,1,3", "90:120:3", "--bond", "1,2", "0.8:1.2:3"), "one coordinate at a time"),
+    (
+        "scan",
+        ("--angle", "2,1,3", "90:120:3", "--bond", "1,2", "0.8:1.2:3"),
+        "one coordinate at a time",
+    ),
     ("scan", ("--moving", "1"), "--moving belongs to"),
-    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--csv", "x.h5"), "--csv x.h5 is the file given as --output"),
+    (
+        "scan",
+        ("--bond", "1,2", "0.8:1.2:3", "--csv", "x.h5"),
+        "--csv x.h5 is the file given as --output",
+    ),
     ("scan", ("--bond", "1,2", "0.8:1.2:3", "--auxbasis", "nonsense"), "nonsense"),
 ]
 
 
-@pytest.mark.parametrize(("command", "options", "words"), REFUSED, ids=[" ".join(row[1]) or row[0] for row in REFUSED])
+@pytest.mark.parametrize(
+    ("command", "options", "words"), REFUSED, ids=[" ".join(row[1]) or row[0] for row in REFUSED]
+)
 def test_what_cannot_be_studied_is_refused(
     command: str, options: tuple[str, ...], words: str, call: Runner, folder: Path
 ) -> None:
@@ -479,10 +663,21 @@ def test_what_cannot_be_studied_is_refused(
 # --- the file of a study -----------------------------------------------------------------------------------
 
 
-def test_interrupted_and_resumed(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_and_resumed(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is finished stays in a whole file and is not computed again; the sums of the values are consistent."""
     (folder / "pair.xyz").write_text("4\n\nH 0 0 0\nH 0 0 0.74\nH 3 0 0\nH 3 0 0.76\n")
-    arguments = ("interaction", "pair.xyz", "--fragments", "1-2,3-4", "--basis", "6-31g", "--threads", "1")
+    arguments = (
+        "interaction",
+        "pair.xyz",
+        "--fragments",
+        "1-2,3-4",
+        "--basis",
+        "6-31g",
+        "--threads",
+        "1",
+    )
     arguments += ("--precision", "mixed")
     run, begun = mp2.mp2_energy, []
 
@@ -498,9 +693,17 @@ def test_interrupted_and_resumed(call: Runner, folder: Path, monkeypatch: pytest
     assert done.code == 75 and done.out == "" and "finished runs are in x.h5" in done.message
     assert {path.name for path in folder.glob("*x.h5*")} == {"x.h5"}
     half = read_study("x.h5")
-    assert half.status == "incomplete" and list(half.runs) == ["complex", "fragment-1-in-complex"] and not half.values
+    assert (
+        half.status == "incomplete"
+        and list(half.runs) == ["complex", "fragment-1-in-complex"]
+        and not half.values
+    )
     assert "INCOMPLETE" in succeed(call("show", "x.h5")).out
-    for option, value in (("--scf-conv-tol", "1e-9"), ("--precision", "fp64"), ("--frozen-core", "auto")):
+    for option, value in (
+        ("--scf-conv-tol", "1e-9"),
+        ("--precision", "fp64"),
+        ("--frozen-core", "auto"),
+    ):
         other = call(*arguments, "--output", "x.h5", "--resume", option, value)
         changed = option[2:].replace("-", "_")
         assert other.code == 3 and f"another calculation (different {changed})" in other.message
@@ -510,15 +713,24 @@ def test_interrupted_and_resumed(call: Runner, folder: Path, monkeypatch: pytest
     found = resumed.json
     energies = {name: run["mp2_total_energy"] for name, run in found["runs"].items()}
     assert all(run.mp2_total_energy == energies[name] for name, run in half.runs.items())
-    parts = energies["complex"] - energies["fragment-1-in-complex"] - energies["fragment-2-in-complex"]
+    parts = (
+        energies["complex"] - energies["fragment-1-in-complex"] - energies["fragment-2-in-complex"]
+    )
     assert found["cp_corrected_interaction_energy"] == pytest.approx(parts, abs=1e-12)
     for scheme in ("cp_corrected", "uncorrected"):
         for suffix, factor in UNITS.items():
-            parts = [found[f"{part}{scheme}_interaction_energy{suffix}"] for part in ("", "scf_", "mp2_correlation_")]
+            parts = [
+                found[f"{part}{scheme}_interaction_energy{suffix}"]
+                for part in ("", "scf_", "mp2_correlation_")
+            ]
             assert parts[0] == pytest.approx(parts[1] + parts[2], abs=1e-12 * factor)
-            assert parts[0] == pytest.approx(factor * found[f"{scheme}_interaction_energy"], rel=1e-12)
+            assert parts[0] == pytest.approx(
+                factor * found[f"{scheme}_interaction_energy"], rel=1e-12
+            )
     assert found["uncorrected_interaction_energy"] < found["cp_corrected_interaction_energy"]
     errors = [run.certificate.correlation_error for run in read_study("x.h5").runs.values()]
-    assert found["precision_error"] == pytest.approx(sum(errors), rel=1e-12) and max(errors) < 0.9 * sum(errors)
+    assert found["precision_error"] == pytest.approx(sum(errors), rel=1e-12) and max(
+        errors
+    ) < 0.9 * sum(errors)
     assert list(found["runs"]) == list(read_study("x.h5").runs)
     assert succeed(call("show", "x.h5", "--json")).json == found

@@ -52,7 +52,9 @@ SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("interaction", "
 
 
 @pytest.mark.parametrize("kind", [*SLOW, "cbs"])
-def test_stopped_again_and_again(kind: str, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_again_and_again(
+    kind: str, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "pair.xyz").write_text(PAIR)
     command = (*KINDS[kind], "--output", "x.h5", "--resume")
     stops = 0
@@ -76,18 +78,27 @@ def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
     """Of a point, of `dfmp2 run`, and of a study offered to `dfmp2 run`: named, and nothing is touched."""
     assert call(*SCAN, "--output", "x.h5").code == 75 and not (folder / "x.h5").exists()
     other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
-    assert other.code == 3 and "x.h5.checkpoint belongs to another calculation: --threads (1 there, 2" in other.message
+    assert (
+        other.code == 3
+        and "x.h5.checkpoint belongs to another calculation: --threads (1 there, 2" in other.message
+    )
     while not (folder / "x.h5").exists():
         assert call(*SCAN, "--output", "x.h5", "--resume").code == 75
     before = listing(folder)
     other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
-    assert other.code == 3 and "run point-001 in x.h5 is another calculation (different threads: 1" in other.message
+    assert (
+        other.code == 3
+        and "run point-001 in x.h5 is another calculation (different threads: 1" in other.message
+    )
     shutil.copy(folder / "x.h5.checkpoint", folder / "y.h5.checkpoint")
     single = call("run", "h2o.xyz", *BASIS, "--output", "y.h5", "--resume")
     assert single.code == 3 and "run (point-002 there, none here)" in single.message
     assert call("run", "h2o.xyz", *BASIS, "--output", "z.h5").code == 75
     study = call(*SCAN, "--output", "z.h5", "--resume")
-    assert study.code == 3 and "z.h5.checkpoint belongs to another calculation (a single run there)" in study.message
+    assert (
+        study.code == 3
+        and "z.h5.checkpoint belongs to another calculation (a single run there)" in study.message
+    )
     assert {name: value for name, value in listing(folder).items() if name in before} == before
 
 
@@ -99,7 +110,10 @@ def test_a_damaged_file_is_named_and_not_used(call: Runner, folder: Path) -> Non
     content[place] ^= 1
     (folder / "x.h5").write_bytes(content)
     done = call(*SCAN, "--output", "x.h5", "--resume")
-    assert done.code == 3 and "x.h5, point-002: the content does not have its stored hash" in done.message
+    assert (
+        done.code == 3
+        and "x.h5, point-002: the content does not have its stored hash" in done.message
+    )
     assert (folder / "x.h5").read_bytes() == bytes(content)
     assert "finished before" not in succeed(call(*SCAN, "--output", "x.h5", "--overwrite")).err
 
@@ -112,10 +126,14 @@ def test_a_study_has_one_writer(call: Runner, folder: Path) -> None:
         os.kill(process.pid, signal.SIGCONT)
         process.communicate(timeout=60)
     assert process.returncode == 0
-    assert other.code == 3 and f"y.h5 is being computed by process {process.pid} on" in other.message
+    assert (
+        other.code == 3 and f"y.h5 is being computed by process {process.pid} on" in other.message
+    )
 
 
-def test_a_broken_device_ends_a_scan(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_device_ends_a_scan(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A point of its own error is listed and the next one tried; a hardware fault would meet all of them."""
     whole, calls = energy.mp2_energy, []
 
@@ -134,7 +152,15 @@ def test_a_broken_device_ends_a_scan(call: Runner, folder: Path, monkeypatch: py
 
 def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
     """From the second point on there is something to go on from: the tile is finished, saved, and the code is 75."""
-    command = ("scan", str(INPUTS / "glycine.xyz"), "--bond", "1,2", "1.20:1.22:2", "--basis", "6-31g")
+    command = (
+        "scan",
+        str(INPUTS / "glycine.xyz"),
+        "--bond",
+        "1,2",
+        "1.20:1.22:2",
+        "--basis",
+        "6-31g",
+    )
     command += ("--threads", "1", "--output", "x.h5")
     with start(*command, cwd=folder) as process:
         wait_for(process, "[2/2]")
@@ -142,10 +168,18 @@ def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
         process.send_signal(signal.SIGINT)
         begun = time.monotonic()
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 75 and time.monotonic() - begun < 10 and out == "" and "Traceback" not in err
+    assert (
+        process.returncode == 75
+        and time.monotonic() - begun < 10
+        and out == ""
+        and "Traceback" not in err
+    )
     assert err.splitlines()[-1].endswith(
         "finished runs are in x.h5 and x.h5.checkpoint holds what was done; the same command with --resume goes on"
     )
-    assert {path.name for path in folder.iterdir() if path.name.startswith(("x", "."))} == {"x.h5", "x.h5.checkpoint"}
+    assert {path.name for path in folder.iterdir() if path.name.startswith(("x", "."))} == {
+        "x.h5",
+        "x.h5.checkpoint",
+    }
     done = succeed(call(*command, "--resume"))
     assert "going on from x.h5.checkpoint" in done.err.partition("[2/2]")[2]

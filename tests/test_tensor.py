@@ -18,7 +18,11 @@ from dfmp2.errors import BackendUnavailable, InputError, UnsupportedByBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor
 
 LANES = [("cpu", "float64"), ("cpu", "float32"), ("torch", "float64"), ("torch", "float32")]
-LANES += [(row.name, "float32") for row in registry.BACKENDS if row.name.startswith("nki") and row.probe() is None]
+LANES += [
+    (row.name, "float32")
+    for row in registry.BACKENDS
+    if row.name.startswith("nki") and row.probe() is None
+]
 TOLERANCE = {"float64": 1e-12, "float32": 3e-6}
 
 
@@ -34,7 +38,11 @@ def numbers(dtype, *shape, seed=0):
 
 def check(found, expected):
     """The same kind and type, and right to rounding."""
-    assert isinstance(found, np.ndarray) and str(found.dtype) in TOLERANCE and found.shape == expected.shape
+    assert (
+        isinstance(found, np.ndarray)
+        and str(found.dtype) in TOLERANCE
+        and found.shape == expected.shape
+    )
     wide = np.asarray(expected, np.float64)
     assert np.abs(found - wide).max() <= TOLERANCE[str(found.dtype)] * np.abs(wide).max()
 
@@ -53,7 +61,8 @@ def test_gemm_of_any_shape_with_alpha_and_beta(lane, m, k, n):
 
 
 @pytest.mark.parametrize(
-    "expression", ["ij,jk->ik", "ap,bp", "mi,mnP->inP", "bij,bkj->kbi", "i,j->ji", "iap,jbp->iajb", "ijk,kji->i"]
+    "expression",
+    ["ij,jk->ik", "ap,bp", "mi,mnP->inP", "bij,bkj->kbi", "i,j->ji", "iap,jbp->iajb", "ijk,kji->i"],
 )
 def test_einsum_is_that_of_numpy(lane, expression):
     backend, dtype = lane
@@ -72,11 +81,19 @@ def test_rows_of_2048_columns_are_stored_with_one_more_that_is_cut_off():
 def test_batches_symmetric_products_and_triangles(lane):
     backend, dtype = lane
     a, b, c = numbers(dtype, 3, 40, 50), numbers(dtype, 3, 50, 20), numbers(dtype, 3, 40, 20)
-    check(dt.gemm_batch(a, b, alpha=0.5, beta=2.0, c=c, backend=backend), 0.5 * wide(a)[0] @ b + 2.0 * c)
+    check(
+        dt.gemm_batch(a, b, alpha=0.5, beta=2.0, c=c, backend=backend),
+        0.5 * wide(a)[0] @ b + 2.0 * c,
+    )
     one, added = a[0], numbers(dtype, 40, 40)
-    check(dt.syrk(one, alpha=3.0, beta=1.0, c=added, backend=backend), 3 * wide(one)[0] @ one.T + added)
+    check(
+        dt.syrk(one, alpha=3.0, beta=1.0, c=added, backend=backend),
+        3 * wide(one)[0] @ one.T + added,
+    )
     check(dt.syrk(one.T, backend=backend), wide(one)[0].T @ one)
-    whole = (0.05 * numbers(dtype, 140, 140) + np.eye(140)).astype(dtype)  # its other half must not be read
+    whole = (0.05 * numbers(dtype, 140, 140) + np.eye(140)).astype(
+        dtype
+    )  # its other half must not be read
     right = numbers(dtype, 140, 33)
     for lower, triangle in ((True, np.tril(whole)), (False, np.triu(whole))):
         expected = np.linalg.solve(*wide(triangle, 2 * right))
@@ -103,12 +120,24 @@ def problem(dtype, nocc=5, nvir=25, naux=40, nao=30):
     """Fitted integrals, orbitals, energies, and e_ij in float64."""
     a = numbers(dtype, naux, nao, nao)
     a = (a + a.transpose(0, 2, 1)) * dtype_of(dtype, 0.1)
-    c_occ, c_vir = dtype_of(dtype, 0.1) * numbers(dtype, nao, nocc), dtype_of(dtype, 0.1) * numbers(dtype, nao, nvir)
+    c_occ, c_vir = (
+        dtype_of(dtype, 0.1) * numbers(dtype, nao, nocc),
+        dtype_of(dtype, 0.1) * numbers(dtype, nao, nvir),
+    )
     occ, vir = -np.linspace(2.0, 0.5, nocc), np.linspace(0.1, 3.0, nvir)
     b = np.einsum("pmn,mi,na->iap", *wide(a, c_occ, c_vir))
     t = np.einsum("iap,jbp->iajb", b, b)
     gaps = occ[:, None, None, None] + occ[:, None] - vir[:, None, None] - vir
-    return a, c_occ, c_vir, occ, vir, b, t, (t * (2 * t - t.transpose(0, 3, 2, 1)) / gaps).sum((1, 3))
+    return (
+        a,
+        c_occ,
+        c_vir,
+        occ,
+        vir,
+        b,
+        t,
+        (t * (2 * t - t.transpose(0, 3, 2, 1)) / gaps).sum((1, 3)),
+    )
 
 
 def dtype_of(dtype, number):
@@ -126,17 +155,25 @@ def test_energies_from_b_and_from_t_and_from_what_stays_on_the_device(lane):
     sent = [dt.to_device(x, backend=backend) for x in (b, t, flat)]
     for integrals in (b, t, flat, *sent, made, dt.einsum("iap,jbp->iajb", sent[0], sent[0])):
         pairs = dt.mp2_energy(integrals, occ, vir, pairs=True, backend=backend)
-        assert np.abs(pairs - expected).max() <= TOLERANCE[dtype] * np.abs(expected).max(), integrals
-        assert dt.mp2_energy(integrals, occ, vir, backend=backend) == pytest.approx(pairs.sum(), rel=1e-14)
+        assert np.abs(pairs - expected).max() <= TOLERANCE[dtype] * np.abs(expected).max(), (
+            integrals
+        )
+        assert dt.mp2_energy(integrals, occ, vir, backend=backend) == pytest.approx(
+            pairs.sum(), rel=1e-14
+        )
     shifted = dt.mp2_energy(made, occ - 1, vir)  # the same B with other energies
-    assert shifted == pytest.approx(dt.mp2_energy(b, occ - 1, vir, backend=backend), rel=TOLERANCE[dtype])
+    assert shifted == pytest.approx(
+        dt.mp2_energy(b, occ - 1, vir, backend=backend), rel=TOLERANCE[dtype]
+    )
     assert abs(shifted / expected.sum() - 1) > 0.1
 
 
 def test_an_array_is_sent_once_and_a_result_stays(monkeypatch):
     sent = []
     upload = InterpreterExecutor.upload
-    monkeypatch.setattr(InterpreterExecutor, "upload", lambda self, x: sent.append(x.shape) or upload(self, x))
+    monkeypatch.setattr(
+        InterpreterExecutor, "upload", lambda self, x: sent.append(x.shape) or upload(self, x)
+    )
     a, b, c = (numbers("float32", 100, 100, seed=k) for k in range(3))
     x, y = dt.to_device(a, backend="nki-interpreter"), dt.to_device(b, backend="nki-interpreter")
     assert (x.shape, x.dtype, x.backend) == ((100, 100), "float32", "nki-interpreter")
@@ -144,11 +181,15 @@ def test_an_array_is_sent_once_and_a_result_stays(monkeypatch):
     assert len(sent) == 2
     second = dt.einsum("km,kn->mn", x, y)
     assert len(sent) == 2
-    third = dt.einsum("mk,mn->kn", first, dt.to_device(c, backend="nki-interpreter"))  # taken as it lies there
+    third = dt.einsum(
+        "mk,mn->kn", first, dt.to_device(c, backend="nki-interpreter")
+    )  # taken as it lies there
     assert len(sent) == 3
     check(dt.from_device(second), wide(a)[0].T @ b)
     check(dt.from_device(third), (wide(a)[0].T @ b).T @ c)
-    with pytest.raises(UnsupportedByBackend, match=r"nki-interpreter: what the device has made .*from_device"):
+    with pytest.raises(
+        UnsupportedByBackend, match=r"nki-interpreter: what the device has made .*from_device"
+    ):
         dt.gemm(first, c)
     with pytest.raises(UnsupportedByBackend, match="keeps the order of its axes"):
         dt.einsum("km,kn->nm", x, y)
@@ -176,29 +217,81 @@ def test_the_energy_of_pyscf_by_primitives_alone(lane):
     ("call", "error", "message"),
     [
         (lambda a: dt.gemm(a, a[:3]), InputError, r"k is 4 and 3"),
-        (lambda a: dt.gemm(a, a, beta=1.0), InputError, r"gemm: beta 1 and c None: expected c \(4, 4\)"),
-        (lambda a: dt.gemm(a, a, beta=1.0, c=a[:2]), InputError, r"c \(2, 4\): expected c \(4, 4\)"),
-        (lambda a: dt.gemm(a, a.astype(np.float32)), InputError, "a is float64, b is float32: expected float32 or"),
-        (lambda a: dt.gemm(a.astype(int), a.astype(int)), InputError, "a is int64, b is int64: expected float32"),
-        (lambda a: dt.gemm([[1.0]], a), InputError, "a is a list: expected a NumPy array or a PyTorch tensor"),
-        (lambda a: dt.gemm(torch.ones(2, 2, requires_grad=True), a), InputError, "tensor that requires gradients"),
-        (lambda a: dt.gemm(a, a, backend="abacus"), BackendUnavailable, "'abacus' is unknown: expected one of auto"),
-        (lambda a: dt.gemm(a, a, backend="nki"), BackendUnavailable, "nki .* cannot be used: .*nki is not installed"),
-        (lambda a: dt.gemm(a, a, backend="nki-interpreter"), UnsupportedByBackend, "a is float64.* computes in"),
+        (
+            lambda a: dt.gemm(a, a, beta=1.0),
+            InputError,
+            r"gemm: beta 1 and c None: expected c \(4, 4\)",
+        ),
+        (
+            lambda a: dt.gemm(a, a, beta=1.0, c=a[:2]),
+            InputError,
+            r"c \(2, 4\): expected c \(4, 4\)",
+        ),
+        (
+            lambda a: dt.gemm(a, a.astype(np.float32)),
+            InputError,
+            "a is float64, b is float32: expected float32 or",
+        ),
+        (
+            lambda a: dt.gemm(a.astype(int), a.astype(int)),
+            InputError,
+            "a is int64, b is int64: expected float32",
+        ),
+        (
+            lambda a: dt.gemm([[1.0]], a),
+            InputError,
+            "a is a list: expected a NumPy array or a PyTorch tensor",
+        ),
+        (
+            lambda a: dt.gemm(torch.ones(2, 2, requires_grad=True), a),
+            InputError,
+            "tensor that requires gradients",
+        ),
+        (
+            lambda a: dt.gemm(a, a, backend="abacus"),
+            BackendUnavailable,
+            "'abacus' is unknown: expected one of auto",
+        ),
+        (
+            lambda a: dt.gemm(a, a, backend="nki"),
+            BackendUnavailable,
+            "nki .* cannot be used: .*nki is not installed",
+        ),
+        (
+            lambda a: dt.gemm(a, a, backend="nki-interpreter"),
+            UnsupportedByBackend,
+            "a is float64.* computes in",
+        ),
         (
             lambda a: dt.gemm(dt.to_device(a, backend="cpu"), dt.to_device(a, backend="torch")),
             InputError,
             "a is on cpu, b is on torch: bring them together",
         ),
-        (lambda a: dt.gemm(dt.to_device(a, backend="cpu"), a, backend="torch"), InputError, "torch, but a is on cpu"),
-        (lambda a: dt.gemm(dt.to_device(a), a, alpha=2.0), UnsupportedByBackend, "alpha and beta are applied on the"),
+        (
+            lambda a: dt.gemm(dt.to_device(a, backend="cpu"), a, backend="torch"),
+            InputError,
+            "torch, but a is on cpu",
+        ),
+        (
+            lambda a: dt.gemm(dt.to_device(a), a, alpha=2.0),
+            UnsupportedByBackend,
+            "alpha and beta are applied on the",
+        ),
         (lambda a: dt.from_device(a), InputError, "from_device: a ndarray was given"),
         (lambda a: dt.einsum("ij,jk,kl->il", a, a), InputError, "expected two arrays"),
-        (lambda a: dt.einsum("ii,ij->j", a, a), InputError, "'ii' for .* expected one letter for each axis, each once"),
+        (
+            lambda a: dt.einsum("ii,ij->j", a, a),
+            InputError,
+            "'ii' for .* expected one letter for each axis, each once",
+        ),
         (lambda a: dt.einsum("ij,jk->i", a, a), InputError, "all that stand once among them"),
         (lambda a: dt.einsum("ij,jk->ikl", a, a), InputError, "letters of the arrays"),
         (lambda a: dt.syrk(a[0]), InputError, r"syrk: a has shape \(4,\): expected a matrix"),
-        (lambda a: dt.trsm(a, a[:2]), InputError, r"trsm: triangle \(4, 4\) and b \(2, 4\): expected \(n, n\)"),
+        (
+            lambda a: dt.trsm(a, a[:2]),
+            InputError,
+            r"trsm: triangle \(4, 4\) and b \(2, 4\): expected \(n, n\)",
+        ),
         (lambda a: dt.trsm(np.triu(a, 1), a), InputError, "0 on its diagonal"),
         (lambda a: dt.trsm(dt.to_device(a), a, lower=False), InputError, "turn both arrays round"),
         (lambda a: dt.ao_to_mo(a[None], a[:3], a), InputError, r"expected a \(naux, nao, nao\)"),
@@ -207,9 +300,21 @@ def test_the_energy_of_pyscf_by_primitives_alone(lane):
             InputError,
             r"integrals \(1, 4, 4\), eps_occ \(4,\)",
         ),
-        (lambda a: dt.mp2_energy(a, np.ones(2), np.zeros(2)), InputError, "below every virtual one"),
-        (lambda a: dt.plan("ij,jk", (2, 3), (4, 5)), InputError, r"'ij,jk' with \(2, 3\), \(4, 5\): j is 3 and 4"),
-        (lambda a: dt.plan("ij,jk", (2, 3), (3, 5), dtype="int8"), InputError, "dtype 'int8': expected float64 or"),
+        (
+            lambda a: dt.mp2_energy(a, np.ones(2), np.zeros(2)),
+            InputError,
+            "below every virtual one",
+        ),
+        (
+            lambda a: dt.plan("ij,jk", (2, 3), (4, 5)),
+            InputError,
+            r"'ij,jk' with \(2, 3\), \(4, 5\): j is 3 and 4",
+        ),
+        (
+            lambda a: dt.plan("ij,jk", (2, 3), (3, 5), dtype="int8"),
+            InputError,
+            "dtype 'int8': expected float64 or",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(call, error, message):
@@ -225,8 +330,16 @@ def test_the_device_transform_needs_symmetric_integrals():
 
 def test_plan_says_what_where_and_how_long():
     found = dt.plan("iap,jbp->iajb", (5, 19, 72), (5, 19, 72), dtype="float64")
-    assert (found.kind, found.sizes, found.operations) == ("gemm", (1, 72, 95, 95), 2 * 72 * 95 * 95)
-    assert found.backend == "cpu" and found.reason.startswith("auto") and found.bytes == 8 * (2 * 72 * 95 + 95 * 95)
+    assert (found.kind, found.sizes, found.operations) == (
+        "gemm",
+        (1, 72, 95, 95),
+        2 * 72 * 95 * 95,
+    )
+    assert (
+        found.backend == "cpu"
+        and found.reason.startswith("auto")
+        and found.bytes == 8 * (2 * 72 * 95 + 95 * 95)
+    )
     stack = dt.plan("gmk,gkn->gmn", (16, 256, 256), (16, 256, 200), backend="nki")
     assert stack.kind == "gemm_batch" and stack.tiles == (16 * 4, 1)
     assert stack.reason.startswith("not on this host: ") and "nki is not installed" in stack.reason
@@ -237,7 +350,9 @@ def test_plan_says_what_where_and_how_long():
     assert floor < trn1.device < 10 * floor and trn1.dispatch == pytest.approx(1.3e-3)
     shown = str(stack)
     assert (
-        "backend nki: not on this host" in shown and shown.count("predicted") == 3 and "64 tiles of 128 x 128" in shown
+        "backend nki: not on this host" in shown
+        and shown.count("predicted") == 3
+        and "64 tiles of 128 x 128" in shown
     )
     with pytest.raises(UnsupportedByBackend, match="fp64"):
         dt.plan("ij,jk", (2, 3), (3, 4), dtype="float64", backend="nki-interpreter")
@@ -253,4 +368,7 @@ def test_the_module_is_loaded_when_it_is_asked_for():
 
 def test_pytorch_is_a_word_for_torch():
     x = dt.to_device(numbers("float32", 2, 2), backend="pytorch")
-    assert x.backend == "torch" and dt.plan("ij,jk", (2, 2), (2, 2), backend="pytorch").backend == "torch"
+    assert (
+        x.backend == "torch"
+        and dt.plan("ij,jk", (2, 2), (2, 2), backend="pytorch").backend == "torch"
+    )

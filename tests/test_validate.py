@@ -28,11 +28,28 @@ MAIN, TRNSCI = entries.load("main"), entries.load("trnsci")
 BY_ID = {entry.id: entry for entry in (*MAIN, *TRNSCI)}
 # Another program than PySCF, every reference and SCF type, core on and off, a ghost: a second together.
 QUICK = (
-    *("bagel-1.2.2-h2o", "bagel-1.2.2-h2o-fc", "nwchem-7.0.2-nh2-fc", "psi4-1.3.2-nh2-ghost-ne", "trnblas-small"),
+    *(
+        "bagel-1.2.2-h2o",
+        "bagel-1.2.2-h2o-fc",
+        "nwchem-7.0.2-nh2-fc",
+        "psi4-1.3.2-nh2-ghost-ne",
+        "trnblas-small",
+    ),
     *("psi4-dfmp2-5-li-uhf-fc", "closed-form-17-127-256", "psi4-dfomp2-1", "psi4-1.3.2-nah-fc"),
     *("ferric-rimp2grad-h2o-distorted-fc1", "pyscf-native-o2-scs-natocc"),
 )
-SHAPE = {"id", "program", "quantity", "reference", "value", "difference", "tolerance", "status", "reason", "source"}
+SHAPE = {
+    "id",
+    "program",
+    "quantity",
+    "reference",
+    "value",
+    "difference",
+    "tolerance",
+    "status",
+    "reason",
+    "source",
+}
 
 
 def only(*names):
@@ -42,7 +59,11 @@ def only(*names):
 def outcome(done, entry: str) -> str:
     """Status of the first value of an entry in the printed table."""
     lines = done.out.splitlines()
-    return next(after.split()[0] for line, after in itertools.pairwise(lines) if line.startswith(f"{entry}:"))
+    return next(
+        after.split()[0]
+        for line, after in itertools.pairwise(lines)
+        if line.startswith(f"{entry}:")
+    )
 
 
 def failing(finished):
@@ -55,27 +76,35 @@ def failing(finished):
 
 
 def test_entries_are_complete_and_tagged_by_what_they_do():
-    assert len(BY_ID) == len(MAIN) + len(TRNSCI) - len({e.id for e in MAIN} & {e.id for e in TRNSCI})
+    assert len(BY_ID) == len(MAIN) + len(TRNSCI) - len(
+        {e.id for e in MAIN} & {e.id for e in TRNSCI}
+    )
     for entry in BY_ID.values():
         assert entry.program and entry.version and entry.source and entry.tolerance_reason, entry.id
         if "conventional-mp2" in entry.tags:
             assert entry.tolerance is None, entry.id
         else:
-            assert 0 < entry.tolerance <= (5e-3 if "dipole" in entry.id else 5e-5), entry.id  # debye; Eh
+            assert 0 < entry.tolerance <= (5e-3 if "dipole" in entry.id else 5e-5), (
+                entry.id
+            )  # debye; Eh
         assert set(entry.needs) <= set(entries.MODULES), entry.id
         assert (entry.kernel is None) == bool(entry.calculations), entry.id
         found = entry.calculations
         for calculation in found:
             assert calculation.molecule.natom > 0
             assert 0 < calculation.options.scf_conv_tol <= 1e-10
-            assert (calculation.options.scf == "df") == (calculation.options.scf_auxbasis is not None)
+            assert (calculation.options.scf == "df") == (
+                calculation.options.scf_auxbasis is not None
+            )
         for quantity in entry.quantities:
             assert len(quantity.factors) == max(1, len(found))
             assert math.isfinite(quantity.value)
         assert ("uhf" in entry.tags) == any(c.options.reference == "uhf" for c in found)
         assert ("ghost" in entry.tags) == any(any(c.molecule.ghost) for c in found)
         assert ("frozen-core" in entry.tags) == any(c.options.frozen_core != "0" for c in found)
-        assert ("conventional-scf" in entry.tags) == any(c.options.scf == "conventional" for c in found)
+        assert ("conventional-scf" in entry.tags) == any(
+            c.options.scf == "conventional" for c in found
+        )
         for source in entry.source:
             if source.startswith("own run, tests/"):
                 path = DATA.parent.parent / source.removeprefix("own run, ")
@@ -86,7 +115,9 @@ def test_entries_are_complete_and_tagged_by_what_they_do():
 
 def test_length_units_are_those_of_the_source():
     # Psi4's test prints the nuclear repulsion of H2 at 0.9 angstrom with 15 digits.
-    repulsion = {q.name: q.value for q in BY_ID["psi4-dfmp2-2-h2-cc-pvdz"].quantities}["nuclear_repulsion_energy"]
+    repulsion = {q.name: q.value for q in BY_ID["psi4-dfmp2-2-h2-cc-pvdz"].quantities}[
+        "nuclear_repulsion_energy"
+    ]
     first, second = BY_ID["psi4-dfmp2-2-h2-cc-pvdz"].calculations[0].molecule.coordinates
     assert 1.0 / np.linalg.norm(first - second) == pytest.approx(repulsion, abs=1e-13)
 
@@ -103,7 +134,9 @@ def test_torch_stream_is_that_of_torch():
     torch.manual_seed(7)
     drawn = [torch.randn(640), torch.rand(33), torch.randn(160)]
     stream = TorchStream(7)
-    for theirs, ours in zip(drawn, (stream.normal(640), stream.uniform(33), stream.normal(160)), strict=True):
+    for theirs, ours in zip(
+        drawn, (stream.normal(640), stream.uniform(33), stream.normal(160)), strict=True
+    ):
         np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6, rtol=0)
 
 
@@ -172,7 +205,14 @@ def test_one_changed_exponent_is_noticed(call, monkeypatch):
         return dataclasses.replace(basis, elements=worn)
 
     monkeypatch.setattr(system, "resolve_orbital", changed)
-    done = call("validate", *only("bagel-1.2.2-h2o", "psi4-dfomp2-1"), "--backend", "cpu", "--precision", "fp64")
+    done = call(
+        "validate",
+        *only("bagel-1.2.2-h2o", "psi4-dfomp2-1"),
+        "--backend",
+        "cpu",
+        "--precision",
+        "fp64",
+    )
     assert done.code == 8
     assert {"bagel-1.2.2-h2o", "psi4-dfomp2-1"} <= failing(done)
 
@@ -180,7 +220,12 @@ def test_one_changed_exponent_is_noticed(call, monkeypatch):
 def test_a_core_table_off_by_one_is_noticed(call, monkeypatch):
     wrong = tuple((last, count + (count > 0)) for last, count in CORE_ORBITALS["psi4"])
     monkeypatch.setitem(CORE_ORBITALS, "psi4", wrong)
-    done = call("validate", *only("bagel-1.2.2-h2o", "psi4-1.3.2-nah-fc", "psi4-1.3.2-zn-fc"), "--backend", "cpu")
+    done = call(
+        "validate",
+        *only("bagel-1.2.2-h2o", "psi4-1.3.2-nah-fc", "psi4-1.3.2-zn-fc"),
+        "--backend",
+        "cpu",
+    )
     assert done.code == 8
     assert {"bagel-1.2.2-h2o-fc", "psi4-1.3.2-nah-fc", "psi4-1.3.2-zn-fc"} <= failing(done)
     assert "bagel-1.2.2-h2o" not in failing(done)  # all its electrons are correlated
@@ -203,11 +248,15 @@ def test_a_wrong_denominator_is_noticed_in_mixed_precision(call, monkeypatch):
 
 
 def test_mixed_precision_adds_a_fixed_amount_and_only_to_pair_energies(call):
-    done = call("validate", *only("psi4-1.3.2-h2o", "closed-form-1-1-64"), "--backend", "cpu", "--json")
+    done = call(
+        "validate", *only("psi4-1.3.2-h2o", "closed-form-1-1-64"), "--backend", "cpu", "--json"
+    )
     assert done.code == 0
     for row in done.json["entries"]:
         more = 0.0 if row["quantity"] in ("scf_total_energy", "nuclear_repulsion_energy") else 1e-7
-        assert row["tolerance"] == pytest.approx(BY_ID[row["id"]].tolerance + more, abs=1e-16, rel=0)
+        assert row["tolerance"] == pytest.approx(
+            BY_ID[row["id"]].tolerance + more, abs=1e-16, rel=0
+        )
 
 
 def test_more_digits_than_float32_has_are_repeated_in_float64(call, monkeypatch):
@@ -225,7 +274,9 @@ def test_more_digits_than_float32_has_are_repeated_in_float64(call, monkeypatch)
     assert (done.code, outcome(done, "gamess-miniapp-benz")) == (8, "skipped")
     assert "has no float64" in " ".join(done.out.split())
     put = CpuBackend.put
-    monkeypatch.setattr(CpuBackend, "put", lambda self, b, o, v, p: put(self, b, o, v + 1e-3 * (p == "mixed"), p))
+    monkeypatch.setattr(
+        CpuBackend, "put", lambda self, b, o, v, p: put(self, b, o, v + 1e-3 * (p == "mixed"), p)
+    )
     assert failing(call(*asked, "auto")) == {"gamess-miniapp-benz"}
 
 
@@ -247,7 +298,13 @@ def test_a_missing_package_skips_with_the_reason(call, monkeypatch):
 
 
 def test_memory_that_does_not_suffice_skips(call):
-    done = call("validate", *only("bagel-1.2.2-h2o", "gamess-miniapp-cor", "*medium"), "--memory", "1MB", "--json")
+    done = call(
+        "validate",
+        *only("bagel-1.2.2-h2o", "gamess-miniapp-cor", "*medium"),
+        "--memory",
+        "1MB",
+        "--json",
+    )
     assert done.code == 8
     assert {row["status"] for row in done.json["entries"]} == {"skipped"}
     assert all("memory" in row["reason"] for row in done.json["entries"])
@@ -293,9 +350,16 @@ def test_calculations_that_share_an_scf_compute_it_once(monkeypatch):
         return result
 
     monkeypatch.setattr(validate.energy, "mp2_energy", counted)
-    chosen = [BY_ID[name] for name in ("bagel-1.2.2-h2o", "psi4-1.3.2-h2o", "pyscf-2.14.0-h2o", "bagel-1.2.2-h2o-fc")]
-    assert all(row.status == "pass" for rows in validate.validate(chosen, Session()) for row in rows)
-    assert len(cycles) == 2  # three entries are one calculation; the fourth starts from its orbitals
+    chosen = [
+        BY_ID[name]
+        for name in ("bagel-1.2.2-h2o", "psi4-1.3.2-h2o", "pyscf-2.14.0-h2o", "bagel-1.2.2-h2o-fc")
+    ]
+    assert all(
+        row.status == "pass" for rows in validate.validate(chosen, Session()) for row in rows
+    )
+    assert (
+        len(cycles) == 2
+    )  # three entries are one calculation; the fourth starts from its orbitals
     assert cycles[1] < cycles[0] / 3
 
 
@@ -306,16 +370,31 @@ def test_against_pyscf_recomputes(call):
     rows = done.json["entries"]
     assert {row["status"] for row in rows if row["id"] == "trnblas-small"} == {"skipped"}
     others = [row for row in rows if row["id"] != "trnblas-small"]
-    assert all(row["program"].startswith("PySCF 2") and row["source"] == "recomputed now" for row in others)
+    assert all(
+        row["program"].startswith("PySCF 2") and row["source"] == "recomputed now" for row in others
+    )
     # The published number is what PySCF gives as well.
     quoted = BY_ID["bagel-1.2.2-h2o-fc"].quantities[0].value
-    [again] = [row for row in others if row["id"].startswith("bagel") and row["quantity"] == "mp2_correlation_energy"]
+    [again] = [
+        row
+        for row in others
+        if row["id"].startswith("bagel") and row["quantity"] == "mp2_correlation_energy"
+    ]
     assert again["reference"] == pytest.approx(quoted, abs=2e-8)
 
 
 @pytest.mark.skipif(shutil.which("psi4") is None, reason="psi4 is not installed")
 def test_against_psi4_recomputes(call):
-    done = call("validate", "--only", "nwchem-7.0.2-nh2-fc", "--against", "psi4,pyscf", "--backend", "cpu", "--json")
+    done = call(
+        "validate",
+        "--only",
+        "nwchem-7.0.2-nh2-fc",
+        "--against",
+        "psi4,pyscf",
+        "--backend",
+        "cpu",
+        "--json",
+    )
     assert done.code == 0, done.err
     assert {row["program"].split()[0] for row in done.json["entries"]} == {"Psi4", "PySCF"}
 
@@ -329,31 +408,53 @@ def test_table_is_written_to_a_file(call, folder):
         assert handle.attrs["status"] == "complete" and group.attrs["backend"] == "cpu"
         assert set(group) == SHAPE
         assert {dataset.shape for dataset in group.values()} == {(3,)}
-        assert group["difference"].attrs["units"] == "hartree" and group["source"].attrs["description"]
+        assert (
+            group["difference"].attrs["units"] == "hartree" and group["source"].attrs["description"]
+        )
         assert np.all(np.abs(group["difference"][()]) <= group["tolerance"][()])
         assert group["status"].asstr()[0] == "pass"
     before = (folder / "table.h5").read_bytes()
     assert call("validate", *chosen, "--output", "table.h5").code == 3
     assert (folder / "table.h5").read_bytes() == before
-    assert call("validate", *chosen, "--backend", "cpu", "--output", "table.h5", "--overwrite").code == 0
+    assert (
+        call("validate", *chosen, "--backend", "cpu", "--output", "table.h5", "--overwrite").code
+        == 0
+    )
 
 
 def test_an_optimised_geometry_and_a_method_without_fitting(call):
     """Psi4's optimisation with geomeTRIC; the gradient of conventional MP2, whose difference has no verdict."""
-    done = call("validate", *only("psi4-geometric-h2o-dfmp2-angle90", "metalquicha-water-sto-3g-mp2_grad"), "--json")
+    done = call(
+        "validate",
+        *only("psi4-geometric-h2o-dfmp2-angle90", "metalquicha-water-sto-3g-mp2_grad"),
+        "--json",
+    )
     assert done.code == 0 and done.json["summary"]["passed"] == 1
     optimised, *shown = done.json["entries"]
     assert optimised["status"] == "pass" and abs(optimised["difference"]) < 2e-7
-    assert {row["status"] for row in shown} == {"shown"} and {row["tolerance"] for row in shown} == {None}
+    assert {row["status"] for row in shown} == {"shown"} and {
+        row["tolerance"] for row in shown
+    } == {None}
     assert 1e-6 < max(abs(row["difference"]) for row in shown) < 1e-5
 
 
 def test_markdown_tables(call):
     done = call("validate", *only("bagel-1.2.2-h2o"), "--backend", "cpu", "--markdown")
     rows = [line for line in done.out.splitlines() if line.startswith("|")]
-    assert rows[0].startswith("| reference | values |") and rows[2].startswith("| BAGEL | 4 | 4 | 0 | 0 | 0 |")
+    assert rows[0].startswith("| reference | values |") and rows[2].startswith(
+        "| BAGEL | 4 | 4 | 0 | 0 | 0 |"
+    )
     assert any(row.startswith("| bagel-1.2.2-h2o-fc | BAGEL 1.2.2 | 2 |") for row in rows)
-    done = call("validate", "--table", "trnsci", "--only", "h2o-sto-3g-weigend", "--backend", "cpu", "--markdown")
+    done = call(
+        "validate",
+        "--table",
+        "trnsci",
+        "--only",
+        "h2o-sto-3g-weigend",
+        "--backend",
+        "cpu",
+        "--markdown",
+    )
     assert "| h2o-sto-3g-weigend | -0.035518" in done.out and "< 1e-06" in done.out
 
 
@@ -388,10 +489,21 @@ def test_missing_psi4_is_refused_before_any_entry(call, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "precision"), [("cpu", "fp64"), ("cpu", "mixed"), ("torch", "auto")])
+@pytest.mark.parametrize(
+    ("backend", "precision"), [("cpu", "fp64"), ("cpu", "mixed"), ("torch", "auto")]
+)
 @pytest.mark.parametrize("table", ["main", "trnsci"])
 def test_everything_passes(call, table, backend, precision):
-    options = ("--table", table, "--backend", backend, "--precision", precision, "--require-all", "--json")
+    options = (
+        "--table",
+        table,
+        "--backend",
+        backend,
+        "--precision",
+        precision,
+        "--require-all",
+        "--json",
+    )
     done = call("validate", *options)
     assert done.code == 0, [row for row in done.json["entries"] if row["status"] == "fail"]
 

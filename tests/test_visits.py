@@ -36,21 +36,45 @@ TRANSCRIPTS = ROOT / "tests" / "data" / "transcripts.txt"
 def test_a_student(dfmp2: Runner, folder: Path) -> None:
     """No manual: the program itself leads from nothing to a geometry with its frequencies."""
     lost = dfmp2()
-    assert lost.code == 2 and lost.out == "" and "First run: dfmp2 run h2o.xyz --basis cc-pvdz" in lost.err
+    assert (
+        lost.code == 2
+        and lost.out == ""
+        and "First run: dfmp2 run h2o.xyz --basis cc-pvdz" in lost.err
+    )
     assert "Method:" in succeed(dfmp2("help", "run")).out
     assert "dfmp2 optimize" in dfmp2("opt", "h2.xyz").message
-    assert "no solvent model" in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--solvent", "water").message
-    assert "did you mean --frozen-core?" in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--frozencore").message
+    assert (
+        "no solvent model"
+        in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--solvent", "water").message
+    )
+    assert (
+        "did you mean --frozen-core?"
+        in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--frozencore").message
+    )
     done = succeed(dfmp2("run", "h2o.xyz", "--basis", "sto-3g"))
-    told = re.search(r"^SCF dipole moment: \(0\.00000, 0\.00000, (\S+)\) e bohr, (\S+) debye$", done.out, re.MULTILINE)
-    assert told and float(told[2]) == pytest.approx(1.7250, abs=2e-4)  # PySCF: test_the_dipole_moment_is_that_of_pyscf
+    told = re.search(
+        r"^SCF dipole moment: \(0\.00000, 0\.00000, (\S+)\) e bohr, (\S+) debye$",
+        done.out,
+        re.MULTILINE,
+    )
+    assert told and float(told[2]) == pytest.approx(
+        1.7250, abs=2e-4
+    )  # PySCF: test_the_dipole_moment_is_that_of_pyscf
     assert "comment: H2O; the geometry of the README" in done.out
-    for words in ("HOMO          5  -0.391", "LUMO          6   0.605", "Strongest pairs", "read from: h2o.xyz"):
+    for words in (
+        "HOMO          5  -0.391",
+        "LUMO          6   0.605",
+        "Strongest pairs",
+        "read from: h2o.xyz",
+    ):
         assert words in done.out
     again = dfmp2("run", "h2o.xyz", "--basis", "sto-3g")
     assert again.code == 3 and "--overwrite replaces it" in again.message
     far = succeed(dfmp2("run", "h2-far.xyz", "--basis", "sto-3g"))
-    assert far.out.rstrip().endswith("-> h2-far.dfmp2.h5; 2 warnings") and far.err.count("warning: ") == 2
+    assert (
+        far.out.rstrip().endswith("-> h2-far.dfmp2.h5; 2 warnings")
+        and far.err.count("warning: ") == 2
+    )
 
 
 def test_an_engineer(dfmp2: Runner, folder: Path) -> None:
@@ -58,8 +82,13 @@ def test_an_engineer(dfmp2: Runner, folder: Path) -> None:
     run = ("run", "h2o.xyz", "--basis", "sto-3g", "--json", "--quiet")
     done = succeed(dfmp2(*run))
     found = done.json
-    assert done.err == "" and found["output"] == "h2o.dfmp2.h5" and found["symbols"] == ["O", "H", "H"]
-    assert found["geometry"][1][1] == pytest.approx(0.7572 / 0.52917721092) and found["units"]["length"] == "bohr"
+    assert (
+        done.err == "" and found["output"] == "h2o.dfmp2.h5" and found["symbols"] == ["O", "H", "H"]
+    )
+    assert (
+        found["geometry"][1][1] == pytest.approx(0.7572 / 0.52917721092)
+        and found["units"]["length"] == "bohr"
+    )
     for name in ("scs", "sos"):
         total = found["scf_total_energy"] + found[f"{name}_mp2_correlation_energy"]
         assert found[f"{name}_mp2_total_energy"] == total
@@ -74,11 +103,22 @@ def test_an_engineer(dfmp2: Runner, folder: Path) -> None:
         failed = dfmp2(*arguments)
         (line,) = failed.err.splitlines()
         said = json.loads(line)
-        assert (failed.code, said["exit_code"], said["kind"], failed.out) == (code, code, kind, ""), failed.err
-    scan = succeed(dfmp2("scan", "h2.xyz", "--basis", "sto-3g", "--bond", "1,2", "0.7:0.8:2", "--json", "--quiet")).json
+        assert (failed.code, said["exit_code"], said["kind"], failed.out) == (
+            code,
+            code,
+            kind,
+            "",
+        ), failed.err
+    scan = succeed(
+        dfmp2(
+            "scan", "h2.xyz", "--basis", "sto-3g", "--bond", "1,2", "0.7:0.8:2", "--json", "--quiet"
+        )
+    ).json
     assert scan["output"] == "h2.scan.h5" and scan["table_units"]["scf_total_energy"] == "hartree"
     assert all(len(one["geometry"]) == 2 for one in scan["runs"].values())
-    limit = succeed(dfmp2("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--method", "scs-mp2", "--quiet")).out
+    limit = succeed(
+        dfmp2("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--method", "scs-mp2", "--quiet")
+    ).out
     assert limit.startswith("dfmp2 finished: E(SCS-MP2, limit) = ")
 
 
@@ -89,12 +129,18 @@ def test_a_referee(dfmp2: Runner, folder: Path) -> None:
     shutil.copy(folder / "h2o.xyz", secret)
     succeed(dfmp2("run", str(secret / "h2o.xyz"), "--basis", "sto-3g", "--frozen-core", "auto"))
     shown = succeed(dfmp2("show", "h2o.dfmp2.h5", "--verify")).out
-    assert "read from: h2o.xyz" in shown and "secret" not in shown and "content hash verified" in shown
+    assert (
+        "read from: h2o.xyz" in shown and "secret" not in shown and "content hash verified" in shown
+    )
     agreed = succeed(dfmp2("compare", "h2o.dfmp2.h5", "--quiet")).out
     assert agreed.splitlines()[-1].startswith("agrees with PySCF")
-    derived = succeed(dfmp2("derive", "h2o.dfmp2.h5", "--frozen-core", "2", "--json", "--quiet")).json
+    derived = succeed(
+        dfmp2("derive", "h2o.dfmp2.h5", "--frozen-core", "2", "--json", "--quiet")
+    ).json
     assert derived["output"] is None and derived["frozen_core_orbitals"] == 2
-    told = succeed(dfmp2("doctor", "--report", cwd=secret, env={"HOME": str(secret), "USER": "jane"})).out
+    told = succeed(
+        dfmp2("doctor", "--report", cwd=secret, env={"HOME": str(secret), "USER": "jane"})
+    ).out
     assert "default run" in told and "What I typed:" in told
     assert "secret" not in told and not re.search(r"(?<![\w.])/\w+/", told), told
 
@@ -105,7 +151,9 @@ def test_private_names_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
     secret.mkdir()
     monkeypatch.setenv("HOME", str(secret))
     monkeypatch.setenv("LOGNAME", "jane")
-    told = without_paths(f"3.11 (x86_64), {secret}/bin/python; /opt/jane doe/psi4 of jane; 2/3 cores, numpy/scipy")
+    told = without_paths(
+        f"3.11 (x86_64), {secret}/bin/python; /opt/jane doe/psi4 of jane; 2/3 cores, numpy/scipy"
+    )
     assert told == "3.11 (x86_64), .../bin/python; .../... doe/psi4 of ...; 2/3 cores, numpy/scipy"
 
 
@@ -123,8 +171,12 @@ def test_the_dipole_moment_is_that_of_pyscf(radical: Stored, water: Stored) -> N
         assert stored.json["scf_dipole_moment"] == pytest.approx(expected, abs=1e-10)
 
 
-@pytest.mark.parametrize(("end", "kind"), [("mol", "mol"), ("sdf", "sdf"), ("pdb", "proteindatabank")])
-def test_other_formats_give_the_energy_of_the_xyz_file(end: str, kind: str, call: Runner, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "kind"), [("mol", "mol"), ("sdf", "sdf"), ("pdb", "proteindatabank")]
+)
+def test_other_formats_give_the_energy_of_the_xyz_file(
+    end: str, kind: str, call: Runner, folder: Path
+) -> None:
     """Their coordinates have four decimals, or three; charges of the atoms are added up."""
     io = pytest.importorskip("ase.io")
     atoms = io.read("h2o.xyz")
@@ -134,7 +186,10 @@ def test_other_formats_give_the_energy_of_the_xyz_file(end: str, kind: str, call
     run = ("--basis", "sto-3g", "--json", "--overwrite", "--threads", "1")
     expected = succeed(call("run", "w.xyz", *run)).json["mp2_total_energy"]
     done = succeed(call("run", f"w.{end}", *run))
-    assert done.json["mp2_total_energy"] == pytest.approx(expected, abs=1e-8) and "charge 0 (default)" in done.err
+    assert (
+        done.json["mp2_total_energy"] == pytest.approx(expected, abs=1e-8)
+        and "charge 0 (default)" in done.err
+    )
     assert "belongs" not in done.err and call("run", f"w.{end}", *run, "--units", "bohr").code == 3
     text = (folder / f"w.{end}").read_text()
     charged = text.replace("M  END", "M  CHG  1   1   1\nM  END")
@@ -146,7 +201,9 @@ def test_other_formats_give_the_energy_of_the_xyz_file(end: str, kind: str, call
 
 
 @pytest.mark.parametrize(("end", "kind"), [("sdf", "sdf"), ("pdb", "proteindatabank")])
-def test_several_molecules_of_a_file_are_the_frames_of_a_scan(end: str, kind: str, call: Runner, folder: Path) -> None:
+def test_several_molecules_of_a_file_are_the_frames_of_a_scan(
+    end: str, kind: str, call: Runner, folder: Path
+) -> None:
     """And items of a batch may be such files; where one molecule is expected, several are an error."""
     io = pytest.importorskip("ase.io")
     frames = [io.read("h2.xyz") for _ in range(3)]
@@ -159,13 +216,20 @@ def test_several_molecules_of_a_file_are_the_frames_of_a_scan(end: str, kind: st
     if end == "pdb":
         io.write("all.pdb", frames, format=kind)
     else:
-        (folder / "all.sdf").write_text("".join(text.rstrip().removesuffix("$$$$") + "$$$$\n" for text in texts))
+        (folder / "all.sdf").write_text(
+            "".join(text.rstrip().removesuffix("$$$$") + "$$$$\n" for text in texts)
+        )
     io.write("all.xyz", frames, format="xyz")
     run = ("--basis", "sto-3g", "--json", "--quiet", "--threads", "1")
-    found, expected = (succeed(call("scan", f"all.{one}", *run, "--overwrite")).json["table"] for one in (end, "xyz"))
+    found, expected = (
+        succeed(call("scan", f"all.{one}", *run, "--overwrite")).json["table"]
+        for one in (end, "xyz")
+    )
     assert found["mp2_total_energy"] == pytest.approx(expected["mp2_total_energy"], abs=1e-9)
     several = call("run", f"all.{end}", *run)
-    assert several.code == 3 and json.loads(several.err)["error"].startswith(f"all.{end}: 3 molecules")
+    assert several.code == 3 and json.loads(several.err)["error"].startswith(
+        f"all.{end}: 3 molecules"
+    )
     before, _, after = (folder / f"all.{end}").read_text().rpartition("0.900")
     (folder / f"bad.{end}").write_text(f"{before}x.xxx{after}")
     assert f"bad.{end}, frame 3 (line" in call("scan", f"bad.{end}", *run).err
@@ -261,14 +325,21 @@ def test_every_option_of_a_calculation_has_one_group() -> None:
         "AWS Batch",
         "Output",
     ]
-    assert isinstance(cli.get_command(cli.make_context("dfmp2", [], resilient_parsing=True), "run"), GroupedCommand)
+    assert isinstance(
+        cli.get_command(cli.make_context("dfmp2", [], resilient_parsing=True), "run"),
+        GroupedCommand,
+    )
     assert COLUMN < 30
 
 
 def on_a_terminal(folder: Path, *arguments: str, **env: str) -> str:
     """What a command prints on standard output when that is a terminal."""
     reader, writer = os.openpty()
-    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"} | env
+    environment = (
+        {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        | {"TERM": "xterm"}
+        | env
+    )
     done = subprocess.Popen(
         [COMMAND, *arguments], cwd=folder, env=environment, stdout=writer, stderr=subprocess.DEVNULL
     )
@@ -283,14 +354,20 @@ def on_a_terminal(folder: Path, *arguments: str, **env: str) -> str:
 
 
 def test_headings_are_bold_on_a_terminal_unless_no_color(folder: Path, water: Stored) -> None:
-    for arguments, heading in ((("run", "--help"), "Method"), (("show", str(water.path)), "Energies")):
+    for arguments, heading in (
+        (("run", "--help"), "Method"),
+        (("show", str(water.path)), "Energies"),
+    ):
         assert f"\x1b[1m{heading}" in on_a_terminal(folder, *arguments)
         assert "\x1b" not in on_a_terminal(folder, *arguments, NO_COLOR="1")
 
 
 def test_wide_tables_are_shown_in_turns() -> None:
     """No cell is lost, and the first column says again which row it is."""
-    heads = ["atom", *(f"#{kind} charge, density {k} / e" for kind in ("Mulliken", "Loewdin") for k in range(6))]
+    heads = [
+        "atom",
+        *(f"#{kind} charge, density {k} / e" for kind in ("Mulliken", "Loewdin") for k in range(6)),
+    ]
     rows = [(f"{k} C", *(f"{k}.{n:05d}" for n in range(12))) for k in (1, 2)]
     lines = fitted(Table("", heads, rows))
     assert max(map(len, lines)) <= WIDEST and sum(line.startswith("1 C") for line in lines) > 1
@@ -316,9 +393,24 @@ def transcripts() -> dict[str, str]:
 
 
 # Lines that end with names of files, hashes, and sentences: never broken.
-SENTENCES = ("dfmp2 ", "dfmp2: ", "prepared: sha256", "content hash", "fitting errors", "rates measured", "- ")
+SENTENCES = (
+    "dfmp2 ",
+    "dfmp2: ",
+    "prepared: sha256",
+    "content hash",
+    "fitting errors",
+    "rates measured",
+    "- ",
+)
 NAMES = ("pair_energy_block-", "    pair_energy_block-")  # of compiled programs
-OF_THE_MACHINE = ("doctor", "backends", "plan", "bench", "energy", "kernels warmup")  # only the widths are held
+OF_THE_MACHINE = (
+    "doctor",
+    "backends",
+    "plan",
+    "bench",
+    "energy",
+    "kernels warmup",
+)  # only the widths are held
 
 
 @pytest.fixture(scope="module")
@@ -364,10 +456,19 @@ CASES = [dict(file="double.py", kernel="double", inputs=inputs, reference=lambda
 
 def typed_and_printed(typed: str, folder: Path) -> str:
     """What a command prints on a terminal of 80 columns and 24 lines."""
-    done = run_command(*shlex.split(typed), cwd=folder, env={"COLUMNS": "80", "LINES": "24", "OMP_NUM_THREADS": "1"})
+    done = run_command(
+        *shlex.split(typed),
+        cwd=folder,
+        env={"COLUMNS": "80", "LINES": "24", "OMP_NUM_THREADS": "1"},
+    )
     assert done.code == 0 or typed.startswith(OF_THE_MACHINE), done.err
     printed = done.out or done.err
-    places = {sys.prefix: "ENVIRONMENT", str(folder): "FOLDER", str(ROOT): "DFMP2", str(Path.home()): "~"}
+    places = {
+        sys.prefix: "ENVIRONMENT",
+        str(folder): "FOLDER",
+        str(ROOT): "DFMP2",
+        str(Path.home()): "~",
+    }
     for place, name in places.items():
         printed = printed.replace(place, name)
     return printed
@@ -375,14 +476,24 @@ def typed_and_printed(typed: str, folder: Path) -> str:
 
 def test_every_command_has_a_transcript() -> None:
     typed = [f"{one.removeprefix('help ')} " for one in transcripts()]
-    assert [name for name in names_of_commands() if not any(one.startswith(f"{name} ") for one in typed)] == []
+    assert [
+        name for name in names_of_commands() if not any(one.startswith(f"{name} ") for one in typed)
+    ] == []
 
 
-@pytest.mark.parametrize("typed", [pytest.param(typed, marks=pytest.mark.slow) for typed in transcripts()])
-def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(typed: str, visited: Path) -> None:
+@pytest.mark.parametrize(
+    "typed", [pytest.param(typed, marks=pytest.mark.slow) for typed in transcripts()]
+)
+def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(
+    typed: str, visited: Path
+) -> None:
     printed = typed_and_printed(typed, visited)
     for text in (printed, transcripts()[typed]):
-        wide = [line for line in text.splitlines() if len(line) > 80 and not line.startswith((*SENTENCES, *NAMES))]
+        wide = [
+            line
+            for line in text.splitlines()
+            if len(line) > 80 and not line.startswith((*SENTENCES, *NAMES))
+        ]
         assert not wide or "==> " in text, wide  # a script of Slurm is shown as it is
     if not typed.startswith(OF_THE_MACHINE):
         assert skeleton(printed) == skeleton(transcripts()[typed])
@@ -395,17 +506,26 @@ def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(typed: str, v
         ("gradient - --basis sto-3g", "standard input, sto-3g"),
         ("optimize h2o.xyz --basis sto-3g", "h2o.xyz, sto-3g"),
         ("energy --from x.prepared.h5", "x.prepared.h5"),
-        ("batch run 1.xyz 2.xyz 3.xyz 4.xyz --basis sto-3g --output out", "1.xyz, 2.xyz, 3.xyz and 1 more, sto-3g"),
+        (
+            "batch run 1.xyz 2.xyz 3.xyz 4.xyz --basis sto-3g --output out",
+            "1.xyz, 2.xyz, 3.xyz and 1 more, sto-3g",
+        ),
         ("validate", ""),
         ("kernels check", "nki-interpreter"),
     ],
 )
-def test_the_first_line_comes_before_numpy(typed: str, first: str, folder: Path, tmp_path: Path) -> None:
+def test_the_first_line_comes_before_numpy(
+    typed: str, first: str, folder: Path, tmp_path: Path
+) -> None:
     """Libraries take seconds to load on a busy host. --quiet keeps it away."""
-    (tmp_path / "numpy.py").write_text("import os, sys; sys.stderr.write('NUMPY\\n'); sys.stderr.flush(); os._exit(0)")
+    (tmp_path / "numpy.py").write_text(
+        "import os, sys; sys.stderr.write('NUMPY\\n'); sys.stderr.flush(); os._exit(0)"
+    )
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     said = run_command(*typed.split(), cwd=folder, env=env).err.splitlines()
-    command = " ".join(word for word in typed.split()[:2] if word in ("run", "check") or word in COMMANDS)
+    command = " ".join(
+        word for word in typed.split()[:2] if word in ("run", "check") or word in COMMANDS
+    )
     assert said == [f"dfmp2 {command}{': ' if first else ''}{first}", "NUMPY"]
     if "kernels" not in typed:
         assert run_command(*typed.split(), "--quiet", cwd=folder, env=env).err == "NUMPY\n"
@@ -422,17 +542,26 @@ def test_the_first_line_comes_before_numpy(typed: str, first: str, folder: Path,
         ("fish", ".config/fish/completions/dfmp2.fish"),
     ],
 )
-def test_completion_is_installed_once(shell: str, place: str, dfmp2: Runner, tmp_path: Path) -> None:
+def test_completion_is_installed_once(
+    shell: str, place: str, dfmp2: Runner, tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / f".{shell}rc").write_text("alias ll='ls -l'")
-    env = {"HOME": str(home), "SHELL": f"/usr/bin/{shell}", "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": ""}
+    env = {
+        "HOME": str(home),
+        "SHELL": f"/usr/bin/{shell}",
+        "XDG_DATA_HOME": "",
+        "XDG_CONFIG_HOME": "",
+    }
     for _ in range(2):
         assert place in succeed(dfmp2("completion", "--install", env=env)).out
     script = (home / place).read_text()
     assert "_DFMP2_COMPLETE" in script and script == succeed(dfmp2("completion", shell)).out
     start = (home / f".{shell}rc").read_text()
-    assert start.startswith("alias ll='ls -l'") and start.count("dfmp2") == (0 if shell == "fish" else 2)
+    assert start.startswith("alias ll='ls -l'") and start.count("dfmp2") == (
+        0 if shell == "fish" else 2
+    )
     assert dfmp2("completion", env={"SHELL": "/bin/tcsh"}).code == 3
 
 
@@ -447,7 +576,11 @@ def test_completion_is_installed_once(shell: str, place: str, dfmp2: Runner, tmp
     ],
 )
 def test_shells_complete_names(words: str, expected: str, dfmp2: Runner) -> None:
-    env = {"_DFMP2_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    env = {
+        "_DFMP2_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
     assert expected in dfmp2(env=env).out.splitlines()
 
 

@@ -44,7 +44,11 @@ def test_water_is_pyscfs_to_the_last_bit() -> None:
     mol = gto.M(atom=WATER.split("water\n")[1], basis="sto-3g", verbose=0)
     assert np.array_equal(found.molecule.coordinates, mol.atom_coords())
     assert found.molecule.symbols == ("O", "H", "H")
-    assert (found.molecule.name, found.molecule.source, found.molecule.text) == ("w", "w.xyz", WATER)
+    assert (found.molecule.name, found.molecule.source, found.molecule.text) == (
+        "w",
+        "w.xyz",
+        WATER,
+    )
     assert (found.molecule.charge, found.molecule.multiplicity) == (0, 1)
     assert (found.charge_from, found.multiplicity_from) == ("default", "default")
 
@@ -86,7 +90,9 @@ def test_ghosts() -> None:
         ('a={charge=2} pbc="F F F"', 0, 1, ("default", "default")),
     ],
 )
-def test_state_from_comment(comment: str, charge: int, multiplicity: int, origins: tuple[str, str]) -> None:
+def test_state_from_comment(
+    comment: str, charge: int, multiplicity: int, origins: tuple[str, str]
+) -> None:
     found = parse(f"1\n{comment}\nHe 0 0 0")
     assert (found.molecule.charge, found.molecule.multiplicity) == (charge, multiplicity)
     assert (found.charge_from, found.multiplicity_from) == origins
@@ -137,8 +143,16 @@ REFUSED = [
     ("1\n\nO 0 0 ٣", 3, "ASCII"),
     ("1\n\nO 0 0 \u22121.5", 3, r"ASCII characters.*'\\u2212' is a minus, write -"),
     ("1\n\nO 0,0 0,0 0,1173", 3, r"'0,0' has a decimal comma: write 0\.0"),
-    ("3\nO 0 0 0.1\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\n", 2, "'O 0 0 0.1' is an atom, where the comment line belongs"),
-    ("1\n-1 1\nO 0 0 0", 2, r"'-1 1' looks like charge and multiplicity.*write charge=-1 multiplicity=1, or pass"),
+    (
+        "3\nO 0 0 0.1\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\n",
+        2,
+        "'O 0 0 0.1' is an atom, where the comment line belongs",
+    ),
+    (
+        "1\n-1 1\nO 0 0 0",
+        2,
+        r"'-1 1' looks like charge and multiplicity.*write charge=-1 multiplicity=1, or pass",
+    ),
     ("1\n\n\u041e 0 0 0", 3, "ASCII"),  # a Cyrillic O looks the same
     ("1\n\nO 0 0 0" + " 0" * 5000, 3, "at most 4096"),
     ("2\n\nO 0 0 0\nQq 0 0 1", 4, "unknown element 'Qq'"),
@@ -154,8 +168,16 @@ REFUSED = [
     ('1\npbc="T F F"\nO 0 0 0', 2, "periodic structure"),
     ("1\nc" + "c" * 10**5 + "\nO 0 0 0", 2, "comment longer than 100000"),
     ("1\nProperties=species:S:1\nO 0 0 0", 2, "expected species:S:1 and pos:R:3"),
-    ("1\nProperties=species:S:1:pos:R:3:q:R:1\nO 0 0 0", 3, "4 columns, but Properties= on line 2 announces 5"),
-    ("HEADER    HYDROLASE\nATOM      1  N   MET A   1\n", 1, "not an xyz file: .*found 'HEADER    HYDROLASE'"),
+    (
+        "1\nProperties=species:S:1:pos:R:3:q:R:1\nO 0 0 0",
+        3,
+        "4 columns, but Properties= on line 2 announces 5",
+    ),
+    (
+        "HEADER    HYDROLASE\nATOM      1  N   MET A   1\n",
+        1,
+        "not an xyz file: .*found 'HEADER    HYDROLASE'",
+    ),
     ("\x1b[31m" + "z" * 500 + "\n", 1, r"found '\\x1b\[31mz{39}\.\.\.'"),
 ]
 
@@ -184,7 +206,11 @@ def test_read_file(tmp_path: Path) -> None:
 def test_read_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(WATER.encode())))
     found = read_xyz("-", charge=1, multiplicity=2)
-    assert (found.molecule.name, found.molecule.source, found.charge_from) == ("stdin", "stdin", "option")
+    assert (found.molecule.name, found.molecule.source, found.charge_from) == (
+        "stdin",
+        "stdin",
+        "option",
+    )
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\n\nO 0 0 zero\n")))
     with pytest.raises(InputError, match=r"^stdin, line 3: 'zero'"):
         read_xyz("-")
@@ -276,10 +302,37 @@ LIMITS = settings(deadline=1000, max_examples=60, derandomize=True)
 
 ODD = st.one_of(
     st.sampled_from(
-        ["nan", "1.0D-3", "5.", "1_0", "0x1", "1e999", "--1", "\u0663", "-1", "9" * 20, "", "\r", "\n\n1\n\n"]
+        [
+            "nan",
+            "1.0D-3",
+            "5.",
+            "1_0",
+            "0x1",
+            "1e999",
+            "--1",
+            "\u0663",
+            "-1",
+            "9" * 20,
+            "",
+            "\r",
+            "\n\n1\n\n",
+        ]
     ),
-    st.sampled_from([*SYMBOLS[:9], "@O", "Gh(H)", "@", "Gh()", "X", "13C", "@@O", "H\x0b", "\u00a0", "0", "119"]),
-    st.sampled_from(["charge=-1", "mult=3", "spin=1", "pbc='F F F'", 'Lattice="1', "Properties=pos:R:3", "a={", "k='"]),
+    st.sampled_from(
+        [*SYMBOLS[:9], "@O", "Gh(H)", "@", "Gh()", "X", "13C", "@@O", "H\x0b", "\u00a0", "0", "119"]
+    ),
+    st.sampled_from(
+        [
+            "charge=-1",
+            "mult=3",
+            "spin=1",
+            "pbc='F F F'",
+            'Lattice="1',
+            "Properties=pos:R:3",
+            "a={",
+            "k='",
+        ]
+    ),
     st.text(max_size=8),
 )
 
@@ -304,9 +357,13 @@ def outcome(read: Any, *given: Any, **named: Any) -> XyzFile | InputError:
 def check(text: str) -> None:
     found = outcome(parse_xyz, text, file="fuzz.xyz")
     if isinstance(found, InputError):
-        assert found.file == "fuzz.xyz" and str(found).startswith("fuzz.xyz") and len(str(found)) < 300
+        assert (
+            found.file == "fuzz.xyz" and str(found).startswith("fuzz.xyz") and len(str(found)) < 300
+        )
     else:
-        assert np.isfinite(found.molecule.coordinates).all() and found.molecule.natom == int(text.split()[0])
+        assert np.isfinite(found.molecule.coordinates).all() and found.molecule.natom == int(
+            text.split()[0]
+        )
 
 
 @LIMITS

@@ -53,7 +53,10 @@ def _total(terms: NDArray[Any]) -> float:
 
 
 def transform_twin(
-    a: NDArray[Any], c_occ: NDArray[Any], c_vir: NDArray[Any], dtype: type[np.float32] | type[np.float64] = np.float32
+    a: NDArray[Any],
+    c_occ: NDArray[Any],
+    c_vir: NDArray[Any],
+    dtype: type[np.float32] | type[np.float64] = np.float32,
 ) -> NDArray[Any]:
     """B (nocc, nvir, naux) in `dtype`.
 

@@ -29,7 +29,12 @@ FAULTS: tuple[Fault, ...] = (
     ("rename", errno.ENOSPC),
 )
 _open = builtins.open
-SECOND = (("open", errno.EROFS), ("write", errno.EIO), ("fsync", errno.ENOSPC), ("rename", errno.ENOSPC))
+SECOND = (
+    ("open", errno.EROFS),
+    ("write", errno.EIO),
+    ("fsync", errno.ENOSPC),
+    ("rename", errno.ENOSPC),
+)
 OLD = "old"  # what a file holds before it is written
 
 
@@ -105,7 +110,9 @@ def failing(
         if step in ("write", "short write", "flush"):
             met.append(Path(path).name)
             raw = _Failing(Path(path), mode.replace("b", "") + "b", fault)
-            return raw if "b" in mode else io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+            return (
+                raw if "b" in mode else io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+            )
         handle = _open(path, mode, *given, **more)
         descriptors.add(handle.fileno())
         return handle
@@ -174,7 +181,9 @@ RUN = "dfmp2.mp2.energy", "mp2_energy"
 def _collected(folder: Path) -> None:
     from dfmp2.output.table import write_rows
 
-    write_rows(folder / "new.h5", [{"name": "a", "seconds": 1.0}], {"basis": "sto-3g"}, overwrite=True)
+    write_rows(
+        folder / "new.h5", [{"name": "a", "seconds": 1.0}], {"basis": "sto-3g"}, overwrite=True
+    )
 
 
 def _error_file(folder: Path) -> None:
@@ -191,7 +200,9 @@ def _ledger(folder: Path) -> None:
     from dfmp2.execution.items import Row, write_index
     from dfmp2.execution.manifest import make_batch
 
-    write_index(make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [Row("h2", "h2.xyz", "pending")])
+    write_index(
+        make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [Row("h2", "h2.xyz", "pending")]
+    )
 
 
 def _measured(folder: Path) -> None:
@@ -213,16 +224,26 @@ def _compiled(folder: Path) -> None:
 
 def _ends_with(*endings: str) -> Callable[[str], bool]:
     """Of a target, or of what is written beside it before it is renamed."""
-    return lambda name: any(f"{ending}.part-" in name or name.endswith(ending) for ending in endings)
+    return lambda name: any(
+        f"{ending}.part-" in name or name.endswith(ending) for ending in endings
+    )
 
 
 WRITERS: dict[str, Writer] = {
-    "result": Writer("new.h5", ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"), once=RUN),
+    "result": Writer(
+        "new.h5", ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"), once=RUN
+    ),
     "report, HTML": Writer("new.html", ("report", "h2.h5", "--output", "new.html", "--overwrite")),
-    "export": Writer("new.xyz", ("export", "h2.h5", "--to", "xyz", "--output", "new.xyz", "--overwrite")),
+    "export": Writer(
+        "new.xyz", ("export", "h2.h5", "--to", "xyz", "--output", "new.xyz", "--overwrite")
+    ),
     "study (`scan`)": Writer("new.h5", SCAN, only=_ends_with(".h5"), once=RUN),
-    "table of a scan": Writer("new.csv", SCAN, only=_ends_with(".csv"), allowed=("new.h5",), once=RUN),
-    "curve of a scan": Writer("new.svg", SCAN, only=_ends_with(".svg"), allowed=("new.h5", "new.csv"), once=RUN),
+    "table of a scan": Writer(
+        "new.csv", SCAN, only=_ends_with(".csv"), allowed=("new.h5",), once=RUN
+    ),
+    "curve of a scan": Writer(
+        "new.svg", SCAN, only=_ends_with(".svg"), allowed=("new.h5", "new.csv"), once=RUN
+    ),
     "checkpoint of a run": Writer(
         *("new.h5.checkpoint", ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"), True),
         only=_ends_with(".checkpoint"),
@@ -231,13 +252,32 @@ WRITERS: dict[str, Writer] = {
     ),
     "validation": Writer(
         "new.h5",
-        ("validate", "--only", "psi4-dfmp2-2-h2-cc-pvdz", "--threads", "1", "--output", "new.h5", "--overwrite"),
+        (
+            "validate",
+            "--only",
+            "psi4-dfmp2-2-h2-cc-pvdz",
+            "--threads",
+            "1",
+            "--output",
+            "new.h5",
+            "--overwrite",
+        ),
         once=("dfmp2.validation.validate", "validate"),
     ),
     "measurement (`bench --json`)": Writer(
         "new.json",
         (
-            *("bench", "--shape", "12/128/256", "--backend", "cpu", "--precision", "fp64", "--repeats", "1"),
+            *(
+                "bench",
+                "--shape",
+                "12/128/256",
+                "--backend",
+                "cpu",
+                "--precision",
+                "fp64",
+                "--repeats",
+                "1",
+            ),
             *("--threads", "1", "--json", "new.json", "--overwrite"),
         ),
         once=("dfmp2.validation.bench", "measure_shape"),
@@ -260,18 +300,29 @@ def prepare(writer: Writer, folder: Path) -> None:
     """Put the old files there."""
     for name in {writer.target, *(name for name in writer.allowed if name != writer.target)}:
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(f"dfmp2 checkpoint 2\n{OLD}" if name.endswith(".checkpoint") else OLD)
+        (folder / name).write_text(
+            f"dfmp2 checkpoint 2\n{OLD}" if name.endswith(".checkpoint") else OLD
+        )
 
 
-def intact(writer: Writer, folder: Path, before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> bool:
+def intact(
+    writer: Writer,
+    folder: Path,
+    before: dict[str, tuple[int, int]],
+    after: dict[str, tuple[int, int]],
+) -> bool:
     """Whether the old file is as it was, and nothing but what may be there has come."""
     if writer.goes_on and writer.target not in after:  # a run that ends well removes its checkpoint
         after = {**after, writer.target: before[writer.target]}
     with suppress(FileNotFoundError):
         if writer.target.endswith(".log"):  # which is appended to
-            return (folder / writer.target).read_text().startswith(OLD) and set(before) == set(after)
+            return (folder / writer.target).read_text().startswith(OLD) and set(before) == set(
+                after
+            )
     changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
-    return not {name for name in changed if name not in writer.allowed and not (folder / name).is_dir()}
+    return not {
+        name for name in changed if name not in writer.allowed and not (folder / name).is_dir()
+    }
 
 
 _answers: dict[tuple[str, ...], Any] = {}
@@ -295,5 +346,8 @@ def remembered(writer: Writer) -> Iterator[None]:
         return _answers[key]
 
     # A product of that size is only a yardstick, and takes seconds.
-    with mock.patch.object(module, name, answer), mock.patch("dfmp2.validation.bench.SQUARE_HOST", 64):
+    with (
+        mock.patch.object(module, name, answer),
+        mock.patch("dfmp2.validation.bench.SQUARE_HOST", 64),
+    ):
         yield

@@ -66,7 +66,12 @@ def main() -> None:
         for typed, *_ in ROW.findall(text):
             code, said = answer(typed.removeprefix("dfmp2 ").replace(r"\|", "|"))
             line = f"| `{typed}` | {code} | {said.replace('|', chr(92) + '|')} |"
-            text = re.sub(rf"^\| `{re.escape(typed)}` \|.*$", lambda _, line=line: line, text, flags=re.MULTILINE)
+            text = re.sub(
+                rf"^\| `{re.escape(typed)}` \|.*$",
+                lambda _, line=line: line,
+                text,
+                flags=re.MULTILINE,
+            )
     PAGE.write_text(text)
 
 

@@ -43,7 +43,9 @@ def traced(source: str, kernel: str) -> Kernel:
     UnsupportedByBackend : another kernel than the plain one
     """
     if kernel != "pair_energy_block":
-        raise UnsupportedByBackend(f"kernel {kernel} has no stand-in for XLA: expected pair_energy_block")
+        raise UnsupportedByBackend(
+            f"kernel {kernel} has no stand-in for XLA: expected pair_energy_block"
+        )
     return stand_in
 
 

@@ -174,9 +174,13 @@ class Prediction:
     queued: float = 0.0
 
 
-def decays(kappa: float, left: Operand, right: Operand, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+def decays(
+    kappa: float, left: Operand, right: Operand, dtype: Any
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """exp(kappa (e_i - e_a)), (nocc, nvir), of either operand: of exp(kappa D) the product."""
-    both = [np.exp(kappa * (one.eps_occ[:, None] - one.eps_vir)).astype(dtype) for one in (left, right)]
+    both = [
+        np.exp(kappa * (one.eps_occ[:, None] - one.eps_vir)).astype(dtype) for one in (left, right)
+    ]
     return both[0], both[1]
 
 
@@ -188,7 +192,11 @@ class Backend(ABC):
 
     @abstractmethod
     def put(
-        self, b: NDArray[Any], eps_occ: NDArray[np.float64], eps_vir: NDArray[np.float64], precision: str
+        self,
+        b: NDArray[Any],
+        eps_occ: NDArray[np.float64],
+        eps_vir: NDArray[np.float64],
+        precision: str,
     ) -> Operand:
         """Make (nocc, nvir, naux) B resident in the given precision; for "mixed" it comes in float32 or float64."""
 
@@ -202,7 +210,9 @@ class Backend(ABC):
 
     def regularised(self, kappa: float) -> Backend:
         """The same device with the factor (1 - exp(kappa D))^2 in its pair terms; kappa in 1/Eh."""
-        raise UnsupportedByBackend(f"--backend {self.name} has no kappa-mp2: use --backend cpu, torch or cuda")
+        raise UnsupportedByBackend(
+            f"--backend {self.name} has no kappa-mp2: use --backend cpu, torch or cuda"
+        )
 
     def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
         """The worker, from 0, that takes each tile; asked only where `limits.divided`."""
@@ -217,7 +227,9 @@ class Backend(ABC):
         """
 
     def put_untransformed(
-        self, tensors: Sequence[Any], energies: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]
+        self,
+        tensors: Sequence[Any],
+        energies: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
     ) -> list[Operand]:
         """Operands of all spins, B made on the device; only where `limits.transforms`.
 
@@ -243,7 +255,9 @@ class Backend(ABC):
 
     def tensors(self) -> Tensors:
         """Products of arrays on this device."""
-        raise UnsupportedByBackend(f"--backend {self.name} has no products of arrays on several cores: give it one")
+        raise UnsupportedByBackend(
+            f"--backend {self.name} has no products of arrays on several cores: give it one"
+        )
 
 
 class Accelerator(Protocol):
@@ -261,7 +275,9 @@ class Accelerator(Protocol):
         """The backend that a name stands for under the environment variables, and a note for the reason."""
         ...
 
-    def weigh(self, spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tuple[str | None, str]:
+    def weigh(
+        self, spins: tuple[Shape, ...], host_seconds: float, measured: bool
+    ) -> tuple[str | None, str]:
         """The backend that `auto` takes, None for the host, and the reason."""
         ...
 

@@ -17,7 +17,9 @@ from dfmp2.backends.base import Backend, Operand, Tile
 
 EDGE = 3  # occupied orbitals along a block: odd, so that a block of a device is never full
 TOLERANCE = 3e-7  # relative, of the sums of a block, in float32 with float64 from the row sums on
-PAIR_TOLERANCE = 2e-6  # relative, of a single pair; terms that went to a neighbouring pair show here only
+PAIR_TOLERANCE = (
+    2e-6  # relative, of a single pair; terms that went to a neighbouring pair show here only
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,16 @@ def examine(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
     seed : of the random numbers
     """
     rng = np.random.default_rng([seed, case.nvir, case.right, case.naux])
-    beyond = backend.limits.tile_edge  # first orbital of the second block of a device that works in blocks
-    left = _operand(backend, rng, beyond + EDGE if case.kind == "rectangle" else EDGE, case.nvir, case.naux)
-    right = left if case.kind != "cross" else _operand(backend, rng, EDGE, case.right, case.naux)
+    beyond = (
+        backend.limits.tile_edge
+    )  # first orbital of the second block of a device that works in blocks
+    left = _operand(
+        backend, rng, beyond + EDGE if case.kind == "rectangle" else EDGE, case.nvir, case.naux
+    )
+    if case.kind != "cross":
+        right = left
+    else:
+        right = _operand(backend, rng, EDGE, case.right, case.naux)
     tile = {
         "diagonal": Tile(0, EDGE, 0, EDGE, True),
         "rectangle": Tile(0, EDGE, beyond, beyond + EDGE, False),
@@ -81,7 +90,9 @@ def examine(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
         sums.append(_sum_error(found.exchange, exchange))
         pairs.append(_pair_error(found.exchange, exchange))
     extra = exchange is None and found.exchange is not None
-    accurate = all(error <= TOLERANCE for error in sums) and all(error <= PAIR_TOLERANCE for error in pairs)  # not NaN
+    accurate = all(error <= TOLERANCE for error in sums) and all(
+        error <= PAIR_TOLERANCE for error in pairs
+    )  # not NaN
     passed = accurate and not extra
     return Finding(case, sums[0], sums[1] if len(sums) == 2 else None, max(pairs), passed)
 
@@ -90,14 +101,27 @@ def _operand(
     backend: Backend, rng: np.random.Generator, nocc: int, nvir: int, naux: int
 ) -> tuple[Operand, NDArray[np.float64]]:
     """Random B, all of one sign so that exchange sums do not cancel, with eigenvalues like a molecule's."""
-    b = rng.uniform(0.1, 1.0, (nocc, nvir, naux)) / np.sqrt(naux) * np.linspace(1.0, 0.2, nvir)[None, :, None]
-    eps_occ, eps_vir = np.sort(rng.uniform(-20.0, -0.3, nocc)), np.sort(rng.uniform(0.1, 30.0, nvir))
-    precision = "mixed" if "mixed" in backend.limits.precisions else backend.limits.precisions[0]
+    b = (
+        rng.uniform(0.1, 1.0, (nocc, nvir, naux))
+        / np.sqrt(naux)
+        * np.linspace(1.0, 0.2, nvir)[None, :, None]
+    )
+    eps_occ, eps_vir = (
+        np.sort(rng.uniform(-20.0, -0.3, nocc)),
+        np.sort(rng.uniform(0.1, 30.0, nvir)),
+    )
+    if "mixed" in backend.limits.precisions:
+        precision = "mixed"
+    else:
+        precision = backend.limits.precisions[0]
     return backend.put(b, eps_occ, eps_vir, precision), b
 
 
 def _definition(
-    left: tuple[Operand, NDArray[np.float64]], right: tuple[Operand, NDArray[np.float64]], tile: Tile, exchanging: bool
+    left: tuple[Operand, NDArray[np.float64]],
+    right: tuple[Operand, NDArray[np.float64]],
+    tile: Tile,
+    exchanging: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     rows, columns = tile.i1 - tile.i0, tile.j1 - tile.j0
     direct, exchange = np.zeros((rows, columns)), np.zeros((rows, columns))

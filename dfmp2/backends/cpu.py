@@ -22,9 +22,13 @@ from numpy.typing import NDArray
 
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, decays
 
-PRODUCT_ELEMENTS = 1 << 21  # of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
+PRODUCT_ELEMENTS = (
+    1 << 21
+)  # of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
 RUN = 64  # terms added up in float32 before float64 takes over: in longer sums the small terms get lost
-QUOTIENT_ELEMENTS = 1 << 17  # of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
+QUOTIENT_ELEMENTS = (
+    1 << 17
+)  # of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
 
 _DTYPES: dict[str, type[np.float32] | type[np.float64]] = {"fp64": np.float64, "mixed": np.float32}
 
@@ -56,10 +60,16 @@ class CpuBackend(Backend):
         )
 
     def put(
-        self, b: NDArray[np.float64], eps_occ: NDArray[np.float64], eps_vir: NDArray[np.float64], precision: str
+        self,
+        b: NDArray[np.float64],
+        eps_occ: NDArray[np.float64],
+        eps_vir: NDArray[np.float64],
+        precision: str,
     ) -> Operand:
         """Keep B as it is, or a float32 copy of a float64 one in "mixed"."""
-        return Operand(np.ascontiguousarray(b, dtype=_DTYPES[precision]), eps_occ, eps_vir, precision)
+        return Operand(
+            np.ascontiguousarray(b, dtype=_DTYPES[precision]), eps_occ, eps_vir, precision
+        )
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
         """Direct and exchange terms of a tile of occupied pairs, float64, Eh."""
@@ -71,7 +81,10 @@ class CpuBackend(Backend):
         blocks = list(_blocks(tile, nvir * nvir_right))
         step = max(1, QUOTIENT_ELEMENTS // (nvir * nvir_right))
         eps_ab = (right.eps_vir[:, None] + left.eps_vir[None, :]).astype(left.b.dtype)
-        damped = None if self.kappa is None else decays(self.kappa, left, right, left.b.dtype)
+        if self.kappa is None:
+            damped = None
+        else:
+            damped = decays(self.kappa, left, right, left.b.dtype)
         product = np.empty(max(_area(block) for block in blocks) * eps_ab.size, left.b.dtype)
         quotient = np.empty((min(step, shape[1]), nvir_right, nvir), left.b.dtype)
         runs = _runs(nvir, RUN if left.b.dtype == np.float32 else nvir)
@@ -79,7 +92,9 @@ class CpuBackend(Backend):
             i0, i1, j0, j1, diagonal = block
             rows, columns = (j1 - j0) * nvir_right, (i1 - i0) * nvir
             flat = product[: rows * columns].reshape(rows, columns)
-            np.matmul(right.b[j0:j1].reshape(rows, naux), left.b[i0:i1].reshape(columns, naux).T, out=flat)
+            np.matmul(
+                right.b[j0:j1].reshape(rows, naux), left.b[i0:i1].reshape(columns, naux).T, out=flat
+            )
             g = flat.reshape(j1 - j0, nvir_right, i1 - i0, nvir)
             for i in range(i0, i1):
                 for start in range(i if diagonal else j0, j1, step):
@@ -137,7 +152,11 @@ def _blocks(tile: Tile, elements: int) -> Iterator[Tile]:
 def _runs(size: int, run: int) -> list[tuple[int, int, int]]:
     """(start, stop, run): a range as whole runs, then the rest as one."""
     cut = size // run * run
-    return [(start, stop, length) for start, stop, length in ((0, cut, run), (cut, size, size - cut)) if stop > start]
+    return [
+        (start, stop, length)
+        for start, stop, length in ((0, cut, run), (cut, size, size - cut))
+        if stop > start
+    ]
 
 
 def _total(sums: NDArray[Any]) -> NDArray[np.float64]:

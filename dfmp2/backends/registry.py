@@ -21,7 +21,10 @@ from dfmp2.options import BACKEND_WORDS as WORDS
 TRAINIUM = "dfmp2.trainium.entry"
 NEURON_DEVICES = "/dev/neuron[0-9]*"
 NVIDIA_DRIVER = "/proc/driver/nvidia/version"
-VARIABLES = ("DFMP2_REQUIRE_NKI", "DFMP2_USE_SIMULATOR")  # that change which backend a name stands for
+VARIABLES = (
+    "DFMP2_REQUIRE_NKI",
+    "DFMP2_USE_SIMULATOR",
+)  # that change which backend a name stands for
 
 
 class _Module(Protocol):
@@ -97,7 +100,9 @@ def select(name: str, precision: str, threads: int) -> tuple[Backend, str]:
         refusal = row.probe()
         if refusal is not None:
             because = f" ({note})" if note else ""
-            raise BackendUnavailable(f"--backend {name} ({row.description}) cannot be used{because}: {refusal}")
+            raise BackendUnavailable(
+                f"--backend {name} ({row.description}) cannot be used{because}: {refusal}"
+            )
     backend = row.make(threads)
     _require(backend, precision)
     return backend, reason
@@ -106,7 +111,9 @@ def select(name: str, precision: str, threads: int) -> tuple[Backend, str]:
 def _require(backend: Backend, precision: str) -> None:
     if ("mixed" if precision == "auto" else precision) not in backend.limits.precisions:
         offered = ", ".join(backend.limits.precisions)
-        raise UnsupportedByBackend(f"--backend {backend.name} cannot do --precision {precision}: it offers {offered}")
+        raise UnsupportedByBackend(
+            f"--backend {backend.name} cannot do --precision {precision}: it offers {offered}"
+        )
 
 
 def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
@@ -120,7 +127,10 @@ def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
         row = next((one for one in BACKENDS if one.name == name and one.module == TRAINIUM), None)
         if row is None:
             raise
-        backend, reason = _row("nki-interpreter").make(threads), f"not on this host: predicted below ({error})"
+        backend, reason = (
+            _row("nki-interpreter").make(threads),
+            f"not on this host: predicted below ({error})",
+        )
     backend.name = row.name
     _require(backend, precision)
     return backend, reason
@@ -128,7 +138,9 @@ def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
 
 def exact(backend: Backend) -> Backend:
     """The backend that evaluates pair terms in float64: itself, or the host where the device has no float64."""
-    return backend if "fp64" in backend.limits.precisions else _row("cpu").make(1)
+    if "fp64" in backend.limits.precisions:
+        return backend
+    return _row("cpu").make(1)
 
 
 def accelerator() -> Accelerator:
@@ -139,7 +151,9 @@ def accelerator() -> Accelerator:
 def predictions(backend: Backend, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
     """Predicted pair energies on accelerators that the backend is for or this host has; None where there are none."""
     found = backend.predict(spins)
-    return accelerator().predict(spins) if found is None and _neuron_devices() else found
+    if found is None and _neuron_devices():
+        return accelerator().predict(spins)
+    return found
 
 
 def weigh_trainium(

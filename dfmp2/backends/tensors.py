@@ -53,7 +53,10 @@ class Tensors:
 
     def product(self, a: Any, b: Any, how: tuple[Folding, Folding]) -> Any:
         """C_g = A_g^t B_g: (batches, free of A, free of B)."""
-        left, right = (self._ordered(x, one.axes).reshape(one.sizes) for x, one in zip((a, b), how, strict=True))
+        left, right = (
+            self._ordered(x, one.axes).reshape(one.sizes)
+            for x, one in zip((a, b), how, strict=True)
+        )
         return left.swapaxes(1, 2) @ right
 
     def gram(self, a: Any, how: Folding) -> Any:

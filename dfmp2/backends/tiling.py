@@ -25,7 +25,9 @@ class Visit(NamedTuple):
     passing: list[Cut]
 
 
-def visits(tiles: list[Tile], held: int, left_row: int, right_row: int, *, same: bool) -> list[Visit]:
+def visits(
+    tiles: list[Tile], held: int, left_row: int, right_row: int, *, same: bool
+) -> list[Visit]:
     """In which order B is read.
 
     Parameters
@@ -40,7 +42,9 @@ def visits(tiles: list[Tile], held: int, left_row: int, right_row: int, *, same:
         begin, end = rows[0][0], rows[-1][1]
         mine = [tile for tile in tiles if begin <= tile.i0 and tile.i1 <= end]
         inside = [tile for tile in mine if same and begin <= tile.j0 and tile.j1 <= end]
-        passing = sorted({(tile.j0, tile.j1) for tile in mine} - {(tile.j0, tile.j1) for tile in inside})
+        passing = sorted(
+            {(tile.j0, tile.j1) for tile in mine} - {(tile.j0, tile.j1) for tile in inside}
+        )
         found.append(Visit(begin, end, mine, inside, passing))
     return found
 
@@ -93,13 +97,21 @@ def edge(nocc: int, limits: Limits, row: int = 0) -> int:
 def triangle(nocc: int, limits: Limits, row: int = 0) -> list[Tile]:
     """Tiles that cover all pairs i <= j of one spin space, the large ones first."""
     cuts = _cuts(nocc, edge(nocc, limits, row))
-    tiles = [Tile(*rows, *columns, diagonal=rows == columns) for rows in cuts for columns in cuts if rows <= columns]
+    tiles = [
+        Tile(*rows, *columns, diagonal=rows == columns)
+        for rows in cuts
+        for columns in cuts
+        if rows <= columns
+    ]
     return sorted(tiles, key=_area, reverse=True)
 
 
 def rectangle(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> list[Tile]:
     """Tiles that cover all pairs (i, j) of two spin spaces, the large ones first; `row` of the larger."""
-    rows, columns = _cuts(nocc_left, edge(nocc_left, limits, row)), _cuts(nocc_right, edge(nocc_right, limits, row))
+    rows, columns = (
+        _cuts(nocc_left, edge(nocc_left, limits, row)),
+        _cuts(nocc_right, edge(nocc_right, limits, row)),
+    )
     tiles = [Tile(*row, *column, diagonal=False) for row in rows for column in columns]
     return sorted(tiles, key=_area, reverse=True)
 
@@ -107,7 +119,9 @@ def rectangle(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> 
 def pairs_in(tile: Tile) -> int:
     """Number of pairs a tile evaluates."""
     rows, columns = tile.i1 - tile.i0, tile.j1 - tile.j0
-    return rows * (rows + 1) // 2 if tile.diagonal else rows * columns
+    if tile.diagonal:
+        return rows * (rows + 1) // 2
+    return rows * columns
 
 
 def _cuts(nocc: int, size: int) -> list[tuple[int, int]]:

@@ -20,7 +20,9 @@ from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, decay
 from dfmp2.backends.tensors import TorchTensors
 from dfmp2.errors import ResourceError
 
-CUDA_RESERVE = 0.85  # fraction of the free device memory used; the rest is for the allocator and cuBLAS
+CUDA_RESERVE = (
+    0.85  # fraction of the free device memory used; the rest is for the allocator and cuBLAS
+)
 
 
 def refusal(name: str) -> str | None:
@@ -36,7 +38,9 @@ def refusal(name: str) -> str | None:
         return None
     if torch.version.cuda is None:
         return f"PyTorch {torch.__version__} is built without CUDA: install a CUDA build of torch"
-    return None if torch.cuda.is_available() else "PyTorch finds no CUDA device: check nvidia-smi and the driver"
+    if torch.cuda.is_available():
+        return None
+    return "PyTorch finds no CUDA device: check nvidia-smi and the driver"
 
 
 def make(name: str, threads: int) -> Backend:
@@ -68,10 +72,16 @@ class TorchBackend(Backend):
             torch.backends.cuda.matmul.allow_tf32 = False
             memory = int(torch.cuda.mem_get_info()[0] * CUDA_RESERVE)
         elements = 1 << 22 if device == "cpu" else 1 << 28
-        self.limits = Limits(("fp64", "mixed"), tile_edge=64, tile_elements=elements, workers=1, memory=memory)
+        self.limits = Limits(
+            ("fp64", "mixed"), tile_edge=64, tile_elements=elements, workers=1, memory=memory
+        )
 
     def put(
-        self, b: NDArray[np.float64], eps_occ: NDArray[np.float64], eps_vir: NDArray[np.float64], precision: str
+        self,
+        b: NDArray[np.float64],
+        eps_occ: NDArray[np.float64],
+        eps_vir: NDArray[np.float64],
+        precision: str,
     ) -> Operand:
         """Copy B to the device in the given precision.
 
@@ -107,7 +117,9 @@ class TorchBackend(Backend):
         for i in range(i0, i1):
             for start in range(i if diagonal else j0, j1, step):
                 stop = min(start + step, j1)
-                g = (right.b[start:stop].reshape(-1, naux) @ left.b[i].T).reshape(-1, nvir_right, nvir)
+                g = (right.b[start:stop].reshape(-1, naux) @ left.b[i].T).reshape(
+                    -1, nvir_right, nvir
+                )
                 eps_ij = self._tensor(left.eps_occ[i] + right.eps_occ[start:stop], dtype)
                 w = g / (eps_ij[:, None, None] - eps_ab)
                 if damped is not None:
@@ -133,7 +145,10 @@ class TorchBackend(Backend):
     def describe(self) -> dict[str, str]:
         """Device name and PyTorch version."""
         torch = self._torch
-        device = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
+        if self.device.type == "cuda":
+            device = torch.cuda.get_device_name()
+        else:
+            device = "cpu"
         return {"device": str(device), "torch": str(torch.__version__)}
 
     def _tensor(self, values: NDArray[np.float64], dtype: Any) -> Any:

@@ -53,7 +53,9 @@ class UntransformedTensor:
         if missing:
             self._rows |= dict(zip(missing, self._transformed(missing), strict=True))
         _, nvir, naux = self.shape
-        return np.stack([self._rows[i] for i in wanted]) if wanted else np.empty((0, nvir, naux))
+        if wanted:
+            return np.stack([self._rows[i] for i in wanted])
+        return np.empty((0, nvir, naux))
 
     def _transformed(self, orbitals: list[int]) -> Array:
         occupied, virtual = self.c_occ[:, orbitals], np.ascontiguousarray(self.c_vir.T)
@@ -80,19 +82,31 @@ class UntransformedOperand:
     eps_occ: Array
     eps_vir: Array
 
-    def batches(self, backend: Backend, right: UntransformedOperand, tiles: list[Tile]) -> Iterator[Batch]:
+    def batches(
+        self, backend: Backend, right: UntransformedOperand, tiles: list[Tile]
+    ) -> Iterator[Batch]:
         """As of `dfmp2.backends.base.Source`: the rows of B that the tiles need are made at once."""
         rows = {i for tile in tiles for i in range(tile.i0, tile.i1)}
         columns = {j for tile in tiles for j in range(tile.j0, tile.j1)}
         if self is right:
             rows = columns = rows | columns
         near = self._resident(backend, sorted(rows))
-        far = near if self is right else right._resident(backend, sorted(columns))
-        row, column = ({orbital: k for k, orbital in enumerate(sorted(found))} for found in (rows, columns))
+        if self is right:
+            far = near
+        else:
+            far = right._resident(backend, sorted(columns))
+        row, column = (
+            {orbital: k for k, orbital in enumerate(sorted(found))} for found in (rows, columns)
+        )
         yield (
             near,
             far,
-            {Tile(row[t.i0], row[t.i1 - 1] + 1, column[t.j0], column[t.j1 - 1] + 1, t.diagonal): t for t in tiles},
+            {
+                Tile(
+                    row[t.i0], row[t.i1 - 1] + 1, column[t.j0], column[t.j1 - 1] + 1, t.diagonal
+                ): t
+                for t in tiles
+            },
         )  # neighbours stay neighbours: all orbitals of a tile are there
 
     def _resident(self, backend: Backend, orbitals: list[int]) -> Operand:

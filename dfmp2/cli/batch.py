@@ -70,8 +70,14 @@ def command() -> None:
 
 def _folders(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --output and --root."""
-    output = click.option("--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]")
-    root = click.option("--root", metavar="DIR", help="Folder that paths are relative to; a manifest's stay inside it.")
+    output = click.option(
+        "--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]"
+    )
+    root = click.option(
+        "--root",
+        metavar="DIR",
+        help="Folder that paths are relative to; a manifest's stay inside it.",
+    )
     return output(root(function))
 
 
@@ -93,14 +99,24 @@ def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
 @command.command("run", cls=AnnouncedCommand, short_help="Compute what is not complete.")
 @click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE...")
 @_folders
-@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), help="Processes.  [default: 1; all of --engine]")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    help="Processes.  [default: 1; all of --engine]",
+)
 @ENGINE
-@click.option("--shard", metavar="I/N", help="Part I (from 0) of N.  [default: of the Slurm or AWS Batch array job]")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Part I (from 0) of N.  [default: of the Slurm or AWS Batch array job]",
+)
 @SCF_CHAIN
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
 @LAST_LINE
 @click.option("--log", metavar="FILE", help="Append progress to a file.")
-@click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2; an item that differs fails.")
+@click.option(
+    "--check", is_flag=True, help="Also run PySCF's own DF-MP2; an item that differs fails."
+)
 @click.option("--copy-every", type=click.FloatRange(1, 3600), default=60.0, hidden=True)
 @click.option("--warm-up", is_flag=True, hidden=True)
 @calculation_options
@@ -130,7 +146,9 @@ def run(
     when a device failed, or --engine does not answer.
     """
     said = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-    given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in said}
+    given = {
+        name: value for name, value in options.items() if ctx.get_parameter_source(name) in said
+    }
     from dfmp2.execution.shards import of_shard, read_shard, shard_of_job
 
     workers = workers or (1 if engine is None else MOST_WORKERS)
@@ -140,7 +158,9 @@ def run(
         log_file = stack.enter_context(handle) if handle else None
         console = stack.enter_context(Console(quiet=quiet or as_json, log=log_file))
         copies = None
-        if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
+        if sources[0].startswith(
+            "s3://"
+        ):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
             from dfmp2.execution.aws import unpacked
 
             batch, copies = stack.enter_context(unpacked(sources[0], copy_every, console.warning))
@@ -153,7 +173,10 @@ def run(
         from dfmp2.output.table import to_json
 
         pool, who = _workers(batch, engine, workers, given)
-        shown = "" if part is None else f", shard {part[0]} of {part[1]}"
+        if part is None:
+            shown = ""
+        else:
+            shown = f", shard {part[0]} of {part[1]}"
         console.note(f"{counted(len(batch.items), 'item')}{shown}, {who} -> {batch.output}")
         if part is not None and part[1] > len(batch.items):
             console.warning(f"more shards ({part[1]}) than items: some of them have nothing to do")
@@ -166,7 +189,9 @@ def run(
             console.note(f"items: {len(mine)}, files of earlier attempts: {count}")
         scratch = given.get("scratch") or batch.items[0].options.scratch
         line = command_line()[:4000]
-        done = BatchRun(batch, inputs, mine, console, scf_chain, scratch, line, stop_asked=lambda: signals.count)
+        done = BatchRun(
+            batch, inputs, mine, console, scf_chain, scratch, line, stop_asked=lambda: signals.count
+        )
         done.compute(pool, workers)
         console.close()
         if as_json:
@@ -195,7 +220,9 @@ class Signals:
             self.count += 1
 
 
-def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, root: str | None) -> Batch:
+def load(
+    sources: Sequence[str], given: Mapping[str, Any], output: str | None, root: str | None
+) -> Batch:
     """The batch that the command line names, with the options of the calculation that were given there."""
     from dfmp2.execution.manifest import make_batch, read_manifest
 
@@ -205,7 +232,9 @@ def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, r
             raise InputError("no --output: name the folder of the results")
         folders = [source for source in sources if os.path.isdir(source)]
         if folders:
-            raise InputError(f"{folders[0]} is a folder: name its files, for example {folders[0].rstrip('/')}/*.xyz")
+            raise InputError(
+                f"{folders[0]} is a folder: name its files, for example {folders[0].rstrip('/')}/*.xyz"
+            )
         return make_batch(sources, given, Path(output), root)
     if len(sources) > 1:
         raise InputError(
@@ -214,11 +243,15 @@ def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, r
     foreign = [name for name in given if name not in OF_THE_MACHINE]
     if foreign:
         option = foreign[0].replace("_", "-")
-        raise InputError(f"--{option} beside a manifest: write {foreign[0]} = ... into {manifests[0]}")
+        raise InputError(
+            f"--{option} beside a manifest: write {foreign[0]} = ... into {manifests[0]}"
+        )
     return read_manifest(manifests[0], root=root, output=output)
 
 
-def _workers(batch: Batch, engine: str | None, workers: int, given: Mapping[str, Any]) -> tuple[Pool, str]:
+def _workers(
+    batch: Batch, engine: str | None, workers: int, given: Mapping[str, Any]
+) -> tuple[Pool, str]:
     """The workers of a run, and what they are in words."""
     common = batch.items[0].options
     own = Options("-", **{name: given[name] for name in OF_THE_MACHINE if name in given})
@@ -227,7 +260,9 @@ def _workers(batch: Batch, engine: str | None, workers: int, given: Mapping[str,
         from dfmp2.execution.dask import DaskPool
         from dfmp2.execution.pool import Share
 
-        return DaskPool(engine, batch.output, Share(threads or 0, memory or 0)), f"the Dask cluster of {engine}"
+        return DaskPool(
+            engine, batch.output, Share(threads or 0, memory or 0)
+        ), f"the Dask cluster of {engine}"
     from dfmp2.execution.pool import local_pool
 
     pool = local_pool(batch.device, workers, threads, memory)
@@ -249,9 +284,15 @@ def _compile_programs(batch: Batch, signals: Signals) -> int:
 
     lane, buckets = str(batch.asks_for(*COMPILED)), dict[Any, list[str]]()
     for item, work in zip(batch.items, works(read_inputs(batch)), strict=True):
-        spins = trainium_shapes(work.load) if work.load and item.options.backend in COMPILED else ()
+        if work.load and item.options.backend in COMPILED:
+            spins = trainium_shapes(work.load)
+        else:
+            spins = ()
         if spins:
-            beta = ["--beta", f"{spins[1].nocc},{spins[1].nvir}"] if len(spins) > 1 else []
+            if len(spins) > 1:
+                beta = ["--beta", f"{spins[1].nocc},{spins[1].nvir}"]
+            else:
+                beta = []
             shape = ["--shape", f"{spins[0].nocc},{spins[0].nvir},{spins[0].naux}", *beta]
             buckets.setdefault(accelerator().bucket(spins), shape)
     for _, shape in sorted(buckets.items()):
@@ -274,8 +315,14 @@ def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:
         click.echo(printable(f"failed ({row.exit_code}) {row.name}: {(row.error or '')[:200]}"))
     if len(failed) > MOST_SHOWN and not quiet:
         click.echo(f"... and {len(failed) - MOST_SHOWN} more: see dfmp2 batch status")
-    parts = [f"{len(done.own('complete'))} of {len(done.rows)} items complete ({done.found} of them before)"]
-    parts += [f"{len(done.own(state))} {state}" for state in ("failed", "running", "pending") if done.own(state)]
+    parts = [
+        f"{len(done.own('complete'))} of {len(done.rows)} items complete ({done.found} of them before)"
+    ]
+    parts += [
+        f"{len(done.own(state))} {state}"
+        for state in ("failed", "running", "pending")
+        if done.own(state)
+    ]
     state = f"{'stopped' if stopped else 'finished'}: {', '.join(parts)}"
     click.echo(f"dfmp2 batch {state} -> {printable(str(batch.output))}")
 
@@ -305,8 +352,12 @@ def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
 def duration(seconds: float) -> str:
     """Time as people say it."""
     if seconds < 90:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        if seconds < 10:
+            return f"{seconds:.1f} s"
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 # --- status, plan, collect --------------------------------------------------------------------------------------------
@@ -331,7 +382,9 @@ def status(batch: Batch, as_json: bool) -> None:
         if row.status == "complete":
             more = f"E(MP2) = {row.energy:.10f} Eh, {row.seconds or 0.0:.1f} s"
         click.echo(printable(f"{row.status + code:12s} {row.name:24s} {more[:200]}").rstrip())
-    counts = [f"{number} {state}" for state, number in found.items() if state not in ("total", "items")]
+    counts = [
+        f"{number} {state}" for state, number in found.items() if state not in ("total", "items")
+    ]
     click.echo(f"{', '.join(counts)}; {len(rows)} in all")
 
 
@@ -344,10 +397,22 @@ def _status(rows: Sequence[Row]) -> dict[str, Any]:
     return {"total": len(rows), **{state: counts[state] for state in STATES}, "items": items}
 
 
-@command.command("plan", cls=AnnouncedCommand, short_help="Predict the time of every item and of every shard.")
+@command.command(
+    "plan", cls=AnnouncedCommand, short_help="Predict the time of every item and of every shard."
+)
 @_of_a_batch
-@click.option("--shards", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Parts of the batch.")
-@click.option("--scf-chain", is_flag=True, help="Keep pieces of a series together, as batch run --scf-chain does.")
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 100_000),
+    default=1,
+    show_default=True,
+    help="Parts of the batch.",
+)
+@click.option(
+    "--scf-chain",
+    is_flag=True,
+    help="Keep pieces of a series together, as batch run --scf-chain does.",
+)
 @AS_JSON
 def plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
     """Predict what every item costs and show the shards that `batch run --shard I/N` computes.
@@ -363,7 +428,10 @@ def plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
         click.echo(to_json(outlook), nl=False)
         return
     for row in outlook["items"]:
-        sizes = "will be refused" if row["nao"] is None else f"{row['nao']} functions, {duration(row['seconds'])}"
+        if row["nao"] is None:
+            sizes = "will be refused"
+        else:
+            sizes = f"{row['nao']} functions, {duration(row['seconds'])}"
         error = f": {row['error']}" if row["error"] else ""
         click.echo(printable(f"shard {row['shard']:<5d} {row['name']:24s} {sizes}{error}"))
     loads = [shard["seconds"] for shard in outlook["shards"]]
@@ -378,7 +446,11 @@ def plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
 @_of_a_batch
 @click.option("-o", "table", required=True, metavar="TABLE.h5|.csv|.json", help="File to write.")
 @OVERWRITE
-@click.option("--allow-mixed", is_flag=True, help="Also when the results were computed with different methods.")
+@click.option(
+    "--allow-mixed",
+    is_flag=True,
+    help="Also when the results were computed with different methods.",
+)
 def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> None:
     """Write energies and key numbers of all complete results into one table, after checking every file's hash.
 
@@ -393,7 +465,9 @@ def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> Non
     if target.suffix not in (".h5", ".csv", ".json"):
         raise InputError(f"-o {table}: expected a name ending in .h5, .csv or .json")
     if target.suffix == ".h5" and target.parent.resolve() == batch.output.resolve():
-        raise InputError(f"-o {table}: every .h5 in {batch.output} is the result of an item: name another folder")
+        raise InputError(
+            f"-o {table}: every .h5 in {batch.output} is the result of an item: name another folder"
+        )
     rows, notes, remarks = collect_results(batch, allow_mixed=allow_mixed)
     require_writable(target, overwrite=overwrite, option="-o")
     console = Console(quiet=False, log=None)
@@ -406,7 +480,11 @@ def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> Non
 # --- submit ---------------------------------------------------------------------------------------------------------
 
 SLURM, AWS = "--slurm", "--aws-batch"
-INSTANCES = ["trn1.2xlarge", "trn1.32xlarge", "trn1n.32xlarge"]  # of `dfmp2.execution.aws`, which takes long to import
+INSTANCES = [
+    "trn1.2xlarge",
+    "trn1.32xlarge",
+    "trn1n.32xlarge",
+]  # of `dfmp2.execution.aws`, which takes long to import
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 LONGEST = 366 * 86400  # s
 
@@ -423,10 +501,18 @@ def parse_walltime(text: str) -> int:
     clock = re.fullmatch(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])", text.strip())
     number = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*(s|min|h|d|)", text.strip())
     if number is not None and not number[2]:
-        raise InputError(f"--time {text} has no unit: write for example {text.strip()}min or {text.strip()}h")
-    seconds = float(number[1]) * SECONDS[number[2]] if number is not None else 0.0
+        raise InputError(
+            f"--time {text} has no unit: write for example {text.strip()}min or {text.strip()}h"
+        )
+    if number is not None:
+        seconds = float(number[1]) * SECONDS[number[2]]
+    else:
+        seconds = 0.0
     if clock is not None:
-        seconds = sum(int(part or 0) * each for part, each in zip(clock.groups(), (86400, 3600, 60, 1), strict=True))
+        seconds = sum(
+            int(part or 0) * each
+            for part, each in zip(clock.groups(), (86400, 3600, 60, 1), strict=True)
+        )
     if not 1 <= seconds <= LONGEST:
         raise InputError(
             f"--time {text[:40]!r}: expected a time such as 90min, 2h, 1d, 02:00:00 or 1-12:00:00, up to "
@@ -435,46 +521,94 @@ def parse_walltime(text: str) -> int:
     return round(seconds)
 
 
-def _number(name: str, kind: click.ParamType[Any], default: float, text: str) -> Callable[[Any], Any]:
+def _number(
+    name: str, kind: click.ParamType[Any], default: float, text: str
+) -> Callable[[Any], Any]:
     return click.option(name, type=kind, default=default, show_default=True, metavar="N", help=text)
 
 
 OPTIONS = (
     click.option(
-        "--backend", type=Words(BACKENDS, BACKEND_WORDS), help="Slurm: of the pair energies of a prepared file."
+        "--backend",
+        type=Words(BACKENDS, BACKEND_WORDS),
+        help="Slurm: of the pair energies of a prepared file.",
     ),
     click.option("--partition", metavar="NAME", help="Slurm: partition."),
     click.option("--account", metavar="NAME", help="Slurm: account."),
     click.option("--qos", metavar="NAME", help="Slurm: quality of service."),
     click.option("--constraint", metavar="LIST", help="Slurm: features of the nodes."),
     click.option(
-        "--cpus-per-task", type=click.IntRange(1, 4096), help="Slurm: of a task.  [default: workers x threads]"
+        "--cpus-per-task",
+        type=click.IntRange(1, 4096),
+        help="Slurm: of a task.  [default: workers x threads]",
     ),
     click.option(
-        "--gres", metavar="LIST", help="Slurm: none: the whole node.  [default: gpu:N for cuda, nki, nki-xla]"
+        "--gres",
+        metavar="LIST",
+        help="Slurm: none: the whole node.  [default: gpu:N for cuda, nki, nki-xla]",
     ),
-    click.option("--parallel", type=click.IntRange(1), metavar="N", help="Slurm: most tasks at a time."),
+    click.option(
+        "--parallel", type=click.IntRange(1), metavar="N", help="Slurm: most tasks at a time."
+    ),
     _number(
-        "--restarts", click.IntRange(0, 10_000), 20, "Slurm: how often a task that is told to stop requeues itself."
+        "--restarts",
+        click.IntRange(0, 10_000),
+        20,
+        "Slurm: how often a task that is told to stop requeues itself.",
     ),
-    _number("--signal-before", click.IntRange(15, 65535), 120, "Slurm: seconds between SIGTERM and the time limit."),
-    click.option("--setup", multiple=True, metavar="LINE", help="Slurm: shell line to begin with; repeat it."),
-    click.option("--node-scratch", metavar="DIR", help="Slurm: scratch folder.  [default: $SLURM_TMPDIR, $TMPDIR]"),
-    click.option("--cache", metavar="DIR", help="Slurm: compiled kernels, on a disk that all nodes see."),
-    click.option("--collect", metavar="TABLE", help="Slurm: a last job collects the energies (.h5, .csv, .json)."),
+    _number(
+        "--signal-before",
+        click.IntRange(15, 65535),
+        120,
+        "Slurm: seconds between SIGTERM and the time limit.",
+    ),
+    click.option(
+        "--setup", multiple=True, metavar="LINE", help="Slurm: shell line to begin with; repeat it."
+    ),
+    click.option(
+        "--node-scratch",
+        metavar="DIR",
+        help="Slurm: scratch folder.  [default: $SLURM_TMPDIR, $TMPDIR]",
+    ),
+    click.option(
+        "--cache", metavar="DIR", help="Slurm: compiled kernels, on a disk that all nodes see."
+    ),
+    click.option(
+        "--collect",
+        metavar="TABLE",
+        help="Slurm: a last job collects the energies (.h5, .csv, .json).",
+    ),
     click.option("--queue", metavar="NAME", help="AWS: job queue."),
     click.option("--image", metavar="URI", help="AWS: container image, made by scripts/container."),
-    click.option("--s3", metavar="s3://BUCKET/PREFIX", help="AWS: inputs, results and checkpoints in S3."),
     click.option(
-        "--instance", type=click.Choice(INSTANCES), help="AWS: of a task.  [default: trn1.2xlarge for nki, nki-xla]"
+        "--s3", metavar="s3://BUCKET/PREFIX", help="AWS: inputs, results and checkpoints in S3."
     ),
-    click.option("--job-role", metavar="ARN", help="AWS: role of the containers; needs the bucket of --s3."),
+    click.option(
+        "--instance",
+        type=click.Choice(INSTANCES),
+        help="AWS: of a task.  [default: trn1.2xlarge for nki, nki-xla]",
+    ),
+    click.option(
+        "--job-role", metavar="ARN", help="AWS: role of the containers; needs the bucket of --s3."
+    ),
     click.option("--execution-role", metavar="ARN", help="AWS: role that starts the containers."),
     _number("--attempts", click.IntRange(1, 10), 10, "AWS: runs of a task, if it is stopped."),
-    click.option("--warm-up/--no-warm-up", default=True, help="AWS: compile kernels in a job of its own, first."),
-    _number("--copy-every", click.FloatRange(1, 3600), 60.0, "AWS: seconds between two copies to S3."),
-    click.option("--region", metavar="NAME", help="AWS: region.  [default: of the environment or ~/.aws]"),
-    click.option("--profile", metavar="NAME", help="AWS: profile of ~/.aws.  [default: that of the environment]"),
+    click.option(
+        "--warm-up/--no-warm-up",
+        default=True,
+        help="AWS: compile kernels in a job of its own, first.",
+    ),
+    _number(
+        "--copy-every", click.FloatRange(1, 3600), 60.0, "AWS: seconds between two copies to S3."
+    ),
+    click.option(
+        "--region", metavar="NAME", help="AWS: region.  [default: of the environment or ~/.aws]"
+    ),
+    click.option(
+        "--profile",
+        metavar="NAME",
+        help="AWS: profile of ~/.aws.  [default: that of the environment]",
+    ),
 )
 
 
@@ -482,15 +616,51 @@ OPTIONS = (
 @click.argument("source", metavar="MANIFEST.toml | PREPARED.h5")
 @click.option(SLURM, "scheduler", flag_value=SLURM, help="An array job of Slurm.")
 @click.option(AWS, "scheduler", flag_value=AWS, help="An array job of AWS Batch.")
-@click.option("--output", metavar="DIR|FILE", help="Folder of the results; file of the result of PREPARED.h5.")
-@click.option("--root", metavar="DIR", help="Folder that the manifest's paths are relative to, and confined to.")
-@click.option("--shards", type=click.IntRange(1, 100_000), required=True, metavar="N", help="Tasks of the array.")
-@click.option("--workers", type=click.IntRange(1, 4096), default=1, show_default=True, help="Processes of a task.")
-@click.option("--threads", type=click.IntRange(1, 4096), help="Of each worker.  [default: the manifest's, else 1]")
-@click.option("--memory", metavar="SIZE", help="Of a task, e.g. 16GB.  [default: the manifest's, else the scheduler's]")
-@click.option("--time", metavar="TIME", help="Limit of a task: 90min, 2h, 1-12:00:00.  [default: the scheduler's]")
+@click.option(
+    "--output", metavar="DIR|FILE", help="Folder of the results; file of the result of PREPARED.h5."
+)
+@click.option(
+    "--root",
+    metavar="DIR",
+    help="Folder that the manifest's paths are relative to, and confined to.",
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 100_000),
+    required=True,
+    metavar="N",
+    help="Tasks of the array.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 4096),
+    default=1,
+    show_default=True,
+    help="Processes of a task.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 4096),
+    help="Of each worker.  [default: the manifest's, else 1]",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="Of a task, e.g. 16GB.  [default: the manifest's, else the scheduler's]",
+)
+@click.option(
+    "--time",
+    metavar="TIME",
+    help="Limit of a task: 90min, 2h, 1-12:00:00.  [default: the scheduler's]",
+)
 @SCF_CHAIN
-@click.option("--submit/--dry-run", "submit_now", default=False, show_default=True, help="Submit, or only show.")
+@click.option(
+    "--submit/--dry-run",
+    "submit_now",
+    default=False,
+    show_default=True,
+    help="Submit, or only show.",
+)
 @click.option("--write", metavar="DIR", help="Also write what is shown into a folder.")
 @AS_JSON
 @lambda command: with_options(OPTIONS, command)
@@ -505,20 +675,43 @@ def submit(ctx: click.Context, /, scheduler: str | None, as_json: bool, **given:
     """
     if scheduler is None:
         raise click.UsageError(f"name the scheduler: {SLURM} or {AWS}")
-    other, prefix = (AWS, "AWS: ") if scheduler == SLURM else (SLURM, "Slurm: ")
+    if scheduler == SLURM:
+        other, prefix = (AWS, "AWS: ")
+    else:
+        other, prefix = (SLURM, "Slurm: ")
     for option in ctx.command.params:
         on_the_line = ctx.get_parameter_source(option.name or "") == ParameterSource.COMMANDLINE
-        if on_the_line and isinstance(option, click.Option) and (option.help or "").startswith(prefix):
-            raise click.UsageError(f"{option.opts[0]} belongs to {other}, and this is {scheduler}: leave it out")
+        if (
+            on_the_line
+            and isinstance(option, click.Option)
+            and (option.help or "").startswith(prefix)
+        ):
+            raise click.UsageError(
+                f"{option.opts[0]} belongs to {other}, and this is {scheduler}: leave it out"
+            )
     batch = _read_batch(given)
-    show = _slurm(batch, given) if scheduler == SLURM else _aws(batch, given)
+    if scheduler == SLURM:
+        show = _slurm(batch, given)
+    else:
+        show = _aws(batch, given)
     if as_json:
-        click.echo(json.dumps({"scheduler": scheduler.lstrip("-"), "shards": given["shards"], **show.json}, indent=2))
+        click.echo(
+            json.dumps(
+                {"scheduler": scheduler.lstrip("-"), "shards": given["shards"], **show.json},
+                indent=2,
+            )
+        )
         return
     for path, text in () if given["submit_now"] else show.texts.items():
         click.echo(f"==> {path} <==\n{text}")
     said = ", ".join(f"{name} {number}" for name, number in show.jobs.items() if number)
-    click.echo(printable(f"submitted: {said}; {show.last}" if said else "Nothing was submitted: --submit does that"))
+    click.echo(
+        printable(
+            f"submitted: {said}; {show.last}"
+            if said
+            else "Nothing was submitted: --submit does that"
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,14 +731,24 @@ def _read_batch(given: dict[str, Any]) -> Batch | None:
 
     batch, common = None, Options("-")
     if not is_prepared(given["source"]):
-        root, output = (None if given[name] is None else Path(given[name]) for name in ("root", "output"))
+        root, output = (
+            None if given[name] is None else Path(given[name]) for name in ("root", "output")
+        )
         batch = read_manifest(given["source"], root=root, output=output)
         common, count = batch.items[0].options, len(batch.items)
         if given["shards"] > count:
-            raise InputError(f"--shards {given['shards']}: the batch has {count} items: use at most that many shards")
+            raise InputError(
+                f"--shards {given['shards']}: the batch has {count} items: use at most that many shards"
+            )
     given["threads"] = given["threads"] or common.threads or 1
-    given["memory"] = common.memory if given["memory"] is None else parse_bytes(given["memory"])
-    given["seconds"] = None if given["time"] is None else parse_walltime(given["time"])
+    if given["memory"] is None:
+        given["memory"] = common.memory
+    else:
+        given["memory"] = parse_bytes(given["memory"])
+    if given["time"] is None:
+        given["seconds"] = None
+    else:
+        given["seconds"] = parse_walltime(given["time"])
     return batch
 
 
@@ -553,12 +756,23 @@ def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
     """Make the scripts; write and submit them where that is asked for."""
     from dfmp2.execution import slurm
 
-    of_one = {"root": None, "workers": 1, "scf_chain": False, "collect": None} if batch is None else {"backend": None}
+    if batch is None:
+        of_one = {"root": None, "workers": 1, "scf_chain": False, "collect": None}
+    else:
+        of_one = {"backend": None}
     for name, default in of_one.items():
         if given[name] != default:
-            option, kinds = name.replace("_", "-"), ("manifest", "prepared file")[:: 1 if batch is None else -1]
-            raise InputError(f"--{option} belongs to a {kinds[0]}, and {given['source']} is a {kinds[1]}: leave it out")
-    work = slurm.prepared_jobs(given) if batch is None else slurm.batch_jobs(batch, given)
+            option, kinds = (
+                name.replace("_", "-"),
+                ("manifest", "prepared file")[:: 1 if batch is None else -1],
+            )
+            raise InputError(
+                f"--{option} belongs to a {kinds[0]}, and {given['source']} is a {kinds[1]}: leave it out"
+            )
+    if batch is None:
+        work = slurm.prepared_jobs(given)
+    else:
+        work = slurm.batch_jobs(batch, given)
     folder = Path(os.path.abspath(given["write"] or work.folder))
     texts, jobs = slurm.scripts(work, folder, given), {}
     if given["submit_now"] and shutil.which("sbatch") is None:
@@ -570,8 +784,17 @@ def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
         _write({path: text.encode() for path, text in texts.items()})
     if given["submit_now"]:
         jobs = slurm.submit(folder)
-    value = {"submitted": bool(jobs), "jobs": jobs, "files": {str(path): text for path, text in texts.items()}}
-    return Shown(texts, jobs, f"logs go to {folder / 'logs'}; scancel {' '.join(jobs.values())} takes it back", value)
+    value = {
+        "submitted": bool(jobs),
+        "jobs": jobs,
+        "files": {str(path): text for path, text in texts.items()},
+    }
+    return Shown(
+        texts,
+        jobs,
+        f"logs go to {folder / 'logs'}; scancel {' '.join(jobs.values())} takes it back",
+        value,
+    )
 
 
 def _aws(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
@@ -579,14 +802,21 @@ def _aws(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
     from dfmp2.execution import aws
 
     if batch is None:
-        raise InputError(f"{given['source']} is a prepared file: its pair energies are shared out with {SLURM} only")
+        raise InputError(
+            f"{given['source']} is a prepared file: its pair energies are shared out with {SLURM} only"
+        )
     requests, inputs = aws.make_requests(batch, given)
-    texts = {Path(f"{name}.json"): json.dumps(value, indent=2) + "\n" for name, value in requests.items()}
+    texts = {
+        Path(f"{name}.json"): json.dumps(value, indent=2) + "\n" for name, value in requests.items()
+    }
     if given["write"]:
         contents = {name: text.encode() for name, text in texts.items()}
         contents |= {Path(Path(place).name): content for place, content in inputs.items()}
         _write({Path(given["write"]) / name: content for name, content in contents.items()})
-    jobs = aws.submit(requests, inputs, given["region"], given["profile"]) if given["submit_now"] else {}
+    if given["submit_now"]:
+        jobs = aws.submit(requests, inputs, given["region"], given["profile"])
+    else:
+        jobs = {}
     results = f"results: aws s3 sync {given['s3']}/results FOLDER"
     return Shown(texts, jobs, results, {"submitted": jobs or None, "requests": requests})
 

@@ -57,7 +57,9 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 @click.command("doctor", cls=GroupedCommand)
 @AS_JSON
-@click.option("--report", is_flag=True, help="Print a text for a bug report, without private paths.")
+@click.option(
+    "--report", is_flag=True, help="Print a text for a bug report, without private paths."
+)
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
     """Check installation, machine and working directory; one fix line per problem.
@@ -78,15 +80,24 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
                 console.show(_finding_text(finding))
     code = exit_code(findings)
     if as_json:
-        checks = [{name: getattr(found, name) for name in ("name", "status", "detail", "fix")} for found in findings]
+        checks = [
+            {name: getattr(found, name) for name in ("name", "status", "detail", "fix")}
+            for found in findings
+        ]
         click.echo(json.dumps({"works": code == 0, "exit_code": code, "checks": checks}, indent=2))
         ctx.exit(code)
     if report:
-        lines = [f"- {found.status} {found.name}: {printable(without_paths(found.detail))}" for found in findings]
+        lines = [
+            f"- {found.status} {found.name}: {printable(without_paths(found.detail))}"
+            for found in findings
+        ]
         click.echo("\n".join([REPORT, *lines]))
         ctx.exit(code)
     warnings = sum(finding.status == "warn" for finding in findings)
-    verdict = "the default run works" if code == 0 else f"the default run does not work (exit code {code})"
+    if code == 0:
+        verdict = "the default run works"
+    else:
+        verdict = f"the default run does not work (exit code {code})"
     click.echo(f"dfmp2 doctor: {verdict}, {counted(warnings, 'warning')}")
     ctx.exit(code)
 
@@ -94,14 +105,22 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
 def _finding_text(finding: Finding) -> str:
     """The lines of one check."""
     says = [finding.detail, *([f"fix: {finding.fix}"] if finding.fix else [])]
-    lines = [line for text in says for line in textwrap.wrap(printable(text), 54, break_on_hyphens=False)]
+    lines = [
+        line for text in says for line in textwrap.wrap(printable(text), 54, break_on_hyphens=False)
+    ]
     head = f"{click.style(f'{finding.status:<5}', fg=COLOURS[finding.status])}{finding.name:<21}{lines[0]}"
     return "\n".join([head, *(f"{'':26}{line}" for line in lines[1:])])
 
 
 def without_paths(text: str) -> str:
     """The text with the last name of an absolute path only, and without the names of folders here, user and host."""
-    known = {os.getcwd(), os.path.expanduser("~"), sys.prefix, tempfile.gettempdir(), str(Path(__file__).parents[2])}
+    known = {
+        os.getcwd(),
+        os.path.expanduser("~"),
+        sys.prefix,
+        tempfile.gettempdir(),
+        str(Path(__file__).parents[2]),
+    }
     for place in sorted(known - {"/"}, key=len, reverse=True):
         text = text.replace(place, "...")
     for name in (getpass.getuser(), socket.gethostname()):
@@ -117,7 +136,10 @@ def backends(as_json: bool) -> None:
 
     rows = ((row.name, row.description, row.probe()) for row in BACKENDS)
     if as_json:
-        table = {name: {"description": text, "available": why is None, "reason": why} for name, text, why in rows}
+        table = {
+            name: {"description": text, "available": why is None, "reason": why}
+            for name, text, why in rows
+        }
         click.echo(json.dumps(table, indent=2))
         return
     for name, text, why in rows:  # each as it is found: libraries are loaded
@@ -134,13 +156,17 @@ def methods(as_json: bool) -> None:
     from dfmp2.options import METHODS
 
     if as_json:
-        click.echo(json.dumps(plain({name: asdict(one) for name, one in METHODS.items()}), indent=2))
+        click.echo(
+            json.dumps(plain({name: asdict(one) for name, one in METHODS.items()}), indent=2)
+        )
         return
     for one in METHODS.values():
         short = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
         factors = one.formula if one.kind == "rpa" else short
         click.echo(f"{one.name:<13}{factors:<25}{one.says}")
-        click.echo(textwrap.fill(one.source, 80, initial_indent=" " * 13, subsequent_indent=" " * 13))
+        click.echo(
+            textwrap.fill(one.source, 80, initial_indent=" " * 13, subsequent_indent=" " * 13)
+        )
     click.echo("RHF, UHF and ROHF references (drpa: RHF, UHF, RKS, UKS)")
     click.echo("cost: occ^2 virt^2 fit; of sos-laplace and drpa occ virt fit^2 for each point")
 
@@ -153,12 +179,25 @@ def methods(as_json: bool) -> None:
     show_default=True,
     help="trnsci: the published rows of trnblas, with its fitting set and with proper ones.",
 )
-@click.option("--only", multiple=True, metavar="PATTERN", help="Entries whose name matches (* and ?, or a part of it).")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Entries with this tag; repeat it for more than one.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="PATTERN",
+    help="Entries whose name matches (* and ?, or a part of it).",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="TAG",
+    help="Entries with this tag; repeat it for more than one.",
+)
 @click.option("--slow", is_flag=True, help="Also entries of more than about 20 seconds or 2 GB.")
 @options_of("backend", "precision", "memory", "threads")
 @click.option(
-    "--against", metavar="PROGRAMS", help="Recompute the references with pyscf, psi4 or pyscf,psi4 instead of quoting."
+    "--against",
+    metavar="PROGRAMS",
+    help="Recompute the references with pyscf, psi4 or pyscf,psi4 instead of quoting.",
 )
 @click.option("--require-all", is_flag=True, help="A skipped entry is a failure.")
 @click.option("--output", metavar="FILE.h5", help="Also write the table to an HDF5 file.")
@@ -200,8 +239,13 @@ def validate(
 
     chosen = entries.select(entries.load(table), only, tags, slow=slow)
     target = None if output is None else Path(output)
-    session = Session(backend, precision, None if memory is None else parse_bytes(memory), threads, minimum)
-    programs = [] if against is None else [name.strip().lower() for name in against.split(",")]
+    session = Session(
+        backend, precision, None if memory is None else parse_bytes(memory), threads, minimum
+    )
+    if against is None:
+        programs = []
+    else:
+        programs = [name.strip().lower() for name in against.split(",")]
     others = [Other(program, session) for program in dict.fromkeys(programs)]
     if target is not None:
         require_writable(target, overwrite=overwrite, expected_bytes=10**6)
@@ -218,13 +262,22 @@ def validate(
             statuses = ", ".join(sorted({row.status for row in found}))
             console.note(f"[{count}/{len(chosen)}] {found[0].id}: {statuses}")
     if session.repeated:
-        console.warning(f"{session.repeated} calculations were too far off in mixed precision and repeated in float64")
+        console.warning(
+            f"{session.repeated} calculations were too far off in mixed precision and repeated in float64"
+        )
     if as_json:
-        click.echo(json.dumps(tables.to_dict(rows, name, session.precision), indent=2, allow_nan=False))
+        click.echo(
+            json.dumps(tables.to_dict(rows, name, session.precision), indent=2, allow_nan=False)
+        )
     else:
         click.echo(tables.markdown(rows, table) if as_markdown else f"\n{tables.summary(rows)}")
     if target is not None:
-        written = {"table": table, "backend": name, "precision": session.precision, "creator_version": version()}
+        written = {
+            "table": table,
+            "backend": name,
+            "precision": session.precision,
+            "creator_version": version(),
+        }
         write_table(target, "validation", tables.columns(rows), written, overwrite=overwrite)
     counts = tables.tally(rows)
     if counts["failed"]:
@@ -232,7 +285,10 @@ def validate(
             f"{counts['failed']} of {len(rows)} values differ by more than their entries allow: see those that fail"
         )
     if counts["skipped"] and (require_all or not counts["passed"]):
-        why = "--require-all" if require_all else "nothing was compared"
+        if require_all:
+            why = "--require-all"
+        else:
+            why = "nothing was compared"
         raise ComparisonFailed(
             f"{counts['skipped']} of {len(rows)} values are skipped ({why}), for the reasons given with them"
         )
@@ -248,7 +304,11 @@ def validate(
     show_default=True,
     help="Program that recomputes it; psi4 must be on PATH.",
 )
-@click.option("--exact", is_flag=True, help="Without fitting sets: conventional SCF and four-centre MP2 in PySCF.")
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Without fitting sets: conventional SCF and four-centre MP2 in PySCF.",
+)
 @click.option(
     "--tolerance",
     type=float,
@@ -256,7 +316,9 @@ def validate(
     help="Largest difference allowed; with --exact, per atom.  [default: 1e-06; with --exact 1e-03]",
 )
 @options_of("threads")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Stop Psi4 after this time.  [default: never]")
+@click.option(
+    "--timeout", type=float, metavar="SECONDS", help="Stop Psi4 after this time.  [default: never]"
+)
 @AS_JSON
 @QUIET
 def compare(
@@ -280,7 +342,9 @@ def compare(
     if timeout is not None and not 0 < timeout < math.inf:
         raise InputError(f"--timeout {timeout}: expected seconds above zero")
     if timeout is not None and program == "pyscf":
-        raise InputError("--timeout stops Psi4, but the comparison is with PySCF: add --with psi4, or leave it out")
+        raise InputError(
+            "--timeout stops Psi4, but the comparison is with PySCF: add --with psi4, or leave it out"
+        )
     if exact and program != "pyscf":
         raise InputError(f"--exact is computed by PySCF only: leave out --with {program}")
     count = prepare_libraries(threads)
@@ -296,7 +360,10 @@ def compare(
             check = recompute(stored, allowed, count, console, program=program, timeout=timeout)
     _show(stored, check, "exact" if exact else program, allowed, as_json=as_json)
     if not check.passed:
-        about = _suspect(stored, check) if exact else _reason(stored, check, program)
+        if exact:
+            about = _suspect(stored, check)
+        else:
+            about = _reason(stored, check, program)
         unit = "Eh per atom" if exact else "Eh"
         raise ComparisonFailed(
             f"{result}: {check.program} differs by {check.largest_difference:.1e} Eh, "
@@ -311,10 +378,19 @@ def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_
     rows = {  # theirs, difference
         "scf_total_energy": (check.scf_total_energy, check.scf_difference),
         "mp2_same_spin_correlation_energy": (check.same_spin, check.same_spin_difference),
-        "mp2_opposite_spin_correlation_energy": (check.opposite_spin, check.opposite_spin_difference),
-        "mp2_correlation_energy": (check.same_spin + check.opposite_spin, check.correlation_difference),
+        "mp2_opposite_spin_correlation_energy": (
+            check.opposite_spin,
+            check.opposite_spin_difference,
+        ),
+        "mp2_correlation_energy": (
+            check.same_spin + check.opposite_spin,
+            check.correlation_difference,
+        ),
     }
-    energies = {name: {"stored": getattr(stored, name), column: x, "difference": d} for name, (x, d) in rows.items()}
+    energies = {
+        name: {"stored": getattr(stored, name), column: x, "difference": d}
+        for name, (x, d) in rows.items()
+    }
     if stored.mp2_singles_energy:  # which nobody recomputes
         found = energies.pop("mp2_correlation_energy")
         energies["mp2_doubles_energy"] = found | {"stored": stored.pairs.correlation_energy}
@@ -328,7 +404,10 @@ def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_
         }
         click.echo(json.dumps(payload, indent=2))
         return
-    head = column if column == "exact" else check.program.split()[0]
+    if column == "exact":
+        head = column
+    else:
+        head = check.program.split()[0]
     click.echo(f"{'energy / Eh':<15}{'stored':>20}{head:>20}{'difference':>12}")
     for name, found in energies.items():
         values = f"{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}"
@@ -338,7 +417,10 @@ def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_
 def _agreement(stored: MP2Result, check: Check, tolerance: float, *, exact: bool) -> str:
     """The last line of a comparison that passed, with what it could not see."""
     if not exact:
-        shared = "fitting sets" if stored.scf_fitting is not None else "MP2 fitting set"
+        if stored.scf_fitting is not None:
+            shared = "fitting sets"
+        else:
+            shared = "MP2 fitting set"
         return f"agrees with {check.program} within {tolerance:.1e} Eh, same {shared}"
     return (
         f"fitting errors per atom: {_per_atom(stored, check.scf_difference)} Eh in E(SCF), "
@@ -391,12 +473,24 @@ def _per_atom(stored: MP2Result, energy: float) -> str:
     metavar="NAME",
     help="Pair step: small, medium, large, benz, cor, c60, w30, w60 (GPU only), or nocc/nvir/naux.",
 )
-@click.option("--gemm", is_flag=True, help="Matrix products of NumPy and PyTorch; kept for plan and report.")
+@click.option(
+    "--gemm", is_flag=True, help="Matrix products of NumPy and PyTorch; kept for plan and report."
+)
 @click.option("--precision", metavar="LIST", help="--shape: fp64, mixed; with commas.  [both]")
 @click.option("--repeats", type=int, default=3, show_default=True, help="Runs of each.")
 @options_of("memory", "threads")
-@click.option("--backend", multiple=True, metavar="NAME", help="--shape: cpu, torch, cuda; repeat it.  [all there are]")
-@click.option("--json", "json_file", metavar="FILE", help="Also write JSON; - prints it in place of the tables.")
+@click.option(
+    "--backend",
+    multiple=True,
+    metavar="NAME",
+    help="--shape: cpu, torch, cuda; repeat it.  [all there are]",
+)
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Also write JSON; - prints it in place of the tables.",
+)
 @OVERWRITE
 @QUIET
 def bench(
@@ -416,7 +510,10 @@ def bench(
     Exit code 8 when the energy of a shape differs by more than its precision explains, 6 when a backend is missing.
     """
     if (shape is not None) == gemm:
-        asked = "--shape and --gemm" if gemm else "nothing to measure was named"
+        if gemm:
+            asked = "--shape and --gemm"
+        else:
+            asked = "nothing to measure was named"
         raise InputError(f"{asked}: give exactly one of --shape NAME, --gemm")
     only_shape = {"precision": precision, "memory": memory, "backend": backend}
     given = [name for name, value in only_shape.items() if value]
@@ -424,16 +521,23 @@ def bench(
         raise InputError(f"--{given[0]} does not belong to --gemm: leave it out")
     if repeats < 1:
         raise InputError(f"--repeats {repeats}: expected a whole number, 1 or more")
-    precisions = list(dict.fromkeys(name.strip().lower() for name in (precision or "fp64,mixed").split(",")))
+    precisions = list(
+        dict.fromkeys(name.strip().lower() for name in (precision or "fp64,mixed").split(","))
+    )
     unknown = [name for name in precisions if name not in ("fp64", "mixed")]
     if unknown:
-        raise InputError(f"--precision {unknown[0]!r}: expected fp64 or mixed, or both with a comma between them")
+        raise InputError(
+            f"--precision {unknown[0]!r}: expected fp64 or mixed, or both with a comma between them"
+        )
     count = prepare_libraries(threads)
     from dfmp2.host.files import require_writable, write_atomically
     from dfmp2.validation import bench as measured
 
     budget = None if memory is None else parse_bytes(memory)
-    target = None if json_file in (None, "-") else Path(str(json_file))
+    if json_file in (None, "-"):
+        target = None
+    else:
+        target = Path(str(json_file))
     if target is not None:
         require_writable(target, overwrite=overwrite, expected_bytes=10**6, option="--json")
     with Console(quiet=quiet, log=None) as console:
@@ -442,7 +546,11 @@ def bench(
             text = measured.products_text(found)
         else:
             found = measured.measure_shape(
-                *(shape, list(backend), precisions), repeats=repeats, count=count, memory=budget, listener=console
+                *(shape, list(backend), precisions),
+                repeats=repeats,
+                count=count,
+                memory=budget,
+                listener=console,
             )
             text = measured.shape_text(found)
     written = json.dumps(found, indent=2, allow_nan=False) + "\n"
@@ -465,7 +573,9 @@ def completion(shell: str | None, install: bool) -> None:
     name = shell or Path(os.environ.get("SHELL", "")).name
     kind = get_completion_class(name) if name in SHELLS else None
     if kind is None:
-        raise InputError(f"the shell of $SHELL is {name or 'not set'}: name one of {', '.join(SHELLS)}")
+        raise InputError(
+            f"the shell of $SHELL is {name or 'not set'}: name one of {', '.join(SHELLS)}"
+        )
     from dfmp2.cli.main import cli
 
     script = (START if name == "zsh" else "") + kind(cli, {}, "dfmp2", "_DFMP2_COMPLETE").source()
@@ -476,7 +586,10 @@ def completion(shell: str | None, install: bool) -> None:
 
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
     settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    place = settings / "fish/completions/dfmp2.fish" if name == "fish" else data / f"dfmp2/completion.{name}"
+    if name == "fish":
+        place = settings / "fish/completions/dfmp2.fish"
+    else:
+        place = data / f"dfmp2/completion.{name}"
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, script.encode(), overwrite=True)
@@ -488,5 +601,7 @@ def completion(shell: str | None, install: bool) -> None:
                     file.write(line if not text or text.endswith("\n") else f"\n{line}")
     except OSError as error:
         reason = f"{error.filename or place}: {error.strerror}"
-        raise ResourceError(f"cannot install the completion: {reason}: print it without --install") from error
+        raise ResourceError(
+            f"cannot install the completion: {reason}: print it without --install"
+        ) from error
     click.echo(f"dfmp2 completion: {place}; a new {name} completes names")

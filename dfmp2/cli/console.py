@@ -44,10 +44,14 @@ class Console(Listener):
     def __init__(self, *, quiet: bool, log: TextIO | None) -> None:
         self._quiet = quiet
         self._log = log
-        self._terminal = sys.stderr is not None and sys.stderr.isatty()  # None: it was closed at the start
+        self._terminal = (
+            sys.stderr is not None and sys.stderr.isatty()
+        )  # None: it was closed at the start
         self._live = self._terminal and not quiet
         self._parts = ""  # what is done of the present stage
-        self._since = self._drawn = self._line_at = time.monotonic()  # begin of the stage, last redraw, last line
+        self._since = self._drawn = self._line_at = (
+            time.monotonic()
+        )  # begin of the stage, last redraw, last line
         self._said = -LINE_EVERY  # when a line has told the time left
         self._left: tuple[float, float] | None = None  # when it was told, seconds left
         self._shown = 0  # characters of the line that is rewritten
@@ -100,7 +104,10 @@ class Console(Listener):
                 self._line(line)
 
     def time_left(self, seconds: float | None) -> None:
-        self._left = None if seconds is None else (time.monotonic(), seconds)
+        if seconds is None:
+            self._left = None
+        else:
+            self._left = (time.monotonic(), seconds)
 
     def warning(self, text: str) -> None:
         message = printable(f"warning: {text}")
@@ -143,7 +150,10 @@ class Console(Listener):
     def _now_and_then(self) -> str:
         """The same for a line that stays: where it is worth saying, and was not said a moment ago."""
         now = time.monotonic()
-        said = "" if self._live or now - self._said < LINE_EVERY else self._remaining(LINE_EVERY)
+        if self._live or now - self._said < LINE_EVERY:
+            said = ""
+        else:
+            said = self._remaining(LINE_EVERY)
         self._said = now if said else self._said
         return said
 
@@ -195,7 +205,9 @@ class Console(Listener):
             log, self._log = self._log, None
             with contextlib.suppress(OSError):
                 log.close()
-            raise ResourceError(f"--log {log.name}: {error.strerror}: choose another file") from error
+            raise ResourceError(
+                f"--log {log.name}: {error.strerror}: choose another file"
+            ) from error
 
 
 def about(seconds: float) -> str:
@@ -206,7 +218,9 @@ def about(seconds: float) -> str:
         return f"about {5 * round(seconds / 5)} s"
     if seconds < 90 * 60:
         return f"about {seconds / 60:.0f} min"
-    return f"about {seconds / 3600:.1f} h" if seconds < 36000 else f"about {seconds / 3600:.0f} h"
+    if seconds < 36000:
+        return f"about {seconds / 3600:.1f} h"
+    return f"about {seconds / 3600:.0f} h"
 
 
 def styled(report: str) -> str:
@@ -215,9 +229,17 @@ def styled(report: str) -> str:
         return report
     colours = {"warning:": "yellow", "failure:": "red"}
     report = re.sub(
-        r"^(?:warning|failure):", lambda found: click.style(found[0], fg=colours[found[0]]), report, flags=re.MULTILINE
+        r"^(?:warning|failure):",
+        lambda found: click.style(found[0], fg=colours[found[0]]),
+        report,
+        flags=re.MULTILINE,
     )
-    return re.sub(r"^.+(?=\n-{10,}$)", lambda found: click.style(found[0], bold=True), report, flags=re.MULTILINE)
+    return re.sub(
+        r"^.+(?=\n-{10,}$)",
+        lambda found: click.style(found[0], bold=True),
+        report,
+        flags=re.MULTILINE,
+    )
 
 
 def _columns() -> int:
@@ -248,4 +270,6 @@ def open_log(path: str | None) -> TextIO | None:
             raise InputError(f"--log {path}: expected a file in an existing folder")
         return open(file, "a", encoding="utf-8")
     except OSError as error:
-        raise ResourceError(f"--log {path}: cannot be written ({error.strerror}): choose another file") from error
+        raise ResourceError(
+            f"--log {path}: cannot be written ({error.strerror}): choose another file"
+        ) from error

@@ -51,14 +51,18 @@ OF_THE_JOB = "of the array job"  # --shard without a value
 
 
 @click.command(
-    "prepare", cls=AnnouncedCommand, short_help="SCF, integrals and B of a molecule into a file, without pair energies."
+    "prepare",
+    cls=AnnouncedCommand,
+    short_help="SCF, integrals and B of a molecule into a file, without pair energies.",
 )
 @one_molecule(*BEFORE_PAIRS, *BOTH_PARTS)
 @refused(PAIRS, "belongs to dfmp2 energy, which computes the pair energies: leave it out here")
 @refused(["transform"], "is no choice here: dfmp2 prepare makes B on the host")
 @refused(WHOLE_RUN, NEEDS_WHOLE_RUN)
 @output_options(
-    "Prepared file", "STEM.prepared.h5", "Go on from OUTPUT.checkpoint; leave a file that is complete as it is."
+    "Prepared file",
+    "STEM.prepared.h5",
+    "Go on from OUTPUT.checkpoint; leave a file that is complete as it is.",
 )
 def prepare(given: Given, display: Display) -> None:
     """SCF, integrals and fitted tensor B of MOLECULE, a file as of dfmp2 run, into a file.
@@ -81,12 +85,19 @@ def prepare(given: Given, display: Display) -> None:
             file = two_parts.PreparedFile(target, overwrite=display.overwrite)
             console.note(introduction(read))
             with (
-                checkpointing(target, resume=display.resume, note=console.note, warn=console.warning) as kept,
+                checkpointing(
+                    target, resume=display.resume, note=console.note, warn=console.warning
+                ) as kept,
                 file,
             ):
                 signals.finish_first(kept)
                 found = two_parts.prepare(
-                    read.molecule, chosen, file, listener=console, command=command_line(), checkpoint=kept
+                    read.molecule,
+                    chosen,
+                    file,
+                    listener=console,
+                    command=command_line(),
+                    checkpoint=kept,
                 )
                 publish(file.publish, kept)
         path = os.fspath(target)
@@ -99,8 +110,14 @@ def prepare(given: Given, display: Display) -> None:
         )
 
 
-@click.command("energy", cls=AnnouncedCommand, short_help="Pair energies of a file that dfmp2 prepare has written.")
-@click.option("--from", "prepared", required=True, metavar="PREPARED.h5", help="File of dfmp2 prepare.")
+@click.command(
+    "energy",
+    cls=AnnouncedCommand,
+    short_help="Pair energies of a file that dfmp2 prepare has written.",
+)
+@click.option(
+    "--from", "prepared", required=True, metavar="PREPARED.h5", help="File of dfmp2 prepare."
+)
 @options_of(*PAIRS)
 @click.option(
     "--precision",
@@ -145,9 +162,15 @@ def energy(
     --workers or shards to the last bit that of one process. A shard goes on from what it has left in
     OUTPUT.shard-I-of-N.checkpoint, where --collect finds it.
     """
-    ways = {("--engine" if engine else "--workers"): engine or workers, "--shard": shard, "--collect": collect}
+    ways = {
+        ("--engine" if engine else "--workers"): engine or workers,
+        "--shard": shard,
+        "--collect": collect,
+    }
     if len(chosen_ways := [name for name, value in ways.items() if value]) > 1:
-        raise InputError(f"{' and '.join(chosen_ways)} were given: expected one of them, for one way to share the work")
+        raise InputError(
+            f"{' and '.join(chosen_ways)} were given: expected one of them, for one way to share the work"
+        )
     part = None if shard is None else _part_of(shard)
     prepare_libraries(options["threads"])
     from dfmp2.output import prepared as two_parts
@@ -192,9 +215,14 @@ def _part_of(shard: str) -> tuple[int, int]:
     """(I, N) of --shard."""
     from dfmp2.execution.shards import read_shard, shard_of_job
 
-    found = shard_of_job() if shard == OF_THE_JOB else read_shard(shard)
+    if shard == OF_THE_JOB:
+        found = shard_of_job()
+    else:
+        found = read_shard(shard)
     if found is None:
-        raise InputError("--shard without I/N: this is no task of a Slurm or AWS Batch array job: pass --shard I/N")
+        raise InputError(
+            "--shard without I/N: this is no task of a Slurm or AWS Batch array job: pass --shard I/N"
+        )
     return found
 
 
@@ -223,16 +251,28 @@ def _compute_shard(
         signals.finish_first(kept)
         mine, every = compute_shard(source, chosen, part, console, command_line(), kept)
         kept.write()
-    facts = {"shard": list(part), "tiles": len(mine), "pairs": pairs_of(mine), "of_pairs": pairs_of(every)}
+    facts = {
+        "shard": list(part),
+        "tiles": len(mine),
+        "pairs": pairs_of(mine),
+        "of_pairs": pairs_of(every),
+    }
     text = (
         f"dfmp2 {label(*part)}: {facts['tiles']} tiles, {facts['pairs']} of {facts['of_pairs']} pairs -> {kept.path}; "
         f"with all {part[1]}: dfmp2 energy --from {source.path} --output {target} --collect"
     )
-    print_report(display, console, "", text, lambda: json.dumps({**facts, "file": kept.path}) + "\n")
+    print_report(
+        display, console, "", text, lambda: json.dumps({**facts, "file": kept.path}) + "\n"
+    )
 
 
 def _by_workers(
-    workers: int | None, engine: str | None, folder: Path, source: OpenedFile, chosen: Options, given: dict[str, Any]
+    workers: int | None,
+    engine: str | None,
+    folder: Path,
+    source: OpenedFile,
+    chosen: Options,
+    given: dict[str, Any],
 ) -> MP2Result:
     """The result, its tiles by processes of this host or by a Dask cluster."""
     from dfmp2.execution.pairs import by_workers
@@ -248,15 +288,25 @@ def _by_workers(
         pool = DaskPool(engine, folder, Share(chosen.threads or 0, chosen.memory or 0))
     else:
         count = workers or 1
-        pool = local_pool(chosen.backend, count, chosen.threads, chosen.memory, others=1)  # this process adds
+        pool = local_pool(
+            chosen.backend, count, chosen.threads, chosen.memory, others=1
+        )  # this process adds
         share = replace(chosen, threads=pool.share.threads, memory=pool.share.memory)
     try:
         with pool:
             pool.grow(count)
-            result = two_parts.energy(source, share, **given, elsewhere=partial(by_workers, pool, source.path))
+            result = two_parts.energy(
+                source, share, **given, elsewhere=partial(by_workers, pool, source.path)
+            )
     except ResourceError as error:
         if engine is None and "--memory" in str(error):
-            named = re.sub(r"--memory (\d+)MB", lambda one: f"--memory {(count + 1) * int(one[1])}MB", str(error))
-            raise type(error)(f"{named}; {count} workers and this process share the --memory that is given") from error
+            named = re.sub(
+                r"--memory (\d+)MB",
+                lambda one: f"--memory {(count + 1) * int(one[1])}MB",
+                str(error),
+            )
+            raise type(error)(
+                f"{named}; {count} workers and this process share the --memory that is given"
+            ) from error
         raise
     return replace(result, options=chosen)

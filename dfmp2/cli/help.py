@@ -16,30 +16,65 @@ BEGUN = "dfmp2.begun"
 SHOWN = 3  # files that the first line of a command names
 
 WISHES = {  # what users of other programs type: what exists here
-    **dict.fromkeys(("mp2", "sp", "single-point", "singlepoint", "calc", "compute"), "dfmp2 run computes an energy"),
-    **dict.fromkeys(("opt", "geomopt", "geometry", "relax"), "dfmp2 optimize finds a minimum or a transition state"),
+    **dict.fromkeys(
+        ("mp2", "sp", "single-point", "singlepoint", "calc", "compute"),
+        "dfmp2 run computes an energy",
+    ),
+    **dict.fromkeys(
+        ("opt", "geomopt", "geometry", "relax"),
+        "dfmp2 optimize finds a minimum or a transition state",
+    ),
     **dict.fromkeys(("ts", "neb"), "dfmp2 optimize --transition-state finds a saddle point"),
-    **dict.fromkeys(("freq", "frequency", "hess", "hessian", "vib", "ir"), "dfmp2 frequencies computes them"),
-    **dict.fromkeys(("grad", "force", "forces"), "dfmp2 gradient computes the gradient; forces are its negative"),
-    **dict.fromkeys(("bsse", "counterpoise", "dimer"), "dfmp2 interaction corrects for the basis set superposition"),
-    **dict.fromkeys(("dipole", "charges"), "dfmp2 run --properties computes dipole moment and charges"),
-    **dict.fromkeys(("molden", "cube", "trexio"), "dfmp2 export --to NAME writes it from a stored result"),
-    **dict.fromkeys(("info", "test", "check"), "dfmp2 doctor checks the installation, dfmp2 validate the energies"),
-    **dict.fromkeys(("ccsd", "dft", "hf", "scf"), "dfmp2 methods lists what is computed; E(HF) is part of every run"),
+    **dict.fromkeys(
+        ("freq", "frequency", "hess", "hessian", "vib", "ir"), "dfmp2 frequencies computes them"
+    ),
+    **dict.fromkeys(
+        ("grad", "force", "forces"), "dfmp2 gradient computes the gradient; forces are its negative"
+    ),
+    **dict.fromkeys(
+        ("bsse", "counterpoise", "dimer"),
+        "dfmp2 interaction corrects for the basis set superposition",
+    ),
+    **dict.fromkeys(
+        ("dipole", "charges"), "dfmp2 run --properties computes dipole moment and charges"
+    ),
+    **dict.fromkeys(
+        ("molden", "cube", "trexio"), "dfmp2 export --to NAME writes it from a stored result"
+    ),
+    **dict.fromkeys(
+        ("info", "test", "check"),
+        "dfmp2 doctor checks the installation, dfmp2 validate the energies",
+    ),
+    **dict.fromkeys(
+        ("ccsd", "dft", "hf", "scf"),
+        "dfmp2 methods lists what is computed; E(HF) is part of every run",
+    ),
     "print": "dfmp2 show prints a stored result",
     **dict.fromkeys(
         ("--solvent", "--solvation", "--pcm", "--cpcm", "--smd"),
         "there is no solvent model: --point-charges FILE surrounds the molecule with fixed charges",
     ),
-    **dict.fromkeys(("--opt", "--optimize", "--geomopt"), "geometries are optimised by dfmp2 optimize"),
+    **dict.fromkeys(
+        ("--opt", "--optimize", "--geomopt"), "geometries are optimised by dfmp2 optimize"
+    ),
     **dict.fromkeys(("--freq", "--frequencies", "--hess"), "dfmp2 frequencies computes them"),
-    **dict.fromkeys(("--grad", "--gradient", "--forces"), "gradients are computed by dfmp2 gradient"),
+    **dict.fromkeys(
+        ("--grad", "--gradient", "--forces"), "gradients are computed by dfmp2 gradient"
+    ),
     **dict.fromkeys(("--mult", "--spin"), "--multiplicity is 2S+1"),
-    **dict.fromkeys(("--nprocs", "--nproc", "--cores", "--ncores", "-j", "-np"), "--threads sets the number of cores"),
+    **dict.fromkeys(
+        ("--nprocs", "--nproc", "--cores", "--ncores", "-j", "-np"),
+        "--threads sets the number of cores",
+    ),
     **dict.fromkeys(("--mem", "--maxcore"), "--memory limits the whole process, e.g. --memory 8GB"),
-    **dict.fromkeys(("--ri", "--df", "--rimp2"), "the fitting sets are --auxbasis (MP2) and --scf-auxbasis"),
+    **dict.fromkeys(
+        ("--ri", "--df", "--rimp2"), "the fitting sets are --auxbasis (MP2) and --scf-auxbasis"
+    ),
     **dict.fromkeys(("--fc", "--frozen"), "--frozen-core auto leaves the core uncorrelated"),
-    **dict.fromkeys(("--dispersion", "--d3", "--d4"), "MP2 has its own dispersion: there is no correction to add"),
+    **dict.fromkeys(
+        ("--dispersion", "--d3", "--d4"),
+        "MP2 has its own dispersion: there is no correction to add",
+    ),
     **dict.fromkeys(("--gpu", "--device"), "--backend cuda computes the pair energies on a GPU"),
     **dict.fromkeys(
         ("--ranks", "--max-restarts"),
@@ -59,7 +94,10 @@ def refuse_unknown(kind: str, name: str, known: list[str], ctx: click.Context | 
     ------
     click.UsageError : always
     """
-    near = [] if name in WISHES else get_close_matches(name, known, 2, CLOSE)
+    if name in WISHES:
+        near = []
+    else:
+        near = get_close_matches(name, known, 2, CLOSE)
     hint = WISHES.get(name) or (f"did you mean {' or '.join(near)}?" if near else "")
     raise click.UsageError(f"No such {kind} '{name}'{f': {hint}' if hint else ''}", ctx)
 
@@ -72,7 +110,12 @@ def _show_every(ctx: click.Context, _option: click.Parameter, value: bool) -> No
 
 
 HELP_ALL = click.Option(
-    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, help="Show rare options too.", callback=_show_every
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    help="Show rare options too.",
+    callback=_show_every,
 )
 
 
@@ -82,8 +125,13 @@ class GroupedCommand(click.Command):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         for one in self.params:  # so that shells complete names of files
-            says = one.metavar or "FILE" if isinstance(one, click.Argument) else one.make_metavar(click.Context(self))
-            if one.type is click.STRING and any(word in says for word in ("FILE", ".h5", "DIR", "MANIFEST")):
+            if isinstance(one, click.Argument):
+                says = one.metavar or "FILE"
+            else:
+                says = one.make_metavar(click.Context(self))
+            if one.type is click.STRING and any(
+                word in says for word in ("FILE", ".h5", "DIR", "MANIFEST")
+            ):
                 one.type = click.Path(readable=False)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -96,7 +144,12 @@ class GroupedCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            known = [name for one in self.params if not getattr(one, "hidden", False) for name in one.opts]
+            known = [
+                name
+                for one in self.params
+                if not getattr(one, "hidden", False)
+                for name in one.opts
+            ]
             refuse_unknown("option", error.option_name, known, ctx)
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # which names the command whose --help helps
@@ -107,7 +160,9 @@ class GroupedCommand(click.Command):
         from dfmp2.cli.options import GROUPS, group_of
 
         every = ctx.meta.get(EVERY, False)
-        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option) and not one.hidden]
+        options = [
+            one for one in self.get_params(ctx) if isinstance(one, click.Option) and not one.hidden
+        ]
         formatter.write_paragraph()
         column, before = ALL_COLUMN if every else COLUMN, formatter.getvalue().count("\n")
         for most in (2,) if every else (1, 0):
@@ -123,8 +178,12 @@ class GroupedCommand(click.Command):
                 part.indent()
                 part.write_dl(groups[heading], col_max=column)
                 part.dedent()
-            if (left_out := len(options) - 1 - sum(map(len, groups.values()))) > 0:  # less --help-all itself
-                part.write_text(f"{left_out} option{'s' * (left_out > 1)} more: {ctx.command_path} --help-all")
+            if (
+                left_out := len(options) - 1 - sum(map(len, groups.values()))
+            ) > 0:  # less --help-all itself
+                part.write_text(
+                    f"{left_out} option{'s' * (left_out > 1)} more: {ctx.command_path} --help-all"
+                )
             if before + part.getvalue().count("\n") <= LINES:
                 break
         formatter.write(part.getvalue())
@@ -137,7 +196,11 @@ class AnnouncedCommand(GroupedCommand):
         """Run the command; --quiet and --json keep the line from the screen."""
         from dfmp2.cli.console import Console
 
-        named = [ctx.params[one.name] for one in self.params if isinstance(one, click.Argument) and one.name]
+        named = [
+            ctx.params[one.name]
+            for one in self.params
+            if isinstance(one, click.Argument) and one.name
+        ]
         named += [ctx.params.get(name) for name in ("prepared", "basis", "lane")]
         words = [_files(one) if isinstance(one, tuple) else str(one) for one in named if one]
         shown = ", ".join("standard input" if word == "-" else word for word in words)
@@ -149,7 +212,10 @@ class AnnouncedCommand(GroupedCommand):
 
 def _files(names: tuple[str, ...]) -> str:
     """The first of them, and how many there are more."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    if len(names) > SHOWN:
+        more = f" and {len(names) - SHOWN} more"
+    else:
+        more = ""
     return f"{', '.join(names[:SHOWN])}{more}"
 
 

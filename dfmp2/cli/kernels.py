@@ -11,7 +11,15 @@ import click
 
 from dfmp2.cli.console import Console
 from dfmp2.cli.help import AnnouncedCommand, CommandGroup
-from dfmp2.cli.options import AS_JSON, BACKENDS, Command, Words, options_of, prepare_libraries, with_options
+from dfmp2.cli.options import (
+    AS_JSON,
+    BACKENDS,
+    Command,
+    Words,
+    options_of,
+    prepare_libraries,
+    with_options,
+)
 from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError
 from dfmp2.options import BACKEND_WORDS, Options
 
@@ -35,16 +43,32 @@ def command() -> None:
 PROBLEM = (
     click.argument("molecule", required=False),
     click.option("--basis", metavar="NAME", help="Orbital basis of MOLECULE, e.g. cc-pvdz."),
-    click.option("--shape", metavar="SHAPE", help="Instead of MOLECULE: small, medium, large or NOCC/NVIR/NAUX."),
     click.option(
-        "--beta", metavar="NOCC/NVIR", help="With --shape: correlated orbitals of the second spin of an open shell."
+        "--shape",
+        metavar="SHAPE",
+        help="Instead of MOLECULE: small, medium, large or NOCC/NVIR/NAUX.",
+    ),
+    click.option(
+        "--beta",
+        metavar="NOCC/NVIR",
+        help="With --shape: correlated orbitals of the second spin of an open shell.",
     ),
 )
 MODEL = (
     click.option("--kernel", required=True, metavar="K", help="Name from dfmp2 kernels list."),
-    click.option("--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC/NVIR/NAUX."),
-    click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="One physical core."),
-    click.option("--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"),
+    click.option(
+        "--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC/NVIR/NAUX."
+    ),
+    click.option(
+        "--target",
+        default="trn1",
+        show_default=True,
+        metavar="trn1|trn2",
+        help="One physical core.",
+    ),
+    click.option(
+        "--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"
+    ),
     click.option("--one-zero-hint", is_flag=True, help="Credit 2x for products flagged one/zero."),
 )
 
@@ -53,7 +77,9 @@ def _problem(command: Command) -> Command:
     """Give a command MOLECULE with --basis, or --shape with --beta: shapes of the spins, and basis functions."""
 
     @functools.wraps(command)
-    def gathered(molecule: str | None, basis: str | None, shape: str | None, beta: str | None, **values: Any) -> Any:
+    def gathered(
+        molecule: str | None, basis: str | None, shape: str | None, beta: str | None, **values: Any
+    ) -> Any:
         spins, nao = _shapes(molecule, basis, shape, beta)
         return command(spins=spins, nao=nao, **values)
 
@@ -99,14 +125,23 @@ def _model(command: Command) -> Command:
     """Give a command the options that price a kernel, as one `priced`."""
 
     @functools.wraps(command)
-    def gathered(kernel: str, shape: str, target: str, variant: str | None, one_zero_hint: bool, **values: Any) -> Any:
+    def gathered(
+        kernel: str,
+        shape: str,
+        target: str,
+        variant: str | None,
+        one_zero_hint: bool,
+        **values: Any,
+    ) -> Any:
         from dfmp2.trainium.calls import parse_shape
         from dfmp2.trainium.costs import catalogue
         from dfmp2.trainium.costs.chips import Assumptions, find_chip
 
         chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
         given = Assumptions(one_zero_hint=one_zero_hint)
-        priced = _Priced(row, wanted, chip, given, *catalogue.best(row, wanted, chip, given, variant))
+        priced = _Priced(
+            row, wanted, chip, given, *catalogue.best(row, wanted, chip, given, variant)
+        )
         return command(priced=priced, **values)
 
     return with_options(MODEL, gathered)
@@ -129,7 +164,10 @@ def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_j
     from dfmp2.trainium.costs.chips import find_chip
 
     chip = find_chip(target)
-    programs = catalogue.programs(spins, chip, nao) if spins else ()
+    if spins:
+        programs = catalogue.programs(spins, chip, nao)
+    else:
+        programs = ()
     sent = prediction.shared_bytes(spins, cores) if spins else []
     if as_json:
         click.echo(json.dumps(text.catalogue_dict(spins, programs, sent), indent=2))
@@ -139,7 +177,13 @@ def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_j
 
 @command.command("cost", cls=AnnouncedCommand, short_help="Predict what a kernel costs at a shape.")
 @_model
-@click.option("--lane", type=Words(LANES, FORMER), default="nki", show_default=True, help="How calls are launched.")
+@click.option(
+    "--lane",
+    type=Words(LANES, FORMER),
+    default="nki",
+    show_default=True,
+    help="How calls are launched.",
+)
 @click.option(
     "--recompile",
     type=click.FloatRange(min=0.0),
@@ -167,14 +211,26 @@ def cost(priced: _Priced, lane: str, recompile: float, as_json: bool) -> None:
 
 
 @command.command(
-    "published", cls=AnnouncedCommand, short_help="Published trn1 figures beside the model's and this host's."
+    "published",
+    cls=AnnouncedCommand,
+    short_help="Published trn1 figures beside the model's and this host's.",
 )
-@click.option("--target", type=click.Choice(["trn1", "trn2"]), default="trn1", show_default=True, help="Of the model.")
+@click.option(
+    "--target",
+    type=click.Choice(["trn1", "trn2"]),
+    default="trn1",
+    show_default=True,
+    help="Of the model.",
+)
 @click.option("--measure", is_flag=True, help="Also time the same on this host, in float32.")
-@click.option("--slow", is_flag=True, help="With --measure: also what has more than 1e11 operations.")
+@click.option(
+    "--slow", is_flag=True, help="With --measure: also what has more than 1e11 operations."
+)
 @options_of("threads")
 @AS_JSON
-def show_published(target: str, measure: bool, slow: bool, threads: int | None, as_json: bool) -> None:
+def show_published(
+    target: str, measure: bool, slow: bool, threads: int | None, as_json: bool
+) -> None:
     """Show what trnblas and trntensor measured on trn1, what our model predicts, and what this host takes."""
     count = prepare_libraries(threads)
     from dfmp2.trainium.costs import published
@@ -182,33 +238,60 @@ def show_published(target: str, measure: bool, slow: bool, threads: int | None, 
     with Console(quiet=as_json, log=None) as console:
         rows = published.table(target, count, measure=measure or slow, slow=slow, listener=console)
     found = {"target": target, "threads": count, "figures": rows}
-    click.echo(json.dumps(found, indent=2) if as_json else published.to_text(rows, target), nl=as_json)
+    click.echo(
+        json.dumps(found, indent=2) if as_json else published.to_text(rows, target), nl=as_json
+    )
 
 
-@command.command("timeline", cls=AnnouncedCommand, short_help="Draw the first microseconds of a kernel call.")
+@command.command(
+    "timeline", cls=AnnouncedCommand, short_help="Draw the first microseconds of a kernel call."
+)
 @_model
-@click.option("--call", "number", type=int, default=1, show_default=True, metavar="N", help="Which kind of call.")
-@click.option("--begin", type=float, default=0.0, show_default=True, metavar="US", help="First microsecond.")
-@click.option("--length", type=float, default=70.0, show_default=True, metavar="US", help="Microseconds drawn.")
+@click.option(
+    "--call",
+    "number",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Which kind of call.",
+)
+@click.option(
+    "--begin", type=float, default=0.0, show_default=True, metavar="US", help="First microsecond."
+)
+@click.option(
+    "--length",
+    type=float,
+    default=70.0,
+    show_default=True,
+    metavar="US",
+    help="Microseconds drawn.",
+)
 def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> None:
     """Draw the predicted in-order schedule of one call, and what the Tensor Engine waits for."""
     from dfmp2.trainium.costs import schedule, text
 
     kinds, chip = priced.price.parts, priced.chip
     if not 1 <= number <= len(kinds):
-        raise InputError(f"--call {number}: expected 1 to {len(kinds)}: {priced.row.name} has that many kinds of calls")
+        raise InputError(
+            f"--call {number}: expected 1 to {len(kinds)}: {priced.row.name} has that many kinds of calls"
+        )
     if not 0.0 < length <= 1e6:
         raise InputError(f"--length {length:g}: expected microseconds from 0 to 1e6")
     call = kinds[number - 1].call
     trace, account, plan = schedule.schedule_call(call, chip, priced.assumptions)
     if not 0.0 <= begin * 1e3 < account.makespan:
-        raise InputError(f"--begin {begin:g}: expected microseconds from 0 to {account.makespan / 1e3:.1f}, its length")
+        raise InputError(
+            f"--begin {begin:g}: expected microseconds from 0 to {account.makespan / 1e3:.1f}, its length"
+        )
     click.echo(f"one {chip.name} core, variant {priced.price.variant}: predicted\n{call.neff}")
     click.echo(text.draw(trace, plan, begin=begin, length=length), nl=False)
     click.echo(text.summary(trace, plan), nl=False)
 
 
-@command.command("check", cls=AnnouncedCommand, short_help="Check that a backend keeps the pair-term contract.")
+@command.command(
+    "check", cls=AnnouncedCommand, short_help="Check that a backend keeps the pair-term contract."
+)
 @click.option(
     "--lane",
     type=Words(BACKENDS[1:], BACKEND_WORDS),
@@ -217,7 +300,9 @@ def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> 
     help="Backend to check, see dfmp2 backends.",
 )
 @click.option(
-    "--target", type=click.Choice(["trn1", "trn2"]), help="Chip whose rules nki-interpreter obeys.  [default: trn1]"
+    "--target",
+    type=click.Choice(["trn1", "trn2"]),
+    help="Chip whose rules nki-interpreter obeys.  [default: trn1]",
 )
 @options_of("threads")
 def check(lane: str, target: str | None, threads: int | None) -> None:
@@ -249,7 +334,9 @@ def check(lane: str, target: str | None, threads: int | None) -> None:
         )
 
 
-@command.command("warmup", cls=AnnouncedCommand, short_help="Compile the programs of a molecule or shape ahead.")
+@command.command(
+    "warmup", cls=AnnouncedCommand, short_help="Compile the programs of a molecule or shape ahead."
+)
 @_problem
 @click.option(
     "--lane",
@@ -259,9 +346,13 @@ def check(lane: str, target: str | None, threads: int | None) -> None:
     help="nki needs the compiler and no device, nki-xla needs the device.",
 )
 @click.option("--transform", is_flag=True, help="Also what run --transform device launches.")
-@click.option("--target", metavar="trn1|trn2", help="Chip to compile for.  [default: the one here, else trn1]")
+@click.option(
+    "--target", metavar="trn1|trn2", help="Chip to compile for.  [default: the one here, else trn1]"
+)
 @AS_JSON
-def warmup(spins: tuple[Any, ...], nao: int, lane: str, transform: bool, target: str | None, as_json: bool) -> None:
+def warmup(
+    spins: tuple[Any, ...], nao: int, lane: str, transform: bool, target: str | None, as_json: bool
+) -> None:
     """Compile the programs that MOLECULE or --shape needs, unless they are in the cache.
 
     Programs serve every molecule whose sizes fall into the same buckets (virtuals to 32, fitting functions to 256), so
@@ -313,8 +404,14 @@ def _findings_text(lane: str, findings: Sequence[Finding]) -> str:
     ]
     for found in findings:
         case = found.case
-        nvir = str(case.nvir) if case.nvir == case.right else f"{case.nvir}x{case.right}"
-        exchange = "-" if found.exchange is None else f"{found.exchange:.1e}"
+        if case.nvir == case.right:
+            nvir = str(case.nvir)
+        else:
+            nvir = f"{case.nvir}x{case.right}"
+        if found.exchange is None:
+            exchange = "-"
+        else:
+            exchange = f"{found.exchange:.1e}"
         lines.append(
             f"{nvir:>9}{case.naux:>6}  {case.kind:<10}{found.direct:>10.1e}{exchange:>10}{found.pair:>12.1e}"
             f"  {'ok' if found.passed else 'FAILED'}"

@@ -33,24 +33,42 @@ COMMANDS = {  # name -> (module:function, one line); modules are loaded when cal
     "run": ("dfmp2.cli.run:run", "Energy of a molecule."),
     "gradient": ("dfmp2.cli.run:gradient", "Gradient, relaxed densities, dipole moment."),
     "optimize": ("dfmp2.cli.studies:optimize", "Geometry of a minimum or a transition state."),
-    "frequencies": ("dfmp2.cli.studies:frequencies", "Harmonic frequencies, intensities, thermochemistry."),
+    "frequencies": (
+        "dfmp2.cli.studies:frequencies",
+        "Harmonic frequencies, intensities, thermochemistry.",
+    ),
     "plan": ("dfmp2.cli.run:plan", "Predict memory, operations and time of a run."),
-    "prepare": ("dfmp2.cli.energy:prepare", "SCF, integrals and B into a file, without pair energies."),
+    "prepare": (
+        "dfmp2.cli.energy:prepare",
+        "SCF, integrals and B into a file, without pair energies.",
+    ),
     "energy": ("dfmp2.cli.energy:energy", "Pair energies of a file that prepare has written."),
-    "interaction": ("dfmp2.cli.studies:interaction", "Interaction energy of fragments, counterpoise-corrected."),
+    "interaction": (
+        "dfmp2.cli.studies:interaction",
+        "Interaction energy of fragments, counterpoise-corrected.",
+    ),
     "cbs": ("dfmp2.cli.studies:cbs", "Energy at the basis set limit from two basis sets."),
     "scan": ("dfmp2.cli.studies:scan", "Energies along a coordinate, or of the frames of a file."),
     "batch": ("dfmp2.cli.batch", "Many molecules: run, submit, restart, collect."),
     "show": ("dfmp2.cli.results:show", "Print a stored result."),
     "report": ("dfmp2.cli.results:report", "Write stored results as an HTML page."),
-    "derive": ("dfmp2.cli.results:derive", "Larger frozen core or other scaling, without a new run."),
+    "derive": (
+        "dfmp2.cli.results:derive",
+        "Larger frozen core or other scaling, without a new run.",
+    ),
     "compare": ("dfmp2.cli.checks:compare", "Recompute a stored result with PySCF or Psi4."),
     "export": ("dfmp2.cli.results:export", "Write it as Molden, TREXIO, QCSchema, xyz or cube."),
     "qcschema": ("dfmp2.cli.run:qcschema", "Compute a QCSchema AtomicInput; JSON in, JSON out."),
-    "doctor": ("dfmp2.cli.checks:doctor", "Check installation, machine and folder; how to mend them."),
+    "doctor": (
+        "dfmp2.cli.checks:doctor",
+        "Check installation, machine and folder; how to mend them.",
+    ),
     "validate": ("dfmp2.cli.checks:validate", "Compare with energies of other programs."),
     "methods": ("dfmp2.cli.checks:methods", "List the methods with factors and sources."),
-    "backends": ("dfmp2.cli.checks:backends", "List the backends and why they can or cannot be used."),
+    "backends": (
+        "dfmp2.cli.checks:backends",
+        "List the backends and why they can or cannot be used.",
+    ),
     "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
     "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, cost, timeline, checks."),
     "completion": ("dfmp2.cli.checks:completion", "Completion of names by bash, zsh or fish."),
@@ -104,7 +122,12 @@ class LazyGroup(CommandGroup):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(
-    None, "-V", "--version", package_name="dfmp2", message="dfmp2 %(version)s", help="Print the version."
+    None,
+    "-V",
+    "--version",
+    package_name="dfmp2",
+    message="dfmp2 %(version)s",
+    help="Print the version.",
 )
 def cli() -> None:
     """Density-fitted MP2 energies, checked against PySCF.
@@ -129,19 +152,27 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
         try:
             _require_one_process()
             if not given:
-                click.echo(cli.get_help(cli.make_context("dfmp2", [], resilient_parsing=True)), err=True, color=color)
+                click.echo(
+                    cli.get_help(cli.make_context("dfmp2", [], resilient_parsing=True)),
+                    err=True,
+                    color=color,
+                )
             code = cli.main(args=given, prog_name="dfmp2", standalone_mode=False, color=color)
             return code if isinstance(code, int) else 0
         except (Exception, KeyboardInterrupt) as error:
             signals.settle()
-            said = signals.received() or _said(error)  # a signal may look like an import that failed
+            said = signals.received() or _said(
+                error
+            )  # a signal may look like an import that failed
             if said is None:
                 raise  # a fault in dfmp2, whose traceback helps to find it
             if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
                 _drop_stdout()
             line = f"dfmp2: {printable(said[0])}"
             if "--json" in given and given[0] != "bench":  # whose --json names a file
-                line = json.dumps({"error": said[0], "kind": type(error).__name__, "exit_code": said[1]})
+                line = json.dumps(
+                    {"error": said[0], "kind": type(error).__name__, "exit_code": said[1]}
+                )
             with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
                 click.echo(line, err=True)
             return said[1]
@@ -156,12 +187,18 @@ def _said(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         name = "dfmp2" if context is None else context.command_path
-        return f"{' '.join(error.format_message().split()).rstrip('.')} (see {name} --help)", error.exit_code
+        return (
+            f"{' '.join(error.format_message().split()).rstrip('.')} (see {name} --help)",
+            error.exit_code,
+        )
     if isinstance(error, MemoryError):
         advice = "allow less with --memory, or make the problem smaller"
         return f"the machine refused to give more memory: {advice}", ResourceError.exit_code
     if isinstance(error, OSError):  # standard output, the log file or a temporary file
-        return f"the system refused: {error}: check disk space, permissions and TMPDIR", ResourceError.exit_code
+        return (
+            f"the system refused: {error}: check disk space, permissions and TMPDIR",
+            ResourceError.exit_code,
+        )
     return None
 
 

@@ -30,17 +30,27 @@ Decorator = Callable[[Command], Command]
 
 BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
 TYPES = {"str": str, "int": int, "float": float}
-IN_UNITS: dict[str, Any] = {"type": click.Choice(["angstrom", "bohr"]), "default": "angstrom", "show_default": True}
+IN_UNITS: dict[str, Any] = {
+    "type": click.Choice(["angstrom", "bohr"]),
+    "default": "angstrom",
+    "show_default": True,
+}
 OF_THE_MOLECULE = {
-    "charge": click.Option(["--charge"], type=int, metavar="N", help="Total charge.  [default: of the file, else 0]"),
+    "charge": click.Option(
+        ["--charge"], type=int, metavar="N", help="Total charge.  [default: of the file, else 0]"
+    ),
     "multiplicity": click.Option(
         ["--multiplicity"], type=int, metavar="N", help="2S+1.  [default: of the file, else 1]"
     ),
     "units": click.Option(["--units"], help="Of the file.", **IN_UNITS),
     "point_charges": click.Option(
-        ["--point-charges"], metavar="FILE", help="Charges around the molecule: lines of x y z q, # for comments."
+        ["--point-charges"],
+        metavar="FILE",
+        help="Charges around the molecule: lines of x y z q, # for comments.",
     ),
-    "point_charge_units": click.Option(["--point-charge-units"], help="Of their positions.", **IN_UNITS),
+    "point_charge_units": click.Option(
+        ["--point-charge-units"], help="Of their positions.", **IN_UNITS
+    ),
 }
 
 
@@ -73,12 +83,19 @@ def _made(field: Field[Any]) -> click.Option:
     if field.default is MISSING:
         rest |= {"required": True}
     elif kind != "bool":
-        rest |= {"default": field.default, "show_default": field.default is not None and not says["shown"]}
+        rest |= {
+            "default": field.default,
+            "show_default": field.default is not None and not says["shown"],
+        }
     return click.Option([f"--{field.name.replace('_', '-')}"], **rest)
 
 
 _MADE = {field.name: _made(field) for field in fields(Options)}
-OF_A_CALCULATION = {"basis": _MADE.pop("basis"), **OF_THE_MOLECULE, **_MADE}  # in the order of --help
+OF_A_CALCULATION = {
+    "basis": _MADE.pop("basis"),
+    **OF_THE_MOLECULE,
+    **_MADE,
+}  # in the order of --help
 ALL = tuple(name for name in OF_A_CALCULATION if name not in ("check", *WHOLE_RUN))
 
 OWN = "Options"  # heading of those that no group names
@@ -120,19 +137,27 @@ PLACES = {
 def group_of(option: click.Parameter) -> tuple[str, int]:
     """Heading of --help under which an option is, and in which of its three lists."""
     word = option.opts[-1].lstrip("-")
-    return PLACES.get(option.name or "") or PLACES.get(word, (OWN, 0))  # --profile is `trace` of a run, or of AWS
+    return PLACES.get(option.name or "") or PLACES.get(
+        word, (OWN, 0)
+    )  # --profile is `trace` of a run, or of AWS
 
 
 MOST_WORKERS = 4096
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress.")
-REPORT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report.")
+REPORT_AS_JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object instead of the report."
+)
 LAST_LINE = click.option("--quiet", is_flag=True, help="Print only the last line, and warnings.")
 ENGINE = click.option(
-    "--engine", metavar="FILE|ADDRESS", help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT."
+    "--engine",
+    metavar="FILE|ADDRESS",
+    help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT.",
 )
-SCF_CHAIN = click.option("--scf-chain", is_flag=True, help="Start the SCF from the item before, of the same atoms.")
+SCF_CHAIN = click.option(
+    "--scf-chain", is_flag=True, help="Start the SCF from the item before, of the same atoms."
+)
 
 
 def with_options(options: Iterable[Decorator], command: Command) -> Command:
@@ -171,7 +196,9 @@ def refused(names: Iterable[str], reason: str) -> Decorator:
             raise InputError(f"{option.opts[0]} {reason}")
 
     hidden = [
-        click.Option(one.opts, is_flag=one.is_flag, hidden=True, expose_value=False, callback=refuse)
+        click.Option(
+            one.opts, is_flag=one.is_flag, hidden=True, expose_value=False, callback=refuse
+        )
         for one in map(OF_A_CALCULATION.__getitem__, names)
     ]
     return lambda command: _with(hidden, command)
@@ -299,7 +326,9 @@ def output_options(
     return give
 
 
-def print_report(display: Display, console: Console, report: str, ending: str, json: Callable[[], str]) -> None:
+def print_report(
+    display: Display, console: Console, report: str, ending: str, json: Callable[[], str]
+) -> None:
     """Print a report as it was asked for, and put it into the log.
 
     Parameters

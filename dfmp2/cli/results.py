@@ -30,7 +30,9 @@ ONE_RUN = click.option("--run", metavar="NAME", help="One run of a study.")
 @click.option("--verify", is_flag=True, help="Check the stored hash against the content first.")
 @ONE_RUN
 @click.option("--csv", "as_csv", is_flag=True, help="The table of a study.")
-def show(result: str, as_json: bool, pairs: bool, verify: bool, run: str | None, as_csv: bool) -> None:
+def show(
+    result: str, as_json: bool, pairs: bool, verify: bool, run: str | None, as_csv: bool
+) -> None:
     """Print the stored result or study RESULT (.h5)."""
     from dfmp2.output import hdf5
     from dfmp2.output.json import study_csv, study_json, to_json
@@ -40,23 +42,44 @@ def show(result: str, as_json: bool, pairs: bool, verify: bool, run: str | None,
 
     if is_prepared(result):
         if pairs or run is not None or as_csv:
-            raise InputError(f"{result} is prepared and has no energies yet: --pairs, --run and --csv are for results")
+            raise InputError(
+                f"{result} is prepared and has no energies yet: --pairs, --run and --csv are for results"
+            )
         _show_prepared(result, as_json=as_json, verify=verify)
         return
     of_study = is_study(result)
     if not of_study and (run is not None or as_csv):
-        raise InputError(f"--{'csv' if run is None else 'run'} is for studies, and {result} is none: leave it out")
-    verified = "" if not verify else verify_study(result) if of_study else hdf5.verify(result)
+        raise InputError(
+            f"--{'csv' if run is None else 'run'} is for studies, and {result} is none: leave it out"
+        )
+    if not verify:
+        verified = ""
+    elif of_study:
+        verified = verify_study(result)
+    else:
+        verified = hdf5.verify(result)
     if of_study and run is None:
         if pairs or (as_json and as_csv):
-            raise InputError("--pairs needs --run NAME" if pairs else "--json and --csv exclude each other: choose one")
+            raise InputError(
+                "--pairs needs --run NAME"
+                if pairs
+                else "--json and --csv exclude each other: choose one"
+            )
         study = read_study(result)
-        shown = study_json(study, result) if as_json else study_csv(study) if as_csv else styled(study_report(study))
+        if as_json:
+            shown = study_json(study, result)
+        elif as_csv:
+            shown = study_csv(study)
+        else:
+            shown = styled(study_report(study))
         click.echo(shown, nl=False)
         if verified and not (as_json or as_csv):
             click.echo(f"content hashes verified: {verified}")
         return
-    stored = hdf5.read(result) if run is None else _run_of(read_study(result), result, run)
+    if run is None:
+        stored = hdf5.read(result)
+    else:
+        stored = _run_of(read_study(result), result, run)
     if as_csv:
         raise InputError("--csv prints the table of a study: leave out --run")
     if as_json:
@@ -79,7 +102,10 @@ def _show_prepared(path: str, *, as_json: bool, verify: bool) -> None:
         if verify:
             source.load(1, held=False)
         found = source.prepared
-        click.echo(prepared_json(found, path) if as_json else styled(prepared_report(found, path)), nl=False)
+        click.echo(
+            prepared_json(found, path) if as_json else styled(prepared_report(found, path)),
+            nl=False,
+        )
         if verify and not as_json:
             click.echo(f"content hashes verified, B included: {source.sha256}")
 
@@ -92,13 +118,22 @@ def _run_of(study: Study, file: str, name: str) -> MP2Result:
     InputError : it has no run of this name
     """
     if name not in study.runs:
-        raise InputError(f"--run {name}: {file} holds {', '.join(study.runs) or 'no run'}: name one of these")
+        raise InputError(
+            f"--run {name}: {file} holds {', '.join(study.runs) or 'no run'}: name one of these"
+        )
     return study.runs[name]
 
 
 @click.command("report", cls=GroupedCommand)
 @click.argument("results", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="Page to write.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="report.html",
+    show_default=True,
+    help="Page to write.",
+)
 @click.option("--title", help="Heading of the page.  [default: made from the results]")
 @OVERWRITE
 def report(results: tuple[str, ...], output: str, title: str | None, overwrite: bool) -> None:
@@ -133,14 +168,24 @@ def report(results: tuple[str, ...], output: str, title: str | None, overwrite: 
     click.echo(f"dfmp2 report: {printable(str(target))}, {len(text)} bytes")
 
 
-OF_THE_RUN = ("basis", "reference", "relativity", "scf", "scf-auxbasis", "auxbasis", "frozen-virtual", "precision")
+OF_THE_RUN = (
+    "basis",
+    "reference",
+    "relativity",
+    "scf",
+    "scf-auxbasis",
+    "auxbasis",
+    "frozen-virtual",
+    "precision",
+)
 
 
 def _of_the_run(command: Any) -> Any:
     """Let a command know options of the run, so that a change of them is refused with its reason."""
     kinds = {"frozen-virtual": int}
     return with_options(
-        [click.option(f"--{name}", type=kinds.get(name, str), hidden=True) for name in OF_THE_RUN], command
+        [click.option(f"--{name}", type=kinds.get(name, str), hidden=True) for name in OF_THE_RUN],
+        command,
     )
 
 
@@ -153,12 +198,16 @@ def _of_the_run(command: Any) -> Any:
 )
 @click.option("--method", metavar="NAME", help="See dfmp2 methods.  [default: as stored]")
 @options_of("os_scale", "ss_scale")
-@click.option("--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]")
+@click.option(
+    "--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]"
+)
 @OVERWRITE
 @REPORT_AS_JSON
 @LAST_LINE
 @_of_the_run
-def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quiet: bool, **changes: Any) -> None:
+def derive(
+    result: str, output: str | None, overwrite: bool, as_json: bool, quiet: bool, **changes: Any
+) -> None:
     """Energies that follow from the stored pair energies of RESULT (.h5): exact, in no time.
 
     The report always holds MP2, SCS-MP2 and SOS-MP2; --method asks for another, --os-scale and --ss-scale for a
@@ -172,7 +221,9 @@ def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quie
     from dfmp2.output.text import last_line, report
 
     if overwrite and output is None:
-        raise InputError("--overwrite replaces the file of --output, which was not given: add it, or leave it out")
+        raise InputError(
+            "--overwrite replaces the file of --output, which was not given: add it, or leave it out"
+        )
     content = hdf5.verify(result)
     stored = hdf5.read(result)
     require_distinct({"RESULT": result, "--output": output})
@@ -184,7 +235,9 @@ def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quie
         **changes,
     )
     if output is not None:
-        require_writable(Path(output), overwrite=overwrite, expected_bytes=2 * Path(result).stat().st_size)
+        require_writable(
+            Path(output), overwrite=overwrite, expected_bytes=2 * Path(result).stat().st_size
+        )
         signals.commit()
         hdf5.write(derived, output, overwrite=overwrite)
     ending = last_line(derived, output or "(not stored; --output FILE.h5 does)")
@@ -201,11 +254,22 @@ NAMES = ("molden", "trexio", "qcschema", "xyz", "cube")
 @click.command("export", cls=GroupedCommand)
 @click.argument("result")
 @click.option("--to", type=click.Choice(NAMES), required=True, help="Format of the new file.")
-@click.option("-o", "--output", metavar="FILE", help="File to write.  [default: STEM with the format's ending, here]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="File to write.  [default: STEM with the format's ending, here]",
+)
 @OVERWRITE
 @ONE_RUN
-@click.option("--schema-version", type=click.Choice(["1", "2"]), help="Of --to qcschema.  [default: 1]")
-@click.option("--orbitals", type=click.Choice(["scf", "natural"]), help="Of --to molden and cube.  [default: scf]")
+@click.option(
+    "--schema-version", type=click.Choice(["1", "2"]), help="Of --to qcschema.  [default: 1]"
+)
+@click.option(
+    "--orbitals",
+    type=click.Choice(["scf", "natural"]),
+    help="Of --to molden and cube.  [default: scf]",
+)
 @click.option(
     "--of",
     type=click.Choice(["relaxed", "unrelaxed", "scf"]),
@@ -213,10 +277,21 @@ NAMES = ("molden", "trexio", "qcschema", "xyz", "cube")
 )
 @click.option("--density", is_flag=True, help="The electron density, --to cube.")
 @click.option("--spin", is_flag=True, help="The spin density, alpha less beta, --to cube.")
-@click.option("--orbital", metavar="N", help="An orbital, from 1; Nb for a beta orbital of UHF; --to cube.")
-@click.option("--spacing", type=float, metavar="BOHR", help="Of the points of a cube.  [default: 80 along each axis]")
-@click.option("--margin", type=float, metavar="BOHR", help="Around the atoms in a cube.  [default: 3]")
-def export(result: str, to: str, output: str | None, overwrite: bool, run: str | None, **options: Any) -> None:
+@click.option(
+    "--orbital", metavar="N", help="An orbital, from 1; Nb for a beta orbital of UHF; --to cube."
+)
+@click.option(
+    "--spacing",
+    type=float,
+    metavar="BOHR",
+    help="Of the points of a cube.  [default: 80 along each axis]",
+)
+@click.option(
+    "--margin", type=float, metavar="BOHR", help="Around the atoms in a cube.  [default: 3]"
+)
+def export(
+    result: str, to: str, output: str | None, overwrite: bool, run: str | None, **options: Any
+) -> None:
     """Write the stored result RESULT (.h5) in the format of another program.
 
     molden: orbitals and basis up to g functions. trexio: the wave function with its core potentials. qcschema: a
@@ -231,9 +306,14 @@ def export(result: str, to: str, output: str | None, overwrite: bool, run: str |
     given = {name: value for name, value in options.items() if value not in (None, False)}
     if "schema_version" in given:
         given["schema_version"] = int(given["schema_version"])
-    stem = Path(result).name.removesuffix(".h5").removesuffix(".dfmp2") + ("" if run is None else f".{Path(run).name}")
+    stem = Path(result).name.removesuffix(".h5").removesuffix(".dfmp2") + (
+        "" if run is None else f".{Path(run).name}"
+    )
     target = Path(f"{stem}{_shown(given)}{FORMATS[to].ending}" if output is None else output)
-    stored = hdf5.read(result) if run is None else _run_of(read_study(result), result, run)
+    if run is None:
+        stored = hdf5.read(result)
+    else:
+        stored = _run_of(read_study(result), result, run)
     require_distinct({"RESULT": result, "--output": target})
     content = export(stored, to, **given)
     require_writable(target, overwrite=overwrite)
@@ -245,6 +325,12 @@ def export(result: str, to: str, output: str | None, overwrite: bool, run: str |
 def _shown(given: dict[str, Any]) -> str:
     """What is exported besides the SCF orbitals, for the name of the file."""
     parts: list[str] = [name for name in ("density", "spin") if name in given]
-    parts += ["natural"] if given.get("orbitals") == "natural" else ["orbital"] if "orbital" in given else []
+    parts += (
+        ["natural"]
+        if given.get("orbitals") == "natural"
+        else ["orbital"]
+        if "orbital" in given
+        else []
+    )
     parts += [str(given[name]) for name in ("orbital", "of") if name in given]
     return f".{'-'.join(parts)}" if parts else ""

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 64 * 10**6
 TOO_LARGE = f"more than {MOST_BYTES // 10**6} MB: expected the QCSchema AtomicInput of one molecule"
-PROFILE = click.option("--profile", "trace", metavar="FILE.json", help="Timeline for Perfetto or chrome://tracing.")
+PROFILE = click.option(
+    "--profile", "trace", metavar="FILE.json", help="Timeline for Perfetto or chrome://tracing."
+)
 
 
 @click.command("run", cls=AnnouncedCommand)
@@ -60,10 +62,20 @@ def run(given: Given, display: Display, trace: str | None) -> None:
     def compute(listener: Listener, checkpoint: Any) -> MP2Result:
         from dfmp2.interop.python import run_options
 
-        return run_options(read.molecule, chosen, listener=listener, command=command_line(), checkpoint=checkpoint)
+        return run_options(
+            read.molecule, chosen, listener=listener, command=command_line(), checkpoint=checkpoint
+        )
 
     with logged(display) as console:
-        compute_result(target, display, console, (read.molecule, chosen), introduction(read), compute, trace=trace)
+        compute_result(
+            target,
+            display,
+            console,
+            (read.molecule, chosen),
+            introduction(read),
+            compute,
+            trace=trace,
+        )
 
 
 @click.command("gradient", cls=AnnouncedCommand)
@@ -83,12 +95,18 @@ def gradient(given: Given, display: Display, trace: str | None) -> None:
     def compute(listener: Listener, checkpoint: Any) -> MP2Result:
         from dfmp2.interop.python import gradient_options
 
-        options: dict[str, Any] = {"listener": listener, "command": command_line(), "checkpoint": checkpoint}
+        options: dict[str, Any] = {
+            "listener": listener,
+            "command": command_line(),
+            "checkpoint": checkpoint,
+        }
         return gradient_options(read.molecule, chosen, **options).result
 
     with logged(display) as console:
         question = read.molecule, chosen
-        compute_result(target, display, console, question, introduction(read), compute, _with_gradient, trace)
+        compute_result(
+            target, display, console, question, introduction(read), compute, _with_gradient, trace
+        )
 
 
 def _with_gradient(path: Path) -> MP2Result:
@@ -102,14 +120,18 @@ def _with_gradient(path: Path) -> MP2Result:
 
     result = read_verified(path)
     if result.gradient is None:
-        raise ResultFileError(f"{path} holds an energy without its gradient: name another file, or --overwrite it")
+        raise ResultFileError(
+            f"{path} holds an energy without its gradient: name another file, or --overwrite it"
+        )
     return result
 
 
 @click.command("plan", cls=AnnouncedCommand)
 @one_molecule(*ALL, *WHOLE_RUN)
 @click.option("--gradient", is_flag=True, help="Of dfmp2 gradient.")
-@click.option("--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again.")
+@click.option(
+    "--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again."
+)
 @AS_JSON
 def plan(given: Given, gradient: bool, calibrate: bool, as_json: bool) -> None:
     """Predict what `dfmp2 run MOLECULE` (or `dfmp2 gradient`) with the same options would need.
@@ -122,7 +144,12 @@ def plan(given: Given, gradient: bool, calibrate: bool, as_json: bool) -> None:
     from dfmp2.planning.plan import foresee
 
     with Console(quiet=as_json, log=None) as console:
-        task = "gradient" if gradient else "properties" if chosen.properties else "energy"
+        if gradient:
+            task = "gradient"
+        elif chosen.properties:
+            task = "properties"
+        else:
+            task = "energy"
         outlook = foresee(given.read().molecule, chosen, console, calibrate=calibrate, task=task)
     click.echo(text.to_json(outlook) if as_json else text.to_text(outlook), nl=False)
 
@@ -145,7 +172,9 @@ def qcschema(document: str) -> None:
         given = schema.parse(text)
         version = schema.schema_version(given)
         request = schema.read_request(given)
-        result = schema.run(request, listener=Console(quiet=True, log=None), command=f"dfmp2 qcschema {document}")
+        result = schema.run(
+            request, listener=Console(quiet=True, log=None), command=f"dfmp2 qcschema {document}"
+        )
         answer = schema.answer(request, result)
     except (Dfmp2Error, MemoryError) as error:
         signals.check()
@@ -218,14 +247,20 @@ def compute_result(
 
     def show(result: MP2Result) -> None:
         print_report(
-            display, console, report(result), last_line(result, str(target)), lambda: to_json(result, str(target))
+            display,
+            console,
+            report(result),
+            last_line(result, str(target)),
+            lambda: to_json(result, str(target)),
         )
 
     stored = completed(target, display, console, read or hdf5.read_verified, question)
     if stored is not None:
         show(stored)
         return
-    require_writable(target, overwrite=True, expected_bytes=10**6)  # a file that is there: when nothing else is wrong
+    require_writable(
+        target, overwrite=True, expected_bytes=10**6
+    )  # a file that is there: when nothing else is wrong
     console.note(begun)
 
     def ready() -> None:
@@ -234,7 +269,9 @@ def compute_result(
     timeline = _timeline(trace, display, console)
     with (
         timeline or nullcontext(),
-        checkpointing(target, resume=display.resume, note=console.note, warn=console.warning, ready=ready) as kept,
+        checkpointing(
+            target, resume=display.resume, note=console.note, warn=console.warning, ready=ready
+        ) as kept,
     ):
         signals.finish_first(kept)
         result = compute(timeline or console, kept)
@@ -259,7 +296,9 @@ def publish(write: Callable[[], Any], kept: Any) -> None:
     signals.commit()
     try:
         write()
-    except ResultFileError:  # another process was faster: there is a file, and nothing to go on from
+    except (
+        ResultFileError
+    ):  # another process was faster: there is a file, and nothing to go on from
         kept.complete()
         raise
     kept.complete()
@@ -288,7 +327,9 @@ def completed(
 
     if not display.resume or not os.path.lexists(target):
         return None
-    unfinished = os.path.lexists(checkpoint_of(target))  # newer than a result that it is about to replace
+    unfinished = os.path.lexists(
+        checkpoint_of(target)
+    )  # newer than a result that it is about to replace
     if unfinished and display.overwrite:
         return None
     try:
@@ -308,7 +349,9 @@ def completed(
     return found
 
 
-def require_distinct_files(given: Given, target: Path, display: Display, trace: str | None = None) -> None:
+def require_distinct_files(
+    given: Given, target: Path, display: Display, trace: str | None = None
+) -> None:
     """Refuse to write a file over something that is read or written; --scf-from may be the file that is replaced."""
     written = {"--log": display.log, "--profile": trace}
     require_distinct({**given.files, **written})

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 LINES = {  # signal -> (message, exit code)
     signal.SIGINT: ("interrupted (Ctrl-C): nothing was written", 130),
-    signal.SIGTERM: ("terminated (SIGTERM): nothing was written; run it again", Interrupted.exit_code),
+    signal.SIGTERM: (
+        "terminated (SIGTERM): nothing was written; run it again",
+        Interrupted.exit_code,
+    ),
 }
 PATIENCE = 7.0  # s to the end of the iteration or tile; then the run stops where it is, with what was saved before
 STOPPED_TWICE = 130
@@ -130,7 +133,10 @@ def received() -> tuple[str, int] | None:
     if twice:
         return f"stopped at once by a second signal: {' and '.join(left)}", STOPPED_TWICE
     what = message.partition(":")[0]
-    return f"{what}: {' and '.join(left)}; the same command with --resume goes on", Interrupted.exit_code
+    return (
+        f"{what}: {' and '.join(left)}; the same command with --resume goes on",
+        Interrupted.exit_code,
+    )
 
 
 @contextmanager

@@ -11,7 +11,14 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.help import AnnouncedCommand
-from dfmp2.cli.options import MOST_WORKERS, Display, Given, one_molecule, output_options, print_report
+from dfmp2.cli.options import (
+    MOST_WORKERS,
+    Display,
+    Given,
+    one_molecule,
+    output_options,
+    print_report,
+)
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
 from dfmp2.molecule.text import printable
@@ -61,7 +68,9 @@ def run_study(
     written = {"--output": target, **beside}
     require_distinct({**given.files, **written, "--log": display.log})
     for option, path in written.items():
-        require_writable(path, overwrite=True, expected_bytes=10**6, option=option)  # files that are there: `Keeper`
+        require_writable(
+            path, overwrite=True, expected_bytes=10**6, option=option
+        )  # files that are there: `Keeper`
     left = f"finished runs are in {target}"
 
     with logged(display) as console:
@@ -89,7 +98,9 @@ def run_study(
                 raise
             raise type(error)(f"{error} ({left}; --resume goes on)") from error
         last = f"dfmp2 {'finished' if short is None else 'NOT FINISHED'}: {ending(study)} -> {printable(str(target))}"
-        print_report(display, console, study_report(study), last, lambda: study_json(study, str(target)))
+        print_report(
+            display, console, study_report(study), last, lambda: study_json(study, str(target))
+        )
         if short is not None:
             raise type(short)(f"{short}: {left}, and --resume goes on")
     return study
@@ -119,12 +130,15 @@ def interaction(
 
     def ending(study: Study) -> str:
         corrected, kilojoules = (
-            study.values[f"cp_corrected_interaction_energy{unit}"].value for unit in ("", "_kj_per_mol")
+            study.values[f"cp_corrected_interaction_energy{unit}"].value
+            for unit in ("", "_kj_per_mol")
         )
         return f"counterpoise-corrected interaction energy = {corrected:.10f} Eh = {kilojoules:.4f} kJ/mol"
 
     whole = given.read().molecule
-    compute = partial(interaction_energy, whole, fragments, chosen, charges=charges, multiplicities=multiplicities)
+    compute = partial(
+        interaction_energy, whole, fragments, chosen, charges=charges, multiplicities=multiplicities
+    )
     run_study(display.target(f"{whole.name}.interaction.h5"), compute, ending, display, given)
 
 
@@ -157,11 +171,15 @@ def cbs(given: Given, display: Display, scf_formula: str, correlation_formula: s
     from dfmp2.studies.cbs import basis_set_limit
 
     def ending(study: Study) -> str:
-        total, correlation = (study.values[f"cbs_{name}_energy"].value for name in ("total", "correlation"))
+        total, correlation = (
+            study.values[f"cbs_{name}_energy"].value for name in ("total", "correlation")
+        )
         return f"E({chosen.correlation.title}, limit) = {total:.10f} Eh, E(corr, limit) = {correlation:.10f} Eh"
 
     whole = given.read().molecule
-    compute = partial(basis_set_limit, whole, chosen, scf=scf_formula, correlation=correlation_formula)
+    compute = partial(
+        basis_set_limit, whole, chosen, scf=scf_formula, correlation=correlation_formula
+    )
     run_study(display.target(f"{whole.name}.cbs.h5"), compute, ending, display, given)
 
 
@@ -169,18 +187,33 @@ KINDS = ("bond", "angle", "dihedral")
 
 
 @click.command("scan", cls=AnnouncedCommand)
-@click.option("--bond", nargs=2, metavar="I,J FROM:TO:POINTS", help="Bond length, in the unit of the file.")
+@click.option(
+    "--bond", nargs=2, metavar="I,J FROM:TO:POINTS", help="Bond length, in the unit of the file."
+)
 @click.option("--angle", nargs=2, metavar="I,J,K FROM:TO:POINTS", help="Angle at J, degrees.")
-@click.option("--dihedral", nargs=2, metavar="I,J,K,L FROM:TO:POINTS", help="Dihedral angle about J-K, degrees.")
-@click.option("--moving", metavar="RANGES", help="Atoms that move, e.g. 4-6+8.  [default: the side of the last atom]")
+@click.option(
+    "--dihedral",
+    nargs=2,
+    metavar="I,J,K,L FROM:TO:POINTS",
+    help="Dihedral angle about J-K, degrees.",
+)
+@click.option(
+    "--moving",
+    metavar="RANGES",
+    help="Atoms that move, e.g. 4-6+8.  [default: the side of the last atom]",
+)
 @click.option(
     "--chain/--no-chain",
     default=True,
     show_default=True,
     help="Start every SCF from the orbitals of the point before.",
 )
-@click.option("--csv", "csv_file", metavar="FILE", help="The table.  [default: beside --output, .csv]")
-@click.option("--plot", "plot_file", metavar="FILE", help="The curve, SVG.  [default: beside --output, .svg]")
+@click.option(
+    "--csv", "csv_file", metavar="FILE", help="The table.  [default: beside --output, .csv]"
+)
+@click.option(
+    "--plot", "plot_file", metavar="FILE", help="The curve, SVG.  [default: beside --output, .svg]"
+)
 @one_molecule()
 @study_options
 def scan(
@@ -201,9 +234,18 @@ def scan(
     chosen = given.chosen()
     from dfmp2.studies.scan import scan_energies
 
-    scan = _make_scan(given, {kind: coordinates[kind] for kind in KINDS if coordinates[kind]}, chosen, moving, chain)
+    scan = _make_scan(
+        given,
+        {kind: coordinates[kind] for kind in KINDS if coordinates[kind]},
+        chosen,
+        moving,
+        chain,
+    )
     target = display.target(f"{scan.molecules[0].name}.scan.h5")
-    table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
+    table, curve = (
+        Path(csv_file or target.with_suffix(".csv")),
+        Path(plot_file or target.with_suffix(".svg")),
+    )
 
     def contents(study: Study) -> list[bytes]:
         from dfmp2.output.html.svg import scan_curve
@@ -213,9 +255,15 @@ def scan(
 
     def ending(study: Study) -> str:
         failed = study.settings["failed"]
-        said = f"{failed} of {len(scan.values)} points FAILED" if failed else f"{len(scan.values)} points"
+        if failed:
+            said = f"{failed} of {len(scan.values)} points FAILED"
+        else:
+            said = f"{len(scan.values)} points"
         place = study.values.get("minimum_quartic") or study.values.get("minimum_parabola")
-        at = "" if place is None else f", minimum at {place.value:.6g} {place.units}"
+        if place is None:
+            at = ""
+        else:
+            at = f", minimum at {place.value:.6g} {place.units}"
         return f"{said}{at}; {table}, {curve}"
 
     compute, beside = partial(scan_energies, scan), {"--csv": table, "--plot": curve}
@@ -227,7 +275,9 @@ def scan(
         )
 
 
-def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, moving: str | None, chained: bool) -> Scan:
+def _make_scan(
+    given: Given, coordinates: dict[str, Any], options: Options, moving: str | None, chained: bool
+) -> Scan:
     from dfmp2.molecule.files import read_frames
     from dfmp2.studies.coordinate import make_coordinate
     from dfmp2.studies.scan import along, over_frames
@@ -242,7 +292,9 @@ def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, movi
         return over_frames([frame.in_field(field) for frame in frames], options, chained=chained)
     ((kind, (atoms, values)),) = coordinates.items()
     whole = given.read().molecule
-    coordinate = make_coordinate(kind, atoms, values, whole, units=given.state["units"], moving=moving)
+    coordinate = make_coordinate(
+        kind, atoms, values, whole, units=given.state["units"], moving=moving
+    )
     return along(whole, coordinate, options, chained=chained)
 
 
@@ -262,11 +314,21 @@ def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, movi
     metavar="KIND ATOMS VALUE",
     help="Bring a bond, angle or dihedral to a value, in the unit of the file or degrees; may be repeated.",
 )
-@click.option("--constraints", metavar="FILE", help="Constraints in geomeTRIC's format ($freeze, $set).")
+@click.option(
+    "--constraints", metavar="FILE", help="Constraints in geomeTRIC's format ($freeze, $set)."
+)
 @click.option(
     "--convergence",
     type=click.Choice(
-        ["GAU", "GAU_LOOSE", "GAU_TIGHT", "GAU_VERYTIGHT", "NWCHEM_LOOSE", "TURBOMOLE", "INTERFRAG_TIGHT"],
+        [
+            "GAU",
+            "GAU_LOOSE",
+            "GAU_TIGHT",
+            "GAU_VERYTIGHT",
+            "NWCHEM_LOOSE",
+            "TURBOMOLE",
+            "INTERFRAG_TIGHT",
+        ],
         case_sensitive=False,
     ),
     default="GAU",
@@ -274,11 +336,18 @@ def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, movi
     metavar="NAME",
     help="Of geomeTRIC: GAU_LOOSE, GAU, GAU_TIGHT, GAU_VERYTIGHT, NWCHEM_LOOSE, TURBOMOLE or INTERFRAG_TIGHT.",
 )
-@click.option("--max-steps", type=int, metavar="N", default=100, show_default=True, help="Limit on the steps.")
-@click.option("--transition-state", is_flag=True, help="Look for a saddle point of first order.")
-@click.option("--xyz", "xyz_file", metavar="FILE", help="The last geometry.  [default: beside --output, .xyz]")
 @click.option(
-    "--trajectory", "path_file", metavar="FILE", help="All geometries.  [default: beside --output, .trajectory.xyz]"
+    "--max-steps", type=int, metavar="N", default=100, show_default=True, help="Limit on the steps."
+)
+@click.option("--transition-state", is_flag=True, help="Look for a saddle point of first order.")
+@click.option(
+    "--xyz", "xyz_file", metavar="FILE", help="The last geometry.  [default: beside --output, .xyz]"
+)
+@click.option(
+    "--trajectory",
+    "path_file",
+    metavar="FILE",
+    help="All geometries.  [default: beside --output, .trajectory.xyz]",
 )
 @one_molecule()
 @study_options
@@ -303,8 +372,16 @@ def optimize(
     from dfmp2.molecule.text import read_text
     from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
 
-    text = "" if constraints is None else read_text(constraints, 10**6, "more than 1 MB", "a constraints file")[1]
-    search = Search(Constraints(freeze, fixed, text, given.state["units"]), convergence, max_steps, transition_state)
+    if constraints is None:
+        text = ""
+    else:
+        text = read_text(constraints, 10**6, "more than 1 MB", "a constraints file")[1]
+    search = Search(
+        Constraints(freeze, fixed, text, given.state["units"]),
+        convergence,
+        max_steps,
+        transition_state,
+    )
     target = display.target(f"{read.molecule.name}.optimization.h5")
     beside = target.with_suffix(".xyz")
     if given.molecule != "-" and beside.resolve() == Path(given.molecule).resolve():
@@ -332,17 +409,38 @@ def optimize(
 
 
 @click.command("frequencies", cls=AnnouncedCommand)
-@click.option("--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas.")
-@click.option("--pressure", type=float, default=101325.0, show_default=True, metavar="PA", help="Of the gas.")
-@click.option("--symmetry-number", type=int, metavar="N", help="Rotations onto itself.  [default: counted]")
 @click.option(
-    "--displacement", type=float, default=0.005, show_default=True, metavar="BOHR", help="Of each coordinate."
+    "--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas."
 )
-@click.option("--allow-gradient", is_flag=True, help="Go on at a geometry that is no stationary point.")
 @click.option(
-    "--workers", type=click.IntRange(1, MOST_WORKERS), metavar="N", help="Processes that share the displaced runs."
+    "--pressure", type=float, default=101325.0, show_default=True, metavar="PA", help="Of the gas."
 )
-@click.option("--molden", "molden_file", metavar="FILE", help="Modes for viewers.  [default: beside --output, .molden]")
+@click.option(
+    "--symmetry-number", type=int, metavar="N", help="Rotations onto itself.  [default: counted]"
+)
+@click.option(
+    "--displacement",
+    type=float,
+    default=0.005,
+    show_default=True,
+    metavar="BOHR",
+    help="Of each coordinate.",
+)
+@click.option(
+    "--allow-gradient", is_flag=True, help="Go on at a geometry that is no stationary point."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    metavar="N",
+    help="Processes that share the displaced runs.",
+)
+@click.option(
+    "--molden",
+    "molden_file",
+    metavar="FILE",
+    help="Modes for viewers.  [default: beside --output, .molden]",
+)
 @one_molecule()
 @study_options
 def frequencies(

@@ -33,15 +33,29 @@ from dfmp2.output.checkpoint import SUFFIX
 
 WORK = "/work"  # of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
 MEBIBYTE = 2**20
-MEMORY_PER_CPU = 1800  # MiB of a job without instance: what a compute-optimised instance has for one
+MEMORY_PER_CPU = (
+    1800  # MiB of a job without instance: what a compute-optimised instance has for one
+)
 RESERVED = 512  # MiB of a container, or a tenth, for what is not a worker
 TAGS = {"propagateTags": True, "tags": {"application": "dfmp2"}}
-ROLES = {"jobRoleArn": "job_role", "executionRoleArn": "execution_role"}  # in a request, and the option
+ROLES = {
+    "jobRoleArn": "job_role",
+    "executionRoleArn": "execution_role",
+}  # in a request, and the option
 # In this order, five at most; the last one counts for all else, which would be tried again without it.
 RETRY_RULES = (
-    {"onExitCode": str(Interrupted.exit_code), "action": "RETRY"},  # stopped, and goes on from its checkpoint
-    {"onStatusReason": "Host EC2*", "action": "RETRY"},  # the instance is gone, as when a Spot instance is taken back
-    {"onStatusReason": "Task failed to start*", "action": "RETRY"},  # image not pulled, disk of the host full
+    {
+        "onExitCode": str(Interrupted.exit_code),
+        "action": "RETRY",
+    },  # stopped, and goes on from its checkpoint
+    {
+        "onStatusReason": "Host EC2*",
+        "action": "RETRY",
+    },  # the instance is gone, as when a Spot instance is taken back
+    {
+        "onStatusReason": "Task failed to start*",
+        "action": "RETRY",
+    },  # image not pulled, disk of the host full
     {"onReason": "*", "action": "EXIT"},
 )
 INPUTS, RESULTS, PROGRAMS = "inputs", "results", "programs"  # below the location of a batch
@@ -75,23 +89,38 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
 
     `given` are the options of `dfmp2 batch submit --aws-batch`; InputError where they do not fit together.
     """
-    for option, what in (("queue", "job queue"), ("image", "container image"), ("s3", "place, s3://BUCKET/PREFIX")):
+    for option, what in (
+        ("queue", "job queue"),
+        ("image", "container image"),
+        ("s3", "place, s3://BUCKET/PREFIX"),
+    ):
         if not given[option]:
             raise InputError(f"--{option} is missing: expected the name of a {what}")
     place, lane = given["s3"].rstrip("/"), batch.asks_for(*COMPILED)
     if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
-        raise InputError(f"--s3 {given['s3']!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket")
+        raise InputError(
+            f"--s3 {given['s3']!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket"
+        )
     if given["output"] is not None:
         raise InputError(f"--output {given['output']}: results go to {place}/results: leave it out")
-    definition, memory = _definition(given, given["instance"] or ("trn1.2xlarge" if lane else "cpu"), lane)
+    definition, memory = _definition(
+        given, given["instance"] or ("trn1.2xlarge" if lane else "cpu"), lane
+    )
     content = pack(batch)
     archive = f"{place}/{INPUTS}/{hashlib.sha256(content).hexdigest()[:32]}.zip"
-    variables = [] if lane is None else [{"name": "NEURON_COMPILE_CACHE_URL", "value": f"{place}/{PROGRAMS}/xla"}]
+    if lane is None:
+        variables = []
+    else:
+        variables = [{"name": "NEURON_COMPILE_CACHE_URL", "value": f"{place}/{PROGRAMS}/xla"}]
     name = f"dfmp2-{re.sub(r'[^A-Za-z0-9_-]+', '-', Path(batch.source).stem)[:80]}"
 
     def job(name: str, *more: str) -> dict[str, Any]:
         overrides = {"command": ["dfmp2", "batch", "run", archive, *more], "environment": variables}
-        common = {"jobQueue": given["queue"], "jobDefinition": definition["jobDefinitionName"], **TAGS}
+        common = {
+            "jobQueue": given["queue"],
+            "jobDefinition": definition["jobDefinitionName"],
+            **TAGS,
+        }
         return {"jobName": name, "containerOverrides": overrides, **common}
 
     share = {"workers": given["workers"], "threads": given["threads"], "memory": f"{memory}MiB"}
@@ -106,7 +135,9 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
     return requests, {archive: content}
 
 
-def _definition(given: Mapping[str, Any], kind: str, lane: str | None) -> tuple[dict[str, Any], int]:
+def _definition(
+    given: Mapping[str, Any], kind: str, lane: str | None
+) -> tuple[dict[str, Any], int]:
     """The request RegisterJobDefinition, and the memory that its workers share, MiB.
 
     The definition is named after what is in it (SHA-256), so that what belongs to one batch comes with the job.
@@ -122,10 +153,14 @@ def _definition(given: Mapping[str, Any], kind: str, lane: str | None) -> tuple[
             f"{workers} workers of {threads} threads need {cores} virtual CPUs, and {kind} has {vcpus}: use fewer"
         )
     if lane is not None and workers > CORES_PER_CHIP * chips:
-        raise InputError(f"--workers {workers}: {kind} has {CORES_PER_CHIP * chips} NeuronCores, one for each worker")
+        raise InputError(
+            f"--workers {workers}: {kind} has {CORES_PER_CHIP * chips} NeuronCores, one for each worker"
+        )
     if not 2 * RESERVED <= memory <= (most or memory):
         limit = f", and on {kind} at most {most} MiB" if most else ""
-        raise InputError(f"--memory: {memory} MiB for a container, expected {2 * RESERVED} MiB or more{limit}")
+        raise InputError(
+            f"--memory: {memory} MiB for a container, expected {2 * RESERVED} MiB or more{limit}"
+        )
     devices = [f"/dev/neuron{k}" for k in range(chips)]
     definition: dict[str, Any] = {
         "type": "container",
@@ -140,7 +175,10 @@ def _definition(given: Mapping[str, Any], kind: str, lane: str | None) -> tuple[
             # A first process that passes SIGTERM on and takes in ended workers.
             "linuxParameters": {
                 "initProcessEnabled": True,
-                "devices": [{"hostPath": d, "containerPath": d, "permissions": ["READ", "WRITE"]} for d in devices],
+                "devices": [
+                    {"hostPath": d, "containerPath": d, "permissions": ["READ", "WRITE"]}
+                    for d in devices
+                ],
             },
             "privileged": False,
             "readonlyRootFilesystem": True,
@@ -148,7 +186,10 @@ def _definition(given: Mapping[str, Any], kind: str, lane: str | None) -> tuple[
             "mountPoints": [{"sourceVolume": "work", "containerPath": WORK}],
             **{role: given[option] for role, option in ROLES.items() if given[option]},
         },
-        "retryStrategy": {"attempts": given["attempts"], "evaluateOnExit": [dict(rule) for rule in RETRY_RULES]},
+        "retryStrategy": {
+            "attempts": given["attempts"],
+            "evaluateOnExit": [dict(rule) for rule in RETRY_RULES],
+        },
         **TAGS,
     }
     if given["seconds"] is not None:  # of one attempt; one that reaches it is not repeated
@@ -158,7 +199,9 @@ def _definition(given: Mapping[str, Any], kind: str, lane: str | None) -> tuple[
     return {"jobDefinitionName": name, **definition}, memory - max(RESERVED, memory // 10)
 
 
-def submit(requests: Requests, inputs: Mapping[str, bytes], region: str | None, profile: str | None) -> dict[str, str]:
+def submit(
+    requests: Requests, inputs: Mapping[str, bytes], region: str | None, profile: str | None
+) -> dict[str, str]:
     """Send a batch to its queue; the ARN of the job definition and the numbers of the jobs."""
     client, s3 = connect("batch", region, profile), connect("s3", region, profile)
     definition = requests["job-definition"]
@@ -166,10 +209,16 @@ def submit(requests: Requests, inputs: Mapping[str, bytes], region: str | None, 
         folder, _, name = place.rpartition("/")
         Copies(s3, folder, Path(), RESULT).put(name, io.BytesIO(content))
     with asking(f"registering the job definition {definition['jobDefinitionName']}"):
-        done = {"job": client.register_job_definition(**definition)["jobDefinitionArn"], "warm_up": ""}
+        done = {
+            "job": client.register_job_definition(**definition)["jobDefinitionArn"],
+            "warm_up": "",
+        }
     for key, job in (("warm_up", requests.get("warm-up")), ("array", requests["array"])):
         if job is not None:
-            wait = {"dependsOn": [{"jobId": done["warm_up"]}]} if done["warm_up"] else {}
+            if done["warm_up"]:
+                wait = {"dependsOn": [{"jobId": done["warm_up"]}]}
+            else:
+                wait = {}
             with asking(f"submitting {job['jobName']}"):
                 done[key] = client.submit_job(**job, **wait)["jobId"]
     return done
@@ -192,13 +241,20 @@ def pack(batch: Batch) -> bytes:
 
     def lines(given: Mapping[str, Any]) -> list[str]:
         # Strings, numbers and truth values of TOML look as in JSON; but DEL must be escaped.
-        return [f"{name} = {json.dumps(x, ensure_ascii=False)}".replace("\x7f", "\\u007f") for name, x in given.items()]
+        return [
+            f"{name} = {json.dumps(x, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+            for name, x in given.items()
+        ]
 
     shared = batch.items[0].given
     text = lines({name: shared[name] for name in ("memory", "threads") if name in shared})
     for item in batch.items:
         values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
-        values |= {name: add(Path(values[name])) for name in ("scf_from", "point_charges") if name in values}
+        values |= {
+            name: add(Path(values[name]))
+            for name in ("scf_from", "point_charges")
+            if name in values
+        }
         text += ["[[item]]", *lines({**values, "name": item.name, "molecule": add(item.path)})]
     files[MANIFEST] = "\n".join([*text, ""]).encode()
     stream = io.BytesIO()
@@ -212,7 +268,9 @@ def pack(batch: Batch) -> bytes:
 
 
 @contextmanager
-def unpacked(source: str, every: float, warn: Callable[[str], None]) -> Iterator[tuple[Batch, Copies]]:
+def unpacked(
+    source: str, every: float, warn: Callable[[str], None]
+) -> Iterator[tuple[Batch, Copies]]:
     """The batch of s3://BUCKET/PREFIX/inputs/NAME.zip in a folder that goes with the block, and copies of its files.
 
     What changes is copied to S3 every so many seconds and in the end; Interrupted where that fails then.
@@ -222,17 +280,23 @@ def unpacked(source: str, every: float, warn: Callable[[str], None]) -> Iterator
         folder = Path(made)
         results = Copies(client, f"{place}/{RESULTS}", folder / RESULTS, RESULT)
         copies = [results]
-        results.put(".writable", io.BytesIO())  # here a role that may not write is found, not after hours
+        results.put(
+            ".writable", io.BytesIO()
+        )  # here a role that may not write is found, not after hours
         results.delete(".writable")
         Copies(client, f"{place}/{INPUTS}", folder, RESULT).fetch([archive_name])
         try:
             with zipfile.ZipFile(folder / archive_name) as archive:
                 archive.extractall(folder)  # plain files alone; names that lead out lose what does
         except zipfile.BadZipFile as error:
-            raise InputError(f"{source} is no archive of inputs ({error}): submit the batch again") from error
+            raise InputError(
+                f"{source} is no archive of inputs ({error}): submit the batch again"
+            ) from error
         batch = read_manifest(folder / MANIFEST, output=folder / RESULTS)
         if batch.asks_for(*COMPILED):
-            copies.insert(0, Copies(client, f"{place}/{PROGRAMS}", accelerator().cache_folder(), PROGRAM))
+            copies.insert(
+                0, Copies(client, f"{place}/{PROGRAMS}", accelerator().cache_folder(), PROGRAM)
+            )
             copies[0].fetch(filter(PROGRAM.fullmatch, copies[0].names()))
         with kept(copies, every, warn):
             yield batch, results
@@ -241,4 +305,6 @@ def unpacked(source: str, every: float, warn: Callable[[str], None]) -> Iterator
 def fetch_items(results: Copies, names: Sequence[str]) -> int:
     """Get what there is of these items; how many files that were."""
     there = results.names()
-    return results.fetch(file for name in names for end in OF_AN_ITEM if (file := f"{name}{end}") in there)
+    return results.fetch(
+        file for name in names for end in OF_AN_ITEM if (file := f"{name}{end}") in there
+    )

@@ -51,8 +51,12 @@ class BatchRun:
     rows: dict[int, Row] = field(default_factory=dict)
     found: int = 0
     fault: str = ""
-    _queue: deque[Call] = field(default_factory=deque)  # what may begin; tags are its place, and those to follow it
-    _elsewhere: dict[int, float] = field(default_factory=dict)  # items of other processes, since when that is known
+    _queue: deque[Call] = field(
+        default_factory=deque
+    )  # what may begin; tags are its place, and those to follow it
+    _elsewhere: dict[int, float] = field(
+        default_factory=dict
+    )  # items of other processes, since when that is known
     _ended: int = 0
     _cost: float = 0.0
     _cost_done: float = 0.0
@@ -70,7 +74,13 @@ class BatchRun:
         """
         make_folder(self.batch.output)
         require_writable(self.batch.output / INDEX, overwrite=True, expected_bytes=10**6)
-        self.rows = dict(zip(self.mine, look(self.batch, [self.inputs[place] for place in self.mine]), strict=True))
+        self.rows = dict(
+            zip(
+                self.mine,
+                look(self.batch, [self.inputs[place] for place in self.mine]),
+                strict=True,
+            )
+        )
         left = [place for place in self.mine if self.rows[place].status != "complete"]
         self.found = len(self.mine) - len(left)
         if left:
@@ -82,7 +92,10 @@ class BatchRun:
             for call in unfinished:
                 discard(call.given[0].item.target)
         for place, row in self.rows.items():
-            if row.status in ("running", "pending"):  # it was stopped when it was complete, or others have completed it
+            if row.status in (
+                "running",
+                "pending",
+            ):  # it was stopped when it was complete, or others have completed it
                 self.rows[place] = look_at(self.inputs[place])
         write_index(self.batch, list(self.rows.values()))
 
@@ -93,7 +106,9 @@ class BatchRun:
             if row.remark and row.status != "running" and self.inputs[place].fingerprint:
                 self.listener.stage(f"{row.name}: {row.remark}: it is computed again")
         self._cost = sum(self._works[place].cost for place in left)
-        for piece in reversed(arrange([self._works[k] for k in self.rows], parts=workers, chained=self.chained)):
+        for piece in reversed(
+            arrange([self._works[k] for k in self.rows], parts=workers, chained=self.chained)
+        ):
             self._begin(None, [work.place for work in piece])
         self._began = self._written = time.monotonic()
 
@@ -105,7 +120,9 @@ class BatchRun:
             start = None
             if before is not None and self.rows[before].status == "complete":
                 start = self.batch.items[before].target
-            self._queue.appendleft(Call(compute, (self.inputs[places[0]], start, self.scratch, self.command), places))
+            self._queue.appendleft(
+                Call(compute, (self.inputs[places[0]], start, self.scratch, self.command), places)
+            )
 
     def _work(self, pool: Pool) -> list[Call]:
         """Until everything is done or the user wants to stop; what had not stopped by then."""
@@ -131,7 +148,10 @@ class BatchRun:
     def _take(self, call: Call, found: Row | Died, *, stopping: bool) -> None:
         """Go on from what became of an item."""
         place, *rest = call.tag
-        row = self._after_death(place, found) if isinstance(found, Died) else found
+        if isinstance(found, Died):
+            row = self._after_death(place, found)
+        else:
+            row = found
         if row.status == "running":
             if place not in self._elsewhere:
                 self._elsewhere[place] = time.monotonic()
@@ -155,15 +175,25 @@ class BatchRun:
     def _tell(self, row: Row) -> None:
         """Say what became of an item, and how much time is left: what is done has taken its share of the cost."""
         total, spent = len(self.rows) - self.found, time.monotonic() - self._began
-        left = max(0.0, self._cost / self._cost_done - 1.0) * spent if self._cost_done > 0 else None
+        if self._cost_done > 0:
+            left = max(0.0, self._cost / self._cost_done - 1.0) * spent
+        else:
+            left = None
         self.listener.time_left(left)
         for text in row.notes:
             self.listener.stage(f"{row.name}: {text}")
         if row.status == "failed":
-            self.listener.warning(f"{row.name} failed with code {row.exit_code}: {str(row.error)[:LONGEST_MESSAGE]}")
+            self.listener.warning(
+                f"{row.name} failed with code {row.exit_code}: {str(row.error)[:LONGEST_MESSAGE]}"
+            )
         else:
-            result = row.status if row.energy is None else f"E(MP2) = {row.energy:.10f} Eh"
-            self.listener.stage(f"[{self._ended}/{total}] {row.name}: {result}, {row.seconds or 0.0:.1f} s")
+            if row.energy is None:
+                result = row.status
+            else:
+                result = f"E(MP2) = {row.energy:.10f} Eh"
+            self.listener.stage(
+                f"[{self._ended}/{total}] {row.name}: {result}, {row.seconds or 0.0:.1f} s"
+            )
         self.listener.step(self._ended, total, "items")
 
     def _after_death(self, place: int, death: Died) -> Row:
@@ -172,6 +202,11 @@ class BatchRun:
         discard(item.target)
         row = look_at(self.inputs[place])
         if row.status == "complete" or death.terminated:
-            return row if row.status == "complete" else replace(row, status="pending")
-        need = memory_needed(load, death.share.threads) if load and death.share else None
+            if row.status == "complete":
+                return row
+            return replace(row, status="pending")
+        if load and death.share:
+            need = memory_needed(load, death.share.threads)
+        else:
+            need = None
         return failed(item, death.exit_code, death.message(need), death.errors)

@@ -31,7 +31,10 @@ SHARE_OF_LIMIT = 0.8  # of a worker's memory limit; at 0.95 its nanny ends it
 def read_engine(text: str) -> str:
     """The address of the scheduler that --engine names, itself or by its file; InputError for one open to others."""
     try:
-        address = text if "://" in text else str(json.loads(Path(text).read_text(encoding="utf-8"))["address"])
+        if "://" in text:
+            address = text
+        else:
+            address = str(json.loads(Path(text).read_text(encoding="utf-8"))["address"])
         parts = urlsplit(address)
         if parts.scheme not in ("tcp", "tls") or not parts.hostname or not parts.port:
             raise ValueError(address)
@@ -54,8 +57,13 @@ def run_call(versions: dict[str, str], process: str, call: Call, share: Share) -
 
     worker, here, token = get_worker(), provenance.versions(), share.token or Path()
     if here != versions:
-        shown = [", ".join(f"{name} {version}" for name, version in one.items()) for one in (here, versions)]
-        raise InputError(f"the Dask worker {worker.address} has {shown[0]}, and here is {shown[1]}: install the same")
+        shown = [
+            ", ".join(f"{name} {version}" for name, version in one.items())
+            for one in (here, versions)
+        ]
+        raise InputError(
+            f"the Dask worker {worker.address} has {shown[0]}, and here is {shown[1]}: install the same"
+        )
     if not token.exists():
         where = f"the Dask worker {worker.address} does not see {token.parent}"
         raise InputError(f"{where}: name an --output that all workers share")
@@ -75,10 +83,14 @@ class DaskSlot:
         info, (count, memory, _) = pool.workers[address], pool.share
         memory = memory or int(SHARE_OF_LIMIT * (info["memory_limit"] or 0))
         if not memory:
-            raise InputError(f"the Dask worker {address} has no memory limit: pass --memory, that of each worker")
+            raise InputError(
+                f"the Dask worker {address} has no memory limit: pass --memory, that of each worker"
+            )
         self._pool, self.address, self._process = pool, address, info["local_directory"]
         self.share = Share(count or info["nthreads"], memory, pool.token)
-        self._executor = pool.client.get_executor(workers=[address], allow_other_workers=False, pure=False, retries=0)
+        self._executor = pool.client.get_executor(
+            workers=[address], allow_other_workers=False, pure=False, retries=0
+        )
 
     @property
     def ready(self) -> bool:
@@ -93,18 +105,29 @@ class DaskSlot:
     def result(self) -> Any:
         """What its call gives; Died when the worker has, or was asked to stop before it began; or what was raised."""
         future, self.future = self.future or Future(), None
-        error = BrokenExecutor("lost") if future.cancelled() else future.exception()
+        error: BaseException | None
+        if future.cancelled():
+            error = BrokenExecutor("lost")
+        else:
+            error = future.exception()
         if error is None:
             return future.result()
         if isinstance(error, ImportError):
-            error = InputError(f"the Dask worker {self.address} cannot run dfmp2 ({error}): install it there")
+            error = InputError(
+                f"the Dask worker {self.address} cannot run dfmp2 ({error}): install it there"
+            )
         if isinstance(error, Dfmp2Error) and not self._pool.stopping:
             raise error
         cause = f"its Dask worker {self.address} was lost: killed, as for want of memory, or its host is gone"
         self.address = ""  # what answers there from now on is another process
-        if not isinstance(error, Dfmp2Error | BrokenExecutor) and type(error).__name__ != "KilledWorker":
+        if (
+            not isinstance(error, Dfmp2Error | BrokenExecutor)
+            and type(error).__name__ != "KilledWorker"
+        ):
             raise fault(error) from error
-        raise Died(cause, ResourceError.exit_code, self.share, terminated=self._pool.stopping) from error
+        raise Died(
+            cause, ResourceError.exit_code, self.share, terminated=self._pool.stopping
+        ) from error
 
     def terminate(self) -> None:
         """Ask the calls of all slots to stop at their next safe point."""
@@ -135,17 +158,26 @@ class DaskPool(Pool):
         try:
             from distributed import Client, Security
         except ImportError as error:
-            raise BackendUnavailable(f"--engine needs Dask ({error}): pip install 'dfmp2[dask]'") from error
+            raise BackendUnavailable(
+                f"--engine needs Dask ({error}): pip install 'dfmp2[dask]'"
+            ) from error
         for name in ("distributed", "distributed.client"):  # what goes wrong is said here
             logging.getLogger(name).setLevel(logging.CRITICAL)
         security = Security(require_encryption=self._address.startswith("tls"))
         try:
-            self.client = Client(self._address, security=security, set_as_default=False, timeout=ANSWER)
+            self.client = Client(
+                self._address, security=security, set_as_default=False, timeout=ANSWER
+            )
         except (OSError, ValueError, TypeError) as error:
             raise self._gone(error) from error
         with suppress(ValueError):  # of a scheduler that executes nothing itself
-            if self.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_ttl) is None:
-                raise InputError(f"{self._address} never gives up a worker that hangs: set its worker-ttl")
+            if (
+                self.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_ttl)
+                is None
+            ):
+                raise InputError(
+                    f"{self._address} never gives up a worker that hangs: set its worker-ttl"
+                )
         self.token.touch()
         return self
 
@@ -182,16 +214,22 @@ class DaskPool(Pool):
         try:
             if self.client.status != "running":
                 raise OSError("the connection was lost")
-            self.workers = self.client.sync(self.client.scheduler.identity, callback_timeout=ANSWER)["workers"]
+            self.workers = self.client.sync(
+                self.client.scheduler.identity, callback_timeout=ANSWER
+            )["workers"]
         except OSError as error:
             raise self._gone(error) from error
         if self.workers:
             self._since = now
         elif now - self._since > WAIT:
-            raise ResourceError(f"the Dask cluster of {self._address} has no worker: start some, and run this again")
+            raise ResourceError(
+                f"the Dask cluster of {self._address} has no worker: start some, and run this again"
+            )
         self.slots = [slot for slot in self.slots if slot.future is not None or slot.ready]
         new = self.workers.keys() - {slot.address for slot in self.slots}
-        self.slots += [DaskSlot(self, address) for address in sorted(new)[: self._size - len(self.slots)]]
+        self.slots += [
+            DaskSlot(self, address) for address in sorted(new)[: self._size - len(self.slots)]
+        ]
 
     def _gone(self, error: Exception) -> ResourceError:
         return ResourceError(

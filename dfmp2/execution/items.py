@@ -106,7 +106,10 @@ def read_input(item: Item) -> Input:
     try:
         charges = read_point_charges(given.get("point_charges"), given["point_charge_units"])
         molecule = read_file(item.path, called=item.molecule, **state).molecule.in_field(charges)
-        start = "" if item.options.scf_from is None else _file_hash(Path(item.options.scf_from))
+        if item.options.scf_from is None:
+            start = ""
+        else:
+            start = _file_hash(Path(item.options.scf_from))
         asked = fingerprint(molecule, item.options, start)
     except InputError as error:
         return Input(item, error)
@@ -122,7 +125,10 @@ def read_inputs(batch: Batch) -> list[Input]:
 
 def fingerprint_of(result: MP2Result) -> str:
     """The fingerprint of the input a stored result was made from; of a task that is no energy its command says it."""
-    said = {mark: re.search(re.escape(mark) + "([0-9a-f]{64})", result.provenance.command) for mark in (INPUT, START)}
+    said = {
+        mark: re.search(re.escape(mark) + "([0-9a-f]{64})", result.provenance.command)
+        for mark in (INPUT, START)
+    }
     if task := said[INPUT]:
         return task[1]
     return fingerprint(result.molecule, result.options, start[1] if (start := said[START]) else "")
@@ -133,7 +139,9 @@ def _file_hash(path: Path) -> str:
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"--scf-from {path}: expected a file with start orbitals ({error.strerror})") from error
+        raise InputError(
+            f"--scf-from {path}: expected a file with start orbitals ({error.strerror})"
+        ) from error
 
 
 # --- state ------------------------------------------------------------------------------------------------------------
@@ -154,10 +162,15 @@ def look_at(given: Input, known: Row | None = None) -> Row:
     if known is not None and known.status == "complete" and (known.fingerprint, known.stamp) == now:
         return replace(known, molecule=item.molecule, output=str(item.target))
     row, _ = read_result(given)
-    failure = {} if row.status == "complete" else _read_json(error_file(item.target))
+    if row.status == "complete":
+        failure = {}
+    else:
+        failure = _read_json(error_file(item.target))
     if not isinstance(failure.get("code"), int):
         return row
-    return replace(row, status="failed", exit_code=failure["code"], error=str(failure.get("message")))
+    return replace(
+        row, status="failed", exit_code=failure["code"], error=str(failure.get("message"))
+    )
 
 
 def read_result(given: Input) -> tuple[Row, MP2Result | None]:
@@ -180,7 +193,16 @@ def read_result(given: Input) -> tuple[Row, MP2Result | None]:
 
 def _complete(given: Input, result: MP2Result) -> Row:
     item, seconds = given.item, result.timings.total
-    row = Row(item.name, item.molecule, "complete", 0, None, str(item.target), seconds, result.mp2_total_energy)
+    row = Row(
+        item.name,
+        item.molecule,
+        "complete",
+        0,
+        None,
+        str(item.target),
+        seconds,
+        result.mp2_total_energy,
+    )
     return replace(row, fingerprint=given.fingerprint, stamp=stamp(item.target))
 
 
@@ -201,7 +223,10 @@ def read_index(batch: Batch) -> dict[str, Row]:
     """What batch.json says of items, by name; nothing where it is of another version."""
     value = _read_json(batch.output / INDEX)
     try:
-        rows = [Row(**item) for item in value["items"]] if value["dfmp2_batch_version"] == VERSION else []
+        if value["dfmp2_batch_version"] == VERSION:
+            rows = [Row(**item) for item in value["items"]]
+        else:
+            rows = []
         return {row.name: replace(row, stamp=(row.stamp[0], row.stamp[1])) for row in rows}
     except (TypeError, LookupError):
         return {}
@@ -216,7 +241,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
+def collect_results(
+    batch: Batch, *, allow_mixed: bool
+) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
     """Rows of all complete results, their hashes checked; what holds for all of them; and what there is to remark.
 
     InputError where there is none, or their methods differ, so that their energies do not belong beside each other.
@@ -226,25 +253,41 @@ def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, 
         row, result = read_result(given)
         if result is not None:
             methods[row.name] = method(result)
-            rows.append({"name": row.name, "molecule": row.molecule, **numbers_of(result), "seconds": row.seconds})
+            rows.append(
+                {
+                    "name": row.name,
+                    "molecule": row.molecule,
+                    **numbers_of(result),
+                    "seconds": row.seconds,
+                }
+            )
         elif row.remark and os.path.lexists(given.item.target):
             remarks.append(f"{row.name} is left out: {row.remark}")
     if not rows:
-        raise InputError(f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)")
+        raise InputError(
+            f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)"
+        )
     if different := differences(methods):
         remarks.append(f"different methods in one table: {different}")
         if not allow_mixed:
             raise InputError(f"{remarks[-1]}: collect them apart, or pass --allow-mixed")
     if missing := len(batch.items) - len(rows):
-        remarks.append(f"{missing} of {len(batch.items)} items are not complete and not in the table")
-    notes = {field: ", ".join(dict.fromkeys(found[field] for found in methods.values())) for field in METHOD}
+        remarks.append(
+            f"{missing} of {len(batch.items)} items are not complete and not in the table"
+        )
+    notes = {
+        field: ", ".join(dict.fromkeys(found[field] for found in methods.values()))
+        for field in METHOD
+    }
     return rows, notes, remarks
 
 
 # --- computation ------------------------------------------------------------------------------------------------------
 
 
-def compute(given: Input, start: Path | None, scratch: str | None, command: str, share: Share) -> Row:
+def compute(
+    given: Input, start: Path | None, scratch: str | None, command: str, share: Share
+) -> Row:
     """Compute an item and write its result or its error, unless another process is at it.
 
     The row says what became of it; "pending" when it was stopped. An exception that is no `Dfmp2Error` is a fault in
@@ -262,20 +305,27 @@ def compute(given: Input, start: Path | None, scratch: str | None, command: str,
         if other := acquire(target):
             return replace(row, status="running", remark=f"it is being computed by {other}")
         try:
-            options = replace(given.item.options, threads=share.threads, memory=share.memory, scratch=scratch)
+            options = replace(
+                given.item.options, threads=share.threads, memory=share.memory, scratch=scratch
+            )
             row = _compute(given, options, start, command, Stop(share.stop_asked), notes)
         finally:
             release(target)
     except Interrupted:
         pass
     except (Dfmp2Error, MemoryError, OSError) as error:
-        code, message = ResourceError.exit_code, f"the system refused: {str(error) or 'no more memory'}"
+        code, message = (
+            ResourceError.exit_code,
+            f"the system refused: {str(error) or 'no more memory'}",
+        )
         if isinstance(error, Dfmp2Error):
             code, message = error.exit_code, str(error)
         if "--memory" in message:
             message += "; each worker of a batch has its share of the memory"
         row = failed(given.item, code, message, traceback.format_exc())
-        row = replace(row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault))
+        row = replace(
+            row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault)
+        )
     finally:
         stops.clear()
     return replace(row, notes=(*notes, *row.notes))
@@ -283,7 +333,10 @@ def compute(given: Input, start: Path | None, scratch: str | None, command: str,
 
 def failed(item: Item, code: int, message: str, text: str) -> Row:
     """The row of an item that failed, after writing NAME.error.json with the traceback `text`."""
-    value, notes = json.dumps({"code": code, "message": message, "traceback": text}, indent=2), tuple[str, ...]()
+    value, notes = (
+        json.dumps({"code": code, "message": message, "traceback": text}, indent=2),
+        tuple[str, ...](),
+    )
     try:
         write_atomically(error_file(item.target), f"{value}\n".encode(), overwrite=True)
     except ResourceError as error:
@@ -291,10 +344,14 @@ def failed(item: Item, code: int, message: str, text: str) -> Row:
     return Row(item.name, item.molecule, "failed", code, message, notes=notes)
 
 
-def _compute(given: Input, options: Options, start: Path | None, command: str, stop: Stop, notes: list[str]) -> Row:
+def _compute(
+    given: Input, options: Options, start: Path | None, command: str, stop: Stop, notes: list[str]
+) -> Row:
     """The row of an item with its result, which is there already where another process has finished it meanwhile."""
     item, target = given.item, given.item.target
-    for part in target.parent.glob(f".{target.name}.part-*"):  # of a process that was killed while it wrote
+    for part in target.parent.glob(
+        f".{target.name}.part-*"
+    ):  # of a process that was killed while it wrote
         part.unlink(missing_ok=True)
     row, _ = read_result(given)
     if row.status == "complete":
@@ -306,11 +363,19 @@ def _compute(given: Input, options: Options, start: Path | None, command: str, s
         raise given.molecule
     require_writable(target, overwrite=False, expected_bytes=LEAST_FREE)
     with checkpointing(
-        target, resume=True, note=lambda _: None, warn=notes.append, replace_foreign=True, same_bits=True
+        target,
+        resume=True,
+        note=lambda _: None,
+        warn=notes.append,
+        replace_foreign=True,
+        same_bits=True,
     ) as stop.checkpoint:
         origin = start or options.scf_from
         begun = f"; {START}{given.start}" if given.start else ""
-        asked = "" if item.task == "energy" else f"; {item.task}, {INPUT}{given.fingerprint}"
+        if item.task == "energy":
+            asked = ""
+        else:
+            asked = f"; {item.task}, {INPUT}{given.fingerprint}"
         result = named(TASKS[item.task])(
             given.molecule,
             options,

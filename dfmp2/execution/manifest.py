@@ -42,7 +42,11 @@ OF_THE_ITEM: dict[str, Any] = {
 }
 KNOWN = (*(field.name for field in fields(Options)), *OF_THE_ITEM)
 FLOATS = {field.name for field in fields(Options) if str(field.type).startswith("float")}
-OF_THE_BATCH = ("memory", "threads", "scratch")  # they divide one machine among workers, so an item has none of its own
+OF_THE_BATCH = (
+    "memory",
+    "threads",
+    "scratch",
+)  # they divide one machine among workers, so an item has none of its own
 PATHS = ("scf_from", "scratch", "point_charges")
 COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 
@@ -66,7 +70,9 @@ class Item:
     def task(self) -> str:
         """What is computed, one of TASKS."""
         asked = str(self.given.get("task", "energy"))
-        return "properties" if asked == "energy" and self.options.properties else asked
+        if asked == "energy" and self.options.properties:
+            return "properties"
+        return asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +99,16 @@ class Batch:
         return next((name for name in backends if name in asked), None)
 
 
-def read_manifest(path: str | Path, *, root: str | Path | None = None, output: str | Path | None = None) -> Batch:
+def read_manifest(
+    path: str | Path, *, root: str | Path | None = None, output: str | Path | None = None
+) -> Batch:
     """The batch a manifest describes; nothing but the manifest is read.
 
     Paths are relative to `root`, None for the manifest's own folder; `output` wins over the manifest's.
     """
-    file, text = read_text(path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split the batch", "a TOML manifest")
+    file, text = read_text(
+        path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split the batch", "a TOML manifest"
+    )
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not TOML, or a number of thousands of digits
@@ -108,26 +118,43 @@ def read_manifest(path: str | Path, *, root: str | Path | None = None, output: s
         raise InputError(f"--root {root}: there is no such folder")
     common = _read_values(table, ("output", "item"), file)
     tables = table.get("item")
-    if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
-        raise InputError('no [[item]]: expected one table [[item]] with molecule = "FILE" per molecule', file=file)
+    if (
+        not isinstance(tables, list)
+        or not tables
+        or not all(isinstance(one, dict) for one in tables)
+    ):
+        raise InputError(
+            'no [[item]]: expected one table [[item]] with molecule = "FILE" per molecule',
+            file=file,
+        )
     if output is None:
         if "output" not in table:
             raise InputError('no output: add output = "FOLDER", or pass --output FOLDER', file=file)
         output = _confined(root, table["output"], f"{file}: output")
     output = Path(output)
-    items = [_read_item(one, common, root, output, f"{file}, item {k}") for k, one in enumerate(tables, start=1)]
+    items = [
+        _read_item(one, common, root, output, f"{file}, item {k}")
+        for k, one in enumerate(tables, start=1)
+    ]
     return _checked(Batch(file, root, output, tuple(items)))
 
 
-def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None) -> Batch:
+def make_batch(
+    files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None
+) -> Batch:
     """The batch of files named on the command line, relative to `root`, all computed with the same `values`."""
     root = Path.cwd() if root is None else Path(root)
-    given = {name: str(root / x) if name in ("point_charges", "scf_from") else x for name, x in values.items()}
+    given = {
+        name: str(root / x) if name in ("point_charges", "scf_from") else x
+        for name, x in values.items()
+    }
     options = _options(given, "command line")
     items = []
     for file in files:
         name = slug(Path(file).stem)
-        items.append(Item(name, file, root / file, options, given, output.absolute() / f"{name}.h5"))
+        items.append(
+            Item(name, file, root / file, options, given, output.absolute() / f"{name}.h5")
+        )
     return _checked(Batch("", root, output, tuple(items)))
 
 
@@ -154,21 +181,31 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).lstrip(".-")[:LONGEST_NAME].rstrip(".")
 
 
-def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, output: Path, where: str) -> Item:
+def _read_item(
+    table: Mapping[str, Any], common: Mapping[str, Any], root: Path, output: Path, where: str
+) -> Item:
     own, molecule = _read_values(table, ("molecule", "name"), where), table.get("molecule")
     if not isinstance(molecule, str):
         raise InputError(f'{where}: no molecule: expected molecule = "FILE"')
     where = f"{where} ({molecule[:LONGEST_SHOWN]})"
     for name in OF_THE_BATCH:
         if name in own:
-            raise InputError(f"{where}: {name} belongs to the batch as a whole: move it above the first [[item]]")
+            raise InputError(
+                f"{where}: {name} belongs to the batch as a whole: move it above the first [[item]]"
+            )
     given = {**common, **own}
-    given |= {name: str(_confined(root, given[name], f"{where}: {name}")) for name in PATHS if name in given}
+    given |= {
+        name: str(_confined(root, given[name], f"{where}: {name}"))
+        for name in PATHS
+        if name in given
+    }
     called = table.get("name", Path(molecule).stem)
     if not isinstance(called, str) or not slug(called):
         raise InputError(f"{where}: name = {called!r}: expected text with letters or digits")
     path, name = _confined(root, molecule, f"{where}: molecule"), slug(called)
-    return Item(name, molecule, path, _options(given, where), given, output.absolute() / f"{name}.h5")
+    return Item(
+        name, molecule, path, _options(given, where), given, output.absolute() / f"{name}.h5"
+    )
 
 
 def _options(given: Mapping[str, Any], where: str) -> Options:
@@ -176,17 +213,28 @@ def _options(given: Mapping[str, Any], where: str) -> Options:
     if "basis" not in given:
         raise InputError(f'{where}: no basis: name an orbital basis, e.g. basis = "cc-pvdz"')
     for name, value in given.items():
-        allowed = tuple(backend_names()) if name == "backend" else OF_THE_ITEM.get(name)
+        allowed: tuple[str, ...] | type | None
+        if name == "backend":
+            allowed = tuple(backend_names())
+        else:
+            allowed = OF_THE_ITEM.get(name)
         if isinstance(allowed, tuple) and value not in allowed:
             raise InputError(f"{where}: {name} {value!r}: expected one of {', '.join(allowed)}")
         if isinstance(allowed, type) and type(value) is not allowed:
-            expected = "text in quotes" if allowed is str else "a whole number"
+            if allowed is str:
+                expected = "text in quotes"
+            else:
+                expected = "a whole number"
             raise InputError(f"{where}: {name} = {value!r}: expected {expected}")
     if given.get("multiplicity", 1) < 1:
-        raise InputError(f"{where}: multiplicity {given['multiplicity']}: expected 2S + 1, so 1 (singlet) or more")
+        raise InputError(
+            f"{where}: multiplicity {given['multiplicity']}: expected 2S + 1, so 1 (singlet) or more"
+        )
     rest = {name: value for name, value in given.items() if name not in OF_THE_ITEM}
     try:
-        rest |= {name: float(rest[name]) for name in FLOATS & rest.keys() if type(rest[name]) is int}
+        rest |= {
+            name: float(rest[name]) for name in FLOATS & rest.keys() if type(rest[name]) is int
+        }
         options = Options(**rest)
         if not options.frozen_core.isdigit():
             count_core("H", options.frozen_core, 0)
@@ -200,7 +248,12 @@ def _confined(root: Path, given: Any, where: str) -> Path:
     base = root.resolve()
     try:
         found: Path = (base / given).resolve()
-    except (OSError, ValueError, RuntimeError, TypeError) as error:  # a NUL, links in a circle, no text
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        TypeError,
+    ) as error:  # a NUL, links in a circle, no text
         raise InputError(f"{where}: {given!r} is no usable path ({error})") from error
     if not given or not found.is_relative_to(base):
         raise InputError(
@@ -218,7 +271,9 @@ def _checked(batch: Batch) -> Batch:
     seen: dict[str, tuple[int, Item]] = {}  # also where file names differ in case only
     for number, item in enumerate(batch.items, start=1):
         if not item.name:
-            raise InputError(f"{file}: item {number} ({item.molecule}): its file name makes no name: use a manifest")
+            raise InputError(
+                f"{file}: item {number} ({item.molecule}): its file name makes no name: use a manifest"
+            )
         first, other = seen.setdefault(item.name.casefold(), (number, item))
         if first != number:
             raise InputError(

@@ -41,7 +41,9 @@ class Job(NamedTuple):
     identity: tuple[tuple[str, str], ...]
 
 
-_jobs: dict[Job, tuple[ExitStack, Callable[[list[TileKey]], Results]]] = {}  # of this process: B is read once
+_jobs: dict[
+    Job, tuple[ExitStack, Callable[[list[TileKey]], Results]]
+] = {}  # of this process: B is read once
 
 
 def compute_tiles(job: Job, keys: list[TileKey], share: Share) -> list[tuple[TileKey, PairTerms]]:
@@ -53,10 +55,14 @@ def compute_tiles(job: Job, keys: list[TileKey], share: Share) -> list[tuple[Til
         options = replace(job.options, threads=share.threads, memory=share.memory)
         with ExitStack() as stack:
             source = stack.enter_context(opened(job.path))
-            calculation = stack.enter_context(opened_calculation(source, options, Silent(), "", NOTHING))
+            calculation = stack.enter_context(
+                opened_calculation(source, options, Silent(), "", NOTHING)
+            )
             different = differences(calculation.identity, dict(job.identity))
             if different:
-                raise ResultFileError(f"a worker finds another calculation in {job.path}: {', '.join(different)}")
+                raise ResultFileError(
+                    f"a worker finds another calculation in {job.path}: {', '.join(different)}"
+                )
             evaluate = evaluator(calculation, source)
             _jobs[job] = stack.pop_all(), evaluate
     return list(_jobs[job][1](keys))
@@ -64,8 +70,13 @@ def compute_tiles(job: Job, keys: list[TileKey], share: Share) -> list[tuple[Til
 
 def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileKey]) -> Results:
     """Tiles of the prepared file `path` as the workers of a pool finish them; the errors are those of `share_out`."""
-    options = replace(calculation.options, backend=calculation.setup.backend.name, certify_fit=False)
-    job, memory = Job(os.path.abspath(path), options, tuple(calculation.identity.items())), calculation.plan.memory
+    options = replace(
+        calculation.options, backend=calculation.setup.backend.name, certify_fit=False
+    )
+    job, memory = (
+        Job(os.path.abspath(path), options, tuple(calculation.identity.items())),
+        calculation.plan.memory,
+    )
     seconds = calculation.plan.timings.pair_energies * calculation.setup.threads
     wanted = max(PARTS * len(pool.slots), round(seconds / SECONDS))
     calls = [Call(compute_tiles, (job, part)) for part in cut(keys, min(len(keys), wanted)) if part]
@@ -77,7 +88,12 @@ def compute_step(unit: Unit, share: Share) -> tuple[Step, MP2Result]:
     """A step and its result; errors name the step."""
     step = unit.step
     options = replace(step.options, threads=share.threads, memory=share.memory)
-    how: dict[str, Any] = {"start": unit.start, "listener": Silent(), "command": unit.command, "doubt_units": False}
+    how: dict[str, Any] = {
+        "start": unit.start,
+        "listener": Silent(),
+        "command": unit.command,
+        "doubt_units": False,
+    }
     try:
         return step, replace(unit.compute(step.molecule, options, **how), options=step.options)
     except Dfmp2Error as error:

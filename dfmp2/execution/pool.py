@@ -133,7 +133,9 @@ class Died(Exception):
     `terminated`: somebody has asked it to end, or its call had not begun; `errors`: the last that it wrote.
     """
 
-    def __init__(self, cause: str, code: int, share: Share | None, errors: str = "", terminated: bool = False) -> None:
+    def __init__(
+        self, cause: str, code: int, share: Share | None, errors: str = "", terminated: bool = False
+    ) -> None:
         super().__init__(cause)
         self.exit_code, self.share, self.errors, self.terminated = code, share, errors, terminated
 
@@ -165,7 +167,9 @@ def process_death(code: int, share: Share, errors: str) -> Died:
         name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
         cause = f"its worker process crashed ({name}): a fault in dfmp2 or a library it uses"
     else:
-        last = next((line for line in reversed(errors.split("\n")) if line.strip()), "it said nothing")
+        last = next(
+            (line for line in reversed(errors.split("\n")) if line.strip()), "it said nothing"
+        )
         cause = f"its worker process failed (exit code {code}): {last[:300]}"
     return Died(cause, FAULT, share, errors, code in (-signal.SIGTERM, Interrupted.exit_code))
 
@@ -187,9 +191,14 @@ class Slot:
     def _start(self) -> None:
         """Begin a process, which loads the libraries."""
         self._errors = tempfile.NamedTemporaryFile(prefix="dfmp2-worker-")  # noqa: SIM115 - lives as long as the process
-        given, before = (self.share.threads, self._variables, self._errors.name), set(multiprocessing.active_children())
+        given, before = (
+            (self.share.threads, self._variables, self._errors.name),
+            set(multiprocessing.active_children()),
+        )
         with _clean_start():
-            self._executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), begin, given)
+            self._executor = ProcessPoolExecutor(
+                1, multiprocessing.get_context("spawn"), begin, given
+            )
             self._loaded = self._executor.submit(load_libraries)
         (self._process,) = set(multiprocessing.active_children()) - before
 
@@ -203,7 +212,10 @@ class Slot:
         if self._process.exitcode is not None:
             self.close()
             self._start()
-        self.call, self.future = call, self._executor.submit(call._replace(tag=None).run, self.share)
+        self.call, self.future = (
+            call,
+            self._executor.submit(call._replace(tag=None).run, self.share),
+        )
 
     def result(self) -> Any:
         """What its call gives or raises; Died where the process has, Dfmp2Error where none can start."""
@@ -213,7 +225,9 @@ class Slot:
             return future.result()
         if isinstance(error, Dfmp2Error):
             raise error
-        if not isinstance(error, BrokenExecutor):  # what the process holds is not to be trusted any more
+        if not isinstance(
+            error, BrokenExecutor
+        ):  # what the process holds is not to be trusted any more
             self.close()
             raise fault(error) from error
         self._executor.shutdown(wait=True)
@@ -222,10 +236,14 @@ class Slot:
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - LAST_BYTES))
         errors = self._errors.read().decode(errors="replace")
         died = process_death(self._process.exitcode, self.share, errors)
-        if isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated:  # no fault of its call
+        if (
+            isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated
+        ):  # no fault of its call
             died.terminated, self._failed_starts = True, self._failed_starts + 1
             if self._failed_starts == TRIES:
-                raise Dfmp2Error(f"a worker cannot start: {died}\n{errors.strip()[-2000:]}") from error
+                raise Dfmp2Error(
+                    f"a worker cannot start: {died}\n{errors.strip()[-2000:]}"
+                ) from error
         raise died from error
 
     def terminate(self) -> None:
@@ -283,7 +301,9 @@ class Pool:
         return [slot for slot in busy if slot.future.done()]
 
 
-def share_out(pool: Pool, calls: Sequence[Call], need: tuple[int, int] | None = None) -> Iterator[Any]:
+def share_out(
+    pool: Pool, calls: Sequence[Call], need: tuple[int, int] | None = None
+) -> Iterator[Any]:
     """What calls give, as workers finish them; one whose worker dies goes to another, TRIES times.
 
     `need` is that of Died.message, of each call.
@@ -296,12 +316,18 @@ def share_out(pool: Pool, calls: Sequence[Call], need: tuple[int, int] | None = 
                 continue
             deaths[id(call)] += 1
             if deaths[id(call)] == TRIES:
-                kind = ResourceError if found.exit_code == ResourceError.exit_code else Dfmp2Error
-                raise kind(f"{TRIES} workers died: {found.message(need)}\n{found.errors[-2000:]}".strip()) from found
+                kind: type[Dfmp2Error] = Dfmp2Error
+                if found.exit_code == ResourceError.exit_code:
+                    kind = ResourceError
+                raise kind(
+                    f"{TRIES} workers died: {found.message(need)}\n{found.errors[-2000:]}".strip()
+                ) from found
             queue.appendleft(call)
 
 
-def local_pool(backend: str, count: int, threads: int | None, memory: int | None, *, others: int = 0) -> Pool:
+def local_pool(
+    backend: str, count: int, threads: int | None, memory: int | None, *, others: int = 0
+) -> Pool:
     """Workers of this host, among which it is divided, each with its device.
 
     `threads` are those of each, None to divide the cores; `memory` in bytes is that of all and of `others` processes
@@ -309,7 +335,9 @@ def local_pool(backend: str, count: int, threads: int | None, memory: int | None
     """
     threads = threads or max(1, usable_cores() // count)
     memory = (memory or int(SHARE_OF_FREE * available_memory())) // (count + others)
-    return Pool([pinning(backend, number, count) for number in range(count)], Share(threads, memory))
+    return Pool(
+        [pinning(backend, number, count) for number in range(count)], Share(threads, memory)
+    )
 
 
 @contextmanager

@@ -53,11 +53,15 @@ def works(inputs: Sequence[Input]) -> list[Work]:
     for place, (item, molecule, *_) in enumerate(inputs):
         series, load = f"alone {place}", None
         if not isinstance(molecule, InputError):
-            asked = sorted((name, value) for name, value in asdict(item.options).items() if name not in FREE)
+            asked = sorted(
+                (name, value) for name, value in asdict(item.options).items() if name not in FREE
+            )
             state = molecule.charge, molecule.multiplicity, asked
             alike = repr((sorted(molecule.labels), state))
             with suppress(Dfmp2Error):  # the item itself will say what is wrong
-                load = known[alike] = known.get(alike) or plan.sizes(molecule, item.options, Silent())
+                load = known[alike] = known.get(alike) or plan.sizes(
+                    molecule, item.options, Silent()
+                )
                 series = repr((molecule.labels, state))
         if load is not None and item.task != "energy":  # an optimisation counts as one gradient
             load = replace(load, task="properties" if item.task == "properties" else "gradient")
@@ -70,7 +74,9 @@ def cost(load: Workload | None, rates: Rates | None = None) -> float:
     if load is None:
         return 0.0
     rates = rates or Rates()
-    return PER_ITEM + time.seconds(load, rates).total - rates.start  # a warm worker has its libraries loaded
+    return (
+        PER_ITEM + time.seconds(load, rates).total - rates.start
+    )  # a warm worker has its libraries loaded
 
 
 def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
@@ -95,12 +101,29 @@ def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any
     for number, members in enumerate(shards(works(inputs), count, chained=chained)):
         for place, _, _, load in members:
             item, molecule = inputs[place][:2]
-            sizes = {"nao": load and load.nao, "naux": load and load.naux, "seconds": cost(load, rates)}
-            error = str(molecule) if isinstance(molecule, InputError) else ""
-            rows[place] = {"name": item.name, "molecule": item.molecule, "shard": number, **sizes, "error": error}
+            sizes = {
+                "nao": load and load.nao,
+                "naux": load and load.naux,
+                "seconds": cost(load, rates),
+            }
+            if isinstance(molecule, InputError):
+                error = str(molecule)
+            else:
+                error = ""
+            rows[place] = {
+                "name": item.name,
+                "molecule": item.molecule,
+                "shard": number,
+                **sizes,
+                "error": error,
+            }
         spent = sum(rows[work.place]["seconds"] for work in members)
         parts.append({"shard": f"{number}/{count}", "items": len(members), "seconds": spent})
-    total = {"total": len(rows), "seconds": sum(part["seconds"] for part in parts), "measured": rates is not None}
+    total = {
+        "total": len(rows),
+        "seconds": sum(part["seconds"] for part in parts),
+        "measured": rates is not None,
+    }
     return {**total, "shards": parts, "items": [row for _, row in sorted(rows.items())]}
 
 
@@ -130,7 +153,9 @@ def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[
     return [sorted(members, key=lambda item: item.place) for members in filled]
 
 
-def of_shard(inputs: Sequence[Input], shard: tuple[int, int] | None, *, chained: bool = False) -> Sequence[int]:
+def of_shard(
+    inputs: Sequence[Input], shard: tuple[int, int] | None, *, chained: bool = False
+) -> Sequence[int]:
     """Places of the items of shard (I, N), of all where it is None."""
     if shard is None:
         return range(len(inputs))

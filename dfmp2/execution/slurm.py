@@ -54,26 +54,59 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
     for option in ("root", "output"):
         source += [] if given[option] is None else [f"--{option}", os.path.abspath(given[option])]
     backend = batch.asks_for(*COMPILED, "cuda") or "cpu"
-    commands = {"warm-up": ["batch", "run", *source, "--warm-up"]} if backend in COMPILED else {}
+    if backend in COMPILED:
+        commands = {"warm-up": ["batch", "run", *source, "--warm-up"]}
+    else:
+        commands = {}
     chain = ["--scf-chain"] if given["scf_chain"] else []
     commands["array"] = ["batch", "run", *source, "--workers", str(given["workers"]), *chain]
     if table is not None:
         if Path(table).suffix not in ENDINGS:
             raise InputError(f"--collect {table}: expected a name ending in {', '.join(ENDINGS)}")
-        commands["collect"] = ["batch", "collect", *source, "-o", os.path.abspath(table), "--overwrite"]
-    devices = ("array",) if backend == "nki" else ("array", "warm-up")  # only nki compiles without one
-    return Jobs(slug(f"dfmp2-{batch.output.resolve().name}"), batch.output / "slurm", backend, devices, commands)
+        commands["collect"] = [
+            "batch",
+            "collect",
+            *source,
+            "-o",
+            os.path.abspath(table),
+            "--overwrite",
+        ]
+    devices = (
+        ("array",) if backend == "nki" else ("array", "warm-up")
+    )  # only nki compiles without one
+    return Jobs(
+        slug(f"dfmp2-{batch.output.resolve().name}"),
+        batch.output / "slurm",
+        backend,
+        devices,
+        commands,
+    )
 
 
 def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
     """The pair energies of a file that dfmp2 prepare has written, then the result, which must not be there yet."""
     backend = given["backend"]
-    result = Path(given["output"] or given["source"].removesuffix(".h5").removesuffix(".prepared") + ".dfmp2.h5")
+    result = Path(
+        given["output"]
+        or given["source"].removesuffix(".h5").removesuffix(".prepared") + ".dfmp2.h5"
+    )
     require_writable(result, overwrite=False)
-    energy = ["energy", "--from", os.path.abspath(given["source"]), "--output", os.path.abspath(result)]
+    energy = [
+        "energy",
+        "--from",
+        os.path.abspath(given["source"]),
+        "--output",
+        os.path.abspath(result),
+    ]
     energy += ["--backend", backend] if backend else []
     commands = {"array": energy, "collect": [*energy, "--collect"]}
-    return Jobs(slug(f"dfmp2-{result.stem}"), result.with_suffix(".slurm"), backend or "cpu", tuple(commands), commands)
+    return Jobs(
+        slug(f"dfmp2-{result.stem}"),
+        result.with_suffix(".slurm"),
+        backend or "cpu",
+        tuple(commands),
+        commands,
+    )
 
 
 def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
@@ -91,7 +124,13 @@ def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, st
         keep_trailing_newline=True,
     )
     environment.filters |= {"quote": shlex.quote, "words": shlex.join, "absolute": os.path.abspath}
-    values = {"jobs": jobs, "folder": folder, "given": given, "cores_per_chip": CORES_PER_CHIP, "after": AFTER}
+    values = {
+        "jobs": jobs,
+        "folder": folder,
+        "given": given,
+        "cores_per_chip": CORES_PER_CHIP,
+        "after": AFTER,
+    }
     values |= {"python": os.path.abspath(sys.executable), **_values(jobs, folder, given)}
     job = environment.get_template("slurm.sh.j2")
     found = {folder / f"{kind}.sbatch": job.render(kind=kind, **values) for kind in jobs.commands}
@@ -100,10 +139,16 @@ def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, st
 
 def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """What follows from the options, after checking them."""
-    names = {name: given[name] for name in ("partition", "account", "qos", "constraint", "gres") if given[name]}
+    names = {
+        name: given[name]
+        for name in ("partition", "account", "qos", "constraint", "gres")
+        if given[name]
+    }
     for name, value in names.items():
         if re.fullmatch(r"[A-Za-z0-9_.,:=@+&|*()\[\]/-]+", value) is None:
-            raise InputError(f"--{name} {value!r}: expected a name of letters, digits and _.,:=@+&|*()[]/-")
+            raise InputError(
+                f"--{name} {value!r}: expected a name of letters, digits and _.,:=@+&|*()[]/-"
+            )
     if re.search(r'["\\]', str(folder)) or not str(folder).isprintable():
         raise InputError(
             f"{printable(str(folder))}: Slurm reads no folder with double quotes, backslashes or control characters in "
@@ -122,7 +167,9 @@ def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
         variables |= {name: os.environ[name] for name in CARRIED if name in os.environ}
         gres = gres or f"gpu:{-(-workers // CORES_PER_CHIP)}"  # a core of a chip for each worker
     elif given["cache"] is not None:
-        raise InputError("--cache: no item asks for the backend nki or nki-xla, so no kernel is compiled")
+        raise InputError(
+            "--cache: no item asks for the backend nki or nki-xla, so no kernel is compiled"
+        )
     elif jobs.backend == "cuda":
         gres = gres or f"gpu:{workers}"
     cpus = given["cpus_per_task"] or workers * given["threads"]
@@ -133,5 +180,7 @@ def submit(folder: Path) -> dict[str, str]:
     """Numbers, by name, of the jobs whose scripts are in a folder; InputError where Slurm refuses one."""
     done = subprocess.run(["bash", str(folder / SUBMIT)], capture_output=True, text=True)
     if done.returncode:
-        raise InputError(f"Slurm refuses a job of {folder}: {printable('; '.join(done.stderr.splitlines()))}")
+        raise InputError(
+            f"Slurm refuses a job of {folder}: {printable('; '.join(done.stderr.splitlines()))}"
+        )
     return dict(job.split() for job in done.stdout.removeprefix("submitted: ").strip().split(", "))

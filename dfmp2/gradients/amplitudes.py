@@ -92,7 +92,10 @@ def amplitude_densities(
         for left in range(len(b)):  # the spin of i
             same, opposite = scaling.same_spin, scaling.opposite_spin
             if len(b) == 2:
-                same, opposite = (same, 0.0) if left == right else (0.0, opposite)
+                if left == right:
+                    same, opposite = (same, 0.0)
+                else:
+                    same, opposite = (0.0, opposite)
             if (same or opposite) and spaces[left].nocc:
                 lefts.append((left, same, opposite))
         bounds = np.linspace(0, space.nocc, threads + 1).round().astype(int)
@@ -106,14 +109,25 @@ def amplitude_densities(
             bounds: NDArray[np.int_] = bounds,
             parts: list[Any] = parts,
         ) -> None:
-            found = [(np.zeros_like(occupied[left]), np.zeros_like(virtual[left])) for left, _, _ in lefts]
+            found = [
+                (np.zeros_like(occupied[left]), np.zeros_like(virtual[left]))
+                for left, _, _ in lefts
+            ]
             gained = np.zeros((naux, naux))
             for j in range(bounds[worker], bounds[worker + 1]):
                 own, y = np.asarray(b[right][j]), np.zeros((space.nvir, naux))
                 mine = others[right].rounded(own)
                 for (left, *factors), densities in zip(lefts, found, strict=True):
                     energies = space.eps_occ[j], space.eps_vir
-                    _add(others[left], mine, spaces[left], energies, (factors[0], factors[1]), y, *densities)
+                    _add(
+                        others[left],
+                        mine,
+                        spaces[left],
+                        energies,
+                        (factors[0], factors[1]),
+                        y,
+                        *densities,
+                    )
                 if single:
                     y = np.take(y, np.argsort(order), axis=1)
                 gained += y.T @ own
@@ -138,7 +152,9 @@ class _Rows:
     order : of the fitting functions in float32
     """
 
-    def __init__(self, b: Array | StoredTensor, order: NDArray[np.intp], threads: int, *, single: bool) -> None:
+    def __init__(
+        self, b: Array | StoredTensor, order: NDArray[np.intp], threads: int, *, single: bool
+    ) -> None:
         self.shape, self._order = b.shape, order
         self.dtype = np.dtype(np.float32 if single else np.float64)
         self._stored = b if isinstance(b, StoredTensor) else None
@@ -148,13 +164,18 @@ class _Rows:
 
     def rounded(self, rows: Array) -> NDArray[Any]:
         """Rows of B, (..., naux) float64, in this precision and order."""
-        return np.take(rows.astype(np.float32), self._order, axis=-1) if self.dtype == np.float32 else rows
+        if self.dtype == np.float32:
+            return np.take(rows.astype(np.float32), self._order, axis=-1)
+        return rows
 
     def groups(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
         """B in groups of occupied orbitals (i0, i1, rows); their amplitudes with one j stay in cache."""
         nocc, nvir, naux = self.shape
         step = max(1, AMPLITUDE_BYTES // (8 * nvir * nvir))
-        held = nocc if self._stored is None else max(1, STREAM_BYTES // (8 * nvir * naux) // step) * step
+        if self._stored is None:
+            held = nocc
+        else:
+            held = max(1, STREAM_BYTES // (8 * nvir * naux) // step) * step
         buffer = np.empty((min(held, nocc) if self._stored is not None else 0, nvir, naux))
         for first in range(0, nocc, held):
             last = min(first + held, nocc)
@@ -200,7 +221,11 @@ def _add(
             if same and b1 - b0 == len(own):
                 second -= same * first.transpose(0, 2, 1)
             elif same:  # t_ibja of all a and these b
-                turned = (rows[:, b0:b1].reshape(-1, naux) @ own.T).reshape(-1, b1 - b0, nvir).transpose(0, 2, 1)
+                turned = (
+                    (rows[:, b0:b1].reshape(-1, naux) @ own.T)
+                    .reshape(-1, b1 - b0, nvir)
+                    .transpose(0, 2, 1)
+                )
                 second -= same * (turned / denominators)
             y[b0:b1] += second.reshape(-1, b1 - b0).T @ flat
             for one, other in zip(first, second, strict=True):

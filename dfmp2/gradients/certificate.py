@@ -59,13 +59,17 @@ def certify(
         overlap = system.mole.intor("int1e_ovlp")
     weight = 2.0 if len(densities.relaxed_density) == 1 else 1.0
     electrons = weight * float(np.vdot(densities.relaxed_density.sum(axis=0), overlap))
-    translation, rotation = (None, None) if found is None else _sums(system.molecule, found)
+    if found is None:
+        translation, rotation = (None, None)
+    else:
+        translation, rotation = _sums(system.molecule, found)
     exact = result.precision == "fp64"
     factor = max(abs(scaling.opposite_spin), abs(scaling.same_spin), 1.0)
     return GradientCertificate(
         three_center_difference=correlation.three_center - energy,
         two_center_difference=correlation.two_center - energy,
-        allowed_energy=ENERGY * max(1.0, abs(energy)) + (0.0 if exact else factor * result.options.tolerance),
+        allowed_energy=ENERGY * max(1.0, abs(energy))
+        + (0.0 if exact else factor * result.options.tolerance),
         electrons_difference=electrons - float(sum(system.mole.nelec)),
         translation=translation,
         rotation=rotation,
@@ -107,7 +111,9 @@ def with_slope(
     for factor in (-2, -1, 1, 2):
         listener.stage(f"check: energy at {factor * STEP:+.3f} bohr along a direction")
         moved = replace(molecule, coordinates=molecule.coordinates + factor * STEP * direction)
-        energies.append(mp2_energy(moved, tight, start=start, listener=Silent(), doubt_units=False).total_energy)
+        energies.append(
+            mp2_energy(moved, tight, start=start, listener=Silent(), doubt_units=False).total_energy
+        )
     slope = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * STEP)
     analytic = float(np.vdot(found.mp2_total_gradient, direction))
     return replace(proof, analytic_slope=analytic, numerical_slope=slope, allowed_slope=SLOPE)

@@ -90,9 +90,19 @@ def correlation_part(
         for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole, packed_bytes):
             total = np.zeros_like(integrals) if with_gradient else None
             for s, space in enumerate(spaces):
-                energy += _add(space, z[s].block(p0, p1), integrals, weight, total, (occupied[s], virtual[s]), threads)
+                energy += _add(
+                    space,
+                    z[s].block(p0, p1),
+                    integrals,
+                    weight,
+                    total,
+                    (occupied[s], virtual[s]),
+                    threads,
+                )
                 if ndropped and with_gradient:
-                    raw = np.einsum("qmn,mi,na->iaq", integrals, space.c_occ, space.c_vir, optimize=True)
+                    raw = np.einsum(
+                        "qmn,mi,na->iaq", integrals, space.c_occ, space.c_vir, optimize=True
+                    )
                     unfitted[s] += raw @ inverse.dropped[p0:p1]
             del integrals
             if total is not None:

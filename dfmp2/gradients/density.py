@@ -41,7 +41,9 @@ def properties(mole: Any, spins: Sequence[Orbitals], found: Sequence[Relaxed]) -
         position, overlap, moments = (mole.intor(f"int1e_{name}") for name in ("r", "ovlp", "rr"))
     charges, places = mole.atom_charges().astype(np.float64), mole.atom_coords()
     scf = np.stack([o.density for o in spins])
-    unrelaxed = scf + np.stack([o.in_functions(p.unrelaxed) for o, p in zip(spins, found, strict=True)])
+    unrelaxed = scf + np.stack(
+        [o.in_functions(p.unrelaxed) for o, p in zip(spins, found, strict=True)]
+    )
     relaxed = scf + np.stack([o.in_functions(p.relaxed) for o, p in zip(spins, found, strict=True)])
     weight = 2.0 if len(spins) == 1 else 1.0
     of_spins = np.stack([scf, unrelaxed, relaxed])  # (3, nspin, nao, nao)
@@ -67,7 +69,10 @@ def properties(mole: Any, spins: Sequence[Orbitals], found: Sequence[Relaxed]) -
     def occupations(density: Array) -> Array:
         return np.linalg.eigvalsh(basis.T @ density @ basis)[::-1].copy()
 
-    spin = of_spins[:, 0] - of_spins[:, 1] if len(spins) == 2 else None
+    if len(spins) == 2:
+        spin = of_spins[:, 0] - of_spins[:, 1]
+    else:
+        spin = None
     return Properties(
         scf_dipole=dipole[0],
         unrelaxed_dipole=dipole[1],

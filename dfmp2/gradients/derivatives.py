@@ -71,7 +71,9 @@ def one_electron(mole: Any, relativity: str, density: Array, weighted: Array) ->
     with shielded():
         mf = hamiltonian.mean_field(mole, "rhf" if mole.spin == 0 else "uhf", relativity, None)
         derivative = mf.nuc_grad_method().hcore_generator(mole)
-        gradient = np.stack([np.einsum("xmn,mn->x", derivative(atom), density) for atom in range(mole.natm)])
+        gradient = np.stack(
+            [np.einsum("xmn,mn->x", derivative(atom), density) for atom in range(mole.natm)]
+        )
         overlap = mole.intor("int1e_ipovlp", comp=3)
     return gradient + 2 * by_atom(mole, np.einsum("xmn,mn->xm", overlap, weighted))
 
@@ -88,7 +90,9 @@ def point_charges(mole: Any, charges: Array, density: Array) -> tuple[Array, Arr
     with shielded():
         for first in range(0, len(charges), CHARGES_PER_CALL):
             some = charges[first : first + CHARGES_PER_CALL]
-            field = mole.intor("int1e_grids_ip", grids=some[:, :3])  # (x, k, m, n): dm/dr with 1/|r - R_k|
+            field = mole.intor(
+                "int1e_grids_ip", grids=some[:, :3]
+            )  # (x, k, m, n): dm/dr with 1/|r - R_k|
             parts = np.einsum("xkmn,mn,k->xkm", field, density, some[:, 3], optimize=True)
             on_functions += parts.sum(axis=1)
             on_charges[first : first + len(some)] = -2 * parts.sum(axis=2).T
@@ -102,7 +106,9 @@ def two_center(auxmole: Any, factors: Array) -> Array:
     with shielded():
         for first in range(0, auxmole.nbas, SHELLS_PER_CALL):
             last = min(first + SHELLS_PER_CALL, auxmole.nbas)
-            integrals = auxmole.intor("int2c2e_ip1", comp=3, shls_slice=(first, last, 0, auxmole.nbas))  # dP/dr
+            integrals = auxmole.intor(
+                "int2c2e_ip1", comp=3, shls_slice=(first, last, 0, auxmole.nbas)
+            )  # dP/dr
             rows = slice(edges[first], edges[last])
             sums[:, rows] = np.einsum("xpq,pq->xp", integrals, both[rows])
     return -by_atom(auxmole, sums)
@@ -120,7 +126,9 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
     with shielded():
         from pyscf.gto import conc_env, moleintor
 
-        atm, bas, env = conc_env(mole._atm, mole._bas, mole._env, auxmole._atm, auxmole._bas, auxmole._env)
+        atm, bas, env = conc_env(
+            mole._atm, mole._bas, mole._env, auxmole._atm, auxmole._bas, auxmole._env
+        )
         edges = auxmole.ao_loc_nr()
         optimiser = moleintor.make_cintopt(atm, bas[: mole.nbas], env, "int3c2e_ip1_sph")
         work = np.empty(0)
@@ -137,7 +145,9 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
             found = found.transpose(0, 3, 2, 1)  # in memory (x, Q, n, m): dm/dr
             parts = np.empty((3, p1 - p0, mole.nao))
 
-            def contract(number: int, found: Array = found, density: Array = density, parts: Array = parts) -> None:
+            def contract(
+                number: int, found: Array = found, density: Array = density, parts: Array = parts
+            ) -> None:
                 np.einsum("xnm,nm->xm", found[:, number], density[number], out=parts[:, number])
 
             each(p1 - p0, contract, threads)
@@ -149,7 +159,10 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
 def blocks(mole: Any, auxmole: Any, packed_bytes: int) -> list[tuple[int, int]]:
     """Ranges of fitting functions that one block of densities and derivatives holds: whole shells."""
     edges = auxmole.ao_loc_nr()
-    return [(int(edges[p]), int(edges[q])) for p, q in shell_blocks(np.diff(edges), mole.nao, packed_bytes)]
+    return [
+        (int(edges[p]), int(edges[q]))
+        for p, q in shell_blocks(np.diff(edges), mole.nao, packed_bytes)
+    ]
 
 
 def unpacked_blocks(mole: Any, auxmole: Any, packed_bytes: int) -> Iterator[Block]:
@@ -174,10 +187,14 @@ def four_center(mole: Any, density: list[Array], others: list[Array], weight: fl
 
     count = len(density)
     with shielded():
-        coulomb, exchange = rhf.get_jk(mole, [*density, *others])  # of dm/dr, with the sign of dm/dA
+        coulomb, exchange = rhf.get_jk(
+            mole, [*density, *others]
+        )  # of dm/dr, with the sign of dm/dA
     total = [weight * sum(parts[1:], start=parts[0]) for parts in (density, others)]
     fields = [weight * coulomb[:count].sum(axis=0), weight * coulomb[count:].sum(axis=0)]
-    parts = np.einsum("xmn,mn->xm", fields[0], total[1]) + np.einsum("xmn,mn->xm", fields[1], total[0])
+    parts = np.einsum("xmn,mn->xm", fields[0], total[1]) + np.einsum(
+        "xmn,mn->xm", fields[1], total[0]
+    )
     for s in range(count):
         parts -= weight * np.einsum("xmn,mn->xm", exchange[s], others[s])
         parts -= weight * np.einsum("xmn,mn->xm", exchange[count + s], density[s])

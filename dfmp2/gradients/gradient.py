@@ -21,6 +21,7 @@ Shao, Head-Gordon, J. Comput. Chem. 28, 839 (2007).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, Unpack, cast
@@ -45,7 +46,16 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, How, begun, limited, storage_of, timings_of
+from dfmp2.mp2.calculation import (
+    NOTHING,
+    Calculation,
+    Checkpoint,
+    How,
+    begun,
+    limited,
+    storage_of,
+    timings_of,
+)
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock, mp2_energy
 from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Polarizability, Properties
 from dfmp2.options import Options
@@ -106,12 +116,18 @@ class GradientResult:
         ------
         InputError : pandas is not installed
         """
-        columns = {"symbol": self.result.molecule.labels, **dict(zip("xyz", self.gradient.T, strict=True))}
+        columns = {
+            "symbol": self.result.molecule.labels,
+            **dict(zip("xyz", self.gradient.T, strict=True)),
+        }
         return named("dfmp2.output.table:frame")(columns, dict.fromkeys("xyz", "hartree/bohr"))
 
     def __repr__(self) -> str:
         found = self.result.gradient
-        norm = "no gradient" if found is None else f"|gradient| = {found.norm:.8f} Eh/bohr"
+        if found is None:
+            norm = "no gradient"
+        else:
+            norm = f"|gradient| = {found.norm:.8f} Eh/bohr"
         return f"GradientResult({norm}, {self.result!r})"
 
     def __str__(self) -> str:
@@ -193,9 +209,15 @@ def _with_densities(
     with limited(setup, system) as setup:
         task = "gradient" if with_gradient else "properties"
         core, setup, plan = settle(system, setup, kind, listener, task=task)
-        with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
+        with begun(
+            system, setup, kind, core, plan, listener, clock, checkpoint, start
+        ) as calculation:
             calculation, kept = replace(calculation, field=field), list[Any]()
-            finish = partial(_keep, kept=kept) if plan.memory.gradient.scf_kept else release
+            finish: Callable[[Any], None]
+            if plan.memory.gradient.scf_kept:
+                finish = partial(_keep, kept=kept)
+            else:
+                finish = release
             result = on_reference(calculation, hartree_fock(calculation, start, finish), kept)
     if options.polarizability:
         result = replace(result, polarizability=_polarizability(result, listener, command))
@@ -259,7 +281,9 @@ def differentiate(
     with calculation.clock("gradient"):
         spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
         single = result.precision == "mixed"
-        correlation, unrelaxed = _correlation(calculation, spaces, spins, b, held, single=single)  # Eq. 3
+        correlation, unrelaxed = _correlation(
+            calculation, spaces, spins, b, held, single=single
+        )  # Eq. 3
         listener.stage("Z-vector equations")
         relaxed, residual, left = _response(calculation, spins, unrelaxed, correlation, kept, held)
         resources.return_memory()
@@ -292,7 +316,9 @@ def differentiate(
 
 def _tell(calculation: Calculation, held: GradientMemory, done: int) -> None:
     """Say which part of the predicted time is over when `done` stages of it are, of those of `GradientTimes`."""
-    expected = list(asdict(gradient_seconds(calculation.plan.work, calculation.plan.rates, held)).values())
+    expected = list(
+        asdict(gradient_seconds(calculation.plan.work, calculation.plan.rates, held)).values()
+    )
     calculation.listener.step(round(100 * sum(expected[:done]) / sum(expected)), 100, "gradient, %")
 
 
@@ -315,14 +341,28 @@ def _correlation(
     with_gradient = calculation.plan.work.task == "gradient"
     ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
     where = calculation.space if held.z_on_disk else None
-    z = [Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)]
+    z = [
+        Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)
+    ]
     found = amplitude_densities(b, spaces, options.correlation, inverse, z, threads, single=single)
     b.clear()
     resources.return_memory()
     _tell(calculation, held, 1)
-    calculation.listener.stage(f"{'derivatives' if with_gradient else 'densities'} of the fitted integrals")
+    calculation.listener.stage(
+        f"{'derivatives' if with_gradient else 'densities'} of the fitted integrals"
+    )
     part = correlation_part(
-        *(mole, auxmole, spaces, found.z, found.products, metric, inverse, held.packed_bytes, threads),
+        *(
+            mole,
+            auxmole,
+            spaces,
+            found.z,
+            found.products,
+            metric,
+            inverse,
+            held.packed_bytes,
+            threads,
+        ),
         with_gradient=with_gradient,
     )
     for tensor in z:
@@ -336,7 +376,11 @@ def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
     """The orbitals of each spin and which of them are correlated."""
     found = []
     for coeff, energy, occ, space in zip(
-        reference.mo_coeff, reference.mo_energy, reference.mo_occ, calculation.spaces(reference), strict=True
+        reference.mo_coeff,
+        reference.mo_energy,
+        reference.mo_occ,
+        calculation.spaces(reference),
+        strict=True,
     ):
         occupied = int(np.count_nonzero(occ))
         core, virtual = occupied - space.nocc, len(occ) - occupied - space.nvir
@@ -378,7 +422,9 @@ def _response(
         try:
             single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
             how = {"single": single, "held": held.response_held}
-            relaxed, residual = relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, **how)
+            relaxed, residual = relax(
+                mf, spins, unrelaxed, occupied, virtual, calculation.listener, **how
+            )
             whole = hamiltonian.mean_field(
                 *(calculation.system.mole, calculation.kind, calculation.options.relativity),
                 calculation.system.molecule.point_charges,
@@ -411,7 +457,10 @@ def _assemble(
     weight = 2.0 if len(spins) == 1 else 1.0
     scf = [o.density for o in spins]
     change = [o.in_functions(p.relaxed) for o, p in zip(spins, relaxed, strict=True)]
-    weighted = [o.in_functions(p.weighted + np.diag(_occupied(o))) for o, p in zip(spins, relaxed, strict=True)]
+    weighted = [
+        o.in_functions(p.weighted + np.diag(_occupied(o)))
+        for o, p in zip(spins, relaxed, strict=True)
+    ]
     density = weight * np.sum([*scf, *change], axis=0)
     on_atoms, on_charges = derivatives.nuclear_repulsion(mole, charges)
     on_atoms += derivatives.one_electron(
@@ -427,7 +476,9 @@ def _assemble(
     else:
         occupied = [o.coeff[:, : o.occupied] for o in spins]
         where = calculation.space if held.half_on_disk else None
-        on_atoms += mean_field_part(mole, system.jk_auxmole, occupied, others, held.packed_bytes, where, threads)
+        on_atoms += mean_field_part(
+            mole, system.jk_auxmole, occupied, others, held.packed_bytes, where, threads
+        )
     return on_atoms, on_charges
 
 

@@ -54,7 +54,9 @@ def mean_field_part(
     """
     weight = 2.0 if len(occupied) == 1 else 1.0
     nao, naux = mole.nao, auxmole.nao
-    density, other = (weight * np.sum(parts, axis=0) for parts in ([c @ c.T for c in occupied], others))
+    density, other = (
+        weight * np.sum(parts, axis=0) for parts in ([c @ c.T for c in occupied], others)
+    )
     raw = np.empty((2, naux))  # (Q|D), (Q|X)
     ranges = derivatives.blocks(mole, auxmole, packed_bytes)
     half = [  # (in|Q), then t

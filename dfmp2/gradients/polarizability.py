@@ -46,7 +46,10 @@ def options_in_fields(result: MP2Result) -> Options:
 
 
 def in_fields(
-    dipole: Array, without: Callable[[], MP2Result], run: Callable[[Array], MP2Result], listener: Listener
+    dipole: Array,
+    without: Callable[[], MP2Result],
+    run: Callable[[Array], MP2Result],
+    listener: Listener,
 ) -> Polarizability:
     """The polarizability of a molecule.
 
@@ -64,7 +67,9 @@ def in_fields(
         for sign in (1, -1):
             listener.stage(f"polarizability: field of {sign * FIELD:+.3f} along {name}")
             found.append(run(sign * FIELD * np.eye(3)[axis]))
-    dipoles = np.stack([_properties(one).dipole for one in found]).reshape(3, 2, 3, 3)  # field, sign, density, x
+    dipoles = np.stack([_properties(one).dipole for one in found]).reshape(
+        3, 2, 3, 3
+    )  # field, sign, density, x
     slopes = (dipoles[:, 0] - dipoles[:, 1]) / (2 * FIELD)
     energies = np.array([one.total_energy for one in found]).reshape(3, 2)
     own = np.stack([np.diagonal(dipoles[:, sign, 2]) for sign in (0, 1)])  # along its field
@@ -73,7 +78,9 @@ def in_fields(
         relaxed=slopes[:, 2].T.copy(),
         scf=slopes[:, 0].T.copy(),
         from_energies=(2 * energy - energies.sum(axis=1)) / FIELD**2,
-        dipole_difference=float(np.abs((energies[:, 1] - energies[:, 0]) / (2 * FIELD) - means).max()),
+        dipole_difference=float(
+            np.abs((energies[:, 1] - energies[:, 0]) / (2 * FIELD) - means).max()
+        ),
         field=FIELD,
         allowed=ALLOWED,
         seconds=time.perf_counter() - begin,

@@ -143,12 +143,20 @@ def relax(
         for o, t, g in zip(spins, drive, fields, strict=True)
     ]
     rotations = [
-        Spin(o.coeff[:, : o.occupied], o.coeff[:, o.occupied :], o.energy[o.occupied :, None] - o.energy[: o.occupied])
+        Spin(
+            o.coeff[:, : o.occupied],
+            o.coeff[:, o.occupied :],
+            o.energy[o.occupied :, None] - o.energy[: o.occupied],
+        )
         for o in spins
     ]
-    found, more, residual = solve(mf, spins, rotations, right, weight, listener, single=single, held=held)
+    found, more, residual = solve(
+        mf, spins, rotations, right, weight, listener, single=single, held=held
+    )
     result = []
-    for o, p, first, t, g, h, x in zip(spins, densities, unrelaxed, drive, fields, more, found, strict=True):
+    for o, p, first, t, g, h, x in zip(
+        spins, densities, unrelaxed, drive, fields, more, found, strict=True
+    ):
         p[o.occupied :, : o.occupied], p[: o.occupied, o.occupied :] = x, x.T
         m = t + 2 * o.energy[:, None] * p
         m[:, : o.occupied] += 2 * (g + h)[:, : o.occupied]
@@ -174,18 +182,26 @@ def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name
     p[correlated, frozen] = p[frozen, correlated].T
 
 
-def _fields(mf: Any, spins: Sequence[Orbitals], densities: Sequence[Array], weight: float) -> list[Array]:
+def _fields(
+    mf: Any, spins: Sequence[Orbitals], densities: Sequence[Array], weight: float
+) -> list[Array]:
     """G of each spin between its orbitals, (nmo, nmo) Eh; each density as the difference of two with orbitals."""
     orbitals = []
     for o, p in zip(spins, densities, strict=True):
         values, vectors = np.linalg.eigh(p)
         for part in (values > 0, values < 0):
-            orbitals.append(np.ascontiguousarray(o.coeff @ (vectors[:, part] * np.sqrt(np.abs(values[part])))))
+            orbitals.append(
+                np.ascontiguousarray(o.coeff @ (vectors[:, part] * np.sqrt(np.abs(values[part]))))
+            )
     return _field_of_differences(mf, spins, orbitals, weight)
 
 
 def _fields_of_rotations(
-    mf: Any, spins: Sequence[Orbitals], rotations: Sequence[Spin], found: Sequence[Array], weight: float
+    mf: Any,
+    spins: Sequence[Orbitals],
+    rotations: Sequence[Spin],
+    found: Sequence[Array],
+    weight: float,
 ) -> list[Array]:
     """G of P_ai and P_ia alone, as `_fields`: C_vir x C_occ^T + C_occ x^T C_vir^T is the difference of two squares."""
     orbitals = []
@@ -195,11 +211,16 @@ def _fields_of_rotations(
     return _field_of_differences(mf, spins, orbitals, weight)
 
 
-def _field_of_differences(mf: Any, spins: Sequence[Orbitals], orbitals: list[Array], weight: float) -> list[Array]:
+def _field_of_differences(
+    mf: Any, spins: Sequence[Orbitals], orbitals: list[Array], weight: float
+) -> list[Array]:
     """G between the orbitals of each spin of densities A A^T - B B^T, `orbitals` being A, B of the first spin, ..."""
     j, k = coulomb_exchange(mf, orbitals)
     coulomb = weight * (j[0::2] - j[1::2]).sum(axis=0)
-    return [o.coeff.T @ (coulomb - own) @ o.coeff for o, own in zip(spins, k[0::2] - k[1::2], strict=True)]
+    return [
+        o.coeff.T @ (coulomb - own) @ o.coeff
+        for o, own in zip(spins, k[0::2] - k[1::2], strict=True)
+    ]
 
 
 def solve(
@@ -232,7 +253,9 @@ def solve(
     diagonal = np.where(np.abs(differences) < SMALLEST, SMALLEST, differences)
 
     def split(x: Array) -> list[Array]:
-        return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
+        return [
+            x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)
+        ]
 
     product = hessian(mf, rotations, single=single, held=held)
     vectors: list[Array] = []
@@ -273,7 +296,9 @@ def _joined(parts: Sequence[Array]) -> Array:
     return np.concatenate([part.ravel() for part in parts])
 
 
-def convergence_error(mf: Any, core: Array, spins: Sequence[Orbitals], relaxed: Sequence[Relaxed]) -> float:
+def convergence_error(
+    mf: Any, core: Array, spins: Sequence[Orbitals], relaxed: Sequence[Relaxed]
+) -> float:
     """What E(corr) has too much because the SCF ended early, to first order, Eh.
 
     L is stationary, so that it is the energy of the converged orbitals but for terms of second order: E(corr) is off by

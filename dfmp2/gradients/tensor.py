@@ -29,7 +29,13 @@ class Tensor:
     name : of the file
     """
 
-    def __init__(self, shape: tuple[int, int, int], blocks: list[tuple[int, int]], space: Space | None, name: str):
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        blocks: list[tuple[int, int]],
+        space: Space | None,
+        name: str,
+    ):
         self.shape, self.blocks = shape, blocks
         self._array = np.empty(shape) if space is None else np.empty(0)
         self._file: Any = None if space is None else space.array(name, int(np.prod(shape)))

@@ -53,7 +53,10 @@ class Region:
         """
         if not values.size:
             return
-        left, place = np.ascontiguousarray(values).reshape(-1).data.cast("B"), self._offset + FLOAT64 * start
+        left, place = (
+            np.ascontiguousarray(values).reshape(-1).data.cast("B"),
+            self._offset + FLOAT64 * start,
+        )
         try:
             while left:
                 count = os.pwrite(self._descriptor, left, place)
@@ -96,7 +99,9 @@ def allocate(group: h5py.Group, name: str, shape: tuple[int, ...]) -> int:
     layout.set_layout(h5py.h5d.CONTIGUOUS)
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    made = h5py.h5d.create(group.id, name.encode(), h5py.h5t.IEEE_F64LE, h5py.h5s.create_simple(shape), layout)
+    made = h5py.h5d.create(
+        group.id, name.encode(), h5py.h5t.IEEE_F64LE, h5py.h5s.create_simple(shape), layout
+    )
     return int(made.get_offset() or 0)
 
 
@@ -150,7 +155,9 @@ class StoredTensor:
         """Store raw integrals of fitting functions p0:p1, (p1-p0, nocc, nvir)."""
         _, nvir, naux = self.shape
         for i0, i1 in self._groups:
-            self._array.write(i0 * nvir * naux + p0 * (i1 - i0) * nvir, part[:, i0:i1].transpose(1, 2, 0))
+            self._array.write(
+                i0 * nvir * naux + p0 * (i1 - i0) * nvir, part[:, i0:i1].transpose(1, 2, 0)
+            )
         self._pieces.append((p0, p1))
 
     def fit(self, solve: Callable[[Array], Array], workers: int, *, shrinks: bool) -> StoredTensor:
@@ -166,7 +173,10 @@ class StoredTensor:
             each(len(self._groups), lambda number: self._fit(solve, *self._groups[number]), workers)
             return self
         lengths = {self._fit(solve, *group, parts=8) for group in self._groups}
-        self.shape = (*self.shape[:2], lengths.pop()) if lengths else self.shape
+        if lengths:
+            self.shape = (*self.shape[:2], lengths.pop())
+        else:
+            self.shape = self.shape
         return self
 
     def read(self, i0: int, i1: int, out: Array) -> None:

@@ -17,7 +17,11 @@ from scipy.linalg import cython_blas, cython_lapack
 
 Array = NDArray[np.float64]
 
-_TEXT, _INT, _DOUBLE = ctypes.c_char_p, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_double)
+_TEXT, _INT, _DOUBLE = (
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.POINTER(ctypes.c_double),
+)
 
 
 def _address(library: Any, name: str) -> int:
@@ -29,26 +33,44 @@ def _address(library: Any, name: str) -> int:
     return int(get_pointer(capsule, get_name(capsule)))
 
 
-_trmm = ctypes.CFUNCTYPE(None, _TEXT, _TEXT, _TEXT, _TEXT, _INT, _INT, _DOUBLE, _DOUBLE, _INT, ctypes.c_void_p, _INT)(
-    _address(cython_blas, "dtrmm")
-)
+_trmm = ctypes.CFUNCTYPE(
+    None, _TEXT, _TEXT, _TEXT, _TEXT, _INT, _INT, _DOUBLE, _DOUBLE, _INT, ctypes.c_void_p, _INT
+)(_address(cython_blas, "dtrmm"))
 _POINTER = ctypes.c_void_p
 _SPREAD = ctypes.CFUNCTYPE(None, _TEXT, _INT, _POINTER, _POINTER, _INT, _INT)
 _SYMM = ctypes.CFUNCTYPE(
-    None, *(_TEXT, _TEXT, _INT, _INT), *(_POINTER, _POINTER, _INT), *(_POINTER, _INT), *(_POINTER, _POINTER, _INT)
+    None,
+    *(_TEXT, _TEXT, _INT, _INT),
+    *(_POINTER, _POINTER, _INT),
+    *(_POINTER, _INT),
+    *(_POINTER, _POINTER, _INT),
 )
-_syrk = ctypes.CFUNCTYPE(None, _TEXT, _TEXT, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT)(
-    _address(cython_blas, "dsyrk")
-)
+_syrk = ctypes.CFUNCTYPE(
+    None, _TEXT, _TEXT, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT
+)(_address(cython_blas, "dsyrk"))
 _gemm = ctypes.CFUNCTYPE(
-    None, *(_TEXT, _TEXT, _INT, _INT, _INT), *(_POINTER, _POINTER, _INT), *(_POINTER, _INT), *(_POINTER, _POINTER, _INT)
+    None,
+    *(_TEXT, _TEXT, _INT, _INT, _INT),
+    *(_POINTER, _POINTER, _INT),
+    *(_POINTER, _INT),
+    *(_POINTER, _POINTER, _INT),
 )(_address(cython_blas, "dgemm"))
 _gemv = ctypes.CFUNCTYPE(
-    None, *(_TEXT, _INT, _INT, _POINTER), *(_POINTER, _INT), *(_POINTER, _INT), *(_POINTER, _POINTER, _INT)
+    None,
+    *(_TEXT, _INT, _INT, _POINTER),
+    *(_POINTER, _INT),
+    *(_POINTER, _INT),
+    *(_POINTER, _POINTER, _INT),
 )(_address(cython_blas, "dgemv"))
 _SYMMETRIC = {  # spread a packed triangle, multiply with it
-    np.dtype(np.float32): (_SPREAD(_address(cython_lapack, "stpttr")), _SYMM(_address(cython_blas, "ssymm"))),
-    np.dtype(np.float64): (_SPREAD(_address(cython_lapack, "dtpttr")), _SYMM(_address(cython_blas, "dsymm"))),
+    np.dtype(np.float32): (
+        _SPREAD(_address(cython_lapack, "stpttr")),
+        _SYMM(_address(cython_blas, "ssymm")),
+    ),
+    np.dtype(np.float64): (
+        _SPREAD(_address(cython_lapack, "dtpttr")),
+        _SYMM(_address(cython_blas, "dsymm")),
+    ),
 }
 
 
@@ -98,7 +120,19 @@ def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
     _syrk(b"L", b"N", m, k, one.ctypes.data, first, leading, one.ctypes.data, corner, leading)
     if stop < n:
         ends = (_int(n - stop), m, k)
-        _gemm(b"N", b"T", *ends, one.ctypes.data, rest, leading, first, leading, one.ctypes.data, beside, leading)
+        _gemm(
+            b"N",
+            b"T",
+            *ends,
+            one.ctypes.data,
+            rest,
+            leading,
+            first,
+            leading,
+            one.ctypes.data,
+            beside,
+            leading,
+        )
 
 
 def add_projection(rows: Array, vector: Array, sums: Array) -> None:
@@ -118,7 +152,9 @@ def add_projection(rows: Array, vector: Array, sums: Array) -> None:
     one, zero, first, leading = np.ones(1), np.zeros(1), rows.ctypes.data, _int(n)
     # In Fortran's eyes rows is (n, count).
     products = (one.ctypes.data, first, leading)
-    _gemv(b"T", *ends, *products, vector.ctypes.data, unit, zero.ctypes.data, along.ctypes.data, unit)
+    _gemv(
+        b"T", *ends, *products, vector.ctypes.data, unit, zero.ctypes.data, along.ctypes.data, unit
+    )
     _gemv(b"N", *ends, *products, along.ctypes.data, unit, one.ctypes.data, sums.ctypes.data, unit)
 
 
@@ -138,7 +174,9 @@ class SymmetricProducts:
         for vectors in sets:
             _require(vectors, self._dtype, (len(vectors), self._n))
         self._square = np.zeros((self._n, self._n), dtype=self._dtype)
-        self._rounded = np.empty(self._n * (self._n + 1) // 2, dtype=np.float32) if self._dtype == np.float32 else None
+        self._rounded: NDArray[Any] | None = None
+        if self._dtype == np.float32:
+            self._rounded = np.empty(self._n * (self._n + 1) // 2, dtype=np.float32)
         self._one, self._zero = np.ones(1, dtype=self._dtype), np.zeros(1, dtype=self._dtype)
 
     def __call__(self, packed: Array, out: list[NDArray[Any]]) -> None:
@@ -151,8 +189,14 @@ class SymmetricProducts:
         out : of each set (k, count, n) in C order
         """
         size = self._n * (self._n + 1) // 2
-        if packed.dtype != np.float64 or not packed.flags.c_contiguous or packed.shape[1:] != (size,):
-            raise ValueError(f"expected C-ordered float64 triangles of {size}, got {packed.dtype} {packed.shape}")
+        if (
+            packed.dtype != np.float64
+            or not packed.flags.c_contiguous
+            or packed.shape[1:] != (size,)
+        ):
+            raise ValueError(
+                f"expected C-ordered float64 triangles of {size}, got {packed.dtype} {packed.shape}"
+            )
         for vectors, target in zip(self._sets, out, strict=True):
             _require(target, self._dtype, (len(packed), *vectors.shape))
         n, info, square = _int(self._n), ctypes.byref(ctypes.c_int()), self._square.ctypes.data
@@ -180,7 +224,9 @@ def _require(array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) 
         raise ValueError(f"expected C-ordered {dtype} {shape}, got {array.dtype} {array.shape}")
 
 
-def _multiply(side: bytes, trans: bytes, m: int, n: int, lower: Array, block: Array, leading: int) -> None:
+def _multiply(
+    side: bytes, trans: bytes, m: int, n: int, lower: Array, block: Array, leading: int
+) -> None:
     for array in (lower, block):
         if array.dtype != np.float64:
             raise TypeError(f"expected float64, got {array.dtype}")

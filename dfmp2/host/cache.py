@@ -43,7 +43,12 @@ def store(name: str, value: Mapping[str, Any]) -> None:
 
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        put(file, json.dumps({**(known if isinstance(known, dict) else {}), name: dict(value)}, indent=1).encode())
+        put(
+            file,
+            json.dumps(
+                {**(known if isinstance(known, dict) else {}), name: dict(value)}, indent=1
+            ).encode(),
+        )
     except OSError:
         return
 

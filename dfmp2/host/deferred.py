@@ -14,9 +14,18 @@ import sys
 from types import ModuleType
 from typing import Any
 
-UNUSED = ("scipy.optimize", "pyscf.symm", "pyscf.scf.hf_symm", "pyscf.scf.uhf_symm", "pyscf.scf.ghf_symm")
+UNUSED = (
+    "scipy.optimize",
+    "pyscf.symm",
+    "pyscf.scf.hf_symm",
+    "pyscf.scf.uhf_symm",
+    "pyscf.scf.ghf_symm",
+)
 NUMPY_EXTRAS = ("f2py", "testing", "polynomial", "char", "rec")
-ASKED_OF_ALL = {"__file__", "__wrapped__"}  # by tools that walk through all modules; no use of this one
+ASKED_OF_ALL = {
+    "__file__",
+    "__wrapped__",
+}  # by tools that walk through all modules; no use of this one
 
 
 class _Deferred(ModuleType):
@@ -27,7 +36,9 @@ class _Deferred(ModuleType):
             raise AttributeError(f"module {self.__name__!r} is not loaded yet and has no {name!r}")
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        real = importlib.import_module(self.__name__)  # which also takes this one's place in its parent
+        real = importlib.import_module(
+            self.__name__
+        )  # which also takes this one's place in its parent
         self.__dict__.update(real.__dict__)
         return getattr(real, name)
 

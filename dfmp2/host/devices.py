@@ -30,12 +30,18 @@ def pinning(
     InputError : fewer Trainium cores than workers; a core belongs to one process
     """
     if backend in ("cuda", "auto"):
-        cards = _names(environment[CUDA]) if CUDA in environment else _numbered(nvidia, ".*")
+        if CUDA in environment:
+            cards = _names(environment[CUDA])
+        else:
+            cards = _numbered(nvidia, ".*")
         return {CUDA: cards[worker % len(cards)]} if cards else {}
     if backend not in ("nki", "nki-xla"):
         return {}
     given = environment.get(NEURON)
-    cores = _ranges(given) if given else _numbered(devices, r"neuron\d+", CORES_PER_CHIP)
+    if given:
+        cores = _ranges(given)
+    else:
+        cores = _numbered(devices, r"neuron\d+", CORES_PER_CHIP)
     if cores and len(cores) < workers:
         raise InputError(
             f"--workers {workers}: there are {len(cores)} NeuronCores and a core serves one process: use at most "

@@ -68,7 +68,9 @@ def _rename_new(part: Path, target: Path) -> None:
         os.replace(part, target)
 
 
-def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0, option: str = "--output") -> None:
+def require_writable(
+    target: Path, *, overwrite: bool, expected_bytes: int = 0, option: str = "--output"
+) -> None:
     """Check, before any computing, that `target`, named with `option`, can be written; leaves nothing behind.
 
     Commands ask twice: for the place (`overwrite` true) at once, for a file that is there when nothing else is wrong.
@@ -82,7 +84,9 @@ def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0, 
     folder = target.parent
     try:
         if not folder.is_dir():
-            raise InputError(f"{option} {target}: there is no folder {folder}: make it first, or name another one")
+            raise InputError(
+                f"{option} {target}: there is no folder {folder}: make it first, or name another one"
+            )
         if target.is_dir() or (target.exists() and not target.is_file()):
             raise InputError(f"{option} {target}: not a regular file: name a file to write")
         taken = os.path.lexists(target) and not overwrite
@@ -92,12 +96,16 @@ def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0, 
         free = free_disk(folder)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise InputError(f"{option} {target.name[:40]}...: the file name is too long") from error
+            raise InputError(
+                f"{option} {target.name[:40]}...: the file name is too long"
+            ) from error
         raise ResourceError(
             f"cannot write into {folder}: {error.strerror}: choose another folder with {option}"
         ) from error
     if taken:
-        raise ResultExists(f"{target} already exists: --overwrite replaces it, {option} names another file")
+        raise ResultExists(
+            f"{target} already exists: --overwrite replaces it, {option} names another file"
+        )
     if free < expected_bytes:
         raise ResourceError(
             f"the disk of {folder} has {format_bytes(free)} free and about {format_bytes(expected_bytes)} are needed: "
@@ -115,7 +123,9 @@ def make_folder(folder: Path, option: str = "--output") -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ResourceError(f"cannot make the folder {folder}: {error.strerror}: choose another {option}") from error
+        raise ResourceError(
+            f"cannot make the folder {folder}: {error.strerror}: choose another {option}"
+        ) from error
 
 
 def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
@@ -142,9 +152,13 @@ def settled(target: Path) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
-        raise ResultExists(f"{target} was written by another process meanwhile: name another file") from error
+        raise ResultExists(
+            f"{target} was written by another process meanwhile: name another file"
+        ) from error
     except OSError as error:
-        raise ResourceError(f"cannot write {target}: {error.strerror}: nothing was changed") from error
+        raise ResourceError(
+            f"cannot write {target}: {error.strerror}: nothing was changed"
+        ) from error
     try:
         _sync_folder(target.parent)
     except OSError as error:

@@ -19,7 +19,9 @@ from dfmp2.errors import ResourceError, ResultFileError
 PATIENCE = 0.3  # s: another process that only looks who holds a lock has it for a moment
 LARGEST = 4096  # bytes of a lock file
 
-_held: dict[tuple[int, str], list[FileLock]] = {}  # (process, lock file) -> its lock, once for each time it was taken
+_held: dict[
+    tuple[int, str], list[FileLock]
+] = {}  # (process, lock file) -> its lock, once for each time it was taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,9 @@ class Holder:
     since: str
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}, since {self.since}" if self.pid else "another process"
+        if self.pid:
+            return f"process {self.pid} on {self.host}, since {self.since}"
+        return "another process"
 
 
 def lock_file(target: Path) -> Path:
@@ -78,12 +82,16 @@ def acquire(target: Path) -> Holder | None:
         lock.acquire(timeout=PATIENCE, poll_interval=PATIENCE / 10)
         locks.append(lock)
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        path.write_text(json.dumps(asdict(Holder(os.getpid(), socket.gethostname(), since))), encoding="utf-8")
+        path.write_text(
+            json.dumps(asdict(Holder(os.getpid(), socket.gethostname(), since))), encoding="utf-8"
+        )
     except Timeout:
         return _read(path)
     except OSError as error:
         release(target)
-        raise ResourceError(f"cannot write into {path.parent}: {error.strerror}: nothing was changed") from error
+        raise ResourceError(
+            f"cannot write into {path.parent}: {error.strerror}: nothing was changed"
+        ) from error
     return None
 
 

@@ -61,13 +61,18 @@ def blas() -> str:
     import numpy as np  # which the doctor finds missing
 
     config = np.show_config(mode="dicts")
-    found = config.get("Build Dependencies", {}).get("blas", {}) if isinstance(config, dict) else {}
+    if isinstance(config, dict):
+        found = config.get("Build Dependencies", {}).get("blas", {})
+    else:
+        found = {}
     return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
 
 
 def versions() -> dict[str, str]:
     """Versions of everything that computes."""
-    return {"dfmp2": version()} | {name: str(installed(name.lower())) for name in ("PySCF", "NumPy", "SciPy")}
+    return {"dfmp2": version()} | {
+        name: str(installed(name.lower())) for name in ("PySCF", "NumPy", "SciPy")
+    }
 
 
 def collect(command: str, threads: int, backend_details: Mapping[str, str]) -> Provenance:

@@ -70,19 +70,26 @@ def keep_nothing_back() -> None:
 
 def restart_peak() -> None:
     """Let `peak_resident_memory` count from now on, so that a run in a long-lived process reports its own peak."""
-    with contextlib.suppress(OSError):  # not Linux, or forbidden: the peak is that of the whole process
+    with contextlib.suppress(
+        OSError
+    ):  # not Linux, or forbidden: the peak is that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def usable_cores() -> int:
     """Threads a process should use: OMP_NUM_THREADS if set, else its cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(asked) if asked.isdigit() and int(asked) > 0 else cores()
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    return cores()
 
 
 def cores() -> int:
     """Cores this process may use: affinity capped by the CPU quota."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        found = len(os.sched_getaffinity(0))
+    else:
+        found = os.cpu_count() or 1
     quota = _words("/sys/fs/cgroup/cpu.max")
     if len(quota) == 2 and quota[0].isdigit():
         found = min(found, max(1, int(quota[0]) // int(quota[1])))
@@ -98,7 +105,9 @@ def free_disk(folder: Path) -> int:
 def _kilobytes(file: str, key: str) -> int | None:
     """Bytes that a line `KEY: NUMBER kB` of a system file says."""
     words = _words(file)
-    return int(words[words.index(f"{key}:") + 1]) * 1024 if f"{key}:" in words else None
+    if f"{key}:" in words:
+        return int(words[words.index(f"{key}:") + 1]) * 1024
+    return None
 
 
 def _number(file: str) -> int | None:
@@ -121,7 +130,9 @@ class Others:
 
     def used(self) -> float:
         """Cores; 0 where the system does not say."""
-        seconds, busy, own = (now - before for now, before in zip(self._now(), self._begun, strict=True))
+        seconds, busy, own = (
+            now - before for now, before in zip(self._now(), self._begun, strict=True)
+        )
         return max(0.0, (busy - own) / seconds)
 
     @staticmethod
@@ -132,7 +143,10 @@ class Others:
 def busy_seconds() -> float:
     """Processor seconds of the whole machine spent on anything but idling; 0 where the system does not say."""
     try:
-        fields = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]]
+        fields = [
+            int(word)
+            for word in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
+        ]
     except (OSError, ValueError):
         return 0.0
     # user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in the first two

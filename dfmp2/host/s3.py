@@ -33,10 +33,21 @@ def asking(what: str) -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, Boto3Error, ClientError, OSError) as error:
-        answer = error.response.get("Error", {}) if isinstance(error, ClientError) else {}
-        code, message = str(answer.get("Code", type(error).__name__)), str(answer.get("Message", error))
-        kind = next((kind for kind, codes in ERRORS.items() if re.fullmatch(codes, code)), ResourceError)
-        advice = ": see `aws configure`, --region and --profile" if kind is BackendUnavailable else ""
+        if isinstance(error, ClientError):
+            answer = error.response.get("Error", {})
+        else:
+            answer = {}
+        code, message = (
+            str(answer.get("Code", type(error).__name__)),
+            str(answer.get("Message", error)),
+        )
+        kind = next(
+            (kind for kind, codes in ERRORS.items() if re.fullmatch(codes, code)), ResourceError
+        )
+        if kind is BackendUnavailable:
+            advice = ": see `aws configure`, --region and --profile"
+        else:
+            advice = ""
         raise kind(f"{what}: {code}: {' '.join(message.split())}{advice}") from error
 
 
@@ -45,7 +56,9 @@ def connect(service: str, region: str | None = None, profile: str | None = None)
     try:
         import boto3
     except ImportError as error:
-        raise BackendUnavailable(f"AWS needs the boto3 package ({error}): pip install 'dfmp2[aws]'") from error
+        raise BackendUnavailable(
+            f"AWS needs the boto3 package ({error}): pip install 'dfmp2[aws]'"
+        ) from error
     with asking(f"connecting to {service}"):
         return boto3.Session(region_name=region, profile_name=profile).client(service)
 
@@ -64,8 +77,14 @@ class Copies:
     def names(self) -> set[str]:
         """Of all objects."""
         with asking(f"listing {self._place}"):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
-            return {one["Key"].removeprefix(self._prefix) for page in pages for one in page.get("Contents", ())}
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix
+            )
+            return {
+                one["Key"].removeprefix(self._prefix)
+                for page in pages
+                for one in page.get("Contents", ())
+            }
 
     def put(self, name: str, content: BinaryIO) -> None:
         """Put what is read into an object."""
@@ -99,7 +118,10 @@ class Copies:
                 path = self._folder / name
                 seen = stamp(path)
                 if seen != self._known.get(name):
-                    with suppress(FileNotFoundError), open(path, "rb") as stream:  # one version of it; the next look
+                    with (
+                        suppress(FileNotFoundError),
+                        open(path, "rb") as stream,
+                    ):  # one version of it; the next look
                         self.put(name, stream)  # sees one that went since
                         self._known[name] = seen
             for name in gone:
@@ -109,7 +131,11 @@ class Copies:
     def _files(self) -> list[str]:
         """Names of the files there are; a program comes before its record, NAME.neff before .json."""
         paths = [path for path in sorted(self._folder.rglob("*"), reverse=True) if path.is_file()]
-        return [name for path in paths if self._kind.fullmatch(name := path.relative_to(self._folder).as_posix())]
+        return [
+            name
+            for path in paths
+            if self._kind.fullmatch(name := path.relative_to(self._folder).as_posix())
+        ]
 
 
 @contextmanager
@@ -143,4 +169,6 @@ def kept(copies: Sequence[Copies], every: float, warn: Callable[[str], None]) ->
         try:
             save()
         except ResourceError as error:
-            raise Interrupted(f"{error}; what did not arrive is computed again by the next attempt") from error
+            raise Interrupted(
+                f"{error}; what did not arrive is computed again by the next attempt"
+            ) from error

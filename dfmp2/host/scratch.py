@@ -31,7 +31,9 @@ LOCK = "lock"
 KEEPER = "checkpoint"  # file that names the checkpoint which a folder is kept for
 SUFFIX = ".raw"
 HEAD_BYTES = 8192  # of a checkpoint: where it names its folder
-RESERVE = 16 * 10**6  # bytes to leave free beside what the plan needs: directories, others' small files
+RESERVE = (
+    16 * 10**6
+)  # bytes to leave free beside what the plan needs: directories, others' small files
 
 _NAME = re.compile(rf"{PREFIX}-(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)-[a-z0-9_]{{8}}")
 
@@ -47,7 +49,9 @@ def choose_root(given: str | None) -> Path:
         if name:
             folder = Path(name)
             if not folder.is_dir():
-                raise InputError(f"{origin} {name}: there is no such folder: make it first, or name another one")
+                raise InputError(
+                    f"{origin} {name}: there is no such folder: make it first, or name another one"
+                )
             return folder.absolute()
     try:
         return Path(tempfile.gettempdir())
@@ -66,9 +70,13 @@ def require_space(root: Path, needed: int) -> None:
         free = free_disk(root)
         writable = os.access(root, os.W_OK | os.X_OK)
     except OSError as error:
-        raise ResourceError(f"scratch folder {root}: {error.strerror}: name another one with --scratch") from error
+        raise ResourceError(
+            f"scratch folder {root}: {error.strerror}: name another one with --scratch"
+        ) from error
     if not writable:
-        raise ResourceError(f"scratch folder {root} cannot be written: name another one with --scratch")
+        raise ResourceError(
+            f"scratch folder {root} cannot be written: name another one with --scratch"
+        )
     if free < needed + RESERVE:
         raise ResourceError(
             f"scratch folder {root}: {format_bytes(needed)} are needed and {format_bytes(free)} are free: name a "
@@ -84,7 +92,11 @@ def in_memory(root: Path) -> bool:
     except OSError:
         return False
     number = f"{os.major(device)}:{os.minor(device)}"
-    types = [line.partition(" - ")[2].split()[0] for line in lines if line.split()[2] == number and " - " in line]
+    types = [
+        line.partition(" - ")[2].split()[0]
+        for line in lines
+        if line.split()[2] == number and " - " in line
+    ]
     return bool(types) and types[-1] in ("tmpfs", "ramfs")
 
 
@@ -125,7 +137,10 @@ class Space:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._kept and kind is not None and issubclass(kind, (KeyboardInterrupt, Interrupted)):
             for array in self._arrays:
@@ -156,7 +171,9 @@ class Space:
         """
         if self.folder is None:
             try:
-                self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{_host()}-{os.getpid()}-", dir=self.root))
+                self.folder = Path(
+                    tempfile.mkdtemp(prefix=f"{PREFIX}-{_host()}-{os.getpid()}-", dir=self.root)
+                )
             except OSError as error:
                 raise ResourceError(
                     f"cannot make a scratch folder in {self.root}: {error.strerror}: name another one with --scratch"
@@ -233,7 +250,10 @@ class ScratchArray(Region):
 
     def __init__(self, space: Space, path: Path, *, existing: bool) -> None:
         self._space, self._path = space, path
-        flags = os.O_RDONLY | os.O_NOFOLLOW if existing else os.O_RDWR | os.O_CREAT | os.O_EXCL
+        if existing:
+            flags = os.O_RDONLY | os.O_NOFOLLOW
+        else:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
             super().__init__(os.open(path, flags | os.O_CLOEXEC, 0o600), 0, path.name)
         except OSError as error:
@@ -313,7 +333,11 @@ def _taken_over(folder: Path) -> int:
         status = os.stat(folder, follow_symlinks=False)
     except OSError:
         return -1
-    if not _NAME.fullmatch(folder.name) or not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+    if (
+        not _NAME.fullmatch(folder.name)
+        or not stat.S_ISDIR(status.st_mode)
+        or status.st_uid != os.getuid()
+    ):
         return -1
     return _locked(folder)
 

@@ -111,7 +111,9 @@ class Workers(ThreadPoolExecutor):
         return super().submit(work if watch is None else _watched(work, watch), *given, **named)
 
 
-def _watched(work: Callable[..., Any], watch: Callable[[str, str, float, float], None]) -> Callable[..., Any]:
+def _watched(
+    work: Callable[..., Any], watch: Callable[[str, str, float, float], None]
+) -> Callable[..., Any]:
     task = getattr(work, "__qualname__", type(work).__name__).replace(".<locals>", "")
 
     def timed(*given: Any, **named: Any) -> Any:

@@ -151,7 +151,9 @@ def _add(h: Array, x: Array, c_others: Array, l0: int, l1: int, threads: int) ->
         each(l1 - l0, lambda k: np.add(h[l0 + k], mirrored @ x[k, :l0], out=h[l0 + k]), threads)
 
 
-def _shells(mole: Any, block_bytes: int) -> Iterator[tuple[int, Iterator[tuple[Index, Index, Array]]]]:
+def _shells(
+    mole: Any, block_bytes: int
+) -> Iterator[tuple[int, Iterator[tuple[Index, Index, Array]]]]:
     """Each shell with the integrals of its functions l and all s <= l that are not negligible: blocks of l, s and
     (mn|ls), (count, npair) float64, valid until the next is taken."""
     with shielded():
@@ -188,7 +190,10 @@ def _runs(kept: NDArray[np.bool_], ends: Index, shell: int, most: int) -> Iterat
     width = int(ends[shell + 1] - ends[shell])
     first, held = -1, 0
     for other, here in enumerate([*kept, False]):
-        count = width * int(ends[other + 1] - ends[other]) if here else 0
+        if here:
+            count = width * int(ends[other + 1] - ends[other])
+        else:
+            count = 0
         if first >= 0 and (not here or held + count > most):
             yield first, other
             first, held = -1, 0
@@ -199,7 +204,9 @@ def _runs(kept: NDArray[np.bool_], ends: Index, shell: int, most: int) -> Iterat
 def _pairs(ends: Index, shell: int, other: int) -> tuple[Index, Index]:
     """Functions l and s of the pairs of two shells in PySCF's order; within one shell l >= s."""
     lam, sig = np.meshgrid(
-        np.arange(ends[shell], ends[shell + 1]), np.arange(ends[other], ends[other + 1]), indexing="ij"
+        np.arange(ends[shell], ends[shell + 1]),
+        np.arange(ends[other], ends[other + 1]),
+        indexing="ij",
     )
     lower = lam >= sig
     return lam[lower], sig[lower]

@@ -29,7 +29,9 @@ Array = NDArray[np.float64]
 
 CONDITION_LIMIT = 1e12  # of the metric; beyond it Cholesky loses the digits MP2 needs
 EIGENVALUE_CUT = 1e-12  # relative to the largest eigenvalue
-SOLVE_ELEMENTS = 1 << 21  # of B per triangular product: 16 MB, so that workers share even small cases
+SOLVE_ELEMENTS = (
+    1 << 21
+)  # of B per triangular product: 16 MB, so that workers share even small cases
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +137,10 @@ def fit(
     list of B : (nocc, nvir, naux or fewer after an eigenvalue cut) float64, Eh^1/2, per spin; arrays, or what is in
     `stored`
     """
-    targets: list[Array | StoredTensor] = [*stored, *(np.empty((*shape, naux)) for shape in shapes[len(stored) :])]
+    targets: list[Array | StoredTensor] = [
+        *stored,
+        *(np.empty((*shape, naux)) for shape in shapes[len(stored) :]),
+    ]
     for p0, p1, block in blocks:
         for target, part in zip(targets, block, strict=True):
             if isinstance(target, StoredTensor):

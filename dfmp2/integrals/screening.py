@@ -108,7 +108,9 @@ def schwarz_bounds(mole: Any) -> Array:
     with shielded():
         from pyscf.scf import _vhf
 
-        return np.asarray(_vhf._VHFOpt(mole, "int2e", "CVHFnrs8_prescreen", "CVHFnr_int2e_q_cond").q_cond)
+        return np.asarray(
+            _vhf._VHFOpt(mole, "int2e", "CVHFnrs8_prescreen", "CVHFnr_int2e_q_cond").q_cond
+        )
 
 
 def _clusters(mole: Any) -> list[Index]:

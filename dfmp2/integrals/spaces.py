@@ -73,7 +73,9 @@ def active_space(
             "give a smaller number"
         )
     if virtual.size == 0:
-        raise InputError("the basis has no virtual orbitals, so there is no correlation energy: use a larger --basis")
+        raise InputError(
+            "the basis has no virtual orbitals, so there is no correlation energy: use a larger --basis"
+        )
     virtual = virtual[: virtual.size - frozen_virtual]
     return ActiveSpace(
         np.ascontiguousarray(mo_coeff[:, occupied]),
@@ -84,7 +86,10 @@ def active_space(
 
 
 def arbitrary_cut(
-    mo_energy: NDArray[np.float64], mo_occ: NDArray[np.float64], frozen_core: int, frozen_virtual: int
+    mo_energy: NDArray[np.float64],
+    mo_occ: NDArray[np.float64],
+    frozen_core: int,
+    frozen_virtual: int,
 ) -> str:
     """Says of numbers of frozen orbitals that part orbitals of nearly the same energy; "" where they do not.
 
@@ -101,7 +106,10 @@ def arbitrary_cut(
             ("--frozen-core", frozen_core, occupied, frozen_core),
             ("--frozen-virtual", frozen_virtual, virtual, len(virtual) - frozen_virtual),
         ):
-            if 0 < first < len(values) and (apart := values[first] - values[first - 1]) < DEGENERATE:
+            if (
+                0 < first < len(values)
+                and (apart := values[first] - values[first - 1]) < DEGENERATE
+            ):
                 return (
                     f"{name} {count} parts orbitals of nearly equal energy ({apart:.0e} Eh apart): E(corr) depends on "
                     "how the SCF has mixed them; freeze one more or one less"
@@ -131,9 +139,16 @@ def smallest_denominator(spaces: list[ActiveSpace]) -> float:
     both spins; same-spin amplitudes need two different occupied and two different virtual ones.
     """
     gaps = [float(s.eps_vir[0] - s.eps_occ[-1]) for s in spaces if s.nocc and s.nvir]
-    opposite = [2.0 * gaps[0]] if len(spaces) == 1 else [sum(gaps)] if len(gaps) == 2 else []
+    if len(spaces) == 1:
+        opposite = [2.0 * gaps[0]]
+    elif len(gaps) == 2:
+        opposite = [sum(gaps)]
+    else:
+        opposite = []
     same = [
-        float(s.eps_vir[0] + s.eps_vir[1] - s.eps_occ[-1] - s.eps_occ[-2]) for s in spaces if s.nocc > 1 and s.nvir > 1
+        float(s.eps_vir[0] + s.eps_vir[1] - s.eps_occ[-1] - s.eps_occ[-2])
+        for s in spaces
+        if s.nocc > 1 and s.nvir > 1
     ]
     return min(opposite + same, default=float("inf"))
 

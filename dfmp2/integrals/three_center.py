@@ -79,7 +79,10 @@ def packed_blocks(
         optimiser = moleintor.make_cintopt(atm, bas[: mole.nbas], env, "int3c2e_sph")
         offset = ao_loc[mole.nbas]
         work = np.empty(
-            (block_functions(auxmole, mole.nao, block_bytes) if out is None else 0, mole.nao * (mole.nao + 1) // 2)
+            (
+                block_functions(auxmole, mole.nao, block_bytes) if out is None else 0,
+                mole.nao * (mole.nao + 1) // 2,
+            )
         )
         for first, last in shell_blocks(np.diff(ao_loc[mole.nbas :]), mole.nao, block_bytes):
             slices = (0, mole.nbas, 0, mole.nbas, mole.nbas + first, mole.nbas + last)
@@ -106,7 +109,9 @@ def pair_integrals(mole: Any, auxmole: Any, first: int, last: int) -> Array:
     return np.asarray(values.T)
 
 
-def shell_blocks(functions: NDArray[np.int32], nao: int, block_bytes: int = BLOCK_BYTES) -> list[tuple[int, int]]:
+def shell_blocks(
+    functions: NDArray[np.int32], nao: int, block_bytes: int = BLOCK_BYTES
+) -> list[tuple[int, int]]:
     """Cut fitting shells into blocks of at most `block_bytes` of packed integrals (one shell at least).
 
     Parameters
@@ -128,12 +133,17 @@ def shell_blocks(functions: NDArray[np.int32], nao: int, block_bytes: int = BLOC
 def block_functions(auxmole: Any, nao: int, block_bytes: int = BLOCK_BYTES) -> int:
     """Fitting functions in the largest block, for the memory plan."""
     functions = np.diff(auxmole.ao_loc_nr())
-    return max(int(functions[first:last].sum()) for first, last in shell_blocks(functions, nao, block_bytes))
+    return max(
+        int(functions[first:last].sum())
+        for first, last in shell_blocks(functions, nao, block_bytes)
+    )
 
 
 def _joined(mole: Any, auxmole: Any) -> Any:
     from pyscf import gto
 
-    atm, bas, env = gto.conc_env(mole._atm, mole._bas, mole._env, auxmole._atm, auxmole._bas, auxmole._env)
+    atm, bas, env = gto.conc_env(
+        mole._atm, mole._bas, mole._env, auxmole._atm, auxmole._bas, auxmole._env
+    )
     env[gto.mole.PTR_EXPCUTOFF] = EXPONENT_CUT
     return atm, bas, env

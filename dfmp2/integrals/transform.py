@@ -36,7 +36,9 @@ class HalfTransform(Protocol):
         ...
 
 
-def half_transform(orbitals: list[Array], most: int, pairs: PairList, *, single: bool) -> HalfTransform:
+def half_transform(
+    orbitals: list[Array], most: int, pairs: PairList, *, single: bool
+) -> HalfTransform:
     """The route for these pairs and this precision.
 
     Parameters
@@ -46,9 +48,9 @@ def half_transform(orbitals: list[Array], most: int, pairs: PairList, *, single:
     single : float32
     """
     dtype: np.dtype[np.floating[Any]] = np.dtype(np.float32) if single else np.dtype(np.float64)
-    return (
-        TriangleTransform(orbitals, most, dtype) if pairs.complete else ClusterTransform(orbitals, most, pairs, dtype)
-    )
+    if pairs.complete:
+        return TriangleTransform(orbitals, most, dtype)
+    return ClusterTransform(orbitals, most, pairs, dtype)
 
 
 class TriangleTransform:
@@ -72,12 +74,17 @@ class TriangleTransform:
 class ClusterTransform:
     """Kept pairs only; the columns of X are the functions of one cluster after another."""
 
-    def __init__(self, orbitals: list[Array], most: int, pairs: PairList, dtype: np.dtype[np.floating[Any]]) -> None:
+    def __init__(
+        self, orbitals: list[Array], most: int, pairs: PairList, dtype: np.dtype[np.floating[Any]]
+    ) -> None:
         self._clusters = pairs.clusters
         self._orbitals = [
-            [np.ascontiguousarray(c[part.partners].T, dtype=dtype) for part in pairs.clusters] for c in orbitals
+            [np.ascontiguousarray(c[part.partners].T, dtype=dtype) for part in pairs.clusters]
+            for c in orbitals
         ]
-        self._columns = np.zeros(len(pairs.columns) + 1, dtype=dtype)  # the last is the negligible pair
+        self._columns = np.zeros(
+            len(pairs.columns) + 1, dtype=dtype
+        )  # the last is the negligible pair
         self._parts = [np.empty(part.source.shape, dtype=dtype) for part in pairs.clusters]
         self._work = [np.empty((most, c.shape[1], len(c)), dtype=dtype) for c in orbitals]
 
@@ -113,16 +120,22 @@ class Transformation:
 
     def __init__(self, spaces: list[ActiveSpace], threads: int) -> None:
         ranges: list[Array] = []
-        for space in sorted(spaces, key=lambda space: -space.nocc):  # the widest first: others may be parts of it
+        for space in sorted(
+            spaces, key=lambda space: -space.nocc
+        ):  # the widest first: others may be parts of it
             _found(space.c_occ, ranges)
         self._halves = [_found(space.c_occ, ranges) for space in spaces]
         width = sum(c.shape[1] for c in ranges)
         self._step = max(1, HALF_BYTES // (8 * max(1, len(ranges[0]) * width)))
         self._threads = threads
-        self._parts = [np.empty((0, space.nocc, space.nvir)) for space in spaces]  # reused: touched first once
+        self._parts = [
+            np.empty((0, space.nocc, space.nvir)) for space in spaces
+        ]  # reused: touched first once
         self._virtual = [np.ascontiguousarray(space.c_vir) for space in spaces]
         pairs = every_pair(len(ranges[0]))
-        self._transforms = [half_transform(ranges, self._step, pairs, single=False) for _ in range(threads)]
+        self._transforms = [
+            half_transform(ranges, self._step, pairs, single=False) for _ in range(threads)
+        ]
 
     def __call__(self, packed: Array) -> list[Array]:
         """(ia|P) of each space, (count, nocc, nvir), from packed (P|mn), (count, npair) float64, C order.
@@ -140,10 +153,16 @@ class Transformation:
                 stop = min(start + self._step, bounds[worker + 1])
                 transform.put(0, packed[start:stop])
                 halves = transform.halves(stop - start)
-                for (number, columns), virtual, part in zip(self._halves, self._virtual, parts, strict=True):
+                for (number, columns), virtual, part in zip(
+                    self._halves, self._virtual, parts, strict=True
+                ):
                     x = halves[number][:, columns]
                     if x.flags.c_contiguous:
-                        _multiply(x.reshape(-1, x.shape[2]), virtual, part[start:stop].reshape(-1, virtual.shape[1]))
+                        _multiply(
+                            x.reshape(-1, x.shape[2]),
+                            virtual,
+                            part[start:stop].reshape(-1, virtual.shape[1]),
+                        )
                     else:
                         np.matmul(x, virtual, out=part[start:stop])
 

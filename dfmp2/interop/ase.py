@@ -33,7 +33,9 @@ try:
     from ase.calculators.fd import calculate_numerical_forces
     from ase.units import Hartree
 except ImportError as absent:
-    raise ImportError(f"ASE 3.24 or newer is not installed ({absent}): pip install 'dfmp2[ase]'") from absent
+    raise ImportError(
+        f"ASE 3.24 or newer is not installed ({absent}): pip install 'dfmp2[ase]'"
+    ) from absent
 
 FIELD = ("point_charges", "point_charge_units")
 OWN = ("basis", "method", "charge", "multiplicity", "displacement", *FIELD)
@@ -71,10 +73,14 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
     }
     discard_results_on_any_change = True
 
-    def __init__(self, basis: str, *, atoms: Any = None, listener: Listener | None = None, **parameters: Any) -> None:
+    def __init__(
+        self, basis: str, *, atoms: Any = None, listener: Listener | None = None, **parameters: Any
+    ) -> None:
         self.result: MP2Result | None = None
         self._listener = listener
-        _understood({**self.default_parameters, "basis": basis, **parameters})  # ASE takes some names for itself
+        _understood(
+            {**self.default_parameters, "basis": basis, **parameters}
+        )  # ASE takes some names for itself
         super().__init__(atoms=atoms, basis=basis, **parameters)
 
     def set(self, **parameters: Any) -> dict[str, Any]:
@@ -95,7 +101,10 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
 
     @python_words()
     def calculate(
-        self, atoms: Any = None, properties: Sequence[str] = ("energy",), system_changes: Sequence[str] = all_changes
+        self,
+        atoms: Any = None,
+        properties: Sequence[str] = ("energy",),
+        system_changes: Sequence[str] = all_changes,
     ) -> None:
         """Compute the energy; ASE calls this when atoms or parameters have changed.
 
@@ -121,14 +130,18 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         if self.result.properties is not None:
             self.results["dipole"] = self.result.properties.relaxed_dipole * ANGSTROM_PER_BOHR
         if self.result.gradient is not None:
-            self.results["forces"] = self.result.gradient.mp2_total_gradient * (-Hartree * BOHR_PER_ANGSTROM)
+            self.results["forces"] = self.result.gradient.mp2_total_gradient * (
+                -Hartree * BOHR_PER_ANGSTROM
+            )
         if "forces" in properties and numerical:
             self.results["forces"] = self._forces()
 
     def _forces(self) -> Any:
         """(natom, 3) eV/angstrom, by ASE's central differences on a copy of the atoms."""
         displaced = self.atoms.copy()
-        displaced.calc = type(self)(**{**self.parameters, "displacement": None}, listener=self._listener)
+        displaced.calc = type(self)(
+            **{**self.parameters, "displacement": None}, listener=self._listener
+        )
         return calculate_numerical_forces(displaced, eps=self.parameters["displacement"])
 
 
@@ -138,10 +151,18 @@ def _understood(parameters: Mapping[str, Any]) -> Options:
     options = read_keywords(parameters.get("basis"), parameters["method"], keywords, {})
     for name in ("charge", "multiplicity"):
         value = parameters[name]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
-            raise InputError(f"{name} {value!r}: expected a whole number, or None to take it from the atoms")
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | np.integer)
+        ):
+            raise InputError(
+                f"{name} {value!r}: expected a whole number, or None to take it from the atoms"
+            )
     read_field({name: parameters[name] for name in FIELD})
     step = parameters["displacement"]
-    if step is not None and (isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < 0.5):
-        raise InputError(f"displacement {step!r}: expected angstrom, more than 0 and less than 0.5, such as 0.002")
+    if step is not None and (
+        isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < 0.5
+    ):
+        raise InputError(
+            f"displacement {step!r}: expected angstrom, more than 0 and less than 0.5, such as 0.002"
+        )
     return options

@@ -47,14 +47,19 @@ class BatchResult(Mapping[str, MP2Result]):
         ------
         InputError : pandas is not installed
         """
-        columns = {name: [getattr(row, name) for row in self.rows] for name in (*STATUS_KEYS[1:], "energy")}
+        columns = {
+            name: [getattr(row, name) for row in self.rows] for name in (*STATUS_KEYS[1:], "energy")
+        }
         columns["mp2_total_energy"] = columns.pop("energy")
         return frame(columns, UNITS, [row.name for row in self.rows])
 
     def __getitem__(self, name: str) -> MP2Result:
         row = next((row for row in self.rows if row.name == name), None)
         if row is None or row.output is None:
-            why = "there is no such item" if row is None else self.failed.get(name, row.status)
+            if row is None:
+                why = "there is no such item"
+            else:
+                why = self.failed.get(name, row.status)
             raise KeyError(f"{name}: {why}")
         return read(row.output)
 
@@ -66,12 +71,17 @@ class BatchResult(Mapping[str, MP2Result]):
 
     def __repr__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
-        return f"BatchResult({len(self)} of {len(self.rows)} items complete{failed} -> {self.output})"
+        return (
+            f"BatchResult({len(self)} of {len(self.rows)} items complete{failed} -> {self.output})"
+        )
 
     def __str__(self) -> str:
         lines = [f"{'item':<24}{'status':<10}{'E(MP2, total) / Eh':>18}"]
         for row in self.rows:
-            said = f"{row.energy:18.10f}" if row.energy is not None else self.failed.get(row.name, "")
+            if row.energy is not None:
+                said = f"{row.energy:18.10f}"
+            else:
+                said = self.failed.get(row.name, "")
             lines.append(f"{row.name:<24}{row.status:<10}{said}")
         return "\n".join([*lines, repr(self)])
 
@@ -118,7 +128,9 @@ def batch(
     if isinstance(molecules, str | os.PathLike):
         foreign = sorted(set(given) - set(OF_THE_BATCH))
         if foreign:
-            raise InputError(f"{foreign[0]} beside a manifest: write it into {os.fspath(molecules)}")
+            raise InputError(
+                f"{foreign[0]} beside a manifest: write it into {os.fspath(molecules)}"
+            )
         found = read_manifest(Path(molecules), output=None if output is None else Path(output))
     else:
         if output is None:
@@ -137,15 +149,22 @@ def batch(
 
 def _files(molecules: Any, folder: Path) -> list[str]:
     """The xyz file of each molecule, written where it has none."""
-    names = list(molecules) if isinstance(molecules, Mapping) else [None] * len(molecules)
+    if isinstance(molecules, Mapping):
+        names = list(molecules)
+    else:
+        names = [None] * len(molecules)
     files: list[str] = []
-    for name, given in zip(names, molecules.values() if isinstance(molecules, Mapping) else molecules, strict=True):
+    for name, given in zip(
+        names, molecules.values() if isinstance(molecules, Mapping) else molecules, strict=True
+    ):
         if name is None and isinstance(given, str | os.PathLike):
             files.append(os.fspath(given))
             continue
         molecule = read_molecule(given, {})
         if molecule.point_charges is not None:
-            raise InputError(f"{molecule!r}: an xyz file holds no point charges: name them in a manifest")
+            raise InputError(
+                f"{molecule!r}: an xyz file holds no point charges: name them in a manifest"
+            )
         path = folder / f"{slug(name or f'{molecule.name}-{len(files) + 1}')}.xyz"
         make_folder(folder)
         write_atomically(path, write_xyz(molecule).encode(), overwrite=True)

@@ -40,12 +40,21 @@ ELSEWHERE = {
     "frozen_core": "it is frozen=",
 }
 ABSENT = {  # names of PySCF's and GPU4PySCF's classes, and why they are not here
-    **dict.fromkeys(("t2", "with_t2"), "amplitudes are not kept, pair energies are: mp.result.pairs"),
-    **dict.fromkeys(("make_rdm2", "make_fno", "init_amps", "update_amps"), "it takes amplitudes, which are not kept"),
+    **dict.fromkeys(
+        ("t2", "with_t2"), "amplitudes are not kept, pair energies are: mp.result.pairs"
+    ),
+    **dict.fromkeys(
+        ("make_rdm2", "make_fno", "init_amps", "update_amps"),
+        "it takes amplitudes, which are not kept",
+    ),
     **dict.fromkeys(("ao2mo", "eris"), "integrals over orbitals are not kept"),
     **dict.fromkeys(("with_df", "auxmol"), "the MP2 fitting set is auxbasis=, the name of one"),
-    **dict.fromkeys(("conv_tol", "conv_tol_normt", "max_cycle", "level_shift"), "nothing is iterated"),
-    **dict.fromkeys(("cphf_tol", "cphf_max_cycle"), "the Z-vector equations are converged as the SCF is"),
+    **dict.fromkeys(
+        ("conv_tol", "conv_tol_normt", "max_cycle", "level_shift"), "nothing is iterated"
+    ),
+    **dict.fromkeys(
+        ("cphf_tol", "cphf_max_cycle"), "the Z-vector equations are converged as the SCF is"
+    ),
     "make_natorbs": "diagonalise make_rdm1(); occupations are in mp.result.properties after nuc_grad_method().kernel()",
     "density_fit": "it is fitted already, by auxbasis=",
     "fp_type": 'it is precision=, "fp64" or "mixed"',
@@ -86,7 +95,16 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
     dfmp2.Dfmp2Error : when run, or at once for settings that cannot be taken
     """
 
-    _keys: ClassVar[set[str]] = {*SETTINGS, "mol", "e_corr", "e_corr_ss", "e_corr_os", "e_hf", "result", "max_memory"}
+    _keys: ClassVar[set[str]] = {
+        *SETTINGS,
+        "mol",
+        "e_corr",
+        "e_corr_ss",
+        "e_corr_os",
+        "e_hf",
+        "result",
+        "max_memory",
+    }
 
     def __init__(
         self,
@@ -133,7 +151,9 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
     @property
     def e_tot_scs(self) -> float | None:
         """E(HF) plus the SCS-MP2 correlation energy, Eh."""
-        return None if self.result is None else self.e_hf + self.result.scs_mp2_correlation_energy
+        if self.result is None:
+            return None
+        return self.e_hf + self.result.scs_mp2_correlation_energy
 
     def set_frozen(self) -> DFMP2:
         """Freeze the chemical core, as PySCF's method of this name does."""
@@ -149,7 +169,10 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         for name in ("verbose", "stdout"):
             if name in settings:
                 setattr(self, name, settings.pop(name))
-        frozen, auxbasis = settings.pop("frozen", self.frozen), settings.pop("auxbasis", self.auxbasis)
+        frozen, auxbasis = (
+            settings.pop("frozen", self.frozen),
+            settings.pop("auxbasis", self.auxbasis),
+        )
         options = {**self.options, **settings}
         _checked(frozen, auxbasis, options)
         self.frozen, self.auxbasis, self.options, self.result = frozen, auxbasis, options, None
@@ -162,7 +185,9 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         ------
         dfmp2.Dfmp2Error : see `dfmp2.from_mean_field`
         """
-        self.result = from_mean_field(self._mean_field(), self.auxbasis, listener=_Logger(self), **self._chosen())
+        self.result = from_mean_field(
+            self._mean_field(), self.auxbasis, listener=_Logger(self), **self._chosen()
+        )
         self._note()
         return self.result.correlation_energy
 
@@ -180,7 +205,9 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
             self._note()
             for failure in found.certificate.failures:
                 lib.logger.warn(
-                    self, "dfmp2: the certificate of the gradient fails: %s; is mf.conv_tol 1e-10?", failure
+                    self,
+                    "dfmp2: the certificate of the gradient fails: %s; is mf.conv_tol 1e-10?",
+                    failure,
                 )
         return self.result
 
@@ -203,7 +230,9 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         (nao, nao) or (nmo, nmo), the sum over spins, on RHF; (2, ...) on UHF, alpha and beta
         """
         found: Any = self.differentiate().properties
-        return self._represented(found, "relaxed_density" if relaxed else "unrelaxed_density", ao_repr=ao_repr)
+        return self._represented(
+            found, "relaxed_density" if relaxed else "unrelaxed_density", ao_repr=ao_repr
+        )
 
     def as_scanner(self) -> Any:
         """A function of a molecule that runs the SCF, from the last orbitals, and DF-MP2, and returns the energy."""
@@ -223,7 +252,9 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
 
     def _mean_field(self) -> Any:
         """The mean field; run, as PySCF does, where nobody has yet."""
-        return self._scf.run() if self._scf.mo_coeff is None else self._scf
+        if self._scf.mo_coeff is None:
+            return self._scf.run()
+        return self._scf
 
     def _chosen(self) -> dict[str, Any]:
         """Keywords of `from_mean_field`."""
@@ -277,7 +308,9 @@ class Gradients(lib.StreamObject):  # type: ignore[misc]
         """
         chosen: Any = self.atmlst if atmlst is None else atmlst
         found: Any = self.base.differentiate().gradient
-        gradient: Array = found.mp2_total_gradient if chosen is None else found.mp2_total_gradient[chosen]
+        gradient: Array = (
+            found.mp2_total_gradient if chosen is None else found.mp2_total_gradient[chosen]
+        )
         self.atmlst, self.de = chosen, gradient
         return gradient
 
@@ -293,7 +326,9 @@ class Gradients(lib.StreamObject):  # type: ignore[misc]
 
     def as_scanner(self) -> Any:
         """A function of a molecule that returns energy, Eh, and gradient, Eh/bohr."""
-        return self if isinstance(self, lib.GradScanner) else _scanner(_GradientScanner, self)
+        if isinstance(self, lib.GradScanner):
+            return self
+        return _scanner(_GradientScanner, self)
 
 
 class _EnergyScanner(lib.SinglePointScanner):  # type: ignore[misc]
@@ -325,12 +360,17 @@ class _GradientScanner(lib.GradScanner):  # type: ignore[misc]
 
 def _scanner(kind: Any, method: Any) -> Any:
     """The method as a scanner, by PySCF's way of mixing classes."""
-    return lib.set_class(kind(method), (kind, type(method)), type(method).__name__ + kind.__name_mixin__)
+    return lib.set_class(
+        kind(method), (kind, type(method)), type(method).__name__ + kind.__name_mixin__
+    )
 
 
 def _moved(mp: Any, geometry: Any) -> Any:
     """Run the SCF of a scanner at a geometry, a Mole or (natom, 3); the molecule."""
-    mol = geometry if hasattr(geometry, "atom_coords") else mp.mol.set_geom_(geometry, inplace=False)
+    if hasattr(geometry, "atom_coords"):
+        mol = geometry
+    else:
+        mol = mp.mol.set_geom_(geometry, inplace=False)
     mp.reset(mol)
     mp._scf(mol)
     return mol
@@ -352,9 +392,16 @@ class _Logger(Listener):
 def _checked(frozen: Any, auxbasis: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Keyword arguments of `from_mean_field`, their names and types checked."""
     if isinstance(frozen, bool) or not isinstance(frozen, int | str | None):
-        raise InputError(f"frozen {frozen!r}: expected a number of core orbitals or a dialect, not single orbitals")
+        raise InputError(
+            f"frozen {frozen!r}: expected a number of core orbitals or a dialect, not single orbitals"
+        )
     if not isinstance(auxbasis, str | None):
-        raise InputError(f"auxbasis is a {type(auxbasis).__name__}: expected the name of a fitting set")
-    keywords = {"method": "custom-scs-mp2" if {"os_scale", "ss_scale"} & options.keys() else "mp2", **options}
+        raise InputError(
+            f"auxbasis is a {type(auxbasis).__name__}: expected the name of a fitting set"
+        )
+    keywords = {
+        "method": "custom-scs-mp2" if {"os_scale", "ss_scale"} & options.keys() else "mp2",
+        **options,
+    }
     read_keywords("given", keywords.pop("method"), keywords, ELSEWHERE)
     return {**options, "frozen_core": "none" if frozen is None else str(frozen)}

@@ -166,7 +166,10 @@ def run(
     """
     told, (found, chosen) = Told(listener), question(molecule, basis, options)
     return _checkpointed(
-        checkpoint, resume, told, lambda kept: run_options(found, chosen, listener=told, checkpoint=kept)
+        checkpoint,
+        resume,
+        told,
+        lambda kept: run_options(found, chosen, listener=told, checkpoint=kept),
     )
 
 
@@ -179,7 +182,9 @@ def _checkpointed(
     """The result, with a checkpoint beside CHECKPOINT while it is computed where one is wanted."""
     if checkpoint is None:
         if resume:
-            raise InputError("resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used")
+            raise InputError(
+                "resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used"
+            )
         return compute(NOTHING)
     with checkpointing(Path(checkpoint), resume=resume, note=told.stage, warn=told.warning) as kept:
         result = compute(kept)
@@ -187,7 +192,9 @@ def _checkpointed(
         return result
 
 
-def question(molecule: MoleculeLike, basis: str, given: Mapping[str, Any]) -> tuple[Molecule, Options]:
+def question(
+    molecule: MoleculeLike, basis: str, given: Mapping[str, Any]
+) -> tuple[Molecule, Options]:
     """What is to be computed and how, from the keywords of a calculation."""
     chosen = make_options(**options_among(given), basis=basis)
     return read_molecule(molecule, given), chosen
@@ -200,7 +207,9 @@ def options_among(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
     """The molecule that is meant, and what is `said` of it by the keywords of MoleculeKeywords, as of `run`."""
-    field = read_point_charges(said.get("point_charges"), said.get("point_charge_units", "angstrom"))
+    field = read_point_charges(
+        said.get("point_charges"), said.get("point_charge_units", "angstrom")
+    )
     units, state = said.get("units"), {name: said.get(name) for name in ("charge", "multiplicity")}
     if isinstance(given, str | os.PathLike):
         if isinstance(given, str) and ("\\n" in given or ";" in given):
@@ -222,7 +231,9 @@ def read_molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
             f"molecule is a {type(given).__name__}: expected the path of an xyz file, a dfmp2.Molecule, ASE's Atoms or "
             "PySCF's Mole"
         )
-    charge, multiplicity = (getattr(given, name) if state[name] is None else state[name] for name in state)
+    charge, multiplicity = (
+        getattr(given, name) if state[name] is None else state[name] for name in state
+    )
     stated: Molecule = given.with_state(charge, multiplicity)
     return stated if field is None else stated.in_field(field)
 
@@ -323,7 +334,12 @@ def plan(
     >>> print(dfmp2.plan("inputs/h2o.xyz", basis="cc-pvtz"))                    # doctest: +SKIP
     """
     found, chosen = question(molecule, basis, options)
-    task = "gradient" if gradient else "properties" if chosen.properties else "energy"
+    if gradient:
+        task = "gradient"
+    elif chosen.properties:
+        task = "properties"
+    else:
+        task = "energy"
     return foresee(found, chosen, Told(listener), calibrate=calibrate, task=task)
 
 
@@ -352,7 +368,9 @@ def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = 
     ResourceError : the disk is full or the folder cannot be written
     """
     if os.path.lexists(path) and not overwrite:
-        raise ResultExists(f"{path} already exists: overwrite=True replaces it, another name keeps it")
+        raise ResultExists(
+            f"{path} already exists: overwrite=True replaces it, another name keeps it"
+        )
     hdf5.write(result, Path(path), overwrite=overwrite)
 
 
@@ -401,12 +419,17 @@ def prepare(
         raise InputError(f"{whole[0]} {NEEDS_WHOLE_RUN}")
     foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
     if foreign:
-        raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
+        raise InputError(
+            f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here"
+        )
     drpa = {} if options.get("xc") is None else {"method": "drpa"}  # the only one for such orbitals
     chosen = make_options(**{"backend": "auto", **drpa, **options_among(options)}, basis=basis)
     whole_molecule, told = read_molecule(molecule, options), Told(listener)
     file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
-    with checkpointing(Path(output), resume=resume, note=told.stage, warn=told.warning) as kept, file:
+    with (
+        checkpointing(Path(output), resume=resume, note=told.stage, warn=told.warning) as kept,
+        file,
+    ):
         found = two_parts.prepare(whole_molecule, chosen, file, listener=told, checkpoint=kept)
         file.publish()
         kept.complete()
@@ -440,7 +463,8 @@ def energy(
     with two_parts.opened(Path(prepared)) as source:
         chosen = two_parts.options_for(source.prepared, given)
         return _checkpointed(
-            *(checkpoint, resume, told), lambda kept: two_parts.energy(source, chosen, listener=told, checkpoint=kept)
+            *(checkpoint, resume, told),
+            lambda kept: two_parts.energy(source, chosen, listener=told, checkpoint=kept),
         )
 
 
@@ -501,13 +525,20 @@ def gradient_from_mean_field(
             "check compares a gradient with energies of displaced molecules, whose SCF would not be that of this mean "
             "field: leave it out, or use dfmp2.gradient"
         )
-    with _on_mean_field(mean_field, auxbasis, listener, options, "gradient") as (calculation, reference):
+    with _on_mean_field(mean_field, auxbasis, listener, options, "gradient") as (
+        calculation,
+        reference,
+    ):
         return GradientResult(on_reference(calculation, reference, []))
 
 
 @contextmanager
 def _on_mean_field(
-    mean_field: Any, auxbasis: str | None, listener: Listener | None, options: Mapping[str, Any], task: str
+    mean_field: Any,
+    auxbasis: str | None,
+    listener: Listener | None,
+    options: Mapping[str, Any],
+    task: str,
 ) -> Iterator[tuple[Calculation, Reference]]:
     """A calculation begun with the orbitals of a mean field; `task` as of `dfmp2.planning.plan.make_plan`."""
     import_pyscf()
@@ -516,7 +547,9 @@ def _on_mean_field(
     found = adopt(mean_field)
     fixed = OF_THE_SCF & set(options)
     if fixed:
-        raise InputError(f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out")
+        raise InputError(
+            f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out"
+        )
     if options.get("polarizability"):
         raise InputError(
             "polarizability converges the SCF again, in fields, which has already been done: use dfmp2.run, with "
@@ -541,7 +574,9 @@ def _on_mean_field(
     setup = set_up(chosen, "dfmp2.from_mean_field")
     system = assemble(found.molecule, found.orbital, jk, setup, listener)
     with limited(setup, system) as setup:
-        core, setup, plan = settle(system, setup, reference.kind, listener, part="from orbitals", task=task)
+        core, setup, plan = settle(
+            system, setup, reference.kind, listener, part="from orbitals", task=task
+        )
         with begun(system, setup, reference.kind, core, plan, listener, clock) as calculation:
             reference = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
             if chosen.stability == "full":

@@ -23,7 +23,9 @@ try:
     from qcelemental.models import v2
     from qcengine.programs import ProgramHarness
 except ImportError as absent:
-    raise ImportError(f"QCEngine 0.50 or newer is not installed ({absent}): pip install 'dfmp2[qc]'") from absent
+    raise ImportError(
+        f"QCEngine 0.50 or newer is not installed ({absent}): pip install 'dfmp2[qc]'"
+    ) from absent
 
 NAME = "dfmp2"
 GIBIBYTE = 2**30
@@ -70,16 +72,25 @@ class Dfmp2Harness(ProgramHarness):  # type: ignore[misc] # QCEngine has no type
         document = json.loads(input_data.model_dump_json())
         try:
             request = qcschema.read_request(document)
-            memory = None if config.memory is None else int(config.memory * GIBIBYTE)
+            if config.memory is None:
+                memory = None
+            else:
+                memory = int(config.memory * GIBIBYTE)
             # Warnings are part of the result (`stdout`, `extras["dfmp2"]`): the process may belong to somebody else.
             result = qcschema.run(
-                request, memory=memory, threads=config.ncores, listener=Silent(), command=f"{__name__}.compute"
+                request,
+                memory=memory,
+                threads=config.ncores,
+                listener=Silent(),
+                command=f"{__name__}.compute",
             )
             answer = qcschema.answer(request, result)
         except Dfmp2Error as error:
             raise EXCEPTIONS[qcschema.error_type(error)](str(error)) from error
         # The objects as they came: reading the molecule again would round its coordinates again.
-        return v2.AtomicResult(**{**answer, "input_data": input_data, "molecule": input_data.molecule})
+        return v2.AtomicResult(
+            **{**answer, "input_data": input_data, "molecule": input_data.molecule}
+        )
 
 
 def register() -> None:

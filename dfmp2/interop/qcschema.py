@@ -33,7 +33,9 @@ from dfmp2.progress import Listener
 
 
 @python_words()
-def read_keywords(basis: object, method: object, keywords: Mapping[str, Any], refused: Mapping[str, str]) -> Options:
+def read_keywords(
+    basis: object, method: object, keywords: Mapping[str, Any], refused: Mapping[str, str]
+) -> Options:
     """Options of a basis set, a method and keywords.
 
     Parameters
@@ -62,14 +64,20 @@ def read_field(keywords: dict[str, Any]) -> Any:
     ------
     InputError : not rows of x, y, z and charge, or another unit
     """
-    given, units = keywords.pop("point_charges", None), keywords.pop("point_charge_units", "angstrom")
+    given, units = (
+        keywords.pop("point_charges", None),
+        keywords.pop("point_charge_units", "angstrom"),
+    )
     if isinstance(given, str):
         raise InputError("keyword point_charges names a file: expected rows of x, y, z and charge")
     return read_point_charges(given, units)
 
 
 DRIVERS = ("energy", "gradient", "hessian", "properties")
-PREFIXES = ("df-", "ri-")  # the MP2 step is always density-fitted: a prefix that says so may be left out
+PREFIXES = (
+    "df-",
+    "ri-",
+)  # the MP2 step is always density-fitted: a prefix that says so may be left out
 
 
 def read_method(text: object, *, scaled: bool) -> str:
@@ -84,20 +92,36 @@ def read_method(text: object, *, scaled: bool) -> str:
     InputError : another method, or one that does not go with factors
     """
     given = text.strip().lower() if isinstance(text, str) else ""
-    name = next((given.removeprefix(prefix) for prefix in PREFIXES if given.startswith(prefix)), given)
+    name = next(
+        (given.removeprefix(prefix) for prefix in PREFIXES if given.startswith(prefix)), given
+    )
     names = (*METHODS, CUSTOM)
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
         advice = f"did you mean {close[0]}? " if close else ""
         raise InputError(f"method {text!r}: {advice}expected one of {', '.join(names)}")
     if scaled and name != CUSTOM:
-        raise InputError(f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out")
+        raise InputError(
+            f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out"
+        )
     return name
 
 
 OLD_NAME = "qc_schema_input"  # another spelling that version 1 allows
-ANYWHERE = {"id": object, "schema_name": object, "schema_version": object, "molecule": dict, "provenance": object}
-SPECIFICATION = {"driver": object, "model": dict, "keywords": dict, "protocols": dict, "extras": dict}
+ANYWHERE = {
+    "id": object,
+    "schema_name": object,
+    "schema_version": object,
+    "molecule": dict,
+    "provenance": object,
+}
+SPECIFICATION = {
+    "driver": object,
+    "model": dict,
+    "keywords": dict,
+    "protocols": dict,
+    "extras": dict,
+}
 PROTOCOL_FIELDS = {
     **{"wavefunction": object, "stdout": bool, "error_correction": object, "native_files": object},
     "schema_name": object,
@@ -151,8 +175,13 @@ def parse(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        raise InputError(f"not JSON ({error.msg} in line {error.lineno}): expected a QCSchema AtomicInput") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
+        raise InputError(
+            f"not JSON ({error.msg} in line {error.lineno}): expected a QCSchema AtomicInput"
+        ) from error
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a number of thousands of digits, nesting without end
         raise InputError(f"not usable JSON ({error}): expected a QCSchema AtomicInput") from error
 
 
@@ -164,7 +193,9 @@ def schema_version(document: Any) -> int:
     InputError : not an AtomicInput, or of another version
     """
     if not isinstance(document, Mapping):
-        raise InputError(f"the input is a {type(document).__name__}: expected a JSON object, a QCSchema AtomicInput")
+        raise InputError(
+            f"the input is a {type(document).__name__}: expected a JSON object, a QCSchema AtomicInput"
+        )
     version = document.get("schema_version")
     if version is None:
         version = 2 if "specification" in document else 1
@@ -173,7 +204,9 @@ def schema_version(document: Any) -> int:
     name = document.get("schema_name")
     names = (None, INPUT_NAMES[version], *((OLD_NAME,) if version == 1 else ()))
     if name not in names:
-        raise InputError(f"schema_name {name!r} with schema_version {version}: expected {INPUT_NAMES[version]!r}")
+        raise InputError(
+            f"schema_name {name!r} with schema_version {version}: expected {INPUT_NAMES[version]!r}"
+        )
     return int(version)
 
 
@@ -195,17 +228,24 @@ def read_request(document: Any) -> Request:
         specification = read_fields("specification", given["specification"] or {}, types)
     program = specification.get("program") or "dfmp2"
     if program.lower() != "dfmp2":
-        raise InputError(f"specification.program is {program!r}, and this is dfmp2: send it there, or correct it")
+        raise InputError(
+            f"specification.program is {program!r}, and this is dfmp2: send it there, or correct it"
+        )
     driver = specification["driver"]
     if driver not in DRIVERS:
         raise InputError(f"driver {driver!r}: expected one of {', '.join(DRIVERS)}")
     model = read_fields("model", specification["model"] or {}, {"method": object, "basis": str})
     if model["basis"] is None:
-        raise InputError("model.basis was not given: expected the name of a basis set, such as cc-pvdz")
+        raise InputError(
+            "model.basis was not given: expected the name of a basis set, such as cc-pvdz"
+        )
     keywords = dict(specification["keywords"] or {})
     field = read_field(keywords)
     options = read_keywords(model["basis"], model["method"], keywords, NO_KEYWORDS)
-    kept = read_fields("protocols", specification["protocols"] or {}, PROTOCOL_FIELDS)["wavefunction"] or "none"
+    kept = (
+        read_fields("protocols", specification["protocols"] or {}, PROTOCOL_FIELDS)["wavefunction"]
+        or "none"
+    )
     if kept not in PROTOCOLS:
         raise InputError(f"protocols.wavefunction {kept!r}: expected one of {', '.join(PROTOCOLS)}")
     molecule = from_qcschema(given["molecule"] or {}).in_field(field)
@@ -232,17 +272,26 @@ def run(
     Dfmp2Error : see `dfmp2.errors`; with the keyword `check`, also when PySCF's energy differs
     """
     options, listener = request.options, Told(listener)
-    for name, value, keyword in (("memory", memory, options.memory), ("threads", threads, options.threads)):
+    for name, value, keyword in (
+        ("memory", memory, options.memory),
+        ("threads", threads, options.threads),
+    ):
         if value is not None and keyword is not None:
-            raise InputError(f"keywords.{name} was given, and {name} from outside as well: leave the keyword out")
+            raise InputError(
+                f"keywords.{name} was given, and {name} from outside as well: leave the keyword out"
+            )
     options = replace(options, memory=memory or options.memory, threads=threads or options.threads)
     if request.driver == "hessian":
         from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
 
         how = Conditions(allow_gradient=True)
-        return harmonic_frequencies(request.molecule, options, how, listener=listener, command=command)
+        return harmonic_frequencies(
+            request.molecule, options, how, listener=listener, command=command
+        )
     if request.driver == "gradient":
-        result = gradient_options(request.molecule, options, listener=listener, command=command).result
+        result = gradient_options(
+            request.molecule, options, listener=listener, command=command
+        ).result
     else:
         options = replace(options, properties=options.properties or request.driver == "properties")
         result = run_options(request.molecule, options, listener=listener, command=command)
@@ -252,7 +301,10 @@ def run(
 
 def answer(request: Request, found: MP2Result | Study) -> dict[str, Any]:
     """The AtomicResult, in the version of the input."""
-    result = found if isinstance(found, MP2Result) else found.runs["reference"]
+    if isinstance(found, MP2Result):
+        result = found
+    else:
+        result = found.runs["reference"]
     returned: Any = None
     if not isinstance(found, MP2Result):
         returned = {"return_hessian": found.arrays["hessian"].value.ravel().tolist()}
@@ -273,7 +325,10 @@ def failure(error: Dfmp2Error | MemoryError, given: Any, version: int) -> dict[s
     given : the input as far as it could be read
     version : of its schema; 1 when it is not known, as in QCEngine
     """
-    extras = {"exception": type(error).__name__, "exit_code": getattr(error, "exit_code", ResourceError.exit_code)}
+    extras = {
+        "exception": type(error).__name__,
+        "exit_code": getattr(error, "exit_code", ResourceError.exit_code),
+    }
     document = {
         "success": False,
         "error": {"error_type": error_type(error), "error_message": str(error), "extras": extras},

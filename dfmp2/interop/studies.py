@@ -151,13 +151,21 @@ def interaction(
     >>> study.values["cp_corrected_interaction_energy"].value                              # doctest: +SKIP
     """
     found, chosen = question(molecule, basis, options)
-    parts = fragments if isinstance(fragments, str) else ",".join("+".join(map(str, part)) for part in fragments)
-    states: dict[str, Any] = {"charges": _listed(charges), "multiplicities": _listed(multiplicities)}
+    if isinstance(fragments, str):
+        parts = fragments
+    else:
+        parts = ",".join("+".join(map(str, part)) for part in fragments)
+    states: dict[str, Any] = {
+        "charges": _listed(charges),
+        "multiplicities": _listed(multiplicities),
+    }
     return interaction_energy(found, parts, chosen, **states, **_kept(options, "dfmp2.interaction"))
 
 
 def _listed(given: Sequence[int] | str | None) -> str | None:
-    return given if given is None or isinstance(given, str) else ",".join(map(str, given))
+    if given is None or isinstance(given, str):
+        return given
+    return ",".join(map(str, given))
 
 
 @offered(StudyKeywords)
@@ -224,13 +232,20 @@ def scan(
     >>> study = dfmp2.scan("inputs/h2o.xyz", "cc-pvdz", ("bond", "1,2", "0.90:1.02:7"))     # doctest: +SKIP
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
-    chosen, units = make_options(**options_among(options), basis=basis), options.get("units") or "angstrom"
+    chosen, units = (
+        make_options(**options_among(options), basis=basis),
+        options.get("units") or "angstrom",
+    )
     if coordinate is None:
         if moving is not None:
-            raise InputError("moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', '0.8:1.2:9')")
+            raise InputError(
+                "moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', '0.8:1.2:9')"
+            )
         frames = _frames(molecule, options)
         if len(frames) < 2:
-            raise InputError("one geometry: name a coordinate, as in ('bond', '1,2', '0.8:1.2:9'), or give several")
+            raise InputError(
+                "one geometry: name a coordinate, as in ('bond', '1,2', '0.8:1.2:9'), or give several"
+            )
         asked = over_frames(frames, chosen, chained=chained)
     else:
         whole = read_molecule(molecule, options)
@@ -244,7 +259,9 @@ def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:
     if not isinstance(given, str | os.PathLike):
         many = isinstance(given, Sequence)
         return [read_molecule(one, said) for one in (given if many else [given])]
-    field = read_point_charges(said.get("point_charges"), said.get("point_charge_units", "angstrom"))
+    field = read_point_charges(
+        said.get("point_charges"), said.get("point_charge_units", "angstrom")
+    )
     state = {name: said.get(name) for name in ("charge", "multiplicity")}
     frames = read_frames(Path(given), units=said.get("units") or "angstrom", **state)
     return [frame.in_field(field) for frame in frames]
@@ -255,7 +272,11 @@ def _kept(given: Mapping[str, Any], command: str) -> dict[str, Any]:
     output, resume = given.get("output"), given.get("resume", False)
     if output is None and resume:
         raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
-    keeper = Keeper(None if output is None else Path(output), overwrite=given.get("overwrite", False), resume=resume)
+    keeper = Keeper(
+        None if output is None else Path(output),
+        overwrite=given.get("overwrite", False),
+        resume=resume,
+    )
     return {"keeper": keeper, "listener": Told(given.get("listener")), "command": command}
 
 

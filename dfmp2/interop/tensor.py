@@ -32,12 +32,24 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.planning import rates
 from dfmp2.units import format_bytes
 
-__all__ = ["DeviceArray", "Plan", "ao_to_mo", "einsum", "from_device", "gemm", "gemm_batch", "mp2_energy", "plan"]
+__all__ = [
+    "DeviceArray",
+    "Plan",
+    "ao_to_mo",
+    "einsum",
+    "from_device",
+    "gemm",
+    "gemm_batch",
+    "mp2_energy",
+    "plan",
+]
 __all__ += ["syrk", "to_device", "trsm"]
 
 A = TypeVar("A")
 Sizes = tuple[int, ...]
-_DEVICES: dict[tuple[str | None, ...], Tensors] = {}  # made once in a process, since they hold what was sent to them
+_DEVICES: dict[
+    tuple[str | None, ...], Tensors
+] = {}  # made once in a process, since they hold what was sent to them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,9 +76,13 @@ def to_device(array: Any, *, backend: str = "auto") -> DeviceArray:
 def from_device(array: DeviceArray) -> Any:
     """A copy on the host, of the kind that was sent."""
     if not isinstance(array, DeviceArray):
-        raise InputError(f"from_device: a {type(array).__name__} was given: expected what to_device or a call returned")
+        raise InputError(
+            f"from_device: a {type(array).__name__} was given: expected what to_device or a call returned"
+        )
     host = np.array(array.device.fetch(array.value))
-    return host if array.like is None else array.like.new_tensor(host)
+    if array.like is None:
+        return host
+    return array.like.new_tensor(host)
 
 
 def einsum(expression: str, a: A, b: A, *, backend: str = "auto") -> A:
@@ -78,17 +94,23 @@ def einsum(expression: str, a: A, b: A, *, backend: str = "auto") -> A:
     return _contract("einsum", expression, backend, a, b)  # type: ignore[no-any-return]
 
 
-def gemm(a: A, b: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto") -> A:
+def gemm(
+    a: A, b: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto"
+) -> A:
     """alpha A B + beta C; A (m, k), B (k, n), C (m, n)."""
     return _contract("gemm", "mk,kn->mn", backend, a, b, alpha, beta, c)  # type: ignore[no-any-return]
 
 
-def gemm_batch(a: A, b: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto") -> A:
+def gemm_batch(
+    a: A, b: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto"
+) -> A:
     """alpha A_g B_g + beta C_g for all g; A (g, m, k), B (g, k, n), C (g, m, n)."""
     return _contract("gemm_batch", "gmk,gkn->gmn", backend, a, b, alpha, beta, c)  # type: ignore[no-any-return]
 
 
-def syrk(a: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto") -> A:
+def syrk(
+    a: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto"
+) -> A:
     """alpha A A^t + beta C; A (n, k), all of C (n, n)."""
     if len(shape := _shape("a", a)) != 2:
         raise InputError(f"syrk: a has shape {shape}: expected a matrix")
@@ -123,7 +145,9 @@ def ao_to_mo(a: A, c_occ: A, c_vir: A, *, backend: str = "auto") -> A:
     """
     shapes = given, occ, vir = _shape("a", a), _shape("c_occ", c_occ), _shape("c_vir", c_vir)
     if tuple(map(len, shapes)) != (3, 2, 2) or len({*given[1:], occ[0], vir[0]}) != 1:
-        raise InputError(f"ao_to_mo: {shapes}: expected a (naux, nao, nao), c_occ (nao, nocc), c_vir (nao, nvir)")
+        raise InputError(
+            f"ao_to_mo: {shapes}: expected a (naux, nao, nao), c_occ (nao, nocc), c_vir (nao, nvir)"
+        )
     job = _job("ao_to_mo", backend, a=a, c_occ=c_occ, c_vir=c_vir)
     made = job.device.transform(*job.values)
     return job.give(made, (occ[1], vir[1], given[0]), (0, 1, 2))  # type: ignore[no-any-return]
@@ -141,23 +165,36 @@ def mp2_energy(
     integrals : B (nocc, nvir, naux), Eh^1/2; or (ia|jb) as (nocc, nvir, nocc, nvir) or (nocc nvir, nocc nvir), Eh
     eps_occ, eps_vir : (nocc,), (nvir,) orbital energies on the host, Eh
     """
-    occ, vir = (np.asarray(_host(name, x), np.float64) for name, x in (("eps_occ", eps_occ), ("eps_vir", eps_vir)))
+    occ, vir = (
+        np.asarray(_host(name, x), np.float64)
+        for name, x in (("eps_occ", eps_occ), ("eps_vir", eps_vir))
+    )
     shape, whole = _shape("integrals", integrals), (occ.size, vir.size) * 2
     from_b = len(shape) == 3 and shape[:2] == whole[:2]
-    if occ.ndim != 1 or vir.ndim != 1 or not (from_b or shape in (whole, (occ.size * vir.size,) * 2)):
+    if (
+        occ.ndim != 1
+        or vir.ndim != 1
+        or not (from_b or shape in (whole, (occ.size * vir.size,) * 2))
+    ):
         raise InputError(
             f"mp2_energy: integrals {shape}, eps_occ {occ.shape}, eps_vir {vir.shape}: expected B (nocc, nvir, naux), "
             "or (ia|jb) as (nocc, nvir, nocc, nvir) or (nocc nvir, nocc nvir), with (nocc,) and (nvir,)"
         )
-    if not np.isfinite([*occ, *vir]).all() or not occ.max(initial=-np.inf) < vir.min(initial=np.inf):
-        raise InputError("mp2_energy: expected every occupied orbital energy below every virtual one, and all finite")
+    if not np.isfinite([*occ, *vir]).all() or not occ.max(initial=-np.inf) < vir.min(
+        initial=np.inf
+    ):
+        raise InputError(
+            "mp2_energy: expected every occupied orbital energy below every virtual one, and all finite"
+        )
     job = _job("mp2_energy", backend, integrals=integrals)
     if from_b:
         with threads.limited(usable_cores()):
             found = pair_energies([job.device.operand(job.values[0], occ, vir)], job.device.backend)
         energies = found.opposite_spin + found.same_spin[0]
     else:
-        energies = job.device.energies(job.device.unfold(job.values[0], whole, (0, 1, 2, 3)), occ, vir)
+        energies = job.device.energies(
+            job.device.unfold(job.values[0], whole, (0, 1, 2, 3)), occ, vir
+        )
     return energies if pairs else float(energies.sum())
 
 
@@ -185,18 +222,29 @@ class Plan:
     def __str__(self) -> str:
         """All of it, a line each."""
         sizes = "/".join(map(str, self.sizes))
-        lines = [f"{self.call}: {self.kind} {sizes}, {self.operations:.3g} operations, {format_bytes(self.bytes)}"]
-        lines += [f"backend {self.backend}: {self.reason}", f"this host: {self.host:.2e} s, predicted, {self.rates}"]
+        lines = [
+            f"{self.call}: {self.kind} {sizes}, {self.operations:.3g} operations, {format_bytes(self.bytes)}"
+        ]
+        lines += [
+            f"backend {self.backend}: {self.reason}",
+            f"this host: {self.host:.2e} s, predicted, {self.rates}",
+        ]
         tiles = "{} tiles of 128 x 128, {} passes each".format(*self.tiles)
         for one in self.devices:
             times = f"{one.device:.2e} to {one.slowest:.2e} s, launch {one.dispatch:.2e} s, link {one.link:.2e} s"
-            lines.append(f"{one.chip}, one core: {one.obstacle or f'{times}, predicted; {one.calls} call, {tiles}'}")
+            lines.append(
+                f"{one.chip}, one core: {one.obstacle or f'{times}, predicted; {one.calls} call, {tiles}'}"
+            )
         return "\n".join(lines)
 
 
 def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str = "auto") -> Plan:
     """What `einsum` would do with arrays of two shapes; answers for backends that are not on this host too."""
-    (how, *_), count, name = _contraction("plan", expression, *shapes), usable_cores(), registry.known(backend)
+    (how, *_), count, name = (
+        _contraction("plan", expression, *shapes),
+        usable_cores(),
+        registry.known(backend),
+    )
     if dtype not in PRECISION:
         raise InputError(f"plan: dtype {dtype!r}: expected {' or '.join(PRECISION)}")
     try:
@@ -228,19 +276,27 @@ class _Job(NamedTuple):
 
     def there(self, value: Any, shape: Sizes) -> DeviceArray:
         """A value that stays."""
-        return DeviceArray(shape, self.dtype, self.device.backend.name, self.device, value, self.like)
+        return DeviceArray(
+            shape, self.dtype, self.device.backend.name, self.device, value, self.like
+        )
 
-    def give(self, value: Any, made: Sizes, axes: Sizes, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    def give(
+        self, value: Any, made: Sizes, axes: Sizes, alpha: float = 1.0, beta: float = 0.0
+    ) -> Any:
         """What the user gets of a value of shape `made`: its axes in this order, scaled, the last operand added."""
         if self.stays:
             if alpha != 1.0 or beta:
-                raise UnsupportedByBackend("alpha and beta are applied on the host, and the result stays on the device")
+                raise UnsupportedByBackend(
+                    "alpha and beta are applied on the host, and the result stays on the device"
+                )
             value = self.device.unfold(value, made, axes)
             return self.there(value, tuple(made[k] for k in axes))
         array = self.device.fetch(value).reshape(made).transpose(axes)
         if alpha != 1.0 or beta:
             array = alpha * array + (beta * self.device.fetch(self.values[-1]) if beta else 0.0)
-        return array if self.like is None else self.like.new_tensor(array)
+        if self.like is None:
+            return array
+        return self.like.new_tensor(array)
 
 
 def _job(function: str, backend: str, **operands: Any) -> _Job:
@@ -254,29 +310,51 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
     device = next(iter(there.values())) if there else _DEVICES[key]
     if any(one is not device or name not in ("auto", one.backend.name) for one in there.values()):
         where = ", ".join(f"{x} is on {one.backend.name}" for x, one in there.items())
-        raise InputError(f"{function}: backend {name}, but {where}: bring them together by from_device and to_device")
-    types = {x: y.dtype if isinstance(y, DeviceArray) else str(_host(x, y).dtype) for x, y in given.items()}
+        raise InputError(
+            f"{function}: backend {name}, but {where}: bring them together by from_device and to_device"
+        )
+    types = {
+        x: y.dtype if isinstance(y, DeviceArray) else str(_host(x, y).dtype)
+        for x, y in given.items()
+    }
     dtype, told = next(iter(types.values())), ", ".join(f"{x} is {y}" for x, y in types.items())
     if set(types.values()) != {dtype} or dtype not in PRECISION:
         raise InputError(f"{function}: {told}: expected float32 or float64, the same for all")
     if dtype not in device.dtypes:
         on = f"{device.backend.name}, which computes in {' and '.join(device.dtypes)}"
-        raise UnsupportedByBackend(f"{function}: {told} on backend {on}: convert it, or take another backend")
-    values = [x.value if isinstance(x, DeviceArray) else device.send(_host(name, x)) for name, x in given.items()]
-    likes = [x.like if isinstance(x, DeviceArray) else x[:0] if _is_torch(x) else None for x in given.values()]
+        raise UnsupportedByBackend(
+            f"{function}: {told} on backend {on}: convert it, or take another backend"
+        )
+    values = [
+        x.value if isinstance(x, DeviceArray) else device.send(_host(name, x))
+        for name, x in given.items()
+    ]
+    likes = [
+        x.like if isinstance(x, DeviceArray) else x[:0] if _is_torch(x) else None
+        for x in given.values()
+    ]
     return _Job(device, values, dtype, bool(there), likes[0])
 
 
-def _contraction(function: str, expression: str, *shapes: Sizes) -> tuple[tuple[Folding, Folding], Sizes, Sizes]:
+def _contraction(
+    function: str, expression: str, *shapes: Sizes
+) -> tuple[tuple[Folding, Folding], Sizes, Sizes]:
     """A product of two arrays: how they are folded, the sizes of its axes, and their order in the result."""
     inputs, arrow, out = expression.replace(" ", "").partition("->")
-    terms, call = inputs.split(","), f"{function}: {expression!r} with {', '.join(map(str, shapes))}"
+    terms, call = (
+        inputs.split(","),
+        f"{function}: {expression!r} with {', '.join(map(str, shapes))}",
+    )
     if len(terms) != 2 or len(shapes) != 2:
-        raise InputError(f"{call}: expected two arrays, such as 'ik,kj->ij'; of more, contract two at a time")
+        raise InputError(
+            f"{call}: expected two arrays, such as 'ik,kj->ij'; of more, contract two at a time"
+        )
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         if not term.isalpha() or len(set(term)) != len(term) or len(term) != len(shape):
-            raise InputError(f"{call}: {term!r} for {shape}: expected one letter for each axis, each once")
+            raise InputError(
+                f"{call}: {term!r} for {shape}: expected one letter for each axis, each once"
+            )
         for letter, size in zip(term, shape, strict=True):
             if sizes.setdefault(letter, size) != size:
                 raise InputError(f"{call}: {letter} is {sizes[letter]} and {size}")
@@ -286,7 +364,10 @@ def _contraction(function: str, expression: str, *shapes: Sizes) -> tuple[tuple[
         raise InputError(
             f"{call}: expected in the result letters of the arrays, each once, all that stand once among them"
         )
-    batches, summed = [x for x in out if x in a and x in b], [x for x in a if x in b and x not in out]
+    batches, summed = (
+        [x for x in out if x in a and x in b],
+        [x for x in a if x in b and x not in out],
+    )
     left, right = ([x for x in out if x not in other] for other in (b, a))
 
     def folded(term: str, free: list[str]) -> Folding:
@@ -299,7 +380,14 @@ def _contraction(function: str, expression: str, *shapes: Sizes) -> tuple[tuple[
 
 
 def _contract(
-    function: str, expression: str, backend: str, a: Any, b: Any, alpha: float = 1.0, beta: float = 0.0, c: Any = None
+    function: str,
+    expression: str,
+    backend: str,
+    a: Any,
+    b: Any,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
 ) -> Any:
     how, made, axes = _contraction(function, expression, _shape("a", a), _shape("b", b))
     _check_added(function, beta, c, tuple(made[axis] for axis in axes))
@@ -309,7 +397,9 @@ def _contract(
 
 def _check_added(function: str, beta: float, c: Any, shape: Sizes) -> None:
     if (c is not None or beta) and (c is None or _shape("c", c) != shape):
-        raise InputError(f"{function}: beta {beta:g} and c {c if c is None else _shape('c', c)}: expected c {shape}")
+        raise InputError(
+            f"{function}: beta {beta:g} and c {c if c is None else _shape('c', c)}: expected c {shape}"
+        )
 
 
 def _is_torch(x: Any) -> bool:
@@ -321,16 +411,25 @@ def _host(name: str, x: Any) -> NDArray[Any]:
     if _is_torch(x) and not x.requires_grad:
         return np.asarray(x.cpu().numpy())
     if not isinstance(x, np.ndarray):
-        what = "tensor that requires gradients" if _is_torch(x) else type(x).__name__
-        raise InputError(f"{name} is a {what}: expected a NumPy array or a PyTorch tensor without gradients")
+        if _is_torch(x):
+            what = "tensor that requires gradients"
+        else:
+            what = type(x).__name__
+        raise InputError(
+            f"{name} is a {what}: expected a NumPy array or a PyTorch tensor without gradients"
+        )
     return x
 
 
 def _shape(name: str, x: Any) -> Sizes:
-    return x.shape if isinstance(x, DeviceArray) else _host(name, x).shape
+    if isinstance(x, DeviceArray):
+        return x.shape
+    return _host(name, x).shape
 
 
 def _reversed(x: Any, *axes: int) -> Any:
     if isinstance(x, DeviceArray):
-        raise InputError("trsm: on a device expected a lower triangle: turn both arrays round before to_device")
+        raise InputError(
+            "trsm: on a device expected a lower triangle: turn both arrays round before to_device"
+        )
     return x.flip(axes) if _is_torch(x) else np.flip(x, axes)

@@ -157,14 +157,19 @@ class BasisSet:
         """What a fitting set misses for these atoms one by one, Eh; None where that was not measured."""
         found = [self.errors.get(symbol) for symbol in symbols]
         known = [error for error in found if error is not None]
-        return math.fsum(known) if known and len(known) == len(found) else None
+        if known and len(known) == len(found):
+            return math.fsum(known)
+        return None
 
     def describe(self) -> list[str]:
         """One line per distinct (set, source): name, elements, origin, for the report."""
         groups: dict[tuple[str, str], list[str]] = {}
         for symbol, element in self.elements.items():
             groups.setdefault((element.name, element.source), []).append(symbol)
-        return [f"{name} for {' '.join(symbols)} ({source})" for (name, source), symbols in groups.items()]
+        return [
+            f"{name} for {' '.join(symbols)} ({source})"
+            for (name, source), symbols in groups.items()
+        ]
 
 
 def tidy_shells(shells: Iterable[Any]) -> tuple[Any, ...]:
@@ -174,7 +179,9 @@ def tidy_shells(shells: Iterable[Any]) -> tuple[Any, ...]:
     """
     tidy = []
     for momentum, *rows in shells:
-        if rows and isinstance(rows[0], int):  # kappa; 0 stands for both spinors of l, the usual functions
+        if rows and isinstance(
+            rows[0], int
+        ):  # kappa; 0 stands for both spinors of l, the usual functions
             if rows[0] != 0:
                 return ()
             rows = rows[1:]
@@ -186,7 +193,9 @@ def tidy_shells(shells: Iterable[Any]) -> tuple[Any, ...]:
 
 def nested_tuples(nested: Any) -> Any:
     """Lists within lists as tuples."""
-    return tuple(nested_tuples(item) for item in nested) if isinstance(nested, list | tuple) else nested
+    if isinstance(nested, list | tuple):
+        return tuple(nested_tuples(item) for item in nested)
+    return nested
 
 
 def to_pyscf(element: ElementBasis) -> list[Any]:
@@ -201,4 +210,6 @@ def to_pyscf_ecp(element: ElementBasis) -> list[Any]:
 
 
 def _nested_lists(nested: Any) -> Any:
-    return [_nested_lists(item) for item in nested] if isinstance(nested, tuple) else nested
+    if isinstance(nested, tuple):
+        return [_nested_lists(item) for item in nested]
+    return nested

@@ -81,7 +81,9 @@ def resolve_orbital(name: str, symbols: Sequence[str]) -> BasisSet:
     key = normalise(name)
     with shielded():
         if kind(key) is not None:
-            raise InputError(f"--basis {name}: this is {purpose(key)}, expected an orbital basis such as cc-pvdz")
+            raise InputError(
+                f"--basis {name}: this is {purpose(key)}, expected an orbital basis such as cc-pvdz"
+            )
         require_known(key, name, "--basis", fitting=False)
         elements = {symbol: _orbital_element(key, symbol) for symbol in dict.fromkeys(symbols)}
     return BasisSet(role="orbital", name=name, elements=elements)
@@ -126,9 +128,14 @@ def require_known(key: str, name: str, option: str, *, fitting: bool) -> None:
         )
     names = known_names(fitting=fitting)
     close = difflib.get_close_matches(key, names, n=3, cutoff=0.6)
-    advice = f"did you mean {' or '.join(names[match] for match in close)}?" if close else "check the spelling"
+    if close:
+        advice = f"did you mean {' or '.join(names[match] for match in close)}?"
+    else:
+        advice = "check the spelling"
     example = "cc-pvdz-ri" if fitting else "cc-pvdz"
-    raise InputError(f"{option} {name}: no basis set of this name is known; {advice} (an example is {example})")
+    raise InputError(
+        f"{option} {name}: no basis set of this name is known; {advice} (an example is {example})"
+    )
 
 
 def _family(key: str) -> set[str]:
@@ -151,7 +158,10 @@ def find_pyscf_element(key: str, symbol: str) -> ElementBasis | None:
     """Element of a set from PySCF's data files, with the core potential found there; None if PySCF lacks it."""
     for entry in pyscf_entries(key, symbol):
         parts = [_pyscf_shells(part, symbol) for part in entry]
-        shells = tidy_shells([shell for part in parts for shell in part]) if all(parts) else ()
+        if all(parts):
+            shells = tidy_shells([shell for part in parts for shell in part])
+        else:
+            shells = ()
         if shells:
             ecp, file = _pyscf_potential(key, symbol, entry)
             origin = f"PySCF {pyscf_version()}: "
@@ -199,9 +209,14 @@ def pyscf_entries(key: str, symbol: str) -> tuple[tuple[str, ...], ...]:
         if heavy is None:  # * and **
             heavy, light = "d", "p" if key.endswith("**") else ""
         needed = (light or "") if symbol in ("H", "He") else heavy
-        files = [f"pople-basis/{first}-{rest}G-polarization-{one}.dat" for one in re.findall(r"\d?[a-z]", needed)]
+        files = [
+            f"pople-basis/{first}-{rest}G-polarization-{one}.dat"
+            for one in re.findall(r"\d?[a-z]", needed)
+        ]
         if all((_data_folder() / file).is_file() for file in files):
-            entries += tuple((*base, *files) for base in pyscf_index().get(f"{first}{rest}{plus}g", ()))
+            entries += tuple(
+                (*base, *files) for base in pyscf_index().get(f"{first}{rest}{plus}g", ())
+            )
     return entries
 
 
@@ -237,7 +252,9 @@ def _pyscf_shells(part: str, symbol: str) -> list[Any]:
         return []
 
 
-def _pyscf_potential(key: str, symbol: str, entry: tuple[str, ...]) -> tuple[tuple[Any, ...] | None, str]:
+def _pyscf_potential(
+    key: str, symbol: str, entry: tuple[str, ...]
+) -> tuple[tuple[Any, ...] | None, str]:
     """Core potential of an element and the file it is in."""
     from pyscf.gto.basis import parse_nwchem_ecp
     from pyscf.lib.exceptions import BasisNotFoundError
@@ -245,7 +262,11 @@ def _pyscf_potential(key: str, symbol: str, entry: tuple[str, ...]) -> tuple[tup
     files = list(entry)
     for pattern, other, _ in SEPARATE_POTENTIALS:
         if other is not None and (match := re.fullmatch(pattern, key)):
-            files += [file for potential in pyscf_index().get(match.expand(other), ()) for file in potential]
+            files += [
+                file
+                for potential in pyscf_index().get(match.expand(other), ())
+                for file in potential
+            ]
     for file in files:
         if file.endswith(".dat"):
             try:
@@ -291,13 +312,17 @@ def find_exchange_element(key: str, symbol: str) -> ElementBasis | None:
     data = exchange.get_basis(listed["display_name"], elements=[number])["elements"][number]
     if not data.get("electron_shells"):
         return None
-    source = f"basis-set-exchange {exchange.__version__}: {listed['display_name']}, revision {version}"
+    source = (
+        f"basis-set-exchange {exchange.__version__}: {listed['display_name']}, revision {version}"
+    )
     ecp = _exchange_potential(data)
     return ElementBasis(
         symbol=symbol,
         name=str(listed["display_name"]).lower(),
         source=source,
-        shells=tidy_shells([shell for group in data["electron_shells"] for shell in _exchange_shells(group)]),
+        shells=tidy_shells(
+            [shell for group in data["electron_shells"] for shell in _exchange_shells(group)]
+        ),
         ecp=ecp,
         ecp_source=source if ecp else None,
     )
@@ -306,9 +331,15 @@ def find_exchange_element(key: str, symbol: str) -> ElementBasis | None:
 def _exchange_shells(group: Mapping[str, Any]) -> list[list[Any]]:
     """A group of primitives: one general contraction, or one shell per l of an SP group."""
     momenta, columns = group["angular_momentum"], group["coefficients"]
-    contractions = [[c] for c in columns] if len(momenta) > 1 else [columns]
+    if len(momenta) > 1:
+        contractions = [[c] for c in columns]
+    else:
+        contractions = [columns]
     return [
-        [momentum, *([float(x) for x in row] for row in zip(group["exponents"], *part, strict=True))]
+        [
+            momentum,
+            *([float(x) for x in row] for row in zip(group["exponents"], *part, strict=True)),
+        ]
         for momentum, part in zip(momenta, contractions, strict=True)
     ]
 
@@ -323,7 +354,9 @@ def _exchange_potential(data: Mapping[str, Any]) -> tuple[Any, ...] | None:
     for p in potentials:
         momentum = int(p["angular_momentum"][0])
         by_power: list[list[tuple[float, float]]] = [[] for _ in range(max(p["r_exponents"]) + 1)]
-        for power, *term in zip(p["r_exponents"], p["gaussian_exponents"], p["coefficients"][0], strict=True):
+        for power, *term in zip(
+            p["r_exponents"], p["gaussian_exponents"], p["coefficients"][0], strict=True
+        ):
             by_power[power].append((float(term[0]), float(term[1])))
         projectors.append((-1 if momentum == local else momentum, nested_tuples(by_power)))
     return int(data["ecp_electrons"]), tuple(sorted(projectors, key=lambda projector: projector[0]))
@@ -343,7 +376,9 @@ def find_element(key: str, symbol: str) -> ElementBasis | None:
     element = find_pyscf_element(key, symbol)
     if element is None or not _is_complete(key, element):
         element = find_exchange_element(key, symbol)
-    return element if element is not None and _is_complete(key, element) else None
+    if element is not None and _is_complete(key, element):
+        return element
+    return None
 
 
 def is_known(key: str) -> bool:
@@ -366,7 +401,9 @@ def exchange_would_help(key: str) -> bool:
 def exchange_partners(key: str) -> tuple[str, ...]:
     """MP2 fitting set the Basis Set Exchange names for an orbital set; () if none."""
     _, _, partners = exchange_listing().get(key, (key, (), {}))
-    partner = partners.get("rifit") or exchange_index().get(key, {}).get("auxiliaries", {}).get("rifit")
+    partner = partners.get("rifit") or exchange_index().get(key, {}).get("auxiliaries", {}).get(
+        "rifit"
+    )
     return (str(partner),) if partner else ()
 
 
@@ -375,9 +412,13 @@ def _is_complete(key: str, element: ElementBasis) -> bool:
     if element.ecp is not None or kind(key) is not None:
         return True
     number = atomic_number(element.symbol)
-    if any(re.fullmatch(pattern, key) and number >= first for pattern, _, first in SEPARATE_POTENTIALS):
+    if any(
+        re.fullmatch(pattern, key) and number >= first for pattern, _, first in SEPARATE_POTENTIALS
+    ):
         return False
     if number in exchange_listing().get(key, (key, (), {}))[1]:
         return False
-    sharpest = max((row[0] for shell in element.shells if shell[0] == 0 for row in shell[1:]), default=0.0)
+    sharpest = max(
+        (row[0] for shell in element.shells if shell[0] == 0 for row in shell[1:]), default=0.0
+    )
     return bool(sharpest >= _SHARPEST * number**2)

@@ -17,7 +17,15 @@ from typing import Any
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable, read_text
-from dfmp2.molecule.xyz import MAX_BYTES, MORE, MOST_FRAMES, TOO_LARGE, XyzFile, frames_of, parse_xyz
+from dfmp2.molecule.xyz import (
+    MAX_BYTES,
+    MORE,
+    MOST_FRAMES,
+    TOO_LARGE,
+    XyzFile,
+    frames_of,
+    parse_xyz,
+)
 from dfmp2.units import BOHR_PER_ANGSTROM
 
 FORMATS = {".mol": "mol", ".sdf": "sdf", ".pdb": "proteindatabank"}  # end of the name -> ASE's name
@@ -46,11 +54,17 @@ def read_file(
     BackendUnavailable : ASE is not installed
     """
     end, file, text = _read(path, TOO_LARGE)
-    return _parse(text, called or file, end, {"units": units, "charge": charge, "multiplicity": multiplicity})
+    return _parse(
+        text, called or file, end, {"units": units, "charge": charge, "multiplicity": multiplicity}
+    )
 
 
 def read_frames(
-    path: str | Path, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+    path: str | Path,
+    *,
+    units: str = "angstrom",
+    charge: int | None = None,
+    multiplicity: int | None = None,
 ) -> list[Molecule]:
     """Every frame of an xyz file, molecule of an .sdf file or model of a .pdb file; parameters as in `read_file`.
 
@@ -60,7 +74,10 @@ def read_frames(
     BackendUnavailable : ASE is not installed
     """
     end, file, text = _read(path, f"{MORE}: split it")
-    blocks = _blocks(text, end) if end in FORMATS else frames_of(text)
+    if end in FORMATS:
+        blocks = _blocks(text, end)
+    else:
+        blocks = frames_of(text)
     frames: list[Molecule] = []
     for line, block in blocks:
         if len(frames) == MOST_FRAMES:
@@ -76,12 +93,17 @@ def read_frames(
 def _read(path: str | Path, too_large: str) -> tuple[str, str, str]:
     """End of the name in small letters, name for errors, text."""
     end = Path(path).suffix.lower()
-    return end, *read_text(path, MAX_BYTES, too_large, f"a {end} file" if end in FORMATS else "an xyz file")
+    return end, *read_text(
+        path, MAX_BYTES, too_large, f"a {end} file" if end in FORMATS else "an xyz file"
+    )
 
 
 def _blocks(text: str, end: str) -> Iterator[tuple[int, str]]:
     """Number of the first line, from 1, and text of each molecule or model."""
-    ends = [found.end() for found in re.finditer(ENDS[end], text, re.MULTILINE)] if end in ENDS else []
+    if end in ENDS:
+        ends = [found.end() for found in re.finditer(ENDS[end], text, re.MULTILINE)]
+    else:
+        ends = []
     for begin, stop in pairwise([0, *ends, len(text)]):
         if re.search(r"^(ATOM|HETATM)" if end == ".pdb" else r"\S", text[begin:stop], re.MULTILINE):
             yield text.count("\n", 0, begin) + 1, text[begin:stop]
@@ -95,12 +117,22 @@ def _parse(text: str, file: str, end: str, state: dict[str, Any]) -> XyzFile:
     try:
         if units != "angstrom":
             raise InputError(f"--units {units}: {end} files are in angstrom: leave it out")
-        found = _charge_of_pdb(text) if kind == "proteindatabank" else _charge_of_mol(text, multiplicity)
+        if kind == "proteindatabank":
+            found = _charge_of_pdb(text)
+        else:
+            found = _charge_of_mol(text, multiplicity)
         atoms = _atoms(text, kind)
         total = found if charge is None else charge
-        name = "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem) or "molecule"
+        name = (
+            "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem)
+            or "molecule"
+        )
         molecule = Molecule(
-            tuple(atoms.get_chemical_symbols()), atoms.get_positions() * BOHR_PER_ANGSTROM, (), total, multiplicity or 1
+            tuple(atoms.get_chemical_symbols()),
+            atoms.get_positions() * BOHR_PER_ANGSTROM,
+            (),
+            total,
+            multiplicity or 1,
         )
     except InputError as error:
         raise InputError(str(error), file=file) from error
@@ -121,8 +153,17 @@ def _atoms(text: str, kind: str) -> Any:
         ) from absent
     try:
         found = [atoms for atoms in read(io.StringIO(text), index=":", format=kind) if len(atoms)]
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OSError) as error:  # of a damaged file
-        raise InputError(f"ASE cannot read it as {kind} ({type(error).__name__}: {error}): give an xyz file") from error
+    except (
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        OSError,
+    ) as error:  # of a damaged file
+        raise InputError(
+            f"ASE cannot read it as {kind} ({type(error).__name__}: {error}): give an xyz file"
+        ) from error
     if len(found) != 1:
         raise InputError(f"{len(found)} molecules or models: keep one in a file")
     return found[0]
@@ -136,14 +177,18 @@ def _charge_of_mol(text: str, multiplicity: int | None) -> int:
     if len(lines) > 3 and "V3000" in lines[3]:
         raise InputError("V3000: only V2000 is read: save it as V2000, or as xyz")
     if len(lines) > 1 and lines[1][20:22] == "2D":
-        raise InputError("a drawing in two dimensions: make a geometry of it first (three dimensions)")
+        raise InputError(
+            "a drawing in two dimensions: make a geometry of it first (three dimensions)"
+        )
     if multiplicity is None and re.search(r"^M  RAD", text, re.MULTILINE):
         raise InputError("it names radical centres (M  RAD): give --multiplicity")
     rows = [line.split()[3:] for line in lines if line.startswith("M  CHG")]
     try:
         return sum(int(value) for row in rows for value in row[1::2])
     except ValueError as error:
-        raise InputError(f"M  CHG is damaged ({error}): give --charge and remove the line") from error
+        raise InputError(
+            f"M  CHG is damaged ({error}): give --charge and remove the line"
+        ) from error
 
 
 def _charge_of_pdb(text: str) -> int:

@@ -38,11 +38,15 @@ class Mole(Protocol):
 def from_ase(atoms: Any, charge: int | None = None, multiplicity: int | None = None) -> Molecule:
     """See `Molecule.from_ase`."""
     if atoms.pbc.any():
-        raise InputError("the atoms are periodic (pbc): only molecules are handled; set atoms.pbc = False")
+        raise InputError(
+            "the atoms are periodic (pbc): only molecules are handled; set atoms.pbc = False"
+        )
     if charge is None:
         charge = _sum("charge", "initial charges", atoms.get_initial_charges())
     if multiplicity is None:
-        multiplicity = 1 + abs(_sum("multiplicity", "initial magnetic moments", atoms.get_initial_magnetic_moments()))
+        multiplicity = 1 + abs(
+            _sum("multiplicity", "initial magnetic moments", atoms.get_initial_magnetic_moments())
+        )
     return Molecule(
         symbols=tuple(atoms.get_chemical_symbols()),
         coordinates=atoms.get_positions() * BOHR_PER_ANGSTROM,
@@ -56,7 +60,9 @@ def from_ase(atoms: Any, charge: int | None = None, multiplicity: int | None = N
 def _sum(name: str, what: str, values: Any) -> int:
     total = float(np.sum(values))
     if not np.isfinite(total) or abs(total - round(total)) > 1e-6:
-        raise InputError(f"the {what} of the atoms add up to {total:g}: expected a whole number; pass {name}=...")
+        raise InputError(
+            f"the {what} of the atoms add up to {total:g}: expected a whole number; pass {name}=..."
+        )
     return round(total)
 
 
@@ -66,13 +72,20 @@ def from_pyscf(mole: Any, source: str = "python: PySCF Mole") -> Molecule:
         from pyscf import gto
 
         if not isinstance(mole, gto.Mole) or hasattr(mole, "lattice_vectors"):
-            raise InputError(f"a {type(mole).__name__} is no PySCF Mole: periodic systems are not supported")
+            raise InputError(
+                f"a {type(mole).__name__} is no PySCF Mole: periodic systems are not supported"
+            )
         if not mole._built:
             raise InputError("the Mole is not built: call mol.build() first")
         if (mole._atm[:, gto.NUC_MOD_OF] == gto.NUC_GAUSS).any():
-            raise InputError("the Mole has nuclei of finite size (nucmod), which are not supported: leave it out")
+            raise InputError(
+                "the Mole has nuclei of finite size (nucmod), which are not supported: leave it out"
+            )
         return Molecule(
-            symbols=tuple(mole.atom_pure_symbol(i).removeprefix("GHOST-").removeprefix("X-") for i in range(mole.natm)),
+            symbols=tuple(
+                mole.atom_pure_symbol(i).removeprefix("GHOST-").removeprefix("X-")
+                for i in range(mole.natm)
+            ),
             coordinates=np.asarray(mole.atom_coords(unit="Bohr")),
             ghost=tuple(bool(gto.is_ghost_atom(mole.atom_symbol(i))) for i in range(mole.natm)),
             charge=int(mole.charge),
@@ -84,11 +97,28 @@ def from_pyscf(mole: Any, source: str = "python: PySCF Mole") -> Molecule:
 
 # Fields of a molecule -> their JSON type; those below have no part in the energy.
 MOLECULE = {
-    **{"schema_name": str, "schema_version": int, "symbols": list, "geometry": list, "real": list, "name": str},
-    **{"atomic_numbers": list, "molecular_charge": float, "molecular_multiplicity": float, "fragments": list},
+    **{
+        "schema_name": str,
+        "schema_version": int,
+        "symbols": list,
+        "geometry": list,
+        "real": list,
+        "name": str,
+    },
+    **{
+        "atomic_numbers": list,
+        "molecular_charge": float,
+        "molecular_multiplicity": float,
+        "fragments": list,
+    },
     **{"fragment_charges": list, "fragment_multiplicities": list},
-    **dict.fromkeys(("masses", "mass_numbers", "atom_labels", "connectivity", "identifiers", "comment", "id"), object),
-    **dict.fromkeys(("extras", "provenance", "validated", "fix_com", "fix_orientation", "fix_symmetry"), object),
+    **dict.fromkeys(
+        ("masses", "mass_numbers", "atom_labels", "connectivity", "identifiers", "comment", "id"),
+        object,
+    ),
+    **dict.fromkeys(
+        ("extras", "provenance", "validated", "fix_com", "fix_orientation", "fix_symmetry"), object
+    ),
 }
 SCHEMAS = {("qcschema_molecule", 2), ("qcschema_molecule", 3), ("qc_schema_molecule", 2)}
 
@@ -99,18 +129,24 @@ def from_qcschema(document: Any) -> Molecule:
     if dump is not None:
         document = json.loads(dump())
     if not isinstance(document, Mapping):
-        raise InputError(f"molecule is a {type(document).__name__}: expected a QCSchema molecule, a JSON object")
+        raise InputError(
+            f"molecule is a {type(document).__name__}: expected a QCSchema molecule, a JSON object"
+        )
     given = read_fields("molecule", document, MOLECULE)
     name, version = given["schema_name"] or "qcschema_molecule", given["schema_version"] or 2
     if (name, version) not in SCHEMAS:
-        raise InputError(f"molecule is {name!r} of schema_version {version!r}: expected qcschema_molecule, 2 or 3")
+        raise InputError(
+            f"molecule is {name!r} of schema_version {version!r}: expected qcschema_molecule, 2 or 3"
+        )
     symbols = given["symbols"]
     if not symbols or not all(isinstance(symbol, str) for symbol in symbols):
         raise InputError("molecule.symbols: expected a list of element symbols")
     ghost = [not real for real in _list(given, "real", len(symbols), bool) or [True] * len(symbols)]
     numbers = _list(given, "atomic_numbers", len(symbols), int)
     if numbers and numbers != [atomic_number(symbol) for symbol in symbols]:
-        raise InputError("molecule.atomic_numbers do not belong to molecule.symbols: leave them out, or correct them")
+        raise InputError(
+            "molecule.atomic_numbers do not belong to molecule.symbols: leave them out, or correct them"
+        )
     points = _geometry(given["geometry"], len(symbols))
     charge, multiplicity = _state(given, ghost)
     return Molecule(
@@ -145,18 +181,32 @@ def _state(given: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
         fragments = [[int(atom) for atom in fragment] for fragment in given["fragments"] or ()]
     except (TypeError, ValueError) as error:
         raise InputError("molecule.fragments: expected lists of atom numbers, from 0") from error
-    if fragments and sorted(atom for fragment in fragments for atom in fragment) != list(range(len(ghost))):
-        raise InputError(f"molecule.fragments: expected each of the atoms 0 to {len(ghost) - 1} in exactly one of them")
+    if fragments and sorted(atom for fragment in fragments for atom in fragment) != list(
+        range(len(ghost))
+    ):
+        raise InputError(
+            f"molecule.fragments: expected each of the atoms 0 to {len(ghost) - 1} in exactly one of them"
+        )
     real = [any(not ghost[atom] for atom in fragment) for fragment in fragments]
     numbers = {}
     for name, default in (("fragment_charges", 0), ("fragment_multiplicities", 1)):
         listed = _list(given, name, len(fragments), int | float) or [default] * len(fragments)
-        numbers[name] = [_whole(name, value) for value, here in zip(listed, real, strict=True) if here]
-    total, spins = sum(numbers["fragment_charges"]), [m for m in numbers["fragment_multiplicities"] if m != 1]
+        numbers[name] = [
+            _whole(name, value) for value, here in zip(listed, real, strict=True) if here
+        ]
+    total, spins = (
+        sum(numbers["fragment_charges"]),
+        [m for m in numbers["fragment_multiplicities"] if m != 1],
+    )
     charge, multiplicity = given["molecular_charge"], given["molecular_multiplicity"]
-    charge = total if charge is None else _whole("molecular_charge", charge)
+    if charge is None:
+        charge = total
+    else:
+        charge = _whole("molecular_charge", charge)
     if given["fragment_charges"] and charge != total:
-        raise InputError(f"molecule.molecular_charge is {charge}, its fragment_charges add up to {total}: correct one")
+        raise InputError(
+            f"molecule.molecular_charge is {charge}, its fragment_charges add up to {total}: correct one"
+        )
     if multiplicity is not None:
         return charge, _whole("molecular_multiplicity", multiplicity)
     if len(spins) > 1:
@@ -172,7 +222,9 @@ def _list(given: Mapping[str, Any], name: str, length: int, kind: Any) -> list[A
     value: list[Any] | None = given[name]
     if value is None:
         return None
-    if len(value) != length or not all(isinstance(x, kind) and (kind is bool) == isinstance(x, bool) for x in value):
+    if len(value) != length or not all(
+        isinstance(x, kind) and (kind is bool) == isinstance(x, bool) for x in value
+    ):
         raise InputError(f"molecule.{name}: expected a list of {length} values, one for each")
     return value
 
@@ -195,7 +247,9 @@ def read_fields(place: str, given: Mapping[str, Any], types: Mapping[str, type])
         if value is None:
             continue
         if name not in types:
-            raise InputError(f"{place} has the unknown field {name!r}: expected {', '.join(sorted(types))}")
+            raise InputError(
+                f"{place} has the unknown field {name!r}: expected {', '.join(sorted(types))}"
+            )
         kind = types[name]
         number = kind is float and isinstance(value, int) and not isinstance(value, bool)
         if not isinstance(value, kind) and not number:
@@ -205,4 +259,11 @@ def read_fields(place: str, given: Mapping[str, Any], types: Mapping[str, type])
     return {name: given.get(name) for name in types}
 
 
-JSON = {dict: "JSON object", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
+JSON = {
+    dict: "JSON object",
+    list: "list",
+    str: "string",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+}

@@ -37,7 +37,16 @@ CORE_ORBITALS: dict[str, tuple[tuple[int, int], ...]] = {
     ),
 }
 ALIASES = {"auto": "pyscf"}  # the integrals are PySCF's, so its table is the default
-NOBLE_GASES = (0, 2, 10, 18, 36, 54, 86, 118)  # electrons in the closed shells below period 1, 2, ...
+NOBLE_GASES = (
+    0,
+    2,
+    10,
+    18,
+    36,
+    54,
+    86,
+    118,
+)  # electrons in the closed shells below period 1, 2, ...
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,4000}")
 
@@ -114,7 +123,10 @@ def frozen_core_count(
         _require_correlated(molecule, f"--frozen-core {chosen[:40]}", orbitals, nalpha, nbeta)
         return FrozenCore(orbitals, "explicit")
     real = molecule.real_symbols
-    per_element = {symbol: count_core(symbol, chosen, ecp_electrons.get(symbol, 0)) for symbol in dict.fromkeys(real)}
+    per_element = {
+        symbol: count_core(symbol, chosen, ecp_electrons.get(symbol, 0))
+        for symbol in dict.fromkeys(real)
+    }
     chosen = ALIASES.get(chosen, chosen)
     if chosen == "psi4":
         orbitals, note = _psi4_orbitals(molecule, real, ecp_electrons)
@@ -124,7 +136,9 @@ def frozen_core_count(
     return FrozenCore(orbitals, chosen, tuple(per_element.items()), note)
 
 
-def _psi4_orbitals(molecule: Molecule, real: tuple[str, ...], ecp_electrons: Mapping[str, int]) -> tuple[int, str]:
+def _psi4_orbitals(
+    molecule: Molecule, real: tuple[str, ...], ecp_electrons: Mapping[str, int]
+) -> tuple[int, str]:
     """Psi4's count, made in electrons, with its rule for cations without a valence electron (Li+, Na+).
 
     That rule looks at the whole molecule and correlates one shell, once, that below the heaviest
@@ -145,7 +159,9 @@ def _psi4_orbitals(molecule: Molecule, real: tuple[str, ...], ecp_electrons: Map
     )
 
 
-def _require_correlated(molecule: Molecule, who: str, orbitals: int, nalpha: int, nbeta: int) -> None:
+def _require_correlated(
+    molecule: Molecule, who: str, orbitals: int, nalpha: int, nbeta: int
+) -> None:
     if orbitals == 0:
         return
     if orbitals >= nalpha:
@@ -169,7 +185,9 @@ def dialect_warning(
     counts = {}
     for dialect in CORE_ORBITALS:
         with suppress(InputError):  # it has no answer for this molecule
-            counts[dialect] = frozen_core_count(molecule, dialect, ecp_electrons, nalpha, nbeta).orbitals
+            counts[dialect] = frozen_core_count(
+                molecule, dialect, ecp_electrons, nalpha, nbeta
+            ).orbitals
     if len(set(counts.values())) < 2:
         return None
     listed = ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -46,7 +46,9 @@ def build_mole(molecule: Molecule, basis: BasisSet, memory: int) -> Any:
         mole.max_memory = memory / MEGABYTE
         mole.atom = [
             [_pyscf_symbol(symbol, ghost), tuple(float(x) for x in position)]
-            for symbol, ghost, position in zip(molecule.symbols, molecule.ghost, molecule.coordinates, strict=True)
+            for symbol, ghost, position in zip(
+                molecule.symbols, molecule.ghost, molecule.coordinates, strict=True
+            )
         ]
         mole.basis = fitting_data(molecule, basis)
         mole.ecp = {
@@ -81,7 +83,10 @@ def _pyscf_symbol(symbol: str, ghost: bool) -> str:
 def fitting_data(molecule: Molecule, basis: BasisSet) -> dict[str, Any]:
     """Functions of each kind of atom, in the form PySCF's `Mole.basis` and `density_fit(auxbasis=...)` take."""
     labels = {(s, g) for s, g in zip(molecule.symbols, molecule.ghost, strict=True)}
-    return {_pyscf_symbol(symbol, ghost): to_pyscf(basis.elements[symbol]) for symbol, ghost in sorted(labels)}
+    return {
+        _pyscf_symbol(symbol, ghost): to_pyscf(basis.elements[symbol])
+        for symbol, ghost in sorted(labels)
+    }
 
 
 SMALL = 10**9  # bytes PySCF may plan with: nothing here needs more
@@ -116,7 +121,9 @@ def rebuilt_mole(molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float
     return mole
 
 
-def ao_shells(molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]) -> tuple[Shell, ...]:
+def ao_shells(
+    molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]
+) -> tuple[Shell, ...]:
     """Shells of an orbital basis in the order of the rows of `mo_coeff`; general contractions are taken apart.
 
     Parameters
@@ -136,14 +143,21 @@ def ao_shells(molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]
             momentum, exponents = int(mole.bas_angular(number)), np.array(mole.bas_exp(number))
             norms = np.array(gto.gto_norm(momentum, exponents))
             for coefficients in np.array(mole.bas_ctr_coeff(number)).T:
-                shells.append(Shell(int(mole.bas_atom(number)), momentum, exponents, coefficients.copy(), norms))
+                shells.append(
+                    Shell(
+                        int(mole.bas_atom(number)), momentum, exponents, coefficients.copy(), norms
+                    )
+                )
     return tuple(shells)
 
 
 def _require_orthonormal(overlap: NDArray[np.float64], mo_coeff: NDArray[np.float64]) -> None:
     for coeff in mo_coeff:
         fits = coeff.shape[0] == overlap.shape[0]
-        deviation = float(np.abs(coeff.T @ overlap @ coeff - np.eye(coeff.shape[1])).max()) if fits else np.inf
+        if fits:
+            deviation = float(np.abs(coeff.T @ overlap @ coeff - np.eye(coeff.shape[1])).max())
+        else:
+            deviation = np.inf
         if not deviation <= MOST_DEVIATION:
             raise NumericalError(
                 f"the stored orbitals deviate by {deviation:.1e} from orthonormality in the stored basis, more than "
@@ -153,4 +167,7 @@ def _require_orthonormal(overlap: NDArray[np.float64], mo_coeff: NDArray[np.floa
 
 def primitive_functions(mole: Any) -> int:
     """Primitive functions in all shells; contractions of a shell share them."""
-    return sum(int(mole.bas_nprim(shell)) * (2 * int(mole.bas_angular(shell)) + 1) for shell in range(mole.nbas))
+    return sum(
+        int(mole.bas_nprim(shell)) * (2 * int(mole.bas_angular(shell)) + 1)
+        for shell in range(mole.nbas)
+    )

@@ -66,22 +66,31 @@ class Molecule:
         object.__setattr__(self, "charge", _whole("charge", self.charge))
         object.__setattr__(self, "multiplicity", _whole("multiplicity", self.multiplicity))
         if self.multiplicity < 1:
-            raise InputError(f"multiplicity {self.multiplicity}: expected 2S + 1, so 1 (singlet) or more")
+            raise InputError(
+                f"multiplicity {self.multiplicity}: expected 2S + 1, so 1 (singlet) or more"
+            )
         if len(ghost) != len(symbols):
-            raise InputError(f"{len(ghost)} ghost flags for {len(symbols)} atoms: give one for each atom, or none")
+            raise InputError(
+                f"{len(ghost)} ghost flags for {len(symbols)} atoms: give one for each atom, or none"
+            )
         if all(ghost):
             raise InputError("the molecule has no real atom: give at least one that is not a ghost")
         object.__setattr__(self, "coordinates", _checked_coordinates(self.coordinates, self.labels))
         if self.point_charges is not None:
             object.__setattr__(self, "point_charges", checked(self.point_charges))
-            clash = too_near(self.coordinates, self.symbols, ghost, self.point_charges, LEAST_DISTANCE)
+            clash = too_near(
+                self.coordinates, self.symbols, ghost, self.point_charges, LEAST_DISTANCE
+            )
             if clash:
                 raise InputError(
                     f"{clash}, less than 0.1: leave out the charges of its own atoms, or check their units"
                 )
 
     def __repr__(self) -> str:
-        charges = "" if self.point_charges is None else f", {len(self.point_charges)} point charges"
+        if self.point_charges is None:
+            charges = ""
+        else:
+            charges = f", {len(self.point_charges)} point charges"
         return f"Molecule({self.name}: {self.formula}, charge {self.charge}, multiplicity {self.multiplicity}{charges})"
 
     # The readers stand above this module, of which they make values: they are loaded by name.
@@ -106,12 +115,21 @@ class Molecule:
         ------
         InputError : the file cannot be read, or is not the xyz file of one molecule; it names file and line
         """
-        found: Molecule = _reader("xyz").read_xyz(path, units=units, charge=charge, multiplicity=multiplicity).molecule
+        found: Molecule = (
+            _reader("xyz")
+            .read_xyz(path, units=units, charge=charge, multiplicity=multiplicity)
+            .molecule
+        )
         return found
 
     @classmethod
     def from_string(
-        cls, text: str, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+        cls,
+        text: str,
+        *,
+        units: str = "angstrom",
+        charge: int | None = None,
+        multiplicity: int | None = None,
     ) -> Molecule:
         """The molecule of a text: that of an xyz file, or its atoms alone, as in "O 0 0 0; H 0 0 0.96; H 0.93 0 -0.24".
 
@@ -121,11 +139,15 @@ class Molecule:
         ------
         InputError : it names the line
         """
-        found: Molecule = _reader("xyz").parse_text(text, units=units, charge=charge, multiplicity=multiplicity)
+        found: Molecule = _reader("xyz").parse_text(
+            text, units=units, charge=charge, multiplicity=multiplicity
+        )
         return found
 
     @classmethod
-    def from_ase(cls, atoms: Any, *, charge: int | None = None, multiplicity: int | None = None) -> Molecule:
+    def from_ase(
+        cls, atoms: Any, *, charge: int | None = None, multiplicity: int | None = None
+    ) -> Molecule:
         """The molecule of `ase.Atoms`.
 
         Parameters
@@ -179,12 +201,16 @@ class Molecule:
     @property
     def labels(self) -> tuple[str, ...]:
         """Symbol of each centre, "@O" for a ghost."""
-        return tuple(f"@{s}" if flag else s for s, flag in zip(self.symbols, self.ghost, strict=True))
+        return tuple(
+            f"@{s}" if flag else s for s, flag in zip(self.symbols, self.ghost, strict=True)
+        )
 
     @property
     def real_symbols(self) -> tuple[str, ...]:
         """Symbol of each atom that is not a ghost."""
-        return tuple(symbol for symbol, flag in zip(self.symbols, self.ghost, strict=True) if not flag)
+        return tuple(
+            symbol for symbol, flag in zip(self.symbols, self.ghost, strict=True) if not flag
+        )
 
     @property
     def elements(self) -> tuple[str, ...]:
@@ -201,7 +227,9 @@ class Molecule:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of labels, coordinates and point charges (their bits), charge and multiplicity, not of texts."""
-        digest = hashlib.sha256(f"{' '.join(self.labels)}|{self.charge}|{self.multiplicity}|".encode())
+        digest = hashlib.sha256(
+            f"{' '.join(self.labels)}|{self.charge}|{self.multiplicity}|".encode()
+        )
         digest.update(self.coordinates.astype("<f8").tobytes())
         if self.point_charges is not None:
             digest.update(b"|" + self.point_charges.astype("<f8").tobytes())
@@ -246,7 +274,10 @@ class Molecule:
         """
         electrons, unpaired = self.electrons(ecp_electrons), self.multiplicity - 1
         state = f" with charge {self.charge}" if self.charge else ""
-        ecp = " besides those of the core potential" if _replaced_electrons(self, ecp_electrons) else ""
+        if _replaced_electrons(self, ecp_electrons):
+            ecp = " besides those of the core potential"
+        else:
+            ecp = ""
         has = f"{self.formula}{state} has {electrons} electron{'s' * (electrons != 1)}{ecp}"
         if electrons < 1:
             raise InputError(f"{has}: expected at least one; pass a smaller --charge")
@@ -289,7 +320,9 @@ def field_energy(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> float:
     return nuclear_energy(*_nuclei(molecule, ecp_electrons), molecule.point_charges)
 
 
-def _nuclei(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _nuclei(
+    molecule: Molecule, ecp_electrons: Mapping[str, int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Positions in bohr and charges of the real atoms."""
     real = ~np.array(molecule.ghost)
     replaced = np.array([ecp_electrons.get(symbol, 0) for symbol in molecule.symbols])
@@ -315,7 +348,10 @@ def _replaced_electrons(molecule: Molecule, ecp_electrons: Mapping[str, int]) ->
 
 def _hill(symbols: Iterable[str]) -> str:
     counts = Counter(symbols)
-    first = [symbol for symbol in ("C", "H") if symbol in counts] if "C" in counts else []
+    if "C" in counts:
+        first = [symbol for symbol in ("C", "H") if symbol in counts]
+    else:
+        first = []
     order = first + sorted(set(counts) - set(first))
     return "".join(symbol + (str(counts[symbol]) if counts[symbol] > 1 else "") for symbol in order)
 
@@ -325,9 +361,13 @@ def _checked_coordinates(given: Any, labels: tuple[str, ...]) -> NDArray[np.floa
     try:
         points = np.array(given, dtype=np.float64, order="C")
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"coordinates are not numbers ({error}): expected natom rows of x, y, z in bohr") from error
+        raise InputError(
+            f"coordinates are not numbers ({error}): expected natom rows of x, y, z in bohr"
+        ) from error
     if points.shape != (len(labels), 3):
-        raise InputError(f"coordinates have shape {points.shape}: expected ({len(labels)}, 3) for {len(labels)} atoms")
+        raise InputError(
+            f"coordinates have shape {points.shape}: expected ({len(labels)}, 3) for {len(labels)} atoms"
+        )
     # A comparison that is false for NaN, so that one test finds NaN, infinity and far away.
     wrong = np.flatnonzero(~(np.abs(points) < MAX_COORDINATE).all(axis=1))
     if wrong.size:

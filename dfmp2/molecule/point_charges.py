@@ -23,7 +23,9 @@ MAX_POSITION = 1e4  # bohr, as for atoms
 MAX_CHARGE = 1e3  # e; larger than any nucleus', so it is a shifted column
 # bohr; a core orbital is larger, and nothing that a charge stands for (an atom, an ion) comes so near a nucleus.
 LEAST_DISTANCE = 0.1 * BOHR_PER_ANGSTROM
-SUSPICIOUS_DISTANCE = 0.8 * BOHR_PER_ANGSTROM  # bohr; shorter than any bond to hydrogen but that of H2
+SUSPICIOUS_DISTANCE = (
+    0.8 * BOHR_PER_ANGSTROM
+)  # bohr; shorter than any bond to hydrogen but that of H2
 BLOCK = 2**20  # distances held at once: 8 MB
 
 
@@ -41,12 +43,18 @@ def checked(given: Any, scale: float = 1.0) -> Array:
     try:
         charges = np.array(given, dtype=np.float64, order="C")
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"point charges are not numbers ({error}): expected rows of x, y, z and charge") from error
+        raise InputError(
+            f"point charges are not numbers ({error}): expected rows of x, y, z and charge"
+        ) from error
     if charges.ndim != 2 or charges.shape[1] != 4 or not len(charges):
-        raise InputError(f"point charges have shape {charges.shape}: expected (n, 4), rows of x, y, z and charge")
+        raise InputError(
+            f"point charges have shape {charges.shape}: expected (n, 4), rows of x, y, z and charge"
+        )
     charges[:, :3] *= scale
     # Comparisons that are false for NaN, so that one test finds NaN, infinity and nonsense.
-    sound = (np.abs(charges[:, :3]) < MAX_POSITION).all(axis=1) & (np.abs(charges[:, 3]) < MAX_CHARGE)
+    sound = (np.abs(charges[:, :3]) < MAX_POSITION).all(axis=1) & (
+        np.abs(charges[:, 3]) < MAX_CHARGE
+    )
     if not sound.all():
         number = int(np.flatnonzero(~sound)[0])
         x, y, z, q = charges[number]
@@ -59,7 +67,9 @@ def checked(given: Any, scale: float = 1.0) -> Array:
     return charges
 
 
-def too_near(points: Array, symbols: Sequence[str], ghost: Sequence[bool], charges: Array, least: float) -> str:
+def too_near(
+    points: Array, symbols: Sequence[str], ghost: Sequence[bool], charges: Array, least: float
+) -> str:
     """Which charge is nearer than `least` bohr to which nucleus, in words; "" when none is.
 
     Parameters

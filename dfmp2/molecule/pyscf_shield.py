@@ -109,10 +109,14 @@ def _import(name: str) -> ModuleType:
 def _require_settings() -> None:
     """Refuse what would make PySCF fail, or run another configuration, half way through its import."""
     if not CONFIG.is_file():
-        raise InputError(f"{CONFIG.name}, a part of dfmp2, is missing from {CONFIG.parent}: install dfmp2 again")
+        raise InputError(
+            f"{CONFIG.name}, a part of dfmp2, is missing from {CONFIG.parent}: install dfmp2 again"
+        )
     memory = os.environ.get("PYSCF_MAX_MEMORY")
     if memory is not None and not re.fullmatch(r"\s*\d+\s*", memory):
-        raise InputError(f"the environment variable PYSCF_MAX_MEMORY is {memory!r}: expected whole megabytes or unset")
+        raise InputError(
+            f"the environment variable PYSCF_MAX_MEMORY is {memory!r}: expected whole megabytes or unset"
+        )
 
 
 def _require_version() -> None:
@@ -138,7 +142,10 @@ def _evaluating_modules() -> list[ModuleType]:
 @contextmanager
 def _our_configuration() -> Iterator[None]:
     """The environment of PySCF's import, with our configuration instead of others; restored afterwards."""
-    before = {name: os.environ.pop(name, None) for name in ("PYSCF_CONFIG_FILE", "PYSCF_EXT_PATH", "PYSCF_ARGPARSE")}
+    before = {
+        name: os.environ.pop(name, None)
+        for name in ("PYSCF_CONFIG_FILE", "PYSCF_EXT_PATH", "PYSCF_ARGPARSE")
+    }
     os.environ["PYSCF_CONFIG_FILE"] = str(CONFIG)
     try:
         yield

@@ -10,7 +10,9 @@ from pathlib import Path
 from dfmp2.errors import InputError
 
 
-def read_text(path: str | Path, most: int, too_large: str, kind: str = "an xyz file") -> tuple[str, str]:
+def read_text(
+    path: str | Path, most: int, too_large: str, kind: str = "an xyz file"
+) -> tuple[str, str]:
     """Name for errors and text of a file, or of standard input for the path "-".
 
     Parameters
@@ -25,11 +27,16 @@ def read_text(path: str | Path, most: int, too_large: str, kind: str = "an xyz f
     """
     file = "stdin" if str(path) == "-" else str(path)
     try:
-        data = _read_stdin(most) if str(path) == "-" else _read_regular(str(path), most, too_large, kind)
+        if str(path) == "-":
+            data = _read_stdin(most)
+        else:
+            data = _read_regular(str(path), most, too_large, kind)
         if len(data) > most:
             raise InputError(too_large)
         if b"\0" in data:
-            raise InputError(f"not {kind}: it contains NUL bytes, so it is binary; give a text file")
+            raise InputError(
+                f"not {kind}: it contains NUL bytes, so it is binary; give a text file"
+            )
         return file, data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         reason = f"byte {error.start + 1} is not UTF-8 text (binary, or another encoding); save it as plain text"
@@ -51,7 +58,9 @@ def _read_regular(path: str, most: int, too_large: str, kind: str) -> bytes:
         if stat.S_ISDIR(status.st_mode):
             raise InputError(f"is a directory: give {kind}")
         if not stat.S_ISREG(status.st_mode):
-            raise InputError("is a device, pipe or socket: give a regular file, or - for standard input")
+            raise InputError(
+                "is a device, pipe or socket: give a regular file, or - for standard input"
+            )
         if status.st_size > most:
             raise InputError(too_large)
         with open(path, "rb") as stream:
@@ -60,9 +69,14 @@ def _read_regular(path: str, most: int, too_large: str, kind: str) -> bytes:
         raise InputError("no such file: check the name and the directory") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot be read ({reason}): check the name, the permissions and the disk") from error
+        raise InputError(
+            f"cannot be read ({reason}): check the name, the permissions and the disk"
+        ) from error
 
 
 def printable(text: str) -> str:
     """One line of text with line breaks, control characters and undecodable bytes written as escapes."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )

@@ -48,8 +48,16 @@ DUMMIES = {"x", "xx", "du", "dummy", "bq", "q", "0"}
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eEdD][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_STATE = re.compile(r"\s*([+-]?[0-9]{1,2})\s+([1-9][0-9]?)\s*")  # charge and multiplicity, as other programs write them
-_LOOKALIKES = {"\u2010": "hyphen", "\u2011": "hyphen", "\u2012": "dash", "\u2013": "dash", "\u2212": "minus"}
+_STATE = re.compile(
+    r"\s*([+-]?[0-9]{1,2})\s+([1-9][0-9]?)\s*"
+)  # charge and multiplicity, as other programs write them
+_LOOKALIKES = {
+    "\u2010": "hyphen",
+    "\u2011": "hyphen",
+    "\u2012": "dash",
+    "\u2013": "dash",
+    "\u2212": "minus",
+}
 _GHOST = re.compile(r"@(.+)|gh\((.+)\)", re.IGNORECASE)
 _LABEL = re.compile(r"([A-Za-z]{1,2})[^A-Za-z].*|[0-9]+([A-Za-z]{1,2})")  # C1, H_a, 13C
 _COLUMN = re.compile(r"(\w+):([SRIL]):([1-9][0-9]?)", re.ASCII)
@@ -57,7 +65,8 @@ _COLUMNS = re.compile(rf"{_COLUMN.pattern}(?::{_COLUMN.pattern})*", re.ASCII)
 # key=value where a word begins. Quoted and braced values may contain anything, even "charge=";
 # the bound on the latter keeps the search linear.
 _PAIR = re.compile(
-    r"""(?<![^\s,;])["']?([A-Za-z_][\w-]*)["']?[ \t]*=[ \t]*("[^"]*"|'[^']*'|\{[^}]{0,1000}\}|[^\s,;]*)""", re.ASCII
+    r"""(?<![^\s,;])["']?([A-Za-z_][\w-]*)["']?[ \t]*=[ \t]*("[^"]*"|'[^']*'|\{[^}]{0,1000}\}|[^\s,;]*)""",
+    re.ASCII,
 )
 
 
@@ -81,7 +90,11 @@ class XyzFile:
 
 
 def read_xyz(
-    path: str | Path, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+    path: str | Path,
+    *,
+    units: str = "angstrom",
+    charge: int | None = None,
+    multiplicity: int | None = None,
 ) -> XyzFile:
     """Read one molecule from an xyz file, or from standard input for the path "-".
 
@@ -99,7 +112,12 @@ def read_xyz(
 
 
 def parse_xyz(
-    text: str, *, file: str, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+    text: str,
+    *,
+    file: str,
+    units: str = "angstrom",
+    charge: int | None = None,
+    multiplicity: int | None = None,
 ) -> XyzFile:
     """Molecule from the text of an xyz file; `file` names it in errors, the rest is as in `read_xyz`."""
     if units not in UNITS:
@@ -109,7 +127,9 @@ def parse_xyz(
         pairs = _read_pairs(lines[1])
         columns = _read_columns(pairs)
         charge, charge_from = _read_state(pairs, ("charge",), charge, default=0)
-        multiplicity, multiplicity_from = _read_state(pairs, MULTIPLICITY_KEYS, multiplicity, default=1)
+        multiplicity, multiplicity_from = _read_state(
+            pairs, MULTIPLICITY_KEYS, multiplicity, default=1
+        )
         if "default" in (charge_from, multiplicity_from):
             _require_no_other_state(lines[1], charge, multiplicity)
         if multiplicity_from == "default" and "spin" in pairs:
@@ -118,17 +138,29 @@ def parse_xyz(
                 "or pass the multiplicity as an option",
                 line=2,
             )
-        atoms = [_read_atom(line, number, columns, UNITS[units]) for number, line in enumerate(lines[2:], start=3)]
+        atoms = [
+            _read_atom(line, number, columns, UNITS[units])
+            for number, line in enumerate(lines[2:], start=3)
+        ]
         symbols, ghost, points = zip(*atoms, strict=True)
-        name = "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem) or "molecule"
-        molecule = Molecule(symbols, np.array(points), ghost, charge, multiplicity, name, printable(file), text)
+        name = (
+            "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem)
+            or "molecule"
+        )
+        molecule = Molecule(
+            symbols, np.array(points), ghost, charge, multiplicity, name, printable(file), text
+        )
     except InputError as error:
         raise InputError(str(error), file=file, line=error.line) from error
     return XyzFile(molecule, charge_from, multiplicity_from)
 
 
 def parse_text(
-    text: str, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+    text: str,
+    *,
+    units: str = "angstrom",
+    charge: int | None = None,
+    multiplicity: int | None = None,
 ) -> Molecule:
     """Molecule from a text: that of an xyz file, or atoms alone with line ends or semicolons between them.
 
@@ -138,9 +170,16 @@ def parse_text(
     ------
     InputError : it names the line; those of atoms alone count from 1
     """
-    given: dict[str, Any] = {"file": "text", "units": units, "charge": charge, "multiplicity": multiplicity}
+    given: dict[str, Any] = {
+        "file": "text",
+        "units": units,
+        "charge": charge,
+        "multiplicity": multiplicity,
+    }
     if not isinstance(text, str):
-        raise InputError(f"the molecule is a {type(text).__name__}: expected text, as in 'O 0 0 0; H 0 0 0.96'")
+        raise InputError(
+            f"the molecule is a {type(text).__name__}: expected text, as in 'O 0 0 0; H 0 0 0.96'"
+        )
     atoms = [line for line in re.split("[;\n]", _unix_lines(text)) if line.strip()]
     if not atoms or len(atoms[0].split()) < 2:
         return replace(parse_xyz(text, **given).molecule, name="molecule", source="python")
@@ -158,7 +197,9 @@ def write_xyz(molecule: Molecule) -> str:
     """Text of an xyz file, coordinates in angstrom with 12 decimals; `parse_xyz` reads it back to 1e-11 bohr."""
     rows = (
         f"{label:<4s}{x:20.12f}{y:20.12f}{z:20.12f}"
-        for label, (x, y, z) in zip(molecule.labels, molecule.coordinates * ANGSTROM_PER_BOHR, strict=True)
+        for label, (x, y, z) in zip(
+            molecule.labels, molecule.coordinates * ANGSTROM_PER_BOHR, strict=True
+        )
     )
     comment = f"charge={molecule.charge} multiplicity={molecule.multiplicity}"
     return "\n".join([str(molecule.natom), comment, *rows]) + "\n"
@@ -177,7 +218,9 @@ def _split_frame(text: str) -> list[str]:
     natom = _read_count(body.partition("\n")[0])
     present = body.count("\n") - 1
     if present < 0:
-        raise InputError("ends too early: expected a comment line (may be blank) and the atoms", line=1)
+        raise InputError(
+            "ends too early: expected a comment line (may be blank) and the atoms", line=1
+        )
     begin = body.index("\n") + 1
     second = body[begin : begin + MAX_LINE].partition("\n")[0]
     if _is_atom(second):
@@ -199,9 +242,13 @@ def _split_frame(text: str) -> list[str]:
         number = natom + 3 + rest[: len(rest) - len(extra)].count("\n")
         extra = extra.partition("\n")[0]
         if _INTEGER.fullmatch(extra[:MAX_LINE].strip()):
-            raise InputError("a second frame: multi-frame files are not accepted; keep one frame per file", line=number)
+            raise InputError(
+                "a second frame: multi-frame files are not accepted; keep one frame per file",
+                line=number,
+            )
         raise InputError(
-            f"{_show(extra)} follows the {natom} atoms announced on line 1: correct the count or remove it", line=number
+            f"{_show(extra)} follows the {natom} atoms announced on line 1: correct the count or remove it",
+            line=number,
         )
     if len(lines[1]) > MAX_COMMENT:
         raise InputError(f"comment longer than {MAX_COMMENT} characters: shorten it", line=2)
@@ -216,11 +263,15 @@ def _read_count(header: str) -> int:
             "convert other formats first (for example with Open Babel)",
             line=1,
         )
-    natom = int(token.lstrip("+-0")[:18] or "0")  # 18 digits suffice to refuse, and int() has a limit
+    natom = int(
+        token.lstrip("+-0")[:18] or "0"
+    )  # 18 digits suffice to refuse, and int() has a limit
     if token.startswith("-") or natom == 0:
         raise InputError(f"{_show(token)} atoms: expected 1 or more", line=1)
     if natom > MAX_ATOMS:
-        raise InputError(f"announces {_show(token)} atoms: at most {MAX_ATOMS} are accepted", line=1)
+        raise InputError(
+            f"announces {_show(token)} atoms: at most {MAX_ATOMS} are accepted", line=1
+        )
     return natom
 
 
@@ -229,9 +280,12 @@ def _read_pairs(comment: str) -> dict[str, list[str]]:
     pairs: dict[str, list[str]] = {}
     for key, value in _PAIR.findall(comment):
         pairs.setdefault(key.lower(), []).append(value.strip("\"'{} \t"))
-    if "lattice" in pairs or any(re.search("[t1]", value, re.IGNORECASE) for value in pairs.get("pbc", [])):
+    if "lattice" in pairs or any(
+        re.search("[t1]", value, re.IGNORECASE) for value in pairs.get("pbc", [])
+    ):
         raise InputError(
-            "periodic structure (Lattice= or pbc=): only molecules are handled; remove these keys if it is one", line=2
+            "periodic structure (Lattice= or pbc=): only molecules are handled; remove these keys if it is one",
+            line=2,
         )
     return pairs
 
@@ -250,7 +304,9 @@ def _read_state(
         raise InputError(f"{listed} contradict each other: keep one", line=2)
     if option is not None:
         return option, "option"
-    return (values.pop(), "comment line") if values else (default, "default")
+    if values:
+        return (values.pop(), "comment line")
+    return (default, "default")
 
 
 def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> None:
@@ -274,9 +330,14 @@ def _read_columns(pairs: dict[str, list[str]]) -> tuple[int, int, int] | None:
     for name, kind, width in fields:
         start[f"{name}:{kind}:{width}"] = total
         total += int(width)
-    if not (_COLUMNS.fullmatch(text) and len(start) == len(fields) and {"species:S:1", "pos:R:3"} <= start.keys()):
+    if not (
+        _COLUMNS.fullmatch(text)
+        and len(start) == len(fields)
+        and {"species:S:1", "pos:R:3"} <= start.keys()
+    ):
         raise InputError(
-            f"Properties={_show(text)}: expected species:S:1 and pos:R:3, and name:type:width for other columns", line=2
+            f"Properties={_show(text)}: expected species:S:1 and pos:R:3, and name:type:width for other columns",
+            line=2,
         )
     return start["species:S:1"], start["pos:R:3"], total
 
@@ -288,20 +349,29 @@ def _read_atom(
     try:
         if len(line) > MAX_LINE or not line.isascii():
             strange = next((c for c in line[:MAX_LINE] if not c.isascii()), "")
-            named = f"; {_show(strange)} is a {_LOOKALIKES[strange]}, write -" if strange in _LOOKALIKES else ""
+            if strange in _LOOKALIKES:
+                named = f"; {_show(strange)} is a {_LOOKALIKES[strange]}, write -"
+            else:
+                named = ""
             raise InputError(
                 f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z{named}"
             )
         words = line.split()
         if columns is not None and len(words) != columns[2]:
-            raise InputError(f"{len(words)} columns, but Properties= on line 2 announces {columns[2]}")
+            raise InputError(
+                f"{len(words)} columns, but Properties= on line 2 announces {columns[2]}"
+            )
         if len(words) < 4:
-            raise InputError(f"{_show(line) if words else 'blank line'}: expected a symbol and x, y, z")
+            raise InputError(
+                f"{_show(line) if words else 'blank line'}: expected a symbol and x, y, z"
+            )
         species, first, _ = columns or (0, 1, 4)
         symbol, ghost = _read_symbol(words[species])
         point = tuple(read_number(word) * scale for word in words[first : first + 3])
         if max(map(abs, point)) >= MAX_COORDINATE:
-            raise InputError(f"{_show(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and units")
+            raise InputError(
+                f"{_show(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and units"
+            )
         for word in words[4:] if columns is None else ():
             read_number(word)  # text there means that the columns are not what they seem
     except InputError as error:
@@ -322,7 +392,9 @@ def _read_symbol(word: str) -> tuple[str, bool]:
     ghost = _GHOST.fullmatch(word)
     inner = (ghost[1] or ghost[2]) if ghost else word
     if inner.lower() in DUMMIES:
-        raise InputError(f"{_show(word)} is a dummy atom: remove it and lower the count, or write @O for a ghost O")
+        raise InputError(
+            f"{_show(word)} is a dummy atom: remove it and lower the count, or write @O for a ghost O"
+        )
     if re.fullmatch("[0-9]{1,3}", inner):
         return element_symbol(int(inner)), ghost is not None
     label = _LABEL.fullmatch(inner)
@@ -341,7 +413,9 @@ def read_number(word: str) -> float:
     """
     if not _NUMBER.fullmatch(word):
         if "," in word and _NUMBER.fullmatch(word.replace(",", ".", 1)):
-            raise InputError(f"{_show(word)} has a decimal comma: write {word.replace(',', '.', 1)}")
+            raise InputError(
+                f"{_show(word)} has a decimal comma: write {word.replace(',', '.', 1)}"
+            )
         raise InputError(f"{_show(word)}: expected a decimal number such as 0.7572 or 7.572D-1")
     return float(word.replace("D", "e").replace("d", "e"))
 
@@ -349,7 +423,9 @@ def read_number(word: str) -> float:
 def _show(text: str) -> str:
     """What was found, for an error: short, on one line, printable."""
     shown = ascii(text[:50])
-    return shown if len(text) <= 50 and len(shown) <= 52 else f"{shown[:48]}...{shown[-1]}"
+    if len(text) <= 50 and len(shown) <= 52:
+        return shown
+    return f"{shown[:48]}...{shown[-1]}"
 
 
 def frames_of(text: str) -> Iterator[tuple[int, str]]:
@@ -361,7 +437,9 @@ def frames_of(text: str) -> Iterator[tuple[int, str]]:
         if not word:
             place += 1  # blank lines between frames
             continue
-        count = int(word) if re.fullmatch("[0-9]{1,9}", word) else 0  # 0: the reader says what is wrong
+        count = (
+            int(word) if re.fullmatch("[0-9]{1,9}", word) else 0
+        )  # 0: the reader says what is wrong
         yield place + 1, "\n".join(lines[place : place + count + 2])
         place += count + 2
 
@@ -385,7 +463,9 @@ def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float6
     file = None
     try:
         if isinstance(given, str | Path):
-            file, text = read_text(given, MAX_BYTES, f"{MORE}: expected the point charges around one molecule", CHARGES)
+            file, text = read_text(
+                given, MAX_BYTES, f"{MORE}: expected the point charges around one molecule", CHARGES
+            )
             given = _charges(_unix_lines(text))
         return checked(given, UNITS[units])
     except InputError as error:

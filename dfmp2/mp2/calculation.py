@@ -170,7 +170,9 @@ class Calculation:
         InputError : there are no virtual orbitals
         """
         spins = zip(reference.mo_coeff, reference.mo_energy, reference.mo_occ, strict=True)
-        return [active_space(*spin, self.core.orbitals, self.options.frozen_virtual) for spin in spins]
+        return [
+            active_space(*spin, self.core.orbitals, self.options.frozen_virtual) for spin in spins
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,10 +227,14 @@ def begun(
     prepare_programs(setup, plan.work, listener)
     mine = identity(system, setup, core, kind, start)
     if b_sha256:  # tiles do not depend on threads
-        mine = {name: value for name, value in mine.items() if name != "--threads"} | {"fitted integrals": b_sha256}
+        mine = {name: value for name, value in mine.items() if name != "--threads"} | {
+            "fitted integrals": b_sha256
+        }
     checkpoint.begin(mine, listener)
     if plan.memory.scratch:
-        listener.stage(f"{format_bytes(plan.memory.scratch)} do not fit into memory and go to {setup.scratch}")
+        listener.stage(
+            f"{format_bytes(plan.memory.scratch)} do not fit into memory and go to {setup.scratch}"
+        )
         if in_memory(setup.scratch):
             listener.warning(
                 f"the scratch folder {setup.scratch} is itself in memory, beyond --memory: name a folder on a disk "
@@ -242,7 +248,10 @@ def begun(
 def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[StoredTensor]:
     """Room in scratch space for B of each spin, (nocc, nvir); with hashes where a later run may take it over."""
     naux, signed = calculation.system.auxmole.nao, bool(calculation.checkpoint.path)
-    room = (calculation.space.array(f"b-{spin}", math.prod(shape) * naux) for spin, shape in enumerate(shapes))
+    room = (
+        calculation.space.array(f"b-{spin}", math.prod(shape) * naux)
+        for spin, shape in enumerate(shapes)
+    )
     return [
         StoredTensor(array, (*shape, naux), orbital_groups(*shape, naux), signed=signed)
         for array, shape in zip(room, shapes, strict=True)
@@ -265,7 +274,9 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
                 tensors.append(StoredTensor(array, shape, groups, signed=True))
                 if not tensors[-1].agrees(digests):
                     raise ResourceError("the numbers do not have their hash")
-            return FittedIntegrals(list(tensors), Metric(kept.condition, kept.dropped, kept.threshold))
+            return FittedIntegrals(
+                list(tensors), Metric(kept.condition, kept.dropped, kept.threshold)
+            )
         except ResourceError as error:
             calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")
             space.close()
@@ -281,7 +292,11 @@ def storage_of(calculation: Calculation) -> Storage:
     """Where the large arrays lived, for the record."""
     memory, space = calculation.plan.memory, calculation.space
     return Storage(
-        scf_integrals="none" if not memory.scf_disk else "memory" if memory.scf_fits_in_core else "disk",
+        scf_integrals="none"
+        if not memory.scf_disk
+        else "memory"
+        if memory.scf_fits_in_core
+        else "disk",
         fitted_tensor="memory" if memory.mp2_fits_in_core else "disk",
         folder=str(space.root) if space.folder is not None or space.written else "",
         predicted=calculation.plan.memory.scratch,

@@ -111,7 +111,9 @@ def pair_energies_to_tolerance(
     largest = largest_pairs(pairs, certificate)
     if largest is not None:
         count = sum(int(chosen.sum()) for chosen in largest.values())
-        listener.stage(f"{found}: the {count} largest of {certificate.pairs} pairs are repeated in float64")
+        listener.stage(
+            f"{found}: the {count} largest of {certificate.pairs} pairs are repeated in float64"
+        )
         repeat_pairs(pairs, partial(_redo, host, exact), largest)
         second = certify(pairs, exact, host, tolerance, largest)
         if second.accepted:
@@ -122,11 +124,19 @@ def pair_energies_to_tolerance(
 
 
 def operands(
-    b: Sequence[Any], spaces: list[ActiveSpace], backend: Backend, precision: str, held: int, threads: int
+    b: Sequence[Any],
+    spaces: list[ActiveSpace],
+    backend: Backend,
+    precision: str,
+    held: int,
+    threads: int,
 ) -> list[Source]:
     """B of each spin as the backend takes it in that precision, "fp64" or "mixed"; others as above."""
     on_device = _on_device(b)
-    order = None if on_device or precision == "fp64" else summation_order(b)
+    if on_device or precision == "fp64":
+        order = None
+    else:
+        order = summation_order(b)
 
     def operand(tensor: Any, space: ActiveSpace) -> Source:
         energies = space.eps_occ, space.eps_vir
@@ -137,7 +147,9 @@ def operands(
             from dfmp2.mp2.streaming import StoredOperand
 
             return StoredOperand(tensor, *energies, precision, held, order)
-        return backend.put(tensor if order is None else rounded(tensor, order, threads), *energies, precision)
+        return backend.put(
+            tensor if order is None else rounded(tensor, order, threads), *energies, precision
+        )
 
     return [operand(tensor, space) for tensor, space in zip(b, spaces, strict=True)]
 
@@ -165,7 +177,11 @@ def summation_order(b: Sequence[Any]) -> NDArray[np.intp]:
 def rounded(b: Array, order: NDArray[np.intp], threads: int) -> NDArray[np.float32]:
     """B, (nocc, nvir, naux), in float32 with its fitting functions in this order."""
     single = np.empty(b.shape, np.float32)
-    each(len(b), lambda i: np.take(b[i].astype(np.float32), order, axis=1, out=single[i], mode="clip"), threads)
+    each(
+        len(b),
+        lambda i: np.take(b[i].astype(np.float32), order, axis=1, out=single[i], mode="clip"),
+        threads,
+    )
     return single
 
 
@@ -182,7 +198,11 @@ Redo = Callable[[Channel, NDArray[np.intp], NDArray[np.intp]], Array]
 
 
 def certify(
-    pairs: PairEnergies, exact: Sequence[Source], backend: Backend, tolerance: float, known: Chosen | None = None
+    pairs: PairEnergies,
+    exact: Sequence[Source],
+    backend: Backend,
+    tolerance: float,
+    known: Chosen | None = None,
 ) -> Certificate:
     """Bound the precision error of `pairs` by a sample redone in float64.
 
@@ -209,7 +229,10 @@ def largest_pairs(pairs: PairEnergies, certificate: Certificate) -> Chosen | Non
     count = 1 + int(np.searchsorted(np.cumsum(size[order]), share * size.sum()))
     if not count <= MOST_REPEATED * size.size:
         return None
-    picked = np.split(np.isin(np.arange(size.size), order[:count]), np.cumsum([one.rows.size for one in channels])[:-1])
+    picked = np.split(
+        np.isin(np.arange(size.size), order[:count]),
+        np.cumsum([one.rows.size for one in channels])[:-1],
+    )
     return {one.channel: part for one, part in zip(channels, picked, strict=True)}
 
 
@@ -241,16 +264,28 @@ def bound_errors(
     Certificate with a bound per component, Eh; NaN where an energy is NaN, which is not accepted
     """
     generator = np.random.Generator(np.random.PCG64(seed))
-    strata: list[tuple[int, Array, Array]] = []  # pairs; differences and energies of those drawn (n, 3): SS, OS, both
+    strata: list[
+        tuple[int, Array, Array]
+    ] = []  # pairs; differences and energies of those drawn (n, 3): SS, OS, both
     energy, total, redone = np.zeros(3), 0, 0
     for one in _channels(pairs):
-        rest = np.ones(one.rows.size, dtype=np.bool_) if known is None else ~known[one.channel]
-        rows, columns, weight, mixed = one.rows[rest], one.columns[rest], one.weight[rest, None], one.energies()[rest]
+        if known is None:
+            rest = np.ones(one.rows.size, dtype=np.bool_)
+        else:
+            rest = ~known[one.channel]
+        rows, columns, weight, mixed = (
+            one.rows[rest],
+            one.columns[rest],
+            one.weight[rest, None],
+            one.energies()[rest],
+        )
         e = _with_sum(mixed * weight)
         drawn = _draw(_strata(np.abs(e[:, 2])), sampled_pairs(rows.size), generator)
         chosen = np.concatenate([np.empty(0, np.intp), *(pick for _, pick in drawn)])
         d = np.zeros_like(e)
-        d[chosen] = _with_sum((mixed[chosen] - redo(one.channel, rows[chosen], columns[chosen])) * weight[chosen])
+        d[chosen] = _with_sum(
+            (mixed[chosen] - redo(one.channel, rows[chosen], columns[chosen])) * weight[chosen]
+        )
         strata += [(population, d[pick], e[pick]) for population, pick in drawn]
         total, redone = total + rest.size, redone + rest.size - rows.size
         energy += e.sum(axis=0)
@@ -290,14 +325,23 @@ class ChannelPairs(NamedTuple):
 
 def _channels(pairs: PairEnergies) -> list[ChannelPairs]:
     """All pairs: i <= j within a spin, where i, j stands for j, i as well, and those of alpha with beta."""
-    within = [(same, pairs.opposite_spin if len(pairs.same_spin) == 1 else None) for same in pairs.same_spin]
+    within = [
+        (same, pairs.opposite_spin if len(pairs.same_spin) == 1 else None)
+        for same in pairs.same_spin
+    ]
     found = []
     for spin, (same, opposite) in enumerate(within):
         rows, columns = np.triu_indices(len(same))
-        found.append(ChannelPairs((spin, spin), same, opposite, rows, columns, np.where(rows == columns, 1.0, 2.0)))
+        found.append(
+            ChannelPairs(
+                (spin, spin), same, opposite, rows, columns, np.where(rows == columns, 1.0, 2.0)
+            )
+        )
     if len(within) == 2:
         rows, columns = (x.ravel() for x in np.indices(pairs.opposite_spin.shape))
-        found.append(ChannelPairs((0, 1), None, pairs.opposite_spin, rows, columns, np.ones(rows.size)))
+        found.append(
+            ChannelPairs((0, 1), None, pairs.opposite_spin, rows, columns, np.ones(rows.size))
+        )
     return found
 
 
@@ -331,15 +375,25 @@ def _draw(
 
 
 def _redo(
-    backend: Backend, exact: Sequence[Source], channel: Channel, rows: NDArray[np.intp], columns: NDArray[np.intp]
+    backend: Backend,
+    exact: Sequence[Source],
+    channel: Channel,
+    rows: NDArray[np.intp],
+    columns: NDArray[np.intp],
 ) -> Array:
     """(same-spin, opposite-spin) float64 energies (n, 2) of single pairs, Eh."""
     left, right = (exact[s] for s in channel)
-    tiles = [Tile(i, i + 1, j, j + 1, False) for i, j in zip(rows.tolist(), columns.tolist(), strict=True)]
+    tiles = [
+        Tile(i, i + 1, j, j + 1, False)
+        for i, j in zip(rows.tolist(), columns.tolist(), strict=True)
+    ]
     redone = {}
     for tile, terms in evaluate(backend, left, right, tiles):
         direct = float(terms.direct[0, 0])
-        exchange = 0.0 if terms.exchange is None else float(terms.exchange[0, 0])
+        if terms.exchange is None:
+            exchange = 0.0
+        else:
+            exchange = float(terms.exchange[0, 0])
         same = 0.0 if tile.i0 == tile.j0 else direct - exchange  # as in `dfmp2.mp2.pairs`
         if len(exact) == 1:
             redone[tile] = (same, direct)
@@ -378,5 +432,7 @@ def _bounds(strata: list[tuple[int, Array, Array]], energy: Array) -> Array:
             variance += part
             squares += part**2 / (n - 1)
     freedom = np.divide(variance**2, squares, out=np.ones(3), where=squares > 0.0)
-    bounds: Array = np.abs(found + ratio * (energy - known)) + stdtrit(freedom, QUANTILE) * np.sqrt(variance)
+    bounds: Array = np.abs(found + ratio * (energy - known)) + stdtrit(freedom, QUANTILE) * np.sqrt(
+        variance
+    )
     return bounds

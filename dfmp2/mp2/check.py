@@ -53,13 +53,24 @@ def native_energies(
         restricted = reference.kind == "rhf"
         mf = scf.RHF(mole) if restricted else scf.UHF(mole)
         kept = reference.mo_energy.shape[1] - frozen_virtual
-        parts = (reference.mo_coeff[:, :, :kept], reference.mo_energy[:, :kept], reference.mo_occ[:, :kept])
-        mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts) if restricted else parts
+        parts = (
+            reference.mo_coeff[:, :, :kept],
+            reference.mo_energy[:, :kept],
+            reference.mo_occ[:, :kept],
+        )
+        if restricted:
+            mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts)
+        else:
+            mf.mo_coeff, mf.mo_energy, mf.mo_occ = parts
         mf.e_tot = reference.scf_total_energy
         program = f"PySCF {pyscf.__version__} {'dfmp2_native' if restricted else 'dfump2_native'}"
-        solver = (dfmp2_native.DFRMP2 if restricted else dfump2_native.DFUMP2)(mf, frozen=frozen_core, auxbasis=fitting)
+        solver = (dfmp2_native.DFRMP2 if restricted else dfump2_native.DFUMP2)(
+            mf, frozen=frozen_core, auxbasis=fitting
+        )
         solver.verbose = 0
-        if held is not None:  # PySCF compares it with what is resident beside the metric and its factor
+        if (
+            held is not None
+        ):  # PySCF compares it with what is resident beside the metric and its factor
             resident = resident_memory() + 2 * int(solver.auxmol.nao) ** 2 * FLOAT64
             solver.max_memory = (resident + held + CHECK_MODULES) / 1e6
         energies = []
@@ -75,7 +86,9 @@ def native_energies(
         return NativeEnergies(program, reference.scf_total_energy, energies[0], energies[1])
 
 
-def exact_energies(mf: Any, reference: Reference, frozen_core: int, frozen_virtual: int) -> NativeEnergies:
+def exact_energies(
+    mf: Any, reference: Reference, frozen_core: int, frozen_virtual: int
+) -> NativeEnergies:
     """Four-centre MP2 of a converged conventional mean field.
 
     Parameters
@@ -88,13 +101,26 @@ def exact_energies(mf: Any, reference: Reference, frozen_core: int, frozen_virtu
         from pyscf.mp import mp2, ump2
 
         restricted = reference.kind == "rhf"
-        parts = (reference.mo_coeff, reference.mo_energy, reference.mo_occ)  # occupied first, as the counts assume
-        mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts) if restricted else parts
+        parts = (
+            reference.mo_coeff,
+            reference.mo_energy,
+            reference.mo_occ,
+        )  # occupied first, as the counts assume
+        if restricted:
+            mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts)
+        else:
+            mf.mo_coeff, mf.mo_energy, mf.mo_occ = parts
         if mf._eri is None:  # one electron needs none for its SCF
             mf._eri = mf.mol.intor("int2e", aosym="s8")
         mf.mol.incore_anyway = True  # planned with `required_bytes`
-        frozen = [[*range(frozen_core), *range(len(occ) - frozen_virtual, len(occ))] for occ in reference.mo_occ]
-        solver = mp2.RMP2(mf, frozen=frozen[0]) if restricted else ump2.UMP2(mf, frozen=frozen)
+        frozen = [
+            [*range(frozen_core), *range(len(occ) - frozen_virtual, len(occ))]
+            for occ in reference.mo_occ
+        ]
+        if restricted:
+            solver = mp2.RMP2(mf, frozen=frozen[0])
+        else:
+            solver = ump2.UMP2(mf, frozen=frozen)
         solver.verbose = 0
         solver.kernel(with_t2=False)
         return NativeEnergies(
@@ -112,7 +138,9 @@ def required_bytes(sizes: Sizes, nspin: int, nao: int) -> int:
     (ia|jb) of all. The occupied orbitals are those of `sizes`.
     """
     pairs = nao * (nao + 1) // 2
-    spins = [n * max(0, v + nao - sizes.nao) for n, v in zip(sizes.nocc, sizes.nvir, strict=True)][:nspin]
+    spins = [n * max(0, v + nao - sizes.nao) for n, v in zip(sizes.nocc, sizes.nvir, strict=True)][
+        :nspin
+    ]
     products = sum(first * second for k, first in enumerate(spins) for second in spins[k:])
     scf = SCF_MATRICES * nao * nao * nspin
     return FLOAT64 * (pairs * (pairs + 1) // 2 + max(scf, max(spins) * pairs + products))
@@ -125,11 +153,17 @@ def allowed_difference(certificate: Certificate | None, precision: str) -> float
     """Largest difference two programs may show on the same orbitals, Eh."""
     if certificate is None or precision == "fp64":
         return SAME_ORBITALS
-    bounds = (certificate.correlation_error, certificate.same_spin_error, certificate.opposite_spin_error)
+    bounds = (
+        certificate.correlation_error,
+        certificate.same_spin_error,
+        certificate.opposite_spin_error,
+    )
     return SAME_ORBITALS + max(bounds)
 
 
-def compare(reference: Reference, pairs: PairEnergies, theirs: NativeEnergies, allowed: float) -> Check:
+def compare(
+    reference: Reference, pairs: PairEnergies, theirs: NativeEnergies, allowed: float
+) -> Check:
     """Differences of every component, ours - theirs, Eh."""
     return Check(
         program=theirs.program,

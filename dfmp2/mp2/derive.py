@@ -78,11 +78,18 @@ def derive(
     _require_pairs_of(result, changes)
     if {"os_scale", "ss_scale", "method"} & changes.keys():
         changes = {"os_scale": None, "ss_scale": None, "method": "mp2"} | changes
-    options = replace(result.options, **{name: changes[name] for name in DERIVABLE if name in changes})
-    notes = [result.frozen_core_note, f"derived from {origin or 'a result of ' + result.provenance.created}"]
+    options = replace(
+        result.options, **{name: changes[name] for name in DERIVABLE if name in changes}
+    )
+    notes = [
+        result.frozen_core_note,
+        f"derived from {origin or 'a result of ' + result.provenance.created}",
+    ]
     derived = result
     if "frozen_core" in changes and result.quadrature is not None:
-        raise InputError(f"--frozen-core cannot be derived of {result.method}, which has no pair energies. Run it anew")
+        raise InputError(
+            f"--frozen-core cannot be derived of {result.method}, which has no pair energies. Run it anew"
+        )
     if "frozen_core" in changes:
         core = _core(result, options, listener)
         more = core.orbitals - result.sizes.frozen_core
@@ -90,11 +97,15 @@ def derive(
         if more:
             notes.append(f"pairs of {more} more orbital{'s' * (more > 1)} per spin left out")
         if more and certificate is not None:
-            notes.append("certificate made for all pairs and widened by a limit on the error of those left out")
+            notes.append(
+                "certificate made for all pairs and widened by a limit on the error of those left out"
+            )
         if more and result.check is not None:
             notes.append("the check of the original does not apply and is gone")
         if more and result.fitting_certificate is not None:
-            notes.append("the fitting certificate of the original holds for all its pairs and is gone")
+            notes.append(
+                "the fitting certificate of the original holds for all its pairs and is gone"
+            )
         notes.append(core.note)
         if certificate is not None and derived.precision != "fp64" and not certificate.accepted:
             listener.warning(
@@ -111,7 +122,9 @@ def derive(
         gradient_certificate=None,
         properties=None,
         polarizability=None,
-        diagnostics=replace(derived.diagnostics, warnings=(*result.diagnostics.warnings, *listener.warnings)),
+        diagnostics=replace(
+            derived.diagnostics, warnings=(*result.diagnostics.warnings, *listener.warnings)
+        ),
         provenance=replace(
             result.provenance,
             version=version(),
@@ -138,7 +151,9 @@ def widened(result: MP2Result, more: int) -> Certificate | None:
     certificate, opposite = result.certificate, np.abs(result.pairs.opposite_spin)
     if certificate is None or more == 0:
         return certificate
-    rounding = max(ROUNDING, certificate.largest_pair_error / float(opposite.max(initial=np.finfo(float).tiny)))
+    rounding = max(
+        ROUNDING, certificate.largest_pair_error / float(opposite.max(initial=np.finfo(float).tiny))
+    )
     left_out = rounding * float(opposite.sum() - opposite[more:, more:].sum())
     return replace(
         certificate,
@@ -154,7 +169,9 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
         return
     flag = f"--{name.replace('_', '-')} {value}"
     if name not in REFUSED:
-        raise InputError(f"{flag}: from stored pair energies only {', '.join(DERIVABLE)} can be derived: leave it out")
+        raise InputError(
+            f"{flag}: from stored pair energies only {', '.join(DERIVABLE)} can be derived: leave it out"
+        )
     called = {str(getattr(result.options, name)).lower()}
     fitting = {"auxbasis": result.mp2_fitting, "scf_auxbasis": result.scf_fitting}.get(name)
     if fitting is not None:
@@ -177,7 +194,10 @@ def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
     wanted = changes.get("method")
     if wanted is None and "os_scale" not in changes and "ss_scale" not in changes:
         return
-    wanted = "mp2" if wanted is None else Options("-", method=wanted).method
+    if wanted is None:
+        wanted = "mp2"
+    else:
+        wanted = Options("-", method=wanted).method
     if not (METHODS[wanted].plain and result.options.correlation.plain):
         raise InputError(
             f"--method {wanted} cannot be derived of a result of {result.method}: only plain pair energies can be "
@@ -212,7 +232,9 @@ def _cut(result: MP2Result, more: int) -> MP2Result:
     cut = replace(sizes, frozen_core=sizes.frozen_core + more, nocc=(alpha - more, beta - more))
     spins = zip(reference.mo_coeff, reference.mo_energy, reference.mo_occ, strict=True)
     spaces = [active_space(*spin, cut.frozen_core, cut.frozen_virtual) for spin in spins]
-    diagnostics: Diagnostics = replace(result.diagnostics, smallest_denominator=smallest_denominator(spaces))
+    diagnostics: Diagnostics = replace(
+        result.diagnostics, smallest_denominator=smallest_denominator(spaces)
+    )
     pairs = PairEnergies(
         result.pairs.opposite_spin[more:, more:].copy(),
         tuple(matrix[more:, more:].copy() for matrix in result.pairs.same_spin),

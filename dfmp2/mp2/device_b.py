@@ -32,7 +32,9 @@ def fitted_integrals(a: Array, factor: MetricFactor, threads: int) -> Array:
     return fit_columns(a, factor, [a.shape[1]], threads)
 
 
-def on_device(a: Array, spaces: list[ActiveSpace], frontier: list[ActiveSpace], backend: Any) -> list[Any]:
+def on_device(
+    a: Array, spaces: list[ActiveSpace], frontier: list[ActiveSpace], backend: Any
+) -> list[Any]:
     """B of each spin on the device, then arrays of the frontier ranges.
 
     Parameters

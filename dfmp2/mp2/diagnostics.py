@@ -11,7 +11,10 @@ from dfmp2.planning.system import System
 from dfmp2.progress import Collector
 from dfmp2.scf.reference import GIVEN, Reference
 
-GRAVE_GAIN, GRAVE_SPIN = 0.01, 0.3  # Eh and <S^2> from which MP2 on an unstable solution is doubtful
+GRAVE_GAIN, GRAVE_SPIN = (
+    0.01,
+    0.3,
+)  # Eh and <S^2> from which MP2 on an unstable solution is doubtful
 MORE_STARTS = 10  # of the SCF, as advised
 
 
@@ -24,7 +27,9 @@ class Metric:
     threshold: float
 
 
-def warn_of_doubts(system: System, reference: Reference, metric: Metric, options: Options, listener: Collector) -> None:
+def warn_of_doubts(
+    system: System, reference: Reference, metric: Metric, options: Options, listener: Collector
+) -> None:
     """Warn of a metric and of a reference that the energies will suffer from."""
     if metric.dropped:
         listener.warning(
@@ -36,7 +41,11 @@ def warn_of_doubts(system: System, reference: Reference, metric: Metric, options
 
 
 def diagnostics(
-    system: System, reference: Reference, spaces: list[ActiveSpace], metric: Metric, warnings: list[str]
+    system: System,
+    reference: Reference,
+    spaces: list[ActiveSpace],
+    metric: Metric,
+    warnings: list[str],
 ) -> Diagnostics:
     """Numbers that tell whether the energies can be trusted, and the warnings so far."""
     atoms, jk = system.molecule.real_symbols, system.scf_fitting

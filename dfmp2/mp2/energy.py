@@ -25,7 +25,13 @@ from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Room
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise, fit
-from dfmp2.integrals.spaces import ActiveSpace, arbitrary_cut, guard_gap, homo_lumo_gap, smallest_denominator
+from dfmp2.integrals.spaces import (
+    ActiveSpace,
+    arbitrary_cut,
+    guard_gap,
+    homo_lumo_gap,
+    smallest_denominator,
+)
 from dfmp2.molecule.mole import dump_mole, fitting_data
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.calculation import (
@@ -54,7 +60,9 @@ from dfmp2.progress import Collector, Listener, Stopwatch, counted
 from dfmp2.scf.hartree_fock import reference_kind, release, run_scf
 from dfmp2.scf.reference import Reference, StartOrbitals
 
-Place = Callable[[list[tuple[int, int]], int], list[StoredTensor]]  # (nocc, nvir) per spin, naux -> room for B
+Place = Callable[
+    [list[tuple[int, int]], int], list[StoredTensor]
+]  # (nocc, nvir) per spin, naux -> room for B
 
 
 def mp2_energy(
@@ -90,7 +98,9 @@ def mp2_energy(
     system = resolve(molecule, setup, listener, doubt_units=doubt_units)  # basis and fitting sets
     with limited(setup, system) as setup:
         core, setup, plan = settle(system, setup, kind, listener)  # frozen core, memory, disk, time
-        with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
+        with begun(
+            system, setup, kind, core, plan, listener, clock, checkpoint, start
+        ) as calculation:
             reference = hartree_fock(calculation, start)  # Eq. 1
             reference, fitted = build_b(calculation, reference)  # Eqs. 2 and 3
             return correlate(calculation, reference, fitted)  # Eqs. 4 to 6
@@ -107,13 +117,23 @@ def hartree_fock(
     """
     system, memory, checkpoint = calculation.system, calculation.plan.memory, calculation.checkpoint
     xc = calculation.options.xc
-    kind = calculation.kind.upper() if xc is None else f"{calculation.kind.upper().replace('HF', 'KS')}, {xc}"
+    if xc is None:
+        kind = calculation.kind.upper()
+    else:
+        kind = f"{calculation.kind.upper().replace('HF', 'KS')}, {xc}"
     calculation.listener.stage(f"{kind} ({calculation.options.scf})")
     if checkpoint.reference is not None:
         return checkpoint.reference
     with calculation.clock("scf"):
         mf, reference = run_scf(
-            *(system.mole, calculation.kind, calculation.options, system.jk_auxmole, start, calculation.listener),
+            *(
+                system.mole,
+                calculation.kind,
+                calculation.options,
+                system.jk_auxmole,
+                start,
+                calculation.listener,
+            ),
             threads=calculation.setup.active,
             integrals="memory" if memory.scf_fits_in_core else "disk",
             charges=system.molecule.point_charges,
@@ -169,7 +189,10 @@ def build_b(
     kept = None
     if stored and not place and checkpoint.path:
         calculation.space.keep(checkpoint.path)
-        shapes, digests = tuple(tensor.shape for tensor in stored), tuple(tensor.digests for tensor in stored)
+        shapes, digests = (
+            tuple(tensor.shape for tensor in stored),
+            tuple(tensor.digests for tensor in stored),
+        )
         kept = StoredB(str(calculation.space.folder), shapes, digests, **asdict(fitted.metric))
     checkpoint.add_b(kept)
     checkpoint.add_reference(reference)
@@ -177,10 +200,18 @@ def build_b(
 
 
 def _transform_and_fit(
-    calculation: Calculation, spaces: list[ActiveSpace], frontier: list[ActiveSpace], place: Place | None
+    calculation: Calculation,
+    spaces: list[ActiveSpace],
+    frontier: list[ActiveSpace],
+    place: Place | None,
 ) -> tuple[FittedIntegrals, list[StoredTensor]]:
     """B of the spins and of the frontier orbitals, from one pass over the integrals; and what of it is on disk."""
-    system, setup, held, clock = calculation.system, calculation.setup, calculation.plan.memory, calculation.clock
+    system, setup, held, clock = (
+        calculation.system,
+        calculation.setup,
+        calculation.plan.memory,
+        calculation.clock,
+    )
     mole, auxmole, threads = system.mole, system.auxmole, setup.active
     with clock("fit"):
         factor = factorise(three_center.coulomb_metric(auxmole), overwrite=True)  # Eq. 2
@@ -189,10 +220,18 @@ def _transform_and_fit(
     stored: list[StoredTensor] = []
     if not held.mp2_fits_in_core:
         on_disk = shapes[: len(spaces)]
-        stored = place(on_disk, auxmole.nao) if place else room_for_b(calculation, on_disk)
+        if place:
+            stored = place(on_disk, auxmole.nao)
+        else:
+            stored = room_for_b(calculation, on_disk)
     device = setup.options.transform == "device"
-    a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2)) if device else None
-    blocks = three_center.packed_blocks(mole, auxmole, a, held.integral_bytes)  # (Q|mu nu) in blocks of Q
+    if device:
+        a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2))
+    else:
+        a = None
+    blocks = three_center.packed_blocks(
+        mole, auxmole, a, held.integral_bytes
+    )  # (Q|mu nu) in blocks of Q
     blocks = counted(clock.during("integrals", blocks), auxmole.nao, calculation.listener)
     if a is not None:
         from dfmp2.mp2 import device_b
@@ -204,7 +243,9 @@ def _transform_and_fit(
         with clock("transform"):
             b = device_b.on_device(a, spaces, frontier, setup.backend)
     else:
-        transformed = clock.during("transform", three_center.transformed_blocks(blocks, [*spaces, *frontier], threads))
+        transformed = clock.during(
+            "transform", three_center.transformed_blocks(blocks, [*spaces, *frontier], threads)
+        )
         with clock("fit"):
             b = fit(transformed, factor, shapes, auxmole.nao, threads, stored)  # Eq. 3
         del transformed
@@ -216,7 +257,10 @@ def _transform_and_fit(
 
 
 def correlate(
-    calculation: Calculation, reference: Reference, fitted: FittedIntegrals, elsewhere: Elsewhere | None = None
+    calculation: Calculation,
+    reference: Reference,
+    fitted: FittedIntegrals,
+    elsewhere: Elsewhere | None = None,
 ) -> MP2Result:
     """Pair energies, Eqs. 4 and 5, their certificates and the check: the result. `fitted.b` is emptied.
 
@@ -224,7 +268,12 @@ def correlate(
     ----------
     elsewhere : computes tiles in other processes
     """
-    system, setup, plan, options = calculation.system, calculation.setup, calculation.plan, calculation.options
+    system, setup, plan, options = (
+        calculation.system,
+        calculation.setup,
+        calculation.plan,
+        calculation.options,
+    )
     listener, spaces = calculation.listener, calculation.spaces(reference)
     warn_of_doubts(system, reference, fitted.metric, options, listener)
 
@@ -235,7 +284,14 @@ def correlate(
         else:
             listener.stage("pair energies")
             pairs, precision, certificate = pair_energies_to_tolerance(
-                *(fitted.b, spaces, setup.pair_backend, options.precision, options.tolerance, listener),
+                *(
+                    fitted.b,
+                    spaces,
+                    setup.pair_backend,
+                    options.precision,
+                    options.tolerance,
+                    listener,
+                ),
                 held=plan.memory.tensor_bytes,
                 threads=setup.active,
                 done=calculation.checkpoint.tiles,
@@ -250,7 +306,9 @@ def correlate(
         listener.stage("check: PySCF's own DF-MP2 on the same orbitals")
         data = fitting_data(system.molecule, system.mp2_fitting)
         frozen = calculation.core.orbitals, options.frozen_virtual
-        theirs = native_energies(system.mole, reference, data, *frozen, held=plan.memory.check_bytes)
+        theirs = native_energies(
+            system.mole, reference, data, *frozen, held=plan.memory.check_bytes
+        )
         check = compare(reference, pairs, theirs, allowed_difference(certificate, precision))
 
     fitting_certificate = None
@@ -260,7 +318,10 @@ def correlate(
         with calculation.clock("fitting_certificate"):
             fitting_certificate = certify_fit(calculation, reference, pairs, build_b)
 
-    made = {"transformation": "device: asked for with --transform device"} if options.transform == "device" else {}
+    if options.transform == "device":
+        made = {"transformation": "device: asked for with --transform device"}
+    else:
+        made = {}
     return MP2Result(
         **calculated(calculation, reference, fitted.metric, listener.warnings, made),
         pairs=pairs,
@@ -275,7 +336,11 @@ def correlate(
 
 
 def calculated(
-    calculation: Calculation, reference: Reference, metric: Metric, warnings: list[str], made: Mapping[str, str] = {}
+    calculation: Calculation,
+    reference: Reference,
+    metric: Metric,
+    warnings: list[str],
+    made: Mapping[str, str] = {},
 ) -> dict[str, Any]:
     """The fields of `Calculated`.
 
@@ -295,17 +360,27 @@ def calculated(
         "diagnostics": diagnostics(system, reference, spaces, metric, warnings),
         "timings": timings_of(calculation.clock),
         "predicted": calculation.plan.timings,
-        "memory": Memory(setup.budget, calculation.plan.memory.predicted_peak, resources.peak_resident_memory()),
-        "provenance": provenance.collect(setup.command, setup.threads, {**setup.backend.describe(), **made}),
+        "memory": Memory(
+            setup.budget, calculation.plan.memory.predicted_peak, resources.peak_resident_memory()
+        ),
+        "provenance": provenance.collect(
+            setup.command, setup.threads, {**setup.backend.describe(), **made}
+        ),
         "frozen_core_note": calculation.core.note,
         "mole_json": dump_mole(system.mole),
         "storage": storage_of(calculation),
     }
 
 
-def integrate(calculation: Calculation, spaces: list[ActiveSpace], fitted: FittedIntegrals) -> Quadrature:
+def integrate(
+    calculation: Calculation, spaces: list[ActiveSpace], fitted: FittedIntegrals
+) -> Quadrature:
     """The energy of a method without pair energies."""
-    method, tolerance, listener = calculation.options.correlation, calculation.options.tolerance, calculation.listener
+    method, tolerance, listener = (
+        calculation.options.correlation,
+        calculation.options.tolerance,
+        calculation.listener,
+    )
     how = calculation.plan.memory.tensor_bytes, calculation.setup.active, listener
     listener.stage(f"{method.title} by quadrature")
     if method.kind == "laplace":

@@ -147,7 +147,9 @@ class ErrorBudget:
     @property
     def total(self) -> float | None:
         """Expected error of E(MP2, total), Eh; None where a part of it is not known."""
-        return None if self.scf is None or self.correlation is None else self.scf + self.correlation
+        if self.scf is None or self.correlation is None:
+            return None
+        return self.scf + self.correlation
 
     @property
     def decimals(self) -> int | None:
@@ -169,12 +171,17 @@ class ErrorBudget:
         source = self.sources[self.largest]
         part = f"{source.name} ({source.total:.1e} Eh, {source.kinds})"
         if self.total is None:
-            missing = [s.name for s in self._numerical() if any(share.value is None for share in s.shares)]
+            missing = [
+                s.name for s in self._numerical() if any(share.value is None for share in s.shares)
+            ]
             return (
                 f"How many decimals of {self.energy} are good is not known: there is nothing on "
                 f"{' and '.join(missing)}. Largest part that is known: {part}."
             )
-        good = f"{self.decimals} decimal{'s' * (self.decimals != 1)}" if self.decimals else "no decimal"
+        if self.decimals:
+            good = f"{self.decimals} decimal{'s' * (self.decimals != 1)}"
+        else:
+            good = "no decimal"
         converted = KJ_PER_MOL_PER_HARTREE * self.total
         size = f"+-{self.total:.1e} Eh ({converted:{'.1g' if converted < 10 else '.0f'}} kJ/mol)"
         return f"{self.energy} is good to {good}, about {size} from {self.exact}. Largest part: {part}."
@@ -184,7 +191,9 @@ class ErrorBudget:
         shares = {
             key: {
                 "scf_total_energy": None if source.scf is None else asdict(source.scf),
-                "mp2_correlation_energy": None if source.correlation is None else asdict(source.correlation),
+                "mp2_correlation_energy": None
+                if source.correlation is None
+                else asdict(source.correlation),
             }
             for key, source in self.sources.items()
         }
@@ -202,7 +211,9 @@ class ErrorBudget:
     @staticmethod
     def _sum(shares: Iterable[Share | None]) -> float | None:
         values = [share.value for share in shares if share is not None]
-        return None if None in values else math.fsum(value for value in values if value is not None)
+        if None in values:
+            return None
+        return math.fsum(value for value in values if value is not None)
 
 
 UNMEASURED = "the set was not measured on these atoms"
@@ -217,7 +228,11 @@ def error_budget(result: MP2Result) -> ErrorBudget:
 
     Where the method scales the components of MP2, it is that of MP2 unscaled.
     """
-    grid = Share(GRID * len(result.molecule.real_symbols), ESTIMATED, f"{GRID:g} Eh for each atom, from finer grids")
+    grid = Share(
+        GRID * len(result.molecule.real_symbols),
+        ESTIMATED,
+        f"{GRID:g} Eh for each atom, from finer grids",
+    )
     shares = {
         "precision": (_scf_rounding(result), _pair_precision(result)),
         "scf_convergence": _convergence(result),
@@ -226,7 +241,11 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         **_fitting(result),
         "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
     }
-    sources = {key: Source(name, *map(_finite, shares[key])) for key, name in SOURCES.items() if key in shares}
+    sources = {
+        key: Source(name, *map(_finite, shares[key]))
+        for key, name in SOURCES.items()
+        if key in shares
+    }
     if _fitted_energy(result) == 0.0:
         sources = {
             key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
@@ -252,10 +271,15 @@ def _pair_precision(result: MP2Result) -> Share:
     certificate, quadrature = result.certificate, result.quadrature
     if quadrature is not None:
         laplace = result.options.correlation.kind == "laplace"
-        how = (
-            "exponents, by their largest relative error" if laplace else "frequencies, by what the last of them change"
+        if laplace:
+            how = "exponents, by their largest relative error"
+        else:
+            how = "frequencies, by what the last of them change"
+        return Share(
+            quadrature.error,
+            BOUNDED if laplace else ESTIMATED,
+            f"quadrature of {quadrature.points} {how}",
         )
-        return Share(quadrature.error, BOUNDED if laplace else ESTIMATED, f"quadrature of {quadrature.points} {how}")
     if result.precision == "fp64":
         parts = abs(result.pairs.opposite_spin_energy) + abs(result.pairs.same_spin_energy)
         how = "float64: a unit in the last place of E(OS) and E(SS) for each fitting function"
@@ -284,8 +308,13 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     else:
         gradient = float(reference.history[-1, 2])
         known = f"{gradient:.1e} Eh, the last orbital gradient"
-    second, first = (constant * (GIVEN_TIMES if given else 1.0) for constant in (SECOND_ORDER, FIRST_ORDER))
-    correlation, found = Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}"), result.gradient_certificate
+    second, first = (
+        constant * (GIVEN_TIMES if given else 1.0) for constant in (SECOND_ORDER, FIRST_ORDER)
+    )
+    correlation, found = (
+        Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}"),
+        result.gradient_certificate,
+    )
     if found is not None and found.scf_convergence_error is not None and _unscaled(result):
         how = f"relaxed density times what is left of the Fock matrix: {found.scf_convergence_error:+.1e} Eh"
         correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
@@ -297,23 +326,31 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
 def _unscaled(result: MP2Result) -> bool:
     """Whether the gradient belongs to E(corr) that is not scaled."""
     gradient = result.gradient
-    return gradient is not None and gradient.opposite_spin_factor == gradient.same_spin_factor == 1.0
+    return (
+        gradient is not None and gradient.opposite_spin_factor == gradient.same_spin_factor == 1.0
+    )
 
 
 def _metric(result: MP2Result) -> Share:
     found, energy = result.diagnostics, abs(_fitted_energy(result))
-    condition = found.metric_condition if found.metric_condition >= 1.0 else math.nan  # there is none below 1
+    condition = (
+        found.metric_condition if found.metric_condition >= 1.0 else math.nan
+    )  # there is none below 1
     value = math.sqrt(condition) * EPSILON * energy
     how = f"root of the condition number {condition:.1e} times rounding"
     if not found.metric_dropped:
         return Share(value, BOUNDED, how)
     dropped = f"{found.metric_dropped} fitting functions dropped at {found.metric_threshold:.0e} of the largest"
-    return Share(value + DROPPED * found.metric_dropped * energy, ESTIMATED, f"{how}, and {dropped}")
+    return Share(
+        value + DROPPED * found.metric_dropped * energy, ESTIMATED, f"{how}, and {dropped}"
+    )
 
 
 def _fitted_energy(result: MP2Result) -> float:
     """The correlation energy that is made of fitted integrals, unscaled, Eh."""
-    return result.pairs.correlation_energy if result.quadrature is None else result.quadrature.energy
+    if result.quadrature is None:
+        return result.pairs.correlation_energy
+    return result.quadrature.energy
 
 
 def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
@@ -329,7 +366,9 @@ def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
         f"four-centre integrals: {certificate.sampled_pairs} of {certificate.pairs} pairs, "
         f"{certificate.correlation_error:+.1e} Eh within {certificate.correlation_uncertainty:.1e} Eh"
     )
-    correlation = Share(error, MEASURED, how if conventional else f"{how}; the orbitals of the fitted SCF are in it")
+    correlation = Share(
+        error, MEASURED, how if conventional else f"{how}; the orbitals of the fitted SCF are in it"
+    )
     if conventional or certificate.scf_error is None:
         return {"scf_fitting": (four_centre, None), "mp2_fitting": (None, correlation)}
     uncertainty = certificate.scf_uncertainty or 0.0
@@ -370,15 +409,23 @@ def _between(result: MP2Result, role: str) -> tuple[float, str]:
     if estimate is None:
         bonded = bonded_atoms(result.molecule)
         value = times * BONDED * bonded + each * count
-        return value, f"{value:.1e} Eh allowed for what lies between them, {bonded} of {count} bonded"
+        return (
+            value,
+            f"{value:.1e} Eh allowed for what lies between them, {bonded} of {count} bonded",
+        )
     value = times * estimate + each * count
-    return value, f"{value:.1e} Eh between them: {times:g} times what the SCF estimates, and {each:g} Eh each"
+    return (
+        value,
+        f"{value:.1e} Eh between them: {times:g} times what the SCF estimates, and {each:g} Eh each",
+    )
 
 
 def bonded_atoms(molecule: Molecule) -> int:
     """Real atoms heavier than hydrogen that are bonded to another one."""
     pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
-    heavy = [pair for pair in pairs if "H" not in (molecule.symbols[pair[0]], molecule.symbols[pair[1]])]
+    heavy = [
+        pair for pair in pairs if "H" not in (molecule.symbols[pair[0]], molecule.symbols[pair[1]])
+    ]
     return len({atom for pair in heavy for atom in pair})
 
 
@@ -410,16 +457,27 @@ def combined(
     budgets = [(weights, result.error_budget.sources) for weights, result in parts]
 
     def added(key: str, which: int, factor: float) -> Share | None:
-        shares = [(weights[which], (found[key].scf, found[key].correlation)[which]) for weights, found in budgets]
-        weighted = [(abs(weight), share) for weight, share in shares if share is not None and weight]
+        shares = [
+            (weights[which], (found[key].scf, found[key].correlation)[which])
+            for weights, found in budgets
+        ]
+        weighted = [
+            (abs(weight), share) for weight, share in shares if share is not None and weight
+        ]
         if not weighted:
             return None
         unknown = [share for _, share in weighted if share.value is None]
         if unknown:
             return unknown[0]
-        value = factor * math.fsum(weight * share.value for weight, share in weighted if share.value is not None)
+        value = factor * math.fsum(
+            weight * share.value for weight, share in weighted if share.value is not None
+        )
         if factor < 1.0:
-            return Share(value, ESTIMATED, f"{100 * factor:g} % of the sum over {len(weighted)} runs: the rest cancels")
+            return Share(
+                value,
+                ESTIMATED,
+                f"{100 * factor:g} % of the sum over {len(weighted)} runs: the rest cancels",
+            )
         kind = max((share.kind for _, share in weighted), key=KINDS.index)  # the least sure
         return Share(value, kind, f"sum over {len(weighted)} runs")
 
@@ -438,9 +496,14 @@ def combined(
     return ErrorBudget(sources, energy, exact)
 
 
-def _with_signs(parts: Sequence[tuple[Weights, MP2Result]], key: str) -> tuple[Share | None, Share | None]:
+def _with_signs(
+    parts: Sequence[tuple[Weights, MP2Result]], key: str
+) -> tuple[Share | None, Share | None]:
     """Shares of a fitting set where each run has measured its error; uncertainties add."""
-    which, name = (0, "scf") if key == "scf_fitting" else (1, "correlation")
+    if key == "scf_fitting":
+        which, name = (0, "scf")
+    else:
+        which, name = (1, "correlation")
     found = [(weights[which], result.fitting_certificate) for weights, result in parts]
     errors = [weight * (getattr(c, f"{name}_error") or 0.0) for weight, c in found]
     uncertain = [abs(weight) * (getattr(c, f"{name}_uncertainty") or 0.0) for weight, c in found]

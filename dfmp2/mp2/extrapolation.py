@@ -71,7 +71,9 @@ def scf_formula(name: str, family: str, lower: int, upper: int) -> Formula:
     """
     if name == "neese-valeev":
         alpha = _optimised(family, lower, upper, "--scf-formula")[0]
-        return Formula(name, f"exp(-{alpha} sqrt X)", NEESE_VALEEV, lambda x: math.exp(-alpha * math.sqrt(x)))
+        return Formula(
+            name, f"exp(-{alpha} sqrt X)", NEESE_VALEEV, lambda x: math.exp(-alpha * math.sqrt(x))
+        )
     if name == "largest":
         return Formula(name, "the energy in the larger basis, not extrapolated", "", None)
     if family == "def2":
@@ -112,20 +114,27 @@ def correlation_formula(name: str, family: str, lower: int, upper: int) -> Formu
         beta = _optimised(family, lower, upper, "--correlation-formula")[1]
         return Formula(name, f"X^-{beta}", NEESE_VALEEV, lambda x: x**-beta)
     if name not in CORRELATION_NAMES:
-        raise InputError(f"--correlation-formula {name[:30]!r}: expected one of {', '.join(CORRELATION_NAMES)}")
+        raise InputError(
+            f"--correlation-formula {name[:30]!r}: expected one of {', '.join(CORRELATION_NAMES)}"
+        )
     if family == "def2":
         raise InputError(
             f"--correlation-formula {name} was published for correlation-consistent sets: for def2 use neese-valeev"
         )
     if name == "helgaker":
         return Formula(
-            name, "X^-3", "Helgaker, Klopper, Koch, Noga, J. Chem. Phys. 106, 9639 (1997)", lambda x: x**-3.0
+            name,
+            "X^-3",
+            "Helgaker, Klopper, Koch, Noga, J. Chem. Phys. 106, 9639 (1997)",
+            lambda x: x**-3.0,
         )
     if (family, lower, upper) != ("cc-pvnz", 2, 3):
         raise InputError(
             "--correlation-formula truhlar (X^-2.2) was fitted to cc-pVDZ and cc-pVTZ: use it with cc-pv[dt]z only"
         )
-    return Formula(name, "X^-2.2 (MP2)", "Truhlar, Chem. Phys. Lett. 294, 45 (1998)", lambda x: x**-2.2)
+    return Formula(
+        name, "X^-2.2 (MP2)", "Truhlar, Chem. Phys. Lett. 294, 45 (1998)", lambda x: x**-2.2
+    )
 
 
 def default_correlation(family: str) -> str:

@@ -94,7 +94,9 @@ def certify_fit(
     )
 
 
-def _scf_error(calculation: Calculation, reference: Reference) -> tuple[Reference, float | None, float | None, float]:
+def _scf_error(
+    calculation: Calculation, reference: Reference
+) -> tuple[Reference, float | None, float | None, float]:
     """The conventional reference, the error of E(SCF) with its uncertainty, and the coupling F_ia that is left, Eh."""
     if reference.scf_type == "conventional":
         return reference, None, None, 0.0
@@ -111,7 +113,9 @@ def _scf_error(calculation: Calculation, reference: Reference) -> tuple[Referenc
     return found.reference, error, found.below + SCF_ROUNDING, found.coupling
 
 
-def drawn(counts: Sequence[int], seed: int = SEED) -> list[list[tuple[NDArray[np.intp], NDArray[np.intp]]]]:
+def drawn(
+    counts: Sequence[int], seed: int = SEED
+) -> list[list[tuple[NDArray[np.intp], NDArray[np.intp]]]]:
     """Strata of the occupied orbitals of each spin, by energy, and the orbitals drawn of each.
 
     Parameters
@@ -122,7 +126,9 @@ def drawn(counts: Sequence[int], seed: int = SEED) -> list[list[tuple[NDArray[np
     return [
         [
             (stratum, np.sort(generator.choice(stratum, share, replace=False)))
-            for stratum, share in zip(np.array_split(np.arange(count), len(shares)), shares, strict=True)
+            for stratum, share in zip(
+                np.array_split(np.arange(count), len(shares)), shares, strict=True
+            )
         ]
         for count, shares in zip(counts, exact_row_shares(counts), strict=True)
     ]
@@ -147,7 +153,9 @@ def _exact_energies(
     return found
 
 
-def orbital_energy(integrals: Sequence[Array], spaces: Sequence[ActiveSpace], spin: int, i: int) -> float:
+def orbital_energy(
+    integrals: Sequence[Array], spaces: Sequence[ActiveSpace], spin: int, i: int
+) -> float:
     """x_i of the module's equations, Eh.
 
     Parameters
@@ -174,10 +182,15 @@ def orbital_energies(pairs: PairEnergies) -> list[Array]:
     opposite, same = pairs.opposite_spin, pairs.same_spin
     if len(same) == 1:
         return [opposite.sum(axis=1) + same[0].sum(axis=1)]
-    return [opposite.sum(axis=1) / 2 + same[0].sum(axis=1), opposite.sum(axis=0) / 2 + same[1].sum(axis=1)]
+    return [
+        opposite.sum(axis=1) / 2 + same[0].sum(axis=1),
+        opposite.sum(axis=0) / 2 + same[1].sum(axis=1),
+    ]
 
 
-def _fitted_again(calculation: Calculation, reference: Reference, build_b: BuildB) -> tuple[PairEnergies, float]:
+def _fitted_again(
+    calculation: Calculation, reference: Reference, build_b: BuildB
+) -> tuple[PairEnergies, float]:
     """Pair energies on the orbitals of the conventional SCF with the dense fitting set, and their precision, Eh."""
     options = replace(calculation.options, stability="off", transform="host", allow_small_gap=True)
     setup, held = replace(calculation.setup, options=options), _plan(calculation)
@@ -196,7 +209,10 @@ def _fitted_again(calculation: Calculation, reference: Reference, build_b: Build
         _, fitted = build_b(again, reference)
         told.stage("pair energies with the dense fitting set")
         backend = exact(setup.backend)  # one without float64 may have no programs for these sizes
-        precision = options.precision if backend is setup.backend else "fp64"
+        if backend is setup.backend:
+            precision = options.precision
+        else:
+            precision = "fp64"
         pairs, _, certificate = pair_energies_to_tolerance(
             *(fitted.b, again.spaces(reference), backend, precision, options.tolerance, told),
             held=held.tensor_bytes,
@@ -250,7 +266,9 @@ def _pair_counts(counts: Sequence[int], sampled: Sequence[int]) -> tuple[int, in
     """Pairs of orbitals, of both spins, and those with an orbital that was drawn."""
 
     def pairs(numbers: Sequence[int]) -> int:
-        return sum(n * (n + 1) // 2 for n in numbers) + (math.prod(numbers) if len(numbers) == 2 else 0)
+        return sum(n * (n + 1) // 2 for n in numbers) + (
+            math.prod(numbers) if len(numbers) == 2 else 0
+        )
 
     left = [count - drawn for count, drawn in zip(counts, sampled, strict=True)]
     return pairs(counts), pairs(counts) - pairs(left)

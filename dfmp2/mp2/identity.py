@@ -18,11 +18,36 @@ from dfmp2.planning.system import Setup, System
 from dfmp2.scf.reference import StartOrbitals
 
 # Options with which a finished result stays the answer to the question; start orbitals count by their numbers.
-FREE = ("memory", "threads", "scratch", "scf_max_cycles", "allow_small_gap", "allow_poor_fit", "scf_from")
+FREE = (
+    "memory",
+    "threads",
+    "scratch",
+    "scf_max_cycles",
+    "allow_small_gap",
+    "allow_poor_fit",
+    "scf_from",
+)
 # Options that stand for something else, which counts in their place where it is known.
-STAND_FOR = ("basis", "scf_auxbasis", "auxbasis", "reference", "frozen_core", "backend", "transform")
+STAND_FOR = (
+    "basis",
+    "scf_auxbasis",
+    "auxbasis",
+    "reference",
+    "frozen_core",
+    "backend",
+    "transform",
+)
 # Options that change neither a number nor a tile on the way.
-AFTERWARDS = ("method", "kappa", "os_scale", "ss_scale", "check", "certify_fit", "properties", "polarizability")
+AFTERWARDS = (
+    "method",
+    "kappa",
+    "os_scale",
+    "ss_scale",
+    "check",
+    "certify_fit",
+    "properties",
+    "polarizability",
+)
 SHOWN = 40  # characters of a value in a message
 
 
@@ -40,20 +65,29 @@ def question(molecule: Molecule, options: Options, start: str = "") -> dict[str,
         "charge": str(molecule.charge),
         "multiplicity": str(molecule.multiplicity),
         "start orbitals": start or "none",
-        **{_option(name): str(value) for name, value in asdict(options).items() if name not in FREE},
+        **{
+            _option(name): str(value) for name, value in asdict(options).items() if name not in FREE
+        },
     }
 
 
-def identity(system: System, setup: Setup, core: FrozenCore, kind: str, start: StartOrbitals | None) -> dict[str, str]:
+def identity(
+    system: System, setup: Setup, core: FrozenCore, kind: str, start: StartOrbitals | None
+) -> dict[str, str]:
     """Everything that the last bit of a result depends on, by name: bases by their numbers, and how it is computed."""
-    sha256 = (
-        ""
-        if start is None
-        else _sha256(str(start.mo_coeff.shape).encode(), start.mo_coeff.tobytes(), start.mo_occ.tobytes())
-    )
+    if start is None:
+        sha256 = ""
+    else:
+        sha256 = _sha256(
+            str(start.mo_coeff.shape).encode(), start.mo_coeff.tobytes(), start.mo_occ.tobytes()
+        )
     asked = question(system.molecule, setup.options, sha256)
     return {
-        **{name: asked[name] for name in asked if name not in map(_option, (*STAND_FOR, *AFTERWARDS))},
+        **{
+            name: asked[name]
+            for name in asked
+            if name not in map(_option, (*STAND_FOR, *AFTERWARDS))
+        },
         "orbital basis": _basis(system.orbital_basis),
         "SCF fitting set": _basis(system.scf_fitting),
         "MP2 fitting set": _basis(system.mp2_fitting),
@@ -76,7 +110,9 @@ def geometry(molecule: Molecule) -> str:
 def point_charges(molecule: Molecule) -> str:
     """SHA-256 of the point charges around it (their bits)."""
     charges = molecule.point_charges
-    return "none" if charges is None else _sha256(charges.astype("<f8").tobytes())
+    if charges is None:
+        return "none"
+    return _sha256(charges.astype("<f8").tobytes())
 
 
 def fingerprint(molecule: Molecule, options: Options, start: str = "") -> str:
@@ -90,7 +126,9 @@ def changed(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     return [name[2:].replace("-", "_") if name.startswith("--") else name for name in names]
 
 
-def differences(there: Mapping[str, str], here: Mapping[str, str], leave_out: Iterable[str] = ()) -> list[str]:
+def differences(
+    there: Mapping[str, str], here: Mapping[str, str], leave_out: Iterable[str] = ()
+) -> list[str]:
     """What differs, with both values where people can read them; a hash says nothing."""
     found = []
     for name in {**there, **here}:
@@ -124,11 +162,15 @@ def require_answer(result: MP2Result, molecule: Molecule, options: Options, path
     InputError : names what differs
     """
     there, here = question(result.molecule, result.options), question(molecule, options)
-    held = {"--certify-fit": result.options.certify_fit}  # what holds more than was asked for answers too
+    held = {
+        "--certify-fit": result.options.certify_fit
+    }  # what holds more than was asked for answers too
     if isinstance(result, MP2Result):  # no prepared file
         held["--properties"] = result.properties is not None
         held["--polarizability"] = result.polarizability is not None
-    different = differences(there, here, leave_out=("--check", *(name for name, there in held.items() if there)))
+    different = differences(
+        there, here, leave_out=("--check", *(name for name, there in held.items() if there))
+    )
     if different:
         raise InputError(
             f"{path} is the result of another calculation: {', '.join(different)}: name another file with --output, or "
@@ -144,7 +186,11 @@ def _basis(given: BasisSet | None) -> str:
     """SHA-256 of exponents, coefficients and core potentials; the name does not count."""
     if given is None:
         return "none"
-    return _sha256(" ".join(f"{symbol} {one.sha256}" for symbol, one in sorted(given.elements.items())).encode())
+    return _sha256(
+        " ".join(
+            f"{symbol} {one.sha256}" for symbol, one in sorted(given.elements.items())
+        ).encode()
+    )
 
 
 def _sha256(*parts: bytes) -> str:

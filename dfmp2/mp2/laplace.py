@@ -79,14 +79,18 @@ def opposite_spin_energy(
     gaps = [differences(space) for space in spaces]
     if not all(gap.size for gap in gaps):
         return Quadrature(0.0, 0, 0.0, 0.0, 0.0)
-    lowest, highest = (math.fsum(float(end(gap)) for gap in (gaps[0], gaps[-1])) for end in (np.min, np.max))
+    lowest, highest = (
+        math.fsum(float(end(gap)) for gap in (gaps[0], gaps[-1])) for end in (np.min, np.max)
+    )
     wanted = tolerance / (factor * _size(b, gaps, quadrature(lowest, highest, ROUGH)))
     while True:
         rule = quadrature(lowest, highest, wanted)
         factors = [partial(_decay, float(t)) for t in rule.t]
         energy = 0.0
         products = weighted_products(b, spaces, factors, held, workers, joined=False)
-        for number, (weight, matrices) in enumerate(zip(rule.w.tolist(), products, strict=True), start=1):
+        for number, (weight, matrices) in enumerate(
+            zip(rule.w.tolist(), products, strict=True), start=1
+        ):
             energy -= weight * float(np.vdot(matrices[0], matrices[-1]))
             listener.step(number, len(rule.t), "points of the Laplace transform")
         if not math.isfinite(energy):
@@ -111,7 +115,9 @@ def _size(b: Sequence[Any], gaps: Sequence[Array], rule: Rule) -> float:
         product = np.zeros((tensor.shape[2], len(rule.t), VECTORS))
         for i0, group in groups(tensor):
             factors = _decay(rule.t, gap[i0 : i0 + len(group), :, None])
-            product += np.tensordot(group, factors[..., None] * (group @ z)[:, :, None, :], ((0, 1), (0, 1)))
+            product += np.tensordot(
+                group, factors[..., None] * (group @ z)[:, :, None, :], ((0, 1), (0, 1))
+            )
         products.append(product)
     energy = float(np.einsum("k,pkz,pkz->", rule.w, products[0], products[-1])) / VECTORS
     return (1.0 + 5.0 * ROUGH) * abs(energy) + np.finfo(float).tiny
@@ -156,13 +162,19 @@ def _fitted(length: float) -> Iterator[tuple[Array, float]]:
         else:
             start = np.array([_stretched(row, k) for row in p])
             start[1] += math.log(p.shape[1] / k)
-        moved = np.interp(_spread(2 * k), np.r_[0.0, _spread(places.size), 1.0], np.r_[0.0, places, 1.0])
+        moved = np.interp(
+            _spread(2 * k), np.r_[0.0, _spread(places.size), 1.0], np.r_[0.0, places, 1.0]
+        )
         best = np.inf
         for _ in range(4):
             start, residual = _newton(np.exp(length * moved), start)
             ends = np.r_[0.0, moved, 1.0]
             seen = np.exp(length * np.linspace(ends[:-1], ends[1:], SEEN))
-            errors = np.abs(1.0 - _terms(seen.T.ravel(), start).sum(axis=1)).reshape(-1, SEEN).max(axis=1)
+            errors = (
+                np.abs(1.0 - _terms(seen.T.ravel(), start).sum(axis=1))
+                .reshape(-1, SEEN)
+                .max(axis=1)
+            )
             largest = float(errors.max())
             if not residual < 0.1 * largest:
                 break
@@ -174,7 +186,10 @@ def _fitted(length: float) -> Iterator[tuple[Array, float]]:
             moved = np.cumsum(widths / widths.sum())[:-1]
         if best < found:
             (p, places), found = kept, best
-            yield p, max(1.01 * found, CLOSEST)  # between the points that were looked at it is a little larger
+            yield (
+                p,
+                max(1.01 * found, CLOSEST),
+            )  # between the points that were looked at it is a little larger
 
 
 def _newton(x: Array, p: Array) -> tuple[Array, float]:

@@ -48,8 +48,14 @@ def _resident(
         for tile in tiles:
             yield tile, backend.pair_terms(left, right, tile)
         return
-    owners = backend.owners(left, right, tiles) if divided else [0] * len(tiles)
-    pools = [Workers(1, f"part {k}") for k in range(workers)] if divided else [Workers(workers)]
+    if divided:
+        owners = backend.owners(left, right, tiles)
+    else:
+        owners = [0] * len(tiles)
+    if divided:
+        pools = [Workers(1, f"part {k}") for k in range(workers)]
+    else:
+        pools = [Workers(workers)]
     try:
         futures = {
             pools[owner].submit(backend.pair_terms, left, right, tile): tile
@@ -78,9 +84,16 @@ def tile_keys(shapes: Sequence[tuple[int, int, int]], limits: Limits, number: in
     limits : of the backend
     """
     rows = [nvir * naux for _, nvir, naux in shapes]
-    keys = [(number, s, s, tile) for s, b in enumerate(shapes) for tile in tiling.triangle(b[0], limits, rows[s])]
+    keys = [
+        (number, s, s, tile)
+        for s, b in enumerate(shapes)
+        for tile in tiling.triangle(b[0], limits, rows[s])
+    ]
     if len(shapes) == 2:
-        keys += [(number, 0, 1, tile) for tile in tiling.rectangle(shapes[0][0], shapes[1][0], limits, max(rows))]
+        keys += [
+            (number, 0, 1, tile)
+            for tile in tiling.rectangle(shapes[0][0], shapes[1][0], limits, max(rows))
+        ]
     return keys
 
 
@@ -124,7 +137,9 @@ def pair_energies(
     sizes = [operand.eps_occ.size for operand in operands]
     channels = [(s, s) for s in range(len(sizes))] + [(0, 1)] * (len(sizes) - 1)
     found = {
-        (i, j): PairTerms(np.zeros((sizes[i], sizes[j])), np.zeros((sizes[i], sizes[j])) if i == j else None)
+        (i, j): PairTerms(
+            np.zeros((sizes[i], sizes[j])), np.zeros((sizes[i], sizes[j])) if i == j else None
+        )
         for i, j in channels
     }
     shapes = [(operand.eps_occ.size, *operand.b.shape[1:3]) for operand in operands]
@@ -147,7 +162,9 @@ def pair_energies(
                     progress(reached, total)
                     on_tile(key, terms)
     if len(operands) == 1:
-        return _checked(PairEnergies(_unsigned(found[0, 0].direct), (_same_spin(found[0, 0], 1.0),)))
+        return _checked(
+            PairEnergies(_unsigned(found[0, 0].direct), (_same_spin(found[0, 0], 1.0),))
+        )
     same = tuple(_same_spin(found[s, s], 0.5) for s in (0, 1))
     return _checked(PairEnergies(_unsigned(found[0, 1].direct), same))
 
@@ -181,7 +198,9 @@ def _same_spin(terms: PairTerms, factor: float) -> NDArray[np.float64]:
     if terms.exchange is None:
         raise TypeError("same-spin energies need the exchange terms of one spin space")
     energies = factor * (terms.direct - terms.exchange)
-    np.einsum("ii->i", energies)[:] *= 0.0  # direct_ii = exchange_ii; NaN and infinity stay, to be found
+    np.einsum("ii->i", energies)[:] *= (
+        0.0  # direct_ii = exchange_ii; NaN and infinity stay, to be found
+    )
     return _unsigned(energies)
 
 

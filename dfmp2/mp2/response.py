@@ -30,7 +30,13 @@ def differences(space: ActiveSpace) -> Array:
 
 
 def weighted_products(
-    b: Sequence[Any], spaces: Sequence[ActiveSpace], factors: Sequence[Factor], held: int, workers: int, *, joined: bool
+    b: Sequence[Any],
+    spaces: Sequence[ActiveSpace],
+    factors: Sequence[Factor],
+    held: int,
+    workers: int,
+    *,
+    joined: bool,
 ) -> Iterator[list[Array]]:
     """X of every factor in turn, (naux, naux), of each spin or their sum; valid until the next is taken.
 
@@ -43,7 +49,9 @@ def weighted_products(
     joined : one matrix with the sum over the spins
     """
     naux, number = int(b[0].shape[2]), 1 if joined else len(b)
-    cuts = [round(naux * (1.0 - np.sqrt(1.0 - k / workers))) for k in range(workers + 1)]  # equal areas
+    cuts = [
+        round(naux * (1.0 - np.sqrt(1.0 - k / workers))) for k in range(workers + 1)
+    ]  # equal areas
     blocks = [(p0, p1) for p0, p1 in pairwise(cuts) if p0 < p1]
     resident = all(isinstance(one, np.ndarray) for one in b)
     at_once = min(len(factors), 1 if resident else max(1, held // (number * naux**2 * FLOAT64)))
@@ -86,7 +94,9 @@ def groups(tensor: Any) -> Iterator[tuple[int, Array]]:
     yield from zip(starts, threads.prefetched(read, len(starts)), strict=True)
 
 
-def _add_square(rows: Array, weights: Array, scaled: Array, matrix: Array, blocks: Sequence[tuple[int, int]]) -> None:
+def _add_square(
+    rows: Array, weights: Array, scaled: Array, matrix: Array, blocks: Sequence[tuple[int, int]]
+) -> None:
     """Add the square of the weighted rows to the matrix, on and above its diagonal; a worker for each block."""
 
     def scale(k: int) -> None:

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 # Energies of the method asked for, whatever it is; `mp2_` in front means plain MP2.
 OF_THE_METHOD = (
-    *("same_spin_correlation_energy", "opposite_spin_correlation_energy", "correlation_energy", "total_energy"),
+    *(
+        "same_spin_correlation_energy",
+        "opposite_spin_correlation_energy",
+        "correlation_energy",
+        "total_energy",
+    ),
 )
 OF_MP2 = tuple(f"mp2_{name}" for name in OF_THE_METHOD)
 OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
@@ -69,8 +74,13 @@ class PairEnergies:
         """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta; none of NO_PAIRS."""
         if not self.same_spin:
             return {}
-        names = ("same_spin",) if len(self.same_spin) == 1 else ("same_spin_alpha", "same_spin_beta")
-        return {"opposite_spin": self.opposite_spin, **dict(zip(names, self.same_spin, strict=True))}
+        names = ["same_spin"]
+        if len(self.same_spin) == 2:
+            names = ["same_spin_alpha", "same_spin_beta"]
+        return {
+            "opposite_spin": self.opposite_spin,
+            **dict(zip(names, self.same_spin, strict=True)),
+        }
 
 
 NO_PAIRS = PairEnergies(np.empty((0, 0)), ())  # of a method whose energy is a `Quadrature`
@@ -80,11 +90,17 @@ NO_PAIRS = PairEnergies(np.empty((0, 0)), ())  # of a method whose energy is a `
 class Quadrature:
     """An energy that is a sum over points of a quadrature, where a method has no pair energies."""
 
-    energy: float = _q("hartree", "unscaled opposite-spin energy of MP2 (Laplace), or correlation energy (RPA)")
+    energy: float = _q(
+        "hartree", "unscaled opposite-spin energy of MP2 (Laplace), or correlation energy (RPA)"
+    )
     points: int = _q("", "exponents of the Laplace transform, or frequencies")
-    lowest: float = _q("hartree", "lower end of the range: of e_a + e_b - e_i - e_j (Laplace), of e_a - e_i (RPA)")
+    lowest: float = _q(
+        "hartree", "lower end of the range: of e_a + e_b - e_i - e_j (Laplace), of e_a - e_i (RPA)"
+    )
     highest: float = _q("hartree", "upper end of the range")
-    error: float = _q("hartree", "error of the correlation energy: a bound (Laplace), an estimate (RPA)")
+    error: float = _q(
+        "hartree", "error of the correlation energy: a bound (Laplace), an estimate (RPA)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +112,22 @@ class Certificate:
 
     pairs: int = _q("", "pairs evaluated")
     sampled: int = _q("", "pairs recomputed in float64")
-    correlation_error: float = _q("hartree", "95 % upper bound on the precision error of the correlation energy")
-    same_spin_error: float = _q("hartree", "95 % upper bound on the precision error of the same-spin component")
-    opposite_spin_error: float = _q("hartree", "95 % upper bound on the precision error of the opposite-spin component")
-    largest_pair_error: float = _q("hartree", "largest difference found for one pair, both its orders counted")
+    correlation_error: float = _q(
+        "hartree", "95 % upper bound on the precision error of the correlation energy"
+    )
+    same_spin_error: float = _q(
+        "hartree", "95 % upper bound on the precision error of the same-spin component"
+    )
+    opposite_spin_error: float = _q(
+        "hartree", "95 % upper bound on the precision error of the opposite-spin component"
+    )
+    largest_pair_error: float = _q(
+        "hartree", "largest difference found for one pair, both its orders counted"
+    )
     tolerance: float = _q("hartree", "largest bound accepted")
-    repeated_in_fp64: bool = _q("", "the bound exceeded the tolerance and the step was repeated in float64")
+    repeated_in_fp64: bool = _q(
+        "", "the bound exceeded the tolerance and the step was repeated in float64"
+    )
     seed: int | None = _q("", "seed of the random sample", None)
 
     @property
@@ -124,7 +150,9 @@ class FittingCertificate:
     pairs: int = _q("", "pairs of correlated orbitals")
     sampled_pairs: int = _q("", "pairs with exact integrals")
     seed: int = _q("", "of the random sample")
-    scf_error: float | None = _q("hartree", "fitting error of the SCF energy; none for a conventional SCF", None)
+    scf_error: float | None = _q(
+        "hartree", "fitting error of the SCF energy; none for a conventional SCF", None
+    )
     scf_uncertainty: float | None = _q("hartree", "largest deviation expected of that error", None)
 
 
@@ -154,7 +182,9 @@ class Check:
     opposite_spin: float = _q("hartree", "reference opposite-spin correlation energy")
     scf_difference: float = _q("hartree", "SCF energy, ours - reference")
     same_spin_difference: float = _q("hartree", "same-spin correlation energy, ours - reference")
-    opposite_spin_difference: float = _q("hartree", "opposite-spin correlation energy, ours - reference")
+    opposite_spin_difference: float = _q(
+        "hartree", "opposite-spin correlation energy, ours - reference"
+    )
     allowed: float = _q("hartree", "largest difference accepted")
 
     @property
@@ -191,14 +221,22 @@ class Check:
 class Diagnostics:
     """Numbers that tell whether the result can be trusted."""
 
-    homo_lumo_gap: float = _q("hartree", "smallest gap between occupied and virtual orbital energies of one spin")
+    homo_lumo_gap: float = _q(
+        "hartree", "smallest gap between occupied and virtual orbital energies of one spin"
+    )
     smallest_denominator: float = _q("hartree", "smallest e_a + e_b - e_i - e_j")
     metric_condition: float = _q("", "estimated condition number of the fitting metric (P|Q)")
     metric_dropped: int = _q("", "fitting functions dropped by the eigenvalue cut")
-    metric_threshold: float = _q("", "eigenvalue cut relative to the largest eigenvalue, 0 when Cholesky was used")
+    metric_threshold: float = _q(
+        "", "eigenvalue cut relative to the largest eigenvalue, 0 when Cholesky was used"
+    )
     warnings: tuple[str, ...] = _q("", "warnings given during the run")
-    scf_fitting_error: float | None = _q("hartree", "error of the SCF fitting set, sum over atoms measured alone", None)
-    mp2_fitting_error: float | None = _q("hartree", "error of the MP2 fitting set, sum over atoms measured alone", None)
+    scf_fitting_error: float | None = _q(
+        "hartree", "error of the SCF fitting set, sum over atoms measured alone", None
+    )
+    mp2_fitting_error: float | None = _q(
+        "hartree", "error of the MP2 fitting set, sum over atoms measured alone", None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +245,18 @@ class Ranks:
 
     count: int = _q("", "processes")
     hosts: tuple[str, ...] = _q("", "host of each")
-    measured_peaks: tuple[int, ...] = _q("byte", "measured peak resident memory of each, shared arrays counted in all")
+    measured_peaks: tuple[int, ...] = _q(
+        "byte", "measured peak resident memory of each, shared arrays counted in all"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
     """The gradient of the total energy, Hartree-Fock and correlation."""
 
-    mp2_total_gradient: Array = _q("hartree/bohr", "derivative of the total energy with the positions (natom, 3)")
+    mp2_total_gradient: Array = _q(
+        "hartree/bohr", "derivative of the total energy with the positions (natom, 3)"
+    )
     scaling: str = _q("", "energy that is differentiated: MP2 or scaled MP2")
     opposite_spin_factor: float = _q("", "factor of its opposite-spin component")
     same_spin_factor: float = _q("", "factor of its same-spin component")
@@ -241,20 +283,36 @@ class GradientCertificate:
     Made in `dfmp2.gradients.certificate`; without a gradient there are no sums of forces and torques.
     """
 
-    three_center_difference: float = _q("hartree", "correlation energy from G (mn|Q), less that of the pairs")
-    two_center_difference: float = _q("hartree", "correlation energy from g (P|Q), less that of the pairs")
+    three_center_difference: float = _q(
+        "hartree", "correlation energy from G (mn|Q), less that of the pairs"
+    )
+    two_center_difference: float = _q(
+        "hartree", "correlation energy from g (P|Q), less that of the pairs"
+    )
     allowed_energy: float = _q("hartree", "largest of these differences accepted")
-    electrons_difference: float = _q("", "electrons of the relaxed density, less those of the molecule")
+    electrons_difference: float = _q(
+        "", "electrons of the relaxed density, less those of the molecule"
+    )
     z_vector_residual: float = _q("hartree", "norm of the residual of the Z-vector equations")
     allowed_sum: float = _q("", "largest of these two numbers and of the next two accepted")
-    translation: float | None = _q("hartree/bohr", "largest component of the sum of all forces", None)
-    rotation: float | None = _q(
-        "hartree/bohr", "largest component of the sum of all torques, divided by the molecule's extent", None
+    translation: float | None = _q(
+        "hartree/bohr", "largest component of the sum of all forces", None
     )
-    analytic_slope: float | None = _q("hartree/bohr", "gradient along the direction that was checked", None)
-    numerical_slope: float | None = _q("hartree/bohr", "five-point difference of energies along it", None)
+    rotation: float | None = _q(
+        "hartree/bohr",
+        "largest component of the sum of all torques, divided by the molecule's extent",
+        None,
+    )
+    analytic_slope: float | None = _q(
+        "hartree/bohr", "gradient along the direction that was checked", None
+    )
+    numerical_slope: float | None = _q(
+        "hartree/bohr", "five-point difference of energies along it", None
+    )
     allowed_slope: float | None = _q("hartree/bohr", "largest difference of the two accepted", None)
-    scf_convergence_error: float | None = _q("hartree", "of the correlation energy, as the SCF ended early", None)
+    scf_convergence_error: float | None = _q(
+        "hartree", "of the correlation energy, as the SCF ended early", None
+    )
 
     @property
     def failures(self) -> list[str]:
@@ -280,7 +338,9 @@ class GradientCertificate:
     @property
     def owner(self) -> str:
         """Whose certificate it is."""
-        return "the densities'" if self.translation is None else "the gradient's"
+        if self.translation is None:
+            return "the densities'"
+        return "the gradient's"
 
     def require(self, then: str = "") -> None:
         """Refuse a gradient or densities whose certificate fails; `then` ends the message.
@@ -303,7 +363,11 @@ class GradientCertificate:
         return self.analytic_slope - self.numerical_slope
 
 
-DENSITIES = ("scf", "unrelaxed", "relaxed")  # of the reference, without and with the response of the orbitals
+DENSITIES = (
+    "scf",
+    "unrelaxed",
+    "relaxed",
+)  # of the reference, without and with the response of the orbitals
 OF_EACH_DENSITY = (  # arrays of `Properties` whose first axis is DENSITIES
     "quadrupole",
     "mulliken_charges",
@@ -322,19 +386,37 @@ class Properties:
     """
 
     scf_dipole: Array = _q("elementary charge * bohr", "dipole moment of the reference (3,)")
-    unrelaxed_dipole: Array = _q("elementary charge * bohr", "dipole moment of the unrelaxed density (3,)")
-    relaxed_dipole: Array = _q("elementary charge * bohr", "dipole moment of the relaxed density (3,)")
+    unrelaxed_dipole: Array = _q(
+        "elementary charge * bohr", "dipole moment of the unrelaxed density (3,)"
+    )
+    relaxed_dipole: Array = _q(
+        "elementary charge * bohr", "dipole moment of the relaxed density (3,)"
+    )
     unrelaxed_occupations: Array = _q("", "natural occupations of the unrelaxed density (nmo,)")
     relaxed_occupations: Array = _q("", "natural occupations of the relaxed density (nmo,)")
-    unrelaxed_density: Array = _q("", "unrelaxed density in basis functions, per spin (nspin, nao, nao)")
-    relaxed_density: Array = _q("", "relaxed density in basis functions, per spin (nspin, nao, nao)")
-    quadrupole: Array | None = _q(
-        "elementary charge * bohr^2", "second moments of the reference, unrelaxed, relaxed density (3, 3, 3)", None
+    unrelaxed_density: Array = _q(
+        "", "unrelaxed density in basis functions, per spin (nspin, nao, nao)"
     )
-    mulliken_charges: Array | None = _q("elementary charge", "of atoms, of the same three densities (3, natom)", None)
-    lowdin_charges: Array | None = _q("elementary charge", "of atoms, of the same three densities (3, natom)", None)
-    mulliken_spin_populations: Array | None = _q("", "alpha less beta electrons of atoms, UHF (3, natom)", None)
-    lowdin_spin_populations: Array | None = _q("", "alpha less beta electrons of atoms, UHF (3, natom)", None)
+    relaxed_density: Array = _q(
+        "", "relaxed density in basis functions, per spin (nspin, nao, nao)"
+    )
+    quadrupole: Array | None = _q(
+        "elementary charge * bohr^2",
+        "second moments of the reference, unrelaxed, relaxed density (3, 3, 3)",
+        None,
+    )
+    mulliken_charges: Array | None = _q(
+        "elementary charge", "of atoms, of the same three densities (3, natom)", None
+    )
+    lowdin_charges: Array | None = _q(
+        "elementary charge", "of atoms, of the same three densities (3, natom)", None
+    )
+    mulliken_spin_populations: Array | None = _q(
+        "", "alpha less beta electrons of atoms, UHF (3, natom)", None
+    )
+    lowdin_spin_populations: Array | None = _q(
+        "", "alpha less beta electrons of atoms, UHF (3, natom)", None
+    )
 
     @property
     def dipole(self) -> Array:
@@ -348,8 +430,13 @@ class Properties:
         return {
             "origin": [0.0, 0.0, 0.0],
             "dipole": _by_density(self.dipole),
-            "natural_occupations": {kind: getattr(self, f"{kind}_occupations").tolist() for kind in kinds},
-            **{name: None if values is None else _by_density(values) for name, values in each.items()},
+            "natural_occupations": {
+                kind: getattr(self, f"{kind}_occupations").tolist() for kind in kinds
+            },
+            **{
+                name: None if values is None else _by_density(values)
+                for name, values in each.items()
+            },
         }
 
 
@@ -365,15 +452,20 @@ class Polarizability:
     the field, dipole moments by twice as much, so that twice their difference is the error of the step.
     """
 
-    relaxed: Array = _q("bohr^3", "of MP2, from relaxed dipole moments (3, 3); row: moment, column: field")
+    relaxed: Array = _q(
+        "bohr^3", "of MP2, from relaxed dipole moments (3, 3); row: moment, column: field"
+    )
     scf: Array = _q("bohr^3", "of the reference, from its dipole moments (3, 3)")
-    from_energies: Array = _q("bohr^3", "diagonal of the same from second differences of the energy (3,)")
+    from_energies: Array = _q(
+        "bohr^3", "diagonal of the same from second differences of the energy (3,)"
+    )
     dipole_difference: float = _q(
         "elementary charge * bohr", "largest difference of dipole moments and slopes of energies"
     )
     field: float = _q("hartree / (elementary charge * bohr)", "strength of the field")
     allowed: float = _q(
-        "", "largest of that, and of asymmetry and error of the step by the largest element or 1 bohr^3"
+        "",
+        "largest of that, and of asymmetry and error of the step by the largest element or 1 bohr^3",
     )
     seconds: float = _q("s", "wall time of the runs in the field")
 
@@ -402,7 +494,11 @@ class Polarizability:
     def passed(self) -> bool:
         """Whether it is symmetric and it and the dipole moment agree with the energies; false where it is no number."""
         most = self.allowed * max(1.0, float(np.abs(self.relaxed).max()))
-        return self.asymmetry <= most and self.step_error <= most and self.dipole_difference <= self.allowed
+        return (
+            self.asymmetry <= most
+            and self.step_error <= most
+            and self.dipole_difference <= self.allowed
+        )
 
     def require(self, then: str = "") -> None:
         """Refuse one that is not; `then` ends the message.
@@ -423,8 +519,13 @@ class Polarizability:
     def to_dict(self) -> dict[str, Any]:
         """The object in JSON."""
         names = ("isotropic", "anisotropy", "asymmetry", "step_error", "passed")
-        arrays = {name: getattr(self, name).tolist() for name in ("relaxed", "scf", "from_energies")}
-        rest = {name: getattr(self, name) for name in ("dipole_difference", "field", "allowed", "seconds")}
+        arrays = {
+            name: getattr(self, name).tolist() for name in ("relaxed", "scf", "from_energies")
+        }
+        rest = {
+            name: getattr(self, name)
+            for name in ("dipole_difference", "field", "allowed", "seconds")
+        }
         return arrays | rest | {name: getattr(self, name) for name in names}
 
 
@@ -481,7 +582,10 @@ class MP2Result(Calculated):
         """E_SS and E_OS as they were computed, unscaled, Eh; NaN where the method has none."""
         if self.quadrature is None:
             return self.pairs.same_spin_energy, self.pairs.opposite_spin_energy
-        return math.nan, self.quadrature.energy if self.options.correlation.kind == "laplace" else math.nan
+        return (
+            math.nan,
+            self.quadrature.energy if self.options.correlation.kind == "laplace" else math.nan,
+        )
 
     @property
     def rpa_correlation_energy(self) -> float | None:
@@ -525,7 +629,11 @@ class MP2Result(Calculated):
         """Correlation energy of the method, Eh."""
         if self.rpa_correlation_energy is not None:
             return self.rpa_correlation_energy
-        return self.same_spin_correlation_energy + self.opposite_spin_correlation_energy + self.mp2_singles_energy
+        return (
+            self.same_spin_correlation_energy
+            + self.opposite_spin_correlation_energy
+            + self.mp2_singles_energy
+        )
 
     @property
     def total_energy(self) -> float:
@@ -535,12 +643,16 @@ class MP2Result(Calculated):
     @property
     def mp2_same_spin_correlation_energy(self) -> float:
         """E_SS of plain MP2, unscaled, Eh; NaN where the method does not have it, as in all that takes it."""
-        return self.components[0] if self.options.regulariser is None else math.nan
+        if self.options.regulariser is None:
+            return self.components[0]
+        return math.nan
 
     @property
     def mp2_opposite_spin_correlation_energy(self) -> float:
         """E_OS of plain MP2, unscaled, Eh."""
-        return self.components[1] if self.options.regulariser is None else math.nan
+        if self.options.regulariser is None:
+            return self.components[1]
+        return math.nan
 
     @property
     def mp2_correlation_energy(self) -> float:
@@ -556,7 +668,10 @@ class MP2Result(Calculated):
     @property
     def scs_mp2_correlation_energy(self) -> float:
         """SCS-MP2 correlation energy, Eh."""
-        same, opposite = self.mp2_same_spin_correlation_energy, self.mp2_opposite_spin_correlation_energy
+        same, opposite = (
+            self.mp2_same_spin_correlation_energy,
+            self.mp2_opposite_spin_correlation_energy,
+        )
         return SCS.apply(opposite, same) + self.mp2_singles_energy
 
     @property
@@ -567,13 +682,20 @@ class MP2Result(Calculated):
     @property
     def scaled_mp2_correlation_energy(self) -> float | None:
         """Correlation energy with the user's own factors, Eh; None when they were not asked for."""
-        return self.correlation_energy if self.method == CUSTOM else None
+        if self.method == CUSTOM:
+            return self.correlation_energy
+        return None
 
     @property
     def scf_fitting_estimate(self) -> float | None:
         """Most likely fitting error of E(SCF), fitted - exact, Eh; None where a part of it was not estimated."""
-        atoms, between = self.diagnostics.scf_fitting_error, self.reference.interatomic_fitting_error
-        return None if atoms is None or between is None else atoms + between
+        atoms, between = (
+            self.diagnostics.scf_fitting_error,
+            self.reference.interatomic_fitting_error,
+        )
+        if atoms is None or between is None:
+            return None
+        return atoms + between
 
     @property
     def error_budget(self) -> ErrorBudget:
@@ -640,7 +762,12 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
 
     The keys are those of README, section "JSON". Non-finite numbers become None, which JSON can hold.
     """
-    reference, molecule, certificate, check = result.reference, result.molecule, result.certificate, result.check
+    reference, molecule, certificate, check = (
+        result.reference,
+        result.molecule,
+        result.certificate,
+        result.check,
+    )
     payload = {
         **calculation(result),
         "nuclear_repulsion_energy": reference.nuclear_repulsion_energy,
@@ -673,8 +800,11 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "memory": asdict(result.memory),
         "storage": None if result.storage is None else asdict(result.storage),
         "check": None if check is None else _check(check),
-        "fitting_certificate": None if result.fitting_certificate is None else asdict(result.fitting_certificate),
-        "provenance": asdict(result.provenance) | {"input_sha256": hashlib.sha256(molecule.text.encode()).hexdigest()},
+        "fitting_certificate": None
+        if result.fitting_certificate is None
+        else asdict(result.fitting_certificate),
+        "provenance": asdict(result.provenance)
+        | {"input_sha256": hashlib.sha256(molecule.text.encode()).hexdigest()},
     }
     if result.preparation is not None:
         payload["preparation"] = asdict(result.preparation)
@@ -694,12 +824,26 @@ def _scaled(factor: float, energy: float) -> float:
 
 def _derivatives(result: MP2Result) -> dict[str, Any]:
     """The keys that a gradient or properties add; none where there are none."""
-    gradient, certificate, properties = result.gradient, result.gradient_certificate, result.properties
+    gradient, certificate, properties = (
+        result.gradient,
+        result.gradient_certificate,
+        result.properties,
+    )
     found: dict[str, Any] = {}
     if properties is not None:
-        spin = {"scf": result.reference.spin_square, **dict.fromkeys(DENSITIES[1:])}  # theirs takes pairs of electrons
-        found["properties"] = {"method": result.options.correlation.title, "spin_square": spin, **properties.to_dict()}
-        found["gradient_certificate"] = None if certificate is None else _proof(certificate)
+        spin = {
+            "scf": result.reference.spin_square,
+            **dict.fromkeys(DENSITIES[1:]),
+        }  # theirs takes pairs of electrons
+        found["properties"] = {
+            "method": result.options.correlation.title,
+            "spin_square": spin,
+            **properties.to_dict(),
+        }
+        if certificate is None:
+            found["gradient_certificate"] = None
+        else:
+            found["gradient_certificate"] = _proof(certificate)
     if result.polarizability is not None:
         found["polarizability"] = result.polarizability.to_dict()
     if gradient is None:
@@ -719,7 +863,13 @@ def _proof(certificate: GradientCertificate) -> dict[str, Any]:
     return asdict(certificate) | derived
 
 
-UNITS = {"energy": "hartree", "length": "bohr", "dipole": "elementary charge * bohr", "time": "s", "memory": "byte"}
+UNITS = {
+    "energy": "hartree",
+    "length": "bohr",
+    "dipole": "elementary charge * bohr",
+    "time": "s",
+    "memory": "byte",
+}
 
 
 def calculation(found: Calculated) -> dict[str, Any]:
@@ -793,7 +943,10 @@ def fitting_error(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] 
 def to_html(result: MP2Result) -> str:
     """A table of the energies of the method, for notebooks."""
     title = result.options.correlation.title
-    parts = [("E(SS)", result.same_spin_correlation_energy), ("E(OS)", result.opposite_spin_correlation_energy)]
+    parts = [
+        ("E(SS)", result.same_spin_correlation_energy),
+        ("E(OS)", result.opposite_spin_correlation_energy),
+    ]
     rows = [
         ("E(SCF)", result.scf_total_energy),
         *(parts if result.quadrature is None else []),
@@ -810,8 +963,14 @@ def to_html(result: MP2Result) -> str:
 
 def _check(check: Check) -> dict[str, Any]:
     """A check; its SCF energy is None, for --check has no SCF of its own but takes that of the run."""
-    compared = {name: None if name.startswith("scf_") else value for name, value in asdict(check).items()}
-    return {**compared, "correlation_difference": check.correlation_difference, "passed": check.passed}
+    compared = {
+        name: None if name.startswith("scf_") else value for name, value in asdict(check).items()
+    }
+    return {
+        **compared,
+        "correlation_difference": check.correlation_difference,
+        "passed": check.passed,
+    }
 
 
 def plain(value: Any) -> Any:
@@ -820,4 +979,6 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -41,7 +41,12 @@ USUAL = 0.1  # Eh per correlated orbital of a spin; an energy of this size is go
 
 
 def correlation_energy(
-    b: Sequence[Any], spaces: Sequence[ActiveSpace], tolerance: float, held: int, workers: int, listener: Listener
+    b: Sequence[Any],
+    spaces: Sequence[ActiveSpace],
+    tolerance: float,
+    held: int,
+    workers: int,
+    listener: Listener,
 ) -> Quadrature:
     """E_c, Eq. 2.
 
@@ -56,7 +61,9 @@ def correlation_energy(
     ------
     NumericalError : an occupied orbital lies above a virtual one, or LAST points are not enough
     """
-    spins = [(one, space) for one, space in zip(b, spaces, strict=True) if space.nocc and space.nvir]
+    spins = [
+        (one, space) for one, space in zip(b, spaces, strict=True) if space.nocc and space.nvir
+    ]
     if not spins:
         return Quadrature(0.0, 0, 0.0, 0.0, 0.0)
     gaps = [differences(space) for _, space in spins]
@@ -74,14 +81,18 @@ def correlation_energy(
         weights = np.where(np.isclose(angles, math.pi / 2), 0.5, 1.0) * scale / np.sin(angles) ** 2
         factors = [partial(_response, occupation, scale / math.tan(u)) for u in angles.tolist()]
         products = weighted_products(tensors, kept, factors, held, workers, joined=True)
-        for number, (weight, (matrix,)) in enumerate(zip(weights.tolist(), products, strict=True), start=1):
+        for number, (weight, (matrix,)) in enumerate(
+            zip(weights.tolist(), products, strict=True), start=1
+        ):
             total += weight * _log_det_less_trace(matrix)
             listener.step(number, angles.size, "frequencies")
         energy = total / (4 * points)  # steps of pi / (2 n), and 1/(2 pi) of Eq. 2
         change, earlier = abs(energy - before), change
         error = change
         if math.isfinite(earlier):
-            error = SAFETY * max(d * _fallen(envelope, points, points // k) for d, k in ((change, 2), (earlier, 4)))
+            error = SAFETY * max(
+                d * _fallen(envelope, points, points // k) for d, k in ((change, 2), (earlier, 4))
+            )
         if not math.isfinite(energy):
             break
         if error <= tolerance:
@@ -111,12 +122,19 @@ def _grid(
     """a of the frequencies, Eh, how many of them should do by Eq. 3, and that equation as a function of n."""
     d = np.concatenate([gap.ravel() for gap in gaps])
     shares = np.concatenate(
-        [np.einsum("ap,ap->a", tensor[i], tensor[i]) ** 2 for tensor, space in spins for i in range(space.nocc)]
+        [
+            np.einsum("ap,ap->a", tensor[i], tensor[i]) ** 2
+            for tensor, space in spins
+            for i in range(space.nocc)
+        ]
     )
     shares = shares / d
     wanted = tolerance / (USUAL * sum(space.nocc for _, space in spins))
     scales = np.geomspace(d.min(), d.max(), SCALES)
-    rates = [] if not shares.any() else [((d - a) / (d + a)) ** (2 * STEP) for a in scales]
+    if not shares.any():
+        rates = []
+    else:
+        rates = [((d - a) / (d + a)) ** (2 * STEP) for a in scales]
     terms = [shares / shares.sum() for _ in rates]
     points, left = 0, [math.inf]
     while terms and min(left) > wanted and points < LAST:
@@ -134,5 +152,9 @@ def _log_det_less_trace(matrix: Array) -> float:
 
     trace = float(np.trace(matrix))
     matrix[np.diag_indices_from(matrix)] += 1.0
-    factor, info = dpotrf(matrix.T, lower=0, clean=0, overwrite_a=1)  # .T: in Fortran order, and Q is symmetric
-    return 2.0 * math.fsum(np.log(np.diagonal(factor))) - trace if info == 0 else math.nan
+    factor, info = dpotrf(
+        matrix.T, lower=0, clean=0, overwrite_a=1
+    )  # .T: in Fortran order, and Q is symmetric
+    if info == 0:
+        return 2.0 * math.fsum(np.log(np.diagonal(factor))) - trace
+    return math.nan

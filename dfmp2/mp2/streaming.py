@@ -63,9 +63,15 @@ class StoredOperand:
         found = visits(tiles, self.held, self.row_bytes, right.row_bytes, same=same)
         longest = max((visit.end - visit.begin for visit in found), default=0)
         # One buffer, columns at either end of the rows, so that both are one operand where the spins are the same.
-        edge = wide if same and any(visit.passing for visit in found) else 0
+        if same and any(visit.passing for visit in found):
+            edge = wide
+        else:
+            edge = 0
         buffer = self._buffer(longest + 2 * edge)
-        others = [] if same else [right._buffer(wide) for _ in range(2)]
+        if same:
+            others = []
+        else:
+            others = [right._buffer(wide) for _ in range(2)]
         for begin, end, mine, inside, passing in found:
             span = end - begin
             self.read(begin, end, buffer[edge : edge + span])
@@ -82,7 +88,9 @@ class StoredOperand:
 
             for k, columns in enumerate(prefetched(load, len(passing))):
                 j0, j1 = passing[k]
-                batch = [tile for tile in mine if (tile.j0, tile.j1) == (j0, j1) and tile not in inside]
+                batch = [
+                    tile for tile in mine if (tile.j0, tile.j1) == (j0, j1) and tile not in inside
+                ]
                 if not same:
                     near = self._put(backend, buffer[:span], [(begin, end)])
                     far = right._put(backend, columns, [(j0, j1)])
@@ -92,7 +100,9 @@ class StoredOperand:
                     near = far = self._put(backend, buffer[: edge + span], cuts)
                     shifts = begin - edge, j0
                 else:
-                    near = far = self._put(backend, buffer[edge : edge + span + j1 - j0], [(begin, end), (j0, j1)])
+                    near = far = self._put(
+                        backend, buffer[edge : edge + span + j1 - j0], [(begin, end), (j0, j1)]
+                    )
                     shifts = begin, j0 - span
                 yield near, far, {_shifted(tile, *shifts): tile for tile in batch}
 

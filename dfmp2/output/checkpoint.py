@@ -162,7 +162,9 @@ class FileCheckpoint(Checkpoint):
             self.write()
         except (ResourceError, ResultFileError) as error:
             if not self._failed:
-                self._listener.warning(f"no checkpoint could be saved, the run goes on without: {error}")
+                self._listener.warning(
+                    f"no checkpoint could be saved, the run goes on without: {error}"
+                )
             self._failed = True
         now = time.monotonic()
         self._due = now + (max(self._every, (now - begun) / SHARE) if self._every else 0.0)
@@ -229,7 +231,14 @@ def checkpointing(
     target = Path(target)
     with locked(target):
         found = found_beside(target, resume=resume, note=note, warn=warn)
-        yield FileCheckpoint(target, found, replace_foreign=replace_foreign, same_bits=same_bits, run=run, ready=ready)
+        yield FileCheckpoint(
+            target,
+            found,
+            replace_foreign=replace_foreign,
+            same_bits=same_bits,
+            run=run,
+            ready=ready,
+        )
 
 
 def seconds() -> float:
@@ -283,16 +292,23 @@ def content_of(file: Path, most: int = LARGEST) -> bytes | None:
     """
     try:
         if not stat.S_ISREG(os.lstat(file).st_mode):
-            raise ResultFileError(f"{file} is no regular file, so no checkpoint of dfmp2: move it away")
+            raise ResultFileError(
+                f"{file} is no regular file, so no checkpoint of dfmp2: move it away"
+            )
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(descriptor, "rb") as stream:  # whatever has taken its place meanwhile
-            content = stream.read(most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                content = stream.read(most)
+            else:
+                content = b""
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ResultFileError(f"{file} cannot be read: {error.strerror}") from error
     if not content.startswith(HEAD):
-        raise ResultFileError(f"{file} is no checkpoint of dfmp2: move it away, or name another --output")
+        raise ResultFileError(
+            f"{file} is no checkpoint of dfmp2: move it away, or name another --output"
+        )
     return content
 
 
@@ -334,11 +350,15 @@ def encode(state: State) -> bytes:
 
     done = list(state.tiles.items())
     index = np.array(
-        [(*channel, *tile, terms.exchange is not None) for (*channel, tile), terms in done], dtype=np.int64
+        [(*channel, *tile, terms.exchange is not None) for (*channel, tile), terms in done],
+        dtype=np.int64,
     )
     parts = [part.ravel() for _, terms in done for part in terms if part is not None]
     table = {name: getattr(state, name) for name in ("identity", "orbitals", "reference", "b")}
-    table |= {"tiles": index.reshape(-1, 9), "terms": np.concatenate(parts) if parts else np.zeros(0)}
+    table |= {
+        "tiles": index.reshape(-1, 9),
+        "terms": np.concatenate(parts) if parts else np.zeros(0),
+    }
     text = np.frombuffer(json.dumps(table, default=plain).encode(), dtype=np.uint8)
     payload = io.BytesIO()
     np.savez(payload, text, *arrays, allow_pickle=False)
@@ -374,12 +394,21 @@ def decode(content: bytes) -> State:
             b=_record(StoredB, table["b"]),
             tiles=_tiles(table["tiles"], table["terms"]),
         )
-    except (LookupError, TypeError, AttributeError, RecursionError, zipfile.BadZipFile, EOFError) as error:
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        zipfile.BadZipFile,
+        EOFError,
+    ) as error:
         raise ValueError(f"it is not laid out as dfmp2 does it ({error})") from error
 
 
 def _array(found: dict[str, Any], arrays: list[NDArray[Any]]) -> Any:
-    return arrays[found[ARRAY]] if found.keys() == {ARRAY} else found
+    if found.keys() == {ARRAY}:
+        return arrays[found[ARRAY]]
+    return found
 
 
 def _record(kind: Any, values: Any) -> Any:
@@ -387,7 +416,8 @@ def _record(kind: Any, values: Any) -> Any:
     if values is None:
         return None
     parts = {
-        name: _record(PARTS[name], value) if name in PARTS else nested_tuples(value) for name, value in values.items()
+        name: _record(PARTS[name], value) if name in PARTS else nested_tuples(value)
+        for name, value in values.items()
     }
     return kind(**parts)
 
@@ -401,5 +431,7 @@ def _tiles(index: NDArray[np.int64], numbers: NDArray[np.float64]) -> dict[TileK
         for _ in range(1 + exchanging):
             parts.append(numbers[place : place + shape[0] * shape[1]].reshape(shape))
             place += shape[0] * shape[1]
-        found[number, left, right, Tile(i0, i1, j0, j1, bool(diagonal))] = PairTerms(*parts, *[None] * (not exchanging))
+        found[number, left, right, Tile(i0, i1, j0, j1, bool(diagonal))] = PairTerms(
+            *parts, *[None] * (not exchanging)
+        )
     return found

@@ -145,7 +145,10 @@ def _narrowed(table: Table) -> Table:
         if unit:
             of_unit.setdefault(unit, []).append(name.lstrip("#~"))
     said = [f"{' and '.join(found)} in {unit}" for unit, found in of_unit.items()]
-    return table._replace(caption="; ".join(filter(None, [table.caption, *said])), heads=[name for name, _, _ in names])
+    return table._replace(
+        caption="; ".join(filter(None, [table.caption, *said])),
+        heads=[name for name, _, _ in names],
+    )
 
 
 def aligned(table: Table) -> list[str]:
@@ -153,7 +156,10 @@ def aligned(table: Table) -> list[str]:
     columns = []
     for head, *cells in zip(table.heads, *table.rows, strict=True):
         if not head.startswith("~"):
-            texts = [head.lstrip("#"), *(str(cell[0] if isinstance(cell, tuple) else cell) for cell in cells)]
+            texts = [
+                head.lstrip("#"),
+                *(str(cell[0] if isinstance(cell, tuple) else cell) for cell in cells),
+            ]
             side, width = ">" if head.startswith("#") else "<", max(map(len, texts))
             columns.append([f"{text:{side}{width}}" for text in texts])
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
@@ -169,7 +175,9 @@ def _folded(fact: str) -> list[str]:
     value = fact.rpartition(": ")[2]
     if len(fact) <= WIDEST or " " not in value:
         return [fact]
-    return wrap(fact, WIDEST, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return wrap(
+        fact, WIDEST, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def fitted(table: Table) -> list[str]:
@@ -181,23 +189,47 @@ def fitted(table: Table) -> list[str]:
     *others, last = kept
     if not table.heads[last].startswith("#"):  # a column of text at the end is folded
         texts = [table.heads[last], *(str(row[last]) for row in table.rows)]
-        rest = aligned(Table("", [table.heads[k] for k in others], [[row[k] for k in others] for row in table.rows]))
+        rest = aligned(
+            Table(
+                "",
+                [table.heads[k] for k in others],
+                [[row[k] for k in others] for row in table.rows],
+            )
+        )
         width = max(map(len, rest))
-        if max(len(word) for text in texts for word in text.split() or [""]) <= WIDEST - width - 2 > LEAST:
-            pairs = zip(rest, (wrap(text, WIDEST - width - 2) or [""] for text in texts), strict=True)
+        if (
+            max(len(word) for text in texts for word in text.split() or [""])
+            <= WIDEST - width - 2
+            > LEAST
+        ):
+            pairs = zip(
+                rest, (wrap(text, WIDEST - width - 2) or [""] for text in texts), strict=True
+            )
             parts = [(f"{start:{width}}  {part}", more) for start, (part, *more) in pairs]
-            return [line.rstrip() for first, more in parts for line in (first, *(" " * (width + 2) + x for x in more))]
+            return [
+                line.rstrip()
+                for first, more in parts
+                for line in (first, *(" " * (width + 2) + x for x in more))
+            ]
     signs = ["#" * table.heads[k].startswith("#") for k in kept]
     cells = [[row[k] for row in table.rows] for k in kept]
     heads = []
     for k, column in zip(kept, cells, strict=True):
         words = table.heads[k].removeprefix("#").replace("/ ", "/\0").split(" ")
         widest = max(
-            len(text) for text in ("x" * LEAST, *words, *(str(x[0] if isinstance(x, tuple) else x) for x in column))
+            len(text)
+            for text in (
+                "x" * LEAST,
+                *words,
+                *(str(x[0] if isinstance(x, tuple) else x) for x in column),
+            )
         )
         heads.append([line.replace("\0", " ") for line in wrap(" ".join(words), widest)])
     height = max(map(len, heads))
-    columns = [[*[""] * (height - len(head)), *head, *column] for head, column in zip(heads, cells, strict=True)]
+    columns = [
+        [*[""] * (height - len(head)), *head, *column]
+        for head, column in zip(heads, cells, strict=True)
+    ]
     shown: list[str] = []
     left = list(range(1, len(columns)))
     while left:
@@ -223,17 +255,29 @@ def energy(value: float) -> str:
 
 def difference(value: float) -> str:
     """A signed difference, Eh."""
-    return "0" if not value else f"{value:+.2e}" if math.isfinite(value) else ABSENT
+    if not value:
+        return "0"
+    if math.isfinite(value):
+        return f"{value:+.2e}"
+    return ABSENT
 
 
 def size(value: float) -> str:
     """A number whose magnitude is what matters."""
-    return "0" if not value else f"{value:.1e}" if math.isfinite(value) else ABSENT
+    if not value:
+        return "0"
+    if math.isfinite(value):
+        return f"{value:.1e}"
+    return ABSENT
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
     """A number with that many digits; "" for None."""
-    return "" if value is None else f"{value:z.{digits}f}" if math.isfinite(value) else ABSENT
+    if value is None:
+        return ""
+    if math.isfinite(value):
+        return f"{value:z.{digits}f}"
+    return ABSENT
 
 
 def counted(count: int, name: str) -> str:

@@ -40,7 +40,9 @@ from dfmp2.planning.sizes import Sizes
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 SCHEMA_VERSION = 1
-PREPARED = "dfmp2_prepared_version"  # attribute of a file of `dfmp2 prepare` (dfmp2.output.prepared)
+PREPARED = (
+    "dfmp2_prepared_version"  # attribute of a file of `dfmp2 prepare` (dfmp2.output.prepared)
+)
 
 ENERGIES = (
     *("scf_total_energy", *OF_THE_METHOD, "mp2_singles_energy", "rpa_correlation_energy"),
@@ -52,7 +54,11 @@ RUN_FIELDS = {
     "precision": "fp64 or mixed, as it really ran",
     "frozen_core_note": "how the frozen core was counted",
 }
-BASES = {"orbital": "orbital_basis", "scf_fitting": "scf_fitting", "mp2_fitting": "mp2_fitting"}  # group -> field
+BASES = {
+    "orbital": "orbital_basis",
+    "scf_fitting": "scf_fitting",
+    "mp2_fitting": "mp2_fitting",
+}  # group -> field
 ORBITALS = ("mo_coeff", "mo_energy", "mo_occ")  # of the reference; they lie under /scf
 HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
 
@@ -63,7 +69,9 @@ def records_of(kind: type) -> dict[str, type]:
         name: part
         for name, hint in get_type_hints(kind).items()
         for part in (hint, *get_args(hint))
-        if is_dataclass(part) and isinstance(part, type) and all("units" in field.metadata for field in fields(part))
+        if is_dataclass(part)
+        and isinstance(part, type)
+        and all("units" in field.metadata for field in fields(part))
     }
 
 
@@ -174,7 +182,9 @@ def _hash(values: Mapping[str, NDArray[Any]]) -> str:
     for name in sorted(values):
         value = values[name]
         if value.dtype.kind == "O":
-            held = b"\0".join(text if isinstance(text, bytes) else str(text).encode() for text in value.flat)
+            held = b"\0".join(
+                text if isinstance(text, bytes) else str(text).encode() for text in value.flat
+            )
         else:
             held = value.tobytes()
         digest.update(f"{name}|{value.dtype.str}|{value.shape}|".encode() + held)
@@ -202,7 +212,9 @@ def store(group: h5py.Group, result: MP2Result) -> None:
         if name not in ("reference", *OF_REFERENCE) and getattr(result, name) is not None:
             items |= record_items(name, getattr(result, name))
     for name, matrix in result.pairs.channels().items():
-        items[f"dfmp2/pairs/{name}"] = Item(matrix, "hartree", "unscaled pair energies; their sum is the component")
+        items[f"dfmp2/pairs/{name}"] = Item(
+            matrix, "hartree", "unscaled pair energies; their sum is the component"
+        )
     for name in ENERGIES:
         value = getattr(result, name)
         if value is not None and (math.isfinite(value) or result.options.correlation.plain):
@@ -220,12 +232,18 @@ def load(group: h5py.Group, path: str | Path) -> MP2Result:
         calculation = read_calculation(group, records)
         alpha, beta = records["sizes"].nocc
         unrestricted = calculation["reference"].nspin == 2
-        same = {"same_spin_alpha": alpha, "same_spin_beta": beta} if unrestricted else {"same_spin": alpha}
+        if unrestricted:
+            same = {"same_spin_alpha": alpha, "same_spin_beta": beta}
+        else:
+            same = {"same_spin": alpha}
         pairs = NO_PAIRS
         if calculation["options"].correlation.kind == "pairs":
             pairs = PairEnergies(
                 numbers(group, "dfmp2/pairs/opposite_spin", (alpha, beta)),
-                tuple(numbers(group, f"dfmp2/pairs/{name}", (nocc, nocc)) for name, nocc in same.items()),
+                tuple(
+                    numbers(group, f"dfmp2/pairs/{name}", (nocc, nocc))
+                    for name, nocc in same.items()
+                ),
             )
         elif records.get("quadrature") is None:
             raise InputError("neither pair energies nor a quadrature")
@@ -250,7 +268,9 @@ def _require_known(group: h5py.Group, path: str | Path) -> None:
             "reads it"
         )
     if PREPARED in group.attrs:
-        raise ResultFileError(f"{path}: prepared, without energies yet: dfmp2 energy --from {path} computes them")
+        raise ResultFileError(
+            f"{path}: prepared, without energies yet: dfmp2 energy --from {path} computes them"
+        )
     if version is None:
         raise ResultFileError(f"{path}: not a dfmp2 result (no dfmp2_schema_version)")
     if not isinstance(version, int | np.integer) or int(version) != SCHEMA_VERSION:
@@ -276,25 +296,39 @@ def read_start_orbitals(path: str | Path) -> StartOrbitals:
     ResultFileError : the file is damaged or holds what no checkpoint holds
     """
     with open_checked(path) as handle:
-        coeff, occ = _real_array(handle, "scf/mo_coeff", path), _real_array(handle, "scf/mo_occ", path)
+        coeff, occ = (
+            _real_array(handle, "scf/mo_coeff", path),
+            _real_array(handle, "scf/mo_occ", path),
+        )
         if coeff.ndim == 2:
             coeff, occ = coeff[None], occ[None]
-        fits = coeff.ndim == 3 and occ.ndim == 2 and len(coeff) == len(occ) <= 2 and coeff.shape[2] == occ.shape[1]
+        fits = (
+            coeff.ndim == 3
+            and occ.ndim == 2
+            and len(coeff) == len(occ) <= 2
+            and coeff.shape[2] == occ.shape[1]
+        )
         occupied = ((occ >= 0) & (occ <= 2)).all() and occ.any()  # false for NaN
         if not (fits and occupied and np.isfinite(coeff).all()):
             raise InputError(
-                f"scf/mo_coeff {coeff.shape} and scf/mo_occ {occ.shape} are no RHF or UHF orbitals", file=str(path)
+                f"scf/mo_coeff {coeff.shape} and scf/mo_occ {occ.shape} are no RHF or UHF orbitals",
+                file=str(path),
             )
         return StartOrbitals(coeff, occ, _charges(handle), str(path))
 
 
 def start_of(options: Options) -> StartOrbitals | None:
     """The start orbitals that the options name, None for none; raises as `read_start_orbitals`."""
-    return None if options.scf_from is None else read_start_orbitals(options.scf_from)
+    if options.scf_from is None:
+        return None
+    return read_start_orbitals(options.scf_from)
 
 
 def _real_array(handle: h5py.File, name: str, path: str | Path) -> NDArray[np.float64]:
-    item, pair = handle.get(name), handle.get(f"{name}__from_list__")  # so PySCF stores a pair of arrays
+    item, pair = (
+        handle.get(name),
+        handle.get(f"{name}__from_list__"),
+    )  # so PySCF stores a pair of arrays
     if isinstance(pair, h5py.Group) and not isinstance(item, h5py.Dataset):
         return np.stack([np.asarray(pair[key], dtype=np.float64) for key in sorted(pair)])
     if not isinstance(item, h5py.Dataset) or item.dtype.kind != "f":
@@ -336,27 +370,37 @@ def calculation_items(source: Any) -> dict[str, Item]:
         "charge": Item(molecule.charge, "elementary charge", "total charge"),
         "multiplicity": Item(molecule.multiplicity, "", "spin multiplicity 2S+1"),
         "point_charges": Item(
-            molecule.point_charges, "bohr, elementary charge", "point charges (n, 4): x, y, z, charge"
+            molecule.point_charges,
+            "bohr, elementary charge",
+            "point charges (n, 4): x, y, z, charge",
         ),
     }
     for field in fields(source.options):
         about = f"option --{field.name.replace('_', '-')}"
         given[f"options/{field.name}"] = Item(getattr(source.options, field.name), "", about)
     coeff, energy, occ = (
-        array if reference.nspin == 2 else array[0] for array in (getattr(reference, name) for name in ORBITALS)
+        array if reference.nspin == 2 else array[0]
+        for array in (getattr(reference, name) for name in ORBITALS)
     )
     items = {
         "mol": Item(source.mole_json, "", "PySCF molecule, JSON"),
         "scf/e_tot": Item(reference.scf_total_energy, "hartree", "total energy of the SCF"),
-        "scf/mo_energy": Item(energy, "hartree", "orbital energies, first axis spin if unrestricted"),
+        "scf/mo_energy": Item(
+            energy, "hartree", "orbital energies, first axis spin if unrestricted"
+        ),
         "scf/mo_occ": Item(occ, "", "orbital occupations"),
-        "scf/mo_coeff": Item(coeff, "", "orbital coefficients (nao, nmo), first axis spin if unrestricted"),
+        "scf/mo_coeff": Item(
+            coeff, "", "orbital coefficients (nao, nmo), first axis spin if unrestricted"
+        ),
         **{f"dfmp2/input/{name}": item for name, item in given.items() if item.value is not None},
     }
     for group, name in BASES.items():
         if getattr(source, name) is not None:
             items |= basis_items(group, getattr(source, name))
-    for name, record in {"reference": reference, **{name: getattr(reference, name) for name in OF_REFERENCE}}.items():
+    for name, record in {
+        "reference": reference,
+        **{name: getattr(reference, name) for name in OF_REFERENCE},
+    }.items():
         if record is not None:
             items |= record_items(name, record)
     return items
@@ -374,7 +418,10 @@ def read_records(group: h5py.Group, kinds: Mapping[str, type]) -> dict[str, Any]
         for name, kind in kinds.items()
         if name in group["dfmp2"]
     }
-    return {name: found if name == "reference" else kinds[name](**found) for name, found in values.items()}
+    return {
+        name: found if name == "reference" else kinds[name](**found)
+        for name, found in values.items()
+    }
 
 
 def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, Any]:
@@ -389,7 +436,9 @@ def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, An
     KeyError, TypeError, ValueError, InputError : something is missing, damaged, or does not belong together
     """
     bases = {
-        field: basis_from(stored(group, f"dfmp2/bases/{name}")) if name in group["dfmp2/bases"] else None
+        field: basis_from(stored(group, f"dfmp2/bases/{name}"))
+        if name in group["dfmp2/bases"]
+        else None
         for name, field in BASES.items()
     }
     if bases["orbital_basis"] is None or bases["mp2_fitting"] is None:
@@ -398,14 +447,18 @@ def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, An
     molecule = Molecule(**field_values(Molecule, stored(group, "dfmp2/input")))
     _require_consistent(molecule, bases["orbital_basis"], sizes)
     spins = {"rhf": (), "uhf": (2,), "rohf": (2,)}[reference["kind"]]
-    for name, shape in zip(ORBITALS, ((sizes.nao, sizes.nmo), (sizes.nmo,), (sizes.nmo,)), strict=True):
+    for name, shape in zip(
+        ORBITALS, ((sizes.nao, sizes.nmo), (sizes.nmo,), (sizes.nmo,)), strict=True
+    ):
         values = numbers(group, f"scf/{name}", (*spins, *shape))
         reference[name] = values if spins else values[None]
     return {
         "molecule": molecule,
         "options": Options(**field_values(Options, stored(group, "dfmp2/input/options"))),
         **bases,
-        "reference": Reference(**reference, **{name: records.pop(name, None) for name in OF_REFERENCE}),
+        "reference": Reference(
+            **reference, **{name: records.pop(name, None) for name in OF_REFERENCE}
+        ),
         "mole_json": group["mol"].asstr()[()],
     }
 
@@ -415,7 +468,9 @@ def _require_consistent(molecule: Molecule, orbital: BasisSet, sizes: Sizes) -> 
     electrons = molecule.check_electrons(orbital.ecp_electrons)
     nocc = tuple(max(0, n - sizes.frozen_core) for n in electrons)
     nvir = tuple(sizes.nmo - n - sizes.frozen_virtual for n in electrons)
-    if (sizes.nocc, sizes.nvir) != (nocc, nvir) or min(sizes.frozen_core, sizes.frozen_virtual, *nvir) < 0:
+    if (sizes.nocc, sizes.nvir) != (nocc, nvir) or min(
+        sizes.frozen_core, sizes.frozen_virtual, *nvir
+    ) < 0:
         raise ValueError("its numbers of orbitals do not belong to its molecule")
 
 
@@ -425,9 +480,12 @@ def _require_consistent(molecule: Molecule, orbital: BasisSet, sizes: Sizes) -> 
 def record_items(name: str, record: Any) -> dict[str, Item]:
     """Datasets of a record, by path; fields that are None, or lie elsewhere, are left out."""
     return {
-        f"dfmp2/{name}/{field.name}": Item(value, field.metadata["units"], field.metadata["description"])
+        f"dfmp2/{name}/{field.name}": Item(
+            value, field.metadata["units"], field.metadata["description"]
+        )
         for field in fields(record)
-        if field.name not in (*ORBITALS, *OF_REFERENCE) and (value := getattr(record, field.name)) is not None
+        if field.name not in (*ORBITALS, *OF_REFERENCE)
+        and (value := getattr(record, field.name)) is not None
     }
 
 
@@ -450,8 +508,12 @@ def field_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_type(hint: Any, value: Any) -> Any:
     """A stored value as the annotated type of its field: text or a number, a tuple of either, or an array."""
-    kind = next((kind for kind in (hint, *get_args(hint)) if kind in (bool, int, float, str)), np.asarray)
-    return tuple(kind(x) for x in value) if get_origin(hint) is tuple else kind(value)
+    kind = next(
+        (kind for kind in (hint, *get_args(hint)) if kind in (bool, int, float, str)), np.asarray
+    )
+    if get_origin(hint) is tuple:
+        return tuple(kind(x) for x in value)
+    return kind(value)
 
 
 # --- basis sets --------------------------------------------------------------------------------------
@@ -460,7 +522,11 @@ def _as_type(hint: Any, value: Any) -> Any:
 def basis_items(place: str, basis: BasisSet) -> dict[str, Item]:
     """Datasets of a basis: its names, its numbers as JSON, and the hash of each element."""
     elements = {
-        symbol: {field.name: getattr(element, field.name) for field in fields(element) if field.name != "symbol"}
+        symbol: {
+            field.name: getattr(element, field.name)
+            for field in fields(element)
+            if field.name != "symbol"
+        }
         for symbol, element in basis.elements.items()
     }
     about = "JSON: symbol -> name, source, shells (exponents in bohr^-2), ecp"
@@ -485,17 +551,26 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
     """
     table = json.loads(stored["elements"])
     elements = {
-        symbol: ElementBasis(symbol, **{name: nested_tuples(value) for name, value in values.items()})
+        symbol: ElementBasis(
+            symbol, **{name: nested_tuples(value) for name, value in values.items()}
+        )
         for symbol, values in table.items()
     }
     for element in elements.values():
         _require_numbers(element)
     if _hashes(elements) != tuple(stored["sha256"]):
         raise ValueError("the hash of a basis does not belong to its numbers")
-    errors = [float(error) for error in stored.get("fitting_error", ())]  # none in files of dfmp2 0.1
+    errors = [
+        float(error) for error in stored.get("fitting_error", ())
+    ]  # none in files of dfmp2 0.1
     if not all(map(math.isfinite, errors)) or len(errors) not in (0, len(elements)):
         raise ValueError("the fitting errors of a basis do not belong to its elements")
-    return BasisSet(str(stored["role"]), str(stored["name"]), elements, dict(zip(elements, errors, strict=False)))
+    return BasisSet(
+        str(stored["role"]),
+        str(stored["name"]),
+        elements,
+        dict(zip(elements, errors, strict=False)),
+    )
 
 
 def _hashes(elements: Mapping[str, ElementBasis]) -> tuple[str, ...]:
@@ -516,7 +591,11 @@ def _require_numbers(element: ElementBasis) -> None:
         and isinstance(core, int)
         and all(momentum in range(HIGHEST_MOMENTUM + 1) for momentum in momenta)
         and all(len(shell) > 1 for shell in element.shells)
-        and all(isinstance(x, int | float) and math.isfinite(x) for row in (*primitives, *terms) for x in row)
+        and all(
+            isinstance(x, int | float) and math.isfinite(x)
+            for row in (*primitives, *terms)
+            for x in row
+        )
         and all(len(row) > 1 and row[0] > 0 for row in primitives)
         and all(len(term) > 1 for term in terms)
     )
@@ -544,7 +623,10 @@ def write_items(
     for name, item in items.items():
         value = convert(item.value)
         made[name] = value = np.asarray(value, TEXT if isinstance(value, str) else None, order="C")
-        space = h5py.h5s.create_simple(value.shape) if value.shape else SCALAR
+        if value.shape:
+            space = h5py.h5s.create_simple(value.shape)
+        else:
+            space = SCALAR
         stored_as, held_as = _types(value.dtype, str(value.dtype.metadata))
         dataset = h5py.h5d.create(group.id, name.encode(), stored_as, space, PLAIN, WITH_GROUPS)
         dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, value, held_as)
@@ -574,7 +656,10 @@ def _words(text: str) -> NDArray[Any]:
 def _set_texts(holder: h5py.h5g.GroupID | h5py.h5d.DatasetID, texts: Mapping[str, Any]) -> None:
     """Give a group or dataset attributes that it does not have yet, of variable length but where a text is an array."""
     for name, text in texts.items():
-        words = _words(text) if isinstance(text, str) else np.asarray(text)
+        if isinstance(text, str):
+            words = _words(text)
+        else:
+            words = np.asarray(text)
         stored_as, held_as = _types(words.dtype, str(words.dtype.metadata))
         h5py.h5a.create(holder, name.encode(), stored_as, SCALAR).write(words, held_as)
 
@@ -583,7 +668,9 @@ def storable(value: Any) -> Any:
     """What h5py stores without pickling: numbers, arrays, UTF-8 text of variable length."""
     if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
         return np.array([printed(item) for item in value], dtype=h5py.string_dtype())
-    return printed(value).decode() if isinstance(value, str) else value
+    if isinstance(value, str):
+        return printed(value).decode()
+    return value
 
 
 def printed(text: str) -> bytes:
@@ -600,7 +687,9 @@ def _value(found: NDArray[Any]) -> Any:
     """An array, or a number or text where it has no axes."""
     if found.dtype.kind in "OS":
         texts = [text.decode() for text in found.flat]
-        return np.array(texts, dtype=object).reshape(found.shape) if found.ndim else texts[0]
+        if found.ndim:
+            return np.array(texts, dtype=object).reshape(found.shape)
+        return texts[0]
     return found[()]
 
 

@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
 RUN_KEYS = (  # of a result that are also those of a run of a study
-    *("formula", "charge", "multiplicity", "symbols", "real", "geometry", "point_charges", "relativity", "basis"),
+    *(
+        "formula",
+        "charge",
+        "multiplicity",
+        "symbols",
+        "real",
+        "geometry",
+        "point_charges",
+        "relativity",
+        "basis",
+    ),
     *("scf_total_energy", "method", *OF_THE_METHOD, *OF_MP2, *OF_SCALED_MP2),
     *("scs_mp2_total_energy", "sos_mp2_total_energy", "scf_dipole_moment", "frozen_core_orbitals"),
     *("backend", "precision", "scf_iterations"),
@@ -53,10 +63,18 @@ def study_json(study: Study, output: str) -> str:
             "notes": list(study.notes),
             "table": {name: plain(list(column.values)) for name, column in study.table.items()},
             "runs": {name: _run(result) for name, result in study.runs.items()},
-            "value_units": {name: value.units for kind in (study.values, study.arrays) for name, value in kind.items()},
+            "value_units": {
+                name: value.units
+                for kind in (study.values, study.arrays)
+                for name, value in kind.items()
+            },
             "table_units": {name: column.units for name, column in study.table.items()},
             "output": output,
-            "provenance": {"version": study.version, "command": study.command, "created": study.created},
+            "provenance": {
+                "version": study.version,
+                "command": study.command,
+                "created": study.created,
+            },
         }
     )
 
@@ -65,9 +83,16 @@ def study_csv(study: Study) -> str:
     """The table as comma-separated values: headings `name [unit]`, all digits, nothing where a number is missing."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([f"{name} [{column.units}]" if column.units else name for name, column in study.table.items()])
+    writer.writerow(
+        [
+            f"{name} [{column.units}]" if column.units else name
+            for name, column in study.table.items()
+        ]
+    )
     for row in zip(*(column.values for column in study.table.values()), strict=True):
-        writer.writerow([x if isinstance(x, str) else repr(_whole(x)) if math.isfinite(x) else "" for x in row])
+        writer.writerow(
+            [x if isinstance(x, str) else repr(_whole(x)) if math.isfinite(x) else "" for x in row]
+        )
     return text.getvalue()
 
 
@@ -84,7 +109,10 @@ def prepared_json(prepared: Prepared, output: str) -> str:
             "scf_iterations": reference.cycles,
             **plain(scf_solution(reference)),
             "sizes": asdict(prepared.sizes),
-            "fitted_tensor": {"shapes": [list(shape) for shape in prepared.shapes], "bytes": prepared.tensor_bytes},
+            "fitted_tensor": {
+                "shapes": [list(shape) for shape in prepared.shapes],
+                "bytes": prepared.tensor_bytes,
+            },
             "diagnostics": plain(asdict(prepared.diagnostics)),
             "timings": {k: v for k, v in asdict(prepared.timings).items() if k != "pair_energies"},
             "memory": asdict(prepared.memory),

@@ -55,7 +55,11 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
         },
         "scratch": {
             "folder": str(setup.scratch),
-            "scf_integrals": "none" if not memory.scf_disk else "memory" if memory.scf_fits_in_core else "disk",
+            "scf_integrals": "none"
+            if not memory.scf_disk
+            else "memory"
+            if memory.scf_fits_in_core
+            else "disk",
             "fitted_tensor": "memory" if memory.mp2_fits_in_core else "disk",
             "bytes": memory.scratch,
             "free_bytes": _free(setup.scratch),
@@ -71,7 +75,10 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
         if outlook.trainium is None
         else {
             "label": "pair energies on one core where no number of cores is given, float32; predicted, not measured",
-            **{_place(one): {k: v for k, v in asdict(one).items() if k != "chip"} for one in outlook.trainium},
+            **{
+                _place(one): {k: v for k, v in asdict(one).items() if k != "chip"}
+                for one in outlook.trainium
+            },
         },
         "transform": {"place": "device" if setup.options.transform == "device" else "host"},
         "rates": "measured on this host" if plan.rates.date else "built-in",
@@ -81,7 +88,11 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
         "reason": setup.backend_reason,
         "fits": memory.fits and _has_space(outlook),
         "change": outlook.change
-        or ("" if _has_space(outlook) else f"--scratch on a disk with {format_bytes(memory.scratch + RESERVE)} free"),
+        or (
+            ""
+            if _has_space(outlook)
+            else f"--scratch on a disk with {format_bytes(memory.scratch + RESERVE)} free"
+        ),
     }
 
 
@@ -128,17 +139,31 @@ TIMES = {
 def to_text(outlook: Outlook) -> str:
     """The plan for reading."""
     facts, molecule = to_dict(outlook), outlook.system.molecule
-    sizes, memory, flops, scratch = (facts[key] for key in ("sizes", "memory_bytes", "flops", "scratch"))
+    sizes, memory, flops, scratch = (
+        facts[key] for key in ("sizes", "memory_bytes", "flops", "scratch")
+    )
     operations = {
-        "scf": flops["exchange"] + flops["exchange_single"] + flops["examined"] + flops["scf_fit"] + flops["eigen"],
+        "scf": flops["exchange"]
+        + flops["exchange_single"]
+        + flops["examined"]
+        + flops["scf_fit"]
+        + flops["eigen"],
         "fit": flops["fit"],
         "transform": flops["transform"],
         "pair_energies": flops["pairs_fp64"] + flops["pairs_mixed"],
     }
-    seconds = {name: value for name, value in facts["seconds"].items() if value or name not in AFTER}
+    seconds = {
+        name: value for name, value in facts["seconds"].items() if value or name not in AFTER
+    }
     stages = [
-        (TIMES.get(name, name), f"{value:.2f}", f"{operations[name]:.2e}" if name in operations else "")
-        for name, value in sorted(seconds.items(), key=lambda stage: stage[0] in ("total", "command"))
+        (
+            TIMES.get(name, name),
+            f"{value:.2f}",
+            f"{operations[name]:.2e}" if name in operations else "",
+        )
+        for name, value in sorted(
+            seconds.items(), key=lambda stage: stage[0] in ("total", "command")
+        )
     ]
     lines = [
         f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} functions, "
@@ -161,15 +186,25 @@ def to_text(outlook: Outlook) -> str:
     ]
     if scratch["bytes"]:
         speed, source = scratch["bytes_per_second"], "cached" if scratch["cached"] else "read"
-        where = "it stays in the system's memory" if scratch["cached"] else "the system has no memory free for it"
+        if scratch["cached"]:
+            where = "it stays in the system's memory"
+        else:
+            where = "the system has no memory free for it"
         lines.append(
             f"traffic: {format_bytes(scratch['written_bytes'])} written at {format_bytes(speed['write'])}/s, "
             f"{format_bytes(scratch['read_bytes'])} read at {format_bytes(speed[source])}/s, partly while computing "
             f"({speed['date'][:10] or 'built-in rates'}; {where})"
         )
     if outlook.trainium is not None:
-        lines += ["", *_trainium(outlook.trainium), f"B is made on the {facts['transform']['place']}"]
-    verdict = "fits" if facts["fits"] else f"does not fit: use {facts['change']}"
+        lines += [
+            "",
+            *_trainium(outlook.trainium),
+            f"B is made on the {facts['transform']['place']}",
+        ]
+    if facts["fits"]:
+        verdict = "fits"
+    else:
+        verdict = f"does not fit: use {facts['change']}"
     return "\n".join([*lines, "", f"verdict: {verdict}"]) + "\n"
 
 
@@ -184,7 +219,9 @@ def _rates(found: Rates) -> str:
 
 
 def _place(one: Prediction) -> str:
-    return one.chip if one.cores == 1 else f"{one.chip}, {one.cores} cores"
+    if one.cores == 1:
+        return one.chip
+    return f"{one.chip}, {one.cores} cores"
 
 
 def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
@@ -202,4 +239,6 @@ def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
         for one in predicted
     ]
     heads = ("pair energies, predicted", "#device / s", "#dispatch / s", "#link / s", "#memory")
-    return aligned(Table("", heads, rows)) if rows else ["nothing to correlate on Trainium"]
+    if rows:
+        return aligned(Table("", heads, rows))
+    return ["nothing to correlate on Trainium"]

@@ -23,6 +23,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,9 @@ def prepare(
     listener = Collector(listener or Listener())
     clock = Stopwatch(listener)
     options = options.settled(molecule.multiplicity)
-    setup = set_up(options, command, lambda count: (CpuBackend(count), "the pair energies are still to come"))
+    setup = set_up(
+        options, command, lambda count: (CpuBackend(count), "the pair energies are still to come")
+    )
     system = resolve(molecule, setup, listener)
     kind = reference_kind(options, molecule.multiplicity)
     with limited(setup, system) as setup:
@@ -139,10 +142,14 @@ def prepare(
         plan = make_plan(system, setup, core, kind, part="up to b")
         plan.memory.require()
         file.require(FLOAT64 * plan.work.elements * plan.work.naux)
-        with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
+        with begun(
+            system, setup, kind, core, plan, listener, clock, checkpoint, start
+        ) as calculation:
             reference, fitted = build_b(calculation, hartree_fock(calculation, start), file.place)
             warnings = list(listener.warnings)
-            warn_of_doubts(system, reference, fitted.metric, options, listener)  # said now; stored with the energies
+            warn_of_doubts(
+                system, reference, fitted.metric, options, listener
+            )  # said now; stored with the energies
             listener.stage("writing B")
             file.fill(fitted.b, setup.active)
             fitted.b.clear()
@@ -170,9 +177,18 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
                 "another file with it"
             )
         if name not in Options.__slots__:
-            raise InputError(f"unknown option {name!r}: the options are {', '.join(sorted((*PAIRS, *BOTH_PARTS)))}")
-    here = {"memory": None, "scratch": None, "threads": None}  # of the machine, not of the calculation
-    return replace(prepared.options, **{**here, **{name: value for name, value in given.items() if value is not None}})
+            raise InputError(
+                f"unknown option {name!r}: the options are {', '.join(sorted((*PAIRS, *BOTH_PARTS)))}"
+            )
+    here = {
+        "memory": None,
+        "scratch": None,
+        "threads": None,
+    }  # of the machine, not of the calculation
+    return replace(
+        prepared.options,
+        **{**here, **{name: value for name, value in given.items() if value is not None}},
+    )
 
 
 def energy(
@@ -201,14 +217,19 @@ def energy(
     with opened_calculation(source, options, listener, command, checkpoint) as calculation:
         for text in prepared.diagnostics.warnings:
             calculation.listener.warning(text)
-        single = prepared.options.scf == "df" and uses_single(prepared.options.precision, prepared.sizes.nao)
+        single = prepared.options.scf == "df" and uses_single(
+            prepared.options.precision, prepared.sizes.nao
+        )
         if options.precision == "fp64" and prepared.options.precision != "fp64" and single:
             calculation.listener.warning(
                 "--precision fp64, but the SCF began with float32 exchange (its end is float64): prepare it with "
                 "--precision fp64 for a run without any float32"
             )
         fitted = read_b(calculation, source, in_memory=elsewhere is None)
-        others = None if elsewhere is None else lambda keys: elsewhere(calculation, keys)
+        if elsewhere is None:
+            others = None
+        else:
+            others = partial(elsewhere, calculation)
         result = correlate(calculation, prepared.reference, fitted, others)
     made = Preparation(
         **asdict(prepared.provenance),
@@ -217,14 +238,20 @@ def energy(
         seconds=prepared.timings.total,
         measured_peak=prepared.memory.measured_peak,
     )
-    storage = replace(storage_of(calculation), read=source.read, scf_integrals=prepared.storage.scf_integrals)
+    storage = replace(
+        storage_of(calculation), read=source.read, scf_integrals=prepared.storage.scf_integrals
+    )
     timings, predicted = prepared.timings + result.timings, prepared.predicted + result.predicted
     return replace(result, timings=timings, predicted=predicted, storage=storage, preparation=made)
 
 
 @contextmanager
 def opened_calculation(
-    source: OpenedFile, options: Options, listener: Listener | None, command: str, checkpoint: Checkpoint
+    source: OpenedFile,
+    options: Options,
+    listener: Listener | None,
+    command: str,
+    checkpoint: Checkpoint,
 ) -> Iterator[Calculation]:
     """The second part, begun; parameters are those of `energy`."""
     prepared, kind = source.prepared, source.prepared.reference.kind
@@ -232,15 +259,21 @@ def opened_calculation(
     clock = Stopwatch(listener)
     setup = set_up(options, command)
     system = _rebuilt(prepared, setup, source.path)
-    core = FrozenCore(prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note)
+    core = FrozenCore(
+        prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note
+    )
     with limited(setup, system) as setup:
         _, setup, plan = settle(system, setup, kind, listener, core=core, part="from b")
         made = source.fingerprint
-        with begun(system, setup, kind, core, plan, listener, clock, checkpoint, b_sha256=made) as calculation:
+        with begun(
+            system, setup, kind, core, plan, listener, clock, checkpoint, b_sha256=made
+        ) as calculation:
             yield calculation
 
 
-def read_b(calculation: Calculation, source: OpenedFile, *, in_memory: bool = True) -> FittedIntegrals:
+def read_b(
+    calculation: Calculation, source: OpenedFile, *, in_memory: bool = True
+) -> FittedIntegrals:
     """B of each spin, its hashes checked: in memory if that is wanted and it fits, else in its file."""
     calculation.listener.stage(f"reading and checking the fitted integrals in {source.path}")
     found = source.prepared.diagnostics
@@ -264,7 +297,9 @@ def _rebuilt(prepared: Prepared, setup: Setup, path: str) -> System:
     )
     here = (int(mole.nao), int(system.auxmole.nao), system.naux_scf)
     if here != (prepared.sizes.nao, prepared.sizes.naux, prepared.sizes.naux_scf):
-        raise ResultFileError(f"{path}: damaged file (its sizes are not those of its bases): prepare it again")
+        raise ResultFileError(
+            f"{path}: damaged file (its sizes are not those of its bases): prepare it again"
+        )
     return system
 
 
@@ -303,7 +338,12 @@ class OpenedFile:
     """
 
     def __init__(
-        self, path: str, prepared: Prepared, sha256: str, regions: Sequence[Region], groups: list[list[Group]]
+        self,
+        path: str,
+        prepared: Prepared,
+        sha256: str,
+        regions: Sequence[Region],
+        groups: list[list[Group]],
     ):
         self.path, self.prepared, self.sha256 = path, prepared, sha256
         self._regions, self._groups = regions, groups
@@ -326,14 +366,22 @@ class OpenedFile:
         """
         tensors = [
             StoredTensor(region, shape, [group[:2] for group in found])
-            for region, shape, found in zip(self._regions, self.prepared.shapes, self._groups, strict=True)
+            for region, shape, found in zip(
+                self._regions, self.prepared.shapes, self._groups, strict=True
+            )
         ]
-        arrays = [np.empty(tensor.shape) for tensor in tensors] if held else []
+        if held:
+            arrays = [np.empty(tensor.shape) for tensor in tensors]
+        else:
+            arrays = []
         parts = [(spin, *group) for spin, groups in enumerate(self._groups) for group in groups]
 
         def check(number: int) -> None:
             spin, i0, i1, sha256 = parts[number]
-            rows = arrays[spin][i0:i1] if held else np.empty((i1 - i0, *tensors[spin].shape[1:]))
+            if held:
+                rows = arrays[spin][i0:i1]
+            else:
+                rows = np.empty((i1 - i0, *tensors[spin].shape[1:]))
             tensors[spin].read(i0, i1, rows)
             if numbers_hash(rows) != sha256:
                 raise ResultFileError(
@@ -369,13 +417,17 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
             )
         sha256 = _hash(handle)
         if read_attribute(handle, "content_sha256") != sha256:
-            raise ResultFileError(f"{path}: the content does not have its stored hash: prepare it again")
+            raise ResultFileError(
+                f"{path}: the content does not have its stored hash: prepare it again"
+            )
         try:
             records = read_records(handle, KINDS)
             calculation = read_calculation(handle, records)
         except InputError as error:  # a molecule or options that could not have been run
             raise ResultFileError(f"{path}: damaged file ({error}): prepare it again") from error
-        prepared = Prepared(**calculation, **records, frozen_core_note=str(handle[NOTE].asstr()[()]))
+        prepared = Prepared(
+            **calculation, **records, frozen_core_note=str(handle[NOTE].asstr()[()])
+        )
         _require_whole(prepared)
         shapes, size = dict(zip(SPINS, prepared.shapes, strict=False)), os.stat(path).st_size
         offsets = [_offset(handle[f"b/{name}"], shape, size) for name, shape in shapes.items()]
@@ -407,7 +459,10 @@ def _require_whole(prepared: Prepared) -> None:
             raise ValueError("a basis lacks an element")
     core, left_out = prepared.sizes.frozen_core, prepared.sizes.frozen_virtual
     occupations = prepared.reference.mo_occ
-    active = [(max(0, int((occ > 0).sum()) - core), int((occ == 0).sum()) - left_out) for occ in occupations]
+    active = [
+        (max(0, int((occ > 0).sum()) - core), int((occ == 0).sum()) - left_out)
+        for occ in occupations
+    ]
     if active != [shape[:2] for shape in prepared.shapes]:
         raise ValueError("its occupations are not those of its sizes")
     if (prepared.scf_fitting is None) != (prepared.sizes.naux_scf == 0):
@@ -431,9 +486,14 @@ def _offset(item: Any, shape: tuple[int, int, int], size: int) -> int:
 def _groups(handle: h5py.File, name: str, nocc: int) -> list[Group]:
     ends = [int(end) for end in handle[f"b/{name}_ends"][()]]
     begins = [0, *ends][:-1]
-    if (ends[-1] if ends else 0) != nocc or any(i0 >= i1 for i0, i1 in zip(begins, ends, strict=True)):
+    if (ends[-1] if ends else 0) != nocc or any(
+        i0 >= i1 for i0, i1 in zip(begins, ends, strict=True)
+    ):
         raise ValueError(f"the groups of {name} do not cover its orbitals")
-    return [(i0, i1, str(h)) for i0, i1, h in zip(begins, ends, handle[f"b/{name}_sha256"].asstr()[()], strict=True)]
+    return [
+        (i0, i1, str(h))
+        for i0, i1, h in zip(begins, ends, handle[f"b/{name}_sha256"].asstr()[()], strict=True)
+    ]
 
 
 def _hash(handle: h5py.File) -> str:
@@ -458,7 +518,9 @@ class PreparedFile:
     """
 
     def __init__(self, target: Path, *, overwrite: bool) -> None:
-        require_writable(target, overwrite=True)  # one that is there is refused when its size is known
+        require_writable(
+            target, overwrite=True
+        )  # one that is there is refused when its size is known
         self._target, self._overwrite = target, overwrite
         self._stack = ExitStack()
         self._part, self._descriptor = target, -1
@@ -507,7 +569,9 @@ class PreparedFile:
             hashes = [tensor.digests for _, tensor in self._placed]
         else:  # made in memory; or an eigenvalue cut has left less of it than there was room for
             self._begin(shapes)
-            hashes = [self._copied(*one, workers) for one in zip(self._regions, b, cuts, strict=True)]
+            hashes = [
+                self._copied(*one, workers) for one in zip(self._regions, b, cuts, strict=True)
+            ]
         self._groups = [
             [(i0, i1, digest) for (i0, i1), digest in zip(groups, found, strict=True)]
             for groups, found in zip(cuts, hashes, strict=True)
@@ -541,24 +605,33 @@ class PreparedFile:
         """A new file with room for tensors of these shapes."""
         with self._reported():
             self._part = beside(self._target)
-            self._descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._descriptor = os.open(
+                self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+            )
             self._stack.callback(os.close, self._descriptor)
             self._stack.callback(self._part.unlink, missing_ok=True)
             with h5py.File(self._part, "w", locking=False) as handle:
                 group = handle.create_group("b")
-                offsets = [allocate(group, name, shape) for name, shape in zip(SPINS, shapes, strict=False)]
+                offsets = [
+                    allocate(group, name, shape) for name, shape in zip(SPINS, shapes, strict=False)
+                ]
                 for b in group.values():
                     b.attrs["units"] = np.bytes_("hartree^1/2")
                     b.attrs["description"] = np.bytes_("fitted integrals B (nocc, nvir, naux)")
         self._regions = [Region(self._descriptor, offset, str(self._target)) for offset in offsets]
 
-    def _copied(self, region: Region, tensor: Any, cuts: list[tuple[int, int]], workers: int) -> tuple[str, ...]:
+    def _copied(
+        self, region: Region, tensor: Any, cuts: list[tuple[int, int]], workers: int
+    ) -> tuple[str, ...]:
         """Hashes of the groups of a tensor, in memory or on disk, which are written to the file."""
         hashes = [""] * len(cuts)
 
         def copy(number: int) -> None:
             i0, i1 = cuts[number]
-            rows = np.empty((i1 - i0, *tensor.shape[1:])) if isinstance(tensor, StoredTensor) else tensor[i0:i1]
+            if isinstance(tensor, StoredTensor):
+                rows = np.empty((i1 - i0, *tensor.shape[1:]))
+            else:
+                rows = tensor[i0:i1]
             if isinstance(tensor, StoredTensor):
                 tensor.read(i0, i1, rows)
             region.write(i0 * tensor.shape[1] * tensor.shape[2], rows)
@@ -572,12 +645,20 @@ class PreparedFile:
         """Say in our words what the system or HDF5 refuses."""
         try:
             yield
-        except (OSError, RuntimeError) as error:  # RuntimeError: what HDF5 makes of a disk that fills up on closing
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # RuntimeError: what HDF5 makes of a disk that fills up on closing
             number = getattr(error, "errno", None)
-            reason = os.strerror(number) if number else str(error).splitlines()[0][:200]
+            if number:
+                reason = os.strerror(number)
+            else:
+                reason = str(error).splitlines()[0][:200]
             if number == errno.ENOSPC:
                 reason += ": free some space or choose another folder with --output"
-            raise ResourceError(f"cannot write {self._target}: {reason}: nothing was changed") from error
+            raise ResourceError(
+                f"cannot write {self._target}: {reason}: nothing was changed"
+            ) from error
 
 
 def store(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> None:
@@ -591,8 +672,12 @@ def store(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> 
             items |= record_items(name, getattr(prepared, name))
     for name, groups in zip(SPINS, digests, strict=False):
         ends = np.array([i1 for _, i1, _ in groups], dtype=np.int64)
-        items[f"b/{name}_ends"] = Item(ends, "", "occupied orbital behind the last one of each group")
-        items[f"b/{name}_sha256"] = Item(tuple(sha256 for _, _, sha256 in groups), "", "hash of each group's numbers")
+        items[f"b/{name}_ends"] = Item(
+            ends, "", "occupied orbital behind the last one of each group"
+        )
+        items[f"b/{name}_sha256"] = Item(
+            tuple(sha256 for _, _, sha256 in groups), "", "hash of each group's numbers"
+        )
     write_items(handle, items, _fixed)
     handle.attrs["creator"] = _fixed("dfmp2")
     handle.attrs["creator_version"] = _fixed(prepared.provenance.version)

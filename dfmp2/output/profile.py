@@ -88,12 +88,23 @@ class Profile(Relay):
     def finished(self, result: MP2Result) -> None:
         """Add the rate of each stage, 10^9 operations (of the integrals, their number) per second."""
         seconds, run = asdict(result.timings), result.provenance
-        rates = {name: n / seconds[name] / 1e9 for name, n in operations(result).items() if n and seconds[name]}
-        for event in [event for event in self._events if event["tid"] == CHARGED and event["name"] in rates]:
+        rates = {
+            name: n / seconds[name] / 1e9
+            for name, n in operations(result).items()
+            if n and seconds[name]
+        }
+        for event in [
+            event for event in self._events if event["tid"] == CHARGED and event["name"] in rates
+        ]:
             name, rate = f"{TITLES[event['name']]}, 10^9/s", rates[event["name"]]
             self._count(name, event["ts"], {"rate": rate})
             self._count(name, event["ts"] + event["dur"], {"rate": 0.0})
-        self._facts = {"command": run.command, "version": run.version, "host": run.host, "threads": run.threads}
+        self._facts = {
+            "command": run.command,
+            "version": run.version,
+            "host": run.host,
+            "threads": run.threads,
+        }
         self._facts |= {"large product": possible(result)}
         self._next("result file")
 
@@ -115,11 +126,23 @@ class Profile(Relay):
     def _sample(self) -> None:
         self._sampled = self._last
         memory = {"resident": resources.resident_memory(), "peak": resources.peak_resident_memory()}
-        self._count("memory / MB", self._since(self._last), {name: size / 1e6 for name, size in memory.items()})
+        self._count(
+            "memory / MB",
+            self._since(self._last),
+            {name: size / 1e6 for name, size in memory.items()},
+        )
 
-    def _add(self, track: str, name: str, begin: float, end: float, facts: dict[str, Any] | None = None) -> None:
+    def _add(
+        self, track: str, name: str, begin: float, end: float, facts: dict[str, Any] | None = None
+    ) -> None:
         since = self._since(begin)
-        event = {"ph": "X", "tid": track, "name": name, "ts": since, "dur": self._since(end) - since}
+        event = {
+            "ph": "X",
+            "tid": track,
+            "name": name,
+            "ts": since,
+            "dur": self._since(end) - since,
+        }
         self._events.append(event | ({"args": facts} if facts else {}))
 
     def _count(self, name: str, at: float, values: dict[str, float]) -> None:
@@ -133,11 +156,16 @@ class Profile(Relay):
         events = self._events[::-1]
         events.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
         tracks = [RUN, CHARGED, *sorted({event["tid"] for event in events} - {RUN, CHARGED})]
-        names = [{"ph": "M", "name": "thread_name", "tid": name, "args": {"name": name}} for name in tracks]
+        names = [
+            {"ph": "M", "name": "thread_name", "tid": name, "args": {"name": name}}
+            for name in tracks
+        ]
         for event in names + events:
             event |= {
                 "pid": os.getpid(),
                 "tid": tracks.index(event["tid"]),
                 "name": TITLES.get(event["name"], event["name"]),
             }
-        return json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": self._facts})
+        return json.dumps(
+            {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": self._facts}
+        )

@@ -52,9 +52,7 @@ from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget, Share
 
-CITATION = (
-    "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. Chem. Phys. 153, 024109 (2020)"
-)
+CITATION = "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. Chem. Phys. 153, 024109 (2020)"
 LONGEST_GEOMETRY = 200  # atoms
 LONGEST_INPUT = 8_000  # characters
 MOST_ROWS = 20  # of a pair map; more orbitals are put together in blocks
@@ -67,7 +65,10 @@ STAGES = {
     "fit": "metric and fit",
     "pair_energies": "pair energies",
 }
-AFTER = {"fitting_certificate": "fitting certificate", "gradient": "gradient and densities"}  # in runs that have them
+AFTER = {
+    "fitting_certificate": "fitting certificate",
+    "gradient": "gradient and densities",
+}  # in runs that have them
 ITERATION = ("#iteration", "#E(SCF) / Eh", "#change / Eh", "#orbital gradient / Eh")
 SHORTEST = 0.01  # s; below, a rate would say more about the clock than about the machine
 KINDS = {"fp64": "float64", "mixed": "float32"}  # of products
@@ -88,33 +89,52 @@ def input_sections(prepared: Calculated) -> list[Section]:
 def in_full(result: MP2Result, content: str) -> list[Section]:
     """All sections; `content` is the verified hash of its file."""
     parts = summary(result)
-    pairs = [] if result.quadrature is not None else [_pairs(result)]
+    if result.quadrature is not None:
+        pairs = []
+    else:
+        pairs = [_pairs(result)]
     return [*parts[:3], *pairs, *parts[3:], _provenance(result, content)]
 
 
 def method_name(result: Calculated) -> str:
     """The method as it is written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core orbital"."""
     core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
-    frozen = counted(core, "frozen core orbital") if core else "all electrons correlated"
-    more = f", {counted(virtual, 'frozen virtual orbital')}" if virtual else ""
+    if core:
+        frozen = counted(core, "frozen core orbital")
+    else:
+        frozen = "all electrons correlated"
+    if virtual:
+        more = f", {counted(virtual, 'frozen virtual orbital')}"
+    else:
+        more = ""
     return f"{on_reference(result)}, {frozen}{more}"
 
 
 def on_reference(result: Calculated) -> str:
     """The method and its reference, e.g. "DF-MP2/cc-pvdz on DF-RHF"."""
-    relativistic = "X2C-" if result.options.relativity == "x2c" else ""
+    if result.options.relativity == "x2c":
+        relativistic = "X2C-"
+    else:
+        relativistic = ""
     fitted = "DF-" if result.reference.scf_type == "df" else ""
     return f"{result.level} on {relativistic}{fitted}{result.reference.title}"
 
 
 def asked_for(result: MP2Result) -> tuple[str, str]:
     """The method, and what of it was asked for: what it came to in this molecule is not in it."""
-    return result.level, f"reference {result.options.reference}, frozen core {result.options.frozen_core}"
+    return (
+        result.level,
+        f"reference {result.options.reference}, frozen core {result.options.frozen_core}",
+    )
 
 
 def energies(result: MP2Result) -> tuple[str, str, str]:
     """E(HF), and correlation and total energy of the method, Eh."""
-    return energy(result.hf_total_energy), energy(result.correlation_energy), energy(result.total_energy)
+    return (
+        energy(result.hf_total_energy),
+        energy(result.correlation_energy),
+        energy(result.total_energy),
+    )
 
 
 # --- records ------------------------------------------------------------------------------------------
@@ -149,7 +169,10 @@ FORMS = {  # end of a field's name -> form of its number; energies have ten digi
     "difference": "+.2e",
     "spin_square": ".6f",
     "seconds": ".2f",
-    **dict.fromkeys(("translation", "rotation", "residual", "allowed_energy", "allowed_sum", "allowed_slope"), ".1e"),
+    **dict.fromkeys(
+        ("translation", "rotation", "residual", "allowed_energy", "allowed_sum", "allowed_slope"),
+        ".1e",
+    ),
 }
 UNITS = {"hartree": " Eh", "hartree/bohr": " Eh/bohr", "s": " s"}
 FITTING = ("scf_fitting_error", "mp2_fitting_error")  # of the diagnostics; said of the bases
@@ -157,7 +180,9 @@ OF_CERTIFICATE = ("sampled", "pairs", "repeated_in_fp64")  # said in other words
 SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of its own
 
 
-def record_facts(record: Any, start: str = "", leave: Collection[str] = ()) -> list[tuple[str, str]]:
+def record_facts(
+    record: Any, start: str = "", leave: Collection[str] = ()
+) -> list[tuple[str, str]]:
     """The fields of a record but for its arrays, other records and warnings, by the names they have in its file."""
     facts = []
     for field in fields(record):
@@ -165,7 +190,9 @@ def record_facts(record: Any, start: str = "", leave: Collection[str] = ()) -> l
         if (unit == "byte" and not value) or name in ("warnings", *leave):
             continue
         if isinstance(value, str | int | float | tuple) and value not in ("", ()):
-            facts.append((f"{start}{LABELS.get(name, name.replace('_', ' '))}", _said(name, value, unit)))
+            facts.append(
+                (f"{start}{LABELS.get(name, name.replace('_', ' '))}", _said(name, value, unit))
+            )
     return facts
 
 
@@ -181,7 +208,9 @@ def _said(name: str, value: Any, unit: str) -> str:
     if not value:
         return f"0{UNITS.get(unit, '')}"
     form = next((form for end, form in FORMS.items() if name.endswith(end)), ".10f")
-    return f"{value:{form}}{UNITS.get(unit, '')}" if math.isfinite(value) else ABSENT
+    if math.isfinite(value):
+        return f"{value:{form}}{UNITS.get(unit, '')}"
+    return ABSENT
 
 
 # --- molecule and method ------------------------------------------------------------------------------
@@ -200,8 +229,13 @@ def _molecule(result: Calculated) -> Section:
         ("read from", Path(molecule.source).name or "python"),
         *([("surroundings", field)] if field else []),
     ]
-    places = zip(molecule.labels[:LONGEST_GEOMETRY], molecule.coordinates * ANGSTROM_PER_BOHR, strict=False)
-    rows = [(f"{k} {label}", *(f"{x:.8f}" for x in place)) for k, (label, place) in enumerate(places, start=1)]
+    places = zip(
+        molecule.labels[:LONGEST_GEOMETRY], molecule.coordinates * ANGSTROM_PER_BOHR, strict=False
+    )
+    rows = [
+        (f"{k} {label}", *(f"{x:.8f}" for x in place))
+        for k, (label, place) in enumerate(places, start=1)
+    ]
     more = molecule.natom - len(rows)
     caption = f"Geometry, angstrom{f'; {more} more atoms are in the result file' if more else ''}"
     figure = Figure(
@@ -209,13 +243,19 @@ def _molecule(result: Calculated) -> Section:
         "Turned to show the longest axis; sticks join atoms nearer than 1.25 times the sum of covalent radii, ghost "
         "centres (@) have a dashed outline.",
     )
-    return Section("molecule", "Molecule", [figure, Facts(facts), Table(caption, ("atom", "#x", "#y", "#z"), rows)])
+    return Section(
+        "molecule",
+        "Molecule",
+        [figure, Facts(facts), Table(caption, ("atom", "#x", "#y", "#z"), rows)],
+    )
 
 
 def _comment(text: str) -> str:
     """The comment of an xyz file, shortened; "" for none, and for a molecule that comes from elsewhere."""
     lines = text.splitlines()
-    return shorten(lines[1], 200) if len(lines) > 2 and lines[0].strip().isdigit() else ""
+    if len(lines) > 2 and lines[0].strip().isdigit():
+        return shorten(lines[1], 200)
+    return ""
 
 
 def _method(result: Calculated) -> Section:
@@ -231,45 +271,88 @@ def _method(result: Calculated) -> Section:
             facts.append((role, "none: conventional four-centre integrals"))
             continue
         first, *others = basis.describe()
-        facts += [(role, f"{first}, {functions} spherical functions"), *((role, line) for line in others)]
+        facts += [
+            (role, f"{first}, {functions} spherical functions"),
+            *((role, line) for line in others),
+        ]
         for symbol, element in basis.elements.items():
             hashes.append((role, symbol, element.sha256))
             if element.ecp is not None:
-                core = f"core potential for {element.ecp_electrons} electrons ({element.ecp_source})"
+                core = (
+                    f"core potential for {element.ecp_electrons} electrons ({element.ecp_source})"
+                )
                 facts.append((f"{role}, {symbol}", core))
             if "even-tempered" in element.source:
-                exponents += [f"{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2" for shell in element.shells]
+                exponents += [
+                    f"{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2"
+                    for shell in element.shells
+                ]
     asked = f"{sizes.frozen_core} orbitals per spin (--frozen-core {options.frozen_core})"
     between = result.reference.interatomic_fitting_error
-    lines = [*fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting, between), result.frozen_core_note]
+    lines = [
+        *fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting, between),
+        result.frozen_core_note,
+    ]
     facts += [*(("", line) for line in lines if line), ("frozen core", asked)]
-    spins = ("all",) if result.reference.nspin == 1 else ("alpha", "beta")
+    if result.reference.nspin == 1:
+        spins = ["all"]
+    else:
+        spins = ["alpha", "beta"]
     classes = [
         (spin, core, nocc, nvir, sizes.frozen_virtual, sizes.nmo)
-        for spin, core, nocc, nvir in zip(spins, _cores(result), sizes.nocc, sizes.nvir, strict=False)
+        for spin, core, nocc, nvir in zip(
+            spins, _cores(result), sizes.nocc, sizes.nvir, strict=False
+        )
     ]
-    heads = ("spin", "#frozen core", "#active occupied", "#active virtual", "#frozen virtual", "#all")
+    heads = (
+        "spin",
+        "#frozen core",
+        "#active occupied",
+        "#active virtual",
+        "#frozen virtual",
+        "#all",
+    )
     blocks: list[Block] = [
         f"{method_name(result)}. Cite: {CITATION}.",
         Facts(facts),
-        *([Code("Even-tempered fitting functions", "\n".join(exponents), folded=True)] if exponents else []),
+        *(
+            [Code("Even-tempered fitting functions", "\n".join(exponents), folded=True)]
+            if exponents
+            else []
+        ),
         Table("Orbitals", heads, classes),
-        Table("SHA-256 of exponents and coefficients", ("basis", "element", "SHA-256"), hashes, details=True),
+        Table(
+            "SHA-256 of exponents and coefficients",
+            ("basis", "element", "SHA-256"),
+            hashes,
+            details=True,
+        ),
     ]
     return Section("method", "Method and basis sets", blocks)
 
 
 def fitting_errors(
-    molecule: Molecule, scf_fitting: BasisSet | None, mp2_fitting: BasisSet, between: float | None = None
+    molecule: Molecule,
+    scf_fitting: BasisSet | None,
+    mp2_fitting: BasisSet,
+    between: float | None = None,
 ) -> list[str]:
     """A line for each fitting set whose error was measured on the atoms, and what an SCF lacks between them, Eh."""
     lines = []
     for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
-        total = None if basis is None else basis.error_of(molecule.real_symbols)
+        if basis is None:
+            total = None
+        else:
+            total = basis.error_of(molecule.real_symbols)
         if basis is not None and total is not None:
             each = ", ".join(f"{symbol} {_signed(error)}" for symbol, error in basis.errors.items())
-            more = f"; between them {_signed(between)} Eh" if name == "SCF" and between is not None else ""
-            lines.append(f"{name} fitting error of the atoms {_signed(total)} Eh (each {each}){more}")
+            if name == "SCF" and between is not None:
+                more = f"; between them {_signed(between)} Eh"
+            else:
+                more = ""
+            lines.append(
+                f"{name} fitting error of the atoms {_signed(total)} Eh (each {each}){more}"
+            )
     return lines
 
 
@@ -281,7 +364,10 @@ def _signed(value: float) -> str:
 def _cores(result: Calculated) -> list[int]:
     """Frozen core orbitals of each spin; one with fewer electrons than the core freezes all it has."""
     sizes = result.sizes
-    return [sizes.nmo - o - v - sizes.frozen_virtual for o, v in zip(sizes.nocc, sizes.nvir, strict=True)]
+    return [
+        sizes.nmo - o - v - sizes.frozen_virtual
+        for o, v in zip(sizes.nocc, sizes.nvir, strict=True)
+    ]
 
 
 # --- energies -----------------------------------------------------------------------------------------
@@ -293,40 +379,76 @@ def _energies(result: MP2Result) -> Section:
     method, quadrature = result.options.correlation, result.quadrature
     same, opposite = result.components
     first = MP2 if method.plain else method  # other methods of plain MP2 are made of its parts
-    correlation = same + opposite + singles if quadrature is None else result.correlation_energy
+    if quadrature is None:
+        correlation = same + opposite + singles
+    else:
+        correlation = result.correlation_energy
     more = " + E(S)" if singles else ""
     formula = f"{'E(SS) + E(OS)' if quadrature is None else method.formula}{more}"
     parts = [("same-spin", same, "E(SS)"), ("opposite-spin", opposite, "E(OS)")]
     values = [
         ("nuclear repulsion", reference.nuclear_repulsion_energy, f"contained in {hf}"),
-        ("reference energy", result.scf_total_energy, f"{'E(KS)' if xc else hf}, {reference.title}"),
+        (
+            "reference energy",
+            result.scf_total_energy,
+            f"{'E(KS)' if xc else hf}, {reference.title}",
+        ),
         *([("exact-exchange energy", scf, "E(EXX): HF of these orbitals")] if xc else []),
-        *((f"{part} correlation", e, sign) for part, e, sign in parts if quadrature is None or math.isfinite(e)),
+        *(
+            (f"{part} correlation", e, sign)
+            for part, e, sign in parts
+            if quadrature is None or math.isfinite(e)
+        ),
         *([("singles", singles, "E(S), ROHF reference")] if singles else []),
         (f"{first.title} correlation", correlation, formula),
-        (f"{first.title} total", scf + correlation, f"{hf} + {formula if quadrature is None else 'the line above'}"),
+        (
+            f"{first.title} total",
+            scf + correlation,
+            f"{hf} + {formula if quadrature is None else 'the line above'}",
+        ),
     ]
     drawn = [Bar(first.title, (opposite, same), energy(correlation))]
-    kinds = [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2] if method.plain else []
+    if method.plain:
+        kinds = [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2]
+    else:
+        kinds = []
     for kind in kinds:
         scaled = kind.apply(opposite, same) + singles
         values += [
-            (f"{kind.title} correlation", scaled, f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{more}"),
+            (
+                f"{kind.title} correlation",
+                scaled,
+                f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{more}",
+            ),
             (f"{kind.title} total", scf + scaled, f"{hf} + the line above"),
         ]
-        drawn.append(Bar(kind.title, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled)))
-    rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
-    sources = "; ".join(f"{kind.title}: {kind.source}" for kind in kinds or (method,) if kind.source != "user")
+        drawn.append(
+            Bar(kind.title, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled))
+        )
+    rows = [
+        (name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values
+    ]
+    sources = "; ".join(
+        f"{kind.title}: {kind.source}" for kind in kinds or (method,) if kind.source != "user"
+    )
     sources += f"; kappa {result.options.regulariser:g} per Eh" if method.regularised else ""
     blocks: list[Block] = [Table(sources, ("energy", "#Eh", "#kJ/mol", "meaning"), rows)]
     if quadrature is None:
-        draw = partial(bars, "Correlation energy by spin component", drawn, ("opposite spin", "same spin"))
+        draw = partial(
+            bars, "Correlation energy by spin component", drawn, ("opposite spin", "same spin")
+        )
         caption = "Magnitude of the correlation energy, Eh, by spin component after scaling."
         blocks.append(Figure(draw, caption))
     else:
         blocks.append(Facts(record_facts(quadrature, "quadrature: ", leave=("energy",))))
     if correlation == 0:
-        blocks.insert(0, Note("info", "There is no pair of electrons to correlate: the correlation energy is zero."))
+        blocks.insert(
+            0,
+            Note(
+                "info",
+                "There is no pair of electrons to correlate: the correlation energy is zero.",
+            ),
+        )
     return Section("energies", "Energies", blocks)
 
 
@@ -341,19 +463,32 @@ def _derivatives(result: MP2Result) -> list[Section]:
         heads = ("atom", "#x", "#y", "#z")
         labels = [f"{k} {label}" for k, label in enumerate(result.molecule.labels, start=1)]
         blocks: list[Block] = [
-            _vectors(f"Gradient of E({found.scaling}), Eh/bohr", heads, labels, found.mp2_total_gradient)
+            _vectors(
+                f"Gradient of E({found.scaling}), Eh/bohr", heads, labels, found.mp2_total_gradient
+            )
         ]
         if found.point_charge_gradient is not None:
             numbers = [str(k) for k in range(1, 1 + len(found.point_charge_gradient))]
             heads = ("charge", *heads[1:])
-            blocks.append(_vectors("On the point charges, Eh/bohr", heads, numbers, found.point_charge_gradient))
-        facts = [("norm", f"{found.norm:.10f} Eh/bohr"), ("largest component", f"{found.largest:.10f} Eh/bohr")]
+            blocks.append(
+                _vectors(
+                    "On the point charges, Eh/bohr", heads, numbers, found.point_charge_gradient
+                )
+            )
+        facts = [
+            ("norm", f"{found.norm:.10f} Eh/bohr"),
+            ("largest component", f"{found.largest:.10f} Eh/bohr"),
+        ]
         blocks.append(Facts([*facts, *record_facts(found, leave=("scaling",))]))
         if proof is not None:
             blocks += _certified(proof)
         sections.append(Section("gradient", "Gradient", blocks))
     if own is not None:
-        kinds = {"reference": own.scf_dipole, "unrelaxed": own.unrelaxed_dipole, "relaxed": own.relaxed_dipole}
+        kinds = {
+            "reference": own.scf_dipole,
+            "unrelaxed": own.unrelaxed_dipole,
+            "relaxed": own.relaxed_dipole,
+        }
         rows = [
             (name, *(f"{x:z.6f}" for x in dipole), f"{DEBYE * float(np.linalg.norm(dipole)):.4f}")
             for name, dipole in kinds.items()
@@ -361,11 +496,20 @@ def _derivatives(result: MP2Result) -> list[Section]:
         columns = ("density", "#x", "#y", "#z", "#debye")
         caption = "Dipole moment, e bohr, origin of the coordinates"
         charged = f"{caption}, on which that of a charged molecule depends"
-        blocks = [Table(charged if result.molecule.charge else caption, columns, rows), *_charges(result, own)]
+        blocks = [
+            Table(charged if result.molecule.charge else caption, columns, rows),
+            *_charges(result, own),
+        ]
         occupied = own.relaxed_occupations
         facts = [
-            ("natural occupations, relaxed", f"largest {occupied.max():.6f}, smallest {occupied.min():.6f}"),
-            ("electrons outside the reference", f"{_excited(result, occupied):.6f} (relaxed natural occupations)"),
+            (
+                "natural occupations, relaxed",
+                f"largest {occupied.max():.6f}, smallest {occupied.min():.6f}",
+            ),
+            (
+                "electrons outside the reference",
+                f"{_excited(result, occupied):.6f} (relaxed natural occupations)",
+            ),
         ]
         blocks.append(Facts(facts))
         if found is None and proof is not None:
@@ -379,7 +523,9 @@ def _derivatives(result: MP2Result) -> list[Section]:
 def _certified(proof: GradientCertificate) -> list[Block]:
     """What the certificate of a gradient or of densities says."""
     passed = Note("ok", f"{proof.owner.capitalize()} certificate is in order.")
-    failed = Note("failure", f"The certificate fails: {', '.join(proof.failures).replace('_', ' ')}.")
+    failed = Note(
+        "failure", f"The certificate fails: {', '.join(proof.failures).replace('_', ' ')}."
+    )
     return [passed if proof.passed else failed, Facts(record_facts(proof))]
 
 
@@ -388,12 +534,21 @@ def _charges(result: MP2Result, own: Properties) -> list[Block]:
     blocks: list[Block] = []
     names = ("reference", *DENSITIES[1:])
     if own.quadrupole is not None:
-        places = {"xx": (0, 0), "yy": (1, 1), "zz": (2, 2), "xy": (0, 1), "xz": (0, 2), "yz": (1, 2)}
+        places = {
+            "xx": (0, 0),
+            "yy": (1, 1),
+            "zz": (2, 2),
+            "xy": (0, 1),
+            "xz": (0, 2),
+            "yz": (1, 2),
+        }
         rows = [
             (name, *(f"{q[place]:z.6f}" for place in places.values()))
             for name, q in zip(names, own.quadrupole, strict=True)
         ]
-        caption = "Quadrupole moment sum q x y, e bohr^2, trace not removed, origin of the coordinates"
+        caption = (
+            "Quadrupole moment sum q x y, e bohr^2, trace not removed, origin of the coordinates"
+        )
         blocks.append(Table(caption, ("density", *(f"#{name}" for name in places)), rows))
     for what, mulliken, lowdin in (
         ("Charges of the atoms, e", own.mulliken_charges, own.lowdin_charges),
@@ -405,21 +560,29 @@ def _charges(result: MP2Result, own: Properties) -> list[Block]:
         if mulliken is not None and lowdin is not None:
             labels = [f"{k} {label}" for k, label in enumerate(result.molecule.labels, start=1)]
             columns = np.concatenate([mulliken, lowdin]).T
-            rows = [(name, *(f"{x:z.5f}" for x in row)) for name, row in zip(labels, columns, strict=True)]
+            rows = [
+                (name, *(f"{x:z.5f}" for x in row))
+                for name, row in zip(labels, columns, strict=True)
+            ]
             heads = [f"#{kind}, {name}" for kind in ("Mulliken", "Loewdin") for name in names]
             blocks.append(Table(what, ("atom", *heads), rows))
     return blocks
 
 
 def _polarizability(found: Polarizability) -> Section:
-    rows = [(axis, *(f"{x:z.5f}" for x in row)) for axis, row in zip("xyz", found.relaxed, strict=True)]
+    rows = [
+        (axis, *(f"{x:z.5f}" for x in row)) for axis, row in zip("xyz", found.relaxed, strict=True)
+    ]
     facts = [
         ("isotropic", f"{found.isotropic:.5f} bohr^3"),
         ("anisotropy", f"{found.anisotropy:.5f} bohr^3"),
         ("isotropic, reference", f"{float(np.trace(found.scf)) / 3:.5f} bohr^3"),
         ("asymmetry", f"{size(found.asymmetry)} bohr^3"),
         ("error of the step", f"{size(found.step_error)} bohr^3, from energies in the same fields"),
-        ("dipole moments less slopes of energies", f"{size(found.dipole_difference)} e bohr at most"),
+        (
+            "dipole moments less slopes of energies",
+            f"{size(found.dipole_difference)} e bohr at most",
+        ),
         ("field", f"{found.field:g} Eh/(e bohr)"),
         ("seconds", fixed(found.seconds)),
     ]
@@ -427,14 +590,18 @@ def _polarizability(found: Polarizability) -> Section:
     failed = "is not symmetric, or it or the dipole moment does not agree"
     said = f"The polarizability {agreed if found.passed else failed} with the energies."
     note = Note("ok" if found.passed else "failure", said)
-    table = Table("Polarizability, bohr^3, from relaxed dipole moments", ("moment", "#x", "#y", "#z"), rows)
+    table = Table(
+        "Polarizability, bohr^3, from relaxed dipole moments", ("moment", "#x", "#y", "#z"), rows
+    )
     return Section("polarizability", "Polarizability", [table, note, Facts(facts)])
 
 
 def _vectors(caption: str, heads: Sequence[str], names: Sequence[str], vectors: Array) -> Table:
     """A table of vectors, (n, 3)."""
     return Table(
-        caption, heads, [(name, *(f"{x:z.10f}" for x in row)) for name, row in zip(names, vectors, strict=True)]
+        caption,
+        heads,
+        [(name, *(f"{x:z.10f}" for x in row)) for name, row in zip(names, vectors, strict=True)],
     )
 
 
@@ -457,7 +624,12 @@ class Pair(NamedTuple):
     same: float
 
 
-SPINS = {"": (0, 0), "alpha beta": (0, 1), "alpha alpha": (0, 0), "beta beta": (1, 1)}  # of a pair -> of i and of j
+SPINS = {
+    "": (0, 0),
+    "alpha beta": (0, 1),
+    "alpha alpha": (0, 0),
+    "beta beta": (1, 1),
+}  # of a pair -> of i and of j
 
 
 def list_pairs(result: MP2Result) -> list[Pair]:
@@ -466,7 +638,9 @@ def list_pairs(result: MP2Result) -> list[Pair]:
     if result.reference.nspin == 1:
         both = 2.0 - np.eye(len(opposite))
         places = zip(*np.triu_indices(len(opposite)), strict=True)
-        found = [("", i, j, both[i, j] * opposite[i, j], both[i, j] * same[0][i, j]) for i, j in places]
+        found = [
+            ("", i, j, both[i, j] * opposite[i, j], both[i, j] * same[0][i, j]) for i, j in places
+        ]
     else:
         found = [("alpha beta", i, j, value, 0.0) for (i, j), value in np.ndenumerate(opposite)]
         for spins, matrix in zip(("alpha alpha", "beta beta"), same, strict=True):
@@ -474,7 +648,14 @@ def list_pairs(result: MP2Result) -> list[Pair]:
             found += [(spins, i, j, 0.0, 2.0 * matrix[i, j]) for i, j in places]
     core = _cores(result)
     return sorted(
-        Pair(float(os + ss), spins, int(i) + 1 + core[SPINS[spins][0]], int(j) + 1 + core[SPINS[spins][1]], os, ss)
+        Pair(
+            float(os + ss),
+            spins,
+            int(i) + 1 + core[SPINS[spins][0]],
+            int(j) + 1 + core[SPINS[spins][1]],
+            os,
+            ss,
+        )
         for spins, i, j, os, ss in found
     )
 
@@ -484,16 +665,29 @@ def _pairs(result: MP2Result) -> Section:
     pairs = list_pairs(result)
     rows = []
     for pair in pairs[:STRONGEST]:
-        levels = ", ".join(f"{eps[spin][k - 1]:.3f}" for spin, k in zip(SPINS[pair.spins], pair[2:4], strict=True))
+        levels = ", ".join(
+            f"{eps[spin][k - 1]:.3f}" for spin, k in zip(SPINS[pair.spins], pair[2:4], strict=True)
+        )
         values = (f"{value:z.8f}" for value in (pair.opposite, pair.same, pair.total))
         share = fixed(100 * pair.total / total if total else math.nan)
         rows.append((f"{pair.i}, {pair.j}", pair.spins or "both", levels, *values, share))
-    frozen = f", the first {core[0]} of which are frozen" if core[0] else ""
+    if core[0]:
+        frozen = f", the first {core[0]} of which are frozen"
+    else:
+        frozen = ""
     caption = (
         f"The {len(rows)} strongest of {len(pairs)} pairs, with their share of E(corr); both orders (ij, ji) are "
         f"counted; orbitals are numbered from 1{frozen}. dfmp2 show --pairs prints all of them"
     )
-    heads = ("i, j", "spins", "#e(i), e(j) / Eh", "#E(OS) / Eh", "#E(SS) / Eh", "#sum / Eh", "#share / %")
+    heads = (
+        "i, j",
+        "spins",
+        "#e(i), e(j) / Eh",
+        "#E(OS) / Eh",
+        "#E(SS) / Eh",
+        "#sum / Eh",
+        "#share / %",
+    )
     firsts = {"opposite_spin": core, "same_spin_beta": (core[1], core[1])}
     maps = [
         _pair_map(name.replace("_", " "), matrix, firsts.get(name, (core[0], core[0])))
@@ -511,7 +705,10 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
     starts = [np.arange(0, n, block) for n in matrix.shape]
     sums = np.add.reduceat(np.add.reduceat(matrix, starts[0], axis=0), starts[1], axis=1)
     names = [
-        [f"{core + k + 1} to {core + min(k + block, n)}" if block > 1 else f"{core + k + 1}" for k in found.tolist()]
+        [
+            f"{core + k + 1} to {core + min(k + block, n)}" if block > 1 else f"{core + k + 1}"
+            for k in found.tolist()
+        ]
         for found, n, core in zip(starts, matrix.shape, first, strict=True)
     ]
     grouped = (
@@ -523,8 +720,17 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
         "magnitude; smaller than 0.0001 of the largest is a dot. Outlined squares are positive."
     )
     rows = [(name, *map(energy, row)) for name, row in zip(names[0], sums.tolist(), strict=True)]
-    table = Table(f"Values of the map: {name}, Eh", ["i \\ j", *(f"#{n}" for n in names[1])], rows, details=True)
-    return Figure(partial(pair_map, f"Pair energies, {name}, orbital by orbital", sums, *names), caption, table)
+    table = Table(
+        f"Values of the map: {name}, Eh",
+        ["i \\ j", *(f"#{n}" for n in names[1])],
+        rows,
+        details=True,
+    )
+    return Figure(
+        partial(pair_map, f"Pair energies, {name}, orbital by orbital", sums, *names),
+        caption,
+        table,
+    )
 
 
 # --- reference ----------------------------------------------------------------------------------------
@@ -535,8 +741,13 @@ def _reference(result: Calculated) -> Section:
     spin = (result.molecule.multiplicity - 1) / 2
     facts = dict(record_facts(reference)) | {"relativity": RELATIVITY[result.options.relativity]}
     facts["<S^2>"] += f" (pure spin state: {spin * (spin + 1):.2f})"
-    examined = [("orbital stability", "not examined")] if stability is None else record_facts(stability)
-    blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=FITTING)])]
+    if stability is None:
+        examined = [("orbital stability", "not examined")]
+    else:
+        examined = record_facts(stability)
+    blocks: list[Block] = [
+        Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=FITTING)])
+    ]
     if stability is not None and stability.verdict.startswith("unstable"):
         blocks.insert(0, Note("warning", "A lower SCF solution exists."))
     blocks.append(_iterations(reference))
@@ -563,13 +774,18 @@ def _solutions(found: Solutions) -> Table:
 def _iterations(reference: Reference) -> Block:
     """How energy and gradient fell from one SCF iteration to the next."""
     if reference.history is None or not len(reference.history) or reference.ladder == GIVEN:
-        return Note("info", "The iterations of this SCF are not recorded: it was done elsewhere, or needed none.")
+        return Note(
+            "info",
+            "The iterations of this SCF are not recorded: it was done elsewhere, or needed none.",
+        )
     found = [(n, *row) for n, row in enumerate(reference.history.tolist(), start=1)]
     drawn = [
         Curve("orbital gradient", [(n, math.log10(g)) for n, _, _, g in found if g > 0]),
         Curve("change of the energy", [(n, math.log10(abs(c))) for n, _, c, _ in found[1:] if c]),
     ]
-    rows = [(n, energy(e), difference(change), difference(gradient)) for n, e, change, gradient in found]
+    rows = [
+        (n, energy(e), difference(change), difference(gradient)) for n, e, change, gradient in found
+    ]
     return Figure(
         partial(curves, "Convergence of the SCF", drawn, "iteration", "log10 of the value in Eh"),
         "Orbital gradient and change of the energy in each SCF iteration, powers of ten of Eh.",
@@ -599,7 +815,11 @@ def budget_blocks(budget: ErrorBudget) -> list[Block]:
 
 def _share(share: Share | None) -> str:
     """Magnitude of an error; "" where the energy has no part in it, ABSENT where it is not known."""
-    return "" if share is None else ABSENT if share.value is None else size(share.value)
+    if share is None:
+        return ""
+    if share.value is None:
+        return ABSENT
+    return size(share.value)
 
 
 def _trust(result: MP2Result) -> Section:
@@ -609,28 +829,50 @@ def _trust(result: MP2Result) -> Section:
         ("device and libraries", ", ".join(result.provenance.backend_details) or "not recorded"),
         ("precision", f"{result.precision} (asked for: {result.options.precision})"),
     ]
-    blocks: list[Block] = [Note("warning", text) for text in warnings] or [Note("ok", "The run gave no warning.")]
+    blocks: list[Block] = [Note("warning", text) for text in warnings] or [
+        Note("ok", "The run gave no warning.")
+    ]
     blocks += [*budget_blocks(result.error_budget), Facts(facts)]
     if certificate is None:
-        reason = "nothing is computed in reduced precision" if result.precision == "fp64" else "not recorded"
+        if result.precision == "fp64":
+            reason = "nothing is computed in reduced precision"
+        else:
+            reason = "not recorded"
         blocks.append(f"Precision certificate: none; {reason}.")
     else:
         if certificate.repeated_in_fp64:
-            note = Note("info", "The bound exceeded the tolerance, so the pair energies were repeated in float64.")
+            note = Note(
+                "info",
+                "The bound exceeded the tolerance, so the pair energies were repeated in float64.",
+            )
         elif certificate.accepted:
-            note = Note("ok", "The bound on the precision error of E(corr) is within the tolerance.")
+            note = Note(
+                "ok", "The bound on the precision error of E(corr) is within the tolerance."
+            )
         else:
-            note = Note("failure", "The bound on the precision error of E(corr) exceeds the tolerance.")
-        sampled = ("certificate", f"{certificate.sampled} of {certificate.pairs} pairs redone in float64")
-        budgeted = () if certificate.repeated_in_fp64 else ("correlation_error",)
+            note = Note(
+                "failure", "The bound on the precision error of E(corr) exceeds the tolerance."
+            )
+        sampled = (
+            "certificate",
+            f"{certificate.sampled} of {certificate.pairs} pairs redone in float64",
+        )
+        budgeted = ["correlation_error"]
+        if certificate.repeated_in_fp64:
+            budgeted = []
         found = record_facts(certificate, leave=(*OF_CERTIFICATE, *budgeted))
         if certificate.seed is None:  # estimates, from before the sample was drawn at random
-            found = [(name.replace("95 % bound on the error", "estimated error"), value) for name, value in found]
+            found = [
+                (name.replace("95 % bound on the error", "estimated error"), value)
+                for name, value in found
+            ]
         blocks += [note, Facts([sampled, *found])]
     if result.fitting_certificate is not None:
         blocks.append(Facts(certified_fit(result.fitting_certificate)))
     if result.quadrature is not None:
-        blocks.append("No other program repeats this method here; its error is that of the quadrature, above.")
+        blocks.append(
+            "No other program repeats this method here; its error is that of the quadrature, above."
+        )
     elif check is None:
         blocks.append("Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare).")
     else:
@@ -641,7 +883,10 @@ def _trust(result: MP2Result) -> Section:
             *record_facts(check, leave=SCF_OF_CHECK),
             ("correlation difference", f"{difference(check.correlation_difference)} Eh"),
         ]
-        blocks += [Note("ok" if check.passed else "failure", f"{check.program} {verdict}"), Facts(facts)]
+        blocks += [
+            Note("ok" if check.passed else "failure", f"{check.program} {verdict}"),
+            Facts(facts),
+        ]
     return Section("trust", "Errors, precision and backend", blocks)
 
 
@@ -652,11 +897,17 @@ def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:
         "E(corr)": (found.correlation_error, found.correlation_uncertainty),
     }
     facts = [
-        (f"fitting error of {name}, measured", f"{difference(error)} Eh, sure to {size(uncertainty or 0.0)} Eh")
+        (
+            f"fitting error of {name}, measured",
+            f"{difference(error)} Eh, sure to {size(uncertainty or 0.0)} Eh",
+        )
         for name, (error, uncertainty) in errors.items()
         if error is not None
     ]
-    drawn = f", drawn at random (seed {found.seed})" if found.sampled_orbitals < found.orbitals else ""
+    if found.sampled_orbitals < found.orbitals:
+        drawn = f", drawn at random (seed {found.seed})"
+    else:
+        drawn = ""
     rest = f"four-centre integrals of {found.sampled_orbitals} of {found.orbitals} occupied orbitals{drawn}"
     return [*facts, ("", rest)]
 
@@ -666,7 +917,9 @@ def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:
 
 def _cost(result: MP2Result) -> Section:
     spent, predicted = asdict(result.timings), asdict(result.predicted)
-    derived = "derived from" in result.frozen_core_note  # a derived result keeps the times of its original run
+    derived = (
+        "derived from" in result.frozen_core_note
+    )  # a derived result keeps the times of its original run
     work = {} if derived else operations(result)
     rows: list[tuple[str, ...]] = []
     measured = _products(result)
@@ -675,8 +928,14 @@ def _cost(result: MP2Result) -> Section:
     for name, title in stages.items():
         count, seconds = work.get(name, 0), spent[name]
         least = _least_seconds(result, name, count, known)
-        rate = None if not count or not seconds >= SHORTEST else count / seconds / 1e9
-        share = None if rate is None or least is None else 100 * least / seconds
+        if not count or not seconds >= SHORTEST:
+            rate = None
+        else:
+            rate = count / seconds / 1e9
+        if rate is None or least is None:
+            share = None
+        else:
+            share = 100 * least / seconds
         done = f"{count / 1e9:.3g}" if count else ""
         speed = fixed(rate, 3 if name == "integrals" else 1)
         rows.append((title, fixed(seconds), fixed(predicted[name]), done, speed, fixed(share, 0)))
@@ -684,12 +943,18 @@ def _cost(result: MP2Result) -> Section:
     rows += [("everything else", fixed(other), *[""] * 4)]
     rows += [("total", fixed(spent["total"]), fixed(predicted["total"]), *[""] * 3)]
     times = [*(spent[name] for name in stages), other]
-    drawn = [Bar(row[0], (seconds,), f"{row[1]} s") for row, seconds in zip(rows, times, strict=False)]
+    drawn = [
+        Bar(row[0], (seconds,), f"{row[1]} s") for row, seconds in zip(rows, times, strict=False)
+    ]
     heads = ("stage", "#time / s", "#predicted", "#10^9 ops", "#10^9/s", "#% of a product")
     shown = len(heads) if any(row[-1] for row in rows) else -1  # of the columns
     facts = [("threads", str(result.provenance.threads)), ("large product", possible(result))]
     facts += record_facts(result.memory)
-    for record, start in ((result.storage, "storage: "), (result.ranks, "ranks: "), (result.preparation, "prepared: ")):
+    for record, start in (
+        (result.storage, "storage: "),
+        (result.ranks, "ranks: "),
+        (result.preparation, "prepared: "),
+    ):
         facts += [] if record is None else record_facts(record, start)
     blocks: list[Block] = [
         Figure(partial(bars, "Wall time per stage", drawn), "Wall time per stage."),
@@ -715,12 +980,18 @@ def operations(result: MP2Result) -> dict[str, int]:
         passes.append("fp64")
     occupied = np.count_nonzero(result.reference.mo_occ, axis=1).tolist()
     spins = tuple(Spin(*numbers) for numbers in zip(occupied, sizes.nocc, sizes.nvir, strict=False))
-    done = [Workload(sizes.nao, sizes.naux_scf, sizes.naux, spins, precision, 0).flops() for precision in passes]
+    done = [
+        Workload(sizes.nao, sizes.naux_scf, sizes.naux, spins, precision, 0).flops()
+        for precision in passes
+    ]
     pairs = sum(flops["pairs_fp64"] + flops["pairs_mixed"] for flops in done)
     if result.quadrature is not None:
         rows = sum(spin.nocc * spin.nvir for spin in spins)
         pairs = result.quadrature.points * rows * sizes.naux**2
-    made = result.reference.operations if result.reference.xc is None else None
+    if result.reference.xc is None:
+        made = result.reference.operations
+    else:
+        made = None
     integrals = sizes.naux * sizes.nao * (sizes.nao + 1) // 2
     return {
         "scf": 0 if made is None else int(made.sum()),
@@ -734,10 +1005,14 @@ def operations(result: MP2Result) -> dict[str, int]:
 def _products(result: MP2Result) -> rates.ProductRates | None:
     """Rates of large matrix products with the threads of the run, where this is its host and they were measured."""
     run = result.provenance
-    return rates.load_products(run.threads) if run.host == socket.gethostname() else None
+    if run.host == socket.gethostname():
+        return rates.load_products(run.threads)
+    return None
 
 
-def _least_seconds(result: MP2Result, stage: str, count: int, known: Mapping[str, float]) -> float | None:
+def _least_seconds(
+    result: MP2Result, stage: str, count: int, known: Mapping[str, float]
+) -> float | None:
     """Time that the operations of a stage take at the `known` rates of products; None where there is none for it."""
     if stage == "integrals":
         return None
@@ -748,7 +1023,9 @@ def _least_seconds(result: MP2Result, stage: str, count: int, known: Mapping[str
         done = {(LIBRARIES.get(result.backend, ""), result.precision): float(count)}
     best = [known.get(f"{library} {kind} {result.provenance.threads}") for library, kind in done]
     seconds = [n / rate for n, rate in zip(done.values(), best, strict=True) if rate]
-    return sum(seconds) if best and len(seconds) == len(best) else None
+    if best and len(seconds) == len(best):
+        return sum(seconds)
+    return None
 
 
 def possible(result: MP2Result) -> str:
@@ -756,7 +1033,10 @@ def possible(result: MP2Result) -> str:
     run, record = result.provenance, _products(result)
     if record is None:
         return f"rate not measured on {run.host}: dfmp2 bench --gemm --threads {run.threads}"
-    found = {name: record.products.get(f"numpy {kind} {run.threads}", 0.0) for kind, name in KINDS.items()}
+    found = {
+        name: record.products.get(f"numpy {kind} {run.threads}", 0.0)
+        for kind, name in KINDS.items()
+    }
     return f"{', '.join(f'{name} {rate / 1e9:.0f}' for name, rate in found.items())} GFLOP/s, {record.date[:10]}"
 
 
@@ -765,18 +1045,32 @@ def possible(result: MP2Result) -> str:
 
 def _provenance(result: MP2Result, content: str) -> Section:
     run, text = result.provenance, result.molecule.text
-    facts = [*record_facts(run, leave=("command",)), ("content of the file", f"SHA-256 {content}, verified")]
+    facts = [
+        *record_facts(run, leave=("command",)),
+        ("content of the file", f"SHA-256 {content}, verified"),
+    ]
     given = asdict(result.options).items()
     options = [(f"--{name.replace('_', '-')}", value) for name, value in given if value is not None]
     blocks: list[Block] = [
         Code("Command", without_folders(run.command)),
         Facts(facts),
-        Table("Options in force (those not listed were left to their default)", ("option", "value"), options),
+        Table(
+            "Options in force (those not listed were left to their default)",
+            ("option", "value"),
+            options,
+        ),
     ]
     if text:
         digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-        cut = f"; the first {LONGEST_INPUT} of {len(text)} characters" if len(text) > LONGEST_INPUT else ""
-        blocks.append(Code(f"Input, SHA-256 {digest}{cut}", text[:LONGEST_INPUT], folded=text.count("\n") > 12))
+        if len(text) > LONGEST_INPUT:
+            cut = f"; the first {LONGEST_INPUT} of {len(text)} characters"
+        else:
+            cut = ""
+        blocks.append(
+            Code(
+                f"Input, SHA-256 {digest}{cut}", text[:LONGEST_INPUT], folded=text.count("\n") > 12
+            )
+        )
     else:
         blocks.append("The molecule was given as numbers: there is no input text.")
     return Section("provenance", "Command and environment", blocks)

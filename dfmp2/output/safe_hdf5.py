@@ -21,11 +21,21 @@ from dfmp2.errors import InputError, ResultFileError
 MOST_OBJECTS = 10_000
 DEEPEST = 8  # of the groups
 # What h5py, NumPy, json and our own constructors raise on content that is damaged or not what it claims to be.
-FOREIGN_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+FOREIGN_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 @contextmanager
-def open_checked(path: str | Path, *, most_objects: int = MOST_OBJECTS, heaps: bool = True) -> Iterator[h5py.File]:
+def open_checked(
+    path: str | Path, *, most_objects: int = MOST_OBJECTS, heaps: bool = True
+) -> Iterator[h5py.File]:
     """Open for reading after checking every object in the file; whatever fails in the block means a damaged file.
 
     A file of more than `most_objects` groups and datasets is refused; without `heaps`, so is text of variable length.
@@ -43,7 +53,9 @@ def open_checked(path: str | Path, *, most_objects: int = MOST_OBJECTS, heaps: b
         raise ResultFileError(f"{path}: not a readable HDF5 file ({_first_line(error)})") from error
     try:
         with handle:
-            _require_harmless(handle, path.stat().st_size, most_objects, "iufbSO" if heaps else "iufbS")
+            _require_harmless(
+                handle, path.stat().st_size, most_objects, "iufbSO" if heaps else "iufbS"
+            )
             yield handle
     except FOREIGN_ERRORS as error:
         raise ResultFileError(
@@ -86,7 +98,9 @@ def _require_regular(path: Path) -> None:
         raise InputError("no such file", file=str(path)) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot be read ({reason}): check the name and the permissions", file=str(path)) from error
+        raise InputError(
+            f"cannot be read ({reason}): check the name and the permissions", file=str(path)
+        ) from error
     if not regular:
         raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
 
@@ -135,7 +149,9 @@ def _objects(group: h5py.Group) -> Iterator[tuple[str, Any]]:
         for name in folder:
             place = path + name.decode("utf-8", "replace")
             if folder.links.get_info(name).type != h5py.h5l.TYPE_HARD:
-                raise _refusal(group, path, f"holds {place[len(path) :]}, which is a link to elsewhere")
+                raise _refusal(
+                    group, path, f"holds {place[len(path) :]}, which is a link to elsewhere"
+                )
             if depth > DEEPEST:
                 raise _refusal(group, path, "is nested deeper than any group of a result")
             item = h5py.h5o.open(folder, name)
@@ -146,8 +162,12 @@ def _objects(group: h5py.Group) -> Iterator[tuple[str, Any]]:
 
 def _refusal(group: h5py.Group, name: str, reason: str) -> ResultFileError:
     where = f"{group.name.rstrip('/')}/{name}"
-    return ResultFileError(f"{group.file.filename}: {where.rstrip('/') or '/'} {reason}, which is refused")
+    return ResultFileError(
+        f"{group.file.filename}: {where.rstrip('/') or '/'} {reason}, which is refused"
+    )
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    if str(error):
+        return str(error).splitlines()[0][:200]
+    return type(error).__name__

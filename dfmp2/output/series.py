@@ -67,8 +67,12 @@ def differences(methods: Mapping[str, Mapping[str, str]]) -> str:
     fields = [field for field in different if field in METHOD] or list(different)
     parts = []
     for field in fields[:MOST_NAMED]:
-        most = Counter({value: len(names) for value, names in different[field].items()}).most_common(3)
-        values = ", ".join(f"{value} ({count}, e.g. {different[field][value][0]})" for value, count in most)
+        most = Counter(
+            {value: len(names) for value, names in different[field].items()}
+        ).most_common(3)
+        values = ", ".join(
+            f"{value} ({count}, e.g. {different[field][value][0]})" for value, count in most
+        )
         parts.append(f"{field.replace('_', '-')}: {values}")
     more = len(fields) - len(parts)
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
@@ -116,13 +120,21 @@ class Groups(NamedTuple):
 
 def _numbers(*bases: BasisSet | None) -> Hashable:
     """The numbers in basis sets, by their hashes; names and origins do not count."""
-    return tuple(basis and frozenset((s, e.sha256) for s, e in basis.elements.items()) for basis in bases)
+    return tuple(
+        basis and frozenset((s, e.sha256) for s, e in basis.elements.items()) for basis in bases
+    )
 
 
 # What decides an energy; results that agree in all of it computed the same thing.
 CHOICES: dict[str, Callable[[MP2Result], Hashable]] = {
-    "atoms, charge or multiplicity": lambda r: (r.molecule.labels, r.molecule.charge, r.molecule.multiplicity),
-    "point charges": lambda r: None if r.molecule.point_charges is None else r.molecule.point_charges.tobytes(),
+    "atoms, charge or multiplicity": lambda r: (
+        r.molecule.labels,
+        r.molecule.charge,
+        r.molecule.multiplicity,
+    ),
+    "point charges": lambda r: (
+        None if r.molecule.point_charges is None else r.molecule.point_charges.tobytes()
+    ),
     "geometry": lambda r: r.molecule.coordinates.tobytes(),
     "reference": lambda r: r.reference.title,
     "relativity": lambda r: r.options.relativity,
@@ -133,7 +145,10 @@ CHOICES: dict[str, Callable[[MP2Result], Hashable]] = {
     "frozen virtuals": lambda r: r.sizes.frozen_virtual,
     "kind of energy": lambda r: r.options.correlation.kind,
 }
-HOW: dict[str, Callable[[MP2Result], Hashable]] = {"backend": lambda r: r.backend, "precision": lambda r: r.precision}
+HOW: dict[str, Callable[[MP2Result], Hashable]] = {
+    "backend": lambda r: r.backend,
+    "precision": lambda r: r.precision,
+}
 IMPLIED = {"atoms, charge or multiplicity": "geometry", "orbital basis": "fitting sets"}
 
 
@@ -144,13 +159,17 @@ def find_groups(entries: Sequence[Entry]) -> Groups:
     series = []
     for group in _grouped(first, "orbital basis", "fitting sets"):
         distinct = {_numbers(entry.result.orbital_basis): entry for entry in reversed(group)}
-        series.append(sorted(distinct.values(), key=lambda entry: (entry.result.sizes.nao, entry.name)))
+        series.append(
+            sorted(distinct.values(), key=lambda entry: (entry.result.sizes.nao, entry.name))
+        )
     scans = _grouped(first, "geometry")
     lanes, series, scans = ([g for g in groups if len(g) > 1] for groups in (same, series, scans))
     related = {id(entry) for group in (*lanes, *series, *scans) for entry in group}
     alone = [entry for entry in entries if id(entry) not in related]
     found = {**CHOICES, **HOW}.items()
-    differing = [name for name, value in found if len({value(entry.result) for entry in entries}) > 1]
+    differing = [
+        name for name, value in found if len({value(entry.result) for entry in entries}) > 1
+    ]
     implied = {IMPLIED.get(name) for name in differing}
     return Groups(lanes, series, scans, alone, [name for name in differing if name not in implied])
 
@@ -172,7 +191,9 @@ def _grouped(entries: Sequence[Entry], *free: str) -> list[list[Entry]]:
 # --- the limit of a basis series ----------------------------------------------------------------------
 
 LETTERS = {"d": 2, "t": 3, "q": 4, "5": 5, "6": 6, "7": 7, "8": 8}
-CONSISTENT = re.compile(r"(?P<before>.*cc-pw?c?v)(?P<core>\(?)(?P<x>[dtq5678])(?P<after>(?:\+d\))?z.*)")
+CONSISTENT = re.compile(
+    r"(?P<before>.*cc-pw?c?v)(?P<core>\(?)(?P<x>[dtq5678])(?P<after>(?:\+d\))?z.*)"
+)
 
 
 class Cardinal(NamedTuple):
@@ -211,7 +232,13 @@ def basis_limit(group: Group) -> Limit | None:
         return None
     formula = correlation_formula("helgaker", large.family, small.number, large.number)
     energies = lower.correlation_energy, upper.correlation_energy
-    return Limit(formula.limit(*energies, small.number, large.number), small.number, large.number, upper, formula)
+    return Limit(
+        formula.limit(*energies, small.number, large.number),
+        small.number,
+        large.number,
+        upper,
+        formula,
+    )
 
 
 # --- the coordinate of a scan -------------------------------------------------------------------------
@@ -255,11 +282,26 @@ def find_coordinate(molecules: Sequence[Molecule]) -> Coordinate | None:
     frames = [molecule.coordinates * ANGSTROM_PER_BOHR for molecule in molecules]
     # A bond that breaks in the course of the scan is one all the same.
     joined = sorted({pair for frame in frames for pair in bonds(first.symbols, frame, first.ghost)})
-    neighbours = {k: sorted(i + j - k for i, j in joined if k in (i, j)) for k in range(first.natom)}
+    neighbours = {
+        k: sorted(i + j - k for i, j in joined if k in (i, j)) for k in range(first.natom)
+    }
     angles = [(i, k, j) for k, found in neighbours.items() for i, j in combinations(found, 2)]
-    torsions = [(a, i, j, b) for i, j in joined for a in neighbours[i] for b in neighbours[j] if len({a, i, j, b}) == 4]
-    apart = list(combinations(range(first.natom), 2))  # where bonds, angles and torsions are rigid: of fragments
-    for kind, places in (("distance", joined), ("angle", angles), ("torsion", torsions), ("distance", apart)):
+    torsions = [
+        (a, i, j, b)
+        for i, j in joined
+        for a in neighbours[i]
+        for b in neighbours[j]
+        if len({a, i, j, b}) == 4
+    ]
+    apart = list(
+        combinations(range(first.natom), 2)
+    )  # where bonds, angles and torsions are rigid: of fragments
+    for kind, places in (
+        ("distance", joined),
+        ("angle", angles),
+        ("torsion", torsions),
+        ("distance", apart),
+    ):
         moving = {}
         for place in places:
             values = [internal_coordinate(frame[list(place)]) for frame in frames]

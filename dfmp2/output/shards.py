@@ -58,14 +58,22 @@ def cut(keys: list[TileKey], count: int) -> list[list[TileKey]]:
 def evaluator(calculation: Calculation, source: OpenedFile) -> Callable[[list[TileKey]], Results]:
     """Evaluates tiles in this process; B is read now, into memory where it fits, and put to the backend once."""
     fitted, setup = read_b(calculation, source), calculation.setup
-    spaces, held = calculation.spaces(source.prepared.reference), calculation.plan.memory.tensor_bytes
+    spaces, held = (
+        calculation.spaces(source.prepared.reference),
+        calculation.plan.memory.tensor_bytes,
+    )
     put: dict[str, list[Source]] = {}
 
     def evaluate(keys: list[TileKey]) -> Results:
-        precision = "fp64" if keys[0][0] or calculation.options.precision == "fp64" else "mixed"
+        if keys[0][0] or calculation.options.precision == "fp64":
+            precision = "fp64"
+        else:
+            precision = "mixed"
         if precision not in put:
             put.clear()
-            put[precision] = operands(fitted.b, spaces, setup.pair_backend, precision, held, setup.active)
+            put[precision] = operands(
+                fitted.b, spaces, setup.pair_backend, precision, held, setup.active
+            )
         return evaluate_keys(setup.pair_backend, put[precision], keys)
 
     return evaluate
@@ -79,7 +87,10 @@ def shard_of(target: Path, index: int, count: int) -> Path:
 def shards_of(target: Path) -> dict[Shard, Path]:
     """The files of tiles beside a result, by (I, N)."""
     files = sorted(target.parent.glob(f"{glob.escape(target.name)}.shard-*{SUFFIX}"))
-    found = ((re.search(r"\.shard-(\d{1,9})-of-(\d{1,9})\.checkpoint$", path.name), path) for path in files)
+    found = (
+        (re.search(r"\.shard-(\d{1,9})-of-(\d{1,9})\.checkpoint$", path.name), path)
+        for path in files
+    )
     return {(int(match[1]), int(match[2])): path for match, path in found if match}
 
 
@@ -95,14 +106,21 @@ def label(index: int, count: int) -> str:
 
 
 def compute_shard(
-    source: OpenedFile, options: Options, shard: Shard, listener: Listener, command: str, checkpoint: Checkpoint
+    source: OpenedFile,
+    options: Options,
+    shard: Shard,
+    listener: Listener,
+    command: str,
+    checkpoint: Checkpoint,
 ) -> tuple[list[TileKey], list[TileKey]]:
     """Compute the tiles of part I of N that `checkpoint` lacks; the part, and all tiles."""
     (index, count), tiles_only = shard, replace(options, certify_fit=False)
     with opened_calculation(source, tiles_only, listener, command, checkpoint) as calculation:
         keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
         if count > len(keys):
-            raise InputError(f"--shard {index}/{count}: there are {len(keys)} tiles: use at most {len(keys)} shards")
+            raise InputError(
+                f"--shard {index}/{count}: there are {len(keys)} tiles: use at most {len(keys)} shards"
+            )
         part = cut(keys, count)[index]
         missing = [key for key in part if key not in checkpoint.tiles]
         if missing:
@@ -126,14 +144,21 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
     files = shards_of(target)
     counts = sorted({count for _, count in files})
     if len(counts) != 1:
-        found = f"there are shards of {' and of '.join(map(str, counts))}: delete the wrong ones" if counts else "none"
+        if counts:
+            found = (
+                f"there are shards of {' and of '.join(map(str, counts))}: delete the wrong ones"
+            )
+        else:
+            found = "none"
         raise InputError(f"--collect: expected all shards of one cut beside {target}, and {found}")
     done: dict[TileKey, PairTerms] = {}
     for shard, path in files.items():
         try:
             state = decode(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise ResultFileError(f"{path} is damaged ({error}): compute shard {shard[0]}/{shard[1]} again") from error
+            raise ResultFileError(
+                f"{path} is damaged ({error}): compute shard {shard[0]}/{shard[1]} again"
+            ) from error
         different = differences(state.identity, {RUN: label(*shard), **calculation.identity})
         if different:
             raise ResultFileError(
@@ -143,7 +168,13 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
         done |= state.tiles or {}
     every = [*keys, *(key for key in calculation.checkpoint.tiles if not key[0])]
     parts = enumerate(cut(every, counts[0]))
-    left = [f"{index}/{counts[0]}" for index, part in parts if not done.keys() >= set(part).intersection(keys)]
+    left = [
+        f"{index}/{counts[0]}"
+        for index, part in parts
+        if not done.keys() >= set(part).intersection(keys)
+    ]
     if left:
-        raise InputError(f"--collect: shards of {target} are missing or not complete: {', '.join(left)}: compute them")
+        raise InputError(
+            f"--collect: shards of {target} are missing or not complete: {', '.join(left)}: compute them"
+        )
     yield from ((key, done[key]) for key in keys)

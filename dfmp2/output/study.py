@@ -40,7 +40,12 @@ TABLE_VERSION = 1
 MOST_RUNS = 500
 MOST_OBJECTS = 300 * MOST_RUNS + 1000  # a result has about 200 groups and datasets
 FOREMOST = (  # what a study is made for, in one line
-    *("cp_corrected_interaction_energy_kj_per_mol", "cbs_total_energy", "minimum_quartic", "minimum_parabola"),
+    *(
+        "cp_corrected_interaction_energy_kj_per_mol",
+        "cbs_total_energy",
+        "minimum_quartic",
+        "minimum_parabola",
+    ),
     *("optimized_total_energy", "zero_point_energy"),
 )
 KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies")
@@ -95,7 +100,14 @@ class Study:
         return named("dfmp2.output.table:study_frame")(self)
 
     def __repr__(self) -> str:
-        said = next((f", {name} = {self.values[name].value:.10g}" for name in FOREMOST if name in self.values), "")
+        said = next(
+            (
+                f", {name} = {self.values[name].value:.10g}"
+                for name in FOREMOST
+                if name in self.values
+            ),
+            "",
+        )
         return f"Study({self.title}: {self.status}, {len(self.runs)} runs{said})"
 
     def __str__(self) -> str:
@@ -122,20 +134,34 @@ class Study:
         if self.kind == "optimization":
             return runs[-1].error_budget
         if self.kind == "interaction":
-            parts = [((-1.0, -1.0), run) for name, run in self.runs.items() if name.endswith("-in-complex")]
-            return combined([((1.0, 1.0), self.runs["complex"]), *parts], "The cp-corrected interaction energy")
+            parts = [
+                ((-1.0, -1.0), run)
+                for name, run in self.runs.items()
+                if name.endswith("-in-complex")
+            ]
+            return combined(
+                [((1.0, 1.0), self.runs["complex"]), *parts], "The cp-corrected interaction energy"
+            )
         if self.kind == "scan":
             worst = sorted(runs, key=lambda run: run.error_budget.total or math.inf)[-2:]
-            return combined([((1.0, 1.0), worst[1]), ((-1.0, -1.0), worst[0])], "The difference of two points")
+            return combined(
+                [((1.0, 1.0), worst[1]), ((-1.0, -1.0), worst[0])], "The difference of two points"
+            )
         weights, basis_set = [], []
         method = "correlation_energy"
         if f"cbs_{method}" not in self.values:  # of an earlier version
             method = f"mp2_{method}"
-        reference = "scf_total_energy" if "cbs_scf_total_energy" in self.values else "hf_total_energy"
+        if "cbs_scf_total_energy" in self.values:
+            reference = "scf_total_energy"
+        else:
+            reference = "hf_total_energy"
         for name in (reference, method):
             smaller, larger = (getattr(run, name) for run in runs)
             limit = self.values[f"cbs_{name}"].value
-            share = 1.0 if larger == smaller else (limit - smaller) / (larger - smaller)
+            if larger == smaller:
+                share = 1.0
+            else:
+                share = (limit - smaller) / (larger - smaller)
             weights.append((1.0 - share, share))
             step, how = limit - larger, "the limit less the larger basis"
             if not step:  # as --scf-formula largest has it
@@ -162,7 +188,9 @@ class StudyWriter:
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         self._path = path
         self._overwrite = overwrite
-        self._file = h5py.File(f"runs-{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False)
+        self._file = h5py.File(
+            f"runs-{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False
+        )
 
     def add(self, name: str, result: MP2Result) -> None:
         """Keep a run."""
@@ -205,18 +233,26 @@ def read_study(path: str | Path) -> Study:
     with open_checked(path, most_objects=MOST_OBJECTS) as handle:
         version = read_attribute(handle, "dfmp2_study_version")
         if version is None:
-            raise ResultFileError(f"{path}: not a study (no dfmp2_study_version): dfmp2 show prints a single result")
+            raise ResultFileError(
+                f"{path}: not a study (no dfmp2_study_version): dfmp2 show prints a single result"
+            )
         if not isinstance(version, int | np.integer) or int(version) != STUDY_VERSION:
             raise ResultFileError(
                 f"{path}: study version {version}, this dfmp2 reads {STUDY_VERSION}: use the dfmp2 that wrote it"
             )
         kind, status = read_attribute(handle, "kind"), read_attribute(handle, "status")
         if kind not in KINDS or status not in ("complete", "incomplete"):
-            raise ResultFileError(f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it again")
+            raise ResultFileError(
+                f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it again"
+            )
         given = {"array_names": (), **hdf5.stored(handle, "study")}  # none in files of dfmp2 0.1
         values, table, arrays = (
             {str(name): _read(handle[f"study/{group}/{name}"]) for name in given[names]}
-            for group, names in (("values", "value_names"), ("table", "table_names"), ("arrays", "array_names"))
+            for group, names in (
+                ("values", "value_names"),
+                ("table", "table_names"),
+                ("arrays", "array_names"),
+            )
         )
         return Study(
             kind=kind,
@@ -224,8 +260,12 @@ def read_study(path: str | Path) -> Study:
             settings=dict(json.loads(given["settings"])),
             notes=tuple(given["notes"]),
             values={name: item._replace(value=float(item.value)) for name, item in values.items()},
-            table={name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()},
-            runs={name: hdf5.load(handle[f"runs/{name}"], f"{path}, {name}") for name in given["runs"]},
+            table={
+                name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()
+            },
+            runs={
+                name: hdf5.load(handle[f"runs/{name}"], f"{path}, {name}") for name in given["runs"]
+            },
             complete=status == "complete",
             arrays=arrays,
             **{name: given[name] for name in ("version", "command", "created")},
@@ -242,11 +282,18 @@ def verify_study(path: str | Path) -> str:
     with open_checked(path, most_objects=MOST_OBJECTS) as handle:
         for name, run in handle["runs"].items() if "runs" in handle else ():
             hdf5.check_hash(run, f"{path}, {name}", read_attribute(run, "content_sha256"))
-        return hdf5.check_hash(handle["study"], f"{path}, study", read_attribute(handle, "content_sha256"))
+        return hdf5.check_hash(
+            handle["study"], f"{path}, study", read_attribute(handle, "content_sha256")
+        )
 
 
 def write_table(
-    path: Path, name: str, columns: Mapping[str, Column], attributes: Mapping[str, str], *, overwrite: bool
+    path: Path,
+    name: str,
+    columns: Mapping[str, Column],
+    attributes: Mapping[str, str],
+    *,
+    overwrite: bool,
 ) -> None:
     """Write `columns` as the group `name`; rows have the same place in every column.
 
@@ -284,7 +331,10 @@ def _store(handle: h5py.File, study: Study) -> None:
         "runs": Item(tuple(study.runs), "", "names of the runs, in order"),
         "value_names": Item(tuple(study.values), "", "names below values, in order"),
         "table_names": Item(tuple(study.table), "", "names below table, in order"),
-        **{f"values/{name}": item._replace(value=float(item.value)) for name, item in study.values.items()},
+        **{
+            f"values/{name}": item._replace(value=float(item.value))
+            for name, item in study.values.items()
+        },
         **{f"table/{name}": item for name, item in _column_items(study.table).items()},
     }
     if study.arrays:
@@ -304,7 +354,10 @@ def _store(handle: h5py.File, study: Study) -> None:
 
 
 def _read(dataset: h5py.Dataset) -> Item:
-    value = dataset.asstr()[()] if dataset.dtype.kind == "O" else dataset[()]
+    if dataset.dtype.kind == "O":
+        value = dataset.asstr()[()]
+    else:
+        value = dataset[()]
     return Item(value, *(str(read_attribute(dataset, name)) for name in ("units", "description")))
 
 

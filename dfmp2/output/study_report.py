@@ -32,7 +32,10 @@ HEADINGS = {  # of the columns of a study whose name is long
     "rms_displacement": "rms moved",
     "max_displacement": "max moved",
 }
-CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}  # end of a name -> unit of the same energy
+CONVERTED = {
+    "_kj_per_mol": "kJ/mol",
+    "_kcal_per_mol": "kcal/mol",
+}  # end of a name -> unit of the same energy
 DIGITS = {  # by the unit, or by the name of a column
     **{"rms_displacement": ".6f", "max_displacement": ".6f"},
     **{"hartree": ".10f", "kJ/mol": ".4f", "kcal/mol": ".4f", "hartree/bohr": ".7f"},
@@ -49,14 +52,30 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
     for name, r in results.items():
         method, core = on_reference(r), r.sizes.frozen_core
         ended = r.reference.cycles, fixed(r.timings.total), f"{r.backend}, {r.precision}"
-        rows.append(((name, anchors.get(name, "")), r.molecule.formula, method, core, *energies(r), *ended))
-    heads = ["result", "formula", "method", "#core", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh"]
-    alike = {k: str(rows[0][k]) for k in (1, 2, 3) if len(rows) > 1 and len({row[k] for row in rows}) == 1}
+        rows.append(
+            ((name, anchors.get(name, "")), r.molecule.formula, method, core, *energies(r), *ended)
+        )
+    heads = [
+        "result",
+        "formula",
+        "method",
+        "#core",
+        "#E(HF) / Eh",
+        "#E(corr) / Eh",
+        "#E(total) / Eh",
+    ]
+    alike = {
+        k: str(rows[0][k])
+        for k in (1, 2, 3)
+        if len(rows) > 1 and len({row[k] for row in rows}) == 1
+    }
     for k in alike:
         heads[k] = f"~{heads[k].lstrip('#')}"
     if 3 in alike:
         alike[3] = counted(int(alike[3]), "frozen core orbital")
-    return Table(", ".join(alike.values()), (*heads, "#cycles", "#time / s", "~backend"), rows, sortable=True)
+    return Table(
+        ", ".join(alike.values()), (*heads, "#cycles", "#time / s", "~backend"), rows, sortable=True
+    )
 
 
 def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:
@@ -73,7 +92,9 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     blocks += [] if budget is None else budget_blocks(budget)
     runs, said = overview(study.runs, anchors), []
     if study.kind == "frequencies":
-        said = [f"{counted(len(study.runs), 'run')}: reference, and plus and minus for each coordinate of each atom."]
+        said = [
+            f"{counted(len(study.runs), 'run')}: reference, and plus and minus for each coordinate of each atom."
+        ]
         runs = runs._replace(details=True)
     groups = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
     return [Section("study", "Results", blocks), groups]
@@ -84,12 +105,20 @@ def _drawn(study: Study) -> list[Figure]:
     table = {name: column.values for name, column in study.table.items()}
     if study.kind == "scan":
         return [
-            Figure(partial(scan_drawing, study), "Energies along the scan; lines join computed points.", alone=True)
+            Figure(
+                partial(scan_drawing, study),
+                "Energies along the scan; lines join computed points.",
+                alone=True,
+            )
         ]
     if study.kind == "cbs":
         correlation = table.get("correlation_energy", table.get("mp2_correlation_energy", ()))
         return [
-            series_figure(table["basis"], correlation, table.get("hf_total_energy", table.get("scf_total_energy", ())))
+            series_figure(
+                table["basis"],
+                correlation,
+                table.get("hf_total_energy", table.get("scf_total_energy", ())),
+            )
         ]
     if study.kind == "optimization":
         steps = range(len(table["step"]))
@@ -102,25 +131,45 @@ def _drawn(study: Study) -> list[Figure]:
             )
         ]
         draw = partial(curves, "Convergence of the geometry", drawn, "step", "log10 of the value")
-        return [Figure(draw, "Gradients and displacements at each step, powers of ten.", alone=True)]
+        return [
+            Figure(draw, "Gradients and displacements at each step, powers of ten.", alone=True)
+        ]
     if study.kind == "frequencies":
         found = zip(table["wavenumber"], table["ir_intensity"], strict=True)
         lines = [(wavenumber, intensity) for wavenumber, intensity in found if wavenumber > 0]
-        draw = partial(sticks, "Infrared spectrum", lines, "wavenumber / cm^-1", "intensity / km/mol")
-        return [Figure(draw, "Harmonic infrared spectrum; imaginary modes are left out.", alone=True)]
+        draw = partial(
+            sticks, "Infrared spectrum", lines, "wavenumber / cm^-1", "intensity / km/mol"
+        )
+        return [
+            Figure(draw, "Harmonic infrared spectrum; imaginary modes are left out.", alone=True)
+        ]
     return []
 
 
-def series_figure(names: Sequence[str], correlation: Sequence[float], hartree_fock: Sequence[float]) -> Figure:
+def series_figure(
+    names: Sequence[str], correlation: Sequence[float], hartree_fock: Sequence[float]
+) -> Figure:
     """E(corr) and E(HF) along basis sets, the limit, where there is one, at the right end; Eh."""
     drawn = [
         Curve("E(corr)", list(enumerate(correlation))),
-        Curve("E(HF) - E(HF) at the right end", [(k, e - hartree_fock[-1]) for k, e in enumerate(hartree_fock)]),
+        Curve(
+            "E(HF) - E(HF) at the right end",
+            [(k, e - hartree_fock[-1]) for k, e in enumerate(hartree_fock)],
+        ),
     ]
     draw = partial(
-        curves, "Energies along the basis series", drawn, "orbital basis", "energy / Eh", list(enumerate(names))
+        curves,
+        "Energies along the basis series",
+        drawn,
+        "orbital basis",
+        "energy / Eh",
+        list(enumerate(names)),
     )
-    return Figure(draw, "Correlation energy, and Hartree-Fock energy above the one at the right end.", alone=True)
+    return Figure(
+        draw,
+        "Correlation energy, and Hartree-Fock energy above the one at the right end.",
+        alone=True,
+    )
 
 
 def _values(study: Study) -> Table:
@@ -130,12 +179,26 @@ def _values(study: Study) -> Table:
     rows = []
     for name, item in values.items():
         same = values.get(name.replace("mp2_", "", 1))
-        if not name.endswith(tuple(ends)) and (same is None or same is item or same.value != item.value):
+        if not name.endswith(tuple(ends)) and (
+            same is None or same is item or same.value != item.value
+        ):
             others = (values.get(f"{name}{end}") for end in ends)
             said = ("" if other is None else cell(other.value, other.units) for other in others)
             unit = item.units.replace("hartree", "Eh")
-            rows.append((name.replace("_", " "), cell(item.value, item.units), unit, *said, item.description))
-    return Table("", ("quantity", "#value", "unit", *(f"#{CONVERTED[end]}" for end in ends), "~meaning"), rows)
+            rows.append(
+                (
+                    name.replace("_", " "),
+                    cell(item.value, item.units),
+                    unit,
+                    *said,
+                    item.description,
+                )
+            )
+    return Table(
+        "",
+        ("quantity", "#value", "unit", *(f"#{CONVERTED[end]}" for end in ends), "~meaning"),
+        rows,
+    )
 
 
 def _table(columns: Mapping[str, Column], *, folded: bool) -> Table:
@@ -143,7 +206,10 @@ def _table(columns: Mapping[str, Column], *, folded: bool) -> Table:
     heads, cells = [], []
     for name, column in columns.items():
         sign = "" if all(isinstance(x, str) for x in column.values) else "#"
-        unit = f" / {column.units.replace('hartree', 'Eh')}" if column.units else ""
+        if column.units:
+            unit = f" / {column.units.replace('hartree', 'Eh')}"
+        else:
+            unit = ""
         heads.append(f"{sign}{HEADINGS.get(name, name.replace('_', ' '))}{unit}")
         cells.append([cell(x, column.units, name) for x in column.values])
     rows = list(zip(*cells, strict=True))
@@ -154,7 +220,8 @@ def cell(value: str | float, units: str, name: str = "") -> str:
     """A value of a study, with the digits that its unit, or its name, has."""
     if isinstance(value, str):
         return value
-    form = (
-        ".1e" if 0 < abs(value) < 1e-6 and units.startswith("hartree") else DIGITS.get(name, DIGITS.get(units, ".8g"))
-    )
+    if 0 < abs(value) < 1e-6 and units.startswith("hartree"):
+        form = ".1e"
+    else:
+        form = DIGITS.get(name, DIGITS.get(units, ".8g"))
     return f"{value:{form}}" if math.isfinite(value) else ABSENT

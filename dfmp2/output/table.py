@@ -36,14 +36,19 @@ NUMBERS: dict[str, tuple[str, str | None]] = {  # attribute of a result, unit (N
     "precision": ("precision", None),
     "warnings": ("diagnostics.warnings", ""),  # how many
 }
-UNITS = {"exit_code": "", "seconds": "s"} | {name: unit for name, (_, unit) in NUMBERS.items() if unit is not None}
+UNITS = {"exit_code": "", "seconds": "s"} | {
+    name: unit for name, (_, unit) in NUMBERS.items() if unit is not None
+}
 
 
 def numbers_of(result: MP2Result) -> dict[str, Any]:
     """What the table says of a result; None for numbers that JSON cannot hold."""
     found = {name: attrgetter(attribute)(result) for name, (attribute, _) in NUMBERS.items()}
     found["warnings"] = len(found["warnings"])
-    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in found.items()}
+    return {
+        name: None if isinstance(x, float) and not math.isfinite(x) else x
+        for name, x in found.items()
+    }
 
 
 def result_frame(result: MP2Result) -> Any:
@@ -53,7 +58,9 @@ def result_frame(result: MP2Result) -> Any:
     ------
     InputError : pandas is not installed
     """
-    return frame({name: [value] for name, value in numbers_of(result).items()}, UNITS, [result.molecule.name])
+    return frame(
+        {name: [value] for name, value in numbers_of(result).items()}, UNITS, [result.molecule.name]
+    )
 
 
 def study_frame(study: Study) -> Any:
@@ -66,11 +73,17 @@ def study_frame(study: Study) -> Any:
     if study.table:
         units = {name: column.units for name, column in study.table.items()}
         return frame({name: list(column.values) for name, column in study.table.items()}, units)
-    columns = {part: [getattr(item, part) for item in study.values.values()] for part in Item._fields}
+    columns = {
+        part: [getattr(item, part) for item in study.values.values()] for part in Item._fields
+    }
     return frame(columns, {}, list(study.values))
 
 
-def frame(columns: Mapping[str, Sequence[Any]], units: Mapping[str, str], index: Sequence[str] | None = None) -> Any:
+def frame(
+    columns: Mapping[str, Sequence[Any]],
+    units: Mapping[str, str],
+    index: Sequence[str] | None = None,
+) -> Any:
     """A pandas DataFrame; the units of its columns, where they have one, are in `attrs["units"]`.
 
     Raises
@@ -80,7 +93,9 @@ def frame(columns: Mapping[str, Sequence[Any]], units: Mapping[str, str], index:
     try:
         import pandas
     except ImportError as absent:
-        raise InputError(f"a DataFrame needs pandas, which is not installed ({absent}): pip install pandas") from absent
+        raise InputError(
+            f"a DataFrame needs pandas, which is not installed ({absent}): pip install pandas"
+        ) from absent
     found = pandas.DataFrame(dict(columns), index=index)
     found.attrs["units"] = {name: units[name] for name in columns if units.get(name)}
     return found
@@ -100,7 +115,9 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return printed(text.getvalue())
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], notes: Mapping[str, str], *, overwrite: bool) -> None:
+def write_rows(
+    path: Path, rows: Sequence[Mapping[str, Any]], notes: Mapping[str, str], *, overwrite: bool
+) -> None:
     """Write rows, and `notes` that hold for all of them, as HDF5, CSV or JSON by the end of the file's name.
 
     Raises
@@ -111,7 +128,9 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], notes: Mapping[str
     if path.suffix == ".csv":
         write_atomically(path, to_csv(rows), overwrite=overwrite)
     elif path.suffix == ".json":
-        write_atomically(path, to_json({**notes, "items": list(rows)}).encode(), overwrite=overwrite)
+        write_atomically(
+            path, to_json({**notes, "items": list(rows)}).encode(), overwrite=overwrite
+        )
     else:
         columns = {name: _column(name, [row[name] for row in rows]) for name in rows[0]}
         write_table(path, "batch", columns, notes, overwrite=overwrite)
@@ -120,5 +139,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], notes: Mapping[str
 def _column(name: str, values: list[Any]) -> Column:
     described = name.replace("_", " ")
     if name in UNITS:
-        return Column([None if value is None else float(value) for value in values], UNITS[name], described)
+        return Column(
+            [None if value is None else float(value) for value in values], UNITS[name], described
+        )
     return Column([printed(str(value)).decode() for value in values], "", described)

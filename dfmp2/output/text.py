@@ -51,8 +51,13 @@ def _frontier(result: MP2Result) -> list[Block]:
         nocc = int((occupied > 0).sum())
         for k in range(max(0, nocc - NEAR), min(len(levels), nocc + NEAR)):
             below = k - nocc + 1
-            name = f"HOMO{below or ''}" if below <= 0 else f"LUMO{f'+{below - 1}' if below > 1 else ''}"
-            rows.append((name, k + 1, spin, f"{levels[k]:z.6f}", f"{EV_PER_HARTREE * levels[k]:z.3f}"))
+            if below <= 0:
+                name = f"HOMO{below or ''}"
+            else:
+                name = f"LUMO{f'+{below - 1}' if below > 1 else ''}"
+            rows.append(
+                (name, k + 1, spin, f"{levels[k]:z.6f}", f"{EV_PER_HARTREE * levels[k]:z.3f}")
+            )
     heads = ("orbital", "#number", "spin" if spins[0] else "~spin", "#Eh", "#eV")
     return [Table("Orbital energies around the gap", heads, rows)]
 
@@ -64,16 +69,27 @@ def _dipole(result: MP2Result) -> list[Block]:
         return []
     numbers = ", ".join(f"{x if abs(x) > NO_DIPOLE else 0.0:z.5f}" for x in found)
     size = DEBYE * float(found @ found) ** 0.5
-    origin = ", origin of the coordinates" if result.molecule.charge else ""
+    if result.molecule.charge:
+        origin = ", origin of the coordinates"
+    else:
+        origin = ""
     return [Facts([("SCF dipole moment", f"({numbers}) e bohr, {size:.4f} debye{origin}")])]
 
 
 def _strongest(result: MP2Result) -> list[Block]:
     """The pairs with the largest part of the correlation energy, where there are pair energies."""
-    total = 0.0 if result.quadrature is not None else result.pairs.correlation_energy
+    if result.quadrature is not None:
+        total = 0.0
+    else:
+        total = result.pairs.correlation_energy
     pairs = list_pairs(result)[:STRONGEST] if total else []
     rows = [
-        (f"{pair.i}, {pair.j}", pair.spins or "both", f"{pair.total:z.6f}", f"{100 * pair.total / total:z.1f}")
+        (
+            f"{pair.i}, {pair.j}",
+            pair.spins or "both",
+            f"{pair.total:z.6f}",
+            f"{100 * pair.total / total:z.1f}",
+        )
         for pair in pairs
     ]
     caption = "Strongest pairs, both orders counted; dfmp2 show --pairs prints all"
@@ -82,7 +98,10 @@ def _strongest(result: MP2Result) -> list[Block]:
 
 def study_report(study: Study) -> str:
     """The report of a study, one string ending in a newline."""
-    parts = [part._replace(blocks=[_shortened(block) for block in part.blocks]) for part in of_study(study)]
+    parts = [
+        part._replace(blocks=[_shortened(block) for block in part.blocks])
+        for part in of_study(study)
+    ]
     return to_text([f"dfmp2 {study.version}: {study.title}"], parts)
 
 
@@ -102,7 +121,10 @@ def last_line(result: MP2Result, output: str) -> str:
     """One unmistakable line for the end of a finished run."""
     found, count = result.gradient, len(result.diagnostics.warnings)
     warned = f"; {counted(count, 'warning')}" if count else ""
-    slope = "" if found is None else f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
+    if found is None:
+        slope = ""
+    else:
+        slope = f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
     return (
         f"dfmp2 finished: E({result.options.correlation.title}, total) = {result.total_energy:.10f} Eh, "
         f"E(corr) = {result.correlation_energy:.10f} Eh{slope} -> {printable(output)}{warned}"
@@ -127,10 +149,15 @@ def prepared_report(prepared: Prepared, path: str) -> str:
     """What a prepared file holds, ending in a newline."""
     made, memory = prepared.provenance, format_bytes(prepared.memory.measured_peak)
     shapes = " and ".join(" x ".join(map(str, shape)) for shape in prepared.shapes)
-    spent = ", ".join(f"{name} {value:.2f} s" for name, value in asdict(prepared.timings).items() if value)
+    spent = ", ".join(
+        f"{name} {value:.2f} s" for name, value in asdict(prepared.timings).items() if value
+    )
     facts = [
         ("reference energy", f"{prepared.reference.scf_total_energy:.10f} Eh"),
-        ("", f"B {shapes} (occupied, virtual, fitting functions), float64: {format_bytes(prepared.tensor_bytes)}"),
+        (
+            "",
+            f"B {shapes} (occupied, virtual, fitting functions), float64: {format_bytes(prepared.tensor_bytes)}",
+        ),
         ("SCF made with", f"--precision {prepared.options.precision}"),
         ("wall time", f"{spent}; peak memory {memory}"),
         ("made", f"{made.created} on {made.host}, {made.threads} threads: {made.command}"),
@@ -138,7 +165,9 @@ def prepared_report(prepared: Prepared, path: str) -> str:
         ("go on", _go_on(path)),
     ]
     head = f"{path}: prepared by dfmp2 {made.version}, no pair energies yet"
-    return to_text([head], [*input_sections(prepared), Section("prepared", "Prepared", [Facts(facts)])])
+    return to_text(
+        [head], [*input_sections(prepared), Section("prepared", "Prepared", [Facts(facts)])]
+    )
 
 
 def prepared_last_line(prepared: Prepared, path: str) -> str:

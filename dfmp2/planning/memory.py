@@ -29,18 +29,35 @@ from dfmp2.units import format_bytes
 from dfmp2.units import quantity as _q
 
 FLOAT64, FLOAT32 = 8, 4
-SCF_MATRICES = 30  # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
+SCF_MATRICES = (
+    30  # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
+)
 X2C_MATRICES = 32  # float64 arrays of the decontracted basis while X2C is made: 31 to 36 measured (Ar chain, cc-pVTZ)
-XC_BYTES = 80 * 10**6  # basis functions on points of the grid and what is made of them, at most (dfmp2.scf.kohn_sham)
-XC_VALUES, POINT_BYTES = 7, 48  # float64 values of a function at a point there; coordinates, weight, screening
+XC_BYTES = (
+    80 * 10**6
+)  # basis functions on points of the grid and what is made of them, at most (dfmp2.scf.kohn_sham)
+XC_VALUES, POINT_BYTES = (
+    7,
+    48,
+)  # float64 values of a function at a point there; coordinates, weight, screening
 START_MATRICES = 10  # of them at the first iteration, when the integrals are made
-WORKER_BYTES = 32 * 10**6  # buffers of one worker in the SCF fit, the exchange and the triangular solves
-STREAMING_WORKER_BYTES = 8 * 10**6  # of BLAS and small arrays in the exchange where blocks are small
+WORKER_BYTES = (
+    32 * 10**6
+)  # buffers of one worker in the SCF fit, the exchange and the triangular solves
+STREAMING_WORKER_BYTES = (
+    8 * 10**6
+)  # of BLAS and small arrays in the exchange where blocks are small
 FIT_WORKER_BYTES = 8 * 10**6  # of BLAS while the SCF integrals are fitted on their way to the disk
-HALF_BYTES = 12 * 10**6  # of half-transformed integrals per worker (dfmp2.integrals.transform, dfmp2.scf.jk)
-LEFT_BEHIND = 16 * 10**6  # of BLAS per worker, at most: it keeps the buffers that it copies operands to
+HALF_BYTES = (
+    12 * 10**6
+)  # of half-transformed integrals per worker (dfmp2.integrals.transform, dfmp2.scf.jk)
+LEFT_BEHIND = (
+    16 * 10**6
+)  # of BLAS per worker, at most: it keeps the buffers that it copies operands to
 BLAS_DEPTH = 256  # rows of an operand that it copies at a time
-SLACK = 8 * 10**6  # modules, pages of libraries and Python objects that come on the way, the result file among them
+SLACK = (
+    8 * 10**6
+)  # modules, pages of libraries and Python objects that come on the way, the result file among them
 VARIES = 10**6  # between two processes that load the same
 RECOMPUTED_MATRICES = 4  # (nao, nao) per thread of a conventional SCF that makes its integrals anew
 PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; larger ones gain nothing
@@ -51,10 +68,14 @@ PIECE_BYTES = 10**6  # of raw integrals that a worker reads at a time from the d
 CHECK_MODULES = 8 * 10**6  # of PySCF that only the check loads, and of HDF5
 CHECK_SHELL = 11  # functions of the largest fitting shell: h
 DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions of a slice
-DEVICE_PIECE = 2**30  # bytes of fitted integrals that go up together, where that is one slice or more
+DEVICE_PIECE = (
+    2**30
+)  # bytes of fitted integrals that go up together, where that is one slice or more
 EXACT_BLOCK = 32 * 10**6  # of four-centre integrals (dfmp2.integrals.four_center)
 EXACT_WORK = 16 * 10**6  # of a worker that adds them up
-CERTIFICATE_LEFT = 24 * 10**6  # PySCF's modules of exact J, K and integrals, and what they leave (18 to 26 measured)
+CERTIFICATE_LEFT = (
+    24 * 10**6
+)  # PySCF's modules of exact J, K and integrals, and what they leave (18 to 26 measured)
 MOST_MATRICES = 16  # over fitting functions that one pass over B on disk serves
 GROUP_BYTES = 16 * 10**6  # of B taken at a time by what makes them
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
@@ -69,7 +90,9 @@ MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, field
 MODULES = 20 * 10**6  # bytes of PySCF's and our modules that only a gradient loads
 HEAP_LEAST, HEAP_MOST = 14 * 10**6, 40 * 10**6  # left in the C library's heap by earlier stages
 METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
-TWO_CENTER = 3  # of them while the metric's derivative is contracted, when there are no blocks any more
+TWO_CENTER = (
+    3  # of them while the metric's derivative is contracted, when there are no blocks any more
+)
 VECTORS = 40  # of the Z-vector equations, with their images
 PASS_MATRICES = 9  # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
 RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
@@ -266,7 +289,10 @@ class MemoryPlan:
     @property
     def disk(self) -> int:
         """Bytes of scratch space: the SCF integrals are gone before B is written, which lasts to the end."""
-        scf, mp2 = 0 if self.scf_fits_in_core else self.scf_disk, 0 if self.mp2_fits_in_core else self.mp2_disk
+        scf, mp2 = (
+            0 if self.scf_fits_in_core else self.scf_disk,
+            0 if self.mp2_fits_in_core else self.mp2_disk,
+        )
         return max(scf, mp2 + (0 if self.certificate is None else self.certificate.disk))
 
     @property
@@ -279,21 +305,29 @@ class MemoryPlan:
         """Expected peak resident memory, bytes."""
         own = max(self.scf, self.mp2, self.exact_rows.held(self.room), self.gradient.peak)
         peak = self.program + SLACK + own
-        return peak if self.certificate is None else max(peak, self.certificate.predicted_peak)
+        if self.certificate is None:
+            return peak
+        return max(peak, self.certificate.predicted_peak)
 
     @property
     def least(self) -> int:
         """Smallest budget that works, in another process as well, bytes."""
         least = self.program + VARIES + SLACK + max(self._needed, self.gradient.least)
-        return least if self.certificate is None else max(least, self.certificate.least)
+        if self.certificate is None:
+            return least
+        return max(least, self.certificate.least)
 
     @property
     def comfortable(self) -> int:
         """Smallest budget with which everything stays in memory, bytes."""
         rows = self.exact_rows.fixed + self.exact_rows.most
         scf = self.scf_in_core + self.scf_response
-        comfortable = self.program + SLACK + max(scf, self.mp2_in_core, rows, self.gradient.comfortable)
-        return comfortable if self.certificate is None else max(comfortable, self.certificate.comfortable)
+        comfortable = (
+            self.program + SLACK + max(scf, self.mp2_in_core, rows, self.gradient.comfortable)
+        )
+        if self.certificate is None:
+            return comfortable
+        return max(comfortable, self.certificate.comfortable)
 
     @property
     def fits(self) -> bool:
@@ -309,7 +343,10 @@ class MemoryPlan:
         ResourceError : with the bytes required and available, and what would fit
         """
         if not self.fits:
-            purpose = f" for the {self.gradient.purpose}" if self.gradient.purpose else ""
+            if self.gradient.purpose:
+                purpose = f" for the {self.gradient.purpose}"
+            else:
+                purpose = ""
             raise ResourceError(
                 f"not enough memory{purpose}: {format_bytes(self.least)} are required even with all large arrays on "
                 f"disk ({format_bytes(self.program)} of them for the program itself) and {format_bytes(self.budget)} "
@@ -328,7 +365,9 @@ class MemoryPlan:
         return self.mp2_integrals, self.mp2_solve, self.mp2_pairs
 
 
-def plan(work: Workload, limits: Limits, threads: int, *, program: int, budget: int, grown: int = 0) -> MemoryPlan:
+def plan(
+    work: Workload, limits: Limits, threads: int, *, program: int, budget: int, grown: int = 0
+) -> MemoryPlan:
     """Bytes every stage will hold.
 
     Parameters
@@ -344,7 +383,15 @@ def plan(work: Workload, limits: Limits, threads: int, *, program: int, budget: 
     block = work.block_functions * work.pairs_of_functions * FLOAT64
     response = _of_occupied(work) if work.examined else 0
     return MemoryPlan(
-        program, budget, in_core, fit, read, disk, *_mp2(work, workers, limits), block, scf_response=response
+        program,
+        budget,
+        in_core,
+        fit,
+        read,
+        disk,
+        *_mp2(work, workers, limits),
+        block,
+        scf_response=response,
     )
 
 
@@ -352,7 +399,9 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     """As of `MemoryPlan`: with everything in memory, making and reading integrals on disk, bytes there."""
     pairs, n, naux = work.pairs_of_functions, work.nao, work.naux_scf
     x2c = X2C_MATRICES * work.x2c_functions**2 * FLOAT64  # freed before the SCF integrals are made
-    matrices = SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
+    matrices = (
+        SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
+    )
     matrices += min(XC_BYTES, work.grid * n * XC_VALUES * FLOAT64) + work.grid * POINT_BYTES
     if not naux:
         everything = pairs * (pairs + 1) // 2 * FLOAT64
@@ -364,8 +413,14 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     buffers = min(WORKER_BYTES * workers, 2 * naux * pairs * FLOAT64)
     start = START_MATRICES * n * n * FLOAT64 * len(work.spins)
     widest = work.widest_shell * n * naux * FLOAT64
-    least = max(widest, metric)  # a nearly singular metric is diagonalised before there are integrals
-    fit = Stage(max(start + metric + FIT_WORKER_BYTES * workers, x2c), least, min(PAIR_BLOCK_MOST, 2 * whole))
+    least = max(
+        widest, metric
+    )  # a nearly singular metric is diagonalised before there are integrals
+    fit = Stage(
+        max(start + metric + FIT_WORKER_BYTES * workers, x2c),
+        least,
+        min(PAIR_BLOCK_MOST, 2 * whole),
+    )
     occupied = sum(spin.occupied for spin in work.spins)
     streaming = min(STREAMING_WORKER_BYTES * workers, 2 * whole) + min(
         HALF_BYTES * workers, naux * occupied * n * FLOAT64
@@ -385,7 +440,10 @@ def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stag
     """As of `MemoryPlan`: with everything in memory, integrals, fit and pairs on disk, bytes there."""
     pairs, naux = work.pairs_of_functions, work.naux
     whole = work.elements * naux * FLOAT64
-    single = 0 if work.precision == "fp64" else work.elements * naux * FLOAT32
+    if work.precision == "fp64":
+        single = 0
+    else:
+        single = work.elements * naux * FLOAT32
     metric = naux * naux * FLOAT64
     frontier = work.frontier_elements * naux * FLOAT64
     rotations = [occupied * virtual for occupied, virtual in work.frontier]
@@ -394,19 +452,27 @@ def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stag
     row = nvir * naux * FLOAT64
     edge = max(tiling.edge(spin.nocc, limits, nvir * naux) for spin in work.spins)
     tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
-    per_function = (pairs + 2 * work.elements + work.frontier_elements) * FLOAT64  # on disk once more, to be written
+    per_function = (
+        pairs + 2 * work.elements + work.frontier_elements
+    ) * FLOAT64  # on disk once more, to be written
     # Of all workers: half-transformed integrals, what BLAS keeps, triangles and virtuals.
     half = work.block_functions * work.half_transformed * work.nao * FLOAT64
     solved = workers * min(max(SOLVE_BYTES, row), whole)
     left = _blas_buffers(work, workers)
-    fixed = metric + frontier + workers * work.nao * sum(work.nao + spin.nvir for spin in work.spins) * FLOAT64
+    fixed = (
+        metric
+        + frontier
+        + workers * work.nao * sum(work.nao + spin.nvir for spin in work.spins) * FLOAT64
+    )
     if half > workers * HALF_BYTES:
         half = workers * HALF_BYTES
         fixed += half + left
     else:  # smaller blocks make them smaller
         per_function += 2 * work.half_transformed * work.nao * FLOAT64
     block = work.block_functions * per_function
-    in_core = whole + max(metric + fixed + block, left + frontier + hessian, left + single + metric + tiles)
+    in_core = whole + max(
+        metric + fixed + block, left + frontier + hessian, left + single + metric + tiles
+    )
     integrals = Stage(fixed, min(block, LEAST_FUNCTIONS * per_function), block)
     pieces = workers * min(PIECE_BYTES, whole)
     solve = Stage(left + max(frontier + max(metric + solved + pieces, hessian), 2 * metric))
@@ -432,7 +498,9 @@ def exact_rows(work: Workload, workers: int, count: int) -> Stage:
 def _blas_buffers(work: Workload, workers: int) -> int:
     """Bytes that BLAS keeps: its own copies of half-transformed integrals, and of what is solved."""
     half = work.block_functions * work.half_transformed * work.nao * FLOAT64
-    solved = min(workers * SOLVE_BYTES, (work.elements + work.frontier_elements) * work.naux * FLOAT64)
+    solved = min(
+        workers * SOLVE_BYTES, (work.elements + work.frontier_elements) * work.naux * FLOAT64
+    )
     return min(workers * LEFT_BEHIND, half + solved * BLAS_DEPTH // max(work.naux, BLAS_DEPTH))
 
 
@@ -442,14 +510,23 @@ def check_stage(work: Workload, workers: int) -> Stage:
     rows = max((s.nocc for s in work.spins), default=0)
     whole = work.elements * work.naux * FLOAT64
     shell = 2 * CHECK_SHELL * work.nao**2 * FLOAT64
-    fixed = CHECK_MODULES + min(workers * LEFT_BEHIND, 2 * whole) + 3 * work.naux**2 * FLOAT64 + 4 * row + shell
+    fixed = (
+        CHECK_MODULES
+        + min(workers * LEFT_BEHIND, 2 * whole)
+        + 3 * work.naux**2 * FLOAT64
+        + 4 * row
+        + shell
+    )
     return Stage(fixed, row, rows * row)
 
 
 def _tile_elements(limits: Limits, edge: int, pair: int) -> int:
     """Numbers a tile holds: products of `pair` elements each, and work space of at most twice as many."""
     held = min(max(limits.tile_elements, pair), max(1, edge) ** (2 if limits.square else 1) * pair)
-    wanted = 2 * limits.tile_elements if limits.work_elements is None else limits.work_elements
+    if limits.work_elements is None:
+        wanted = 2 * limits.tile_elements
+    else:
+        wanted = limits.work_elements
     return held + min(max(wanted, 2 * pair), 2 * held)
 
 
@@ -486,7 +563,9 @@ def device_host_bytes(work: Workload) -> int:
     return integrals + max(metric + 2 * SOLVE_BYTES, piece + b // 2, 2 * b, frontier)
 
 
-def gradient_memory(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> GradientMemory:
+def gradient_memory(
+    work: Workload, energy: MemoryPlan, widest: int, threads: int
+) -> GradientMemory:
     """What of a gradient goes where.
 
     Parameters
@@ -498,7 +577,10 @@ def gradient_memory(work: Workload, energy: MemoryPlan, widest: int, threads: in
     room, nao, naux, naux_scf = energy.room, work.nao, work.naux, work.naux_scf
     whole = work.elements * naux * FLOAT64
     occupied, derivatives = sum(spin.occupied for spin in work.spins), work.task == "gradient"
-    half = occupied * nao * naux_scf * FLOAT64 if derivatives else 0
+    if derivatives:
+        half = occupied * nao * naux_scf * FLOAT64
+    else:
+        half = 0
     left, fixed = _gradient_always(work, threads)
     metric, jk_metric = METRICS * naux * naux * FLOAT64, METRICS * naux_scf * naux_scf * FLOAT64
     per_function = FLOAT64 * (PASS_MATRICES * nao * nao + PASS_HALVES * nao * occupied)
@@ -506,12 +588,19 @@ def gradient_memory(work: Workload, energy: MemoryPlan, widest: int, threads: in
     functions = max(naux, naux_scf)
     least = min(widest, functions)
     least_block = least * per_function
-    amplitudes = _amplitudes(work, threads, whole if energy.mp2_fits_in_core else threads * min(STREAM_BYTES, whole))
-    vectors = left + VECTORS * sum(spin.occupied * (nao - spin.occupied) for spin in work.spins) * FLOAT64
+    amplitudes = _amplitudes(
+        work, threads, whole if energy.mp2_fits_in_core else threads * min(STREAM_BYTES, whole)
+    )
+    vectors = (
+        left + VECTORS * sum(spin.occupied * (nao - spin.occupied) for spin in work.spins) * FLOAT64
+    )
     fit, read = energy.scf_fit, energy.scf_read
     streamed = max(fit.needed, read.needed)
     scf_on_disk = streamed < energy.scf_in_core and energy.scf_in_core + vectors > room
-    two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64 if derivatives else 0
+    if derivatives:
+        two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64
+    else:
+        two_center = 0
     response = vectors + energy.scf_in_core
     of_occupied = _of_occupied(work) + threads * RESPONSE_WORK
     response_held = naux_scf > 0 and not scf_on_disk and response + of_occupied <= room
@@ -522,7 +611,10 @@ def gradient_memory(work: Workload, energy: MemoryPlan, widest: int, threads: in
         response = vectors + max(fit.fixed + pair_bytes, read.fixed + read_bytes)
 
     z_fits = max(amplitudes + whole, fixed + metric + whole + least_block) <= room
-    jk_workers = threads * (naux_scf**2 + 3 * nao * naux_scf) * FLOAT64 if derivatives else 0
+    if derivatives:
+        jk_workers = threads * (naux_scf**2 + 3 * nao * naux_scf) * FLOAT64
+    else:
+        jk_workers = 0
     half_fits = fixed + jk_metric + half + max(least_block, jk_workers) <= room
     held_z, held_half = whole if z_fits else 0, half if half_fits else 0
     needed = max(
@@ -536,7 +628,12 @@ def gradient_memory(work: Workload, energy: MemoryPlan, widest: int, threads: in
     passing = min(functions, max(least, min(PACKED_MOST // packed, rest // per_function)))
     kept = naux_scf * work.kept_pairs * FLOAT64
     before = max(energy.mp2, amplitudes + held_z, fixed + metric + held_z + passing * per_function)
-    scf_kept = naux_scf > 0 and energy.scf_fits_in_core and energy.certificate is None and before + kept <= room
+    scf_kept = (
+        naux_scf > 0
+        and energy.scf_fits_in_core
+        and energy.certificate is None
+        and before + kept <= room
+    )
     peak = max(
         before + (kept if scf_kept else 0),
         fixed + jk_metric + held_half + max(passing * per_function, jk_workers),
@@ -544,7 +641,10 @@ def gradient_memory(work: Workload, energy: MemoryPlan, widest: int, threads: in
         two_center,
     )
     least_energy = replace(energy, budget=0)
-    smallest = needed if energy.budget == 0 else gradient_memory(work, least_energy, widest, threads).needed
+    if energy.budget == 0:
+        smallest = needed
+    else:
+        smallest = gradient_memory(work, least_energy, widest, threads).needed
     block = min(functions, max(least, PACKED_MOST // packed)) * per_function
     everything = max(
         energy.mp2_in_core + kept,
@@ -554,7 +654,9 @@ def gradient_memory(work: Workload, energy: MemoryPlan, widest: int, threads: in
         vectors + energy.scf_in_core + (of_occupied if naux_scf else 0),
         two_center,
     )
-    disk = max(0 if z_fits else whole, 0 if half_fits else half, energy.scf_disk if scf_on_disk else 0)
+    disk = max(
+        0 if z_fits else whole, 0 if half_fits else half, energy.scf_disk if scf_on_disk else 0
+    )
     return GradientMemory(
         *("gradient" if derivatives else "relaxed densities", not z_fits, not half_fits),
         *(scf_on_disk, scf_kept, response_held),
@@ -572,7 +674,9 @@ def _gradient_always(work: Workload, threads: int) -> tuple[int, int]:
     whole = work.elements * work.naux * FLOAT64
     half = sum(spin.occupied for spin in work.spins) * work.nao * work.naux_scf * FLOAT64
     left = MODULES + max(HEAP_LEAST, min(HEAP_MOST, whole + half))
-    return left, left + MATRICES * work.nao**2 * FLOAT64 * len(work.spins) + min(LEFT_BEHIND * threads, whole)
+    return left, left + MATRICES * work.nao**2 * FLOAT64 * len(work.spins) + min(
+        LEFT_BEHIND * threads, whole
+    )
 
 
 def _amplitudes(work: Workload, threads: int, b: int) -> int:
@@ -585,4 +689,6 @@ def _amplitudes(work: Workload, threads: int, b: int) -> int:
     tiles += min(CACHE_ARRAYS * cached, 2 * tiles)
     workers = threads * (tiles + (3 * nvir * naux + naux * naux) * FLOAT64)
     single = 0 if work.precision == "fp64" else b // 2  # the same in float32
-    return _gradient_always(work, threads)[1] + METRICS * naux * naux * FLOAT64 + b + single + workers
+    return (
+        _gradient_always(work, threads)[1] + METRICS * naux * naux * FLOAT64 + b + single + workers
+    )

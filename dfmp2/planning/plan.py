@@ -103,7 +103,10 @@ class Outlook:
 
     def __repr__(self) -> str:
         peak, seconds = format_bytes(self.plan.memory.predicted_peak), self.plan.timings.total
-        verdict = f"does not fit: {self.change}" if self.change else "fits"
+        if self.change:
+            verdict = f"does not fit: {self.change}"
+        else:
+            verdict = "fits"
         return f"Outlook({self.system.molecule.formula}: {peak}, {seconds:.2g} s, {verdict})"
 
     def __str__(self) -> str:
@@ -112,8 +115,16 @@ class Outlook:
         return str(named("dfmp2.output.plan:to_text")(self)).rstrip("\n")
 
 
-NO_SCF: dict[str, Any] = {"scf_in_core": 0, "scf_fit": NOTHING, "scf_read": NOTHING, "scf_disk": 0, "scf_response": 0}
-PARTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # its stages, and what the memory plan has of the rest
+NO_SCF: dict[str, Any] = {
+    "scf_in_core": 0,
+    "scf_fit": NOTHING,
+    "scf_read": NOTHING,
+    "scf_disk": 0,
+    "scf_response": 0,
+}
+PARTS: dict[
+    str, tuple[tuple[str, ...], dict[str, Any]]
+] = {  # its stages, and what the memory plan has of the rest
     "all": (time.STAGES, {}),
     "up to b": (time.STAGES[:4], {"mp2_pairs": NOTHING, "mp2_check": NOTHING, "mp2_disk": 0}),
     "from orbitals": (time.STAGES[1:], NO_SCF),
@@ -126,7 +137,13 @@ USUAL_POINTS = {"laplace": 12, "rpa": 56}  # of a quadrature with the default to
 
 
 def make_plan(
-    system: System, setup: Setup, core: FrozenCore, kind: str, *, part: str = "all", task: str = "energy"
+    system: System,
+    setup: Setup,
+    core: FrozenCore,
+    kind: str,
+    *,
+    part: str = "all",
+    task: str = "energy",
 ) -> Plan:
     """Plan a run of kind "rhf" or "uhf"; times from the rates of this host if they were ever measured.
 
@@ -142,7 +159,10 @@ def make_plan(
         work = replace(work, precision="fp64")
     if part == "from b":
         work = replace(work, frontier=(), block_functions=0)
-    known, disk = rates.load(setup.backend.name, setup.threads) or Rates(), rates.load_disk(setup.scratch)
+    known, disk = (
+        rates.load(setup.backend.name, setup.threads) or Rates(),
+        rates.load_disk(setup.scratch),
+    )
     held = _memory(work, setup, part)
     certificate = None
     if setup.options.certify_fit:
@@ -151,10 +171,17 @@ def make_plan(
     if task != "energy":
         fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
         widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
-        held = replace(held, mp2_in_core=max(held.mp2_in_core, memory.gradient_with_b(work, setup.active)))
-        whole = held if part == "all" else replace(_memory(work, setup, "all"), mp2_in_core=held.mp2_in_core)
+        held = replace(
+            held, mp2_in_core=max(held.mp2_in_core, memory.gradient_with_b(work, setup.active))
+        )
+        if part == "all":
+            whole = held
+        else:
+            whole = replace(_memory(work, setup, "all"), mp2_in_core=held.mp2_in_core)
         held = replace(held, gradient=memory.gradient_memory(work, whole, widest, setup.active))
-    moved = replace(time.traffic(work, held, setup.backend.limits), cached=_stays_cached(held, setup))
+    moved = replace(
+        time.traffic(work, held, setup.backend.limits), cached=_stays_cached(held, setup)
+    )
     tiles = sum(map(len, time.tiles_of(work, setup.backend.limits).values()))
     plan = Plan(work, held, NO_TIME, time.pace(work, known), known, tiles, moved, disk, certificate)
     return replace(plan, timings=_seconds(setup, plan).only(PARTS[part][0]))
@@ -206,7 +233,9 @@ def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) ->
         if found is not None:
             setup = replace(setup, backend=found[0] or setup.backend, backend_reason=found[1])
     if options.transform == "device":
-        require_device(setup.backend, work, setup.budget - resources.resident_memory() - memory.SLACK)
+        require_device(
+            setup.backend, work, setup.budget - resources.resident_memory() - memory.SLACK
+        )
     return setup
 
 
@@ -220,8 +249,13 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
     """
     spins = trainium_shapes(work)
     if not backend.limits.transforms or not spins:
-        why = "this backend takes B from the host" if spins else "there is nothing to correlate"
-        raise UnsupportedByBackend(f"--transform device: {why}; use an nki lane on one core, or --transform host")
+        if spins:
+            why = "this backend takes B from the host"
+        else:
+            why = "there is nothing to correlate"
+        raise UnsupportedByBackend(
+            f"--transform device: {why}; use an nki lane on one core, or --transform host"
+        )
     try:
         backend.transform_seconds(spins, work.nao)
     except KernelError as error:
@@ -238,9 +272,13 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
 def _seconds(setup: Setup, plan: Plan) -> Timings:
     """Predicted times of a run; where the device makes B: more columns to fit, and its program in place of products."""
     work, certificate = plan.work, plan.certificate
-    found = time.seconds(work, plan.rates, plan.traffic, plan.disk or BUILT_IN, plan.memory.gradient)
+    found = time.seconds(
+        work, plan.rates, plan.traffic, plan.disk or BUILT_IN, plan.memory.gradient
+    )
     if certificate is not None:
-        more = time.certificate_seconds(work, certificate.dense, certificate.rows, certificate.passes, plan.rates)
+        more = time.certificate_seconds(
+            work, certificate.dense, certificate.rows, certificate.passes, plan.rates
+        )
         found = replace(found, fitting_certificate=more, total=found.total + more)
     if setup.options.transform != "device":
         return found
@@ -259,11 +297,18 @@ def prepare_programs(setup: Setup, work: Workload, listener: Listener) -> None:
     """
     if setup.backend.limits.compiles:
         listener.stage(f"compiled kernels of {setup.backend.name}")
-        setup.backend.prepare(trainium_shapes(work), work.nao if setup.options.transform == "device" else 0)
+        setup.backend.prepare(
+            trainium_shapes(work), work.nao if setup.options.transform == "device" else 0
+        )
 
 
 def foresee(
-    molecule: Molecule, options: Options, listener: Listener, *, calibrate: bool, task: str = "energy"
+    molecule: Molecule,
+    options: Options,
+    listener: Listener,
+    *,
+    calibrate: bool,
+    task: str = "energy",
 ) -> Outlook:
     """Plan a run without doing it; measures this host's rates when they are missing, or when asked to.
 
@@ -276,21 +321,30 @@ def foresee(
     Dfmp2Error : the run itself would be refused, for any reason but memory
     """
     options = options.settled(molecule.multiplicity)
-    setup = prepare(options, "dfmp2 plan", lambda count: foreseen(options.backend, options.precision, count))
+    setup = prepare(
+        options, "dfmp2 plan", lambda count: foreseen(options.backend, options.precision, count)
+    )
     absent = setup.backend_reason.startswith("not on this host")
-    timed = select("cpu", "auto", setup.threads)[0] if absent else setup.backend
+    if absent:
+        timed = select("cpu", "auto", setup.threads)[0]
+    else:
+        timed = setup.backend
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener)
         kind = reference_kind(options, molecule.multiplicity)
         core = frozen_core(system, options, listener)
         setup = settle_backend(setup, system, core, kind)
-        plan = make_plan(system, setup, core, kind, task=task)  # before measuring, which leaves memory behind
+        plan = make_plan(
+            system, setup, core, kind, task=task
+        )  # before measuring, which leaves memory behind
         known, disk = rates.load(timed.name, setup.threads) or plan.rates, plan.disk
         if calibrate or not known.date:
             listener.stage("measuring the rates of this host, once")
             known = rates.measure(timed, setup.threads)
         elif known.disturbed:
-            listener.stage("measuring the rates of this host again: others used it when they were measured")
+            listener.stage(
+                "measuring the rates of this host again: others used it when they were measured"
+            )
             known = rates.refreshed(timed, setup.threads, known)
         if calibrate or (plan.memory.scratch and disk is None):
             disk = _measured_disk(setup, listener)
@@ -298,11 +352,16 @@ def foresee(
         plan = replace(plan, rates=known, disk=disk)
         plan = replace(plan, timings=_seconds(setup, plan))
         # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does.
-        change = "" if plan.memory.fits else f"--memory {-(-plan.memory.least // 10**6)}MB"
+        if plan.memory.fits:
+            change = ""
+        else:
+            change = f"--memory {-(-plan.memory.least // 10**6)}MB"
         return Outlook(system, setup, core, plan, change, predicted)
 
 
-def sizes(molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False) -> Workload:
+def sizes(
+    molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False
+) -> Workload:
     """Sizes of a run, without planning it: neither its backend nor its scratch folder need be here.
 
     `scf` also those of its SCF, which takes longer to find out.
@@ -311,8 +370,13 @@ def sizes(molecule: Molecule, options: Options, listener: Listener, *, scf: bool
     from dfmp2.molecule.pyscf_shield import import_pyscf
 
     import_pyscf()
-    options, count = options.settled(molecule.multiplicity), options.threads or resources.usable_cores()
-    setup = Setup(options, CpuBackend(count), "", count, count, resources.available_memory(), Path(), "")
+    options, count = (
+        options.settled(molecule.multiplicity),
+        options.threads or resources.usable_cores(),
+    )
+    setup = Setup(
+        options, CpuBackend(count), "", count, count, resources.available_memory(), Path(), ""
+    )
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener, doubt_units=False)
         kind = reference_kind(options, molecule.multiplicity)
@@ -356,7 +420,12 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         naux_scf=system.naux_scf,
         naux=int(system.auxmole.nao),
         spins=tuple(
-            Spin(int(n), max(0, int(n) - core.orbitals), max(0, nao - int(n) - options.frozen_virtual)) for n in spins
+            Spin(
+                int(n),
+                max(0, int(n) - core.orbitals),
+                max(0, nao - int(n) - options.frozen_virtual),
+            )
+            for n in spins
         ),
         precision=options.precision if options.correlation.kind == "pairs" else "fp64",
         block_functions=three_center.block_functions(system.auxmole, nao),
@@ -368,7 +437,9 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         examined=options.stability in ("full", "follow"),
         primitives=primitive_functions(mole),
         potentials=sum(mole.atom_nelec_core(atom) > 0 for atom in range(mole.natm)),
-        cycles=scf_cycles(options.scf_gradient_tol, system.molecule.elements, started=options.scf_from is not None),
+        cycles=scf_cycles(
+            options.scf_gradient_tol, system.molecule.elements, started=options.scf_from is not None
+        ),
         checked=options.check,
         atoms=int(mole.natm),
         in_fields=IN_FIELDS if options.polarizability else 0,
@@ -395,7 +466,9 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     global _program
     limits, resident = setup.backend.limits, resources.resident_memory()
     grown = 0 if _program is None else max(0, resident - _program)
-    found = memory.plan(work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown)
+    found = memory.plan(
+        work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown
+    )
     _program = found.program
     if setup.options.correlation.kind != "pairs":
         found = memory.without_pairs(found, work)
@@ -410,10 +483,16 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
     """What a fitting certificate needs: the SCF again, exact integrals, and a second fit where they are a sample."""
     counts = [spin.nocc for spin in work.spins]
     shares = [sum(parts) for parts in exact_row_shares(counts)]
-    work = work if work.scf_columns else _with_columns(work, system)
+    if work.scf_columns:
+        work = work
+    else:
+        work = _with_columns(work, system)
     work = replace(work, frontier=(), x2c_functions=0, starts=1, examined=False)
     dense: Workload | None = None
-    unused: dict[str, Any] = {"mp2_in_core": 0, **dict.fromkeys(("mp2_integrals", "mp2_solve", "mp2_pairs"), NOTHING)}
+    unused: dict[str, Any] = {
+        "mp2_in_core": 0,
+        **dict.fromkeys(("mp2_integrals", "mp2_solve", "mp2_pairs"), NOTHING),
+    }
     if sum(shares) < sum(counts):
         auxmole = densely_fitted(system).auxmole
         functions = three_center.block_functions(auxmole, work.nao)

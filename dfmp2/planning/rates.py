@@ -104,8 +104,13 @@ class Rates:
     def better(self, other: Rates) -> Rates:
         """The higher rate and the shorter time of each kind, with the date of the other measurement."""
         names = [f.name for f in fields(self) if f.name != "date"]
-        best: dict[str, Any] = {name: max(getattr(self, name), getattr(other, name)) for name in names}
-        best |= {name: min(getattr(self, name), getattr(other, name)) for name in ("start", "launch", "foreign")}
+        best: dict[str, Any] = {
+            name: max(getattr(self, name), getattr(other, name)) for name in names
+        }
+        best |= {
+            name: min(getattr(self, name), getattr(other, name))
+            for name in ("start", "launch", "foreign")
+        }
         return Rates(**best | {"date": other.date})
 
 
@@ -178,7 +183,11 @@ def _known(kind: type[Record], key: str) -> Record | None:
     """The record under a key; None for nothing, and for what is damaged or of another version."""
     stored = cache.load(key)
     try:
-        return kind(**{one.name: OF_TYPE[str(one.type)](stored[one.name]) for one in fields(kind)}) if stored else None
+        if stored:
+            return kind(
+                **{one.name: OF_TYPE[str(one.type)](stored[one.name]) for one in fields(kind)}
+            )
+        return None
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
 
@@ -289,10 +298,14 @@ def _waters(number: int, basis: str, kind: str) -> tuple[Any, Any]:
     """PySCF molecules of water molecules in a row, 3 angstrom apart, and of their fitting functions, "jk" or "ri"."""
     one = np.array([[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]])
     shift = np.array([5.67, 0.0, 0.0])
-    molecule = Molecule(("O", "H", "H") * number, np.vstack([one + k * shift for k in range(number)]))
+    molecule = Molecule(
+        ("O", "H", "H") * number, np.vstack([one + k * shift for k in range(number)])
+    )
     orbital = resolve_orbital(basis, molecule.elements)
     mole = build_mole(molecule, orbital, 10**9)
-    return mole, build_auxiliary(mole, molecule, resolve_fitting(kind, None, orbital, molecule.elements))
+    return mole, build_auxiliary(
+        mole, molecule, resolve_fitting(kind, None, orbital, molecule.elements)
+    )
 
 
 def _matrices(count: int, exchange: float) -> float:
@@ -302,7 +315,9 @@ def _matrices(count: int, exchange: float) -> float:
     mole, auxmole = _waters(4, "cc-pvdz", "jk")
     clock = _Iterations()
     options = Options("cc-pvdz", stability="off")
-    mf, _ = run_scf(mole, "rhf", options, auxmole, None, clock, threads=count, integrals="memory", charges=None)
+    mf, _ = run_scf(
+        mole, "rhf", options, auxmole, None, clock, threads=count, integrals="memory", charges=None
+    )
     release(mf)
     nao, naux, nocc = int(mole.nao), int(auxmole.nao), mole.nelectron // 2
     products = (3 * naux * nao**2 * nocc + 2 * naux * nao * (nao + 1)) / exchange
@@ -340,13 +355,29 @@ def _exact() -> dict[str, float]:
 
 def _whole() -> dict[str, float]:
     """Seconds of a run of H2 as a process of its own: hardly anything but its start and its end."""
-    command = ["-m", "dfmp2", "run", "h2.xyz", "--basis", "sto-3g", "--threads", "1", "--json", "--overwrite"]
+    command = [
+        "-m",
+        "dfmp2",
+        "run",
+        "h2.xyz",
+        "--basis",
+        "sto-3g",
+        "--threads",
+        "1",
+        "--json",
+        "--overwrite",
+    ]
     found = []
-    with tempfile.TemporaryDirectory(prefix="dfmp2-rates-") as folder, suppress(OSError, ValueError, LookupError):
+    with (
+        tempfile.TemporaryDirectory(prefix="dfmp2-rates-") as folder,
+        suppress(OSError, ValueError, LookupError),
+    ):
         Path(folder, "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n", encoding="ascii")
         for _ in range(REPEATS - 1):
             begun = time.perf_counter()
-            done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, check=False)
+            done = subprocess.run(
+                [sys.executable, *command], cwd=folder, capture_output=True, check=False
+            )
             wall = time.perf_counter() - begun
             found.append((wall, json.loads(done.stdout)["timings"]["total"]))
     if not found:  # this Python cannot run the command: the built-in times stay
@@ -363,9 +394,18 @@ def _pairs(backend: Backend) -> dict[str, float]:
     rates = {}
     for precision in ("fp64", "mixed"):
         if precision in backend.limits.precisions:
-            operand = backend.put(b, -np.linspace(1.0, 2.0, nocc), np.linspace(0.5, 5.0, nvir), precision)
+            operand = backend.put(
+                b, -np.linspace(1.0, 2.0, nocc), np.linspace(0.5, 5.0, nvir), precision
+            )
             backend.pair_terms(operand, operand, Tile(0, 1, 0, 1, True))
-            taken = shortest(partial(_every_tile, backend, operand, tiling.triangle(nocc, backend.limits, nvir * naux)))
+            taken = shortest(
+                partial(
+                    _every_tile,
+                    backend,
+                    operand,
+                    tiling.triangle(nocc, backend.limits, nvir * naux),
+                )
+            )
             rates[f"pairs_{precision}"] = nocc * (nocc + 1) * nvir**2 * naux / taken
     return rates
 
@@ -393,7 +433,9 @@ def measure_disk(root: Path) -> DiskRates:
     ResourceError : the folder cannot be written or has too little space
     """
     with Space(root, SIZE) as space:
-        path = space.own_folder() / f"speed{SUFFIX}"  # such a file is removed with the folder, also by the next run
+        path = (
+            space.own_folder() / f"speed{SUFFIX}"
+        )  # such a file is removed with the folder, also by the next run
         try:
             write, read, cached = _moved(path)
         except OSError as error:

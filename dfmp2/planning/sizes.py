@@ -19,16 +19,23 @@ LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there
 FRACTION = 0.02  # of the pairs of a channel: keeps the uncertainty of the certificate constant as molecules grow
 SAMPLED = 16  # occupied orbitals per spin that the weights of fitting functions are taken from
 EXACT_ROWS = 24  # occupied orbitals whose integrals a fitting certificate makes exactly; where there are fewer, all
-EXACT_STRATA = 4  # of the occupied orbitals of each spin, by energy; two orbitals of each are drawn at least
+EXACT_STRATA = (
+    4  # of the occupied orbitals of each spin, by energy; two orbitals of each are drawn at least
+)
 EXACT_BUILDS = 2  # of the exact Fock matrix on the way to the conventional SCF
 CYCLES = 12  # SCF iterations to a gradient of 1e-6 Eh: 9 to 14 for main group molecules of up to 30 atoms
 CYCLES_PER_DIGIT = 1.7  # of the gradient
 METAL_CYCLES = 3  # more where a d or f shell is being filled
 IN_FIELDS = 6  # runs of a polarizability (dfmp2.gradients.polarizability)
-PRIMITIVE = {3: 1.3, 4: 0.5}  # cost of a product of primitive functions, in integrals of three or four centres
+PRIMITIVE = {
+    3: 1.3,
+    4: 0.5,
+}  # cost of a product of primitive functions, in integrals of three or four centres
 EXAMINED = 30  # products with the orbital Hessian for the lowest rotation of a kind: 21 to 54 (dfmp2.scf.rotations)
 POINTS = 14_000  # of the integration grid for an atom: 11,000 to 16,000 (dfmp2.scf.kohn_sham)
-XC_OPERATIONS = 2400  # per point and function, as products of matrices: GGA, half of it LDA, twice meta-GGA
+XC_OPERATIONS = (
+    2400  # per point and function, as products of matrices: GGA, half of it LDA, twice meta-GGA
+)
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
 
 
@@ -47,7 +54,9 @@ def exact_row_shares(counts: Sequence[int]) -> list[list[int]]:
     total = sum(counts)
     if total <= EXACT_ROWS:
         return [[count] for count in counts]
-    sizes = [[len(part) for part in np.array_split(np.arange(count), EXACT_STRATA)] for count in counts]
+    sizes = [
+        [len(part) for part in np.array_split(np.arange(count), EXACT_STRATA)] for count in counts
+    ]
     return [[min(n, max(2, round(EXACT_ROWS * n / total))) for n in parts] for parts in sizes]
 
 
@@ -176,7 +185,10 @@ class Workload:
         contracted, primitive = self.pairs_of_functions, n * (n + 1) // 2
         three = contracted + PRIMITIVE[3] * primitive
         four = contracted * (contracted + 1) / 2 + PRIMITIVE[4] * primitive * (primitive + 1) / 2
-        return {"scf": self.naux_scf * three if self.naux_scf else four, "integrals": self.naux * three}
+        return {
+            "scf": self.naux_scf * three if self.naux_scf else four,
+            "integrals": self.naux * three,
+        }
 
     def flops(self) -> dict[str, int]:
         """Floating-point operations per kind of work.
@@ -187,20 +199,28 @@ class Workload:
         exchange-correlation energy and potential of the SCF iterations
         """
         n, p = self.nao, self.naux_scf
-        single = self.starts * SINGLE_BUILDS if self.single_exchange else 0
+        if self.single_exchange:
+            single = self.starts * SINGLE_BUILDS
+        else:
+            single = 0
         if p:
             # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc, Coulomb 4 p npair.
             half = 2 * p * n * n * self.kept_pairs // self.pairs_of_functions
             per_build = sum(
-                (p * n * n + half) * self.exchange * s.occupied + 4 * p * self.kept_pairs for s in self.spins
+                (p * n * n + half) * self.exchange * s.occupied + 4 * p * self.kept_pairs
+                for s in self.spins
             )
-            per_product = sum(half * s.occupied + 2 * p * s.occupied**2 * (3 * n - s.occupied) for s in self.spins)
+            per_product = sum(
+                half * s.occupied + 2 * p * s.occupied**2 * (3 * n - s.occupied) for s in self.spins
+            )
         else:
             per_build = 4 * len(self.spins) * self.pairs_of_functions**2
             per_product = 2 * per_build
         amplitudes = [(self._pair_count(k), k) for k in range(3 if len(self.spins) == 2 else 1)]
         per_channel = [2 * count * self.naux * self._virtuals(k) for count, k in amplitudes]
-        sampled = [2 * sampled_pairs(count) * self.naux * self._virtuals(k) for count, k in amplitudes]
+        sampled = [
+            2 * sampled_pairs(count) * self.naux * self._virtuals(k) for count, k in amplitudes
+        ]
         exact = self.precision == "fp64"
         if self.points:
             per_channel = [self.points * self.naux**2 * self.elements]
@@ -227,7 +247,10 @@ class Workload:
 
     def _virtuals(self, channel: int) -> int:
         """Amplitudes per pair."""
-        left, right = (self.spins[0], self.spins[-1]) if channel == 2 else (self.spins[channel],) * 2
+        if channel == 2:
+            left, right = (self.spins[0], self.spins[-1])
+        else:
+            left, right = (self.spins[channel],) * 2
         return left.nvir * right.nvir
 
 
@@ -241,5 +264,8 @@ def scf_cycles(tolerance: float, elements: Iterable[str], *, started: bool = Fal
     started : from converged orbitals, of another geometry for example: about three digits less to go
     """
     digits = -math.log10(tolerance) - (9 if started else 6)
-    filling = any(21 <= z <= 30 or 39 <= z <= 48 or 57 <= z <= 80 or z >= 89 for z in map(atomic_number, elements))
+    filling = any(
+        21 <= z <= 30 or 39 <= z <= 48 or 57 <= z <= 80 or z >= 89
+        for z in map(atomic_number, elements)
+    )
     return max(2, round(CYCLES + CYCLES_PER_DIGIT * digits) + (METAL_CYCLES if filling else 0))

@@ -32,7 +32,9 @@ from dfmp2.scf.kohn_sham import require_functional
 from dfmp2.scf.reference import Reference
 from dfmp2.units import ANGSTROM_PER_BOHR
 
-SINGLE_THREADED = 64  # basis functions; below, OpenMP's and our own threads only wait for each other
+SINGLE_THREADED = (
+    64  # basis functions; below, OpenMP's and our own threads only wait for each other
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +52,9 @@ class System:
     @property
     def naux_scf(self) -> int:
         """Functions of the SCF fitting set, 0 for a conventional SCF."""
-        return 0 if self.jk_auxmole is None else int(self.jk_auxmole.nao)
+        if self.jk_auxmole is None:
+            return 0
+        return int(self.jk_auxmole.nao)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,10 +82,14 @@ class Setup:
         UnsupportedByBackend : it cannot
         """
         kappa = self.options.regulariser
-        return self.backend if kappa is None else self.backend.regularised(kappa)
+        if kappa is None:
+            return self.backend
+        return self.backend.regularised(kappa)
 
 
-def prepare(options: Options, command: str, choose: Callable[[int], tuple[Backend, str]] | None = None) -> Setup:
+def prepare(
+    options: Options, command: str, choose: Callable[[int], tuple[Backend, str]] | None = None
+) -> Setup:
     """Choose the backend, the threads, the memory budget and the scratch folder, once and for the whole run.
 
     Parameters
@@ -98,16 +106,24 @@ def prepare(options: Options, command: str, choose: Callable[[int], tuple[Backen
         resources.return_memory()
     count = options.threads or resources.usable_cores()
     if options.correlation.kind != "pairs":
-        backend, reason = select("cpu", "fp64", count)[0], f"--method {options.method} runs on the host"
+        backend, reason = (
+            select("cpu", "fp64", count)[0],
+            f"--method {options.method} runs on the host",
+        )
     else:
-        backend, reason = choose(count) if choose else select(options.backend, options.precision, count)
+        if choose:
+            backend, reason = choose(count)
+        else:
+            backend, reason = select(options.backend, options.precision, count)
     budget = options.memory or resources.usable_memory()
     setup = Setup(options, backend, reason, count, count, budget, scratch, command)
     _ = setup.pair_backend  # refused before the SCF
     return setup
 
 
-def resolve(molecule: Molecule, setup: Setup, listener: Listener, *, doubt_units: bool = True) -> System:
+def resolve(
+    molecule: Molecule, setup: Setup, listener: Listener, *, doubt_units: bool = True
+) -> System:
     """Resolve the bases by name and build the PySCF molecules.
 
     Parameters
@@ -123,11 +139,15 @@ def resolve(molecule: Molecule, setup: Setup, listener: Listener, *, doubt_units
     jk = None
     if options.scf == "df":
         poor = options.allow_poor_fit
-        jk = resolve_fitting("jk", options.scf_auxbasis, orbital, molecule.elements, allow_poor=poor)
+        jk = resolve_fitting(
+            "jk", options.scf_auxbasis, orbital, molecule.elements, allow_poor=poor
+        )
     return assemble(molecule, orbital, jk, setup, listener)
 
 
-def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: Setup, listener: Listener) -> System:
+def assemble(
+    molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: Setup, listener: Listener
+) -> System:
     """Add the MP2 fitting set and build the PySCF molecules."""
     auxbasis, poor = setup.options.auxbasis, setup.options.allow_poor_fit
     ri = resolve_fitting("ri", auxbasis, orbital, molecule.elements, allow_poor=poor)
@@ -149,20 +169,31 @@ def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: 
             f"--frozen-virtual {setup.options.frozen_virtual} leaves no virtual orbital: there are {free}; "
             "give a smaller number"
         )
-    jk_auxmole = None if jk is None else build_auxiliary(mole, molecule, jk)
+    if jk is None:
+        jk_auxmole = None
+    else:
+        jk_auxmole = build_auxiliary(mole, molecule, jk)
     return System(molecule, orbital, jk, ri, mole, build_auxiliary(mole, molecule, ri), jk_auxmole)
 
 
 def densely_fitted(system: System) -> System:
     """The same system with a large, even-tempered MP2 fitting set."""
     dense = dense_fitting(system.orbital_basis, system.mp2_fitting)
-    return replace(system, mp2_fitting=dense, auxmole=build_auxiliary(system.mole, system.molecule, dense))
+    return replace(
+        system, mp2_fitting=dense, auxmole=build_auxiliary(system.mole, system.molecule, dense)
+    )
 
 
-def _require_hamiltonian(molecule: Molecule, orbital: BasisSet, relativity: str, listener: Listener) -> None:
+def _require_hamiltonian(
+    molecule: Molecule, orbital: BasisSet, relativity: str, listener: Listener
+) -> None:
     """Refuse X2C with a core potential, which holds relativity already; warn of charges where no atom can be."""
     potentials = orbital.ecp_electrons
-    replaced = [s for s, ghost in zip(molecule.symbols, molecule.ghost, strict=True) if not ghost and potentials.get(s)]
+    replaced = [
+        s
+        for s, ghost in zip(molecule.symbols, molecule.ghost, strict=True)
+        if not ghost and potentials.get(s)
+    ]
     if relativity == "x2c" and replaced:
         raise InputError(
             f"--relativity x2c with {orbital.name}: it has a core potential for {replaced[0]}, which is fitted to "
@@ -170,15 +201,20 @@ def _require_hamiltonian(molecule: Molecule, orbital: BasisSet, relativity: str,
         )
     if molecule.point_charges is not None:
         near = too_near(
-            *(molecule.coordinates, molecule.symbols, molecule.ghost, molecule.point_charges), SUSPICIOUS_DISTANCE
+            *(molecule.coordinates, molecule.symbols, molecule.ghost, molecule.point_charges),
+            SUSPICIOUS_DISTANCE,
         )
         if near:
-            listener.warning(f"{near}, nearer than any atom could be: check --point-charge-units and --units")
+            listener.warning(
+                f"{near}, nearer than any atom could be: check --point-charge-units and --units"
+            )
 
 
 def useful_threads(setup: Setup, system: System) -> Setup:
     """The set-up with one thread for a molecule so small that starting and joining threads costs more than it gains."""
-    return replace(setup, active=1) if system.mole.nao < SINGLE_THREADED else setup
+    if system.mole.nao < SINGLE_THREADED:
+        return replace(setup, active=1)
+    return setup
 
 
 def frozen_core(system: System, options: Options, listener: Listener) -> FrozenCore:
@@ -192,7 +228,13 @@ def frozen_core(system: System, options: Options, listener: Listener) -> FrozenC
     return core
 
 
-def sizes(system: System, reference: Reference, spaces: list[ActiveSpace], core: FrozenCore, options: Options) -> Sizes:
+def sizes(
+    system: System,
+    reference: Reference,
+    spaces: list[ActiveSpace],
+    core: FrozenCore,
+    options: Options,
+) -> Sizes:
     """Dimensions of the calculation, for the record."""
     alpha, beta = spaces[0], spaces[-1]
     return Sizes(

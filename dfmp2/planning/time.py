@@ -58,27 +58,47 @@ class Timings:
     def only(self, stages: Collection[str]) -> Timings:
         """Those of some stages alone; start and check stay in the total."""
         left_out = {name: 0.0 for name in STAGES if name not in stages}
-        return replace(self, **left_out, total=self.total - sum(getattr(self, name) for name in left_out))
+        return replace(
+            self, **left_out, total=self.total - sum(getattr(self, name) for name in left_out)
+        )
 
     def __add__(self, other: Timings) -> Timings:
-        return Timings(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
+        return Timings(
+            *(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True))
+        )
 
 
 NO_TIME = Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-STAGES = ("scf", "integrals", "fit", "transform", "pair_energies", "fitting_certificate", "gradient")
+STAGES = (
+    "scf",
+    "integrals",
+    "fit",
+    "transform",
+    "pair_energies",
+    "fitting_certificate",
+    "gradient",
+)
 # What is small, and not worth a rate of its own, s on one core of an AMD EPYC:
 X2C_SECONDS, X2C_PRODUCTS = 0.08, 200  # and operations per cube of the decontracted basis
 POTENTIAL_SECONDS = 4e-6  # per pair of functions and core potential
 METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and its factor's checks
 CYCLE_SECONDS = 1e-3  # per SCF iteration, whatever the molecule
-EXAMINED_MATRICES = 0.5  # of what an SCF iteration does beside J and K, per product with the orbital Hessian
-CHECK_INTEGRALS, CHECK_PRODUCTS = 2, 3  # times our own operations that PySCF's DF-MP2 takes, its products by one core
+EXAMINED_MATRICES = (
+    0.5  # of what an SCF iteration does beside J and K, per product with the orbital Hessian
+)
+CHECK_INTEGRALS, CHECK_PRODUCTS = (
+    2,
+    3,
+)  # times our own operations that PySCF's DF-MP2 takes, its products by one core
 WEIGHED = 1.3  # times as long as a pair energy takes per operation: B is weighed for each point of a quadrature
 # Of a gradient, whose times are operations by the rates of the energy's own routines, and derivatives of integrals by
 # the rate of integrals:
 Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with a gap
 Z_CHECKS = 2  # residuals made anew
-DERIVATIVES = {3: 3.4, 4: 7.7}  # cost of derivatives of three- and four-centre integrals, in integrals
+DERIVATIVES = {
+    3: 3.4,
+    4: 7.7,
+}  # cost of derivatives of three- and four-centre integrals, in integrals
 ONE_ELECTRON = 1.6e-7  # s per atom and pair of functions: derivatives of the field of the nuclei
 POTENTIAL_DERIVATIVES = 200  # times as much where there are core potentials
 X2C_DERIVATIVES = 375  # products of matrices over uncontracted functions, for each atom
@@ -138,7 +158,9 @@ class Traffic:
 IN_MEMORY = Traffic()
 
 
-def certificate_seconds(work: Workload, dense: Workload | None, rows: int, passes: int, rates: Rates) -> float:
+def certificate_seconds(
+    work: Workload, dense: Workload | None, rows: int, passes: int, rates: Rates
+) -> float:
     """Predicted time of a fitting certificate, s.
 
     Parameters
@@ -149,16 +171,24 @@ def certificate_seconds(work: Workload, dense: Workload | None, rows: int, passe
     pairs, nvir = work.pairs_of_functions, max(spin.nvir for spin in work.spins)
     again = seconds(dense or work, rates)
     made = replace(work, naux_scf=0).integrals()["scf"] / rates.four_centre
-    fock = again.scf + EXACT_BUILDS * made if work.naux_scf else 0.0
+    if work.naux_scf:
+        fock = again.scf + EXACT_BUILDS * made
+    else:
+        fock = 0.0
     halves = 2 * pairs * work.nao * (work.nao + nvir) * rows / rates.transform
-    second = 0.0 if dense is None else again.total - rates.start - again.scf
+    if dense is None:
+        second = 0.0
+    else:
+        second = again.total - rates.start - again.scf
     return fock + 2 * passes * made + halves + second  # twice: (mn|ls) and (ls|mn)
 
 
 def tiles_of(work: Workload, limits: Limits) -> dict[tuple[int, int], list[Tile]]:
     """Tiles of pairs of each channel, spins of i and j, under the limits of a backend."""
     rows = [spin.nvir * work.naux for spin in work.spins]
-    tiles = {(s, s): tiling.triangle(spin.nocc, limits, rows[s]) for s, spin in enumerate(work.spins)}
+    tiles = {
+        (s, s): tiling.triangle(spin.nocc, limits, rows[s]) for s, spin in enumerate(work.spins)
+    }
     if len(work.spins) == 2:
         tiles[0, 1] = tiling.rectangle(work.spins[0].nocc, work.spins[1].nocc, limits, max(rows))
     return tiles
@@ -171,13 +201,21 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     scf_read = scf * (work.scf_builds + len(work.spins) * work.hessian_products)
     if plan.mp2_fits_in_core:
         return Traffic(scf, scf_read, recomputed=recomputed)
-    size, passes = (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)  # of a number in memory
+    size, passes = (
+        (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)
+    )  # of a number in memory
     read = 0
     for (left, right), tiles in tiles_of(work, limits).items():
         near, far = (work.spins[s].nvir * work.naux for s in (left, right))
-        for visit in tiling.visits(tiles, plan.tensor_bytes, near * size, far * size, same=left == right):
-            read += (visit.end - visit.begin) * near + sum(stop - start for start, stop in visit.passing) * far
-    return Traffic(scf, scf_read, 2 * plan.mp2_disk, plan.mp2_disk, passes * FLOAT64 * read, recomputed)
+        for visit in tiling.visits(
+            tiles, plan.tensor_bytes, near * size, far * size, same=left == right
+        ):
+            read += (visit.end - visit.begin) * near + sum(
+                stop - start for start, stop in visit.passing
+            ) * far
+    return Traffic(
+        scf, scf_read, 2 * plan.mp2_disk, plan.mp2_disk, passes * FLOAT64 * read, recomputed
+    )
 
 
 def seconds(
@@ -200,7 +238,10 @@ def seconds(
     pairs = flops["pairs_fp64"] / rates.pairs_fp64 + flops["pairs_mixed"] / rates.pairs_mixed
     if work.points:
         pairs *= WEIGHED
-    rounding = 0 if work.precision == "fp64" else built / rates.reorder
+    if work.precision == "fp64":
+        rounding = 0.0
+    else:
+        rounding = built / rates.reorder
     metric = work.naux**2 * METRIC_SECONDS
     read = disk.cached if moved.cached else disk.read
     stages = {
@@ -208,7 +249,11 @@ def seconds(
         "integrals": work.integrals()["integrals"] / rates.integrals,
         "fit": metric
         + flops["fit"] / rates.solve
-        + (moved.fit_written / disk.write + moved.fit_read / read if moved.fit_written else built / rates.reorder),
+        + (
+            moved.fit_written / disk.write + moved.fit_read / read
+            if moved.fit_written
+            else built / rates.reorder
+        ),
         "transform": flops["transform"] / rates.transform + (built + frontier) / rates.reorder,
         "pair_energies": max(pairs + rounding, moved.pairs_read / read),
     }
@@ -234,7 +279,9 @@ class GradientTimes:
         return self.amplitudes + self.fitted_integrals + self.response + self.mean_field
 
 
-def gradient_seconds(work: Workload, rates: Rates, held: GradientMemory | None = None) -> GradientTimes:
+def gradient_seconds(
+    work: Workload, rates: Rates, held: GradientMemory | None = None
+) -> GradientTimes:
     """Predicted times; traffic to scratch is not counted.
 
     Parameters
@@ -246,12 +293,18 @@ def gradient_seconds(work: Workload, rates: Rates, held: GradientMemory | None =
     amplitudes = 0.0
     for left, right in product(spins, repeat=2):
         pairs, virtuals = left.nocc * right.nocc, left.nvir * right.nvir
-        amplitudes += 4 * pairs * virtuals * work.naux + 2 * pairs * virtuals * (left.nvir + left.nocc)
-    correlated = sum((6 if derivatives else 4) * n * n * s.nocc + 4 * n * s.nocc * s.nvir for s in spins)
+        amplitudes += 4 * pairs * virtuals * work.naux + 2 * pairs * virtuals * (
+            left.nvir + left.nocc
+        )
+    correlated = sum(
+        (6 if derivatives else 4) * n * n * s.nocc + 4 * n * s.nocc * s.nvir for s in spins
+    )
     occupied = sum(s.occupied for s in spins)
     squares = work.naux**2 * work.elements
     integrals = (1 + DERIVATIVES[3] * derivatives) / rates.integrals
-    one_electron = ONE_ELECTRON * work.atoms * n * n * (1 + POTENTIAL_DERIVATIVES * (work.potentials > 0))
+    one_electron = (
+        ONE_ELECTRON * work.atoms * n * n * (1 + POTENTIAL_DERIVATIVES * (work.potentials > 0))
+    )
     one_electron += X2C_DERIVATIVES * work.atoms * work.x2c_functions**3 / rates.exchange
     if work.naux_scf:
         halves = work.naux_scf * n * occupied
@@ -262,7 +315,8 @@ def gradient_seconds(work: Workload, rates: Rates, held: GradientMemory | None =
     return GradientTimes(
         amplitudes=amplitudes / (rates.pairs_mixed if single else rates.pairs_fp64)
         + squares * (1 / rates.solve + 2 / rates.transform),
-        fitted_integrals=integrals * work.integrals()["integrals"] + work.naux * correlated / rates.transform,
+        fitted_integrals=integrals * work.integrals()["integrals"]
+        + work.naux * correlated / rates.transform,
         response=_response(work, rates, held),
         mean_field=FIRST + (mean_field + one_electron) * derivatives,
     )
@@ -273,7 +327,10 @@ def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> floa
     n, p, occupied = work.nao, work.naux_scf, sum(s.occupied for s in work.spins)
     if not p:
         builds = 2 * len(work.spins) * (1 + Z_CHECKS + Z_CYCLES)
-        again = builds / 2 if held is not None and held.scf_on_disk else 1
+        if held is not None and held.scf_on_disk:
+            again = builds / 2
+        else:
+            again = 1
         made = again * work.integrals()["scf"] / rates.four_centre
         return made + 4 * builds * work.pairs_of_functions**2 / rates.exact_exchange
     kept = work.kept_pairs / work.pairs_of_functions
@@ -281,8 +338,13 @@ def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> floa
     def build(orbitals: int, densities: int) -> float:
         return p * n * n * (1 + 2 * kept) * orbitals + 4 * densities * p * work.kept_pairs
 
-    rate = rates.exchange_single if work.single_exchange else rates.exchange
-    double = build(n * len(work.spins), 2 * len(work.spins)) + Z_CHECKS * build(2 * occupied, 2 * len(work.spins))
+    if work.single_exchange:
+        rate = rates.exchange_single
+    else:
+        rate = rates.exchange
+    double = build(n * len(work.spins), 2 * len(work.spins)) + Z_CHECKS * build(
+        2 * occupied, 2 * len(work.spins)
+    )
     if held is None or held.response_held:
         rest = sum(2 * s.occupied * s.occupied * (3 * n - s.occupied) for s in work.spins)
         hold = 2 * p * n * n * (1 + kept) * occupied
@@ -303,7 +365,9 @@ def pace(work: Workload, rates: Rates) -> Pace:
         cycles=work.cycles,
         starts=work.starts,
         examined=_examined(work, rates) / work.starts,
-        certificate=0.0 if work.precision == "fp64" else work.flops()["pairs_fp64"] / rates.pairs_fp64,
+        certificate=0.0
+        if work.precision == "fp64"
+        else work.flops()["pairs_fp64"] / rates.pairs_fp64,
         check=_check(work, rates),
     )
 
@@ -313,21 +377,31 @@ def _check(work: Workload, rates: Rates) -> float:
     if not work.checked:
         return 0.0
     flops = replace(work, precision="fp64", frontier=()).flops()
-    products = CHECK_PRODUCTS * sum(flops[name] for name in ("fit", "transform", "pairs_fp64")) / rates.products
+    products = (
+        CHECK_PRODUCTS
+        * sum(flops[name] for name in ("fit", "transform", "pairs_fp64"))
+        / rates.products
+    )
     return CHECK_INTEGRALS * work.integrals()["integrals"] / rates.integrals + products
 
 
 def _build(work: Workload, rates: Rates) -> float:
     """Predicted wall time of J, K and the functional once, s: in float64, as the last ones are."""
     flops = work.flops()
-    rate = rates.exchange if work.naux_scf else rates.exact_exchange
+    if work.naux_scf:
+        rate = rates.exchange
+    else:
+        rate = rates.exact_exchange
     matrices = (flops["exchange"] + flops["exchange_single"]) / rate
     return (matrices + flops["functional"] / rates.pairs_fp64) / work.scf_builds
 
 
 def _examined(work: Workload, rates: Rates) -> float:
     """Predicted wall time of the stability analyses of all rotations, s, with integrals in memory."""
-    rate = rates.exchange_single if work.single_exchange else rates.exchange
+    if work.single_exchange:
+        rate = rates.exchange_single
+    else:
+        rate = rates.exchange
     products = work.flops()["examined"] / (rate if work.naux_scf else rates.exact_exchange)
     return products + EXAMINED_MATRICES * work.hessian_products * _matrices(work, rates)
 
@@ -342,9 +416,15 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
     flops, evaluated = work.flops(), work.integrals()["scf"]
     if work.naux_scf:
         made = work.naux_scf * work.kept_pairs * FLOAT64
-        integrals = evaluated / rates.integrals + work.naux_scf**2 * METRIC_SECONDS + flops["scf_fit"] / rates.solve
+        integrals = (
+            evaluated / rates.integrals
+            + work.naux_scf**2 * METRIC_SECONDS
+            + flops["scf_fit"] / rates.solve
+        )
         integrals += moved.scf_written / disk.write if moved.scf_written else made / rates.reorder
-        products = flops["exchange"] / rates.exchange + flops["exchange_single"] / rates.exchange_single
+        products = (
+            flops["exchange"] / rates.exchange + flops["exchange_single"] / rates.exchange_single
+        )
     else:
         again = work.scf_builds + len(work.spins) * work.hessian_products
         integrals = evaluated / rates.four_centre * (again if moved.recomputed else 1)
@@ -360,12 +440,21 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
 
 # --- time left ---
 
-PHASES = (("scf",), ("integrals", "fit", "transform"), ("pair_energies",), ("fitting_certificate",), ("gradient",))
+PHASES = (
+    ("scf",),
+    ("integrals", "fit", "transform"),
+    ("pair_energies",),
+    ("fitting_certificate",),
+    ("gradient",),
+)
 RECENT = 4  # SCF iterations that tell speed and convergence
 SLOWEST, FASTEST = 0.1, 1.5  # digits of the gradient per iteration; below, nothing is said
 TRUSTED = 0.2  # of a phase: when so much of it was done its own speed counts alone
 PRIOR = 0.2  # s by which the forecast counts as confirmed
-SOFT = 0.5, 0.03  # s, and fraction of what is left, over which a new estimate takes the place of the old one
+SOFT = (
+    0.5,
+    0.03,
+)  # s, and fraction of what is left, over which a new estimate takes the place of the old one
 
 
 class TimeLeft:
@@ -380,12 +469,16 @@ class TimeLeft:
 
     def __init__(self, clock: Stopwatch, foreseen: Timings, pace: Pace, tolerance: float) -> None:
         self._clock, self._foreseen, self._pace, self._tolerance = clock, foreseen, pace, tolerance
-        self._cycles: list[tuple[float, float]] = []  # time, gradient of the iterations of the present SCF
+        self._cycles: list[
+            tuple[float, float]
+        ] = []  # time, gradient of the iterations of the present SCF
         self._before = 0  # iterations and their seconds, of all SCFs
         self._spent = 0.0
         self._solved = 0  # SCFs that have begun
         self._phase = 0
-        self._steps: list[tuple[float, float]] = []  # seconds elapsed and fraction of the phase, at first and now
+        self._steps: list[
+            tuple[float, float]
+        ] = []  # seconds elapsed and fraction of the phase, at first and now
         self._made = 0.0, 0.0  # seconds that the SCF's integrals took, and were expected to take
         self._told: tuple[float, float] | None = None  # when, seconds left
 
@@ -417,22 +510,33 @@ class TimeLeft:
         if found is not None and self._told is not None:
             passed = now - self._told[0]
             expected = max(0.0, self._told[1] - passed)
-            found = expected + (found - expected) * min(1.0, passed / (SOFT[0] + SOFT[1] * expected))
+            found = expected + (found - expected) * min(
+                1.0, passed / (SOFT[0] + SOFT[1] * expected)
+            )
         self._told = None if found is None else (now, found)
         return found
 
     def _advance(self) -> None:
-        reached = max((number for number, names in enumerate(PHASES) if self._clock.elapsed(*names)), default=0)
+        reached = max(
+            (number for number, names in enumerate(PHASES) if self._clock.elapsed(*names)),
+            default=0,
+        )
         if reached != self._phase:
             self._phase, self._steps = reached, []
 
     def _found(self) -> float | None:
         ratio = self._ratio()
-        present = self._of_scf(ratio) if self._phase == 0 else self._of_phase(ratio)
+        if self._phase == 0:
+            present = self._of_scf(ratio)
+        else:
+            present = self._of_phase(ratio)
         if present is None:
             return None
         later = sum(self._predicted(phase) for phase in range(self._phase + 1, len(PHASES)))
-        check = self._pace.check if self._phase <= PHASES.index(("pair_energies",)) else 0.0
+        if self._phase <= PHASES.index(("pair_energies",)):
+            check = self._pace.check
+        else:
+            check = 0.0
         return present + ratio * (later + check)
 
     def _predicted(self, phase: int) -> float:
@@ -440,7 +544,10 @@ class TimeLeft:
 
     def _ratio(self) -> float:
         """Measured to predicted seconds so far."""
-        measured, predicted = self._spent + self._made[0], self._before * self._pace.cycle + self._made[1]
+        measured, predicted = (
+            self._spent + self._made[0],
+            self._before * self._pace.cycle + self._made[1],
+        )
         for phase in range(1, self._phase):
             measured += self._clock.elapsed(*PHASES[phase])
             predicted += self._predicted(phase)
@@ -457,7 +564,9 @@ class TimeLeft:
         if len(self._cycles) <= RECENT:
             cycles = max(1.0, float(pace.cycles - len(self._cycles)))
         else:
-            first, last, end = (math.log10(max(g, 1e-99)) for g in (recent[0][1], recent[-1][1], self._tolerance))
+            first, last, end = (
+                math.log10(max(g, 1e-99)) for g in (recent[0][1], recent[-1][1], self._tolerance)
+            )
             speed = (first - last) / (len(recent) - 1)
             if speed < SLOWEST and last > end:
                 return None
@@ -473,7 +582,10 @@ class TimeLeft:
         if not self._steps:
             left = foreseen * ratio - elapsed
             return left if left > 0 else None
-        after = {"fit": self._foreseen.fit, "pair_energies": self._pace.certificate}  # of what is counted
+        after = {
+            "fit": self._foreseen.fit,
+            "pair_energies": self._pace.certificate,
+        }  # of what is counted
         last = min(foreseen, sum(value for name, value in after.items() if name in names))
         (began, before), (now, done) = self._steps[0], self._steps[-1]
         counted = max(foreseen - last, 1e-9)

@@ -36,9 +36,7 @@ ADDITIONS = {
 SAME_ENERGY = 1e-6  # Eh, of a mean field converged to 1e-7 and better
 SAME_MATRIX = 1e-7  # Eh
 CANONICAL = 1e-4  # Eh; PySCF's default leaves orbital gradients of 3e-5
-TAKEN = (
-    "RHF, UHF, RKS and UKS as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges (qmmm.mm_charge) can be taken over"
-)
+TAKEN = "RHF, UHF, RKS and UKS as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges (qmmm.mm_charge) can be taken over"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,15 +70,21 @@ def adopt(mf: Any) -> Adopted:
         kind = _kind(mf, scf)
         mole = mf.mol
         if not isinstance(mole, gto.Mole) or hasattr(mole, "lattice_vectors"):
-            raise InputError("the mean field is not one of a molecule: periodic systems are not supported")
+            raise InputError(
+                "the mean field is not one of a molecule: periodic systems are not supported"
+            )
         if mole.cart:
-            raise InputError("the mean field uses Cartesian functions: build the molecule with cart=False")
+            raise InputError(
+                "the mean field uses Cartesian functions: build the molecule with cart=False"
+            )
         fitting = getattr(mf, "with_df", None)
         _require_plain(mf, gto)
         if fitting and not isinstance(fitting, df.DF):
             raise _beyond("with_df", f"integrals of another kind, {type(fitting).__name__}")
         if not mf.converged:
-            raise ConvergenceError("the mean field is not converged: run it to convergence first (conv_tol=1e-10)")
+            raise ConvergenceError(
+                "the mean field is not converged: run it to convergence first (conv_tol=1e-10)"
+            )
         _require_whole_occupations(mf, kind)
         molecule = from_pyscf(mole, "python: PySCF mean field").in_field(_point_charges(mf))
         orbital = _basis("orbital", mole, mole.basis, mole._ecp)
@@ -114,7 +118,9 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
     with shielded():
         reference = found.reference
         charges = found.molecule.point_charges
-        plain = hamiltonian.mean_field(mole, reference.kind, found.relativity, charges, xc=reference.xc)
+        plain = hamiltonian.mean_field(
+            mole, reference.kind, found.relativity, charges, xc=reference.xc
+        )
         if reference.grid_level is not None:
             plain.grids.level = reference.grid_level
         if auxmole is not None:
@@ -126,7 +132,10 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         potential = plain.get_veff(mole, density)
         energy = float(plain.energy_tot(density, core, potential))
         fock = np.asarray(core + potential)
-        spins = [(orbitals, mf.mo_energy, fock)] if restricted else list(zip(orbitals, mf.mo_energy, fock, strict=True))
+        if restricted:
+            spins = [(orbitals, mf.mo_energy, fock)]
+        else:
+            spins = list(zip(orbitals, mf.mo_energy, fock, strict=True))
         unit = max(float(np.abs(c.T @ overlap @ c - np.eye(c.shape[1])).max()) for c, _, _ in spins)
         gap = float(mf.e_tot) - energy
         if not (unit < SAME_ENERGY and abs(gap) <= max(SAME_ENERGY, 10 * mf.conv_tol)):
@@ -164,12 +173,16 @@ def _kind(mf: Any, scf: Any) -> str:
             return "rhf"
     name = type(mf).__name__
     if type(mf).__module__.startswith("gpu4pyscf."):
-        raise InputError(f"the mean field is a {name} of GPU4PySCF: pass mf.to_cpu(), a mean field of PySCF")
+        raise InputError(
+            f"the mean field is a {name} of GPU4PySCF: pass mf.to_cpu(), a mean field of PySCF"
+        )
     raise InputError(f"the mean field is a {name}: expected a PySCF RHF, UHF, RKS or UKS")
 
 
 def _beyond(name: str, what: str) -> InputError:
-    return InputError(f"the mean field has {name} ({what}), which cannot be recorded and repeated: {TAKEN}")
+    return InputError(
+        f"the mean field has {name} ({what}), which cannot be recorded and repeated: {TAKEN}"
+    )
 
 
 def _require_plain(mf: Any, gto: Any) -> None:
@@ -195,7 +208,9 @@ def _require_plain(mf: Any, gto: Any) -> None:
     if (mole._atm[:, gto.NUC_MOD_OF] == gto.NUC_GAUSS).any():
         raise _beyond("mol.nucmod", "nuclei of finite size")
     if mole._env[gto.PTR_RANGE_OMEGA]:
-        raise _beyond(f"mol.omega = {mole._env[gto.PTR_RANGE_OMEGA]:g}", "a range-separated Coulomb operator")
+        raise _beyond(
+            f"mol.omega = {mole._env[gto.PTR_RANGE_OMEGA]:g}", "a range-separated Coulomb operator"
+        )
     if getattr(mole, "_pseudo", None):
         raise _beyond("mol.pseudo", "pseudopotentials that are no effective core potentials")
     if np.iscomplexobj(mf.mo_coeff):
@@ -208,10 +223,18 @@ def _require_whole_occupations(mf: Any, kind: str) -> None:
     if not np.isin(occupations, (0, 2) if kind == "rhf" else (0, 1)).all():
         worst = float(occupations.flat[np.abs(occupations - np.round(occupations)).argmax()])
         raise _beyond("mo_occ", f"fractional occupations such as {worst:.4f}")
-    electrons = (int(occupations.sum()),) if kind == "rhf" else tuple(int(n) for n in occupations.sum(axis=1))
-    expected = (sum(mf.mol.nelec),) if kind == "rhf" else tuple(int(n) for n in mf.mol.nelec)
+    electrons: tuple[int, ...]
+    expected: tuple[int, ...]
+    if kind == "rhf":
+        electrons = (int(occupations.sum()),)
+        expected = (sum(mf.mol.nelec),)
+    else:
+        electrons = tuple(int(n) for n in occupations.sum(axis=1))
+        expected = tuple(int(n) for n in mf.mol.nelec)
     if electrons != expected:
-        raise _beyond("mo_occ", f"{electrons} electrons, where charge and spin of mf.mol say {expected}")
+        raise _beyond(
+            "mo_occ", f"{electrons} electrons, where charge and spin of mf.mol say {expected}"
+        )
 
 
 def _relativity(mf: Any) -> str:
@@ -228,19 +251,27 @@ def _point_charges(mf: Any) -> Any:
 
 def _differences(mf: Any, plain: Any, core: Any, overlap: Any) -> str:
     """Which pieces of a mean field are not those of the recorded one, by the names of PySCF's methods."""
-    own = {name for name, value in vars(mf).items() if callable(value) and callable(getattr(type(mf), name, None))}
+    own = {
+        name
+        for name, value in vars(mf).items()
+        if callable(value) and callable(getattr(type(mf), name, None))
+    }
     pieces = {
         "get_ovlp": float(np.abs(mf.get_ovlp() - overlap).max()),
         "get_hcore": float(np.abs(mf.get_hcore() - core).max()),
         "energy_nuc": abs(float(mf.energy_nuc()) - float(plain.energy_nuc())),
     }
-    found = [f"{name} differs by up to {gap:.1e} Eh" for name, gap in pieces.items() if gap > SAME_MATRIX]
+    found = [
+        f"{name} differs by up to {gap:.1e} Eh" for name, gap in pieces.items() if gap > SAME_MATRIX
+    ]
     if not found:
         found = [
             "its Coulomb and exchange matrices differ (get_veff, get_jk, _eri or with_df), or energy_tot adds to it"
         ]
     replaced = sorted(own - {"callback", "check_convergence"})
-    return "; ".join([*found, *([f"replaced on the object: {', '.join(replaced)}"] if replaced else [])])
+    return "; ".join(
+        [*found, *([f"replaced on the object: {', '.join(replaced)}"] if replaced else [])]
+    )
 
 
 def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
@@ -261,7 +292,9 @@ def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
             ecp_source=None if core is None else "PySCF mean field",
         )
         if elements.setdefault(symbol, found).shells != found.shells:
-            raise InputError(f"atoms of {symbol} carry different basis sets in the mean field, which is not supported")
+            raise InputError(
+                f"atoms of {symbol} carry different basis sets in the mean field, which is not supported"
+            )
     return BasisSet(role, label, elements)
 
 

@@ -89,7 +89,9 @@ def conventional_scf(
         coeff, occupations = reference.mo_coeff, reference.mo_occ
         for build in range(1, MOST_BUILDS + 1):
             listener.stage(f"exact Fock matrix {build}: four-centre integrals")
-            occupied = [c[:, n > 0] * np.sqrt(n[n > 0]) for c, n in zip(coeff, occupations, strict=True)]
+            occupied = [
+                c[:, n > 0] * np.sqrt(n[n > 0]) for c, n in zip(coeff, occupations, strict=True)
+            ]
             density = np.stack([c @ c.T for c in occupied])
             potential = _two_electron(*hf.get_jk(mole, density, 1, screen))
             energy = nuclear + float(np.vdot(density, core + potential / 2))
@@ -106,7 +108,10 @@ def conventional_scf(
             mf.conv_tol, mf.conv_tol_grad = CHANGE, GRADIENT
             mf, _, _ = climb(mf, density[0] if restricted else density, tight, Silent())
             stacked = [np.asarray(x) for x in (mf.mo_coeff, mf.mo_occ)]
-            coeff, occupations = [x[None] for x in stacked] if restricted else stacked
+            if restricted:
+                coeff, occupations = [x[None] for x in stacked]
+            else:
+                coeff, occupations = stacked
         fitted.discard()
     if coupling > COUPLED:
         raise ConvergenceError(
@@ -136,7 +141,10 @@ def conventional_scf(
 
 def _two_electron(coulomb: Array, exchange: Array) -> Array:
     """G of each spin, Eh: J - K/2 of the whole density, or J of both spins less K of each."""
-    return coulomb - exchange / 2 if len(coulomb) == 1 else coulomb.sum(axis=0) - exchange
+    if len(coulomb) == 1:
+        return coulomb - exchange / 2
+    total: Array = coulomb.sum(axis=0)
+    return total - exchange
 
 
 def _coupling(fock: Array, coeff: Array, occupations: Array) -> tuple[float, float]:
@@ -147,11 +155,15 @@ def _coupling(fock: Array, coeff: Array, occupations: Array) -> tuple[float, flo
         f_ia, diagonal = in_orbitals[np.ix_(n > 0, n == 0)], in_orbitals.diagonal()
         squares += float(np.vdot(f_ia, f_ia))
         if f_ia.size:
-            below += float(n.max()) * float((f_ia**2 / (diagonal[n == 0] - diagonal[n > 0][:, None])).sum())
+            below += float(n.max()) * float(
+                (f_ia**2 / (diagonal[n == 0] - diagonal[n > 0][:, None])).sum()
+            )
     return math.sqrt(squares), below
 
 
-def _canonical(fock: Array, overlap: Array, coeff: Array, occupations: Array) -> tuple[Array, Array, Array]:
+def _canonical(
+    fock: Array, overlap: Array, coeff: Array, occupations: Array
+) -> tuple[Array, Array, Array]:
     """Orbitals, energies and occupations of the Fock matrices, those that hold the electrons first."""
     found = []
     for f, c, n in zip(fock, coeff, occupations, strict=True):

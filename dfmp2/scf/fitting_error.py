@@ -72,7 +72,9 @@ def fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasis) -> fl
     if stored is not None and isinstance(stored.get("error"), float):
         return float(stored["error"])
     error = measure(role, orbital, fitting)
-    host_cache.store(entry, {"error": error, "sets": f"{orbital.symbol} {orbital.name} {fitting.name}"})
+    host_cache.store(
+        entry, {"error": error, "sets": f"{orbital.symbol} {orbital.name} {fitting.name}"}
+    )
     return error
 
 
@@ -86,7 +88,9 @@ def surveyed(name: str) -> float | None:
     """Error that the survey has under a key, Eh; rows are element, orbital set, role, fitting set, error, key."""
     text = _survey()
     end = text.find(f"\t{name}\n")
-    return None if end < 0 else float(text[text.rindex("\t", 0, end) + 1 : end])
+    if end < 0:
+        return None
+    return float(text[text.rindex("\t", 0, end) + 1 : end])
 
 
 @cache
@@ -131,7 +135,15 @@ def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
         shells = spherical_atom.hartree_fock(mole)
     except (AssertionError, IndexError) as error:  # of PySCF, which fills shells that are not there
         raise too_few from error
-    if round(sum((2 * momentum + 1) * shell.occupations.sum() for momentum, shell in enumerate(shells))) != electrons:
+    if (
+        round(
+            sum(
+                (2 * momentum + 1) * shell.occupations.sum()
+                for momentum, shell in enumerate(shells)
+            )
+        )
+        != electrons
+    ):
         raise too_few
     return atom, mole, shells
 
@@ -157,7 +169,9 @@ def between_atoms(mole: Any, density: Array, squares: Array) -> float:
     fitted[np.tril_indices(mole.nao)] = squares
     left = np.where(exact > 0.0, np.maximum(exact - fitted, 0.0), 0.0)
     # Functions that differ in direction only: a shell has such a set for each of its contractions.
-    widths = [2 * mole.bas_angular(n) + 1 for n in range(mole.nbas) for _ in range(mole.bas_nctr(n))]
+    widths = [
+        2 * mole.bas_angular(n) + 1 for n in range(mole.nbas) for _ in range(mole.bas_nctr(n))
+    ]
     owners = np.array([mole.bas_atom(n) for n in range(mole.nbas) for _ in range(mole.bas_nctr(n))])
     starts = np.cumsum([0, *widths[:-1]])
 
@@ -166,7 +180,10 @@ def between_atoms(mole: Any, density: Array, squares: Array) -> float:
 
     missed = np.sqrt(summed(left + left.T) / np.outer(widths, widths))
     same, overlap = owners[:, None] == owners, mole.intor_symmetric("int1e_ovlp")
-    spins = density if density.ndim == 3 else np.stack([density / 2] * 2)
+    if density.ndim == 3:
+        spins = density
+    else:
+        spins = np.stack([density / 2] * 2)
     total = 0.0
     for spin in spins:
         populations = np.where(same, summed(spin * overlap), 0.0)

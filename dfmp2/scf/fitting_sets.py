@@ -42,7 +42,12 @@ from dfmp2.molecule.basis import (
     tidy_shells,
     to_pyscf,
 )
-from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element, lacks, require_known
+from dfmp2.molecule.basis_library import (
+    find_exchange_element,
+    find_pyscf_element,
+    lacks,
+    require_known,
+)
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 from dfmp2.scf.fitting_error import LARGEST, fitting_error
@@ -139,7 +144,12 @@ def find_partners(name: str) -> Mapping[str, tuple[str, ...]]:
 
 
 def resolve_fitting(
-    role: str, name: str | None, orbital: BasisSet, symbols: Sequence[str], *, allow_poor: bool = False
+    role: str,
+    name: str | None,
+    orbital: BasisSet,
+    symbols: Sequence[str],
+    *,
+    allow_poor: bool = False,
 ) -> BasisSet:
     """Fitting set of some elements for the SCF or for MP2, with its error for each of them.
 
@@ -180,7 +190,10 @@ def with_errors(fitting: BasisSet, orbital: BasisSet, *, allow_poor: bool = Fals
     NumericalError : it is too poor for an element, and `allow_poor` is false
     """
     with shielded():
-        pairs = {symbol: (orbital.elements[symbol], element) for symbol, element in fitting.elements.items()}
+        pairs = {
+            symbol: (orbital.elements[symbol], element)
+            for symbol, element in fitting.elements.items()
+        }
         if not allow_poor:
             for pair in pairs.values():
                 _require_sound(fitting.role, *pair)
@@ -191,7 +204,9 @@ def with_errors(fitting: BasisSet, orbital: BasisSet, *, allow_poor: bool = Fals
 def objection(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
     """Why a fitting set must not be the default of an orbital set of the same element, "" where it may."""
     number, key = atomic_number(orbital.symbol), squash(fitting.name)
-    potential = any(re.fullmatch(pattern, key) and number >= first for pattern, first in _FOR_POTENTIALS)
+    potential = any(
+        re.fullmatch(pattern, key) and number >= first for pattern, first in _FOR_POTENTIALS
+    )
     if potential and orbital.ecp is None:
         return "made for a core potential"
     # The reverse is left to the figure: for Ga to Kr in cc-pVnZ-PP def2-universal-jkfit, made for all electrons, is off
@@ -201,7 +216,9 @@ def objection(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
 
 def _inaccuracy(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
     error = fitting_error(role, orbital, fitting)
-    return "" if abs(error) <= LARGEST else f"off by {error:+.1e} Eh per atom"
+    if abs(error) <= LARGEST:
+        return ""
+    return f"off by {error:+.1e} Eh per atom"
 
 
 def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
@@ -213,7 +230,10 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
     """
     names = find_partners(orbital.name).get(role)
     if names is None:
-        names = (UNIVERSAL_JK,) if role == "jk" else library.exchange_partners(squash(orbital.name))
+        if role == "jk":
+            names = (UNIVERSAL_JK,)
+        else:
+            names = library.exchange_partners(squash(orbital.name))
     generate = f"{OPTIONS[role]} {GENERATED} generates an even-tempered one"
     if not names:
         raise InputError(
@@ -226,7 +246,9 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
         if found := [element for key in keys if (element := find(key, orbital.symbol))]:
             break
     else:
-        raise InputError(f"the {FITTING_NAMES[role]} of {orbital.name}, {lacks(keys[0], orbital.symbol)}; {generate}")
+        raise InputError(
+            f"the {FITTING_NAMES[role]} of {orbital.name}, {lacks(keys[0], orbital.symbol)}; {generate}"
+        )
     yield from found
     yield _even_tempered(orbital)
 
@@ -242,7 +264,10 @@ def dense_fitting(orbital: BasisSet, fitting: BasisSet) -> BasisSet:
     InputError : the recipe has no answer for these exponents
     """
     with shielded():
-        elements = {symbol: _dense(orbital.elements[symbol], known) for symbol, known in fitting.elements.items()}
+        elements = {
+            symbol: _dense(orbital.elements[symbol], known)
+            for symbol, known in fitting.elements.items()
+        }
     return BasisSet("ri", "dense", elements)
 
 
@@ -268,7 +293,10 @@ def _partner(role: str, orbital: ElementBasis) -> ElementBasis:
     for element in candidates(role, orbital):
         reason = objection(role, orbital, element)
         if not reason:
-            instead = f"; instead of {', '.join(refused)}" if refused else ""
+            if refused:
+                instead = f"; instead of {', '.join(refused)}"
+            else:
+                instead = ""
             return replace(element, source=element.source + instead)
         refused.append(f"{element.name}, {reason}")
     raise NumericalError(
@@ -281,7 +309,9 @@ def _partner(role: str, orbital: ElementBasis) -> ElementBasis:
 def _named(role: str, key: str, symbol: str) -> ElementBasis:
     element = library.find_element(key, symbol)
     if element is None:
-        raise InputError(f"{OPTIONS[role]} {lacks(key, symbol)}; {OPTIONS[role]} {GENERATED} generates a set")
+        raise InputError(
+            f"{OPTIONS[role]} {lacks(key, symbol)}; {OPTIONS[role]} {GENERATED} generates a set"
+        )
     return element
 
 
@@ -309,7 +339,10 @@ def _require_fitting(role: str, key: str, name: str) -> None:
         return
     names = find_partners(key).get(role, ())
     example = UNIVERSAL_JK if role == "jk" else "cc-pvdz-ri"
-    advice = f"its {FITTING_NAMES[role]} is {names[0]}" if names else f"expected a fitting set such as {example}"
+    if names:
+        advice = f"its {FITTING_NAMES[role]} is {names[0]}"
+    else:
+        advice = f"expected a fitting set such as {example}"
     raise InputError(f"{OPTIONS[role]} {name}: this is {purpose(key)}, not a fitting set; {advice}")
 
 
@@ -326,7 +359,9 @@ def _even_tempered(orbital: ElementBasis) -> ElementBasis:
     InputError : the recipe has no answer for these exponents
     """
     recipe: Any = import_module("pyscf.df.autoaux")  # `pyscf.df.autoaux` itself is its function
-    if len(recipe.BETA_BIG) == 8:  # the table of PySCF 2.14 ends at l = 7, and functions with l = 6 need l = 8 and more
+    if (
+        len(recipe.BETA_BIG) == 8
+    ):  # the table of PySCF 2.14 ends at l = 7, and functions with l = 6 need l = 8 and more
         recipe.BETA_BIG = np.append(recipe.BETA_BIG, np.repeat(recipe.BETA_BIG[-1], 8))
     try:
         shells = recipe.autoaux(_atom(orbital))[orbital.symbol]

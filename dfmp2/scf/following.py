@@ -72,8 +72,14 @@ class Log:
 
     def add(self, start: int, origin: str, mf: Any, lowest: Rotation | None) -> int:
         """Note a solution, or None for a start that did not converge; returns its number."""
-        energy, spin = (math.nan, math.nan) if mf is None else (float(mf.e_tot), spin_square(mf))
-        eigenvalue, kind = (math.nan, "") if lowest is None else (lowest.eigenvalue, lowest.kind)
+        if mf is None:
+            energy, spin = (math.nan, math.nan)
+        else:
+            energy, spin = (float(mf.e_tot), spin_square(mf))
+        if lowest is None:
+            eigenvalue, kind = (math.nan, "")
+        else:
+            eigenvalue, kind = (lowest.eigenvalue, lowest.kind)
         self.rows.append((start, origin, energy, spin, eigenvalue, kind))
         return len(self.rows)
 
@@ -84,7 +90,13 @@ class Log:
 
 
 def find_solution(
-    mf: Any, density: Any, origin: str, options: Options, listener: Listener, solve: Solve, examine: Examine
+    mf: Any,
+    density: Any,
+    origin: str,
+    options: Options,
+    listener: Listener,
+    solve: Solve,
+    examine: Examine,
 ) -> tuple[Found, Solutions | None]:
     """The solution to use, and all that were found where more than one was looked for.
 
@@ -101,16 +113,24 @@ def find_solution(
     for start in range(1, options.scf_starts + 1):
         if start > 1:
             listener.stage(f"start {start} of {options.scf_starts}: orbitals turned at random")
-        name = origin if start == 1 else f"{origin}, turned at random ({start})"
+        if start == 1:
+            name = origin
+        else:
+            name = f"{origin}, turned at random ({start})"
         try:
-            solved = solve(density, first=True) if start == 1 else solve(random_density(mf, density, start))
+            if start == 1:
+                solved = solve(density, first=True)
+            else:
+                solved = solve(random_density(mf, density, start))
         except ConvergenceError as error:
             if start == options.scf_starts and best is None:
                 raise
             log.add(start, name, None, None)
             listener.stage(f"start {start} did not converge: {error}")
             continue
-        found = _follow(Found(solved[0], name, *solved[1:]), start, options, listener, solve, examine, log)
+        found = _follow(
+            Found(solved[0], name, *solved[1:]), start, options, listener, solve, examine, log
+        )
         if best is None or found.mf.e_tot < best.mf.e_tot - LOWER:
             best = found
     if best is None:
@@ -120,7 +140,13 @@ def find_solution(
 
 
 def _follow(
-    found: Found, start: int, options: Options, listener: Listener, solve: Solve, examine: Examine, log: Log
+    found: Found,
+    start: int,
+    options: Options,
+    listener: Listener,
+    solve: Solve,
+    examine: Examine,
+    log: Log,
 ) -> Found:
     """The solution that the instabilities of one lead to."""
     if options.stability not in ("full", "follow"):
@@ -129,7 +155,9 @@ def _follow(
     for step in range(MOST_STEPS + 1):
         lowest = examine(found.mf)
         found.stability, angle = judged(found.mf, lowest)
-        way = next((one for one in lowest if one.kind != BROKEN and one.eigenvalue < THRESHOLD), None)
+        way = next(
+            (one for one in lowest if one.kind != BROKEN and one.eigenvalue < THRESHOLD), None
+        )
         found.place = log.add(start, found.origin, found.mf, way or (lowest[0] if lowest else None))
         if options.stability == "full" or way is None or step == MOST_STEPS:
             break
@@ -137,23 +165,32 @@ def _follow(
             angle, _ = deepest(energy_along(found.mf, way))
         if not angle:
             break
-        listener.stage(f"following an instability ({way.kind}, lowest eigenvalue {way.eigenvalue:.4f} Eh)")
+        listener.stage(
+            f"following an instability ({way.kind}, lowest eigenvalue {way.eigenvalue:.4f} Eh)"
+        )
         try:
             solved = _lower(found.mf, way, angle, solve)
         except ConvergenceError as error:
             log.add(start, found.origin, None, None)
-            listener.warning(f"an instability of the SCF solution was found and cannot be followed: {error}")
+            listener.warning(
+                f"an instability of the SCF solution was found and cannot be followed: {error}"
+            )
             break
         if solved is None:
             break
         mf, ladder, history = solved
         before = found.history[-1][0] if found.history else mf.e_tot
-        joined = [*found.history, *((e, e - before if not n else d, g) for n, (e, d, g) in enumerate(history))]
+        joined = [
+            *found.history,
+            *((e, e - before if not n else d, g) for n, (e, d, g) in enumerate(history)),
+        ]
         found = Found(mf, found.origin, [*found.ladder, *ladder], joined)
     return found
 
 
-def _lower(mf: Any, way: Rotation, angle: float, solve: Solve) -> tuple[Any, list[str], History] | None:
+def _lower(
+    mf: Any, way: Rotation, angle: float, solve: Solve
+) -> tuple[Any, list[str], History] | None:
     """The SCF converged from orbitals turned along a rotation, None where it does not end below that of `mf`.
 
     DIIS may climb back to where it came from; then the second-order solver goes down from there.

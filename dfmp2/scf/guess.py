@@ -51,11 +51,17 @@ def guess_density(guess: str, mf: Any, kind: str) -> Any:
 def random_density(mf: Any, density: Any, number: int) -> Any:
     """A start density of its own for each number: the orbitals of another density's Fock matrix, turned at random."""
 
-    found, rng, turned = _diagonalised(mf, mf.get_fock(dm=density)), np.random.default_rng(number), []
+    found, rng, turned = (
+        _diagonalised(mf, mf.get_fock(dm=density)),
+        np.random.default_rng(number),
+        [],
+    )
     for spin in orbital_spins(found):
         x = np.zeros_like(spin.differences)
         window = x[:RANDOM_VIRTUAL, -RANDOM_OCCUPIED:]
-        window += rng.standard_normal(window.shape) * RANDOM_ANGLE / math.sqrt(max(1, window.shape[0]))
+        window += (
+            rng.standard_normal(window.shape) * RANDOM_ANGLE / math.sqrt(max(1, window.shape[0]))
+        )
         turned.append(rotated(spin, x, 1.0))
     return mf.make_rdm1(*with_orbitals(found, turned))
 
@@ -96,7 +102,9 @@ def start_density(mole: Any, kind: str) -> NDArray[np.float64]:
         orbitals = addons.project_mo_nr2nr(ano, np.eye(ano.nao), mole)
         occupied = np.hstack(occupations)
         return _tagged(
-            lib.tag_array((orbitals * occupied) @ orbitals.T, mo_coeff=orbitals, mo_occ=occupied), mole, kind
+            lib.tag_array((orbitals * occupied) @ orbitals.T, mo_coeff=orbitals, mo_occ=occupied),
+            mole,
+            kind,
         )
 
 
@@ -113,7 +121,9 @@ def _tagged(density: Any, mole: Any, kind: str) -> NDArray[np.float64]:
         return spins
     orbitals, occupied = density.mo_coeff, density.mo_occ
     tagged: NDArray[np.float64] = lib.tag_array(
-        spins, mo_coeff=np.stack([orbitals, orbitals]), mo_occ=np.stack([occupied * alpha, occupied * beta])
+        spins,
+        mo_coeff=np.stack([orbitals, orbitals]),
+        mo_occ=np.stack([occupied * alpha, occupied * beta]),
     )
     return tagged
 

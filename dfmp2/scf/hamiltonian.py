@@ -78,14 +78,18 @@ def mean_field(
     if field is not None:
         position = mole.intor("int1e_r")
         nuclear = float(mole.energy_nuc()) - float(mole.atom_charges() @ mole.atom_coords() @ field)
-        mf = with_one_electron(mf, mf.get_hcore() + np.einsum("x,xmn->mn", field, position), nuclear)
+        mf = with_one_electron(
+            mf, mf.get_hcore() + np.einsum("x,xmn->mn", field, position), nuclear
+        )
     if charges is None:
         return mf
     if native:
         from pyscf import qmmm
 
         return qmmm.mm_charge(mf, charges[:, :3], charges[:, 3], unit="Bohr")
-    return with_one_electron(mf, mf.get_hcore() + potential(mole, charges), _nuclear(mole, mf, charges))
+    return with_one_electron(
+        mf, mf.get_hcore() + potential(mole, charges), _nuclear(mole, mf, charges)
+    )
 
 
 def with_one_electron(mf: Any, one_electron: Array, nuclear: float) -> Any:
@@ -117,7 +121,9 @@ def potential(mole: Any, charges: Array) -> Array:
         atoms[:, gto.NUC_MOD_OF] = gto.NUC_FRAC_CHARGE
         atoms[:, gto.PTR_FRAC_CHARGE] = place + 3
         environment = np.concatenate([mole._env, some.ravel()])
-        matrix += gto.moleintor.getints("int1e_nuc_sph", np.vstack([bare, atoms]), mole._bas, environment, hermi=1)
+        matrix += gto.moleintor.getints(
+            "int1e_nuc_sph", np.vstack([bare, atoms]), mole._bas, environment, hermi=1
+        )
     return matrix
 
 
@@ -134,5 +140,7 @@ def uncontracted_functions(mole: Any) -> int:
 def _nuclear(mole: Any, mf: Any, charges: Array) -> float:
     """The nuclear energy of a mean field, and the nuclei in the potential of the charges, Eh."""
     nuclei = mole.atom_charges() != 0
-    among = nuclear_energy(mole.atom_coords()[nuclei], mole.atom_charges()[nuclei].astype(np.float64), charges)
+    among = nuclear_energy(
+        mole.atom_coords()[nuclei], mole.atom_charges()[nuclei].astype(np.float64), charges
+    )
     return float(mf.energy_nuc()) + among

@@ -35,9 +35,14 @@ OnIteration = Callable[[Array, Array], None]
 LEVEL_SHIFT = 0.3  # Eh, added to the virtual orbital energies on the second rung
 DIIS_LEAST = 40  # cycles DIIS always gets before the ladder starts
 DIIS_SHARE, SHIFT_SHARE = 0.6, 0.2  # of the cycle limit; the second-order solver has the rest
-CLIMBED = 8  # iterations of DIIS above its lowest energy, after which it does not come back by itself
+CLIMBED = (
+    8  # iterations of DIIS above its lowest energy, after which it does not come back by itself
+)
 FAR = 1e-3  # Eh, norm of the orbital gradient; nearer to convergence the energy may go up by its rounding
-CALM, CALM_LEAST = 5e-3, 4  # Eh, gradient up to which ADIIS goes, and the iterations it gets at least
+CALM, CALM_LEAST = (
+    5e-3,
+    4,
+)  # Eh, gradient up to which ADIIS goes, and the iterations it gets at least
 ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
 
 
@@ -54,8 +59,15 @@ def reference_kind(options: Options, multiplicity: int) -> str:
             "use --reference uhf (or auto), or rohf"
         )
     if options.reference == "rohf" and multiplicity == 1:
-        raise InputError("--reference rohf is for open shells, and RHF for a singlet: use --reference rhf")
-    kind = "uhf" if options.unrestricted(multiplicity) else "rohf" if options.reference == "rohf" else "rhf"
+        raise InputError(
+            "--reference rohf is for open shells, and RHF for a singlet: use --reference rhf"
+        )
+    if options.unrestricted(multiplicity):
+        kind = "uhf"
+    elif options.reference == "rohf":
+        kind = "rohf"
+    else:
+        kind = "rhf"
     if kind != "uhf" and options.guess == "mix":
         raise InputError(
             f"--guess mix turns alpha and beta orbitals apart, and {kind.upper()} has the same for both: add "
@@ -118,7 +130,9 @@ def run_scf(
         more: dict[str, Any] = {"native": integrals == "pyscf", "field": field, "xc": options.xc}
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, **more)
         if auxmole is not None and integrals != "pyscf":
-            mf = mf.density_fit(with_df=jk_builder(mole, auxmole, integrals, threads, room, progress))
+            mf = mf.density_fit(
+                with_df=jk_builder(mole, auxmole, integrals, threads, room, progress)
+            )
         elif auxmole is not None:
             mf = mf.density_fit(auxbasis=auxmole.basis)
         else:
@@ -134,7 +148,9 @@ def run_scf(
             else:
                 density, origin = _from_orbitals(start, mole, mf, kind), start.origin
 
-            def solve(density: Any, *, orbitals: Any = None, first: bool = False, turned: bool = False) -> Any:
+            def solve(
+                density: Any, *, orbitals: Any = None, first: bool = False, turned: bool = False
+            ) -> Any:
                 copy = mf.copy()
                 if orbitals is not None:
                     copy.mo_coeff, copy.mo_occ = orbitals
@@ -143,7 +159,9 @@ def run_scf(
                 try:
                     told = on_iteration if first else None
                     return climb(
-                        *(copy, density, options, listener, told), second_order=orbitals is not None, turned=turned
+                        *(copy, density, options, listener, told),
+                        second_order=orbitals is not None,
+                        turned=turned,
                     )
                 finally:
                     mf._eri = copy._eri  # four-centre integrals in memory serve the next SCF too
@@ -157,14 +175,20 @@ def run_scf(
                 "check --basis and the geometry"
             ) from error
         history = np.array(found.history).reshape(-1, 3)
-        reference = record(found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin)
+        reference = record(
+            found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin
+        )
         between, operations = None, None
         if auxmole is not None and integrals != "pyscf":
             fitted, between = fitted_integrals(found.mf), 0.0
             operations = np.array(fitted.operations, dtype=np.float64)
             if fitted.squares is not None:  # one electron needs no integrals
-                between = between_atoms(mole, found.mf.make_rdm1(), fitted.pairs.expand(fitted.squares[None])[0])
-        reference = replace(reference, history=history, interatomic_fitting_error=between, operations=operations)
+                between = between_atoms(
+                    mole, found.mf.make_rdm1(), fitted.pairs.expand(fitted.squares[None])[0]
+                )
+        reference = replace(
+            reference, history=history, interatomic_fitting_error=between, operations=operations
+        )
         return found.mf, replace(reference, stability=found.stability, solutions=solutions)
 
 
@@ -193,15 +217,22 @@ def release(mf: Any) -> None:
         fitted.discard()
 
 
-def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, start: str) -> Reference:
+def record(
+    mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, start: str
+) -> Reference:
     """The plain values of a converged PySCF mean field."""
     coupling = None
     if kind == "rohf":
         coeff, energy, occ, coupling = semicanonical(mf)
     else:
         stacked = [np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)]
-        coeff, energy, occ = stacked if kind == "uhf" else [x[None] for x in stacked]
-    order = np.stack([np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)])  # occupied first, by energy
+        if kind == "uhf":
+            coeff, energy, occ = stacked
+        else:
+            coeff, energy, occ = [x[None] for x in stacked]
+    order = np.stack(
+        [np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)]
+    )  # occupied first, by energy
     coeff = np.take_along_axis(coeff, order[:, None, :], axis=2)
     energy, occ = (np.take_along_axis(x, order, axis=1) for x in (energy, occ))
     from dfmp2.scf.following import spin_square
@@ -211,7 +242,11 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
         from dfmp2.scf.kohn_sham import exact_exchange_energy
 
         xc = str(xc).strip().lower()
-        more = {"xc": xc, "grid_level": int(mf.grids.level), "exx_total_energy": exact_exchange_energy(mf)}
+        more = {
+            "xc": xc,
+            "grid_level": int(mf.grids.level),
+            "exx_total_energy": exact_exchange_energy(mf),
+        }
     with shielded():
         return Reference(
             kind=kind,
@@ -296,12 +331,22 @@ def climb(
     From `turned` orbitals DIIS may climb back to where they came from, which is nothing that ADIIS should mend.
     """
     limit = options.scf_max_cycles
-    diis = 0 if second_order else min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
-    shift = 0 if second_order else min(limit - diis, int(limit * SHIFT_SHARE))
+    if second_order:
+        diis = 0
+    else:
+        diis = min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
+    if second_order:
+        shift = 0
+    else:
+        shift = min(limit - diis, int(limit * SHIFT_SHARE))
     last: dict[str, Any] = {}
     fitted = fitted_integrals(mf)
     schedule = None
-    if hasattr(fitted, "single") and not second_order and uses_single(options.precision, int(mf.mol.nao)):
+    if (
+        hasattr(fitted, "single")
+        and not second_order
+        and uses_single(options.precision, int(mf.mol.nao))
+    ):
         schedule = ExchangeSchedule(fitted)
     history: list[tuple[float, float, float]] = []
     ladder: list[str] = []
@@ -319,14 +364,20 @@ def climb(
         if on_iteration is not None:
             coeff, occ = np.asarray(envs["mo_coeff"]), np.asarray(envs["mo_occ"])
             if np.ndim(envs["dm"]) == 3 and occ.ndim == 1:  # ROHF
-                coeff, occ = np.stack([coeff, coeff]), np.stack([occ > 0, occ > 1]).astype(np.float64)
+                coeff, occ = (
+                    np.stack([coeff, coeff]),
+                    np.stack([occ > 0, occ > 1]).astype(np.float64),
+                )
             on_iteration(*((coeff[None], occ[None]) if occ.ndim == 1 else (coeff, occ)))
 
     def ended(envs: dict[str, Any]) -> bool:
         """PySCF's own criterion, or that the rung leads nowhere; asked before `watch` sees the iteration."""
         if ladder[-1] == "ADIIS":
             return len(history) - begun >= CALM_LEAST and float(envs["norm_gorb"]) < CALM
-        change, gradient = abs(float(envs["e_tot"]) - float(envs["last_hf_e"])), float(envs["norm_gorb"])
+        change, gradient = (
+            abs(float(envs["e_tot"]) - float(envs["last_hf_e"])),
+            float(envs["norm_gorb"]),
+        )
         converged = change < envs["conv_tol"] and gradient < envs["conv_tol_grad"]
         if schedule is not None and len(ladder) == 1:
             converged = schedule.converged(envs)
@@ -341,7 +392,10 @@ def climb(
         if cycles <= 0:
             continue
         begun = len(history)
-        mf.check_convergence = None if rung == "second order" else ended
+        if rung == "second order":
+            mf.check_convergence = None
+        else:
+            mf.check_convergence = ended
         mf.level_shift = LEVEL_SHIFT if rung == "level shift" else 0.0
         mf.DIIS = adiis() if rung == "ADIIS" else commutator_diis()
         mf.max_cycle = cycles
@@ -410,8 +464,13 @@ def commutator_diis() -> Any:
             """The extrapolated Fock matrix, or that of each spin."""
             spins = [(d, f)] if np.ndim(f) == 2 else zip(d, f, strict=True)
             left = self.Corth.T @ s
-            products = [left @ np.asarray(density) @ np.asarray(fock) @ self.Corth for density, fock in spins]
-            return lib.diis.DIIS.update(self, f, xerr=np.concatenate([(x.T - x).ravel() for x in products]))
+            products = [
+                left @ np.asarray(density) @ np.asarray(fock) @ self.Corth
+                for density, fock in spins
+            ]
+            return lib.diis.DIIS.update(
+                self, f, xerr=np.concatenate([(x.T - x).ravel() for x in products])
+            )
 
     return Commutators
 
@@ -462,13 +521,13 @@ def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array
     density = np.stack(densities)
     if kind == "rhf":
         return np.asarray(density.sum(axis=0))
-    return density if len(density) == 2 else np.stack([density[0] / 2, density[0] / 2])
+    if len(density) == 2:
+        return density
+    return np.stack([density[0] / 2, density[0] / 2])
 
 
 SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
-SINGLE_GAIN = (
-    0.8  # of the best gradient so far: an iteration that leaves more has met the noise, or has trouble of its own
-)
+SINGLE_GAIN = 0.8  # of the best gradient so far: an iteration that leaves more has met the noise, or has trouble of its own
 SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
 SINGLE_LEAST = 128  # basis functions from which float32 products save time
 
@@ -488,19 +547,31 @@ class ExchangeSchedule:
 
     def __init__(self, fitted: Any) -> None:
         self._fitted = fitted
-        self._cycles = self._in_double = 0  # iterations; those in float64 since the last one that was not
+        self._cycles = self._in_double = (
+            0  # iterations; those in float64 since the last one that was not
+        )
         self._best = float("inf")  # gradient
         fitted.single = True
 
     def converged(self, envs: dict[str, Any]) -> bool:
         """PySCF's own criterion, asked of two float64 energies in a row; called once per iteration."""
         self._cycles += 1
-        self._in_double = 0 if self._fitted.single else self._in_double + 1
-        gradient, change = float(envs["norm_gorb"]), abs(float(envs["e_tot"]) - float(envs["last_hf_e"]))
-        if gradient < SINGLE_UNTIL or (self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best):
+        if self._fitted.single:
+            self._in_double = 0
+        else:
+            self._in_double = self._in_double + 1
+        gradient, change = (
+            float(envs["norm_gorb"]),
+            abs(float(envs["e_tot"]) - float(envs["last_hf_e"])),
+        )
+        if gradient < SINGLE_UNTIL or (
+            self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best
+        ):
             self.finish()
         self._best = min(self._best, gradient)
-        return self._in_double > 1 and change < envs["conv_tol"] and gradient < envs["conv_tol_grad"]
+        return (
+            self._in_double > 1 and change < envs["conv_tol"] and gradient < envs["conv_tol_grad"]
+        )
 
     def finish(self) -> None:
         """Float64 from here on."""

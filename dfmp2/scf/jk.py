@@ -38,7 +38,9 @@ Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 COLUMNS = 1024  # of B per triangular product
-BLOCK_BYTES = 12 * 10**6  # of half-transformed integrals per exchange product; stays in the shared cache
+BLOCK_BYTES = (
+    12 * 10**6
+)  # of half-transformed integrals per exchange product; stays in the shared cache
 NOTHING = 1e-14  # eigenvalues of a density this small, of the largest, are rounding
 CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange
 
@@ -59,7 +61,9 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
     operations : floating-point operations of all fits, J and K so far, in float64 and in float32
     """
 
-    def __init__(self, mole: Any, auxmole: Any, threads: int, progress: Progress = lambda done, total: None) -> None:
+    def __init__(
+        self, mole: Any, auxmole: Any, threads: int, progress: Progress = lambda done, total: None
+    ) -> None:
         super().__init__(mole, auxbasis=auxmole.basis)
         self.auxmol = auxmole
         self._cderi: Any = None
@@ -73,7 +77,9 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
     def build(self) -> FittedIntegrals:
         """Make B, shape (naux, ncolumn) float64, unless it is there."""
         if self._cderi is None:
-            self._cderi = fitted_integrals(self.mol, self.auxmol, self.pairs, self.threads, self._progress)
+            self._cderi = fitted_integrals(
+                self.mol, self.auxmol, self.pairs, self.threads, self._progress
+            )
             self.squares = column_squares(self._cderi)
             self.operations[0] += len(self._cderi) ** 2 * len(self.pairs.columns)
         return self
@@ -93,11 +99,19 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         orbitals = getattr(dm, "mo_coeff", None)
         if orbitals is None:
             densities = np.reshape(dm, (-1, self.pairs.nao, self.pairs.nao))
-            parts = [self.matrices(signed_orbitals(density), exchange=with_k) for density in densities]
-            j, k = (np.stack([plus - minus for plus, minus in kind]) for kind in zip(*parts, strict=True))
+            parts = [
+                self.matrices(signed_orbitals(density), exchange=with_k) for density in densities
+            ]
+            j, k = (
+                np.stack([plus - minus for plus, minus in kind])
+                for kind in zip(*parts, strict=True)
+            )
         else:
             occupations = np.asarray(dm.mo_occ)
-            spins = [(orbitals, occupations)] if occupations.ndim == 1 else zip(orbitals, occupations, strict=True)
+            if occupations.ndim == 1:
+                spins = [(orbitals, occupations)]
+            else:
+                spins = list(zip(orbitals, occupations, strict=True))
             occupied = [np.asarray(c)[:, n > 0] * np.sqrt(n[n > 0]) for c, n in spins]
             j, k = self.matrices(occupied, exchange=with_k)
         return j.reshape(np.shape(dm)), k.reshape(np.shape(dm)) if with_k else None
@@ -125,18 +139,29 @@ def signed_orbitals(density: Array) -> list[Array]:
     """P and N, (nao, n) each, with P P^T - N N^T a symmetric density (nao, nao)."""
     values, vectors = np.linalg.eigh(density)
     least = NOTHING * np.abs(values).max(initial=0.0)
-    return [vectors[:, part] * np.sqrt(np.abs(values[part])) for part in (values > least, values < -least)]
+    return [
+        vectors[:, part] * np.sqrt(np.abs(values[part]))
+        for part in (values > least, values < -least)
+    ]
 
 
 def fitted_integrals(
-    mole: Any, auxmole: Any, pairs: PairList, threads: int, progress: Progress = lambda done, total: None
+    mole: Any,
+    auxmole: Any,
+    pairs: PairList,
+    threads: int,
+    progress: Progress = lambda done, total: None,
 ) -> Array:
     """B for the kept pairs of basis functions mu >= nu, shape (naux, ncolumn) float64, Eh^1/2."""
     b = np.empty((auxmole.nao, len(pairs.columns)))
     with Workers(threads) as pool:
         for p0, p1, block in packed_blocks(mole, auxmole, out=b if pairs.complete else None):
             if not pairs.complete:
-                list(pool.map(pairs.compress, *(np.array_split(x, threads) for x in (block, b[p0:p1]))))
+                list(
+                    pool.map(
+                        pairs.compress, *(np.array_split(x, threads) for x in (block, b[p0:p1]))
+                    )
+                )
             progress(p1, len(b))
     factor = factorise(coulomb_metric(auxmole), overwrite=True)
     return fit_columns(b, factor, ends_of(pair_groups(mole, pairs)), threads)
@@ -170,7 +195,14 @@ def pair_groups(mole: Any, pairs: PairList, most: int = 0) -> list[PairBlock]:
     least = max((last - first for first, last in pairwise(edges)), default=1) * pairs.nao
     groups = _joined([(n, n + 1) for n in range(len(edges) - 1)], edges, least)
     return [
-        PairBlock(first, last, int(ends[first]), int(ends[last]), _triangle(edges[first]), _triangle(edges[last]))
+        PairBlock(
+            first,
+            last,
+            int(ends[first]),
+            int(ends[last]),
+            _triangle(edges[first]),
+            _triangle(edges[last]),
+        )
         for first, last in _joined(groups, edges, most)
     ]
 
@@ -206,7 +238,10 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
         for begin, end in pairwise([0, *ends])
         for start in range(begin, end, COLUMNS)
     ]
-    fitted = b if factor.triangular else np.empty((factor.naux, b.shape[1]))
+    if factor.triangular:
+        fitted = b
+    else:
+        fitted = np.empty((factor.naux, b.shape[1]))
 
     def solve(cut: tuple[int, int]) -> None:
         if factor.triangular:
@@ -265,8 +300,12 @@ def accumulated(
     J, K : (nspin, nao, nao) float64, Eh
     """
     density = [c @ c.T for c in occupied]
-    folded = np.stack([lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density])
-    workers = [Share(folded, pairs, occupied, single=single, exchange=exchange) for _ in range(threads)]
+    folded = np.stack(
+        [lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density]
+    )
+    workers = [
+        Share(folded, pairs, occupied, single=single, exchange=exchange) for _ in range(threads)
+    ]
     with Workers(threads) as pool:
         for chunk in chunks:
             list(pool.map(Share.add, workers, chunk))
@@ -286,11 +325,15 @@ class Share:
     j, k : (nspin, ncolumn) and (nspin, nao, nao), Eh
     """
 
-    def __init__(self, folded: Array, pairs: PairList, occupied: list[Array], *, single: bool, exchange: bool) -> None:
+    def __init__(
+        self, folded: Array, pairs: PairList, occupied: list[Array], *, single: bool, exchange: bool
+    ) -> None:
         nao = len(occupied[0])
         self.j, self.k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
         self._folded, (self._few, self._most) = folded, rows_at_a_time(pairs, occupied)
-        self._transform = half_transform(occupied, self._most, pairs, single=single) if exchange else None
+        self._transform = None
+        if exchange:
+            self._transform = half_transform(occupied, self._most, pairs, single=single)
         self._waiting = 0  # fitting functions that are half transformed
 
     def add(self, rows: Array) -> None:
@@ -308,7 +351,10 @@ class Share:
 
     def finish(self) -> None:
         """Exchange of what waits for it."""
-        halves = [] if self._transform is None else self._transform.halves(self._waiting)
+        if self._transform is None:
+            halves = []
+        else:
+            halves = self._transform.halves(self._waiting)
         for s, half in enumerate(halves):
             x = half.reshape(-1, half.shape[2])
             self.k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk

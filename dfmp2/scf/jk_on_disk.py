@@ -56,12 +56,19 @@ class DiskIntegrals(FittedIntegrals):
     """
 
     def __init__(
-        self, mole: Any, auxmole: Any, threads: int, room: Room, progress: Progress = lambda done, total: None
+        self,
+        mole: Any,
+        auxmole: Any,
+        threads: int,
+        room: Room,
+        progress: Progress = lambda done, total: None,
     ) -> None:
         super().__init__(mole, auxmole, threads, progress)
         self._room = room
         self._naux = 0
-        self._blocks = pair_groups(mole, self.pairs, room.pair_bytes // (FLOAT64 * int(auxmole.nao)))
+        self._blocks = pair_groups(
+            mole, self.pairs, room.pair_bytes // (FLOAT64 * int(auxmole.nao))
+        )
         self._groups = pair_groups(mole, self.pairs)
 
     def build(self) -> DiskIntegrals:
@@ -72,7 +79,9 @@ class DiskIntegrals(FittedIntegrals):
             stored = self._room.space.array("scf", factor.naux * len(self.pairs.columns))
             self.squares = np.empty(len(self.pairs.columns))
             for block in self._blocks:
-                groups = [group for group in self._groups if block.first <= group.first < block.last]
+                groups = [
+                    group for group in self._groups if block.first <= group.first < block.last
+                ]
                 raw = _integrals(self.mol, self.auxmol, self.pairs, block)
                 fitted = fit_columns(raw, factor, ends_of(groups), self.threads)
                 self.squares[block.c0 : block.c1] = column_squares(fitted)
@@ -102,7 +111,10 @@ class DiskIntegrals(FittedIntegrals):
         step = max(few, self._most() // self.threads // few * few)
         count = max(-(-(stop - start) // step) for start, stop in pairwise(bounds))
         cuts = [
-            [(min(start + k * step, stop), min(start + (k + 1) * step, stop)) for start, stop in pairwise(bounds)]
+            [
+                (min(start + k * step, stop), min(start + (k + 1) * step, stop))
+                for start, stop in pairwise(bounds)
+            ]
             for k in range(count)
         ]
         return accumulated(self._read(cuts), self.pairs, occupied, self.threads, **how)

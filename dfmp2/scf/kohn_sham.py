@@ -19,7 +19,9 @@ import numpy as np
 from dfmp2.errors import InputError
 from dfmp2.molecule.pyscf_shield import shielded
 
-GRID_LEVEL = 3  # of PySCF: at most 2e-8 Eh an atom off in E_EXX + E(RPA) (docs/validation/kohn-sham.md)
+GRID_LEVEL = (
+    3  # of PySCF: at most 2e-8 Eh an atom off in E_EXX + E(RPA) (docs/validation/kohn-sham.md)
+)
 BLOCK_MEGABYTES = 64.0  # of basis functions on points of the grid at a time, whatever the budget: the bits are the same
 NEAR = 4  # names suggested for one that is not known
 
@@ -40,7 +42,10 @@ def require_functional(xc: str) -> None:
             separated = libxc.rsh_coeff(xc)[0]
         except (KeyError, ValueError, IndexError, AssertionError, NotImplementedError) as error:
             near = get_close_matches(xc.upper(), [*libxc.XC_ALIAS, *libxc.XC_CODES], NEAR)
-            said = f"; near it: {', '.join(dict.fromkeys(name.lower() for name in near))}" if near else ""
+            if near:
+                said = f"; near it: {', '.join(dict.fromkeys(name.lower() for name in near))}"
+            else:
+                said = ""
             raise InputError(
                 f"--xc {xc}: libxc has no such functional{said}. Name one as PySCF does: pbe, tpss, pbe0, b3lyp, or "
                 "exchange and correlation with a comma between them such as b88,lyp"
@@ -78,11 +83,19 @@ class KohnSham:
         if self.grids.coords is None:
             self.grids.build(with_non0tab=True)
         restricted = np.ndim(dm) == 2
-        integrate = self._numint.nr_rks if restricted else self._numint.nr_uks
-        _, energy, potential = integrate(self.mol, self.grids, self.xc, dm, max_memory=BLOCK_MEGABYTES)
+        if restricted:
+            integrate = self._numint.nr_rks
+        else:
+            integrate = self._numint.nr_uks
+        _, energy, potential = integrate(
+            self.mol, self.grids, self.xc, dm, max_memory=BLOCK_MEGABYTES
+        )
         share = exact_exchange(self.xc)
         j, k = self.get_jk(self.mol, dm, 1, with_k=bool(share))
-        density, j = (dm, j) if restricted else (dm[0] + dm[1], j[0] + j[1])
+        if restricted:
+            density, j = (dm, j)
+        else:
+            density, j = (dm[0] + dm[1], j[0] + j[1])
         potential = potential + j
         if share:
             k = share * (k / 2 if restricted else k)
@@ -109,4 +122,6 @@ def exact_exchange_energy(mf: Any) -> float:
             total, exchange = density, np.vdot(density, k) / 2
         else:
             total, exchange, j = density[0] + density[1], np.vdot(density, k), j[0] + j[1]
-        return float(mf.energy_nuc() + np.vdot(mf.get_hcore(), total) + (np.vdot(j, total) - exchange) / 2)
+        return float(
+            mf.energy_nuc() + np.vdot(mf.get_hcore(), total) + (np.vdot(j, total) - exchange) / 2
+        )

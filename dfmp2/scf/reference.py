@@ -39,8 +39,12 @@ class Stability:
 
     verdict: str = _q("", "stable, unstable, no instability found, or not checked")
     method: str = _q("", "which rotations were examined and how")
-    lowest_eigenvalue: float = _q("hartree", "lowest eigenvalue found; negative means a lower SCF solution exists")
-    energy_gain: float | None = _q("hartree", "energy that falls along an unstable eigenvector, the least gained", None)
+    lowest_eigenvalue: float = _q(
+        "hartree", "lowest eigenvalue found; negative means a lower SCF solution exists"
+    )
+    energy_gain: float | None = _q(
+        "hartree", "energy that falls along an unstable eigenvector, the least gained", None
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,23 +63,41 @@ class Reference:
     mo_energy: Array = _q("hartree", "orbital energies (nspin, nmo)")
     mo_occ: Array = _q("", "orbital occupations (nspin, nmo)")
     stability: Stability | None = _q("", "orbital stability", None)
-    solutions: Solutions | None = _q("", "SCF solutions found, where more than one was looked for", None)
-    history: Array | None = _q("hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None)
-    interatomic_fitting_error: float | None = _q("hartree", "fitting error of E(SCF) between atoms, estimated", None)
+    solutions: Solutions | None = _q(
+        "", "SCF solutions found, where more than one was looked for", None
+    )
+    history: Array | None = _q(
+        "hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None
+    )
+    interatomic_fitting_error: float | None = _q(
+        "hartree", "fitting error of E(SCF) between atoms, estimated", None
+    )
 
     mo_coupling: Array | None = _q(
-        "hartree", "Fock matrices between occupied and virtual orbitals (2, nmo, nmo), where not zero (ROHF)", None
+        "hartree",
+        "Fock matrices between occupied and virtual orbitals (2, nmo, nmo), where not zero (ROHF)",
+        None,
     )
-    xc: str | None = _q("", "functional of a Kohn-Sham reference, restricted for rhf, unrestricted for uhf", None)
+    xc: str | None = _q(
+        "", "functional of a Kohn-Sham reference, restricted for rhf, unrestricted for uhf", None
+    )
     grid_level: int | None = _q("", "level of the integration grid in PySCF (Kohn-Sham)", None)
-    exx_total_energy: float | None = _q("hartree", "Hartree-Fock energy of the Kohn-Sham determinant", None)
-    operations: Array | None = _q("", "operations of fitted J and K, in float64 and in float32 (2,)", None)
-    dipole: Array | None = _q("elementary charge * bohr", "dipole moment about the origin (3,)", None)
+    exx_total_energy: float | None = _q(
+        "hartree", "Hartree-Fock energy of the Kohn-Sham determinant", None
+    )
+    operations: Array | None = _q(
+        "", "operations of fitted J and K, in float64 and in float32 (2,)", None
+    )
+    dipole: Array | None = _q(
+        "elementary charge * bohr", "dipole moment about the origin (3,)", None
+    )
 
     def __post_init__(self) -> None:
         """Raise ValueError where the history is not one row of three numbers for each iteration."""
         if self.history is not None and self.history.shape != (len(self.history), 3):
-            raise ValueError(f"the SCF history has shape {self.history.shape}, expected (iterations, 3)")
+            raise ValueError(
+                f"the SCF history has shape {self.history.shape}, expected (iterations, 3)"
+            )
 
     def singles_energy(self, frozen_core: int, frozen_virtual: int) -> float:
         """sum_ia |f_ia|^2 / (e_i - e_a) over both spins, Eh; 0 for canonical orbitals.
@@ -96,7 +118,9 @@ class Reference:
     @property
     def name(self) -> str:
         """rhf, uhf or rohf; of Kohn-Sham orbitals rks or uks."""
-        return self.kind if self.xc is None else self.kind.replace("hf", "ks")
+        if self.xc is None:
+            return self.kind
+        return self.kind.replace("hf", "ks")
 
     @property
     def title(self) -> str:
@@ -106,7 +130,9 @@ class Reference:
     @property
     def hf_total_energy(self) -> float:
         """Hartree-Fock energy of the determinant, which the correlation energy is added to, Eh."""
-        return self.scf_total_energy if self.exx_total_energy is None else self.exx_total_energy
+        if self.exx_total_energy is None:
+            return self.scf_total_energy
+        return self.exx_total_energy
 
     @property
     def nspin(self) -> int:
@@ -124,12 +150,21 @@ def common_orbitals(first: Reference, second: Reference, overlap: Array) -> floa
     overlap : S, (nao, nao)
     """
     cosines = [1.0]
-    for c1, n1, c2, n2 in zip(first.mo_coeff, first.mo_occ, second.mo_coeff, second.mo_occ, strict=True):
+    for c1, n1, c2, n2 in zip(
+        first.mo_coeff, first.mo_occ, second.mo_coeff, second.mo_occ, strict=True
+    ):
         cosines += list(np.linalg.svd(c1[:, n1 > 0].T @ overlap @ c2[:, n2 > 0], compute_uv=False))
     return float(min(cosines))
 
 
-SOLUTION = ("start", "origin", "energy", "spin_square", "lowest_eigenvalue", "kind")  # columns of Solutions
+SOLUTION = (
+    "start",
+    "origin",
+    "energy",
+    "spin_square",
+    "lowest_eigenvalue",
+    "kind",
+)  # columns of Solutions
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +178,9 @@ class Solutions:
     origin: tuple[str, ...] = _q("", "where the orbitals of that start came from")
     energy: tuple[float, ...] = _q("hartree", "SCF energy, NaN where it did not converge")
     spin_square: tuple[float, ...] = _q("", "<S^2>")
-    lowest_eigenvalue: tuple[float, ...] = _q("hartree", "lowest of the orbital Hessian, NaN where not examined")
+    lowest_eigenvalue: tuple[float, ...] = _q(
+        "hartree", "lowest of the orbital Hessian, NaN where not examined"
+    )
     kind: tuple[str, ...] = _q("", "kind of rotation that eigenvalue belongs to")
     chosen: int = _q("", "the solution that is used, from 1")
 
@@ -151,7 +188,9 @@ class Solutions:
         """Raise ValueError where the columns differ in length, or there is no such solution."""
         lengths = {len(getattr(self, name)) for name in SOLUTION}
         if len(lengths) != 1 or not 1 <= self.chosen <= len(self.energy):
-            raise ValueError(f"columns of {sorted(lengths)} SCF solutions, of which {self.chosen} is used")
+            raise ValueError(
+                f"columns of {sorted(lengths)} SCF solutions, of which {self.chosen} is used"
+            )
 
     def rows(self) -> list[dict[str, Any]]:
         """Each solution by the names of the columns."""

@@ -39,7 +39,8 @@ def hessian(mf: Any, spins: Sequence[Spin], *, single: bool, held: bool) -> Prod
     if fitted is not None and held:
         matrices = ResponseMatrices(fitted, spins, single=single)
         return lambda x, weight: [
-            spin.differences * part + g for spin, part, g in zip(spins, x, matrices(x, weight), strict=True)
+            spin.differences * part + g
+            for spin, part, g in zip(spins, x, matrices(x, weight), strict=True)
         ]
     switched = single and hasattr(fitted, "single")  # PySCF's own object stays as it is
 
@@ -70,11 +71,15 @@ class ResponseMatrices:
         self._spins, self._single, self._operations = spins, single, fitted.operations
         self._dtype = np.float32 if single else np.float64
         # Rows of X are the functions of one cluster after another, where pairs were dropped.
-        self._order = np.concatenate([np.empty(0, np.intp), *(c.functions for c in self._pairs.clusters)])
+        self._order = np.concatenate(
+            [np.empty(0, np.intp), *(c.functions for c in self._pairs.clusters)]
+        )
         if self._pairs.complete:
             self._order = np.arange(self._pairs.nao)
         naux, width = len(self._b), sum(spin.occupied.shape[1] for spin in spins)
-        self._step = max(1, HALF_BYTES // (np.dtype(self._dtype).itemsize * max(1, self._pairs.nao * width)))
+        self._step = max(
+            1, HALF_BYTES // (np.dtype(self._dtype).itemsize * max(1, self._pairs.nao * width))
+        )
         self._bounds = shares(naux, self._threads)
         shapes = self._shapes = [(spin.occupied.shape[1], spin.virtual.shape[1]) for spin in spins]
         self._ia = [np.empty((naux, nocc, nvir), self._dtype) for nocc, nvir in shapes]
@@ -90,7 +95,9 @@ class ResponseMatrices:
             found[worker] = self._share(worker, x)
 
         each(self._threads, share, self._threads)
-        self._count([2 * self._pairs.nao * nocc + 4 * nvir * (1 + nocc) for nocc, nvir in self._shapes])
+        self._count(
+            [2 * self._pairs.nao * nocc + 4 * nvir * (1 + nocc) for nocc, nvir in self._shapes]
+        )
         result = []
         for s, spin in enumerate(self._spins):
             coulomb, half, other = (sum(parts[k][s] for parts in found) for k in range(3))
@@ -101,14 +108,19 @@ class ResponseMatrices:
     def _count(self, rest: list[int]) -> None:
         """Count the half transformation over the kept pairs and `rest`, of an occupied orbital of each spin."""
         half = 4 * self._pairs.nao * len(self._pairs.columns) // (self._pairs.nao + 1)
-        counted = sum(nocc * (half + more) for (nocc, _), more in zip(self._shapes, rest, strict=True))
+        counted = sum(
+            nocc * (half + more) for (nocc, _), more in zip(self._shapes, rest, strict=True)
+        )
         self._operations[self._single] += len(self._b) * counted
 
     def _hold(self, worker: int) -> None:
         """B_P,ia and B_P,ij of a worker's share of the fitting functions."""
         orbitals = [np.ascontiguousarray(spin.occupied) for spin in self._spins]
         transform = half_transform(orbitals, self._step, self._pairs, single=self._single)
-        others = [[c[self._order].astype(self._dtype) for c in (spin.occupied, spin.virtual)] for spin in self._spins]
+        others = [
+            [c[self._order].astype(self._dtype) for c in (spin.occupied, spin.virtual)]
+            for spin in self._spins
+        ]
         for p0, p1 in self._cuts(worker):
             transform.put(0, self._b[p0:p1])
             for s, half in enumerate(transform.halves(p1 - p0)):
@@ -116,9 +128,14 @@ class ResponseMatrices:
                 for held, other in zip((self._ij[s], self._ia[s]), others[s], strict=True):
                     np.matmul(flat, other, out=held[p0:p1].reshape(len(flat), other.shape[1]))
 
-    def _share(self, worker: int, x: Sequence[Array]) -> tuple[list[Array], list[Array], list[Array]]:
+    def _share(
+        self, worker: int, x: Sequence[Array]
+    ) -> tuple[list[Array], list[Array], list[Array]]:
         """J_ia (nocc nvir,), sum_Pj (m A_j|P) B_P,ji (nao, nocc) and the rest of K_ai, of a worker's share."""
-        turned = [np.ascontiguousarray(spin.virtual @ part) for spin, part in zip(self._spins, x, strict=True)]
+        turned = [
+            np.ascontiguousarray(spin.virtual @ part)
+            for spin, part in zip(self._spins, x, strict=True)
+        ]
         transform = half_transform(turned, self._step, self._pairs, single=self._single)
         rows = [np.ascontiguousarray(part.T, dtype=self._dtype) for part in x]  # (nocc, nvir)
         coulomb, half, other = (
@@ -134,7 +151,9 @@ class ResponseMatrices:
                 nocc, nvir = rows[s].shape
                 ia = self._ia[s][p0:p1]
                 coulomb[s] += r @ flat[s]
-                half[s] += made.reshape(-1, made.shape[2]).T @ self._ij[s][p0:p1].reshape((p1 - p0) * nocc, nocc)
+                half[s] += made.reshape(-1, made.shape[2]).T @ self._ij[s][p0:p1].reshape(
+                    (p1 - p0) * nocc, nocc
+                )
                 both = np.matmul(rows[s], ia.transpose(0, 2, 1))  # (P, j, i)
                 other[s] += ia.reshape(-1, nvir).T @ both.reshape((p1 - p0) * nocc, nocc)
         return coulomb, half, other

@@ -25,11 +25,16 @@ Array = NDArray[np.float64]
 
 RHF, BROKEN, UHF = "RHF to RHF", "RHF to UHF", "UHF to UHF"
 COULOMB = {RHF: 2.0, BROKEN: 0.0, UHF: 1.0}  # weight of J of the spins' sum
-ROOTS, STARTS = 2, 4  # eigenvectors converged, vectors begun with: of any symmetry, so that none is overlooked
+ROOTS, STARTS = (
+    2,
+    4,
+)  # eigenvectors converged, vectors begun with: of any symmetry, so that none is overlooked
 RESIDUAL = 2e-3  # Eh; the error of the eigenvalue is of second order in it
 MOST_CYCLES, SPACE = 60, 30
 SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
-ANGLES = tuple(math.pi / 4 * 0.5**k for k in range(7))  # 45 degrees mixes HOMO and LUMO; small ones near an onset
+ANGLES = tuple(
+    math.pi / 4 * 0.5**k for k in range(7)
+)  # 45 degrees mixes HOMO and LUMO; small ones near an onset
 FLAT = 1e-9  # Eh; energies closer than this are equal
 
 
@@ -60,7 +65,9 @@ class Rotation:
     converged: bool
 
 
-Product = Callable[[Sequence[Array], float], list[Array]]  # x and weight -> H x, as of `hessian_product`
+Product = Callable[
+    [Sequence[Array], float], list[Array]
+]  # x and weight -> H x, as of `hessian_product`
 
 
 def lowest_rotation(kind: str, spins: Sequence[Spin], product: Product) -> Rotation:
@@ -76,17 +83,23 @@ def lowest_rotation(kind: str, spins: Sequence[Spin], product: Product) -> Rotat
     diagonal = np.concatenate([spin.differences.ravel() for spin in spins])
 
     def split(x: Array) -> list[Array]:
-        return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
+        return [
+            x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)
+        ]
 
     def products(vectors: Sequence[Array]) -> list[Array]:
-        return [np.concatenate([y.ravel() for y in product(split(x), COULOMB[kind])]) for x in vectors]
+        return [
+            np.concatenate([y.ravel() for y in product(split(x), COULOMB[kind])]) for x in vectors
+        ]
 
     def precondition(residual: Array, eigenvalue: float, _: Array) -> Array:
         gap = diagonal - eigenvalue
         return np.asarray(residual / np.where(np.abs(gap) < SMALLEST, SMALLEST, gap))
 
     rng = np.random.default_rng(0)
-    favoured = SMALLEST / (diagonal - diagonal.min() + SMALLEST)  # excitations of low energy, all symmetries
+    favoured = SMALLEST / (
+        diagonal - diagonal.min() + SMALLEST
+    )  # excitations of low energy, all symmetries
     starts = rng.standard_normal((min(STARTS, diagonal.size), diagonal.size)) * favoured
     with shielded():
         from pyscf import lib
@@ -103,13 +116,18 @@ def lowest_rotation(kind: str, spins: Sequence[Spin], product: Product) -> Rotat
     x = split(vectors[0])
     scale = 1 / max(np.linalg.norm(part) for part in x)
     return Rotation(
-        kind, float(values[0]), (scale * x[0], (-scale if kind == BROKEN else scale) * x[-1]), bool(converged[0])
+        kind,
+        float(values[0]),
+        (scale * x[0], (-scale if kind == BROKEN else scale) * x[-1]),
+        bool(converged[0]),
     )
 
 
 def orbital_spins(mf: Any) -> list[Spin]:
     """Orbitals of one spin (RHF) or both (UHF)."""
-    coeff, energy, occ = (np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ))
+    coeff, energy, occ = (
+        np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)
+    )
     if occ.ndim == 1:
         coeff, energy, occ = coeff[None], energy[None], occ[None]
     return [
@@ -135,14 +153,21 @@ def rotated(spin: Spin, x: Array, angle: float) -> tuple[Array, Array]:
 def turned_orbitals(mf: Any, rotation: Rotation, angle: float) -> tuple[Array, Array]:
     """Orbitals of `mf` turned along a rotation, and its occupations, as PySCF stacks them."""
     return with_orbitals(
-        mf, [rotated(spin, x, angle) for spin, x in zip(orbital_spins(mf), rotation.vectors, strict=False)]
+        mf,
+        [
+            rotated(spin, x, angle)
+            for spin, x in zip(orbital_spins(mf), rotation.vectors, strict=False)
+        ],
     )
 
 
 def with_orbitals(mf: Any, spins: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Occupied and virtual orbitals of each spin in the places of those of `mf`, and its occupations."""
     coeff, occ = np.array(mf.mo_coeff), np.asarray(mf.mo_occ)
-    wholes, numbers = (coeff[None], occ[None]) if occ.ndim == 1 else (coeff, occ)
+    if occ.ndim == 1:
+        wholes, numbers = (coeff[None], occ[None])
+    else:
+        wholes, numbers = (coeff, occ)
     for whole, n, (occupied, virtual) in zip(wholes, numbers, spins, strict=True):
         whole[:, n > 0], whole[:, n == 0] = occupied, virtual
     return coeff, occ
@@ -154,11 +179,16 @@ def energy_along(mf: Any, rotation: Rotation) -> Callable[[float], float]:
     core = mf.get_hcore()
 
     def energy(angle: float) -> float:
-        turned = [rotated(spin, x, angle)[0] for spin, x in zip((spins[0], spins[-1]), rotation.vectors, strict=True)]
+        turned = [
+            rotated(spin, x, angle)[0]
+            for spin, x in zip((spins[0], spins[-1]), rotation.vectors, strict=True)
+        ]
         j, k = coulomb_exchange(mf, turned)
         densities = [c @ c.T for c in turned]
         total = densities[0] + densities[1]
-        exchange = sum(float(np.vdot(matrix, density)) for matrix, density in zip(k, densities, strict=True))
+        exchange = sum(
+            float(np.vdot(matrix, density)) for matrix, density in zip(k, densities, strict=True)
+        )
         return float(np.vdot(core, total)) + (float(np.vdot(j[0] + j[1], total)) - exchange) / 2
 
     here = energy(0.0)
@@ -174,7 +204,10 @@ def deepest(change: Callable[[float], float]) -> tuple[float, float]:
     """
     best = (0.0, -FLAT)
     for size in ANGLES:
-        angle, energy = min(((angle, change(angle)) for angle in (size, -size)), key=lambda pair: round(pair[1] / FLAT))
+        angle, energy = min(
+            ((angle, change(angle)) for angle in (size, -size)),
+            key=lambda pair: round(pair[1] / FLAT),
+        )
         if energy < best[1]:
             best = (angle, energy)
         elif best[0]:
@@ -201,13 +234,19 @@ def coulomb_exchange(mf: Any, orbitals: list[Array]) -> tuple[Array, Array]:
 
         widest = max(c.shape[1] for c in orbitals)
         padded = np.stack([np.pad(c, ((0, 0), (0, widest - c.shape[1]))) for c in orbitals])
-        occupations = np.stack([(np.arange(widest) < c.shape[1]).astype(np.float64) for c in orbitals])
-        densities = lib.tag_array(padded @ padded.transpose(0, 2, 1), mo_coeff=padded, mo_occ=occupations)
+        occupations = np.stack(
+            [(np.arange(widest) < c.shape[1]).astype(np.float64) for c in orbitals]
+        )
+        densities = lib.tag_array(
+            padded @ padded.transpose(0, 2, 1), mo_coeff=padded, mo_occ=occupations
+        )
         j, k = mf.get_jk(mf.mol, densities, hermi=1)
     return np.asarray(j), np.asarray(k)
 
 
-def hessian_product(mf: Any, spins: Sequence[Spin], x: Sequence[Array], weight: float) -> list[Array]:
+def hessian_product(
+    mf: Any, spins: Sequence[Spin], x: Sequence[Array], weight: float
+) -> list[Array]:
     """H x of each spin, (nvir, nocc) Eh.
 
     Parameters
@@ -216,7 +255,9 @@ def hessian_product(mf: Any, spins: Sequence[Spin], x: Sequence[Array], weight: 
     x : (nvir, nocc) per spin; weight : w of J of the spins' sum
     """
     coulomb, exchange = 0.0, []
-    for spin, part in zip(spins, x, strict=True):  # one after the other: no more matrices at a time than in the SCF
+    for spin, part in zip(
+        spins, x, strict=True
+    ):  # one after the other: no more matrices at a time than in the SCF
         turned = spin.virtual @ part
         j, k = coulomb_exchange(mf, [turned + spin.occupied, turned - spin.occupied])
         coulomb = coulomb + weight * (j[0] - j[1]) / 2

@@ -35,7 +35,10 @@ from dfmp2.scf.guess import start_density
 
 Array = NDArray[np.float64]
 
-POINTS, LENGTH = 2048, 95.0  # of the period in x; more than half of it is empty, for the kernel of k = 0 to fall off
+POINTS, LENGTH = (
+    2048,
+    95.0,
+)  # of the period in x; more than half of it is empty, for the kernel of k = 0 to fall off
 R = np.exp(np.arange(-27.0, 7.5, LENGTH / POINTS))  # bohr; for exponents from 1e-5 to 1e11
 
 Factor = Callable[[int, Array], Array]  # k, products f_a f_b (..., points) -> X^k, (..., nw)
@@ -84,7 +87,8 @@ def exact(k: int, products: Array) -> Array:
 def fitted(auxmole: Any) -> Factor:
     """X^k as the fitting functions of an atom give it: B_ab,P of one of the 2k + 1 functions."""
     functions = [
-        exact(k, values) * math.sqrt(4 * np.pi / (2 * k + 1)) for k, values in enumerate(radial_functions(auxmole))
+        exact(k, values) * math.sqrt(4 * np.pi / (2 * k + 1))
+        for k, values in enumerate(radial_functions(auxmole))
     ]
     ends = np.cumsum([len(x) for x in functions])
     metric = np.zeros((ends[-1], ends[-1]))
@@ -96,7 +100,9 @@ def fitted(auxmole: Any) -> Factor:
     def factor(k: int, products: Array) -> Array:
         if k >= len(functions):
             return np.zeros((*products.shape[:-1], 0))
-        return np.asarray(exact(k, products) @ functions[k].T @ inverse[ends[k] - len(functions[k]) : ends[k]])
+        return np.asarray(
+            exact(k, products) @ functions[k].T @ inverse[ends[k] - len(functions[k]) : ends[k]]
+        )
 
     return factor
 
@@ -109,13 +115,19 @@ def hartree_fock(mole: Any) -> list[Shells]:
     AssertionError, IndexError : PySCF fills shells that the basis does not have
     """
     functions = radial_functions(mole)
-    momenta = np.concatenate([np.full(_width(mole, n), mole.bas_angular(n)) for n in range(mole.nbas)])
-    places = [np.flatnonzero(momenta == l).reshape(-1, 2 * l + 1) for l in range(len(functions))]  # (n, 2l + 1)
+    momenta = np.concatenate(
+        [np.full(_width(mole, n), mole.bas_angular(n)) for n in range(mole.nbas)]
+    )
+    places = [
+        np.flatnonzero(momenta == l).reshape(-1, 2 * l + 1) for l in range(len(functions))
+    ]  # (n, 2l + 1)
 
     def coulomb_exchange(_mole: Any, density: Any, *_: Any, **__: Any) -> tuple[Array, Array]:
         natural = []  # orbitals of the density and electrons in all 2l + 1 of them
         for at, values in zip(places, functions, strict=True):
-            weights, vectors = np.linalg.eigh(np.einsum("pmqm->pq", density[at[:, :, None, None], at]))
+            weights, vectors = np.linalg.eigh(
+                np.einsum("pmqm->pq", density[at[:, :, None, None], at])
+            )
             there = np.abs(weights) > 1e-14
             natural.append((vectors[:, there].T @ values, weights[there]))
         charge = exact(0, np.sum([weights @ values**2 for values, weights in natural], axis=0))
@@ -142,14 +154,18 @@ def hartree_fock(mole: Any) -> list[Shells]:
     shells = []
     for at, values in zip(places, functions, strict=True):
         own = mf.mo_coeff[at[:, 0]].any(axis=0)  # orbitals of the first m
-        shells.append(Shells(mf.mo_coeff[at[:, 0]][:, own].T @ values, mf.mo_energy[own], mf.mo_occ[own]))
+        shells.append(
+            Shells(mf.mo_coeff[at[:, 0]][:, own].T @ values, mf.mo_energy[own], mf.mo_occ[own])
+        )
     return shells
 
 
 def coulomb_exchange_energy(shells: list[Shells], factor: Factor) -> float:
     """1/2 (J | D) - 1/4 (K | D), Eh."""
     occupied = [shell.part(occupied=True) for shell in shells]
-    density = [(2 * l + 1) * shell.occupations @ shell.values**2 for l, shell in enumerate(occupied)]
+    density = [
+        (2 * l + 1) * shell.occupations @ shell.values**2 for l, shell in enumerate(occupied)
+    ]
     charge = factor(0, np.sum(density, axis=0))
     exchange = 0.0
     for l, left in enumerate(occupied):
@@ -157,7 +173,9 @@ def coulomb_exchange_energy(shells: list[Shells], factor: Factor) -> float:
             for k in _powers(l, l2):
                 x = factor(k, left.values[:, None] * right.values)
                 summed = left.occupations @ (x**2).sum(axis=2) @ right.occupations
-                exchange += (2 * l + 1) * (2 * l2 + 1) * three_j(l, k, l2) ** 2 * float(summed)  # Eq. 3
+                exchange += (
+                    (2 * l + 1) * (2 * l2 + 1) * three_j(l, k, l2) ** 2 * float(summed)
+                )  # Eq. 3
     return float(charge @ charge) / 2 - exchange / 4
 
 
@@ -166,8 +184,16 @@ def second_order_energy(shells: list[Shells], factor: Factor, least_gap: float) 
 
     w is half the occupation, and g_ia = max(e_a - e_i, least_gap), Eh.
     """
-    occupied = [(l, part) for l, shell in enumerate(shells) if len((part := shell.part(occupied=True)).values)]
-    empty = [(l, part) for l, shell in enumerate(shells) if len((part := shell.part(occupied=False)).values)]
+    occupied = [
+        (l, part)
+        for l, shell in enumerate(shells)
+        if len((part := shell.part(occupied=True)).values)
+    ]
+    empty = [
+        (l, part)
+        for l, shell in enumerate(shells)
+        if len((part := shell.part(occupied=False)).values)
+    ]
     gaps, x = {}, {}
     for i, left in occupied:
         for a, right in empty:
@@ -184,7 +210,10 @@ def second_order_energy(shells: list[Shells], factor: Factor, least_gap: float) 
             weights = np.outer(left.occupations, right.occupations) / 4
             for a, _ in empty:
                 for b, _ in empty:
-                    crossed, size = slater((i, b), (j, a)), (2 * i + 1) * (2 * a + 1) * (2 * j + 1) * (2 * b + 1)
+                    crossed, size = (
+                        slater((i, b), (j, a)),
+                        (2 * i + 1) * (2 * a + 1) * (2 * j + 1) * (2 * b + 1),
+                    )
                     gap = gaps[i, a][:, :, None, None] + gaps[j, b]
                     for k, r in slater((i, a), (j, b)).items():
                         outer = three_j(i, k, a) * three_j(j, k, b)

@@ -33,7 +33,9 @@ Array = NDArray[np.float64]
 
 EXACT_ROTATIONS = 600  # per spin; up to here the block is the whole Hessian
 FRONTIER_OCCUPIED, FRONTIER_VIRTUAL = 16, 32
-THRESHOLD = -1e-4  # Eh; a symmetry-broken direction has exactly zero curvature, so zero is not unstable
+THRESHOLD = (
+    -1e-4
+)  # Eh; a symmetry-broken direction has exactly zero curvature, so zero is not unstable
 CHUNK = 4 * 10**6  # elements of B at a time along a rotation
 
 
@@ -62,8 +64,13 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     Stability with the lowest eigenvalue, Eh
     """
     windows = _windows(reference)
-    exact = all(_rotations(n) == w.nocc * w.nvir for n, w in zip(reference.mo_occ, windows, strict=True))
-    covered = "all rotations" if exact else f"{sum(w.nocc * w.nvir for w in windows)} frontier rotations"
+    exact = all(
+        _rotations(n) == w.nocc * w.nvir for n, w in zip(reference.mo_occ, windows, strict=True)
+    )
+    if exact:
+        covered = "all rotations"
+    else:
+        covered = f"{sum(w.nocc * w.nvir for w in windows)} frontier rotations"
     if reference.kind == "rhf":
         coulomb, exchange = _blocks(windows[0], *tensors)
         coulomb *= 4
@@ -75,7 +82,12 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     gain = None
     if eigenvalue < THRESHOLD:
         gain = -rotations.deepest(_energy_along(kind, vector, windows, tensors))[1]
-    verdict = f"unstable ({kind})" if gain is not None else "stable" if exact else "no instability found"
+    if gain is not None:
+        verdict = f"unstable ({kind})"
+    elif exact:
+        verdict = "stable"
+    else:
+        verdict = "no instability found"
     return Stability(verdict, f"{', '.join(lowest)}; {covered}", eigenvalue, gain)
 
 
@@ -105,7 +117,9 @@ def judged(mf: Any, found: list[Rotation]) -> tuple[Stability, float]:
         angle, change = rotations.deepest(rotations.energy_along(mf, lowest))
         return Stability(f"unstable ({lowest.kind})", method, lowest.eigenvalue, -change), angle
     certain = all(rotation.converged for rotation in found)
-    return Stability("stable" if certain else "no instability found", method, lowest.eigenvalue), 0.0
+    return Stability(
+        "stable" if certain else "no instability found", method, lowest.eigenvalue
+    ), 0.0
 
 
 def _rotations(occ: Array) -> int:
@@ -165,7 +179,9 @@ def _lowest(hessian: Array) -> tuple[float, Array]:
     """Lowest eigenvalue and its vector, (n,); the matrix is overwritten."""
     if not hessian.size:
         return float("inf"), np.empty(0)
-    values, vectors = scipy.linalg.eigh(hessian.T, overwrite_a=True, subset_by_index=[0, 0])  # LAPACK's order: no copy
+    values, vectors = scipy.linalg.eigh(
+        hessian.T, overwrite_a=True, subset_by_index=[0, 0]
+    )  # LAPACK's order: no copy
     return float(values[0]), vectors[:, 0]
 
 
@@ -178,17 +194,24 @@ def _energy_along(
 
         E(angle) - E(0) = sum_s [sum_p e_p Delta_pp - tr(B_P Delta B_P Delta) / 2] + |v_alpha + v_beta|^2 / 2
     """
-    parts = np.split(vector, [windows[0].nocc * windows[0].nvir]) if len(windows) == 2 else [vector, vector]
+    if len(windows) == 2:
+        parts = np.split(vector, [windows[0].nocc * windows[0].nvir])
+    else:
+        parts = [vector, vector]
     signs = (1.0, -1.0 if kind == BROKEN else 1.0)
     scale = 1 / max(np.linalg.norm(part) for part in parts)
-    spins = [(windows[s], tensors[3 * s : 3 * s + 3]) for s in ((0, 1) if len(windows) == 2 else (0, 0))]
+    spins = [
+        (windows[s], tensors[3 * s : 3 * s + 3]) for s in ((0, 1) if len(windows) == 2 else (0, 0))
+    ]
 
     def change(angle: float) -> float:
         energy, potential = 0.0, np.zeros(tensors[0].shape[2])
         for (window, b), part, sign in zip(spins, parts, signs, strict=True):
             x = sign * scale * part.reshape(window.nocc, window.nvir).T
             one = np.eye(window.nocc + window.nvir)
-            turned, _ = rotations.rotated(Spin(one[:, : window.nocc], one[:, window.nocc :], x), x, angle)
+            turned, _ = rotations.rotated(
+                Spin(one[:, : window.nocc], one[:, window.nocc :], x), x, angle
+            )
             delta = turned @ turned.T - np.diag(np.arange(len(one)) < window.nocc)
             energy += float(np.concatenate([window.eps_occ, window.eps_vir]) @ delta.diagonal())
             v, exchange = _fields(b, delta)
@@ -209,7 +232,10 @@ def _fields(b: list[Array], delta: Array) -> tuple[Array, float]:
         cut = slice(start, min(start + step, naux))
         ov = b_ov[:, :, cut].transpose(2, 0, 1)
         whole = np.block(
-            [[b_oo[:, :, cut].transpose(2, 0, 1), ov], [ov.transpose(0, 2, 1), b_vv[:, :, cut].transpose(2, 0, 1)]]
+            [
+                [b_oo[:, :, cut].transpose(2, 0, 1), ov],
+                [ov.transpose(0, 2, 1), b_vv[:, :, cut].transpose(2, 0, 1)],
+            ]
         )
         product = whole @ delta
         potential[cut] = product.trace(axis1=1, axis2=2)

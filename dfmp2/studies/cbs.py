@@ -60,34 +60,55 @@ def basis_set_limit(
         )
     formulas = (
         scf_formula(scf, bracket.family, *bracket.cardinals),
-        correlation_formula(correlation or default_correlation(bracket.family), bracket.family, *bracket.cardinals),
+        correlation_formula(
+            correlation or default_correlation(bracket.family), bracket.family, *bracket.cardinals
+        ),
     )
     jk = expand(options.scf_auxbasis, bracket, "--scf-auxbasis")
     ri = expand(options.auxbasis, bracket, "--auxbasis")
     steps = [
-        Step(name, f"{molecule.name} in {name}", molecule, replace(options, basis=name, scf_auxbasis=j, auxbasis=r))
+        Step(
+            name,
+            f"{molecule.name} in {name}",
+            molecule,
+            replace(options, basis=name, scf_auxbasis=j, auxbasis=r),
+        )
         for name, j, r in zip(bracket.names, jk, ri, strict=True)
     ]
     examine(steps)
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
-        values = _values(results, bracket, *formulas, options) if complete else {}
-        return Numbers(*_about(bracket, *formulas, options), values, _table(results, bracket, values))
+        if complete:
+            values = _values(results, bracket, *formulas, options)
+        else:
+            values = {}
+        return Numbers(
+            *_about(bracket, *formulas, options), values, _table(results, bracket, values)
+        )
 
     what = f"basis set limit of {molecule.name} ({molecule.formula})"
     return carry_out(Task("cbs", what, molecule, options, steps, evaluate), **how)
 
 
-def _about(bracket: Bracket, scf: Formula, correlation: Formula, options: Options) -> tuple[dict[str, Any], list[str]]:
+def _about(
+    bracket: Bracket, scf: Formula, correlation: Formula, options: Options
+) -> tuple[dict[str, Any], list[str]]:
     """Settings and notes."""
     lower, upper = bracket.cardinals
     notes = [
         f"{what}: {formula.name}, {formula.form}"
         + (f", X = {lower} and {upper}; {formula.source}" if formula.source else "")
-        for what, formula in (("Hartree-Fock", scf), ("correlation and its spin components", correlation))
+        for what, formula in (
+            ("Hartree-Fock", scf),
+            ("correlation and its spin components", correlation),
+        )
     ]
-    if bracket.family == "cc-pvnz-pp" or (bracket.family == "cc-pcvnz" and options.frozen_core != "none"):
-        notes.append("the formula was tested on valence sets without core potentials and with their own frozen core")
+    if bracket.family == "cc-pvnz-pp" or (
+        bracket.family == "cc-pcvnz" and options.frozen_core != "none"
+    ):
+        notes.append(
+            "the formula was tested on valence sets without core potentials and with their own frozen core"
+        )
     settings = {
         "basis_sets": list(bracket.names),
         "cardinal_numbers": [lower, upper],
@@ -102,10 +123,15 @@ def _table(results: Results, bracket: Bracket, values: Mapping[str, Item]) -> di
     """The energies of either basis, and of the limit when it is known."""
     limit = [f"limit {bracket.text}"] if values else []
     table = {"basis": Column((*results, *limit), "", "basis set, or the limit")}
-    names = OF_MP2 if all(run.method == "mp2" for run in results.values()) else METHOD_COLUMNS
+    if all(run.method == "mp2" for run in results.values()):
+        names = OF_MP2
+    else:
+        names = METHOD_COLUMNS
     kohn_sham = any(run.reference.xc for run in results.values())
     for name in ("hf_total_energy" if kohn_sham else "scf_total_energy", *names):
-        energies = [getattr(run, name) for run in results.values()] + [values[f"cbs_{name}"].value for _ in limit]
+        energies = [getattr(run, name) for run in results.values()] + [
+            values[f"cbs_{name}"].value for _ in limit
+        ]
         table[name] = Column(tuple(energies), "hartree", name.replace("_", " "))
     return table
 
@@ -125,8 +151,14 @@ def _values(
     found = limit(correlation, lambda run: run.correlation_energy)
     if method.kind == "pairs":
         found = method.apply(opposite, same) + singles
-    reference = "scf_total_energy" if options.xc is None else "hf_total_energy"  # of Kohn-Sham: of its determinant
-    energies = {reference: hartree_fock, "correlation_energy": found, "total_energy": hartree_fock + found}
+    reference = (
+        "scf_total_energy" if options.xc is None else "hf_total_energy"
+    )  # of Kohn-Sham: of its determinant
+    energies = {
+        reference: hartree_fock,
+        "correlation_energy": found,
+        "total_energy": hartree_fock + found,
+    }
     plain = {
         "mp2_same_spin_correlation_energy": same,
         "mp2_opposite_spin_correlation_energy": opposite,

@@ -119,8 +119,13 @@ def make_coordinate(
     if kind == "dihedral":
         first, middle, last = np.diff(molecule.coordinates[list(place)], axis=0)
         if _straight(first, middle) or _straight(middle, last):
-            raise InputError(f"{option} {atoms}: three of the atoms are on a line, so the dihedral is not defined")
-    chosen = _side(kind, place, molecule) if moving is None else _named_side(kind, place, moving, molecule)
+            raise InputError(
+                f"{option} {atoms}: three of the atoms are on a line, so the dihedral is not defined"
+            )
+    if moving is None:
+        chosen = _side(kind, place, molecule)
+    else:
+        chosen = _named_side(kind, place, moving, molecule)
     found = Coordinate(kind, place, chosen, steps, "degree" if kind != "bond" else units)
     for value in steps:
         found.at(molecule, value)
@@ -145,13 +150,19 @@ def parse_atoms(text: str, natom: int, option: str) -> tuple[int, ...]:
         if first < 1:
             raise InputError(f"{option} {text[:60]!r}: there is no atom 0: atoms count from 1")
         if last < first:
-            raise InputError(f"{option} {text[:60]!r}: {word.strip()} runs backwards: write {last}-{first}")
+            raise InputError(
+                f"{option} {text[:60]!r}: {word.strip()} runs backwards: write {last}-{first}"
+            )
         if last > natom:
-            raise InputError(f"{option} {text[:60]!r}: there is no atom {last}: the file has {natom}")
+            raise InputError(
+                f"{option} {text[:60]!r}: there is no atom {last}: the file has {natom}"
+            )
         chosen += range(first - 1, last)
         if len(set(chosen)) < len(chosen):
             twice = next(atom for atom in chosen if chosen.count(atom) > 1)
-            raise InputError(f"{option} {text[:60]!r}: atom {twice + 1} is named twice: leave one out")
+            raise InputError(
+                f"{option} {text[:60]!r}: atom {twice + 1} is named twice: leave one out"
+            )
     return tuple(sorted(chosen))
 
 
@@ -175,7 +186,9 @@ def parse_place(option: str, kind: str, atoms: str, natom: int) -> tuple[int, ..
     """
     words, count = [word.strip() for word in atoms.split(",")], ATOMS[kind]
     if len(words) != count or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-        raise InputError(f"{option} {atoms[:60]!r}: expected {count} atom numbers, such as {','.join('1234'[:count])}")
+        raise InputError(
+            f"{option} {atoms[:60]!r}: expected {count} atom numbers, such as {','.join('1234'[:count])}"
+        )
     place = tuple(parse_atoms(word, natom, option)[0] for word in words)
     if len(set(place)) < count:
         raise InputError(f"{option} {atoms}: an atom is named twice: name {count} different ones")
@@ -188,11 +201,15 @@ def _values(option: str, kind: str, given: str | Sequence[float]) -> tuple[float
     count = int(match[3]) if match else 0 if text else len(given)
     if not FEWEST <= count <= MOST:
         shown = repr(text[:60]) if text else f"of {count} values"
-        raise InputError(f"{option} {shown}: expected FROM:TO:POINTS with {FEWEST} to {MOST} points, such as 0.8:1.2:9")
+        raise InputError(
+            f"{option} {shown}: expected FROM:TO:POINTS with {FEWEST} to {MOST} points, such as 0.8:1.2:9"
+        )
     if match:
         start, end = float(match[1]), float(match[2])
         # As many digits as were typed, so that 0.1 steps are printed as such.
-        values = tuple(round(start + (end - start) * step / (count - 1), 12) for step in range(count))
+        values = tuple(
+            round(start + (end - start) * step / (count - 1), 12) for step in range(count)
+        )
     else:
         values = tuple(float(value) for value in given)
         start, end = min(values), max(values)
@@ -203,14 +220,20 @@ def _values(option: str, kind: str, given: str | Sequence[float]) -> tuple[float
         "dihedral": (-720 <= low < high <= 720, "angles between -720 and 720 degrees"),
     }[kind]
     if low == high or not sound:
-        why = "there is nothing to scan: give two different values" if low == high else f"expected {expected}"
+        if low == high:
+            why = "there is nothing to scan: give two different values"
+        else:
+            why = f"expected {expected}"
         raise InputError(f"{option} {text}{': ' * bool(text)}from {start:g} to {end:g}: {why}")
     return values
 
 
 def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, ...]:
     """The atoms that move, by connectivity."""
-    still, first = (place[0], place[1]) if kind == "bond" else (place[1], place[2])
+    if kind == "bond":
+        still, first = (place[0], place[1])
+    else:
+        still, first = (place[1], place[2])
     bonded = _bonded(molecule)
     bonded[still, first] = bonded[first, still] = False
     _, part = connected_components(bonded, directed=False)
@@ -223,7 +246,9 @@ def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, .
     return tuple(sorted(moving))
 
 
-def _named_side(kind: str, place: tuple[int, ...], moving: str, molecule: Molecule) -> tuple[int, ...]:
+def _named_side(
+    kind: str, place: tuple[int, ...], moving: str, molecule: Molecule
+) -> tuple[int, ...]:
     chosen = parse_atoms(moving, molecule.natom, "--moving")
     still = place[:1] if kind == "bond" else place[:2]
     if place[-1] not in chosen or set(still) & set(chosen):

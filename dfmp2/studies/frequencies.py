@@ -35,7 +35,14 @@ from dfmp2.studies.runs import (
     gradient,
     without_densities,
 )
-from dfmp2.studies.vibrations import Vibrations, masses, on_a_line, symmetry_number, thermochemistry, vibrations
+from dfmp2.studies.vibrations import (
+    Vibrations,
+    masses,
+    on_a_line,
+    symmetry_number,
+    thermochemistry,
+    vibrations,
+)
 
 Array = NDArray[np.float64]
 
@@ -71,11 +78,24 @@ class Conditions:
             ("pressure", 0.0, 1e12),
             ("displacement", LEAST_DISPLACEMENT / 2, MOST_DISPLACEMENT),
         ):
-            value, unit = getattr(self, name), {"temperature": "K", "pressure": "Pa"}.get(name, "bohr")
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least < value <= most:
-                raise InputError(f"--{name} {value!r}: expected a number above {least:g} and up to {most:g} {unit}")
-        if self.symmetry is not None and (not isinstance(self.symmetry, int) or not 1 <= self.symmetry <= 60):
-            raise InputError(f"--symmetry-number {self.symmetry!r}: expected a whole number from 1 to 60")
+            value, unit = (
+                getattr(self, name),
+                {"temperature": "K", "pressure": "Pa"}.get(name, "bohr"),
+            )
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not least < value <= most
+            ):
+                raise InputError(
+                    f"--{name} {value!r}: expected a number above {least:g} and up to {most:g} {unit}"
+                )
+        if self.symmetry is not None and (
+            not isinstance(self.symmetry, int) or not 1 <= self.symmetry <= 60
+        ):
+            raise InputError(
+                f"--symmetry-number {self.symmetry!r}: expected a whole number from 1 to 60"
+            )
 
 
 def harmonic_frequencies(
@@ -132,7 +152,9 @@ def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
 
 def _require_vibrations(molecule: Molecule) -> None:
     if molecule.natom < 2:
-        raise InputError(f"{molecule.formula} is one atom and has no vibrations; dfmp2 run computes its energy")
+        raise InputError(
+            f"{molecule.formula} is one atom and has no vibrations; dfmp2 run computes its energy"
+        )
     if any(molecule.ghost):
         raise InputError("ghost atoms have no mass, so no vibrations: leave them out")
     if 6 * molecule.natom >= MOST_RUNS:
@@ -184,7 +206,9 @@ def displaced(reference: Step, displacement: float) -> list[Step]:
 def hessian(molecule: Molecule, results: Mapping[str, MP2Result], displacement: float) -> Array:
     """(3 natom, 3 natom) float64, Eh/bohr^2, symmetric, from the results of the steps of `displaced`."""
     rows = _differences(
-        molecule, {name: GradientResult(run).gradient.ravel() for name, run in _moved(results)}, displacement
+        molecule,
+        {name: GradientResult(run).gradient.ravel() for name, run in _moved(results)},
+        displacement,
     )
     return (rows + rows.T) / 2
 
@@ -196,13 +220,17 @@ def _moved(results: Mapping[str, MP2Result]) -> list[tuple[str, MP2Result]]:
 def _differences(molecule: Molecule, values: Mapping[str, Array], displacement: float) -> Array:
     """(3 natom, n) central differences of arrays (n,)."""
     places = [f"{atom + 1:03d}-{letter}" for atom in range(molecule.natom) for letter in "xyz"]
-    return np.stack([(values[f"plus-{at}"] - values[f"minus-{at}"]) / (2 * displacement) for at in places])
+    return np.stack(
+        [(values[f"plus-{at}"] - values[f"minus-{at}"]) / (2 * displacement) for at in places]
+    )
 
 
 # --- numbers ----------------------------------------------------------------------------------------------
 
 
-def _numbers(molecule: Molecule, conditions: Conditions, results: Results, *, complete: bool) -> Numbers:
+def _numbers(
+    molecule: Molecule, conditions: Conditions, results: Results, *, complete: bool
+) -> Numbers:
     settings: dict[str, object] = {
         "temperature": conditions.temperature,
         "pressure": conditions.pressure,
@@ -211,14 +239,17 @@ def _numbers(molecule: Molecule, conditions: Conditions, results: Results, *, co
     }
     notes = [
         f"central differences of gradients, displacement {conditions.displacement:g} bohr; harmonic, not scaled",
-        "masses of the most abundant isotopes: " + ", ".join(f"{s} {_mass(molecule, s)}" for s in molecule.elements),
+        "masses of the most abundant isotopes: "
+        + ", ".join(f"{s} {_mass(molecule, s)}" for s in molecule.elements),
     ]
     if not complete:
         return Numbers(settings, notes)
     moved, step = dict(_moved(results)), conditions.displacement
     found = hessian(molecule, moved, step)
     dipoles = _differences(
-        molecule, {name: GradientResult(run).properties.relaxed_dipole for name, run in moved.items()}, step
+        molecule,
+        {name: GradientResult(run).properties.relaxed_dipole for name, run in moved.items()},
+        step,
     )
     modes = vibrations(molecule, found, dipoles)
     first = results[REFERENCE]
@@ -234,23 +265,44 @@ def _numbers(molecule: Molecule, conditions: Conditions, results: Results, *, co
         chosen = "given" if conditions.symmetry else "counted"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
         values |= thermochemistry(
-            *(molecule, first.total_energy, modes.wavenumber, conditions.temperature, conditions.pressure, symmetry)
+            *(
+                molecule,
+                first.total_energy,
+                modes.wavenumber,
+                conditions.temperature,
+                conditions.pressure,
+                symmetry,
+            )
         )
-        notes += ["imaginary modes are no part of the thermochemistry"] if modes.wavenumber[0] < 0 else []
+        notes += (
+            ["imaginary modes are no part of the thermochemistry"]
+            if modes.wavenumber[0] < 0
+            else []
+        )
     else:
-        notes.append("among point charges the molecule cannot move freely: all its motions are listed, there is no gas")
+        notes.append(
+            "among point charges the molecule cannot move freely: all its motions are listed, there is no gas"
+        )
     numbers = tuple(float(k + 1) for k in range(len(modes.wavenumber)))
     table = {"mode": Column(numbers, "", "number of the vibration")} | {
         field.name: Column(
-            tuple(getattr(modes, field.name).tolist()), field.metadata["units"], field.metadata["description"]
+            tuple(getattr(modes, field.name).tolist()),
+            field.metadata["units"],
+            field.metadata["description"],
         )
         for field in fields(modes)
         if field.metadata
     }
     arrays = {
-        "hessian": Item(found, "hartree/bohr^2", "second derivatives of the energy (3 natom, 3 natom)"),
-        "normal_modes": Item(modes.displacements, "", "normalised displacements of the atoms (n, natom, 3)"),
-        "dipole_derivatives": Item(dipoles, "elementary charge", "of the relaxed dipole moment (3 natom, 3)"),
+        "hessian": Item(
+            found, "hartree/bohr^2", "second derivatives of the energy (3 natom, 3 natom)"
+        ),
+        "normal_modes": Item(
+            modes.displacements, "", "normalised displacements of the atoms (n, natom, 3)"
+        ),
+        "dipole_derivatives": Item(
+            dipoles, "elementary charge", "of the relaxed dipole moment (3 natom, 3)"
+        ),
     }
     return Numbers(settings, notes, values, table, arrays)
 
@@ -260,16 +312,26 @@ def _mass(molecule: Molecule, symbol: str) -> str:
 
 
 def _shape(molecule: Molecule) -> str:
-    return "linear molecule" if on_a_line(molecule) else "non-linear molecule"
+    if on_a_line(molecule):
+        return "linear molecule"
+    return "non-linear molecule"
 
 
 def _imaginary(molecule: Molecule, modes: Vibrations) -> list[str]:
     """A line for every imaginary mode: its wavenumber, and the atoms that move most."""
     lines = []
-    for number, (wavenumber, moves) in enumerate(zip(modes.wavenumber, modes.displacements, strict=True), start=1):
+    for number, (wavenumber, moves) in enumerate(
+        zip(modes.wavenumber, modes.displacements, strict=True), start=1
+    ):
         if wavenumber < 0:
             lengths = np.linalg.norm(moves, axis=1)
-            order = [int(atom) for atom in np.argsort(-lengths, kind="stable") if lengths[atom] > lengths.max() / 2]
+            order = [
+                int(atom)
+                for atom in np.argsort(-lengths, kind="stable")
+                if lengths[atom] > lengths.max() / 2
+            ]
             named = ", ".join(f"{molecule.symbols[atom]}{atom + 1}" for atom in order[:4])
-            lines.append(f"IMAGINARY mode {number}: {abs(wavenumber):.1f}i cm^-1, mostly of {named}")
+            lines.append(
+                f"IMAGINARY mode {number}: {abs(wavenumber):.1f}i cm^-1, mostly of {named}"
+            )
     return lines

@@ -31,19 +31,33 @@ from dfmp2.studies.coordinate import parse_atoms, show_atoms
 from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
-PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix -> (in words, energy of a run)
+PARTS: dict[
+    str, tuple[str, Callable[[MP2Result], float | None]]
+] = {  # prefix -> (in words, energy of a run)
     "": ("total energy", lambda r: r.total_energy),
     "scf_": ("SCF", lambda r: r.scf_total_energy),
     "correlation_": ("correlation energy", lambda r: r.correlation_energy),
     "mp2_correlation_": ("MP2 correlation", lambda r: r.mp2_correlation_energy),
-    "mp2_same_spin_correlation_": ("same-spin correlation", lambda r: r.mp2_same_spin_correlation_energy),
-    "mp2_opposite_spin_correlation_": ("opposite-spin correlation", lambda r: r.mp2_opposite_spin_correlation_energy),
+    "mp2_same_spin_correlation_": (
+        "same-spin correlation",
+        lambda r: r.mp2_same_spin_correlation_energy,
+    ),
+    "mp2_opposite_spin_correlation_": (
+        "opposite-spin correlation",
+        lambda r: r.mp2_opposite_spin_correlation_energy,
+    ),
     "scs_mp2_correlation_": ("SCS-MP2 correlation", lambda r: r.scs_mp2_correlation_energy),
     "sos_mp2_correlation_": ("SOS-MP2 correlation", lambda r: r.sos_mp2_correlation_energy),
-    "scaled_mp2_correlation_": ("scaled MP2 correlation", lambda r: r.scaled_mp2_correlation_energy),
+    "scaled_mp2_correlation_": (
+        "scaled MP2 correlation",
+        lambda r: r.scaled_mp2_correlation_energy,
+    ),
 }
 SCHEMES = {"cp_corrected": "in-complex", "uncorrected": "alone"}
-UNITS = {"_kj_per_mol": ("kJ/mol", KJ_PER_MOL_PER_HARTREE), "_kcal_per_mol": ("kcal/mol", KCAL_PER_MOL_PER_HARTREE)}
+UNITS = {
+    "_kj_per_mol": ("kJ/mol", KJ_PER_MOL_PER_HARTREE),
+    "_kcal_per_mol": ("kcal/mol", KCAL_PER_MOL_PER_HARTREE),
+}
 COMPLEX = "complex"
 ADVICE = " (for a fragment: --charges, --multiplicities)"
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
@@ -98,7 +112,13 @@ def interaction_energy(
         who, name = f"fragment {number} (atoms {fragment.label})", f"fragment-{number}"
         ghosts, own = in_complex(molecule, fragment), alone(molecule, fragment)
         steps += [
-            Step(f"{name}-in-complex", f"{who} in the basis of the complex", ghosts, options, advice=ADVICE),
+            Step(
+                f"{name}-in-complex",
+                f"{who} in the basis of the complex",
+                ghosts,
+                options,
+                advice=ADVICE,
+            ),
             Step(f"{name}-alone", f"{who} in its own basis", own, options, advice=ADVICE),
         ]
     _require_same_core(steps, len(found))
@@ -118,7 +138,9 @@ def interaction_energy(
 
 def _require_comparable(options: Options) -> None:
     if options.scf_from is not None:
-        raise InputError("--scf-from: the runs of an interaction energy have different orbitals: leave it out")
+        raise InputError(
+            "--scf-from: the runs of an interaction energy have different orbitals: leave it out"
+        )
     if options.frozen_virtual:
         raise InputError(
             "--frozen-virtual leaves out different functions in every run, so energies do not cancel: leave it out"
@@ -158,7 +180,10 @@ def _about(molecule: Molecule, fragments: Sequence[Fragment]) -> tuple[dict[str,
         f"fragment {n}: atoms {f.label}, {formula}, charge {f.charge}, multiplicity {f.multiplicity}"
         for n, (f, formula) in enumerate(zip(fragments, formulas, strict=True), start=1)
     ]
-    notes += ["negative: the complex is bound; fragments keep their geometry in the complex", CITATION]
+    notes += [
+        "negative: the complex is bound; fragments keep their geometry in the complex",
+        CITATION,
+    ]
     return {"fragments": settings}, [*notes, MANY] if len(fragments) > 2 else notes
 
 
@@ -175,9 +200,13 @@ def _values(results: Results, count: int) -> dict[str, Item]:
     for prefix in ("", "scf_", "correlation_", "mp2_correlation_"):
         if f"{prefix}cp_corrected_interaction_energy" not in values:
             continue
-        corrected, raw = (values[f"{prefix}{scheme}_interaction_energy"].value for scheme in SCHEMES)
+        corrected, raw = (
+            values[f"{prefix}{scheme}_interaction_energy"].value for scheme in SCHEMES
+        )
         values |= _in_units(
-            f"{prefix}counterpoise_correction", corrected - raw, f"{PARTS[prefix][0]}, corrected - uncorrected"
+            f"{prefix}counterpoise_correction",
+            corrected - raw,
+            f"{PARTS[prefix][0]}, corrected - uncorrected",
         )
     errors = [
         run.certificate.correlation_error
@@ -191,7 +220,10 @@ def _values(results: Results, count: int) -> dict[str, Item]:
 
 
 def _in_units(name: str, energy: float, description: Any) -> dict[str, Item]:
-    others = {f"{name}{suffix}": Item(energy * factor, unit, description) for suffix, (unit, factor) in UNITS.items()}
+    others = {
+        f"{name}{suffix}": Item(energy * factor, unit, description)
+        for suffix, (unit, factor) in UNITS.items()
+    }
     return {name: Item(energy, "hartree", description), **others}
 
 
@@ -220,14 +252,18 @@ def make_fragments(
             f"--fragments {text[:60]!r} is one fragment: give two or more with a comma between them, as in 1-5,6-10"
         )
     _require_partition(parts, molecule)
-    charge = _whole_numbers("--charges", charges, len(parts), molecule.charge, "which fragment carries it", 0)
+    charge = _whole_numbers(
+        "--charges", charges, len(parts), molecule.charge, "which fragment carries it", 0
+    )
     if sum(charge) != molecule.charge:
         raise InputError(
             f"--charges {charges} add up to {sum(charge)}, but the complex has charge {molecule.charge}: "
             "correct them, or pass --charge"
         )
     open_shell = "which fragment is open-shell"
-    spins = _whole_numbers("--multiplicities", multiplicities, len(parts), molecule.multiplicity, open_shell, 1)
+    spins = _whole_numbers(
+        "--multiplicities", multiplicities, len(parts), molecule.multiplicity, open_shell, 1
+    )
     _require_coupling(spins, molecule.multiplicity)
     return tuple(Fragment(*fragment) for fragment in zip(parts, charge, spins, strict=True))
 
@@ -271,7 +307,9 @@ def _require_partition(parts: list[tuple[int, ...]], molecule: Molecule) -> None
             raise InputError(
                 f"--fragments: fragment {number} ({show_atoms(part)}) has only ghost atoms: nothing interacts"
             )
-    missing = [atom for atom in range(molecule.natom) if atom not in owner and not molecule.ghost[atom]]
+    missing = [
+        atom for atom in range(molecule.natom) if atom not in owner and not molecule.ghost[atom]
+    ]
     if missing:
         raise InputError(
             f"--fragments: atom{'s' * (len(missing) > 1)} {show_atoms(missing)} of {molecule.natom} "
@@ -279,13 +317,17 @@ def _require_partition(parts: list[tuple[int, ...]], molecule: Molecule) -> None
         )
 
 
-def _whole_numbers(option: str, text: str | None, count: int, whole: int, which: str, plain: int) -> list[int]:
+def _whole_numbers(
+    option: str, text: str | None, count: int, whole: int, which: str, plain: int
+) -> list[int]:
     """One number for each fragment: `plain` where none were given and the complex has it too."""
     if text is None:
         if whole != plain:
             example = ",".join(map(str, [whole, *[plain] * (count - 1)]))
             name = "charge" if plain == 0 else "multiplicity"
-            raise InputError(f"the complex has {name} {whole}: say {which}, e.g. {option} {example}")
+            raise InputError(
+                f"the complex has {name} {whole}: say {which}, e.g. {option} {example}"
+            )
         return [plain] * count
     words = [word.strip() for word in text.split(",")]
     if len(words) != count or not all(_WHOLE.fullmatch(word) for word in words):
@@ -298,7 +340,9 @@ def _whole_numbers(option: str, text: str | None, count: int, whole: int, which:
 def _require_coupling(multiplicities: list[int], total: int) -> None:
     """Refuse a total spin that the spins of the fragments cannot couple to."""
     if min(multiplicities) < 1:
-        raise InputError(f"--multiplicities {min(multiplicities)}: expected 2S + 1, so 1 (singlet) or more")
+        raise InputError(
+            f"--multiplicities {min(multiplicities)}: expected 2S + 1, so 1 (singlet) or more"
+        )
     spins = [m - 1 for m in multiplicities]  # unpaired electrons
     most, least = sum(spins), max(2 * max(spins) - sum(spins), sum(spins) % 2)
     if not least <= total - 1 <= most or (total - 1 - most) % 2:

@@ -58,11 +58,27 @@ INSTALL = "pip install 'dfmp2[opt]'"
 # What a minimum is held to, by geomeTRIC's names: change of the energy (Eh), gradient and displacement of an atom, root
 # mean square and largest (Eh/bohr, angstrom). Change and displacement are those of the last step, as geomeTRIC has
 # them, or of the next one, as Gaussian and optking have them.
-PRESETS = ("GAU", "GAU_LOOSE", "GAU_TIGHT", "GAU_VERYTIGHT", "NWCHEM_LOOSE", "TURBOMOLE", "INTERFRAG_TIGHT")
+PRESETS = (
+    "GAU",
+    "GAU_LOOSE",
+    "GAU_TIGHT",
+    "GAU_VERYTIGHT",
+    "NWCHEM_LOOSE",
+    "TURBOMOLE",
+    "INTERFRAG_TIGHT",
+)
 MOST_STEPS = 100
-UNLIMITED = 0.8  # of the trust radius; a shorter step is as long as the model of the energy wants it
+UNLIMITED = (
+    0.8  # of the trust radius; a shorter step is as long as the model of the energy wants it
+)
 ENFORCED = 0.1  # bohr or radian; constraints that are nearer to their value are met exactly
-KINDS = {"bond": "distance", "distance": "distance", "angle": "angle", "dihedral": "dihedral", "xyz": "xyz"}
+KINDS = {
+    "bond": "distance",
+    "distance": "distance",
+    "angle": "angle",
+    "dihedral": "dihedral",
+    "xyz": "xyz",
+}
 EXPECTED = "expected bond I,J, angle I,J,K, dihedral I,J,K,L or xyz RANGES, atoms counted from 1"
 
 
@@ -91,7 +107,9 @@ class Constraints:
         InputError : atoms that do not exist or are named twice, a value that no such coordinate has, a coordinate that
             is constrained twice or whose atoms are all held, a file with more than constraints
         """
-        lines = [f"$freeze\n{_line('--freeze', kind, atoms, molecule)}" for kind, atoms in self.frozen]
+        lines = [
+            f"$freeze\n{_line('--freeze', kind, atoms, molecule)}" for kind, atoms in self.frozen
+        ]
         lines += [
             f"$set\n{_line('--set', kind, atoms, molecule)} {self._value(kind, atoms, value)!r}"
             for kind, atoms, value in self.fixed
@@ -103,7 +121,9 @@ class Constraints:
                     "--constraints: $scan asks for several optimisations: use dfmp2 scan, or one $set each"
                 )
             if word.startswith("$options"):
-                raise InputError("--constraints: $options are those of geomeTRIC's command: use the options of dfmp2")
+                raise InputError(
+                    "--constraints: $options are those of geomeTRIC's command: use the options of dfmp2"
+                )
         text = "\n".join([*lines, *([self.text] if self.text.strip() else [])])
         _require_once(text)
         return text
@@ -118,9 +138,14 @@ class Constraints:
             "dihedral": (-360.0, 360.0, "degrees between -360 and 360"),
         }.get(kind, (0.0, 1e3, f"a length above 0 in {self.units}"))
         if kind == "xyz" or not least < value < most:
-            what = "positions as they are: --freeze xyz" if kind == "xyz" else what
+            if kind == "xyz":
+                what = "positions as they are: --freeze xyz"
+            else:
+                what = what
             raise InputError(f"--set {kind} {atoms} {text[:40]}: expected {what}")
-        return value * ANGSTROM_PER_BOHR if KINDS[kind] == "distance" and self.units == "bohr" else value
+        if KINDS[kind] == "distance" and self.units == "bohr":
+            return value * ANGSTROM_PER_BOHR
+        return value
 
 
 def _line(option: str, kind: str, atoms: str, molecule: Molecule) -> str:
@@ -146,9 +171,13 @@ def _require_once(text: str) -> None:
         coordinate = KINDS[kind], min(place, place[::-1])
         said = f"{kind.replace('distance', 'bond')} {','.join(place)}"
         if coordinate in seen:
-            raise InputError(f"{said} is constrained twice: keep one of --freeze, --set and the lines of --constraints")
+            raise InputError(
+                f"{said} is constrained twice: keep one of --freeze, --set and the lines of --constraints"
+            )
         if held.issuperset(place):
-            raise InputError(f"{said} is constrained, and all its atoms are held by xyz: leave one of them out")
+            raise InputError(
+                f"{said} is constrained, and all its atoms are held by xyz: leave one of them out"
+            )
         seen.add(coordinate)
 
 
@@ -179,13 +208,17 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.convergence.upper() not in PRESETS:
-            raise InputError(f"--convergence {self.convergence!r}: expected one of {', '.join(PRESETS)}")
+            raise InputError(
+                f"--convergence {self.convergence!r}: expected one of {', '.join(PRESETS)}"
+            )
         if (
             isinstance(self.max_steps, bool)
             or not isinstance(self.max_steps, int)
             or not 1 <= self.max_steps < MOST_RUNS
         ):
-            raise InputError(f"--max-steps {self.max_steps!r}: expected a whole number from 1 to {MOST_RUNS - 1}")
+            raise InputError(
+                f"--max-steps {self.max_steps!r}: expected a whole number from 1 to {MOST_RUNS - 1}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,16 +227,24 @@ class Point:
 
     total_energy: float = quantity("hartree", "energy that is minimised")
     rms_gradient: float = quantity(
-        "hartree/bohr", "root mean square of the gradients of the atoms, without constrained directions"
+        "hartree/bohr",
+        "root mean square of the gradients of the atoms, without constrained directions",
     )
-    max_gradient: float = quantity("hartree/bohr", "largest gradient of an atom, without constrained directions")
-    rms_displacement: float = quantity("angstrom", "root mean square of the displacements since the geometry before")
+    max_gradient: float = quantity(
+        "hartree/bohr", "largest gradient of an atom, without constrained directions"
+    )
+    rms_displacement: float = quantity(
+        "angstrom", "root mean square of the displacements since the geometry before"
+    )
     max_displacement: float = quantity("angstrom", "largest displacement since the geometry before")
 
     @property
     def said(self) -> str:
         """It in one line."""
-        moved = "" if math.isnan(self.max_displacement) else f", moved by {self.max_displacement:.1e} angstrom at most"
+        if math.isnan(self.max_displacement):
+            moved = ""
+        else:
+            moved = f", moved by {self.max_displacement:.1e} angstrom at most"
         return f"E = {self.total_energy:.10f} Eh, largest gradient of an atom {self.max_gradient:.1e} Eh/bohr{moved}"
 
 
@@ -232,9 +273,14 @@ def optimize_geometry(
     InputError : geomeTRIC is missing, one atom, ghosts, constraints that cannot be
     Dfmp2Error : of a run
     """
-    kind = "transition state" if search.transition_state else "minimum"
+    if search.transition_state:
+        kind = "transition state"
+    else:
+        kind = "minimum"
     if molecule.natom < 2:
-        raise InputError(f"{molecule.formula} is one atom: there is nothing to optimise; dfmp2 run computes its energy")
+        raise InputError(
+            f"{molecule.formula} is one atom: there is nothing to optimise; dfmp2 run computes its energy"
+        )
     if any(molecule.ghost):
         raise InputError(
             "ghost atoms have a gradient but no geometry of their own, and would wander: leave them out, or optimise "
@@ -263,7 +309,9 @@ def optimize_geometry(
             number += 1
             try:
                 moved = replace(molecule, coordinates=place)
-            except InputError as error:  # an atom comes too near to another one, or to a point charge
+            except (
+                InputError
+            ) as error:  # an atom comes too near to another one, or to a point charge
                 raise NumericalError(
                     f"step {number} leads to an impossible geometry ({error}): start from another one, or hold atoms "
                     "with --freeze"
@@ -271,11 +319,15 @@ def optimize_geometry(
             yield [Step(f"step-{number:03d}", f"step {number}", moved, options)]
             found = results[f"step-{number:03d}"]
         if not method.converged:
-            raise Unfinished(f"no {kind} after {counted(search.max_steps, 'step')}: allow more with --max-steps")
+            raise Unfinished(
+                f"no {kind} after {counted(search.max_steps, 'step')}: allow more with --max-steps"
+            )
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         runs = [run for name, run in results.items() if name.startswith("step-")][: len(points)]
-        return _numbers(search, text, points, runs, method.foreseen if complete else "", complete=complete)
+        return _numbers(
+            search, text, points, runs, method.foreseen if complete else "", complete=complete
+        )
 
     what = f"{kind} of {molecule.name} ({molecule.formula})"
     task = Task(
@@ -311,12 +363,20 @@ def minimum(
     Dfmp2Error : as of `optimize_geometry`
     """
     search = Search(Constraints(text=constraints))
-    found = optimize_geometry(molecule, options, search, start=start, listener=listener, command=command)
+    found = optimize_geometry(
+        molecule, options, search, start=start, listener=listener, command=command
+    )
     return list(found.runs.values())[-1]
 
 
 def _numbers(
-    search: Search, text: str, points: Sequence[Point], runs: Sequence[MP2Result], foreseen: str, *, complete: bool
+    search: Search,
+    text: str,
+    points: Sequence[Point],
+    runs: Sequence[MP2Result],
+    foreseen: str,
+    *,
+    complete: bool,
 ) -> Numbers:
     settings = {
         "convergence": search.convergence.upper(),
@@ -326,7 +386,10 @@ def _numbers(
         "steps": max(0, len(points) - 1),
         "symbols": list(runs[0].molecule.symbols) if runs else [],
     }
-    notes = [f"geometries by geomeTRIC {_library().__version__}, convergence {search.convergence.upper()}", CITATION]
+    notes = [
+        f"geometries by geomeTRIC {_library().__version__}, convergence {search.convergence.upper()}",
+        CITATION,
+    ]
     if not points:
         return Numbers(settings, notes)
     last = runs[-1]
@@ -338,15 +401,27 @@ def _numbers(
         found = [getattr(point, field.name) for point in points]
         table[field.name] = Column(found, field.metadata["units"], field.metadata["description"])
     values = {
-        "optimized_total_energy": Item(points[-1].total_energy, "hartree", "energy of the last geometry"),
-        "energy_change": Item(points[-1].total_energy - points[0].total_energy, "hartree", "since the first geometry"),
-        "max_gradient": Item(points[-1].max_gradient, "hartree/bohr", "largest gradient of an atom, last geometry"),
+        "optimized_total_energy": Item(
+            points[-1].total_energy, "hartree", "energy of the last geometry"
+        ),
+        "energy_change": Item(
+            points[-1].total_energy - points[0].total_energy, "hartree", "since the first geometry"
+        ),
+        "max_gradient": Item(
+            points[-1].max_gradient, "hartree/bohr", "largest gradient of an atom, last geometry"
+        ),
     }
     if not complete:
         notes.append("NOT CONVERGED: the last geometry is only the last")
     notes += [foreseen] if foreseen else []
     about = "positions of the atoms in the last geometry (natom, 3)"
-    return Numbers(settings, notes, values, table, {"final_geometry": Item(last.molecule.coordinates, "bohr", about)})
+    return Numbers(
+        settings,
+        notes,
+        values,
+        table,
+        {"final_geometry": Item(last.molecule.coordinates, "bohr", about)},
+    )
 
 
 def _kept(text: str, molecule: Molecule) -> list[str]:
@@ -354,13 +429,18 @@ def _kept(text: str, molecule: Molecule) -> list[str]:
     said = []
     for line in text.splitlines():
         words = line.partition("#")[0].split()
-        if len(words) > 2 and words[0].lower() in ATOMS | {"distance": 2} and not line.startswith("$"):
+        if (
+            len(words) > 2
+            and words[0].lower() in ATOMS | {"distance": 2}
+            and not line.startswith("$")
+        ):
             kind = words[0].lower().replace("distance", "bond")
             place = [int(word) - 1 for word in words[1 : 1 + ATOMS[kind]]]
             value = internal_coordinate(molecule.coordinates[place])
-            shown = (
-                f"{value * ANGSTROM_PER_BOHR:.6f} angstrom" if kind == "bond" else f"{math.degrees(value):.4f} degrees"
-            )
+            if kind == "bond":
+                shown = f"{value * ANGSTROM_PER_BOHR:.6f} angstrom"
+            else:
+                shown = f"{math.degrees(value):.4f} degrees"
             said.append(f"{kind} {'-'.join(str(atom + 1) for atom in place)} = {shown}")
         elif words and not words[0].startswith("$"):
             said.append(" ".join(words))
@@ -430,7 +510,11 @@ class GeomeTRIC:
         from geometric.prepare import parse_constraints
         from geometric.step import calc_drms_dmax
 
-        self._states, self._errors, self._displacements = OPT_STATE, (Error, RuntimeError, ValueError), calc_drms_dmax
+        self._states, self._errors, self._displacements = (
+            OPT_STATE,
+            (Error, RuntimeError, ValueError),
+            calc_drms_dmax,
+        )
         self._found: list[MP2Result] = []  # the last one is of the present geometry
         atoms = Geometry()
         atoms.elem = list(molecule.symbols)
@@ -442,7 +526,10 @@ class GeomeTRIC:
 
             def calc(engine, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N805 - `self` is the optimiser here
                 found = self._found[-1]
-                return {"energy": found.total_energy, "gradient": GradientResult(found).gradient.ravel().copy()}
+                return {
+                    "energy": found.total_energy,
+                    "gradient": GradientResult(found).gradient.ravel().copy(),
+                }
 
             def save_guess_files(engine, _: str) -> None:  # noqa: N805
                 pass
@@ -456,7 +543,9 @@ class GeomeTRIC:
                 model = own.Prims.guess_hessian(place)
                 for k, torsion in enumerate(own.Prims.Internals):
                     if type(torsion) is Dihedral:
-                        model[k, k] = torsional_constant(molecule, place.reshape(-1, 3), torsion.b, torsion.c)
+                        model[k, k] = torsional_constant(
+                            molecule, place.reshape(-1, 3), torsion.b, torsion.c
+                        )
                 return own.Vecs.T @ model @ own.Vecs
 
         objects, values = None, [None]
@@ -464,7 +553,13 @@ class GeomeTRIC:
             if constraints.strip():
                 objects, values = parse_constraints(atoms, constraints)
             coordinates = Coordinates(
-                *(atoms,), build=True, connect=False, addcart=False, constraints=objects, cvals=values[0], conmethod=0
+                *(atoms,),
+                build=True,
+                connect=False,
+                addcart=False,
+                constraints=objects,
+                cvals=values[0],
+                conmethod=0,
             )
         except (*self._errors, LookupError, np.linalg.LinAlgError) as error:
             raise InputError(
@@ -481,7 +576,9 @@ class GeomeTRIC:
         given, self._max_steps = molecule.coordinates.flatten(), search.max_steps
         self._judged, self._constrained = given, bool(constraints.strip())
         self.foreseen = ""
-        self._optimizer = Optimizer(given, atoms, coordinates, Given(atoms), None, parameters, print_info=False)
+        self._optimizer = Optimizer(
+            given, atoms, coordinates, Given(atoms), None, parameters, print_info=False
+        )
 
     @property
     def converged(self) -> bool:
@@ -509,7 +606,10 @@ class GeomeTRIC:
             optimizer.calcEnergyForce()
             if first:
                 optimizer.prepareFirstStep()
-            energy, gradients = optimizer.E, optimizer.calcGradNorm()  # a step that is refused is undone below
+            energy, gradients = (
+                optimizer.E,
+                optimizer.calcGradNorm(),
+            )  # a step that is refused is undone below
             self._judged = optimizer.X.copy()
             if not first:
                 moved = self._displacements(optimizer.X, optimizer.Xprev)
@@ -546,10 +646,14 @@ class GeomeTRIC:
             f"the next step would move no atom by more than {moved[1]:.1e} angstrom and change the energy by "
             f"{optimizer.expect:.1e} Eh"
         )
-        kept = not coordinates.haveConstraints() or (coordinates.maxConstraintViolation(here) < limits.Convergence_cmax)
+        kept = not coordinates.haveConstraints() or (
+            coordinates.maxConstraintViolation(here) < limits.Convergence_cmax
+        )
         found = (*gradients, *moved, abs(optimizer.expect))
         names = ("grms", "gmax", "drms", "dmax", "energy")
-        small = all(x < getattr(limits, f"Convergence_{name}") for x, name in zip(found, names, strict=True))
+        small = all(
+            x < getattr(limits, f"Convergence_{name}") for x, name in zip(found, names, strict=True)
+        )
         return bool(kept and small and optimizer.cnorm < UNLIMITED * optimizer.trust)
 
     @contextmanager
@@ -558,7 +662,10 @@ class GeomeTRIC:
             with quiet(), np.errstate(all="ignore"):  # a step of no length has no quality
                 yield
         except (*self._errors, np.linalg.LinAlgError) as error:
-            also = ", or correct the constraints, which may contradict each other" if self._constrained else ""
+            if self._constrained:
+                also = ", or correct the constraints, which may contradict each other"
+            else:
+                also = ""
             raise NumericalError(
                 f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another geometry{also}"
             ) from error

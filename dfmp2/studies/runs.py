@@ -61,8 +61,12 @@ from dfmp2.scf.reference import StartOrbitals
 
 TRUSTED = 0.3  # of a run: from there on what it says of itself counts alone
 CONFIRMED = 1.0  # s by which the forecast of all runs counts as confirmed
-LATER = 16 * 10**6  # bytes by which a process grows with its first run, beyond what the plan of the next one credits
-NEAR = 1e-6  # bohr; what rounding on another machine changes of a geometry that follows from results
+LATER = (
+    16 * 10**6
+)  # bytes by which a process grows with its first run, beyond what the plan of the next one credits
+NEAR = (
+    1e-6  # bohr; what rounding on another machine changes of a geometry that follows from results
+)
 REST = 5.0  # pause after writing the file, in units of the time that took
 # Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
 OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)
@@ -115,7 +119,9 @@ class Unit:
 
 Results = Mapping[str, MP2Result]
 Failures = Mapping[str, Dfmp2Error]
-Elsewhere = Callable[[Sequence[Unit]], Iterable[tuple[Step, MP2Result]]]  # in the order in which they are done
+Elsewhere = Callable[
+    [Sequence[Unit]], Iterable[tuple[Step, MP2Result]]
+]  # in the order in which they are done
 
 
 class How(TypedDict, total=False):
@@ -174,13 +180,22 @@ class Task:
     free: tuple[str, ...] = ()
 
     def study(
-        self, steps: Sequence[Step], results: Results, failures: Failures, command: str, *, complete: bool
+        self,
+        steps: Sequence[Step],
+        results: Results,
+        failures: Failures,
+        command: str,
+        *,
+        complete: bool,
     ) -> Study:
         """The study as far as it has come; `steps` are those so far."""
         runs = {step.name: results[step.name] for step in steps if step.name in results}
         found, molecule = self.evaluate(runs, failures, complete), self.molecule
         charges = molecule.point_charges
-        common = [] if charges is None else [f"every run in the field of the same {len(charges)} point charges"]
+        if charges is None:
+            common = []
+        else:
+            common = [f"every run in the field of the same {len(charges)} point charges"]
         if self.options.relativity == "x2c":
             common.insert(0, "relativity in every run: spin-free one-electron X2C")
         return Study(
@@ -219,8 +234,12 @@ def examine(steps: Sequence[Step]) -> list[int]:
             advice = step.advice if isinstance(error, InputError) else ""
             raise type(error)(f"{step.who}: {error}{advice}") from error
         work, memory = plans[_alike(step)][1].work, plans[_alike(step)][1].memory
-        needed.append((step, replace(memory, program=memory.program + kept + (LATER if kept else 0))))
-        kept += sum(FLOAT64 * (work.nao**2 + 2 * s.nocc**2) for s in work.spins)  # orbitals, pair energies
+        needed.append(
+            (step, replace(memory, program=memory.program + kept + (LATER if kept else 0)))
+        )
+        kept += sum(
+            FLOAT64 * (work.nao**2 + 2 * s.nocc**2) for s in work.spins
+        )  # orbitals, pair energies
     step, most = max(needed, key=lambda pair: pair[1].least)
     try:
         most.require()
@@ -277,7 +296,10 @@ class Series(Relay):
 
     def time_left(self, seconds: float | None) -> None:
         """As of Listener."""
-        elapsed, whole = time.perf_counter() - self._begun, self._present * self._measured / self._predicted
+        elapsed, whole = (
+            time.perf_counter() - self._begun,
+            self._present * self._measured / self._predicted,
+        )
         own = min(1.0, elapsed / (TRUSTED * whole)) if whole else 1.0
         if seconds is not None:
             seconds = own * seconds + (1 - own) * max(0.0, whole - elapsed)
@@ -289,7 +311,9 @@ class Series(Relay):
         super().time_left(seconds)
 
 
-def gradient(molecule: Molecule, options: Options, *, doubt_units: bool = True, **rest: Any) -> MP2Result:
+def gradient(
+    molecule: Molecule, options: Options, *, doubt_units: bool = True, **rest: Any
+) -> MP2Result:
     """The result of a run with its gradient and its relaxed density, for `Task.compute`.
 
     Raises
@@ -357,7 +381,9 @@ def carry_out(
         keeper.keep(step.name, result, study)
 
     def begin(step: Step) -> StartOrbitals | None:
-        return _orbitals_of(step.start, results[step.start]) if step.start else start
+        if step.start:
+            return _orbitals_of(step.start, results[step.start])
+        return start
 
     def run(step: Step, series: Series) -> None:
         series.begin(step.name)
@@ -375,7 +401,9 @@ def carry_out(
             raise
         except Dfmp2Error as error:
             if not task.tolerant or isinstance(error, OF_THE_STUDY):
-                if not isinstance(error, ResourceError):  # where room can be made, the run can go on
+                if not isinstance(
+                    error, ResourceError
+                ):  # where room can be made, the run can go on
                     keeper.close(checkpoint)
                 raise type(error)(f"{step.who}: {error}") from error
             failures[step.name] = error
@@ -390,14 +418,21 @@ def carry_out(
             for group in chain([task.steps], task.then(results) if task.then else ()):
                 steps.extend(group)
                 if len(steps) > MOST_RUNS:
-                    raise InputError(f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it")
+                    raise InputError(
+                        f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it"
+                    )
                 results |= keeper.recall(group, listener, task.free, follow=group is not task.steps)
                 left = [step for step in group if step.name not in results]
-                total = f"/{len(steps)}" if len(group) > 1 or task.then is None else ""
+                if len(group) > 1 or task.then is None:
+                    total = f"/{len(steps)}"
+                else:
+                    total = ""
                 if elsewhere is not None and len(left) > 1:
                     keeper.wait_for_no_run()
                     number += len(group) - len(left)
-                    for step, result in elsewhere([Unit(step, compute, begin(step), command) for step in left]):
+                    for step, result in elsewhere(
+                        [Unit(step, compute, begin(step), command) for step in left]
+                    ):
                         number += 1
                         listener.stage(f"[{number}{total}] {step.who}: done")
                         keep(step, result)
@@ -405,7 +440,9 @@ def carry_out(
                 series = Series(listener, left, "energy" if task.compute is None else "gradient")
                 for step in group:
                     number += 1
-                    listener.stage(f"[{number}{total}] {step.who}{'' if step in left else ': finished before'}")
+                    listener.stage(
+                        f"[{number}{total}] {step.who}{'' if step in left else ': finished before'}"
+                    )
                     if step in left:
                         run(step, series)
                     if task.chained and step.name in results:
@@ -435,7 +472,9 @@ def _few_collections() -> Iterator[None]:
 
 def _orbitals_of(name: str, result: MP2Result) -> StartOrbitals:
     """The converged orbitals of a run."""
-    return StartOrbitals(result.reference.mo_coeff, result.reference.mo_occ, None, f"orbitals of {name}")
+    return StartOrbitals(
+        result.reference.mo_coeff, result.reference.mo_occ, None, f"orbitals of {name}"
+    )
 
 
 class Keeper:
@@ -462,15 +501,28 @@ class Keeper:
         finishing: Callable[[FileCheckpoint], None] = lambda _: None,
     ) -> None:
         if resume and overwrite:
-            raise InputError("--resume keeps the finished runs of the file and --overwrite drops them: choose one")
-        self._path, self._resume, self._undisturbed, self._finishing = path, resume, undisturbed, finishing
-        self._files = {} if path is None else {"--output": path, **(beside or {})}
+            raise InputError(
+                "--resume keeps the finished runs of the file and --overwrite drops them: choose one"
+            )
+        self._path, self._resume, self._undisturbed, self._finishing = (
+            path,
+            resume,
+            undisturbed,
+            finishing,
+        )
+        if path is None:
+            self._files = {}
+        else:
+            self._files = {"--output": path, **(beside or {})}
         self._replaces = overwrite or resume
         self._stored: Study | None = None
         if resume and path is not None and path.exists():
             verify_study(path)
             self._stored = read_study(path)
-        self._writer = None if path is None else StudyWriter(path, overwrite=overwrite or self._stored is not None)
+        if path is None:
+            self._writer = None
+        else:
+            self._writer = StudyWriter(path, overwrite=overwrite or self._stored is not None)
         self._begun: State | None = None  # what a stopped study had done of a run
         self.written = self._stored is not None
         self._behind = False  # whether a run is kept that the file lacks
@@ -499,10 +551,18 @@ class Keeper:
             found = self._stored.runs[step.name]
             there = found.molecule.coordinates
             if follow and np.abs(there - step.molecule.coordinates).max() > NEAR:
-                listener.stage(f"run {step.name} in {self._path} is at another geometry: it is computed again")
+                listener.stage(
+                    f"run {step.name} in {self._path} is at another geometry: it is computed again"
+                )
                 continue
-            molecule = replace(step.molecule, coordinates=there) if follow else step.molecule
-            kept = {} if self._stored.complete else {name: getattr(found.options, name) for name in free}
+            if follow:
+                molecule = replace(step.molecule, coordinates=there)
+            else:
+                molecule = step.molecule
+            if self._stored.complete:
+                kept = {}
+            else:
+                kept = {name: getattr(found.options, name) for name in free}
             here = replace(step.options, **kept)
             different = changed(question(found.molecule, found.options), question(molecule, here))
             threads = here.threads or usable_cores()
@@ -541,9 +601,15 @@ class Keeper:
             require_writable(file, overwrite=self._replaces, option=option)
         with locked(self._path):
             if os.path.lexists(checkpoint):
-                self._begun = found_beside(self._path, resume=self._resume, note=listener.stage, warn=listener.warning)
+                self._begun = found_beside(
+                    self._path, resume=self._resume, note=listener.stage, warn=listener.warning
+                )
             known = {step.name for step in task.steps}
-            if self._begun is not None and self._begun.run not in known and not (task.then and self._begun.run):
+            if (
+                self._begun is not None
+                and self._begun.run not in known
+                and not (task.then and self._begun.run)
+            ):
                 raise ForeignCheckpoint(
                     f"{checkpoint} belongs to another calculation ({self._begun.run or 'a single run'} there): name "
                     "another file, or delete it"
@@ -564,7 +630,10 @@ class Keeper:
         """Saves the state of a run beside the file, and holds what a stopped study had done of that run."""
         if self._path is None:
             return NOTHING
-        found = self._begun if self._begun is not None and self._begun.run == step.name else None
+        if self._begun is not None and self._begun.run == step.name:
+            found = self._begun
+        else:
+            found = None
         made = FileCheckpoint(self._path, found, run=step.name, eager=self.written or self._behind)
         self._finishing(made)
         return made

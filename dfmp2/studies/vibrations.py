@@ -73,7 +73,10 @@ def vibrations(molecule: Molecule, hessian: Array, dipole_derivatives: Array) ->
     """
     weights = np.repeat(masses(molecule), 3)
     weighted = hessian / np.sqrt(np.outer(weights, weights))
-    rigid = np.zeros((len(weights), 0)) if molecule.point_charges is not None else rigid_motions(molecule)
+    if molecule.point_charges is not None:
+        rigid = np.zeros((len(weights), 0))
+    else:
+        rigid = rigid_motions(molecule)
     space = np.linalg.qr(rigid, mode="complete")[0][:, rigid.shape[1] :]  # all but R
     squares, inside = np.linalg.eigh(space.T @ weighted @ space)  # Eq. 1, Eh/(bohr^2 u)
     modes = (space @ inside) / np.sqrt(weights)[:, None]
@@ -81,7 +84,9 @@ def vibrations(molecule: Molecule, hessian: Array, dipole_derivatives: Array) ->
     slopes = dipole_derivatives.T @ modes
     roots = np.sign(squares) * np.sqrt(np.abs(squares) / ELECTRON_MASSES_PER_U)
     displacements = (modes * np.sqrt(reduced)).T.reshape(-1, molecule.natom, 3)
-    largest = np.take_along_axis(displacements.reshape(len(squares), -1), _largest(displacements), axis=1)
+    largest = np.take_along_axis(
+        displacements.reshape(len(squares), -1), _largest(displacements), axis=1
+    )
     return Vibrations(
         wavenumber=roots * WAVENUMBER_PER_HARTREE,
         displacements=displacements * np.sign(largest)[:, :, None],
@@ -188,7 +193,12 @@ class _Gas:
 
     @property
     def _atom(self) -> list[tuple[str, list[float]]]:
-        return [("H", [0, 0, 0]), ("He", [1, 0, 0]), ("Li", [0, 2, 0]), ("Be", [0, 0, 3])]  # symmetry is counted here
+        return [
+            ("H", [0, 0, 0]),
+            ("He", [1, 0, 0]),
+            ("Li", [0, 2, 0]),
+            ("Be", [0, 0, 3]),
+        ]  # symmetry is counted here
 
     def atom_mass_list(self, isotope_avg: bool = True) -> Array:
         return masses(self.molecule)
@@ -202,7 +212,12 @@ class _Gas:
 
 
 def thermochemistry(
-    molecule: Molecule, energy: float, wavenumbers: Array, temperature: float, pressure: float, symmetry: int
+    molecule: Molecule,
+    energy: float,
+    wavenumbers: Array,
+    temperature: float,
+    pressure: float,
+    symmetry: int,
 ) -> dict[str, Item]:
     """Quantities of one mole of ideal gas, by name with unit and description; imaginary modes are left out.
 
@@ -216,19 +231,25 @@ def thermochemistry(
     with shielded():
         from pyscf.hessian import thermo
 
-        per_root = WAVENUMBER_PER_HARTREE / np.sqrt(ELECTRON_MASSES_PER_U)  # cm^-1 of 1 (Eh/(bohr^2 u))^1/2
+        per_root = WAVENUMBER_PER_HARTREE / np.sqrt(
+            ELECTRON_MASSES_PER_U
+        )  # cm^-1 of 1 (Eh/(bohr^2 u))^1/2
         found = thermo.thermo(_Gas(molecule, energy), wavenumbers / per_root, temperature, pressure)
     entropy = (found["S_tot"][0] * JOULE_PER_MOL) - _GAS_CONSTANT * np.log(symmetry)
     enthalpy = found["H_tot"][0]
     gas = f"ideal gas at {temperature:g} K and {pressure:g} Pa"
     return {
         "zero_point_energy": Item(found["ZPE"][0], "hartree", "of the harmonic vibrations"),
-        "total_energy_at_0_kelvin": Item(found["E_0K"][0], "hartree", "total energy and zero-point energy"),
+        "total_energy_at_0_kelvin": Item(
+            found["E_0K"][0], "hartree", "total energy and zero-point energy"
+        ),
         "gibbs_energy": Item(enthalpy - temperature * entropy / JOULE_PER_MOL, "hartree", gas),
         "internal_energy": Item(found["E_tot"][0], "hartree", gas),
         "enthalpy": Item(enthalpy, "hartree", gas),
         "entropy": Item(entropy, "J/(mol K)", gas),
-        "heat_capacity": Item(found["Cp_tot"][0] * JOULE_PER_MOL, "J/(mol K)", f"at constant pressure, {gas}"),
+        "heat_capacity": Item(
+            found["Cp_tot"][0] * JOULE_PER_MOL, "J/(mol K)", f"at constant pressure, {gas}"
+        ),
     }
 
 

@@ -34,7 +34,9 @@ from dfmp2.trainium.launch.executors import Executor
 from dfmp2.trainium.layout import EDGE, Array
 from dfmp2.trainium.tensors import NkiTensors
 
-LIMITS = Limits(("mixed",), EDGE, P * BANK, workers=1, least_edge=EDGE, transforms=True)  # of one core
+LIMITS = Limits(
+    ("mixed",), EDGE, P * BANK, workers=1, least_edge=EDGE, transforms=True
+)  # of one core
 
 
 def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> list[tuple[Any, ...]]:
@@ -52,7 +54,10 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
     once, stored = layout.slices_at_once(tiles, slices), layout.stored_slices(columns, slices * P)
     virtual = [executor.upload(pack_orbitals(t.c_vir, columns)) for t in tensors]
     occupied = [
-        [executor.upload(pack_orbitals(t.c_occ[:, i : i + EDGE], EDGE)) for i in range(0, t.shape[0], EDGE)]
+        [
+            executor.upload(pack_orbitals(t.c_occ[:, i : i + EDGE], EDGE))
+            for i in range(0, t.shape[0], EDGE)
+        ]
         for t in tensors
     ]
     made: list[list[Any]] = [[None] * len(own) for own in occupied]
@@ -75,14 +80,18 @@ def pack_orbitals(c: Array, columns: int) -> Array:
     return np.ascontiguousarray(padded.reshape(tiles, P, columns).transpose(1, 0, 2))
 
 
-def pack_fitted(a: Array, nao: int, first: int, slices: int, dtype: type[np.floating[Any]] = np.float32) -> Array:
+def pack_fitted(
+    a: Array, nao: int, first: int, slices: int, dtype: type[np.floating[Any]] = np.float32
+) -> Array:
     """Slices of 128 A_P as K12 reads them, zero in the padding: `layout.fitted_shape`.
 
     a : (naux, nao (nao + 1) / 2), packed triangles; first : slice
     """
     tiles = -(-nao // P)
     shape = layout.fitted_shape(tiles, slices)
-    packed = np.zeros((slices, tiles, P, *shape[1:]), dtype)  # slice, nu_tile, mu, P and mu_tile, nu
+    packed = np.zeros(
+        (slices, tiles, P, *shape[1:]), dtype
+    )  # slice, nu_tile, mu, P and mu_tile, nu
     for k in range(slices):
         fitted = unpacked(a[(first + k) * P : (first + k + 1) * P], nao)
         for nu, mu in np.ndindex(tiles, tiles):
@@ -146,7 +155,9 @@ class NkiBackend(Backend):
         """An operand whose blocks come later, one by one, and only those that are needed here."""
         nocc, nvir, naux = shape
         padded = layout.padded_nvir(nvir), layout.padded_naux(naux)
-        return Operand(Resident({}, (nocc, nvir, naux), *padded, eps_vir), eps_occ, eps_vir, "mixed")
+        return Operand(
+            Resident({}, (nocc, nvir, naux), *padded, eps_vir), eps_occ, eps_vir, "mixed"
+        )
 
     def add(self, operand: Operand, number: int, rows: Array) -> None:
         """Pad, pack and upload a block: up to EDGE orbitals' rows (n, nvir, naux) of B."""
@@ -166,9 +177,13 @@ class NkiBackend(Backend):
         operands = []
         made = transform(tensors, self._executor)
         for tensor, blocks, (eps_occ, eps_vir) in zip(tensors, made, energies, strict=True):
-            far = np.full(most - eps_vir.size if eps_vir.size else 0, layout.FAR)  # virtuals that another spin has
+            far = np.full(
+                most - eps_vir.size if eps_vir.size else 0, layout.FAR
+            )  # virtuals that another spin has
             padded = most, layout.padded_naux(tensor.shape[2])
-            resident = Resident(dict(enumerate(blocks)), tensor.shape, *padded, np.concatenate([eps_vir, far]))
+            resident = Resident(
+                dict(enumerate(blocks)), tensor.shape, *padded, np.concatenate([eps_vir, far])
+            )
             operands.append(Operand(resident, eps_occ, eps_vir, "mixed"))
         return operands
 
@@ -180,7 +195,9 @@ class NkiBackend(Backend):
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core and on all cores of each chip."""
-        from dfmp2.trainium.costs import prediction  # the cost model is loaded only where it is asked for
+        from dfmp2.trainium.costs import (
+            prediction,
+        )  # the cost model is loaded only where it is asked for
 
         return prediction.offer(spins)
 
@@ -212,7 +229,11 @@ class NkiBackend(Backend):
             for column in range(j0 // EDGE, -(-j1 // EDGE)):
                 if diagonal and column < row:
                     continue
-                block = self._same(left, row, column) if same else self._cross(left, right, row, column)
+                block: tuple[Any, ...]
+                if same:
+                    block = self._same(left, row, column)
+                else:
+                    block = self._cross(left, right, row, column)
                 for matrix, values in zip((direct, exchange), block, strict=False):
                     if matrix is not None:
                         _cut(matrix, -values, tile, row * EDGE, column * EDGE)
@@ -230,7 +251,9 @@ class NkiBackend(Backend):
         resident, diagonal = operand.b, row == column
         nvir, naux = resident.nvir, resident.naux
         target = self._executor.target
-        form = PairForm(nvir, naux, (self._variant or variants(nvir, naux, target)[-1]) == "packed", target)
+        form = PairForm(
+            nvir, naux, (self._variant or variants(nvir, naux, target)[-1]) == "packed", target
+        )
         items = form.items(diagonal)
         eps_i, eps_j = (_block(layout.pad_occupied(operand.eps_occ), k) for k in (row, column))
         table = (form.kernel, "eu", form.packed and diagonal)
@@ -257,7 +280,9 @@ class NkiBackend(Backend):
         arguments = {
             "b_i": left.b.blocks[row],
             "b_j": right.b.blocks[column],
-            "eu": self._kept(left.b, ("cross", virtual[1].tobytes()), lambda: layout.cross_table(*virtual)),
+            "eu": self._kept(
+                left.b, ("cross", virtual[1].tobytes()), lambda: layout.cross_table(*virtual)
+            ),
             "neg": self._executor.upload(layout.cross_neg(eps_i, eps_j)),
             "nvir": nvir,
             "slices": naux // P,
@@ -282,4 +307,6 @@ def _cut(matrix: Array, values: NDArray[np.float64], tile: Tile, i: int, j: int)
     rows = range(max(i, tile.i0), min(i + EDGE, tile.i1))
     columns = range(max(j, tile.j0), min(j + EDGE, tile.j1))
     part = values[rows.start - i : rows.stop - i, columns.start - j : columns.stop - j]
-    matrix[rows.start - tile.i0 : rows.stop - tile.i0, columns.start - tile.j0 : columns.stop - tile.j0] = part
+    matrix[
+        rows.start - tile.i0 : rows.stop - tile.i0, columns.start - tile.j0 : columns.stop - tile.j0
+    ] = part

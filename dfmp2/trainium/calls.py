@@ -47,11 +47,15 @@ def parse_shape(text: str) -> Shape:
         return SHAPES[text]
     parts = text.replace("/", ",").split(",")
     expected = f"{', '.join(SHAPES)} or three numbers NOCC/NVIR/NAUX such as 16/112/384"
-    if len(parts) != 3 or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+    if len(parts) != 3 or not all(
+        part.strip().isascii() and part.strip().isdigit() for part in parts
+    ):
         raise InputError(f"--shape {text}: not understood: expected {expected}")
     shape = Shape(*(int(part) for part in parts))
     if min(shape) < 1 or max(shape) > LARGEST:
-        raise InputError(f"--shape {text}: every number must lie between 1 and {LARGEST}: expected {expected}")
+        raise InputError(
+            f"--shape {text}: every number must lie between 1 and {LARGEST}: expected {expected}"
+        )
     return shape
 
 
@@ -70,7 +74,9 @@ def spin_shapes(text: str, beta: str | None) -> tuple[Shape, ...]:
     try:
         return alpha, parse_shape(f"{beta},{alpha.naux}")
     except InputError as error:
-        raise InputError(f"--beta {beta}: expected two numbers from 1 to {LARGEST}, such as 15/113") from error
+        raise InputError(
+            f"--beta {beta}: expected two numbers from 1 to {LARGEST}, such as 15/113"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +121,27 @@ class PairForm:
     @property
     def kernel(self) -> str:
         """Function in it."""
-        return "pair_energy_packed" if self.packed else "pair_energy_block"
+        if self.packed:
+            return "pair_energy_packed"
+        return "pair_energy_block"
 
     @property
     def residents(self) -> int:
         """Blocks of B_i held at a time."""
-        most = layout.packed_residents if self.packed else layout.residents
+        if self.packed:
+            most = layout.packed_residents
+        else:
+            most = layout.residents
         return most(self.nvir, self.naux, self.target, self.edge)
 
     def constants(self, diagonal: bool) -> dict[str, Any]:
         """Compile-time arguments; `diagonal` : both blocks are the same one."""
-        found = {"nvir": self.nvir, "slices": self.naux // P, "residents": self.residents, "run": layout.RUN}
+        found = {
+            "nvir": self.nvir,
+            "slices": self.naux // P,
+            "residents": self.residents,
+            "run": layout.RUN,
+        }
         return {**found, "diagonal": diagonal, "transpose": self.target == "gen3"}
 
     def items(self, diagonal: bool) -> tuple[layout.Item, ...]:
@@ -135,11 +151,15 @@ class PairForm:
 
     def eu(self, eps_vir: Array, diagonal: bool) -> Array:
         """Table of e_a + e_b."""
-        return layout.packed_tables(eps_vir, diagonal) if self.packed else layout.eu_table(eps_vir)
+        if self.packed:
+            return layout.packed_tables(eps_vir, diagonal)
+        return layout.eu_table(eps_vir)
 
     def identity(self) -> Array:
         """For transposes."""
-        return layout.packed_identity(self.nvir) if self.packed else np.eye(P)
+        if self.packed:
+            return layout.packed_identity(self.nvir)
+        return np.eye(P)
 
     def tensors(self, diagonal: bool) -> dict[str, Tensor]:
         """Shapes of the other arguments."""
@@ -150,8 +170,16 @@ class PairForm:
             full, height = divmod(self.nvir, P)
             columns = upper_columns(full * P) + (full + 1) * height + (columns if diagonal else 0)
         neg = 2 * sum(len(item.rows) for item in items) + groups
-        widths = {"eu": layout.stored_columns(columns), "neg": neg, "identity": self.identity().shape[1]}
-        return {"b_i": block, "b_j": block, **{name: Tensor((P, width)) for name, width in widths.items()}}
+        widths = {
+            "eu": layout.stored_columns(columns),
+            "neg": neg,
+            "identity": self.identity().shape[1],
+        }
+        return {
+            "b_i": block,
+            "b_j": block,
+            **{name: Tensor((P, width)) for name, width in widths.items()},
+        }
 
 
 def pair_energy_calls(
@@ -172,7 +200,9 @@ def pair_energy_calls(
     offered = variants(nvir, naux, target, edge)
     if variant not in offered:
         raise InputError(f"variant {variant!r}: {nvir} virtual orbitals offer {', '.join(offered)}")
-    form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", target, edge)
+    form = PairForm(
+        layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", target, edge
+    )
     blocks = -(-nocc // edge)
     return tuple(
         _call(form.module, form.kernel, form.tensors(diagonal) | form.constants(diagonal), count)
@@ -187,7 +217,9 @@ def variants(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> tu
     return VARIANTS if packed else VARIANTS[:1]
 
 
-def cross_calls(nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str = "gen2") -> tuple[Call, ...]:
+def cross_calls(
+    nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str = "gen2"
+) -> tuple[Call, ...]:
     """Calls of K3's cross mode for all pairs of an alpha and a beta occupied orbital."""
     count = -(-nocc[0] // EDGE) * -(-nocc[1] // EDGE)
     if not count:
@@ -231,7 +263,10 @@ def transform_traffic(calls: Sequence[Call]) -> int:
     """Bytes that go up: fitted integrals once for all spins, orbitals of each."""
     firsts = [call for call in calls if call.kernel == "ao_to_mo"]
     blocks = sum(call.count for call in firsts)
-    pieces = sum(call.count for call in calls) // blocks if blocks else 0
+    if blocks:
+        pieces = sum(call.count for call in calls) // blocks
+    else:
+        pieces = 0
     a, c_occ, c_vir = (prod(firsts[0].arguments[name].shape) for name in ("a", "c_occ", "c_vir"))
     elements: int = pieces * a + blocks * c_occ + len(firsts) * c_vir
     return 4 * elements
@@ -245,7 +280,9 @@ def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call
     KernelError : more contracted rows than a call takes, or more products than a program
     """
     if contracted > DEPTH:
-        raise KernelError(f"gemm: {contracted} contracted rows: a call takes {DEPTH}: add up products of parts of them")
+        raise KernelError(
+            f"gemm: {contracted} contracted rows: a call takes {DEPTH}: add up products of parts of them"
+        )
     slices = max(1, -(-contracted // P))
     parts = -(-columns // min(BANK, PART // slices))
     _require_program("gemm", batches * -(-rows // P) * slices * parts)
@@ -257,13 +294,17 @@ def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call
 
 def _require_program(kernel: str, products: int) -> None:
     if products > MOST:
-        raise KernelError(f"{kernel}: {products} products of tiles: a program has at most {MOST}: take fewer columns")
+        raise KernelError(
+            f"{kernel}: {products} products of tiles: a program has at most {MOST}: take fewer columns"
+        )
 
 
 def syrk_call(contracted: int, columns: int) -> Call:
     """The call that makes A^t A of A (contracted, columns)."""
     given = product_call(1, contracted, columns, columns).arguments
-    return _call("products", "syrk", {"a": given["a"], "identity": Tensor((P, P)), "columns": columns}, 1)
+    return _call(
+        "products", "syrk", {"a": given["a"], "identity": Tensor((P, P)), "columns": columns}, 1
+    )
 
 
 def trsm_call(size: int, columns: int) -> Call:
@@ -274,11 +315,18 @@ def trsm_call(size: int, columns: int) -> Call:
     KernelError : a larger L than a call takes, or more products than a program
     """
     if size > DEPTH:
-        raise KernelError(f"trsm: {size} rows: a call takes {DEPTH}: solve for blocks of them, one after the other")
+        raise KernelError(
+            f"trsm: {size} rows: a call takes {DEPTH}: solve for blocks of them, one after the other"
+        )
     tiles = -(-size // P)
     _require_program("trsm", tiles * (tiles + 1) // 2 * -(-columns // min(BANK, SOLVED // tiles)))
     factor = Tensor((tiles * P, layout.stored_slices(P, tiles * P), P))
-    return _call("products", "trsm", {"factor": factor, "b": Tensor((size, layout.stored_columns(columns)))}, 1)
+    return _call(
+        "products",
+        "trsm",
+        {"factor": factor, "b": Tensor((size, layout.stored_columns(columns)))},
+        1,
+    )
 
 
 def energy_call(nocc: int, nvir: int) -> Call:
@@ -290,7 +338,9 @@ def energy_call(nocc: int, nvir: int) -> Call:
     """
     rows = equal_parts(nvir, P)
     if -(-nvir // P) * nvir > PART:
-        raise KernelError(f"mp2_energy: {nvir} virtual orbitals: T of a pair takes 24 kB of a partition, at most 877")
+        raise KernelError(
+            f"mp2_energy: {nvir} virtual orbitals: T of a pair takes 24 kB of a partition, at most 877"
+        )
     given = {"t": Tensor((nvir, layout.stored_columns(nocc * nvir))), "eu": Tensor((nvir, nvir))}
     given |= {"neg": Tensor((rows, nocc)), "identity": Tensor((rows, rows))}
     return _call("pair_checks", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
@@ -330,7 +380,9 @@ def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> Ca
                 f"{kernel}: {name} {'x'.join(map(str, value.shape))} has {4 * prod(value.shape)} bytes: a tensor may "
                 f"have {layout.TENSOR}, because DMA offsets have 32 bits: use --backend cpu"
             )
-    words = ["x".join(map(str, v.shape)) if isinstance(v, Tensor) else str(v) for v in arguments.values()]
+    words = [
+        "x".join(map(str, v.shape)) if isinstance(v, Tensor) else str(v) for v in arguments.values()
+    ]
     return Call(f"{KERNELS}.{module}", kernel, arguments, count, "-".join([kernel, *words]))
 
 
@@ -357,13 +409,25 @@ class Program:
 
     def fingerprint(self, target: str, logical_core: int = 1) -> str:
         """Names the program on a chip for these kernel sources, whatever compiles it."""
-        what = [self.source, self.kernel, self.tensors, self.statics, target, logical_core, source_hash()]
+        what = [
+            self.source,
+            self.kernel,
+            self.tensors,
+            self.statics,
+            target,
+            logical_core,
+            source_hash(),
+        ]
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
 def program_of(source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
     """The program that a call with these arguments needs; whatever has a shape is a tensor."""
-    tensors = {name: tuple(map(int, value.shape)) for name, value in arguments.items() if hasattr(value, "shape")}
+    tensors = {
+        name: tuple(map(int, value.shape))
+        for name, value in arguments.items()
+        if hasattr(value, "shape")
+    }
     statics = {name: value for name, value in arguments.items() if name not in tensors}
     return Program(source, kernel, tuple(sorted(tensors.items())), tuple(sorted(statics.items())))
 
@@ -388,11 +452,17 @@ def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Progr
         spins = one_bucket(spins)
         wanted += [call for shape in spins for call in transform_calls(nao, *shape)]
     for shape in spins:
-        wanted += pair_energy_calls(*shape, generation, variants(shape.nvir, shape.naux, generation)[-1])
+        wanted += pair_energy_calls(
+            *shape, generation, variants(shape.nvir, shape.naux, generation)[-1]
+        )
     if len(spins) == 2:
         alpha, beta = spins
-        wanted += cross_calls((alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, generation)
-    return tuple(dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in wanted))
+        wanted += cross_calls(
+            (alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, generation
+        )
+    return tuple(
+        dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in wanted)
+    )
 
 
 def source_hash() -> str:

@@ -32,7 +32,9 @@ from dfmp2.trainium.layout import padded_naux, padded_nvir
 
 __all__ = ["bucket", "cache_folder", "make", "named_lane", "predict", "price", "refusal", "weigh"]
 
-COMPILE_SECONDS = 30.0  # per program; public reports name 10 s for a tiny kernel and 27 s for 88,000 statements
+COMPILE_SECONDS = (
+    30.0  # per program; public reports name 10 s for a tiny kernel and 27 s for 88,000 statements
+)
 
 
 def refusal(lane: str) -> str | None:
@@ -68,7 +70,9 @@ def interpreter(target: str) -> Backend:
     InputError : it does not know that chip
     """
     if target not in GENERATION:
-        raise InputError(f"NEURON_PLATFORM_TARGET_OVERRIDE={target}: nki-interpreter knows {', '.join(GENERATION)}")
+        raise InputError(
+            f"NEURON_PLATFORM_TARGET_OVERRIDE={target}: nki-interpreter knows {', '.join(GENERATION)}"
+        )
     return NkiBackend("nki-interpreter", InterpreterExecutor(Settings(target=GENERATION[target])))
 
 
@@ -87,7 +91,9 @@ def named_lane(name: str) -> tuple[str, str]:
     BackendUnavailable : DFMP2_REQUIRE_NKI=1 and another backend was asked for
     InputError : a variable is neither yes nor no
     """
-    required, simulated = (_flag(variable) for variable in ("DFMP2_REQUIRE_NKI", "DFMP2_USE_SIMULATOR"))
+    required, simulated = (
+        _flag(variable) for variable in ("DFMP2_REQUIRE_NKI", "DFMP2_USE_SIMULATOR")
+    )
     notes = []
     if required and name == "auto":
         name = "nki"
@@ -133,13 +139,21 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
     problems = {lane: toolchain.refusal(lane) for lane in ("nki", "nki-xla")}
     lane = next((name for name, why in problems.items() if why is None), None)
     if target is None or lane is None:
-        return None, f"auto: a Neuron device is present, but {'; '.join(f'{k}: {v}' for k, v in problems.items() if v)}"
+        return (
+            None,
+            f"auto: a Neuron device is present, but {'; '.join(f'{k}: {v}' for k, v in problems.items() if v)}",
+        )
     cores = len(visible_cores())
     found = next(iter(prediction.predict(spins, chips=(target,), cores=cores)), None)
     if found is None or found.obstacle:
-        return None, f"auto: a Neuron device is present, but {found.obstacle if found else 'there is nothing to do'}"
+        return (
+            None,
+            f"auto: a Neuron device is present, but {found.obstacle if found else 'there is nothing to do'}",
+        )
     cache, versions = NeffCache(cache_folder()), compiler.compiler_versions()
-    missing = sum(cache.find(program, target, versions) is None for program in programs(spins, target))
+    missing = sum(
+        cache.find(program, target, versions) is None for program in programs(spins, target)
+    )
     compiling = missing * COMPILE_SECONDS
     device = found.usual + found.dispatch + found.link + compiling
     told = (
@@ -149,7 +163,9 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
         f"transfers {found.link:.3f}, compiling {missing} programs {compiling:.0f}) "
         f"against {host_seconds:.2f} s on the host ({'rates measured here' if measured else 'built-in rates'})"
     )
-    return (lane, f"auto: {told}") if device < host_seconds else (None, f"auto: the host is faster: {told}")
+    if device < host_seconds:
+        return (lane, f"auto: {told}")
+    return (None, f"auto: the host is faster: {told}")
 
 
 def bucket(spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
@@ -167,7 +183,8 @@ def launch_ahead(spins: tuple[Shape, ...], nao: int = 0) -> Proof:
     made = XlaExecutor()
     for program in programs(spins, CHIP[made.target], nao):
         tensors = {
-            name: made.upload(np.full(shape, float(name not in ("b_i", "b_j")))) for name, shape in program.tensors
+            name: made.upload(np.full(shape, float(name not in ("b_i", "b_j"))))
+            for name, shape in program.tensors
         }
         made.launch(program.source, program.kernel, {**tensors, **dict(program.statics)})
     return made.proof

@@ -46,8 +46,12 @@ STAGING = 4 * AHEAD * STAGE  # bytes per partition of the staging tiles
 # 180,224 and 212,992 are usable; the packed variant's own estimate of what it needs is closer.
 BUDGETS = {"gen2": (164_352, 178_688), "gen3": (204_800, 208_896)}
 PRODUCTS = 16_384  # of a program: the pair energies of the large shape have 15,300
-PIECE = 2**30  # bytes of fitted integrals that a call of the transformation takes, where that is one slice or more
-TENSOR = 2**31  # bytes of a tensor in device memory: the DMA engines' offsets have 32 bits, and 4 GiB abort
+PIECE = (
+    2**30
+)  # bytes of fitted integrals that a call of the transformation takes, where that is one slice or more
+TENSOR = (
+    2**31
+)  # bytes of a tensor in device memory: the DMA engines' offsets have 32 bits, and 4 GiB abort
 STRIDE = 8192  # bytes: powers of two from here on are no length of a row
 FAR = 1.0e3  # Eh, of padded virtual orbitals
 OFF_DIAGONAL = EDGE * EDGE  # pairs that a call evaluates
@@ -117,7 +121,12 @@ def pack_triangle(lower: Array) -> Array:
 
 
 def residents(
-    nvir: int, naux: int, target: str = "gen2", edge: int = EDGE, extra: int = 0, packed: bool = False
+    nvir: int,
+    naux: int,
+    target: str = "gen2",
+    edge: int = EDGE,
+    extra: int = 0,
+    packed: bool = False,
 ) -> int:
     """B_i blocks to hold at a time: as many as fit, one where B_j comes in parts.
 
@@ -130,19 +139,30 @@ def residents(
     upper = upper_columns(nvir)
     chunk = min(BANK, upper)
     fixed = (
-        4 * (3 * upper + 2 * lower_start(tile_columns(nvir) // P) + 2 * edge * edge + 3 * P + 9 * chunk)
+        4
+        * (
+            3 * upper
+            + 2 * lower_start(tile_columns(nvir) // P)
+            + 2 * edge * edge
+            + 3 * P
+            + 9 * chunk
+        )
         + 2 * block
         + STAGING
         + extra
     )
     columns = 4 * edge * sum_columns(upper, RUN)
     fitting = [
-        n for n in range(1, edge + 1) if edge % n == 0 and fixed + n * (block + 2 * columns) <= BUDGETS[target][packed]
+        n
+        for n in range(1, edge + 1)
+        if edge % n == 0 and fixed + n * (block + 2 * columns) <= BUDGETS[target][packed]
     ]
     return max(fitting, default=1)
 
 
-def pack_b(b: Array, edge: int = EDGE, dtype: type[np.floating[Any]] = np.float32) -> Iterator[NDArray[Any]]:
+def pack_b(
+    b: Array, edge: int = EDGE, dtype: type[np.floating[Any]] = np.float32
+) -> Iterator[NDArray[Any]]:
     """B (nocc, nvir, naux) as blocks (edge*128, stored slices, tile columns), zero in the padding."""
     nocc, nvir, naux = b.shape
     columns = tile_columns(padded_nvir(nvir))
@@ -191,7 +211,9 @@ def _folded(eps_vir: Array) -> Array:
 def cross_table(left: Array, right: Array) -> Array:
     """(128, NT*n) table of e_a + e_b, row tile after row tile of the left space."""
     e, f = pad_virtuals(left), pad_virtuals(right)[: padded_nvir(right.size)]
-    return _stored(np.hstack([e[start : start + P, None] + f[None, :] for start in range(0, e.size, P)]))
+    return _stored(
+        np.hstack([e[start : start + P, None] + f[None, :] for start in range(0, e.size, P)])
+    )
 
 
 class Item(NamedTuple):
@@ -204,15 +226,25 @@ class Item(NamedTuple):
 def emission(edge: int, held: int, diagonal: bool, group: int = 1) -> tuple[Item, ...]:
     """The items of a block in the order in which a kernel with `held` residents emits them."""
     steps = traversal(edge, held, 1, diagonal)
-    places = ((*steps[step][:2], start, count) for step, start, count in grouped(steps, held, group, diagonal))
-    return tuple(Item(tuple(range(first + start, first + start + count)), j) for first, j, start, count in places)
+    places = (
+        (*steps[step][:2], start, count)
+        for step, start, count in grouped(steps, held, group, diagonal)
+    )
+    return tuple(
+        Item(tuple(range(first + start, first + start + count)), j)
+        for first, j, start, count in places
+    )
 
 
 def neg_table(eps_i: Array, eps_j: Array, items: tuple[Item, ...]) -> Array:
     """(128, 2 npair + ngroup): -(e_i + e_j) in emission order, then twice that, then a stacked column per group."""
     sums = np.array([eps_i[i] + eps_j[item.j] for item in items for i in item.rows])
     plain = np.broadcast_to(np.concatenate([-sums, -2 * sums]), (P, 2 * sums.size))
-    groups = [np.repeat(-2 * (eps_i[list(i.rows)] + eps_j[i.j]), P // len(i.rows)) for i in items if len(i.rows) > 1]
+    groups = [
+        np.repeat(-2 * (eps_i[list(i.rows)] + eps_j[i.j]), P // len(i.rows))
+        for i in items
+        if len(i.rows) > 1
+    ]
     return np.hstack([plain, *(group[:, None] for group in groups)])
 
 
@@ -232,7 +264,9 @@ def packing(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> int
     if height not in (32, 64) or nvir < P or parts_of(nvir, naux // P) > 1:
         return 0
     group = P // height
-    return group if packed_residents(nvir, naux, target, edge) % group == 0 else 0
+    if packed_residents(nvir, naux, target, edge) % group == 0:
+        return group
+    return 0
 
 
 def packed_residents(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> int:
@@ -258,7 +292,9 @@ def packed_identity(nvir: int) -> Array:
     return np.hstack([np.eye(P), np.tile(np.eye(height), (P // height, 1))])
 
 
-def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int) -> tuple[Array, Array]:
+def read_pairs(
+    out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int
+) -> tuple[Array, Array]:
     """J and K (edge, edge) of a block from the kernel's partial sums; zero where no pair was emitted."""
     whole, own = (chunk_columns(upper_columns(n)) for n in (nvir, nvir // P * P))
     single, mine = (sum(j + k for j, k in chunks) for chunks in (whole, own))
@@ -275,7 +311,11 @@ def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int)
                 shared = mine * group + 2 * m
                 rows = slice(m * P // group, (m + 1) * P // group)
                 totals = _totals(part[:, mine * m : mine * (m + 1)], own)
-                totals = totals + _totals(part[:, shared : shared + 2], [(1, 1)]) + _totals(part[rows, -2:], [(1, 1)])
+                totals = (
+                    totals
+                    + _totals(part[:, shared : shared + 2], [(1, 1)])
+                    + _totals(part[rows, -2:], [(1, 1)])
+                )
             direct[i, item.j], exchange[i, item.j] = totals
         column += width
     return direct, exchange
@@ -283,7 +323,9 @@ def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int)
 
 def cross_neg(eps_i: Array, eps_j: Array) -> Array:
     """(128, edge*edge) of -(e_i + e_j), i after i."""
-    return np.broadcast_to(-(eps_i[:, None] + eps_j[None, :]).ravel(), (P, eps_i.size * eps_j.size)).copy()
+    return np.broadcast_to(
+        -(eps_i[:, None] + eps_j[None, :]).ravel(), (P, eps_i.size * eps_j.size)
+    ).copy()
 
 
 def read_cross(out: NDArray[Any], edge: int) -> Array:
@@ -294,7 +336,9 @@ def read_cross(out: NDArray[Any], edge: int) -> Array:
 def owners(tiles: Sequence[Tile], cores: int) -> list[int]:
     """The core, from 0, that takes each tile; depends on the tiles and the number of cores only."""
     size = 1 + max((max(*rows_of(tile), *columns_of(tile)) for tile in tiles), default=0)
-    scale = 1 << (size - 1).bit_length()  # halves of the triangle are halves of the order, whatever its size
+    scale = (
+        1 << (size - 1).bit_length()
+    )  # halves of the triangle are halves of the order, whatever its size
 
     def place(number: int) -> int:
         tile = tiles[number]
@@ -310,7 +354,9 @@ def owners(tiles: Sequence[Tile], cores: int) -> list[int]:
 
 def work_of(tile: Tile) -> int:
     """Pairs that the calls of a tile evaluate, padding included."""
-    return DIAGONAL if tile.diagonal else OFF_DIAGONAL * len(rows_of(tile)) * len(columns_of(tile))
+    if tile.diagonal:
+        return DIAGONAL
+    return OFF_DIAGONAL * len(rows_of(tile)) * len(columns_of(tile))
 
 
 def largest_share(nocc: Sequence[int], cores: int) -> float:
@@ -339,7 +385,9 @@ def blocks_by_core(channels: dict[tuple[int, int], list[Tile]], cores: int) -> l
     needed: list[set[Block]] = [set() for _ in range(cores)]
     for (left, right), tiles in channels.items():
         for tile, core in zip(tiles, owners(tiles, cores), strict=True):
-            needed[core] |= {(left, block) for block in rows_of(tile)} | {(right, block) for block in columns_of(tile)}
+            needed[core] |= {(left, block) for block in rows_of(tile)} | {
+                (right, block) for block in columns_of(tile)
+            }
     return needed
 
 

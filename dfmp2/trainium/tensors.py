@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,14 +65,18 @@ class NkiTensors(Tensors):
     def unfold(self, value: Held, shape: tuple[int, ...], axes: tuple[int, ...]) -> Held:
         """The same with another shape."""
         if axes != tuple(range(len(axes))):
-            raise self._refusal("what stays on the device keeps the order of its axes: batches, first, second array")
+            raise self._refusal(
+                "what stays on the device keeps the order of its axes: batches, first, second array"
+            )
         return replace(value, shape=shape)
 
     def product(self, a: Held, b: Held, how: tuple[Folding, Folding]) -> Held:
         """One call of `gemm`, or of `gemm_batch`."""
         (batches, contracted, rows), columns = how[0].sizes, how[1].sizes[2]
         call = calls.product_call(batches, contracted, rows, columns)
-        return self._made(call, (batches, rows, columns), a=self._folded(a, how[0]), b=self._folded(b, how[1]))
+        return self._made(
+            call, (batches, rows, columns), a=self._folded(a, how[0]), b=self._folded(b, how[1])
+        )
 
     def gram(self, a: Held, how: Folding) -> Held:
         """One call of `syrk`."""
@@ -83,20 +88,32 @@ class NkiTensors(Tensors):
         """One call of `trsm`; the host inverts the diagonal tiles of L in float64, and sends them with L once."""
         size, columns = b.shape
         call, sizes = calls.trsm_call(size, columns), (1, size, columns)
-        factor = self._form(lower, "L", lambda: layout.pack_triangle(self._sent(lower).astype(np.float64)))
+        factor = self._form(
+            lower, "L", lambda: layout.pack_triangle(self._sent(lower).astype(np.float64))
+        )
         return self._made(call, sizes, factor=factor, b=self._folded(b, Folding((0, 1), sizes)))
 
     def energies(self, t: Held, eps_occ: Energies, eps_vir: Energies) -> Energies:
         """One call of `mp2_energy` for each occupied orbital i, one in all for T that was made on the device."""
         nocc, nvir = len(eps_occ), len(eps_vir)
         call, rows = calls.energy_call(nocc, nvir), equal_parts(nvir, P)
-        eu, identity = self._executor.upload(eps_vir[:, None] + eps_vir), self._executor.upload(np.eye(rows))
+        eu, identity = (
+            self._executor.upload(eps_vir[:, None] + eps_vir),
+            self._executor.upload(np.eye(rows)),
+        )
         found, at_once = np.empty((nocc, nocc)), 1 if t.stack is None else nocc
         how = Folding((0, 1, 2), (1, nvir, nocc * nvir))
         for i in range(0, nocc, at_once):
-            held = self._form(t, i, lambda: _stack(self._sent(t)[i], how)) if t.stack is None else t.stack[0]  # noqa: B023
+            if t.stack is None:
+                held = self._form(t, i, partial(self._stacked, t, i, how))
+            else:
+                held = t.stack[0]
             sums = (eps_occ[i : i + at_once, None] + eps_occ).ravel()
-            tables = {"eu": eu, "neg": self._executor.upload(np.tile(-sums, (rows, 1))), "identity": identity}
+            tables = {
+                "eu": eu,
+                "neg": self._executor.upload(np.tile(-sums, (rows, 1))),
+                "identity": identity,
+            }
             given = {**call.arguments, **tables, "t": held, "ic": at_once}
             out = self._executor.launch(call.source, call.kernel, given)
             found[i : i + at_once] = -out.sum(axis=0, dtype=np.float64)
@@ -105,23 +122,32 @@ class NkiTensors(Tensors):
     def transform(self, a: Held, c_occ: Held, c_vir: Held) -> Held:
         """B made on the device, where it stays; the fitted integrals go up with each call."""
         fitted, occupied, virtual = (self._sent(x).astype(np.float64) for x in (a, c_occ, c_vir))
-        if not np.allclose(fitted, fitted.swapaxes(1, 2), atol=1e-6 * np.abs(fitted).max(initial=0.0)):
+        if not np.allclose(
+            fitted, fitted.swapaxes(1, 2), atol=1e-6 * np.abs(fitted).max(initial=0.0)
+        ):
             raise InputError(
                 "ao_to_mo: a (naux, nao, nao) is not symmetric in its basis functions, and half of it is sent"
             )
         tensor = UntransformedTensor(fitted[:, *np.tril_indices(len(occupied))], occupied, virtual)
-        (operand,) = self.backend.put_untransformed([tensor], [(np.zeros(tensor.shape[0]), np.zeros(tensor.shape[1]))])
+        (operand,) = self.backend.put_untransformed(
+            [tensor], [(np.zeros(tensor.shape[0]), np.zeros(tensor.shape[1]))]
+        )
         return Held(tensor.shape, operand=operand)
 
     def operand(self, b: Held, eps_occ: Energies, eps_vir: Energies) -> Operand:
         """B in blocks, sent once, with these energies."""
         if b.operand is None:
-            b.operand = self.backend.put(self._sent(b).astype(np.float64), eps_occ, eps_vir, "mixed")
+            b.operand = self.backend.put(
+                self._sent(b).astype(np.float64), eps_occ, eps_vir, "mixed"
+            )
         resident = replace(b.operand.b, eps_vir=eps_vir, kept={})
         return replace(b.operand, b=resident, eps_occ=eps_occ, eps_vir=eps_vir)
 
     def _folded(self, value: Held, how: Folding) -> Any:
-        if value.stack is not None and (how.axes, how.sizes) == (tuple(range(len(how.axes))), value.stack[1]):
+        if value.stack is not None and (how.axes, how.sizes) == (
+            tuple(range(len(how.axes))),
+            value.stack[1],
+        ):
             return value.stack[0]
         return self._form(value, how, lambda: _stack(self._sent(value), how))
 
@@ -134,13 +160,20 @@ class NkiTensors(Tensors):
         with launching("download"):
             return self._executor.fetch(form)
 
+    def _stacked(self, value: Held, i: int, how: Folding) -> NDArray[Any]:
+        return _stack(self._sent(value)[i], how)
+
     def _sent(self, value: Held) -> NDArray[Any]:
         if value.host is None:
-            raise self._refusal("what the device has made does not lie there as this kernel reads it")
+            raise self._refusal(
+                "what the device has made does not lie there as this kernel reads it"
+            )
         return value.host.reshape(value.shape)
 
     def _refusal(self, why: str) -> UnsupportedByBackend:
-        return UnsupportedByBackend(f"backend {self.backend.name}: {why}: take it to the host first (from_device)")
+        return UnsupportedByBackend(
+            f"backend {self.backend.name}: {why}: take it to the host first (from_device)"
+        )
 
     def _made(self, call: calls.Call, sizes: tuple[int, int, int], **tensors: Any) -> Held:
         made = self._executor.keep(call.source, call.kernel, {**call.arguments, **tensors})

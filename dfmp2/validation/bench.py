@@ -48,13 +48,20 @@ FROM_TABLE = {  # shape -> entry of `dfmp2 validate`, which has its arrays and i
     "c60": "gamess-miniapp-c60",
     "w30": "gamess-miniapp-w30",
 }
-W60 = Kernel("closed-form", 240, 1140, 5040)  # jkwack/GAMESS_RI-MP2_MiniApp, source/rimp2_energy_whole_KERN.f90
+W60 = Kernel(
+    "closed-form", 240, 1140, 5040
+)  # jkwack/GAMESS_RI-MP2_MiniApp, source/rimp2_energy_whole_KERN.f90
 GPU_ONLY = ("w60",)
 ROUNDING = 1e-11  # of an energy in float64
-_OWN = re.compile(r"([1-9][0-9]{0,5})[/,]([1-9][0-9]{0,5})[/,]([1-9][0-9]{0,5})", re.ASCII)  # nocc/nvir/naux
+_OWN = re.compile(
+    r"([1-9][0-9]{0,5})[/,]([1-9][0-9]{0,5})[/,]([1-9][0-9]{0,5})", re.ASCII
+)  # nocc/nvir/naux
 NAMES = (*FROM_TABLE, *GPU_ONLY)
 
-SQUARE_HOST, SQUARE_DEVICE = 2048, 8192  # rows of the square product; beyond, rates change by less than their spread
+SQUARE_HOST, SQUARE_DEVICE = (
+    2048,
+    8192,
+)  # rows of the square product; beyond, rates change by less than their spread
 SHAPED_SECONDS = 1.0  # the products of the pair step are repeated or cut to about this long
 LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose products it uses
 PRECISIONS = {"fp64": "float64", "mixed": "float32"}
@@ -90,12 +97,19 @@ def problem(name: str) -> Problem:
             "occupied/virtual/fitting functions, such as 50/190/840"
         )
     if own is not None or name == "w60":
-        kernel = W60 if own is None else Kernel("closed-form", *map(int, own.groups()))
+        if own is None:
+            kernel = W60
+        else:
+            kernel = Kernel("closed-form", *map(int, own.groups()))
         energy = -((kernel.nvir * kernel.nocc / kernel.naux) ** 2) / 2
         return Problem(name, kernel, energy, ROUNDING * abs(energy))
-    entry = {entry.id: entry for table in ("trnsci", "main") for entry in entries.load(table)}[FROM_TABLE[name]]
+    entry = {entry.id: entry for table in ("trnsci", "main") for entry in entries.load(table)}[
+        FROM_TABLE[name]
+    ]
     if entry.kernel is None or entry.tolerance is None:
-        raise InputError(f"--shape {name}: the table of dfmp2 validate has no arrays for it: install dfmp2 again")
+        raise InputError(
+            f"--shape {name}: the table of dfmp2 validate has no arrays for it: install dfmp2 again"
+        )
     return Problem(name, entry.kernel, entry.quantities[0].value, entry.tolerance)
 
 
@@ -153,12 +167,17 @@ def measure_shape(
             {
                 "backend": backend,
                 "precision": precision,
-                **{key: asdict(spread(values)) for key, values in _series(task.operations, group).items()},
+                **{
+                    key: asdict(spread(values))
+                    for key, values in _series(task.operations, group).items()
+                },
                 "energy_difference": max((one["difference"] for one in group), key=abs),
             }
             for (backend, precision), group in lanes.items()
         ],
-        "ratios": _compared({lane: [one["pairs"] for one in group] for lane, group in lanes.items()}),
+        "ratios": _compared(
+            {lane: [one["pairs"] for one in group] for lane, group in lanes.items()}
+        ),
         "measurements": found,
     }
 
@@ -172,7 +191,9 @@ def judge(found: dict[str, Any]) -> None:
     """
     task = found["problem"]
     for one in found["measurements"]:
-        allowed = task["tolerance"] + (one["precision"] == "mixed") * KERNEL_CERTIFICATE * abs(task["energy"])
+        allowed = task["tolerance"] + (one["precision"] == "mixed") * KERNEL_CERTIFICATE * abs(
+            task["energy"]
+        )
         if not abs(one["difference"]) <= allowed:
             raise ComparisonFailed(
                 f"{task['name']} on {one['backend']} in {one['precision']}: the energy is off by "
@@ -199,7 +220,11 @@ def shape_text(found: dict[str, Any]) -> str:
         f"{task['name']}: {k['nocc']} occupied, {k['nvir']} virtual, {k['naux']} fitting functions; "
         f"{found['operations']:.3g} operations; {found['threads']} threads; "
         f"{len(found['measurements']) // len(found['results'])} runs of each, alternating",
-        *(f"{name} not timed: {reason}" for name, reason in found["not_timed"].items() if name != "nki"),
+        *(
+            f"{name} not timed: {reason}"
+            for name, reason in found["not_timed"].items()
+            if name != "nki"
+        ),
         EMULATED,
         "",
     ]
@@ -227,7 +252,9 @@ def _series(operations: float, group: list[dict[str, Any]]) -> dict[str, list[fl
         "seconds": [one["pairs"] for one in group],
         **{f"{kind}gflops": [rate / 1e9 for rate in values] for kind, values in speeds.items()},
         **{
-            f"percent_of_{kind}": [100 * a / b for a, b in zip(speeds[""], speeds[f"{kind}_"], strict=True)]
+            f"percent_of_{kind}": [
+                100 * a / b for a, b in zip(speeds[""], speeds[f"{kind}_"], strict=True)
+            ]
             for kind in ("square", "shaped")
         },
         "put_seconds": [one["put"] for one in group],
@@ -249,7 +276,12 @@ def _compared(seconds: dict[tuple[str, str], list[float]]) -> dict[str, dict[str
 
 
 def _measure(
-    task: Problem, b: synthetic.Array, space: ActiveSpace, backend: Backend, precision: str, count: int
+    task: Problem,
+    b: synthetic.Array,
+    space: ActiveSpace,
+    backend: Backend,
+    precision: str,
+    count: int,
 ) -> dict[str, float]:
     """One backend and precision, once.
 
@@ -262,7 +294,9 @@ def _measure(
     """
     start = time.perf_counter()
     operand = backend.put(b, space.eps_occ, space.eps_vir, precision)
-    backend.pair_terms(operand, operand, Tile(0, 1, 0, 1, True))  # waits for the device, and warms it
+    backend.pair_terms(
+        operand, operand, Tile(0, 1, 0, 1, True)
+    )  # waits for the device, and warms it
     found = {"put": time.perf_counter() - start, "pairs": 0.0, "certificate": 0.0}
     found["square"] = square_rate(backend, precision, count)
     found["shaped"] = shaped_rate(backend, operand, count, found["square"])
@@ -274,7 +308,10 @@ def _measure(
         start = time.perf_counter()
         certify(pairs, [exact], backend, KERNEL_CERTIFICATE * abs(task.energy))
         found["certificate"] = time.perf_counter() - start
-    return {**found, "difference": pairs.opposite_spin_energy + pairs.same_spin_energy - task.energy}
+    return {
+        **found,
+        "difference": pairs.opposite_spin_energy + pairs.same_spin_energy - task.energy,
+    }
 
 
 def _backends(task: Problem, names: list[str], count: int) -> tuple[list[Backend], dict[str, str]]:
@@ -297,14 +334,18 @@ def _backends(task: Problem, names: list[str], count: int) -> tuple[list[Backend
         else:
             unused[row.name] = reason
     if not chosen:
-        raise BackendUnavailable(f"--shape {task.name}: {'; '.join(f'{name}: {why}' for name, why in unused.items())}")
+        raise BackendUnavailable(
+            f"--shape {task.name}: {'; '.join(f'{name}: {why}' for name, why in unused.items())}"
+        )
     return chosen, unused
 
 
 def _require_memory(task: Problem, memory: int | None, chosen: list[Backend]) -> None:
     """Refuse arrays that do not fit, on the host or on a device."""
     single = 12 * task.kernel.elements  # float64 B and one float32 copy
-    products = 24 * max(SQUARE_DEVICE if b.limits.memory is not None else SQUARE_HOST for b in chosen) ** 2
+    products = (
+        24 * max(SQUARE_DEVICE if b.limits.memory is not None else SQUARE_HOST for b in chosen) ** 2
+    )
     synthetic.require_memory(task.kernel, single + products, memory)
     held = max(single, 8 * task.kernel.elements + products)
     for backend in chosen:
@@ -325,7 +366,10 @@ def square_rate(backend: Backend, precision: str, count: int) -> float:
     ----------
     count : threads
     """
-    n = SQUARE_HOST if backend.limits.memory is None else SQUARE_DEVICE
+    if backend.limits.memory is None:
+        n = SQUARE_HOST
+    else:
+        n = SQUARE_DEVICE
     rng = np.random.default_rng(0)
     operand = backend.put(rng.standard_normal((2, n, n)), np.zeros(2), np.zeros(n), precision)
     a, b = operand.b[0], operand.b[1].T
@@ -353,17 +397,29 @@ def shaped_rate(backend: Backend, operand: Operand, count: int, expected: float)
     per_product = 2.0 * rows * columns * nvir * nvir * naux
     workers = backend.limits.workers
     number = max(1, int(SHAPED_SECONDS * expected / per_product / workers))
-    blocks = [(i, j) for i in range(0, nocc - rows + 1, rows) for j in range(0, nocc - columns + 1, columns)]
+    blocks = [
+        (i, j)
+        for i in range(0, nocc - rows + 1, rows)
+        for j in range(0, nocc - columns + 1, columns)
+    ]
     endless = cycle(blocks)
     work = [list(islice(endless, number)) for _ in range(workers)]
 
     def products(part: list[tuple[int, int]]) -> None:
         for i, j in part:
-            result = operand.b[j : j + columns].reshape(-1, naux) @ operand.b[i : i + rows].reshape(-1, naux).T
+            result = (
+                operand.b[j : j + columns].reshape(-1, naux)
+                @ operand.b[i : i + rows].reshape(-1, naux).T
+            )
         _finish(result)
 
     with threads.limited(count), ThreadPoolExecutor(workers) as pool:
-        return per_product * number * workers / rates.shortest(lambda: list(pool.map(products, work)), 1)
+        return (
+            per_product
+            * number
+            * workers
+            / rates.shortest(lambda: list(pool.map(products, work)), 1)
+        )
 
 
 def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, Any]:
@@ -374,26 +430,40 @@ def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, 
     meter = Meter(listener)
     reasons = {row.name: row.probe() for row in registry.BACKENDS if row.name in LIBRARIES}
     usable = {row.name: row.make for row in registry.BACKENDS if reasons.get(row.name, "") is None}
-    counts = sorted({count, *(1 << k for k in range(count.bit_length()) if 1 << k <= count)})  # 1, 2, 4, ... and count
+    counts = sorted(
+        {count, *(1 << k for k in range(count.bit_length()) if 1 << k <= count)}
+    )  # 1, 2, 4, ... and count
     found: dict[tuple[str, str, int], list[float]] = {}
     for number in range(1, repeats + 1):
-        listener.stage(f"[{number}/{repeats}] square products of {', '.join(LIBRARIES[name] for name in usable)}")
+        listener.stage(
+            f"[{number}/{repeats}] square products of {', '.join(LIBRARIES[name] for name in usable)}"
+        )
         for n in counts:
             for name, make in usable.items():
                 for precision in PRECISIONS:
-                    found.setdefault((LIBRARIES[name], precision, n), []).append(square_rate(make(n), precision, n))
+                    found.setdefault((LIBRARIES[name], precision, n), []).append(
+                        square_rate(make(n), precision, n)
+                    )
     listener.stage("rates of the stages of a run, for dfmp2 plan")
     plan = {name: rates.measure(make(count), count) for name, make in usable.items()}
     record = meter.record()
     spreads = {name: spread(values) for name, values in found.items()}
-    kept = {f"{library} {precision} {n}": rate.median for (library, precision, n), rate in spreads.items()}
+    kept = {
+        f"{library} {precision} {n}": rate.median
+        for (library, precision, n), rate in spreads.items()
+    }
     rates.store_products(count, ProductRates(kept, record["foreign_cores"], meter.machine.date))
     return {
         "mode": "gemm",
         **record,
         "threads": count,
         "rates": [
-            {"library": library, "precision": PRECISIONS[precision], "threads": n, "flops_per_second": asdict(rate)}
+            {
+                "library": library,
+                "precision": PRECISIONS[precision],
+                "threads": n,
+                "flops_per_second": asdict(rate),
+            }
             for (library, precision, n), rate in spreads.items()
         ],
         "pair_step_flops_per_second": {
@@ -402,7 +472,9 @@ def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, 
             for precision in PRECISIONS
         },
         "plan": {name: asdict(one) for name, one in plan.items()},
-        "not_measured": {LIBRARIES[name]: reason for name, reason in reasons.items() if reason is not None},
+        "not_measured": {
+            LIBRARIES[name]: reason for name, reason in reasons.items() if reason is not None
+        },
     }
 
 
@@ -413,9 +485,15 @@ def products_text(found: dict[str, Any]) -> str:
     lines += ["", f"{'library':<10}{'precision':<12}{'threads':>8}{'GF/s':>20}"]
     for row in found["rates"]:
         rate = Spread(**{name: value / 1e9 for name, value in row["flops_per_second"].items()})
-        lines.append(f"{row['library']:<10}{row['precision']:<12}{row['threads']:>8}{rate.show(0):>20}")
-    pairs = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in found["pair_step_flops_per_second"].items())
-    return "\n".join([*lines, "", f"pair step with {found['threads']} threads, GF/s: {pairs}"]) + "\n"
+        lines.append(
+            f"{row['library']:<10}{row['precision']:<12}{row['threads']:>8}{rate.show(0):>20}"
+        )
+    pairs = ", ".join(
+        f"{name} {rate / 1e9:.0f}" for name, rate in found["pair_step_flops_per_second"].items()
+    )
+    return (
+        "\n".join([*lines, "", f"pair step with {found['threads']} threads, GF/s: {pairs}"]) + "\n"
+    )
 
 
 def _orbitals(nocc: int, nvir: int, naux: int, limits: Limits) -> tuple[int, int]:

@@ -19,9 +19,14 @@ from dfmp2.units import format_bytes
 from dfmp2.validation.psi4 import run_psi4
 
 TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to much less
-FITTING_TOLERANCE = 1e-3  # Eh per atom; sound sets show up to 5.5e-4 in a component (docs/explanation/checks.md)
+FITTING_TOLERANCE = (
+    1e-3  # Eh per atom; sound sets show up to 5.5e-4 in a component (docs/explanation/checks.md)
+)
 LOADED = 10 * 10**6  # bytes of PySCF's MP2 modules and of work space, beside what is counted
-CONVERGED, LEAST_CYCLES = 1e-10, 100  # Eh and cycles of the other SCF, whatever the run was content with
+CONVERGED, LEAST_CYCLES = (
+    1e-10,
+    100,
+)  # Eh and cycles of the other SCF, whatever the run was content with
 COMMON = 0.5  # smallest cosine between the occupied spaces of what still counts as one SCF solution
 
 
@@ -50,7 +55,9 @@ def recompute(
     BackendError : there is no Psi4, or it failed
     """
     if not result.options.correlation.plain:
-        raise InputError(f"--with {program} computes plain MP2, with which {result.method} cannot be compared")
+        raise InputError(
+            f"--with {program} computes plain MP2, with which {result.method} cannot be compared"
+        )
     if program == "psi4":
         listener.stage(f"{result.reference.kind.upper()} and DF-MP2 with Psi4")
         theirs = run_psi4(result, count, timeout=timeout)
@@ -76,7 +83,9 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
     ComparisonFailed : it ends in another SCF solution
     """
     if not result.options.correlation.plain or result.reference.kind == "rohf":
-        raise InputError(f"--exact has plain MP2 of RHF and UHF only, not {result.method} of {result.reference.kind}")
+        raise InputError(
+            f"--exact has plain MP2 of RHF and UHF only, not {result.method} of {result.reference.kind}"
+        )
     budget = resources.usable_memory()
     _require_memory(result, budget)
     # Planned above; PySCF's own estimates of what fits are other ones.
@@ -97,7 +106,9 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
                 "stored one (--stability full)"
             )
         listener.stage("four-centre MP2 with PySCF")
-        energies = check.exact_energies(mf, reference, result.sizes.frozen_core, result.sizes.frozen_virtual)
+        energies = check.exact_energies(
+            mf, reference, result.sizes.frozen_core, result.sizes.frozen_virtual
+        )
     atoms = max(1, result.molecule.ghost.count(False))
     return compare(stored, result.pairs, energies, tolerance * atoms)
 
@@ -105,14 +116,21 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
 def _with_pyscf(result: MP2Result, count: int, listener: Listener) -> NativeEnergies:
     mole = build_mole(result.molecule, result.orbital_basis, resources.usable_memory())
     with threads.limited(count):
-        jk = None if result.scf_fitting is None else build_auxiliary(mole, result.molecule, result.scf_fitting)
+        if result.scf_fitting is None:
+            jk = None
+        else:
+            jk = build_auxiliary(mole, result.molecule, result.scf_fitting)
         reference = _same_solution(mole, result, jk, listener, count)
         listener.stage("DF-MP2 with PySCF")
         data = fitting_data(result.molecule, result.mp2_fitting)
-        return check.native_energies(mole, reference, data, result.sizes.frozen_core, result.sizes.frozen_virtual)
+        return check.native_energies(
+            mole, reference, data, result.sizes.frozen_core, result.sizes.frozen_virtual
+        )
 
 
-def _same_solution(mole: Any, result: MP2Result, jk: Any, listener: Listener, count: int) -> Reference:
+def _same_solution(
+    mole: Any, result: MP2Result, jk: Any, listener: Listener, count: int
+) -> Reference:
     """PySCF's SCF from atomic densities; where that does not find the stored solution, from the stored orbitals."""
     kind = result.reference.kind.upper()
     listener.stage(f"{kind} with PySCF")
@@ -150,7 +168,10 @@ def _scf(
         scf_conv_tol=min(options.scf_conv_tol, CONVERGED),
         scf_max_cycles=max(options.scf_max_cycles, LEAST_CYCLES),
     )
-    start = StartOrbitals(found.mo_coeff, found.mo_occ, None, "the stored orbitals") if stored else None
+    if stored:
+        start = StartOrbitals(found.mo_coeff, found.mo_occ, None, "the stored orbitals")
+    else:
+        start = None
     return hartree_fock.run_scf(
         *(mole, found.kind, tight, jk, start, listener),
         threads=count,

@@ -43,7 +43,11 @@ IMPORT_SECONDS = 120  # for torch in a process of its own; a cold network disk i
 LITTLE_DISK = 10**9  # bytes
 LITTLE_MEMORY = 2 * 10**9  # bytes; libraries and the smallest run hold 110 MB
 DAY = 86400.0  # s
-OVERRIDDEN = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")  # a run sets them to 1 itself
+OVERRIDDEN = (
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+)  # a run sets them to 1 itself
 PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 QUOTA = "/sys/fs/cgroup/cpu.max"  # version 2 of the control groups, which a run looks at
 OLD_QUOTA = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
@@ -124,7 +128,9 @@ class Surroundings:
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     cores: int = field(
         default_factory=lambda: (
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
         )
     )
     version: Callable[[str], str | None] = installed
@@ -132,7 +138,9 @@ class Surroundings:
     @property
     def home(self) -> Path | None:
         """Home directory, None if there is none."""
-        return Path(self.environ["HOME"]) if self.environ.get("HOME") else None
+        if self.environ.get("HOME"):
+            return Path(self.environ["HOME"])
+        return None
 
     def words(self, *files: str) -> list[str]:
         """Words of system files such as "/sys/fs/cgroup/cpu.max"; none where they cannot be read."""
@@ -174,7 +182,9 @@ def check_python(_s: Surroundings) -> Finding:
     """Is Python new enough?"""
     version = sys.version_info[:3]
     detail = f"{'.'.join(map(str, version))} ({platform.machine()}), {sys.executable}"
-    return ok(detail) if version >= OLDEST_PYTHON else fail(detail, FAULT)
+    if version >= OLDEST_PYTHON:
+        return ok(detail)
+    return fail(detail, FAULT)
 
 
 def check_command(s: Surroundings) -> Finding:
@@ -186,7 +196,9 @@ def check_command(s: Surroundings) -> Finding:
     found = shutil.which("dfmp2", path=s.environ.get("PATH", ""))
     own = s.prefix / "bin"
     if found is not None and own.is_dir() and Path(found).parent.resolve() != own.resolve():
-        return warn(f"{detail}, but {found} comes first on PATH", f"put {own} first on PATH, or activate it")
+        return warn(
+            f"{detail}, but {found} comes first on PATH", f"put {own} first on PATH, or activate it"
+        )
     return ok(detail)
 
 
@@ -212,9 +224,16 @@ def check_pyscf(_s: Surroundings) -> Finding:
 
     try:
         with shield.shielded():
-            closed = [name for name in shield.EVALUATING if getattr(sys.modules[name], shield.FLAG) is True]
+            closed = [
+                name
+                for name in shield.EVALUATING
+                if getattr(sys.modules[name], shield.FLAG) is True
+            ]
     except Dfmp2Error as error:
-        fix = "unset PYSCF_MAX_MEMORY" if "PYSCF_MAX_MEMORY" in str(error) else shield.INSTALL
+        if "PYSCF_MAX_MEMORY" in str(error):
+            fix = "unset PYSCF_MAX_MEMORY"
+        else:
+            fix = shield.INSTALL
         return fail(str(error), error.exit_code, fix)
     detail = f"{shield.pyscf_version()}, shield closed ({len(closed)} of {len(shield.EVALUATING)} parsers)"
     if len(closed) < len(shield.EVALUATING):
@@ -246,7 +265,9 @@ def check_torch(s: Surroundings) -> Finding:
         return ok("not installed, no NVIDIA driver (optional: pip install 'dfmp2[torch]')")
     command, plain = [sys.executable, "-P", "-c", TORCH_PROBE], dict(s.environ)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, env=plain, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=IMPORT_SECONDS, env=plain, check=False
+        )
         found = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         reason = f"no answer within {IMPORT_SECONDS} s"
@@ -265,38 +286,61 @@ def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool
     version : of torch; cuda : version it was built with, or None; device : name of the CUDA device, or None
     driver : whether an NVIDIA driver is loaded
     """
-    detail = f"{version}, {'CUDA ' + cuda if cuda else 'no CUDA build'}, {device or 'no CUDA device'}"
+    detail = (
+        f"{version}, {'CUDA ' + cuda if cuda else 'no CUDA build'}, {device or 'no CUDA device'}"
+    )
     if _numbers(version) < OLDEST_TORCH:
         return warn(detail, "backends torch and cuda need 2.9 or newer: pip install 'torch>=2.9'")
     if driver and cuda is None:
         return warn(f"{detail}, but an NVIDIA driver", "install a CUDA build of torch")
     if driver and device is None:
-        return warn(f"{detail}, but an NVIDIA driver", "look at nvidia-smi, and at CUDA_VISIBLE_DEVICES")
+        return warn(
+            f"{detail}, but an NVIDIA driver", "look at nvidia-smi, and at CUDA_VISIBLE_DEVICES"
+        )
     return ok(detail)
 
 
 def check_module_path(s: Surroundings) -> Finding:
     """Would Python import files of the working directory in place of libraries?"""
-    needed = {*sys.stdlib_module_names, *REQUIRED, "pyscf", "dfmp2", "torch", "basis_set_exchange", "nki"}
+    needed = {
+        *sys.stdlib_module_names,
+        *REQUIRED,
+        "pyscf",
+        "dfmp2",
+        "torch",
+        "basis_set_exchange",
+        "nki",
+    }
     spec = find_spec("dfmp2")
-    package = None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent  # a fine place, too
+    package = (
+        None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
+    )  # a fine place, too
     try:
         here, entries = s.folder.resolve(), list(s.folder.iterdir())
     except OSError:
         return ok("the working directory cannot be read")
 
     def importable(entry: Path) -> bool:
-        return entry.is_file() if entry.suffix == ".py" else entry.is_dir() and any(entry.glob("*.py"))
+        if entry.suffix == ".py":
+            return entry.is_file()
+        return entry.is_dir() and any(entry.glob("*.py"))
 
     named = [entry for entry in entries if entry.name.removesuffix(".py") in needed]
-    shadows = sorted(entry.name for entry in named if importable(entry) and entry.resolve() != package)
+    shadows = sorted(
+        entry.name for entry in named if importable(entry) and entry.resolve() != package
+    )
     on_path = any(entry == "" or Path(entry).resolve() == here for entry in s.path)
     if shadows:
-        danger = "is" if on_path else "would be, with PYTHONPATH=. or python -c,"
+        if on_path:
+            danger = "is"
+        else:
+            danger = "would be, with PYTHONPATH=. or python -c,"
         detail = f"{', '.join(shadows[:5])} in the working directory {danger} imported in place of a library"
         return warn(detail, "rename it, or work in another folder")
     if on_path and s.environ.get("PYTHONPATH") is not None:
-        return warn("the working directory is on Python's path through PYTHONPATH", "unset PYTHONPATH")
+        return warn(
+            "the working directory is on Python's path through PYTHONPATH", "unset PYTHONPATH"
+        )
     return ok("no file of the working directory shadows a library")
 
 
@@ -311,8 +355,14 @@ def _numbers(version: str | None) -> tuple[int, ...]:
 def check_threads(s: Surroundings) -> Finding:
     """Will a run use the cores it may use, and no more?"""
     quota = s.words(QUOTA) or s.words(*OLD_QUOTA)
-    share = int(quota[0]) / int(quota[1]) if len(quota) == 2 and quota[0].isdigit() else None
-    usable = s.cores if share is None else min(s.cores, max(1, int(share)))
+    if len(quota) == 2 and quota[0].isdigit():
+        share = int(quota[0]) / int(quota[1])
+    else:
+        share = None
+    if share is None:
+        usable = s.cores
+    else:
+        usable = min(s.cores, max(1, int(share)))
     detail = f"{usable} usable ({s.cores} by affinity, {'no quota' if share is None else f'quota {share:g}'})"
     problems: list[tuple[str, str]] = []
     asked = s.environ.get("OMP_NUM_THREADS")  # which a run takes as its number of threads
@@ -321,14 +371,20 @@ def check_threads(s: Surroundings) -> Finding:
         if not first.isdigit() or int(first) < 1:
             problems.append((f"OMP_NUM_THREADS={asked} is no number", "unset OMP_NUM_THREADS"))
         elif int(first) > usable:
-            problems.append((f"OMP_NUM_THREADS={asked} is more", f"export OMP_NUM_THREADS={usable}"))
+            problems.append(
+                (f"OMP_NUM_THREADS={asked} is more", f"export OMP_NUM_THREADS={usable}")
+            )
         elif int(first) < usable:
             fix = f"unset OMP_NUM_THREADS, or run with --threads {usable}"
             problems.append((f"OMP_NUM_THREADS={asked} is fewer", fix))
     elif usable < s.cores and not s.words(QUOTA):
         problems.append((f"a run would start {s.cores}", f"export OMP_NUM_THREADS={usable}"))
     # Workers inherit the one core that OpenMP binds the main thread to.
-    bound = [name for name in PINNING if s.environ.get(name, "false").lower() not in ("false", "disabled", "none")]
+    bound = [
+        name
+        for name in PINNING
+        if s.environ.get(name, "false").lower() not in ("false", "disabled", "none")
+    ]
     if bound:
         shown = ", ".join(f"{name}={s.environ[name]}" for name in bound)
         problems.append((f"{shown} may pin all workers to one core", f"unset {' '.join(bound)}"))
@@ -347,15 +403,25 @@ def check_blas(_s: Surroundings) -> Finding:
         loaded = {Path(path).name: count for path, count in threads.openblas().items()}
     detail = f"NumPy: {provenance.blas()}; loaded: {', '.join(loaded) or 'no OpenBLAS'}"
     stubborn = [name for name, count in loaded.items() if count != 1]
-    return warn(f"{detail}; {', '.join(stubborn)} cannot be set to one thread") if stubborn else ok(detail)
+    if stubborn:
+        return warn(f"{detail}; {', '.join(stubborn)} cannot be set to one thread")
+    return ok(detail)
 
 
 def check_memory(s: Surroundings) -> Finding:
     """Is there memory, within the limits of control group and shell?"""
     free = resources.available_memory()
-    limits = [int(w[0]) for file in MEMORY_LIMITS if (w := s.words(file)) and w[0].isdigit() and int(w[0]) < UNLIMITED]
+    limits = [
+        int(w[0])
+        for file in MEMORY_LIMITS
+        if (w := s.words(file)) and w[0].isdigit() and int(w[0]) < UNLIMITED
+    ]
     detail = f"{format_bytes(free)} available"
-    detail += f", control group limit {format_bytes(min(limits))}" if limits else ", no control group limit"
+    detail += (
+        f", control group limit {format_bytes(min(limits))}"
+        if limits
+        else ", no control group limit"
+    )
     address = resource.getrlimit(resource.RLIMIT_AS)[0]
     if address != resource.RLIM_INFINITY:
         detail += f"; the shell limits addresses to {format_bytes(address)}, which counts reserved memory as used"
@@ -368,7 +434,9 @@ def check_clock(_s: Surroundings) -> Finding:
     now = time.time()
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     days = (Path(__file__).stat().st_mtime - now) / DAY
-    return warn(f"{shown}, but dfmp2 was installed {days:.0f} days later") if days > 1 else ok(shown)
+    if days > 1:
+        return warn(f"{shown}, but dfmp2 was installed {days:.0f} days later")
+    return ok(shown)
 
 
 # --- folders and streams ---
@@ -391,7 +459,10 @@ def check_scratch(s: Surroundings) -> Finding:
     """Can PySCF write its temporary files? It makes one in every SCF, in PYSCF_TMPDIR or TMPDIR."""
     variable = next((name for name in ("PYSCF_TMPDIR", "TMPDIR") if s.environ.get(name)), None)
     try:
-        folder = s.environ[variable] if variable else tempfile.gettempdir()
+        if variable:
+            folder = s.environ[variable]
+        else:
+            folder = tempfile.gettempdir()
     except FileNotFoundError as error:
         return fail(str(error), NO_RESOURCES, "export TMPDIR=a folder that can be written")
     origin = f"{variable}={folder}" if variable else folder
@@ -399,30 +470,43 @@ def check_scratch(s: Surroundings) -> Finding:
         with tempfile.NamedTemporaryFile(prefix="dfmp2-doctor-", dir=folder):
             return _room(origin, Path(folder))
     except OSError as error:
-        fix = f"unset {variable}, or make it a folder that can be written" if variable else "make it writable"
+        if variable:
+            fix = f"unset {variable}, or make it a folder that can be written"
+        else:
+            fix = "make it writable"
         detail = f"{origin} cannot be written ({error.strerror})"
         # Python passes over a TMPDIR that cannot be used, PySCF does so too; a PYSCF_TMPDIR it takes as it is.
-        return warn(detail, fix) if variable == "TMPDIR" else fail(detail, NO_RESOURCES, fix)
+        if variable == "TMPDIR":
+            return warn(detail, fix)
+        return fail(detail, NO_RESOURCES, fix)
 
 
 def _room(shown: str, folder: Path) -> Finding:
     free = resources.free_disk(folder)
     detail = f"{shown}, {format_bytes(free)} free"
-    return warn(f"{detail}: little") if free < LITTLE_DISK else ok(detail)
+    if free < LITTLE_DISK:
+        return warn(f"{detail}: little")
+    return ok(detail)
 
 
 def check_home(s: Surroundings) -> Finding:
     """Is there a home directory? Shells of services and of AWS's SSM have none."""
     if s.home is None:
         return warn("HOME is not set: compilers and caches look for it")
-    return ok(str(s.home)) if s.home.is_dir() else warn(f"HOME={s.home} is no folder")
+    if s.home.is_dir():
+        return ok(str(s.home))
+    return warn(f"HOME={s.home} is no folder")
 
 
 def check_pyscf_configuration(s: Surroundings) -> Finding:
     """What PySCF alone would execute or load at import; inside dfmp2 it is shut out."""
     files = [folder / ".pyscf_conf.py" for folder in (s.folder, s.home) if folder is not None]
     found = sorted({str(file.resolve()) for file in files if file.is_file()})
-    found += [f"{name}={s.environ[name]}" for name in ("PYSCF_CONFIG_FILE", "PYSCF_EXT_PATH") if name in s.environ]
+    found += [
+        f"{name}={s.environ[name]}"
+        for name in ("PYSCF_CONFIG_FILE", "PYSCF_EXT_PATH")
+        if name in s.environ
+    ]
     if found:
         return warn(f"{', '.join(found)}: ignored by dfmp2, executed or loaded by PySCF on its own")
     return ok("nothing that PySCF on its own would execute")
@@ -430,7 +514,14 @@ def check_pyscf_configuration(s: Surroundings) -> Finding:
 
 def check_text(s: Surroundings) -> Finding:
     """Are both streams open, and do names beyond ASCII survive the encoding?"""
-    named = next((f"{name}={s.environ[name]}" for name in ("LC_ALL", "LC_NUMERIC", "LANG") if s.environ.get(name)), "")
+    named = next(
+        (
+            f"{name}={s.environ[name]}"
+            for name in ("LC_ALL", "LC_NUMERIC", "LANG")
+            if s.environ.get(name)
+        ),
+        "",
+    )
     encoding = getattr(sys.stdout, "encoding", None) or "closed"
     detail = f"{named or 'no locale set'}, stdout {encoding}"
     closed = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
@@ -453,11 +544,18 @@ def default_result() -> tuple[MP2Result, float]:
     from dfmp2.options import make_options
     from dfmp2.progress import Silent
 
-    molecule = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, DISTANCE]]), name="h2", source="dfmp2 doctor")
+    molecule = Molecule(
+        ("H", "H"),
+        np.array([[0.0, 0.0, 0.0], [0.0, 0.0, DISTANCE]]),
+        name="h2",
+        source="dfmp2 doctor",
+    )
     start = time.perf_counter()
     from dfmp2.mp2.energy import mp2_energy  # imports PySCF
 
-    result = mp2_energy(molecule, make_options(basis=BASIS), listener=Silent(), command="dfmp2 doctor")
+    result = mp2_energy(
+        molecule, make_options(basis=BASIS), listener=Silent(), command="dfmp2 doctor"
+    )
     return result, time.perf_counter() - start
 
 
@@ -473,7 +571,10 @@ def check_default_run(_s: Surroundings) -> Finding:
 
 def judge_run(result: MP2Result, seconds: float) -> Finding:
     """Is the energy of the trial molecule what PySCF gives?"""
-    scf, correlation = result.scf_total_energy - SCF_ENERGY, result.mp2_correlation_energy - CORRELATION_ENERGY
+    scf, correlation = (
+        result.scf_total_energy - SCF_ENERGY,
+        result.mp2_correlation_energy - CORRELATION_ENERGY,
+    )
     detail = (
         f"H2/{BASIS} on {result.backend} ({result.precision}, {result.provenance.threads} threads) in {seconds:.1f} s: "
         f"E(SCF) {scf:+.0e}, E(corr) {correlation:+.0e} Eh from PySCF's"
@@ -493,7 +594,10 @@ def check_result_file(s: Surroundings) -> Finding:
     except (Dfmp2Error, OSError):
         return warn("not tried: there is no result to write", "mend the default run first")
     setting = s.environ.get("HDF5_USE_FILE_LOCKING")
-    shown = "" if setting is None else f", HDF5_USE_FILE_LOCKING={setting}"
+    if setting is None:
+        shown = ""
+    else:
+        shown = f", HDF5_USE_FILE_LOCKING={setting}"
     path = s.folder / f".dfmp2-doctor-{uuid.uuid4().hex[:12]}.h5"
     try:
         hdf5.write(result, path)
@@ -502,11 +606,15 @@ def check_result_file(s: Surroundings) -> Finding:
         if "lock" in str(error).lower():  # the file is there: the run itself works
             fix = "export HDF5_USE_FILE_LOCKING=FALSE, or write to a disk of this machine"
             return warn(f"written, but this disk has no file locks{shown}", fix)
-        return fail(str(error), error.exit_code, "write elsewhere with --output, or free some space")
+        return fail(
+            str(error), error.exit_code, "write elsewhere with --output, or free some space"
+        )
     finally:
         with contextlib.suppress(OSError):
             path.unlink()
-    return ok(f"written, locked, read and removed{shown}") if same else fail("what was read is not it", NO_RESOURCES)
+    if same:
+        return ok(f"written, locked, read and removed{shown}")
+    return fail("what was read is not it", NO_RESOURCES)
 
 
 # What is looked at -> the check, and what to do about a problem that names no fix of its own.
@@ -519,7 +627,10 @@ CHECKS: dict[str, tuple[Callable[[Surroundings], Finding], str]] = {
         "change to a folder of yours with free space, or write elsewhere with --output",
     ),
     "PySCF": (check_pyscf, ""),
-    "PySCF configuration": (check_pyscf_configuration, "look into it, or remove it, if it is not yours"),
+    "PySCF configuration": (
+        check_pyscf_configuration,
+        "look into it, or remove it, if it is not yours",
+    ),
     "module path": (check_module_path, ""),
     "basis sets": (check_exchange, ""),
     "PyTorch": (check_torch, ""),

@@ -174,7 +174,9 @@ def load(table: str = "main") -> tuple[Entry, ...]:
     return tuple(_entry(item) for item in json.loads(text)["entries"])
 
 
-def select(entries: Sequence[Entry], only: Sequence[str], tags: Sequence[str], *, slow: bool) -> tuple[Entry, ...]:
+def select(
+    entries: Sequence[Entry], only: Sequence[str], tags: Sequence[str], *, slow: bool
+) -> tuple[Entry, ...]:
     """The entries a user asked for.
 
     Parameters
@@ -189,8 +191,14 @@ def select(entries: Sequence[Entry], only: Sequence[str], tags: Sequence[str], *
     """
     unknown = sorted(set(tags) - set(TAGS))
     if unknown:
-        raise InputError(f"--tag {unknown[0]}: there is no such tag; the tags are {', '.join(TAGS)}")
-    named = [entry for entry in entries if not only or any(_matches(entry.id, pattern) for pattern in only)]
+        raise InputError(
+            f"--tag {unknown[0]}: there is no such tag; the tags are {', '.join(TAGS)}"
+        )
+    named = [
+        entry
+        for entry in entries
+        if not only or any(_matches(entry.id, pattern) for pattern in only)
+    ]
     if not named:
         raise InputError(
             f"--only {' '.join(only)}: matches no entry; their names look like {entries[0].id}, and the tags (--tag) "
@@ -198,15 +206,21 @@ def select(entries: Sequence[Entry], only: Sequence[str], tags: Sequence[str], *
         )
     tagged = [entry for entry in named if entry.tags >= set(tags)]
     if not tagged:
-        raise InputError(f"no entry has all of {', '.join(tags)}: leave a --tag out; the tags are {', '.join(TAGS)}")
+        raise InputError(
+            f"no entry has all of {', '.join(tags)}: leave a --tag out; the tags are {', '.join(TAGS)}"
+        )
     chosen = tuple(entry for entry in tagged if slow or "slow" in tags or "slow" not in entry.tags)
     if not chosen:
-        raise InputError(f"only slow entries match ({', '.join(entry.id for entry in tagged)}): add --slow")
+        raise InputError(
+            f"only slow entries match ({', '.join(entry.id for entry in tagged)}): add --slow"
+        )
     return chosen
 
 
 def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern if any(c in pattern for c in "*?[") else f"*{pattern}*")
+    return fnmatch.fnmatchcase(
+        name, pattern if any(c in pattern for c in "*?[") else f"*{pattern}*"
+    )
 
 
 def _entry(item: dict[str, Any]) -> Entry:

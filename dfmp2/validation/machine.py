@@ -60,7 +60,9 @@ def watch(listener: Listener | None = None) -> Machine:
     time.sleep(WATCHED)
     busy = others.used()
     if listener is not None and busy > QUIET:
-        listener.warning(f"other processes keep {busy:.2f} cores busy: times are too long; use a quiet machine")
+        listener.warning(
+            f"other processes keep {busy:.2f} cores busy: times are too long; use a quiet machine"
+        )
     return Machine(
         processor=_processor(),
         cores=resources.usable_cores(),
@@ -68,7 +70,11 @@ def watch(listener: Listener | None = None) -> Machine:
         versions={
             "dfmp2": provenance.version(),
             "Python": platform.python_version(),
-            **{name: found for name in LIBRARIES if (found := provenance.installed(name)) is not None},
+            **{
+                name: found
+                for name in LIBRARIES
+                if (found := provenance.installed(name)) is not None
+            },
             "BLAS of NumPy": provenance.blas(),
         },
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -87,15 +93,25 @@ class Meter:
         """Machine, load, and cores that others kept busy since the meter was made (0 where the system does not say)."""
         foreign = self._others.used()
         if foreign > QUIET:
-            self._listener.warning(f"meanwhile others used {foreign:.2f} cores: the rates are too low")
+            self._listener.warning(
+                f"meanwhile others used {foreign:.2f} cores: the rates are too low"
+            )
         load = os.getloadavg()[0]
-        return {"machine": asdict(self.machine), "load_average_after": load, "foreign_cores": foreign}
+        return {
+            "machine": asdict(self.machine),
+            "load_average_after": load,
+            "foreign_cores": foreign,
+        }
 
 
 def header(record: dict[str, Any]) -> list[str]:
     """What `Meter.record` found, as lines."""
     return [
-        *(part for line in Machine(**record["machine"]).lines() for part in wrap(line, 80, subsequent_indent="  ")),
+        *(
+            part
+            for line in Machine(**record["machine"]).lines()
+            for part in wrap(line, 80, subsequent_indent="  ")
+        ),
         f"load average at the end {record['load_average_after']:.2f} (our own work included)",
         f"others used {record['foreign_cores']:.2f} cores meanwhile",
     ]
@@ -131,4 +147,6 @@ def _processor() -> str:
     except OSError:
         lines = []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    if named:
+        return named[0]
+    return platform.processor() or platform.machine()

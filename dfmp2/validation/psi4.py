@@ -38,11 +38,19 @@ from dfmp2.output.export.conventions import core_terms, local_momentum
 PYSCF = "compare with PySCF (--with pyscf)"
 INSTALL = "apt-get install psi4, or conda install -c conda-forge psi4"
 # Variables that make Psi4 take basis sets, settings or threads from elsewhere.
-FOREIGN_VARIABLES = ("PSIPATH", "PSI_SCRATCH", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+FOREIGN_VARIABLES = (
+    "PSIPATH",
+    "PSI_SCRATCH",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+)
 INEXACT = "Failed to converge"  # what Psi4 1.3 prints, and then goes on; gold with its potential is 3e-5 Eh off
 # X2C of Psi4 1.3.2 and PySCF 2.14, E(SCF): HCl 9e-9, HBr 2e-7 Eh apart (4e-9 in c, E about c^-2 Z^4: Ag 9e-7).
 HEAVIEST = 5 * 10**6  # sum of Z^4
-LEAST_OVERLAP = 1e-6  # eigenvalue; HBr/6-31G with 1e-8 is 3e-5 Eh off, HBr/def2-TZVP with 2e-6 is not
+LEAST_OVERLAP = (
+    1e-6  # eigenvalue; HBr/6-31G with 1e-8 is 3e-5 Eh off, HBr/def2-TZVP with 2e-6 is not
+)
 LAST_LINES = 3  # of a failed run's output, shown in the error
 LONGEST_LINE = 160
 
@@ -103,12 +111,16 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
     """
     program = find_psi4()
     if program is None:
-        raise BackendUnavailable(f"psi4 is not on PATH: install it ({INSTALL}), or compare with PySCF (--with pyscf)")
+        raise BackendUnavailable(
+            f"psi4 is not on PATH: install it ({INSTALL}), or compare with PySCF (--with pyscf)"
+        )
     _require_repeatable(result)
     text = psi4_input(result, int(0.7 * resources.available_memory()))  # bytes
     scratch = os.environ.get("PSI_SCRATCH") or None
     try:  # a folder only we can read, on Psi4's scratch disk if one is named, gone when the block is left
-        private = tempfile.TemporaryDirectory(prefix="dfmp2-psi4-", dir=scratch, ignore_cleanup_errors=True)
+        private = tempfile.TemporaryDirectory(
+            prefix="dfmp2-psi4-", dir=scratch, ignore_cleanup_errors=True
+        )
     except OSError as error:
         raise ResourceError(
             f"no temporary folder for Psi4 can be made in {scratch or tempfile.gettempdir()} ({error.strerror}): "
@@ -123,7 +135,10 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
             for file in (folder / "screen.txt", folder / "output.dat")
         )
     if code != 0:
-        reason = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
+        if code > 0:
+            reason = f"exit code {code}"
+        else:
+            reason = f"killed by signal {-code}"
         raise BackendError(f"Psi4 failed ({reason}): {_ending(screen or output)}")
     if INEXACT in screen:
         raise BackendError(
@@ -143,11 +158,15 @@ def _require_repeatable(result: MP2Result) -> None:
     if int((molecule.numbers[~np.array(molecule.ghost)] ** 4).sum()) > HEAVIEST:
         why = "with atoms this heavy: Psi4's speed of light differs from PySCF's in the ninth digit"
     else:
-        basis = build_mole(molecule, decontracted(result.orbital_basis), resources.available_memory())
+        basis = build_mole(
+            molecule, decontracted(result.orbital_basis), resources.available_memory()
+        )
         if smallest_overlap(basis) < LEAST_OVERLAP:
             why = f"with the decontracted {result.orbital_basis.name}, which is nearly linearly dependent"
     if why:
-        raise UnsupportedByBackend(f"--relativity x2c {why}, so its E(SCF) is off by 1e-6 Eh and more: {PYSCF}")
+        raise UnsupportedByBackend(
+            f"--relativity x2c {why}, so its E(SCF) is off by 1e-6 Eh and more: {PYSCF}"
+        )
 
 
 def parse_output(text: str) -> Psi4Output:
@@ -192,8 +211,14 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
     It gets a process group of its own, so that everything it starts can be stopped, and `folder` as its
     home, because it would execute a ~/.psi4rc.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in FOREIGN_VARIABLES}
-    environment |= {"HOME": str(folder), "PSI_SCRATCH": str(folder), "OMP_NUM_THREADS": str(threads)}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in FOREIGN_VARIABLES
+    }
+    environment |= {
+        "HOME": str(folder),
+        "PSI_SCRATCH": str(folder),
+        "OMP_NUM_THREADS": str(threads),
+    }
     with open(folder / "screen.txt", "wb") as screen, ThreadPoolExecutor(1) as thread:
         started = thread.submit(  # signals come to the main thread: none between the start of Psi4 and the `try`
             subprocess.Popen,
@@ -208,7 +233,9 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
         try:
             return started.result().wait(timeout)
         except OSError as error:
-            raise BackendError(f"{command[0]} cannot be started ({error.strerror}): install Psi4 again") from error
+            raise BackendError(
+                f"{command[0]} cannot be started ({error.strerror}): install Psi4 again"
+            ) from error
         except subprocess.TimeoutExpired as error:
             raise BackendError(
                 f"Psi4 was stopped after --timeout {timeout:g} s: allow more, or leave it out"
@@ -247,7 +274,9 @@ def psi4_input(result: MP2Result, memory: int, d_convergence: float = D_CONVERGE
     blocks = [
         f"memory {max(memory // 10**6, 500)} mb",
         _molecule(result),
-        _basis_block("basis", "orbital", _elements(result, result.orbital_basis), _bare_ghosts(result)),
+        _basis_block(
+            "basis", "orbital", _elements(result, result.orbital_basis), _bare_ghosts(result)
+        ),
         _basis_block("df_basis_mp2", "fitmp2", _elements(result, result.mp2_fitting)),
     ]
     if result.scf_fitting is not None:
@@ -265,11 +294,17 @@ def psi4_input(result: MP2Result, memory: int, d_convergence: float = D_CONVERGE
         "num_frozen_uocc": str(result.sizes.frozen_virtual),
     }
     if result.options.relativity == "x2c":
-        blocks.append(_basis_block(UNUSED_ROLE, "decontracted", _elements(result, decontracted(result.orbital_basis))))
+        blocks.append(
+            _basis_block(
+                UNUSED_ROLE, "decontracted", _elements(result, decontracted(result.orbital_basis))
+            )
+        )
         settings |= {"relativistic": "x2c", "basis_relativistic": "decontracted"}
     if result.sizes.nmo < result.sizes.nao:
         settings |= {"s_orthogonalization": "canonical", "s_tolerance": f"{OVERLAP_CUT:.1e}"}
-    blocks.append("set {\n" + "".join(f"{name} {value}\n" for name, value in settings.items()) + "}")
+    blocks.append(
+        "set {\n" + "".join(f"{name} {value}\n" for name, value in settings.items()) + "}"
+    )
     return "\n\n".join([*blocks, *_field(result), "energy('mp2')"]) + "\n"
 
 
@@ -286,17 +321,29 @@ def decontracted(basis: BasisSet) -> BasisSet:
 def _molecule(result: MP2Result) -> str:
     molecule, bare = result.molecule, _bare_ghosts(result)
     lines = [f"{molecule.charge} {molecule.multiplicity}"]
-    for symbol, ghost, position in zip(molecule.symbols, molecule.ghost, molecule.coordinates, strict=True):
-        label = f"@{symbol}{GHOST if symbol in bare else ''}" if ghost else symbol
+    for symbol, ghost, position in zip(
+        molecule.symbols, molecule.ghost, molecule.coordinates, strict=True
+    ):
+        if ghost:
+            label = f"@{symbol}{GHOST if symbol in bare else ''}"
+        else:
+            label = symbol
         lines.append(f"{label} " + " ".join(f"{float(x):.16f}" for x in position))
-    return "molecule {\n" + "\n".join([*lines, "units bohr", "symmetry c1", "no_reorient", "no_com"]) + "\n}"
+    return (
+        "molecule {\n"
+        + "\n".join([*lines, "units bohr", "symmetry c1", "no_reorient", "no_com"])
+        + "\n}"
+    )
 
 
 def _field(result: MP2Result) -> list[str]:
     """The point charges, in the unit of the molecule's coordinates."""
     if result.molecule.point_charges is None:
         return []
-    rows = (", ".join(repr(float(value)) for value in (q, x, y, z)) for x, y, z, q in result.molecule.point_charges)
+    rows = (
+        ", ".join(repr(float(value)) for value in (q, x, y, z))
+        for x, y, z, q in result.molecule.point_charges
+    )
     lines = ["field = QMMM()", *(f"field.extern.addCharge({row})" for row in rows)]
     return ["\n".join([*lines, "psi4.set_global_option_python('EXTERN', field.extern)"])]
 
@@ -310,7 +357,9 @@ def _elements(result: MP2Result, basis: BasisSet) -> dict[str, ElementBasis]:
     """
     missing = [symbol for symbol in result.molecule.elements if symbol not in basis.elements]
     if missing:
-        raise InputError(f"the {basis.role} basis of the result has no functions for {missing[0]}: compute it again")
+        raise InputError(
+            f"the {basis.role} basis of the result has no functions for {missing[0]}: compute it again"
+        )
     return {symbol: basis.elements[symbol] for symbol in result.molecule.elements}
 
 
@@ -321,11 +370,16 @@ def _bare_ghosts(result: MP2Result) -> set[str]:
     return {symbol for symbol, ghost in centres if ghost and elements[symbol].ecp_electrons}
 
 
-def _basis_block(keyword: str, name: str, elements: Mapping[str, ElementBasis], bare: Collection[str] = ()) -> str:
+def _basis_block(
+    keyword: str, name: str, elements: Mapping[str, ElementBasis], bare: Collection[str] = ()
+) -> str:
     """A set as data in Gaussian's format, under a name of ours; ghosts of the elements `bare` get its shells only."""
     shells = {symbol: _shells(symbol, element) for symbol, element in elements.items()}
     potentials = [_potential(symbol, e) for symbol, e in elements.items() if e.ecp_electrons]
-    assigned = [f"assign {name}", *(f"assign {symbol}{GHOST} {name}bare" for symbol in sorted(bare))]
+    assigned = [
+        f"assign {name}",
+        *(f"assign {symbol}{GHOST} {name}bare" for symbol in sorted(bare)),
+    ]
     blocks = [(name, [*shells.values(), *potentials])]
     if bare:
         blocks.append((f"{name}bare", [shells[symbol] for symbol in sorted(bare)]))

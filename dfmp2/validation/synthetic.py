@@ -75,8 +75,13 @@ def require_memory(kernel: Kernel, held: int, memory: int | None) -> None:
     ------
     ResourceError : more is needed
     """
-    half = kernel.nocc * (kernel.nocc + kernel.nvir) * kernel.naux if kernel.recipe == "trnblas" else 0
-    needed = resources.resident_memory() + max(held, 8 * (kernel.elements + half)) + 16 * kernel.naux**2
+    if kernel.recipe == "trnblas":
+        half = kernel.nocc * (kernel.nocc + kernel.nvir) * kernel.naux
+    else:
+        half = 0
+    needed = (
+        resources.resident_memory() + max(held, 8 * (kernel.elements + half)) + 16 * kernel.naux**2
+    )
     budget = memory or resources.usable_memory()
     if needed > budget:
         raise ResourceError(
@@ -99,7 +104,9 @@ def _trnblas(kernel: Kernel, workers: int) -> tuple[Array, ActiveSpace]:
     stream = TorchStream(SEED)
     c_occ = (np.float32(0.1) * stream.normal(n * nocc).reshape(n, nocc)).astype(np.float64)
     c_vir = (np.float32(0.1) * stream.normal(n * nvir).reshape(n, nvir)).astype(np.float64)
-    half = np.zeros((nocc, n * naux))  # sum_mu C_mui (mu nu|P); the integrals themselves are never held
+    half = np.zeros(
+        (nocc, n * naux)
+    )  # sum_mu C_mui (mu nu|P); the integrals themselves are never held
     rows = max(1, (1 << 24) // (n * naux))
     for start in range(0, n, rows):
         count = min(rows, n - start)

@@ -21,7 +21,10 @@ COLUMNS = {  # key of a row as JSON and column of a file -> (unit, description)
     "reference": ("hartree", "reference value"),
     "value": ("hartree", "value of dfmp2, NaN where there is none"),
     "difference": ("hartree", "value - reference"),
-    "tolerance": ("hartree", "largest absolute difference that passes, NaN where there is no verdict"),
+    "tolerance": (
+        "hartree",
+        "largest absolute difference that passes, NaN where there is no verdict",
+    ),
     "status": ("", "pass, fail, skipped, or shown: no verdict"),
     "reason": ("", "why this tolerance; of a failure or a skip, what happened"),
     "source": ("", "where the reference is published"),
@@ -64,7 +67,9 @@ class Row:
     @property
     def difference(self) -> float | None:
         """Ours - theirs."""
-        return None if self.value is None or self.reference is None else self.value - self.reference
+        if self.value is None or self.reference is None:
+            return None
+        return self.value - self.reference
 
 
 Tally = dict[str, int]  # values by what became of them, a key of COUNTED
@@ -86,7 +91,9 @@ def by_program(rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
 def largest(rows: Iterable[Row]) -> str:
     """The largest difference that has a verdict, Eh, "" without one."""
     judged = (abs(d) for row in rows if (d := row.difference) is not None and row.status != SHOWN)
-    return "" if (found := max(judged, default=None)) is None else f"{found:.1e}"
+    if (found := max(judged, default=None)) is None:
+        return ""
+    return f"{found:.1e}"
 
 
 def lines_of(rows: Sequence[Row]) -> list[str]:
@@ -96,11 +103,17 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
         head = f"{row.id}: {row.program}"
         lines += [head] if head not in lines else []
         start = f"  {row.status:<8}{row.quantity.removesuffix('_energy'):<32}"
-        remarks = [f"published: {_published(row)}, {row.published.by}"] if row.published else []
+        if row.published:
+            remarks = [f"published: {_published(row)}, {row.published.by}"]
+        else:
+            remarks = []
         if row.difference is None:
             lines.append(start.rstrip())
         else:
-            allowed = "-" if row.tolerance is None else f"{row.tolerance:.1e}"
+            if row.tolerance is None:
+                allowed = "-"
+            else:
+                allowed = f"{row.tolerance:.1e}"
             difference = f"{row.difference:.1e}" if row.difference else "0"
             lines.append(f"{start}{row.value:>17.10f}{difference:>11}{allowed:>9}")
         remarks += [row.reason] if row.difference is None or row.status == FAIL else []
@@ -110,7 +123,9 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
 
 def summary(rows: Sequence[Row]) -> str:
     """One line per program, all together, and what both sides share."""
-    lines = [f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'shown':>8}{'largest difference / Eh':>26}"]
+    lines = [
+        f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'shown':>8}{'largest difference / Eh':>26}"
+    ]
     for name, own in by_program(rows).items():
         numbers = "{passed:>8}{failed:>8}{skipped:>9}{shown:>8}".format(**tally(own))
         lines.append(f"{name:<20}{numbers}{largest(own):>26}")
@@ -132,37 +147,58 @@ def to_dict(rows: Sequence[Row], backend: str, precision: str) -> dict[str, Any]
 
 def columns(rows: Sequence[Row]) -> dict[str, Column]:
     """The rows as columns of a file."""
-    return {name: Column([getattr(row, name) for row in rows], *about) for name, about in COLUMNS.items()}
+    return {
+        name: Column([getattr(row, name) for row in rows], *about)
+        for name, about in COLUMNS.items()
+    }
 
 
 def markdown(rows: Sequence[Row], table: str) -> str:
     """The tables of the documentation: per program and per entry, or, for trnsci, one row per published number."""
     if table == "trnsci":
-        header = "entry|dfmp2 / Eh|reference / Eh|by|our difference|published difference|published by"
+        header = (
+            "entry|dfmp2 / Eh|reference / Eh|by|our difference|published difference|published by"
+        )
         return _table(
             header,
             [
                 (
                     *(row.id.removeprefix("trnsci-"), _energy(row.value), _energy(row.reference)),
-                    *(row.program, _difference(row), _published(row), row.published.by if row.published else ""),
+                    *(
+                        row.program,
+                        _difference(row),
+                        _published(row),
+                        row.published.by if row.published else "",
+                    ),
                 )
                 for row in rows
             ],
         )
-    programs = [(name, len(own), *tally(own).values(), largest(own)) for name, own in by_program(rows).items()]
+    programs = [
+        (name, len(own), *tally(own).values(), largest(own))
+        for name, own in by_program(rows).items()
+    ]
     entries = []
     for name in dict.fromkeys(row.id for row in rows):
         own = [row for row in rows if row.id == name]
         worst = max(own, key=lambda row: abs(row.difference or 0.0) / (row.tolerance or 1.0))
-        allowed = "no verdict" if worst.tolerance is None else f"{worst.tolerance:.0e}"
+        if worst.tolerance is None:
+            allowed = "no verdict"
+        else:
+            allowed = f"{worst.tolerance:.0e}"
         entries.append((name, worst.program, len(own), worst.quantity, _difference(worst), allowed))
     first = _table("reference|values|passed|failed|skipped|shown|largest difference / Eh", programs)
-    return f"{first}\n\n" + _table("entry|reference|values|closest to its limit|difference / Eh|allowed / Eh", entries)
+    return f"{first}\n\n" + _table(
+        "entry|reference|values|closest to its limit|difference / Eh|allowed / Eh", entries
+    )
 
 
 def _row_dict(row: Row) -> dict[str, Any]:
     cells = {name: getattr(row, name) for name in COLUMNS}
-    item = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in cells.items()}
+    item = {
+        name: None if isinstance(x, float) and not math.isfinite(x) else x
+        for name, x in cells.items()
+    }
     if row.published is not None:
         item["published_difference"] = row.published.difference
         item["published_bound"] = row.published.bound
@@ -172,7 +208,9 @@ def _row_dict(row: Row) -> dict[str, Any]:
 
 def _table(header: str, rows: Iterable[Sequence[object]]) -> str:
     names = header.split("|")
-    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in (names, ["---"] * len(names), *rows))
+    return "\n".join(
+        "| " + " | ".join(map(str, cells)) + " |" for cells in (names, ["---"] * len(names), *rows)
+    )
 
 
 def _energy(value: float | None) -> str:
@@ -182,11 +220,15 @@ def _energy(value: float | None) -> str:
 def _difference(row: Row) -> str:
     """The difference, or what happened instead."""
     failed = " (fail)" if row.status == FAIL else ""
-    return row.status if row.difference is None else f"{abs(row.difference):.1e}{failed}"
+    if row.difference is None:
+        return row.status
+    return f"{abs(row.difference):.1e}{failed}"
 
 
 def _published(row: Row) -> str:
     if row.published is None:
         return ""
     known = row.published.difference
-    return f"< {row.published.bound:.0e}" if known is None else f"{known:.2e}"
+    if known is None:
+        return f"< {row.published.bound:.0e}"
+    return f"{known:.2e}"

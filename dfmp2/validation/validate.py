@@ -23,7 +23,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dfmp2.backends import registry
-from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError, UnsupportedByBackend
+from dfmp2.errors import (
+    BackendUnavailable,
+    Dfmp2Error,
+    InputError,
+    Interrupted,
+    ResourceError,
+    UnsupportedByBackend,
+)
 from dfmp2.host import resources, threads
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
@@ -44,7 +51,11 @@ from dfmp2.validation.tables import FAIL, PASS, SHOWN, SKIPPED, Row
 MIXED = 1e-7  # Eh, the default of --tolerance
 AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
 AGAINST_REASON = "recomputed from scratch with the same bases; two converged SCFs, E(corr) of first order in theirs"
-OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy", "mp2_singles_energy")  # energies without pairs
+OF_SCF = (
+    "scf_total_energy",
+    "nuclear_repulsion_energy",
+    "mp2_singles_energy",
+)  # energies without pairs
 NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 
 Values = dict[str, float]
@@ -95,7 +106,9 @@ class Session:
     def result(self, calculation: Calculation) -> MP2Result:
         """The calculation's result, computed when it is asked for the first time."""
         if calculation not in self._results:
-            pairs = calculation.options.correlation.kind == "pairs"  # all others run in float64 on the host
+            pairs = (
+                calculation.options.correlation.kind == "pairs"
+            )  # all others run in float64 on the host
             options = replace(
                 calculation.options,
                 backend=self.backend.name if pairs else "auto",
@@ -104,12 +117,18 @@ class Session:
                 threads=self.threads,
             )
             start, command = self._start(calculation), "dfmp2 validate"
-            compute: Callable[..., MP2Result] = _with_gradient if calculation.gradient else energy.mp2_energy
+            compute: Callable[..., MP2Result] = (
+                _with_gradient if calculation.gradient else energy.mp2_energy
+            )
             if calculation.constraints is not None:
                 if self._optimize is None:
-                    raise UnsupportedByBackend("its geometry is optimised first: dfmp2 validate does that")
+                    raise UnsupportedByBackend(
+                        "its geometry is optimised first: dfmp2 validate does that"
+                    )
                 compute = partial(self._optimize, constraints=calculation.constraints)
-            result = compute(calculation.molecule, options, start=start, listener=Silent(), command=command)
+            result = compute(
+                calculation.molecule, options, start=start, listener=Silent(), command=command
+            )
             self._count(result.certificate)
             self._results[calculation] = result
         return self._results[calculation]
@@ -135,10 +154,20 @@ class Session:
         [quantity], kernel = entry.quantities, entry.kernel
         if kernel is None:
             raise TypeError(f"{entry.id} is a molecule")
-        asked = "auto" if self.precision == "mixed" and "float64" in entry.tags else self.precision
-        single = asked != "fp64" and registry.exact(self.backend) is not self.backend  # it cannot repeat in float64
-        accepted = KERNEL_CERTIFICATE * abs(quantity.value) if single else MIXED
-        synthetic.require_memory(kernel, (8 if asked == "fp64" else 12) * kernel.elements, self.memory)
+        if self.precision == "mixed" and "float64" in entry.tags:
+            asked = "auto"
+        else:
+            asked = self.precision
+        single = (
+            asked != "fp64" and registry.exact(self.backend) is not self.backend
+        )  # it cannot repeat in float64
+        if single:
+            accepted = KERNEL_CERTIFICATE * abs(quantity.value)
+        else:
+            accepted = MIXED
+        synthetic.require_memory(
+            kernel, (8 if asked == "fp64" else 12) * kernel.elements, self.memory
+        )
         with threads.limited(self.threads):
             b, space = synthetic.make(kernel, self.threads)
             pairs, precision, certificate = pair_energies_to_tolerance(
@@ -149,7 +178,9 @@ class Session:
         if certificate is not None and certificate.correlation_error > MIXED:
             said = f"float32 alone may be {certificate.correlation_error:.1e} Eh off"
             if single:
-                raise UnsupportedByBackend(f"{said}, and --backend {self.backend.name} has no float64")
+                raise UnsupportedByBackend(
+                    f"{said}, and --backend {self.backend.name} has no float64"
+                )
             said += ": repeated in float64"
         return pairs.same_spin_energy + pairs.opposite_spin_energy, precision == "mixed", said
 
@@ -160,13 +191,17 @@ class Session:
         """Converged orbitals of the same SCF, if it has been done."""
         for other, result in self._results.items():
             if _of_scf(other) == _of_scf(calculation):
-                return StartOrbitals(result.reference.mo_coeff, result.reference.mo_occ, None, other.geometry)
+                return StartOrbitals(
+                    result.reference.mo_coeff, result.reference.mo_occ, None, other.geometry
+                )
         return None
 
 
 def _of_scf(calculation: Calculation) -> Calculation:
     """The same without what comes after the SCF."""
-    return replace(calculation, options=replace(calculation.options, auxbasis=None, frozen_core="none"))
+    return replace(
+        calculation, options=replace(calculation.options, auxbasis=None, frozen_core="none")
+    )
 
 
 class Other:
@@ -185,7 +220,9 @@ class Other:
 
     def __init__(self, program: str, session: Session) -> None:
         if program not in NAMES:
-            raise InputError(f"--against {program!r}: expected {' or '.join(NAMES)}, or both with a comma between them")
+            raise InputError(
+                f"--against {program!r}: expected {' or '.join(NAMES)}, or both with a comma between them"
+            )
         if program == "psi4" and find_psi4() is None:
             raise BackendUnavailable(
                 f"--against psi4: psi4 is not on PATH: install it ({INSTALL}), or use --against pyscf"
@@ -203,9 +240,13 @@ class Other:
         if calculation not in self._found:
             result = self._session.result(calculation)
             if calculation.options.reference == "rohf" or calculation.options.method != "mp2":
-                raise UnsupportedByBackend(f"{self.name} is asked for plain MP2 of RHF and UHF only")
+                raise UnsupportedByBackend(
+                    f"{self.name} is asked for plain MP2 of RHF and UHF only"
+                )
             try:  # every difference is judged by the entry, so any is let through here
-                check = recompute(result, float("inf"), self._session.threads, Silent(), program=self.program)
+                check = recompute(
+                    result, float("inf"), self._session.threads, Silent(), program=self.program
+                )
             except Interrupted:
                 raise
             except Dfmp2Error as error:
@@ -225,7 +266,9 @@ class Other:
         return self._found[calculation]
 
 
-def validate(entries: Sequence[Entry], session: Session, others: Sequence[Other] = ()) -> Iterator[list[Row]]:
+def validate(
+    entries: Sequence[Entry], session: Session, others: Sequence[Other] = ()
+) -> Iterator[list[Row]]:
     """The rows of each entry as soon as they are known.
 
     Parameters
@@ -247,9 +290,14 @@ def _rows(entry: Entry, session: Session, other: Other | None) -> list[Row]:
         except Interrupted:
             raise
         except Dfmp2Error as error:
-            why, status = str(error), SKIPPED if isinstance(error, ResourceError | UnsupportedByBackend) else FAIL
+            why, status = (
+                str(error),
+                SKIPPED if isinstance(error, ResourceError | UnsupportedByBackend) else FAIL,
+            )
     rows = [_row(entry, quantity, status=status, reason=why) for quantity in entry.quantities]
-    return rows if other is None else [replace(row, maker=other.name, version="", reference=None) for row in rows]
+    if other is None:
+        return rows
+    return [replace(row, maker=other.name, version="", reference=None) for row in rows]
 
 
 def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
@@ -258,7 +306,10 @@ def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
         reason = "; ".join(text for text in (said, entry.tolerance_reason) if text)
         return [_compared(entry, quantity, value, quantity.value, _limit(entry, mixed), reason)]
     ours = [session.calculate(calculation) for calculation in entry.calculations]
-    theirs = [] if other is None else [other.calculate(calculation) for calculation in entry.calculations]
+    if other is None:
+        theirs = []
+    else:
+        theirs = [other.calculate(calculation) for calculation in entry.calculations]
     rows = []
     for quantity in entry.quantities:
         value = combined([found.values for found in ours], quantity)
@@ -269,9 +320,17 @@ def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
         elif quantity.of in theirs[0].values:  # the nuclear repulsion it does not report
             maker, _, version = theirs[0].program.partition(" ")
             limit = AGAINST_TOLERANCE * max(1.0, sum(map(abs, quantity.factors))) + MIXED * mixed
-            limit = limit if entry.published is None or entry.tolerance is None else entry.tolerance
+            if entry.published is None or entry.tolerance is None:
+                limit = limit
+            else:
+                limit = entry.tolerance
             row = _compared(
-                entry, quantity, value, combined([f.values for f in theirs], quantity), limit, AGAINST_REASON
+                entry,
+                quantity,
+                value,
+                combined([f.values for f in theirs], quantity),
+                limit,
+                AGAINST_REASON,
             )
             rows.append(replace(row, maker=maker, version=version, source="recomputed now"))
     return rows
@@ -281,7 +340,9 @@ def combined(values: list[Values], quantity: Quantity) -> float:
     """sum_k factor_k property(calculation_k)."""
     of, factors = quantity.of, quantity.factors
     if len(values) != len(factors) or any(of not in value for value in values):
-        raise InputError(f"a validation entry asks for {of!r} with {len(factors)} factors: the data are damaged")
+        raise InputError(
+            f"a validation entry asks for {of!r} with {len(factors)} factors: the data are damaged"
+        )
     return sum(factor * value[of] for factor, value in zip(factors, values, strict=True))
 
 
@@ -293,7 +354,12 @@ def _limit(entry: Entry, mixed: bool) -> float | None:
 
 
 def _compared(
-    entry: Entry, quantity: Quantity, value: float, reference: float, limit: float | None, reason: str | None = None
+    entry: Entry,
+    quantity: Quantity,
+    value: float,
+    reference: float,
+    limit: float | None,
+    reason: str | None = None,
 ) -> Row:
     """The row of a quantity; `reason` replaces the entry's."""
     row = _row(entry, quantity, status=PASS, reason=reason or entry.tolerance_reason)
@@ -303,7 +369,9 @@ def _compared(
     off = abs(value - reference)
     if off <= limit:  # false for NaN
         return row
-    return replace(row, status=FAIL, reason=f"off by {off:.1e} Eh, {limit:.1e} are allowed: {row.reason}")
+    return replace(
+        row, status=FAIL, reason=f"off by {off:.1e} Eh, {limit:.1e} are allowed: {row.reason}"
+    )
 
 
 def _row(entry: Entry, quantity: Quantity, *, status: str, reason: str) -> Row:
@@ -338,7 +406,9 @@ def _derivatives(result: MP2Result) -> Values:
         return {}
     components = {
         f"gradient {number} {label} {axis}": float(value)
-        for number, (label, row) in enumerate(zip(result.molecule.labels, found.mp2_total_gradient, strict=True), 1)
+        for number, (label, row) in enumerate(
+            zip(result.molecule.labels, found.mp2_total_gradient, strict=True), 1
+        )
         for axis, value in zip("xyz", row, strict=True)
     }
     kinds = {"unrelaxed": own.unrelaxed_occupations, "relaxed": own.relaxed_occupations}
@@ -347,8 +417,15 @@ def _derivatives(result: MP2Result) -> Values:
         for kind, values in kinds.items()
         for number, value in enumerate(values, 1)
     }
-    dipoles = {"scf": own.scf_dipole, "unrelaxed": own.unrelaxed_dipole, "relaxed": own.relaxed_dipole}
-    lengths = {f"{kind} dipole / debye": DEBYE * float(np.linalg.norm(value)) for kind, value in dipoles.items()}
+    dipoles = {
+        "scf": own.scf_dipole,
+        "unrelaxed": own.unrelaxed_dipole,
+        "relaxed": own.relaxed_dipole,
+    }
+    lengths = {
+        f"{kind} dipole / debye": DEBYE * float(np.linalg.norm(value))
+        for kind, value in dipoles.items()
+    }
     added = zip("xyz", own.relaxed_dipole - own.scf_dipole, strict=True)
     lengths |= {f"correlation dipole {axis}": float(value) for axis, value in added}
     polarizability = result.polarizability

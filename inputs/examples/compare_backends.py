@@ -12,10 +12,14 @@ print(f"{'cpu':<6} {'fp64':<6} E(corr) = {reference.mp2_correlation_energy:.12f}
 for backend in ("cpu", "torch", "cuda", "nki"):
     for precision in ("fp64", "mixed"):
         try:
-            result = dfmp2.run(INPUTS / "nh3.xyz", basis="cc-pvdz", backend=backend, precision=precision)
+            result = dfmp2.run(
+                INPUTS / "nh3.xyz", basis="cc-pvdz", backend=backend, precision=precision
+            )
         except BackendError as refusal:
             print(f"{backend:<6} {precision:<6} not here: {refusal}")
             continue
         difference = result.mp2_correlation_energy - reference.mp2_correlation_energy
         seconds = result.timings.pair_energies
-        print(f"{backend:<6} {precision:<6} difference {difference:+.1e} Eh, pair energies in {seconds:.3f} s")
+        print(
+            f"{backend:<6} {precision:<6} difference {difference:+.1e} Eh, pair energies in {seconds:.3f} s"
+        )

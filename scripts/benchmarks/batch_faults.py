@@ -44,7 +44,17 @@ SMALL, LARGE = 8, 4  # waters by themselves, waters in the molecule that comes f
 BASIS = "cc-pvtz"
 OPTIONS = ("--basis", BASIS, "--precision", "fp64", "--threads", "1", "--workers", "2", "--quiet")
 OOM_LIMIT = 320 * 10**6  # bytes for the whole batch
-OOM_OPTIONS = ("--basis", "cc-pvtz", "--precision", "fp64", "--threads", "1", "--memory", "3GB", "--quiet")
+OOM_OPTIONS = (
+    "--basis",
+    "cc-pvtz",
+    "--precision",
+    "fp64",
+    "--threads",
+    "1",
+    "--memory",
+    "3GB",
+    "--quiet",
+)
 LONGEST = 1.5  # s from the first item to the fault; the batch takes about twice that
 PAUSE = 3.0  # s a worker is stopped for
 TRIALS = 3  # of the rows that are not kill -9
@@ -68,9 +78,20 @@ class Batch:
     def start(self) -> None:
         """Give the command."""
         names = sorted(path.name for path in self.folder.glob("*.xyz"))
-        command = [*self.wrapper, str(COMMAND), "batch", "run", *names, "--output", "out", *self.options]
+        command = [
+            *self.wrapper,
+            str(COMMAND),
+            "batch",
+            "run",
+            *names,
+            "--output",
+            "out",
+            *self.options,
+        ]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
+        self.process = subprocess.Popen(
+            command, cwd=self.folder, stdout=pipe, stderr=pipe, text=True
+        )
 
     def finish(self) -> tuple[int, str]:
         """Exit code and output."""
@@ -92,7 +113,9 @@ class Batch:
         found = {}
         for path in (self.folder / "out").glob(".*.lock"):
             try:
-                found[int(json.loads(path.read_text())["pid"])] = path.name[1:].removesuffix(".lock")
+                found[int(json.loads(path.read_text())["pid"])] = path.name[1:].removesuffix(
+                    ".lock"
+                )
             except (OSError, ValueError):
                 continue  # it has just begun, or ended
         return found
@@ -119,7 +142,9 @@ class Batch:
 
 def main() -> None:
     """Inject the faults and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="rows whose name holds this")
@@ -134,7 +159,10 @@ def main() -> None:
         "24 good and 3 bad items, worker and parent killed twice": killed_twice,
     }
     if importlib.util.find_spec("distributed"):
-        rows |= {"kill -9 of a Dask worker": killed_dask_worker, "kill -9 of the scheduler": killed_scheduler}
+        rows |= {
+            "kill -9 of a Dask worker": killed_dask_worker,
+            "kill -9 of the scheduler": killed_scheduler,
+        }
     print(f"| fault | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 1)}")
     with tempfile.TemporaryDirectory() as scratch:
         truth = Truth(Path(scratch))
@@ -169,7 +197,9 @@ class Truth:
         folder.mkdir()
         (folder / "large.xyz").write_text(chain(LARGE))
         for number in range(SMALL):
-            (folder / f"w{number}.xyz").write_text(chain(1).replace("0.7572", f"{0.75 + 0.01 * number:.4f}"))
+            (folder / f"w{number}.xyz").write_text(
+                chain(1).replace("0.7572", f"{0.75 + 0.01 * number:.4f}")
+            )
         return folder
 
     def numbers(self, options: Sequence[str]) -> dict[str, Any]:
@@ -194,7 +224,9 @@ def numbers(folder: Path) -> dict[str, Any]:
     return found
 
 
-def judge(batch: Batch, truth: Truth, allowed: set[int], options: Sequence[str] = ()) -> Counter[str]:
+def judge(
+    batch: Batch, truth: Truth, allowed: set[int], options: Sequence[str] = ()
+) -> Counter[str]:
     """Count what is wrong after a fault, and after the same command once more.
 
     Parameters
@@ -288,7 +320,9 @@ def killed_parent(folder: Path, truth: Truth, rng: random.Random) -> Counter[str
     batch.hit |= set(batch.holders().values())
     batch.process.kill()
     batch.finish()
-    time.sleep(8.0)  # a worker that is not stopped at once may still finish its item: that is not doubled work
+    time.sleep(
+        8.0
+    )  # a worker that is not stopped at once may still finish its item: that is not doubled work
     return judge(batch, truth, set())
 
 
@@ -297,8 +331,14 @@ def killed_twice(folder: Path, _truth: Truth, rng: random.Random) -> Counter[str
     for path in folder.glob("*.xyz"):
         path.unlink()
     for number in range(24):
-        (folder / f"w{number}.xyz").write_text(chain(1).replace("0.7572", f"{0.74 + 0.001 * number:.4f}"))
-    bad = {"cut": "3\n\nO 0 0 0\n", "element": "1\n\nXx 0 0 0\n", "near": "2\n\nH 0 0 0\nH 0 0 0.001\n"}
+        (folder / f"w{number}.xyz").write_text(
+            chain(1).replace("0.7572", f"{0.74 + 0.001 * number:.4f}")
+        )
+    bad = {
+        "cut": "3\n\nO 0 0 0\n",
+        "element": "1\n\nXx 0 0 0\n",
+        "near": "2\n\nH 0 0 0\nH 0 0 0.001\n",
+    }
     for name, text in bad.items():
         (folder / f"{name}.xyz").write_text(text)
     plain = folder.with_name(f"{folder.name}-plain")
@@ -325,7 +365,8 @@ def killed_twice(folder: Path, _truth: Truth, rng: random.Random) -> Counter[str
             "faults": 4,
             "hit an item": len(batch.hit),
             "lost": len(expected.keys() - found.keys()),
-            "computed twice": doubled + sum(made != batch.results().get(name) for name, made in before.items()),
+            "computed twice": doubled
+            + sum(made != batch.results().get(name) for name, made in before.items()),
             "different bits": sum(found[name] != expected[name] for name in found),
             "wrongly blamed": len(batch.failed().keys() ^ bad.keys()),
         }
@@ -353,8 +394,18 @@ class Cluster:
         self.file.unlink()
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard", "--scheduler-file", str(self.file)]
-        return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            "-m",
+            "dask",
+            *arguments,
+            "--no-dashboard",
+            "--scheduler-file",
+            str(self.file),
+        ]
+        return subprocess.Popen(
+            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
 
 def killed_dask_worker(folder: Path, truth: Truth, rng: random.Random) -> Counter[str]:

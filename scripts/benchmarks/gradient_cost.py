@@ -87,13 +87,20 @@ def difference(folder: Path) -> float:
     if found is None:
         raise SystemExit("gradient.h5 holds no gradient")
     gradient = found.mp2_total_gradient
-    lines = (folder / "psi4.out").read_text().rpartition("-Total Gradient:")[2].splitlines()[3 : 3 + len(gradient)]
+    lines = (
+        (folder / "psi4.out")
+        .read_text()
+        .rpartition("-Total Gradient:")[2]
+        .splitlines()[3 : 3 + len(gradient)]
+    )
     return float(np.abs(gradient - [[float(x) for x in line.split()[1:4]] for line in lines]).max())
 
 
 def main() -> None:
     """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("molecules", nargs="+", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=3)
@@ -106,14 +113,35 @@ def main() -> None:
     for molecule in given.molecules:
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
-            reference = measure(theirs(molecule, given.threads, folder), folder) if given.psi4 else None
+            if given.psi4:
+                reference = measure(theirs(molecule, given.threads, folder), folder)
+            else:
+                reference = None
             for precision in given.precision:
-                commands = {name: ours(name, molecule, given.threads, precision) for name in ("run", "gradient")}
-                found = [{name: measure(line, folder) for name, line in commands.items()} for _ in range(given.repeat)]
-                energy, whole = ([min(run[name][k] for run in found) for k in range(3)] for name in commands)
-                cells = [molecule.stem, precision, _cell(energy), _cell(whole), _ratio(whole, energy)]
+                commands = {
+                    name: ours(name, molecule, given.threads, precision)
+                    for name in ("run", "gradient")
+                }
+                found = [
+                    {name: measure(line, folder) for name, line in commands.items()}
+                    for _ in range(given.repeat)
+                ]
+                energy, whole = (
+                    [min(run[name][k] for run in found) for k in range(3)] for name in commands
+                )
+                cells = [
+                    molecule.stem,
+                    precision,
+                    _cell(energy),
+                    _cell(whole),
+                    _ratio(whole, energy),
+                ]
                 if reference is not None:
-                    cells += [_cell(reference), _ratio(whole, reference), f"{difference(folder):.1e}"]
+                    cells += [
+                        _cell(reference),
+                        _ratio(whole, reference),
+                        f"{difference(folder):.1e}",
+                    ]
                 print("| " + " | ".join(cells) + " |", flush=True)
 
 

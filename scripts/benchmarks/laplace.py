@@ -25,11 +25,19 @@ import dfmp2
 
 def measured(carbon: int, threads: int, folder: str | None) -> dict[str, Any]:
     """Times, s, of both pair steps, and what they have in common."""
-    first = {"frozen_core": "auto", "precision": "fp64", "stability": "off", "scf_conv_tol": 1e-5, "threads": threads}
+    first = {
+        "frozen_core": "auto",
+        "precision": "fp64",
+        "stability": "off",
+        "scf_conv_tol": 1e-5,
+        "threads": threads,
+    }
     with tempfile.TemporaryDirectory(dir=folder) as place:
         file = Path(place) / "alkane.prepared.h5"
         prepared = dfmp2.prepare(alkane(carbon), "cc-pvdz", file, **first)
-        pairs, laplace = (dfmp2.energy(file, method=name, threads=threads) for name in ("sos-mp2", "sos-laplace"))
+        pairs, laplace = (
+            dfmp2.energy(file, method=name, threads=threads) for name in ("sos-mp2", "sos-laplace")
+        )
     spent = [run.timings.pair_energies for run in (pairs, laplace)]
     assert laplace.quadrature is not None
     return {
@@ -48,7 +56,9 @@ def measured(carbon: int, threads: int, folder: str | None) -> dict[str, Any]:
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--carbon", type=int, default=40, help="carbon atoms")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", help="for the file of B; default: that of temporary files")

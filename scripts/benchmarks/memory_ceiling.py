@@ -39,9 +39,21 @@ REFUSED = 7  # exit code
 SEED = 18
 INPUTS = Path(__file__).resolve().parents[2] / "inputs"
 BASES = ("cc-pvdz", "def2-svp", "cc-pvtz", "def2-tzvp", "aug-cc-pvdz")
-SMALL = {"cc-pvtz": 13, "def2-tzvp": 13, "aug-cc-pvdz": 13}  # atoms of a molecule that is drawn with this basis
+SMALL = {
+    "cc-pvtz": 13,
+    "def2-tzvp": 13,
+    "aug-cc-pvdz": 13,
+}  # atoms of a molecule that is drawn with this basis
 MOST_ATOMS = 32  # with the others
-DRAWN = {"df": 9, "x2c": 2, "cation": 3, "conventional": 2, "ecp-scf": 1, "uhf-scf": 1, "conventional-scf": 2}
+DRAWN = {
+    "df": 9,
+    "x2c": 2,
+    "cation": 3,
+    "conventional": 2,
+    "ecp-scf": 1,
+    "uhf-scf": 1,
+    "conventional-scf": 2,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +68,24 @@ class Case:
     @property
     def arguments(self) -> list[str]:
         """The options on the command line."""
-        return [word for name, value in self.options.items() for word in (f"--{name}", value) if word]
+        return [
+            word for name, value in self.options.items() for word in (f"--{name}", value) if word
+        ]
 
     @property
     def label(self) -> str:
         """How the table calls it: reference, SCF, Hamiltonian, precision and threads behind molecule and basis."""
         given = self.options
         uhf = self.molecule.multiplicity != 1 or given.get("reference") == "uhf"
-        words = ["UHF" if uhf else "RHF", "conventional SCF" if given.get("scf") == "conventional" else ""]
-        words += [given.get("relativity", "").upper(), given.get("precision", ""), f"{given['threads']} thr"]
+        words = [
+            "UHF" if uhf else "RHF",
+            "conventional SCF" if given.get("scf") == "conventional" else "",
+        ]
+        words += [
+            given.get("relativity", "").upper(),
+            given.get("precision", ""),
+            f"{given['threads']} thr",
+        ]
         return f"{self.name} {given['basis']}, {', '.join(word for word in words if word)}"
 
 
@@ -72,25 +93,47 @@ def drawn() -> list[Case]:
     """The molecules of the table, the same at every call."""
     rng = random.Random(SEED)
     read = {path.stem: read_xyz(str(path)).molecule for path in sorted(INPUTS.glob("*.xyz"))}
-    entries = {entry.id: entry for entry in load() if len(entry.calculations) == 1 and "slow" not in entry.tags}
+    entries = {
+        entry.id: entry
+        for entry in load()
+        if len(entry.calculations) == 1 and "slow" not in entry.tags
+    }
 
-    def from_inputs(*, bases: tuple[str, ...] = BASES, most: int = MOST_ATOMS, charge: int = 0, **more: str) -> Case:
+    def from_inputs(
+        *, bases: tuple[str, ...] = BASES, most: int = MOST_ATOMS, charge: int = 0, **more: str
+    ) -> Case:
         basis = rng.choice(bases)
         most = min(most, SMALL.get(basis, most))
         every_electron = more.get("relativity") == "x2c" or basis.startswith(("cc-", "aug-"))
-        fit = [name for name, one in read.items() if one.natom <= most and not (every_electron and "I" in one.elements)]
-        name = rng.choices(fit, [read[name].natom for name in fit])[0]  # of which the larger ones say more
+        fit = [
+            name
+            for name, one in read.items()
+            if one.natom <= most and not (every_electron and "I" in one.elements)
+        ]
+        name = rng.choices(fit, [read[name].natom for name in fit])[
+            0
+        ]  # of which the larger ones say more
         molecule = read[name]
         if charge:
-            molecule = molecule.with_state(charge, 3 - molecule.multiplicity if molecule.multiplicity < 3 else 2)
-        options = {"precision": rng.choice(("auto", "fp64")), "threads": rng.choice(("1", "1", "2")), **more}
+            molecule = molecule.with_state(
+                charge, 3 - molecule.multiplicity if molecule.multiplicity < 3 else 2
+            )
+        options = {
+            "precision": rng.choice(("auto", "fp64")),
+            "threads": rng.choice(("1", "1", "2")),
+            **more,
+        }
         return Case(f"{name}{'+' * charge}", molecule, {"basis": basis, **options})
 
     def from_entries(tag: str) -> Case:
         name = rng.choice([name for name, entry in entries.items() if tag in entry.tags])
         one = entries[name].calculations[0]
-        options = {name: getattr(one.options, name) for name in ("basis", "auxbasis", "reference")} | {"threads": "1"}
-        options |= {"allow-poor-fit": ""} | ({} if one.options.scf == "df" else {"scf": "conventional"})
+        options = {
+            name: getattr(one.options, name) for name in ("basis", "auxbasis", "reference")
+        } | {"threads": "1"}
+        options |= {"allow-poor-fit": ""} | (
+            {} if one.options.scf == "df" else {"scf": "conventional"}
+        )
         return Case(name, one.molecule, options)
 
     make: dict[str, Callable[[], Case]] = {
@@ -116,7 +159,9 @@ def least_named(command: str, *arguments: str, folder: Path) -> int:
     child, _ = run_dfmp2(command, *arguments, "--memory", "1MB", folder=folder)
     found = re.search(r"at least --memory (\d+)MB", child.err)
     if child.code != REFUSED or found is None:
-        raise SystemExit(f"{command} {' '.join(arguments)} with 1 MB: exit code {child.code}: {child.ending()}")
+        raise SystemExit(
+            f"{command} {' '.join(arguments)} with 1 MB: exit code {child.code}: {child.ending()}"
+        )
     return int(found[1]) * MEGABYTE
 
 
@@ -124,10 +169,14 @@ def budgets(plan: dict[str, int], least: int, parts: tuple[int, int]) -> dict[st
     """Budgets by name, bytes: those above the smallest, the smallest, and one below it."""
     beyond = plan["comfortable"] - plan["program"]
     wanted = {
-        "comfortable": plan["comfortable"] + 2 * MEGABYTE,  # libraries differ in size from one process to the next
+        "comfortable": plan["comfortable"]
+        + 2 * MEGABYTE,  # libraries differ in size from one process to the next
         **{f"1/{part}": plan["program"] + beyond // part for part in parts},
     }
-    return {name: size for name, size in wanted.items() if size > least} | {"least": least, "below": least * 96 // 100}
+    return {name: size for name, size in wanted.items() if size > least} | {
+        "least": least,
+        "below": least * 96 // 100,
+    }
 
 
 def rows_of(case: Case) -> Iterator[dict[str, Any]]:
@@ -136,14 +185,36 @@ def rows_of(case: Case) -> Iterator[dict[str, Any]]:
         folder = Path(name)
         (folder / "x.xyz").write_text(write_xyz(case.molecule))
         arguments = ["x.xyz", *case.arguments]
-        command, planned, parts = ("gradient", ("--gradient",), (3, 10)) if case.gradient else ("run", (), (2, 4))
+        if case.gradient:
+            command, planned, parts = ("gradient", ("--gradient",), (3, 10))
+        else:
+            command, planned, parts = ("run", (), (2, 4))
         plan = run_dfmp2("plan", *arguments, *planned, "--memory", "100TB", folder=folder)[1]
         least = least_named(command, *arguments, folder=folder)
         for which, budget in budgets(plan["memory_bytes"], least, parts).items():
-            given = ("--memory", f"{budget}B", "--scratch", scratch, "--output", "x.h5", "--overwrite", "--quiet")
+            given = (
+                "--memory",
+                f"{budget}B",
+                "--scratch",
+                scratch,
+                "--output",
+                "x.h5",
+                "--overwrite",
+                "--quiet",
+            )
             child, facts = run_dfmp2(command, *arguments, *given, folder=folder)
-            row = {"case": case.label, "nao": plan["sizes"]["nao"], "which": which, "budget": budget}
-            row |= {"code": child.code, "peak": child.peak, "wall": child.wall, "left": os.listdir(scratch)}
+            row = {
+                "case": case.label,
+                "nao": plan["sizes"]["nao"],
+                "which": which,
+                "budget": budget,
+            }
+            row |= {
+                "code": child.code,
+                "peak": child.peak,
+                "wall": child.wall,
+                "left": os.listdir(scratch),
+            }
             if child.code:
                 row["error"] = child.ending()
             else:
@@ -158,7 +229,9 @@ def rows_of(case: Case) -> Iterator[dict[str, Any]]:
 def broken(row: dict[str, Any], first: dict[str, Any]) -> str:
     """Which promise a row breaks, "" for none; `first` is that of the comfortable budget."""
     if row["which"] == "below":
-        return "" if row["code"] == REFUSED else "below the least, and not refused"
+        if row["code"] == REFUSED:
+            return ""
+        return "below the least, and not refused"
     if row["code"]:
         return f"exit code {row['code']}: {row['error']}"
     if row["peak"] > CEILING * row["budget"]:
@@ -168,7 +241,9 @@ def broken(row: dict[str, Any], first: dict[str, Any]) -> str:
     if "gradient" in row and gradient_difference(row, first) > GRADIENT:
         return "other gradient"
     anew = row["arrays"].startswith("none") and row["budget"] < first["budget"]
-    return "other energy" if abs(row["energy"] - first["energy"]) > (CONVENTIONAL if anew else 0.0) else ""
+    if abs(row["energy"] - first["energy"]) > (CONVENTIONAL if anew else 0.0):
+        return "other energy"
+    return ""
 
 
 def gradient_difference(row: dict[str, Any], first: dict[str, Any]) -> float:
@@ -178,7 +253,9 @@ def gradient_difference(row: dict[str, Any], first: dict[str, Any]) -> float:
 
 
 ENERGY = ("energy", "--from", "p.h5")
-COMMANDS: tuple[tuple[str, int, tuple[str, ...]], ...] = (  # label, processes that share the memory, arguments
+COMMANDS: tuple[
+    tuple[str, int, tuple[str, ...]], ...
+] = (  # label, processes that share the memory, arguments
     ("prepare", 1, ("prepare", "{inputs}/water-8.xyz", "--basis", "cc-pvdz", "--output", "p.h5")),
     ("energy", 1, (*ENERGY, "--output", "e.h5")),
     ("energy --workers 2", 3, (*ENERGY, "--output", "w.h5", "--workers", "2")),
@@ -188,12 +265,28 @@ COMMANDS: tuple[tuple[str, int, tuple[str, ...]], ...] = (  # label, processes t
     (
         "interaction",
         1,
-        ("interaction", "{inputs}/formic-acid-dimer.xyz", "--fragments", "1-5,6-10", "--basis", "def2-svp"),
+        (
+            "interaction",
+            "{inputs}/formic-acid-dimer.xyz",
+            "--fragments",
+            "1-5,6-10",
+            "--basis",
+            "def2-svp",
+        ),
     ),
     ("scan", 1, ("scan", "{inputs}/ch4.xyz", "--bond", "1,2", "1.0:1.2:3", "--basis", "cc-pvtz")),
     ("cbs", 1, ("cbs", "{inputs}/ch4.xyz", "--basis", "cc-pv[dt]z")),
 )
-BATCH = ("batch", "run", "{inputs}/glycine.xyz", "{inputs}/benzene.xyz", "--basis", "cc-pvdz", "--output", "b")
+BATCH = (
+    "batch",
+    "run",
+    "{inputs}/glycine.xyz",
+    "{inputs}/benzene.xyz",
+    "--basis",
+    "cc-pvdz",
+    "--output",
+    "b",
+)
 
 
 def command_rows() -> Iterator[dict[str, Any]]:
@@ -201,20 +294,46 @@ def command_rows() -> Iterator[dict[str, Any]]:
     with private_folder() as name:
         folder = Path(name)
         for label, processes, given in COMMANDS:
-            arguments = [word.format(inputs=INPUTS) for word in given] + ["--threads", "1", "--overwrite", "--quiet"]
+            arguments = [word.format(inputs=INPUTS) for word in given] + [
+                "--threads",
+                "1",
+                "--overwrite",
+                "--quiet",
+            ]
             if label.startswith(("interaction", "scan", "cbs")):
                 arguments += ["--output", f"{label}.h5"]
             least = least_named(arguments[0], *arguments[1:], folder=folder)
-            once = label.startswith(("energy --shard", "energy --collect"))  # what is done is not done again
+            once = label.startswith(
+                ("energy --shard", "energy --collect")
+            )  # what is done is not done again
             for which, budget in (("least", least), ("3/2", least * 3 // 2))[: 1 if once else 2]:
                 child, _ = run_dfmp2(*arguments, "--memory", f"{budget}B", folder=folder)
-                yield {"case": label, "which": which, "budget": budget // processes, "peak": child.peak} | end_of(child)
-        arguments = [word.format(inputs=INPUTS) for word in BATCH] + ["--workers", "1", "--threads", "1"]
+                yield {
+                    "case": label,
+                    "which": which,
+                    "budget": budget // processes,
+                    "peak": child.peak,
+                } | end_of(child)
+        arguments = [word.format(inputs=INPUTS) for word in BATCH] + [
+            "--workers",
+            "1",
+            "--threads",
+            "1",
+        ]
         run_dfmp2(*arguments, "--memory", "1MB", folder=folder)
-        texts = [json.loads(path.read_text())["message"] for path in (folder / "b").glob("*.error.json")]
-        least = max(int(re.findall(r"at least --memory (\d+)MB", text)[0]) for text in texts) * MEGABYTE
+        texts = [
+            json.loads(path.read_text())["message"] for path in (folder / "b").glob("*.error.json")
+        ]
+        least = (
+            max(int(re.findall(r"at least --memory (\d+)MB", text)[0]) for text in texts) * MEGABYTE
+        )
         child, _ = run_dfmp2(*arguments, "--memory", f"{least}B", folder=folder)
-        row = {"case": "batch run --workers 1", "which": "least", "budget": least, "peak": child.peak}
+        row = {
+            "case": "batch run --workers 1",
+            "which": "least",
+            "budget": least,
+            "peak": child.peak,
+        }
         yield row | end_of(child)
 
 
@@ -230,10 +349,18 @@ def show_commands(rows: list[dict[str, Any]]) -> bool:
     )
     found = False
     for row in rows:
-        fault = f"exit code {row['code']}: {row['error']}" if row["code"] else ""
+        if row["code"]:
+            fault = f"exit code {row['code']}: {row['error']}"
+        else:
+            fault = ""
         fault = fault or ("more than 5 % above" if row["peak"] > CEILING * row["budget"] else "")
         found |= bool(fault)
-        cells = [row["case"], f"{row['budget'] / MEGABYTE:.0f} MB", row["which"], f"{row['peak'] / MEGABYTE:.0f} MB"]
+        cells = [
+            row["case"],
+            f"{row['budget'] / MEGABYTE:.0f} MB",
+            row["which"],
+            f"{row['peak'] / MEGABYTE:.0f} MB",
+        ]
         cells += [f"{row['peak'] / row['budget']:.2f}", f"{row['wall']:.1f}"]
         print(f"| {' | '.join(cells)} |{' **' + fault + '**' if fault else ''}", flush=True)
     return found
@@ -248,7 +375,10 @@ def show(rows: list[dict[str, Any]]) -> bool:
     for row in rows:
         fault = broken(row, first)
         found |= bool(fault)
-        begin = [row["case"], str(row["nao"])] if row is first else ["", ""]
+        if row is first:
+            begin = [row["case"], str(row["nao"])]
+        else:
+            begin = ["", ""]
         cells = [*begin, f"{row['budget'] / MEGABYTE:.0f} MB", row["which"]]
         if row["code"]:
             cells += ["", "", "", "refused", "", ""]
@@ -269,11 +399,17 @@ def main() -> int:
     parser.add_argument("--basis", default="cc-pvdz", help="of the xyz files")
     parser.add_argument("--precision", default="fp64", help="of the xyz files")
     parser.add_argument("--threads", default="2", help="of the xyz files")
-    parser.add_argument("--gradient", action="store_true", help="of the xyz files, instead of the energy")
-    parser.add_argument("--rows", type=Path, help="file that keeps the rows; those that it has are not made again")
+    parser.add_argument(
+        "--gradient", action="store_true", help="of the xyz files, instead of the energy"
+    )
+    parser.add_argument(
+        "--rows", type=Path, help="file that keeps the rows; those that it has are not made again"
+    )
     given = parser.parse_args()
     options = {"basis": given.basis, "precision": given.precision, "threads": given.threads}
-    cases = [Case(path.stem, read_xyz(path).molecule, options, given.gradient) for path in given.molecule] or drawn()
+    cases = [
+        Case(path.stem, read_xyz(path).molecule, options, given.gradient) for path in given.molecule
+    ] or drawn()
     kept: dict[str, list[dict[str, Any]]] = {}
     if given.rows and given.rows.exists():
         for line in given.rows.read_text().splitlines():

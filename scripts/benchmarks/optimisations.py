@@ -87,22 +87,36 @@ def molecules() -> Iterator[tuple[str, dfmp2.Molecule, bool]]:
         symbols, places = tuple(atoms.get_chemical_symbols()), atoms.get_positions()
         spin = round(abs(atoms.get_initial_magnetic_moments().sum()))
         moved = places + rng.uniform(-MOVED, MOVED, places.shape)
-        yield name, dfmp2.Molecule(symbols, moved * BOHR_PER_ANGSTROM, multiplicity=1 + spin, name=name), False
+        yield (
+            name,
+            dfmp2.Molecule(symbols, moved * BOHR_PER_ANGSTROM, multiplicity=1 + spin, name=name),
+            False,
+        )
     for name, (text, saddle) in OWN.items():
         rows = [line.split() for line in text.split(";")]
         places = np.array([[float(x) for x in row[1:]] for row in rows])
         moved = places + rng.uniform(-MOVED, MOVED, places.shape) / (3 if saddle else 1)
-        yield name, dfmp2.Molecule(tuple(row[0] for row in rows), moved * BOHR_PER_ANGSTROM, name=name), bool(saddle)
+        yield (
+            name,
+            dfmp2.Molecule(tuple(row[0] for row in rows), moved * BOHR_PER_ANGSTROM, name=name),
+            bool(saddle),
+        )
 
 
 def by_dfmp2(molecule: dfmp2.Molecule, saddle: bool) -> dict[str, Any]:
     """Geometries that were computed, steps and energy, or why it failed."""
     try:
-        study = dfmp2.optimize(molecule, BASIS, transition_state=saddle, threads=1, listener=Silent())
+        study = dfmp2.optimize(
+            molecule, BASIS, transition_state=saddle, threads=1, listener=Silent()
+        )
     except Dfmp2Error as error:
         return {"failed": str(error)}
     steps = study.settings["steps"]
-    return {"steps": steps, "geometries": steps + 1, "energy": study.values["optimized_total_energy"].value}
+    return {
+        "steps": steps,
+        "geometries": steps + 1,
+        "energy": study.values["optimized_total_energy"].value,
+    }
 
 
 def by_psi4(program: str, molecule: dfmp2.Molecule, saddle: bool) -> dict[str, Any]:
@@ -121,7 +135,10 @@ def by_psi4(program: str, molecule: dfmp2.Molecule, saddle: bool) -> dict[str, A
     )
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "input.dat").write_text(given)
-        command, output = [program, "-n", "1", "input.dat", "output.dat"], Path(folder, "output.dat")
+        command, output = (
+            [program, "-n", "1", "input.dat", "output.dat"],
+            Path(folder, "output.dat"),
+        )
         try:
             subprocess.run(command, cwd=folder, capture_output=True, timeout=LONGEST, check=False)
         except subprocess.TimeoutExpired:
@@ -138,7 +155,10 @@ def by_psi4(program: str, molecule: dfmp2.Molecule, saddle: bool) -> dict[str, A
 def geometries(given: argparse.Namespace) -> bool:
     """The table of optimisations; whether all of ours converged."""
     path, only = Path(given.rows), given.only.split(",") if given.only else None
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if path.exists():
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    else:
+        rows = []
     found = {(row["name"], row["program"]): row for row in rows}
     programs = {"dfmp2": by_dfmp2, **({"psi4": partial(by_psi4, given.psi4)} if given.psi4 else {})}
     print("| molecule | atoms | sought | geometries | E / Eh | geometries, Psi4 | E(Psi4) / Eh |")
@@ -156,15 +176,30 @@ def geometries(given: argparse.Namespace) -> bool:
         shown = []
         for program in ("dfmp2", "psi4"):
             row = found.get((name, program), {"failed": "not run"})
-            shown += [row["failed"], ""] if "failed" in row else [row["geometries"], f"{row['energy']:.7f}"]
+            shown += (
+                [row["failed"], ""]
+                if "failed" in row
+                else [row["geometries"], f"{row['energy']:.7f}"]
+            )
         cells = [name, molecule.natom, "saddle" if saddle else "minimum", *shown]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    both = [name for name, program in found if program == "psi4" and "energy" in found[name, "psi4"]]
+    both = [
+        name for name, program in found if program == "psi4" and "energy" in found[name, "psi4"]
+    ]
     for program in programs:
-        every = [row["geometries"] for row in found.values() if row["program"] == program and "energy" in row]
+        every = [
+            row["geometries"]
+            for row in found.values()
+            if row["program"] == program and "energy" in row
+        ]
         shared = [found[name, program]["geometries"] for name in both]
-        said = f"; where Psi4 ends: median {statistics.median(shared):g}, sum {sum(shared)}" if shared else ""
-        print(f"{program}: {len(every)} end, median {statistics.median(every):g}, sum {sum(every)}{said}")
+        if shared:
+            said = f"; where Psi4 ends: median {statistics.median(shared):g}, sum {sum(shared)}"
+        else:
+            said = ""
+        print(
+            f"{program}: {len(every)} end, median {statistics.median(every):g}, sum {sum(every)}{said}"
+        )
     return not any("failed" in row for row in found.values() if row["program"] == "dfmp2")
 
 
@@ -172,12 +207,20 @@ GEOMETRIES = {  # of the standard suite, bohr
     "hf": (("H", "F"), [[0, 0, -1.64558411], [0, 0, 0.08729475]], {}),
     "h2o": (
         *(("O", "H", "H"),),
-        [[0, 0, -0.1240388603], [0, -1.431430901356, 0.984293362719], [0, 1.431430901356, 0.984293362719]],
+        [
+            [0, 0, -0.1240388603],
+            [0, -1.431430901356, 0.984293362719],
+            [0, 1.431430901356, 0.984293362719],
+        ],
         {},
     ),
     "nh2": (
         *(("N", "H", "H"),),
-        [[0, 0, -0.145912918634892], [0, -1.511214298139, 1.013682596946108], [0, 1.511214298139, 1.013682596946108]],
+        [
+            [0, 0, -0.145912918634892],
+            [0, -1.511214298139, 1.013682596946108],
+            [0, 1.511214298139, 1.013682596946108],
+        ],
         {"multiplicity": 2},
     ),
 }
@@ -195,9 +238,24 @@ HESSIANS = {  # name -> (molecule, basis, frozen core, key of the suite, or PySC
 # DF-MP2/cc-pVDZ of Psi4, cm^-1: name -> (geometry, frozen core, wavenumbers, where). The first is published; the others
 # are own runs of Psi4 1.3.2 (scf_type df, mp2_type df, differences of gradients, points 5) at ASE's geometries.
 FITTED = {
-    "h2o": ("Psi4", "auto", (1635.3, 3933.1, 4071.9), "psi4/psi4: tests/dfmp2-freq1 and dfmp2-freq2, commit 27e1b15f"),
-    "nh3": ("NH3", "none", (1042.6532, 1677.8470, 1677.8477, 3545.6630, 3707.3718, 3707.3734), "own run"),
-    "h2co": ("H2CO", "none", (1170.5042, 1256.8201, 1538.0116, 1758.0384, 3073.8445, 3152.9820), "own run"),
+    "h2o": (
+        "Psi4",
+        "auto",
+        (1635.3, 3933.1, 4071.9),
+        "psi4/psi4: tests/dfmp2-freq1 and dfmp2-freq2, commit 27e1b15f",
+    ),
+    "nh3": (
+        "NH3",
+        "none",
+        (1042.6532, 1677.8470, 1677.8477, 3545.6630, 3707.3718, 3707.3734),
+        "own run",
+    ),
+    "h2co": (
+        "H2CO",
+        "none",
+        (1170.5042, 1256.8201, 1538.0116, 1758.0384, 3073.8445, 3152.9820),
+        "own run",
+    ),
 }
 
 
@@ -207,12 +265,16 @@ def by_pyscf(molecule: dfmp2.Molecule, basis: str, displacement: float = 0.005) 
 
     def gradient(places: Any) -> Any:
         atoms = list(zip(molecule.symbols, places, strict=True))
-        mean_field = scf.RHF(gto.M(atom=atoms, basis=basis, unit="bohr", verbose=0)).run(conv_tol=1e-12)
+        mean_field = scf.RHF(gto.M(atom=atoms, basis=basis, unit="bohr", verbose=0)).run(
+            conv_tol=1e-12
+        )
         return mp.MP2(mean_field).run().nuc_grad_method().kernel().ravel()
 
     moves = displacement * np.eye(3 * molecule.natom).reshape(-1, molecule.natom, 3)
     places = molecule.coordinates
-    rows = [(gradient(places + move) - gradient(places - move)) / (2 * displacement) for move in moves]
+    rows = [
+        (gradient(places + move) - gradient(places - move)) / (2 * displacement) for move in moves
+    ]
     return (np.array(rows) + np.array(rows).T) / 2
 
 
@@ -222,14 +284,18 @@ def frequencies(given: argparse.Namespace) -> bool:
     from qcengine.programs.tests.standard_suite_ref import std_suite
 
     only, agreed = given.only.split(",") if given.only else None, True
-    print("| molecule | basis | dfmp2, df SCF / cm^-1 | dfmp2, conventional SCF | conventional MP2 | of |")
+    print(
+        "| molecule | basis | dfmp2, df SCF / cm^-1 | dfmp2, conventional SCF | conventional MP2 | of |"
+    )
     print("|---|---|---|---|---|---|")
     for name, (key, basis, core, entry) in HESSIANS.items():
         if only is not None and name not in only:
             continue
         if entry == "PySCF":
             atoms = of_ase(key)
-            molecule = dfmp2.Molecule(atoms.get_chemical_symbols(), atoms.get_positions() * BOHR_PER_ANGSTROM)
+            molecule = dfmp2.Molecule(
+                atoms.get_chemical_symbols(), atoms.get_positions() * BOHR_PER_ANGSTROM
+            )
             published = by_pyscf(molecule, basis)
         else:
             symbols, places, state = GEOMETRIES[key]
@@ -238,8 +304,16 @@ def frequencies(given: argparse.Namespace) -> bool:
         expected = vibrations(molecule, published, np.zeros((3 * molecule.natom, 3))).wavenumber
         shown = []
         for scf in ("df", "conventional"):
-            options = {"frozen_core": core, "scf": scf, "allow_gradient": True, "threads": 1, "listener": Silent()}
-            found = np.array(dfmp2.frequencies(molecule, basis, **options).table["wavenumber"].values)
+            options = {
+                "frozen_core": core,
+                "scf": scf,
+                "allow_gradient": True,
+                "threads": 1,
+                "listener": Silent(),
+            }
+            found = np.array(
+                dfmp2.frequencies(molecule, basis, **options).table["wavenumber"].values
+            )
             agreed &= bool(np.abs(found - expected).max() < ALLOWED)
             shown.append(", ".join(f"{x:.1f}" for x in found))
         print(
@@ -253,12 +327,20 @@ def frequencies(given: argparse.Namespace) -> bool:
             continue
         if key == "Psi4":
             bond, angle = 0.958 * BOHR_PER_ANGSTROM, np.radians(104.4776)
-            ends = [[0.0, 0.0, 0.0], [bond, 0.0, 0.0], [bond * np.cos(angle), bond * np.sin(angle), 0.0]]
+            ends = [
+                [0.0, 0.0, 0.0],
+                [bond, 0.0, 0.0],
+                [bond * np.cos(angle), bond * np.sin(angle), 0.0],
+            ]
             molecule = dfmp2.Molecule(("O", "H", "H"), ends)
         else:
             atoms = of_ase(key)
-            molecule = dfmp2.Molecule(atoms.get_chemical_symbols(), atoms.get_positions() * BOHR_PER_ANGSTROM)
-        study = dfmp2.frequencies(molecule, BASIS, frozen_core=core, allow_gradient=True, threads=1, listener=Silent())
+            molecule = dfmp2.Molecule(
+                atoms.get_chemical_symbols(), atoms.get_positions() * BOHR_PER_ANGSTROM
+            )
+        study = dfmp2.frequencies(
+            molecule, BASIS, frozen_core=core, allow_gradient=True, threads=1, listener=Silent()
+        )
         ours = np.array(study.table["wavenumber"].values)
         agreed &= bool(np.abs(ours - theirs).max() < ALLOWED)
         cells = (name, *(", ".join(f"{x:.1f}" for x in found) for found in (ours, theirs)), where)

@@ -50,7 +50,10 @@ CASES: tuple[tuple[str, ...], ...] = (  # molecule, basis, further options
     ("c10h22", "cc-pvdz", "--check"),
     ("water-8", "aug-cc-pvdz"),
 )
-UNFORESEEN = (("phenyl", "cc-pvdz"), ("vcl4", "def2-svp"))  # SCFs that the first rung of the ladder does not converge
+UNFORESEEN = (
+    ("phenyl", "cc-pvdz"),
+    ("vcl4", "def2-svp"),
+)  # SCFs that the first rung of the ladder does not converge
 
 Atom = tuple[str, float, float, float]
 
@@ -65,7 +68,13 @@ def tetrahedron(centre: str, *ends: tuple[str, float]) -> list[Atom]:
 
 def methyl(*rest: Atom) -> list[Atom]:
     """A methyl group at the origin, and the other atoms."""
-    return [("C", 0, 0, 0), ("H", 1.027, 0, -0.363), ("H", -0.514, 0.889, -0.363), ("H", -0.514, -0.889, -0.363), *rest]
+    return [
+        ("C", 0, 0, 0),
+        ("H", 1.027, 0, -0.363),
+        ("H", -0.514, 0.889, -0.363),
+        ("H", -0.514, -0.889, -0.363),
+        *rest,
+    ]
 
 
 def ring(symbol: str, count: int, radius: float) -> list[Atom]:
@@ -77,7 +86,10 @@ def ring(symbol: str, count: int, radius: float) -> list[Atom]:
 MADE: dict[str, tuple[list[Atom], str]] = {  # what is not in inputs/: atoms in angstrom, comment
     "ch3oo": (methyl(("O", 0, 0, 1.45), ("O", 1.2, 0, 1.9)), "multiplicity=2"),
     "hbr": ([("H", 0, 0, 0), ("Br", 0, 0, 1.414)], ""),
-    "acetate": (methyl(("C", 0, 0, 1.55), ("O", 1.105, 0, 2.12), ("O", -1.105, 0, 2.12)), "charge=-1"),
+    "acetate": (
+        methyl(("C", 0, 0, 1.55), ("O", 1.105, 0, 2.12), ("O", -1.105, 0, 2.12)),
+        "charge=-1",
+    ),
     "nico4": (tetrahedron("Ni", ("C", 1.838), ("O", 2.979)), ""),
     "ticl4": (tetrahedron("Ti", ("Cl", 2.17)), ""),
     "vcl4": (tetrahedron("V", ("Cl", 2.14)), "multiplicity=2"),
@@ -90,7 +102,11 @@ def write_molecules(folder: Path) -> None:
     for path in (ROOT / "inputs").glob("*.xyz"):
         (folder / path.name).write_bytes(path.read_bytes())
     for name, (atoms, comment) in MADE.items():
-        lines = [str(len(atoms)), comment, *(f"{s} {x:.6f} {y:.6f} {z:.6f}" for s, x, y, z in atoms)]
+        lines = [
+            str(len(atoms)),
+            comment,
+            *(f"{s} {x:.6f} {y:.6f} {z:.6f}" for s, x, y, z in atoms),
+        ]
         (folder / f"{name}.xyz").write_text("\n".join(lines) + "\n", encoding="ascii")
     (folder / "c10h22.xyz").write_text(to_xyz(alkane(10), "c10h22"), encoding="ascii")
 
@@ -99,7 +115,17 @@ def measured(case: Sequence[str], folder: Path, launch: float) -> dict[str, Any]
     """Predicted and measured seconds and bytes of a run; `launch`, predicted seconds of a command outside it."""
     molecule, basis, *more = case
     child, run = run_dfmp2(
-        *("run", f"{molecule}.xyz", "--basis", basis, *more, "--output", "x.h5", "--overwrite", "--quiet"),
+        *(
+            "run",
+            f"{molecule}.xyz",
+            "--basis",
+            basis,
+            *more,
+            "--output",
+            "x.h5",
+            "--overwrite",
+            "--quiet",
+        ),
         folder=folder,
     )
     if child.code:
@@ -125,9 +151,13 @@ def side_by_side(pair: Sequence[float], digits: int = 2) -> str:
 def row_of(case: Sequence[str], found: dict[str, Any]) -> str:
     """A row of the table of times."""
     seconds = found["seconds"]
-    stages = " | ".join("{:.2f}, {:.2f}".format(*seconds[name]) for name in ("scf", "middle", "pair_energies"))
+    stages = " | ".join(
+        "{:.2f}, {:.2f}".format(*seconds[name]) for name in ("scf", "middle", "pair_energies")
+    )
     totals = " | ".join(side_by_side(seconds[name]) for name in ("total", "command"))
-    return f"| {' '.join(case)} | {found['functions']} | {found['iterations']} | {stages} | {totals} |"
+    return (
+        f"| {' '.join(case)} | {found['functions']} | {found['iterations']} | {stages} | {totals} |"
+    )
 
 
 def beyond(found: Sequence[dict[str, Any]], name: str) -> int:
@@ -138,14 +168,17 @@ def beyond(found: Sequence[dict[str, Any]], name: str) -> int:
 
 def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: float) -> str:
     """The page, of the cases that there are rows of."""
-    usual, hard = ([case for case in cases if " ".join(case) in rows] for cases in (CASES, UNFORESEEN))
+    usual, hard = (
+        [case for case in cases if " ".join(case) in rows] for cases in (CASES, UNFORESEEN)
+    )
     found = [rows[" ".join(case)] for case in usual]
     heads = ("run", "functions", "SCF iterations", "SCF", "integrals, fit", "pair energies")
     totals = ("total, predicted", "measured", "ratio", "command, predicted", "measured", "ratio")
     head = f"| {' | '.join((*heads, *totals))} |\n|{'---|' * (len(heads) + len(totals))}"
     others = sum(one["foreign"] for one in rows.values()) / max(1, len(rows))
     memory = [
-        f"| {' '.join(case)} | {side_by_side([x / 1e6 for x in rows[' '.join(case)]['bytes']], 0)} |" for case in usual
+        f"| {' '.join(case)} | {side_by_side([x / 1e6 for x in rows[' '.join(case)]['bytes']], 0)} |"
+        for case in usual
     ]
     lines = [
         "# Plan against measurement",
@@ -181,10 +214,14 @@ def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: floa
 
 def main() -> None:
     """Measure what is not in the file of rows, and write the page after each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--machine", required=True, help="class of the machine, for the page")
     parser.add_argument("--date", required=True)
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="JSON of the rows so far; gone on from")
+    parser.add_argument(
+        "--rows", type=Path, metavar="FILE", help="JSON of the rows so far; gone on from"
+    )
     given = parser.parse_args()
     stored: dict[str, Any] = {"rows": {}}
     if given.rows is not None and given.rows.exists():
@@ -193,7 +230,12 @@ def main() -> None:
         folder = Path(name)
         write_molecules(folder)
         _, plan = run_dfmp2(
-            "plan", "h2o.xyz", "--basis", "cc-pvdz", *([] if stored["rows"] else ["--calibrate"]), folder=folder
+            "plan",
+            "h2o.xyz",
+            "--basis",
+            "cc-pvdz",
+            *([] if stored["rows"] else ["--calibrate"]),
+            folder=folder,
         )
         stored.setdefault("foreign", plan["rates_measured"]["foreign_cores"])
         launch = plan["seconds"]["command"] - plan["seconds"]["total"]
@@ -205,7 +247,9 @@ def main() -> None:
             print(row_of(case, found), flush=True)
             if given.rows is not None:
                 given.rows.write_text(json.dumps(stored, indent=1), encoding="utf-8")
-            PAGE.write_text(page(stored["rows"], given.machine, given.date, stored["foreign"]), encoding="utf-8")
+            PAGE.write_text(
+                page(stored["rows"], given.machine, given.date, stored["foreign"]), encoding="utf-8"
+            )
 
 
 if __name__ == "__main__":

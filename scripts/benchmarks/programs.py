@@ -54,7 +54,9 @@ DROPPED = (
     "PYTHONSTARTUP",
     "COLUMNS",
 )
-DROPPED += ("PYTHONDONTWRITEBYTECODE",)  # a program that compiles its sources at every start is not what a user runs
+DROPPED += (
+    "PYTHONDONTWRITEBYTECODE",
+)  # a program that compiles its sources at every start is not what a user runs
 STANDARD_LIBRARY = (sys.executable, "-I", "-S", "-c")
 FOLDER = "{folder}"  # stands for the working directory in a setting
 
@@ -86,7 +88,10 @@ class Child:
     def ending(self) -> str:
         """The last lines of what a failed program said, on one line, fit for a terminal."""
         lines = [line.strip()[:160] for line in (self.err or self.out).splitlines() if line.strip()]
-        return "".join(c if c.isprintable() else " " for c in " | ".join(lines[-3:])) or "it wrote nothing"
+        return (
+            "".join(c if c.isprintable() else " " for c in " | ".join(lines[-3:]))
+            or "it wrote nothing"
+        )
 
 
 def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> Child:
@@ -116,16 +121,26 @@ def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str])
             if launcher.poll() is None:
                 os.killpg(launcher.pid, signal.SIGKILL)  # its files are temporary: nothing to save
                 launcher.wait()
-    texts = [(folder / name).read_text(encoding="utf-8", errors="replace") for name in ("out.txt", "err.txt")]
+    texts = [
+        (folder / name).read_text(encoding="utf-8", errors="replace")
+        for name in ("out.txt", "err.txt")
+    ]
     if not report.exists():
         raise SystemExit(f"{command[0]} cannot be started: {texts[1].strip().splitlines()[-1]}")
     return Child(**json.loads(report.read_text(encoding="ascii")), out=texts[0], err=texts[1])
 
 
-def run_dfmp2(*arguments: str, folder: Path, threads: int | None = None) -> tuple[Child, dict[str, Any]]:
+def run_dfmp2(
+    *arguments: str, folder: Path, threads: int | None = None
+) -> tuple[Child, dict[str, Any]]:
     """A command of dfmp2 with --json, measured, and the object it printed ({} where it printed none)."""
-    counted = () if threads is None else ("--threads", str(threads))
-    child = run_child([sys.executable, "-P", "-m", "dfmp2", *arguments, *counted, "--json"], folder, {})
+    if threads is None:
+        counted = ()
+    else:
+        counted = ("--threads", str(threads))
+    child = run_child(
+        [sys.executable, "-P", "-m", "dfmp2", *arguments, *counted, "--json"], folder, {}
+    )
     return child, json.loads(child.out) if child.out else {}
 
 
@@ -136,13 +151,19 @@ def touch_memory(size: int) -> None:
 
 def private_folder(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
     """A folder for input, output and scratch files of the timed programs, gone when the block is left."""
-    return tempfile.TemporaryDirectory(prefix="dfmp2-bench-", dir=parent, ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(
+        prefix="dfmp2-bench-", dir=parent, ignore_cleanup_errors=True
+    )
 
 
 def options(description: str) -> argparse.ArgumentParser:
     """Options that all measurements of whole programs have."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every program")
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every program"
+    )
     parser.add_argument("--repeats", type=int, default=1, help="runs of each")
     parser.add_argument("--scratch", metavar="DIR", help="folder for temporary files")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write JSON")

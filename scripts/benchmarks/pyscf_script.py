@@ -12,7 +12,10 @@ from dfmp2.molecule.basis import BasisSet, to_pyscf, to_pyscf_ecp
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 
-CONV_TOL, CONV_TOL_GRAD = 1e-10, 1e-6  # Eh; `norm(g)` of all occupied-virtual elements g = 2 F_ia (RHF)
+CONV_TOL, CONV_TOL_GRAD = (
+    1e-10,
+    1e-6,
+)  # Eh; `norm(g)` of all occupied-virtual elements g = 2 F_ia (RHF)
 MAX_CYCLE = 100
 
 _SCRIPT = '''"""{method} and DF-MP2 with PySCF."""
@@ -111,20 +114,35 @@ def _literal(basis: BasisSet, molecule: Molecule) -> str:
     """Name of a set PySCF has for all elements, else its numbers, as Python text."""
     sets = [basis.elements[symbol] for symbol in molecule.elements]
     names = {element.name for element in sets}
-    if len(names) == 1 and all(element.source.startswith("PySCF") and element.ecp is None for element in sets):
+    if len(names) == 1 and all(
+        element.source.startswith("PySCF") and element.ecp is None for element in sets
+    ):
         return repr(names.pop())
-    labels = sorted({(symbol, ghost) for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True)})
-    return repr({_label(symbol, ghost): to_pyscf(basis.elements[symbol]) for symbol, ghost in labels})
+    labels = sorted(
+        {(symbol, ghost) for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True)}
+    )
+    return repr(
+        {_label(symbol, ghost): to_pyscf(basis.elements[symbol]) for symbol, ghost in labels}
+    )
 
 
 def _potentials(basis: BasisSet, molecule: Molecule) -> dict[str, Any]:
-    real = {symbol for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True) if not ghost}
-    return {s: to_pyscf_ecp(basis.elements[s]) for s in sorted(real) if basis.elements[s].ecp is not None}
+    real = {
+        symbol for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True) if not ghost
+    }
+    return {
+        s: to_pyscf_ecp(basis.elements[s])
+        for s in sorted(real)
+        if basis.elements[s].ecp is not None
+    }
 
 
 def _atoms(molecule: Molecule) -> list[tuple[str, tuple[float, ...]]]:
     centres = zip(molecule.symbols, molecule.ghost, molecule.coordinates, strict=True)
-    return [(_label(symbol, ghost), tuple(float(x) for x in position)) for symbol, ghost, position in centres]
+    return [
+        (_label(symbol, ghost), tuple(float(x) for x in position))
+        for symbol, ghost, position in centres
+    ]
 
 
 def _label(symbol: str, ghost: bool) -> str:

@@ -38,7 +38,9 @@ TOLERANCE = 1e-7  # Eh; largest difference of energies of two programs
 PSI4_CONVERGENCE = 1e-7  # d_convergence
 SHORTEST = 0.005  # s; no ratio of stages below, which the programs print with three decimals
 H2 = "2\nH2\nH 0 0 0\nH 0 0 0.74\n"
-MEASURES: dict[str, Callable[[dict[str, Any]], float]] = {  # "rest" is start-up, imports, reading, writing
+MEASURES: dict[
+    str, Callable[[dict[str, Any]], float]
+] = {  # "rest" is start-up, imports, reading, writing
     "total": lambda run: run["child"]["wall"],
     "SCF": lambda run: run["outcome"]["stages"]["scf"],
     "MP2 integrals, fit": lambda run: run["outcome"]["stages"]["between"],
@@ -91,9 +93,22 @@ class Program:
 
 def ours(basis: str, precision: str, threads: int, more: list[str]) -> Program:
     """dfmp2 in one precision."""
-    command = [*(sys.executable, "-P", "-m", "dfmp2", "run", "molecule.xyz", f"--basis={basis}"), *more]
-    command += ["--threads", str(threads), "--precision", precision, "--output", "result.h5", "--quiet"]
-    return Program("dfmp2" if precision == "auto" else f"dfmp2 {precision}", {}, lambda *_: command, read_ours)
+    command = [
+        *(sys.executable, "-P", "-m", "dfmp2", "run", "molecule.xyz", f"--basis={basis}"),
+        *more,
+    ]
+    command += [
+        "--threads",
+        str(threads),
+        "--precision",
+        precision,
+        "--output",
+        "result.h5",
+        "--quiet",
+    ]
+    return Program(
+        "dfmp2" if precision == "auto" else f"dfmp2 {precision}", {}, lambda *_: command, read_ours
+    )
 
 
 def peers(threads: int) -> dict[str, Program]:
@@ -107,14 +122,20 @@ def peers(threads: int) -> dict[str, Program]:
     def write_psi4(folder: Path, result: MP2Result | None) -> list[str]:
         assert result is not None
         memory = int(0.7 * resources.available_memory())
-        (folder / "input.dat").write_text(psi4_input(result, memory, PSI4_CONVERGENCE), encoding="ascii")
+        (folder / "input.dat").write_text(
+            psi4_input(result, memory, PSI4_CONVERGENCE), encoding="ascii"
+        )
         return [find_psi4() or "psi4", "-n", str(threads), "-s", str(folder)]
 
     one = {"OMP_NUM_THREADS": str(threads)}
     return {
         "pyscf": Program("pyscf", one, write_pyscf, read_pyscf),
-        "pyscf-tuned": Program("pyscf-tuned", {**one, "OPENBLAS_NUM_THREADS": "1"}, write_pyscf, read_pyscf),
-        "psi4": Program("psi4", {**one, "HOME": FOLDER}, write_psi4, read_psi4),  # it would execute a ~/.psi4rc
+        "pyscf-tuned": Program(
+            "pyscf-tuned", {**one, "OPENBLAS_NUM_THREADS": "1"}, write_pyscf, read_pyscf
+        ),
+        "psi4": Program(
+            "psi4", {**one, "HOME": FOLDER}, write_psi4, read_psi4
+        ),  # it would execute a ~/.psi4rc
     }
 
 
@@ -123,7 +144,9 @@ def read_ours(folder: Path) -> Outcome:
     result = dfmp2.read(folder / "result.h5")
     times = asdict(result.timings)
     scf, pairs = times["scf"], times["pair_energies"]
-    between = sum(value for name, value in times.items() if name not in ("scf", "pair_energies", "total"))
+    between = sum(
+        value for name, value in times.items() if name not in ("scf", "pair_energies", "total")
+    )
     return Outcome(
         program=f"dfmp2 {result.provenance.version}, {result.backend}, {result.precision}",
         scf_energy=result.scf_total_energy,
@@ -171,7 +194,9 @@ def psi4_times(text: str) -> dict[str, float]:
     return found
 
 
-def run_all(programs: list[Program], molecule: str, parent: Path, touched: int) -> tuple[list[dict[str, Any]], str]:
+def run_all(
+    programs: list[Program], molecule: str, parent: Path, touched: int
+) -> tuple[list[dict[str, Any]], str]:
     """One run of every program, in their order, the first of them dfmp2; the title of the calculation."""
     runs: list[dict[str, Any]] = []
     result: MP2Result | None = None
@@ -190,13 +215,19 @@ def run_all(programs: list[Program], molecule: str, parent: Path, touched: int) 
             raise SystemExit(
                 f"{program.name} did another calculation: {outcome.sizes}, not {runs[0]['outcome']['sizes']}"
             )
-        print(f"{program.name:<12} {child.wall:8.2f} s  E(corr) {outcome.correlation_energy:.10f} Eh", file=sys.stderr)
+        print(
+            f"{program.name:<12} {child.wall:8.2f} s  E(corr) {outcome.correlation_energy:.10f} Eh",
+            file=sys.stderr,
+        )
         runs.append({"lane": program.name, "child": child.facts(), "outcome": asdict(outcome)})
         result = result or dfmp2.read(folder / "result.h5")
         shutil.rmtree(folder)
     assert result is not None
     sizes = runs[0]["outcome"]["sizes"]
-    return runs, f"{result.molecule.formula}, {result.reference.kind.upper()}, functions, fitting, occ., virt. {sizes}"
+    return (
+        runs,
+        f"{result.molecule.formula}, {result.reference.kind.upper()}, functions, fitting, occ., virt. {sizes}",
+    )
 
 
 def compared(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -210,9 +241,13 @@ def compared(runs: list[dict[str, Any]]) -> dict[str, Any]:
         measured = {key: asdict(spread(list(map(get, of[name])))) for key, get in MEASURES.items()}
         medians[name] = {"program": of[name][0]["outcome"]["program"], **measured}
     for mine, other in pairs:
-        values = {key: (list(map(get, of[mine])), list(map(get, of[other]))) for key, get in MEASURES.items()}
+        values = {
+            key: (list(map(get, of[mine])), list(map(get, of[other])))
+            for key, get in MEASURES.items()
+        }
         found[f"{mine} / {other}"] = {
-            key: asdict(ratios(a, b)) if min(*a, *b) >= SHORTEST else None for key, (a, b) in values.items()
+            key: asdict(ratios(a, b)) if min(*a, *b) >= SHORTEST else None
+            for key, (a, b) in values.items()
         }
     differences = {}
     for mine, other in [*pairs, *((own[0], name) for name in own[1:])]:
@@ -232,17 +267,24 @@ def main() -> int:
     parser.add_argument("--basis", required=True)
     parser.add_argument("--against", default="", help="pyscf, pyscf-tuned, psi4; with commas")
     parser.add_argument("--precision", default="auto,fp64", help="auto, fp64, mixed; with commas")
-    parser.add_argument("--touch", default="", metavar="SIZE", help="write to this much memory before every run")
+    parser.add_argument(
+        "--touch", default="", metavar="SIZE", help="write to this much memory before every run"
+    )
     parser.add_argument("more", nargs="*", help="after --: options of dfmp2 run")
     given = parser.parse_args()
     known = peers(given.threads)
     wanted = [name for name in given.against.split(",") if name]
     if unknown := [name for name in wanted if name not in known]:
-        parser.error(f"--against {unknown[0]}: expected one or more of {', '.join(known)}, with commas between")
+        parser.error(
+            f"--against {unknown[0]}: expected one or more of {', '.join(known)}, with commas between"
+        )
     precisions = given.precision.split(",")
 
     def programs(basis: str, more: list[str]) -> list[Program]:
-        return [*(ours(basis, p, given.threads, more) for p in precisions), *(known[name] for name in wanted)]
+        return [
+            *(ours(basis, p, given.threads, more) for p in precisions),
+            *(known[name] for name in wanted),
+        ]
 
     header, runs, title = watch(Listener()), [], ""
     touched = parse_bytes(given.touch) if given.touch else 0
@@ -250,7 +292,10 @@ def main() -> int:
         run_all(programs("cc-pvdz", []), H2, Path(folder), 0)
         for _ in range(given.repeats):
             done, title = run_all(
-                programs(given.basis, given.more), given.molecule.read_text(encoding="utf-8"), Path(folder), touched
+                programs(given.basis, given.more),
+                given.molecule.read_text(encoding="utf-8"),
+                Path(folder),
+                touched,
             )
             runs += done
     found = {
@@ -266,7 +311,9 @@ def main() -> int:
     if given.json:
         given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print("\n".join(tables.races([found])))
-    return 8 * any(abs(value) > TOLERANCE for pair in found["differences"].values() for value in pair.values())
+    return 8 * any(
+        abs(value) > TOLERANCE for pair in found["differences"].values() for value in pair.values()
+    )
 
 
 if __name__ == "__main__":

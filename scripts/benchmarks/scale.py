@@ -31,7 +31,12 @@ from dfmp2.validation.machine import watch
 
 INPUTS = Path(__file__).resolve().parents[2] / "inputs"
 REFERENCE = "water-8", "cc-pvtz"  # what the rates are measured on
-CASES = (("(H2O)8", "cc-pvtz"), ("C40H82", "cc-pvdz"), ("C40H82", "cc-pvtz"), ("C100H202", "cc-pvtz"))
+CASES = (
+    ("(H2O)8", "cc-pvtz"),
+    ("C40H82", "cc-pvdz"),
+    ("C40H82", "cc-pvtz"),
+    ("C100H202", "cc-pvtz"),
+)
 NODES = (1, 4, 16, 64, 256)
 STAGES = {  # kinds of work (`dfmp2 plan --json`) in each stage of a run
     "scf": ("exchange", "exchange_single", "examined", "scf_fit", "eigen"),
@@ -74,8 +79,13 @@ def measure() -> dict[str, Any]:
         molecule, basis = str(INPUTS / f"{REFERENCE[0]}.xyz"), REFERENCE[1]
         dfmp2("prepare", molecule, "--basis", basis, "--output", "b.h5", folder=folder, threads=1)
         cuts = ((0, 1), (0, 2), (1, 1), (2, 1))  # workers, 0 for none, and threads of each
-        energy = {f"{workers} x {threads}": energies(folder, workers, threads) for workers, threads in cuts}
-        whole = dfmp2("run", molecule, "--basis", basis, "--output", "whole.h5", folder=folder, threads=1)
+        energy = {
+            f"{workers} x {threads}": energies(folder, workers, threads)
+            for workers, threads in cuts
+        }
+        whole = dfmp2(
+            "run", molecule, "--basis", basis, "--output", "whole.h5", folder=folder, threads=1
+        )
         outlooks = [outlook(folder, *case) for case in CASES]
         batch = {str(workers): waters(folder, workers) for workers in (1, 2)}
     correlation = {found.pop("correlation") for found in energy.values()}
@@ -102,7 +112,16 @@ def dfmp2(*arguments: str, folder: Path, threads: int) -> dict[str, Any]:
 def energies(folder: Path, workers: int, threads: int) -> dict[str, Any]:
     """Wall time and pair step of `dfmp2 energy`, with worker processes where there are any."""
     cut = ("--workers", str(workers)) if workers else ()
-    found = dfmp2("energy", "--from", "b.h5", "--output", f"{workers}.h5", *cut, folder=folder, threads=threads)
+    found = dfmp2(
+        "energy",
+        "--from",
+        "b.h5",
+        "--output",
+        f"{workers}.h5",
+        *cut,
+        folder=folder,
+        threads=threads,
+    )
     return {
         "wall": found["wall"],
         "pair_energies": found["timings"]["pair_energies"],
@@ -131,8 +150,26 @@ def waters(folder: Path, workers: int) -> dict[str, float]:
     own = folder / f"batch-{workers}"
     own.mkdir()
     write_molecules(own, ITEMS, random.Random(1))
-    command = [sys.executable, "-P", "-m", "dfmp2", "batch", "run", *sorted(path.name for path in own.glob("*.xyz"))]
-    command += ["--basis", "cc-pvdz", "--output", "out", "--workers", str(workers), "--threads", "1", "--quiet"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "dfmp2",
+        "batch",
+        "run",
+        *sorted(path.name for path in own.glob("*.xyz")),
+    ]
+    command += [
+        "--basis",
+        "cc-pvdz",
+        "--output",
+        "out",
+        "--workers",
+        str(workers),
+        "--threads",
+        "1",
+        "--quiet",
+    ]
     spent = []
     for _ in range(2):
         begun = time.perf_counter()
@@ -200,7 +237,10 @@ def page(costs: dict[str, Any]) -> str:
     """The page of documentation."""
     machine, energy, batch = costs["machine"], costs["energy"], costs["batch"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    steps = [f"| {way(name)} | {found['wall']:.2f} | {found['pair_energies']:.2f} |" for name, found in energy.items()]
+    steps = [
+        f"| {way(name)} | {found['wall']:.2f} | {found['pair_energies']:.2f} |"
+        for name, found in energy.items()
+    ]
     batches = [
         f"| {count(workers, 'worker')} of 1 thread | {found['wall']:.1f} | {ITEMS / found['wall']:.2f} "
         f"| {found['again']:.2f} |"
@@ -231,7 +271,9 @@ def count(number: int | str, what: str) -> str:
 def way(name: str) -> str:
     """A row's label."""
     workers, threads = name.split(" x ")
-    return f"`--workers {workers}`, 1 thread each" if workers != "0" else f"one process, {count(threads, 'thread')}"
+    if workers != "0":
+        return f"`--workers {workers}`, 1 thread each"
+    return f"one process, {count(threads, 'thread')}"
 
 
 def one_molecule(case: dict[str, Any], costs: dict[str, Any]) -> str:
@@ -240,7 +282,11 @@ def one_molecule(case: dict[str, Any], costs: dict[str, Any]) -> str:
     seconds = {stage: cost_of(stage, case, costs) for stage in STAGES}  # of one core
     nocc, nvir = case["nocc"][0], case["nvir"][0]
     size, pairs = 8.0 * nocc * nvir * case["naux"], nocc * (nocc + 1) // 2
-    serial = start + (seconds["scf"] + seconds["integrals"]) / (cores * parallel) + size / MODEL["write"][0]
+    serial = (
+        start
+        + (seconds["scf"] + seconds["integrals"]) / (cores * parallel)
+        + size / MODEL["write"][0]
+    )
     cells = []
     for nodes in NODES:
         share = math.ceil(pairs / (nodes * cores)) / pairs  # of one worker
@@ -248,7 +294,9 @@ def one_molecule(case: dict[str, Any], costs: dict[str, Any]) -> str:
         cells.append(f"{serial + start + max(read, seconds['pair_energies'] * share):.0f}")
     sizes = f"{case['nao']}, {nocc}, {nvir}, {case['naux']}"
     cells[0] += f" ({serial:.0f})"
-    return f"| {case['formula']} {case['basis']} | {sizes} | {size / 1e9:.2f} | {' | '.join(cells)} |"
+    return (
+        f"| {case['formula']} {case['basis']} | {sizes} | {size / 1e9:.2f} | {' | '.join(cells)} |"
+    )
 
 
 def cost_of(stage: str, case: dict[str, Any], costs: dict[str, Any]) -> float:
@@ -260,7 +308,11 @@ def cost_of(stage: str, case: dict[str, Any], costs: dict[str, Any]) -> float:
         "pair_energies": timings["pair_energies"],
     }
     kinds = STAGES[stage]
-    return measured[stage] * sum(case["flops"][kind] for kind in kinds) / sum(costs["flops"][kind] for kind in kinds)
+    return (
+        measured[stage]
+        * sum(case["flops"][kind] for kind in kinds)
+        / sum(costs["flops"][kind] for kind in kinds)
+    )
 
 
 def campaign(nodes: int, batch: dict[str, dict[str, float]]) -> str:

@@ -36,7 +36,11 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
 
     Every size counts once, however long it took: the fit is one of relative errors.
     """
-    points = [(math.log(size), math.log(value)) for size, value in zip(sizes, values, strict=True) if value > 0]
+    points = [
+        (math.log(size), math.log(value))
+        for size, value in zip(sizes, values, strict=True)
+        if value > 0
+    ]
     if len({x for x, _ in points}) < 2:
         return None
     return statistics.linear_regression(*zip(*points, strict=True)).slope
@@ -55,12 +59,25 @@ def operations(sizes: dict[str, Any]) -> dict[str, float]:
 def measure(n: int, given: Any, folder: Path) -> dict[str, Any]:
     """One run of C(n)H(2n+2): seconds, peak memory, sizes, rates of products just before it."""
     backend = CpuBackend(given.threads)
-    rates = {precision: square_rate(backend, precision, given.threads) for precision in ("fp64", "mixed")}
+    rates = {
+        precision: square_rate(backend, precision, given.threads) for precision in ("fp64", "mixed")
+    }
     (folder / "alkane.xyz").write_text(to_xyz(alkane(n), f"C{n}H{2 * n + 2}"), encoding="ascii")
-    arguments = ("run", "alkane.xyz", "--basis", given.basis, "--precision", given.precision, "--overwrite", "--quiet")
+    arguments = (
+        "run",
+        "alkane.xyz",
+        "--basis",
+        given.basis,
+        "--precision",
+        given.precision,
+        "--overwrite",
+        "--quiet",
+    )
     child, found = run_dfmp2(*arguments, folder=folder, threads=given.threads)
     if child.code:
-        raise SystemExit(f"C{n}H{2 * n + 2}: dfmp2 run failed (exit code {child.code}): {child.ending()}")
+        raise SystemExit(
+            f"C{n}H{2 * n + 2}: dfmp2 run failed (exit code {child.code}): {child.ending()}"
+        )
     stages = {name: value for name, value in found["timings"].items() if name != "total"}
     print(f"C{n}H{2 * n + 2}: {child.wall:.2f} s", file=sys.stderr)
     return {
@@ -75,9 +92,16 @@ def measure(n: int, given: Any, folder: Path) -> dict[str, Any]:
 
 def member(n: int, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians of one size."""
-    seconds = {name: spread([run["seconds"][name] for run in runs]).median for name in runs[0]["seconds"]}
-    sizes = {name: value[0] if isinstance(value, list) else value for name, value in runs[0]["sizes"].items()}
-    fastest = {precision: max(run["rates"][precision] for run in runs) for precision in ("fp64", "mixed")}
+    seconds = {
+        name: spread([run["seconds"][name] for run in runs]).median for name in runs[0]["seconds"]
+    }
+    sizes = {
+        name: value[0] if isinstance(value, list) else value
+        for name, value in runs[0]["sizes"].items()
+    }
+    fastest = {
+        precision: max(run["rates"][precision] for run in runs) for precision in ("fp64", "mixed")
+    }
     used = {"pair_energies": runs[0]["precision"]}
     return {
         "carbons": n,
@@ -117,7 +141,9 @@ def main() -> None:
         "members": members,
         "exponents": {
             name: {
-                variable: exponent([m[variable] for m in members], [m["seconds"][name] for m in members])
+                variable: exponent(
+                    [m[variable] for m in members], [m["seconds"][name] for m in members]
+                )
                 for variable in ("nao", "carbons")
             }
             for name in members[0]["seconds"]

@@ -37,11 +37,19 @@ def of_atoms(atoms: list[plan.Atom], multiplicity: int) -> dfmp2.Molecule:
 def cases() -> list[tuple[str, dfmp2.Molecule, str]]:
     """Name, molecule and basis."""
     tables = {**error_budget.MOLECULES, **error_budget.HELD_OUT}
-    found = [(n, error_budget.molecule_of(*row[1:], n), row[0]) for n, row in tables.items() if row[2] > 1]
+    found = [
+        (n, error_budget.molecule_of(*row[1:], n), row[0])
+        for n, row in tables.items()
+        if row[2] > 1
+    ]
     for _, name, molecule in fitting_certificates.molecules():
         if molecule.multiplicity > 1:
             found += [(name, molecule, basis) for basis in ("def2-tzvp", "aug-cc-pvdz")]
-    found += [(name, of_atoms(atoms, m), basis) for name, atoms, m, basis in broken_symmetry.CASES if m > 1]
+    found += [
+        (name, of_atoms(atoms, m), basis)
+        for name, atoms, m, basis in broken_symmetry.CASES
+        if m > 1
+    ]
     for name, bases in (
         ("phenyl", ("6-31g*", "cc-pvdz", "def2-svp")),
         ("vcl4", ("def2-svp",)),
@@ -55,15 +63,26 @@ def solved(molecule: dfmp2.Molecule, basis: str) -> list[str]:
     """Iterations, ladder, energy and processor seconds of a run."""
     begun = time.process_time()
     try:
-        found = dfmp2.run(molecule, basis, threads=1, auxbasis="auto", allow_small_gap=True).reference
+        found = dfmp2.run(
+            molecule, basis, threads=1, auxbasis="auto", allow_small_gap=True
+        ).reference
     except ConvergenceError as error:
         return ["-", f"{error}".partition(":")[0], "-", f"{time.process_time() - begun:.1f}"]
     ladder = ", ".join(found.ladder)
-    return [str(found.cycles), ladder, f"{found.scf_total_energy:.9f}", f"{time.process_time() - begun:.1f}"]
+    return [
+        str(found.cycles),
+        ladder,
+        f"{found.scf_total_energy:.9f}",
+        f"{time.process_time() - begun:.1f}",
+    ]
 
 
 if __name__ == "__main__":
-    heads = [f"{name}{way}" for way in ("", ", no ADIIS") for name in ("iterations", "ladder", "energy / Eh", "s")]
+    heads = [
+        f"{name}{way}"
+        for way in ("", ", no ADIIS")
+        for name in ("iterations", "ladder", "energy / Eh", "s")
+    ]
     print(f"| radical | basis | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 2)}", flush=True)
     usual = hartree_fock.CLIMBED
     for name, molecule, basis in cases():

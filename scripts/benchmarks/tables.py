@@ -27,12 +27,21 @@ def races(found: list[Found]) -> list[str]:
             "|" + "---|" * 10,
         ]
         for name, lane in lanes.items():
-            seconds = [_spread(lane[key]) for key in ("total", "SCF", "MP2 integrals, fit", "pair energies", "rest")]
+            seconds = [
+                _spread(lane[key])
+                for key in ("total", "SCF", "MP2 integrals, fit", "pair energies", "rest")
+            ]
             ratios = ["", ""]
             if name in peers:
-                ratios = [_spread((race["ratios"].get(f"{ours} / {name}") or {}).get("total")) for ours in OURS]
+                ratios = [
+                    _spread((race["ratios"].get(f"{ours} / {name}") or {}).get("total"))
+                    for ours in OURS
+                ]
             difference = race["differences"].get(f"dfmp2 - {name}")
-            shown = "" if difference is None else f"{difference['correlation']:.1e}"
+            if difference is None:
+                shown = ""
+            else:
+                shown = f"{difference['correlation']:.1e}"
             cells = [name, *seconds, _spread(lane["peak memory"], 0), *ratios, shown]
             lines.append("| " + " | ".join(cells) + " |")
         lines.append("")
@@ -51,8 +60,16 @@ def shapes(found: list[Found]) -> list[str]:
         k = shape["problem"]["kernel"]
         name = f"{shape['problem']['name']} ({k['nocc']}/{k['nvir']}/{k['naux']})"
         for row in shape["results"]:
-            cells = [name, row["backend"], row["precision"], _spread(row["seconds"]), _spread(row["gflops"], 0)]
-            cells += [f"{_spread(row[key], 0)} %" for key in ("percent_of_square", "percent_of_shaped")]
+            cells = [
+                name,
+                row["backend"],
+                row["precision"],
+                _spread(row["seconds"]),
+                _spread(row["gflops"], 0),
+            ]
+            cells += [
+                f"{_spread(row[key], 0)} %" for key in ("percent_of_square", "percent_of_shaped")
+            ]
             lines.append("| " + " | ".join(cells) + " |")
     return [*lines, "", *(_state(shape) for shape in found), ""]
 
@@ -65,7 +82,9 @@ def series(found: list[Found]) -> list[str]:
         lines += [
             f"n-alkanes in {one['basis']}; {one['threads']} threads; {_state(one)}",
             "",
-            "| | functions | " + " | ".join(f"{name.replace('_', ' ')} / s" for name in names) + " | peak / MB |",
+            "| | functions | "
+            + " | ".join(f"{name.replace('_', ' ')} / s" for name in names)
+            + " | peak / MB |",
             "|" + "---|" * (len(names) + 3),
         ]
         for m in one["members"]:
@@ -75,7 +94,11 @@ def series(found: list[Found]) -> list[str]:
             values = " | ".join(_number(one["exponents"][name][key]) for name in names)
             lines.append(f"| exponent in {label} | | {values} | |")
         last = one["members"][-1]["fraction_of_products"]
-        lines.append("| fraction of product rate | | " + " | ".join(_number(last.get(name)) for name in names) + " | |")
+        lines.append(
+            "| fraction of product rate | | "
+            + " | ".join(_number(last.get(name)) for name in names)
+            + " | |"
+        )
         lines.append("")
     return lines
 
@@ -87,7 +110,9 @@ def products(found: list[Found]) -> list[str]:
         lines += [_state(one), "", "| library | precision | threads | GF/s |", "|---|---|---|---|"]
         for row in one["rates"]:
             rate = {key: value / 1e9 for key, value in row["flops_per_second"].items()}
-            lines.append(f"| {row['library']} | {row['precision']} | {row['threads']} | {_spread(rate, 0)} |")
+            lines.append(
+                f"| {row['library']} | {row['precision']} | {row['threads']} | {_spread(rate, 0)} |"
+            )
         lines.append("")
     return lines
 

@@ -20,7 +20,10 @@ def measured(*arguments: str, folder: Path, threads: int) -> dict[str, Any]:
     child, found = run_dfmp2(*arguments, "--precision", "fp64", folder=folder, threads=threads)
     if child.code:
         raise SystemExit(f"dfmp2 {arguments[0]} failed (exit code {child.code}): {child.ending()}")
-    print(f"| `dfmp2 {arguments[0]}` | {child.cpu:.1f} | {child.wall:.1f} | {child.peak / 1e6:.0f} MB |", flush=True)
+    print(
+        f"| `dfmp2 {arguments[0]}` | {child.cpu:.1f} | {child.wall:.1f} | {child.peak / 1e6:.0f} MB |",
+        flush=True,
+    )
     return found
 
 
@@ -37,11 +40,15 @@ def main() -> int:
         folder = Path(name)
         prepared = measured("prepare", *what, "--output", "x.prepared.h5", folder=folder, threads=n)
         size = (folder / "x.prepared.h5").stat().st_size
-        parts = measured("energy", "--from", "x.prepared.h5", "--output", "parts.h5", folder=folder, threads=n)
+        parts = measured(
+            "energy", "--from", "x.prepared.h5", "--output", "parts.h5", folder=folder, threads=n
+        )
         whole = measured("run", *what, "--output", "whole.h5", folder=folder, threads=n)
     b = prepared["fitted_tensor"]
     print(f"\nB {b['shapes']}, {b['bytes'] / 1e6:.1f} MB; file {size / 1e6:.1f} MB")
-    print(f"E(MP2) {parts['mp2_total_energy']!r} in parts, {whole['mp2_total_energy']!r} in one piece")
+    print(
+        f"E(MP2) {parts['mp2_total_energy']!r} in parts, {whole['mp2_total_energy']!r} in one piece"
+    )
     return int(parts["mp2_total_energy"] != whole["mp2_total_energy"])
 
 

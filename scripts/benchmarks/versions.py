@@ -23,7 +23,9 @@ from programs import options, private_folder, run_child
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = 1e-7  # Eh, the default --tolerance
 APART = 4.2  # angstrom between molecules of a cluster, about
-CASES: tuple[tuple[str, ...], ...] = (  # molecule of G2, times copies, or file of inputs/; basis; further options
+CASES: tuple[
+    tuple[str, ...], ...
+] = (  # molecule of G2, times copies, or file of inputs/; basis; further options
     ("C4H4O", "cc-pvtz"),
     ("C5H5N", "cc-pvtz"),
     ("C4H4NH", "def2-tzvp"),
@@ -60,18 +62,39 @@ def write_molecule(name: str, path: Path) -> None:
         edge += 1
     size = max(APART, float(np.ptp(one.positions, axis=0).max()) + 0.6 * APART)
     places = [np.array((k % edge, k // edge % edge, k // edge**2)) * size for k in range(count)]
-    rows = [(s, *(x + place)) for place in places for s, x in zip(one.symbols, one.positions, strict=True)]
+    rows = [
+        (s, *(x + place))
+        for place in places
+        for s, x in zip(one.symbols, one.positions, strict=True)
+    ]
     unpaired = round(abs(float(one.get_initial_magnetic_moments().sum())))
-    lines = [str(len(rows)), f"multiplicity={unpaired + 1}", *(f"{s} {x:.6f} {y:.6f} {z:.6f}" for s, x, y, z in rows)]
+    lines = [
+        str(len(rows)),
+        f"multiplicity={unpaired + 1}",
+        *(f"{s} {x:.6f} {y:.6f} {z:.6f}" for s, x, y, z in rows),
+    ]
     path.write_text("\n".join(lines) + "\n", encoding="ascii")
 
 
 def run(python: str, case: tuple[str, ...], folder: Path, *more: str) -> dict[str, Any]:
     """What a version prints of a case, and the seconds of its process."""
-    words = ["run", "x.xyz", "--basis", *case[1:], *more, "--output", "x.h5", "--overwrite", "--quiet", "--json"]
+    words = [
+        "run",
+        "x.xyz",
+        "--basis",
+        *case[1:],
+        *more,
+        "--output",
+        "x.h5",
+        "--overwrite",
+        "--quiet",
+        "--json",
+    ]
     child = run_child([python, "-P", "-m", "dfmp2", *words], folder, {})
     if child.code:
-        raise SystemExit(f"{python}: {' '.join(case)} failed (exit code {child.code}): {child.ending()}")
+        raise SystemExit(
+            f"{python}: {' '.join(case)} failed (exit code {child.code}): {child.ending()}"
+        )
     return {**json.loads(child.out), "wall": child.wall, "foreign": child.foreign / child.wall}
 
 
@@ -82,7 +105,9 @@ def main() -> None:
     given = parser.parse_args()
     names = ("scf_total_energy", "mp2_correlation_energy")
     records, worst = [], 0.0
-    print("| | functions | iterations: before, now | before / s | now / s | ratio | dE(SCF), dE(corr) / Eh |")
+    print(
+        "| | functions | iterations: before, now | before / s | now / s | ratio | dE(SCF), dE(corr) / Eh |"
+    )
     print("|---|---|---|---|---|---|---|")
     for case in CASES:
         with private_folder(given.scratch) as place:
@@ -90,7 +115,16 @@ def main() -> None:
             write_molecule(case[0], folder / "x.xyz")
             threads = ("--threads", str(given.threads))
             exact, usual = (
-                run(sys.executable, case, folder, "--precision", kind, "--scf-conv-tol", "1e-12", *threads)
+                run(
+                    sys.executable,
+                    case,
+                    folder,
+                    "--precision",
+                    kind,
+                    "--scf-conv-tol",
+                    "1e-12",
+                    *threads,
+                )
                 for kind in ("fp64", "auto")
             )
             pairs = [
@@ -104,15 +138,21 @@ def main() -> None:
         worst = max(worst, *map(abs, away))
         foreign = statistics.mean(found["foreign"] for found in (*before, *now))
         cycles = [runs[0]["scf_iterations"] for runs in (before, now)]
-        records.append({"case": case, "ratio": ratio, "seconds": seconds, "away": away, "foreign": foreign})
+        records.append(
+            {"case": case, "ratio": ratio, "seconds": seconds, "away": away, "foreign": foreign}
+        )
         print(
             f"| {' '.join(case)} | {now[0]['sizes']['nao']} | {cycles[0]}, {cycles[1]} | {seconds[0]:.2f} | "
             f"{seconds[1]:.2f} | {ratio:.2f} | {away[0]:.0e}, {away[1]:.0e} |",
             flush=True,
         )
     total = statistics.geometric_mean(record["ratio"] for record in records)
-    print(f"\nGeometric mean of the ratios {total:.2f}; largest {max(record['ratio'] for record in records):.2f}.")
-    print(f"Others used {statistics.mean(record['foreign'] for record in records):.2f} cores meanwhile.")
+    print(
+        f"\nGeometric mean of the ratios {total:.2f}; largest {max(record['ratio'] for record in records):.2f}."
+    )
+    print(
+        f"Others used {statistics.mean(record['foreign'] for record in records):.2f} cores meanwhile."
+    )
     if given.json:
         given.json.write_text(json.dumps(records), encoding="ascii")
     if worst > ALLOWED:

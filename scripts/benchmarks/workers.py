@@ -46,16 +46,22 @@ def main() -> int:
                 while pool.busy:  # imports
                     for slot in pool.finished():
                         slot.release()
-                options = options_for(source.prepared, {"threads": 1, "memory": MEMORY, "backend": "cpu"})
+                options = options_for(
+                    source.prepared, {"threads": 1, "memory": MEMORY, "backend": "cpu"}
+                )
                 hand_out = partial(by_workers, pool, source.path)
                 begun = time.perf_counter()
                 result = energy(source, options, listener=Listener(), elsewhere=hand_out)
                 whole = time.perf_counter() - begun
             elsewhere.append(result.timings.pair_energies)
             energies |= {found.mp2_correlation_energy, result.mp2_correlation_energy}
-            print(f"one process {here[-1]:.2f} s, workers {elsewhere[-1]:.2f} s ({whole:.2f} s with all around it)")
+            print(
+                f"one process {here[-1]:.2f} s, workers {elsewhere[-1]:.2f} s ({whole:.2f} s with all around it)"
+            )
     rate = min(here) / min(elsewhere)
-    print(f"{given.workers} workers of 1 thread: {rate:.2f} of the rate of {given.workers} threads; E(corr) {energies}")
+    print(
+        f"{given.workers} workers of 1 thread: {rate:.2f} of the rate of {given.workers} threads; E(corr) {energies}"
+    )
     return int(len(energies) > 1 or rate < given.least)
 
 

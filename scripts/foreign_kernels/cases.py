@@ -69,7 +69,9 @@ class Finding:
         if not self.error <= self.case.tolerance:
             return "differs"
         documented = [one.rule for one in self.broken if one.rule not in OWN_RULES | SLOW]
-        return f"breaks {', '.join(documented)}" if documented else "runs"
+        if documented:
+            return f"breaks {', '.join(documented)}"
+        return "runs"
 
 
 def examine(root: Path, case: Case, target: str | None = None) -> Finding:
@@ -82,7 +84,9 @@ def examine(root: Path, case: Case, target: str | None = None) -> Finding:
     settings, broken = Settings(target=chip, release=RELEASE), list[Violation]()
     with _theirs(f"inputs of {case.kernel}"):
         made = case.inputs(np.random.default_rng(1))
-    inputs = {name: value.astype(np.float32) if _double(value) else value for name, value in made.items()}
+    inputs = {
+        name: value.astype(np.float32) if _double(value) else value for name, value in made.items()
+    }
     while True:
         try:
             outputs, trace = run_foreign(root, case.file, case.kernel, inputs, settings)
@@ -93,15 +97,21 @@ def examine(root: Path, case: Case, target: str | None = None) -> Finding:
             broken.append(found)
             measured = settings.measured and found.rule not in SLOW
             settings = replace(settings, waived=settings.waived | {found.rule}, measured=measured)
-    wide = [value.astype(np.float64) if _double(made[name]) else value for name, value in inputs.items()]
+    wide = [
+        value.astype(np.float64) if _double(made[name]) else value for name, value in inputs.items()
+    ]
     with _theirs(f"reference of {case.kernel}"):
         answer = case.reference(*wide)
     expected = answer if isinstance(answer, tuple) else (answer,)
     shapes = [one.shape for one in outputs], [np.shape(one) for one in expected]
     if shapes[0] != shapes[1]:
-        raise InputError(f"{case.kernel} returns shapes {shapes[0]}, its reference {shapes[1]}", file=case.file)
+        raise InputError(
+            f"{case.kernel} returns shapes {shapes[0]}, its reference {shapes[1]}", file=case.file
+        )
     error = max(map(_difference, outputs, expected))
-    return Finding(case, target, tuple(broken), None, error, trace.sbuf_high_water, trace.moved_high_water)
+    return Finding(
+        case, target, tuple(broken), None, error, trace.sbuf_high_water, trace.moved_high_water
+    )
 
 
 @contextmanager
@@ -129,13 +139,21 @@ def cases_of(root: Path, file: Path | None) -> Sequence[Case]:
         raise InputError(f"{root}: no such folder: name a checkout of the kernels' repository")
     if file is None:
         there = [case for case in KNOWN if (root / case.file).is_file()]
-        cases = [case for case in there if f"def {case.kernel}(" in (root / case.file).read_text(encoding="utf-8")]
+        cases = [
+            case
+            for case in there
+            if f"def {case.kernel}(" in (root / case.file).read_text(encoding="utf-8")
+        ]
         if not cases:
-            raise InputError(f"{root} holds no kernel that is known here; describe yours in a file, see --cases")
+            raise InputError(
+                f"{root} holds no kernel that is known here; describe yours in a file, see --cases"
+            )
         return cases
     if not file.is_file():
         raise InputError(f"--cases {file}: no such file")
-    with _theirs(f"--cases {file}: expected CASES, a list of dicts with file, kernel, inputs and reference"):
+    with _theirs(
+        f"--cases {file}: expected CASES, a list of dicts with file, kernel, inputs and reference"
+    ):
         cases = [Case(**row) for row in runpy.run_path(str(file))["CASES"]]
     for case in cases:
         if not (root / case.file).is_file():
@@ -154,11 +172,15 @@ def commit_of(root: Path) -> str:
 
 def _normal(**sizes: Any) -> Callable[[np.random.Generator], Inputs]:
     """Inputs: normal numbers where a tuple gives a shape, anything else as it is."""
-    return lambda random: {n: random.standard_normal(s) if isinstance(s, tuple) else s for n, s in sizes.items()}
+    return lambda random: {
+        n: random.standard_normal(s) if isinstance(s, tuple) else s for n, s in sizes.items()
+    }
 
 
 def _scan_inputs(random: np.random.Generator) -> Inputs:
-    made = _normal(delta=(1, 128, 512), u=(1, 128, 512), A=(128, 2), B=(1, 2, 512), C=(1, 2, 512))(random)
+    made = _normal(delta=(1, 128, 512), u=(1, 128, 512), A=(128, 2), B=(1, 2, 512), C=(1, 2, 512))(
+        random
+    )
     return made | {"delta": 0.1 * abs(made["delta"]), "A": -abs(made["A"])}
 
 
@@ -193,7 +215,12 @@ def _doubled(x: Any, chunk_size: int) -> Any:
 
 def _blas_mp2_inputs(random: np.random.Generator) -> Inputs:
     occ, vir = -1 - random.random((1, 3)), 1 + random.random((1, 150))
-    numbers = {"eps_occ_chunk": occ[:, :2], "eps_occ_full": occ, "eps_vir_col": vir.T, "eps_vir_row": vir}
+    numbers = {
+        "eps_occ_chunk": occ[:, :2],
+        "eps_occ_full": occ,
+        "eps_vir_col": vir.T,
+        "eps_vir_row": vir,
+    }
     return {"T_flat": random.standard_normal((2 * 150, 3 * 150)), **numbers}
 
 
@@ -201,7 +228,13 @@ def _blas_mp2(flat: Any, some_occ: Any, occ: Any, vir_column: Any, vir: Any) -> 
     """sum_b T_ab (2 T_ab - T_ba) / (e_i + e_j - e_a - e_b), the two strips of 75 rows a added."""
     t = flat.reshape(2, 150, 3, 150).swapaxes(1, 2)
     gaps = (some_occ.T + occ)[:, :, None, None] - vir_column - vir
-    return (t * (2 * t - t.swapaxes(2, 3)) / gaps).sum(-1).reshape(2, 3, 2, 75).sum(2).transpose(2, 0, 1)
+    return (
+        (t * (2 * t - t.swapaxes(2, 3)) / gaps)
+        .sum(-1)
+        .reshape(2, 3, 2, 75)
+        .sum(2)
+        .transpose(2, 0, 1)
+    )
 
 
 def _tensor_mp2_inputs(random: np.random.Generator) -> Inputs:
@@ -217,7 +250,12 @@ def _tensor_mp2(b: Any, occ: Any, vir: Any) -> Any:
 
 def _dft_inputs(*fields: str) -> Callable[[np.random.Generator], Inputs]:
     angles = 2 * np.pi * np.outer(np.arange(32), np.arange(32)) / 32
-    return _normal(**dict.fromkeys(fields, (32, 32, 32)), C=np.cos(angles), S=np.sin(angles), nS=-np.sin(angles))
+    return _normal(
+        **dict.fromkeys(fields, (32, 32, 32)),
+        C=np.cos(angles),
+        S=np.sin(angles),
+        nS=-np.sin(angles),
+    )
 
 
 def _parts(z: Any) -> tuple[Any, Any]:
@@ -230,17 +268,30 @@ def _flow_inputs(random: np.random.Generator) -> Inputs:
     waves = np.stack(np.meshgrid(*3 * [np.fft.fftfreq(32, 1 / 32)], indexing="ij"))
     squares, kept = np.maximum((waves**2).sum(0), 1.0), (abs(waves).max(0) < 32 / 3) * 1.0
     spectra = np.fft.fftn(random.standard_normal((6, 32, 32, 32)), axes=(1, 2, 3)) * kept
-    names = [f"{name}_{part}" for name in ("uh", "vh", "wh", "du", "dv", "dw") for part in ("re", "im")]
-    made = dict(zip(names, (part for one in spectra for part in _parts(one)), strict=True)) | _dft_inputs()(random)
-    numbers = zip(("KX", "KY", "KZ", "IK2", "DEAL", "DECAY"), (*waves, 1 / squares, kept, kept), strict=True)
+    names = [
+        f"{name}_{part}" for name in ("uh", "vh", "wh", "du", "dv", "dw") for part in ("re", "im")
+    ]
+    made = dict(
+        zip(names, (part for one in spectra for part in _parts(one)), strict=True)
+    ) | _dft_inputs()(random)
+    numbers = zip(
+        ("KX", "KY", "KZ", "IK2", "DEAL", "DECAY"), (*waves, 1 / squares, kept, kept), strict=True
+    )
     return made | {name: _parts(one)[0] for name, one in numbers}
 
 
 def _flow(*given: Any) -> Any:
     """First stage of a Runge-Kutta step: f = P F(u x curl u), du = 0.05 f, u + du / 3 (Taylor-Green vortex)."""
     numbers = np.array([*given[:12], *given[15:20]]).swapaxes(2, 3)
-    u, k, inverse, kept = numbers[:6:2] + 1j * numbers[1:6:2], numbers[12:15], numbers[15], numbers[16]
-    speed, curl = (np.fft.ifftn(one, axes=(1, 2, 3)).real for one in (u, np.cross(1j * k, u, axis=0)))
+    u, k, inverse, kept = (
+        numbers[:6:2] + 1j * numbers[1:6:2],
+        numbers[12:15],
+        numbers[15],
+        numbers[16],
+    )
+    speed, curl = (
+        np.fft.ifftn(one, axes=(1, 2, 3)).real for one in (u, np.cross(1j * k, u, axis=0))
+    )
     force = np.fft.fftn(np.cross(speed, curl, axis=0), axes=(1, 2, 3)) * kept
     change = 0.05 * (force - k * (k * force).sum(0) * inverse)
     return tuple(part for one in (*(u + change / 3), *change) for part in _parts(one))
@@ -248,10 +299,15 @@ def _flow(*given: Any) -> Any:
 
 def _rope(x: Any, cos: Any, sin: Any, halves: bool = True, in_sbuf: bool = False) -> Any:
     """(x, y) -> (x cos - y sin, y cos + x sin) of the two halves, or of neighbours."""
-    first, second = (x[:32], x[32:]) if halves else (x[::2], x[1::2])
+    if halves:
+        first, second = (x[:32], x[32:])
+    else:
+        first, second = (x[::2], x[1::2])
     cos, sin = cos[:, :, None], sin[:, :, None]
     turned = first * cos - second * sin, second * cos + first * sin
-    return np.concatenate(turned) if halves else np.stack(turned, 1).reshape(x.shape)
+    if halves:
+        return np.concatenate(turned)
+    return np.stack(turned, 1).reshape(x.shape)
 
 
 def _rope_hf(q: Any, k: Any, q_out: Any, k_out: Any, cos: Any, sin: Any) -> Any:
@@ -266,13 +322,15 @@ def _windows(x: Any, size: int) -> Any:
 def _cases(folder: str, target: str, *rows: Any) -> tuple[Case, ...]:
     """Cases of one repository: file below `folder`, kernel, inputs, reference; then tolerance and note where needed."""
     made = (
-        (folder + file, kernel, inputs, reference, target, *more) for file, kernel, inputs, reference, *more in rows
+        (folder + file, kernel, inputs, reference, target, *more)
+        for file, kernel, inputs, reference, *more in rows
     )
     return tuple(Case(*one) for one in made)
 
 
 ADD, SPMD = (
-    f"tensor_addition/{name}_nki_kernels.py" for name in ("tensor_addition", "spmd_multiple_nc_tensor_addition")
+    f"tensor_addition/{name}_nki_kernels.py"
+    for name in ("tensor_addition", "spmd_multiple_nc_tensor_addition")
 )
 SUMMANDS = _normal(a_input=(256, 1024), b_input=(256, 1024))
 PRODUCT = "matrix_multiplication/matrix_multiplication_nki_kernels.py"
@@ -284,7 +342,10 @@ PRODUCTS = {
     "fully_optimized": (1024, 2048, 1024),
 }
 ATTENTION = "attention_fwd_performance/attention_kernels.py"
-ROPE, CTE = "core/embeddings/rope.py", "core/output_projection/output_projection_cte/output_projection_cte.py"
+ROPE, CTE = (
+    "core/embeddings/rope.py",
+    "core/output_projection/output_projection_cte/output_projection_cte.py",
+)
 ANGLES = {"cos": (32, 1, 64), "sin": (32, 1, 64)}
 KNOWN: tuple[Case, ...] = (
     *_cases(  # aws-neuron/nki-samples
@@ -304,14 +365,28 @@ KNOWN: tuple[Case, ...] = (
             _normal(in_tensor=(7, 12, 9), pool_size=3),
             lambda planes, _: planes.reshape(7, 4, 3, 3, 3).mean((2, 4)),
         ),
-        *(("fused_mamba/mamba_nki_kernels.py", f"mamba_v{form}", _scan_inputs, _scan) for form in (1, 2, 3)),
         *(
-            (PRODUCT, f"nki_matmul_{form}_", _normal(lhsT=(k, m), rhs=(k, n)), lambda left, right: left.T @ right)
+            ("fused_mamba/mamba_nki_kernels.py", f"mamba_v{form}", _scan_inputs, _scan)
+            for form in (1, 2, 3)
+        ),
+        *(
+            (
+                PRODUCT,
+                f"nki_matmul_{form}_",
+                _normal(lhsT=(k, m), rhs=(k, n)),
+                lambda left, right: left.T @ right,
+            )
             for form, (k, m, n) in PRODUCTS.items()
         ),
         *((ATTENTION, f"attn_fwd_v{form}", _attention_inputs(128), _attention) for form in (1, 2)),
-        *((ATTENTION, f"attn_fwd_v{form}", _attention_inputs(512), _attention) for form in (3, 4, 5, 6)),
-        *((ATTENTION, f"attn_fwd_v{form}", _attention_inputs(512), _attention, 1e-2, "bfloat16") for form in (7, 8)),
+        *(
+            (ATTENTION, f"attn_fwd_v{form}", _attention_inputs(512), _attention)
+            for form in (3, 4, 5, 6)
+        ),
+        *(
+            (ATTENTION, f"attn_fwd_v{form}", _attention_inputs(512), _attention, 1e-2, "bfloat16")
+            for form in (7, 8)
+        ),
     ),
     *_cases(
         "contributed/",
@@ -323,7 +398,12 @@ KNOWN: tuple[Case, ...] = (
             lambda plane, size: _windows(_windows(plane, size).max(-1).T, size).max(-1).T,
         ),
         *(
-            (f"interpolate_{form}_fwd.py", f"interpolate_{form}_2x_fwd", _normal(src_arr=shape, chunk_size=4), _doubled)
+            (
+                f"interpolate_{form}_fwd.py",
+                f"interpolate_{form}_2x_fwd",
+                _normal(src_arr=shape, chunk_size=4),
+                _doubled,
+            )
             for form, shape in (("bilinear", (2, 40, 10, 12)), ("trilinear", (2, 40, 7, 5, 6)))
         ),
     ),
@@ -342,7 +422,11 @@ KNOWN: tuple[Case, ...] = (
         (
             "core/embeddings/rope_hf.py",
             "rope_hf",
-            _normal(**dict.fromkeys(("q", "k", "q_out", "k_out"), (1, 2, 256, 32)), cos=(256, 32), sin=(256, 32)),
+            _normal(
+                **dict.fromkeys(("q", "k", "q_out", "k_out"), (1, 2, 256, 32)),
+                cos=(256, 32),
+                sin=(256, 32),
+            ),
             _rope_hf,
         ),
         (
@@ -355,12 +439,18 @@ KNOWN: tuple[Case, ...] = (
             "core/output_projection/output_projection_tkg.py",
             "output_projection_tkg",
             _normal(attention=(128, 1, 2, 4), weight=(256, 512)),
-            lambda heads, weight: np.einsum("dns,ndh->sh", heads[:, 0], weight.reshape(2, 128, 512)),
+            lambda heads, weight: np.einsum(
+                "dns,ndh->sh", heads[:, 0], weight.reshape(2, 128, 512)
+            ),
         ),
         (
             "core/qkv/qkv.py",
             "qkv",
-            _normal(input=(1, 256, 256), fused_qkv_weights=(256, 512), load_input_with_DMA_transpose=False),
+            _normal(
+                input=(1, 256, 256),
+                fused_qkv_weights=(256, 512),
+                load_input_with_DMA_transpose=False,
+            ),
             lambda x, weights, _: x @ weights,
             *(1e-2, "bfloat16"),
         ),
@@ -379,7 +469,9 @@ KNOWN: tuple[Case, ...] = (
         (
             "experimental/dynamic_shapes/dynamic_elementwise_add.py",
             "dynamic_elementwise_add",
-            _normal(input_a=(256, 1024), input_b=(256, 1024), num_m_tiles=np.full((1, 1), 2, np.int32)),
+            _normal(
+                input_a=(256, 1024), input_b=(256, 1024), num_m_tiles=np.full((1, 1), 2, np.int32)
+            ),
             lambda a, b, _: a + b,
         ),
         (
@@ -392,7 +484,12 @@ KNOWN: tuple[Case, ...] = (
     *_cases(  # aws-samples/sample-spectral-dns-on-aws-neuron
         "kernels/",
         "trn1",
-        ("dft3d_perm_nki.py", "dft3d_fwd_real", _dft_inputs("f"), lambda f, *_: _parts(np.fft.fftn(f))),
+        (
+            "dft3d_perm_nki.py",
+            "dft3d_fwd_real",
+            _dft_inputs("f"),
+            lambda f, *_: _parts(np.fft.fftn(f)),
+        ),
         (
             "dft3d_perm_nki.py",
             "dft3d_fwd_cplx",
@@ -418,7 +515,12 @@ KNOWN: tuple[Case, ...] = (
         "trntensor/nki/",
         "trn1",
         ("_kernels.py", "matmul_kernel", _normal(a=(256, 384), b=(384, 512)), lambda a, b: a @ b),
-        ("_kernels.py", "batched_matmul_kernel", _normal(a=(2, 128, 256), b=(2, 256, 96)), lambda a, b: a @ b),
+        (
+            "_kernels.py",
+            "batched_matmul_kernel",
+            _normal(a=(2, 128, 256), b=(2, 256, 96)),
+            lambda a, b: a @ b,
+        ),
         ("_kernels.py", "mp2_energy_kernel", _tensor_mp2_inputs, _tensor_mp2),
         (
             "_kernels.py",

@@ -39,7 +39,15 @@ from dfmp2.errors import InputError
 from dfmp2.trainium.interpreter import instructions
 from dfmp2.trainium.interpreter.arithmetic import BINARY, DTYPES, UNARY, Array, DType, working
 from dfmp2.trainium.interpreter.language import functions
-from dfmp2.trainium.interpreter.memory import Core, Storage, Tensor, continues_group, finish, note_read, whole
+from dfmp2.trainium.interpreter.memory import (
+    Core,
+    Storage,
+    Tensor,
+    continues_group,
+    finish,
+    note_read,
+    whole,
+)
 from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, Settings, Violation
 from dfmp2.trainium.interpreter.run import STRAY_ERRORS, kernel_code
 from dfmp2.trainium.interpreter.signatures import (
@@ -57,9 +65,17 @@ from dfmp2.trainium.interpreter.trace import Trace
 
 RELEASE: Final = "0.6.0"  # the only one with dynamic_range and fori_loop
 PACKAGES = ("nki", "neuronxcc")
-OPTIONAL = ("torch", "torch_xla", "jax", "ml_dtypes", "neuronx_distributed")  # imported beside kernels, not by them
+OPTIONAL = (
+    "torch",
+    "torch_xla",
+    "jax",
+    "ml_dtypes",
+    "neuronx_distributed",
+)  # imported beside kernels, not by them
 MORE_FORMATS = ("int8", "int16", "uint16", "uint32", "bool")
-FORMATS = DTYPES | {name: DType(name, np.dtype(name).itemsize, np.dtype(name).type) for name in MORE_FORMATS}
+FORMATS = DTYPES | {
+    name: DType(name, np.dtype(name).itemsize, np.dtype(name).type) for name in MORE_FORMATS
+}
 REDUCTIONS = {"sum": "add", "max": "maximum", "min": "minimum"}
 OWN = {  # instructions that only kernels of others call
     "nc_transpose": ("dst", "data"),
@@ -77,7 +93,12 @@ class Arithmetic:
     __array_ufunc__ = None  # NumPy's numbers leave it to us
 
 
-for _symbol, _name in (("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("truediv", "divide")):
+for _symbol, _name in (
+    ("add", "add"),
+    ("sub", "subtract"),
+    ("mul", "multiply"),
+    ("truediv", "divide"),
+):
     setattr(Arithmetic, f"__{_symbol}__", lambda a, b, name=_name: a._core.binary(name, a, b))
     setattr(Arithmetic, f"__r{_symbol}__", lambda a, b, name=_name: a._core.binary(name, b, a))
     setattr(Arithmetic, f"__i{_symbol}__", lambda a, b, name=_name: a._core.change(name, a, b))
@@ -96,7 +117,9 @@ class Tile(Arithmetic, Tensor):
         """Another view of the storage. On chip dimension 0 is the partition, and there are at least two."""
         if self.storage.space != "hbm":
             if strides[0] != self.storage.row and shape[0] != 1:
-                raise self._core.refuse("partition-step", f"a view of {self.shape} whose rows are no partitions")
+                raise self._core.refuse(
+                    "partition-step", f"a view of {self.shape} whose rows are no partitions"
+                )
             shape = shape + (1,) * (2 - len(shape))
             strides = (self.storage.row, *strides[1:]) + (1,) * (2 - len(strides))
         new = Tile(self._core, self.storage, shape or (1,), strides or (1,), offset)
@@ -113,7 +136,9 @@ class Tile(Arithmetic, Tensor):
         at = next((k for k, part in enumerate(parts) if part is Ellipsis), len(parts))
         parts[at : at + 1] = [slice(None)] * (len(self.shape) - len(parts) + (at < len(parts)))
         if len(parts) != len(self.shape):
-            raise self._core.refuse("index", f"{len(parts)} indices for a tensor of shape {self.shape}")
+            raise self._core.refuse(
+                "index", f"{len(parts)} indices for a tensor of shape {self.shape}"
+            )
         shape, strides, offset = list[int](), list[int](), self.offset
         for k, (part, size, stride) in enumerate(zip(parts, self.shape, self.strides, strict=True)):
             if not isinstance(part, slice):
@@ -134,19 +159,28 @@ class Tile(Arithmetic, Tensor):
 
     def reshape(self, *sizes: Any) -> Tile:
         """The same elements in another shape; on chip the partitions stay."""
-        shape = tuple(sizes[0]) if isinstance(sizes[0], (tuple, list)) else sizes
+        if isinstance(sizes[0], (tuple, list)):
+            shape = tuple(sizes[0])
+        else:
+            shape = sizes
         if self.storage.space != "hbm" and shape[0] != self.shape[0]:
-            raise self._core.refuse("partition-step", f"reshape of {self.shape} to {shape}: partitions become columns")
+            raise self._core.refuse(
+                "partition-step", f"reshape of {self.shape} to {shape}: partitions become columns"
+            )
         probe = np.lib.stride_tricks.as_strided(np.empty(1, np.int8), self.shape, self.strides)
         try:
             strides = probe.reshape(shape, copy=False).strides
         except ValueError as error:
-            raise self._core.refuse("access-pattern", f"reshape of {self.shape} to {shape}: {error}") from error
+            raise self._core.refuse(
+                "access-pattern", f"reshape of {self.shape} to {shape}: {error}"
+            ) from error
         return self.view(shape, strides, self.offset)
 
     def flat(self) -> Tile:
         """[P, elements], as the Tensor Engine takes it."""
-        return self if len(self.shape) == 2 else self.reshape(self.shape[0], self.elements)
+        if len(self.shape) == 2:
+            return self
+        return self.reshape(self.shape[0], self.elements)
 
     def broadcast_to(self, shape: Sequence[int]) -> Tile:
         return self._core.spread(self, tuple(shape))
@@ -201,7 +235,9 @@ class Indexed(Lazy):
         self._core, self._base = base._core, base
         if len(parts) != len(base.shape) or any(isinstance(part, slice) for part in parts):
             raise base._core.outside("index arrays for some dimensions only")
-        offsets = [np.asarray(part) * stride for part, stride in zip(parts, base.strides, strict=True)]
+        offsets = [
+            np.asarray(part) * stride for part, stride in zip(parts, base.strides, strict=True)
+        ]
         self._offsets: Array = sum(offsets, np.array(base.offset))
         self.shape, self.dtype = self._offsets.shape, base.dtype
 
@@ -211,11 +247,17 @@ class Indexed(Lazy):
     def part(self, box: Box | None) -> Tile:
         offsets = self._offsets if box is None else self._offsets[box]
         first, sizes = int(offsets.flat[0]), offsets.shape
-        steps = [int(offsets.take(1, k).flat[0]) - first if n > 1 else 1 for k, n in enumerate(sizes)]
+        steps = [
+            int(offsets.take(1, k).flat[0]) - first if n > 1 else 1 for k, n in enumerate(sizes)
+        ]
         if not np.array_equal(offsets - first, np.tensordot(steps, np.indices(sizes), 1)):
-            raise self._core.refuse("access-pattern", f"index arrays of shape {sizes} are not affine")
+            raise self._core.refuse(
+                "access-pattern", f"index arrays of shape {sizes} are not affine"
+            )
         if offsets.min() < 0 or offsets.max() >= self._base.storage.elements:
-            raise self._core.refuse("index", f"elements {offsets.min()} to {offsets.max()} of {self._base.shape}")
+            raise self._core.refuse(
+                "index", f"elements {offsets.min()} to {offsets.max()} of {self._base.shape}"
+            )
         return self._base.view(sizes, tuple(steps), first)
 
 
@@ -283,7 +325,9 @@ class Others(Core):
 
     def new(self, shape: Sequence[int], dtype: object, buffer: object = "sbuf") -> Tile:
         """Fresh memory; for a tensor that the grid shares, the same at every place of it."""
-        region = REGIONS.get(buffer) if isinstance(buffer, str) else buffer
+        region = buffer
+        if isinstance(buffer, str):
+            region = REGIONS.get(buffer)
         if not isinstance(region, Region):
             raise self.refuse("buffer-object", f"buffer={buffer!r}")
         if region.name == "shared_hbm" and self.declared < len(self.shared):
@@ -294,7 +338,9 @@ class Others(Core):
             raise self.refuse("partition-count", f"{sizes[0]} partitions in shape {sizes}")
         tile = self.tensor(self.declare("", region, self.format(dtype), sizes))
         if region.space == "psum" and tile.storage.life.bytes > PSUM_BANK_BYTES:
-            raise self.refuse("psum-bank", f"{tile.storage.life.bytes} bytes per partition in shape {sizes}")
+            raise self.refuse(
+                "psum-bank", f"{tile.storage.life.bytes} bytes per partition in shape {sizes}"
+            )
         if region.name == "shared_hbm":
             self.shared.append(tile)
             self.declared += 1
@@ -307,9 +353,13 @@ class Others(Core):
         """An argument of a kernel: arrays become tensors in HBM."""
         if not isinstance(value, np.ndarray):
             return value
-        dtype = self.format({"float64": "float32", "int64": "int32"}.get(value.dtype.name, value.dtype))
+        dtype = self.format(
+            {"float64": "float32", "int64": "int32"}.get(value.dtype.name, value.dtype)
+        )
         array = np.array(value, dtype.held)  # kernels may write their arguments
-        return self.tensor(self.declare(name, REGIONS["shared_hbm"], dtype, array.shape, array, readonly=True))
+        return self.tensor(
+            self.declare(name, REGIONS["shared_hbm"], dtype, array.shape, array, readonly=True)
+        )
 
     def format(self, dtype: Any) -> DType:
         """The number format that a kernel names by an nl object, a NumPy type or a string."""
@@ -326,7 +376,10 @@ class Others(Core):
             return None
         held = np.broadcast_to(np.asarray(mask), shape)
         places = np.nonzero(held)
-        box = tuple(slice(int(p.min()), int(p.max()) + 1) for p in places) if held.any() else ()
+        if held.any():
+            box = tuple(slice(int(p.min()), int(p.max()) + 1) for p in places)
+        else:
+            box = ()
         if not box or not held[box].all():
             raise self.outside("a mask that leaves nothing, or no box")
         return box
@@ -340,7 +393,10 @@ class Others(Core):
         out, value = self.tile(target), self.tile(value)
         if not isinstance(value, Tensor):
             return issue(self, "memset", {"dst": out, "value": value})
-        if value.storage is out.storage and (value.offset, value.strides) == (out.offset, out.strides):
+        if value.storage is out.storage and (value.offset, value.strides) == (
+            out.offset,
+            out.strides,
+        ):
             return None  # what an augmented assignment leaves
         if prod(value.shape) != prod(out.shape):
             value = self.spread(value, out.shape)
@@ -366,17 +422,30 @@ class Others(Core):
         if tile.storage.space != "hbm" and tile.shape[0] == 1 < shape[0]:
             wide = self.new((shape[0], *tile.shape[1:]), tile.dtype)
             note_read(self, tile)
-            instructions.store(self, wide, np.broadcast_to(working(tile.values(), self.double), wide.shape))
+            instructions.store(
+                self, wide, np.broadcast_to(working(tile.values(), self.double), wide.shape)
+            )
             instructions.issue(self, "partition_broadcast", "gpsimd", wide, (tile,))
             tile = wide
         sizes = tile.shape[:1] + (1,) * missing + tile.shape[1:]
         strides = tile.strides[:1] + (0,) * missing + tile.strides[1:]
         if missing < 0 or any(n not in (1, m) for n, m in zip(sizes, shape, strict=False)):
             raise self.refuse("element-count", f"{tile.shape} as {shape}")
-        steps = tuple(0 if n < m else step for n, m, step in zip(sizes, shape, strides, strict=True))
+        steps = tuple(
+            0 if n < m else step for n, m, step in zip(sizes, shape, strides, strict=True)
+        )
         return cast(Tile, tile.view(shape, steps, tile.offset))
 
-    def binary(self, name: str, x: Any, y: Any, *, dtype: object = None, mask: object = None, out: Any = None) -> Any:
+    def binary(
+        self,
+        name: str,
+        x: Any,
+        y: Any,
+        *,
+        dtype: object = None,
+        mask: object = None,
+        out: Any = None,
+    ) -> Any:
         """x op y of tiles and numbers, with NumPy's broadcasting."""
         x, y = self.tile(x), self.tile(y)
         tensors = [value for value in (x, y) if isinstance(value, Tensor)]
@@ -384,22 +453,38 @@ class Others(Core):
             return float(BINARY[name](np.float64(x), np.float64(y)))  # type: ignore[arg-type]
         if out is None:
             rank = max(len(one.shape) for one in tensors)
-            shapes = [one.shape[:1] + (1,) * (rank - len(one.shape)) + one.shape[1:] for one in tensors]
-            widest = max((one.dtype for one in tensors), key=lambda one: (one.floating, one.itemsize))
+            shapes = [
+                one.shape[:1] + (1,) * (rank - len(one.shape)) + one.shape[1:] for one in tensors
+            ]
+            widest = max(
+                (one.dtype for one in tensors), key=lambda one: (one.floating, one.itemsize)
+            )
             out = self.new([max(sizes) for sizes in zip(*shapes, strict=True)], dtype or widest)
         box = self.box(mask, out.shape)
-        turned = not isinstance(x, Tensor) or (x.elements == 1 and isinstance(y, Tensor) and y.elements > 1)
+        turned = not isinstance(x, Tensor) or (
+            x.elements == 1 and isinstance(y, Tensor) and y.elements > 1
+        )
         x, y = (y, x) if turned else (x, y)
         x = self.spread(x, out.shape).part(box)
         if isinstance(y, Tensor) and y.elements > 1:
             y = self.spread(y, out.shape).part(box)
-            y = self.copied(y) if x.storage.space == y.storage.space == "psum" else y
+            if x.storage.space == y.storage.space == "psum":
+                y = self.copied(y)
+            else:
+                y = y
             first, second = (y, x) if turned else (x, y)
-            issue(self, "tensor_tensor", {"dst": out.part(box), "data1": first, "data2": second, "op": name})
+            issue(
+                self,
+                "tensor_tensor",
+                {"dst": out.part(box), "data1": first, "data2": second, "op": name},
+            )
             return out
         if isinstance(y, Tensor):
             y = self.spread(y.flat(), (out.shape[0], 1)).part(box and (box[0], slice(None)))
-            y = y if y.dtype.name == "float32" else self.copied(y, "float32")
+            if y.dtype.name == "float32":
+                y = y
+            else:
+                y = self.copied(y, "float32")
         given = {"dst": out.part(box), "data": x, "op0": name, "operand0": y, "reverse0": turned}
         issue(self, "tensor_scalar", given)
         return out
@@ -415,14 +500,21 @@ class Others(Core):
             return cast(Tile, call(self, "reciprocal", x, **given))
         return cast(Tile, call(self, "activation", name, x, **given))
 
-    def reduced(self, name: str, x: Any, axis: object, *, keepdims: bool = False, **given: Any) -> Tile:
+    def reduced(
+        self, name: str, x: Any, axis: object, *, keepdims: bool = False, **given: Any
+    ) -> Tile:
         """The sum, largest or smallest over free axes."""
         x = self.tile(x)
         axes = _axes(axis, x)
         box = self.box(given.pop("mask", None), x.shape)
         out = _reduced(self, x, axes, keepdims, given.get("dtype"))
         sides = enumerate(box or ())
-        target = out.part(box and tuple(slice(0, 1) if k in axes else s for k, s in sides if keepdims or k not in axes))
+        target = out.part(
+            box
+            and tuple(
+                slice(0, 1) if k in axes else s for k, s in sides if keepdims or k not in axes
+            )
+        )
         issue(self, "tensor_reduce", {"dst": target, "data": x.part(box), "op": name, "axis": axes})
         return out
 
@@ -433,7 +525,9 @@ class Others(Core):
 
     def store(self, dst: Any, value: Any, *, mask: object = None) -> None:
         value = self.tile(value)
-        value = self.copied(value) if value.storage.space == "psum" else value  # which transfers do not reach
+        value = (
+            self.copied(value) if value.storage.space == "psum" else value
+        )  # which transfers do not reach
         box = self.box(mask, dst.shape)
         issue(self, "dma_copy", {"dst": dst.part(box), "src": value.part(box)})
 
@@ -445,7 +539,9 @@ class Others(Core):
         return self.copied(call(self, "nc_transpose", x))
 
     def matmul(self, x: Any, y: Any, transpose_x: bool = False) -> Any:
-        return call(self, "nc_matmul", self.tile(x) if transpose_x else self.transposed(x), self.tile(y))
+        return call(
+            self, "nc_matmul", self.tile(x) if transpose_x else self.transposed(x), self.tile(y)
+        )
 
     def ndarray(self, shape: Any, dtype: object, buffer: object = None, **_: object) -> Any:
         """Fresh memory, in SBUF where nothing else is said; a tile for every place of dimensions before par_dim."""
@@ -475,16 +571,24 @@ class Below(dict[str, str]):
         self._root = str(root) + os.sep
 
     def get(self, path: str, default: Any = None) -> Any:
-        return path.removeprefix(self._root) if path.startswith(self._root) else default
+        if path.startswith(self._root):
+            return path.removeprefix(self._root)
+        return default
 
 
 def _plain(value: Any) -> Any:
     """NumPy's integers as Python's."""
-    return int(value) if isinstance(value, (np.integer, np.ndarray, PartitionSize)) else value
+    if isinstance(value, (np.integer, np.ndarray, PartitionSize)):
+        return int(value)
+    return value
 
 
 def _axes(axis: object, data: Tile) -> Sizes:
-    return tuple(sorted(int(a) % len(data.shape) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))))
+    return tuple(
+        sorted(
+            int(a) % len(data.shape) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))
+        )
+    )
 
 
 def _reduced(core: Others, data: Tile, axes: Sizes, keepdims: bool, dtype: object) -> Tile:
@@ -503,7 +607,9 @@ def issue(core: Others, name: str, given: dict[str, Any]) -> None:
             given[key] = cast(Tile, value).part(box)
         elif key in ("op", "op0", "op1", "reduce_op") and value is not None:
             given[key] = _operator(value)
-        elif key in ("operand0", "operand1", "scale", "bias", "initial") and isinstance(value, (int, np.number)):
+        elif key in ("operand0", "operand1", "scale", "bias", "initial") and isinstance(
+            value, (int, np.number)
+        ):
             given[key] = float(value)
     given["dst"] = given["dst"].part(box)
     if name == "memset":
@@ -512,26 +618,39 @@ def issue(core: Others, name: str, given: dict[str, Any]) -> None:
         given |= {key: given[key].flat() for key in ("dst", "stationary", "moving")}
     elif name == "tensor_reduce":
         data, axes = given["data"], _axes(given["axis"], given["data"])
-        order = [k for k in range(len(data.shape)) if k not in axes] + list(axes)  # the reduced axes last
+        order = [k for k in range(len(data.shape)) if k not in axes] + list(
+            axes
+        )  # the reduced axes last
         shape, strides = ([one[k] for k in order] for one in (data.shape, data.strides))
         given["data"] = data.view(tuple(shape), tuple(strides), data.offset)
         given["axis"] = tuple(range(len(order) - len(axes), len(order)))
-    function = globals()[name] if name in OWN else getattr(instructions, name)
+    if name in OWN:
+        function = globals()[name]
+    else:
+        function = getattr(instructions, name)
     function(core, SimpleNamespace(**((defaults(name) if name in INSTRUCTIONS else {}) | given)))
 
 
 def _operator(value: object) -> object:
     """The operator that a kernel names by an nl object, by a NumPy function, or we by a string."""
-    name = value if isinstance(value, str) else getattr(value, "name", getattr(value, "__name__", ""))
+    if isinstance(value, str):
+        name = value
+    else:
+        name = getattr(value, "name", getattr(value, "__name__", ""))
     name = REDUCTIONS.get(name, name)
-    return Operator(name) if name in BINARY or name in UNARY else value
+    if name in BINARY or name in UNARY:
+        return Operator(name)
+    return value
 
 
 def call(core: Others, name: str, *positional: Any, **given: Any) -> Any:
     """An instruction as kernels call it: with dst, by position or by name, or without, which returns the result."""
     if not core.running:
         raise core.refuse("purity", f"nisa.{name} outside a kernel")
-    table = parameters(name, RELEASE) if name in INSTRUCTIONS else dict.fromkeys(OWN[name], True)
+    if name in INSTRUCTIONS:
+        table = parameters(name, RELEASE)
+    else:
+        table = dict.fromkeys(OWN[name], True)
     names, required = list(table), {word for word, needed in table.items() if needed}
     dtype, mask = given.pop("dtype", None), given.pop("mask", None)
     bound = dict(zip(names, positional, strict=False)) | given
@@ -539,7 +658,10 @@ def call(core: Others, name: str, *positional: Any, **given: Any) -> Any:
     if fresh:
         bound = dict(zip(names[1:], positional, strict=False)) | given
     wrong = [f"unknown {word}" for word in sorted(bound.keys() - table.keys() - {"name", "engine"})]
-    wrong += [f"missing {word}" for word in sorted(required - bound.keys() - ({"dst"} if fresh else set()))]
+    wrong += [
+        f"missing {word}"
+        for word in sorted(required - bound.keys() - ({"dst"} if fresh else set()))
+    ]
     if wrong:
         raise core.refuse("signature", f"nisa.{name}: {', '.join(wrong)}")
     if any(bound.get(word) for word in NOT_TAKEN - {"keepdims"}):
@@ -556,7 +678,10 @@ def call(core: Others, name: str, *positional: Any, **given: Any) -> Any:
         if name == "nc_transpose":
             bound["dst"] = core.new((data.elements, data.partitions), dtype or data.dtype, "psum")
         else:
-            axes = _axes(bound["axis"], data) if name == "tensor_reduce" else ()
+            if name == "tensor_reduce":
+                axes = _axes(bound["axis"], data)
+            else:
+                axes = ()
             bound["dst"] = _reduced(core, data, axes, bound.get("keepdims", False), dtype)
     out = bound["dst"]
     issue(core, name, {**bound, "mask": mask})
@@ -565,19 +690,26 @@ def call(core: Others, name: str, *positional: Any, **given: Any) -> Any:
 
 def nc_transpose(core: Others, given: SimpleNamespace) -> None:
     """dst = data^T, by the Tensor Engine into PSUM or by the Vector Engine."""
-    out, source = instructions.on_chip(core, given.dst, "dst"), instructions.on_chip(core, given.data, "data")
+    out, source = (
+        instructions.on_chip(core, given.dst, "dst"),
+        instructions.on_chip(core, given.data, "data"),
+    )
     if (out.partitions, out.elements) != (source.elements, source.partitions):
         raise core.refuse("matmul-dst", f"nc_transpose of {source.shape} into {out.shape}")
     note_read(core, source)
     values = cast(Array, source.values()).reshape(source.partitions, -1)
     instructions.store(core, out, working(values.T, core.double))
     engine: Any = "tensor" if out.storage.space == "psum" else "vector"
-    instructions.issue(core, "nc_transpose", engine, out, (source,), stationary=source.elements, transpose=True)
+    instructions.issue(
+        core, "nc_transpose", engine, out, (source,), stationary=source.elements, transpose=True
+    )
 
 
 def tensor_tensor_scan(core: Others, given: SimpleNamespace) -> None:
     """dst[:, k] = (data0[:, k] op0 dst[:, k-1]) op1 data1[:, k], and initial instead of dst[:, -1]."""
-    out, first, second = instructions.tiles(core, dst=given.dst, data0=given.data0, data1=given.data1)
+    out, first, second = instructions.tiles(
+        core, dst=given.dst, data0=given.data0, data1=given.data1
+    )
     start = instructions.scalar(core, given.initial, first, "initial")
     names = instructions.binary(core, given.op0, "op0"), instructions.binary(core, given.op1, "op1")
 
@@ -588,7 +720,9 @@ def tensor_tensor_scan(core: Others, given: SimpleNamespace) -> None:
             made.append(last)
         return np.stack(made, 1).reshape(shape)
 
-    instructions.compute(core, "tensor_tensor_scan", "vector", out, (first, second, start), scanned, operands=2)
+    instructions.compute(
+        core, "tensor_tensor_scan", "vector", out, (first, second, start), scanned, operands=2
+    )
 
 
 class Kernel:
@@ -598,13 +732,17 @@ class Kernel:
         self._core, self._function, self._grid = core, function, grid
 
     def __getitem__(self, grid: Any) -> Kernel:
-        return Kernel(self._core, self._function, tuple(grid) if isinstance(grid, tuple) else (grid,))
+        return Kernel(
+            self._core, self._function, tuple(grid) if isinstance(grid, tuple) else (grid,)
+        )
 
     def __call__(self, *positional: Any, **given: Any) -> Any:
         core = self._core
         if core.running:
             return self._function(*positional, **given)
-        arguments = [core.argument(f"argument {k + 1}", value) for k, value in enumerate(positional)]
+        arguments = [
+            core.argument(f"argument {k + 1}", value) for k, value in enumerate(positional)
+        ]
         named = {name: core.argument(name, value) for name, value in given.items()}
         core.running, core.grid, core.shared = True, self._grid, []
         for core.program in itertools.product(*map(range, self._grid)):
@@ -621,7 +759,11 @@ def _arrays(core: Others, value: object) -> Any:
     if not isinstance(value, Tile) or value.storage.space != "hbm":
         raise core.refuse("output-space", f"the kernel returns {type(value).__name__}")
     if value.storage.written is not None and not value.bits(value.storage.written).all():
-        raise Violation("output-unwritten", f"elements of output {value.shape} never written", value.storage.life.line)
+        raise Violation(
+            "output-unwritten",
+            f"elements of output {value.shape} never written",
+            value.storage.life.line,
+        )
     return np.array(value.values())
 
 
@@ -637,7 +779,9 @@ class Stand(ModuleType):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
         known = full.removeprefix("neuronxcc.") in ("nki", "nki.language", "nki.isa")
-        return importlib.import_module(full) if known else Unknown(self._core, full)
+        if known:
+            return importlib.import_module(full)
+        return Unknown(self._core, full)
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -645,14 +789,21 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, core: Others) -> None:
         self._core, self._names = core, package(core)
-        self._tops = {*PACKAGES, *(name for name in OPTIONAL if importlib.util.find_spec(name) is None)}
+        self._tops = {
+            *PACKAGES,
+            *(name for name in OPTIONAL if importlib.util.find_spec(name) is None),
+        }
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         ours = name.partition(".")[0] in self._tops
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if ours else None
+        if ours:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
 
     def create_module(self, spec: Any) -> ModuleType:
-        return Stand(self._core, spec.name, self._names.get(spec.name.removeprefix("neuronxcc."), {}))
+        return Stand(
+            self._core, spec.name, self._names.get(spec.name.removeprefix("neuronxcc."), {})
+        )
 
     def exec_module(self, module: ModuleType) -> None:
         pass
@@ -712,7 +863,12 @@ def imports(core: Others, root: Path, file: Path) -> Iterator[str]:
 
     Packages that the file lies in are not initialised: that would import what else they hold.
     """
-    modules, path, environment, quiet = dict(sys.modules), sys.path[:], dict(os.environ), sys.dont_write_bytecode
+    modules, path, environment, quiet = (
+        dict(sys.modules),
+        sys.path[:],
+        dict(os.environ),
+        sys.dont_write_bytecode,
+    )
     folder, names = file.parent, [file.stem]
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -733,10 +889,14 @@ def imports(core: Others, root: Path, file: Path) -> Iterator[str]:
         sys.path[:], sys.dont_write_bytecode = path, quiet
         os.environ.clear()
         os.environ.update(environment)
-        for name in sys.modules.keys() - modules.keys():  # what is installed stays: some modules load once only
+        for name in (
+            sys.modules.keys() - modules.keys()
+        ):  # what is installed stays: some modules load once only
             facts = vars(sys.modules[name])
             places = [facts.get("__file__") or "", *facts.get("__path__", ())]
-            if type(sys.modules[name]) is Stand or any(str(p).startswith(str(folder) + os.sep) for p in places):
+            if type(sys.modules[name]) is Stand or any(
+                str(p).startswith(str(folder) + os.sep) for p in places
+            ):
                 del sys.modules[name]
         sys.modules.update(modules)
 
@@ -759,7 +919,11 @@ def run_foreign(
     """
     root = root.resolve()
     core = Others(settings, root)
-    with imports(core, root, root / file) as name, redirect_stdout(sys.stderr), kernel_code(core, STRAY_ERRORS):
+    with (
+        imports(core, root, root / file) as name,
+        redirect_stdout(sys.stderr),
+        kernel_code(core, STRAY_ERRORS),
+    ):
         function = getattr(importlib.import_module(name), kernel, None)
         if not callable(function):
             raise InputError(f"no function {kernel}", file=str(root / file))

@@ -7,10 +7,18 @@ from numpy.typing import NDArray
 
 from neuron_probes.probe import Bench, Decision, Numbers, Setting
 
-PRODUCTS, ELEMENTWISE, LOOP = ("neuron_probes." + name for name in ("products", "elementwise", "counted_loop"))
+PRODUCTS, ELEMENTWISE, LOOP = (
+    "neuron_probes." + name for name in ("products", "elementwise", "counted_loop")
+)
 # format, number in the kernel, k: (1 + 2^-k)^2 = 1 + 2^(1-k) + 2^-2k, of which a narrow product keeps the first two.
 FORMATS = (("float32", 0, 11), ("bfloat16", 1, 7), ("float16", 2, 10))
-FUNCTIONS = ("Vector reciprocal", "Vector sum with a column", "Scalar square", "Scalar reciprocal", "Scalar rsqrt")
+FUNCTIONS = (
+    "Vector reciprocal",
+    "Vector sum with a column",
+    "Scalar square",
+    "Scalar reciprocal",
+    "Scalar rsqrt",
+)
 LOW, HIGH = 0.1, 300.0  # Eh: denominators of small and large gaps, deep core orbitals included
 ROUNDED = 2.0**-24  # relative error of a correctly rounded float32 operation
 MENDED = 2e-4  # relative error of a reciprocal that a Newton step, which squares it, makes as good as rounding
@@ -26,7 +34,9 @@ def product_width(bench: Bench) -> Numbers:
         left, right = np.ones((2, 128), np.float32), np.ones((2, 128), np.float32)
         left[0], right[0] = 1 + 2.0**-k, 1 + 2.0**-k
         left[1] = -(1 + 2.0 ** (1 - k))
-        result = bench.run(PRODUCTS, "product_width", {"left": left, "right": right, "format_number": number})
+        result = bench.run(
+            PRODUCTS, "product_width", {"left": left, "right": right, "format_number": number}
+        )
         found[f"{name} excess / expected"] = float(result[0, 0]) / 2.0 ** (-2 * k)
     return found
 
@@ -38,7 +48,8 @@ def decide_width(found: Numbers) -> Decision:
     settles = (Setting(PE_MODEL, '"fp32"' if narrow else '"bf16prod"'),)
     if not whole["float32"]:
         return Decision(
-            "float32 products are cut: the accuracy stated for the kernels does not hold; stop here", settles
+            "float32 products are cut: the accuracy stated for the kernels does not hold; stop here",
+            settles,
         )
     if whole["float16"]:
         return Decision(
@@ -46,7 +57,10 @@ def decide_width(found: Numbers) -> Decision:
             "the medium shape by the model, in place of 65-67)",
             settles,
         )
-    return Decision("16-bit products are rounded: splitting float32 into halves gains nothing; keep float32", settles)
+    return Decision(
+        "16-bit products are rounded: splitting float32 into halves gains nothing; keep float32",
+        settles,
+    )
 
 
 def functions(bench: Bench) -> Numbers:
@@ -67,7 +81,9 @@ def decide_functions(found: Numbers) -> Decision:
     error = {name: found[f"{name}, largest relative error"] for name in FUNCTIONS}
     mended = GOOD < error["Vector reciprocal"] <= MENDED
     needed = {
-        "Vector reciprocal": "the Newton step" if mended else "a pair kernel without a reciprocal (Laplace transform)",
+        "Vector reciprocal": "the Newton step"
+        if mended
+        else "a pair kernel without a reciprocal (Laplace transform)",
         "Vector sum with a column": "denominators from nl.relu with a bias on the Scalar Engine",
         "Scalar square": "squares from tensor_tensor on the Vector Engine",
     }
@@ -84,9 +100,13 @@ def decide_functions(found: Numbers) -> Decision:
     if bad:
         return Decision(f"too coarse (more than {GOOD:.1e}): {', '.join(bad)}", settles)
     faster = error["Scalar reciprocal"] <= GOOD
-    other = "could take over reciprocals" if faster else "is too coarse for reciprocals"
+    if faster:
+        other = "could take over reciprocals"
+    else:
+        other = "is too coarse for reciprocals"
     return Decision(
-        f"all three instructions of the pair kernel are good to {GOOD:.1e}; the Scalar Engine {other}", settles
+        f"all three instructions of the pair kernel are good to {GOOD:.1e}; the Scalar Engine {other}",
+        settles,
     )
 
 
@@ -102,9 +122,15 @@ def counted_loop(bench: Bench) -> Numbers:
 def decide_loop(found: Numbers) -> Decision:
     """P9's rule."""
     works = found["blocks right / blocks"] == 1.0
-    edge = Setting("dfmp2.trainium.layout:EDGE", "8, or one dispatch per molecule with a loop" if works else "8")
+    edge = Setting(
+        "dfmp2.trainium.layout:EDGE",
+        "8, or one dispatch per molecule with a loop" if works else "8",
+    )
     if works:
-        return Decision("a hardware loop with a counter works: all blocks of a molecule could be one program", (edge,))
+        return Decision(
+            "a hardware loop with a counter works: all blocks of a molecule could be one program",
+            (edge,),
+        )
     return Decision("the loop went astray: keep static blocks, one call each", (edge,))
 
 

@@ -46,7 +46,9 @@ class DeviceBench:
 
     few, many = 64, 1024
 
-    def __init__(self, executor: Any, compiling: Callable[[Sizes, int], tuple[float, float]]) -> None:
+    def __init__(
+        self, executor: Any, compiling: Callable[[Sizes, int], tuple[float, float]]
+    ) -> None:
         self.name = str(executor.lane)
         self._begun = time.perf_counter()
         self._executor = executor
@@ -56,7 +58,9 @@ class DeviceBench:
         """The result of one call."""
         return np.asarray(self._executor.launch(source, kernel, self._resident(arguments)))
 
-    def nanoseconds(self, source: str, kernel: str, arguments: dict[str, Any], varied: str, check: Check) -> float:
+    def nanoseconds(
+        self, source: str, kernel: str, arguments: dict[str, Any], varied: str, check: Check
+    ) -> float:
         """Time of one more turn.
 
         Raises
@@ -69,7 +73,9 @@ class DeviceBench:
             given = {**resident, varied: turns}
             result = np.asarray(self._executor.launch(source, kernel, given))  # compiles and loads
             if not check(result, turns):
-                raise ProbeError(f"{kernel} with {varied}={turns}: the device did not compute what the kernel says")
+                raise ProbeError(
+                    f"{kernel} with {varied}={turns}: the device did not compute what the kernel says"
+                )
             best.append(shortest(partial(self._executor.launch, source, kernel, given)))
         return (best[1] - best[0]) / (self.many - self.few) * 1e9
 
@@ -99,11 +105,15 @@ class DeviceBench:
             return math.nan
         inputs = {name: resident[name].value for name, _ in program.tensors}
         try:
-            return float(loaded.model.benchmark(inputs=inputs, benchmark_iter=20, mode="device").mean_ms)
+            return float(
+                loaded.model.benchmark(inputs=inputs, benchmark_iter=20, mode="device").mean_ms
+            )
         except RuntimeError:  # documented: no events were captured
             return math.nan
 
-    def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
+    def watch(
+        self, source: str, kernel: str, arguments: dict[str, Any], seconds: float
+    ) -> list[tuple[float, float]]:
         """Seconds since this bench was made, right after the runtime, and of each launch."""
         resident = self._resident(arguments)
         self._executor.launch(source, kernel, resident)  # loads
@@ -125,7 +135,10 @@ class DeviceBench:
 
     def _resident(self, arguments: dict[str, Any]) -> dict[str, Any]:
         arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
-        return {**arguments, **{name: self._executor.upload(array) for name, array in arrays.items()}}
+        return {
+            **arguments,
+            **{name: self._executor.upload(array) for name, array in arrays.items()},
+        }
 
 
 class ModelBench:
@@ -141,7 +154,9 @@ class ModelBench:
 
     def __init__(self, settings: Settings | None = None) -> None:
         here = Settings(target=rules.GENERATION[CHIP.name])
-        self._settings = replace(settings or here, measured=False)  # a chip is slow where the interpreter refuses
+        self._settings = replace(
+            settings or here, measured=False
+        )  # a chip is slow where the interpreter refuses
         self._counting = replace(self._settings, arithmetic=False)
         self._chip = CHIPS[rules.CHIP[self._settings.target]]
         self._spans: dict[Program, float] = {}
@@ -151,7 +166,9 @@ class ModelBench:
         (out,), _ = run_kernel(source, kernel, arguments, self._settings)
         return np.asarray(out)
 
-    def nanoseconds(self, source: str, kernel: str, arguments: dict[str, Any], varied: str, check: Check) -> float:
+    def nanoseconds(
+        self, source: str, kernel: str, arguments: dict[str, Any], varied: str, check: Check
+    ) -> float:
         """The cost model's time of one more turn; results are checked as on a device.
 
         Raises
@@ -181,7 +198,12 @@ class ModelBench:
         """Programs of the calls that the backend makes; none of those of 3 blocks is new for 5."""
         if blocks > 3:
             known = {call.neff for call in calls.pair_energy_calls(3 * EDGE, NVIR, 128)}
-            return float(len({call.neff for call in calls.pair_energy_calls(blocks * EDGE, NVIR, 128)} - known))
+            return float(
+                len(
+                    {call.neff for call in calls.pair_energy_calls(blocks * EDGE, NVIR, 128)}
+                    - known
+                )
+            )
         return float(len({call.neff for call in calls.pair_energy_calls(blocks * EDGE, NVIR, 128)}))
 
     def device(self, source: str, kernel: str, arguments: dict[str, Any]) -> float:
@@ -189,7 +211,9 @@ class ModelBench:
         _, trace = run_kernel(source, kernel, arguments, self._counting)
         return settle(trace, self._chip, Assumptions())[0].makespan / 1e6
 
-    def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
+    def watch(
+        self, source: str, kernel: str, arguments: dict[str, Any], seconds: float
+    ) -> list[tuple[float, float]]:
         """Not predicted."""
         return []
 

@@ -28,12 +28,23 @@ def doubled(x: nl.ndarray, rounds: int) -> nl.ndarray:
     for _ in nl.dynamic_range(rounds):
         tile = sbuf(columns)
         nisa.dma_copy(
-            dst=tile, src=x.ap(pattern=[[columns, P], [1, columns]], offset=0, scalar_offset=counter, indirect_dim=0)
+            dst=tile,
+            src=x.ap(
+                pattern=[[columns, P], [1, columns]],
+                offset=0,
+                scalar_offset=counter,
+                indirect_dim=0,
+            ),
         )
         result = sbuf(columns)
         nisa.tensor_scalar(dst=result, data=tile, op0=nl.multiply, operand0=2.0)
         nisa.dma_copy(
-            dst=out.ap(pattern=[[columns, P], [1, columns]], offset=0, scalar_offset=counter, indirect_dim=0),
+            dst=out.ap(
+                pattern=[[columns, P], [1, columns]],
+                offset=0,
+                scalar_offset=counter,
+                indirect_dim=0,
+            ),
             src=result,
         )
         nisa.tensor_scalar(dst=counter, data=counter, op0=nl.add, operand0=BLOCK_STEP)

@@ -30,7 +30,9 @@ def queue(bench: Bench) -> Numbers:
     block = calls.pair_energy_calls(*SHAPES["medium"], CHIP.target)[0]
     rng = np.random.default_rng(6)
     given = {
-        name: rng.uniform(0.1, 1.0, value.shape).astype(np.float32) if isinstance(value, Shape) else value
+        name: rng.uniform(0.1, 1.0, value.shape).astype(np.float32)
+        if isinstance(value, Shape)
+        else value
         for name, value in block.arguments.items()
     }
     given["identity"] = np.eye(128, dtype=np.float32)
@@ -53,8 +55,14 @@ def decide_queue(found: Numbers) -> Decision:
     further, device = found["pair block, each further call, ms"], found[ON_DEVICE]
     hidden = further < own + 0.5 * submit
     use = busy / (further if math.isnan(device) else device)
-    text = "dispatch hides behind the call before it" if hidden else "dispatch adds to every call: larger blocks pay"
-    gaps = "" if use >= 0.85 else "; below 85 %: profile it, and give every pair tiles of its own again"
+    if hidden:
+        text = "dispatch hides behind the call before it"
+    else:
+        text = "dispatch adds to every call: larger blocks pay"
+    if use >= 0.85:
+        gaps = ""
+    else:
+        gaps = "; below 85 %: profile it, and give every pair tiles of its own again"
     return Decision(
         f"{text}; the Tensor Engine works {100 * use:.0f} % of a block, which takes {further:.2f} ms in a queue, "
         f"{device:.2f} by the device's clock and {own:.2f} by the model{gaps}",
@@ -69,7 +77,9 @@ def decide_queue(found: Numbers) -> Decision:
 @cache
 def predicted_block() -> tuple[float, float]:
     """Predicted ms of an off-diagonal block of the medium shape, and of its Tensor Engine."""
-    _, account, _ = schedule_call(calls.pair_energy_calls(*SHAPES["medium"], CHIP.target)[0], CHIP, Assumptions())
+    _, account, _ = schedule_call(
+        calls.pair_energy_calls(*SHAPES["medium"], CHIP.target)[0], CHIP, Assumptions()
+    )
     return account.makespan / 1e6, account.busy["tensor"] / 1e6
 
 
@@ -77,7 +87,10 @@ def programs(bench: Bench) -> Numbers:
     """P7: programs for 3 and for 5 blocks of occupied orbitals, and ms of each of 100 calls of a loaded one."""
     found = {f"programs for {blocks} blocks": bench.programs(blocks) for blocks in (3, 5)}
     tiny = {"x": np.ones((128, 64), np.float32), "rounds": 1}
-    return {**found, f"each of {MANY} calls, ms": bench.calls(ELEMENTWISE, "copies", tiny, MANY) / MANY * 1e3}
+    return {
+        **found,
+        f"each of {MANY} calls, ms": bench.calls(ELEMENTWISE, "copies", tiny, MANY) / MANY * 1e3,
+    }
 
 
 def decide_programs(found: Numbers) -> Decision:
@@ -110,7 +123,9 @@ def compilation(bench: Bench) -> Numbers:
 def decide_compilation(found: Numbers) -> Decision:
     """P8's rule: edge 16 where it compiles in time and fits a trn1.2xlarge."""
     if all(math.isnan(value) for value in found.values()):
-        return Decision("nothing predicts this: the larger blocks are taken only where they compile", ())
+        return Decision(
+            "nothing predicts this: the larger blocks are taken only where they compile", ()
+        )
     fits = [
         f"{name}, edge {edge}"
         for name, edge in SIZES

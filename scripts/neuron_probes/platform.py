@@ -20,7 +20,9 @@ KIB = (48, 64, 80, 96, 112)  # of a partition that resident tiles take
 TILE = 2048  # columns of one of them, 8 KiB
 STEEP = 2.0  # times slower than the smallest: beyond the line
 SETTLED = 1.1  # times the last second's median: no longer slow
-LONG = 4  # times a bench's many turns are in a launch that is watched: about 3 ms of the Tensor Engine
+LONG = (
+    4  # times a bench's many turns are in a launch that is watched: about 3 ms of the Tensor Engine
+)
 
 
 def biases(bench: Bench) -> Numbers:
@@ -40,14 +42,26 @@ def biases(bench: Bench) -> Numbers:
 def decide_biases(found: Numbers) -> Decision:
     """P10's rule: nothing depends on it, but the rule of the lint may go where copy adds its bias."""
     relu, copy = (found[f"{name}, part of the bias added"] for name in ("relu", "copy"))
-    text = "nothing is known of the bias of a copy" if math.isnan(copy) else ""
+    if math.isnan(copy):
+        text = "nothing is known of the bias of a copy"
+    else:
+        text = ""
     if abs(copy) < 1e-3:
         text = "a copy leaves its bias out, as issue 1296 says; kernels add columns with nisa.tensor_scalar"
     elif not text:
-        text = "a copy adds its bias here" if abs(copy - 1) < 1e-3 else f"a copy adds {copy:.3g} of its bias: report it"
+        if abs(copy - 1) < 1e-3:
+            text = "a copy adds its bias here"
+        else:
+            text = f"a copy adds {copy:.3g} of its bias: report it"
     if not math.isnan(relu):
-        text += "; relu adds its bias" if abs(relu - 1) < 1e-3 else f"; relu adds {relu:.3g} of its bias"
-    return Decision(text, (Setting("dfmp2.trainium.kernels.tiles:add_column", "nisa.tensor_scalar, as it is"),))
+        text += (
+            "; relu adds its bias"
+            if abs(relu - 1) < 1e-3
+            else f"; relu adds {relu:.3g} of its bias"
+        )
+    return Decision(
+        text, (Setting("dfmp2.trainium.kernels.tiles:add_column", "nisa.tensor_scalar, as it is"),)
+    )
 
 
 def residents(bench: Bench) -> Numbers:
@@ -76,11 +90,10 @@ def decide_residents(found: Numbers) -> Decision:
     slow = [size for size, time in zip(KIB, times, strict=True) if time > STEEP * times[0]]
     line = slow[0] if slow else KIB[-1] + 1
     worst = max(times) / times[0]
-    text = (
-        f"streaming is {worst:.1f} times slower from {line} KiB on: keep what transfers write below that"
-        if slow
-        else f"no leap up to {KIB[-1]} KiB ({worst:.2f} times at most): the budget of 64 KiB may grow"
-    )
+    if slow:
+        text = f"streaming is {worst:.1f} times slower from {line} KiB on: keep what transfers write below that"
+    else:
+        text = f"no leap up to {KIB[-1]} KiB ({worst:.2f} times at most): the budget of 64 KiB may grow"
     if line * 1024 <= MOVED_BYTES:
         text += "; THE KERNELS ARE PLANNED FOR MORE: their times mean nothing until the budget is lowered"
     return Decision(
@@ -88,7 +101,10 @@ def decide_residents(found: Numbers) -> Decision:
         (
             Setting(f"{COSTS}chips:Assumptions.moved_line", f"{line} * 1024"),
             Setting(f"{COSTS}chips:Assumptions.moved_factor", f"{worst:.1f}"),
-            Setting("dfmp2.trainium.interpreter.rules:MOVED_BYTES", "64 * 1024" if line > 64 else "lower"),
+            Setting(
+                "dfmp2.trainium.interpreter.rules:MOVED_BYTES",
+                "64 * 1024" if line > 64 else "lower",
+            ),
         ),
     )
 
@@ -110,7 +126,10 @@ def ramp(bench: Bench) -> Numbers:
     ]
     slow = [number for number, median in enumerate(by_second) if median > SETTLED * by_second[-1]]
     settled = begin + slow[-1] + 1.0 if slow else 0.0
-    return {"first second, times as slow": by_second[0] / by_second[-1], "settled after, s": settled}
+    return {
+        "first second, times as slow": by_second[0] / by_second[-1],
+        "settled after, s": settled,
+    }
 
 
 def decide_ramp(found: Numbers) -> Decision:
@@ -119,8 +138,13 @@ def decide_ramp(found: Numbers) -> Decision:
     if math.isnan(factor):
         return Decision("nothing predicts this; 2.2 times for a few seconds was measured elsewhere")
     if factor < SETTLED:
-        return Decision("the first seconds are as fast as the last", (Setting(_RAMP, f"{RAMP:g}, as it is"),))
-    enough = "times before that are discarded already" if settled <= RAMP else "TIMES TAKEN BEFORE THAT COUNT TODAY"
+        return Decision(
+            "the first seconds are as fast as the last", (Setting(_RAMP, f"{RAMP:g}, as it is"),)
+        )
+    if settled <= RAMP:
+        enough = "times before that are discarded already"
+    else:
+        enough = "TIMES TAKEN BEFORE THAT COUNT TODAY"
     return Decision(
         f"the first second is {factor:.1f} times slower, for {settled:.1f} s; {enough}",
         (Setting(_RAMP, f"{max(RAMP, math.ceil(settled) + 1.0):g}"),),

@@ -39,7 +39,9 @@ class Bench(Protocol):
         """The result of one call."""
         ...
 
-    def nanoseconds(self, source: str, kernel: str, arguments: dict[str, Any], varied: str, check: Check) -> float:
+    def nanoseconds(
+        self, source: str, kernel: str, arguments: dict[str, Any], varied: str, check: Check
+    ) -> float:
         """Time of one more turn of a kernel that makes `varied` turns; each result must pass `check`."""
         ...
 
@@ -55,7 +57,9 @@ class Bench(Protocol):
         """Milliseconds of one launch by the device's own clock; NaN where the lane does not tell."""
         ...
 
-    def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
+    def watch(
+        self, source: str, kernel: str, arguments: dict[str, Any], seconds: float
+    ) -> list[tuple[float, float]]:
         """Seconds since the start and of each launch, for `seconds` from the start of the runtime; [] if unknown."""
         ...
 

@@ -73,7 +73,9 @@ def repeated_products(a: nl.ndarray, b: nl.ndarray, repeats: int, one_zero: bool
 
 
 @nki.jit
-def repeated_transposes(a: nl.ndarray, identity: nl.ndarray, banks: int, transpose: bool) -> nl.ndarray:
+def repeated_transposes(
+    a: nl.ndarray, identity: nl.ndarray, banks: int, transpose: bool
+) -> nl.ndarray:
     """`banks` times four 128 x 128 transposes against the identity, summed by two engines in turn; `banks` even.
 
     transpose : also mark them as transposes

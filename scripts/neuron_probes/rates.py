@@ -12,9 +12,16 @@ from neuron_probes.probe import CHIP, Bench, Check, Decision, Numbers, Setting
 
 TRANSFERS = "neuron_probes.transfers"
 SHORT, LONG = 64, 512
-RUNS = ((512, 512, "24.6 kB"), (672, 336, "1.3 kB"))  # columns of the source, columns loaded, run length
+RUNS = (
+    (512, 512, "24.6 kB"),
+    (672, 336, "1.3 kB"),
+)  # columns of the source, columns loaded, run length
 SLICES = 12
-MODES = ("static", "unknown", "hardware")  # who makes descriptors: the host, whom the compiler takes, DGE (trn2)
+MODES = (
+    "static",
+    "unknown",
+    "hardware",
+)  # who makes descriptors: the host, whom the compiler takes, DGE (trn2)
 CHOICES = {
     "none": "static descriptors are as good",
     "unknown": "let the compiler choose the descriptors",
@@ -41,20 +48,33 @@ def products(bench: Bench) -> Numbers:
     binary = rng.integers(0, 2, (128, 512)).astype(np.float32)
     stationary = a.astype(np.float64).reshape(128, 4, 128).mean(axis=1)  # of four in turn
     cycles = {}
-    for name, b, hint in (("dense", dense, False), ("zeros and ones", binary, False), ("hinted", binary, True)):
+    for name, b, hint in (
+        ("dense", dense, False),
+        ("zeros and ones", binary, False),
+        ("hinted", binary, True),
+    ):
         given = {"a": a, "b": b, "one_zero": hint}
-        time = bench.nanoseconds(PRODUCTS, "repeated_products", given, "repeats", _close(stationary.T @ b))
+        time = bench.nanoseconds(
+            PRODUCTS, "repeated_products", given, "repeats", _close(stationary.T @ b)
+        )
         cycles[f"{name}, cycles per row"] = time * CHIP.tensor / 512
         if name == "dense":
             cycles[CUBE] = CUBE_TILES * time / 1e3
     given = {"a": a, "identity": np.eye(128, dtype=np.float32)}
     sums = a.astype(np.float64).reshape(128, 4, 128).sum(axis=(0, 1))[:, None]
     for name, marked in (("transpose", False), ("marked transpose", True)):
-        time = bench.nanoseconds(PRODUCTS, "repeated_transposes", {**given, "transpose": marked}, "banks", _close(sums))
+        time = bench.nanoseconds(
+            PRODUCTS, "repeated_transposes", {**given, "transpose": marked}, "banks", _close(sums)
+        )
         cycles[f"{name}, cycles per row"] = time * CHIP.tensor / 512
-    result = bench.run(PRODUCTS, "repeated_products", {"a": a, "b": dense, "repeats": 12, "one_zero": False})
+    result = bench.run(
+        PRODUCTS, "repeated_products", {"a": a, "b": dense, "repeats": 12, "one_zero": False}
+    )
     exact = 12 * stationary.T @ dense
-    return {**cycles, "largest relative error of 12 x 128 terms": float(np.max(np.abs(result / exact - 1)))}
+    return {
+        **cycles,
+        "largest relative error of 12 x 128 terms": float(np.max(np.abs(result / exact - 1))),
+    }
 
 
 def decide_products(found: Numbers) -> Decision:
@@ -63,16 +83,26 @@ def decide_products(found: Numbers) -> Decision:
     hint = found["hinted, cycles per row"] < 0.75 * found["zeros and ones, cycles per row"]
     fast = found["marked transpose, cycles per row"] < 0.75 * found["transpose, cycles per row"]
     error = found["largest relative error of 12 x 128 terms"]
-    model = '"fp32"' if error < 1e-6 else '"split4"' if error < 1e-4 else "none of ours: bfloat16 passes"
-    verdict = "as predicted" if passes == FLOAT32_PASSES else f"{passes} passes in place of {FLOAT32_PASSES}"
-    accurate = (
-        "float32 products are float32" if error < 1e-6 else f"float32 products are off by {error:.0e}: check flags"
-    )
-    other = (
-        f"the {SUBMITTED:.0f} us published elsewhere were its submission"
-        if found[CUBE] > 1.1 * SUBMITTED
-        else f"as fast as the {SUBMITTED:.0f} us published elsewhere: {passes} passes, see the error"
-    )
+    if error < 1e-6:
+        model = '"fp32"'
+    elif error < 1e-4:
+        model = '"split4"'
+    else:
+        model = "none of ours: bfloat16 passes"
+    if passes == FLOAT32_PASSES:
+        verdict = "as predicted"
+    else:
+        verdict = f"{passes} passes in place of {FLOAT32_PASSES}"
+    if error < 1e-6:
+        accurate = "float32 products are float32"
+    else:
+        accurate = f"float32 products are off by {error:.0e}: check flags"
+    if found[CUBE] > 1.1 * SUBMITTED:
+        other = f"the {SUBMITTED:.0f} us published elsewhere were its submission"
+    else:
+        other = (
+            f"as fast as the {SUBMITTED:.0f} us published elsewhere: {passes} passes, see the error"
+        )
     verdict += f"; a 2048^3 product takes {found[CUBE]:.0f} us, {other}"
     return Decision(
         f"{verdict}; the hint for zeros and ones {'halves' if hint else 'does not halve'} the cost; {accurate}",
@@ -102,7 +132,11 @@ def chains(bench: Bench) -> Numbers:
             if kernel == "multiplies":
                 given["f"] = np.where(x > 1, 1.0, -1.0).astype(np.float32)  # x f^n is x or x f
             check = _unchanged(given)
-            cycles.append(bench.nanoseconds(ELEMENTWISE, kernel, given, "rounds", check) * clock / instructions)
+            cycles.append(
+                bench.nanoseconds(ELEMENTWISE, kernel, given, "rounds", check)
+                * clock
+                / instructions
+            )
         per_element = (cycles[1] - cycles[0]) / (LONG - SHORT)
         found[f"{name}, cycles per element"] = per_element
         found[f"{name}, cycles besides"] = cycles[0] - SHORT * per_element
@@ -113,7 +147,10 @@ def _unchanged(given: dict[str, Any]) -> Check:
     """Whether x came back, times f where the number of products is odd; 1/(1/x) may drift by roundings."""
 
     def check(found: np.ndarray, turns: int) -> bool:
-        expected = given["x"] * given["f"] if "f" in given and turns % 2 else given["x"]
+        if "f" in given and turns % 2:
+            expected = given["x"] * given["f"]
+        else:
+            expected = given["x"]
         return bool(np.allclose(found, expected, rtol=0.05, atol=0.0))
 
     return check
@@ -125,19 +162,25 @@ def decide_chains(found: Numbers) -> Decision:
     per = {name: found[f"{name}, cycles per element"] for name in names}
     besides = {name: max(0.0, found[f"{name}, cycles besides"]) for name in names}
     shared = per["multiply from PSUM"] < 0.75 * per["multiply from SBUF"]
-    vector = (besides["multiply from PSUM"] + besides["multiply from SBUF"] + besides["reciprocal"]) / 3
-    text = "an operand in PSUM halves a product" if shared else "an operand in PSUM saves nothing: keep R in SBUF"
+    vector = (
+        besides["multiply from PSUM"] + besides["multiply from SBUF"] + besides["reciprocal"]
+    ) / 3
+    if shared:
+        text = "an operand in PSUM halves a product"
+    else:
+        text = "an operand in PSUM saves nothing: keep R in SBUF"
     if per["reciprocal"] > 1.25 * RECIPROCAL["vector"]:
-        text += (
-            f"; the reciprocal takes {per['reciprocal']:.1f} cycles per element: see whether the Vector Engine binds"
-        )
+        text += f"; the reciprocal takes {per['reciprocal']:.1f} cycles per element: see whether the Vector Engine binds"
     return Decision(
         text,
         (
             Setting(f"{COSTS}chips:RECIPROCAL", f"vector {per['reciprocal']:.1f}"),
             Setting(f"{COSTS}chips:Assumptions.vector_overhead", f"{vector:.0f}"),
             Setting(f"{COSTS}chips:Assumptions.scalar_overhead", f"{besides['Scalar copy']:.0f}"),
-            Setting("dfmp2.trainium.kernels.pair_energy:emit_chunk", f"r in {'PSUM' if shared else 'SBUF'}"),
+            Setting(
+                "dfmp2.trainium.kernels.pair_energy:emit_chunk",
+                f"r in {'PSUM' if shared else 'SBUF'}",
+            ),
         ),
     )
 
@@ -150,7 +193,9 @@ def transfers(bench: Bench) -> Numbers:
         size = 128 * SLICES * width * 4
         for number, mode in enumerate(MODES if CHIP.target == "gen3" else MODES[:2]):
             given = {"source": source, "width": width, "mode_number": number}
-            time = bench.nanoseconds(TRANSFERS, "loads", given, "repeats", _close(np.ones((128, 1))))
+            time = bench.nanoseconds(
+                TRANSFERS, "loads", given, "repeats", _close(np.ones((128, 1)))
+            )
             found[f"{name} runs, {mode}, GB/s"] = size / time
     return found
 
@@ -166,7 +211,8 @@ def decide_transfers(found: Numbers) -> Decision:
     mode, least = "none", 1.05  # what is gained on static descriptors, in long and in short runs
     for name, member in (("unknown", "unknown"), ("hardware", "hwdge")):
         speeds = [
-            (found.get(f"{run} runs, {name}, GB/s", 0.0), found[f"{run} runs, static, GB/s"]) for _, _, run in RUNS
+            (found.get(f"{run} runs, {name}, GB/s", 0.0), found[f"{run} runs, static, GB/s"])
+            for _, _, run in RUNS
         ]
         gain = min(speed / static for speed, static in speeds)
         if gain > least:
@@ -174,8 +220,12 @@ def decide_transfers(found: Numbers) -> Decision:
     return Decision(
         f"{top:.0f} GB/s for endless runs, half of it at {half:.0f} bytes; " + CHOICES[mode],
         (
-            Setting(f"{COSTS}chips:Chip.dma", f"{top / DMA_QUEUES:.1f} for {CHIP.name} (now {CHIP.dma})"),
-            Setting(f"{COSTS}chips:Assumptions.dma_half", f"{half:.0f} (now {Assumptions().dma_half})"),
+            Setting(
+                f"{COSTS}chips:Chip.dma", f"{top / DMA_QUEUES:.1f} for {CHIP.name} (now {CHIP.dma})"
+            ),
+            Setting(
+                f"{COSTS}chips:Assumptions.dma_half", f"{half:.0f} (now {Assumptions().dma_half})"
+            ),
             Setting("dfmp2.trainium.kernels.tiles:DGE", f"nisa.dge_mode.{mode}"),
         ),
     )

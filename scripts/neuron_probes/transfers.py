@@ -30,7 +30,9 @@ def loads(source: nl.ndarray, width: int, repeats: int, mode_number: int) -> nl.
     for turn in range(repeats):
         block = turn % blocks
         tile = sbuf3(slices, width)
-        nisa.dma_copy(dst=tile, src=source[block * P : (block + 1) * P, 0:slices, 0:width], dge_mode=mode)
+        nisa.dma_copy(
+            dst=tile, src=source[block * P : (block + 1) * P, 0:slices, 0:width], dge_mode=mode
+        )
         nisa.activation(
             dst=seen[:, turn : turn + 1], op=nl.copy, data=tile[:, slices - 1, width - 1 : width]
         )  # no load can be left out

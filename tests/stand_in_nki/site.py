@@ -27,8 +27,18 @@ SOUND = {
     "torch-neuronx": "2.9.0.2.15.32035",
     "libneuronxla": "2.2.16408.0",
 }
-SUMMARY = "a stand-in, not the package of AWS"  # nothing that was made with it may look like a device
-OURS = ("nki", "nrtpy", "spike", "torch_xla", "libneuronxla", "torch_neuronx", "dfmp2.trainium.kernels")
+SUMMARY = (
+    "a stand-in, not the package of AWS"  # nothing that was made with it may look like a device
+)
+OURS = (
+    "nki",
+    "nrtpy",
+    "spike",
+    "torch_xla",
+    "libneuronxla",
+    "torch_neuronx",
+    "dfmp2.trainium.kernels",
+)
 NEURON = ("NEURON_", "PJRT_", "NKI_", "DFMP2_", "STAND_IN_")
 
 
@@ -48,7 +58,10 @@ class Site:
     def device(self, instance: str = "trn1.2xlarge") -> None:
         """Plug a device in."""
         root = self.folder / "root"
-        for file, text in {"dev/neuron0": "", "sys/devices/virtual/dmi/id/product_name": instance}.items():
+        for file, text in {
+            "dev/neuron0": "",
+            "sys/devices/virtual/dmi/id/product_name": instance,
+        }.items():
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             (root / file).write_text(text)
         self.counter.parent.mkdir(parents=True, exist_ok=True)
@@ -59,13 +72,18 @@ class Site:
     def install(self, **versions: str | None) -> None:
         """Install the packages; None leaves one out, a version replaces the sound one."""
         site = self.folder / "site"
-        for package, version in {**SOUND, **{k.replace("_", "-"): v for k, v in versions.items()}}.items():
+        for package, version in {
+            **SOUND,
+            **{k.replace("_", "-"): v for k, v in versions.items()},
+        }.items():
             if version is None:
                 continue
             name = package.replace("-", "_")
             information = site / f"{name}-{version}.dist-info"
             information.mkdir(parents=True)
-            text = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nSummary: {SUMMARY}\n"
+            text = (
+                f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nSummary: {SUMMARY}\n"
+            )
             (information / "METADATA").write_text(text)
             if (PACKAGES / name).is_dir():
                 shutil.copytree(PACKAGES / name, site / name)
@@ -104,7 +122,11 @@ class Site:
 
 def forget() -> None:
     """Forget what was imported of the stand-in, and kernels that it has decorated."""
-    for name in [name for name in sys.modules if name in OURS or name.startswith(tuple(f"{own}." for own in OURS))]:
+    for name in [
+        name
+        for name in sys.modules
+        if name in OURS or name.startswith(tuple(f"{own}." for own in OURS))
+    ]:
         del sys.modules[name]
     toolchain._import_error.cache_clear()
     toolchain._foreign_versions.cache_clear()

@@ -26,9 +26,15 @@ def xyz(result: MP2Result) -> bytes:
     energies = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
     keys = " ".join(f"{name}_hartree={getattr(result, name):.12f}" for name in energies)
     basis = printable(result.orbital_basis.name).replace('"', "'")
-    relativity = "X2C-" if result.options.relativity == "x2c" else ""
+    if result.options.relativity == "x2c":
+        relativity = "X2C-"
+    else:
+        relativity = ""
     charges = result.molecule.point_charges
-    field = "" if charges is None else f" point_charges={len(charges)}"
+    if charges is None:
+        field = ""
+    else:
+        field = f" point_charges={len(charges)}"
     line = f'{comment} method="{relativity}DF-MP2/{basis}"{field} {keys}'
     return ("\n".join([count, line, *atoms]) + "\n").encode("ascii", "backslashreplace")
 
@@ -43,10 +49,15 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "molden": Format(molden, ".molden", "geometry, basis, orbitals; up to g functions", ("orbitals", "of")),
+    "molden": Format(
+        molden, ".molden", "geometry, basis, orbitals; up to g functions", ("orbitals", "of")
+    ),
     "trexio": Format(trexio, ".trexio.h5", "geometry, basis, core potentials, SCF orbitals"),
     "qcschema": Format(
-        qcschema, ".qcschema.json", "AtomicResult: input, all energies, basis, SCF orbitals", ("schema_version",)
+        qcschema,
+        ".qcschema.json",
+        "AtomicResult: input, all energies, basis, SCF orbitals",
+        ("schema_version",),
     ),
     "xyz": Format(xyz, ".xyz", "geometry, energies in the comment line"),
     "cube": Format(
@@ -74,5 +85,7 @@ def export(result: MP2Result, to: str, **options: Any) -> bytes:
     for name in options:
         if name not in FORMATS[to].options:
             owners = " and ".join(other for other, form in FORMATS.items() if name in form.options)
-            raise InputError(f"--{name.replace('_', '-')} belongs to --to {owners}, not to --to {to}: leave it out")
+            raise InputError(
+                f"--{name.replace('_', '-')} belongs to --to {owners}, not to --to {to}: leave it out"
+            )
     return FORMATS[to].write(result, **options)

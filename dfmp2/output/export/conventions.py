@@ -50,12 +50,17 @@ def rows(momenta: Iterable[int], order: Order) -> NDArray[np.intp]:
 def core_electrons(result: MP2Result) -> list[int]:
     """Electrons that a core potential replaces on each atom; a ghost has none."""
     molecule, replaced = result.molecule, result.orbital_basis.ecp_electrons
-    return [0 if ghost else replaced[symbol] for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True)]
+    return [
+        0 if ghost else replaced[symbol]
+        for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True)
+    ]
 
 
 def local_momentum(element: ElementBasis) -> int:
     """The angular momentum that stands for the local channel of a core potential: one more than the highest other."""
-    return max([momentum for momentum, _ in element.ecp[1]], default=LOCAL) + 1 if element.ecp else 0
+    if element.ecp:
+        return max([momentum for momentum, _ in element.ecp[1]], default=LOCAL) + 1
+    return 0
 
 
 def core_terms(element: ElementBasis) -> Iterator[tuple[int, int, float, float]]:
@@ -63,4 +68,9 @@ def core_terms(element: ElementBasis) -> Iterator[tuple[int, int, float, float]]
     for momentum, powers in element.ecp[1] if element.ecp else ():
         for power, terms in enumerate(powers):
             for exponent, coefficient, *_ in terms:  # what follows is spin-orbit coupling
-                yield local_momentum(element) if momentum == LOCAL else momentum, power, exponent, coefficient
+                yield (
+                    local_momentum(element) if momentum == LOCAL else momentum,
+                    power,
+                    exponent,
+                    coefficient,
+                )

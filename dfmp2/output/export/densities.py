@@ -51,7 +51,9 @@ def densities(result: MP2Result, of: str) -> Array:
             f"the result of {result.molecule.name} is an energy without its {of} density: compute it with dfmp2 run "
             "MOLECULE --properties or dfmp2 gradient, or take --of scf"
         )
-    return own.relaxed_density if of == "relaxed" else own.unrelaxed_density
+    if of == "relaxed":
+        return own.relaxed_density
+    return own.unrelaxed_density
 
 
 def natural_orbitals(result: MP2Result, of: str) -> tuple[Array, Array]:
@@ -97,7 +99,9 @@ def cube(
     ResultFileError : as of `densities`
     """
     if density + spin + (orbital is not None) != 1:
-        raise InputError("--to cube needs one of --density, --spin and --orbital N: say what is to be shown")
+        raise InputError(
+            "--to cube needs one of --density, --spin and --orbital N: say what is to be shown"
+        )
     kind = of or "relaxed"
     if orbital is not None:
         what, column = _orbital(result, orbital, orbitals, of)
@@ -105,11 +109,15 @@ def cube(
     if orbitals != "scf":
         raise InputError("--orbitals natural belongs to --orbital N: leave it out")
     if spin and result.reference.nspin == 1:
-        raise InputError("--spin: the spin density of a restricted reference is zero: use --density")
+        raise InputError(
+            "--spin: the spin density of a restricted reference is zero: use --density"
+        )
     found = densities(result, kind)
     matrix = found[0] - found[1] if spin else _of_both_spins(found)
     what = f"{'spin' if spin else 'electron'} density {SAID[kind]}{_scaled(result, kind)}, e/bohr^3"
-    return _written(result, what, lambda ao: np.einsum("gm,gm->g", ao @ matrix, ao), spacing, margin)
+    return _written(
+        result, what, lambda ao: np.einsum("gm,gm->g", ao @ matrix, ao), spacing, margin
+    )
 
 
 def _of_both_spins(found: Array) -> Array:
@@ -127,12 +135,21 @@ def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> 
     given = re.fullmatch(r"([0-9]{1,6})(b?)", orbital)
     reference, natural = result.reference, orbitals == "natural"
     if of is not None and not natural:
-        raise InputError("--of names the density of natural orbitals: add --orbitals natural, or leave it out")
+        raise InputError(
+            "--of names the density of natural orbitals: add --orbitals natural, or leave it out"
+        )
     if given is None or not 1 <= int(given[1]) <= result.sizes.nmo:
-        raise InputError(f"--orbital {orbital}: expected a number from 1 to {result.sizes.nmo}, with b for beta: 5b")
+        raise InputError(
+            f"--orbital {orbital}: expected a number from 1 to {result.sizes.nmo}, with b for beta: 5b"
+        )
     if given[2] and (natural or reference.nspin == 1):
-        kind = "natural orbitals" if natural else "orbitals of a restricted reference"
-        raise InputError(f"--orbital {orbital}: {kind} are the same for both spins: leave the b out")
+        if natural:
+            kind = "natural orbitals"
+        else:
+            kind = "orbitals of a restricted reference"
+        raise InputError(
+            f"--orbital {orbital}: {kind} are the same for both spins: leave the b out"
+        )
     number = int(given[1]) - 1
     if natural:
         kind = of or "relaxed"
@@ -142,13 +159,17 @@ def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> 
     s = 1 if given[2] else 0
     name = "" if reference.nspin == 1 else ("alpha ", "beta ")[s]
     energy, occ = reference.mo_energy[s, number], reference.mo_occ[s, number]
-    return f"{name}orbital {number + 1}, {energy:.6f} Eh, occupation {occ:g}", reference.mo_coeff[s, :, number]
+    return f"{name}orbital {number + 1}, {energy:.6f} Eh, occupation {occ:g}", reference.mo_coeff[
+        s, :, number
+    ]
 
 
 def _scaled(result: MP2Result, of: str) -> str:
     scaling = result.options.correlation
     own = of != "scf" and scaling.title != "MP2"
-    return f" ({scaling.opposite_spin:g} OS, {scaling.same_spin:g} SS)" if own else ""
+    if own:
+        return f" ({scaling.opposite_spin:g} OS, {scaling.same_spin:g} SS)"
+    return ""
 
 
 def _mole(result: MP2Result) -> Any:
@@ -156,7 +177,11 @@ def _mole(result: MP2Result) -> Any:
 
 
 def _written(
-    result: MP2Result, what: str, evaluate: Callable[[Array], Array], spacing: float | None, margin: float | None
+    result: MP2Result,
+    what: str,
+    evaluate: Callable[[Array], Array],
+    spacing: float | None,
+    margin: float | None,
 ) -> bytes:
     """The cube file of what `evaluate` makes of the basis functions at points, (points, nao)."""
     for name, value in (("--spacing", spacing), ("--margin", margin)):
@@ -166,18 +191,30 @@ def _written(
     with shielded(), tempfile.TemporaryDirectory() as folder:
         from pyscf.tools import cubegen
 
-        extent = np.ptp(mole.atom_coords(), axis=0) + 2 * (cubegen.BOX_MARGIN if margin is None else margin)
-        steps = 79 * np.ones(3, dtype=int) if spacing is None else np.ceil(extent / spacing).astype(int)
+        extent = np.ptp(mole.atom_coords(), axis=0) + 2 * (
+            cubegen.BOX_MARGIN if margin is None else margin
+        )
+        if spacing is None:
+            steps = 79 * np.ones(3, dtype=int)
+        else:
+            steps = np.ceil(extent / spacing).astype(int)
         points = int(np.prod(steps + 1.0))
         if points > MOST_POINTS:
-            raise InputError(f"--spacing {spacing:g} gives {points:.1e} points, at most {MOST_POINTS:.0e}: raise it")
+            raise InputError(
+                f"--spacing {spacing:g} gives {points:.1e} points, at most {MOST_POINTS:.0e}: raise it"
+            )
         grid = cubegen.Cube(mole, *(int(n) + 1 for n in steps), resolution=None, **box)
         places = grid.get_coords()
         values = np.concatenate(
-            [evaluate(mole.eval_gto("GTOval_sph", places[p : p + BLOCK])) for p in range(0, len(places), BLOCK)]
+            [
+                evaluate(mole.eval_gto("GTOval_sph", places[p : p + BLOCK]))
+                for p in range(0, len(places), BLOCK)
+            ]
         )
         path = Path(folder) / "cube"
         grid.write(values.reshape(grid.nx, grid.ny, grid.nz), str(path), comment=printable(what))
         first, _, *rest = path.read_bytes().split(b"\n", 2)
-    second = f"{result.molecule.formula}, {result.orbital_basis.name}, dfmp2 {result.provenance.version}"
+    second = (
+        f"{result.molecule.formula}, {result.orbital_basis.name}, dfmp2 {result.provenance.version}"
+    )
     return b"\n".join([first, printable(second).encode("ascii", "backslashreplace"), *rest])

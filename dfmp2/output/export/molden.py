@@ -40,11 +40,17 @@ def normal_modes(study: Study) -> bytes:
     molecule = study.runs["reference"].molecule
     places = list(zip(molecule.symbols, molecule.coordinates, strict=True))
     lines = ["[Molden Format]", "[Title]", printable(study.title), "[Atoms] AU"]
-    for place, ((symbol, point), number) in enumerate(zip(places, molecule.numbers, strict=True), start=1):
+    for place, ((symbol, point), number) in enumerate(
+        zip(places, molecule.numbers, strict=True), start=1
+    ):
         lines.append(f"{symbol} {place} {number} " + _row(point))
     lines += ["[FREQ]", *(f"{value:.6f}" for value in study.table["wavenumber"].values)]
     lines += ["[INT]", *(f"{value:.6f}" for value in study.table["ir_intensity"].values)]
-    lines += ["[FR-COORD]", *(f"{symbol} {_row(point)}" for symbol, point in places), "[FR-NORM-COORD]"]
+    lines += [
+        "[FR-COORD]",
+        *(f"{symbol} {_row(point)}" for symbol, point in places),
+        "[FR-NORM-COORD]",
+    ]
     for number, mode in enumerate(study.arrays["normal_modes"].value, start=1):
         lines += [f"vibration {number}", *map(_row, mode)]
     return ("\n".join(lines) + "\n").encode("ascii", "backslashreplace")
@@ -70,8 +76,12 @@ def molden(result: MP2Result, orbitals: str = "scf", of: str | None = None) -> b
     """
     molecule = result.molecule
     if of is not None and orbitals == "scf":
-        raise InputError("--of names the density of natural orbitals: add --orbitals natural, or leave it out")
-    highest = max(shell[0] for element in result.orbital_basis.elements.values() for shell in element.shells)
+        raise InputError(
+            "--of names the density of natural orbitals: add --orbitals natural, or leave it out"
+        )
+    highest = max(
+        shell[0] for element in result.orbital_basis.elements.values() for shell in element.shells
+    )
     if highest >= len(LETTERS):
         raise InputError(
             f"--to molden: {result.orbital_basis.name} has functions of angular momentum {highest}, and the format "
@@ -84,17 +94,31 @@ def molden(result: MP2Result, orbitals: str = "scf", of: str | None = None) -> b
         title = f"natural orbitals {SAID[of or 'relaxed']}, "
     else:
         reference = result.reference
-        sets = list(zip(SPINS, reference.mo_energy, reference.mo_occ, reference.mo_coeff, strict=False))
+        sets = list(
+            zip(SPINS, reference.mo_energy, reference.mo_occ, reference.mo_coeff, strict=False)
+        )
         title = ""
     lines = ["[Molden Format]", "[Title]", f" {title}{_title(result)}", "[Atoms] AU"]
-    centres = zip(molecule.symbols, molecule.ghost, molecule.numbers, molecule.coordinates, strict=True)
+    centres = zip(
+        molecule.symbols, molecule.ghost, molecule.numbers, molecule.coordinates, strict=True
+    )
     for place, (symbol, ghost, number, point) in enumerate(centres, start=1):
-        lines.append(f"{symbol} {place} {0 if ghost else number} " + " ".join(f"{x:.17g}" for x in point))
+        lines.append(
+            f"{symbol} {place} {0 if ghost else number} " + " ".join(f"{x:.17g}" for x in point)
+        )
     lines.append("[GTO]")
     for atom in range(molecule.natom):
-        lines += [f"{atom + 1} 0", *(line for shell in shells if shell.atom == atom for line in _shell(shell)), ""]
+        lines += [
+            f"{atom + 1} 0",
+            *(line for shell in shells if shell.atom == atom for line in _shell(shell)),
+            "",
+        ]
     lines += ["[5D]", "[7F]", "[9G]"]
-    cores = [f"{place} : {core}" for place, core in enumerate(conventions.core_electrons(result), start=1) if core]
+    cores = [
+        f"{place} : {core}"
+        for place, core in enumerate(conventions.core_electrons(result), start=1)
+        if core
+    ]
     lines += ["[Core]", *cores] if cores else []
     order = conventions.rows((shell.momentum for shell in shells), conventions.molden)
     lines += ["[MO]", *(line for one in sets for line in _orbitals(*one, order))]
@@ -104,8 +128,14 @@ def molden(result: MP2Result, orbitals: str = "scf", of: str | None = None) -> b
 def _title(result: MP2Result) -> str:
     """What was computed, and what acted on the orbitals besides the atoms of the file."""
     molecule, charges = result.molecule, result.molecule.point_charges
-    relativity = ", spin-free X2C" if result.options.relativity == "x2c" else ""
-    field = "" if charges is None else f", in the field of {len(charges)} point charges (not in this file)"
+    if result.options.relativity == "x2c":
+        relativity = ", spin-free X2C"
+    else:
+        relativity = ""
+    if charges is None:
+        field = ""
+    else:
+        field = f", in the field of {len(charges)} point charges (not in this file)"
     return printable(
         f"{result.reference.title}/{result.orbital_basis.name} orbitals of dfmp2 {result.provenance.version}, "
         f"charge {molecule.charge}, multiplicity {molecule.multiplicity}{relativity}{field}"
@@ -114,10 +144,14 @@ def _title(result: MP2Result) -> str:
 
 def _shell(shell: Shell) -> Iterator[str]:
     yield f"{LETTERS[shell.momentum]} {len(shell.exponents)} 1.00"
-    yield from (f"{a:.17g} {c:.17g}" for a, c in zip(shell.exponents, shell.coefficients, strict=True))
+    yield from (
+        f"{a:.17g} {c:.17g}" for a, c in zip(shell.exponents, shell.coefficients, strict=True)
+    )
 
 
-def _orbitals(spin: str, energies: Array, occupations: Array, coeff: Array, order: NDArray[np.intp]) -> Iterator[str]:
+def _orbitals(
+    spin: str, energies: Array, occupations: Array, coeff: Array, order: NDArray[np.intp]
+) -> Iterator[str]:
     for energy, occ, column in zip(energies, occupations, coeff[order].T, strict=True):
         yield from ("Sym= A", f"Ene= {energy:.17g}", f"Spin= {spin}", f"Occup= {occ:.10f}")
         yield from (f"{row} {value:.17g}" for row, value in enumerate(column, start=1))

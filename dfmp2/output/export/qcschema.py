@@ -71,7 +71,10 @@ def atomic_result(
     -------
     JSON types only
     """
-    specification = given if version == 1 else given["specification"]
+    if version == 1:
+        specification = given
+    else:
+        specification = given["specification"]
     protocols = specification.get("protocols") or {}
     answer = {
         "schema_name": OUTPUT_NAMES[version],
@@ -107,10 +110,14 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
     keywords = {
         field.name: getattr(result.options, field.name)
         for field in fields(Options)
-        if field.name not in NO_KEYWORDS and getattr(result.options, field.name) != getattr(defaults, field.name)
+        if field.name not in NO_KEYWORDS
+        and getattr(result.options, field.name) != getattr(defaults, field.name)
     }
     if result.molecule.point_charges is not None:
-        keywords |= {"point_charges": result.molecule.point_charges.tolist(), "point_charge_units": "bohr"}
+        keywords |= {
+            "point_charges": result.molecule.point_charges.tolist(),
+            "point_charge_units": "bohr",
+        }
     specification = {
         "driver": "energy",
         "model": {"method": result.method, "basis": result.orbital_basis.name},
@@ -122,7 +129,11 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
         "schema_name": INPUT_NAMES[version],
         "schema_version": version,
         "molecule": _molecule(result.molecule, version),
-        **(specification if version == 1 else {"specification": {"program": "dfmp2", **specification}}),
+        **(
+            specification
+            if version == 1
+            else {"specification": {"program": "dfmp2", **specification}}
+        ),
     }
 
 
@@ -155,7 +166,11 @@ def _properties(result: MP2Result) -> dict[str, float | int]:
         "return_energy": result.total_energy,
         "scf_iterations": result.reference.cycles,
         "scf_total_energy": result.scf_total_energy,
-        **({name: getattr(result, name) for name in ("mp2_singles_energy", *OF_MP2)} if plain else {}),
+        **(
+            {name: getattr(result, name) for name in ("mp2_singles_energy", *OF_MP2)}
+            if plain
+            else {}
+        ),
         **({"mp2_doubles_energy": result.pairs.correlation_energy} if plain else {}),
     }
 
@@ -168,7 +183,9 @@ def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[
     dipoles = {"scf": result.properties.scf_dipole, "mp2": result.properties.relaxed_dipole}
     if result.properties.quadrupole is not None:
         derivatives["scf_quadrupole_moment"] = result.properties.quadrupole[0].ravel().tolist()
-    return derivatives | {f"{name}_dipole_moment": dipole.tolist() for name, dipole in dipoles.items()}
+    return derivatives | {
+        f"{name}_dipole_moment": dipole.tolist() for name, dipole in dipoles.items()
+    }
 
 
 def _qcvars(result: MP2Result) -> dict[str, float]:
@@ -191,7 +208,10 @@ def _qcvars(result: MP2Result) -> dict[str, float]:
     known = {name: energy for name, energy in methods.items() if energy is not None}
     return {
         "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
-        **dict.fromkeys(("SCF TOTAL ENERGY", f"{'DFT' if kohn_sham else 'HF'} TOTAL ENERGY"), result.scf_total_energy),
+        **dict.fromkeys(
+            ("SCF TOTAL ENERGY", f"{'DFT' if kohn_sham else 'HF'} TOTAL ENERGY"),
+            result.scf_total_energy,
+        ),
         "CURRENT REFERENCE ENERGY": hf,
         **(parts if result.options.correlation.plain else {}),
         "CURRENT CORRELATION ENERGY": result.correlation_energy,
@@ -206,10 +226,16 @@ def _wavefunction(result: MP2Result, version: int, kept: tuple[str, ...]) -> dic
     reference, molecule = result.reference, result.molecule
     shells = ao_shells(molecule, result.orbital_basis, reference.mo_coeff)
     order = conventions.rows((shell.momentum for shell in shells), conventions.cca)
-    labels = [f"{s}_ghost" if ghost else s for s, ghost in zip(molecule.symbols, molecule.ghost, strict=True)]
+    labels = [
+        f"{s}_ghost" if ghost else s
+        for s, ghost in zip(molecule.symbols, molecule.ghost, strict=True)
+    ]
     centres: dict[str, Any] = {}
     for atom, label in enumerate(labels):
-        potential = {} if molecule.ghost[atom] else _core_potential(result.orbital_basis.elements[label])
+        if molecule.ghost[atom]:
+            potential = {}
+        else:
+            potential = _core_potential(result.orbital_basis.elements[label])
         here = [
             {
                 "angular_momentum": [shell.momentum],
@@ -257,5 +283,8 @@ def _core_potential(element: ElementBasis) -> dict[str, Any]:
                 "coefficients": [list(coefficients)],
             }
         )
-    electrons = {"ecp_electrons": element.ecp_electrons} if element.ecp else {}
+    if element.ecp:
+        electrons = {"ecp_electrons": element.ecp_electrons}
+    else:
+        electrons = {}
     return {**electrons, **({"ecp_potentials": potentials} if potentials else {})}

@@ -34,7 +34,10 @@ def trexio(result: MP2Result) -> bytes:
     ResourceError : there is no room for a temporary file
     """
     if result.molecule.point_charges is not None or result.options.relativity != "none":
-        beyond = "an X2C Hamiltonian" if result.molecule.point_charges is None else "point charges"
+        if result.molecule.point_charges is None:
+            beyond = "an X2C Hamiltonian"
+        else:
+            beyond = "point charges"
         raise InputError(
             f"--to trexio: the result has {beyond}, which the format cannot say, so that a program that reads it would "
             "compute with another Hamiltonian: use --to qcschema"
@@ -59,7 +62,11 @@ def trexio(result: MP2Result) -> bytes:
 
 def _values(result: MP2Result) -> dict[str, Any]:
     """Names of the format and their values, sizes before arrays that need them."""
-    molecule, reference, cores = result.molecule, result.reference, conventions.core_electrons(result)
+    molecule, reference, cores = (
+        result.molecule,
+        result.reference,
+        conventions.core_electrons(result),
+    )
     alpha, beta = molecule.check_electrons(result.orbital_basis.ecp_electrons)
     nuclei = zip(molecule.numbers.tolist(), molecule.ghost, cores, strict=True)
     shells = ao_shells(molecule, result.orbital_basis, reference.mo_coeff)
@@ -71,7 +78,9 @@ def _values(result: MP2Result) -> dict[str, Any]:
         "metadata_code": [f"dfmp2 {result.provenance.version}"],
         "metadata_description": f"{reference.title} reference of a DF-MP2 calculation",
         "nucleus_num": molecule.natom,
-        "nucleus_charge": [0.0 if ghost else float(number - core) for number, ghost, core in nuclei],
+        "nucleus_charge": [
+            0.0 if ghost else float(number - core) for number, ghost, core in nuclei
+        ],
         "nucleus_coord": np.ascontiguousarray(molecule.coordinates),
         "nucleus_label": list(molecule.symbols),
         "nucleus_repulsion": reference.nuclear_repulsion_energy,
@@ -89,13 +98,19 @@ def _values(result: MP2Result) -> dict[str, Any]:
         "basis_shell_ang_mom": [shell.momentum for shell in shells],
         "basis_shell_factor": [1.0] * len(shells),
         "basis_r_power": [0] * len(shells),
-        "basis_shell_index": [number for number, shell in enumerate(shells) for _ in shell.exponents],
+        "basis_shell_index": [
+            number for number, shell in enumerate(shells) for _ in shell.exponents
+        ],
         "basis_exponent": np.concatenate([shell.exponents for shell in shells]),
         "basis_coefficient": np.concatenate([shell.coefficients for shell in shells]),
-        "basis_prim_factor": np.concatenate([shell.norms * f for shell, f in zip(shells, solid, strict=True)]),
+        "basis_prim_factor": np.concatenate(
+            [shell.norms * f for shell, f in zip(shells, solid, strict=True)]
+        ),
         "ao_cartesian": 0,
         "ao_num": len(order),
-        "ao_shell": [number for number, shell in enumerate(shells) for _ in range(2 * shell.momentum + 1)],
+        "ao_shell": [
+            number for number, shell in enumerate(shells) for _ in range(2 * shell.momentum + 1)
+        ],
         "ao_normalization": [1.0] * len(order),
         "mo_type": reference.name.upper(),
         "mo_num": len(orbitals),
@@ -112,9 +127,14 @@ def _core_potentials(result: MP2Result, cores: list[int]) -> Iterator[tuple[str,
     terms = [
         (atom, momentum, exponent, coefficient, power - 2)
         for atom, (element, core) in enumerate(pairs)
-        for momentum, power, exponent, coefficient in (conventions.core_terms(element) if core else ())
+        for momentum, power, exponent, coefficient in (
+            conventions.core_terms(element) if core else ()
+        )
     ]
-    yield "ecp_max_ang_mom_plus_1", [conventions.local_momentum(element) if core else 0 for element, core in pairs]
+    yield (
+        "ecp_max_ang_mom_plus_1",
+        [conventions.local_momentum(element) if core else 0 for element, core in pairs],
+    )
     yield "ecp_z_core", cores
     yield "ecp_num", len(terms)
     names = ("nucleus_index", "ang_mom", "exponent", "coefficient", "power")

@@ -16,7 +16,17 @@ from typing import Any, NamedTuple
 
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.output import hdf5
-from dfmp2.output.document import Block, Code, Figure, Note, Section, Table, Tile, fixed, without_folders
+from dfmp2.output.document import (
+    Block,
+    Code,
+    Figure,
+    Note,
+    Section,
+    Table,
+    Tile,
+    fixed,
+    without_folders,
+)
 from dfmp2.output.html.page import render
 from dfmp2.output.html.svg import Bar, bars
 from dfmp2.output.report import asked_for, energies
@@ -92,13 +102,23 @@ def batch_page(source: Path, title: str | None) -> str:
     warned = sum(int(item.cells[-1]) for item in done)
     tiles = [
         Tile("complete", f"{len(done)} of {len(items)}", f"wall time {spent:.1f} s in all"),
-        *(Tile(state, counts[state], "", MOODS.get(state, "")) for state in STATES[1:] if counts[state]),
+        *(
+            Tile(state, counts[state], "", MOODS.get(state, ""))
+            for state in STATES[1:]
+            if counts[state]
+        ),
         *(Tile("method", *asked) for asked in methods[:1] if len(methods) == 1),
-        *([Tile("methods", len(methods), "; ".join(level for level, _ in methods[:3]))] if len(methods) > 1 else []),
+        *(
+            [Tile("methods", len(methods), "; ".join(level for level, _ in methods[:3]))]
+            if len(methods) > 1
+            else []
+        ),
         Tile("warnings", warned, "of complete items", "warning" if warned else ""),
     ]
     failed = [item for item in items if item.state in ("failed", "damaged")]
-    anchors = {item.name: f"failure-{place}" for place, item in enumerate(failed[:MOST_FAILURES], start=1)}
+    anchors = {
+        item.name: f"failure-{place}" for place, item in enumerate(failed[:MOST_FAILURES], start=1)
+    }
     sections = [_overview(items, remarks, anchors), *(_failures(failed, anchors) if failed else [])]
     subtitle = f"{len(items)} items of {folder}"
     return render(title or f"Batch: {folder}", subtitle, tiles, sections, f"the folder {folder}")
@@ -119,7 +139,10 @@ def _overview(items: Sequence[Item], remarks: Sequence[str], anchors: Mapping[st
         blocks.append(Note("ok", f"All {len(items)} items are complete."))
     rows = []
     for item in items:
-        state = item.state if item.code is None else f"{item.state} ({item.code})"
+        if item.code is None:
+            state = item.state
+        else:
+            state = f"{item.state} ({item.code})"
         name = (item.name, anchors.get(item.name, ""))
         rows.append((name, state, *item.cells[:5], fixed(item.seconds), *item.cells[5:]))
     sizes = ("#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh", "#time / s")
@@ -134,18 +157,35 @@ def _overview(items: Sequence[Item], remarks: Sequence[str], anchors: Mapping[st
 
 
 def _failures(failed: Sequence[Item], anchors: Mapping[str, str]) -> list[Section]:
-    codes = sorted(Counter(item.code for item in failed).items(), key=lambda one: (-one[1], one[0] or 0))
-    rows = [("none" if c is None else c, MEANING.get(c or 0, "unknown"), count) for c, count in codes]
+    codes = sorted(
+        Counter(item.code for item in failed).items(), key=lambda one: (-one[1], one[0] or 0)
+    )
+    rows = [
+        ("none" if c is None else c, MEANING.get(c or 0, "unknown"), count) for c, count in codes
+    ]
     blocks: list[Block] = [Table("Failures by exit code", ("exit code", "meaning", "#items"), rows)]
     if len(failed) > MOST_FAILURES:
-        blocks.append(Note("info", f"The first {MOST_FAILURES} of {len(failed)} failures are shown below."))
+        blocks.append(
+            Note("info", f"The first {MOST_FAILURES} of {len(failed)} failures are shown below.")
+        )
     sections = [Section("failures", "Failures", blocks)]
     for item in failed[:MOST_FAILURES]:
-        code = "" if item.code is None else f", exit code {item.code} ({MEANING.get(item.code, 'unknown')})"
+        if item.code is None:
+            code = ""
+        else:
+            code = f", exit code {item.code} ({MEANING.get(item.code, 'unknown')})"
         said: list[Block] = [Note("failure", item.message or "no message was written")]
         if item.traceback:
-            said.append(Code("Traceback, its end", without_folders(item.traceback[-LONGEST_TRACEBACK:]), folded=True))
-        sections.append(Section(anchors[item.name], f"{item.name}: {item.state}{code}", said, level=3))
+            said.append(
+                Code(
+                    "Traceback, its end",
+                    without_folders(item.traceback[-LONGEST_TRACEBACK:]),
+                    folded=True,
+                )
+            )
+        sections.append(
+            Section(anchors[item.name], f"{item.name}: {item.state}{code}", said, level=3)
+        )
     return sections
 
 
@@ -160,10 +200,15 @@ def _read(source: Path) -> tuple[list[Item], list[str]]:
     try:
         found = sorted(folder.iterdir())
     except OSError as error:
-        raise ResourceError(f"{folder} cannot be read ({error.strerror}): check the permissions") from error
+        raise ResourceError(
+            f"{folder} cannot be read ({error.strerror}): check the permissions"
+        ) from error
     files = [path for path in found if path.is_file() and not path.is_symlink()]
     links = [path.name for path in found if path.is_symlink()]
-    remarks = [f"not followed, because they are links: {', '.join(links[:5])}"] if links else []
+    if links:
+        remarks = [f"not followed, because they are links: {', '.join(links[:5])}"]
+    else:
+        remarks = []
     items = {path.stem: _complete(path) for path in files if path.suffix == ".h5"}
     for path in files:
         if path.name.endswith(ERROR_SUFFIX):
@@ -192,16 +237,22 @@ def _complete(path: Path) -> Item:
         return Item(path.stem, "damaged", code=error.exit_code, message=str(error))
     shown = (f"{result.backend}, {result.precision}", str(len(result.diagnostics.warnings)))
     cells = (result.molecule.formula, str(result.sizes.nao), *energies(result), *shown)
-    return Item(path.stem, "complete", result.timings.total, cells, method(result), asked_for(result))
+    return Item(
+        path.stem, "complete", result.timings.total, cells, method(result), asked_for(result)
+    )
 
 
 def _failed(name: str, path: Path) -> Item:
     found = _json(path)
     if not isinstance(found, dict):
-        return Item(name, "failed", message=f"{path.name} cannot be read as JSON: see the log of the batch")
+        return Item(
+            name, "failed", message=f"{path.name} cannot be read as JSON: see the log of the batch"
+        )
     code, message, traceback = (found.get(key) for key in ("code", "message", "traceback"))
     known = code if type(code) is int else None
-    return Item(name, "failed", code=known, message=str(message or ""), traceback=str(traceback or ""))
+    return Item(
+        name, "failed", code=known, message=str(message or ""), traceback=str(traceback or "")
+    )
 
 
 def _listed(index: Path, remarks: list[str]) -> list[Item]:
@@ -215,7 +266,10 @@ def _listed(index: Path, remarks: list[str]) -> list[Item]:
     for row in rows:
         if isinstance(row, dict) and isinstance(row.get("name"), str):
             state, seconds = row.get("status"), row.get("seconds")
-            spent = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < LONGEST else None
+            if isinstance(seconds, int | float) and 0 <= seconds < LONGEST:
+                spent = float(seconds)
+            else:
+                spent = None
             if state == "complete":
                 listed.append(Item(row["name"], "damaged", spent, message=LOST))
             else:

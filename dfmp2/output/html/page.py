@@ -21,7 +21,12 @@ from markupsafe import Markup, escape
 from dfmp2.host.provenance import version
 from dfmp2.molecule.text import printable
 from dfmp2.output.document import Section, Tile, without_folders
-from dfmp2.units import EV_PER_HARTREE, KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE, WAVENUMBER_PER_HARTREE
+from dfmp2.units import (
+    EV_PER_HARTREE,
+    KCAL_PER_MOL_PER_HARTREE,
+    KJ_PER_MOL_PER_HARTREE,
+    WAVENUMBER_PER_HARTREE,
+)
 
 FOLDER = Path(__file__).parent
 NUMBER = re.compile(r"[+\-±]*\d+\.\d+(?:e[+-]\d+)?(?: Eh(?![\w/]))?")
@@ -88,7 +93,9 @@ def _unbroken(value: Any) -> Markup:
 
 def _printed(value: Any) -> str:
     """What a template prints: markup as it is, everything else as text without control characters and folders."""
-    return value if isinstance(value, Markup) else printable(without_folders(str(value)))
+    if isinstance(value, Markup):
+        return value
+    return printable(without_folders(str(value)))
 
 
 def _digest(text: str) -> str:

@@ -38,7 +38,15 @@ from dfmp2.output.html.batch import batch_page, is_batch
 from dfmp2.output.html.page import render
 from dfmp2.output.html.svg import Curve, curves
 from dfmp2.output.report import STAGES, asked_for, energies, in_full, method_name
-from dfmp2.output.series import Entry, Group, Groups, basis_limit, cardinal, find_coordinate, find_groups
+from dfmp2.output.series import (
+    Entry,
+    Group,
+    Groups,
+    basis_limit,
+    cardinal,
+    find_coordinate,
+    find_groups,
+)
 from dfmp2.output.study import Study, is_study, read_study, verify_study
 from dfmp2.output.study_report import cell, of_study, overview, series_figure
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
@@ -80,10 +88,14 @@ def page(sources: Sequence[Path], title: str | None) -> str:
         return batch_page(sources[0], title)
     if len(sources) == 1 and is_study(sources[0]):
         content, study = verify_study(sources[0]), read_study(sources[0])
-        runs = [Entry(name, _slim(result), f"{content} (table)") for name, result in study.runs.items()]
+        runs = [
+            Entry(name, _slim(result), f"{content} (table)") for name, result in study.runs.items()
+        ]
         return study_page(study, runs, title, sources[0].name)
     entries = read_entries(sources)
-    return result_page(entries[0], title) if len(entries) == 1 else comparison_page(entries, title)
+    if len(entries) == 1:
+        return result_page(entries[0], title)
+    return comparison_page(entries, title)
 
 
 def read_entries(paths: Sequence[Path]) -> list[Entry]:
@@ -94,20 +106,27 @@ def read_entries(paths: Sequence[Path]) -> list[Entry]:
     InputError, ResultFileError : a file is missing, damaged, of another version, or given twice
     """
     if len(paths) > MOST_RESULTS:
-        raise InputError(f"{len(paths)} results were given, at most {MOST_RESULTS} fit on a page: name fewer")
+        raise InputError(
+            f"{len(paths)} results were given, at most {MOST_RESULTS} fit on a page: name fewer"
+        )
     seen: dict[tuple[int, int], Path] = {}
     entries = []
     common = Path(os.path.commonpath([path.absolute().parent for path in paths]))
     names = [path.name for path in paths]
     for path in paths:
         if len(paths) > 1 and is_study(path):
-            raise InputError(f"{path} is a study with runs of its own, which is shown alone: name it alone")
+            raise InputError(
+                f"{path} is a study with runs of its own, which is shown alone: name it alone"
+            )
         content = hdf5.verify(path)
         status = path.stat()
         other = seen.setdefault((status.st_dev, status.st_ino), path)
         if other is not path:
             raise InputError(f"{path} is the same file as {other}: name every result once")
-        name = path.name if names.count(path.name) == 1 else str(path.absolute().relative_to(common))
+        if names.count(path.name) == 1:
+            name = path.name
+        else:
+            name = str(path.absolute().relative_to(common))
         entries.append(Entry(name, _slim(hdf5.read(path)), content))
     return entries
 
@@ -119,33 +138,53 @@ def result_page(entry: Entry, title: str | None) -> str:
     tiles = [
         Tile(f"E({name}, total) / Eh", energy(r.total_energy)),
         Tile(f"E({name}, correlation) / Eh", energy(r.correlation_energy)),
-        *([] if r.gradient is None else [Tile("|gradient| / Eh/bohr", f"{r.gradient.norm:.8f}", r.gradient.scaling)]),
+        *(
+            []
+            if r.gradient is None
+            else [Tile("|gradient| / Eh/bohr", f"{r.gradient.norm:.8f}", r.gradient.scaling)]
+        ),
         *_errors(r),
         Tile("method", *level.split(" on ", 1)),
         _stability(r),
         _checks(r),
-        Tile("backend, precision", f"{r.backend}, {r.precision}", f"wall time {fixed(r.timings.total)} s"),
+        Tile(
+            "backend, precision",
+            f"{r.backend}, {r.precision}",
+            f"wall time {fixed(r.timings.total)} s",
+        ),
     ]
     title = title or f"{r.molecule.name}: {r.level}"
     spin = f"charge {r.molecule.charge}, multiplicity {r.molecule.multiplicity}"
     subtitle = f"{r.molecule.formula}, {spin}; computed {r.provenance.created} by dfmp2 {r.provenance.version}"
-    return render(title, subtitle, tiles, in_full(r, entry.content), entry.name, r.diagnostics.warnings)
+    return render(
+        title, subtitle, tiles, in_full(r, entry.content), entry.name, r.diagnostics.warnings
+    )
 
 
 def _errors(r: MP2Result) -> list[Tile]:
     """How many digits are good, and what density fitting is expected to change."""
     budget = r.error_budget
-    fits = [source for key in ("scf_fitting", "mp2_fitting") if (source := budget.sources[key]).shares]
+    fits = [
+        source for key in ("scf_fitting", "mp2_fitting") if (source := budget.sources[key]).shares
+    ]
     known = all(share.value is not None for source in fits for share in source.shares)
     kinds = ", ".join(dict.fromkeys(source.kinds for source in fits))
     parts = "; ".join(f"{source.name} {size(source.total)}" for source in fits)
-    total = size(sum(source.total for source in fits)) if known else ABSENT
-    good = ("not known", "") if budget.decimals is None else (counted(budget.decimals, "decimal"), _about(budget))
+    if known:
+        total = size(sum(source.total for source in fits))
+    else:
+        total = ABSENT
+    if budget.decimals is None:
+        good = ("not known", "")
+    else:
+        good = (counted(budget.decimals, "decimal"), _about(budget))
     return [Tile("good to", *good), Tile("fitting error / Eh", total, f"{kinds}: {parts}")]
 
 
 def _about(budget: ErrorBudget) -> str:
-    return "" if budget.total is None else f"±{size(budget.total)} Eh"
+    if budget.total is None:
+        return ""
+    return f"±{size(budget.total)} Eh"
 
 
 def _stability(r: MP2Result) -> Tile:
@@ -154,8 +193,14 @@ def _stability(r: MP2Result) -> Tile:
     if found is None:
         return Tile("reference", kind, "its stability was not examined")
     unstable = found.verdict.startswith("unstable")
-    gain = f", at least {size(found.energy_gain)} Eh below" if found.energy_gain else ""
-    remark = f"a lower solution exists{gain}" if unstable else found.method
+    if found.energy_gain:
+        gain = f", at least {size(found.energy_gain)} Eh below"
+    else:
+        gain = ""
+    if unstable:
+        remark = f"a lower solution exists{gain}"
+    else:
+        remark = found.method
     return Tile("reference", f"{kind}, {found.verdict}", remark, "warning" if unstable else "")
 
 
@@ -169,12 +214,20 @@ def _checks(r: MP2Result) -> Tile:
     if certificate is not None:
         passed["certificate"] = certificate.accepted or certificate.repeated_in_fp64
         bound = f"error of the precision {size(certificate.correlation_error)} Eh at most"
-        found = "repeated in float64" if certificate.repeated_in_fp64 else bound
+        if certificate.repeated_in_fp64:
+            found = "repeated in float64"
+        else:
+            found = bound
         said.append(f"certificate, {certificate.sampled} of {certificate.pairs} pairs: {found}")
     failed = [f"{name} failed" for name, good in passed.items() if not good]
     words = failed or ([f"{' and '.join(passed)} passed"] if passed else [])
     words.append(counted(count, "warning") if count else "no warnings")
-    return Tile("checks", ", ".join(words), "; ".join(said), "failure" if failed else "warning" if count else "")
+    return Tile(
+        "checks",
+        ", ".join(words),
+        "; ".join(said),
+        "failure" if failed else "warning" if count else "",
+    )
 
 
 def comparison_page(entries: Sequence[Entry], title: str | None) -> str:
@@ -187,7 +240,9 @@ def comparison_page(entries: Sequence[Entry], title: str | None) -> str:
     tiles = [*answers[:MOST_ANSWERS], results, *_common(entries)]
     title = title or f"{len(entries)} DF-MP2 results: {first(formulas, 4)}"
     names = first([entry.name for entry in entries], 6)
-    return render(title, names, tiles, [*sections, *each_in_full(entries)], names, _warnings(entries))
+    return render(
+        title, names, tiles, [*sections, *each_in_full(entries)], names, _warnings(entries)
+    )
 
 
 def _common(entries: Sequence[Entry]) -> list[Tile]:
@@ -197,7 +252,11 @@ def _common(entries: Sequence[Entry]) -> list[Tile]:
     counts = [len(entry.result.diagnostics.warnings) for entry in entries]
     of = f"{len(entries) - counts.count(0)} of {counted(len(entries), 'run')}"
     return [
-        Tile("method", levels, methods[0][1] if len(methods) == 1 else counted(len(methods), "method")),
+        Tile(
+            "method",
+            levels,
+            methods[0][1] if len(methods) == 1 else counted(len(methods), "method"),
+        ),
         Tile("warnings", sum(counts), f"in {of}", "warning" if any(counts) else ""),
     ]
 
@@ -217,19 +276,38 @@ def _answers(study: Study) -> list[Tile]:
     for said, names in FOUND[study.kind].items():
         item = next((study.values[name] for name in names.split() if name in study.values), None)
         if item is not None:
-            value = f"{item.value:.6g}" if item.units in ("angstrom", "degree") else cell(item.value, item.units)
-            tiles.append(Tile(f"{said} / {item.units.replace('hartree', 'Eh')}", value, item.description))
+            if item.units in ("angstrom", "degree"):
+                value = f"{item.value:.6g}"
+            else:
+                value = cell(item.value, item.units)
+            tiles.append(
+                Tile(f"{said} / {item.units.replace('hartree', 'Eh')}", value, item.description)
+            )
     if "wavenumber" in study.table:
         found = study.table["wavenumber"].values
         imaginary = sum(wavenumber < 0 for wavenumber in found)
-        lowest = f"lowest {cell(min(found), 'cm^-1')} cm^-1" if found else ""
+        if found:
+            lowest = f"lowest {cell(min(found), 'cm^-1')} cm^-1"
+        else:
+            lowest = ""
         tiles.insert(0, Tile("imaginary modes", imaginary, f"of {len(found)}, {lowest}"))
     if study.kind == "scan" and not tiles:
         coordinate, above = list(study.table.values())[:2]
-        points = [(gap, x) for x, gap in zip(coordinate.values, above.values, strict=True) if math.isfinite(gap)]
+        points = [
+            (gap, x)
+            for x, gap in zip(coordinate.values, above.values, strict=True)
+            if math.isfinite(gap)
+        ]
         if points:
-            said = f"lowest point / {coordinate.units}" if coordinate.units else "lowest point"
-            tiles.append(Tile(said, f"{min(points)[1]:.6g}", "of those computed: no minimum inside was found"))
+            if coordinate.units:
+                said = f"lowest point / {coordinate.units}"
+            else:
+                said = "lowest point"
+            tiles.append(
+                Tile(
+                    said, f"{min(points)[1]:.6g}", "of those computed: no minimum inside was found"
+                )
+            )
     return tiles
 
 
@@ -237,7 +315,11 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     """The page of a study: what it found, as stored, then its runs."""
     tiles = [*_answers(study), *_common(runs)]
     if not study.complete:
-        tiles.append(Tile("status", study.status, "not everything that was asked for has been run", "failure"))
+        tiles.append(
+            Tile(
+                "status", study.status, "not everything that was asked for has been run", "failure"
+            )
+        )
     budget = study.error_budget
     if budget is not None and budget.total is not None:
         tiles.append(Tile("good to", _about(budget), f"{budget.energy}, from {budget.exact}"))
@@ -245,10 +327,16 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         runs = [*runs[-1:], *runs[:-1]]
     shown = runs[:1] if study.kind == "frequencies" else runs  # the displaced ones are all alike
     # The energies of a scan differ by its geometries, of which the lowest is drawn; the other studies have one.
-    drawn = min(shown, key=lambda entry: entry.result.total_energy) if study.kind == "scan" else shown[0]
+    if study.kind == "scan":
+        drawn = min(shown, key=lambda entry: entry.result.total_energy)
+    else:
+        drawn = shown[0]
     results, listed = of_study(study, anchors(shown))
     settings = json.dumps(dict(study.settings), indent=1, ensure_ascii=False)
-    given = (Code("Command", without_folders(study.command)), Code("Settings", without_folders(settings), folded=True))
+    given = (
+        Code("Command", without_folders(study.command)),
+        Code("Settings", without_folders(settings), folded=True),
+    )
     molecule = in_full(drawn.result, drawn.content)[0]
     sections = [
         results._replace(blocks=[*results.blocks, *given]),
@@ -271,19 +359,33 @@ def _slim(result: MP2Result) -> MP2Result:
 
 def compared(entries: Sequence[Entry], groups: Groups) -> tuple[list[Tile], list[Section]]:
     """What was found in these results: an answer for each group, and its sections."""
-    kinds = (("lanes", _lanes, groups.lanes), ("series", _series, groups.series), ("scan", _scan, groups.scans))
-    parts = [make(f"{kind}-{k}", group) for kind, make, members in kinds for k, group in enumerate(members, start=1)]
+    kinds = (
+        ("lanes", _lanes, groups.lanes),
+        ("series", _series, groups.series),
+        ("scan", _scan, groups.scans),
+    )
+    parts = [
+        make(f"{kind}-{k}", group)
+        for kind, make, members in kinds
+        for k, group in enumerate(members, start=1)
+    ]
     found = [
         *(f"the same calculation {len(group)} times" for group in groups.lanes),
         *(f"a series of {len(group)} basis sets" for group in groups.series),
         *(f"a scan of {len(group)} geometries" for group in groups.scans),
     ]
-    blocks: list[Block] = [f"Found in these {len(entries)} results: {', '.join(found)}."] if found else []
+    blocks: list[Block] = (
+        [f"Found in these {len(entries)} results: {', '.join(found)}."] if found else []
+    )
     if groups.alone:
-        alone = f"In no series with the others: {first([entry.name for entry in groups.alone], 10)}."
+        alone = (
+            f"In no series with the others: {first([entry.name for entry in groups.alone], 10)}."
+        )
         apart = "energies of different calculations must not be subtracted from each other, so they are only listed."
         who = alone if found else "These results form no series."
-        blocks.append(Note("warning", f"{who} They differ in {', '.join(groups.differing)}; {apart}"))
+        blocks.append(
+            Note("warning", f"{who} They differ in {', '.join(groups.differing)}; {apart}")
+        )
     results = {entry.name: entry.result for entry in entries}
     listed = Section("overview", "Comparison", [*blocks, overview(results, anchors(entries))])
     return [tile for tile, _ in parts], [listed, *(section for _, section in parts)]
@@ -303,7 +405,9 @@ def each_in_full(entries: Sequence[Entry]) -> Iterator[Section]:
             yield section._replace(anchor=f"{start}-{section.anchor}", level=3)
     if len(entries) > MOST_IN_FULL:
         shown = f"The first {MOST_IN_FULL} of {len(entries)} results are shown in full"
-        note = Note("info", f"{shown}; dfmp2 report shows any of the others when it is named alone.")
+        note = Note(
+            "info", f"{shown}; dfmp2 report shows any of the others when it is named alone."
+        )
         yield Section("rest", "Not shown in full", [note])
 
 
@@ -321,14 +425,27 @@ def _lanes(anchor: str, group: Group) -> Part:
         r, certificate = entry.result, entry.result.certificate
         shown = ["reference", "", "", "", ""]
         if entry is not base:
-            gaps = [getattr(r, f"{name}_energy") - getattr(base.result, f"{name}_energy") for name in names]
+            gaps = [
+                getattr(r, f"{name}_energy") - getattr(base.result, f"{name}_energy")
+                for name in names
+            ]
             largest = max(largest, abs(gaps[-1]))
             theirs = base.result.pairs.channels()
-            pairs = [float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items()]
+            pairs = [
+                float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items()
+            ]
             shown = [*map(difference, gaps), size(max(pairs)) if pairs else ABSENT]
-        said = "" if certificate is None or r.precision == "fp64" else size(certificate.correlation_error)
-        rows.append((entry.name, f"{r.backend}, {r.precision}", energy(r.correlation_energy), *shown, said))
-    changes = (f"#{name} / Eh" for name in ("Δ E(HF)", "Δ E(SS)", "Δ E(OS)", "Δ E(corr)", "largest Δ pair", "bound"))
+        if certificate is None or r.precision == "fp64":
+            said = ""
+        else:
+            said = size(certificate.correlation_error)
+        rows.append(
+            (entry.name, f"{r.backend}, {r.precision}", energy(r.correlation_energy), *shown, said)
+        )
+    changes = (
+        f"#{name} / Eh"
+        for name in ("Δ E(HF)", "Δ E(SS)", "Δ E(OS)", "Δ E(corr)", "largest Δ pair", "bound")
+    )
     times = [
         (
             entry.name,
@@ -351,7 +468,11 @@ def _lanes(anchor: str, group: Group) -> Part:
             sortable=True,
         ),
     ]
-    answer = Tile("largest difference of E(corr) / Eh", size(largest), f"{len(group)} times the same; to {base.name}")
+    answer = Tile(
+        "largest difference of E(corr) / Eh",
+        size(largest),
+        f"{len(group)} times the same; to {base.name}",
+    )
     return answer, Section(anchor, "The same calculation, compared", blocks)
 
 
@@ -371,7 +492,11 @@ def _series(anchor: str, group: Group) -> Part:
         "cc-pVQZ) with neighbouring cardinal numbers, and nothing but that family in the series.",
     )
     title = group[-1].result.options.correlation.title
-    answer = Tile(f"E({title}, total) / Eh", rows[-1][-2], f"in {names[-1]}, the largest of {len(group)} basis sets")
+    answer = Tile(
+        f"E({title}, total) / Eh",
+        rows[-1][-2],
+        f"in {names[-1]}, the largest of {len(group)} basis sets",
+    )
     if limit is not None:
         scf, lower, upper = limit.largest.hf_total_energy, limit.smaller, limit.larger
         found = tuple(map(energy, (scf, limit.correlation, scf + limit.correlation)))
@@ -379,19 +504,42 @@ def _series(anchor: str, group: Group) -> Part:
         missing = f"{1000 * (limit.correlation - correlation[-1]):.3f} mEh"
         note = Facts(
             [
-                ("formula", f"(X³ E(X) - Y³ E(Y)) / (X³ - Y³), X = {upper}, Y = {lower}; {limit.formula.source}"),
+                (
+                    "formula",
+                    f"(X³ E(X) - Y³ E(Y)) / (X³ - Y³), X = {upper}, Y = {lower}; {limit.formula.source}",
+                ),
                 ("missing in the largest basis", missing),
-                *([("beware", "the pair 2, 3 is too small for more than trends")] if lower == 2 else []),
+                *(
+                    [("beware", "the pair 2, 3 is too small for more than trends")]
+                    if lower == 2
+                    else []
+                ),
             ]
         )
-        answer = Tile(f"E({title}, limit) / Eh", found[-1], f"from X = {lower}, {upper}; {names[-1]} lacks {missing}")
-        names, correlation, hartree_fock = [*names, "limit"], [*correlation, limit.correlation], [*hartree_fock, scf]
+        answer = Tile(
+            f"E({title}, limit) / Eh",
+            found[-1],
+            f"from X = {lower}, {upper}; {names[-1]} lacks {missing}",
+        )
+        names, correlation, hartree_fock = (
+            [*names, "limit"],
+            [*correlation, limit.correlation],
+            [*hartree_fock, scf],
+        )
     blocks: list[Block] = [
         series_figure(names, correlation, hartree_fock),
         note,
         Table(
             "Basis series, smallest first",
-            ("basis", "#cardinal number", "#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh", "result"),
+            (
+                "basis",
+                "#cardinal number",
+                "#functions",
+                "#E(HF) / Eh",
+                "#E(corr) / Eh",
+                "#E(total) / Eh",
+                "result",
+            ),
             rows,
             folded=True,
         ),
@@ -402,9 +550,20 @@ def _series(anchor: str, group: Group) -> Part:
 def _scan(anchor: str, group: Group) -> Part:
     """The same atoms and method at several geometries, by the coordinate that changes, or in the order given."""
     found = find_coordinate([entry.result.molecule for entry in group])
-    values = [float(k) for k in range(1, len(group) + 1)] if found is None else list(found.values)
-    digits = 0 if found is None else 4 if found.unit == "angstrom" else 2
-    axis = "geometry, in the order given" if found is None else f"{found.name} / {found.unit}"
+    if found is None:
+        values = [float(k) for k in range(1, len(group) + 1)]
+    else:
+        values = list(found.values)
+    if found is None:
+        digits = 0
+    elif found.unit == "angstrom":
+        digits = 4
+    else:
+        digits = 2
+    if found is None:
+        axis = "geometry, in the order given"
+    else:
+        axis = f"{found.name} / {found.unit}"
     ordered = sorted(zip(values, group, strict=True), key=lambda one: one[0])
     xs, results = [f"{x:.{digits}f}" for x, _ in ordered], [entry.result for _, entry in ordered]
     title = results[0].options.correlation.title
@@ -414,20 +573,34 @@ def _scan(anchor: str, group: Group) -> Part:
     }
     if title == "MP2":
         kinds["SCS-MP2"] = [r.scf_total_energy + r.scs_mp2_correlation_energy for r in results]
-    above = {kind: [KJ_PER_MOL_PER_HARTREE * (e - min(es)) for e in es] for kind, es in kinds.items()}
+    above = {
+        kind: [KJ_PER_MOL_PER_HARTREE * (e - min(es)) for e in es] for kind, es in kinds.items()
+    }
     rows = [
         (x, *energies(r), f"{gap:.4f}", len(r.diagnostics.warnings), entry.name)
         for x, r, gap, (_, entry) in zip(xs, results, above[title], ordered, strict=True)
     ]
-    drawn = [Curve(kind, list(zip(map(float, xs), gaps, strict=True))) for kind, gaps in above.items()]
+    drawn = [
+        Curve(kind, list(zip(map(float, xs), gaps, strict=True))) for kind, gaps in above.items()
+    ]
     notes = []
     if found is None:
-        notes.append("No single bond, angle, torsion or distance tells these geometries apart: they are counted.")
+        notes.append(
+            "No single bond, angle, torsion or distance tells these geometries apart: they are counted."
+        )
     elif found.others:
-        notes.append(f"Other coordinates of this kind change as well; the {found.name} changes most.")
+        notes.append(
+            f"Other coordinates of this kind change as well; the {found.name} changes most."
+        )
     blocks: list[Block] = [
         Figure(
-            partial(curves, f"Energies along the {axis}", drawn, axis, "energy above the lowest of its curve / kJ/mol"),
+            partial(
+                curves,
+                f"Energies along the {axis}",
+                drawn,
+                axis,
+                "energy above the lowest of its curve / kJ/mol",
+            ),
             "Total energies above the lowest point of each method; lines join computed points.",
             alone=True,
         ),
@@ -435,7 +608,13 @@ def _scan(anchor: str, group: Group) -> Part:
         Table(
             f"Scan of {len(group)} geometries",
             (
-                *(f"#{axis}", "#E(HF) / Eh", "#E(corr) / Eh", f"#E({title}) / Eh", "#above lowest / kJ/mol"),
+                *(
+                    f"#{axis}",
+                    "#E(HF) / Eh",
+                    "#E(corr) / Eh",
+                    f"#E({title}) / Eh",
+                    "#above lowest / kJ/mol",
+                ),
                 *("#warnings", "result"),
             ),
             rows,
@@ -444,5 +623,7 @@ def _scan(anchor: str, group: Group) -> Part:
         ),
     ]
     best = above[title].index(min(above[title]))
-    answer = Tile(f"lowest at {axis}", xs[best], f"E({title}) {rows[best][3]} Eh; {len(group)} geometries")
+    answer = Tile(
+        f"lowest at {axis}", xs[best], f"E({title}) {rows[best][3]} Eh; {len(group)} geometries"
+    )
     return answer, Section(anchor, "Scan", blocks)

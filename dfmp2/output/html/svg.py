@@ -52,16 +52,32 @@ class Curve(NamedTuple):
 def element(tag: str, *children: str, title: str = "", **attributes: str | float) -> str:
     """An element; `cls` is the attribute class, `title` is shown when it is pointed at, numbers are rounded."""
     names = {"cls": "class"}
-    written = "".join(f' {names.get(k, k.replace("_", "-"))}="{_value(v)}"' for k, v in attributes.items() if v != "")
+    written = "".join(
+        f' {names.get(k, k.replace("_", "-"))}="{_value(v)}"'
+        for k, v in attributes.items()
+        if v != ""
+    )
     inside = (f"<title>{_escape(title)}</title>" if title else "") + "".join(children)
-    return f"<{tag}{written}>{inside}</{tag}>" if inside else f"<{tag}{written}/>"
+    if inside:
+        return f"<{tag}{written}>{inside}</{tag}>"
+    return f"<{tag}{written}/>"
 
 
-def drawing(width: float, height: float, label: str, parts: Iterable[str], **attributes: str) -> str:
+def drawing(
+    width: float, height: float, label: str, parts: Iterable[str], **attributes: str
+) -> str:
     """The whole drawing; `label` says in words what it shows."""
     box = f"0 0 {width:g} {height:g}"
     return element(
-        "svg", *parts, viewBox=box, width=width, height=height, role="img", aria_label=label, title="", **attributes
+        "svg",
+        *parts,
+        viewBox=box,
+        width=width,
+        height=height,
+        role="img",
+        aria_label=label,
+        title="",
+        **attributes,
     )
 
 
@@ -70,7 +86,9 @@ def _escape(text: str) -> str:
 
 
 def _value(value: str | float) -> str:
-    return _escape(value) if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
+    if isinstance(value, str):
+        return _escape(value)
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _shortened(name: str, most: int) -> str:
@@ -109,7 +127,9 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     span = high - low or abs(high) or 1.0
     raw = span / max(1, most - 1)
     unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * unit for factor in (1.0, 2.0, 5.0, 10.0) if factor * unit >= raw * (1 - 1e-9))
+    step = next(
+        factor * unit for factor in (1.0, 2.0, 5.0, 10.0) if factor * unit >= raw * (1 - 1e-9)
+    )
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(k * step, 12) for k in range(first, max(last, first + 1) + 1)]
 
@@ -124,14 +144,21 @@ def bars(label: str, items: Sequence[Bar], names: Sequence[str] = ()) -> str:
     to_x = _scale(0.0, max(map(sum, lengths), default=0.0), left, WIDTH - 112.0)
     drawn, x = [], left
     for cls, name in zip(("bar", "bar2"), names, strict=False):
-        drawn += [element("rect", x=x, y=8.0, width=14.0, height=12.0, cls=cls), _text(x + 20, 18, name)]
+        drawn += [
+            element("rect", x=x, y=8.0, width=14.0, height=12.0, cls=cls),
+            _text(x + 20, 18, name),
+        ]
         x += 40 + 7 * len(name)
     for place, (item, parts) in enumerate(zip(items, lengths, strict=True)):
         y, end = top + row * place, left
         drawn.append(_text(left - 8, y + 18, _shortened(item.name, 17), "end"))
         for cls, part in zip(("bar", "bar2"), parts, strict=False):
             wide = to_x(part) - left
-            drawn.append(element("rect", x=end, y=y + 5, width=max(wide, 0.5), height=row - 12, rx=2.0, cls=cls))
+            drawn.append(
+                element(
+                    "rect", x=end, y=y + 5, width=max(wide, 0.5), height=row - 12, rx=2.0, cls=cls
+                )
+            )
             end += wide
         drawn.append(_text(end + 7, y + 18, item.text))
     height = top + row * len(items)
@@ -154,25 +181,40 @@ def curves(
     x_labels : (x, text) in place of the numbers of the x axis
     mark : (x, text) of a vertical stroke
     """
-    items = [Curve(item.name, [p for p in item.points if all(map(math.isfinite, p))]) for item in items]
-    items = [item for item in items if item.points] or [Curve("no point has an energy", [(0.0, 0.0)])]
+    items = [
+        Curve(item.name, [p for p in item.points if all(map(math.isfinite, p))]) for item in items
+    ]
+    items = [item for item in items if item.points] or [
+        Curve("no point has an energy", [(0.0, 0.0)])
+    ]
     legend = 20.0 * len(items)
     top, bottom = 30.0 + legend, 278.0 + legend
     xs, ys = zip(*(point for item in items for point in item.points), strict=True)
     pad = 0.08 * (max(xs) - min(xs)) or 0.5
     x_ticks = [] if x_labels else ticks(min(xs), max(xs), 7)
-    span = (min(xs) - pad, max(xs) + pad) if x_labels else (x_ticks[0], x_ticks[-1])
+    if x_labels:
+        span = (min(xs) - pad, max(xs) + pad)
+    else:
+        span = (x_ticks[0], x_ticks[-1])
     named = x_labels or [(tick, f"{tick:g}") for tick in x_ticks]
-    parts, to_x, to_y, data = _axes((x_name, span, named), (y_name, ticks(min(ys), max(ys))), top, bottom)
+    parts, to_x, to_y, data = _axes(
+        (x_name, span, named), (y_name, ticks(min(ys), max(ys))), top, bottom
+    )
     if mark is not None and span[0] <= mark[0] <= span[1]:
-        parts += [_line(to_x(mark[0]), top, to_x(mark[0]), bottom, "mark"), _text(to_x(mark[0]) + 5, top + 14, mark[1])]
+        parts += [
+            _line(to_x(mark[0]), top, to_x(mark[0]), bottom, "mark"),
+            _text(to_x(mark[0]) + 5, top + 14, mark[1]),
+        ]
     for place, item in enumerate(items[:MOST_SERIES], start=1):
         y = 16.0 + 20 * (place - 1)
         parts += [_line(LEFT, y, LEFT + 34, y, f"s{place}"), _marker(place, LEFT + 17, y)]
         parts.append(_text(LEFT + 42, y + 4, item.name))
         path = " ".join(f"{to_x(x):.2f},{to_y(y):.2f}" for x, y in item.points)
         parts.append(element("polyline", points=path, cls=f"s{place}"))
-        parts += [_marker(place, to_x(x), to_y(y), f"{item.name}: {x:.8g}, {y:.6g}") for x, y in item.points]
+        parts += [
+            _marker(place, to_x(x), to_y(y), f"{item.name}: {x:.8g}, {y:.6g}")
+            for x, y in item.points
+        ]
     return drawing(WIDTH, 330.0 + legend, label, parts, **data)
 
 
@@ -183,7 +225,10 @@ def sticks(label: str, lines: Sequence[tuple[float, float]], x_name: str, y_name
     y_ticks = ticks(0.0, max((_length(y) for _, y in lines), default=1.0))
     along = x_name, (x_ticks[0], x_ticks[-1]), [(tick, f"{tick:g}") for tick in x_ticks]
     parts, to_x, to_y, _ = _axes(along, (y_name, y_ticks), top, bottom)
-    parts += [_line(to_x(x), bottom, to_x(x), to_y(y), "mark", title=f"{x:.1f}, {y:.4g}") for x, y in lines]
+    parts += [
+        _line(to_x(x), bottom, to_x(x), to_y(y), "mark", title=f"{x:.1f}, {y:.4g}")
+        for x, y in lines
+    ]
     return drawing(WIDTH, bottom + 52, label, parts)
 
 
@@ -226,12 +271,22 @@ def scan_drawing(study: Study) -> str:
         energies = study.table["scf_total_energy"].values
         lowest = min(filter(math.isfinite, energies), default=0.0)
         xc = any(run.reference.xc for run in study.runs.values())
-        above["Kohn-Sham" if xc else "HF"] = [(energy - lowest) * KJ_PER_MOL_PER_HARTREE for energy in energies]
+        above["Kohn-Sham" if xc else "HF"] = [
+            (energy - lowest) * KJ_PER_MOL_PER_HARTREE for energy in energies
+        ]
     found = study.values.get("minimum_quartic") or study.values.get("minimum_parabola")
-    mark = None if found is None else (found.value, f"minimum {found.value:.5g}")
+    if found is None:
+        mark = None
+    else:
+        mark = (found.value, f"minimum {found.value:.5g}")
     x_name = name.replace("_", " ") + (f" / {column.units}" if column.units else "")
-    drawn = [Curve(kind, sorted(zip(column.values, values, strict=True))) for kind, values in above.items()]
-    return curves(study.title, drawn, x_name, "energy above the lowest of its curve / kJ/mol", mark=mark)
+    drawn = [
+        Curve(kind, sorted(zip(column.values, values, strict=True)))
+        for kind, values in above.items()
+    ]
+    return curves(
+        study.title, drawn, x_name, "energy above the lowest of its curve / kJ/mol", mark=mark
+    )
 
 
 def scan_curve(study: Study) -> str:
@@ -282,10 +337,16 @@ def pair_map(label: str, values: Array, rows: Sequence[str], columns: Sequence[s
 
 
 def _square(x: float, y: float, cell: float, value: float, largest: float, title: str) -> str:
-    share = min(1.0, max(0.0, 1.0 + math.log10(abs(value) / largest) / DECADES)) if value else 0.0
+    if value:
+        share = min(1.0, max(0.0, 1.0 + math.log10(abs(value) / largest) / DECADES))
+    else:
+        share = 0.0
     side = max(1.0, (cell - 1.5) * (0.15 + 0.85 * share))
     x, y = x + (cell - side) / 2, y + (cell - side) / 2
-    cls = "positive" if value > 0 and share > 0 else f"l{round(share * (LEVELS - 1))}"
+    if value > 0 and share > 0:
+        cls = "positive"
+    else:
+        cls = f"l{round(share * (LEVELS - 1))}"
     return element("rect", title=title, cls=cls, x=x, y=y, width=side, height=side)
 
 
@@ -297,8 +358,22 @@ TILT = np.radians((12.0, -10.0))  # about x and y, so that atoms behind each oth
 FLAT = 0.5  # angstrom; a molecule that is not thicker is seen face on
 # Pale fills, so that one dark ink is readable on all of them; the label says which element it is.
 FILLS = {
-    **{"H": "#f2f4f5", "C": "#b4bcc2", "N": "#a9c0f2", "O": "#f3a9a0", "F": "#b8e6a8", "P": "#f5c48d"},
-    **{"S": "#f1df7d", "Cl": "#a4dda0", "Br": "#d6a48f", "I": "#cfaee6", "B": "#f3c9bd", "Si": "#e3d1b2"},
+    **{
+        "H": "#f2f4f5",
+        "C": "#b4bcc2",
+        "N": "#a9c0f2",
+        "O": "#f3a9a0",
+        "F": "#b8e6a8",
+        "P": "#f5c48d",
+    },
+    **{
+        "S": "#f1df7d",
+        "Cl": "#a4dda0",
+        "Br": "#d6a48f",
+        "I": "#cfaee6",
+        "B": "#f3c9bd",
+        "Si": "#e3d1b2",
+    },
 }
 OTHER_FILL = "#cdd8c9"
 
@@ -313,17 +388,29 @@ def draw_molecule(molecule: Molecule) -> str:
     positions = orient(molecule.coordinates[:shown] * ANGSTROM_PER_BOHR)
     low, high = positions.min(axis=0), positions.max(axis=0)
     span = np.maximum(high - low, 1e-9)
-    scale = float(min((width - 2 * margin) / span[0], (height - 2 * margin) / span[1], 95.0))  # units per angstrom
+    scale = float(
+        min((width - 2 * margin) / span[0], (height - 2 * margin) / span[1], 95.0)
+    )  # units per angstrom
     below = max(span[1] * scale + 2 * margin, 0.5 * height)  # room to turn a flat one
     places = (positions - (low + high) / 2) * scale * (1.0, -1.0, 1.0)
     points = places[:, :2] + (width / 2, below / 2)
-    order = np.argsort(positions[:, 2], kind="stable").tolist()  # the farthest first, so that nearer balls cover it
+    order = np.argsort(
+        positions[:, 2], kind="stable"
+    ).tolist()  # the farthest first, so that nearer balls cover it
     sticks: dict[int, list[str]] = {k: [] for k in order}
     for i, j in bonds(molecule.symbols[:shown], positions, molecule.ghost[:shown]):
-        (x1, y1), (x2, y2), thick = points[i].tolist(), points[j].tolist(), max(2.0, min(5.0, scale / 5))
+        (x1, y1), (x2, y2), thick = (
+            points[i].tolist(),
+            points[j].tolist(),
+            max(2.0, min(5.0, scale / 5)),
+        )
         stick = _line(x1, y1, x2, y2, "bond", stroke_width=thick, data_ends=f"{i} {j}")
         sticks[min(i, j, key=order.index)].append(stick)
-    parts = [part for k in order for part in (*sticks[k], _ball(molecule, k, points[k], places[k], scale))]
+    parts = [
+        part
+        for k in order
+        for part in (*sticks[k], _ball(molecule, k, points[k], places[k], scale))
+    ]
     label = f"Drawing of {molecule.formula}, {shown} of {molecule.natom} centres"
     return drawing(width, below, label, parts, cls="molecule", data_scale=f"{scale:.6g}")
 
@@ -356,10 +443,20 @@ def orient(positions: Array) -> Array:
 def _ball(molecule: Molecule, k: int, point: Array, place: Array, scale: float) -> str:
     symbol, ghost = molecule.symbols[k], molecule.ghost[k]
     size = min(23.0, max(4.0, scale * (0.22 + 0.26 * radius(symbol))))
-    kind = {"cls": "atom ghost"} if ghost else {"cls": "atom", "fill": FILLS.get(symbol, OTHER_FILL)}
+    if ghost:
+        kind = {"cls": "atom ghost"}
+    else:
+        kind = {"cls": "atom", "fill": FILLS.get(symbol, OTHER_FILL)}
     parts = [element("circle", r=size, **kind)]
     if size >= SMALLEST_LABELLED:
         small, drop = ("", 5.0) if size >= 13 else (" mid", 4.0)
-        parts.append(_text(0, drop, molecule.labels[k], f"symbol{small}{' ghostly' if ghost else ''}"))
-    where = {"transform": f"translate({point[0]:.2f} {point[1]:.2f})", "data_at": " ".join(f"{x:.4f}" for x in place)}
-    return element("g", *parts, title=f"{k + 1} {'ghost ' if ghost else ''}{symbol}", data_atom=str(k), **where)
+        parts.append(
+            _text(0, drop, molecule.labels[k], f"symbol{small}{' ghostly' if ghost else ''}")
+        )
+    where = {
+        "transform": f"translate({point[0]:.2f} {point[1]:.2f})",
+        "data_at": " ".join(f"{x:.4f}" for x in place),
+    }
+    return element(
+        "g", *parts, title=f"{k + 1} {'ghost ' if ghost else ''}{symbol}", data_atom=str(k), **where
+    )

@@ -52,7 +52,9 @@ class Row:
 
     def variants(self, shape: Shape, target: str = "gen2") -> tuple[str, ...]:
         """Forms of the kernel at a shape."""
-        return calls.variants(shape.nvir, shape.naux, target) if self.short == "K3" else ("plain",)
+        if self.short == "K3":
+            return calls.variants(shape.nvir, shape.naux, target)
+        return ("plain",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +124,16 @@ class Price:
 
     def busy(self, engine: str, *, overhead: bool = True) -> float:
         """Busy time of an engine, with or without the per-instruction overheads."""
-        return self.total(lambda account: (account.busy if overhead else account.documented)[engine])
+        return self.total(
+            lambda account: (account.busy if overhead else account.documented)[engine]
+        )
 
     @property
     def utilisation(self) -> float:
         """Tensor Engine busy time over the makespan."""
-        return self.busy("tensor") / self.makespan if self.makespan else 0.0
+        if self.makespan:
+            return self.busy("tensor") / self.makespan
+        return 0.0
 
     @property
     def hbm_bytes(self) -> int:
@@ -158,7 +164,9 @@ class Price:
 _ACCOUNTS: dict[tuple[object, ...], Account] = {}
 
 
-def price(variant: str, made: Iterable[Call], multiplications: int, chip: Chip, given: Assumptions) -> Price:
+def price(
+    variant: str, made: Iterable[Call], multiplications: int, chip: Chip, given: Assumptions
+) -> Price:
     """Price a list of calls that together make `multiplications` float32 multiplications.
 
     Raises
@@ -178,7 +186,13 @@ def b_bytes(shape: Shape) -> int:
     """Bytes of B in the kernels' layout, padding included."""
     occupied = -(-shape.nocc // layout.EDGE) * layout.EDGE
     columns = layout.tile_columns(layout.padded_nvir(shape.nvir))
-    return occupied * P * layout.stored_slices(columns, layout.padded_naux(shape.naux)) * columns * FLOAT32
+    return (
+        occupied
+        * P
+        * layout.stored_slices(columns, layout.padded_naux(shape.naux))
+        * columns
+        * FLOAT32
+    )
 
 
 def _pairs(shape: Shape) -> int:
@@ -199,7 +213,9 @@ KERNELS = (
         "pair_energy_cross",
         "K3x",
         "direct terms of all pairs of two spin spaces (two equal ones for --shape)",
-        lambda shape, target, _: calls.cross_calls((shape.nocc,) * 2, (shape.nvir,) * 2, shape.naux, target),
+        lambda shape, target, _: calls.cross_calls(
+            (shape.nocc,) * 2, (shape.nvir,) * 2, shape.naux, target
+        ),
         lambda shape: shape.nocc**2 * shape.nvir**2 * shape.naux,
         lambda shape: 2 * b_bytes(shape),
     ),
@@ -287,16 +303,28 @@ def best(
     """
     offered = row.variants(shape, chip.target)
     if variant is not None and variant not in offered:
-        raise InputError(f"--variant {variant}: {row.name} offers {', '.join(offered)} at this shape")
+        raise InputError(
+            f"--variant {variant}: {row.name} offers {', '.join(offered)} at this shape"
+        )
     _refuse_hopeless(row, shape, chip)
     prices, refused = [], []
     for name in offered if variant is None else (variant,):
         try:
-            prices.append(price(name, row.calls(shape, chip.target, name), row.multiplications(shape), chip, given))
+            prices.append(
+                price(
+                    name,
+                    row.calls(shape, chip.target, name),
+                    row.multiplications(shape),
+                    chip,
+                    given,
+                )
+            )
         except KernelError as error:
             refused.append(f"variant {name} does not fit: {error}")
     if not prices:
-        raise KernelError(f"{row.name} at {','.join(map(str, shape))} does not fit a {chip.name} core: {refused[0]}")
+        raise KernelError(
+            f"{row.name} at {','.join(map(str, shape))} does not fit a {chip.name} core: {refused[0]}"
+        )
     return min(prices, key=lambda found: found.makespan), tuple(refused)
 
 
@@ -314,13 +342,20 @@ def _refuse_hopeless(row: Row, shape: Shape, chip: Chip) -> None:
 
 def host_bytes(row: Row, shape: Shape, found: Price) -> tuple[int, int, int]:
     """Bytes over the host link: operands uploaded once, inputs of all calls each counted anew, results."""
-    tensors = [(p.call.count, v.shape) for p in found.parts for v in p.call.arguments.values() if isinstance(v, Tensor)]
+    tensors = [
+        (p.call.count, v.shape)
+        for p in found.parts
+        for v in p.call.arguments.values()
+        if isinstance(v, Tensor)
+    ]
     each = sum(count * prod(shape) * FLOAT32 for count, shape in tensors)
     once = each if row.operands is None else row.operands(shape)
     return once, each, int(found.total(lambda account: account.bytes_written))
 
 
-def programs(spins: tuple[Shape, ...], chip: Chip, nao: int | None = None) -> tuple[Requirement, ...]:
+def programs(
+    spins: tuple[Shape, ...], chip: Chip, nao: int | None = None
+) -> tuple[Requirement, ...]:
     """Compiled programs for one (restricted) or two spins, those of the device transformation included.
 
     Parameters
@@ -331,17 +366,24 @@ def programs(spins: tuple[Shape, ...], chip: Chip, nao: int | None = None) -> tu
     names = ("alpha", "beta") if len(spins) == 2 else ("all",)
     for label, shape in zip(names, spins, strict=True):
         found, _ = best(find("pair_energy"), shape, chip, Assumptions())
-        wanted += [(f"pair_energy ({found.variant})", f"{label} pairs", part.call) for part in found.parts]
+        wanted += [
+            (f"pair_energy ({found.variant})", f"{label} pairs", part.call) for part in found.parts
+        ]
     if len(spins) == 2:
         wanted += [("pair_energy_cross", "alpha-beta pairs", call) for call in cross(spins, chip)]
     functions = nao or max(shape.nao for shape in spins)
     for shape in calls.one_bucket(spins):
         made = calls.transform_calls(functions, *shape)
-        wanted += [(call.kernel, "transformation, where it is done on the device", call) for call in made]
+        wanted += [
+            (call.kernel, "transformation, where it is done on the device", call) for call in made
+        ]
     merged: dict[str, Requirement] = {}
     for kernel, purpose, call in wanted:
         known = merged.get(call.neff, Requirement(call.neff, kernel, purpose, 0))
-        both = known.purpose if purpose == known.purpose else f"{known.purpose}, {purpose}"
+        if purpose == known.purpose:
+            both = known.purpose
+        else:
+            both = f"{known.purpose}, {purpose}"
         merged[call.neff] = Requirement(call.neff, kernel, both, known.calls + call.count)
     return tuple(merged.values())
 
@@ -349,4 +391,6 @@ def programs(spins: tuple[Shape, ...], chip: Chip, nao: int | None = None) -> tu
 def cross(spins: Sequence[Shape], chip: Chip) -> tuple[Call, ...]:
     """Calls for the pairs of two spins."""
     alpha, beta = spins
-    return calls.cross_calls((alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, chip.target)
+    return calls.cross_calls(
+        (alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, chip.target
+    )

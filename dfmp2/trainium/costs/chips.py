@@ -160,7 +160,9 @@ class Assumptions:
 
     def overhead(self, engine: str) -> int:
         """Cycles added to every instruction of an engine."""
-        return 0 if engine == "tensor" else int(getattr(self, f"{engine}_overhead"))
+        if engine == "tensor":
+            return 0
+        return int(getattr(self, f"{engine}_overhead"))
 
 
 def find_chip(name: str) -> Chip:
@@ -207,13 +209,17 @@ def charge(instruction: Instruction, chip: Chip, given: Assumptions) -> Charge:
         elements *= 2
     if instruction.dynamic:
         elements = max(elements, DYNAMIC_FLOOR)
-    return Charge(elements, given.read_out if instruction.reduces else 0, given.overhead(instruction.engine))
+    return Charge(
+        elements, given.read_out if instruction.reduces else 0, given.overhead(instruction.engine)
+    )
 
 
 def transfer_time(instruction: Instruction, chip: Chip, given: Assumptions) -> float:
     """Nanoseconds the queues of a transfer are busy."""
     run, row = max(1, instruction.run_bytes), instruction.row_bytes
-    slow = chip.target == "gen2" and row >= STRIDE and row & (row - 1) == 0  # see the rule dma-stride
+    slow = (
+        chip.target == "gen2" and row >= STRIDE and row & (row - 1) == 0
+    )  # see the rule dma-stride
     rate = queues(instruction) * chip.dma * run / (run + given.dma_half)
     return given.dma_factor * (given.stride_factor if slow else 1.0) * instruction.bytes / rate
 
@@ -221,7 +227,10 @@ def transfer_time(instruction: Instruction, chip: Chip, given: Assumptions) -> f
 def queues(instruction: Instruction) -> int:
     """Number of DMA queues a transfer is spread over."""
     rows = max(
-        (access.partition_stop - access.partition_start for access in instruction.reads + instruction.writes),
+        (
+            access.partition_stop - access.partition_start
+            for access in instruction.reads + instruction.writes
+        ),
         default=instruction.partitions,
     )
     return max(1, min(DMA_QUEUES, -(-rows // PARTITIONS_PER_QUEUE)))
@@ -231,14 +240,18 @@ def _matmul(instruction: Instruction, chip: Chip, given: Assumptions) -> int:
     cycles = max(min(FLOOR, instruction.stationary), instruction.elements)
     if instruction.itemsize < 4:
         return cycles
-    halved = (instruction.transpose and chip.fast_transpose) or (instruction.one_zero and given.one_zero_hint)
+    halved = (instruction.transpose and chip.fast_transpose) or (
+        instruction.one_zero and given.one_zero_hint
+    )
     return cycles * FLOAT32_PASSES // (2 if halved else 1)
 
 
 def _factor(instruction: Instruction) -> int:
     if instruction.name == "tensor_tensor":
         spaces = {access.space for access in instruction.reads[:2]}
-        return 1 if spaces == {"sbuf", "psum"} or instruction.itemsize < 4 else 2
+        if spaces == {"sbuf", "psum"} or instruction.itemsize < 4:
+            return 1
+        return 2
     if instruction.name == "reciprocal":
         return RECIPROCAL[instruction.engine]
     if instruction.name not in FACTORS:

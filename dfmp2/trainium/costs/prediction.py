@@ -57,7 +57,12 @@ class Dispatch:
 
 
 def dispatch(
-    lane: str, prices: Sequence[Price], resident: int, per_call: int, output: int, recompile: float = RECOMPILE
+    lane: str,
+    prices: Sequence[Price],
+    resident: int,
+    per_call: int,
+    output: int,
+    recompile: float = RECOMPILE,
 ) -> Dispatch:
     """Host time of all calls of these prices.
 
@@ -71,22 +76,32 @@ def dispatch(
     down, calls = output / DOWNLOAD, sum(price.calls for price in prices)
     waited = calls * ROUND_TRIP
     if lane == "nki-call":
-        flagged = "" if calls <= 1 else f"every one of the {calls} calls compiles and uploads again: for probes only"
+        if calls <= 1:
+            flagged = ""
+        else:
+            flagged = f"every one of the {calls} calls compiles and uploads again: for probes only"
         return Dispatch(lane, waited, waited, per_call / UPLOAD + down, calls * recompile, flagged)
     if lane not in LANES:
         raise ValueError(f"lane {lane!r}: expected one of {', '.join(LANES)}")
-    queued = ROUND_TRIP + sum(price.queued(SUBMIT * 1e6) for price in prices) / 1e6 if calls else 0.0
+    if calls:
+        queued = ROUND_TRIP + sum(price.queued(SUBMIT * 1e6) for price in prices) / 1e6
+    else:
+        queued = 0.0
     return Dispatch(lane, waited, min(waited, queued), resident / UPLOAD + down, 0.0, "")
 
 
-def predict(spins: Sequence[Shape], chips: tuple[str, ...] = tuple(CHIPS), cores: int = 1) -> tuple[Prediction, ...]:
+def predict(
+    spins: Sequence[Shape], chips: tuple[str, ...] = tuple(CHIPS), cores: int = 1
+) -> tuple[Prediction, ...]:
     """One prediction per chip; none where there is nothing to correlate.
 
     Parameters
     ----------
     cores : of the chip that share the pairs
     """
-    return tuple(_on(CHIPS[name], spins, cores) for name in chips) if spins else ()
+    if spins:
+        return tuple(_on(CHIPS[name], spins, cores) for name in chips)
+    return ()
 
 
 def offer(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
@@ -117,7 +132,10 @@ def _on(chip: Chip, spins: Sequence[Shape], cores: int) -> Prediction:
     calls = sum(found.calls for found in prices)
     launched = dispatch(LANES[0], prices, operands, operands, results)
     memory = max(by_core) + -(-results // cores) + sum(rings.values())
-    short = "" if memory <= chip.hbm else "B does not fit the device memory of one core"
+    if memory <= chip.hbm:
+        short = ""
+    else:
+        short = "B does not fit the device memory of one core"
     share = largest_share([s.nocc for s in spins], cores) / NS
     return Prediction(
         chip=chip.name,
@@ -179,7 +197,10 @@ def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
         done = price("plain", [call], prod(sizes), chip, Assumptions())
     except KernelError as error:
         return Prediction(chip.name, LANES[0], available=chip.hbm, obstacle=str(error))
-    sent, written = FLOAT32 * sum(prod(call.arguments[x].shape) for x in "ab"), done.parts[0].account.bytes_written
+    sent, written = (
+        FLOAT32 * sum(prod(call.arguments[x].shape) for x in "ab"),
+        done.parts[0].account.bytes_written,
+    )
     launched = dispatch(LANES[0], [done], sent, sent, written)
     return Prediction(
         chip=chip.name,

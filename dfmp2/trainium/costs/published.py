@@ -64,7 +64,9 @@ class Figure:
 def load() -> tuple[dict[str, str], tuple[Figure, ...]]:
     """Sources by name, and all figures."""
     found = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    return found["sources"], tuple(Figure(**{**row, "sizes": tuple(row.get("sizes", ()))}) for row in found["rows"])
+    return found["sources"], tuple(
+        Figure(**{**row, "sizes": tuple(row.get("sizes", ()))}) for row in found["rows"]
+    )
 
 
 def model(figure: Figure, chip: str) -> tuple[float, float] | None:
@@ -137,7 +139,10 @@ def table(
         predicted = model(one, chip)
         rows.append(
             {
-                **{name: getattr(one, name) for name in ("id", "what", "unit", "published", "torch", "entry")},
+                **{
+                    name: getattr(one, name)
+                    for name in ("id", "what", "unit", "published", "torch", "entry")
+                },
                 "source": sources[one.source],
                 "model": None if predicted is None else list(predicted),
                 "host": found.get(same),
@@ -158,12 +163,23 @@ def to_text(rows: Sequence[dict[str, Any]], chip: str) -> str:
         f"{'':<36}{'':>4}{'published':>10}{'PyTorch':>8}{'model':>15}{'host':>7}",
     ]
     for row in rows:
-        shown = "-" if row["model"] is None else " to ".join(dict.fromkeys(_short(x, 3) for x in row["model"]))
-        published, torch, host = ("-" if row[name] is None else _short(row[name], 4) for name in FIGURES)
-        lines.append(f"{row['what']:<36}{row['unit']:>4}{published:>10}{torch:>8}{shown:>15}{host:>7}")
+        if row["model"] is None:
+            shown = "-"
+        else:
+            shown = " to ".join(dict.fromkeys(_short(x, 3) for x in row["model"]))
+        published, torch, host = (
+            "-" if row[name] is None else _short(row[name], 4) for name in FIGURES
+        )
+        lines.append(
+            f"{row['what']:<36}{row['unit']:>4}{published:>10}{torch:>8}{shown:>15}{host:>7}"
+        )
     sources = (f"source: {one}" for one in dict.fromkeys(row["source"] for row in rows))
-    return "\n".join([*lines, "", *(fill(one, 80, subsequent_indent="  ") for one in sources)]) + "\n"
+    return (
+        "\n".join([*lines, "", *(fill(one, 80, subsequent_indent="  ") for one in sources)]) + "\n"
+    )
 
 
 def _short(number: float, digits: int) -> str:
-    return f"{number:.0f}" if number >= 10**digits else f"{number:.{digits}g}"
+    if number >= 10**digits:
+        return f"{number:.0f}"
+    return f"{number:.{digits}g}"

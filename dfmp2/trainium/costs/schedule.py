@@ -46,7 +46,9 @@ def place(trace: Trace, chip: Chip) -> tuple[dict[int, tuple[int, ...]], dict[in
     """
     replaces, bank = dict[int, tuple[int, ...]](), dict[int, int]()
     for space, capacity in (("psum", PSUM_BANKS), ("sbuf", chip.sbuf)):
-        free: deque[tuple[int, int | None]] = deque([(capacity, None)])  # (room, former tenant), oldest first
+        free: deque[tuple[int, int | None]] = deque(
+            [(capacity, None)]
+        )  # (room, former tenant), oldest first
         alive: list[tuple[int, int, int]] = []  # (last use, tensor, size)
         for allocation in (a for a in trace.allocations if a.space == space):
             while alive and alive[0][0] < allocation.born:
@@ -63,7 +65,10 @@ def place(trace: Trace, chip: Chip) -> tuple[dict[int, tuple[int, ...]], dict[in
                 wanted -= min(size, wanted)
             replaces[allocation.tensor] = tuple(former)
             if space == "psum":
-                bank[allocation.tensor] = bank[former[0]] if former else len(bank)
+                if former:
+                    bank[allocation.tensor] = bank[former[0]]
+                else:
+                    bank[allocation.tensor] = len(bank)
             heapq.heappush(alive, (allocation.last_use, allocation.tensor, own))
     return replaces, bank
 
@@ -86,7 +91,9 @@ def waits(trace: Trace, replaces: dict[int, tuple[int, ...]]) -> list[tuple[int,
                 else:
                     needed.update(done for region, done in earlier.items() if overlap(region, own))
         for access in instruction.writes:
-            needed.update(_overwritten(access, writes.setdefault(access.tensor, {}), reads.get(access.tensor)))
+            needed.update(
+                _overwritten(access, writes.setdefault(access.tensor, {}), reads.get(access.tensor))
+            )
             if (access.tensor, engine) not in begun:
                 begun.add((access.tensor, engine))
                 for former in replaces.get(access.tensor, ()):
@@ -168,7 +175,8 @@ class _Simulation:
         crowded = chip.target == "gen2" and trace.moved_high_water >= given.moved_line
         slower = given.moved_factor if crowded else 1.0
         self._times = [
-            duration(one, chip, given) * (slower if one.engine == "dma" else 1.0) for one in trace.instructions
+            duration(one, chip, given) * (slower if one.engine == "dma" else 1.0)
+            for one in trace.instructions
         ]
         self._start, self._end = [0.0] * count, [-1.0] * count
         self._cause, self._blocker = [NOTHING] * count, [-1] * count
@@ -185,7 +193,9 @@ class _Simulation:
         for index, one in enumerate(self._trace.instructions):
             order[one.engine].append(index)
         heads = {engine: 0 for engine in ENGINES if order[engine]}
-        ready: dict[str, tuple[float, int, int]] = {}  # engine -> (data ready, cause, blocker) of its next instruction
+        ready: dict[
+            str, tuple[float, int, int]
+        ] = {}  # engine -> (data ready, cause, blocker) of its next instruction
         while heads:
             best: tuple[float, int] | None = None
             for engine, position in heads.items():
@@ -199,7 +209,9 @@ class _Simulation:
                 if best is None or (start, index) < best:
                     best = (start, index)
             if best is None:
-                raise RuntimeError("an instruction waits for a later one: the trace is not in program order")
+                raise RuntimeError(
+                    "an instruction waits for a later one: the trace is not in program order"
+                )
             start, index = best
             engine = self._trace.instructions[index].engine
             self._commit(engine, index, start, ready.pop(engine))
@@ -207,7 +219,12 @@ class _Simulation:
             if heads[engine] == len(order[engine]):
                 del heads[engine]
         times = np.array(self._start), np.array(self._end)
-        return Schedule(*times, np.array(self._cause, np.int8), np.array(self._blocker, np.int64), self._port_time)
+        return Schedule(
+            *times,
+            np.array(self._cause, np.int8),
+            np.array(self._blocker, np.int64),
+            self._port_time,
+        )
 
     def _ready(self, engine: str, index: int) -> tuple[float, int, int] | None:
         """When all that an instruction waits for is there; None while some of it is not scheduled yet."""
@@ -320,7 +337,9 @@ class Account:
     @property
     def utilisation(self) -> float:
         """Tensor Engine busy time over the in-order makespan."""
-        return self.busy["tensor"] / self.makespan if self.makespan else 0.0
+        if self.makespan:
+            return self.busy["tensor"] / self.makespan
+        return 0.0
 
 
 def settle(trace: Trace, chip: Chip, given: Assumptions) -> tuple[Account, Schedule]:

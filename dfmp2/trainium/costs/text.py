@@ -13,7 +13,15 @@ from textwrap import fill
 from typing import Any
 
 from dfmp2.backends.base import Shape
-from dfmp2.trainium.costs.catalogue import KERNELS, SLOWEST, USUAL, Price, Requirement, b_bytes, find
+from dfmp2.trainium.costs.catalogue import (
+    KERNELS,
+    SLOWEST,
+    USUAL,
+    Price,
+    Requirement,
+    b_bytes,
+    find,
+)
 from dfmp2.trainium.costs.chips import Assumptions, Chip
 from dfmp2.trainium.costs.prediction import Dispatch
 from dfmp2.trainium.costs.schedule import ENGINES, PORT, Schedule
@@ -68,9 +76,13 @@ def price_dict(price: Price, launched: Dispatch) -> dict[str, Any]:
     }
 
 
-def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Dispatch, others: Sequence[str]) -> str:
+def price_text(
+    kernel: str, shape: Shape, chip: Chip, price: Price, launched: Dispatch, others: Sequence[str]
+) -> str:
     """The engine table of a shape, for reading."""
-    sizes = ", ".join(f"{name} {size}" for name, size in zip(find(kernel).sizes, shape, strict=True))
+    sizes = ", ".join(
+        f"{name} {size}" for name, size in zip(find(kernel).sizes, shape, strict=True)
+    )
     lines = [
         f"{kernel}, {sizes}: predicted, not measured",
         f"variant {price.variant}: {price.calls} calls of {price.neffs} programs, one {chip.name} core, float32",
@@ -81,7 +93,9 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
         bare = price.busy(engine, overhead=False) / MS
         lines.append(f"{NAMES[engine]:<20}{price.busy(engine) / MS:>12.3f}{bare:>18.3f}")
     if chip.shared_ports:
-        lines.append(f"{'shared PSUM port':<20}{price.total(lambda account: account.port) / MS:>12.3f}")
+        lines.append(
+            f"{'shared PSUM port':<20}{price.total(lambda account: account.port) / MS:>12.3f}"
+        )
     ratio = price.makespan / price.floor if price.floor else 0.0
     lines += [
         "",
@@ -111,7 +125,10 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
     for part in price.parts:
         account = part.account
         count, call = sum(account.statements.values()), part.call
-        label = f"{call.kernel}, diagonal" if call.arguments.get("diagonal") else call.kernel
+        if call.arguments.get("diagonal"):
+            label = f"{call.kernel}, diagonal"
+        else:
+            label = call.kernel
         lines.append(
             f"{label:<32}{call.count:>6}{account.makespan / MS:>10.3f}{account.utilisation:>8.3f}"
             f"{count:>12}{account.sbuf:>12}"
@@ -130,7 +147,9 @@ def assumptions_text(given: Assumptions) -> str:
     return fill(text, 80) + "\n"
 
 
-def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Requirement], sent: Sequence[int]) -> dict[str, Any]:
+def catalogue_dict(
+    spins: Sequence[Shape], programs: Sequence[Requirement], sent: Sequence[int]
+) -> dict[str, Any]:
     """The object `dfmp2 kernels list --json` prints; `sent`: bytes of B that each core is sent."""
     return {
         "kernels": {row.name: {"short": row.short, "about": row.about} for row in KERNELS},
@@ -142,11 +161,21 @@ def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Requirement], sent
     }
 
 
-def catalogue_text(spins: Sequence[Shape], programs: Sequence[Requirement], chip: Chip, sent: Sequence[int]) -> str:
+def catalogue_text(
+    spins: Sequence[Shape], programs: Sequence[Requirement], chip: Chip, sent: Sequence[int]
+) -> str:
     """The kernels, and the programs of a molecule."""
-    lines = [fill(f"{row.name:<20}{row.short:<5}{row.about}", 80, subsequent_indent=" " * 25) for row in KERNELS]
+    lines = [
+        fill(f"{row.name:<20}{row.short:<5}{row.about}", 80, subsequent_indent=" " * 25)
+        for row in KERNELS
+    ]
     if not spins:
-        return "\n".join([*lines, "", "give a molecule with --basis, or --shape, for the programs it needs"]) + "\n"
+        return (
+            "\n".join(
+                [*lines, "", "give a molecule with --basis, or --shape, for the programs it needs"]
+            )
+            + "\n"
+        )
     for shape in spins:
         lines += [
             "",
@@ -158,7 +187,9 @@ def catalogue_text(spins: Sequence[Shape], programs: Sequence[Requirement], chip
         f"{len(programs)} compiled programs (NEFFs) for {chip.name}; as many for any nocc above 8",
     ]
     for program in programs:
-        lines.append(f"  {program.kernel}, {program.purpose}: {program.calls} calls\n    {program.neff}")
+        lines.append(
+            f"  {program.kernel}, {program.purpose}: {program.calls} calls\n    {program.neff}"
+        )
     if len(sent) > 1:
         whole = sum(map(b_bytes, spins))
         each = f"at most {format_bytes(max(sent))} to one core (all of it is {format_bytes(whole)})"
@@ -166,14 +197,27 @@ def catalogue_text(spins: Sequence[Shape], programs: Sequence[Requirement], chip
     return "\n".join(lines) + "\n"
 
 
-def draw(trace: Trace, plan: Schedule, *, begin: float = 0.0, length: float = float(COLUMNS)) -> str:
+def draw(
+    trace: Trace, plan: Schedule, *, begin: float = 0.0, length: float = float(COLUMNS)
+) -> str:
     """Text of the schedule from `begin` on; begin, length : microseconds."""
     step = length / COLUMNS
     rows = {engine: _row(trace, plan, engine, begin, step) for engine in ENGINES}
     ruler = "".join(f"{begin + k * step:<10.4g}" for k in range(0, COLUMNS, 10))
     lines = [f"{'us':<8}{ruler}".rstrip()]
-    lines += [f"{engine:<8}{row}" for engine, row in rows.items() if set(row) != {"."} or engine == "tensor"]
-    lines += [fill(f"each column {step:.4g} us: {LEGEND}", 80, initial_indent=8 * " ", subsequent_indent=8 * " ")]
+    lines += [
+        f"{engine:<8}{row}"
+        for engine, row in rows.items()
+        if set(row) != {"."} or engine == "tensor"
+    ]
+    lines += [
+        fill(
+            f"each column {step:.4g} us: {LEGEND}",
+            80,
+            initial_indent=8 * " ",
+            subsequent_indent=8 * " ",
+        )
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -189,7 +233,9 @@ def _row(trace: Trace, plan: Schedule, engine: str, begin: float, step: float) -
             covered = min(end, (column + 1) * step) - max(start, column * step)
             if covered > 0.0:
                 share[column][_letter(one)] += covered
-    return "".join(max(s, key=s.__getitem__) if s and sum(s.values()) >= 0.5 * step else "." for s in share)
+    return "".join(
+        max(s, key=s.__getitem__) if s and sum(s.values()) >= 0.5 * step else "." for s in share
+    )
 
 
 def _letter(one: Instruction) -> str:
@@ -205,7 +251,9 @@ def stalls(trace: Trace, plan: Schedule) -> list[tuple[float, float, str]]:
     found, free = [], 0.0
     for index, one in enumerate(trace.instructions):
         if one.engine == "tensor":
-            found.append((free / 1e3, (plan.start[index] - free) / 1e3, _reason(trace, plan, index)))
+            found.append(
+                (free / 1e3, (plan.start[index] - free) / 1e3, _reason(trace, plan, index))
+            )
             free = float(plan.end[index])
     found.append((free / 1e3, (plan.makespan - free) / 1e3, "the rest of the kernel"))
     return sorted((stall for stall in found if stall[1] >= SHORTEST), key=lambda stall: -stall[1])
@@ -219,7 +267,9 @@ def summary(trace: Trace, plan: Schedule) -> str:
     total = sum(sum(times) for times in groups.values())
     lines = [f"Tensor Engine idle {total:.1f} us of {plan.makespan / 1e3:.1f} us:"]
     for reason, times in sorted(groups.items(), key=lambda item: -sum(item[1]))[:MOST]:
-        lines.append(f"  {sum(times):8.1f} us in {len(times):4d} waits <= {max(times):6.1f} us: {reason}")
+        lines.append(
+            f"  {sum(times):8.1f} us in {len(times):4d} waits <= {max(times):6.1f} us: {reason}"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -86,7 +86,9 @@ def drop_bits(values: Array, bits: int) -> Array:
     """float32 values rounded to nearest even with the lowest `bits` mantissa bits cleared; NaN and inf stay."""
     raw = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     half = np.uint32((1 << (bits - 1)) - 1)
-    rounded = (raw + half + ((raw >> np.uint32(bits)) & np.uint32(1))) & np.uint32(0xFFFFFFFF ^ ((1 << bits) - 1))
+    rounded = (raw + half + ((raw >> np.uint32(bits)) & np.uint32(1))) & np.uint32(
+        0xFFFFFFFF ^ ((1 << bits) - 1)
+    )
     return np.where(np.isfinite(values), rounded.view(np.float32), values)
 
 
@@ -97,7 +99,9 @@ def cast(values: Array, dtype: DType, storage: str) -> Array:
         return np.clip(np.rint(values), info.min, info.max).astype(dtype.held)
     if storage == "float64":
         return values.astype(np.float64, copy=False)
-    return drop_bits(values, dtype.dropped) if dtype.dropped else values.astype(dtype.held, copy=False)
+    if dtype.dropped:
+        return drop_bits(values, dtype.dropped)
+    return values.astype(dtype.held, copy=False)
 
 
 def working(values: Array, double: bool) -> Array:
@@ -127,7 +131,9 @@ def contract(stationary: Array, moving: Array, model: str, narrow: bool) -> Arra
         doubled: Array = stationary.T.astype(np.float64) @ moving.astype(np.float64)
         return doubled
     if model == "exact":
-        exact: Array = (stationary.T.astype(np.float64) @ moving.astype(np.float64)).astype(np.float32)
+        exact: Array = (stationary.T.astype(np.float64) @ moving.astype(np.float64)).astype(
+            np.float32
+        )
         return exact
     left, right = stationary.astype(np.float32, copy=False), moving.astype(np.float32, copy=False)
     if model == "bf16prod" and narrow:

@@ -20,7 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.trainium.interpreter.arithmetic import BINARY, SUBSET, UNARY, Array, cast, contract, reduce_rows, working
+from dfmp2.trainium.interpreter.arithmetic import (
+    BINARY,
+    SUBSET,
+    UNARY,
+    Array,
+    cast,
+    contract,
+    reduce_rows,
+    working,
+)
 from dfmp2.trainium.interpreter.memory import (
     MOST_FREE_DIMENSIONS,
     Core,
@@ -36,7 +45,10 @@ from dfmp2.trainium.interpreter.memory import (
 from dfmp2.trainium.interpreter.signatures import Member, Operator
 from dfmp2.trainium.interpreter.trace import Access, Engine, Instruction, overlap
 
-SLOW_ROW, SLOW_TRANSFER = 8192, 2**18  # bytes between partitions and of a transfer, from which dma-stride holds
+SLOW_ROW, SLOW_TRANSFER = (
+    8192,
+    2**18,
+)  # bytes between partitions and of a transfer, from which dma-stride holds
 MOST_SIZE = 65_535
 MOST_STRIDE = 32_767
 HARDWARE = Member("dge_mode", "hwdge")
@@ -48,7 +60,11 @@ SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 SCALAR_PAIRS = (("multiply", "add"), ("multiply", None), ("add", None))
 REDUCTIONS = ("add", "maximum", "minimum")
 # Valid input ranges of the tables (nki.api.shared.rst); reciprocal holds for |x|.
-DOMAIN = {"reciprocal": (2.0**-42, 2.0**42), "rsqrt": (2.0**-87, 2.0**97), "sqrt": (2.0**-116, 2.0**118)}
+DOMAIN = {
+    "reciprocal": (2.0**-42, 2.0**42),
+    "rsqrt": (2.0**-87, 2.0**97),
+    "sqrt": (2.0**-116, 2.0**118),
+}
 Given = SimpleNamespace  # the arguments of an instruction, by the names of its signature; defaults filled in
 RESET = Member("reduce_cmd", "reset_reduce")
 
@@ -59,11 +75,15 @@ def on_chip(core: Core, value: object, role: str) -> Tensor:
     if tensor.checked:
         return tensor
     if tensor.storage.space == "hbm":
-        raise core.refuse("operand-space", f"{role} is {describe(tensor)}; engines reach SBUF and PSUM only")
+        raise core.refuse(
+            "operand-space", f"{role} is {describe(tensor)}; engines reach SBUF and PSUM only"
+        )
     start, count = tensor.start, tensor.partitions
     step = 128 if count > 64 else 64 if count > 32 else 32
     if start % step:
-        raise core.refuse("partition-start", f"{role} starts at partition {start} with {count} partitions")
+        raise core.refuse(
+            "partition-start", f"{role} starts at partition {start} with {count} partitions"
+        )
     sizes, strides = tensor.shape[1:], tensor.strides[1:]
     if len(sizes) > MOST_FREE_DIMENSIONS or max(sizes) > MOST_SIZE or max(strides) > MOST_STRIDE:
         raise core.refuse("access-pattern", f"{role}: free sizes {sizes}, strides {strides}")
@@ -90,7 +110,9 @@ def tiles(core: Core, **given: object) -> list[Tensor]:
 
 def _same_partitions(core: Core, first: Tensor, second: Tensor, names: str) -> None:
     if first.partitions != second.partitions:
-        raise core.refuse("partition-match", f"{names} on {first.partitions} and {second.partitions} partitions")
+        raise core.refuse(
+            "partition-match", f"{names} on {first.partitions} and {second.partitions} partitions"
+        )
 
 
 def column(core: Core, value: Tensor, data: Tensor, role: str) -> Tensor:
@@ -102,7 +124,9 @@ def column(core: Core, value: Tensor, data: Tensor, role: str) -> Tensor:
     return value
 
 
-def scalar(core: Core, value: object, data: Tensor, role: str, rule: str = "scalar-operand") -> float | Tensor:
+def scalar(
+    core: Core, value: object, data: Tensor, role: str, rule: str = "scalar-operand"
+) -> float | Tensor:
     """A scalar operand: a Python float or a [P, 1] float32 slice."""
     if isinstance(value, Tensor):
         if value.dtype.name != "float32":
@@ -121,7 +145,9 @@ def _not_both_psum(core: Core, first: Tensor, second: Tensor, names: str) -> Non
 def binary(core: Core, op: object, role: str) -> str:
     """Name of a two-operand arithmetic operator."""
     if not isinstance(op, Operator) or op.name not in BINARY:
-        raise core.outside(f"{role}={op!r}; use one of {', '.join(name for name in SUBSET if name in BINARY)}")
+        raise core.outside(
+            f"{role}={op!r}; use one of {', '.join(name for name in SUBSET if name in BINARY)}"
+        )
     return op.name
 
 
@@ -132,14 +158,18 @@ def _reduction(core: Core, op: object) -> str:
     return name
 
 
-def placed(core: Core, engine: object, allowed: tuple[Engine, ...], operands: tuple[Tensor, ...]) -> Engine:
+def placed(
+    core: Core, engine: object, allowed: tuple[Engine, ...], operands: tuple[Tensor, ...]
+) -> Engine:
     """The engine an instruction runs on; the first where the kernel leaves it open."""
     if engine is None or engine == Member("engine", "unknown"):
         return allowed[0]
     for name in allowed:
         if engine == Member("engine", name):
             if name == "gpsimd" and any(operand.storage.space == "psum" for operand in operands):
-                raise core.refuse("gpsimd-psum", "an operand in PSUM with engine=nisa.engine.gpsimd")
+                raise core.refuse(
+                    "gpsimd-psum", "an operand in PSUM with engine=nisa.engine.gpsimd"
+                )
             return name
     raise core.refuse("engine", f"engine={engine!r}; one of {', '.join(allowed)}")
 
@@ -185,7 +215,10 @@ def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[Array] | Non
             continue
         note_read(core, operand)
         shape = shape or operand.shape
-        own = shape if operand.elements > 1 else (shape[0],) + (1,) * (len(shape) - 1)
+        if operand.elements > 1:
+            own = shape
+        else:
+            own = (shape[0],) + (1,) * (len(shape) - 1)
         raw = operand.values()
         found.append(None if raw is None else working(raw, core.double).reshape(own))
     known = [values for values in found if values is not None]
@@ -215,12 +248,21 @@ def _copy(core: Core, out: Tensor, source: Tensor) -> None:
             target[...] = raw.reshape(out.shape)
 
 
-def issue(core: Core, name: str, engine: Engine, out: Tensor, inputs: tuple[float | Tensor, ...], **own: Any) -> None:
+def issue(
+    core: Core,
+    name: str,
+    engine: Engine,
+    out: Tensor,
+    inputs: tuple[float | Tensor, ...],
+    **own: Any,
+) -> None:
     """Adds an instruction to the trace; `own` are its fields where they differ from what the operands say."""
     read = [operand for operand in inputs if isinstance(operand, Tensor)]
     accesses: tuple[Access, ...] = ()
     for operand in read:
-        accesses += (operand.access, *operand.also_reads) if operand.also_reads else (operand.access,)
+        accesses += (
+            (operand.access, *operand.also_reads) if operand.also_reads else (operand.access,)
+        )
     given: dict[str, Any] = {
         "elements": out.elements,
         "partitions": out.partitions,
@@ -258,11 +300,18 @@ def tensor_scalar(core: Core, given: Given) -> None:
     where = placed(core, given.engine, ("vector", "scalar"), (out, source))
     pair = (names[0], names[1] if given.op1 is not None else None)
     if where == "scalar" and (core.settings.target == "gen2" or pair not in SCALAR_PAIRS):
-        raise core.refuse("engine", f"tensor_scalar {pair} on the Scalar Engine of {core.settings.target}")
+        raise core.refuse(
+            "engine", f"tensor_scalar {pair} on the Scalar Engine of {core.settings.target}"
+        )
 
     def chained(values: Array, *others: Array) -> Array:
-        for name, other, reverse in zip(names, others, (given.reverse0, given.reverse1), strict=False):
-            values = BINARY[name](other, values) if reverse else BINARY[name](values, other)
+        for name, other, reverse in zip(
+            names, others, (given.reverse0, given.reverse1), strict=False
+        ):
+            if reverse:
+                values = BINARY[name](other, values)
+            else:
+                values = BINARY[name](values, other)
         return values
 
     compute(core, "tensor_scalar", where, out, (source, *operands), chained)
@@ -279,7 +328,9 @@ def scalar_tensor_tensor(core: Core, given: Given) -> None:
         a = first(s, a) if given.reverse0 else first(a, s)
         return second(b, a) if given.reverse1 else second(a, b)
 
-    compute(core, "scalar_tensor_tensor", "vector", out, (source, factor, other), function, operands=2)
+    compute(
+        core, "scalar_tensor_tensor", "vector", out, (source, factor, other), function, operands=2
+    )
 
 
 def reciprocal(core: Core, given: Given) -> None:
@@ -299,7 +350,9 @@ def tensor_copy(core: Core, given: Given) -> None:
     out, source = tiles(core, dst=given.dst, src=given.src)
     where = placed(core, given.engine, ("vector", "scalar", "gpsimd"), (out, source))
     if where == "scalar" and core.settings.target == "gen2":
-        raise core.refuse("engine", "tensor_copy on the Scalar Engine of gen2; use activation(op=nl.copy)")
+        raise core.refuse(
+            "engine", "tensor_copy on the Scalar Engine of gen2; use activation(op=nl.copy)"
+        )
     _copy(core, out, source)
     issue(core, "tensor_copy", where, out, (source,))
 
@@ -313,8 +366,14 @@ def memset(core: Core, given: Given) -> None:
     note_write(core, out, fill=True)
     values = out.values()
     if values is not None:
-        filled = working(np.full(1, given.value), core.double) if out.dtype.floating else None
-        values[...] = given.value if filled is None else cast(filled, out.dtype, core.settings.storage)
+        if out.dtype.floating:
+            filled = working(np.full(1, given.value), core.double)
+        else:
+            filled = None
+        if filled is None:
+            values[...] = given.value
+        else:
+            values[...] = cast(filled, out.dtype, core.settings.storage)
     issue(core, "memset", where, out, (), operands=0)
 
 
@@ -323,9 +382,17 @@ def tensor_reduce(core: Core, given: Given) -> None:
     out, source = on_chip(core, given.dst, "dst"), on_chip(core, given.data, "data")
     _same_partitions(core, out, source, "dst and data")
     name = _reduction(core, given.op)
-    axes = given.axis if isinstance(given.axis, tuple) else (given.axis,)
+    if isinstance(given.axis, tuple):
+        axes = given.axis
+    else:
+        axes = (given.axis,)
     rank = len(source.shape)
-    if not axes or any(type(a) is not int for a in axes) or axes != tuple(range(rank - len(axes), rank)) or 0 in axes:
+    if (
+        not axes
+        or any(type(a) is not int for a in axes)
+        or axes != tuple(range(rank - len(axes), rank))
+        or 0 in axes
+    ):
         raise core.refuse("reduce-axis", f"axis={given.axis!r} for a tile of rank {rank}")
     keep = rank - len(axes)
     if out.elements != prod(source.shape[1:keep]):
@@ -352,9 +419,20 @@ def tensor_scalar_reduce(core: Core, given: Given) -> None:
         raise core.refuse("activation-result", "reduce_res overlaps dst")
 
     def function(values: Array, operand: Array) -> Array:
-        return BINARY[name](operand, values) if given.reverse0 else BINARY[name](values, operand)
+        if given.reverse0:
+            return BINARY[name](operand, values)
+        return BINARY[name](values, operand)
 
-    compute(core, "tensor_scalar_reduce", "vector", out, (source, factor), function, result=result, reduction=reduction)
+    compute(
+        core,
+        "tensor_scalar_reduce",
+        "vector",
+        out,
+        (source, factor),
+        function,
+        result=result,
+        reduction=reduction,
+    )
 
 
 def _overlap(first: Tensor, second: Tensor) -> bool:
@@ -387,7 +465,8 @@ def activation(core: Core, given: Given) -> None:
             size = np.abs(values) if name == "reciprocal" else values
             if not ((size >= low) & (size <= high)).all():
                 raise core.refuse(
-                    "activation-domain", f"{name} of values from {values.min():.3g} to {values.max():.3g}"
+                    "activation-domain",
+                    f"{name} of values from {values.min():.3g} to {values.max():.3g}",
                 )
         return UNARY[name](values)
 
@@ -409,7 +488,9 @@ def _bias(core: Core, bias: object, data: Tensor, op: str) -> float | Tensor:
     return bias
 
 
-def _row_sum(core: Core, out: Tensor, data: Tensor, op: object, result: object, command: object) -> Tensor | None:
+def _row_sum(
+    core: Core, out: Tensor, data: Tensor, op: object, result: object, command: object
+) -> Tensor | None:
     """Where the row sums go; all three arguments are given, or none."""
     if op is None and result is None and command in (None, Member("reduce_cmd", "idle")):
         return None
@@ -420,7 +501,9 @@ def _row_sum(core: Core, out: Tensor, data: Tensor, op: object, result: object, 
     on_chip(core, result, "reduce_res")
     _same_partitions(core, result, data, "reduce_res and data")
     if result.elements != 1 or result.dtype.name != "float32" or _overlap(result, out):
-        raise core.refuse("activation-result", f"reduce_res {result.shape} {result.dtype.name}, dst {out.shape}")
+        raise core.refuse(
+            "activation-result", f"reduce_res {result.shape} {result.dtype.name}, dst {out.shape}"
+        )
     return result
 
 
@@ -442,19 +525,25 @@ def register_load(core: Core, given: Given) -> None:
     """dst = the only element of an int32 tensor."""
     src = _tensor(core, given.src, "src", "register")
     if prod(src.shape) != 1 or src.dtype.name != "int32" or src.storage.space == "psum":
-        raise core.refuse("register", f"register_load from {src.shape} {src.dtype.name} in {src.storage.space}")
+        raise core.refuse(
+            "register", f"register_load from {src.shape} {src.dtype.name} in {src.storage.space}"
+        )
     note_read(core, src)
     life = src.storage.life
     life.last_use = max(core.index - 1, life.born)  # no instruction of the trace reads it
     values = src.values()
     if values is None:
-        raise core.refuse("register", "counts-only mode does not know the value that this register loads")
+        raise core.refuse(
+            "register", "counts-only mode does not know the value that this register loads"
+        )
     _fill(core, given.dst, int(values.reshape(-1)[0]))
 
 
 def _fill(core: Core, dst: object, value: int) -> None:
     if not isinstance(dst, Register) or dst.loop:
-        raise core.refuse("register", f"a value for {type(dst).__name__} that is no register, or counts a loop")
+        raise core.refuse(
+            "register", f"a value for {type(dst).__name__} that is no register, or counts a loop"
+        )
     dst.register_value = value
 
 
@@ -464,9 +553,14 @@ def dma_copy(core: Core, given: Given) -> None:
     for side, role in ((out, "dst"), (source, "src")):
         if side.storage.space == "psum":
             raise core.refuse("dma-psum", f"{role} is {describe(side)}")
-    if {out.storage.space, source.storage.space} != {"hbm", "sbuf"} and "dma-spaces" not in core.waived:
+    if {out.storage.space, source.storage.space} != {
+        "hbm",
+        "sbuf",
+    } and "dma-spaces" not in core.waived:
         raise core.refuse("dma-spaces", f"{source.storage.space} -> {out.storage.space}")
-    same = out.shape == source.shape or ("dma-shape" in core.waived and prod(out.shape) == prod(source.shape))
+    same = out.shape == source.shape or (
+        "dma-shape" in core.waived and prod(out.shape) == prod(source.shape)
+    )
     if not same:
         raise core.refuse("dma-shape", f"src {source.shape}, dst {out.shape}")
     if given.priority is not None:
@@ -477,7 +571,9 @@ def dma_copy(core: Core, given: Given) -> None:
         if core.settings.target == "gen2":
             raise core.refuse("dma-hwdge", "dge_mode=nisa.dge_mode.hwdge on gen2")
         if out.dtype != source.dtype:
-            raise core.refuse("dma-cast", f"{source.dtype.name} -> {out.dtype.name} with hardware DGE")
+            raise core.refuse(
+                "dma-cast", f"{source.dtype.name} -> {out.dtype.name} with hardware DGE"
+            )
     elif given.engine not in (None, Member("engine", "unknown")):
         raise core.refuse("engine", f"dma_copy with engine={given.engine!r} without hardware DGE")
     _copy(core, out, source)
@@ -486,7 +582,10 @@ def dma_copy(core: Core, given: Given) -> None:
     sizes = (out.dtype.itemsize, source.dtype.itemsize)
     total, run = prod(out.shape), min(out.run(), source.run())
     far = source if chip is out else out
-    row = far.strides[0] * far.dtype.itemsize if far.strides[0] != prod(far.shape[1:]) else 0
+    if far.strides[0] != prod(far.shape[1:]):
+        row = far.strides[0] * far.dtype.itemsize
+    else:
+        row = 0
     gen2 = core.settings.measured and core.settings.target == "gen2"
     if gen2 and row >= SLOW_ROW and row & (row - 1) == 0 and 4 * total >= SLOW_TRANSFER:
         raise core.refuse("dma-stride", f"partitions lie {row} bytes apart in {describe(far)}")
@@ -509,9 +608,15 @@ def dma_copy(core: Core, given: Given) -> None:
 def nc_matmul(core: Core, given: Given) -> None:
     """dst (+)= stationary^T moving: (K, M), (K, N) -> (M, N)."""
     out = on_chip(core, given.dst, "dst")
-    left, right = on_chip(core, given.stationary, "stationary"), on_chip(core, given.moving, "moving")
+    left, right = (
+        on_chip(core, given.stationary, "stationary"),
+        on_chip(core, given.moving, "moving"),
+    )
     _check_geometry(core, out, left, right)
-    accumulate = continues_group(core, out) if given.accumulate is None else given.accumulate
+    if given.accumulate is None:
+        accumulate = continues_group(core, out)
+    else:
+        accumulate = given.accumulate
     if type(accumulate) is not bool:
         raise core.refuse("matmul-accumulate", f"accumulate={accumulate!r}")
     _check_dtypes(core, out, left, right, given.is_transpose is True)
@@ -553,17 +658,25 @@ def _check_geometry(core: Core, out: Tensor, left: Tensor, right: Tensor) -> Non
     if left.partitions != right.partitions:
         raise core.refuse("matmul-contraction", f"stationary {left.shape}, moving {right.shape}")
     if left.start != right.start:
-        raise core.refuse("matmul-start", f"stationary at partition {left.start}, moving at {right.start}")
+        raise core.refuse(
+            "matmul-start", f"stationary at partition {left.start}, moving at {right.start}"
+        )
     if left.elements > MOST_STATIONARY or right.elements > MOST_MOVING:
         raise core.refuse("matmul-size", f"stationary {left.shape}, moving {right.shape}")
     expected = (left.shape[1], right.shape[1])
     if out.shape != expected or out.start != 0:
-        raise core.refuse("matmul-dst", f"dst {out.shape} at partition {out.start}; expected {expected} at 0")
+        raise core.refuse(
+            "matmul-dst", f"dst {out.shape} at partition {out.start}; expected {expected} at 0"
+        )
 
 
 def _check_dtypes(core: Core, out: Tensor, left: Tensor, right: Tensor, transpose: bool) -> None:
     names = left.dtype.name, right.dtype.name
-    if not left.dtype.floating or not right.dtype.floating or ((names[0] in WIDE) != (names[1] in WIDE)):
+    if (
+        not left.dtype.floating
+        or not right.dtype.floating
+        or ((names[0] in WIDE) != (names[1] in WIDE))
+    ):
         raise core.refuse("matmul-dtype", f"stationary {names[0]}, moving {names[1]}")
     if transpose and core.settings.target != "gen2":
         if out.dtype != left.dtype:
@@ -577,7 +690,11 @@ def _check_dtypes(core: Core, out: Tensor, left: Tensor, right: Tensor, transpos
 def _check_transpose(core: Core, right: Tensor, accumulate: bool) -> None:
     values = right.values() if core.arithmetic else None
     square = right.shape[0] == right.shape[1]
-    if accumulate or not square or (values is not None and not np.array_equal(values, np.eye(len(values)))):
+    if (
+        accumulate
+        or not square
+        or (values is not None and not np.array_equal(values, np.eye(len(values))))
+    ):
         raise core.refuse("matmul-transpose", f"moving {right.shape}, accumulate={accumulate}")
 
 
@@ -598,7 +715,9 @@ def _multiply(core: Core, out: Tensor, left: Tensor, right: Tensor, accumulate: 
     if core.fuzz:
         order = core.generator.permutation(len(a))
         a, b = a[order], b[order]
-    product = contract(a, b, core.settings.pe_model, left.dtype.itemsize == 2 and right.dtype.itemsize == 2)
+    product = contract(
+        a, b, core.settings.pe_model, left.dtype.itemsize == 2 and right.dtype.itemsize == 2
+    )
     if accumulate:
         c += product
     else:

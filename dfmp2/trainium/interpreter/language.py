@@ -45,7 +45,9 @@ class Names(SimpleNamespace):
         if name.startswith("__"):
             raise AttributeError(name)
         if name in LOOP_NAMES and self._module == "nl":
-            raise self._core.refuse("release-name", f"nl.{name} in release {self._core.settings.release}")
+            raise self._core.refuse(
+                "release-name", f"nl.{name} in release {self._core.settings.release}"
+            )
         raise self._core.outside(f"{self._module}.{name}")
 
 
@@ -60,7 +62,8 @@ def package(core: Core) -> Names:
 
     calls = {name: _checked(core, name) for name in INSTRUCTIONS}
     kinds = {
-        kind: SimpleNamespace(**{name: Member(kind, name) for name in names}) for kind, names in ENUMERATIONS.items()
+        kind: SimpleNamespace(**{name: Member(kind, name) for name in names})
+        for kind, names in ENUMERATIONS.items()
     }
     nl = Names(core, "nl", **DTYPES, **OPERATORS, **REGIONS, **functions(core))
     return Names(core, "nki", jit=jit, language=nl, isa=Names(core, "nisa", **calls, **kinds))
@@ -74,7 +77,9 @@ class Kernel:
         self._core = core
 
     def __call__(self, *_: object, **__: object) -> NoReturn:
-        raise self._core.refuse("sub-kernel", f"kernel {self.function.__name__} was called from a kernel file")
+        raise self._core.refuse(
+            "sub-kernel", f"kernel {self.function.__name__} was called from a kernel file"
+        )
 
 
 def _checked(core: Core, name: str) -> Callable[..., object]:
@@ -86,14 +91,18 @@ def _checked(core: Core, name: str) -> Callable[..., object]:
 
     def call(*positional: object, **given: object) -> object:
         if positional:
-            raise core.refuse("positional", f"nisa.{name} with {len(positional)} positional arguments")
+            raise core.refuse(
+                "positional", f"nisa.{name} with {len(positional)} positional arguments"
+            )
         if not core.running:
             raise core.refuse("purity", f"nisa.{name} outside a kernel")
         names = given.keys()
         if not required <= names <= legal:
             wrong = [f"unknown {word}" for word in sorted(names - legal)]
             wrong += [f"missing {word}" for word in sorted(required - names)]
-            raise core.refuse("signature", f"nisa.{name} in release {core.settings.release}: {', '.join(wrong)}")
+            raise core.refuse(
+                "signature", f"nisa.{name} in release {core.settings.release}: {', '.join(wrong)}"
+            )
         if not NOT_TAKEN.isdisjoint(names):
             raise core.outside(f"nisa.{name} with {', '.join(sorted(NOT_TAKEN & names))}")
         for kind in ENUMERATIONS:
@@ -107,7 +116,10 @@ def _checked(core: Core, name: str) -> Callable[..., object]:
 
 def tensor_shape(shape: object, refuse: Callable[[str, str], Violation]) -> tuple[int, ...]:
     """A checked shape: rank 2 to 4, positive Python ints."""
-    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
+    if isinstance(shape, (tuple, list)):
+        sizes = tuple(shape)
+    else:
+        sizes = ()
     if not sizes or any(type(size) is not int or size < 1 for size in sizes):
         raise refuse("tensor-shape", f"shape {shape!r}")
     if len(sizes) not in RANKS:
@@ -120,7 +132,11 @@ def functions(core: Core) -> dict[str, object]:
     release = core.settings.release
 
     def ndarray(
-        shape: object, dtype: object, buffer: object = REGIONS["sbuf"], name: str = "", address: object = None
+        shape: object,
+        dtype: object,
+        buffer: object = REGIONS["sbuf"],
+        name: str = "",
+        address: object = None,
     ) -> Tensor:
         """A new, uninitialised tensor."""
         if not core.running:
@@ -135,7 +151,10 @@ def functions(core: Core) -> dict[str, object]:
         if buffer.space != "hbm" and sizes[0] > PARTITIONS:
             raise core.refuse("partition-count", f"{sizes[0]} partitions in shape {sizes}")
         storage = core.declare(name, buffer, dtype, sizes)
-        limits = {"psum": ("psum-bank", PSUM_BANK_BYTES), "sbuf": ("sbuf-capacity", core.settings.sbuf_limit)}
+        limits = {
+            "psum": ("psum-bank", PSUM_BANK_BYTES),
+            "sbuf": ("sbuf-capacity", core.settings.sbuf_limit),
+        }
         rule, limit = limits.get(buffer.space, ("", storage.life.bytes))
         if storage.life.bytes > limit:
             raise core.refuse(rule, f"{storage.life.bytes} bytes per partition in shape {sizes}")
@@ -157,23 +176,32 @@ def functions(core: Core) -> dict[str, object]:
         first, last = (0, start) if stop is None else (start, stop)
         return _rounds(core, _bound(core, first), _bound(core, last), step)
 
-    def fori_loop(lower: object, upper: object, body_fun: Callable[[Register], object], step: object = 1) -> None:
+    def fori_loop(
+        lower: object, upper: object, body_fun: Callable[[Register], object], step: object = 1
+    ) -> None:
         """body_fun(i) for i = lower, lower + step, ... below upper."""
         for index in _rounds(core, _bound(core, lower), _bound(core, upper), step):
             body_fun(index)
 
-    loops: dict[str, Callable[..., object]] = {"dynamic_range": dynamic_range, "fori_loop": fori_loop}
+    loops: dict[str, Callable[..., object]] = {
+        "dynamic_range": dynamic_range,
+        "fori_loop": fori_loop,
+    }
     known = {name: loop for name, loop in loops.items() if release in LOOP_NAMES[name]}
     return {"ndarray": ndarray, "no_reorder": no_reorder, **known}
 
 
 def _rounds(core: Core, start: int, stop: int, step: object) -> Iterator[Register]:
     if type(step) is not int or step < 1:
-        raise core.refuse("loop-step", f"step is {step if type(step) is int else type(step).__name__}")
+        raise core.refuse(
+            "loop-step", f"step is {step if type(step) is int else type(step).__name__}"
+        )
     if core.no_reorder:
         raise core.refuse("loop-no-reorder", "a dynamic loop inside nl.no_reorder")
     if len(core.loops) > 1 and core.settings.release in NESTING_FAILS:
-        raise core.refuse("loop-nested", f"a dynamic loop inside another in release {core.settings.release}")
+        raise core.refuse(
+            "loop-nested", f"a dynamic loop inside another in release {core.settings.release}"
+        )
     first = core.index
     loop = core.enter_loop()
     try:

@@ -64,12 +64,19 @@ def lint(text: str, name: str) -> tuple[str, ...]:
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:  # ValueError: null characters, in some versions of Python
+    except (
+        SyntaxError,
+        ValueError,
+    ) as error:  # ValueError: null characters, in some versions of Python
         line = getattr(error, "lineno", None)
-        raise Violation("syntax", f"not Python: {error}", f"{name}:{line}" if line else name) from error
+        raise Violation(
+            "syntax", f"not Python: {error}", f"{name}:{line}" if line else name
+        ) from error
     Lint(tree, name).check()
     assigned = (node for node in tree.body if isinstance(node, ast.Assign))
-    names = (target.id for node in assigned for target in node.targets if isinstance(target, ast.Name))
+    names = (
+        target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)
+    )
     return tuple(name for name in names if name != EXEMPTION)
 
 
@@ -83,7 +90,9 @@ class Lint:
         self._globals: set[str] = set()
         self._kernels: set[str] = set()
         nodes = list(ast.walk(tree))
-        self._bound = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        self._bound = {
+            n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
+        }
         self._bound |= {*BUILTINS, *(node.arg for node in nodes if isinstance(node, ast.arg))}
         self._exempt = f"{EXEMPTION} = True" in map(ast.unparse, tree.body)
 
@@ -114,10 +123,15 @@ class Lint:
             if node.decorator_list:
                 self._kernels.add(node.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if isinstance(node, ast.Assign):
+                targets = node.targets
+            else:
+                targets = [node.target]
             for target in targets:
                 if not isinstance(target, ast.Name):
-                    raise self._refuse("purity", node, "a module-level assignment to something other than a name")
+                    raise self._refuse(
+                        "purity", node, "a module-level assignment to something other than a name"
+                    )
                 self._bind(target.id, node)
 
     def _import_from(self, node: ast.ImportFrom) -> None:
@@ -157,17 +171,30 @@ class Lint:
             return
         arguments = node.args
         if arguments.kwonlyargs or arguments.vararg or arguments.kwarg or arguments.posonlyargs:
-            raise self._refuse("syntax", node, f"{node.name} has keyword-only, positional-only or starred parameters")
+            raise self._refuse(
+                "syntax",
+                node,
+                f"{node.name} has keyword-only, positional-only or starred parameters",
+            )
         for default in arguments.defaults:
             if not _constant(default):
-                raise self._refuse("kernel-arguments", default, f"default of a parameter of {node.name}")
+                raise self._refuse(
+                    "kernel-arguments", default, f"default of a parameter of {node.name}"
+                )
         for decorator in node.decorator_list:
             bare = (
-                isinstance(decorator, ast.Attribute) and decorator.attr == "jit" and self._is_module(decorator, "nki")
+                isinstance(decorator, ast.Attribute)
+                and decorator.attr == "jit"
+                and self._is_module(decorator, "nki")
             )
             if inner or not bare:
-                rule = "jit" if isinstance(decorator, ast.Call) and not inner else "sub-kernel"
-                raise self._refuse(rule, node, f"{node.name} is decorated with {ast.unparse(decorator)}")
+                if isinstance(decorator, ast.Call) and not inner:
+                    rule = "jit"
+                else:
+                    rule = "sub-kernel"
+                raise self._refuse(
+                    rule, node, f"{node.name} is decorated with {ast.unparse(decorator)}"
+                )
         for position, child in enumerate(node.body):
             if position or not _is_docstring(child):
                 self._walk(child, strings=False)
@@ -189,7 +216,11 @@ class Lint:
             self._attribute(node)
         elif isinstance(node, ast.Assert):
             strings = True
-        elif isinstance(node, ast.Name) and hasattr(builtins, node.id) and node.id not in self._bound | self._globals:
+        elif (
+            isinstance(node, ast.Name)
+            and hasattr(builtins, node.id)
+            and node.id not in self._bound | self._globals
+        ):
             raise self._outside(node, f"the built-in {node.id}")
         for child in ast.iter_child_nodes(node):
             self._walk(child, strings=strings)
@@ -198,10 +229,14 @@ class Lint:
         if type(node) in REFUSED:
             raise self._refuse("syntax", node, REFUSED[type(node)])
         if isinstance(node, (ast.Global, ast.Nonlocal)):
-            raise self._refuse("purity", node, f"{type(node).__name__.lower()} {', '.join(node.names)}")
+            raise self._refuse(
+                "purity", node, f"{type(node).__name__.lower()} {', '.join(node.names)}"
+            )
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             raise self._refuse("import", node, "an import inside a function")
-        if isinstance(node, ast.Compare) and any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+        if isinstance(node, ast.Compare) and any(
+            isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops
+        ):
             raise self._refuse("syntax", node, "is or is not")
         if isinstance(node, ast.JoinedStr) and not strings:
             raise self._refuse("syntax", node, "an f-string outside assert and print")
@@ -228,7 +263,10 @@ class Lint:
         if isinstance(function, ast.Name) and function.id in self._kernels:
             raise self._refuse("sub-kernel", node, f"call of the kernel {function.id}")
         if isinstance(function, ast.Attribute):
-            inner = function.value.func if isinstance(function.value, ast.Call) else None
+            if isinstance(function.value, ast.Call):
+                inner = function.value.func
+            else:
+                inner = None
             if function.attr == "ap" and isinstance(inner, ast.Attribute) and inner.attr == "ap":
                 raise self._refuse("ap-base", node, "chained ap()")
             if self._is_module(function, "nki.isa"):
@@ -236,7 +274,10 @@ class Lint:
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise self._refuse("syntax", node, "starred keywords")
-            value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+            if isinstance(keyword.value, ast.Constant):
+                value = keyword.value.value
+            else:
+                value = None
             if keyword.arg in ENUMERATIONS and isinstance(value, int):
                 raise self._refuse("enum-value", node, f"{keyword.arg}={value!r}")
             if keyword.arg == "buffer" and isinstance(value, str):
@@ -247,20 +288,38 @@ class Lint:
         if name not in INSTRUCTIONS:
             raise self._outside(node, f"nisa.{name}")
         if node.args:
-            raise self._refuse("positional", node, f"nisa.{name} with {len(node.args)} positional arguments")
-        words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg is not None}
+            raise self._refuse(
+                "positional", node, f"nisa.{name} with {len(node.args)} positional arguments"
+            )
+        words = {
+            keyword.arg: ast.unparse(keyword.value)
+            for keyword in node.keywords
+            if keyword.arg is not None
+        }
         given = set(words)
-        if name == "activation" and words.get("op", "").endswith(".copy") and words.get("bias", "None") != "None":
+        if (
+            name == "activation"
+            and words.get("op", "").endswith(".copy")
+            and words.get("bias", "None") != "None"
+        ):
             raise self._refuse("activation-copy-bias", node, "copy with a bias")
         if self._exempt or len(given) != len(node.keywords):
             return
-        wrong = [f"{word} is not in every release" for word in sorted(given - in_all_releases(name))]
-        wrong += [f"{word} is required in some release" for word in sorted(required_somewhere(name) - given)]
+        wrong = [
+            f"{word} is not in every release" for word in sorted(given - in_all_releases(name))
+        ]
+        wrong += [
+            f"{word} is required in some release"
+            for word in sorted(required_somewhere(name) - given)
+        ]
         if wrong:
             raise self._refuse("signature", node, f"nisa.{name}: {'; '.join(wrong)}")
 
     def _attribute(self, node: ast.Attribute) -> None:
-        module = self._modules.get(node.value.id) if isinstance(node.value, ast.Name) else None
+        if isinstance(node.value, ast.Name):
+            module = self._modules.get(node.value.id)
+        else:
+            module = None
         if module == "nki.language":
             if node.attr in LOOP_NAMES and not self._exempt:
                 raise self._refuse("release-name", node, f"nl.{node.attr} is not in every release")
@@ -271,7 +330,9 @@ class Lint:
         elif module == "nki":
             raise self._outside(node, f"nki.{node.attr} inside a function")
         elif module is None and node.attr not in ATTRIBUTES:
-            enumeration = isinstance(node.value, ast.Attribute) and self._is_module(node.value, "nki.isa")
+            enumeration = isinstance(node.value, ast.Attribute) and self._is_module(
+                node.value, "nki.isa"
+            )
             if not enumeration:
                 raise self._outside(node, f"attribute .{node.attr}")
 

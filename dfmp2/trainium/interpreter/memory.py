@@ -21,9 +21,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.trainium.interpreter.arithmetic import Array, DType, held_as
-from dfmp2.trainium.interpreter.rules import PSUM_BANKS, NotInSubset, Settings, Violation, kernel_place
+from dfmp2.trainium.interpreter.rules import (
+    PSUM_BANKS,
+    NotInSubset,
+    Settings,
+    Violation,
+    kernel_place,
+)
 from dfmp2.trainium.interpreter.signatures import Region
-from dfmp2.trainium.interpreter.trace import Access, Allocation, Rectangle, Space, Trace, covers, overlap
+from dfmp2.trainium.interpreter.trace import (
+    Access,
+    Allocation,
+    Rectangle,
+    Space,
+    Trace,
+    covers,
+    overlap,
+)
 
 LARGE_STRIDE_BYTES = 16
 MOST_FREE_DIMENSIONS = 4
@@ -69,7 +83,9 @@ class Storage:
     @property
     def row(self) -> int:
         """Elements per partition on chip; of the whole tensor in HBM."""
-        return self.elements if self.space == "hbm" else self.elements // self.shape[0]
+        if self.space == "hbm":
+            return self.elements
+        return self.elements // self.shape[0]
 
     @property
     def element_bytes(self) -> int:
@@ -171,7 +187,9 @@ class Core:
         """Uninitialised memory: random with fuzz, else NaN and 4; under strict reads of it are refused, so anything."""
         if self.fuzz:
             if held.kind == "f":
-                return (self.generator.standard_normal(shape, dtype=np.float32) * np.float32(1e3)).astype(held)
+                return (
+                    self.generator.standard_normal(shape, dtype=np.float32) * np.float32(1e3)
+                ).astype(held)
             return self.generator.integers(0, 100, shape).astype(held)
         if self.strict:
             return np.empty(shape, dtype=held)
@@ -195,13 +213,17 @@ def finish(core: Core) -> None:
     """
     allocations: dict[int, Allocation] = {}
     for life in core.lives:
-        known = allocations.setdefault(life.tensor, life)  # later rounds of a loop declare the same buffer again
+        known = allocations.setdefault(
+            life.tensor, life
+        )  # later rounds of a loop declare the same buffer again
         known.born, known.last_use = min(life.born, known.born), max(life.last_use, known.last_use)
     trace, limit = core.trace, core.settings.sbuf_limit
     trace.allocations = ordered = sorted(allocations.values(), key=lambda a: (a.born, a.tensor))
     trace.sbuf_high_water = _most(ordered, "sbuf", limit, "sbuf-capacity", "bytes per partition")
     moved = [a for a in ordered if a.moved]
-    trace.moved_high_water = _most(moved, "sbuf", core.settings.moved_limit, "sbuf-moved", "bytes per partition")
+    trace.moved_high_water = _most(
+        moved, "sbuf", core.settings.moved_limit, "sbuf-moved", "bytes per partition"
+    )
     trace.psum_high_water = _most(ordered, "psum", PSUM_BANKS, "psum-banks", "banks")
 
 
@@ -238,13 +260,19 @@ class Register:
     def as_offset(self) -> int:
         """The value, used as scalar_offset."""
         if self.loop and self._core.settings.release == "0.3.0":
-            raise self._core.refuse("loop-offset", "a dynamic_range index as scalar_offset in release 0.3.0")
+            raise self._core.refuse(
+                "loop-offset", "a dynamic_range index as scalar_offset in release 0.3.0"
+            )
         return self.read()
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise self._core.refuse("loop-index", "Python arithmetic, comparison or conversion of a register")
+        raise self._core.refuse(
+            "loop-index", "Python arithmetic, comparison or conversion of a register"
+        )
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __mod__ = __neg__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __mod__ = (
+        __neg__
+    ) = _refuse
     __truediv__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __abs__ = __pow__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
     __bool__ = __int__ = __index__ = __float__ = _refuse
@@ -260,12 +288,28 @@ class Tensor:
     """
 
     __slots__ = (
-        *("storage", "shape", "strides", "offset", "start", "partitions", "elements", "access", "whole", "strided"),
+        *(
+            "storage",
+            "shape",
+            "strides",
+            "offset",
+            "start",
+            "partitions",
+            "elements",
+            "access",
+            "whole",
+            "strided",
+        ),
         *("dynamic", "also_reads", "checked", "one_zero", "_array", "_bits", "_children", "_core"),
     )
 
     def __init__(
-        self, core: Core, storage: Storage, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+        self,
+        core: Core,
+        storage: Storage,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int,
     ) -> None:
         self._core = core
         self.storage = storage
@@ -288,7 +332,9 @@ class Tensor:
             self.start, free, inner = offset // storage.row, offset % storage.row, 1
             self.partitions = shape[0]
         self.elements = count // self.partitions
-        reach = sum((n - 1) * step for n, step in zip(shape[inner:], strides[inner:], strict=True)) + 1
+        reach = (
+            sum((n - 1) * step for n, step in zip(shape[inner:], strides[inner:], strict=True)) + 1
+        )
         self.access = Access(
             storage.life.tensor,
             storage.space,
@@ -298,7 +344,9 @@ class Tensor:
             (free + reach) * item,
         )
         long = [step for n, step in zip(shape[inner:], strides[inner:], strict=True) if n > 1]
-        self.strided = storage.space != "hbm" and bool(long) and long[-1] * item >= LARGE_STRIDE_BYTES
+        self.strided = (
+            storage.space != "hbm" and bool(long) and long[-1] * item >= LARGE_STRIDE_BYTES
+        )
 
     @property
     def dtype(self) -> DType:
@@ -310,14 +358,23 @@ class Tensor:
 
     @property
     def free_shape(self) -> tuple[int, ...]:
-        return self.shape if self.storage.space == "hbm" else self.shape[1:]
+        if self.storage.space == "hbm":
+            return self.shape
+        return self.shape[1:]
 
     def of(self, base: Array) -> Array:
         """This view of an array that has the storage's shape in C order."""
         item = base.itemsize
         steps = tuple(step * item for step in self.strides)
         return cast(
-            Array, np.ndarray(self.shape, base.dtype, buffer=cast(Any, base), offset=self.offset * item, strides=steps)
+            Array,
+            np.ndarray(
+                self.shape,
+                base.dtype,
+                buffer=cast(Any, base),
+                offset=self.offset * item,
+                strides=steps,
+            ),
         )
 
     def values(self) -> Array | None:
@@ -358,11 +415,15 @@ class Tensor:
     def _sliced(self, parts: tuple[object, ...]) -> Tensor:
         core, rank = self._core, len(self.shape)
         if len(parts) != rank:
-            raise core.refuse("index", f"{len(parts)} indices for a tensor of rank {rank} {self.shape}")
+            raise core.refuse(
+                "index", f"{len(parts)} indices for a tensor of rank {rank} {self.shape}"
+            )
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
-        for dimension, (part, size, stride) in enumerate(zip(parts, self.shape, self.strides, strict=True)):
+        for dimension, (part, size, stride) in enumerate(
+            zip(parts, self.shape, self.strides, strict=True)
+        ):
             if isinstance(part, slice):
                 start, stop, step = self._bounds(part, size, dimension)
                 count = -(-(stop - start) // step)
@@ -372,9 +433,14 @@ class Tensor:
             else:
                 position = self._number(part, "an index")
                 if rank < 3 or not 0 < dimension < rank - 1:
-                    raise core.refuse("integer-index", f"index {position} in dimension {dimension} of {self.shape}")
+                    raise core.refuse(
+                        "integer-index",
+                        f"index {position} in dimension {dimension} of {self.shape}",
+                    )
                 if not 0 <= position < size:
-                    raise core.refuse("index", f"index {position} in dimension {dimension} of {self.shape}")
+                    raise core.refuse(
+                        "index", f"index {position} in dimension {dimension} of {self.shape}"
+                    )
                 offset += position * stride
         view = Tensor(core, self.storage, tuple(shape), tuple(strides), offset)
         view.dynamic, view.also_reads = self.dynamic, self.also_reads
@@ -382,18 +448,34 @@ class Tensor:
         return view
 
     def _bounds(self, part: slice, size: int, dimension: int) -> tuple[int, int, int]:
-        start = 0 if part.start is None else self._number(part.start, "a slice start")
-        stop = size if part.stop is None else self._number(part.stop, "a slice stop")
-        step = 1 if part.step is None else self._number(part.step, "a slice step")
+        if part.start is None:
+            start = 0
+        else:
+            start = self._number(part.start, "a slice start")
+        if part.stop is None:
+            stop = size
+        else:
+            stop = self._number(part.stop, "a slice stop")
+        if part.step is None:
+            step = 1
+        else:
+            step = self._number(part.step, "a slice step")
         if not 0 <= start < stop <= size or step < 1:
-            raise self._core.refuse("index", f"{start}:{stop}:{step} in dimension {dimension} of {self.shape}")
+            raise self._core.refuse(
+                "index", f"{start}:{stop}:{step} in dimension {dimension} of {self.shape}"
+            )
         if step != 1 and dimension == 0 and self.storage.space != "hbm":
-            raise self._core.refuse("partition-step", f"{start}:{stop}:{step} in the partition dimension")
+            raise self._core.refuse(
+                "partition-step", f"{start}:{stop}:{step} in the partition dimension"
+            )
         return start, stop, step
 
     def _number(self, value: object, what: str) -> int:
         if type(value) is not int:
-            rule = "loop-index" if hasattr(value, "register_value") else "index"
+            if hasattr(value, "register_value"):
+                rule = "loop-index"
+            else:
+                rule = "index"
             raise self._core.refuse(rule, f"{what} is {type(value).__name__}, not a Python int")
         return value
 
@@ -412,26 +494,34 @@ class Tensor:
             raise core.outside("ap() with vector_offset or dtype")
         reshaped = self.shape != storage.shape and not (self.whole and "ap-base" in core.waived)
         if reshaped or self.offset != 0 or self.dynamic or not _contiguous(self):
-            raise core.refuse("ap-base", f"ap() on a view of shape {self.shape} of a tensor of shape {storage.shape}")
+            raise core.refuse(
+                "ap-base",
+                f"ap() on a view of shape {self.shape} of a tensor of shape {storage.shape}",
+            )
         if type(offset) is not int or offset < 0:
             raise core.refuse("ap-offset", f"offset={offset!r}")
         pairs = _pairs(core, pattern)
         shape, strides = tuple(n for _, n in pairs), tuple(step for step, _ in pairs)
         if storage.space != "hbm" and strides[0] != storage.row:
             raise core.refuse(
-                "ap-pattern", f"first stride {strides[0]} on a tensor with {storage.row} elements per partition"
+                "ap-pattern",
+                f"first stride {strides[0]} on a tensor with {storage.row} elements per partition",
             )
         start, reads = offset, tuple[Access, ...]()
         if scalar_offset is not None:
             if type(indirect_dim) is not int or not 0 <= indirect_dim < len(self.shape):
-                raise core.refuse("ap-dynamic", f"indirect_dim={indirect_dim!r} for rank {len(self.shape)}")
+                raise core.refuse(
+                    "ap-dynamic", f"indirect_dim={indirect_dim!r} for rank {len(self.shape)}"
+                )
             value, reads = _dynamic(core, scalar_offset)
             start += value * prod(self.shape[indirect_dim + 1 :])
         last = start + sum((n - 1) * step for step, n in pairs)
         free = sum((n - 1) * step for step, n in pairs[1:])
         fits = storage.space == "hbm" or start % storage.row + free < storage.row
         if start < 0 or last >= storage.elements or not fits:
-            raise core.refuse("ap-pattern", f"elements {start} to {last} of a tensor of shape {storage.shape}")
+            raise core.refuse(
+                "ap-pattern", f"elements {start} to {last} of a tensor of shape {storage.shape}"
+            )
         view = type(self)(core, storage, shape, strides, start)
         view.dynamic, view.also_reads = scalar_offset is not None, reads
         view.whole = view.whole and _contiguous(view)
@@ -446,10 +536,16 @@ class Tensor:
         raise self._core.refuse("tensor-arithmetic", "a Python operator or assignment on a tensor")
 
     def _no_condition(self, *_: object) -> NoReturn:
-        raise self._core.refuse("tensor-conditional", "a tensor in a Python condition or comparison")
+        raise self._core.refuse(
+            "tensor-conditional", "a tensor in a Python condition or comparison"
+        )
 
-    __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = __mul__ = __rmul__ = __imul__ = _no_arithmetic
-    __truediv__ = __rtruediv__ = __itruediv__ = __matmul__ = __imatmul__ = __neg__ = __setitem__ = _no_arithmetic
+    __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = __mul__ = __rmul__ = (
+        __imul__
+    ) = _no_arithmetic
+    __truediv__ = __rtruediv__ = __itruediv__ = __matmul__ = __imatmul__ = __neg__ = __setitem__ = (
+        _no_arithmetic
+    )
     __iter__ = __len__ = __float__ = __int__ = __index__ = _no_arithmetic
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_condition
     __hash__ = object.__hash__
@@ -470,9 +566,15 @@ def _contiguous(tensor: Tensor) -> bool:
 def _pairs(core: Core, pattern: object) -> list[tuple[int, int]]:
     pairs: list[tuple[int, int]] = []
     if not isinstance(pattern, (list, tuple)) or not 2 <= len(pattern) <= 5:
-        raise core.refuse("ap-pattern", f"pattern {pattern!r}: 2 to 5 [stride, count] pairs expected")
+        raise core.refuse(
+            "ap-pattern", f"pattern {pattern!r}: 2 to 5 [stride, count] pairs expected"
+        )
     for pair in pattern:
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or any(type(x) is not int for x in pair):
+        if (
+            not isinstance(pair, (list, tuple))
+            or len(pair) != 2
+            or any(type(x) is not int for x in pair)
+        ):
             raise core.refuse("ap-pattern", f"pair {pair!r}: two ints expected")
         step, count = pair
         if step < 0 or count < 1:
@@ -492,7 +594,9 @@ def _dynamic(core: Core, source: object) -> tuple[int, tuple[Access, ...]]:
     note_read(core, source)
     values = source.values()
     if values is None:
-        raise core.refuse("ap-dynamic", "counts-only mode does not know the value of this scalar_offset")
+        raise core.refuse(
+            "ap-dynamic", "counts-only mode does not know the value of this scalar_offset"
+        )
     return int(values[0, 0]), (source.access,)
 
 
@@ -508,14 +612,19 @@ def note_read(core: Core, tensor: Tensor) -> None:
     storage = tensor.storage
     _touch(core, storage, tensor)
     if storage.written is not None and core.strict and not tensor.bits(storage.written).all():
-        raise core.refuse("uninitialised-read", f"read of {describe(tensor)}: some elements were never written")
+        raise core.refuse(
+            "uninitialised-read", f"read of {describe(tensor)}: some elements were never written"
+        )
     if storage.space == "hbm" and not storage.readonly and not _ordered(core, storage):
         raise core.refuse("hbm-order", f"load from {describe(tensor)}, which this kernel stores")
     if storage.writer is not None and storage.used is not None:
         storage.used[tensor.of(storage.writer)] = True
         storage.was_read = True
         if storage.lost:
-            raise core.refuse("lost-write", f"{describe(tensor)}: something unread was overwritten at {storage.lost}")
+            raise core.refuse(
+                "lost-write",
+                f"{describe(tensor)}: something unread was overwritten at {storage.lost}",
+            )
 
 
 def note_write(core: Core, tensor: Tensor, *, matmul: bool = False, fill: bool = False) -> None:
@@ -529,7 +638,9 @@ def note_write(core: Core, tensor: Tensor, *, matmul: bool = False, fill: bool =
     if storage.space == "hbm":
         _note_store(core, storage, tensor)
     elif storage.groups and not matmul:
-        storage.groups = [group for group in storage.groups if not overlap(group, _rectangle(tensor))]
+        storage.groups = [
+            group for group in storage.groups if not overlap(group, _rectangle(tensor))
+        ]
     storage.version += 1
     written = storage.written
     if written is None:
@@ -558,7 +669,9 @@ def continues_group(core: Core, tensor: Tensor) -> bool:
     own = _rectangle(tensor)
     met = [group for group in tensor.storage.groups if overlap(group, own)]
     if len(met) > 1 or not all(covers(group, own) for group in met):
-        raise core.refuse("matmul-accumulate", f"accumulate left out on {describe(tensor)}, written in part")
+        raise core.refuse(
+            "matmul-accumulate", f"accumulate left out on {describe(tensor)}, written in part"
+        )
     return bool(met)
 
 
@@ -568,19 +681,26 @@ def require_group(core: Core, tensor: Tensor) -> None:
     tensor.storage.version += 1
     written = tensor.storage.written
     if written is not None and not tensor.bits(written).all():
-        raise core.refuse("matmul-group", f"accumulate=True on {describe(tensor)}: some elements were never written")
+        raise core.refuse(
+            "matmul-group",
+            f"accumulate=True on {describe(tensor)}: some elements were never written",
+        )
     own = _rectangle(tensor)
     if any(covers(group, own) for group in tensor.storage.groups):
         return
     if "matmul-group" in core.waived:
         return open_group(tensor)
-    raise core.refuse("matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it")
+    raise core.refuse(
+        "matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it"
+    )
 
 
 def _touch(core: Core, storage: Storage, tensor: Tensor) -> None:
     life = storage.life
     if not core.inside(life.loop):
-        raise core.refuse("loop-scope", f"{describe(tensor)} was declared inside a loop that has ended")
+        raise core.refuse(
+            "loop-scope", f"{describe(tensor)} was declared inside a loop that has ended"
+        )
     life.last_use = core.index
 
 
@@ -613,7 +733,9 @@ def _note_store(core: Core, storage: Storage, tensor: Tensor) -> None:
 
 
 def _ordered(core: Core, storage: Storage) -> bool:
-    return "hbm-order" in core.waived or (core.no_reorder != 0 and storage.ordered_in == core.no_reorder)
+    return "hbm-order" in core.waived or (
+        core.no_reorder != 0 and storage.ordered_in == core.no_reorder
+    )
 
 
 def _rectangle(tensor: Tensor) -> Rectangle:

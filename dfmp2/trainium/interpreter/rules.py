@@ -34,7 +34,15 @@ RULES = _read_rules()
 OWN_RULES = frozenset(name for name, rule in RULES.items() if "own rule" in rule.source)
 # What a run can go on without, for kernels of others: rules of ours, documented ones, and what is only slow.
 WAIVABLE = frozenset(
-    ("ap-base", "hbm-order", "input-written", "dma-spaces", "dma-shape", "matmul-group", "uninitialised-read")
+    (
+        "ap-base",
+        "hbm-order",
+        "input-written",
+        "dma-spaces",
+        "dma-shape",
+        "matmul-group",
+        "uninitialised-read",
+    )
 )
 SLOW = frozenset(("sbuf-moved", "dma-stride"))
 # name of nl, nisa, a tensor or Python -> what to write instead
@@ -130,7 +138,9 @@ class Settings:
         for name, kind in get_type_hints(Settings).items():
             value, allowed = getattr(self, name), get_args(kind)
             if get_origin(kind) is Literal and value not in allowed:
-                raise InputError(f"interpreter setting {name}={value!r}; choose one of {', '.join(allowed)}")
+                raise InputError(
+                    f"interpreter setting {name}={value!r}; choose one of {', '.join(allowed)}"
+                )
         if self.storage == "float64" and self.pe_model not in ("exact", "fp32"):
             raise InputError(
                 f"pe_model={self.pe_model!r} rounds products and cannot be combined with storage='float64'"
@@ -144,7 +154,9 @@ class Settings:
     @property
     def moved_limit(self) -> int:
         """Bytes per SBUF partition that transfers may write."""
-        return MOVED_BYTES if self.measured and self.target == "gen2" else SBUF_BYTES[self.target]
+        if self.measured and self.target == "gen2":
+            return MOVED_BYTES
+        return SBUF_BYTES[self.target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +180,10 @@ class Violation(KernelError):
     def __init__(self, rule: str, done: str, place: str = "") -> None:
         allowed, instead, source = RULES[rule]
         if rule == "not-in-subset":
-            instead = next((INSTEAD_OF[word] for word in re.findall(r"\w+", done) if word in INSTEAD_OF), instead)
+            instead = next(
+                (INSTEAD_OF[word] for word in re.findall(r"\w+", done) if word in INSTEAD_OF),
+                instead,
+            )
         super().__init__(
             f"{place + ': ' if place else ''}[{rule}] {done}; allowed: {allowed} ({source}); instead: {instead}"
         )
@@ -199,4 +214,6 @@ def kernel_place(files: dict[str, str], *, callers: bool = False) -> str:
         if short is not None:
             found.append(f"{short}:{frame.f_lineno}")
         frame = frame.f_back
-    return f"{found[0]} (from {found[1]})" if len(found) > 1 else "".join(found)
+    if len(found) > 1:
+        return f"{found[0]} (from {found[1]})"
+    return "".join(found)

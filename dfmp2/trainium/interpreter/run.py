@@ -31,7 +31,15 @@ from dfmp2.trainium.interpreter.trace import Trace
 
 __all__ = ["Settings", "Shape", "run_kernel"]
 # What kernel code may raise by itself; the same from the interpreter's own code is a fault of ours and passes through.
-PYTHON_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, NameError, TypeError, ValueError)
+PYTHON_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
 # What code of others raises besides, and where it misuses ours.
 STRAY_ERRORS = (*PYTHON_ERRORS, AssertionError, OSError, RuntimeError, SyntaxError)
 STATIC = (int, float, str, type(None))
@@ -46,10 +54,15 @@ def locate(source: str, beside: Path | None = None) -> Path:
     else:
         top, *rest = source.split(".")
         spec = find_spec(top)
-        folders = list(spec.submodule_search_locations or ()) if spec else []
+        if spec:
+            folders = list(spec.submodule_search_locations or ())
+        else:
+            folders = []
         path = Path(folders[0] if folders else ".", *rest).with_suffix(".py")
     if not path.is_file():
-        raise InputError(f"kernel source {source}: no file {path}; give a module name or a path that ends in .py")
+        raise InputError(
+            f"kernel source {source}: no file {path}; give a module name or a path that ends in .py"
+        )
     return path
 
 
@@ -59,7 +72,9 @@ def _compiled(path: str, _modified: int, _size: int) -> tuple[CodeType, tuple[st
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise Violation("syntax", f"not UTF-8: {error.reason} at byte {error.start}", Path(path).name) from error
+        raise Violation(
+            "syntax", f"not UTF-8: {error.reason} at byte {error.start}", Path(path).name
+        ) from error
     constants = lint(text, Path(path).name)
     return compile(text, path, "exec", dont_inherit=True), constants
 
@@ -83,7 +98,9 @@ class Loader:
         code, constants = _compiled(key, state.st_mtime_ns, state.st_size)
         for name in constants:
             if self._constants.setdefault(name, path.name) != path.name:
-                raise Violation("constant-name", f"{name} is bound in {self._constants[name]} too", path.name)
+                raise Violation(
+                    "constant-name", f"{name} is bound in {self._constants[name]} too", path.name
+                )
         module = ModuleType(source.rsplit(".", 1)[-1] if not source.endswith(".py") else path.stem)
         self._modules[key] = module
         self._core.files[key] = path.name
@@ -98,12 +115,18 @@ class Loader:
         allowed["__build_class__"] = builtins.__build_class__
 
         def load_import(
-            name: str, _: Any = None, __: Any = None, names: tuple[str, ...] | None = (), ___: int = 0
+            name: str,
+            _: Any = None,
+            __: Any = None,
+            names: tuple[str, ...] | None = (),
+            ___: int = 0,
         ) -> Any:
             if name == "__future__":
                 return __import__("__future__")
             if name == "nki" or name.startswith("nki."):
-                return getattr(self._nki, name.rpartition(".")[2]) if names and name != "nki" else self._nki
+                if names and name != "nki":
+                    return getattr(self._nki, name.rpartition(".")[2])
+                return self._nki
             return self.load(name, path)
 
         allowed["__import__"] = load_import
@@ -137,7 +160,9 @@ def run_kernel(
         module = Loader(core).load(source)
     entry = module.__dict__.get(kernel)
     if not isinstance(entry, Kernel):
-        found = ", ".join(name for name, value in module.__dict__.items() if isinstance(value, Kernel))
+        found = ", ".join(
+            name for name, value in module.__dict__.items() if isinstance(value, Kernel)
+        )
         raise InputError(f"{source} has no kernel {kernel}; its kernels: {found or 'none'}")
     signature = inspect.signature(entry.function)
     try:
@@ -150,7 +175,9 @@ def run_kernel(
     with kernel_code(core):
         returned = entry.function(**bound)
     core.running = False
-    outputs = tuple(_output(core, value) for value in (returned if isinstance(returned, tuple) else (returned,)))
+    outputs = tuple(
+        _output(core, value) for value in (returned if isinstance(returned, tuple) else (returned,))
+    )
     finish(core)
     return outputs, core.trace
 
@@ -162,15 +189,22 @@ def kernel_code(core: Core, errors: tuple[type[Exception], ...] = PYTHON_ERRORS)
     errors : STRAY_ERRORS for kernels of others
     """
     try:
-        with np.errstate(all="ignore"):  # overflow to inf and invalid to NaN are what the engines do
+        with np.errstate(
+            all="ignore"
+        ):  # overflow to inf and invalid to NaN are what the engines do
             yield
     except AssertionError as error:
-        raise Violation("kernel-assert", f"assertion failed: {error}", _raised_at(core, error)[0]) from error
+        raise Violation(
+            "kernel-assert", f"assertion failed: {error}", _raised_at(core, error)[0]
+        ) from error
     except errors as error:
         place, innermost = _raised_at(core, error)
         if not innermost and errors is PYTHON_ERRORS:
             raise
-        rule = "import" if isinstance(error, ImportError) else "kernel-error"
+        if isinstance(error, ImportError):
+            rule = "import"
+        else:
+            rule = "kernel-error"
         raise Violation(rule, f"{type(error).__name__}: {error}", place) from error
 
 
@@ -178,12 +212,17 @@ def _argument(core: Core, name: str, value: object) -> object:
     """A kernel argument: an HBM input, or a constant as it is."""
     if isinstance(value, Shape):
         if core.arithmetic:
-            raise InputError(f"argument {name}: a Shape carries no data; give an array or set arithmetic=False")
+            raise InputError(
+                f"argument {name}: a Shape carries no data; give an array or set arithmetic=False"
+            )
         dtype, array = value.dtype, None
         if dtype not in DTYPES:
             raise InputError(f"argument {name}: dtype {dtype!r}; one of {', '.join(DTYPES)}")
     elif isinstance(value, np.ndarray):
-        dtype = "float32" if core.double and value.dtype == np.float64 else value.dtype.name
+        if core.double and value.dtype == np.float64:
+            dtype = "float32"
+        else:
+            dtype = value.dtype.name
         if dtype not in DTYPES:
             raise Violation("tensor-dtype", f"argument {name} is {value.dtype}")
         array = value if core.arithmetic or dtype == "int32" else None
@@ -192,11 +231,15 @@ def _argument(core: Core, name: str, value: object) -> object:
     else:
         raise Violation("kernel-arguments", f"argument {name} is {type(value).__name__}")
     shape = tensor_shape(value.shape, Violation)
-    return whole(core, core.declare(name, REGIONS["shared_hbm"], DTYPES[dtype], shape, array, readonly=True))
+    return whole(
+        core, core.declare(name, REGIONS["shared_hbm"], DTYPES[dtype], shape, array, readonly=True)
+    )
 
 
 def _static(value: object) -> bool:
-    return all(_static(part) for part in value) if isinstance(value, tuple) else isinstance(value, STATIC)
+    if isinstance(value, tuple):
+        return all(_static(part) for part in value)
+    return isinstance(value, STATIC)
 
 
 def _output(core: Core, value: object) -> Array:
@@ -206,14 +249,19 @@ def _output(core: Core, value: object) -> Array:
     storage = value.storage
     if storage.region != REGIONS["shared_hbm"] or not value.whole or storage.readonly:
         raise Violation(
-            "output-space", f"the kernel returns an input, or a part or all of a tensor in {storage.region}"
+            "output-space",
+            f"the kernel returns an input, or a part or all of a tensor in {storage.region}",
         )
     if storage.written is not None and core.strict and not storage.written.all():
         missing = int(storage.written.size - storage.written.sum())
         raise Violation(
-            "output-unwritten", f"{missing} elements of output {storage.shape} never written", storage.life.line
+            "output-unwritten",
+            f"{missing} elements of output {storage.shape} never written",
+            storage.life.line,
         )
-    return storage.array if storage.array is not None else np.empty(storage.shape, held_as(storage.dtype, "declared"))
+    if storage.array is not None:
+        return storage.array
+    return np.empty(storage.shape, held_as(storage.dtype, "declared"))
 
 
 def _raised_at(core: Core, error: BaseException) -> tuple[str, bool]:

@@ -37,7 +37,9 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
     "tensor_scalar": {
         "0.3.0": "dst data op0 operand0 reverse0=False op1=None operand1=None reverse1=False engine=unknown name=None",
     },
-    "scalar_tensor_tensor": {"0.3.0": "dst data op0 operand0 op1 operand1 reverse0=False reverse1=False name=None"},
+    "scalar_tensor_tensor": {
+        "0.3.0": "dst data op0 operand0 op1 operand1 reverse0=False reverse1=False name=None"
+    },
     "reciprocal": {"0.3.0": "dst data name=None"},
     "tensor_copy": {"0.3.0": "dst src engine=unknown name=None"},
     "memset": {"0.3.0": "dst value engine=unknown name=None"},
@@ -58,7 +60,9 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
     "register_move": {"0.3.0": "dst src"},
 }
 # Documented parameters that our kernels may not use.
-NOT_TAKEN = frozenset(("tile_position", "tile_size", "perf_mode", "reduce_init", "reduce_res_negate", "keepdims"))
+NOT_TAKEN = frozenset(
+    ("tile_position", "tile_size", "perf_mode", "reduce_init", "reduce_res_negate", "keepdims")
+)
 # nl name -> releases that have it
 LOOP_NAMES: dict[str, tuple[str, ...]] = {
     "dynamic_range": ("0.3.0", "0.4.0", "0.5.0", "0.6.0"),
@@ -117,23 +121,33 @@ COMMON_NAMES = frozenset(("ndarray", "no_reorder", *REGIONS, *DTYPES, *OPERATORS
 @cache
 def parameters(instruction: str, release: str) -> dict[str, bool]:
     """Parameter name -> whether it is required, in the release's order."""
-    text = [row for first, row in INSTRUCTIONS[instruction].items() if RELEASES.index(first) <= RELEASES.index(release)]
+    text = [
+        row
+        for first, row in INSTRUCTIONS[instruction].items()
+        if RELEASES.index(first) <= RELEASES.index(release)
+    ]
     return {word.split("=")[0]: "=" not in word for word in text[-1].split()}
 
 
 @cache
 def defaults(instruction: str) -> dict[str, object]:
     """What a parameter is where it is left out; also those that only other releases have."""
-    words = (word.partition("=") for row in INSTRUCTIONS[instruction].values() for word in row.split())
+    words = (
+        word.partition("=") for row in INSTRUCTIONS[instruction].values() for word in row.split()
+    )
     return {
-        name: Member(name, text) if name in ENUMERATIONS else literal_eval(text) for name, given, text in words if given
+        name: Member(name, text) if name in ENUMERATIONS else literal_eval(text)
+        for name, given, text in words
+        if given
     }
 
 
 @cache
 def in_all_releases(instruction: str) -> frozenset[str]:
     """Parameter names that every release has."""
-    return frozenset.intersection(*(frozenset(parameters(instruction, release)) for release in RELEASES))
+    return frozenset.intersection(
+        *(frozenset(parameters(instruction, release)) for release in RELEASES)
+    )
 
 
 @cache

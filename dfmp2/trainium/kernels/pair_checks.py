@@ -43,7 +43,9 @@ from dfmp2.trainium.kernels.tiles import (
 
 
 @nki.jit
-def mp2_energy(t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndarray, ic: int, nocc: int) -> nl.ndarray:
+def mp2_energy(
+    t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndarray, ic: int, nocc: int
+) -> nl.ndarray:
     """Partial sums of e_ij for ic rows i and all nocc j; shapes: see the module."""
     nvir = eu.shape[0]
     tiles = (nvir + P - 1) // P
@@ -73,7 +75,12 @@ def mp2_energy(t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndar
                     for b in range(low, high, rows):
                         count = min(rows, nvir - b)
                         source = x[0:count, b // rows, a * rows : a * rows + size]
-                        transposed(y[:, b - low : b - low + count], source, identity_tile[0:count, 0:count], False)
+                        transposed(
+                            y[:, b - low : b - low + count],
+                            source,
+                            identity_tile[0:count, 0:count],
+                            False,
+                        )
                     d = sbuf(width, size)
                     add_column(d, eu_tile[0:size, a, low:high], column)
                     r = inverse(d)
@@ -105,7 +112,9 @@ def load_rows(src: nl.ndarray, row: int, rows: int, low: int, size: int) -> nl.n
 
 
 @nki.jit
-def pair_fused(b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, nvir: int) -> nl.ndarray:
+def pair_fused(
+    b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, nvir: int
+) -> nl.ndarray:
     """J and K partial sums of one pair; shapes: see the module."""
     tiles = b_i.shape[2] // P
     assert nvir <= BANK, "at most 512 virtual orbitals"

@@ -68,7 +68,9 @@ from dfmp2.trainium.kernels.tiles import (
 )
 
 
-def store_row_tile(x: nl.ndarray, lo: int, hi: int, row: int, nvir: int, made: list[nl.ndarray]) -> None:
+def store_row_tile(
+    x: nl.ndarray, lo: int, hi: int, row: int, nvir: int, made: list[nl.ndarray]
+) -> None:
     """Copy columns [lo, hi) of row tile `row` of T out of PSUM to the tiles of its pair.
 
     made : upper blocks, lower blocks, a short last diagonal block
@@ -81,14 +83,22 @@ def store_row_tile(x: nl.ndarray, lo: int, hi: int, row: int, nvir: int, made: l
     stop = min(left + height, hi)
     if height < P and start < stop:
         nisa.activation(
-            dst=made[2][0:height, start - left : stop - left], op=nl.copy, data=x[0:height, start - lo : stop - lo]
+            dst=made[2][0:height, start - left : stop - left],
+            op=nl.copy,
+            data=x[0:height, start - lo : stop - lo],
         )
     copy_columns(xu, run_start(nvir, row), x, lo, hi, left + P, nvir)
     copy_columns(made[1], lower_start(row), x, lo, hi, 0, left)
 
 
 def transposes(
-    y: nl.ndarray, lo: int, hi: int, nvir: int, made: list[nl.ndarray], identity: nl.ndarray, transpose: bool
+    y: nl.ndarray,
+    lo: int,
+    hi: int,
+    nvir: int,
+    made: list[nl.ndarray],
+    identity: nl.ndarray,
+    transpose: bool,
 ) -> None:
     """y = packed columns [lo, hi) of the transposed lower triangle of T."""
     xu = made[0]
@@ -105,7 +115,9 @@ def transposes(
         for column in range(row + 1, tiles):
             start = run_start(nvir, row) + P * (column - row - 1)
             height = min(P, nvir - P * column)
-            transpose_piece(y, lo, hi, start, height, tl, lower_start(column) + P * row, identity, transpose)
+            transpose_piece(
+                y, lo, hi, start, height, tl, lower_start(column) + P * row, identity, transpose
+            )
 
 
 def emit_chunk(
@@ -138,16 +150,24 @@ def emit_chunk(
     transposes(y, lo, hi, nvir, made, tables[2], transpose)
     d = sbuf(size)
     if doubled > 0:
-        add_column(d[:, 0:doubled], eu[:, eu_at + lo : eu_at + lo + doubled], neg[:, double : double + 1])
+        add_column(
+            d[:, 0:doubled], eu[:, eu_at + lo : eu_at + lo + doubled], neg[:, double : double + 1]
+        )
     if doubled < size:
-        add_column(d[:, doubled:size], eu[:, eu_at + lo + doubled : eu_at + hi], neg[:, single : single + 1])
+        add_column(
+            d[:, doubled:size],
+            eu[:, eu_at + lo + doubled : eu_at + hi],
+            neg[:, single : single + 1],
+        )
     r = inverse(d)
     sq = sbuf(2 * size)
     nisa.activation(dst=sq[:, 0:size], op=nl.square, data=xu[:, lo:hi])
     nisa.activation(dst=sq[:, size : 2 * size], op=nl.square, data=y)
     jj = sbuf(2 * size)
     nisa.tensor_tensor(dst=jj[:, 0:size], data1=sq[:, 0:size], data2=r, op=nl.multiply)
-    nisa.tensor_tensor(dst=jj[:, size : 2 * size], data1=sq[:, size : 2 * size], data2=r, op=nl.multiply)
+    nisa.tensor_tensor(
+        dst=jj[:, size : 2 * size], data1=sq[:, size : 2 * size], data2=r, op=nl.multiply
+    )
     w = sbuf(size)
     nisa.tensor_tensor(dst=w, data1=xu[:, lo:hi], data2=r, op=nl.multiply)
     kp = sbuf(size)
@@ -246,10 +266,16 @@ def pair_energy_block(
         present = pairs_of(first, j, residents, diagonal)
         for member in range(present):
             if starts:
-                lower = sbuf(lower_start(tiles)) if tiles > 1 else identity_tile
+                if tiles > 1:
+                    lower = sbuf(lower_start(tiles))
+                else:
+                    lower = identity_tile
                 short = last_blocks[q % 2] if nvir % P != 0 else identity_tile
                 made = [sbuf(total), lower, short]
-            seen = parts - 1 - steps[step][2] if backwards else steps[step][2]
+            if backwards:
+                seen = parts - 1 - steps[step][2]
+            else:
+                seen = steps[step][2]
             for row in range(tiles):
                 x = psum(high - low)
                 tile = held[(first + member) * groups + row // together]
@@ -257,13 +283,36 @@ def pair_energy_block(
                 store_row_tile(x, low, high, row, nvir, made)
                 following = steps[step + 1][0] if more else first
                 needed, allowed = window(
-                    first, member, row, tiles, together, residents, present, parts, turning, following
+                    first,
+                    member,
+                    row,
+                    tiles,
+                    together,
+                    residents,
+                    present,
+                    parts,
+                    turning,
+                    following,
                 )
-                held, staged, done = advance(b_i, slices, together, held, staged, done, needed, allowed)
+                held, staged, done = advance(
+                    b_i, slices, together, held, staged, done, needed, allowed
+                )
                 for c in range(chunks if q > 0 else 0):
                     if -(-(c + 1) * units // chunks) - 1 == seen * tiles + row:
                         at = columns * (q - 1 - before_base)
-                        emit_chunk(before, tables, 0, q - 1, npair + q - 1, before_sums, at, nvir, c, run, transpose)
+                        emit_chunk(
+                            before,
+                            tables,
+                            0,
+                            q - 1,
+                            npair + q - 1,
+                            before_sums,
+                            at,
+                            nvir,
+                            c,
+                            run,
+                            transpose,
+                        )
             if ends:
                 if q > 0 and base == q:
                     load(out[:, columns * before_base : columns * q], before_sums)
@@ -278,6 +327,8 @@ def pair_energy_block(
                 coming = part
     for c in range(chunks):
         at = columns * (q - 1 - before_base)
-        emit_chunk(before, tables, 0, q - 1, npair + q - 1, before_sums, at, nvir, c, run, transpose)
+        emit_chunk(
+            before, tables, 0, q - 1, npair + q - 1, before_sums, at, nvir, c, run, transpose
+        )
     load(out[:, columns * before_base : columns * q], before_sums)
     return out

@@ -40,7 +40,13 @@ from dfmp2.trainium.kernels.tiles import (
 
 @nki.jit
 def pair_energy_cross(
-    b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, nvir: int, slices: int, residents: int
+    b_i: nl.ndarray,
+    b_j: nl.ndarray,
+    eu: nl.ndarray,
+    neg: nl.ndarray,
+    nvir: int,
+    slices: int,
+    residents: int,
 ) -> nl.ndarray:
     """J partial sums of a block of alpha-beta pairs; nvir : of b_j, padded to 32. Shapes and limits: see the module."""
     edge = b_i.shape[0] // P
@@ -79,10 +85,18 @@ def pair_energy_cross(
                 pair = edge * member + j
                 d = sbuf(size)
                 at = edge * first + pair
-                add_column(d, eu_tile[:, row * nvir + low : row * nvir + high], neg_tile[:, at : at + 1])
+                add_column(
+                    d, eu_tile[:, row * nvir + low : row * nvir + high], neg_tile[:, at : at + 1]
+                )
                 r = inverse(d)
                 x = psum(size)
-                contract(x, held[(first + member) * groups + row // together], P * (row % together), part, size)
+                contract(
+                    x,
+                    held[(first + member) * groups + row // together],
+                    P * (row % together),
+                    part,
+                    size,
+                )
                 sq = sbuf(size)
                 nisa.activation(dst=sq, op=nl.square, data=x)
                 jj = sbuf(size)
@@ -91,9 +105,20 @@ def pair_energy_cross(
                 row_sum(sums[:, at : at + 1], sbuf(size), jj)
                 following = steps[step + 1][0] if more else first
                 needed, allowed = window(
-                    first, member, row, tiles, together, residents, residents, parts, turning, following
+                    first,
+                    member,
+                    row,
+                    tiles,
+                    together,
+                    residents,
+                    residents,
+                    parts,
+                    turning,
+                    following,
                 )
-                held, staged, done = advance(b_i, slices, together, held, staged, done, needed, allowed)
+                held, staged, done = advance(
+                    b_i, slices, together, held, staged, done, needed, allowed
+                )
         if not more or turning:
             load(out[:, units * edge * first : units * edge * (first + residents)], sums)
         if turning:

@@ -36,7 +36,16 @@ import nki.isa as nisa
 import nki.language as nl
 
 from dfmp2.trainium.kernels.pair_energy import emit_chunk, store_row_tile
-from dfmp2.trainium.kernels.sizes import BANK, P, grouped, lower_start, parts_of, sum_columns, traversal, upper_columns
+from dfmp2.trainium.kernels.sizes import (
+    BANK,
+    P,
+    grouped,
+    lower_start,
+    parts_of,
+    sum_columns,
+    traversal,
+    upper_columns,
+)
 from dfmp2.trainium.kernels.tiles import (
     add_column,
     advance,
@@ -92,7 +101,11 @@ def emit_shared(
     d = sbuf(full * P)
     y = psum(full * P)
     for m in range(P // height):
-        add_column(d[:, m * span : (m + 1) * span], eu[:, eu_at : eu_at + span], neg[:, single + m : single + m + 1])
+        add_column(
+            d[:, m * span : (m + 1) * span],
+            eu[:, eu_at : eu_at + span],
+            neg[:, single + m : single + m + 1],
+        )
         for row in range(full):
             at_row = m * span + row * height
             own = identity[:, m * height : (m + 1) * height]
@@ -101,7 +114,11 @@ def emit_shared(
     for m in range(P // height):
         dump = sbuf3(2, span)
         row_sum(sums[:, at + 2 * m : at + 2 * m + 1], dump, jj[:, :, m * span : (m + 1) * span])
-        row_sum(sums[:, at + 2 * m + 1 : at + 2 * m + 2], dump[:, 0, 0:span], kp[:, m * span : (m + 1) * span])
+        row_sum(
+            sums[:, at + 2 * m + 1 : at + 2 * m + 2],
+            dump[:, 0, 0:span],
+            kp[:, m * span : (m + 1) * span],
+        )
 
 
 def emit_last(
@@ -167,7 +184,9 @@ def pair_energy_packed(
     npair = edge * (edge + 1) // 2 if diagonal else edge * edge
     assert height == 64 or height == 32, "leftover rows of 64 or 32 only"
     assert full > 0 and parts_of(nvir, slices) == 1, "1 to 3 full row tiles, and B_j in one part"
-    assert edge % residents == 0 and residents % group == 0, "residents must divide the edge and hold whole groups"
+    assert edge % residents == 0 and residents % group == 0, (
+        "residents must divide the edge and hold whole groups"
+    )
 
     steps = traversal(edge, residents, 1, diagonal)
     items = grouped(steps, residents, group, diagonal)
@@ -193,7 +212,9 @@ def pair_energy_packed(
     q = 0  # pairs, groups and columns before the current item
     groups = 0
     column = 0
-    before_kind = 0  # 0 nothing, 1 a single pair, else a group: the item whose elementwise work is due
+    before_kind = (
+        0  # 0 nothing, 1 a single pair, else a group: the item whose elementwise work is due
+    )
     before_q = 0
     before_group = 0
     before_column = 0
@@ -249,7 +270,12 @@ def pair_energy_packed(
                 lower = sbuf(lower_start(full)) if full > 1 else identity_tile
                 made.append([sbuf(own), lower, short_blocks[groups % 2]])
             shared = [sbuf(full * P), sbuf(full * P), sbuf(height)]
-        due = 0 if before_kind == 0 else chunks if before_kind == 1 else group * own_chunks + 2
+        if before_kind == 0:
+            due = 0
+        elif before_kind == 1:
+            due = chunks
+        else:
+            due = group * own_chunks + 2
         for unit in range(units):
             if kind == 1:
                 x = psum(nvir)
@@ -266,7 +292,9 @@ def pair_energy_packed(
                 if len(packed) == member // group:
                     packed.append(sbuf3(slices, P))
                     for m in range(group):
-                        pack_rows(packed[member // group], m, held[first + member + m], height, full)
+                        pack_rows(
+                            packed[member // group], m, held[first + member + m], height, full
+                        )
                 x = psum(nvir)
                 contract(x, packed[member // group], 0, part, nvir)
                 copy_columns(shared[1], 0, x, 0, nvir, 0, full * P)
@@ -289,14 +317,26 @@ def pair_energy_packed(
                 if unit == units - 1 and ends and more:
                     needed = first + residents + 1
                     allowed = first + 2 * residents
-                held, staged, done = advance(b_i, slices, tiles, held, staged, done, needed, allowed)
+                held, staged, done = advance(
+                    b_i, slices, tiles, held, staged, done, needed, allowed
+                )
             for c in range(due):
                 if -(-(c + 1) * units // due) - 1 == unit:
                     at = before_column - before_base
                     if before_kind == 1:
                         double = npair + before_q
                         emit_chunk(
-                            before[0], tables, plain_at, before_q, double, before_sums, at, nvir, c, run, transpose
+                            before[0],
+                            tables,
+                            plain_at,
+                            before_q,
+                            double,
+                            before_sums,
+                            at,
+                            nvir,
+                            c,
+                            run,
+                            transpose,
                         )
                     elif c < group * own_chunks:
                         m = c // own_chunks
@@ -304,15 +344,43 @@ def pair_energy_packed(
                         at += own_columns * m
                         number = c % own_chunks
                         emit_chunk(
-                            before[m], tables, 0, pair, npair + pair, before_sums, at, full * P, number, run, transpose
+                            before[m],
+                            tables,
+                            0,
+                            pair,
+                            npair + pair,
+                            before_sums,
+                            at,
+                            full * P,
+                            number,
+                            run,
+                            transpose,
                         )
                     elif c == group * own_chunks:
                         at += own_columns * group
-                        emit_shared(before_shared, tables, shared_at, before_q, before_sums, at, height, full)
+                        emit_shared(
+                            before_shared,
+                            tables,
+                            shared_at,
+                            before_q,
+                            before_sums,
+                            at,
+                            height,
+                            full,
+                        )
                     else:
                         double = 2 * npair + before_group
                         at += columns - 2
-                        emit_last(before_shared[2], before[0][2], tables, last_at, double, before_sums, at, height)
+                        emit_last(
+                            before_shared[2],
+                            before[0][2],
+                            tables,
+                            last_at,
+                            double,
+                            before_sums,
+                            at,
+                            height,
+                        )
         if before_ends:
             load(out[:, before_base:column], before_sums)
         before_kind = kind
@@ -328,5 +396,8 @@ def pair_energy_packed(
         groups += 1 if kind > 1 else 0
         column += 0 if kind == 0 else columns if kind > 1 else plain_columns
         if turning and ends:
-            coming = part if steps[step + 1][1] == j else load_part(b_j, slices, steps[step + 1][1], 0, nvir)
+            if steps[step + 1][1] == j:
+                coming = part
+            else:
+                coming = load_part(b_j, slices, steps[step + 1][1], 0, nvir)
     return out

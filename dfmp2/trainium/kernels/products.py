@@ -30,7 +30,9 @@ import nki.language as nl
 from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts
 from dfmp2.trainium.kernels.tiles import TOGETHER, load, multiply, psum, sbuf, sbuf3, transposed
 
-PANEL = 24_576  # float32 numbers per partition of a panel of A, the next panel's first group included
+PANEL = (
+    24_576  # float32 numbers per partition of a panel of A, the next panel's first group included
+)
 
 
 def load_columns(src: nl.ndarray, row: int, depth: int, low: int, high: int) -> nl.ndarray:
@@ -64,7 +66,13 @@ def store_bank(out: nl.ndarray, row: int, column: int, bank: nl.ndarray) -> nl.n
 
 
 def product(
-    out: nl.ndarray, a: nl.ndarray, b: nl.ndarray, batches: int, columns: int, triangle: bool, identity: nl.ndarray
+    out: nl.ndarray,
+    a: nl.ndarray,
+    b: nl.ndarray,
+    batches: int,
+    columns: int,
+    triangle: bool,
+    identity: nl.ndarray,
 ) -> None:
     """out_g = a_g^t b_g.
 
@@ -98,7 +106,9 @@ def product(
             after = steps[number + 1]
             coming = load_columns(b, after[0] * depth, depth, after[2], min(width, after[2] + part))
             if after[1] != first or after[0] != g:
-                ahead = [load_group(a, after[0] * depth, depth, after[1], min(columns, after[1] + group))]
+                ahead = [
+                    load_group(a, after[0] * depth, depth, after[1], min(columns, after[1] + group))
+                ]
         end = min(columns, first + panel)
         for start in range(first, end, group):
             following = start + group
@@ -111,7 +121,9 @@ def product(
                     bank = psum(high - begin, rows)
                     for k in range(slices):
                         used = min(P, depth - k * P)
-                        stationary = held[(start - first) // group][0:used, k, row - start : row - start + rows]
+                        stationary = held[(start - first) // group][
+                            0:used, k, row - start : row - start + rows
+                        ]
                         moving = right[0:used, k, begin - low : high - low]
                         multiply(bank, stationary, moving, k > 0)
                     tile = store_bank(out, g * columns + row, begin, bank)
@@ -197,7 +209,9 @@ def trsm(factor: nl.ndarray, b: nl.ndarray) -> nl.ndarray:
     return out
 
 
-def solve_operands(factor: nl.ndarray, b: nl.ndarray, first: int, i: int, part: int) -> list[nl.ndarray]:
+def solve_operands(
+    factor: nl.ndarray, b: nl.ndarray, first: int, i: int, part: int
+) -> list[nl.ndarray]:
     """Row tile i of L, and that of B in two parts of columns from `first` on, one where there is no second."""
     rows = min(P, b.shape[0] - i * P)
     left = sbuf3(i + 1, P)

@@ -51,7 +51,10 @@ def sum_columns(total: int, run: int) -> int:
 def parts_of(nvir: int, slices: int) -> int:
     """Parts in which B_j comes: of at most 512 columns and 24 kB per partition, so that two of them take 48 kB."""
     parts = max(1, (nvir + BANK - 1) // BANK)
-    columns = (nvir + P - 1) // P * P if parts == 1 else (nvir + parts - 1) // parts
+    if parts == 1:
+        columns = (nvir + P - 1) // P * P
+    else:
+        columns = (nvir + parts - 1) // parts
     while slices * columns > PART and columns > 32:
         parts += 1
         columns = (nvir + parts - 1) // parts
@@ -130,7 +133,9 @@ def window(
     allowed = (first + residents) * groups
     if turning and last and member + 1 == present:
         allowed += residents * groups
-    elif turning and parts == 1:  # in the place of the next B_j, which stays or is loaded later, and of used residents
+    elif (
+        turning and parts == 1
+    ):  # in the place of the next B_j, which stays or is loaded later, and of used residents
         allowed += min(residents, member + (2 if last else 1)) * groups
     elif turning:
         allowed += (row + 1) // together

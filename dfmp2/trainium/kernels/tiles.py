@@ -38,13 +38,17 @@ def load(dst: nl.ndarray, src: nl.ndarray) -> None:
     nisa.dma_copy(dst=dst, src=src, dge_mode=DGE)
 
 
-def copy_columns(dst: nl.ndarray, at: int, x: nl.ndarray, lo: int, hi: int, first: int, last: int) -> None:
+def copy_columns(
+    dst: nl.ndarray, at: int, x: nl.ndarray, lo: int, hi: int, first: int, last: int
+) -> None:
     """dst[:, at:] <- columns [first, last) of a matrix of which x holds [lo, hi); nothing where they do not meet."""
     start = max(first, lo)
     stop = min(last, hi)
     if start < stop:
         nisa.activation(
-            dst=dst[:, at + start - first : at + stop - first], op=nl.copy, data=x[:, start - lo : stop - lo]
+            dst=dst[:, at + start - first : at + stop - first],
+            op=nl.copy,
+            data=x[:, start - lo : stop - lo],
         )
 
 
@@ -64,7 +68,9 @@ def inverse(d: nl.ndarray) -> nl.ndarray:
         product = sbuf(d.shape[1], d.shape[0])
         nisa.tensor_tensor(dst=product, data1=d, data2=r, op=nl.multiply)
         rest = sbuf(d.shape[1], d.shape[0])
-        nisa.tensor_scalar(dst=rest, data=product, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=2.0)
+        nisa.tensor_scalar(
+            dst=rest, data=product, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=2.0
+        )
         better = psum(d.shape[1], d.shape[0])
         nisa.tensor_tensor(dst=better, data1=rest, data2=r, op=nl.multiply)
         r = better
@@ -91,10 +97,18 @@ def transposed(dst: nl.ndarray, source: nl.ndarray, identity: nl.ndarray, transp
             accumulate=False,
         )
     else:
-        nisa.nc_matmul(dst=dst, stationary=source, moving=identity, is_moving_onezero=True, is_transpose=transpose)
+        nisa.nc_matmul(
+            dst=dst,
+            stationary=source,
+            moving=identity,
+            is_moving_onezero=True,
+            is_transpose=transpose,
+        )
 
 
-def contract(x: nl.ndarray, stationary: nl.ndarray, column: int, moving: nl.ndarray, width: int) -> None:
+def contract(
+    x: nl.ndarray, stationary: nl.ndarray, column: int, moving: nl.ndarray, width: int
+) -> None:
     """x = sum_k stationary[:, k, column : column+128]^T moving[:, k, 0:width], all in one bank."""
     for k in range(stationary.shape[1]):
         multiply(x, stationary[:, k, column : column + P], moving[:, k, 0:width], k > 0)
@@ -120,13 +134,20 @@ def transpose_piece(
     if first < last:
         own = identity[0:height, first - start : last - start]
         whole = last - first == height
-        transposed(y[:, first - lo : last - lo], source[0:height, at : at + P], own, transpose and whole)
+        transposed(
+            y[:, first - lo : last - lo], source[0:height, at : at + P], own, transpose and whole
+        )
 
 
 def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray) -> None:
     """result (128, 1) = row sums of data; dump takes the copy that the instruction makes."""
     nisa.activation(
-        dst=dump, op=nl.copy, data=data, reduce_op=nl.add, reduce_res=result, reduce_cmd=nisa.reduce_cmd.reset_reduce
+        dst=dump,
+        op=nl.copy,
+        data=data,
+        reduce_op=nl.add,
+        reduce_res=result,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
     )
 
 
@@ -213,7 +234,9 @@ def advance(
             tiles.append(sbuf3(slices, piece.shape[2]))
         low = number % count * depth_of(together * P)
         nisa.activation(
-            dst=tiles[number // count][:, low : low + piece.shape[1], 0 : piece.shape[2]], op=nl.copy, data=piece
+            dst=tiles[number // count][:, low : low + piece.shape[1], 0 : piece.shape[2]],
+            op=nl.copy,
+            data=piece,
         )
     begun = []
     for number in range(end, min(min(allowed, b_i.shape[0] // P * groups) * count, end + AHEAD)):

@@ -58,7 +58,9 @@ def half_transformed(a: nl.ndarray, k: int, c_tile: nl.ndarray) -> list[nl.ndarr
                 for member in range(count):
                     own = bank[:, start + member, 0:edge]
                     for mu in range(tiles):
-                        multiply(own, a_tile[:, member * tiles + mu, 0:P], c_tile[:, mu, 0:edge], mu > 0)
+                        multiply(
+                            own, a_tile[:, member * tiles + mu, 0:P], c_tile[:, mu, 0:edge], mu > 0
+                        )
             for i in range(edge):
                 data = bank[:, 0:shared, i : i + 1]
                 if i % 2 == 0:
@@ -69,7 +71,9 @@ def half_transformed(a: nl.ndarray, k: int, c_tile: nl.ndarray) -> list[nl.ndarr
     return found
 
 
-def make_slices(out: nl.ndarray, a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, slices: int) -> None:
+def make_slices(
+    out: nl.ndarray, a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, slices: int
+) -> None:
     """Slices 0, 1, .. of out, as many as a has."""
     tiles = c_vir.shape[1]
     columns = c_vir.shape[2]
@@ -107,7 +111,9 @@ def ao_to_mo(a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, stored: int) -
 
 
 @nki.jit
-def ao_to_mo_next(a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, before: nl.ndarray) -> nl.ndarray:
+def ao_to_mo_next(
+    a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, before: nl.ndarray
+) -> nl.ndarray:
     """The same with the slices of another piece in front; shapes and limits: see the module."""
     stored = before.shape[1]
     columns = before.shape[2]

@@ -46,8 +46,13 @@ def main(request: Path) -> None:
     os.environ["NKI_ARTIFACTS_DIR"] = str(folder / ARTIFACTS)
     nki = import_module("nki")
     kernel = getattr(import_module(wanted["source"]), wanted["kernel"])
-    arguments: dict[str, Any] = {name: np.zeros(shape, np.float32) for name, shape in wanted["tensors"]}
-    arguments |= {name: tuple(value) if isinstance(value, list) else value for name, value in wanted["statics"]}
+    arguments: dict[str, Any] = {
+        name: np.zeros(shape, np.float32) for name, shape in wanted["tensors"]
+    }
+    arguments |= {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in wanted["statics"]
+    }
     for name, way in WAYS.items():
         run = way(kernel, arguments, wanted["target"], folder)
         if run is None:
@@ -67,7 +72,9 @@ def main(request: Path) -> None:
         return
 
 
-def _tracer(kernel: Any, arguments: dict[str, Any], target: str, folder: Path) -> Callable[[], object] | None:
+def _tracer(
+    kernel: Any, arguments: dict[str, Any], target: str, folder: Path
+) -> Callable[[], object] | None:
     try:
         context = import_module("nki._backends.context").nki_ir_context
         frontend = import_module("nki.compiler.frontend").TracerFrontend
@@ -83,15 +90,24 @@ def _tracer(kernel: Any, arguments: dict[str, Any], target: str, folder: Path) -
     def run() -> None:
         inputs = inspect.signature(function).bind(**arguments).arguments
         with context() as opened:
-            traced = frontend(enable_backend_opt=False).compile(opened, kernel, inputs=inputs, **given)
-            from_frontend(traced, disable(options(output_path=str(folder / "kernel.neff"), **given)))
+            traced = frontend(enable_backend_opt=False).compile(
+                opened, kernel, inputs=inputs, **given
+            )
+            from_frontend(
+                traced, disable(options(output_path=str(folder / "kernel.neff"), **given))
+            )
 
     return run
 
 
-def _standalone(kernel: Any, arguments: dict[str, Any], target: str, folder: Path) -> Callable[[], object] | None:
+def _standalone(
+    kernel: Any, arguments: dict[str, Any], target: str, folder: Path
+) -> Callable[[], object] | None:
     try:
-        adapter, convert = import_module("nki.framework.compiled").StandaloneKernel, kernel._to_subclass
+        adapter, convert = (
+            import_module("nki.framework.compiled").StandaloneKernel,
+            kernel._to_subclass,
+        )
     except (ImportError, AttributeError):
         return None
     if not _takes(adapter, "_executor", "artifacts_dir", "target"):
@@ -105,14 +121,18 @@ def _standalone(kernel: Any, arguments: dict[str, Any], target: str, folder: Pat
     return lambda: replace(convert(adapter), **given)(**arguments)
 
 
-def _call(kernel: Any, arguments: dict[str, Any], target: str, folder: Path) -> Callable[[], object]:
+def _call(
+    kernel: Any, arguments: dict[str, Any], target: str, folder: Path
+) -> Callable[[], object]:
     return lambda: kernel(**arguments)
 
 
 def _takes(function: Any, *names: str) -> bool:
     """Whether a function takes these by name."""
     parameters = inspect.signature(function).parameters
-    return set(names) <= set(parameters) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return set(names) <= set(parameters) or any(
+        p.kind is p.VAR_KEYWORD for p in parameters.values()
+    )
 
 
 WAYS: dict[str, Way] = {"tracer": _tracer, "standalone": _standalone, "call": _call}

@@ -37,10 +37,14 @@ from dfmp2.trainium.launch.environment import HERE
 from dfmp2.trainium.launch.proof import Proof
 
 CHILD = Path(__file__).with_name("compile_child.py")
-PACKAGE = Path(__file__).parents[3]  # the folder that holds dfmp2, which the other interpreter may not have installed
+PACKAGE = Path(__file__).parents[
+    3
+]  # the folder that holds dfmp2, which the other interpreter may not have installed
 COMPILERS = ("nki", "neuronx-cc")
 FAILED = "failed.log"  # what a compiler said that left no program
-TELLING = re.compile(r"NCC_|NRT_|error:|can't open file|has no attribute")  # lines that name the cause
+TELLING = re.compile(
+    r"NCC_|NRT_|error:|can't open file|has no attribute"
+)  # lines that name the cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,13 @@ class NeffCache:
         return max(found, key=lambda entry: _numbers(entry.compiler), default=None)
 
     def add(
-        self, program: Program, target: str, compiler: Mapping[str, str], made: Path, entry: str, seconds: float
+        self,
+        program: Program,
+        target: str,
+        compiler: Mapping[str, str],
+        made: Path,
+        entry: str,
+        seconds: float,
     ) -> Compiled:
         """Keep a compiled program.
 
@@ -94,9 +104,18 @@ class NeffCache:
         name = _slug(named(compiler))
         contents = made.read_bytes()
         done = Compiled(
-            place / f"{name}.neff", hashlib.sha256(contents).hexdigest(), named(compiler), entry, round(seconds, 3)
+            place / f"{name}.neff",
+            hashlib.sha256(contents).hexdigest(),
+            named(compiler),
+            entry,
+            round(seconds, 3),
         )
-        record = {**asdict(done), "path": done.path.name, "target": target, "program": asdict(program)}
+        record = {
+            **asdict(done),
+            "path": done.path.name,
+            "target": target,
+            "program": asdict(program),
+        }
         try:
             place.mkdir(parents=True, exist_ok=True)
             put(done.path, contents)
@@ -124,10 +143,14 @@ def _read(record: Path) -> Compiled | None:
         found = json.loads(record.read_text(encoding="utf-8"))
         path = record.with_suffix(".neff")
         contents = path.read_bytes()
-        done = Compiled(path, found["sha256"], found["compiler"], found["entry"], float(found["seconds"]))
+        done = Compiled(
+            path, found["sha256"], found["compiler"], found["entry"], float(found["seconds"])
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return done if hashlib.sha256(contents).hexdigest() == done.sha256 else None
+    if hashlib.sha256(contents).hexdigest() == done.sha256:
+        return done
+    return None
 
 
 def _slug(text: str) -> str:
@@ -166,7 +189,9 @@ def ensure(program: Program, target: str, cache: NeffCache, proof: Proof) -> Com
         )
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="dfmp2-neff-") as place:
-        made, entry = _compile(program, target, Path(place), cache.folder / program.fingerprint(target))
+        made, entry = _compile(
+            program, target, Path(place), cache.folder / program.fingerprint(target)
+        )
         seconds = time.perf_counter() - begin
         done = cache.add(program, target, compiler, made, entry, seconds)
     proof.compiled += 1
@@ -203,12 +228,22 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
     }
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     variables = {**HERE.environ, **environment.settings("nki", target)}
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE), HERE.environ.get("PYTHONPATH", "")]))
+    variables["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(PACKAGE), HERE.environ.get("PYTHONPATH", "")])
+    )
     log = folder / "compiler.log"
     with log.open("wb") as output, holding_sigterm():
-        code = _run([HERE.python, "-P", str(CHILD), str(folder / "request.json")], variables, output.fileno(), folder)
+        code = _run(
+            [HERE.python, "-P", str(CHILD), str(folder / "request.json")],
+            variables,
+            output.fileno(),
+            folder,
+        )
     chosen = folder / "entry.json"
-    entry = str(json.loads(chosen.read_text(encoding="utf-8"))["entry"]) if chosen.exists() else "not reached"
+    if chosen.exists():
+        entry = str(json.loads(chosen.read_text(encoding="utf-8"))["entry"])
+    else:
+        entry = "not reached"
     made = [path for path in sorted(folder.rglob("*.neff")) if path.stat().st_size]
     made = [path for path in made if path.name == "kernel.neff"] or made
     # The documented plain call runs the kernel after it has compiled it, which fails where there is no device.
@@ -218,7 +253,10 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
     with contextlib.suppress(OSError):
         kept.mkdir(parents=True, exist_ok=True)
         put(kept / FAILED, log.read_bytes())
-    what = f"ended with {code}" if code else f"left {len(made)} NEFF files"
+    if code:
+        what = f"ended with {code}"
+    else:
+        what = f"left {len(made)} NEFF files"
     cause = next((line for line in reversed(told) if TELLING.search(line)), told[-1]).strip()
     raise KernelError(
         f"the compiler {what} for {program.label} on {target} (entry point {entry}): {cause[:400]} (all of it in "

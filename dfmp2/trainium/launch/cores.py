@@ -51,8 +51,12 @@ class CoreProcess:
 
     def __init__(self, lane: str, core: int) -> None:
         variables = dict(os.environ)
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE), variables.get("PYTHONPATH", "")]))
-        variables |= dict.fromkeys(THREADS, "1")  # cores share the host with each other and with the parent
+        variables["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(PACKAGE), variables.get("PYTHONPATH", "")])
+        )
+        variables |= dict.fromkeys(
+            THREADS, "1"
+        )  # cores share the host with each other and with the parent
         if lane.startswith("nki"):
             variables["NEURON_RT_VISIBLE_CORES"] = str(core)
         self.core = core
@@ -138,7 +142,11 @@ class CoresBackend(Backend):
     def __init__(self, lane: str, cores: Sequence[int]) -> None:
         self.name = lane
         self.limits = replace(
-            LIMITS, workers=len(cores), transforms=False, divided=True, compiles=lane == NeffExecutor.lane
+            LIMITS,
+            workers=len(cores),
+            transforms=False,
+            divided=True,
+            compiles=lane == NeffExecutor.lane,
         )
         self._all = [CoreProcess(lane, core) for core in cores]
         self._finish = weakref.finalize(self, _end, self._all)
@@ -157,14 +165,18 @@ class CoresBackend(Backend):
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core of each chip, on all, and on as many as there are here."""
-        from dfmp2.trainium.costs import prediction  # the cost model is loaded only where it is asked for
+        from dfmp2.trainium.costs import (
+            prediction,
+        )  # the cost model is loaded only where it is asked for
 
         return prediction.offer(spins, self.limits.workers)
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
         """Keep B in the float32 that the kernels take; blocks of it go to the cores that need them."""
         if precision not in self.limits.precisions:
-            raise errors.UnsupportedByBackend(f"--backend {self.name} has no {precision}: it offers mixed")
+            raise errors.UnsupportedByBackend(
+                f"--backend {self.name} has no {precision}: it offers mixed"
+            )
         for process, busy in zip(self._all, self._busy, strict=True):
             with busy:
                 self._drop(process)
@@ -176,7 +188,9 @@ class CoresBackend(Backend):
     def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
         """The core, by its place, that will take each of these tiles."""
         found = owners(tiles, len(self._all))
-        self._owners = {(left.b.key, right.b.key, tile): core for tile, core in zip(tiles, found, strict=True)}
+        self._owners = {
+            (left.b.key, right.b.key, tile): core for tile, core in zip(tiles, found, strict=True)
+        }
         return found
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
@@ -198,7 +212,9 @@ class CoresBackend(Backend):
             there = shared.there[core] = set()
         for number in blocks:
             if number not in there:
-                process.ask("add", shared.key, number, shared.b[number * EDGE : (number + 1) * EDGE])
+                process.ask(
+                    "add", shared.key, number, shared.b[number * EDGE : (number + 1) * EDGE]
+                )
                 there.add(number)
 
     def describe(self) -> dict[str, str]:
@@ -207,9 +223,16 @@ class CoresBackend(Backend):
         merged = {"cores": ", ".join(str(process.core) for process in self._all)}
         for name in told[0]:
             values = [one[name] for one in told]
-            by_core = (f"core {p.core}: {value}" for p, value in zip(self._all, values, strict=True))
-            merged[name] = values[0] if len(set(values)) == 1 and name != "kernel launches" else " | ".join(by_core)
-        merged["kernel launches"] = f"{sum(int(one['kernel launches']) for one in told)} ({merged['kernel launches']})"
+            by_core = (
+                f"core {p.core}: {value}" for p, value in zip(self._all, values, strict=True)
+            )
+            if len(set(values)) == 1 and name != "kernel launches":
+                merged[name] = values[0]
+            else:
+                merged[name] = " | ".join(by_core)
+        merged["kernel launches"] = (
+            f"{sum(int(one['kernel launches']) for one in told)} ({merged['kernel launches']})"
+        )
         return merged
 
     def close(self) -> None:

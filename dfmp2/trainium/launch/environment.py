@@ -23,7 +23,9 @@ EXACT = "--auto-cast=none"
 RETRY = "--retry_failed_compilation"  # of torch-xla's compile cache; neuronx-cc itself refuses it
 EXECUTION_TIMEOUT = 120  # s; the longest call of the kernels is predicted to last 0.03 s
 HARDWARE = ("nki", "nki-xla", "nki-call")
-ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("", "0", "false", "no", "off"), False)
+ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
+    ("", "0", "false", "no", "off"), False
+)
 
 
 def installed(name: str) -> str | None:
@@ -69,7 +71,11 @@ class Host:
 
     def devices(self) -> list[Path]:
         """Neuron devices, /dev/neuron0 and so on."""
-        return sorted(path for path in (self.root / "dev").glob("neuron*") if re.fullmatch(r"neuron\d+", path.name))
+        return sorted(
+            path
+            for path in (self.root / "dev").glob("neuron*")
+            if re.fullmatch(r"neuron\d+", path.name)
+        )
 
 
 HERE = Host()
@@ -93,11 +99,16 @@ def settings(lane: str, target: str, host: Host = HERE, core: int | None = None)
     found["NEURON_LOGICAL_NC_CONFIG"] = "1"  # kernels are written for one physical core
     found["NEURON_RT_STOCHASTIC_ROUNDING_EN"] = "0"
     found["NEURON_RT_EXEC_TIMEOUT"] = env.get("NEURON_RT_EXEC_TIMEOUT") or str(EXECUTION_TIMEOUT)
-    found["NEURON_RT_VISIBLE_CORES"] = str(core) if core is not None else env.get("NEURON_RT_VISIBLE_CORES") or "0"
+    if core is not None:
+        found["NEURON_RT_VISIBLE_CORES"] = str(core)
+    else:
+        found["NEURON_RT_VISIBLE_CORES"] = env.get("NEURON_RT_VISIBLE_CORES") or "0"
     found["NEURON_CC_FLAGS"] = compiler_flags(env.get("NEURON_CC_FLAGS", ""), lane)
     if lane == "nki-xla":
         found["PJRT_DEVICE"] = "NEURON"  # torch-xla takes the CPU in silence where it is not set
-        found["NEURON_COMPILE_CACHE_URL"] = env.get("NEURON_COMPILE_CACHE_URL") or str(cache_folder(host) / "xla")
+        found["NEURON_COMPILE_CACHE_URL"] = env.get("NEURON_COMPILE_CACHE_URL") or str(
+            cache_folder(host) / "xla"
+        )
     return found
 
 
@@ -132,7 +143,9 @@ def cache_folder(host: Host = HERE) -> Path:
     named = host.environ.get("DFMP2_NEFF_CACHE")
     if named:
         return Path(named)
-    base = host.environ.get("XDG_CACHE_HOME") or os.path.join(host.environ.get("HOME") or home(), ".cache")
+    base = host.environ.get("XDG_CACHE_HOME") or os.path.join(
+        host.environ.get("HOME") or home(), ".cache"
+    )
     return Path(base) / "dfmp2" / "neff"
 
 

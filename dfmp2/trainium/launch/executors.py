@@ -37,7 +37,16 @@ from dfmp2.trainium.launch.faults import launching
 from dfmp2.trainium.launch.proof import Proof, counted, inferences
 
 Kernel = Callable[..., Any]
-DISTRIBUTIONS = ("nki", "neuronx-cc", "nrtpy", "spike", "torch", "torch-xla", "torch-neuronx", "libneuronxla")
+DISTRIBUTIONS = (
+    "nki",
+    "neuronx-cc",
+    "nrtpy",
+    "spike",
+    "torch",
+    "torch-xla",
+    "torch-neuronx",
+    "libneuronxla",
+)
 PATTERN = np.arange(256, dtype=np.float32).reshape(2, 128) / 7
 COMPILATIONS = ("UncachedCompile", "CachedCompile")  # torch-xla's own counters
 
@@ -115,14 +124,19 @@ class InterpreterExecutor(Executor):
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.target: str = self.settings.target
-        self.dtype = np.float64 if self.settings.storage == "float64" else np.float32
+        if self.settings.storage == "float64":
+            self.dtype = np.float64
+        else:
+            self.dtype = np.float32
         self.proof = Proof()
 
     def upload(self, array: NDArray[Any]) -> NDArray[Any]:
         """The array in the storage that the settings ask for."""
         return array.astype(self.dtype, copy=False)
 
-    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> NDArray[Any]:
+    def _run(
+        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
+    ) -> NDArray[Any]:
         (out,), _ = run_kernel(program.source, program.kernel, dict(arguments), self.settings)
         return out
 
@@ -166,7 +180,8 @@ class NativeExecutor(Executor):
         return {
             "lane": self.lane,
             "target": self._chip,
-            "versions": ", ".join(f"{name} {version}" for name, version in found.items()) or "unknown",
+            "versions": ", ".join(f"{name} {version}" for name, version in found.items())
+            or "unknown",
             "kernel sources": f"sha256 {source_hash()[:16]}",
             **self._more(),
             **self.proof.describe(),
@@ -228,9 +243,14 @@ class HostExecutor(NativeExecutor):
         with launching("import of nki"):
             self._nki = import_module("nki")
 
-    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> NDArray[Any]:
+    def _run(
+        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
+    ) -> NDArray[Any]:
         function = native_kernel(program.source, program.kernel)
-        runnable = self._nki.simulate(function) if self.lane == "nki-simulator" else function
+        if self.lane == "nki-simulator":
+            runnable = self._nki.simulate(function)
+        else:
+            runnable = function
         return np.asarray(one_output(runnable(**arguments), program.kernel))
 
 
@@ -241,8 +261,14 @@ def one_output(out: Any, kernel: str) -> Any:
     ------
     KernelFailed : it is something else
     """
-    only = out[0] if isinstance(out, tuple | list) and len(out) == 1 else out
-    dtype, shape = str(getattr(only, "dtype", type(only).__name__)), tuple(getattr(only, "shape", ()))
+    if isinstance(out, tuple | list) and len(out) == 1:
+        only = out[0]
+    else:
+        only = out
+    dtype, shape = (
+        str(getattr(only, "dtype", type(only).__name__)),
+        tuple(getattr(only, "shape", ())),
+    )
     if dtype.removeprefix("torch.") != "float32" or len(shape) < 2:
         raise KernelFailed(
             f"kernel {kernel} returned {dtype} of shape {shape} where one float32 tensor was expected: the "
@@ -320,8 +346,13 @@ class NeffExecutor(DeviceExecutor):
         self._cache = NeffCache(environment.cache_folder())
         with launching("start of the Neuron runtime"):
             module = import_module(found[0])
-            name = next((prefix for prefix in found[1] if hasattr(module, f"{prefix}Model")), found[1][0])
-            self._model, self._tensor = getattr(module, f"{name}Model"), getattr(module, f"{name}Tensor")
+            name = next(
+                (prefix for prefix in found[1] if hasattr(module, f"{prefix}Model")), found[1][0]
+            )
+            self._model, self._tensor = (
+                getattr(module, f"{name}Model"),
+                getattr(module, f"{name}Tensor"),
+            )
             self._bindings = f"{found[0]}.{name}Model"
             self._prove_device()
         self._loaded: dict[Program, Loaded] = {}
@@ -333,28 +364,41 @@ class NeffExecutor(DeviceExecutor):
             begin = time.perf_counter()
             with launching(f"loading {program.label}"):
                 model = self._model.load_from_neff(str(compiled.path))
-                self._loaded[program] = Loaded(model, program, f"{compiled.entry}, {compiled.compiler}")
+                self._loaded[program] = Loaded(
+                    model, program, f"{compiled.entry}, {compiled.compiler}"
+                )
             self.proof.load_seconds += time.perf_counter() - begin
 
     def _more(self) -> dict[str, str]:
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
-        return {"runtime bindings": self._bindings, "compiled through": "; ".join(entries) or "nothing launched"}
+        return {
+            "runtime bindings": self._bindings,
+            "compiled through": "; ".join(entries) or "nothing launched",
+        }
 
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._tensor.from_numpy(array)
 
-    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
+    def _run(
+        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
+    ) -> DeviceTensor:
         loaded = self._loaded[program]
         inputs = {name: arguments[name].value for name, _ in program.tensors}
         return DeviceTensor(loaded.run(inputs, kept=kept), loaded.shape)
 
     def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
-        raw = np.ascontiguousarray(kept.value.numpy())  # bytes where the type is not known; the kernels give float32
+        raw = np.ascontiguousarray(
+            kept.value.numpy()
+        )  # bytes where the type is not known; the kernels give float32
         return raw.reshape(-1).view(np.float32).reshape(kept.shape)
 
     def _prove_device(self) -> None:
         """Write to the device and read back: an occupied core or a broken driver shows before the SCF."""
-        back = np.ascontiguousarray(self._tensor.from_numpy(PATTERN).numpy()).reshape(-1).view(np.float32)
+        back = (
+            np.ascontiguousarray(self._tensor.from_numpy(PATTERN).numpy())
+            .reshape(-1)
+            .view(np.float32)
+        )
         if not np.array_equal(back, PATTERN.reshape(-1)):
             raise BackendUnavailable(
                 "--backend nki cannot be used: the device does not give back what was written to it: run neuron-ls and "
@@ -399,14 +443,20 @@ class XlaExecutor(DeviceExecutor):
             self._device = self._xla.device()
 
     def _more(self) -> dict[str, str]:
-        counts = ", ".join(f"{name} {self._metrics.counter_value(name) or 0}" for name in COMPILATIONS)
+        counts = ", ".join(
+            f"{name} {self._metrics.counter_value(name) or 0}" for name in COMPILATIONS
+        )
         return {"device type": self.platform, "graphs": f"{self._graphs()[0]} compiled; {counts}"}
 
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._torch.from_numpy(array).to(self._device)
 
-    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
-        given = {name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()}
+    def _run(
+        self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
+    ) -> DeviceTensor:
+        given = {
+            name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()
+        }
         result = one_output(self.resolve(program.source, program.kernel)(**given), program.kernel)
         self._xla.sync()
         self.proof.compiled, self.proof.compile_seconds = self._graphs()
@@ -419,7 +469,9 @@ class XlaExecutor(DeviceExecutor):
     def _graphs(self) -> tuple[int, float]:
         """Graphs compiled in this process so far, by torch-xla's own counter, and seconds of that."""
         data = self._metrics.metric_data("CompileTime")
-        return (int(data[0]), float(data[1]) / 1e9) if data else (0, 0.0)
+        if data:
+            return (int(data[0]), float(data[1]) / 1e9)
+        return (0, 0.0)
 
 
 def executor(lane: str, core: int | None = None) -> Executor:

@@ -17,10 +17,23 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dfmp2.errors import BackendUnavailable, DeviceFault, Dfmp2Error, KernelFailed, NumericalError, ResourceError
+from dfmp2.errors import (
+    BackendUnavailable,
+    DeviceFault,
+    Dfmp2Error,
+    KernelFailed,
+    NumericalError,
+    ResourceError,
+)
 
 HARDWARE = {*range(1200, 1206), 5, 6, 101}
-HARDWARE_NAMES = ("NRT_TIMEOUT", "NRT_HW_ERROR", "NRT_EXEC_HW_ERR", "NRT_EXEC_SW_NQ_OVERFLOW", "UNRECOVERABLE")
+HARDWARE_NAMES = (
+    "NRT_TIMEOUT",
+    "NRT_HW_ERROR",
+    "NRT_EXEC_HW_ERR",
+    "NRT_EXEC_SW_NQ_OVERFLOW",
+    "UNRECOVERABLE",
+)
 NAMED = re.compile(r"\b(NRT_[A-Z_]+)(?:\s*\(\s*(\d+)\s*\))?")
 STATUS = re.compile(r"\b(?:nrt\w*|status(?:_code| code)?)\s*[=:]\s*(\d{1,4})\b", re.IGNORECASE)
 OTHERS: tuple[tuple[type[Dfmp2Error], tuple[str, ...], tuple[int, ...], str], ...] = (
@@ -45,7 +58,16 @@ OTHERS: tuple[tuple[type[Dfmp2Error], tuple[str, ...], tuple[int, ...], str], ..
 )
 # What kernel code, bindings and frameworks raise. They have no common class; nothing is swallowed here.
 FOREIGN = (
-    *(RuntimeError, ValueError, TypeError, AssertionError, AttributeError, LookupError, ArithmeticError, OSError),
+    *(
+        RuntimeError,
+        ValueError,
+        TypeError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        OSError,
+    ),
     ImportError,
 )
 
@@ -75,7 +97,9 @@ def translate(error: BaseException, what: str) -> Dfmp2Error:
     code = int(number) if number else None
     told = f"{what} on host {socket.gethostname()}: {type(error).__name__}: {text}"
     # A named status decides below 1000: loading a program for another chip is reported as NRT_FAILURE(6).
-    if any(part in name for part in HARDWARE_NAMES) or (code in HARDWARE and (not name or (code or 0) >= 1000)):
+    if any(part in name for part in HARDWARE_NAMES) or (
+        code in HARDWARE and (not name or (code or 0) >= 1000)
+    ):
         return DeviceFault(
             f"{told}: the device reported a fault or did not answer, so nothing it computed is kept; take this host "
             "out of use (neuron-ls, dmesg) and run again on another one"
@@ -83,4 +107,6 @@ def translate(error: BaseException, what: str) -> Dfmp2Error:
     for kind, names, codes, advice in OTHERS:
         if name in names or code in codes:
             return kind(f"{told}: {advice}")
-    return KernelFailed(f"{told}: the kernel failed and there is no result: report this, or use --backend cpu")
+    return KernelFailed(
+        f"{told}: the kernel failed and there is no result: report this, or use --backend cpu"
+    )

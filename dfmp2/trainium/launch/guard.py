@@ -60,14 +60,18 @@ class GuardedBackend(Backend):
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
         """Make B resident, and remember where it came from."""
-        return Operand(Held(self._inner.put(b, eps_occ, eps_vir, precision), b), eps_occ, eps_vir, precision)
+        return Operand(
+            Held(self._inner.put(b, eps_occ, eps_vir, precision), b), eps_occ, eps_vir, precision
+        )
 
     def put_untransformed(
         self, tensors: Sequence[UntransformedTensor], energies: Sequence[tuple[Array, Array]]
     ) -> list[Operand]:
         """Have B made on the device; pairs are recomputed from what it is made of."""
         made = self._inner.put_untransformed(tensors, energies)
-        return [replace(one, b=Held(one, tensor)) for one, tensor in zip(made, tensors, strict=True)]
+        return [
+            replace(one, b=Held(one, tensor)) for one, tensor in zip(made, tensors, strict=True)
+        ]
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
         """Have the programs compiled that these shapes need; `nao` basis functions where the device transforms."""
@@ -105,13 +109,21 @@ class GuardedBackend(Backend):
 
     def describe(self) -> dict[str, str]:
         """What the backend says, and what was recomputed."""
-        redone = f"{self._canaries}, largest relative difference {self._worst:.1e}" if self._canaries else "none"
+        if self._canaries:
+            redone = f"{self._canaries}, largest relative difference {self._worst:.1e}"
+        else:
+            redone = "none"
         return {**self._inner.describe(), "pairs redone in float64 meanwhile": redone}
 
-    def _check(self, left: Operand, right: Operand, tile: Tile, terms: PairTerms, turn: int) -> None:
+    def _check(
+        self, left: Operand, right: Operand, tile: Tile, terms: PairTerms, turn: int
+    ) -> None:
         rows, columns = tile.i1 - tile.i0, tile.j1 - tile.j0
         row = turn % rows
-        column = row + turn % (columns - row) if tile.diagonal else turn % columns
+        if tile.diagonal:
+            column = row + turn % (columns - row)
+        else:
+            column = turn % columns
         i, j = tile.i0 + row, tile.j0 + column
         direct, exchange, limit = redo(left, right, i, j)
         found = [float(terms.direct[row, column])]
@@ -138,7 +150,12 @@ def redo(left: Operand, right: Operand, i: int, j: int) -> tuple[float, float, f
     d = left.eps_occ[i] + right.eps_occ[j] - left.eps_vir[:, None] - right.eps_vir[None, :]
     weighted = t / d
     direct = float(np.sum(weighted * t))
-    exchange = float(np.sum(weighted * t.T)) if left is right else 0.0
+    if left is right:
+        exchange = float(np.sum(weighted * t.T))
+    else:
+        exchange = 0.0
     size = float(np.linalg.norm(b_i) * np.linalg.norm(b_j))
-    limit = RELATIVE * abs(direct) + 2 * UNIT * size * float(np.sqrt(abs(direct) / np.min(np.abs(d))))
+    limit = RELATIVE * abs(direct) + 2 * UNIT * size * float(
+        np.sqrt(abs(direct) / np.min(np.abs(d)))
+    )
     return direct, exchange, limit

@@ -93,5 +93,9 @@ def counted(before: dict[str, int], after: dict[str, int]) -> str:
     """How the counters moved, in one line."""
     if not before or not after:
         return "not readable"
-    moved = [f"{core} {before.get(core, 0)} -> {count}" for core, count in after.items() if count != before.get(core)]
+    moved = [
+        f"{core} {before.get(core, 0)} -> {count}"
+        for core, count in after.items()
+        if count != before.get(core)
+    ]
     return ", ".join(moved) or "did not move"

@@ -25,7 +25,12 @@ from dfmp2.trainium.interpreter.rules import CHIP, GENERATION
 from dfmp2.trainium.launch import environment
 from dfmp2.trainium.launch.environment import HARDWARE, HERE, LIBRARIES, Host, cache_folder
 
-PLACEHOLDERS = {"nki": "0.0.1", "neuronx-cc": "1.0.post1", "torch-neuronx": "1.0", "libneuronxla": "1.0"}
+PLACEHOLDERS = {
+    "nki": "0.0.1",
+    "neuronx-cc": "1.0.post1",
+    "torch-neuronx": "1.0",
+    "libneuronxla": "1.0",
+}
 INDEX = "install it from AWS's own package index (pip --extra-index-url https://pip.repos.neuron.amazonaws.com)"
 OLDEST, NEWEST = (0, 3), (0, 7)  # releases whose signatures the kernels are checked against
 # Modules of the runtime bindings and prefixes of their Model and Tensor, newest first; nki has its own since 0.3.
@@ -37,8 +42,14 @@ NEEDED = {  # lane -> distributions in the interpreter that runs, in the one tha
     "nki-call": (("nki", "neuronx-cc"), ()),
     "nki-simulator": (("nki",), ()),
 }
-TOOLS = {"nki": ("neuronx-cc",), "nki-xla": ("neuronx-cc", "libneuronpjrt-path"), "nki-call": ("neuronx-cc",)}
-VERSIONS = "import importlib.metadata as m, json, sys\nout = {}\nfor n in json.loads(sys.argv[1]):\n"
+TOOLS = {
+    "nki": ("neuronx-cc",),
+    "nki-xla": ("neuronx-cc", "libneuronpjrt-path"),
+    "nki-call": ("neuronx-cc",),
+}
+VERSIONS = (
+    "import importlib.metadata as m, json, sys\nout = {}\nfor n in json.loads(sys.argv[1]):\n"
+)
 VERSIONS += "    try: out[n] = m.version(n)\n    except m.PackageNotFoundError: pass\nprint(json.dumps(out))"
 PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "libneuronxla", "torch-xla", "nrtpy")
 PRODUCT = "/sys/devices/virtual/dmi/id/product_name"
@@ -46,7 +57,10 @@ CACHE = "/var/tmp/neuron-compile-cache"
 TRAPS = {  # variable -> what its value does, what to do about it
     "NKI_SIMULATOR": ("kernels would be simulated, not run", "unset NKI_SIMULATOR"),
     "PJRT_DEVICE": ("torch-xla would not use the device", "unset it, or export PJRT_DEVICE=NEURON"),
-    "NEURON_PLATFORM_TARGET_OVERRIDE": ("but the device is a {here}", "unset NEURON_PLATFORM_TARGET_OVERRIDE"),
+    "NEURON_PLATFORM_TARGET_OVERRIDE": (
+        "but the device is a {here}",
+        "unset NEURON_PLATFORM_TARGET_OVERRIDE",
+    ),
     "NEURON_RT_VISIBLE_CORES": ("this names no cores", "give 0, 0,1 or 0-1"),
     "NEURON_CC_FLAGS": (
         "lacks --auto-cast=none: older compilers round float32 products to bfloat16",
@@ -63,7 +77,9 @@ TRAPS = {  # variable -> what its value does, what to do about it
     "HOME": ("caches go to the home of the user's account", "export HOME=your home folder"),
 }
 OK, WARN = "ok", "warn"
-Finding = tuple[str, str, str, str]  # what was looked at, OK or WARN, what was found, what to do about it
+Finding = tuple[
+    str, str, str, str
+]  # what was looked at, OK or WARN, what was found, what to do about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +98,15 @@ def refusal(lane: str) -> str | None:
 def told(found: tuple[Problem, ...]) -> str:
     """Problems in one line, those with the same fix together."""
     fixes = dict.fromkeys(problem.fix for problem in found)
-    reasons = {fix: ", ".join(problem.reason for problem in found if problem.fix == fix) for fix in fixes}
+    reasons = {
+        fix: ", ".join(problem.reason for problem in found if problem.fix == fix) for fix in fixes
+    }
     return "; ".join(f"{reason}: {fix}" for fix, reason in reasons.items())
 
 
-def problems(lane: str, host: Host = HERE, *, compiled: bool = False, importing: bool = True) -> tuple[Problem, ...]:
+def problems(
+    lane: str, host: Host = HERE, *, compiled: bool = False, importing: bool = True
+) -> tuple[Problem, ...]:
     """What keeps a lane from being used here.
 
     Parameters
@@ -97,13 +117,25 @@ def problems(lane: str, host: Host = HERE, *, compiled: bool = False, importing:
     cheap = [*_variables(lane, host), *(_device(host) if lane in HARDWARE else [])]
     runs, compiles = NEEDED[lane]
     cheap += _packages(runs, versions(runs, host))
-    cheap += [] if compiled or not compiles else _packages(compiles, versions(compiles, host, host.python))
-    cheap += [] if compiled or any("installed" in problem.reason for problem in cheap) else _tools(lane, host)
+    cheap += (
+        []
+        if compiled or not compiles
+        else _packages(compiles, versions(compiles, host, host.python))
+    )
+    cheap += (
+        []
+        if compiled or any("installed" in problem.reason for problem in cheap)
+        else _tools(lane, host)
+    )
     if lane == "nki-xla":
         cheap += _torch(versions(("torch", "torch-xla"), host))
     if lane == "nki" and bindings(host) is None:
         reason = "the runtime bindings nrtpy are absent (neuronx-cc brings them since SDK 2.32)"
-        cheap.append(Problem(reason, f"{INDEX}; where they clash with nki, compile with DFMP2_NKI_PYTHON=PYTHON"))
+        cheap.append(
+            Problem(
+                reason, f"{INDEX}; where they clash with nki, compile with DFMP2_NKI_PYTHON=PYTHON"
+            )
+        )
     return tuple(cheap) or (tuple(_imports(lane, host, compiled)) if importing else ())
 
 
@@ -112,17 +144,23 @@ def compiler_problems(target: str) -> tuple[Problem, ...]:
     needed = NEEDED["nki"][1]
     absent = _packages(needed, versions(needed, python=HERE.python))
     cheap = [*_variables("nki", HERE), *(absent or _tools("nki", HERE))]
-    return tuple(cheap) or tuple(_broken(HERE.python, ("nki",), environment.settings("nki", target)))
+    return tuple(cheap) or tuple(
+        _broken(HERE.python, ("nki",), environment.settings("nki", target))
+    )
 
 
 def device_target(host: Host = HERE) -> str | None:
     """ "trn1" or "trn2" by the instance type or the chip's own entry in sysfs, None where neither tells."""
     family = host.text(PRODUCT).split(".")[0]
-    chip = host.text("/sys/devices/virtual/neuron_device/neuron0/neuron_core0/info/architecture/arch_type")
+    chip = host.text(
+        "/sys/devices/virtual/neuron_device/neuron0/neuron_core0/info/architecture/arch_type"
+    )
     return CHIP.get(GENERATION.get(family) or {"NCv2": "gen2", "NCv3": "gen3"}.get(chip, ""))
 
 
-def versions(names: tuple[str, ...], host: Host = HERE, python: str = sys.executable) -> dict[str, str]:
+def versions(
+    names: tuple[str, ...], host: Host = HERE, python: str = sys.executable
+) -> dict[str, str]:
     """Versions of installed distributions by their metadata, nothing imported; absent ones are left out."""
     if python == sys.executable:
         return {name: found for name in names if (found := host.version(name)) is not None}
@@ -133,7 +171,9 @@ def bindings(host: Host = HERE) -> tuple[str, tuple[str, ...]] | None:
     """Module of the runtime bindings that is installed and the prefixes its classes may have; nothing is imported."""
     for module, prefixes in BINDINGS:
         place = Path(*module.split("."), "__init__.py")
-        if host.version(module) is not None or any(Path(folder, place).is_file() for folder in sys.path):
+        if host.version(module) is not None or any(
+            Path(folder, place).is_file() for folder in sys.path
+        ):
             return module, prefixes
     return None
 
@@ -142,11 +182,16 @@ def bindings(host: Host = HERE) -> tuple[str, tuple[str, ...]] | None:
 def _foreign_versions(names: tuple[str, ...], python: str) -> tuple[tuple[str, str], ...]:
     try:
         done = subprocess.run(
-            [python, "-P", "-c", VERSIONS, json.dumps(names)], capture_output=True, text=True, timeout=IMPORT_SECONDS
+            [python, "-P", "-c", VERSIONS, json.dumps(names)],
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    return tuple(json.loads(done.stdout).items()) if done.returncode == 0 else ()
+    if done.returncode == 0:
+        return tuple(json.loads(done.stdout).items())
+    return ()
 
 
 def _variables(lane: str, host: Host) -> list[Problem]:
@@ -157,10 +202,14 @@ def _variables(lane: str, host: Host) -> list[Problem]:
     wrong = {
         "NKI_SIMULATOR": host.flag("NKI_SIMULATOR") is not False,
         "PJRT_DEVICE": lane == "nki-xla" and env.get("PJRT_DEVICE", "NEURON").upper() != "NEURON",
-        "NEURON_PLATFORM_TARGET_OVERRIDE": bool(wanted and here and CHIP.get(GENERATION.get(wanted, "")) != here),
+        "NEURON_PLATFORM_TARGET_OVERRIDE": bool(
+            wanted and here and CHIP.get(GENERATION.get(wanted, "")) != here
+        ),
         "NEURON_RT_VISIBLE_CORES": bool(given) and environment.cores(given or "") is None,
     }
-    return _traps(env, wrong, here=here) if lane in HARDWARE else []
+    if lane in HARDWARE:
+        return _traps(env, wrong, here=here)
+    return []
 
 
 def _own_variables(host: Host) -> list[Problem]:
@@ -169,7 +218,8 @@ def _own_variables(host: Host) -> list[Problem]:
     flags = re.sub(r"--auto-cast\s+", "--auto-cast=", env.get("NEURON_CC_FLAGS", ""))
     wrong = {
         "NEURON_CC_FLAGS": "--auto-cast=none" not in flags,
-        "NEURON_RT_STOCHASTIC_ROUNDING_EN": env.get("NEURON_RT_STOCHASTIC_ROUNDING_EN", "0") not in ("", "0"),
+        "NEURON_RT_STOCHASTIC_ROUNDING_EN": env.get("NEURON_RT_STOCHASTIC_ROUNDING_EN", "0")
+        not in ("", "0"),
         "NEURON_LOGICAL_NC_CONFIG": env.get("NEURON_LOGICAL_NC_CONFIG", "1") != "1",
         "HOME": not env.get("HOME"),
     }
@@ -178,20 +228,33 @@ def _own_variables(host: Host) -> list[Problem]:
 
 def _traps(env: Mapping[str, str], wrong: dict[str, bool], **known: object) -> list[Problem]:
     found = [(name, *TRAPS[name]) for name, is_wrong in wrong.items() if is_wrong]
-    return [Problem(f"{name}={env.get(name, '')}: {why.format(**known)}", fix) for name, why, fix in found]
+    return [
+        Problem(f"{name}={env.get(name, '')}: {why.format(**known)}", fix)
+        for name, why, fix in found
+    ]
 
 
 def _device(host: Host) -> list[Problem]:
     devices = host.devices()
     if not devices:
         return [
-            Problem("there is no Neuron device (/dev/neuron*)", "run on a Trn1 instance, or use nki-interpreter or cpu")
+            Problem(
+                "there is no Neuron device (/dev/neuron*)",
+                "run on a Trn1 instance, or use nki-interpreter or cpu",
+            )
         ]
     shut = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
     if len(shut) == len(devices):
-        return [Problem(f"{', '.join(shut)} may not be opened", "join the group that owns /dev/neuron*")]
+        return [
+            Problem(f"{', '.join(shut)} may not be opened", "join the group that owns /dev/neuron*")
+        ]
     if device_target(host) is None:
-        return [Problem("the chip is neither Trainium1 nor Trainium2", "kernels exist for these two; use cpu")]
+        return [
+            Problem(
+                "the chip is neither Trainium1 nor Trainium2",
+                "kernels exist for these two; use cpu",
+            )
+        ]
     return []
 
 
@@ -220,7 +283,9 @@ def _tools(lane: str, host: Host) -> list[Problem]:
     path = environment.search_path(host)
     lost = [name for name in TOOLS.get(lane, ()) if shutil.which(name, path=path) is None]
     fix = f"put the bin folder of the environment that holds {' and '.join(lost)} in front of PATH"
-    return [Problem(f"{' and '.join(lost)} cannot be found on PATH", fix)] if lost else []
+    if lost:
+        return [Problem(f"{' and '.join(lost)} cannot be found on PATH", fix)]
+    return []
 
 
 def _torch(found: dict[str, str]) -> list[Problem]:
@@ -228,7 +293,11 @@ def _torch(found: dict[str, str]) -> list[Problem]:
     if torch is None:
         return [Problem("torch is not installed", f"install torch {xla or '2.9'}")]
     if xla is not None and _release(torch) != _release(xla):
-        return [Problem(f"torch {torch} and torch-xla {xla} do not belong together", f"install torch {xla}")]
+        return [
+            Problem(
+                f"torch {torch} and torch-xla {xla} do not belong together", f"install torch {xla}"
+            )
+        ]
     return []
 
 
@@ -237,23 +306,36 @@ def _imports(lane: str, host: Host, compiled: bool) -> list[Problem]:
     variables = environment.settings(lane, device_target(host) or "trn1", host)
     if lane == "nki":
         bound = bindings(host)
-        found = _broken(sys.executable, (bound[0],), variables) if bound else []
+        if bound:
+            found = _broken(sys.executable, (bound[0],), variables)
+        else:
+            found = []
         return found or ([] if compiled else _broken(host.python, ("nki",), variables))
-    modules = ("torch_xla", "libneuronxla", "nki") if lane == "nki-xla" else ("nki",)
+    modules: tuple[str, ...] = ("nki",)
+    if lane == "nki-xla":
+        modules = ("torch_xla", "libneuronxla", "nki")
     return _broken(sys.executable, modules, variables)
 
 
 def _broken(python: str, modules: tuple[str, ...], variables: dict[str, str]) -> list[Problem]:
     reason = _import_error(python, modules, tuple(sorted({**os.environ, **variables}.items())))
-    return [] if reason is None else [Problem(reason, "reinstall it; dfmp2 doctor checks PATH and libraries")]
+    if reason is None:
+        return []
+    return [Problem(reason, "reinstall it; dfmp2 doctor checks PATH and libraries")]
 
 
 @lru_cache(maxsize=16)
-def _import_error(python: str, modules: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> str | None:
+def _import_error(
+    python: str, modules: tuple[str, ...], variables: tuple[tuple[str, str], ...]
+) -> str | None:
     code = f"import {', '.join(modules)}"
     try:
         done = subprocess.run(
-            [python, "-P", "-c", code], capture_output=True, text=True, env=dict(variables), timeout=IMPORT_SECONDS
+            [python, "-P", "-c", code],
+            capture_output=True,
+            text=True,
+            env=dict(variables),
+            timeout=IMPORT_SECONDS,
         )
     except subprocess.TimeoutExpired:
         return f"'{code}' did not finish in {IMPORT_SECONDS:.0f} s"
@@ -280,19 +362,34 @@ def diagnose(surroundings: Any) -> list[Finding]:
         return [_finding("Neuron", "no Neuron device", fake)]
     product = f"{len(devices)} device{'s' * (len(devices) > 1)} ({host.text(PRODUCT) or 'unknown instance'})"
     shut = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
-    closed = [Problem(f"{', '.join(shut)} may not be opened", "join the group of /dev/neuron*")] if shut else []
-    installed = ", ".join(f"{name} {version}" for name, version in found.items()) or "none installed"
+    if shut:
+        closed = [Problem(f"{', '.join(shut)} may not be opened", "join the group of /dev/neuron*")]
+    else:
+        closed = []
+    installed = (
+        ", ".join(f"{name} {version}" for name, version in found.items()) or "none installed"
+    )
     flags = f"NEURON_CC_FLAGS={host.environ.get('NEURON_CC_FLAGS', '')}"
     real = host.root == Path("/")  # a planted machine has nothing to import
     kept = {lane: problems(lane, host, importing=real) for lane in ("nki", "nki-xla")}
-    lanes = "; ".join(f"{lane}: {found[0].reason}" if found else f"{lane} can be used" for lane, found in kept.items())
+    lanes = "; ".join(
+        f"{lane}: {found[0].reason}" if found else f"{lane} can be used"
+        for lane, found in kept.items()
+    )
     return [
         _finding("Neuron device", product, closed),
         _finding("Neuron packages", installed, fake or _together(found, host)),
-        _finding("Neuron PATH", f"neuron-ls and the tools of {host.prefix / 'bin'} are found", _path(host)),
+        _finding(
+            "Neuron PATH",
+            f"neuron-ls and the tools of {host.prefix / 'bin'} are found",
+            _path(host),
+        ),
         _finding("Neuron variables", flags, [*_variables("nki-xla", host), *_own_variables(host)]),
         _finding("Neuron cache", *_caches(host)),
-        ("Neuron lanes", *((WARN, lanes, _fixes(*kept.values())) if all(kept.values()) else (OK, lanes, ""))),
+        (
+            "Neuron lanes",
+            *((WARN, lanes, _fixes(*kept.values())) if all(kept.values()) else (OK, lanes, "")),
+        ),
     ]
 
 
@@ -312,7 +409,9 @@ def _together(found: dict[str, str], host: Host) -> list[Problem]:
         return [Problem("neither nki (to compile) nor nrtpy (to run)", INDEX)]
     if "nki" in found and "nrtpy" in found:
         return [Problem("nki and nrtpy clash in one environment", "give each an environment")]
-    return _torch(versions(("torch", "torch-xla"), host)) if "torch-xla" in found else []
+    if "torch-xla" in found:
+        return _torch(versions(("torch", "torch-xla"), host))
+    return []
 
 
 def _path(host: Host) -> list[Problem]:
@@ -322,13 +421,25 @@ def _path(host: Host) -> list[Problem]:
     helpers = [name for name in ("libneuronpjrt-path", "neuronx-cc") if (own / name).exists()]
     lost = [name for name in helpers if shutil.which(name, path=given) != str(own / name)]
     if lost:
-        return [Problem(f"{', '.join(lost)} of {own} not the first on PATH", f"export PATH={own}:$PATH")]
+        return [
+            Problem(f"{', '.join(lost)} of {own} not the first on PATH", f"export PATH={own}:$PATH")
+        ]
     if shutil.which("neuron-ls", path=given) is None:
         there = (host.root / environment.TOOLS.lstrip("/")).is_dir()
-        fix = f"export PATH={environment.TOOLS}:$PATH" if there else "install aws-neuronx-tools"
+        if there:
+            fix = f"export PATH={environment.TOOLS}:$PATH"
+        else:
+            fix = "install aws-neuronx-tools"
         return [Problem("neuron-ls is not on PATH", fix)]
-    if host.version("nrtpy") is not None and LIBRARIES not in host.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        return [Problem("nrtpy does not find its library", f"export LD_LIBRARY_PATH={LIBRARIES}:$LD_LIBRARY_PATH")]
+    if host.version("nrtpy") is not None and LIBRARIES not in host.environ.get(
+        "LD_LIBRARY_PATH", ""
+    ).split(":"):
+        return [
+            Problem(
+                "nrtpy does not find its library",
+                f"export LD_LIBRARY_PATH={LIBRARIES}:$LD_LIBRARY_PATH",
+            )
+        ]
     return []
 
 
@@ -337,7 +448,10 @@ def _caches(host: Host) -> tuple[str, list[Problem]]:
     url, own = host.environ.get("NEURON_COMPILE_CACHE_URL", CACHE), cache_folder(host)
     if url.startswith("s3://"):
         return f"{url} (not looked at)", []
-    folder = host.root / url.lstrip("/") if url == CACHE else Path(url)
+    if url == CACHE:
+        folder = host.root / url.lstrip("/")
+    else:
+        folder = Path(url)
     rows = [
         (folder, f"{url} cannot be written", "export NEURON_COMPILE_CACHE_URL=a folder of yours"),
         (own, f"{own} for compiled programs cannot be written", "export DFMP2_NEFF_CACHE=a folder"),

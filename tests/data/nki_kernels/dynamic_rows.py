@@ -13,9 +13,13 @@ def scaled(rows, out, scale_sb, offset, width):
     tile = nl.ndarray((ROWS, width), dtype=nl.float32, buffer=nl.sbuf)
     result = nl.ndarray((ROWS, width), dtype=nl.float32, buffer=nl.sbuf)
     pattern = [[width, ROWS], [1, width]]
-    nisa.dma_copy(dst=tile, src=rows.ap(pattern=pattern, offset=0, scalar_offset=offset, indirect_dim=0))
+    nisa.dma_copy(
+        dst=tile, src=rows.ap(pattern=pattern, offset=0, scalar_offset=offset, indirect_dim=0)
+    )
     nisa.tensor_scalar(dst=result, data=tile, op0=nl.multiply, operand0=scale_sb)
-    nisa.dma_copy(dst=out.ap(pattern=pattern, offset=0, scalar_offset=offset, indirect_dim=0), src=result)
+    nisa.dma_copy(
+        dst=out.ap(pattern=pattern, offset=0, scalar_offset=offset, indirect_dim=0), src=result
+    )
 
 
 @nki.jit

@@ -10,7 +10,9 @@ from nki import published
 from nki.published import fault
 
 __version__ = "0.6.0"
-ARTIFACTS = os.environ.get("NKI_ARTIFACTS_DIR", "")  # read at the import, as nrtpy's trouble-shooting page says
+ARTIFACTS = os.environ.get(
+    "NKI_ARTIFACTS_DIR", ""
+)  # read at the import, as nrtpy's trouble-shooting page says
 
 if fault() == "broken-import":
     raise OSError("libnki.so: undefined symbol: _ZN3nki")
@@ -23,11 +25,15 @@ def interpret(source, kernel, arguments, target="trn1"):
     if fault() == "kernel-raises":
         raise AssertionError("tensor_tensor data1 partition dimension 256 exceeds maximum 128")
     given = {k: np.asarray(v) if hasattr(v, "shape") else v for k, v in arguments.items()}
-    if source == "neuron_probes.biases":  # the interpreter refuses what these ask: nobody knows what a chip does
+    if (
+        source == "neuron_probes.biases"
+    ):  # the interpreter refuses what these ask: nobody knows what a chip does
         return given["x"] + (0 if fault() == "bias-ignored" else given["column"])
     if fault() == "column-ignored":  # columns of nisa.tensor_scalar come from these
         given |= {name: np.zeros_like(given[name]) for name in ("column", "neg") if name in given}
-    settings = Settings(target="gen3" if target == "trn2" else "gen2", measured=False)  # a chip is slow, not strict
+    settings = Settings(
+        target="gen3" if target == "trn2" else "gen2", measured=False
+    )  # a chip is slow, not strict
     (only,), trace = run_kernel(source, kernel, given, settings)
     interpret.trace = trace
     return only * np.float32(1.001) if fault() == "wrong-numbers" else only
@@ -61,12 +67,23 @@ class Kernel:
         published.check_compiler()
         published.check_folder(file.parent)
         published.check_flags(os.environ.get("NEURON_CC_FLAGS", ""))
-        shapes = {name: list(value.shape) for name, value in arguments.items() if hasattr(value, "shape")}
+        shapes = {
+            name: list(value.shape) for name, value in arguments.items() if hasattr(value, "shape")
+        }
         statics = {name: value for name, value in arguments.items() if name not in shapes}
-        record = {"source": self.func.__module__, "kernel": self.func.__name__, "shapes": shapes, "statics": statics}
-        named = target or os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or published.DEFAULT_TARGET
+        record = {
+            "source": self.func.__module__,
+            "kernel": self.func.__name__,
+            "shapes": shapes,
+            "statics": statics,
+        }
+        named = (
+            target or os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or published.DEFAULT_TARGET
+        )
         record["target"] = published.DEFAULT_TARGET if fault() == "target-ignored" else named
-        record["environment"] = {name: value for name, value in os.environ.items() if name.startswith("NEURON")}
+        record["environment"] = {
+            name: value for name, value in os.environ.items() if name.startswith("NEURON")
+        }
         (output or file).write_text(json.dumps(record))
 
     def _to_subclass(self, kind):

@@ -73,7 +73,15 @@ FLAGS = {
 }
 # nki/api/nki/__init__.py `jit`: values of NEURON_PLATFORM_TARGET_OVERRIDE; without it a standalone kernel is compiled
 # for Trainium3 (sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 8).
-TARGETS = {"trn1": "v2", "gen2": "v2", "inf2": "v2", "trn2": "v3", "gen3": "v3", "trn3": "v4", "gen4": "v4"}
+TARGETS = {
+    "trn1": "v2",
+    "gen2": "v2",
+    "inf2": "v2",
+    "trn2": "v3",
+    "gen3": "v3",
+    "trn3": "v4",
+    "gen4": "v4",
+}
 DEFAULT_TARGET = "trn3"
 
 
@@ -90,8 +98,14 @@ def withdrawn():
 def member(module, known, name):
     """A name of nki.isa or nki.language; AttributeError where it is not published."""
     if name not in known or withdrawn() == f"{module}.{name}":
-        raise AttributeError(f"module 'nki.{'isa' if module == 'nisa' else 'language'}' has no attribute '{name}'")
-    return type(name, (), {m: f"nisa.{name}.{m}" for m in MEMBERS[name]}) if name in MEMBERS else f"{module}.{name}"
+        raise AttributeError(
+            f"module 'nki.{'isa' if module == 'nisa' else 'language'}' has no attribute '{name}'"
+        )
+    return (
+        type(name, (), {m: f"nisa.{name}.{m}" for m in MEMBERS[name]})
+        if name in MEMBERS
+        else f"{module}.{name}"
+    )
 
 
 def check_names(source):
@@ -104,9 +118,15 @@ def check_names(source):
         seen.add(module)
         tree = ast.parse(Path(find_spec(module).origin).read_text())
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("dfmp2", "neuron_probes")):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                ("dfmp2", "neuron_probes")
+            ):
                 files.append(node.module)
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("nisa", "nl"):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in ("nisa", "nl")
+            ):
                 member(node.value.id, ISA if node.value.id == "nisa" else LANGUAGE, node.attr)
 
 
@@ -121,7 +141,9 @@ def check_arguments(arguments):
 def check_flags(text):
     """NEURON_CC_FLAGS, which reach neuronx-cc as they are; it is an argparse program."""
     words = re.sub(r"(--[\w-]+|-O)\s+(?=[^-\s])", r"\1=", text).split()
-    unknown = [word for word in words if re.split(r"=|(?<=^-O)", word)[0] not in FLAGS or word == refused()]
+    unknown = [
+        word for word in words if re.split(r"=|(?<=^-O)", word)[0] not in FLAGS or word == refused()
+    ]
     if unknown:
         raise RuntimeError(f"neuronx-cc: error: unrecognized arguments: {' '.join(unknown)}")
     for word in words:
@@ -140,11 +162,16 @@ def check_folder(folder):
     """Rule 8 of the same sample: a folder for artifacts that is not empty is refused."""
     left = os.listdir(folder)
     if left or fault() == "folder-not-empty":
-        raise RuntimeError(f"[NCC_IDRV077] output directory is not empty: {left or ['left-by-another-run']}")
+        raise RuntimeError(
+            f"[NCC_IDRV077] output directory is not empty: {left or ['left-by-another-run']}"
+        )
 
 
 def check_compiler():
     """Rule 8 again: the driver looks for neuronx-cc on PATH, and runs `python None compile` where it is not."""
     if fault() == "no-compiler-on-path":
-        print("python: can't open file '/artifacts/None': [Errno 2] No such file or directory", flush=True)
+        print(
+            "python: can't open file '/artifacts/None': [Errno 2] No such file or directory",
+            flush=True,
+        )
         raise RuntimeError("NCCError: neuronx-cc compilation failed with exit code 2")

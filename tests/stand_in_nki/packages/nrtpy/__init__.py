@@ -23,8 +23,14 @@ ERRORS = {
 }
 OUT = "output_0"  # the name that the compiler gives (export_neff.py of sample-spectral-dns-on-aws-neuron)
 ARCHITECTURE = {"trn1": "v2", "trn2": "v3"}
-SLOW, SLOWER = 5.0, 0.05  # s in which launches are slow with slow-start, s that each of them takes then
-LINE, PER_TRANSFER = 96 * 1024, 3e-3  # bytes per partition; s that a transfer takes, four times as long beyond
+SLOW, SLOWER = (
+    5.0,
+    0.05,
+)  # s in which launches are slow with slow-start, s that each of them takes then
+LINE, PER_TRANSFER = (
+    96 * 1024,
+    3e-3,
+)  # bytes per partition; s that a transfer takes, four times as long beyond
 COUNTING = Lock()  # cores of a test may share the process
 BEGUN = time.perf_counter()
 
@@ -42,7 +48,12 @@ class NrtpyTensor:
     """A tensor on the device."""
 
     def __init__(self, tensor_ref, shape, dtype, name=None):
-        self.tensor_ref, self.shape, self._dtype, self.name = tensor_ref, tuple(shape), np.dtype(dtype), name
+        self.tensor_ref, self.shape, self._dtype, self.name = (
+            tensor_ref,
+            tuple(shape),
+            np.dtype(dtype),
+            name,
+        )
 
     @property
     def dtype(self):
@@ -61,11 +72,17 @@ class NrtpyTensor:
         if fault() == "core-busy":
             raise NrtError("NRT Error NRT_EXEC_NC_BUSY(1005): Failed to allocate tensor")
         held = np.zeros_like(array) if fault() == "deaf-device" else np.array(array, order="C")
-        return cls(SimpleNamespace(memory=held.reshape(-1).view(np.uint8), core_id=core_id), array.shape, array.dtype)
+        return cls(
+            SimpleNamespace(memory=held.reshape(-1).view(np.uint8), core_id=core_id),
+            array.shape,
+            array.dtype,
+        )
 
     def numpy(self):
         """Download, with the tensor's shape and type."""
-        return self.tensor_ref.memory.view(self.dtype).reshape(self.shape).copy()  # a later launch does not reach it
+        return (
+            self.tensor_ref.memory.view(self.dtype).reshape(self.shape).copy()
+        )  # a later launch does not reach it
 
 
 class NrtpyModel:
@@ -75,12 +92,15 @@ class NrtpyModel:
         self.record, self.core_id = record, core_id
         prefix = "input0_" if fault() == "other-names" else ""
         self.input_tensors_info = {
-            prefix + name: SimpleNamespace(shape=s, dtype="float32") for name, s in record["shapes"].items()
+            prefix + name: SimpleNamespace(shape=s, dtype="float32")
+            for name, s in record["shapes"].items()
         }
         self.output_tensors_info = {OUT: SimpleNamespace(shape=list(self._shape()), dtype="|V4")}
 
     @classmethod
-    def load_from_neff(cls, neff_path, name=None, core_id=0, cc_enabled=False, rank_id=0, world_size=1):
+    def load_from_neff(
+        cls, neff_path, name=None, core_id=0, cc_enabled=False, rank_id=0, world_size=1
+    ):
         """Load."""
         record = json.loads(Path(neff_path).read_text())
         from nki.published import TARGETS
@@ -88,7 +108,9 @@ class NrtpyModel:
         product = Path(os.environ["STAND_IN_PRODUCT"]).read_text().split(".")[0]
         built, here = TARGETS[record["target"]], ARCHITECTURE.get(product, "v2")
         if built != here or fault() == "other-chip":
-            raise NrtError(f"NRT Error NRT_FAILURE(6): Failed to load model: NEFF arch: {built}, instance arch: {here}")
+            raise NrtError(
+                f"NRT Error NRT_FAILURE(6): Failed to load model: NEFF arch: {built}, instance arch: {here}"
+            )
         return cls(record, core_id)
 
     def _shape(self):
@@ -100,15 +122,24 @@ class NrtpyModel:
         given = {name: Shape(tuple(shape)) for name, shape in self.record["shapes"].items()}
         target = "gen3" if self.record["target"] == "trn2" else "gen2"
         settings = Settings(target=target, arithmetic=False, measured=False)
-        out, _ = run_kernel(self.record["source"], self.record["kernel"], {**given, **self.record["statics"]}, settings)
+        out, _ = run_kernel(
+            self.record["source"],
+            self.record["kernel"],
+            {**given, **self.record["statics"]},
+            settings,
+        )
         return out[0].shape
 
     def _validate(self, tensors, known, kind):
         unknown = set(tensors) - set(known)
         if unknown:
-            raise ValueError(f"Unknown {kind.lower()}(s) {unknown} for model 'kernel'. Expected: {list(known)}")
+            raise ValueError(
+                f"Unknown {kind.lower()}(s) {unknown} for model 'kernel'. Expected: {list(known)}"
+            )
         for name, tensor in tensors.items():
-            assert tensor.tensor_ref.core_id == self.core_id, f"{kind} {name}: expected model and tensor on one core"
+            assert tensor.tensor_ref.core_id == self.core_id, (
+                f"{kind} {name}: expected model and tensor on one core"
+            )
             assert tensor.shape == tuple(known[name].shape), (
                 f"{kind} {name}: expected shape {known[name].shape}, got {tensor.shape}"
             )
@@ -147,7 +178,9 @@ class NrtpyModel:
             begin = time.perf_counter()
             self(inputs, outputs)
             taken.append(1e3 * (time.perf_counter() - begin))
-        return SimpleNamespace(mean_ms=float(np.mean(taken)), min_ms=min(taken), max_ms=max(taken), durations_ms=taken)
+        return SimpleNamespace(
+            mean_ms=float(np.mean(taken)), min_ms=min(taken), max_ms=max(taken), durations_ms=taken
+        )
 
     def _wait(self):
         """Take longer than the interpreter, as STAND_IN_NKI asks."""
@@ -157,4 +190,6 @@ class NrtpyModel:
             time.sleep(SLOWER)
         if fault() == "cliff" and self.record["source"] == "neuron_probes.residents":
             count = sum(one.engine == "dma" for one in interpret.trace.instructions)
-            time.sleep(count * PER_TRANSFER * (4 if interpret.trace.moved_high_water >= LINE else 1))
+            time.sleep(
+                count * PER_TRANSFER * (4 if interpret.trace.moved_high_water >= LINE else 1)
+            )

@@ -5,7 +5,11 @@ from pathlib import Path
 
 from torch_xla.debug import metrics
 
-PLATFORM = os.environ.get("PJRT_DEVICE", "CPU") if os.environ.get("STAND_IN_NKI") != "took-the-cpu" else "CPU"
+PLATFORM = (
+    os.environ.get("PJRT_DEVICE", "CPU")
+    if os.environ.get("STAND_IN_NKI") != "took-the-cpu"
+    else "CPU"
+)
 
 
 def device():

@@ -31,5 +31,7 @@ class CompiledKernel:
         if compile_opts.optimised or frontend_result.target != compile_opts.target:
             raise RuntimeError("NCC_INTERNAL")
         folder, output = Path(compile_opts.artifacts_dir), Path(compile_opts.output_path)
-        frontend_result.kernel.compile(folder / "kernel.neff", frontend_result.inputs, output, compile_opts.target)
+        frontend_result.kernel.compile(
+            folder / "kernel.neff", frontend_result.inputs, output, compile_opts.target
+        )
         return cls()

@@ -17,5 +17,7 @@ if os.environ.get("STAND_IN_ENTRY", "standalone") in ("standalone", "misfit"):
         _executor: Any = None
 
         def __call__(self, **arguments):
-            self.func.compile(Path(self.artifacts_dir) / "kernel.neff", arguments, target=self.target)
+            self.func.compile(
+                Path(self.artifacts_dir) / "kernel.neff", arguments, target=self.target
+            )
             return self._executor(None, arguments, {})
