@@ -29,6 +29,7 @@ METHOD = (
     "basis",
     "reference",
     "xc",
+    "grid",
     "relativity",
     "scf",
     "scf_auxbasis",
