@@ -197,6 +197,11 @@ def _with_densities(
         raise InputError(
             "--transform device makes B on the device, and relaxed densities need it on the host: leave it out"
         )
+    if options.correlation.double_hybrid:
+        raise InputError(
+            f"--method {options.method} has no gradient or relaxed density yet: take a method of Hartree-Fock "
+            "orbitals such as --method mp2, or energies of displaced molecules (scan, ASE with displacement=)"
+        )
     if not options.correlation.plain:
         raise InputError(
             f"--method {options.method} has no gradient or relaxed density: the scaled ones have (dfmp2 methods)"

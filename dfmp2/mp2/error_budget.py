@@ -251,8 +251,10 @@ def error_budget(result: MP2Result) -> ErrorBudget:
             key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
             for key, source in sources.items()
         }
-    method = result.options.correlation
-    return ErrorBudget(sources, "E(MP2, total)" if method.plain else f"E({method.title}, total)")
+    method, energy = result.options.correlation, "E(MP2, total)"
+    if not method.plain or method.double_hybrid:
+        energy = f"E({method.title}, total)"
+    return ErrorBudget(sources, energy)
 
 
 def _finite(share: Share | None) -> Share | None:
@@ -318,7 +320,10 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     if found is not None and found.scf_convergence_error is not None and _unscaled(result):
         how = f"relaxed density times what is left of the Fock matrix: {found.scf_convergence_error:+.1e} Eh"
         correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
-    if reference.xc is not None:  # its determinant does not minimise E(EXX)
+    stationary = reference.xc is None
+    if result.options.correlation.double_hybrid:
+        stationary = result.functional_energy is None
+    if not stationary:  # the determinant minimises the energy of another functional
         return correlation, correlation
     return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
 

@@ -59,7 +59,7 @@ def recompute(
             f"--with {program} computes plain MP2, with which {result.method} cannot be compared"
         )
     if program == "psi4":
-        listener.stage(f"{result.reference.kind.upper()} and DF-MP2 with Psi4")
+        listener.stage(f"{result.reference.name.upper()} and DF-MP2 with Psi4")
         theirs = run_psi4(result, count, timeout=timeout)
     else:
         theirs = _with_pyscf(result, count, listener)
@@ -132,7 +132,7 @@ def _same_solution(
     mole: Any, result: MP2Result, jk: Any, listener: Listener, count: int
 ) -> Reference:
     """PySCF's SCF from atomic densities; where that does not find the stored solution, from the stored orbitals."""
-    kind = result.reference.kind.upper()
+    kind = result.reference.name.upper()
     listener.stage(f"{kind} with PySCF")
     fresh = None
     try:

@@ -481,7 +481,7 @@ def _series(anchor: str, group: Group) -> Part:
     limit, rows = basis_limit(group), list[tuple[Any, ...]]()
     names = [entry.result.orbital_basis.name for entry in group]
     correlation = [entry.result.correlation_energy for entry in group]
-    hartree_fock = [entry.result.hf_total_energy for entry in group]
+    hartree_fock = [entry.result.mean_field_energy for entry in group]
     for name, entry in zip(names, group, strict=True):
         number = cardinal(name)
         x, functions = number.number if number else "", entry.result.sizes.nao
@@ -498,7 +498,7 @@ def _series(anchor: str, group: Group) -> Part:
         f"in {names[-1]}, the largest of {len(group)} basis sets",
     )
     if limit is not None:
-        scf, lower, upper = limit.largest.hf_total_energy, limit.smaller, limit.larger
+        scf, lower, upper = limit.largest.mean_field_energy, limit.smaller, limit.larger
         found = tuple(map(energy, (scf, limit.correlation, scf + limit.correlation)))
         rows.append((f"limit from {lower}, {upper}", "∞", "", *found, "extrapolated"))
         missing = f"{1000 * (limit.correlation - correlation[-1]):.3f} mEh"
@@ -569,7 +569,7 @@ def _scan(anchor: str, group: Group) -> Part:
     title = results[0].options.correlation.title
     kinds: dict[str, list[float]] = {
         title: [r.total_energy for r in results],
-        "HF": [r.hf_total_energy for r in results],
+        "HF": [r.mean_field_energy for r in results],
     }
     if title == "MP2":
         kinds["SCS-MP2"] = [r.scf_total_energy + r.scs_mp2_correlation_energy for r in results]
