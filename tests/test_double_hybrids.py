@@ -294,7 +294,11 @@ def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
     assert said["mp2_total_energy"] is None is bare.to_dict()["dispersion_energy"]
     printed = report(stored)
     text = " ".join(printed.split())
-    assert "E(KS), UKS, orbitals of B2PLYP-D3(BJ)" in text and "D3(BJ): s6 0.64" in text
+    assert (
+        "E(KS), UKS of B2PLYP-D3(BJ)" in text
+        and "D3(BJ) of dftd3" in text
+        and "s6 0.64, s8 0.9147" in text
+    )
 
 
 def test_ghosts_have_no_dispersion_and_one_atom_has_none() -> None:

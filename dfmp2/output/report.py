@@ -119,7 +119,7 @@ def on_reference(result: Calculated) -> str:
     else:
         relativistic = ""
     fitted = "DF-" if result.reference.scf_type == "df" else ""
-    return f"{result.level} on {relativistic}{fitted}{result.reference.title}"
+    return f"{result.level} on {relativistic}{fitted}{_reference_title(result)}"
 
 
 def asked_for(result: MP2Result) -> tuple[str, str]:
@@ -403,7 +403,10 @@ def _energies(result: MP2Result) -> Section:
             extra = [("functional energy", scf, f"{hf}: {method.title} with these orbitals")]
         total = f"{hf} + correlation"
         if result.dispersion is not None:
-            added = [("dispersion", result.dispersion.energy, _damping(result.dispersion))]
+            kind = DISPERSIONS[result.dispersion.correction]
+            added = [
+                ("dispersion", result.dispersion.energy, f"{kind}, {result.dispersion.program}")
+            ]
             total += " + dispersion"
     elif xc:
         extra = [("exact-exchange energy", scf, "E(EXX): HF of these orbitals")]
@@ -463,6 +466,8 @@ def _energies(result: MP2Result) -> Section:
         blocks.append(Figure(draw, caption))
     else:
         blocks.append(Facts(record_facts(quadrature, "quadrature: ", leave=("energy",))))
+    if result.dispersion is not None:
+        blocks.append(Facts([("dispersion", _damping(result.dispersion))]))
     if correlation == 0:
         blocks.insert(
             0,
@@ -474,20 +479,26 @@ def _energies(result: MP2Result) -> Section:
     return Section("energies", "Energies", blocks)
 
 
+LONGEST_TITLE = 40  # of a reference with its functional in a table
+
+
 def _reference_title(result: MP2Result) -> str:
     """Kind of orbitals and their functional; a double hybrid's by the name of the method."""
     reference = result.reference
     row = result.options.double_hybrid
-    if row is None:
-        return reference.title
-    return f"{reference.name.upper()}, orbitals of {row.title}"
+    if row is not None:
+        return f"{reference.name.upper()} of {row.title}"
+    if len(reference.title) > LONGEST_TITLE:
+        return reference.name.upper()  # its functional is in a section of its own
+    return reference.title
 
 
 def _damping(dispersion: Dispersion) -> str:
-    """A dispersion correction with its parameters."""
+    """The parameters of a dispersion correction."""
     return (
-        f"{DISPERSIONS[dispersion.correction]}: s6 {dispersion.s6:g}, s8 {dispersion.s8:g}, s9 "
-        f"{dispersion.s9:g}, a1 {dispersion.a1:g}, a2 {dispersion.a2:g} ({dispersion.program})"
+        f"{DISPERSIONS[dispersion.correction]} of {dispersion.program} for {dispersion.functional}: s6 "
+        f"{dispersion.s6:g}, s8 {dispersion.s8:g}, s9 {dispersion.s9:g}, a1 {dispersion.a1:g}, a2 "
+        f"{dispersion.a2:g} bohr; doi {dispersion.doi}"
     )
 
 
