@@ -482,7 +482,7 @@ class Options:
         "Orbitals left uncorrelated.", "none", metavar="none|auto|psi4|orca|pyscf|N"
     )
     frozen_virtual: int = _option("Highest virtuals left out.", 0, metavar="N", least=0)
-    method: str = _option("See dfmp2 methods.", "mp2", choices=tuple(METHODS))
+    method: str = _option("See dfmp2 methods: double hybrids too.", "mp2", choices=tuple(METHODS))
     dispersion: str = _option(
         "Dispersion correction of a double hybrid; auto: what its name says.",
         "auto",

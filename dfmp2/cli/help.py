@@ -72,8 +72,8 @@ WISHES = {  # what users of other programs type: what exists here
     ),
     **dict.fromkeys(("--fc", "--frozen"), "--frozen-core auto leaves the core uncorrelated"),
     **dict.fromkeys(
-        ("--dispersion", "--d3", "--d4"),
-        "MP2 has its own dispersion: there is no correction to add",
+        ("--d3", "--d3bj", "--d4"),
+        "MP2 has its own dispersion; double hybrids have --dispersion",
     ),
     **dict.fromkeys(("--gpu", "--device"), "--backend cuda computes the pair energies on a GPU"),
     **dict.fromkeys(

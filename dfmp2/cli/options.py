@@ -79,7 +79,7 @@ class MethodNames(click.Choice):  # type: ignore[type-arg]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """What --help shows."""
-        return f"[{'|'.join(self.choices)}|DOUBLE-HYBRID]"
+        return f"[{'|'.join(self.choices)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The text as it is, which `Options` understands; what is no method at all is a usage error."""
