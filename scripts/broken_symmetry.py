@@ -155,7 +155,7 @@ energies in Eh. "Steps" are the instabilities followed, "eigenvalue" is the lowe
 "reached" is how many of the {STARTS} starts end at the lowest energy. A default solution is a minimum and need not be
 the lowest one: the last column says which was.
 
-| molecule | basis | E, default | <S^2> | steps | eigenvalue | E, {STARTS} starts | <S^2> | reached | lowest |
+| molecule | basis | E, default | ⟨S²⟩ | steps | eigenvalue | E, {STARTS} starts | ⟨S²⟩ | reached | lowest |
 |---|---|---|---|---|---|---|---|---|---|
 {chr(10).join(lines)}
 

@@ -146,7 +146,7 @@ def write(rows: dict[str, Any]) -> None:
         "run",
         "E(HF)",
         "E(total)",
-        "<S^2>",
+        "⟨S²⟩",
         "gap",
         "eigenvalue",
         "warnings",
@@ -203,7 +203,7 @@ def table(rows: dict[str, Any], symbol: str) -> str:
     names = {"RHF": "MP2/RHF", "UHF": "MP2/UHF", "kappa RHF": "kappa/RHF", "kappa UHF": "kappa/UHF"}
     names |= {"dRPA RHF": "dRPA/RHF", "dRPA UHF": "dRPA/UHF", "dRPA RKS": "dRPA/PBE"}
     names |= {"FCI": "FCI"} if symbol == "H" else {}
-    heads = ["angstrom", "RHF", "UHF", "<S^2>", "gap, RHF", *names.values()]
+    heads = ["angstrom", "RHF", "UHF", "⟨S²⟩", "gap, RHF", *names.values()]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for d in SHOWN[symbol]:
         cells = [

@@ -85,7 +85,7 @@ def main(names: list[str]) -> None:
     """Print the table; progress goes to stderr."""
     warnings.simplefilter("ignore")
     print(INTRODUCTION.format(pyscf=metadata.version("pyscf")))
-    print("| | " + " | ".join(BASES) + " |\n|" + "---|" * (len(BASES) + 1))
+    print("| molecule | " + " | ".join(BASES) + " |\n|" + "---|" * (len(BASES) + 1))
     for name in names:
         lines, charge = MOLECULES[name]
         row = []

@@ -345,7 +345,8 @@ def end_of(child: Child) -> dict[str, Any]:
 def show_commands(rows: list[dict[str, Any]]) -> bool:
     """Print the rows of other commands; whether one breaks a promise."""
     print(
-        "\n| command | budget of a process | | largest process | peak / budget | time / s |\n|---|---|---|---|---|---|"
+        "\n| command | budget of a process | kind of budget | largest process | peak / budget | time / s |"
+        "\n|---|---|---|---|---|---|"
     )
     found = False
     for row in rows:
@@ -366,7 +367,10 @@ def show_commands(rows: list[dict[str, Any]]) -> bool:
     return found
 
 
-HEAD = "| molecule | functions | budget | | predicted | peak | peak / budget | SCF integrals, B | dE / Eh | time / s |"
+HEAD = (
+    "| molecule | functions | budget | kind of budget | predicted | peak | peak / budget | SCF integrals, B | dE / Eh "
+    "| time / s |"
+)
 
 
 def show(rows: list[dict[str, Any]]) -> bool:
