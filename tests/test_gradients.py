@@ -215,10 +215,10 @@ def test_a_gradient_whose_certificate_fails_is_refused_in_python(monkeypatch):
     assert found.certificate.failures == ["rotation"]
     monkeypatch.setattr("dfmp2.gradients.certificate.SUMS", 1e-14)
     with pytest.raises(
-        dfmp2.ComparisonFailed, match="the densities' certificate fails: .*z vector"
+        dfmp2.ComparisonFailed, match=r"the densities' certificate fails: .*z vector"
     ):
         dfmp2.run(molecule, **loose, properties=True)
-    with pytest.warns(UserWarning, match="the densities' certificate fails: .*z vector residual"):
+    with pytest.warns(UserWarning, match=r"the densities' certificate fails: .*z vector residual"):
         dfmp2.run(molecule, **loose, properties=True, require_proofs=False)
 
 
