@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from dfmp2.errors import ForeignCheckpoint, InputError
-from dfmp2.host import provenance
+from dfmp2.host import provenance, threads
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
@@ -52,6 +52,8 @@ AFTERWARDS = (
     "properties",
     "polarizability",
 )
+PROCESSOR = "processor"  # in an identity: decides last bits, but a run may go on elsewhere
+OTHER_BITS = "the last bits of the result are not those of a run on one of them"
 SHOWN = 40  # characters of a value in a message
 # Options that make the method. What `auto` chose per molecule (RHF or UHF, frozen orbitals) is one method.
 METHOD = (
@@ -121,6 +123,7 @@ def identity(
         "--backend": setup.backend.name,
         "--transform": "device" if setup.options.transform == "device" else "host",
         **provenance.versions(),
+        PROCESSOR: threads.kernels(),
     }
 
 
@@ -161,14 +164,22 @@ def differences(
     return found
 
 
+def other_processor(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Both kinds of processor, where they differ; "" if they are the same or one is not known."""
+    old, new = there.get(PROCESSOR, ""), here.get(PROCESSOR, "")
+    if not old or not new or old == new:
+        return ""
+    return f"{old} there, {new} here"
+
+
 def require_same(there: Mapping[str, str], here: Mapping[str, str], path: str) -> None:
-    """Refuse the checkpoint of another calculation.
+    """Refuse the checkpoint of another calculation; one of another kind of processor is none.
 
     Raises
     ------
     ForeignCheckpoint : names what differs
     """
-    different = differences(there, here)
+    different = differences(there, here, leave_out=[PROCESSOR])
     if different:
         raise ForeignCheckpoint(
             f"{path} belongs to another calculation: {', '.join(different)}: give the same molecule and options, or "

@@ -352,7 +352,8 @@ class GradientCertificate:
         if not self.passed:
             raise ComparisonFailed(
                 f"{self.owner} certificate fails: {', '.join(self.failures).replace('_', ' ')} larger than accepted; "
-                f"converge the SCF further (--scf-conv-tol 1e-12), or report this{then}"
+                "converge the SCF further (--scf-conv-tol 1e-12; for a mean field of PySCF, its conv_tol), or report "
+                f"this{then}"
             )
 
     @property

@@ -41,7 +41,7 @@ from dfmp2.errors import (
 )
 from dfmp2.host.files import require_writable
 from dfmp2.host.locks import locked
-from dfmp2.host.provenance import version
+from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
@@ -576,6 +576,12 @@ class Keeper:
             recalled[step.name] = found
         for name, found in recalled.items():
             self._writer.add(name, found)
+        products = blas_and_kernels()
+        if any(result.provenance.blas != products for result in recalled.values()):
+            listener.stage(
+                f"runs in {self._path} were made with other products than those of this host ({products}): "
+                "their last bits may differ from those of a run here"
+            )
         return recalled
 
     @contextmanager
