@@ -192,16 +192,15 @@ def _stability(r: MP2Result) -> Tile:
     kind, found = r.reference.title, r.reference.stability
     if found is None:
         return Tile("reference", kind, "its stability was not examined")
-    unstable = found.verdict.startswith("unstable")
-    if found.energy_gain:
-        gain = f", at least {size(found.energy_gain)} Eh below"
-    else:
-        gain = ""
-    if unstable:
-        remark = f"a lower solution exists{gain}"
-    else:
-        remark = found.method
-    return Tile("reference", f"{kind}, {found.verdict}", remark, "warning" if unstable else "")
+    if not found.unstable:
+        return Tile("reference", f"{kind}, {found.verdict}", found.method)
+    remarks = []
+    for instability, gain in found.gains.items():
+        remark = f"a lower {instability.split(' to ')[1]} solution exists"
+        if gain:
+            remark += f", at least {size(gain)} Eh below"
+        remarks.append(remark)
+    return Tile("reference", f"{kind}, {found.verdict}", "; ".join(remarks), "warning")
 
 
 def _checks(r: MP2Result) -> Tile:
