@@ -48,7 +48,7 @@ from dfmp2.output.series import (
     find_groups,
 )
 from dfmp2.output.study import Study, is_study, read_study, verify_study
-from dfmp2.output.study_report import cell, of_study, overview, series_figure
+from dfmp2.output.study_report import cell, of_study, overview, series_figure, study_warnings
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 MOST_RESULTS = 2000  # compared on one page
@@ -344,7 +344,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         *each_in_full(shown),
     ]
     subtitle = f"{study.kind} of {counted(len(runs), 'run')}; computed {study.created} by dfmp2 {study.version}"
-    return render(title or study.title, subtitle, tiles, sections, file, _warnings(runs))
+    return render(title or study.title, subtitle, tiles, sections, file, study_warnings(study))
 
 
 def _slim(result: MP2Result) -> MP2Result:
