@@ -158,7 +158,7 @@ def test_the_headline_says_what_is_wrong_with_the_energies(result):
         result, reference=replace(result.reference, stability=unstable), diagnostics=warned
     )
     elements = parse(page_of(shown))
-    said = "a lower solution exists, at least 1.1e-01 Eh below"
+    said = "a lower UHF solution exists, at least 1.1e-01 Eh below"
     assert elements.row("reference") == ["reference", "RHF, unstable (RHF to UHF)", said]
     sources = result.error_budget.sources
     fits = sum(sources[key].total for key in ("scf_fitting", "mp2_fitting"))

@@ -164,12 +164,14 @@ class NativeEnergies:
     ----------
     program : name and version
     scf_total_energy, same_spin, opposite_spin : Eh, unscaled
+    singles : Eh, of an ROHF reference
     """
 
     program: str
     scf_total_energy: float
     same_spin: float
     opposite_spin: float
+    singles: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

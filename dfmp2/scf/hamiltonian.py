@@ -61,18 +61,19 @@ def mean_field(
     ----------
     kind : "rhf", "uhf" or "rohf"; relativity : "none" or "x2c"
     charges : (n, 4) x, y, z in bohr and charge in e, None for none
-    native : leave the potential of the charges to PySCF's own code
+    native : leave the potential of the charges, and that of a functional, to PySCF's own code
     field : (3,) Eh/(e bohr), None for none
     xc : functional of an RKS or UKS in its place, None for Hartree-Fock
     """
     from pyscf import scf
 
     if xc is None:
-        mf = {"rhf": scf.RHF, "uhf": scf.UHF, "rohf": scf.ROHF}[kind](mole)
+        # scf.UHF of one electron is HF1e, whose virtual orbitals do not feel that electron.
+        mf = {"rhf": scf.hf.RHF, "uhf": scf.uhf.UHF, "rohf": scf.rohf.ROHF}[kind](mole)
     else:
         from dfmp2.scf import kohn_sham
 
-        mf = kohn_sham.mean_field(mole, kind, xc)
+        mf = kohn_sham.mean_field(mole, kind, xc, native=native)
     if relativity == "x2c":
         mf = mf.sfx2c1e()
     if field is not None:

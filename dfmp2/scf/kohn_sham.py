@@ -104,12 +104,14 @@ class KohnSham:
         return lib.tag_array(potential, ecoul=np.vdot(density, j) / 2, exc=energy)
 
 
-def mean_field(mole: Any, kind: str, xc: str) -> Any:
-    """A PySCF RKS ("rhf") or UKS ("uhf") of the molecule, not yet run."""
+def mean_field(mole: Any, kind: str, xc: str, *, native: bool = False) -> Any:
+    """A PySCF RKS ("rhf") or UKS ("uhf") of the molecule, not yet run; `native` is without `KohnSham`."""
     from pyscf import dft, lib
 
     mf = {"rhf": dft.RKS, "uhf": dft.UKS}[kind](mole)
     mf.xc, mf.grids.level = xc, GRID_LEVEL
+    if native:
+        return mf
     return lib.set_class(mf, (KohnSham, type(mf)))
 
 

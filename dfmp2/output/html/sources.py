@@ -30,7 +30,7 @@ from dfmp2.output.html.batch import batch_page, is_batch
 from dfmp2.output.html.page import render
 from dfmp2.output.report import asked_for, in_full, method_name
 from dfmp2.output.study import Study, is_study, read_study, verify_study
-from dfmp2.output.study_report import cell, of_study
+from dfmp2.output.study_report import cell, of_study, study_warnings
 
 MOST_IN_FULL = 8  # results that get sections of their own: a page of 100 stays below 2 MB
 FOUND = {  # by the kind of a study: what a tile is called, and the names of its value, of which the first one counts
@@ -153,16 +153,15 @@ def _stability(r: MP2Result) -> Tile:
     kind, found = r.reference.title, r.reference.stability
     if found is None:
         return Tile("reference", kind, "its stability was not examined")
-    unstable = found.verdict.startswith("unstable")
-    if found.energy_gain:
-        gain = f", at least {size(found.energy_gain)} Eh below"
-    else:
-        gain = ""
-    if unstable:
-        remark = f"a lower solution exists{gain}"
-    else:
-        remark = found.method
-    return Tile("reference", f"{kind}, {found.verdict}", remark, "warning" if unstable else "")
+    if not found.unstable:
+        return Tile("reference", f"{kind}, {found.verdict}", found.method)
+    remarks = []
+    for instability, gain in found.gains.items():
+        remark = f"a lower {instability.split(' to ')[1]} solution exists"
+        if gain:
+            remark += f", at least {size(gain)} Eh below"
+        remarks.append(remark)
+    return Tile("reference", f"{kind}, {found.verdict}", "; ".join(remarks), "warning")
 
 
 def _checks(r: MP2Result) -> Tile:
@@ -291,7 +290,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         *each_in_full(shown),
     ]
     subtitle = f"{study.kind} of {counted(len(runs), 'run')}; computed {study.created} by dfmp2 {study.version}"
-    return render(title or study.title, subtitle, tiles, sections, file, _warnings(runs))
+    return render(title or study.title, subtitle, tiles, sections, file, study_warnings(study))
 
 
 def _slim(result: MP2Result) -> MP2Result:
