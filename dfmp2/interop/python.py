@@ -600,6 +600,7 @@ def _on_mean_field(
         relativity=found.relativity,
         scf=reference.scf_type,
         xc=reference.xc,
+        grid=reference.grid_name,
     )
     if jk is not None:
         jk = with_errors(jk, found.orbital, allow_poor=chosen.allow_poor_fit)

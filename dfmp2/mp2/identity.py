@@ -60,6 +60,7 @@ METHOD = (
     "basis",
     "reference",
     "xc",
+    "grid",
     "relativity",
     "scf",
     "scf_auxbasis",

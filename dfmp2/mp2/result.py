@@ -890,6 +890,8 @@ def calculation(found: Calculated) -> dict[str, Any]:
         "point_charges": describe_field(molecule, found.orbital_basis),
         "reference": reference.name,
         "xc": reference.xc,
+        "grid": reference.grid_name,
+        "grid_points": reference.grid_points,
         "relativity": found.options.relativity,
         "scf_type": reference.scf_type,
         "basis": found.orbital_basis.name,

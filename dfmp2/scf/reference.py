@@ -113,7 +113,11 @@ class Reference:
     xc: str | None = _q(
         "", "functional of a Kohn-Sham reference, restricted for rhf, unrestricted for uhf", None
     )
-    grid_level: int | None = _q("", "level of the integration grid in PySCF (Kohn-Sham)", None)
+    grid_level: int | None = _q(
+        "", "level of the integration grid in PySCF (Kohn-Sham), where it has one", None
+    )
+    grid: str | None = _q("", "integration grid (Kohn-Sham): its level, or NRAD,NANG", None)
+    grid_points: int | None = _q("", "points of the integration grid", None)
     exx_total_energy: float | None = _q(
         "hartree", "Hartree-Fock energy of the Kohn-Sham determinant", None
     )
@@ -158,6 +162,13 @@ class Reference:
     def title(self) -> str:
         """The same as people write it, with the functional."""
         return self.name.upper() + ("" if self.xc is None else f"({self.xc})")
+
+    @property
+    def grid_name(self) -> str | None:
+        """Name of the integration grid, as `--grid` has it; None for Hartree-Fock."""
+        if self.grid is None and self.grid_level is not None:  # in files of earlier versions
+            return str(self.grid_level)
+        return self.grid
 
     @property
     def hf_total_energy(self) -> float:

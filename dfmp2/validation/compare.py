@@ -398,6 +398,7 @@ def _scf(
         options,
         scf_conv_tol=min(options.scf_conv_tol, CONVERGED),
         scf_max_cycles=max(options.scf_max_cycles, LEAST_CYCLES),
+        grid=found.grid_name,
     )
     if stored:
         start = StartOrbitals(found.mo_coeff, found.mo_occ, None, "the stored orbitals")
