@@ -184,7 +184,7 @@ def price(
 
 def b_bytes(shape: Shape) -> int:
     """Bytes of B in the kernels' layout, padding included."""
-    occupied = -(-shape.nocc // layout.EDGE) * layout.EDGE
+    occupied = shape.nocc
     columns = layout.tile_columns(layout.padded_nvir(shape.nvir))
     return (
         occupied

@@ -176,7 +176,7 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction
     core = find_chip(chip)
     found = [call for shape in one_bucket(tuple(spins)) for call in transform_calls(nao, *shape)]
     done = price("plain", found, 0, core, Assumptions())
-    up = transform_traffic(found)
+    up = transform_traffic(found, len(spins))
     return Prediction(
         chip=core.name,
         lane=LANES[0],
