@@ -158,7 +158,9 @@ def test_b_in_pieces_and_parts(variant, nvir, naux, edge, held, diagonal):
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
 
 
-@pytest.mark.parametrize(("variant", "nvir", "held"), [("plain", 160, 2), ("packed", 192, 2), ("packed", 160, 4)])
+@pytest.mark.parametrize(
+    ("variant", "nvir", "held"), [("plain", 160, 2), ("packed", 192, 2), ("packed", 160, 4)]
+)
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_short_last_blocks_emit_the_pairs_that_exist(variant, nvir, held, diagonal):
     """Five rows, which the residents do not divide, against themselves and against two columns."""

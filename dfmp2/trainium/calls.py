@@ -264,9 +264,7 @@ def cross_calls(
                 "slices": padded // P,
                 "residents": layout.residents(max(map(layout.padded_nvir, nvir)), padded, target),
             }
-            made.append(
-                _call("pair_energy_cross", "pair_energy_cross", arguments, above * beside)
-            )
+            made.append(_call("pair_energy_cross", "pair_energy_cross", arguments, above * beside))
     return tuple(made)
 
 

@@ -45,9 +45,10 @@ SHORT_EDGE = 8  # where a block of pairs would be a longer program than PRODUCTS
 RUN = 256  # elements of a float32 row sum
 TEMPORARIES = 6  # tiles of a chunk that are there at a time
 STAGING = 4 * AHEAD * STAGE  # bytes per partition of the staging tiles
-# Bytes per partition that choosing more residents may reach, plain and with leftover rows packed. Of 192 and 224 KiB
-# 180,224 and 212,992 are usable; the packed variant's own estimate of what it needs is closer.
-BUDGETS = {"gen2": (164_352, 178_688), "gen3": (204_800, 208_896)}
+# Bytes per partition that residents may fill: 70 % of 192 and 224 KiB, since nobody knows yet how the compiler places
+# tiles; the packed variant needs the residents of a group, and may take more for them.
+COMFORTABLE = {"gen2": 137_625, "gen3": 160_563}
+BUDGETS = {"gen2": 178_688, "gen3": 208_896}
 PRODUCTS = 16_384  # of a program: the pair energies of the large shape have 15,300
 PIECE = (
     2**30
@@ -130,9 +131,7 @@ def block_edge(nvir: int, naux: int) -> int:
     return EDGE
 
 
-def residents(
-    nvir: int, naux: int, target: str = "gen2", extra: int = 0, packed: bool = False
-) -> int:
+def residents(nvir: int, naux: int, target: str = "gen2", extra: int = 0, group: int = 1) -> int:
     """B_i blocks to hold at a time: as many as fit, one where B_j comes in parts.
 
     Parameters
@@ -140,14 +139,15 @@ def residents(
     nvir, naux : padded
     target : "gen2" or "gen3"
     extra : bytes per partition that a variant needs besides
-    packed : whether to take that variant's budget
+    group : residents that a variant holds at least
     """
     if parts_of(nvir, naux // P) > 1:
         return 1
     most, edge = 1, block_edge(nvir, naux)
     for count in range(1, edge + 1):
         wanted = sbuf_bytes(nvir, naux, count) + extra
-        if edge % count == 0 and wanted <= BUDGETS[target][packed]:
+        fits = wanted <= COMFORTABLE[target] or (count == group and wanted <= BUDGETS[target])
+        if edge % count == 0 and fits:
             most = count
     return most
 
@@ -278,7 +278,7 @@ def packed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
     """B_i blocks that the packed variant holds."""
     height, full = nvir % P, nvir // P
     extra = 4 * ((naux // P + 6 + 4 * full) * P + 3 * height)
-    return residents(nvir, naux, target, extra, packed=True)
+    return residents(nvir, naux, target, extra, group=P // height)
 
 
 def packed_tables(eps_vir: Array, unpacked_pairs: bool) -> Array:
