@@ -471,7 +471,7 @@ class Options:
     )
     stability: str | None = _option(
         "Is the SCF solution a minimum? auto: frontier orbitals; full: all rotations; follow: along an instability to "
-        "a lower one.",
+        "a lower one of the same reference.",
         choices=("auto", "full", "follow", "off"),
         shown="follow for UHF, auto for RHF",
     )

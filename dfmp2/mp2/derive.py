@@ -34,7 +34,8 @@ from dfmp2.options import (
 from dfmp2.progress import Collector, Listener
 
 # Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32. For all larger frozen
-# cores of 60 molecules the sums over the pairs left out had at most a seventh of it (scripts/certificate_coverage.py).
+# cores of 60 molecules the sums over the pairs left out had at most a seventh of it
+# (scripts/certificate_coverage.py of commit 5b1e9f5).
 ROUNDING = 8.0 * 2.0**-24
 DERIVABLE = ("frozen_core", "method", "os_scale", "ss_scale", "dispersion")
 # Every other option that a number depends on, and why its change needs a new run.

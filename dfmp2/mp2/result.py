@@ -164,12 +164,14 @@ class NativeEnergies:
     ----------
     program : name and version
     scf_total_energy, same_spin, opposite_spin : Eh, unscaled
+    singles : Eh, of an ROHF reference
     """
 
     program: str
     scf_total_energy: float
     same_spin: float
     opposite_spin: float
+    singles: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +370,8 @@ class GradientCertificate:
         if not self.passed:
             raise ComparisonFailed(
                 f"{self.owner} certificate fails: {', '.join(self.failures).replace('_', ' ')} larger than accepted; "
-                f"converge the SCF further (--scf-conv-tol 1e-12), or report this{then}"
+                "converge the SCF further (--scf-conv-tol 1e-12; for a mean field of PySCF, its conv_tol), or report "
+                f"this{then}"
             )
 
     @property

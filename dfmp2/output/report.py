@@ -48,7 +48,7 @@ from dfmp2.output.document import (
 from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.scf.reference import GIVEN, Reference, Solutions
+from dfmp2.scf.reference import GIVEN, Reference, Solutions, Stability
 from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
@@ -403,9 +403,13 @@ def _energies(result: MP2Result) -> Section:
             extra = [("functional energy", scf, f"{hf}: {method.title} with these orbitals")]
         total = f"{hf} + correlation"
         if result.dispersion is not None:
-            kind = DISPERSIONS[result.dispersion.correction]
+            correction = DISPERSIONS[result.dispersion.correction]
             added = [
-                ("dispersion", result.dispersion.energy, f"{kind}, {result.dispersion.program}")
+                (
+                    "dispersion",
+                    result.dispersion.energy,
+                    f"{correction}, {result.dispersion.program}",
+                )
             ]
             total += " + dispersion"
     elif xc:
@@ -482,7 +486,7 @@ def _energies(result: MP2Result) -> Section:
 LONGEST_TITLE = 40  # of a reference with its functional in a table
 
 
-def _reference_title(result: MP2Result) -> str:
+def _reference_title(result: Calculated) -> str:
     """Kind of orbitals and their functional; a double hybrid's by the name of the method."""
     reference = result.reference
     row = result.options.double_hybrid
@@ -798,13 +802,24 @@ def _reference(result: Calculated) -> Section:
     blocks: list[Block] = [
         Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=FITTING)])
     ]
-    if stability is not None and stability.verdict.startswith("unstable"):
-        blocks.insert(0, Note("warning", "A lower SCF solution exists."))
+    if stability is not None and stability.unstable:
+        blocks.insert(0, Note("warning", _lower_solutions(stability)))
     blocks.append(_iterations(reference))
     if reference.solutions is not None and len(reference.solutions.energy) > 1:
         blocks.append(_solutions(reference.solutions))
     name = "Hartree-Fock" if reference.xc is None else "Kohn-Sham"
     return Section("reference", f"{name} reference", blocks)
+
+
+def _lower_solutions(stability: Stability) -> str:
+    """Kinds of instability, and how far below at least the lower solutions lie."""
+    parts = []
+    for kind, gain in stability.gains.items():
+        if gain:
+            parts.append(f"{kind}: at least {size(gain)} Eh below this one")
+        else:
+            parts.append(kind)
+    return f"A lower SCF solution exists ({'; '.join(parts)})."
 
 
 def _solutions(found: Solutions) -> Table:

@@ -71,7 +71,8 @@ def mean_field(
     from pyscf import scf
 
     if xc is None:
-        mf = {"rhf": scf.RHF, "uhf": scf.UHF, "rohf": scf.ROHF}[kind](mole)
+        # scf.UHF of one electron is HF1e, whose virtual orbitals do not feel that electron.
+        mf = {"rhf": scf.hf.RHF, "uhf": scf.uhf.UHF, "rohf": scf.rohf.ROHF}[kind](mole)
     else:
         from dfmp2.scf import kohn_sham
 
