@@ -270,7 +270,12 @@ def compute_result(
     with (
         timeline or nullcontext(),
         checkpointing(
-            target, resume=display.resume, note=console.note, warn=console.warning, ready=ready
+            target,
+            resume=display.resume,
+            note=console.note,
+            warn=console.warning,
+            replace_foreign=display.overwrite,
+            ready=ready,
         ) as kept,
     ):
         signals.finish_first(kept)

@@ -251,6 +251,17 @@ def is_study(path: str | Path) -> bool:
     return "dfmp2_study_version" in attributes_of(path)
 
 
+def is_unfinished(path: str | Path) -> bool:
+    """Whether an HDF5 file says that it is a study whose runs are not all done; false where it is damaged."""
+    if not is_study(path):
+        return False
+    try:
+        with open_checked(path, most_objects=MOST_OBJECTS) as handle:
+            return bool(read_attribute(handle, "status") == "incomplete")
+    except ResultFileError:
+        return False
+
+
 def read_study(path: str | Path) -> Study:
     """Read a study with all its runs.
 
