@@ -61,7 +61,6 @@ from dfmp2.output.study import (
     StudyWriter,
     is_unfinished,
     read_study,
-    verify_study,
 )
 from dfmp2.planning import plan, system
 from dfmp2.planning.memory import FLOAT64
@@ -533,7 +532,6 @@ class Keeper:
         self._stored: Study | None = None
         if path is not None and path.exists() and (resume or is_unfinished(path)):
             try:
-                verify_study(path)
                 self._stored = read_study(path)
             except ResultFileError:
                 if not overwrite:
