@@ -12,6 +12,7 @@
         UnsupportedByBackend
         KernelError             a device kernel breaks a rule of its language or its chip
       ResourceError         7   memory, disk or permissions do not suffice
+        DiskFull                a disk is full, over quota or read-only: whoever writes there next fails too
         DeviceFault             the hardware reported a fault or hung: nothing it answered can be trusted
       ComparisonFailed      8   two energies differ by more than allowed
       SomeFailed            9   some of several calculations failed, the others are done
@@ -107,6 +108,10 @@ class ResourceError(Dfmp2Error):
     """Memory, disk space or permissions do not suffice."""
 
     exit_code = 7
+
+
+class DiskFull(ResourceError):
+    """A disk is full, over quota or read-only while it is written to: whoever writes there next fails too."""
 
 
 class DeviceFault(ResourceError):

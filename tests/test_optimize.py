@@ -223,7 +223,7 @@ def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
     )
     failed = call(*command, "--scf-max-cycles", "5")
     assert failed.code == 4 and "step 1: the SCF did not converge in 5 cycles" in failed.message
-    assert "(finished runs are in x.h5; --resume goes on)" in failed.message
+    assert "(finished runs are in x.h5; the same command goes on)" in failed.message
     assert list(read_study(folder / "x.h5").runs) == ["step-000"]
     going_on = call(*command, "--resume")
     assert going_on.code == 4 and "step 0: finished before" in going_on.err

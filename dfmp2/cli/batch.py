@@ -323,7 +323,10 @@ def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:
         for state in ("failed", "running", "pending")
         if done.own(state)
     ]
-    state = f"{'stopped' if stopped else 'finished'}: {', '.join(parts)}"
+    if stopped or done.full:
+        state = f"stopped: {', '.join(parts)}"
+    else:
+        state = f"finished: {', '.join(parts)}"
     click.echo(f"dfmp2 batch {state} -> {printable(str(batch.output))}")
 
 
@@ -334,6 +337,8 @@ def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
     if stopped > 1:
         click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
         return STOPPED_TWICE
+    if done.full and not stopped:
+        raise done.disk_full()
     if done.fault and left and not stopped:
         raise DeviceFault(f"{missing}: {done.fault}; the same command on another host goes on")
     if (stopped and running) or left:

@@ -62,7 +62,7 @@ OF_THE_JOB = "of the array job"  # --shard without a value
 @output_options(
     "Prepared file",
     "STEM.prepared.h5",
-    "Go on from OUTPUT.checkpoint; leave a file that is complete as it is.",
+    "Leave a file that is complete as it is.",
 )
 def prepare(given: Given, display: Display) -> None:
     """SCF, integrals and fitted tensor B of MOLECULE, a file as of dfmp2 run, into a file.
@@ -86,7 +86,11 @@ def prepare(given: Given, display: Display) -> None:
             console.note(introduction(read))
             with (
                 checkpointing(
-                    target, resume=display.resume, note=console.note, warn=console.warning
+                    target,
+                    resume=display.resume,
+                    note=console.note,
+                    warn=console.warning,
+                    replace_foreign=display.overwrite,
                 ) as kept,
                 file,
             ):

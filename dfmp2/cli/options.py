@@ -297,7 +297,7 @@ class Display:
 
 
 def output_options(
-    file: str, default: str, resume: str = "Go on from OUTPUT.checkpoint; print a complete result."
+    file: str, default: str, resume: str = "Print a result that is complete; else as without."
 ) -> Decorator:
     """Give a command the options of output, which it gets as one `display`.
 
@@ -305,11 +305,15 @@ def output_options(
     ----------
     file : what it writes
     default : its name where none is given
-    resume : what it does when it goes on
+    resume : what the option does beyond going on, which needs none
     """
     options = (
         click.option("--output", metavar="FILE.h5", help=f"{file}.  [default: {default} here]"),
-        OVERWRITE,
+        click.option(
+            "--overwrite",
+            is_flag=True,
+            help="Replace an existing file, and what was stopped of another calculation.",
+        ),
         click.option("--resume", is_flag=True, help=resume),
         REPORT_AS_JSON,
         LAST_LINE,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 study_options = output_options(
     "File with all runs",
     "STEM.KIND.h5",
-    "Go on with the runs that are not finished.",
+    "Go on with a study that is complete: failed runs, more steps.",
 )
 
 
@@ -93,11 +93,11 @@ def run_study(
                 short, study = error, error.study
             signals.commit()
             for path, content in zip(beside.values(), contents(study), strict=True):
-                write_atomically(path, content, overwrite=display.overwrite or display.resume)
+                write_atomically(path, content, overwrite=keeper.replaces)
         except Dfmp2Error as error:
             if not keeper.written or isinstance(error, InputError):
                 raise
-            raise type(error)(f"{error} ({left}; --resume goes on)") from error
+            raise type(error)(f"{error} ({left}; the same command goes on)") from error
         if short is None:
             state = "finished"
         else:
@@ -110,7 +110,7 @@ def run_study(
             display, console, study_report(study), last, lambda: study_json(study, str(target))
         )
         if short is not None:
-            raise type(short)(f"{short}: {left}, and --resume goes on")
+            raise type(short)(f"{short}: {left}, and the same command goes on")
     return study
 
 
@@ -374,7 +374,7 @@ def optimize(
     """Optimise the geometry of MOLECULE, a file as of dfmp2 run, in internal coordinates (geomeTRIC).
 
     All steps go into one file; the last geometry and the way to it are written as xyz files as well, also where
-    --max-steps are not enough (exit code 4; --resume goes on). The energy is that of --method.
+    --max-steps are not enough (exit code 4; the same command with more goes on). The energy is that of --method.
     """
     chosen, read = given.chosen(), given.read()
     from dfmp2.molecule.text import read_text

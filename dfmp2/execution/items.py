@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from dfmp2.errors import (
     DeviceFault,
     Dfmp2Error,
+    DiskFull,
     InputError,
     Interrupted,
     ResourceError,
@@ -35,7 +36,7 @@ from dfmp2.errors import (
 from dfmp2.execution.manifest import TASKS, Batch, Item
 from dfmp2.execution.pool import Share, stops
 from dfmp2.host.deferred import named
-from dfmp2.host.files import NO_FILE, require_writable, stamp, write_atomically
+from dfmp2.host.files import NO_FILE, refusal, require_writable, stamp, write_atomically
 from dfmp2.host.locks import acquire, holder, release
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
@@ -78,6 +79,7 @@ class Row:
     fingerprint, stamp : of a complete item: of its input; size and change of its file
     remark : why a result that is there does not count, or who computes the item
     notes, device_fault : of its worker: for the user, and whether its device must not be used any more
+    disk_full : whether it was given up because nothing can be written any more; why is in `error`
     """
 
     name: str
@@ -93,6 +95,7 @@ class Row:
     remark: str = ""
     notes: tuple[str, ...] = ()
     device_fault: bool = False
+    disk_full: bool = False
 
 
 # --- input ------------------------------------------------------------------------------------------------------------
@@ -180,7 +183,7 @@ def read_result(given: Input) -> tuple[Row, MP2Result | None]:
     if not os.path.lexists(item.target):
         return row, None
     try:
-        result = hdf5.read_verified(item.target)
+        result = hdf5.read(item.target)
     except (InputError, ResultFileError) as error:
         return replace(row, remark=f"its result does not count ({error})"), None
     if fingerprint_of(result) == given.fingerprint:
@@ -313,6 +316,12 @@ def compute(
     except Interrupted:
         pass
     except (Dfmp2Error, MemoryError, OSError) as error:
+        if isinstance(error, DiskFull) or (
+            isinstance(error, OSError) and refusal(error) is DiskFull
+        ):  # no fault of the item: it is computed when there is room again
+            return replace(
+                row, status="pending", error=str(error), notes=tuple(notes), disk_full=True
+            )
         code, message = (
             ResourceError.exit_code,
             f"the system refused: {str(error) or 'no more memory'}",
@@ -368,6 +377,7 @@ def _compute(
         warn=notes.append,
         replace_foreign=True,
         same_bits=True,
+        full_ends=True,
     ) as stop.checkpoint:
         origin = start or options.scf_from
         begun = f"; {START}{given.start}" if given.start else ""

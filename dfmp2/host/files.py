@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dfmp2.errors import InputError, ResourceError, ResultExists
+from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists
 from dfmp2.host.resources import free_disk
 from dfmp2.units import format_bytes
 
@@ -68,6 +68,13 @@ def _rename_new(part: Path, target: Path) -> None:
         os.replace(part, target)
 
 
+def refusal(error: OSError) -> type[ResourceError]:
+    """DiskFull where nothing can be written to the disk any more, else ResourceError."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return DiskFull
+    return ResourceError
+
+
 def require_writable(
     target: Path, *, overwrite: bool, expected_bytes: int = 0, option: str = "--output"
 ) -> None:
@@ -99,7 +106,7 @@ def require_writable(
             raise InputError(
                 f"{option} {target.name[:40]}...: the file name is too long"
             ) from error
-        raise ResourceError(
+        raise refusal(error)(
             f"cannot write into {folder}: {error.strerror}: choose another folder with {option}"
         ) from error
     if taken:
@@ -107,7 +114,7 @@ def require_writable(
             f"{target} already exists: --overwrite replaces it, {option} names another file"
         )
     if free < expected_bytes:
-        raise ResourceError(
+        raise DiskFull(
             f"the disk of {folder} has {format_bytes(free)} free and about {format_bytes(expected_bytes)} are needed: "
             f"free some space or choose another folder with {option}"
         )
@@ -123,7 +130,7 @@ def make_folder(folder: Path, option: str = "--output") -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ResourceError(
+        raise refusal(error)(
             f"cannot make the folder {folder}: {error.strerror}: choose another {option}"
         ) from error
 
@@ -156,13 +163,13 @@ def settled(target: Path) -> Iterator[None]:
             f"{target} was written by another process meanwhile: name another file"
         ) from error
     except OSError as error:
-        raise ResourceError(
+        raise refusal(error)(
             f"cannot write {target}: {error.strerror}: nothing was changed"
         ) from error
     try:
         _sync_folder(target.parent)
     except OSError as error:
-        raise ResourceError(
+        raise refusal(error)(
             f"{target} was written, but the system cannot confirm that it is on the disk: {error.strerror}"
         ) from error
 

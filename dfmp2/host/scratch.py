@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
 from dfmp2.host.arrays_on_disk import Region
+from dfmp2.host.files import refusal
 from dfmp2.host.resources import free_disk
 from dfmp2.units import format_bytes
 
@@ -175,7 +176,7 @@ class Space:
                     tempfile.mkdtemp(prefix=f"{PREFIX}-{_host()}-{os.getpid()}-", dir=self.root)
                 )
             except OSError as error:
-                raise ResourceError(
+                raise refusal(error)(
                     f"cannot make a scratch folder in {self.root}: {error.strerror}: name another one with --scratch"
                 ) from error
             self._lock = _locked(self.folder)
@@ -207,13 +208,17 @@ class Space:
         if stopped is not None:
             raise stopped
 
-    def failure(self, reason: object) -> ResourceError:
+    def failure(self, error: OSError | str) -> ResourceError:
         """The error for a failed access to the folder, with the space needed and left."""
+        if isinstance(error, OSError):
+            kind, reason = refusal(error), error.strerror
+        else:
+            kind, reason = ResourceError, error
         try:
             free = f"{format_bytes(free_disk(self.root))} are free now"
         except OSError:
             free = "the free space is unknown"
-        return ResourceError(
+        return kind(
             f"scratch folder {self.root}: {reason}: the run needs {format_bytes(self.needed)} there, "
             f"{format_bytes(self.written)} had been written and {free}: name a folder on a larger disk with --scratch, "
             "or allow more --memory"
@@ -257,11 +262,13 @@ class ScratchArray(Region):
         try:
             super().__init__(os.open(path, flags | os.O_CLOEXEC, 0o600), 0, path.name)
         except OSError as error:
-            raise space.failure(error.strerror) from error
+            raise space.failure(error) from error
 
-    def failure(self, reason: str | None) -> Dfmp2Error:
+    def failure(self, error: OSError | None) -> Dfmp2Error:
         """As of Region, with the space needed and left."""
-        return self._space.failure(reason or f"{self._name} is shorter than what was written to it")
+        if error is None:
+            return self._space.failure(f"{self._name} is shorter than what was written to it")
+        return self._space.failure(error)
 
     def close(self, *, delete: bool = True) -> None:
         """Close and delete the file; harmless when repeated."""

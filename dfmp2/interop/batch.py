@@ -116,6 +116,7 @@ def batch(
     Raises
     ------
     dfmp2.Dfmp2Error : before anything is computed; the failure of an item is in its row
+    dfmp2.DiskFull : nothing can be written any more; complete items are kept, and the same call goes on
 
     Examples
     --------
@@ -144,6 +145,8 @@ def batch(
     how: dict[str, Any] = {"chained": chained, "scratch": common.scratch, "command": "dfmp2.batch"}
     run = BatchRun(found, inputs, range(len(inputs)), Told(listener), **how)
     run.compute(pool, workers)
+    if run.full:
+        raise run.disk_full()
     return BatchResult(found.output, list(run.rows.values()))
 
 

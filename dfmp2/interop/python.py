@@ -148,8 +148,9 @@ def run(
         those of a Molecule
     point_charge_units : of their positions, "angstrom" or "bohr"
     listener : receives progress and warnings; by default warnings are raised as Python warnings
-    checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts; None for no checkpoint
-    resume : go on from that checkpoint if there is one
+    checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts, and gone on from where an
+        earlier run of the same calculation was stopped; None for no checkpoint
+    resume : say so where there is no checkpoint to go on from
     require_proofs : raise where the check that was asked for, or the certificate of properties, fails; with False
         that is a warning, and the result is returned
     options : any field of `dfmp2.Options`
@@ -449,7 +450,13 @@ def prepare(
     whole_molecule, told = read_molecule(molecule, options), Told(listener)
     file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
     with (
-        checkpointing(Path(output), resume=resume, note=told.stage, warn=told.warning) as kept,
+        checkpointing(
+            Path(output),
+            resume=resume,
+            note=told.stage,
+            warn=told.warning,
+            replace_foreign=overwrite,
+        ) as kept,
         file,
     ):
         found = two_parts.prepare(whole_molecule, chosen, file, listener=told, checkpoint=kept)

@@ -183,8 +183,8 @@ def require_same(there: Mapping[str, str], here: Mapping[str, str], path: str) -
     different = differences(there, here, leave_out=[PROCESSOR])
     if different:
         raise ForeignCheckpoint(
-            f"{path} belongs to another calculation: {', '.join(different)}: give the same molecule and options, or "
-            "delete it to start what it belongs to from the beginning"
+            f"{path} belongs to another calculation: {', '.join(different)}: give the same molecule and options to go "
+            "on with that one, name another file, or delete it to start anew"
         )
 
 

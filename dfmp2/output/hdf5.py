@@ -124,23 +124,25 @@ def image(handle: h5py.File) -> bytes:
     return bytes(handle.id.get_file_image())
 
 
-def read(path: str | Path) -> MP2Result:
-    """Read a result file back.
+def read(path: str | Path, *, verify: bool = True) -> MP2Result:
+    """The result in a file.
+
+    Parameters
+    ----------
+    path : str or Path
+        The result file.
+    verify : bool
+        Check the stored hash against the content, which makes up about a third of the time.
 
     Raises
     ------
     InputError : no such file
-    ResultFileError : foreign, damaged, incomplete, or of an unknown version
+    ResultFileError : foreign, damaged, incomplete, of an unknown version, or changed since it was written
     """
     with open_checked(path) as handle:
-        return load(handle, path)
-
-
-def read_verified(path: str | Path) -> MP2Result:
-    """Read a result file back and check its hash while it is open; errors are those of `read` and `verify`."""
-    with open_checked(path) as handle:
         result = load(handle, path)
-        check_hash(handle, path, read_attribute(handle, "content_sha256"))
+        if verify:
+            check_hash(handle, path, read_attribute(handle, "content_sha256"))
     return result
 
 

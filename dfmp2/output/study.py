@@ -251,13 +251,31 @@ def is_study(path: str | Path) -> bool:
     return "dfmp2_study_version" in attributes_of(path)
 
 
-def read_study(path: str | Path) -> Study:
-    """Read a study with all its runs.
+def is_unfinished(path: str | Path) -> bool:
+    """Whether an HDF5 file says that it is a study whose runs are not all done; false where it is damaged."""
+    if not is_study(path):
+        return False
+    try:
+        with open_checked(path, most_objects=MOST_OBJECTS) as handle:
+            return bool(read_attribute(handle, "status") == "incomplete")
+    except ResultFileError:
+        return False
+
+
+def read_study(path: str | Path, *, verify: bool = True) -> Study:
+    """The study in a file, with all its runs.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    verify : bool
+        Check the stored hashes of the table and of every run against the content.
 
     Raises
     ------
     InputError : no such file
-    ResultFileError : not a study, damaged, or of an unknown version
+    ResultFileError : not a study, damaged, of an unknown version, or changed since it was written
     """
     with open_checked(path, most_objects=MOST_OBJECTS) as handle:
         version = read_attribute(handle, "dfmp2_study_version")
@@ -283,7 +301,7 @@ def read_study(path: str | Path) -> Study:
                 ("arrays", "array_names"),
             )
         )
-        return Study(
+        study = Study(
             kind=kind,
             title=given["title"],
             settings=dict(json.loads(given["settings"])),
@@ -300,6 +318,9 @@ def read_study(path: str | Path) -> Study:
             warnings=tuple(given["warnings"]),
             **{name: given[name] for name in ("version", "command", "created")},
         )
+    if verify:
+        verify_study(path)
+    return study
 
 
 def verify_study(path: str | Path) -> str:

@@ -4,7 +4,7 @@ A study is its steps and a function that makes numbers of their results (`Task`)
 from results, as those of an optimisation, come group by group (`Task.then`); stored ones are recalled as they come, so
 that a study which goes on takes the same way again. One stopped half way
 leaves a file with status "incomplete" and its finished runs in it, and beside it the state of the run it was at;
-started again with `resume`, those are not repeated. (Killed without notice the file may lack the last of many runs
+started again, those are not repeated. (Killed without notice the file may lack the last of many runs
 quicker than its writing.)
 
 While the file grows:
@@ -34,10 +34,12 @@ from dfmp2.errors import (
     ConvergenceError,
     DeviceFault,
     Dfmp2Error,
+    DiskFull,
     ForeignCheckpoint,
     InputError,
     Interrupted,
     ResourceError,
+    ResultFileError,
 )
 from dfmp2.host.files import require_writable
 from dfmp2.host.locks import locked
@@ -52,7 +54,14 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
 from dfmp2.output.hdf5 import Item, start_of
-from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, read_study, verify_study
+from dfmp2.output.study import (
+    MOST_RUNS,
+    Column,
+    Study,
+    StudyWriter,
+    is_unfinished,
+    read_study,
+)
 from dfmp2.planning import plan, system
 from dfmp2.planning.memory import FLOAT64
 from dfmp2.progress import Collector, Listener, Relay, Silent
@@ -69,7 +78,7 @@ NEAR = (
 )
 REST = 5.0  # pause after writing the file, in units of the time that took
 # Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
-OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)
+OF_THE_STUDY = (ForeignCheckpoint, DeviceFault, DiskFull)
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,9 +500,10 @@ class Keeper:
 
     Parameters
     ----------
-    path : file of the study, None for none
-    overwrite : replace an existing file
-    resume : take finished runs from the file if it exists, and go on from the checkpoint beside it
+    path : file of the study, None for none; the finished runs of one that was stopped are taken from it, and the
+        present one goes on from the checkpoint beside it
+    overwrite : replace a file that is complete, or what has been done of another study
+    resume : take the runs of a file that is complete, too, and compute those that failed again
     beside : files that are made of the study when it is done, by the option that names them
     undisturbed : context in which the file is written (the command line defers signals there)
     finishing : told of the checkpoint of every run (the command line lets a signal wait for the next iteration or tile)
@@ -513,21 +523,20 @@ class Keeper:
             raise InputError(
                 "--resume keeps the finished runs of the file and --overwrite drops them: choose one"
             )
-        self._path, self._resume, self._undisturbed, self._finishing = (
-            path,
-            resume,
-            undisturbed,
-            finishing,
-        )
+        self._path, self._undisturbed, self._finishing = path, undisturbed, finishing
+        self._resume, self._discards = resume, overwrite
         if path is None:
             self._files = {}
         else:
             self._files = {"--output": path, **(beside or {})}
-        self._replaces = overwrite or resume
         self._stored: Study | None = None
-        if resume and path is not None and path.exists():
-            verify_study(path)
-            self._stored = read_study(path)
+        if path is not None and path.exists() and (resume or is_unfinished(path)):
+            try:
+                self._stored = read_study(path)
+            except ResultFileError:
+                if not overwrite:
+                    raise
+        self.replaces = overwrite or resume or self._stored is not None
         if path is None:
             self._writer = None
         else:
@@ -578,9 +587,16 @@ class Keeper:
             if not follow and len(stored) < len(steps) and found.provenance.threads != threads:
                 different.append(f"threads: {found.provenance.threads} there, {threads} here")
             if different:
+                text = (
+                    f"run {step.name} in {self._path} is another calculation (different "
+                    f"{', '.join(different)})"
+                )
+                if self._discards:
+                    listener.stage(f"starting from the beginning: {text}")
+                    self._stored = None
+                    return {}
                 raise InputError(
-                    f"--resume: run {step.name} in {self._path} is another calculation (different "
-                    f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
+                    f"{text}: use the options it was started with, or start anew with --overwrite"
                 )
             recalled[step.name] = found
         for name, found in recalled.items():
@@ -608,16 +624,23 @@ class Keeper:
             yield
             return
         if self._stored is not None and self._stored.kind != task.kind:
-            raise InputError(
-                f"--resume: {self._path} holds a study of kind {self._stored.kind}, not {task.kind}: name another file"
-            )
+            if not self._discards:
+                raise InputError(
+                    f"{self._path} holds a study of kind {self._stored.kind}, not {task.kind}: name another file, or "
+                    "start anew with --overwrite"
+                )
+            self._stored = None
         checkpoint = checkpoint_of(self._path)
         for option, file in self._files.items():
-            require_writable(file, overwrite=self._replaces, option=option)
+            require_writable(file, overwrite=self.replaces, option=option)
         with locked(self._path):
             if os.path.lexists(checkpoint):
                 self._begun = found_beside(
-                    self._path, resume=self._resume, note=listener.stage, warn=listener.warning
+                    self._path,
+                    resume=self._resume,
+                    replace_foreign=self._discards,
+                    note=listener.stage,
+                    warn=listener.warning,
                 )
             known = {step.name for step in task.steps}
             if (
@@ -625,10 +648,12 @@ class Keeper:
                 and self._begun.run not in known
                 and not (task.then and self._begun.run)
             ):
-                raise ForeignCheckpoint(
-                    f"{checkpoint} belongs to another calculation ({self._begun.run or 'a single run'} there): name "
-                    "another file, or delete it"
-                )
+                if not self._discards:
+                    raise ForeignCheckpoint(
+                        f"{checkpoint} belongs to another calculation ({self._begun.run or 'a single run'} there): "
+                        "name another file, or start anew with --overwrite"
+                    )
+                self._begun = None
             yield
             remove(checkpoint)
 
@@ -649,7 +674,13 @@ class Keeper:
             found = self._begun
         else:
             found = None
-        made = FileCheckpoint(self._path, found, run=step.name, eager=self.written or self._behind)
+        made = FileCheckpoint(
+            self._path,
+            found,
+            replace_foreign=self._discards,
+            run=step.name,
+            eager=self.written or self._behind,
+        )
         self._finishing(made)
         return made
 

@@ -83,13 +83,14 @@ def page(source: Path, title: str | None) -> str:
     if is_batch(source):
         return batch_page(source, title)
     if is_study(source):
-        content, study = verify_study(source), read_study(source)
+        content = verify_study(source)
+        study = read_study(source, verify=False)
         runs = [
             Entry(name, _slim(result), f"{content} (table)") for name, result in study.runs.items()
         ]
         return study_page(study, runs, title, source.name)
     content = hdf5.verify(source)
-    return result_page(Entry(source.name, _slim(hdf5.read(source)), content), title)
+    return result_page(Entry(source.name, _slim(hdf5.read(source, verify=False)), content), title)
 
 
 def result_page(entry: Entry, title: str | None) -> str:
