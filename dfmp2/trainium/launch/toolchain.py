@@ -145,7 +145,7 @@ def compiler_problems(target: str) -> tuple[Problem, ...]:
     absent = _packages(needed, versions(needed, python=HERE.python))
     cheap = [*_variables("nki", HERE), *(absent or _tools("nki", HERE))]
     return tuple(cheap) or tuple(
-        _broken(HERE.python, ("nki",), environment.settings("nki", target))
+        _broken(HERE.python, ("nki",), environment.compiler_variables(target))
     )
 
 
@@ -185,6 +185,7 @@ def _foreign_versions(names: tuple[str, ...], python: str) -> tuple[tuple[str, s
             [python, "-P", "-c", VERSIONS, json.dumps(names)],
             capture_output=True,
             text=True,
+            env=environment.with_package(os.environ),
             timeout=IMPORT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -310,7 +311,10 @@ def _imports(lane: str, host: Host, compiled: bool) -> list[Problem]:
             found = _broken(sys.executable, (bound[0],), variables)
         else:
             found = []
-        return found or ([] if compiled else _broken(host.python, ("nki",), variables))
+        if found or compiled:
+            return found
+        target = device_target(host) or "trn1"
+        return _broken(host.python, ("nki",), environment.compiler_variables(target, host))
     modules: tuple[str, ...] = ("nki",)
     if lane == "nki-xla":
         modules = ("torch_xla", "libneuronxla", "nki")
