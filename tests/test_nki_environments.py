@@ -52,7 +52,9 @@ def plant(site: Path, name: str, version: str, text: str) -> None:
     (site / module / "__init__.py").write_text(text)
     information = site / f"{module}-{version}.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (information / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +72,17 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     (packages(run) / "libraries.pth").write_text("\n".join(dict.fromkeys([own, *libraries])) + "\n")
     plant(packages(run), "nki", "0.6.0", LEAKED)
-    for name, text in (("numpy", "ndarray = float32 = None\n"), ("nki", COMPILER), ("neuronx-cc", "")):
-        plant(packages(compile_), name, {"nki": "0.6.0", "neuronx-cc": "2.27.5334.0"}.get(name, "1.0"), text)
+    for name, text in (
+        ("numpy", "ndarray = float32 = None\n"),
+        ("nki", COMPILER),
+        ("neuronx-cc", ""),
+    ):
+        plant(
+            packages(compile_),
+            name,
+            {"nki": "0.6.0", "neuronx-cc": "2.27.5334.0"}.get(name, "1.0"),
+            text,
+        )
     tool = compile_ / "bin" / "neuronx-cc"
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
@@ -86,7 +97,9 @@ def test_the_compiler_meets_dfmp2_and_nothing_else_of_the_run_environment(
     run, compile_ = environments
     told = tmp_path / "told.json"
     variables = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "DFMP2"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "DFMP2"))
     }
     variables |= {
         "DFMP2_NKI_PYTHON": str(compile_ / "bin" / "python"),

@@ -145,7 +145,6 @@ class InterpreterExecutor(Executor):
         return {
             "lane": self.lane,
             "target": self.settings.target,
-            "nki release": self.settings.release,
             "products": self.settings.pe_model,
             "kernel sources": f"sha256 {source_hash()[:16]}",
             "kernel launches": str(self.proof.launches),
