@@ -25,7 +25,7 @@ LIBRARIES = "/opt/aws/neuron/lib"
 EXACT = "--auto-cast=none"
 RETRY = "--retry_failed_compilation"  # of torch-xla's compile cache; neuronx-cc itself refuses it
 EXECUTION_TIMEOUT = 120  # s; the longest call of the kernels is predicted to last 0.03 s
-HARDWARE = ("nki", "nki-xla", "nki-call")
+HARDWARE = ("nki", "nki-xla")
 ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
     ("", "0", "false", "no", "off"), False
 )
@@ -89,7 +89,7 @@ def settings(lane: str, target: str, host: Host = HERE, core: int | None = None)
 
     Parameters
     ----------
-    lane : "nki", "nki-xla", "nki-call" or "nki-simulator"
+    lane : "nki", "nki-xla" or "nki-simulator"
     target : "trn1" or "trn2"
     core : the NeuronCore this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
     """
