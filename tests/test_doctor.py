@@ -338,7 +338,7 @@ def trainium(sound: Surroundings) -> Surroundings:
         "NEURON_COMPILE_CACHE_URL": str(sound.folder),
     }
     versions = {
-        "nki": "0.5.0",
+        "nki": "0.6.0",
         "neuronx_cc": "2.26.6360.0",
         "torch_neuronx": "2.9.0.2.15.32035",
         "torch_xla": "2.9.0",

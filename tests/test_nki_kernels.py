@@ -12,7 +12,7 @@ from dfmp2.trainium import calls, layout
 from dfmp2.trainium.backend import transform
 from dfmp2.trainium.calls import PairForm
 from dfmp2.trainium.interpreter import arithmetic
-from dfmp2.trainium.interpreter.rules import RELEASES, Violation
+from dfmp2.trainium.interpreter.rules import Violation
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.kernels.sizes import equal_parts, parts_of
 from dfmp2.trainium.launch.executors import InterpreterExecutor
@@ -224,7 +224,7 @@ def test_cross_mode(left, right, naux, settings):
         Settings(fuzz=7),
         Settings(pe_model="exact", row_sum="float64"),
         Settings(pe_model="split4"),
-        Settings(target="gen3", release="0.7.0"),
+        Settings(target="gen3"),
     ],
     ids=["garbage", "exact products", "four products", "gen3"],
 )
@@ -331,15 +331,12 @@ def test_the_newton_step_mends_a_coarse_root(tmp_path, monkeypatch, variant):
     planted(tmp_path, "NEWTON = False", "NEWTON = True")
     source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
     assert (deviations(evaluate(s, 4, 4, False, variant, source=source), exact)[0] < 3e-7).all()
-    for release in (RELEASES[0], RELEASES[-1]):
-        evaluate(s, 4, 4, False, variant, Settings(release=release), source)
 
 
 @pytest.mark.parametrize("target", ["gen2", "gen3"])
-@pytest.mark.parametrize("release", RELEASES)
-def test_one_source_for_all_releases_and_chips(target, release):
+def test_one_source_for_both_chips(target):
     s = space(2, 32, 64)
-    settings = Settings(target=target, release=release)
+    settings = Settings(target=target)
     found = evaluate(s, 2, 2, True, settings=settings, transpose=target == "gen3")
     assert (deviations(found, oracle(s, 2, True))[0] < 3e-7).all()
 

@@ -59,7 +59,6 @@ class Limits:
     transforms : whether the device can make B itself (`put_untransformed`)
     work_elements : elements of work space for one tile beside them; None for twice as many
     square : whether one product takes a block of i and j, rather than one i and several j
-    divided : whether each worker holds a part of an operand, so that `owners` says which tiles it takes
     compiles : whether programs have to be compiled before they run (`prepare`)
     """
 
@@ -72,7 +71,6 @@ class Limits:
     transforms: bool = False
     work_elements: int | None = None
     square: bool = False
-    divided: bool = False
     compiles: bool = False
 
 
@@ -213,10 +211,6 @@ class Backend(ABC):
         raise UnsupportedByBackend(
             f"--backend {self.name} has no kappa-mp2: use --backend cpu, torch or cuda"
         )
-
-    def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
-        """The worker, from 0, that takes each tile; asked only where `limits.divided`."""
-        return [number % self.limits.workers for number in range(len(tiles))]
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:  # noqa: B027 - nothing to do on a host
         """Have compiled what these shapes need; `nao` basis functions where the device makes B, else 0.

@@ -37,9 +37,6 @@ from dfmp2.trainium.launch.environment import HERE
 from dfmp2.trainium.launch.proof import Proof
 
 CHILD = Path(__file__).with_name("compile_child.py")
-PACKAGE = Path(__file__).parents[
-    3
-]  # the folder that holds dfmp2, which the other interpreter may not have installed
 COMPILERS = ("nki", "neuronx-cc")
 FAILED = "failed.log"  # what a compiler said that left no program
 TELLING = re.compile(
@@ -227,10 +224,7 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
         "folder": str(folder),
     }
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    variables = {**HERE.environ, **environment.settings("nki", target)}
-    variables["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(PACKAGE), HERE.environ.get("PYTHONPATH", "")])
-    )
+    variables = environment.compiler_variables(target)
     log = folder / "compiler.log"
     with log.open("wb") as output, holding_sigterm():
         code = _run(

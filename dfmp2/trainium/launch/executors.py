@@ -3,7 +3,6 @@
     nki-interpreter        our own, on the CPU
     nki-simulator          AWS's simulator: a kernel as Python on the CPU, slowly and with AWS's checks of arguments;
                            it models trn3 unless NEURON_PLATFORM_TARGET_OVERRIDE says otherwise, which is set here
-    nki-call               plain calls with NumPy arrays, which compile anew each time by public evidence: for probes
     nki                    compiled programs: compiler process (nki) -> NEFF file in our cache -> this process (runtime
                            bindings): load once, launch many times on resident tensors
     nki-xla                torch-xla tensors that stay on the device, one graph per kernel
@@ -145,7 +144,6 @@ class InterpreterExecutor(Executor):
         return {
             "lane": self.lane,
             "target": self.settings.target,
-            "nki release": self.settings.release,
             "products": self.settings.pe_model,
             "kernel sources": f"sha256 {source_hash()[:16]}",
             "kernel launches": str(self.proof.launches),
@@ -227,19 +225,15 @@ class DeviceExecutor(NativeExecutor):
         """The runtime's tensor of an array."""
 
 
-class HostExecutor(NativeExecutor):
-    """Kernels called with NumPy arrays.
+class SimulatorExecutor(NativeExecutor):
+    """Kernels in AWS's simulator, called with NumPy arrays."""
 
-    Parameters
-    ----------
-    lane : "nki-simulator" or "nki-call"
-    target : "trn1" or "trn2"
-    """
+    lane = "nki-simulator"
 
-    def __init__(self, lane: str, target: str) -> None:
-        os.environ.update(environment.settings(lane, target))
-        super().__init__(target)
-        self.lane, self.target = lane, GENERATION[target]
+    def __init__(self) -> None:
+        os.environ.update(environment.settings(self.lane, "trn1"))
+        super().__init__("trn1")
+        self.target = GENERATION["trn1"]
         with launching("import of nki"):
             self._nki = import_module("nki")
 
@@ -247,11 +241,7 @@ class HostExecutor(NativeExecutor):
         self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
     ) -> NDArray[Any]:
         function = native_kernel(program.source, program.kernel)
-        if self.lane == "nki-simulator":
-            runnable = self._nki.simulate(function)
-        else:
-            runnable = function
-        return np.asarray(one_output(runnable(**arguments), program.kernel))
+        return np.asarray(one_output(self._nki.simulate(function)(**arguments), program.kernel))
 
 
 def one_output(out: Any, kernel: str) -> Any:
@@ -495,11 +485,9 @@ def executor(lane: str, core: int | None = None) -> Executor:
         case "nki-xla":
             return XlaExecutor(core)
         case "nki-simulator":
-            return HostExecutor(lane, "trn1")
-        case "nki-call":
-            return HostExecutor(lane, toolchain.device_target() or "trn1")
+            return SimulatorExecutor()
         case "nki-interpreter":
             return InterpreterExecutor()
     raise BackendUnavailable(
-        f"lane {lane!r} is unknown: expected nki, nki-xla, nki-simulator, nki-call or nki-interpreter"
+        f"lane {lane!r} is unknown: expected nki, nki-xla, nki-simulator or nki-interpreter"
     )

@@ -77,10 +77,6 @@ class GuardedBackend(Backend):
         """Have the programs compiled that these shapes need; `nao` basis functions where the device transforms."""
         self._inner.prepare(spins, nao)
 
-    def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
-        """The worker that takes each tile."""
-        return self._inner.owners(left.b.operand, right.b.operand, tiles)
-
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
         """What the backend predicts."""
         return self._inner.predict(spins)
