@@ -36,6 +36,9 @@ Made by `scripts/grids.py`, 24 November 2026. How large the errors may be as a r
 (`largest_scf_total_energy` and `largest_total_energy` of `grid_error` in JSON), against what an SCF
 and dRPA of their own on PySCF's level 9 change, Eh. What is stated follows from E(KS) of the
 converged density on a finer grid, and from E(EXX) and E(RPA) of orbitals of one Fock matrix on it.
+
+What that costs, in processor time of one thread: 27 % of a run of benzene with pbe in cc-pVDZ (8
+SCF iterations, 143,560 points and 396,982 finer ones) for the finer grid, 7 % for the second E(RPA).
 """
 TITLES = {
     "main": "Default grids",
@@ -206,6 +209,8 @@ def section(rows: dict[str, Any]) -> str:
     """The section on integration grids."""
     parts = [HEAD]
     for name, title in TITLES.items():
+        if not any(json.dumps(case) in rows for case in SETS[name]):
+            continue
         parts.append(f"\n### {title}\n\n{table(rows, SETS[name])}")
     return "".join(parts)
 

@@ -16,7 +16,14 @@ from dfmp2.integrals import grid
 from dfmp2.interop import qcschema
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.error_budget import GRID, GRID_LEAST, GRID_LEFT, combined, kohn_sham_grid_error
+from dfmp2.mp2.error_budget import (
+    GRID,
+    GRID_ALONE,
+    GRID_LEAST,
+    GRID_LEFT,
+    combined,
+    kohn_sham_grid_error,
+)
 from dfmp2.options import LEBEDEV_POINTS, Options, make_options
 from dfmp2.output import hdf5
 from dfmp2.output.text import report
@@ -392,9 +399,10 @@ def test_the_budget_adds_changes_with_their_signs() -> None:
     assert found.reference.grid_error is not None and found.grid_certificate is not None
     x, c = found.reference.grid_error.exx_error, found.grid_certificate.correlation_error
     left = GRID_LEFT * max(abs(x), abs(c)) + 3 * GRID_LEAST
+    alone = GRID_ALONE * max(abs(x), abs(c)) + 3 * GRID_LEAST
     assert source.scf is not None and source.correlation is not None
-    assert source.scf.value == pytest.approx(abs(x) + left)
-    assert source.correlation.value == pytest.approx(abs(c) + left)
+    assert source.scf.value == pytest.approx(abs(x) + alone)
+    assert source.correlation.value == pytest.approx(abs(c) + alone)
     assert source.total == pytest.approx(abs(x + c) + left) == found.grid_error_total
     others = sum(one.total for key, one in budget.sources.items() if key != "grid")
     assert budget.total == pytest.approx(others + source.total)

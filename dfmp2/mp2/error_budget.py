@@ -13,7 +13,7 @@ source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, 
     fitting of MP2                                  sum_A |e_A| + between
     basis set              only a study of several basis sets can tell
 
-    left = GRID_LEFT max(|dE_EXX|, |dE_c|) + GRID_LEAST n
+    left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
 
 dE_EXX and dE_c are what orbitals of a finer grid change, one step towards them (`dfmp2.scf.grid_error`); their signs
@@ -51,7 +51,8 @@ EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SECOND_ORDER = 3.0  # 1/Eh
 FIRST_ORDER = 0.12  # dimensionless
-GRID_LEFT = 0.5  # of the larger change: one step of the orbitals, and the finer grid's own error
+GRID_LEFT = 0.4  # of the larger change, in both together: what one step of the orbitals leaves out
+GRID_ALONE = 1.0  # of the larger change, in one of both: nothing cancels there
 GRID_LEAST = 2e-9  # Eh for each atom: changes may vanish by accident
 KOHN_SHAM_LEFT = 1.0  # of the change of E(KS), which has no step in it: the finer grid's own error
 KOHN_SHAM_LEAST = 4e-8  # Eh for each atom
@@ -277,7 +278,14 @@ def _grid(result: MP2Result) -> Source:
     if changes is not None and not all(map(math.isfinite, changes)):
         how = "the numbers it follows from are not finite"
     elif changes is not None and reference.grid_error is not None:
-        return _of_changes(*changes, GRID_LEAST * atoms, reference.grid_error.finer)
+        scf, correlation = changes
+        return _signed_source(
+            scf,
+            correlation,
+            largest=max(abs(scf), abs(correlation)),
+            least=GRID_LEAST * atoms,
+            finer=f"grid {reference.grid_error.finer}",
+        )
     elif reference.grid_error is not None:
         how = "E(corr) was not computed on a finer grid"
     elif int(reference.grid_level or 0) < LEVEL or default_level(str(reference.xc)) > LEVEL:
@@ -297,25 +305,31 @@ def _grid_changes(result: MP2Result) -> tuple[float, float] | None:
     return found.exx_error, certificate.correlation_error
 
 
-def _of_changes(scf: float, correlation: float, least: float, finer: str) -> Source:
-    """The integration grid from changes of both energies, Eh.
+def _signed_source(
+    scf: float, correlation: float, largest: float, least: float, finer: str
+) -> Source:
+    """The integration grid from measured changes of both energies.
 
     Parameters
     ----------
+    scf, correlation : float
+        Changes of E(EXX) and of E(corr), or sums of them over runs, with their signs, Eh.
+    largest : float
+        Magnitude of the larger one, or the sum of these over runs, Eh.
     least : float
         What is left at least, Eh.
     finer : str
-        In words, the grid that they were measured with.
+        In words, what they were measured with.
     """
-    left = GRID_LEFT * max(abs(scf), abs(correlation)) + least
+    left, alone = GRID_LEFT * largest + least, GRID_ALONE * largest + least
     how = (
-        f"measured with grid {finer}: {scf:+.1e} Eh in E(EXX), {correlation:+.1e} Eh in E(corr), within "
+        f"measured with {finer}: {scf:+.1e} Eh in E(EXX), {correlation:+.1e} Eh in E(corr), both within "
         f"{left:.1e} Eh"
     )
     return Source(
         SOURCES["grid"],
-        Share(abs(scf) + left, ESTIMATED, how),
-        Share(abs(correlation) + left, ESTIMATED, how),
+        Share(abs(scf) + alone, ESTIMATED, how),
+        Share(abs(correlation) + alone, ESTIMATED, how),
         abs(scf + correlation) + left,
     )
 
@@ -584,24 +598,20 @@ def combined(
 
 def _combined_grid(parts: Sequence[tuple[Weights, MP2Result]]) -> Source:
     """The integration grid where every run has measured its error: changes with their signs, the rest by magnitude."""
-    scf, correlation, left = [], [], []
+    scf, correlation, largest, least = [], [], [], []
     for (scf_weight, correlation_weight), result in parts:
         changes = _grid_changes(result) or (0.0, 0.0)
         scf.append(scf_weight * changes[0])
         correlation.append(correlation_weight * changes[1])
-        largest = max(abs(scf_weight), abs(correlation_weight))
-        least = GRID_LEAST * len(result.molecule.real_symbols)
-        left.append(GRID_LEFT * max(abs(scf[-1]), abs(correlation[-1])) + largest * least)
-    of_scf, of_correlation, rest = math.fsum(scf), math.fsum(correlation), math.fsum(left)
-    how = (
-        f"measured with finer grids in {len(parts)} runs: {of_scf:+.1e} Eh in E(EXX), "
-        f"{of_correlation:+.1e} Eh in E(corr), within {rest:.1e} Eh"
-    )
-    return Source(
-        SOURCES["grid"],
-        Share(abs(of_scf) + rest, ESTIMATED, how),
-        Share(abs(of_correlation) + rest, ESTIMATED, how),
-        abs(of_scf + of_correlation) + rest,
+        largest.append(max(abs(scf[-1]), abs(correlation[-1])))
+        atoms = len(result.molecule.real_symbols)
+        least.append(max(abs(scf_weight), abs(correlation_weight)) * GRID_LEAST * atoms)
+    return _signed_source(
+        math.fsum(scf),
+        math.fsum(correlation),
+        largest=math.fsum(largest),
+        least=math.fsum(least),
+        finer=f"finer grids in {len(parts)} runs",
     )
 
 

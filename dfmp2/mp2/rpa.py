@@ -74,10 +74,11 @@ def correlation_energy(
             "ground state (try --scf-from with better orbitals)"
         )
     scale, enough, envelope = _grid(spins, gaps, tolerance)
+    occupation = _occupation(b)
     total, before, change, points = 0.0, math.inf, math.inf, enough // STEP
     angles = np.arange(1, points + 1) * (math.pi / (2 * points))
     while points <= LAST:
-        total += _weighted_sum(spins, 2.0 / len(b), angles, scale, held, workers, listener)
+        total += _weighted_sum(spins, occupation, angles, scale, held, workers, listener)
         energy = total / (4 * points)  # steps of pi / (2 n), and 1/(2 pi) of Eq. 2
         change, earlier = abs(energy - before), change
         error = change
@@ -121,8 +122,13 @@ def at_points(
         return 0.0
     points = quadrature.points
     angles = np.arange(1, points + 1) * (math.pi / (2 * points))
-    total = _weighted_sum(spins, 2.0 / len(b), angles, quadrature.scale, held, workers, listener)
+    total = _weighted_sum(spins, _occupation(b), angles, quadrature.scale, held, workers, listener)
     return total / (4 * points)
+
+
+def _occupation(b: Sequence[Any]) -> float:
+    """Electrons in an occupied orbital, from B of each spin."""
+    return 2.0 / len(b)
 
 
 def _weighted_sum(
