@@ -7,15 +7,18 @@ source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, 
     precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
     SCF convergence        SECOND_ORDER g^2         FIRST_ORDER g               g: norm of the last orbital gradient, Eh
     of Kohn-Sham           FIRST_ORDER g            FIRST_ORDER g               E(SCF): that of its determinant, E(EXX)
-    integration grid       GRID n                                               n: atoms; Kohn-Sham only
+    integration grid       |dE_EXX| + left          |dE_c| + left               Kohn-Sham only; both: |dE_EXX + dE_c| + left
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
     fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
     fitting of MP2                                  sum_A |e_A| + between
     basis set              only a study of several basis sets can tell
 
+    left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
 
-E is what the run itself estimates of E(SCF) (`dfmp2.scf.fitting_error.between_atoms`); where there is no such estimate,
+dE_EXX and dE_c are what orbitals of a finer grid change, one step towards them (`dfmp2.scf.grid_error`); their signs
+are known, so that they are added before the magnitude is taken. E is what the run itself estimates of E(SCF)
+(`dfmp2.scf.fitting_error.between_atoms`); where there is no such estimate,
 BONDED for each real atom heavier than hydrogen that is bonded to another one. At convergence E(SCF) is stationary,
 E(corr) is not: hence g^2 and g. The condition of the triangular factor L of the metric is the root of that of the
 metric, and the relative error of B = L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of
@@ -33,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dfmp2.integrals.grid import LEVEL, default_level
 from dfmp2.molecule.elements import bonds
 from dfmp2.scf.reference import GIVEN
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
@@ -41,12 +45,18 @@ if TYPE_CHECKING:
     from dfmp2.molecule.basis import BasisSet
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.result import MP2Result
+    from dfmp2.scf.reference import Reference
 
 EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SECOND_ORDER = 3.0  # 1/Eh
 FIRST_ORDER = 0.12  # dimensionless
-GRID = 1e-7  # Eh for each atom, of E(EXX) + E(corr); at most 2e-8 measured (docs/validation/kohn-sham.md)
+GRID_LEFT = 0.4  # of the larger change, in both together: what one step of the orbitals leaves out
+GRID_ALONE = 1.0  # of the larger change, in one of both: nothing cancels there
+GRID_LEAST = 2e-9  # Eh for each atom: changes may vanish by accident
+KOHN_SHAM_LEFT = 1.0  # of the change of E(KS), which has no step in it: the finer grid's own error
+KOHN_SHAM_LEAST = 4e-8  # Eh for each atom
+GRID = 1e-7  # Eh for each atom, where the error was not measured, as in files of earlier versions
 GIVEN_TIMES = 4.5  # both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
 ORBITALS = 0.01  # of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
 DROPPED = 1e-6  # of E(corr), for each fitting function that the eigenvalue cut leaves out
@@ -90,11 +100,17 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source of error: its shares of E(SCF) and E(corr), None where it has none."""
+    """A source of error: its shares of E(SCF) and E(corr), None where it has none.
+
+    Attributes
+    ----------
+    both : magnitude of both together, Eh, where their signs are known; None where magnitudes are added
+    """
 
     name: str
     scf: Share | None
     correlation: Share | None
+    both: float | None = None
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -104,6 +120,8 @@ class Source:
     @property
     def total(self) -> float:
         """What is known of its share of E(MP2, total), Eh."""
+        if self.both is not None:
+            return self.both
         return math.fsum(share.value or 0.0 for share in self.shares)
 
     @property
@@ -149,7 +167,7 @@ class ErrorBudget:
         """Expected error of E(MP2, total), Eh; None where a part of it is not known."""
         if self.scf is None or self.correlation is None:
             return None
-        return self.scf + self.correlation
+        return math.fsum(source.total for source in self._numerical())
 
     @property
     def decimals(self) -> int | None:
@@ -228,31 +246,110 @@ def error_budget(result: MP2Result) -> ErrorBudget:
 
     Where the method scales the components of MP2, it is that of MP2 unscaled.
     """
-    grid = Share(
-        GRID * len(result.molecule.real_symbols),
-        ESTIMATED,
-        f"{GRID:g} Eh for each atom, from finer grids",
-    )
     shares = {
         "precision": (_scf_rounding(result), _pair_precision(result)),
         "scf_convergence": _convergence(result),
-        **({} if result.reference.xc is None else {"grid": (grid, None)}),
         "fitting_metric": (None, _metric(result)),
         **_fitting(result),
         "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
     }
-    sources = {
-        key: Source(name, *map(_finite, shares[key]))
-        for key, name in SOURCES.items()
-        if key in shares
-    }
+    sources = {}
+    for key, name in SOURCES.items():
+        if key != "grid":
+            scf, correlation = shares[key]
+            sources[key] = Source(name, _finite(scf), _finite(correlation))
+        elif result.reference.xc is not None:
+            sources[key] = _grid(result)
     if _fitted_energy(result) == 0.0:
         sources = {
-            key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
+            key: source
+            if source.correlation is None
+            else replace(source, correlation=NO_PAIRS, both=None)
             for key, source in sources.items()
         }
     method = result.options.correlation
     return ErrorBudget(sources, "E(MP2, total)" if method.plain else f"E({method.title}, total)")
+
+
+def _grid(result: MP2Result) -> Source:
+    """The integration grid, as the run has measured it; else what is known of its functional."""
+    atoms = len(result.molecule.real_symbols)
+    reference, changes = result.reference, _grid_changes(result)
+    if changes is not None and not all(map(math.isfinite, changes)):
+        how = "the numbers it follows from are not finite"
+    elif changes is not None and reference.grid_error is not None:
+        scf, correlation = changes
+        return _signed_source(
+            scf,
+            correlation,
+            largest=max(abs(scf), abs(correlation)),
+            least=GRID_LEAST * atoms,
+            finer=f"grid {reference.grid_error.finer}",
+        )
+    elif reference.grid_error is not None:
+        how = "E(corr) was not computed on a finer grid"
+    elif int(reference.grid_level or 0) < LEVEL or default_level(str(reference.xc)) > LEVEL:
+        how = "its error was not measured, and no other is known for this functional and grid"
+    else:
+        how = f"{GRID:g} Eh for each atom, from finer grids"
+        return Source(SOURCES["grid"], Share(GRID * atoms, ESTIMATED, how), None)
+    unknown = Share(None, UNKNOWN, how)
+    return Source(SOURCES["grid"], unknown, unknown)
+
+
+def _grid_changes(result: MP2Result) -> tuple[float, float] | None:
+    """Errors of E(EXX) and E(corr) by the grid as they were measured, with signs, Eh; None where they were not."""
+    found, certificate = result.reference.grid_error, result.grid_certificate
+    if found is None or certificate is None:
+        return None
+    return found.exx_error, certificate.correlation_error
+
+
+def _signed_source(
+    scf: float, correlation: float, largest: float, least: float, finer: str
+) -> Source:
+    """The integration grid from measured changes of both energies.
+
+    Parameters
+    ----------
+    scf, correlation : float
+        Changes of E(EXX) and of E(corr), or sums of them over runs, with their signs, Eh.
+    largest : float
+        Magnitude of the larger one, or the sum of these over runs, Eh.
+    least : float
+        What is left at least, Eh.
+    finer : str
+        In words, what they were measured with.
+    """
+    left, alone = GRID_LEFT * largest + least, GRID_ALONE * largest + least
+    how = (
+        f"measured with {finer}: {scf:+.1e} Eh in E(EXX), {correlation:+.1e} Eh in E(corr), both within "
+        f"{left:.1e} Eh"
+    )
+    return Source(
+        SOURCES["grid"],
+        Share(abs(scf) + alone, ESTIMATED, how),
+        Share(abs(correlation) + alone, ESTIMATED, how),
+        abs(scf + correlation) + left,
+    )
+
+
+def kohn_sham_grid_error(reference: Reference, atoms: int) -> Share | None:
+    """How wrong E(KS) may be by its integration grid; None where it was not measured.
+
+    Parameters
+    ----------
+    reference : Reference
+        A Kohn-Sham reference.
+    atoms : int
+        Real atoms.
+    """
+    found = reference.grid_error
+    if found is None:
+        return None
+    value = (1.0 + KOHN_SHAM_LEFT) * abs(found.scf_error) + KOHN_SHAM_LEAST * atoms
+    how = f"E(KS) of the same density on grid {found.finer}: {found.scf_error:+.1e} Eh"
+    return Share(value, ESTIMATED, how)
 
 
 def _finite(share: Share | None) -> Share | None:
@@ -485,6 +582,9 @@ def combined(
     measured = all(result.fitting_certificate is not None for _, result in parts)
     for key in budgets[0][1]:
         name, fitting = SOURCES[key], key.endswith("fitting")
+        if key == "grid" and all(_grid_changes(result) is not None for _, result in parts):
+            sources[key] = _combined_grid(parts)
+            continue
         if key == "basis_set":
             shares: tuple[Share | None, Share | None] = basis_set
         elif fitting and measured:
@@ -494,6 +594,25 @@ def combined(
             shares = added(key, 0, factor), added(key, 1, factor)
         sources[key] = Source(name, *shares)
     return ErrorBudget(sources, energy, exact)
+
+
+def _combined_grid(parts: Sequence[tuple[Weights, MP2Result]]) -> Source:
+    """The integration grid where every run has measured its error: changes with their signs, the rest by magnitude."""
+    scf, correlation, largest, least = [], [], [], []
+    for (scf_weight, correlation_weight), result in parts:
+        changes = _grid_changes(result) or (0.0, 0.0)
+        scf.append(scf_weight * changes[0])
+        correlation.append(correlation_weight * changes[1])
+        largest.append(max(abs(scf[-1]), abs(correlation[-1])))
+        atoms = len(result.molecule.real_symbols)
+        least.append(max(abs(scf_weight), abs(correlation_weight)) * GRID_LEAST * atoms)
+    return _signed_source(
+        math.fsum(scf),
+        math.fsum(correlation),
+        largest=math.fsum(largest),
+        least=math.fsum(least),
+        finer=f"finer grids in {len(parts)} runs",
+    )
 
 
 def _with_signs(

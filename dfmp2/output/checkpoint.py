@@ -45,7 +45,7 @@ from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, other_processor, require_same
 from dfmp2.mp2.pairs import TileKey
 from dfmp2.progress import Listener, Silent
-from dfmp2.scf.reference import Reference, Solutions, Stability, StartOrbitals
+from dfmp2.scf.reference import GridError, Reference, Solutions, Stability, StartOrbitals
 
 SUFFIX = ".checkpoint"
 VARIABLE = "DFMP2_CHECKPOINT_SECONDS"
@@ -53,7 +53,11 @@ EVERY = 5.0  # s between two saves, and before the first: what takes less leaves
 SHARE = 0.01  # of the time at most that goes into saving
 LARGEST = 8 * 10**9  # bytes
 HEAD, VERSION = b"dfmp2 checkpoint ", b"2"
-PARTS = {"stability": Stability, "solutions": Solutions}  # of a reference, each a record of its own
+PARTS = {  # of a reference, each a record of its own
+    "stability": Stability,
+    "solutions": Solutions,
+    "grid_error": GridError,
+}
 ARRAY = "array number"  # in the JSON, where an array stands
 
 Say = Callable[[str], None]

@@ -159,7 +159,9 @@ def make_plan(
     if part == "up to b":
         work = replace(work, precision="fp64")
     if part == "from b":
-        work = replace(work, frontier=(), block_functions=0)
+        work = replace(work, frontier=())
+        if not work.finer_grid:
+            work = replace(work, block_functions=0)
     known, disk = (
         rates.load(setup.backend.name, setup.threads) or Rates(),
         rates.load_disk(setup.scratch),
@@ -420,7 +422,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
     if options.xc is not None:
         grid = grid_name(options.grid, options.xc)
         points = count_points(mole, grid)
-        finer_points = count_points(mole, finer_name(grid))
+        finer_points = count_points(mole, finer_name(mole, grid, options.xc))
     return Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -483,7 +485,12 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device":
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
-    return replace(found, **PARTS[part][1])
+    if not work.finer_grid or part == "up to b":
+        return replace(found, **PARTS[part][1])
+    again = found.mp2_disk  # of B on orbitals of a finer grid
+    if part == "from b":
+        return replace(found, **NO_SCF, mp2_disk=0, grid_disk=again)
+    return replace(found, **PARTS[part][1], grid_disk=again)
 
 
 def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePlan:

@@ -230,7 +230,7 @@ class Workload:
             "exchange_single": single * per_build,
             "examined": self.hessian_products * per_product,
             "scf_fit": p * p * self.kept_pairs,
-            "functional": self.scf_builds * len(self.spins) * XC_OPERATIONS * self.grid * n,
+            "functional": self._functional_points * len(self.spins) * XC_OPERATIONS * n,
             "eigen": self.starts * (self.cycles + 1) * len(self.spins) * n**3,
             "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins)
             + 2 * self.naux * n * (n * sum(v for _, v in self.frontier) + self.frontier_elements),
@@ -238,6 +238,11 @@ class Workload:
             "pairs_fp64": sum(per_channel) if exact else sum(sampled),
             "pairs_mixed": 0 if exact else sum(per_channel),
         }
+
+    @property
+    def _functional_points(self) -> int:
+        """Points of all evaluations of the functional: of the SCF, and of the error of its grid."""
+        return (self.scf_builds + 1) * self.grid + self.finer_grid
 
     def _pair_count(self, channel: int) -> int:
         """Pairs evaluated in a channel: alpha-alpha (or closed-shell), beta-beta, alpha-beta."""

@@ -20,6 +20,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.fitting_error import between_atoms
+from dfmp2.scf.grid_error import with_grid_error
 from dfmp2.scf.hartree_fock import record
 from dfmp2.scf.jk import column_squares
 from dfmp2.scf.kohn_sham import require_functional
@@ -160,6 +161,9 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         if auxmole is not None:
             squares = sum(column_squares(block) for block in plain.with_df.loop())
             between = between_atoms(mole, density, np.asarray(squares))
+        if reference.xc is not None:
+            plain.mo_coeff, plain.mo_occ = orbitals, occupations
+            reference = with_grid_error(plain, reference)
     history = np.array([[float(mf.e_tot), 0.0, float(gradient)]])
     return replace(reference, history=history, interatomic_fitting_error=between)
 

@@ -183,6 +183,11 @@ def run_scf(
         reference = record(
             found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin
         )
+        if options.xc is not None:
+            from dfmp2.scf.grid_error import with_grid_error
+
+            listener.stage("error of the integration grid, on a finer one")
+            reference = with_grid_error(found.mf, reference)
         between, operations = None, None
         if auxmole is not None and integrals != "pyscf":
             fitted, between = fitted_integrals(found.mf), 0.0

@@ -81,13 +81,7 @@ class KohnSham:
         if self.grids.coords is None:
             self.grids.build(with_non0tab=True)
         restricted = np.ndim(dm) == 2
-        if restricted:
-            integrate = self._numint.nr_rks
-        else:
-            integrate = self._numint.nr_uks
-        _, energy, potential = integrate(
-            self.mol, self.grids, self.xc, dm, max_memory=BLOCK_MEGABYTES
-        )
+        energy, potential = integrate(self, self.grids, dm)
         share = exact_exchange(self.xc)
         j, k = self.get_jk(self.mol, dm, 1, with_k=bool(share))
         if restricted:
@@ -138,15 +132,58 @@ def of_grid(grid: Any) -> dict[str, Any]:
     }
 
 
+def integrate(mf: Any, grid: Any, density: Any) -> tuple[float, Any]:
+    """E_xc and V_xc of a density on a grid.
+
+    Parameters
+    ----------
+    mf : pyscf.dft.rks.RKS or pyscf.dft.uks.UKS
+        The mean field.
+    grid : pyscf.dft.gen_grid.Grids
+        A grid that has been built.
+    density : (nao, nao), or of each spin (2, nao, nao)
+        Density matrix.
+
+    Returns
+    -------
+    energy : float
+        E_xc without exact exchange, Eh.
+    potential : shape of the density
+        Its derivative, Eh.
+    """
+    if np.ndim(density) == 2:
+        evaluate = mf._numint.nr_rks
+    else:
+        evaluate = mf._numint.nr_uks
+    _, energy, potential = evaluate(mf.mol, grid, mf.xc, density, max_memory=BLOCK_MEGABYTES)
+    return float(energy), np.asarray(potential)
+
+
 def exact_exchange_energy(mf: Any) -> float:
     """E_EXX of a converged mean field, Eq. 2, Eh."""
     with shielded():
         density = mf.make_rdm1()
-        j, k = mf.get_jk(mf.mol, density)
-        if density.ndim == 2:
-            total, exchange = density, np.vdot(density, k) / 2
-        else:
-            total, exchange, j = density[0] + density[1], np.vdot(density, k), j[0] + j[1]
-        return float(
-            mf.energy_nuc() + np.vdot(mf.get_hcore(), total) + (np.vdot(j, total) - exchange) / 2
-        )
+        core = mf.get_hcore()
+        spins = np.asarray(density).reshape(-1, *core.shape)
+        energy = float(mf.energy_nuc())
+        for fock, spin in zip(exact_exchange_matrices(mf, density), spins, strict=True):
+            energy += float(np.vdot(core + fock, spin)) / 2
+        return energy
+
+
+def exact_exchange_matrices(mf: Any, density: Any) -> list[Any]:
+    """Hartree-Fock matrix h + J - K of each spin, (nao, nao) Eh.
+
+    Parameters
+    ----------
+    mf : pyscf.dft.rks.RKS or pyscf.dft.uks.UKS
+        The mean field, whose J and K are taken.
+    density : (nao, nao), or of each spin (2, nao, nao)
+        Density matrix.
+    """
+    j, k = mf.get_jk(mf.mol, density)
+    core = mf.get_hcore()
+    if np.ndim(density) == 2:
+        return [core + j - k / 2]
+    coulomb = core + j[0] + j[1]
+    return [coulomb - k[0], coulomb - k[1]]
