@@ -27,7 +27,7 @@ from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.vibrations import symmetry_number, thermochemistry
-from tests.awkward import BASIS, EXACT, MOLECULES, mean_field, read, spin_energies
+from tests.awkward import BASIS, EXACT, MOLECULES, mean_field, mole_of, read, spin_energies
 from tests.conftest import Runner, succeed
 
 CORES = {
@@ -80,6 +80,49 @@ def test_energies_of_open_shells_with_frozen_core(name: str) -> None:
     if molecule.multiplicity > 1:  # a singlet may break its symmetry
         run = dfmp2.run(molecule, **EXACT, listener=Silent())
         assert run.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", ["fluoroformyl cation radical", "methanol radical in a field"])
+def test_numbers_of_the_reference(name: str) -> None:
+    """Sizes, orbital energies, gap, spin and dipole moment, against PySCF's mean field and sums over its nuclei."""
+    molecule = MOLECULES[name]
+    mf = mean_field(molecule, scf.UHF)
+    mole, core = mf.mol, 3
+    ours = dfmp2.from_mean_field(
+        mf,
+        BASIS["auxbasis"],
+        frozen_core=str(core),
+        frozen_virtual=2,
+        threads=1,
+        listener=Silent(),
+    )
+    reference, sizes, nmo = ours.reference, ours.sizes, mf.mo_energy.shape[1]
+    assert (sizes.natom, sizes.nelectron, sizes.nao, sizes.nmo) == (
+        mole.natm,
+        sum(mole.nelec),
+        mole.nao,
+        nmo,
+    )
+    assert sizes.naux == mole_of(molecule, BASIS["auxbasis"]).nao
+    assert sizes.naux_scf == mf.with_df.auxmol.nao
+    assert tuple(sizes.nocc) == tuple(n - core for n in mole.nelec)
+    assert tuple(sizes.nvir) == tuple(nmo - n - 2 for n in mole.nelec)
+    np.testing.assert_allclose(reference.mo_energy, mf.mo_energy, atol=1e-12)
+    np.testing.assert_array_equal(reference.mo_occ, mf.mo_occ)
+    assert reference.nuclear_repulsion_energy == pytest.approx(mf.energy_nuc(), abs=1e-10)
+    assert reference.spin_square == pytest.approx(mf.spin_square()[0], abs=1e-9)
+    dipole = mf.dip_moment(unit="au", verbose=0)
+    if molecule.point_charges is not None:  # PySCF's own counts electrons and nuclei alone as well
+        assert np.abs(dipole).max() > 0.1
+    assert reference.dipole == pytest.approx(dipole, abs=1e-8)
+    ends = [(e[n - 1], e[n], e[n + 1]) for e, n in zip(mf.mo_energy, mole.nelec, strict=True)]
+    assert ours.diagnostics.homo_lumo_gap == pytest.approx(min(b - a for a, b, _ in ends))
+    alpha, beta = ends
+    opposite = alpha[1] + beta[1] - alpha[0] - beta[0]
+    same = [
+        e[n] + e[n + 1] - e[n - 1] - e[n - 2] for e, n in zip(mf.mo_energy, mole.nelec, strict=True)
+    ]
+    assert ours.diagnostics.smallest_denominator == pytest.approx(min(opposite, *same))
 
 
 @pytest.mark.parametrize("name", ROHF)
