@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from pyscf import df, dft, gto, lib
 from pyscf.gw import rpa, urpa
+from scripts.quadratures import pair
 
 import dfmp2
 from dfmp2.integrals.grid import make_grid
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.mp2 import rpa as ours
 from scripts import grids
-from scripts.quadratures import pair
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "validation" / "kohn-sham.md"
