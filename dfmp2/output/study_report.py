@@ -89,7 +89,11 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     if study.table:
         blocks.append(_table(study.table, folded=study.kind in ("scan", "cbs", "optimization")))
     budget = study.error_budget
-    blocks += [] if budget is None else budget_blocks(budget)
+    if budget is not None:
+        blocks += budget_blocks(budget)
+    uncorrected = study.uncorrected_error_budget
+    if uncorrected is not None:
+        blocks.append(uncorrected.summary)
     runs, said = overview(study.runs, anchors), []
     if study.kind == "frequencies":
         said = [
