@@ -133,6 +133,11 @@ MOLECULES: Molecules = {
     "Mn": ("def2-svp", 0, 6, "Mn 0 0 0"),
     "Cr3+": ("def2-svp", 3, 4, "Cr 0 0 0"),
     "Fe3+": ("def2-svp", 3, 6, "Fe 0 0 0"),
+    # several lone pairs near each other
+    "SF4": ("cc-pvdz", 0, 1, "S 0 0 .37; F 0 1.643 .26; F 0 -1.643 .26; F 1.199 0 -.6; F -1.199 0 -.6"),
+    "SF6": ("cc-pvdz", 0, 1, "S 0 0 0; F 1.561 0 0; F -1.561 0 0; F 0 1.561 0; F 0 -1.561 0; F 0 0 1.561; "
+            "F 0 0 -1.561"),
+    "F2 at 1.9 angstrom": ("6-31g*", 0, 1, "F 0 0 0; F 0 0 1.9"),
 }  # fmt: skip
 # measured after the constants had been fixed
 HELD_OUT: Molecules = {
@@ -322,8 +327,8 @@ OTHERS_WITHOUT_PAIRS = (
 QUIET = {"threads": 1, "stability": "off", "backend": "cpu", "allow_small_gap": True}
 ANOTHER_SOLUTION = 2e-3  # Eh for each atom: no fitting error is as large
 IN_TESTS = (  # differences whose truth the tests know
-    *("N2, diatomic", "F2, diatomic", "P2, diatomic", "CO, diatomic", "HCN, HNC, isomerisation"),
-    *("F2, scan", "H2O, H2O+, ionised", "(H2O)2, non-covalent", "HO-H, scan"),
+    *("N2, diatomic", "F2, diatomic", "P2, diatomic", "CO, diatomic", "F2, scan"),
+    *("H2O, H2O+, ionised", "(H2O)2, non-covalent"),
 )
 INPUTS = Path(__file__).resolve().parents[1] / "inputs"
 FLOAT64 = {"precision": "fp64", "stability": "off"}
@@ -1151,11 +1156,30 @@ def print_fitting(rows: list[dict[str, Any]], held_out: list[dict[str, Any]]) ->
         f"{error_budget.BONDED:.0e} Eh for each atom that is heavier than hydrogen and bonded to such a one take its "
         "place. All these molecules without their estimates:",
         covered_parts(fitting_ratios([*rows, *held_out], estimated=False)[0]),
+        said_per_atom([*rows, *held_out]),
     )
     parts = ("SCF set", "orbitals", "MP2 set", "sum")
     heads = (f"{name}{ending}" for name in parts for ending in ("", ", expected"))
     print(table("", "basis", "atoms, SCF set", "atoms, MP2 set", "between, estimated", *heads))
     print("\n".join([*lines, *more]), end="\n\n")
+
+
+def said_per_atom(rows: list[dict[str, Any]]) -> str:
+    """A sentence on the fitting errors of the total energies for each atom."""
+    found = []
+    for row in rows:
+        fitting = row["fitting"]
+        if fitting is not None:
+            errors = (fitting[name] for name in ("scf_fitting", "orbitals", "mp2_fitting"))
+            name = f"{row['name'].split(',')[0]} in {row['basis']}"
+            found.append((abs(sum(errors)) / fitting["counts"][0], name))
+    found.sort()
+    values = [value for value, _ in found]
+    worst = ", ".join(f"{name} {value:.1e}" for value, name in found[:-5:-1])
+    return (
+        f"The fitting error of the total energy for each atom: median {np.median(values):.1e} Eh, "
+        f"{np.percentile(values, 5):.0e} to {np.percentile(values, 95):.1e} Eh in nine of ten; largest {worst}."
+    )
 
 
 def covered_parts(ratios: dict[str, list[float]]) -> str:

@@ -73,7 +73,7 @@ BETWEEN = {  # TIMES, dimensionless, and EACH, Eh
 }
 BONDED = 1e-4  # Eh
 OPEN_SHELL = 1e-4  # Eh, of the MP2 set: the measured atom has its shells evenly filled
-METHOD = {"laplace": 1.6, "rpa": 2.0}  # times the share of the MP2 set, of sums without pairs
+METHOD = {"laplace": 1.6, "rpa": 2.2}  # times the share of the MP2 set, of sums without pairs
 CANCELLING = 0.03  # of the fitting errors of all runs: what is left of them in an energy difference
 EXACT = "the value of this basis set without fitting"
 MOST_DECIMALS = 10  # that a result is printed with
