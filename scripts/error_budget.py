@@ -560,7 +560,7 @@ def measure_stretched(name: str, basis: str) -> dict[str, Any]:
 
 
 def estimated(weights: Sequence[float], runs: Sequence[MP2Result]) -> dict[str, float]:
-    """True and estimated error of a difference, Eh; the sum of what the runs expect of both sets."""
+    """True and estimated error of a difference, and the sum of what the runs expect, Eh."""
     parts = [((weight, weight), result) for weight, result in zip(weights, runs, strict=True)]
     errors = [
         weight * (result.mp2_total_energy - conventional_energy(result))
@@ -574,10 +574,11 @@ def estimated(weights: Sequence[float], runs: Sequence[MP2Result]) -> dict[str, 
 
 
 def measure_methods(name: str, basis: str) -> dict[str, Any]:
-    """Errors of the sums without pairs against four-centre integrals: SOS-MP2 by Laplace transform, and direct RPA.
+    """Errors of SOS-MP2 by Laplace transform and of direct RPA against four-centre integrals.
 
-    Integrals and orbitals are those of PySCF's conventional SCF; E(RPA) is the plasmon formula, half the sum of the
-    excitation energies less the trace of A (Furche, J. Chem. Phys. 129, 114105 (2008)).
+    Integrals and orbitals are those of PySCF's conventional SCF; E(RPA) is the plasmon formula, half
+    the sum of the excitation energies less the trace of A (Furche, J. Chem. Phys. 129, 114105
+    (2008)).
     """
     molecule = molecule_of(*{**MOLECULES, **HELD_OUT}[name][1:], name)
     runs = {
@@ -610,7 +611,7 @@ def opposite_spin_and_rpa(
 
     Parameters
     ----------
-    spins : occupied and virtual orbitals, and their gaps (nocc nvir,); one where the spins are alike
+    spins : occupied and virtual orbitals, and their gaps (nocc nvir,); one where spins are alike
     """
     from pyscf import ao2mo
 
@@ -633,7 +634,7 @@ def opposite_spin_and_rpa(
     return opposite, float(rpa)
 
 
-# --- energies of reactions ------------------------------------------------------------------------------
+# --- energies of reactions ------------------------------------------------------------------------
 
 
 def conventional_scf(result: MP2Result) -> Any:
@@ -727,7 +728,7 @@ def measure_interaction(name: str, entry: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def measure_scan(name: str, entry: tuple[Any, ...]) -> dict[str, Any]:
-    """The energies of all points above the lowest one; the first row is that of the highest point."""
+    """The energies of all points above the lowest one; the first row is of the highest point."""
     kind, basis, charge, multiplicity, atoms, *rest = entry
     molecule, options = (
         molecule_of(charge, multiplicity, atoms, name),
@@ -888,12 +889,6 @@ def measure_all(path: Path) -> None:
             for n in names
             for basis in BASES
         }
-    for basis in BASES:
-        others = (name for name in MOLECULES if MOLECULES[name][0] != basis)
-        wanted |= {
-            f"{name}, {basis}": ("fitting", partial(measure_fitting, name, basis))
-            for name in others
-        }
     wanted |= reactions()
     wanted |= {
         f"{name} {basis}, methods": ("method", partial(measure_methods, name, basis))
@@ -903,6 +898,12 @@ def measure_all(path: Path) -> None:
         f"{name}, methods": ("other method", partial(measure_methods, name, HELD_OUT[name][0]))
         for name in OTHERS_WITHOUT_PAIRS
     }
+    for basis in BASES:
+        others = (name for name in MOLECULES if MOLECULES[name][0] != basis)
+        wanted |= {
+            f"{name}, {basis}": ("fitting", partial(measure_fitting, name, basis))
+            for name in others
+        }
     for name, (table, work) in wanted.items():
         if name not in known:
             begun = time.monotonic()
@@ -1219,7 +1220,7 @@ def certified_ratios() -> dict[str, list[float]]:
 
 
 def expected_of_method(row: dict[str, Any], method: str) -> tuple[float, float]:
-    """What the budget expects of the fitting errors of E(SCF) and of the correlation energy of a method, Eh."""
+    """Expected fitting errors of E(SCF) and of the correlation energy of a method, Eh."""
     shares = expected(row["fitting"])
     correlation = shares["orbitals"] + error_budget.METHOD[method] * shares["mp2_fitting"]
     return shares["scf_fitting"], correlation

@@ -547,7 +547,7 @@ def estimate(weights: Sequence[float], runs: Sequence[MP2Result]) -> float:
 
 @pytest.mark.parametrize("name", DISSOCIATIONS)
 def test_a_dissociation_knows_its_error(name: str) -> None:
-    """Stated, cp-corrected and not, is the error that conventional MP2 of PySCF tells; an estimate covers it."""
+    """Stated, cp-corrected and not, is the error against conventional MP2 of PySCF."""
     symbols, distance, multiplicity = DISSOCIATIONS[name]
     study = dfmp2.interaction(
         diatomic(symbols, distance),
@@ -571,7 +571,7 @@ def test_a_dissociation_knows_its_error(name: str) -> None:
 
 
 def test_a_scan_knows_the_error_of_each_point(tmp_path: Path) -> None:
-    """F2 pulled apart, against conventional MP2 of PySCF; a study that is read again says the same."""
+    """F2 pulled apart, against conventional MP2 of PySCF; read again, the study says the same."""
     path = tmp_path / "f2.scan.h5"
     study = dfmp2.scan(
         diatomic("FF", 1.4119), "cc-pvdz", ("bond", "1,2", "1.2:1.9:6"), output=path, **QUIET
@@ -607,7 +607,7 @@ def test_a_change_of_spin_is_in_the_estimate() -> None:
 
 
 def test_a_cluster_keeps_its_small_error() -> None:
-    """Water dimer: nothing is made or broken, and both statements stay far below those of a dissociation."""
+    """Water dimer: nothing is made or broken, and both statements stay small."""
     lines = (
         *("O -1.4809 .0046 0", "H -1.7873 -.8752 0", "H -.5265 -.1072 0"),
         *("O 1.4351 -.0223 0", "H 1.7583 .4268 .7569", "H 1.7583 .4268 -.7569"),
@@ -695,7 +695,7 @@ def test_the_first_verdict_names_total_and_reaction(result: MP2Result) -> None:
 
 
 def test_measured_errors_are_added_with_their_signs(result: MP2Result) -> None:
-    """The total of a certified run is less than the sum of magnitudes where the errors have opposite signs."""
+    """The total of a certified run is less than the sum of errors of opposite signs."""
     found = replace(result, fitting_certificate=measured(-4e-5, 6e-5, 1e-7)).error_budget
     others = found.sources["scf_convergence"].total + found.sources["precision"].total
     others += found.sources["fitting_metric"].total

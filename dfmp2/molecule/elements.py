@@ -339,10 +339,10 @@ def bonds(
 def bond_orders(
     symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple[bool, ...]
 ) -> dict[tuple[str, str], float]:
-    """Orders of all bonds between real atoms, added up for each pair of elements, in alphabetical order.
+    """Orders of all bonds between real atoms, added up for each pair of elements.
 
-    A bond of order n is by PAULING log10(n) shorter than the sum of the radii (Pauling, The Nature of the Chemical
-    Bond, 3rd ed. (1960), chapter 7).
+    A bond of order n is by PAULING log10(n) shorter than the sum of the radii (Pauling, The Nature
+    of the Chemical Bond, 3rd ed. (1960), chapter 7). Pairs are in alphabetical order.
 
     Parameters
     ----------

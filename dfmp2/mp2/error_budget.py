@@ -14,10 +14,10 @@ source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, 
     basis set              only a study of several basis sets can tell
 
     between = TIMES E + EACH n                      what no single one of the n atoms shows
-    m                                               atoms of metals whose d or f shell is open, 0 in a singlet
+    m                                               metals with an open d or f shell, 0 in a singlet
 
-A sum without pairs adds its own errors to those of the SCF, where those of MP2 cancel a part of them: METHOD times the
-share of the MP2 set.
+A sum without pairs adds its own errors to those of the SCF, where those of MP2 cancel a part of
+them: METHOD times the share of the MP2 set.
 
 E is what the run itself estimates of E(SCF) (`dfmp2.scf.fitting_error.between_atoms`); where there is no such estimate,
 BONDED for each real atom heavier than hydrogen that is bonded to another one. At convergence E(SCF) is stationary,
@@ -25,16 +25,17 @@ E(corr) is not: hence g^2 and g. The condition of the triangular factor L of the
 metric, and the relative error of B = L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of
 Numerical Algorithms, 2nd ed. (2002), chapters 8 and 10).
 
-In a difference of energies, sum_r w_r E_r over runs r, most of the fitting errors cancel where no bond is another one:
+In a difference of energies, sum_r w_r E_r over runs r, most of the fitting errors cancel where no
+bond is another one:
 
     measured in every run       |sum_r w_r e_r| + uncertainties
     else                        CANCELLING sum_r |w_r| e_r + changed
     changed                     BETWEEN |sum_r w_r E_r| + BOND dN + HYDROGEN dN_H + ELECTRON dn
 
-dN are the orders of the bonds that are made, broken, stretched or moved to another pair of elements, from the geometry
-(`dfmp2.molecule.elements.bond_orders`), dN_H of those to hydrogen; dn is the change of the number of unpaired electrons
-or, if that is larger, of all electrons. What is typical of a reaction energy is that of two
-molecules like this one with one bond made and another one broken.
+dN are the orders of the bonds that are made, broken, stretched or moved to another pair of elements,
+from the geometry (`dfmp2.molecule.elements.bond_orders`), dN_H of those to hydrogen; dn is the
+change of the number of unpaired electrons or, if that is larger, of all electrons. What is typical
+of a reaction energy is that of two molecules like this one with a bond made and another one broken.
 
 The constants cover 95 % of what `scripts/error_budget.py` measured (docs/validation/error-budget.md).
 """
@@ -128,7 +129,8 @@ class Share:
     value : magnitude, Eh; None where it is not known
     kind : one of KINDS
     how : how that is known, one sentence
-    error : the error itself with its sign, Eh, where it was measured; the rest of `value` is its uncertainty
+    error : the error itself with its sign, Eh, where it was measured; the rest of `value` is its
+        uncertainty
     """
 
     value: float | None
@@ -177,8 +179,8 @@ class ErrorBudget:
     sources : key -> Source
     energy : what the budget is of, as in "E(MP2, total) is good to 4 decimals"
     exact : what the energy is held against
-    reaction : expected error of a reaction energy of such molecules, Eh; None where it is not known, or where the
-        budget is of a difference or a limit
+    reaction : expected error of a reaction energy of such molecules, Eh; None where it is not
+        known, or where the budget is of a difference or a limit
     """
 
     sources: Mapping[str, Source]
@@ -244,8 +246,8 @@ class ErrorBudget:
         if self.reaction is not None:
             typical = f" In {REACTION} most of it cancels: about {_in_both_units(self.reaction)}."
         return (
-            f"{self.energy} is good to {good}, about {_in_both_units(self.total)} from {self.exact}.{typical} "
-            f"Largest part: {part}."
+            f"{self.energy} is good to {good}, about {_in_both_units(self.total)} "
+            f"from {self.exact}.{typical} Largest part: {part}."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -581,9 +583,10 @@ def combined(
 ) -> ErrorBudget:
     """The budget of a combination of energies of several runs.
 
-    Errors of precision, convergence and metric have nothing to do with each other: they add. Those of fitting are
-    nearly the same on both sides of a difference but for the bonds that change. Where every run has measured its own
-    they are combined with their signs; elsewhere a part of their sum is left, and what belongs to the changed bonds.
+    Errors of precision, convergence and metric have nothing to do with each other: they add. Those
+    of fitting are nearly the same on both sides of a difference but for the bonds that change.
+    Where every run has measured its own they are combined with their signs; elsewhere a part of
+    their sum is left, and what belongs to the changed bonds.
 
     Parameters
     ----------
@@ -625,7 +628,7 @@ Budgets = Sequence[tuple[Weights, Mapping[str, Source]]]
 
 
 def _added(budgets: Budgets, key: str, which: int) -> Share | None:
-    """The shares of all runs in E(SCF) (`which` 0) or E(corr) (1), added; None where no run has one."""
+    """The sum of the shares of all runs in E(SCF) (`which` 0) or E(corr) (1); None without any."""
     weighted = []
     for weights, sources in budgets:
         share = (sources[key].scf, sources[key].correlation)[which]
@@ -644,7 +647,7 @@ def _added(budgets: Budgets, key: str, which: int) -> Share | None:
 def _cancelled(
     parts: Sequence[tuple[Weights, MP2Result]], budgets: Budgets, key: str, cancelling: float
 ) -> tuple[Share | None, Share | None]:
-    """Shares of a fitting set in a difference: what is left of their sum, and what changed bonds add."""
+    """Shares of a fitting set in a difference: what is left of their sum, and changed bonds."""
     shares = []
     for which, energy in enumerate(("scf", "correlation")):
         share = _added(budgets, key, which)
@@ -662,7 +665,7 @@ def _cancelled(
 def _changed(
     parts: Sequence[tuple[Weights, MP2Result]], which: int, energy: str
 ) -> tuple[float, str]:
-    """What changed bonds and spins leave of the fitting errors in a difference, Eh, and how that is known."""
+    """What changed bonds and spins leave of fitting errors, Eh, and how that is known."""
     constants = CHANGED[energy]
     between = unpaired = electrons = 0.0
     orders: dict[tuple[str, str], float] = {}
@@ -696,7 +699,7 @@ def _changed(
 
 
 def _estimated_between(result: MP2Result) -> float:
-    """What fitting may miss between the atoms of a run, Eh; from its bonds where the SCF has no estimate."""
+    """What fitting may miss between atoms, Eh; from bonds where the SCF has no estimate."""
     estimate = result.reference.interatomic_fitting_error
     if estimate is None:
         return BONDED * bonded_atoms(result.molecule)

@@ -23,6 +23,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "mp2_correlation_energy": "E(corr)",
     "mp2_total_energy": "E(MP2)",
     "relative_energy": "E - lowest",
+    "relative_energy_error": "+-",
     "homo_lumo_gap": "gap",
     "scf_iterations": "cycles",
     "exit_code": "code",

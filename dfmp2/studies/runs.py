@@ -286,10 +286,10 @@ class Certified(NamedTuple):
 
 
 def certified(steps: Sequence[Step]) -> Certified:
-    """The steps with fitting certificates, where these are predicted to take CERTIFICATES seconds at most.
+    """The steps with fitting certificates, where these are to take CERTIFICATES seconds at most.
 
-    The prediction knows nothing of this host, so that the same study is certified everywhere; it is not where a
-    certificate does not fit into memory, or where the method has none.
+    The prediction knows nothing of this host, so that the same study is certified everywhere; it
+    is not where a certificate does not fit into memory, or where the method has none.
 
     Raises
     ------
@@ -314,12 +314,17 @@ def certified(steps: Sequence[Step]) -> Certified:
         total += costs[_alike(step)]
         if total > CERTIFICATES:
             return Certified(given, estimated, chosen)
-    note = f"fitting errors: measured in all {len(given)} runs with four-centre integrals, which costs little here"
+    note = (
+        f"fitting errors: measured in all {len(given)} runs with four-centre integrals, which costs "
+        "little here"
+    )
     return Certified(with_certificates, note, chosen)
 
 
 def _certificate_seconds(step: Step) -> float:
-    """Predicted time of the fitting certificate of a run on one core, s; infinite where it does not fit into memory.
+    """Predicted time of the fitting certificate of a run on one core, s.
+
+    Infinite where the certificate does not fit into memory.
 
     Raises
     ------

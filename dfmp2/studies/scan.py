@@ -254,7 +254,7 @@ def _numbers(
 
 
 def relative_errors(runs: Sequence[MP2Result | None]) -> tuple[float, ...]:
-    """Expected errors of the energies above the lowest one, kJ/mol; NaN where a run failed or it is not known."""
+    """Expected errors of the energies above the lowest one, kJ/mol; NaN where none is known."""
     finished = [run for run in runs if run is not None]
     if not finished:
         return (math.nan,) * len(runs)
