@@ -106,7 +106,7 @@ CHANGED = {
         between=0.3, bond=3e-5, hydrogen=1.8e-5, electron=1.2e-5, metal_electron=5e-5
     ),
 }
-REACTION = "a reaction energy of such molecules"
+REACTION = "A reaction energy of such molecules"
 
 MEASURED, BOUNDED, ESTIMATED, UNKNOWN = KINDS = ("measured", "bounded", "estimated", "not measured")
 SOURCES = {  # key -> in words
@@ -244,7 +244,7 @@ class ErrorBudget:
             good = "no decimal"
         typical = ""
         if self.reaction is not None:
-            typical = f" In {REACTION} most of it cancels: about {_in_both_units(self.reaction)}."
+            typical = f" {REACTION} is good to about {_in_both_units(self.reaction)}."
         return (
             f"{self.energy} is good to {good}, about {_in_both_units(self.total)} "
             f"from {self.exact}.{typical} Largest part: {part}."
