@@ -35,6 +35,7 @@ class ScfKeywords(TypedDict, total=False):
 
     reference: Literal["auto", "rhf", "uhf", "rohf"]
     xc: str | None
+    grid: int | str | tuple[int, int] | None
     relativity: Literal["none", "x2c"]
     scf: Literal["df", "conventional"]
     scf_auxbasis: str | None
@@ -306,6 +307,12 @@ class Options:
         shown="Hartree-Fock",
         metavar="NAME",
     )
+    grid: str | None = _option(
+        "Integration grid of a functional: level of PySCF, 0 to 9, or points of each atom such as "
+        "99,590.",
+        shown="3, meta-GGAs more",
+        metavar="LEVEL|NRAD,NANG",
+    )
     relativity: str = _option(
         "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.",
         "none",
@@ -339,7 +346,7 @@ class Options:
     )
     stability: str | None = _option(
         "Is the SCF solution a minimum? auto: frontier orbitals; full: all rotations; follow: along an instability to "
-        "a lower one.",
+        "a lower one of the same reference.",
         choices=("auto", "full", "follow", "off"),
         shown="follow for UHF, auto for RHF",
     )
@@ -407,6 +414,8 @@ class Options:
             object.__setattr__(self, "method", MP2.name)
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", parse_bytes(self.memory))
+        if self.grid is not None:
+            object.__setattr__(self, "grid", parse_grid(self.grid))
         if self.scratch is not None:
             object.__setattr__(self, "scratch", os.fspath(self.scratch))
             if not self.scratch:
@@ -425,6 +434,11 @@ class Options:
         method = METHODS[self.method]
         if self.xc is not None:
             self._require_kohn_sham()
+        elif self.grid is not None:
+            raise InputError(
+                f"--grid {self.grid} is of a functional, and Hartree-Fock has none: name one with --xc, "
+                "or leave --grid out"
+            )
         if self.kappa is not None and not method.regularised:
             raise InputError(
                 f"--kappa {self.kappa} belongs to --method kappa-mp2, not to {self.method}: add or drop one"
@@ -647,6 +661,64 @@ def _number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+GRID_LEVELS = range(10)  # of PySCF
+RADIAL_POINTS = range(10, 1001)
+LEBEDEV_POINTS = (  # of spheres with weights by Lebedev
+    *(6, 14, 26, 38, 50, 74, 86, 110, 146, 170, 194, 230, 266, 302, 350, 434, 590, 770, 974, 1202),
+    *(1454, 1730, 2030, 2354, 2702, 3074, 3470, 3890, 4334, 4802, 5294, 5810),
+)
+
+
+def parse_grid(given: object) -> str:
+    """An integration grid as options hold it, "5" for a level or "99,590" for points of each atom.
+
+    Parameters
+    ----------
+    given : object
+        A level, the text of one, "NRAD,NANG", or a pair of these numbers.
+
+    Raises
+    ------
+    InputError
+        It is none of them, or there is no such level or sphere.
+    """
+    if isinstance(given, list | tuple):
+        text = ",".join(str(part) for part in given)
+    else:
+        text = str(given)
+    parts = [part.strip() for part in text.split(",")]
+    whole = all(re.fullmatch("[0-9]{1,6}", part) for part in parts)
+    if isinstance(given, bool | float) or not whole or len(parts) > 2:
+        raise InputError(
+            f"--grid {text[:40]!r}: expected a level from 0 to 9, or NRAD,NANG, points along the "
+            "radius and on the sphere of each atom, such as 99,590"
+        )
+    numbers = [int(part) for part in parts]
+    if len(numbers) == 1:
+        if numbers[0] not in GRID_LEVELS:
+            raise InputError(
+                f"--grid {numbers[0]}: levels are 0 to 9; for more points give NRAD,NANG, such as "
+                "200,1454"
+            )
+        return str(numbers[0])
+    radial, angular = numbers
+    if radial not in RADIAL_POINTS:
+        raise InputError(
+            f"--grid {radial},{angular}: expected {RADIAL_POINTS[0]} to {RADIAL_POINTS[-1]} points "
+            "along the radius, such as 99,590"
+        )
+    if angular not in LEBEDEV_POINTS:
+        near = [
+            *[number for number in LEBEDEV_POINTS if number < angular][-1:],
+            *[number for number in LEBEDEV_POINTS if number > angular][:1],
+        ]
+        raise InputError(
+            f"--grid {radial},{angular}: there is no Lebedev sphere of {angular} points; take "
+            f"{' or '.join(f'{radial},{number}' for number in near)}"
+        )
+    return f"{radial},{angular}"
 
 
 _PREFIXES = {

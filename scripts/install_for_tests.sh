@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install dfmp2 with its test extras into the interpreter in use, with a choice of dependencies.
+# Install dfmp2 with what its tests and pages need into the interpreter in use, with a choice of dependencies.
 #
 #   scripts/install_for_tests.sh [--constraints pinned|newest|oldest] [--dry-run]
 #
@@ -23,7 +23,7 @@ while [[ $# -gt 0 ]]; do
     *) fail 2 "unknown option $1; see --help" ;;
   esac
 done
-command=("$PYTHON" -m pip install --quiet --editable '.[test]')
+command=("$PYTHON" -m pip install --quiet --editable '.[test,docs]')
 case "$choice" in
   pinned) command+=(--constraint constraints.txt) ;;
   newest) ;;

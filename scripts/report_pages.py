@@ -52,11 +52,6 @@ KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 repo
         [f"gradient inputs/h2o.xyz {CC} --output gradient.h5"],
         "gradient.h5",
     ),
-    "series": (
-        "several results",
-        [f"run inputs/h2o.xyz --basis cc-pv{x}z --output cc-pv{x}z.h5" for x in "dtq"],
-        "cc-pvdz.h5 cc-pvtz.h5 cc-pvqz.h5",
-    ),
     "interaction": (
         "an interaction energy",
         [
@@ -88,7 +83,7 @@ KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 repo
     "hundred": (
         "100 geometries of glycine",
         [f"batch run distorted/*.xyz {CC} --workers 1 --output hundred"],
-        "hundred/*.h5",
+        "hundred",
     ),
 }
 HEAD = """# Report pages

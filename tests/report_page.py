@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import numpy as np
 
 from dfmp2.mp2.result import MP2Result, PairEnergies
-from dfmp2.output.html.sources import comparison_page, result_page
-from dfmp2.output.series import Entry
+from dfmp2.output.html.sources import Entry, result_page, study_page
+from dfmp2.output.study import Column, Study
 
 CELLS = {"td", "th", "dt", "dd"}
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -70,18 +70,34 @@ def parse(page: str) -> Elements:
     return elements
 
 
-def entries(*results: MP2Result, folder: str = "") -> list[Entry]:
-    """Results as they stand on a page."""
-    return [
-        Entry(f"{folder}{place}.h5", result, "0" * 64)
-        for place, result in enumerate(results, start=1)
-    ]
+def page_of(result: MP2Result, title: str | None = None, name: str = "1.h5") -> str:
+    """The HTML page of a result that need not be in a file."""
+    return result_page(Entry(name, result, "0" * 64), title)
 
 
-def page_of(*results: MP2Result, title: str | None = None, folder: str = "") -> str:
-    """The HTML page of results that need not be in files."""
-    given = entries(*results, folder=folder)
-    return result_page(given[0], title) if len(given) == 1 else comparison_page(given, title)
+def page_of_runs(
+    *results: MP2Result,
+    kind: str = "interaction",
+    table: dict[str, Column] | None = None,
+    title: str = "runs",
+) -> str:
+    """The HTML page of a study with these runs, 1.h5 and following, and that table."""
+    runs = {f"{place}.h5": result for place, result in enumerate(results, start=1)}
+    study = Study(
+        kind=kind,
+        title=title,
+        settings={},
+        notes=(),
+        values={},
+        table=table or {},
+        runs=runs,
+        complete=bool(table),  # without numbers there is no error to combine
+        version="1",
+        command="",
+        created="2026",
+    )
+    entries = [Entry(name, result, "0" * 64) for name, result in runs.items()]
+    return study_page(study, entries, None, "study.h5")
 
 
 def enlarged(result: MP2Result, nocc: int) -> MP2Result:

@@ -103,6 +103,7 @@ def test_a_spin_without_electrons_contributes_nothing(offered):
     assert pairs.same_spin_energy < 0.0
 
 
+@pytest.mark.bits
 def test_diagonal_tile_leaves_the_lower_triangle_zero(offered):
     backend, precision = offered
     operand = put(backend, fitted(4, 3, 6), precision)
@@ -111,6 +112,7 @@ def test_diagonal_tile_leaves_the_lower_triangle_zero(offered):
     assert (terms.direct[np.triu_indices(4)] < 0).all()
 
 
+@pytest.mark.bits
 def test_an_orbital_has_no_same_spin_pair_with_itself(offered):
     """direct_ii = sum_ab (ia|ib)^2 / D = exchange_ii: 0 to the last bit, and without a sign."""
     backend, precision = offered

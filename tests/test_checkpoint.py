@@ -21,7 +21,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from dfmp2.mp2 import energy
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State, StoredB
-from dfmp2.mp2.identity import FREE, fingerprint
+from dfmp2.mp2.identity import FREE, PROCESSOR, fingerprint
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as files
 from dfmp2.output import hdf5
@@ -100,7 +100,7 @@ def early_single(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "prepare"),
     [
-        ("h2o", {}, early_single),
+        pytest.param("h2o", {}, early_single, marks=pytest.mark.bits),
         ("nh2", {"scf_max_cycles": 30}, small_ladder),
         (
             "nh2",
@@ -259,6 +259,31 @@ def test_a_foreign_checkpoint_is_refused(states: Any, tmp_path: Path) -> None:
     assert same["scf/e_tot"] == whole["scf/e_tot"]
 
 
+def test_a_run_that_goes_on_elsewhere_says_so(
+    states: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of another kind of processor is no other calculation, but its last bits are others."""
+    _, passed = states("h2o", SMALL)
+    here = passed[-1].identity[PROCESSOR]
+    monkeypatch.setattr("dfmp2.mp2.identity.threads.kernels", lambda: "Zen9 (NumPy), AVX1024")
+    said = Heard()
+    kept = FileCheckpoint(tmp_path / "x.h5", passed[-1])
+    compute("h2o", SMALL, kept, listener=said)
+    (warning,) = said.warnings
+    assert f"another kind of processor ({here} there, Zen9 (NumPy), AVX1024 here)" in warning
+    monkeypatch.undo()
+    said = Heard()  # what it saved there is of both
+    again = FileCheckpoint(tmp_path / "x.h5", replace(passed[-1], identity=kept.identity))
+    compute("h2o", SMALL, again, listener=said)
+    (warning,) = said.warnings
+    assert f"({here} and Zen9 (NumPy), AVX1024 there, {here} here)" in warning
+    unknown = {name: text for name, text in passed[-1].identity.items() if name != PROCESSOR}
+    said = Heard()  # as earlier versions wrote it
+    older = FileCheckpoint(tmp_path / "x.h5", replace(passed[-1], identity=unknown))
+    compute("h2o", SMALL, older, listener=said)
+    assert not said.warnings and "going on from" in " ".join(said.stages)
+
+
 def molecule(text: str) -> Molecule:
     return parse_xyz(
         f"2\n\n{text}\n", file="a.xyz", units="angstrom", charge=None, multiplicity=None
@@ -309,11 +334,13 @@ def test_what_makes_two_runs_the_same() -> None:
         },
         **{"properties": True, "polarizability": True, "method": "kappa-mp2"},
     }
-    assert {field.name for field in fields(Options)} == {*different, "kappa", "xc", *FREE}
+    assert {field.name for field in fields(Options)} == {*different, "kappa", "xc", "grid", *FREE}
     more: tuple[dict[str, Any], ...] = (
         {"method": "kappa-mp2", "kappa": 1.3},
         {"method": "drpa"},
         {"method": "drpa", "xc": "pbe"},
+        {"method": "drpa", "xc": "pbe", "grid": "5"},
+        {"method": "drpa", "xc": "pbe", "grid": "99,590"},
     )
     others += [(first, replace(SMALL, **values), "") for values in more]
     others += [(first, replace(SMALL, **{name: value}), "") for name, value in different.items()]

@@ -34,7 +34,13 @@ if [[ "$*" == *venv* ]]; then mkdir -p .venv-test/bin && cp "$0" .venv-test/bin/
 
 def test_the_test_command_keeps_the_variables_of_the_shell_out(tmp_path):
     """`.ci/run` with a python3 that notes how it is called: HOME, PATH and what pip needs arrive."""
-    for name in (".ci/run", "scripts/test", "scripts/check", "scripts/clean_environment"):
+    for name in (
+        ".ci/run",
+        "scripts/test",
+        "scripts/check",
+        "scripts/core_types",
+        "scripts/clean_environment",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     programs, seen = tmp_path / "bin", tmp_path / "seen"
@@ -55,8 +61,27 @@ def test_the_test_command_keeps_the_variables_of_the_shell_out(tmp_path):
         "HOME",
         "PATH",
         "PYTHON",
+        "NO_MKDOCS_2_WARNING",
+        "OPENBLAS_CORETYPE",
         *INSTALLER,
     } | OF_BASH
+
+
+def test_pages_that_cannot_be_built_are_a_failure(tmp_path):
+    """Not a silent success of everything else: the check ends and names the extra."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/check", tmp_path / "scripts")
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\nif [[ "$*" == *mkdocstrings* ]]; then exit 1; fi\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        [tmp_path / "scripts/check"],
+        env={"PATH": os.environ["PATH"], "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and "pip install --editable '.[test,docs]'" in done.stderr
 
 
 def test_pytest_alone_keeps_them_out_too():

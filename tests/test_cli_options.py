@@ -31,6 +31,7 @@ GIVEN: dict[str, tuple[str, Any]] = {  # field of Options: as it is written, as 
     }.items()},
     "frozen_core": ("PSI4", "psi4"),
     "xc": ("PBE", "pbe"),
+    "grid": ("99, 590", "99,590"),
     "memory": ("8GiB", 8 * 2**30),
     "polarizability": ("", True),
     **dict.fromkeys(("allow_small_gap", "allow_poor_fit", "certify_fit", "properties", "check"), ("", True)),
@@ -60,14 +61,16 @@ def test_every_option_reaches_the_calculation(
     text, value = GIVEN[option.name]
     (folder / "a.h5").touch()
     asked = (f"--{option.name.replace('_', '-')}", *([text] if text else []))
-    method = {"kappa": "kappa-mp2", "xc": "drpa"}.get(option.name)
+    method = {"kappa": "kappa-mp2", "xc": "drpa", "grid": "drpa"}.get(option.name)
     asked += () if method is None else ("--method", method)
+    asked += ("--xc", "pbe") if option.name == "grid" else ()
     assert call("run", "h2o.xyz", *STO3G[:2], *asked).message == "dfmp2: seen"
     assert getattr(seen[0], option.name) == value != option.default
     others = {one.name: one.default for one in fields(Options) if one.name != option.name}
     others |= {"properties": True} if option.name == "polarizability" else {}  # needs them
     others |= {"basis": "sto-3g"} if option.name != "basis" else {}
     others |= {} if method is None else {"method": method}
+    others |= {"xc": "pbe"} if option.name == "grid" else {}
     assert {
         name: getattr(seen[0], name) for name in others
     } == others and MISSING not in others.values()

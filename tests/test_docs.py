@@ -244,9 +244,30 @@ def test_page_is_well_formed(page: Path) -> None:
     for rows in tables(prose):
         columns = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
         assert len(columns) == 1, rows
+        assert all(shown(cell) for cell in cells(rows[0])), (
+            f"a header that shows nothing: {rows[0]}"
+        )
+    code_apart = re.sub(r"`[^`]*`", "", re.sub(r"<!--.*?-->", "", prose, flags=re.DOTALL))
+    tags = re.findall(r"<[A-Za-z][^>]*>", code_apart)
+    assert not tags, "read as HTML, so that nothing is shown: write it as code, or with a sign"
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
         path = (page.parent / target).resolve()
         assert path.exists() or path in MADE, target
+
+
+def cells(row: str) -> list[str]:
+    """The cells of a row of a table."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+
+
+def shown(cell: str) -> str:
+    """What a browser shows of a cell: text in <> is read as HTML unless it is code."""
+    return re.sub(r"<[^>]*>", "", re.sub(r"`[^`]+`", "code", cell)).strip()
+
+
+def test_a_header_that_shows_nothing_is_noticed() -> None:
+    assert not shown("<S^2>") and not shown(" ")
+    assert shown("`<S^2>`") and shown("⟨S²⟩") and shown("<b>S</b>")
 
 
 def tables(text: str) -> Iterator[list[str]]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.execution import pairs
 from dfmp2.execution.pool import Call, Died, Pool, Share, Slot
 from dfmp2.mp2.calculation import NOTHING
+from dfmp2.mp2.identity import PROCESSOR
 from dfmp2.mp2.pairs import tile_keys
 from dfmp2.output import hdf5, shards
 from dfmp2.output.checkpoint import RUN, VARIABLE, FileCheckpoint, decode, encode
@@ -33,6 +35,7 @@ from tests.test_prepared import set_disk
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 B = "x.prepared.h5"
+CPU_FLAGS = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
 CASES = {  # molecule, options of the first part, of the second
     "rhf, fp64": ("h2o", {"basis": "sto-3g"}, {"precision": "fp64"}),
     "uhf, core, mixed, check": (
@@ -135,7 +138,7 @@ def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("case", "disk"),
     [
-        ("rhf, fp64", True),
+        pytest.param("rhf, fp64", True, marks=pytest.mark.bits),
         ("uhf, core, mixed, check", False),
         pytest.param("uhf, core, mixed, check", True, marks=pytest.mark.slow),
         ("repeated in float64", False),
@@ -391,6 +394,61 @@ def test_what_a_worker_refuses(prepared: Path) -> None:
             ResultFileError, match=f"a worker finds another calculation in {path}: .*{said}"
         ):
             pairs.compute_tiles(pairs.Job(path, options, known), [], Share(1, 10**9))
+
+
+def test_shards_and_workers_of_another_kind_of_processor_are_named(
+    made: Path, prepared: Path, folder: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tiles are taken, and the result says whose they are; the file of B names the processor that made it."""
+    for path in made.glob("x.h5.shard-*"):
+        shutil.copy(path, folder)
+    foreign = folder / "x.h5.shard-1-of-2.checkpoint"
+    state = decode(foreign.read_bytes())
+    here = state.identity[PROCESSOR]
+    changed = replace(state, identity={**state.identity, PROCESSOR: "Zen9 (NumPy)"})
+    foreign.write_bytes(encode(changed))
+    expected = one_process({})
+    done = succeed(call("energy", "--from", B, "--output", "x.h5", "--collect"))
+    said = f"shards 1/2 were made on another kind of processor (Zen9 (NumPy) there, {here} here)"
+    assert said in " ".join(done.err.split())
+    (warning,) = dfmp2.read("x.h5").diagnostics.warnings
+    assert warning.startswith(said)
+    pair_energies = "dfmp2/pairs/opposite_spin"
+    assert mine(folder / "x.h5")[pair_energies] == expected[pair_energies]
+
+    monkeypatch.setattr(pairs, "kernels", lambda: "Zen9 (NumPy)")
+    assert by_pool(HerePool(2))[pair_energies] == expected[pair_energies]
+    heard = Heard()
+    with opened(B) as source:
+        options = options_for(source.prepared, {})
+        elsewhere = partial(pairs.by_workers, HerePool(2), source.path)
+        energy(source, options, listener=heard, elsewhere=elsewhere)
+    assert [text for text in heard.warnings if f"(Zen9 (NumPy) there, {here} here)" in text] == [
+        f"a worker runs on another kind of processor (Zen9 (NumPy) there, {here} here): the last bits of the result "
+        "are not those of a run on one of them"
+    ]
+
+
+@pytest.mark.skipif("avx" not in CPU_FLAGS, reason="needs the kernels of Sandy Bridge")
+def test_b_that_was_made_by_other_kernels_is_named(folder: Path) -> None:
+    """By processes that really have other kernels: the same energies, other last bits, both processors in the file."""
+    environment = {"OPENBLAS_CORETYPE": "Sandybridge"}
+    make = ("prepare", "h2o.xyz", "--basis", "sto-3g", "--output", B, "--precision", "fp64")
+    succeed(run_command(*make, cwd=folder, env=environment))
+    done = succeed(run_command("energy", "--from", B, "--output", "x.h5", cwd=folder))
+    result = dfmp2.read(folder / "x.h5")
+    assert result.preparation is not None and "Sandybridge" in result.preparation.blas
+    if result.provenance.blas == result.preparation.blas:
+        pytest.skip("the kernels of this processor are those of Sandy Bridge")
+    said = f"{B} was prepared with other products ({result.preparation.blas}; here {result.provenance.blas})"
+    assert said in " ".join(done.err.split())
+    again = succeed(
+        run_command("energy", "--from", B, "--output", "y.h5", cwd=folder, env=environment)
+    )
+    assert "other products" not in again.err
+    assert dfmp2.read(folder / "y.h5").mp2_total_energy == pytest.approx(
+        result.mp2_total_energy, abs=1e-11
+    )
 
 
 def test_neither_run_nor_energy_loads_what_shares_the_work(folder: Path) -> None:

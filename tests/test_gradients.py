@@ -201,6 +201,27 @@ def test_a_stored_energy_is_no_gradient(call):
     assert "without its gradient" in refused.message
 
 
+def test_a_gradient_whose_certificate_fails_is_refused_in_python(monkeypatch):
+    """Or returned with a warning where that is asked for; so are densities without a gradient."""
+    molecule = Molecule.from_string(
+        "4\ncharge=1 multiplicity=2\nC 0 0 0\nO 0 0.1 1.3\nH 0.9 0 -0.5\nF -1.1 0.2 -0.4"
+    )
+    loose = {"basis": "sto-3g", "scf_conv_tol": 1e-2, "threads": 1}
+    refusal = r"the gradient's certificate fails: rotation.*scf_conv_tol=1e-12"
+    with pytest.raises(dfmp2.ComparisonFailed, match=refusal):
+        dfmp2.gradient(molecule, **loose)
+    with pytest.warns(UserWarning, match="certificate fails: rotation"):
+        found = dfmp2.gradient(molecule, **loose, require_proofs=False)
+    assert found.certificate.failures == ["rotation"]
+    monkeypatch.setattr("dfmp2.gradients.certificate.SUMS", 1e-14)
+    with pytest.raises(
+        dfmp2.ComparisonFailed, match=r"the densities' certificate fails: .*z vector"
+    ):
+        dfmp2.run(molecule, **loose, properties=True)
+    with pytest.warns(UserWarning, match=r"the densities' certificate fails: .*z vector residual"):
+        dfmp2.run(molecule, **loose, properties=True, require_proofs=False)
+
+
 def test_a_gradient_whose_certificate_fails_ends_with_8(call):
     done = call("gradient", *SHORT, "--scf-conv-tol", "1e-3", "--check")
     assert done.code == 8

@@ -89,6 +89,7 @@ def test_product_of_fitted_integrals_is_the_coulomb_fit(workers, size):
     np.testing.assert_allclose(np.einsum("iap,jbp->iajb", b, b), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.bits
 def test_blocks_and_workers_do_not_change_a_bit(monkeypatch):
     monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", 200)  # several solves
     raw, factor = raw_integrals(5, 11, 33), factorise(metric_of(33))
@@ -170,6 +171,7 @@ def test_matrices_of_a_closed_shell_have_no_spin_axis():
     np.testing.assert_allclose((j, k), mf.with_df.get_jk(mf.make_rdm1()), atol=1e-11)
 
 
+@pytest.mark.bits
 def test_same_threads_give_the_same_bits(uhf):
     b = fitted_integrals(MOLE, AUX, ALL, 2)
     np.testing.assert_array_equal(b, fitted_integrals(MOLE, AUX, ALL, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyscf.gw import urpa as pyscf_urpa
 
 import dfmp2
 from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
+from dfmp2.integrals import grid
 from dfmp2.interop import qcschema
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
@@ -22,7 +24,6 @@ from dfmp2.output import hdf5
 from dfmp2.output.text import report
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
-from dfmp2.scf import kohn_sham
 from dfmp2.scf.hartree_fock import jk_builder
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
@@ -45,9 +46,13 @@ SMALL = {"basis": "cc-pvdz", "method": "drpa", "xc": "pbe"}
 
 
 @pytest.fixture(autouse=True)
-def coarse_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+def coarse_grid(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Most of the time goes into the grid, and PySCF has the same one."""
-    monkeypatch.setattr(kohn_sham, "GRID_LEVEL", 1)
+    monkeypatch.setattr(grid, "LEVEL", 1)
+    monkeypatch.setattr(grid, "LEVELS", {})
+    grid.default_level.cache_clear()
+    yield
+    grid.default_level.cache_clear()
 
 
 def of_pyscf(ours: Any, xc: str) -> Any:
@@ -56,7 +61,7 @@ def of_pyscf(ours: Any, xc: str) -> Any:
     mf = (dft.UKS if ours.reference.nspin == 2 else dft.RKS)(mole, xc=xc)
     if ours.scf_fitting is not None:
         mf = mf.density_fit(auxbasis=fitting_data(ours.molecule, ours.scf_fitting))
-    mf.grids.level, mf.conv_tol = kohn_sham.GRID_LEVEL, 1e-11
+    mf.grids.level, mf.conv_tol = grid.LEVEL, 1e-11
     return mf.run()
 
 
@@ -114,7 +119,7 @@ def test_what_is_stored_said_and_kept_apart(tmp_path: Path) -> None:
     assert (said["xc"], said["reference"], stored.reference.grid_level) == (
         "pbe",
         "uks",
-        kohn_sham.GRID_LEVEL,
+        grid.LEVEL,
     )
     assert said["hf_total_energy"] + said["correlation_energy"] == pytest.approx(
         said["total_energy"], abs=1e-12
@@ -185,7 +190,8 @@ def test_a_mean_field_of_pyscf_is_taken_over_for_drpa(monkeypatch: pytest.Monkey
     found = dfmp2.from_mean_field(mf, method="drpa")
     assert found.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
     assert (found.reference.title, found.reference.grid_level) == ("UKS(pbe)", 2)
-    monkeypatch.setattr(kohn_sham, "GRID_LEVEL", 2)
+    monkeypatch.setattr(grid, "LEVEL", 2)
+    grid.default_level.cache_clear()
     assert found.total_energy == pytest.approx(dfmp2.run(RADICAL, **SMALL).total_energy, abs=1e-6)
     with pytest.raises(InputError, match='method="mp2" is not there on Kohn-Sham orbitals'):
         dfmp2.from_mean_field(mf)
@@ -195,7 +201,7 @@ def test_a_mean_field_of_pyscf_is_taken_over_for_drpa(monkeypatch: pytest.Monkey
             method="drpa",
         )
     mf.grids.level = 0  # not the grid that it was converged on
-    with pytest.raises(InputError, match="functional and grid level"):
+    with pytest.raises(InputError, match="functional and grid"):
         dfmp2.from_mean_field(mf, method="drpa")
 
 

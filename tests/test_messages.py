@@ -139,6 +139,7 @@ def test_the_wrong_unit_is_noticed_either_way(file):
     assert unit_doubt(symbols, points, ghost) == ""
     assert "in bohr, give --units bohr" in unit_doubt(symbols, points / 0.529177, ghost)
     assert "in angstrom, leave out --units bohr" in unit_doubt(symbols, points * 0.529177, ghost)
+    assert "is in pm, divide its coordinates by 100" in unit_doubt(symbols, points * 100, ghost)
 
 
 FAMILIAR = {

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dfmp2.trainium.costs.schedule import schedule_call
 
 from dfmp2.errors import ComparisonFailed
 from dfmp2.trainium import calls
 from dfmp2.trainium.calls import SHAPES
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
-from dfmp2.trainium.costs.schedule import schedule_call
 from dfmp2.trainium.interpreter.lint import lint
 from dfmp2.trainium.interpreter.rules import Settings
 from tests.stand_in_nki.site import planted

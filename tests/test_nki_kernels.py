@@ -48,12 +48,13 @@ def arguments(s, edge, held, diagonal, variant, dtype):
         layout.padded_nvir(s.vir.size),
         layout.padded_naux(s.b.shape[2]),
         variant == "packed",
-        edge=edge,
+        rows=edge,
+        columns=edge if diagonal else len(s.occ) - edge,
     )
-    items = layout.emission(edge, held, diagonal, 128 // (form.nvir % 128) if form.packed else 1)
+    group = 128 // (form.nvir % 128) if form.packed else 1
+    items = layout.emission(form.rows, form.columns, held, diagonal, group)
     blocks = list(layout.pack_b(s.b, edge, dtype))
-    occ = layout.pad_occupied(s.occ, edge)
-    eps = occ[:edge], occ[:edge] if diagonal else occ[edge:]
+    eps = s.occ[:edge], s.occ[:edge] if diagonal else s.occ[edge:]
     tables = {
         "eu": form.eu(s.vir, diagonal),
         "neg": layout.neg_table(*eps, items),
@@ -68,24 +69,23 @@ def arguments(s, edge, held, diagonal, variant, dtype):
 
 
 def evaluate(s, edge, held, diagonal, variant="plain", settings=None, source=None, **changed):
-    """J and K (edge, edge) of the first block with itself or with the second."""
+    """J and K of the first block with itself or with the second."""
     settings = settings or Settings()
     dtype = np.float64 if settings.storage == "float64" else np.float32
     form, given, items = arguments(s, edge, held, diagonal, variant, dtype)
     (out,), _ = run_kernel(
         source or f"{calls.KERNELS}.{form.module}", form.kernel, given | changed, settings
     )
-    return layout.read_pairs(out, items, edge, form.nvir)
+    return layout.read_pairs(out, items, (form.rows, form.columns), form.nvir)
 
 
 def oracle(s, edge, diagonal, dtype=np.float64):
-    """J and K of the pairs that exist, zero elsewhere."""
+    """J and K of the pairs of the block."""
     rows, columns = slice(0, edge), slice(0, edge) if diagonal else slice(edge, 2 * edge)
     j, k = pair_energy_twin(
         s.b[rows], s.b[columns], s.occ[rows], s.occ[columns], s.vir, s.vir, dtype
     )
-    found = np.zeros((2, edge, edge))
-    found[0, : j.shape[0], : j.shape[1]], found[1, : j.shape[0], : j.shape[1]] = j, k
+    found = np.array([j, k])
     return np.triu(found) if diagonal else found
 
 
@@ -123,7 +123,7 @@ def test_block_sums_and_the_rounding_of_a_plain_float32_program(nvir, variant, d
     for seed in range(6 if nvir < 100 else 3 if nvir < 300 else 1):
         s = space(
             2 * edge - 1, nvir, 37 if nvir > 300 else 150, seed
-        )  # the last occupied orbital is padding
+        )  # the second block has an orbital fewer
         exact = oracle(s, edge, diagonal)
         sums, pairs = deviations(evaluate(s, edge, held, diagonal, variant), exact)
         _, twin = deviations(oracle(s, edge, diagonal, np.float32), exact)
@@ -155,6 +155,17 @@ def test_indexing_and_packing_are_exact_in_float64(nvir, variant, diagonal):
 def test_b_in_pieces_and_parts(variant, nvir, naux, edge, held, diagonal):
     s = space(2 * edge - 1, nvir, naux)
     found, exact = evaluate(s, edge, held, diagonal, variant, ALGEBRA), oracle(s, edge, diagonal)
+    np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
+
+
+@pytest.mark.parametrize(
+    ("variant", "nvir", "held"), [("plain", 160, 2), ("packed", 192, 2), ("packed", 160, 4)]
+)
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_short_last_blocks_emit_the_pairs_that_exist(variant, nvir, held, diagonal):
+    """Five rows, which the residents do not divide, against themselves and against two columns."""
+    s = space(7, nvir, 70)
+    found, exact = evaluate(s, 5, held, diagonal, variant, ALGEBRA), oracle(s, 5, diagonal)
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
 
 
@@ -190,21 +201,19 @@ def test_cross_mode(left, right, naux, settings):
     )
     a, b = space(3, left, naux, 1), space(4, right, naux, 2)
     dtype, tolerance = (np.float64, 1e-12) if settings is ALGEBRA else (np.float32, 3e-7)
-    eps = (layout.pad_occupied(s.occ, edge) for s in (a, b))
     (b_i,), (b_j,) = (tuple(layout.pack_b(s.b, edge, dtype)) for s in (a, b))
     given = {"b_i": b_i, "b_j": b_j, "nvir": layout.padded_nvir(right), "residents": held}
     given["slices"] = layout.padded_naux(naux) // 128
     given |= {
         "eu": layout.cross_table(a.vir, b.vir).astype(dtype),
-        "neg": layout.cross_neg(*eps).astype(dtype),
+        "neg": layout.cross_neg(a.occ, b.occ).astype(dtype),
     }
     (out,), _ = run_kernel(
         f"{calls.KERNELS}.pair_energy_cross", "pair_energy_cross", given, settings
     )
     exact, _ = pair_energy_twin(a.b, b.b, a.occ, b.occ, a.vir, b.vir, np.float64)
-    found = layout.read_cross(out, edge)
-    np.testing.assert_allclose(found[:3], exact, rtol=10 * tolerance, atol=tolerance * exact.max())
-    assert (found[3] == 0.0).all()  # the padded orbital
+    found = layout.read_cross(out, (3, 4))  # an odd number of rows, two of which are held at a time
+    np.testing.assert_allclose(found, exact, rtol=10 * tolerance, atol=tolerance * exact.max())
     assert found.sum() == pytest.approx(exact.sum(), rel=tolerance)
 
 
@@ -224,7 +233,8 @@ def test_arithmetic_of_the_engines(variant, settings):
     gen3 = settings.target == "gen3"
     found = evaluate(s, 4, 4, False, variant, settings, transpose=gen3)
     sums, pairs = deviations(found, oracle(s, 4, False))
-    limit = (3e-8, 1e-7) if settings.row_sum == "float64" else (2e-7, 1e-6)
+    # T D^(-1/2) is rounded before it is squared, which counts twice: 1.2e-7 in an element.
+    limit = (5e-8, 2e-7) if settings.row_sum == "float64" else (2e-7, 1e-6)
     assert (sums < limit[0]).all()
     assert pairs < limit[1]
 
@@ -263,7 +273,7 @@ def test_planted_faults_change_the_sums(tmp_path, fault):
 
 
 CONTRACTION = "moving[:, k, 0:width], "
-LAST_PRODUCT = ", data2=y, op=nl.multiply)\n    row_sums"
+ROOTED = "dst=yh, data1=y, data2=h"
 REFUSED = {  # planted fault -> what replaces what, and the rule that it breaks
     "a lower block never stored": (
         "0, left)\n\n\ndef trans",
@@ -282,7 +292,7 @@ REFUSED = {  # planted fault -> what replaces what, and the rule that it breaks
     ),
     "the first product accumulates": (f"{CONTRACTION}k > 0", f"{CONTRACTION}True", "matmul-group"),
     "every product overwrites": (f"{CONTRACTION}k > 0", f"{CONTRACTION}False", "lost-write"),
-    "two operands in PSUM": (f"data1=w{LAST_PRODUCT}", f"data1=r{LAST_PRODUCT}", "both-psum"),
+    "two operands in PSUM": (ROOTED, "dst=yh, data1=y, data2=y", "both-psum"),
 }
 
 
@@ -311,11 +321,11 @@ def test_without_accumulate_the_first_product_overwrites(tmp_path, variant):
 
 
 @pytest.mark.parametrize("variant", ["plain", "packed"])
-def test_the_newton_step_mends_a_coarse_reciprocal(tmp_path, monkeypatch, variant):
+def test_the_newton_step_mends_a_coarse_root(tmp_path, monkeypatch, variant):
     s = space(8, 160, 130)
     exact = oracle(s, 4, False)
     monkeypatch.setitem(
-        arithmetic.UNARY, "reciprocal", lambda x: np.reciprocal(x) * np.float32(1 + 1e-4)
+        arithmetic.BINARY, "power", lambda x, y: np.power(x, y) * np.float32(1 + 1e-4)
     )
     assert (deviations(evaluate(s, 4, 4, False, variant), exact)[0] > 5e-5).all()
     planted(tmp_path, "NEWTON = False", "NEWTON = True")
@@ -385,7 +395,7 @@ def fitted_problem(seed=4, naux=20, nao=150):
     raw = rng.standard_normal((naux, nao, nao))
     return (
         raw + raw.transpose(0, 2, 1),
-        rng.standard_normal((nao, 11)),
+        rng.standard_normal((nao, 19)),
         rng.standard_normal((nao, 40)),
     )
 
@@ -407,11 +417,11 @@ def test_transform_makes_the_blocks_that_the_host_packs(settings, tolerance):
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_transform_in_pieces_keeps_the_order_of_fitting_functions(monkeypatch, most):
-    """Three slices of fitting functions and one of padding, one or two to a call; two spins."""
+    """Three slices of fitting functions, one or two to a call, then with one of padding; two spins."""
     rng = np.random.default_rng(5)
     raw = rng.standard_normal((300, 30, 30))
     a, c = raw + raw.transpose(0, 2, 1), rng.standard_normal((30, 30))
-    monkeypatch.setattr(layout, "PRODUCTS", most * 128)
+    monkeypatch.setattr(layout, "slices_at_once", lambda tiles, slices: most)
     launched = []
     executor = InterpreterExecutor(ALGEBRA)
     monkeypatch.setattr(executor, "upload", lambda array: launched.append(array.shape) or array)
@@ -419,7 +429,7 @@ def test_transform_in_pieces_keeps_the_order_of_fitting_functions(monkeypatch, m
     found = transform([untransformed(a, *spin) for spin in spins], executor)
     assert [shape for shape in launched if len(shape) == 3 and shape[1] == 129] == [
         (most * 128, 129, 128)
-    ] * (4 // most)
+    ] * -(-3 // most)
     for blocks, spin in zip(found, spins, strict=True):
         expected = list(layout.pack_b(transform_twin(a, *spin, np.float64), dtype=np.float64))
         for block, host in zip(blocks, expected, strict=True):
@@ -436,10 +446,8 @@ def test_rows_of_b_are_never_a_power_of_two_of_bytes(nvir, naux):
 
 def test_every_denominator_of_padded_orbitals_is_positive():
     occupied, virtual = np.array([-20.5, -1.3, -0.5]), np.array([0.1, 0.7])
-    padded = layout.pad_occupied(occupied, 2)
-    assert padded.tolist() == [-20.5, -1.3, -0.5, -20.5]
     far = layout.pad_virtuals(virtual)
     assert (
         far[:2].tolist() == [0.1, 0.7]
-        and far[2:].min() == layout.FAR > virtual.max() - padded.min()
+        and far[2:].min() == layout.FAR > virtual.max() - occupied.min()
     )

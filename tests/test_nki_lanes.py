@@ -52,10 +52,10 @@ def machine(tmp_path, monkeypatch):
         yield site
 
 
-def water(machine, lane, **more):
+def water(machine, lane, basis="sto-3g", **more):
     (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
     return python.run(
-        machine.folder / "h2o.xyz", "sto-3g", backend=lane, threads=1, listener=Quiet(), **more
+        machine.folder / "h2o.xyz", basis, backend=lane, threads=1, listener=Quiet(), **more
     )
 
 
@@ -117,7 +117,7 @@ def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_ther
     machine,
 ):
     machine.sound()
-    first, second = details(water(machine, "nki")), details(water(machine, "nki", frozen_core="1"))
+    first, second = details(water(machine, "nki")), details(water(machine, "nki", "cc-pvdz"))
     assert first["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
     assert second["programs"] == "1 launched, 0 compiled now, 1 found in the cache"
     assert float(second["compile time"].split()[0]) == 0.0 < float(first["compile time"].split()[0])
@@ -344,13 +344,13 @@ def test_warm_up_compiles_exactly_what_runs_launch(machine):
 def test_warm_up_needs_no_device(machine, capsys):
     machine.install()
     machine.tools()
-    assert main(["kernels", "warmup", "--shape", "9,40,30"]) == 0
+    assert main(["kernels", "warmup", "--shape", "32,40,30"]) == 0
     assert "2 programs for trn1: 2 compiled now" in capsys.readouterr().out
-    assert main(["kernels", "warmup", "--shape", "20,33,30", "--json"]) == 0  # the same buckets
+    assert main(["kernels", "warmup", "--shape", "48,33,30", "--json"]) == 0  # the same buckets
     assert json.loads(capsys.readouterr().out)["cache_hits"] == 2
     assert (
         main(
-            ["kernels", "warmup", "--shape", "20,33,30", "--beta", "18,40", "--transform", "--json"]
+            ["kernels", "warmup", "--shape", "48,33,30", "--beta", "32,40", "--transform", "--json"]
         )
         == 0
     )
@@ -385,7 +385,7 @@ def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
     machine.sound()
     shape = (Shape(16, 112, 384),)
     lane, reason = entry.weigh(shape, 3.0, True)
-    assert lane is None and "compiling 2 programs 60" in reason and "the host is faster" in reason
+    assert lane is None and "compiling 1 programs 30" in reason and "the host is faster" in reason
     compiler.compile_ahead(shape, "trn1")
     lane, reason = entry.weigh(shape, 3.0, True)
     assert (

@@ -488,6 +488,7 @@ def to_tolerance(kind, tolerance, listener=None, sizes=((6, 9, 40),)):
     )
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("sizes", [((30, 9, 40),), ((20, 9, 40), (18, 8, 40))], ids=["RHF", "UHF"])
 def test_auto_repeats_the_largest_pairs_where_few_are_to_blame(sizes):
     """They have the energies of float64, all others those of mixed precision; the bound of the rest is accepted."""

@@ -176,6 +176,7 @@ def test_linear_dependence_leaves_fewer_orbitals_than_functions():
     assert result.sizes.nvir[0] == result.sizes.nmo - 1
 
 
+@pytest.mark.bits
 def test_threads_and_memory_do_not_change_the_pair_energies():
     """Same orbitals (one SCF), then 1 or 2 threads and two budgets: the same bits."""
     mf = scf.RHF(gto.M(atom="O 0 0 0; H 0 0.7 0.6; H 0 -0.7 0.6", basis="6-31g", verbose=0)).run()

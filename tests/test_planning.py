@@ -348,11 +348,14 @@ def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch
     known = Rates(integrals=9e8, solve=1e9, start=0.9, foreign=1.5, date="2026-01-01")
     fresh = Rates(integrals=5e8, solve=9e9, start=0.3, foreign=0.05, date="2026-01-02")
     calls = []
-    monkeypatch.setattr(rates, "WATCHED", 0.01)
+    clock = [
+        0.0
+    ]  # s; the processors' clock beside it goes `now` times as fast, this process has no part in it
+    monkeypatch.setattr(rates.time, "sleep", lambda seconds: clock.append(clock[-1] + seconds))
+    monkeypatch.setattr(rates.time, "perf_counter", lambda: clock[-1])
+    monkeypatch.setattr("dfmp2.host.resources.os.times", lambda: (0.0,) * 5)
     monkeypatch.setattr(rates.os, "cpu_count", lambda: 3)
-    monkeypatch.setattr(
-        "dfmp2.host.resources.busy_seconds", lambda: now * rates.time.perf_counter()
-    )
+    monkeypatch.setattr("dfmp2.host.resources.busy_seconds", lambda: now * clock[-1])
     monkeypatch.setattr(rates, "measure", lambda *given: calls.append(given) or fresh)
     found = rates.refreshed(CpuBackend(1), 1, known)
     assert len(calls) == measured

@@ -89,12 +89,12 @@ CASES = {  # molecule, options of the first part, of the second, of both; whethe
 }
 
 
+MARKS = {"core potential": pytest.mark.exchange, "mixed, disk": pytest.mark.bits}
+
+
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(case, marks=pytest.mark.exchange if case == "core potential" else ())
-        for case in CASES
-    ],
+    [pytest.param(case, marks=MARKS.get(case, ())) for case in CASES],
 )
 def test_two_parts_give_the_bits_of_a_run(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

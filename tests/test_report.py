@@ -117,17 +117,11 @@ def with_texts(result, text):
     )
 
 
-@pytest.mark.parametrize("kind", ["Molecule", "The same calculation, compared", "Basis series"])
-def test_texts_of_a_result_cannot_become_markup(result, kind):
-    pages = []
-    for text in (NASTY, "plain" * 20):
-        shown = [with_texts(result, text)] * (1 if kind == "Molecule" else 2)
-        if kind == "Basis series":  # another basis of that name
-            element = replace(result.orbital_basis.elements["O"], shells=((0, (1.0, 1.0)),))
-            shown[1] = replace(
-                shown[1], orbital_basis=replace(shown[0].orbital_basis, elements={"O": element})
-            )
-        pages.append(page_of(*shown, title=text, folder=f"{text}/"))
+def test_texts_of_a_result_cannot_become_markup(result):
+    pages = [
+        page_of(with_texts(result, text), title=text, name=f"{text}/1.h5")
+        for text in (NASTY, "plain" * 20)
+    ]
     hostile, plain = map(parse, pages)
     assert hostile.tags == plain.tags
     assert [(tag, name) for tag, name, _ in hostile.attributes] == [
@@ -135,7 +129,7 @@ def test_texts_of_a_result_cannot_become_markup(result, kind):
     ]
     assert hostile.text.count("<script>alert(1)</script>") > 20  # shown, not run
     assert not re.search("[\x00\x1b\r\u202e]", pages[0])
-    assert kind in plain.text
+    assert "Molecule" in plain.text
 
 
 def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
@@ -164,7 +158,7 @@ def test_the_headline_says_what_is_wrong_with_the_energies(result):
         result, reference=replace(result.reference, stability=unstable), diagnostics=warned
     )
     elements = parse(page_of(shown))
-    said = "a lower solution exists, at least 1.1e-01 Eh below"
+    said = "a lower UHF solution exists, at least 1.1e-01 Eh below"
     assert elements.row("reference") == ["reference", "RHF, unstable (RHF to UHF)", said]
     sources = result.error_budget.sources
     fits = sum(sources[key].total for key in ("scf_fitting", "mp2_fitting"))
@@ -217,25 +211,23 @@ def test_absurd_numbers_make_no_broken_page(result, value):
 
     parts = ("reference", "certificate", "check", "timings", "predicted", "diagnostics")
     strange = replace(result, **{name: absurd(getattr(result, name)) for name in parts})
-    moved = replace(strange, molecule=replace(strange.molecule, coordinates=np.eye(3) * 2))
-    for page in (page_of(strange), page_of(strange, strange), page_of(strange, moved)):
-        drawn = [
-            v
-            for tag, name, v in parse(page).attributes
-            if name in ("x", "y", "cx", "cy", "width", "d", "points")
-        ]
-        assert drawn and not [v for v in drawn if re.search("nan|inf|e", v)]
+    drawn = [
+        v
+        for tag, name, v in parse(page_of(strange)).attributes
+        if name in ("x", "y", "cx", "cy", "width", "d", "points")
+    ]
+    assert drawn and not [v for v in drawn if re.search("nan|inf|e", v)]
 
 
 # --- pair energies ------------------------------------------------------------------------------------
 
 
-def test_three_large_results_stay_below_one_megabyte(result):
+def test_a_large_result_stays_below_a_third_of_a_megabyte(result):
     large, worst = (
         enlarged(result, 100),
         open_shell(result, 100),
     )  # three maps of the finest mesh each
-    assert len(page_of(*(replace(worst, backend=name) for name in "abc")).encode()) < 1_000_000
+    assert len(page_of(worst).encode()) < 333_000
     text = parse(page_of(large)).text
     said = "100 by 100 values are too many to show: each square is the sum over a block of 5 by 5 orbitals"
     opposite, same = (
@@ -370,14 +362,12 @@ def test_nothing_to_correlate_is_a_page_too(call):
         (("cut.h5",), "not a readable HDF5 file"),
         (("changed.h5",), "stored hash"),
         (("none.h5",), "no such file"),
-        (("good.h5", "cut.h5"), "cut.h5"),
-        (("good.h5", "./good.h5"), "same file"),
+        (("good.h5", "cut.h5"), "2 sources were given, but a page shows one"),
         (("good.h5", "-o", "r.md"), "ends in .html (dfmp2 show prints text"),
         (("good.h5", "-o", "old.html"), "--overwrite"),
         (("good.h5", "-o", "nowhere/r.html"), "there is no folder"),
-        (("good.html", "-o", "good.html", "--overwrite"), "is the file given as RESULTS"),
+        (("good.html", "-o", "good.html", "--overwrite"), "is the file given as RESULT"),
         (("empty", "-o", "r.html"), "no results (.h5)"),
-        (("empty", "good.h5"), "shown alone"),
         (("batch.json",), "no such file"),
     ],
 )

@@ -13,9 +13,10 @@ from dfmp2.molecule.elements import internal_coordinate
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.output import hdf5
 from dfmp2.output.html.page import UNITS
+from dfmp2.output.study import Column
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests import chromium
-from tests.report_page import enlarged, page_of
+from tests.report_page import enlarged, page_of, page_of_runs
 
 pytestmark = pytest.mark.browser
 
@@ -43,13 +44,13 @@ def tab(tmp_path_factory):
 def three(tab, tmp_path, water):
     """The page of three results with a hostile title, just opened."""
     result = hdf5.read(water.path)
-    mixed = [dataclasses.replace(result, backend=name) for name in ("b", "c")]
     exact = dataclasses.replace(
         result, precision="fp64", timings=dataclasses.replace(result.timings, total=0.001)
     )
+    mixed = [dataclasses.replace(result, backend=name) for name in ("b", "c")]
     title = "<img src=http://x.invalid/a.png><script>document.title='no'</script>"
     path = tmp_path / "three.html"
-    path.write_text(page_of(exact, *mixed, title=title), encoding="utf-8")
+    path.write_text(page_of_runs(exact, *mixed, title=title), encoding="utf-8")
     tab.requests.clear()
     tab.complaints.clear()
     tab.open(path)
@@ -112,33 +113,36 @@ def test_nothing_is_asked_for_and_nothing_can_be_put_in(three, tmp_path):
     assert any("Content Security Policy" in complaint for complaint in three.complaints)
 
 
-def column(tab, place):
-    """Texts of a column of the first table."""
+def column(tab, place, table="table"):
+    """Texts of a column of the first table that a selector finds."""
     return tab.run(
-        f"[...document.querySelector('table').tBodies[0].rows].map(r => r.cells[{place}].textContent)"
+        f"[...document.querySelector('{table}').tBodies[0].rows].map(r => r.cells[{place}].textContent)"
     )
 
 
-def press(tab, place):
-    head = f"document.querySelector('table').tHead.rows[0].cells[{place}]"
+def press(tab, place, table="table"):
+    head = f"document.querySelector('{table}').tHead.rows[0].cells[{place}]"
     tab.run(f"{head}.querySelector('button').click()")
     return tab.run(f"{head}.getAttribute('aria-sort')")
 
 
+RUNS = "#overview table"
+
+
 def test_headings_sort(three):
-    assert column(three, 0) == ["1.h5", "2.h5", "3.h5"]
-    times = [float(text) for text in column(three, 7)]
-    assert press(three, 7) == "ascending" and [float(text) for text in column(three, 7)] == sorted(
-        times
-    )
-    assert press(three, 7) == "descending"
-    assert [float(text) for text in column(three, 7)] == sorted(times, reverse=True)
-    assert press(three, 3) == "ascending"
-    assert column(three, 3) == sorted(column(three, 3), key=str.lower)
+    assert column(three, 0, RUNS) == ["1.h5", "2.h5", "3.h5"]
+    times = [float(text) for text in column(three, 7, RUNS)]
+    assert press(three, 7, RUNS) == "ascending" and [
+        float(text) for text in column(three, 7, RUNS)
+    ] == sorted(times)
+    assert press(three, 7, RUNS) == "descending"
+    assert [float(text) for text in column(three, 7, RUNS)] == sorted(times, reverse=True)
+    assert press(three, 3, RUNS) == "ascending"
+    assert column(three, 3, RUNS) == sorted(column(three, 3, RUNS), key=str.lower)
     assert three.run("document.querySelectorAll('[aria-sort]').length") == 1
     # By keyboard as well: a heading is a button.
     three.run(
-        "document.querySelector('table').tHead.rows[0].cells[0].querySelector('button').focus()"
+        "document.querySelector('#overview table').tHead.rows[0].cells[0].querySelector('button').focus()"
     )
     for kind in ("keyDown", "keyUp"):
         three.ask(
@@ -149,13 +153,15 @@ def test_headings_sort(three):
             windowsVirtualKeyCode=13,
             text="\r",
         )
-    assert column(three, 0) == ["1.h5", "2.h5", "3.h5"]
+    assert column(three, 0, RUNS) == ["1.h5", "2.h5", "3.h5"]
     # By value, not by letters: -1.0e-2 is above -9.0e-2, and what is not known comes last.
-    cells = "document.querySelector('table').tBodies[0].rows[{}].cells[5].textContent = '{}'"
+    cells = (
+        "document.querySelector('#overview table').tBodies[0].rows[{}].cells[5].textContent = '{}'"
+    )
     for place, text in enumerate(("", "-9.0e-2", "-1.0e-2")):
         three.run(cells.format(place, text))
-    press(three, 5)
-    assert column(three, 5) == ["-9.0e-2", "-1.0e-2", ""]
+    press(three, 5, RUNS)
+    assert column(three, 5, RUNS) == ["-9.0e-2", "-1.0e-2", ""]
 
 
 PEROXIDE = np.array(
@@ -252,29 +258,31 @@ def test_the_molecule_is_measured(peroxide):
 @pytest.mark.parametrize("unit", ["eV", "kJ/mol"])
 def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, unit):
     result = hdf5.read(water.path)
-    molecule = dataclasses.replace(result.molecule, coordinates=result.molecule.coordinates * 1.05)
-    pairs = dataclasses.replace(result.pairs, opposite_spin=0.97 * result.pairs.opposite_spin)
-    page = page_of(
-        result, dataclasses.replace(result, molecule=molecule, pairs=pairs)
-    )  # a scan of two points
+    totals = (result.total_energy, result.total_energy + 0.005)
+    table = {
+        "bond": Column((1.0, 1.05), "angstrom", ""),
+        "relative_energy": Column((0.0, 0.005 * UNITS["kJ/mol"]), "kJ/mol", ""),
+        "mp2_total_energy": Column(totals, "hartree", ""),
+    }
+    page = page_of_runs(result, result, kind="scan", table=table)
     (tmp_path / "two.html").write_text(page)
     tab.open(tmp_path / "two.html")
     heads = "[...document.querySelector('table').tHead.rows[0].cells].map(c => c.textContent)"
     before, marks = (
-        column(tab, 6),
+        column(tab, 2),
         "[...document.querySelectorAll('.ticks')[0].querySelectorAll('text')].map(t => +t.textContent)",
     )
     pick = "(s => {{ s.value = '{}'; s.dispatchEvent(new Event('change')); }})(document.querySelector('select'))"
     tab.run(pick.format(UNITS[unit]))
-    assert tab.run(heads)[6] == f"E(total) / {unit}"
-    assert float(column(tab, 6)[0]) == pytest.approx(result.total_energy * UNITS[unit], rel=1e-9)
-    decimals = len(column(tab, 6)[0].partition(".")[2])  # of 1e-10 Eh in this unit, no finer
+    assert tab.run(heads)[2] == f"E(MP2) / {unit}"
+    assert float(column(tab, 2)[0]) == pytest.approx(result.total_energy * UNITS[unit], rel=1e-9)
+    decimals = len(column(tab, 2)[0].partition(".")[2])  # of 1e-10 Eh in this unit, no finer
     assert 1 - 1e-9 < 10.0**-decimals / (1e-10 * UNITS[unit]) < 10
     assert tab.run("document.querySelector('.up').textContent").endswith(f" / {unit}")
     steps = np.diff(tab.run(marks))
     assert len(steps) >= 2 and steps == pytest.approx(steps[0]) and f"{steps[0]:e}"[0] in "125"
     tab.run(pick.format(""))
-    assert column(tab, 6) == before and tab.run(heads)[6] == "E(total) / Eh"
+    assert column(tab, 2) == before and tab.run(heads)[2] == "E(MP2) / Eh"
 
 
 def test_links_lead_to_their_section(three):

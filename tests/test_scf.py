@@ -222,6 +222,7 @@ def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
 # --- conventional: the same bits, whatever the threads do -------------------------------------------------
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("kind", ["RHF", "UHF"])
 def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(kind: str) -> None:
     mol = pyscf_mole(WATER, "cc-pvdz")

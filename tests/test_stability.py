@@ -23,6 +23,7 @@ from dfmp2.scf.hartree_fock import jk_builder
 from dfmp2.scf.reference import Solutions
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Heard, Runner, succeed
+from tests.report_page import parse
 
 FAR = (
     -0.998721351
@@ -310,6 +311,77 @@ def test_the_onset_is_the_coulson_fischer_point(
     assert "meaningless" not in text
 
 
+CARBON = atoms(("C", 0, 0, 0), ("C", 0, 0, 1.25))
+NITRIDE = atoms(("B", 0, 0.3, 0), ("N", 0.2, 0, 1.27))
+
+
+@pytest.mark.parametrize("method", ["auto", "full"])
+@pytest.mark.parametrize("molecule", [CARBON, NITRIDE], ids=["C2", "BN"])
+def test_both_instabilities_of_rhf_are_reported(molecule: Molecule, method: str) -> None:
+    """C2 and BN: lowest eigenvalues of PySCF's products with unit vectors, four-centre integrals.
+
+    PySCF's RHF and UHF, begun where its own analysis says, lie below by no less than is stated.
+    """
+    places = molecule.coordinates / BOHR_PER_ANGSTROM
+    mole = gto.M(atom=list(zip(molecule.symbols, places, strict=True)), basis="6-31g", verbose=0)
+    mf = scf.RHF(mole).run(conv_tol=1e-12)
+    _, internal_product, diagonal = newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)
+    external_product = pyscf_stability._gen_hop_rhf_external(mf)[2]
+    unit = np.eye(diagonal.size)
+    internal = np.linalg.eigvalsh([np.asarray(internal_product(row)).real / 2 for row in unit])[0]
+    external = np.linalg.eigvalsh([np.asarray(external_product(row)).real for row in unit])[0]
+    lower_rhf = mf.copy()
+    lower_rhf.kernel(lower_rhf.make_rdm1(mf.stability()[0], mf.mo_occ))
+    start = mf.stability(external=True)[1]
+    lower_uhf = mf.to_uhf()
+    lower_uhf.kernel(lower_uhf.make_rdm1(start, lower_uhf.mo_occ))
+
+    result, said = run(molecule, "6-31g", stability=method, scf="conventional")
+    assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
+    found = result.reference.stability
+    assert found is not None and found.verdict == "unstable (RHF to UHF and RHF to RHF)"
+    assert found.internal_eigenvalue == pytest.approx(internal, abs=1e-3)
+    assert found.external_eigenvalue == pytest.approx(external, abs=1e-3)
+    assert found.internal_gain is not None and found.external_gain is not None
+    assert 5e-5 < found.internal_gain < mf.e_tot - lower_rhf.e_tot
+    assert 1e-2 < found.external_gain < mf.e_tot - lower_uhf.e_tot
+    assert (found.lowest_eigenvalue, found.energy_gain) == (
+        found.external_eigenvalue,
+        found.external_gain,
+    )
+    (text,) = [text for text in said.warnings if "unstable" in text]
+    for kind, gain in (("RHF", found.internal_gain), ("UHF", found.external_gain)):
+        assert f"a lower {kind} solution exists, at least {gain:.1e} Eh below" in text
+    assert 'reference="uhf" finds the UHF solution' in text
+    assert 'stability="follow" finds the RHF solution' in text
+
+
+def test_both_instabilities_are_kept_and_shown(call: Runner, folder: Path) -> None:
+    (folder / "c2.xyz").write_text("2\n\nC 0 0 0\nC 0 0 1.25\n")
+    done = succeed(call("run", "c2.xyz", "--basis", "6-31g", "--allow-small-gap", "--json"))
+    stored = dfmp2.read(folder / "c2.dfmp2.h5").reference.stability
+    assert stored is not None and stored.internal_gain is not None
+    assert done.json["stability"]["internal_gain"] == stored.internal_gain > 0.01
+    assert done.json["stability"]["external_gain"] == stored.external_gain
+    assert stored.external_gain is not None and stored.external_gain > 0.05
+    shown = succeed(call("show", "c2.dfmp2.h5")).out
+    assert "orbital stability: unstable (RHF to UHF and RHF to RHF)" in shown
+    assert f"internal gain: {stored.internal_gain:.1e} Eh" in shown
+    succeed(call("report", "c2.dfmp2.h5", "-o", "c2.html"))
+    page = parse((folder / "c2.html").read_text()).text
+    assert f"a lower RHF solution exists, at least {stored.internal_gain:.1e} Eh below" in page
+    assert f"a lower UHF solution exists, at least {stored.external_gain:.1e} Eh below" in page
+
+
+@pytest.mark.parametrize("kind", ["RHF to UHF", "RHF to RHF", "UHF to UHF"])
+def test_files_with_one_instability_alone_name_it(kind: str) -> None:
+    """Stabilities as dfmp2 0.1 wrote them."""
+    stable = stability.Stability("stable", "all rotations", 0.2, None)
+    assert stable.gains == {} and not stable.unstable
+    unstable = stability.Stability(f"unstable ({kind})", "all rotations", -0.3, 0.11)
+    assert unstable.gains == {kind: 0.11}
+
+
 # --- what is said and kept ------------------------------------------------------------------------------------------
 
 
@@ -320,7 +392,8 @@ def test_a_grave_instability_is_said_and_stored(tmp_path: Path) -> None:
     (text,) = [text for text in said.warnings if "unstable" in text]
     assert (
         "lowest eigenvalue -0.3595 Eh" in text
-        and "1.5e-01 Eh below, and MP2 on this one may be mean" in text
+        and "a lower UHF solution exists, at least 1.5e-01 Eh below, and MP2 on this one may be mean"
+        in text
     )
 
 

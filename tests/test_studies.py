@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import h5py
 import numpy as np
 import pytest
 from pyscf import gto, lib, scf
@@ -734,3 +735,48 @@ def test_interrupted_and_resumed(
     ) < 0.9 * sum(errors)
     assert list(found["runs"]) == list(read_study("x.h5").runs)
     assert succeed(call("show", "x.h5", "--json")).json == found
+
+
+# --- warnings of the runs ---------------------------------------------------------------------------------
+
+
+def test_warnings_of_the_runs_stand_in_the_report_and_in_show(call: Runner, folder: Path) -> None:
+    """H2 pulled apart: RHF is stable at the first point and unstable at the others."""
+    (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    arguments = ("--bond", "1,2", "0.74:2.74:3", "--basis", "6-31g", "--allow-small-gap")
+    done = succeed(call("scan", "h2.xyz", *arguments, "--output", "h2.h5"))
+    study = read_study(folder / "h2.h5")
+    eigenvalues = [run.reference.stability.lowest_eigenvalue for run in study.runs.values()]
+    unstable = [name for name, value in zip(study.runs, eigenvalues, strict=True) if value < 0]
+    assert len(unstable) == 2 and [warned.runs for warned in study.all_warnings] == [
+        tuple(unstable)
+    ]
+    said = f"warning: 2 of 3 runs ({unstable[0]}, {unstable[1]}): the SCF solution is unstable"
+    for text in (done.out, succeed(call("show", "h2.h5")).out, str(study)):
+        assert said in " ".join(text.split())
+    assert done.out.splitlines()[-1].endswith("-> h2.h5; 1 warning")
+    quiet = succeed(call("scan", "h2.xyz", *arguments, "--output", "h2.h5", "--resume", "--quiet"))
+    assert quiet.out.endswith("-> h2.h5; 1 warning\n")
+    (listed,) = succeed(call("show", "h2.h5", "--json")).json["warnings"]
+    assert listed["runs"] == unstable and f"{min(eigenvalues[1:2]):.4f} Eh" in listed["text"]
+    succeed(call("report", "h2.h5", "-o", "h2.html"))
+    assert f"{unstable[0]}, {unstable[1]}): the SCF" in (folder / "h2.html").read_text()
+
+
+def test_a_warning_of_the_study_itself_is_kept(call: Runner, folder: Path) -> None:
+    """H2 of two atoms: bonds are made. A file without the list, as dfmp2 0.1 wrote it, is read."""
+    (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    fragments = ("--fragments", "1,2", "--multiplicities", "2,2")
+    done = succeed(call("interaction", "h2.xyz", *fragments, "--basis", "6-31g"))
+    assert done.out.splitlines()[-1].endswith("; 1 warning")
+    shown = " ".join(succeed(call("show", "h2.interaction.h5")).out.split())
+    assert "warning: the fragments have 2 unpaired electrons and the complex 0" in shown
+    with h5py.File(folder / "h2.interaction.h5", "r+") as file:
+        del file["study/warnings"]
+    assert read_study(folder / "h2.interaction.h5").all_warnings == []
+
+
+def test_a_study_without_warnings_says_nothing_of_them(call: Runner, folder: Path) -> None:
+    (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    done = succeed(call("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:3", "--basis", "6-31g"))
+    assert "arning" not in done.out

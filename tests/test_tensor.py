@@ -60,6 +60,17 @@ def test_gemm_of_any_shape_with_alpha_and_beta(lane, m, k, n):
     check(dt.gemm(a, b, alpha=2.0, beta=-1.5, c=c, backend=backend), 2 * x @ y - 1.5 * z)
 
 
+@pytest.mark.bits
+@pytest.mark.parametrize("size", [1, 127, 129, 300])
+def test_symmetric_products_are_symmetric_to_the_bit(lane, size):
+    """Whatever the library and the kernels of the processor do, on either side of the diagonal."""
+    backend, dtype = lane
+    a = numbers(dtype, size, 130)
+    square = dt.syrk(a, alpha=0.7, backend=backend)
+    check(square, 0.7 * wide(a)[0] @ a.T)
+    np.testing.assert_array_equal(square, square.T)
+
+
 @pytest.mark.parametrize(
     "expression",
     ["ij,jk->ik", "ap,bp", "mi,mnP->inP", "bij,bkj->kbi", "i,j->ji", "iap,jbp->iajb", "ijk,kji->i"],
@@ -90,7 +101,9 @@ def test_batches_symmetric_products_and_triangles(lane):
         dt.syrk(one, alpha=3.0, beta=1.0, c=added, backend=backend),
         3 * wide(one)[0] @ one.T + added,
     )
-    check(dt.syrk(one.T, backend=backend), wide(one)[0].T @ one)
+    square = dt.syrk(one.T, backend=backend)
+    check(square, wide(one)[0].T @ one)
+    np.testing.assert_array_equal(square, square.T)
     whole = (0.05 * numbers(dtype, 140, 140) + np.eye(140)).astype(
         dtype
     )  # its other half must not be read

@@ -60,9 +60,16 @@ class Tensors:
         return left.swapaxes(1, 2) @ right
 
     def gram(self, a: Any, how: Folding) -> Any:
-        """C = A^t A, (1, free, free); NumPy sees that both sides are one array and calls SYRK."""
+        """C = A^t A, (1, free, free), symmetric to the bit."""
         folded = self._ordered(a, how.axes).reshape(how.sizes)[0]
-        return (folded.T @ folded)[None]
+        return self._mirrored(folded.T @ folded)[None]
+
+    def _mirrored(self, square: Any) -> Any:
+        """The upper triangle of `square` on both sides.
+
+        Whether a product A^t A is symmetric by itself depends on the library and on the processor.
+        """
+        return np.triu(square) + np.triu(square, 1).T
 
     def solve(self, lower: Any, b: Any) -> Any:
         """X of L X = B, (n, columns); nothing above the diagonal of L is read."""
@@ -111,6 +118,9 @@ class TorchTensors(Tensors):
     def solve(self, lower: Any, b: Any) -> Any:
         """PyTorch's triangular solve."""
         return self._torch.linalg.solve_triangular(lower, b, upper=False)
+
+    def _mirrored(self, square: Any) -> Any:
+        return self._torch.triu(square) + self._torch.triu(square, 1).T
 
     def _ordered(self, value: Any, axes: tuple[int, ...]) -> Any:
         return value.permute(axes)

@@ -32,7 +32,8 @@ from dfmp2.options import parse_bytes
 from dfmp2.output.document import counted
 
 if TYPE_CHECKING:
-    from dfmp2.mp2.result import Check, MP2Result
+    from dfmp2.mp2.result import MP2Result
+    from dfmp2.validation.compare import Comparison
     from dfmp2.validation.doctor import Finding
     from dfmp2.validation.tables import Row
 
@@ -49,6 +50,11 @@ SHORT = {  # of the energies that compare prints
     "mp2_opposite_spin_correlation_energy": "opposite spin",
     "mp2_correlation_energy": "E(corr)",
     "mp2_doubles_energy": "doubles",
+    "mp2_singles_energy": "singles",
+    "same_spin_correlation_energy": "same spin",
+    "opposite_spin_correlation_energy": "opposite spin",
+    "hf_total_energy": "E(HF)",
+    "rpa_correlation_energy": "E(RPA)",
 }
 SHELLS = ("bash", "zsh", "fish")
 START = "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }\n"  # zsh completes nothing without it
@@ -307,7 +313,7 @@ def validate(
 @click.option(
     "--exact",
     is_flag=True,
-    help="Without fitting sets: conventional SCF and four-centre MP2 in PySCF.",
+    help="Without fitting sets: conventional SCF and four-centre integrals in PySCF.",
 )
 @click.option(
     "--tolerance",
@@ -331,9 +337,10 @@ def compare(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Recompute RESULT (.h5) from scratch: SCF, then the program's own DF-MP2, with the stored basis sets.
+    """Recompute RESULT (.h5) from scratch: SCF, then the method, with the stored basis sets.
 
     Both use the fitting sets of the run. --exact uses none: its differences are the fitting errors of this molecule.
+    PySCF's MP2 is compared with; kappa-MP2, dRPA and ROHF are written out over PySCF's integrals. Psi4 has MP2 alone.
     Exit code 8 when an energy differs by more than --tolerance, 6 when there is no Psi4 or it fails, 7 when the
     four-centre integrals do not fit into memory.
     """
@@ -373,27 +380,18 @@ def compare(
         click.echo(_agreement(stored, check, allowed, exact=exact))
 
 
-def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_json: bool) -> None:
+def _show(
+    stored: MP2Result, check: Comparison, column: str, tolerance: float, *, as_json: bool
+) -> None:
     """The energies side by side, a table or one JSON object."""
-    rows = {  # theirs, difference
-        "scf_total_energy": (check.scf_total_energy, check.scf_difference),
-        "mp2_same_spin_correlation_energy": (check.same_spin, check.same_spin_difference),
-        "mp2_opposite_spin_correlation_energy": (
-            check.opposite_spin,
-            check.opposite_spin_difference,
-        ),
-        "mp2_correlation_energy": (
-            check.same_spin + check.opposite_spin,
-            check.correlation_difference,
-        ),
-    }
     energies = {
-        name: {"stored": getattr(stored, name), column: x, "difference": d}
-        for name, (x, d) in rows.items()
+        energy.name: {
+            "stored": energy.stored,
+            column: energy.theirs,
+            "difference": energy.difference,
+        }
+        for energy in check.energies
     }
-    if stored.mp2_singles_energy:  # which nobody recomputes
-        found = energies.pop("mp2_correlation_energy")
-        energies["mp2_doubles_energy"] = found | {"stored": stored.pairs.correlation_energy}
     if as_json:
         payload = {
             "program": check.program,
@@ -411,10 +409,11 @@ def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_
     click.echo(f"{'energy / Eh':<15}{'stored':>20}{head:>20}{'difference':>12}")
     for name, found in energies.items():
         values = f"{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}"
-        click.echo(f"{SHORT[name]:<15}{values}")
+        label = SHORT.get(name, f"E({stored.options.correlation.title})")
+        click.echo(f"{label:<15}{values}")
 
 
-def _agreement(stored: MP2Result, check: Check, tolerance: float, *, exact: bool) -> str:
+def _agreement(stored: MP2Result, check: Comparison, tolerance: float, *, exact: bool) -> str:
     """The last line of a comparison that passed, with what it could not see."""
     if not exact:
         if stored.scf_fitting is not None:
@@ -428,7 +427,7 @@ def _agreement(stored: MP2Result, check: Check, tolerance: float, *, exact: bool
     )
 
 
-def _suspect(stored: MP2Result, check: Check) -> str:
+def _suspect(stored: MP2Result, check: Comparison) -> str:
     """Which energy is off without fitting sets, and which set is to blame."""
     from dfmp2.mp2.result import describe
 
@@ -440,15 +439,20 @@ def _suspect(stored: MP2Result, check: Check) -> str:
             f"{energy}: suspect the SCF fitting set ({describe(stored.scf_fitting)}): choose another one with "
             "--scf-auxbasis, or --scf conventional"
         )
+    if stored.options.correlation.plain:
+        parts = (
+            f" (same spin {_per_atom(stored, check.same_spin_difference)}, opposite spin "
+            f"{_per_atom(stored, check.opposite_spin_difference)})"
+        )
+    else:
+        parts = ""
     return (
-        f"; E(corr) is off by {_per_atom(stored, check.correlation_difference)} Eh per atom (same spin "
-        f"{_per_atom(stored, check.same_spin_difference)}, opposite spin "
-        f"{_per_atom(stored, check.opposite_spin_difference)}): suspect the MP2 fitting set "
-        f"({describe(stored.mp2_fitting)}): choose another one with --auxbasis"
+        f"; E(corr) is off by {_per_atom(stored, check.correlation_difference)} Eh per atom{parts}: "
+        f"suspect the MP2 fitting set ({describe(stored.mp2_fitting)}): choose another one with --auxbasis"
     )
 
 
-def _reason(stored: MP2Result, check: Check, program: str) -> str:
+def _reason(stored: MP2Result, check: Comparison, program: str) -> str:
     """What a difference of the SCF energies says."""
     from dfmp2.validation.compare import TOLERANCE
 

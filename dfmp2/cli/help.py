@@ -50,6 +50,10 @@ WISHES = {  # what users of other programs type: what exists here
         "dfmp2 methods lists what is computed; E(HF) is part of every run",
     ),
     "print": "dfmp2 show prints a stored result",
+    "timeline": "dfmp2 kernels cost names the busy time of every engine; schedules are no longer drawn",
+    "--lane": "dfmp2 kernels cost predicts compiled programs, which torch-xla launches alike",
+    "--recompile": "dfmp2 kernels cost counts no compilation: every lane compiles before it launches",
+    "--one-zero-hint": "dfmp2 kernels cost credits nothing for zeros and ones",
     **dict.fromkeys(
         ("--solvent", "--solvation", "--pcm", "--cpcm", "--smd"),
         "there is no solvent model: --point-charges FILE surrounds the molecule with fixed charges",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,23 +20,20 @@ from dfmp2.cli.options import (
     prepare_libraries,
     with_options,
 )
-from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError
+from dfmp2.errors import BackendUnavailable, ComparisonFailed
 from dfmp2.options import BACKEND_WORDS, Options
 
 if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding
 
-LANES = ("nki", "nki-xla", "nki-call")
-FORMER = {"neff": "nki", "xla": "nki-xla", "numpy": "nki-call"}  # what these lanes were called
-
 
 @click.group("kernels", cls=CommandGroup)
 def command() -> None:
-    """The Trainium kernels: list them, predict their cost, draw their schedule, check a backend.
+    """The Trainium kernels: list them, predict their cost, check a backend.
 
-    Costs are predicted from documented instruction costs by counting the kernels' own instructions; nothing is
-    measured on a device. Exit codes: 3 for an unknown kernel, shape or chip; 6 when a backend is not there or
-    a kernel breaks a rule of the chip; 8 when a backend misses its contract.
+    Costs are predicted in closed form from documented instruction costs; nothing is measured on a device. Exit codes:
+    3 for an unknown kernel, shape or chip; 6 when a backend is not there or a kernel breaks a rule of the chip; 8 when
+    a backend misses its contract.
     """
 
 
@@ -53,23 +50,6 @@ PROBLEM = (
         metavar="NOCC/NVIR",
         help="With --shape: correlated orbitals of the second spin of an open shell.",
     ),
-)
-MODEL = (
-    click.option("--kernel", required=True, metavar="K", help="Name from dfmp2 kernels list."),
-    click.option(
-        "--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC/NVIR/NAUX."
-    ),
-    click.option(
-        "--target",
-        default="trn1",
-        show_default=True,
-        metavar="trn1|trn2",
-        help="One physical core.",
-    ),
-    click.option(
-        "--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"
-    ),
-    click.option("--one-zero-hint", is_flag=True, help="Credit 2x for products flagged one/zero."),
 )
 
 
@@ -110,43 +90,6 @@ def _shapes(
     return plan.trainium_shapes(work), work.nao
 
 
-class _Priced(NamedTuple):
-    """A kernel at a shape: `dfmp2.trainium.costs.catalogue.best`, and what was given to it."""
-
-    row: Any
-    shape: Any
-    chip: Any
-    assumptions: Any
-    price: Any
-    refused: Any
-
-
-def _model(command: Command) -> Command:
-    """Give a command the options that price a kernel, as one `priced`."""
-
-    @functools.wraps(command)
-    def gathered(
-        kernel: str,
-        shape: str,
-        target: str,
-        variant: str | None,
-        one_zero_hint: bool,
-        **values: Any,
-    ) -> Any:
-        from dfmp2.trainium.calls import parse_shape
-        from dfmp2.trainium.costs import catalogue
-        from dfmp2.trainium.costs.chips import Assumptions, find_chip
-
-        chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
-        given = Assumptions(one_zero_hint=one_zero_hint)
-        priced = _Priced(
-            row, wanted, chip, given, *catalogue.best(row, wanted, chip, given, variant)
-        )
-        return command(priced=priced, **values)
-
-    return with_options(MODEL, gathered)
-
-
 @command.command("list", short_help="Kernels, and the compiled programs a molecule or shape needs.")
 @_problem
 @click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
@@ -160,7 +103,7 @@ def _model(command: Command) -> Command:
 @AS_JSON
 def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_json: bool) -> None:
     """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
-    from dfmp2.trainium.costs import catalogue, prediction, text
+    from dfmp2.trainium.costs import catalogue, text
     from dfmp2.trainium.costs.chips import find_chip
 
     chip = find_chip(target)
@@ -168,46 +111,42 @@ def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_j
         programs = catalogue.programs(spins, chip, nao)
     else:
         programs = ()
-    sent = prediction.shared_bytes(spins, cores) if spins else []
     if as_json:
-        click.echo(json.dumps(text.catalogue_dict(spins, programs, sent), indent=2))
+        sent = [sum(map(catalogue.b_bytes, spins))] * cores if spins else []
+        click.echo(json.dumps(catalogue.as_dict(spins, programs, sent), indent=2))
     else:
-        click.echo(text.catalogue_text(spins, programs, chip, sent), nl=False)
+        click.echo(text.catalogue_text(spins, programs, chip, cores), nl=False)
 
 
 @command.command("cost", cls=AnnouncedCommand, short_help="Predict what a kernel costs at a shape.")
-@_model
+@click.option("--kernel", required=True, metavar="K", help="Name from dfmp2 kernels list.")
 @click.option(
-    "--lane",
-    type=Words(LANES, FORMER),
-    default="nki",
-    show_default=True,
-    help="How calls are launched.",
+    "--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC/NVIR/NAUX."
 )
 @click.option(
-    "--recompile",
-    type=click.FloatRange(min=0.0),
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="Per call of the lane nki-call.",
+    "--target", default="trn1", show_default=True, metavar="trn1|trn2", help="One physical core."
+)
+@click.option(
+    "--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"
 )
 @AS_JSON
-def cost(priced: _Priced, lane: str, recompile: float, as_json: bool) -> None:
+def cost(kernel: str, shape: str, target: str, variant: str | None, as_json: bool) -> None:
     """Predict time, traffic and memory of all calls that cover SHAPE on one core, in float32.
 
-    The makespan is the in-order schedule of all calls, without host dispatch, which is listed apart.
+    The best time is that of the busiest engine and of what no other engine hides, without launches, which are listed
+    apart; all engines are derated alike for the range.
     """
+    from dfmp2.trainium.calls import parse_shape
     from dfmp2.trainium.costs import catalogue, text
-    from dfmp2.trainium.costs.prediction import dispatch
+    from dfmp2.trainium.costs.chips import find_chip
 
-    row, shape, chip, given, price, refused = priced
-    launched = dispatch(lane, [price], *catalogue.host_bytes(row, shape, price), recompile * 1e3)
+    chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
+    price = catalogue.best(row, wanted, chip, variant)
+    trace = text.largest_trace(price, chip)
     if as_json:
-        click.echo(json.dumps(text.price_dict(price, launched), indent=2))
-        return
-    click.echo(text.price_text(row.name, shape, chip, price, launched, refused), nl=False)
-    click.echo(text.assumptions_text(given), nl=False)
+        click.echo(json.dumps(text.price_dict(price, trace), indent=2))
+    else:
+        click.echo(text.price_text(row, wanted, chip, price, trace), nl=False)
 
 
 @command.command(
@@ -241,52 +180,6 @@ def show_published(
     click.echo(
         json.dumps(found, indent=2) if as_json else published.to_text(rows, target), nl=as_json
     )
-
-
-@command.command(
-    "timeline", cls=AnnouncedCommand, short_help="Draw the first microseconds of a kernel call."
-)
-@_model
-@click.option(
-    "--call",
-    "number",
-    type=int,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Which kind of call.",
-)
-@click.option(
-    "--begin", type=float, default=0.0, show_default=True, metavar="US", help="First microsecond."
-)
-@click.option(
-    "--length",
-    type=float,
-    default=70.0,
-    show_default=True,
-    metavar="US",
-    help="Microseconds drawn.",
-)
-def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> None:
-    """Draw the predicted in-order schedule of one call, and what the Tensor Engine waits for."""
-    from dfmp2.trainium.costs import schedule, text
-
-    kinds, chip = priced.price.parts, priced.chip
-    if not 1 <= number <= len(kinds):
-        raise InputError(
-            f"--call {number}: expected 1 to {len(kinds)}: {priced.row.name} has that many kinds of calls"
-        )
-    if not 0.0 < length <= 1e6:
-        raise InputError(f"--length {length:g}: expected microseconds from 0 to 1e6")
-    call = kinds[number - 1].call
-    trace, account, plan = schedule.schedule_call(call, chip, priced.assumptions)
-    if not 0.0 <= begin * 1e3 < account.makespan:
-        raise InputError(
-            f"--begin {begin:g}: expected microseconds from 0 to {account.makespan / 1e3:.1f}, its length"
-        )
-    click.echo(f"one {chip.name} core, variant {priced.price.variant}: predicted\n{call.neff}")
-    click.echo(text.draw(trace, plan, begin=begin, length=length), nl=False)
-    click.echo(text.summary(trace, plan), nl=False)
 
 
 @command.command(
@@ -355,9 +248,10 @@ def warmup(
 ) -> None:
     """Compile the programs that MOLECULE or --shape needs, unless they are in the cache.
 
-    Programs serve every molecule whose sizes fall into the same buckets (virtuals to 32, fitting functions to 256), so
-    a few of them serve a whole batch. SIGTERM is held back until the program at work is compiled. Exit code 6 when
-    nothing can be compiled here or the compiler refuses a kernel.
+    Programs serve every molecule whose sizes fall into the same buckets (virtuals to 32, fitting functions to 128) and
+    whose last block of occupied orbitals is as long, so that some of them serve a whole batch.
+    SIGTERM is held back until the program at work is compiled. Exit code 6 when nothing can be compiled here or the
+    compiler refuses a kernel.
     """
     from dfmp2.trainium import entry
     from dfmp2.trainium.costs.chips import find_chip

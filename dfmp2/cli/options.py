@@ -109,7 +109,7 @@ GROUPS = {  # heading of --help: options always there, there where 45 lines suff
     "SCF": (
         "",
         "reference scf-from",
-        "xc scf scf-conv-tol scf-max-cycles scf-starts guess stability allow-small-gap",
+        "xc grid scf scf-conv-tol scf-max-cycles scf-starts guess stability allow-small-gap",
     ),
     "Fitting": ("", "auxbasis scf-auxbasis", "allow-poor-fit certify-fit"),
     "Resources": ("memory threads workers", "scratch engine shard", ""),

@@ -125,7 +125,7 @@ def _run_of(study: Study, file: str, name: str) -> MP2Result:
 
 
 @click.command("report", cls=GroupedCommand)
-@click.argument("results", nargs=-1, required=True)
+@click.argument("results", metavar="RESULT", nargs=-1, required=True)
 @click.option(
     "-o",
     "--output",
@@ -134,34 +134,30 @@ def _run_of(study: Study, file: str, name: str) -> MP2Result:
     show_default=True,
     help="Page to write.",
 )
-@click.option("--title", help="Heading of the page.  [default: made from the results]")
+@click.option("--title", help="Heading of the page.  [default: made from the result]")
 @OVERWRITE
 def report(results: tuple[str, ...], output: str, title: str | None, overwrite: bool) -> None:
-    """Write RESULTS (.h5 files, or the output folder of a batch) as one self-contained HTML page.
+    """Write a result, a study or the output folder of a batch as one self-contained HTML page.
 
-    RESULTS may also be the file of a study (interaction, cbs, scan, optimize, frequencies).
-
-    One result is shown in full. Several are compared first: the same calculation by other backends or
-    precisions, a basis series, a scan; what belongs to no series is listed with a warning.
+    RESULT is an .h5 file of any command that computes, or the folder of a batch.
     """
-    target, sources = Path(output), [Path(result) for result in results]
+    if len(results) > 1:
+        raise InputError(
+            f"{len(results)} sources were given, but a page shows one result, study or batch: "
+            "several molecules belong into dfmp2 batch, geometries into dfmp2 scan, and basis sets "
+            "into dfmp2 cbs, whose output dfmp2 report shows; or make a page of each"
+        )
+    target, source = Path(output), Path(results[0])
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(
-            f"--output {output}: expected a name that ends in .html (dfmp2 show prints text, --json and --csv)"
+            f"--output {output}: expected a name that ends in .html (dfmp2 show prints text, "
+            "--json and --csv)"
         )
     from dfmp2.host.files import require_writable, write_atomically
-    from dfmp2.output.html.batch import is_batch
     from dfmp2.output.html.sources import page
 
-    batches = [source for source in sources if is_batch(source)]
-    if batches and len(sources) > 1:
-        raise InputError(
-            f"{batches[0]} is a batch, which is shown alone, but {len(sources)} sources were given: "
-            "name the batch, or result files"
-        )
-    for source in sources:
-        require_distinct({"RESULTS": source, "--output": target})
-    text = page(sources, title).encode()
+    require_distinct({"RESULT": source, "--output": target})
+    text = page(source, title).encode()
     require_writable(target, overwrite=overwrite)
     signals.commit()
     write_atomically(target, text, overwrite=overwrite)

@@ -60,6 +60,7 @@ def run_study(
     Unfinished : what there is has been written and printed
     """
     from dfmp2.host.files import require_writable, write_atomically
+    from dfmp2.output.document import counted
     from dfmp2.output.json import study_json
     from dfmp2.output.text import study_report
     from dfmp2.studies.runs import Keeper, Unfinished
@@ -97,7 +98,14 @@ def run_study(
             if not keeper.written or isinstance(error, InputError):
                 raise
             raise type(error)(f"{error} ({left}; --resume goes on)") from error
-        last = f"dfmp2 {'finished' if short is None else 'NOT FINISHED'}: {ending(study)} -> {printable(str(target))}"
+        if short is None:
+            state = "finished"
+        else:
+            state = "NOT FINISHED"
+        last = f"dfmp2 {state}: {ending(study)} -> {printable(str(target))}"
+        warnings = len(study.all_warnings)
+        if warnings:
+            last += f"; {counted(warnings, 'warning')}"
         print_report(
             display, console, study_report(study), last, lambda: study_json(study, str(target))
         )

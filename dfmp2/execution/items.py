@@ -40,12 +40,11 @@ from dfmp2.host.locks import acquire, holder, release
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
-from dfmp2.mp2.identity import changed, fingerprint, question
+from dfmp2.mp2.identity import METHOD, changed, fingerprint, method, method_differences, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
-from dfmp2.output.series import METHOD, differences, method
 from dfmp2.output.table import numbers_of, to_json
 
 STATES = ("complete", "failed", "pending", "running")
@@ -267,7 +266,7 @@ def collect_results(
         raise InputError(
             f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)"
         )
-    if different := differences(methods):
+    if different := method_differences(methods):
         remarks.append(f"different methods in one table: {different}")
         if not allow_mixed:
             raise InputError(f"{remarks[-1]}: collect them apart, or pass --allow-mixed")

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dfmp2.backends.base import PairTerms
 from dfmp2.errors import Dfmp2Error, ResultFileError
 from dfmp2.execution.pool import Call, Pool, Share, local_pool, share_out
+from dfmp2.host.threads import kernels
 from dfmp2.mp2.calculation import NOTHING, Calculation
-from dfmp2.mp2.identity import differences
+from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
 from dfmp2.mp2.pairs import Results, TileKey
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -46,8 +47,15 @@ _jobs: dict[
 ] = {}  # of this process: B is read once
 
 
-def compute_tiles(job: Job, keys: list[TileKey], share: Share) -> list[tuple[TileKey, PairTerms]]:
-    """Tiles of one pass with their terms; ResultFileError where the worker finds another file, options or versions."""
+class Tiles(NamedTuple):
+    """What a worker returns: tiles with their terms, and the kind of processor that made them."""
+
+    terms: list[tuple[TileKey, PairTerms]]
+    processor: str
+
+
+def compute_tiles(job: Job, keys: list[TileKey], share: Share) -> Tiles:
+    """Tiles of one pass; ResultFileError where the worker finds another file, options or versions."""
     if job not in _jobs:
         for stack, _ in _jobs.values():
             stack.close()
@@ -58,14 +66,15 @@ def compute_tiles(job: Job, keys: list[TileKey], share: Share) -> list[tuple[Til
             calculation = stack.enter_context(
                 opened_calculation(source, options, Silent(), "", NOTHING)
             )
-            different = differences(calculation.identity, dict(job.identity))
+            here = calculation.identity
+            different = differences(here, dict(job.identity), leave_out=[PROCESSOR])
             if different:
                 raise ResultFileError(
                     f"a worker finds another calculation in {job.path}: {', '.join(different)}"
                 )
             evaluate = evaluator(calculation, source)
             _jobs[job] = stack.pop_all(), evaluate
-    return list(_jobs[job][1](keys))
+    return Tiles(list(_jobs[job][1](keys)), kernels())
 
 
 def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileKey]) -> Results:
@@ -80,8 +89,15 @@ def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileK
     seconds = calculation.plan.timings.pair_energies * calculation.setup.threads
     wanted = max(PARTS * len(pool.slots), round(seconds / SECONDS))
     calls = [Call(compute_tiles, (job, part)) for part in cut(keys, min(len(keys), wanted)) if part]
-    for found in share_out(pool, calls, (memory.least, memory.comfortable)):
-        yield from found
+    known = {""}
+    for tiles in share_out(pool, calls, (memory.least, memory.comfortable)):
+        processors = other_processor({PROCESSOR: tiles.processor}, calculation.identity)
+        if processors not in known:
+            known.add(processors)
+            calculation.listener.warning(
+                f"a worker runs on another kind of processor ({processors}): {OTHER_BITS}"
+            )
+        yield from tiles.terms
 
 
 def compute_step(unit: Unit, share: Share) -> tuple[Step, MP2Result]:

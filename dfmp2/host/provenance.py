@@ -10,7 +10,10 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 
+from dfmp2.host.threads import kernels
 from dfmp2.units import quantity as _q
+
+KERNELS = "; "  # between the BLAS and its kernels, which files of earlier versions lack
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Provenance:
     scipy: str = _q("", "SciPy version")
     pyscf: str = _q("", "PySCF version")
     h5py: str = _q("", "h5py version")
-    blas: str = _q("", "BLAS that NumPy uses")
+    blas: str = _q("", "BLAS that NumPy uses; of each BLAS the kernels that the processor got")
     threads: int = _q("", "threads given to the run")
     backend_details: tuple[str, ...] = _q("", "device and library versions of the backend")
 
@@ -68,6 +71,11 @@ def blas() -> str:
     return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
 
 
+def blas_and_kernels() -> str:
+    """The BLAS of NumPy, and the kernels that each BLAS has chosen for the processor."""
+    return f"{blas()}{KERNELS}{kernels()}"
+
+
 def versions() -> dict[str, str]:
     """Versions of everything that computes."""
     return {"dfmp2": version()} | {
@@ -92,7 +100,7 @@ def collect(command: str, threads: int, backend_details: Mapping[str, str]) -> P
         platform=platform.platform(),
         python=platform.python_version(),
         **{name: str(installed(name)) for name in ("numpy", "scipy", "pyscf", "h5py")},
-        blas=blas(),
+        blas=blas_and_kernels(),
         threads=threads,
         backend_details=tuple(f"{name}: {value}" for name, value in backend_details.items()),
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -52,6 +53,52 @@ def openblas() -> dict[str, int | None]:
     """Threads of every loaded OpenBLAS, by its path; None where it does not tell."""
     controls = {path: _openblas_controls(path) for path in _loaded("openblas")}
     return {path: int(found[0]()) if found else None for path, found in controls.items()}
+
+
+def kernels() -> str:
+    """What the last bits of a product depend on beside its sizes: the kernels of each OpenBLAS, NumPy's instructions.
+
+    For instance "SkylakeX (NumPy, SciPy), Prescott (PySCF), AVX512_ICL". OpenBLAS and NumPy choose by the processor;
+    where neither tells, the kind of processor stands alone.
+    """
+    users: dict[str, list[str]] = {}
+    for path in _loaded("openblas"):
+        users.setdefault(_openblas_kernels(path), []).append(_library_of(path))
+    names = [f"{core} ({', '.join(sorted(libraries))})" for core, libraries in users.items()]
+    return ", ".join([*sorted(names, reverse=True), _vector_instructions()])
+
+
+def _openblas_kernels(path: str) -> str:
+    """The processor whose kernels an OpenBLAS has chosen."""
+    library = ctypes.CDLL(path)
+    for pattern in _OPENBLAS_NAMES:
+        get = getattr(library, pattern.format("get_corename"), None)
+        if get is not None:
+            get.restype = ctypes.c_char_p
+            return str(get().decode())
+    return "unknown kernels"
+
+
+def _library_of(path: str) -> str:
+    """The library that brought an OpenBLAS, by its folder; otherwise the file's own name."""
+    for name in ("NumPy", "SciPy", "PySCF"):
+        if f"/{name.lower()}" in path:
+            return name
+    return os.path.basename(path)
+
+
+def _vector_instructions() -> str:
+    """The widest group of instructions that NumPy uses here, or the kind of processor."""
+    import numpy as np  # which sets up its OpenBLAS when it is loaded
+
+    config = np.show_config(mode="dicts")
+    if isinstance(config, dict):
+        groups = config.get("SIMD Extensions", {}).get("found", [])
+    else:
+        groups = []
+    if groups:
+        return str(groups[-1])
+    return platform.machine()
 
 
 def _openblas_controls(path: str) -> tuple[Any, Any] | None:

@@ -119,12 +119,7 @@ class Transformation:
     """
 
     def __init__(self, spaces: list[ActiveSpace], threads: int) -> None:
-        ranges: list[Array] = []
-        for space in sorted(
-            spaces, key=lambda space: -space.nocc
-        ):  # the widest first: others may be parts of it
-            _found(space.c_occ, ranges)
-        self._halves = [_found(space.c_occ, ranges) for space in spaces]
+        ranges, self._halves = _shared_ranges([space.c_occ for space in spaces])
         width = sum(c.shape[1] for c in ranges)
         self._step = max(1, HALF_BYTES // (8 * max(1, len(ranges[0]) * width)))
         self._threads = threads
@@ -182,12 +177,40 @@ def _multiply(x: Array, virtual: Array, out: Array) -> None:
         out[whole:] = (padded @ virtual)[:left]
 
 
-def _found(orbitals: Array, ranges: list[Array]) -> tuple[int, slice]:
-    """Where these orbitals (nao, n) are among the columns of `ranges`, which get them if they are in none."""
+def _shared_ranges(
+    orbitals: list[Array],
+) -> tuple[list[Array], list[tuple[int, slice]]]:
+    """Ranges of orbitals to transform, and where each of the given sets is among their columns.
+
+    Frontier orbitals are a part of the occupied ones of their spin, copied with the same bits: what
+    is a part of a wider range is not transformed again.
+
+    Parameters
+    ----------
+    orbitals : list of (nao, n) float64
+        Sets of orbitals.
+
+    Returns
+    -------
+    ranges : list of (nao, n) float64
+        Sets none of which is a part of another one.
+    places : list of (number, columns)
+        For each set, the number of its range and its columns there.
+    """
+    ranges: list[Array] = []
+    for widest_first in sorted(orbitals, key=lambda coeff: -coeff.shape[1]):
+        if _place(widest_first, ranges) is None:
+            ranges.append(widest_first)
+    places = [_place(coeff, ranges) for coeff in orbitals]
+    return ranges, [place for place in places if place is not None]
+
+
+def _place(orbitals: Array, ranges: list[Array]) -> tuple[int, slice] | None:
+    """Number of the range and its columns that equal these orbitals, (nao, n); None if there are none."""
     count = orbitals.shape[1]
-    for number, known in enumerate(ranges):
-        for first in range(known.shape[1] - count + 1):
-            if np.array_equal(known[:, first : first + count], orbitals):
-                return number, slice(first, first + count)
-    ranges.append(orbitals)
-    return len(ranges) - 1, slice(0, count)
+    for number, wider in enumerate(ranges):
+        for first in range(wider.shape[1] - count + 1):
+            columns = slice(first, first + count)
+            if np.array_equal(wider[:, columns], orbitals):
+                return number, columns
+    return None

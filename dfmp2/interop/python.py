@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from dfmp2.backends.registry import BACKENDS
-from dfmp2.errors import Dfmp2Error, InputError, ResultExists
+from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultExists
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
@@ -132,6 +132,7 @@ def run(
     listener: Listener | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    require_proofs: bool = True,
     **options: Unpack[RunKeywords],
 ) -> MP2Result:
     """DF-MP2 energy of a molecule.
@@ -149,6 +150,8 @@ def run(
     listener : receives progress and warnings; by default warnings are raised as Python warnings
     checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts; None for no checkpoint
     resume : go on from that checkpoint if there is one
+    require_proofs : raise where the check that was asked for, or the certificate of properties, fails; with False
+        that is a warning, and the result is returned
     options : any field of `dfmp2.Options`
 
     Returns
@@ -157,6 +160,7 @@ def run(
 
     Raises
     ------
+    dfmp2.ComparisonFailed : a check or certificate fails
     dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
 
     Examples
@@ -165,12 +169,25 @@ def run(
     -0.2039736135...
     """
     told, (found, chosen) = Told(listener), question(molecule, basis, options)
-    return _checkpointed(
+    result = _checkpointed(
         checkpoint,
         resume,
         told,
         lambda kept: run_options(found, chosen, listener=told, checkpoint=kept),
     )
+    return _proven(result, told, required=require_proofs)
+
+
+def _proven(result: MP2Result, told: Listener, *, required: bool) -> MP2Result:
+    """The result whose check or certificate fails is refused, or unless `required` warned of."""
+    if required:
+        result.require_proofs("; with require_proofs=False it is returned with this as a warning")
+        return result
+    try:
+        result.require_proofs()
+    except ComparisonFailed as error:
+        told.warning(str(error))
+    return result
 
 
 def _checkpointed(
@@ -260,6 +277,7 @@ def gradient(
     listener: Listener | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    require_proofs: bool = True,
     **options: Unpack[RunKeywords],
 ) -> GradientResult:
     """Energy, gradient, relaxed densities and dipole moments of a molecule; what is not listed is as of `run`.
@@ -269,6 +287,8 @@ def gradient(
     checkpoint, resume : of the energy; the gradient is computed again
     options : any field of `dfmp2.Options`; with os_scale or ss_scale the gradient is that of the scaled energy, with
         check it is compared with energies along one direction
+    require_proofs : raise where the certificate of the gradient fails; with False that is a warning, and the gradient
+        is returned
 
     Returns
     -------
@@ -276,6 +296,7 @@ def gradient(
 
     Raises
     ------
+    dfmp2.ComparisonFailed : the certificate fails
     dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
 
     Examples
@@ -289,7 +310,8 @@ def gradient(
     def compute(kept: Checkpoint) -> MP2Result:
         return gradient_options(found, chosen, listener=told, checkpoint=kept).result
 
-    return GradientResult(_checkpointed(checkpoint, resume, told, compute))
+    result = _checkpointed(checkpoint, resume, told, compute)
+    return GradientResult(_proven(result, told, required=require_proofs))
 
 
 def gradient_options(
@@ -443,6 +465,7 @@ def energy(
     listener: Listener | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    require_proofs: bool = True,
     **options: Unpack[EnergyKeywords],
 ) -> MP2Result:
     """DF-MP2 energy from a file of `prepare`: the pair energies alone.
@@ -450,7 +473,7 @@ def energy(
     Parameters
     ----------
     prepared : the file
-    listener, checkpoint, resume : as in `run`
+    listener, checkpoint, resume, require_proofs : as in `run`
     options : fields of `dfmp2.Options` that concern the pair energies (backend, precision, tolerance, memory, ...)
 
     Raises
@@ -462,10 +485,13 @@ def energy(
     given, told = {"backend": default_backend(), **options}, Told(listener)
     with two_parts.opened(Path(prepared)) as source:
         chosen = two_parts.options_for(source.prepared, given)
-        return _checkpointed(
-            *(checkpoint, resume, told),
+        result = _checkpointed(
+            checkpoint,
+            resume,
+            told,
             lambda kept: two_parts.energy(source, chosen, listener=told, checkpoint=kept),
         )
+    return _proven(result, told, required=require_proofs)
 
 
 @offered(OptionKeywords)
@@ -474,6 +500,7 @@ def from_mean_field(
     auxbasis: str | None = None,
     *,
     listener: Listener | None = None,
+    require_proofs: bool = True,
     **options: Unpack[MeanFieldKeywords],
 ) -> MP2Result:
     """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not; with method="drpa" also RKS or UKS.
@@ -483,6 +510,7 @@ def from_mean_field(
     mean_field : converged PySCF mean field of a molecule, spherical functions; sf-X2C-1e and point charges
         (`qmmm.mm_charge`) are recorded
     auxbasis : MP2 fitting set; None for the partner of the orbital basis
+    require_proofs : as in `run`
     options : fields of `dfmp2.Options` that concern the MP2 step (frozen_core, precision, backend, ...)
 
     Returns
@@ -498,10 +526,12 @@ def from_mean_field(
     task = "properties" if options.get("properties") else "energy"
     with _on_mean_field(mean_field, auxbasis, listener, options, task) as (calculation, reference):
         if task == "energy":
-            return correlate(calculation, *build_b(calculation, reference))
-        from dfmp2.gradients.gradient import on_reference
+            result = correlate(calculation, *build_b(calculation, reference))
+        else:
+            from dfmp2.gradients.gradient import on_reference
 
-        return on_reference(calculation, reference, [])
+            result = on_reference(calculation, reference, [])
+    return _proven(result, Told(listener), required=require_proofs)
 
 
 @offered(OptionKeywords)
@@ -510,6 +540,7 @@ def gradient_from_mean_field(
     auxbasis: str | None = None,
     *,
     listener: Listener | None = None,
+    require_proofs: bool = True,
     **options: Unpack[MeanFieldKeywords],
 ) -> GradientResult:
     """DF-MP2 gradient and relaxed densities on a converged PySCF RHF or UHF; parameters as of `from_mean_field`.
@@ -529,7 +560,8 @@ def gradient_from_mean_field(
         calculation,
         reference,
     ):
-        return GradientResult(on_reference(calculation, reference, []))
+        result = on_reference(calculation, reference, [])
+    return GradientResult(_proven(result, Told(listener), required=require_proofs))
 
 
 @contextmanager
@@ -568,6 +600,7 @@ def _on_mean_field(
         relativity=found.relativity,
         scf=reference.scf_type,
         xc=reference.xc,
+        grid=reference.grid_name,
     )
     if jk is not None:
         jk = with_errors(jk, found.orbital, allow_poor=chosen.allow_poor_fit)

@@ -286,6 +286,7 @@ BOND = 1.25
 PAULING = 0.71  # angstrom, by which a bond of a tenth of the order is longer
 LEAST_ORDER = 0.02  # of a bond that counts
 SHORTEST, LONGEST = 0.6, 1.35  # bonds, in sums of the radii; N2 has 0.77 and F2 1.24
+PM_PER_ANGSTROM = 100.0
 UNBOUND = ("He", "Ne", "Ar", "Kr", "Xe", "Rn")  # nothing need be near them
 ROWS = 256  # of the distance matrix held at once
 
@@ -368,8 +369,8 @@ def unit_doubt(
 ) -> str:
     """What speaks for coordinates read in the wrong unit, for people; "" where nothing does.
 
-    Two atoms are too near for any bond; or none is near enough to any other, and in bohr some would be. Atoms further
-    apart, atoms beside a molecule, and noble gases are what the user wanted.
+    Two atoms are too near for any bond; or none is near enough to any other, and in bohr or in pm some would be. Atoms
+    further apart, atoms beside a molecule, and noble gases are what the user wanted.
 
     Parameters
     ----------
@@ -398,6 +399,9 @@ def unit_doubt(
     elif bound.any() and LONGEST < length[bound].min() < LONGEST * BOHR_PER_ANGSTROM:
         first = int(np.flatnonzero(bound)[length[bound].argmin()])
         so = "no atom is bonded; if the file was read in angstrom and is in bohr, give --units bohr"
+    elif bound.any() and SHORTEST < length[bound].min() / PM_PER_ANGSTROM < LONGEST:
+        first = int(np.flatnonzero(bound)[length[bound].argmin()])
+        so = "no atom is bonded; if the file is in pm, divide its coordinates by 100"
     else:
         return ""
     i, j = sorted((int(real[first]), int(real[near[first]])))

@@ -1,7 +1,8 @@
 """Molecules from files: xyz, and .mol, .sdf and .pdb by ASE; what ASE passes over in silence is refused or read here.
 
-ASE takes symbols and positions. Charges (`M  CHG`, columns 79-80 of a PDB atom) are added up; drawings in two
-dimensions, V3000 and alternate locations are refused, several molecules or models where one is expected too.
+ASE takes symbols and positions. Charges (`M  CHG`, columns 79-80 of a PDB atom) are added up, and the valences of a mol
+block must be filled (`dfmp2.molecule.mol_block`); drawings in two dimensions, V3000 and alternate locations are
+refused, several molecules or models where one is expected too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.errors import BackendUnavailable, InputError
+from dfmp2.molecule.mol_block import read_mol_block, require_hydrogens, state
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable, read_text
 from dfmp2.molecule.xyz import (
@@ -83,8 +85,12 @@ def read_frames(
         if len(frames) == MOST_FRAMES:
             raise InputError(f"more than {MOST_FRAMES} frames: split it", file=file)
         name = f"{file}, frame {len(frames) + 1} (line {line} on)"
-        state: dict[str, Any] = {"units": units, "charge": charge, "multiplicity": multiplicity}
-        frames.append(_parse(block, name, end, state).molecule)
+        of_the_user: dict[str, Any] = {
+            "units": units,
+            "charge": charge,
+            "multiplicity": multiplicity,
+        }
+        frames.append(_parse(block, name, end, of_the_user).molecule)
     if not frames:
         raise InputError("empty: expected the frames of an xyz file", file=file)
     return frames
@@ -109,20 +115,25 @@ def _blocks(text: str, end: str) -> Iterator[tuple[int, str]]:
             yield text.count("\n", 0, begin) + 1, text[begin:stop]
 
 
-def _parse(text: str, file: str, end: str, state: dict[str, Any]) -> XyzFile:
+def _parse(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> XyzFile:
     """The one molecule of a text in the format of the end of a name; `file` names it in errors."""
-    kind, (units, charge, multiplicity) = FORMATS.get(end), state.values()
+    kind = FORMATS.get(end)
     if kind is None:
-        return parse_xyz(text, file=file, **state)
+        return parse_xyz(text, file=file, **of_the_user)
+    charge, multiplicity = of_the_user["charge"], of_the_user["multiplicity"]
     try:
-        if units != "angstrom":
-            raise InputError(f"--units {units}: {end} files are in angstrom: leave it out")
+        if of_the_user["units"] != "angstrom":
+            raise InputError(
+                f"--units {of_the_user['units']}: {end} files are in angstrom: leave it out"
+            )
         if kind == "proteindatabank":
-            found = _charge_of_pdb(text)
+            charged = _state_of_pdb(text, charge)
+            coupled = (1, "default") if multiplicity is None else (multiplicity, "option")
         else:
-            found = _charge_of_mol(text, multiplicity)
+            block = read_mol_block(text)
+            charged, coupled = state(block, charge, multiplicity)
+            require_hydrogens(block, charge, multiplicity)
         atoms = _atoms(text, kind)
-        total = found if charge is None else charge
         name = (
             "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem)
             or "molecule"
@@ -131,16 +142,22 @@ def _parse(text: str, file: str, end: str, state: dict[str, Any]) -> XyzFile:
             tuple(atoms.get_chemical_symbols()),
             atoms.get_positions() * BOHR_PER_ANGSTROM,
             (),
-            total,
-            multiplicity or 1,
+            charged[0],
+            coupled[0],
         )
     except InputError as error:
-        raise InputError(str(error), file=file) from error
+        raise InputError(str(error), file=file, line=error.line) from error
     return XyzFile(
-        replace(molecule, name=name, source=printable(file), text=text),
-        "option" if charge is not None else "file" if found else "default",
-        "default" if multiplicity is None else "option",
+        replace(molecule, name=name, source=printable(file), text=text), charged[1], coupled[1]
     )
+
+
+def _state_of_pdb(text: str, charge: int | None) -> tuple[int, str]:
+    """Charge, and where it came from: "option", "file" or "default"."""
+    written = _charge_of_pdb(text)
+    if charge is not None:
+        return charge, "option"
+    return written, "file" if written else "default"
 
 
 def _atoms(text: str, kind: str) -> Any:
@@ -169,32 +186,27 @@ def _atoms(text: str, kind: str) -> Any:
     return found[0]
 
 
-def _charge_of_mol(text: str, multiplicity: int | None) -> int:
-    """Sum of the charges of the atoms."""
-    lines = text.splitlines()
-    if text.count("$$$$") > 1:
-        raise InputError(f"{text.count('$$$$')} molecules: keep one in a file")
-    if len(lines) > 3 and "V3000" in lines[3]:
-        raise InputError("V3000: only V2000 is read: save it as V2000, or as xyz")
-    if len(lines) > 1 and lines[1][20:22] == "2D":
-        raise InputError(
-            "a drawing in two dimensions: make a geometry of it first (three dimensions)"
-        )
-    if multiplicity is None and re.search(r"^M  RAD", text, re.MULTILINE):
-        raise InputError("it names radical centres (M  RAD): give --multiplicity")
-    rows = [line.split()[3:] for line in lines if line.startswith("M  CHG")]
-    try:
-        return sum(int(value) for row in rows for value in row[1::2])
-    except ValueError as error:
-        raise InputError(
-            f"M  CHG is damaged ({error}): give --charge and remove the line"
-        ) from error
-
-
 def _charge_of_pdb(text: str) -> int:
-    """Sum of the charges in columns 79 and 80, such as 2+ or 1-."""
-    atoms = [line for line in text.splitlines() if line.startswith(("ATOM", "HETATM"))]
-    if any(line[16:17].strip() for line in atoms):
-        raise InputError("alternate locations of atoms (column 17): keep one of each")
-    written = [line[78:80].strip() for line in atoms]
-    return sum(int(word[::-1]) for word in written if re.fullmatch(r"[1-9][+-]", word))
+    """Sum of the charges in columns 79 and 80, such as 2+ or 1-, in either order of sign and number.
+
+    Raises
+    ------
+    InputError : something else stands there, or atoms have alternate locations
+    """
+    total = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.startswith(("ATOM", "HETATM")):
+            continue
+        if line[16:17].strip():
+            raise InputError("alternate locations of atoms (column 17): keep one of each")
+        word = line[78:80].strip()
+        if not word or word.strip("+-") == "0":
+            continue
+        match = re.fullmatch(r"(?:([1-9])([+-])|([+-])([1-9]))", word)
+        if match is None:
+            raise InputError(
+                f"charge {word!a} in columns 79 and 80: expected a number and a sign, such as 1-",
+                line=number,
+            )
+        total += int((match[2] or match[3]) + (match[1] or match[4]))
+    return total

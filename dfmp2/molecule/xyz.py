@@ -1,12 +1,13 @@
 """Reader and writer of xyz and extended xyz files, strict: what is not understood is refused.
 
     3                                   number of atoms
-    charge=0 multiplicity=1             comment; these keys are taken (also mult=), spin= is refused
+    charge=0 multiplicity=1             comment; what it says of charge and spin is taken or refused
     O   0.000000  0.000000  0.117300    symbol (or atomic number), x, y, z; @O or Gh(O) is a ghost
     H   0.000000  0.757200 -0.469200
     H   0.000000 -0.757200 -0.469200    numeric columns after the fourth are ignored
 
-In extended xyz, Properties=species:S:1:pos:R:3:... in the comment says which columns to read.
+In extended xyz, Properties=species:S:1:pos:R:3:... in the comment says which columns to read;
+initial_charges and initial_magmoms among them add up to the charge and the unpaired electrons.
 Text is never evaluated; size, number of atoms and line lengths are bounded before parsing.
 
 Trajectories and scans hold several frames, one behind the other. A file of point charges has a line for each:
@@ -27,6 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
+from dfmp2.molecule.comment import (
+    Statement,
+    numbers_alone,
+    require_electrons,
+    settle,
+    statements,
+)
+from dfmp2.molecule.comment import shown as _show
 from dfmp2.molecule.elements import SYMBOLS, element_symbol, normalise_symbol
 from dfmp2.molecule.molecule import MAX_COORDINATE, Molecule
 from dfmp2.molecule.point_charges import checked
@@ -43,14 +52,10 @@ CHARGES = "a file of point charges"
 MAX_COMMENT = 100_000  # characters; extended xyz puts whole arrays there
 MAX_LINE = 4096  # characters of an atom line
 UNITS = {"angstrom": BOHR_PER_ANGSTROM, "bohr": 1.0}
-MULTIPLICITY_KEYS = ("multiplicity", "mult", "spin_multiplicity")
 DUMMIES = {"x", "xx", "du", "dummy", "bq", "q", "0"}
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eEdD][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_STATE = re.compile(
-    r"\s*([+-]?[0-9]{1,2})\s+([1-9][0-9]?)\s*"
-)  # charge and multiplicity, as other programs write them
 _LOOKALIKES = {
     "\u2010": "hyphen",
     "\u2011": "hyphen",
@@ -61,6 +66,19 @@ _LOOKALIKES = {
 _GHOST = re.compile(r"@(.+)|gh\((.+)\)", re.IGNORECASE)
 _LABEL = re.compile(r"([A-Za-z]{1,2})[^A-Za-z].*|[0-9]+([A-Za-z]{1,2})")  # C1, H_a, 13C
 _COLUMN = re.compile(r"(\w+):([SRIL]):([1-9][0-9]?)", re.ASCII)
+# Keys whose quoted values are read as charge and spin.
+STATE_KEYS = {
+    *("charge", "chg", "chrg", "q", "total_charge", "net_charge", "molecular_charge"),
+    *("multiplicity", "mult", "spin_multiplicity", "molecular_multiplicity", "spin", "unpaired"),
+    *("uhf", "s", "magmom"),
+}
+# Columns of atoms -> what they add up to, and whether they are set by the user (not a result).
+SUMS = {
+    "initial_charges": ("charge", True),
+    "initial_magmoms": ("multiplicity", True),
+    "charges": ("charge", False),
+    "magmoms": ("multiplicity", False),
+}
 _COLUMNS = re.compile(rf"{_COLUMN.pattern}(?::{_COLUMN.pattern})*", re.ASCII)
 # key=value where a word begins. Quoted and braced values may contain anything, even "charge=";
 # the bound on the latter keeps the search linear.
@@ -126,18 +144,8 @@ def parse_xyz(
         lines = _split_frame(text)
         pairs = _read_pairs(lines[1])
         columns = _read_columns(pairs)
-        charge, charge_from = _read_state(pairs, ("charge",), charge, default=0)
-        multiplicity, multiplicity_from = _read_state(
-            pairs, MULTIPLICITY_KEYS, multiplicity, default=1
-        )
-        if "default" in (charge_from, multiplicity_from):
-            _require_no_other_state(lines[1], charge, multiplicity)
-        if multiplicity_from == "default" and "spin" in pairs:
-            raise InputError(
-                f"spin={pairs['spin'][0][:20]!a} is ambiguous (S, 2S or 2S + 1): write multiplicity= instead, "
-                "or pass the multiplicity as an option",
-                line=2,
-            )
+        listed, states = _read_states(lines, pairs, charge, multiplicity)
+        (charge, charge_from), (multiplicity, multiplicity_from) = states
         atoms = [
             _read_atom(line, number, columns, UNITS[units])
             for number, line in enumerate(lines[2:], start=3)
@@ -150,6 +158,8 @@ def parse_xyz(
         molecule = Molecule(
             symbols, np.array(points), ghost, charge, multiplicity, name, printable(file), text
         )
+        if charge_from != "option":
+            require_electrons(listed, molecule.nuclear_charge, molecule.charge)
     except InputError as error:
         raise InputError(str(error), file=file, line=error.line) from error
     return XyzFile(molecule, charge_from, multiplicity_from)
@@ -290,34 +300,92 @@ def _read_pairs(comment: str) -> dict[str, list[str]]:
     return pairs
 
 
-def _read_state(
-    pairs: dict[str, list[str]], keys: tuple[str, ...], option: int | None, default: int
-) -> tuple[int, str]:
-    """Charge or multiplicity, and where it came from; the option wins, but the comment must make sense."""
-    given = [(key, value) for key in keys for value in pairs.get(key, [])]
-    for key, value in given:
-        if len(value) > 9 or not _INTEGER.fullmatch(value):
-            raise InputError(f"{key}={_show(value)}: expected a whole number", line=2)
-    values = {int(value) for _, value in given}
-    if len(values) > 1:
-        listed = ", ".join(f"{key}={value}" for key, value in given[:4])
-        raise InputError(f"{listed} contradict each other: keep one", line=2)
-    if option is not None:
-        return option, "option"
-    if values:
-        return (values.pop(), "comment line")
-    return (default, "default")
+def _read_states(
+    lines: list[str], pairs: dict[str, list[str]], charge: int | None, multiplicity: int | None
+) -> tuple[list[Statement], tuple[tuple[int, str], tuple[int, str]]]:
+    """All that the file says of charge and spin, and what is taken of it, each with its origin.
+
+    Parameters
+    ----------
+    lines : of the file
+    pairs : key=value words of the comment line
+    charge, multiplicity : options, which win where they are not None
+    """
+    try:
+        listed = _read_state(lines[1]) + _read_sums(pairs, lines[2:])
+        charged = settle("charge", listed, charge, default=0)
+        coupled = settle("multiplicity", listed, multiplicity, default=1)
+        if "default" in (charged[1], coupled[1]):
+            _require_no_other_state(lines[1], charged[0], coupled[0])
+    except InputError as error:
+        raise InputError(str(error), line=2) from error
+    return listed, (charged, coupled)
+
+
+def _read_state(comment: str) -> list[Statement]:
+    """What the comment line says of charge and spin; texts in quotation marks are read apart."""
+    hidden = []
+
+    def set_apart(match: re.Match[str]) -> str:
+        key, value = match[1].lower(), match[2]
+        if key in ("properties", "pbc"):
+            return ""
+        if not value or value[0] not in "\"'{" or key in STATE_KEYS:
+            return match[0]
+        hidden.append(value[1:-1])
+        return ""
+
+    return statements(_PAIR.sub(set_apart, comment), hidden)
+
+
+def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
+    """What the columns of charges and magnetic moments of the atoms add up to, where they do not vanish."""
+    listed = []
+    places = _column_places(pairs)
+    for name, (place, width) in places.items():
+        if name not in SUMS or width != 1:
+            continue
+        quantity, exact = SUMS[name]
+        words = [row.split()[place : place + 1] for row in rows]
+        total = sum(float(word[0]) for word in words if word and _NUMBER.fullmatch(word[0]))
+        if abs(total) < 1e-6:
+            continue
+        whole = round(total)
+        if quantity == "multiplicity":
+            meaning = abs(whole) + 1
+        else:
+            meaning = whole
+        said = f"column {name}, which adds up to {total:.6g},"
+        if abs(total - whole) <= 1e-6 and exact:
+            listed.append(Statement(quantity, said, frozenset({meaning})))
+        elif abs(total - whole) < 0.1:
+            why = f"does not fit the {quantity} that is taken"
+            listed.append(Statement(quantity, said, frozenset({meaning}), False, why))
+        else:
+            why = "is no whole number"
+            listed.append(Statement(quantity, said, frozenset(), False, why))
+    return listed
 
 
 def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> None:
     """Refuse a comment such as `-1 1` that other programs read as another charge and multiplicity than these."""
-    found = _STATE.fullmatch(comment)
-    if found and (int(found[1]), int(found[2])) != (charge, multiplicity):
+    numbers = numbers_alone(comment)
+    if numbers is not None and numbers != (charge, multiplicity):
         raise InputError(
             f"{_show(comment.strip())} looks like charge and multiplicity, which are taken by name only: write "
-            f"charge={int(found[1])} multiplicity={int(found[2])}, or pass both as options",
+            f"charge={numbers[0]} multiplicity={numbers[1]}, or pass both as options",
             line=2,
         )
+
+
+def _column_places(pairs: dict[str, list[str]]) -> dict[str, tuple[int, int]]:
+    """First column and width of each name in Properties=, nothing in plain xyz."""
+    places: dict[str, tuple[int, int]] = {}
+    total = 0
+    for name, _, width in _COLUMN.findall(":".join(pairs.get("properties", []))):
+        places[name] = (total, int(width))
+        total += int(width)
+    return places
 
 
 def _read_columns(pairs: dict[str, list[str]]) -> tuple[int, int, int] | None:
@@ -418,14 +486,6 @@ def read_number(word: str) -> float:
             )
         raise InputError(f"{_show(word)}: expected a decimal number such as 0.7572 or 7.572D-1")
     return float(word.replace("D", "e").replace("d", "e"))
-
-
-def _show(text: str) -> str:
-    """What was found, for an error: short, on one line, printable."""
-    shown = ascii(text[:50])
-    if len(text) <= 50 and len(shown) <= 52:
-        return shown
-    return f"{shown[:48]}...{shown[-1]}"
 
 
 def frames_of(text: str) -> Iterator[tuple[int, str]]:

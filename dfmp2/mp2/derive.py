@@ -20,11 +20,12 @@ from dfmp2.host.provenance import version
 from dfmp2.integrals.spaces import active_space, smallest_denominator
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies, describe
-from dfmp2.options import METHODS, Options
+from dfmp2.options import METHODS, Options, parse_grid
 from dfmp2.progress import Collector, Listener
 
 # Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32. For all larger frozen
-# cores of 60 molecules the sums over the pairs left out had at most a seventh of it (scripts/certificate_coverage.py).
+# cores of 60 molecules the sums over the pairs left out had at most a seventh of it
+# (scripts/certificate_coverage.py of commit 5b1e9f5).
 ROUNDING = 8.0 * 2.0**-24
 DERIVABLE = ("frozen_core", "method", "os_scale", "ss_scale")
 # Every other option that a number depends on, and why its change needs a new run.
@@ -32,6 +33,7 @@ REFUSED = {
     "basis": "another orbital basis has other orbitals",
     "reference": "another reference has other orbitals",
     "xc": "another functional has other orbitals",
+    "grid": "another integration grid has other orbitals",
     "relativity": "another Hamiltonian has other orbitals",
     "scf": "another kind of SCF has other orbitals",
     "scf_auxbasis": "another SCF fitting set gives other orbitals",
@@ -167,6 +169,8 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
     """Refuse another option, unless it is given as it was."""
     if name in DERIVABLE:
         return
+    if name == "grid":
+        value = parse_grid(value)
     flag = f"--{name.replace('_', '-')} {value}"
     if name not in REFUSED:
         raise InputError(
@@ -176,6 +180,8 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
     fitting = {"auxbasis": result.mp2_fitting, "scf_auxbasis": result.scf_fitting}.get(name)
     if fitting is not None:
         called.add(describe(fitting).lower())
+    if name == "grid":
+        called.add(str(result.reference.grid_name))
     if name == "reference":
         called.add(result.reference.kind)
     if name == "precision":

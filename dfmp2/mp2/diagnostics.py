@@ -62,36 +62,67 @@ def diagnostics(
 
 
 def instability(reference: Reference, options: Options, multiplicity: int) -> str:
-    """Kind and size of an instability of the reference, and what leads to a lower solution; "" for none found."""
-    found, solutions = reference.stability, reference.solutions
-    if found is None or not found.verdict.startswith("unstable"):
+    """Kinds and sizes of the instabilities of the reference, and what leads to lower solutions; "" for none found."""
+    stability = reference.stability
+    if stability is None or not stability.unstable:
         return ""
-    broken = reference.kind == "rhf" and "to UHF" in found.verdict
-    gain, spin = found.energy_gain or 0.0, (multiplicity - 1) / 2
+    spin = (multiplicity - 1) / 2
+    lower = []
+    for kind, gain in stability.gains.items():
+        solution = f"a lower {_lower_kind(kind)} solution exists"
+        if gain:
+            solution += f", at least {gain:.1e} Eh below"
+        lower.append(solution)
     text = (
-        f"the SCF solution is {found.verdict}, lowest eigenvalue {found.lowest_eigenvalue:.4f} Eh: a lower "
-        f"{'UHF ' if broken else ''}solution exists"
+        f"the SCF solution is {stability.verdict}, lowest eigenvalue "
+        f"{stability.lowest_eigenvalue:.4f} Eh: {'; '.join(lower)}"
     )
-    if gain:
-        text += f", at least {gain:.1e} Eh below"
-    if gain > GRAVE_GAIN or reference.spin_square - spin * (spin + 1) > GRAVE_SPIN:
+    largest = max(stability.gains.values())
+    if largest > GRAVE_GAIN or reference.spin_square - spin * (spin + 1) > GRAVE_SPIN:
         text += ", and MP2 on this one may be meaningless"
-    if options.stability == "follow" and solutions is not None and not broken:
+    solutions = reference.solutions
+    internal = any(not _is_external(kind) for kind in stability.gains)
+    if options.stability == "follow" and solutions is not None and internal:
         text += f"; {solutions.followed} steps along instabilities did not end in a minimum"
-    return f"{text}. {_remedy(reference, options, broken=broken)}"
+    return f"{text}. {_remedies(reference, options, list(stability.gains))}"
 
 
-def _remedy(reference: Reference, options: Options, *, broken: bool) -> str:
-    """What leads to a lower solution and was not asked for already."""
+def _is_external(kind: str) -> bool:
+    """Whether an instability leads to a solution of another kind, "RHF to UHF"."""
+    solution, lower = kind.split(" to ")
+    return solution != lower
+
+
+def _lower_kind(kind: str) -> str:
+    """RHF or UHF: what an instability of a kind such as "RHF to UHF" leads to."""
+    return kind.split(" to ")[1]
+
+
+def _remedies(reference: Reference, options: Options, kinds: list[str]) -> str:
+    """What leads to the lower solutions of these kinds and was not asked for already."""
     if reference.ladder == GIVEN:
-        return f"Converge {'UHF' if broken else 'it again'} in PySCF (mf.stability() gives its start) and take that"
-    if broken:
-        return "--reference uhf finds it"
+        return (
+            f"Converge {' or '.join(_lower_kind(kind) for kind in kinds)} in PySCF from the orbitals that "
+            "mf.stability() returns, and pass that mean field"
+        )
+    if len(kinds) == 1:
+        return _remedy(reference, options, kinds[0], "it")
+    return ", ".join(
+        _remedy(reference, options, kind, f"the {_lower_kind(kind)} solution") for kind in kinds
+    )
+
+
+def _remedy(reference: Reference, options: Options, kind: str, solution: str) -> str:
+    """What leads to the solution below an instability of a kind."""
+    if _is_external(kind):
+        return f"--reference uhf finds {solution}"
     if options.stability != "follow":
-        return "--stability follow finds it"
-    mixed = reference.kind == "uhf" and options.guess != "mix" and options.scf_from is None
-    more = [
-        *(["--guess mix"] if mixed else []),
-        *([f"--scf-starts {MORE_STARTS}"] if options.scf_starts < MORE_STARTS else []),
-    ]
-    return f"Try {' or '.join(more) or 'another --scf-from: orbitals of a similar geometry or of another spin state'}"
+        return f"--stability follow finds {solution}"
+    more = []
+    if reference.kind == "uhf" and options.guess != "mix" and options.scf_from is None:
+        more.append("--guess mix")
+    if options.scf_starts < MORE_STARTS:
+        more.append(f"--scf-starts {MORE_STARTS}")
+    if not more:
+        more.append("another --scf-from: orbitals of a similar geometry or of another spin state")
+    return f"Try {' or '.join(more)}"

@@ -1,14 +1,18 @@
-"""When two runs are the same: by what decides an answer, and by what decides its last bit."""
+"""When two runs are the same: by what decides an answer, by what decides its last bit, and by method.
+
+Energies of the same method may be subtracted from each other, whatever the molecule.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from dfmp2.errors import ForeignCheckpoint, InputError
-from dfmp2.host import provenance
+from dfmp2.host import provenance, threads
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
@@ -48,7 +52,28 @@ AFTERWARDS = (
     "properties",
     "polarizability",
 )
+PROCESSOR = "processor"  # in an identity: decides last bits, but a run may go on elsewhere
+OTHER_BITS = "the last bits of the result are not those of a run on one of them"
 SHOWN = 40  # characters of a value in a message
+# Options that make the method. What `auto` chose per molecule (RHF or UHF, frozen orbitals) is one method.
+METHOD = (
+    "basis",
+    "reference",
+    "xc",
+    "grid",
+    "relativity",
+    "scf",
+    "scf_auxbasis",
+    "auxbasis",
+    "frozen_core",
+    "frozen_virtual",
+    "method",
+    "kappa",
+    "os_scale",
+    "ss_scale",
+    "precision",
+)
+MOST_NAMED = 3
 
 
 def question(molecule: Molecule, options: Options, start: str = "") -> dict[str, str]:
@@ -99,6 +124,7 @@ def identity(
         "--backend": setup.backend.name,
         "--transform": "device" if setup.options.transform == "device" else "host",
         **provenance.versions(),
+        PROCESSOR: threads.kernels(),
     }
 
 
@@ -139,14 +165,22 @@ def differences(
     return found
 
 
+def other_processor(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Both kinds of processor, where they differ; "" if they are the same or one is not known."""
+    old, new = there.get(PROCESSOR, ""), here.get(PROCESSOR, "")
+    if not old or not new or old == new:
+        return ""
+    return f"{old} there, {new} here"
+
+
 def require_same(there: Mapping[str, str], here: Mapping[str, str], path: str) -> None:
-    """Refuse the checkpoint of another calculation.
+    """Refuse the checkpoint of another calculation; one of another kind of processor is none.
 
     Raises
     ------
     ForeignCheckpoint : names what differs
     """
-    different = differences(there, here)
+    different = differences(there, here, leave_out=[PROCESSOR])
     if different:
         raise ForeignCheckpoint(
             f"{path} belongs to another calculation: {', '.join(different)}: give the same molecule and options, or "
@@ -198,3 +232,37 @@ def _sha256(*parts: bytes) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
+
+
+def method(result: MP2Result) -> dict[str, str]:
+    """What makes two energies comparable: the options of METHOD, and the numbers behind the names of the bases."""
+    given = {name: getattr(result.options, name) for name in METHOD}
+    found = {name: "default" if value is None else str(value) for name, value in given.items()}
+    for basis in filter(None, (result.orbital_basis, result.scf_fitting, result.mp2_fitting)):
+        for symbol, element in basis.elements.items():
+            found[f"{basis.role} functions of {symbol}"] = f"{element.name} ({element.sha256[:8]})"
+    return found
+
+
+def method_differences(methods: Mapping[str, Mapping[str, str]]) -> str:
+    """The fields in which the methods of items (by their names) differ, "" for one method.
+
+    The options come first; bases only where no option explains them.
+    """
+    named: dict[str, dict[str, list[str]]] = {}  # field -> value -> names of items
+    for item, found in methods.items():
+        for field, value in found.items():
+            named.setdefault(field, {}).setdefault(value, []).append(item)
+    different = {field: values for field, values in named.items() if len(values) > 1}
+    fields = [field for field in different if field in METHOD] or list(different)
+    parts = []
+    for field in fields[:MOST_NAMED]:
+        most = Counter(
+            {value: len(names) for value, names in different[field].items()}
+        ).most_common(3)
+        values = ", ".join(
+            f"{value} ({count}, e.g. {different[field][value][0]})" for value, count in most
+        )
+        parts.append(f"{field.replace('_', '-')}: {values}")
+    more = len(fields) - len(parts)
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")

@@ -164,12 +164,14 @@ class NativeEnergies:
     ----------
     program : name and version
     scf_total_energy, same_spin, opposite_spin : Eh, unscaled
+    singles : Eh, of an ROHF reference
     """
 
     program: str
     scf_total_energy: float
     same_spin: float
     opposite_spin: float
+    singles: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +354,8 @@ class GradientCertificate:
         if not self.passed:
             raise ComparisonFailed(
                 f"{self.owner} certificate fails: {', '.join(self.failures).replace('_', ' ')} larger than accepted; "
-                f"converge the SCF further (--scf-conv-tol 1e-12), or report this{then}"
+                "converge the SCF further (--scf-conv-tol 1e-12; for a mean field of PySCF, its conv_tol), or report "
+                f"this{then}"
             )
 
     @property
@@ -887,6 +890,8 @@ def calculation(found: Calculated) -> dict[str, Any]:
         "point_charges": describe_field(molecule, found.orbital_basis),
         "reference": reference.name,
         "xc": reference.xc,
+        "grid": reference.grid_name,
+        "grid_points": reference.grid_points,
         "relativity": found.options.relativity,
         "scf_type": reference.scf_type,
         "basis": found.orbital_basis.name,

@@ -35,7 +35,7 @@ from dfmp2.host.locks import locked
 from dfmp2.host.scratch import remove_kept
 from dfmp2.molecule.basis import nested_tuples
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
-from dfmp2.mp2.identity import require_same
+from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, other_processor, require_same
 from dfmp2.mp2.pairs import TileKey
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf.reference import Reference, Solutions, Stability, StartOrbitals
@@ -118,6 +118,13 @@ class FileCheckpoint(Checkpoint):
         self.orbitals = None if self._same_bits else found.orbitals
         self.saved = True
         listener.stage(f"going on from {self.path}")
+        processors = other_processor(found.identity, self.identity)
+        if processors:
+            listener.warning(
+                f"{self.path} was made on another kind of processor ({processors}): {OTHER_BITS}"
+            )
+            both = f"{found.identity[PROCESSOR]} and {self.identity[PROCESSOR]}"
+            self.identity = {**self.identity, PROCESSOR: both}
 
     def add_orbitals(self, mo_coeff: NDArray[np.float64], mo_occ: NDArray[np.float64]) -> None:
         self.orbitals = StartOrbitals(mo_coeff, mo_occ, None, self.path)

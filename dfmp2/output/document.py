@@ -181,68 +181,81 @@ def _folded(fact: str) -> list[str]:
 
 
 def fitted(table: Table) -> list[str]:
-    """Its lines, none wider than a terminal: heads are broken to the width of their cells, then columns take turns."""
+    """Lines of a table, none wider than a terminal.
+
+    A column of text at the end is folded where there is room for it. Otherwise heads are broken to
+    the width of their cells, and the columns that do not fit follow below, the first one repeated.
+    """
     lines = aligned(table)
     if max(map(len, lines)) <= WIDEST:
         return lines
-    kept = [k for k, head in enumerate(table.heads) if not head.startswith("~")]
-    *others, last = kept
-    if not table.heads[last].startswith("#"):  # a column of text at the end is folded
-        texts = [table.heads[last], *(str(row[last]) for row in table.rows)]
-        rest = aligned(
-            Table(
-                "",
-                [table.heads[k] for k in others],
-                [[row[k] for k in others] for row in table.rows],
-            )
-        )
-        width = max(map(len, rest))
-        if (
-            max(len(word) for text in texts for word in text.split() or [""])
-            <= WIDEST - width - 2
-            > LEAST
-        ):
-            pairs = zip(
-                rest, (wrap(text, WIDEST - width - 2) or [""] for text in texts), strict=True
-            )
-            parts = [(f"{start:{width}}  {part}", more) for start, (part, *more) in pairs]
-            return [
-                line.rstrip()
-                for first, more in parts
-                for line in (first, *(" " * (width + 2) + x for x in more))
-            ]
-    signs = ["#" * table.heads[k].startswith("#") for k in kept]
-    cells = [[row[k] for row in table.rows] for k in kept]
-    heads = []
-    for k, column in zip(kept, cells, strict=True):
-        words = table.heads[k].removeprefix("#").replace("/ ", "/\0").split(" ")
-        widest = max(
-            len(text)
-            for text in (
-                "x" * LEAST,
-                *words,
-                *(str(x[0] if isinstance(x, tuple) else x) for x in column),
-            )
-        )
-        heads.append([line.replace("\0", " ") for line in wrap(" ".join(words), widest)])
+    printed = [k for k, head in enumerate(table.heads) if not head.startswith("~")]
+    folded = _with_last_column_folded(table, printed)
+    if folded:
+        return folded
+    return _columns_in_turns(table, printed)
+
+
+def _with_last_column_folded(table: Table, printed: Sequence[int]) -> list[str]:
+    """Lines with the last of the printed columns folded; none where it holds numbers or has no room."""
+    *others, last = printed
+    if table.heads[last].startswith("#"):
+        return []
+    heads = [table.heads[k] for k in others]
+    rows = [[row[k] for k in others] for row in table.rows]
+    starts = aligned(Table("", heads, rows))
+    indent = max(map(len, starts)) + 2
+    room = WIDEST - indent
+    texts = [table.heads[last], *(str(row[last]) for row in table.rows)]
+    longest_word = max(len(word) for text in texts for word in text.split() or [""])
+    if room <= LEAST or longest_word > room:
+        return []
+    lines = []
+    for start, text in zip(starts, texts, strict=True):
+        first, *more = wrap(text, room) or [""]
+        lines.append(f"{start:{indent}}{first}".rstrip())
+        lines += [" " * indent + part for part in more]
+    return lines
+
+
+def _columns_in_turns(table: Table, printed: Sequence[int]) -> list[str]:
+    """Lines with as many columns at a time as fit, each time behind the first one, below broken heads."""
+    cells = [[row[k] for row in table.rows] for k in printed]
+    heads = [_broken_head(table.heads[k], column) for k, column in zip(printed, cells, strict=True)]
     height = max(map(len, heads))
-    columns = [
-        [*[""] * (height - len(head)), *head, *column]
-        for head, column in zip(heads, cells, strict=True)
-    ]
+    columns = []
+    for head, column in zip(heads, cells, strict=True):
+        above = [""] * (height - len(head))
+        columns.append([*above, *head, *column])
+    signs = ["#" if table.heads[k].startswith("#") else "" for k in printed]
+
+    def side_by_side(part: Sequence[int]) -> list[str]:
+        rows = list(zip(*(columns[k] for k in part), strict=True))
+        return aligned(Table("", [signs[k] for k in part], rows))[1:]
+
     shown: list[str] = []
-    left = list(range(1, len(columns)))
-    while left:
-        for count in range(len(left), 0, -1):
-            part = [0, *left[:count]]
-            rows = list(zip(*(columns[k] for k in part), strict=True))
-            lines = aligned(Table("", [signs[k] for k in part], rows))[1:]
-            if max(map(len, lines)) <= WIDEST:
-                break
-        lines = lines[next(k for k, line in enumerate(lines) if line) :]
-        shown += ["", *lines] if shown else lines
-        left = left[count:]
+    waiting = list(range(1, len(columns)))
+    while waiting:
+        count = len(waiting)
+        lines = side_by_side([0, *waiting])
+        while count > 1 and max(map(len, lines)) > WIDEST:
+            count -= 1
+            lines = side_by_side([0, *waiting[:count]])
+        while not lines[0]:  # heads that are higher stand in another turn
+            lines = lines[1:]
+        if shown:
+            shown.append("")
+        shown += lines
+        waiting = waiting[count:]
     return shown
+
+
+def _broken_head(head: str, cells: Sequence[Any]) -> list[str]:
+    """Lines of a head, as wide as its longest word or cell; a unit stays behind its slash."""
+    words = head.removeprefix("#").replace("/ ", "/\0").split(" ")
+    texts = [str(cell[0]) if isinstance(cell, tuple) else str(cell) for cell in cells]
+    width = max(LEAST, *map(len, words), *map(len, texts))
+    return [line.replace("\0", " ") for line in wrap(" ".join(words), width)]
 
 
 # --- numbers ------------------------------------------------------------------------------------------

@@ -67,6 +67,9 @@ def study_json(study: Study, output: str) -> str:
             **{name: array.value.tolist() for name, array in study.arrays.items()},
             **stated,
             "notes": list(study.notes),
+            "warnings": [
+                {"text": warned.text, "runs": list(warned.runs)} for warned in study.all_warnings
+            ],
             "table": {name: plain(list(column.values)) for name, column in study.table.items()},
             "runs": {name: _run(result) for name, result in study.runs.items()},
             "value_units": {

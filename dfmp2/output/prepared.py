@@ -32,6 +32,7 @@ import numpy as np
 
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.host import provenance
 from dfmp2.host.arrays_on_disk import Region, StoredTensor, allocate, numbers_hash
 from dfmp2.host.files import beside, move, require_writable, settled
 from dfmp2.host.provenance import Preparation
@@ -259,6 +260,13 @@ def opened_calculation(
     clock = Stopwatch(listener)
     setup = set_up(options, command)
     system = _rebuilt(prepared, setup, source.path)
+    # PySCF and SciPy are loaded by now, each with a BLAS of its own.
+    there, here = prepared.provenance.blas, provenance.blas_and_kernels()
+    if provenance.KERNELS in there and there != here:
+        listener.stage(
+            f"{source.path} was prepared with other products ({there}; here {here}): the last bits of the result are "
+            "not those of a run on one of them"
+        )
     core = FrozenCore(
         prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note
     )

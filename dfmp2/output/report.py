@@ -46,7 +46,7 @@ from dfmp2.output.document import (
 from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.scf.reference import GIVEN, Reference, Solutions
+from dfmp2.scf.reference import GIVEN, Reference, Solutions, Stability
 from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
@@ -748,13 +748,24 @@ def _reference(result: Calculated) -> Section:
     blocks: list[Block] = [
         Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=FITTING)])
     ]
-    if stability is not None and stability.verdict.startswith("unstable"):
-        blocks.insert(0, Note("warning", "A lower SCF solution exists."))
+    if stability is not None and stability.unstable:
+        blocks.insert(0, Note("warning", _lower_solutions(stability)))
     blocks.append(_iterations(reference))
     if reference.solutions is not None and len(reference.solutions.energy) > 1:
         blocks.append(_solutions(reference.solutions))
     name = "Hartree-Fock" if reference.xc is None else "Kohn-Sham"
     return Section("reference", f"{name} reference", blocks)
+
+
+def _lower_solutions(stability: Stability) -> str:
+    """Kinds of instability, and how far below at least the lower solutions lie."""
+    parts = []
+    for kind, gain in stability.gains.items():
+        if gain:
+            parts.append(f"{kind}: at least {size(gain)} Eh below this one")
+        else:
+            parts.append(kind)
+    return f"A lower SCF solution exists ({'; '.join(parts)})."
 
 
 def _solutions(found: Solutions) -> Table:

@@ -20,7 +20,7 @@ from dfmp2.backends.tiling import pairs_in
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.mp2.calculation import RUN, Calculation, Checkpoint
 from dfmp2.mp2.certificate import operands
-from dfmp2.mp2.identity import differences
+from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
 from dfmp2.mp2.pairs import Results, TileKey, evaluate_keys, tile_keys
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import SUFFIX, decode, remove
@@ -152,6 +152,7 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
             found = "none"
         raise InputError(f"--collect: expected all shards of one cut beside {target}, and {found}")
     done: dict[TileKey, PairTerms] = {}
+    elsewhere: dict[str, list[str]] = {}  # shards by their kind of processor and that of this one
     for shard, path in files.items():
         try:
             state = decode(path.read_bytes())
@@ -159,13 +160,21 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
             raise ResultFileError(
                 f"{path} is damaged ({error}): compute shard {shard[0]}/{shard[1]} again"
             ) from error
-        different = differences(state.identity, {RUN: label(*shard), **calculation.identity})
+        here = {RUN: label(*shard), **calculation.identity}
+        different = differences(state.identity, here, leave_out=[PROCESSOR])
         if different:
             raise ResultFileError(
                 f"{path} belongs to another calculation: {', '.join(different)}: compute it with the same file, "
                 "options and versions as the others, or collect with those"
             )
+        processors = other_processor(state.identity, here)
+        if processors:
+            elsewhere.setdefault(processors, []).append("{}/{}".format(*shard))
         done |= state.tiles or {}
+    for processors, shards in elsewhere.items():
+        calculation.listener.warning(
+            f"shards {', '.join(shards)} were made on another kind of processor ({processors}): {OTHER_BITS}"
+        )
     every = [*keys, *(key for key in calculation.checkpoint.tiles if not key[0])]
     parts = enumerate(cut(every, counts[0]))
     left = [

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ FOREMOST = (  # what a study is made for, in one line
     ),
     *("optimized_total_energy", "zero_point_energy"),
 )
+FIGURE = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies")
 
 
@@ -57,6 +59,13 @@ class Column(NamedTuple):
     values: Sequence[Any]
     units: str
     description: str
+
+
+class Warned(NamedTuple):
+    """A warning of the first of some runs, and their names; none for one of the study itself."""
+
+    text: str
+    runs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +84,7 @@ class Study:
     complete : whether everything asked for has been tried
     version, command, created : of the program that wrote it
     arrays : numbers with more than one dimension, by name
+    warnings : those that none of its runs holds
     """
 
     kind: str
@@ -89,6 +99,7 @@ class Study:
     command: str = ""
     created: str = ""
     arrays: Mapping[str, Item] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def to_dataframe(self) -> Any:
         """Its table as a pandas DataFrame, of its values where it has no table; units are in `attrs["units"]`.
@@ -112,6 +123,24 @@ class Study:
 
     def __str__(self) -> str:
         return str(named("dfmp2.output.text:study_report")(self)).rstrip("\n")
+
+    @property
+    def all_warnings(self) -> list[Warned]:
+        """Its own warnings and those of its runs.
+
+        Runs whose warnings differ in figures alone, such as the points of a scan, are put together.
+        """
+        texts: dict[str, str] = {}
+        runs: dict[str, list[str]] = {}
+        for name, result in self.runs.items():
+            for text in result.diagnostics.warnings:
+                pattern = FIGURE.sub("#", text)
+                texts.setdefault(pattern, text)
+                names = runs.setdefault(pattern, [])
+                if name not in names:
+                    names.append(name)
+        of_runs = [Warned(text, tuple(runs[pattern])) for pattern, text in texts.items()]
+        return [*(Warned(text, ()) for text in self.warnings), *of_runs]
 
     @property
     def last(self) -> Molecule:
@@ -267,7 +296,7 @@ def read_study(path: str | Path) -> Study:
             raise ResultFileError(
                 f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it again"
             )
-        given = {"array_names": (), **hdf5.stored(handle, "study")}  # none in files of dfmp2 0.1
+        given = {"array_names": (), "warnings": (), **hdf5.stored(handle, "study")}
         values, table, arrays = (
             {str(name): _read(handle[f"study/{group}/{name}"]) for name in given[names]}
             for group, names in (
@@ -290,6 +319,7 @@ def read_study(path: str | Path) -> Study:
             },
             complete=status == "complete",
             arrays=arrays,
+            warnings=tuple(given["warnings"]),
             **{name: given[name] for name in ("version", "command", "created")},
         )
 
@@ -359,6 +389,8 @@ def _store(handle: h5py.File, study: Study) -> None:
         },
         **{f"table/{name}": item for name, item in _column_items(study.table).items()},
     }
+    if study.warnings:
+        items["warnings"] = Item(study.warnings, "", "warnings that are of no single run")
     if study.arrays:
         items["array_names"] = Item(tuple(study.arrays), "", "names below arrays, in order")
         items |= {f"arrays/{name}": item for name, item in study.arrays.items()}

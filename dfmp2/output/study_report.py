@@ -33,6 +33,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "rms_displacement": "rms moved",
     "max_displacement": "max moved",
 }
+MOST_NAMES = 3  # of runs that gave a warning
 CONVERTED = {
     "_kj_per_mol": "kJ/mol",
     "_kcal_per_mol": "kcal/mol",
@@ -103,6 +104,23 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
         runs = runs._replace(details=True)
     groups = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
     return [Section("study", "Results", blocks), groups]
+
+
+def study_warnings(study: Study) -> list[str]:
+    """The warnings of a study and of its runs, each with the runs that gave it."""
+    said = []
+    for warned in study.all_warnings:
+        count = len(warned.runs)
+        if count == 0:
+            said.append(warned.text)
+            continue
+        names = ", ".join(warned.runs[:MOST_NAMES])
+        if count > MOST_NAMES:
+            names += ", ..."
+        if count > 1:
+            names = f"{count} of {len(study.runs)} runs ({names})"
+        said.append(f"{names}: {warned.text}")
+    return said
 
 
 def _drawn(study: Study) -> list[Figure]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.document import Block, Facts, Section, Table, counted, to_text
+from dfmp2.output.document import Block, Facts, Note, Section, Table, counted, to_text
 from dfmp2.output.report import input_sections, list_pairs, summary
-from dfmp2.output.study_report import of_study
+from dfmp2.output.study_report import of_study, study_warnings
 from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
@@ -102,6 +102,9 @@ def study_report(study: Study) -> str:
         part._replace(blocks=[_shortened(block) for block in part.blocks])
         for part in of_study(study)
     ]
+    warnings = [Note("warning", text) for text in study_warnings(study)]
+    if warnings:
+        parts.append(Section("warnings", "Warnings", warnings))
     return to_text([f"dfmp2 {study.version}: {study.title}"], parts)
 
 

@@ -563,104 +563,217 @@ def device_host_bytes(work: Workload) -> int:
     return integrals + max(metric + 2 * SOLVE_BYTES, piece + b // 2, 2 * b, frontier)
 
 
+@dataclass(frozen=True, slots=True)
+class _GradientArrays:
+    """Bytes of the arrays of a gradient, by the stages of the table at the top of this module.
+
+    Attributes
+    ----------
+    b : int
+        B, and Z, which has its size.
+    half : int
+        Half-transformed integrals of the SCF set; 0 for relaxed densities.
+    fixed : int
+        Modules, what earlier stages leave behind, and matrices over basis functions.
+    metric, jk_metric : int
+        Matrices over the functions of the MP2 set and of the SCF set.
+    mean_field_work : int
+        Work space of all workers in the mean-field stage.
+    two_center : int
+        Everything while the metric's derivative is contracted.
+    vectors : int
+        Everything but J, K and their integrals in the Z-vector equations.
+    of_occupied : int
+        Integrals of the occupied orbitals there; 0 for a conventional SCF.
+    packed : int
+        Packed three-centre integrals of one fitting function.
+    per_function : int
+        All arrays of a block, for each of its fitting functions.
+    functions, least_functions : int
+        Fitting functions of the largest block, and of the smallest one.
+    """
+
+    b: int
+    half: int
+    fixed: int
+    metric: int
+    jk_metric: int
+    mean_field_work: int
+    two_center: int
+    vectors: int
+    of_occupied: int
+    packed: int
+    per_function: int
+    functions: int
+    least_functions: int
+
+    @property
+    def least_block(self) -> int:
+        """Bytes of the smallest block of integrals."""
+        return self.least_functions * self.per_function
+
+    def block(self, functions: int) -> int:
+        """Fitting functions in a block when `functions` are wanted."""
+        return min(self.functions, max(self.least_functions, functions))
+
+    def fitted_integrals(self, z: int, block: int) -> int:
+        """Bytes of the stage of the fitted integrals, with `z` bytes of Z and a block of integrals."""
+        return self.fixed + self.metric + z + block
+
+    def mean_field(self, half: int, block: int) -> int:
+        """Bytes of the mean-field stage, with `half` bytes of half-transformed integrals."""
+        return self.fixed + self.jk_metric + half + max(block, self.mean_field_work)
+
+
+def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArrays:
+    """Sizes of the arrays of a gradient, or of relaxed densities; parameters as of `gradient_memory`."""
+    nao, naux, naux_scf = work.nao, work.naux, work.naux_scf
+    occupied = sum(spin.occupied for spin in work.spins)
+    rotations = sum(spin.occupied * (nao - spin.occupied) for spin in work.spins)
+    functions = max(naux, naux_scf)
+    left, fixed = _gradient_always(work, threads)
+    half = mean_field_work = two_center = of_occupied = 0
+    if work.task == "gradient":
+        half = occupied * nao * naux_scf * FLOAT64
+        mean_field_work = threads * (naux_scf**2 + 3 * nao * naux_scf) * FLOAT64
+        two_center = fixed + TWO_CENTER * functions**2 * FLOAT64
+    if naux_scf:
+        of_occupied = _of_occupied(work) + threads * RESPONSE_WORK
+    return _GradientArrays(
+        b=work.elements * naux * FLOAT64,
+        half=half,
+        fixed=fixed,
+        metric=METRICS * naux**2 * FLOAT64,
+        jk_metric=METRICS * naux_scf**2 * FLOAT64,
+        mean_field_work=mean_field_work,
+        two_center=two_center,
+        vectors=left + VECTORS * rotations * FLOAT64,
+        of_occupied=of_occupied,
+        packed=nao * (nao + 1) // 2 * FLOAT64,
+        per_function=FLOAT64 * (PASS_MATRICES * nao * nao + PASS_HALVES * nao * occupied),
+        functions=functions,
+        least_functions=min(widest, functions),
+    )
+
+
 def gradient_memory(
     work: Workload, energy: MemoryPlan, widest: int, threads: int
 ) -> GradientMemory:
-    """What of a gradient goes where.
+    """Where each array of a gradient, or of relaxed densities, is held: in memory where it fits.
 
     Parameters
     ----------
-    work : sizes; energy : the plan of the energy, whose budget it keeps to
-    widest : functions in the widest shell of the fitting sets
-    threads : workers
+    work : Workload
+        Sizes of the calculation.
+    energy : MemoryPlan
+        The plan of the energy, whose budget the gradient keeps to.
+    widest : int
+        Functions in the widest shell of the fitting sets.
+    threads : int
+        Workers.
     """
-    room, nao, naux, naux_scf = energy.room, work.nao, work.naux, work.naux_scf
-    whole = work.elements * naux * FLOAT64
-    occupied, derivatives = sum(spin.occupied for spin in work.spins), work.task == "gradient"
-    if derivatives:
-        half = occupied * nao * naux_scf * FLOAT64
-    else:
-        half = 0
-    left, fixed = _gradient_always(work, threads)
-    metric, jk_metric = METRICS * naux * naux * FLOAT64, METRICS * naux_scf * naux_scf * FLOAT64
-    per_function = FLOAT64 * (PASS_MATRICES * nao * nao + PASS_HALVES * nao * occupied)
-    packed = nao * (nao + 1) // 2 * FLOAT64
-    functions = max(naux, naux_scf)
-    least = min(widest, functions)
-    least_block = least * per_function
-    amplitudes = _amplitudes(
-        work, threads, whole if energy.mp2_fits_in_core else threads * min(STREAM_BYTES, whole)
-    )
-    vectors = (
-        left + VECTORS * sum(spin.occupied * (nao - spin.occupied) for spin in work.spins) * FLOAT64
-    )
+    arrays = _gradient_arrays(work, widest, threads)
+    room, least_block = energy.room, arrays.least_block
+    purpose = "relaxed densities"
+    if work.task == "gradient":
+        purpose = "gradient"
+
+    # Amplitudes, with B in memory or streamed from disk.
+    b_streamed = threads * min(STREAM_BYTES, arrays.b)
+    amplitudes_streamed = _amplitudes(work, threads, b_streamed)
+    amplitudes_in_memory = _amplitudes(work, threads, arrays.b)
+    amplitudes = amplitudes_streamed
+    if energy.mp2_fits_in_core:
+        amplitudes = amplitudes_in_memory
+
+    # The Z-vector equations, with the integrals of the SCF in memory or on disk.
     fit, read = energy.scf_fit, energy.scf_read
-    streamed = max(fit.needed, read.needed)
-    scf_on_disk = streamed < energy.scf_in_core and energy.scf_in_core + vectors > room
-    if derivatives:
-        two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64
-    else:
-        two_center = 0
-    response = vectors + energy.scf_in_core
-    of_occupied = _of_occupied(work) + threads * RESPONSE_WORK
-    response_held = naux_scf > 0 and not scf_on_disk and response + of_occupied <= room
-    response += of_occupied if response_held else 0
+    response_in_memory = arrays.vectors + energy.scf_in_core
+    response_on_disk = arrays.vectors + max(fit.needed, read.needed)
+    disk_is_smaller = response_on_disk < response_in_memory
+    scf_on_disk = disk_is_smaller and response_in_memory > room
+    response_held = False
     pair_bytes = read_bytes = 0
     if scf_on_disk:
-        pair_bytes, read_bytes = (stage.blocks(room - vectors) for stage in (fit, read))
-        response = vectors + max(fit.fixed + pair_bytes, read.fixed + read_bytes)
-
-    z_fits = max(amplitudes + whole, fixed + metric + whole + least_block) <= room
-    if derivatives:
-        jk_workers = threads * (naux_scf**2 + 3 * nao * naux_scf) * FLOAT64
+        pair_bytes = fit.blocks(room - arrays.vectors)
+        read_bytes = read.blocks(room - arrays.vectors)
+        response = arrays.vectors + max(fit.fixed + pair_bytes, read.fixed + read_bytes)
     else:
-        jk_workers = 0
-    half_fits = fixed + jk_metric + half + max(least_block, jk_workers) <= room
-    held_z, held_half = whole if z_fits else 0, half if half_fits else 0
-    needed = max(
-        amplitudes + held_z,
-        fixed + metric + held_z + least_block,
-        fixed + jk_metric + held_half + max(least_block, jk_workers),
-        response,
-        two_center,
-    )
-    rest = room - max(fixed + metric + held_z, fixed + jk_metric + held_half)
-    passing = min(functions, max(least, min(PACKED_MOST // packed, rest // per_function)))
-    kept = naux_scf * work.kept_pairs * FLOAT64
-    before = max(energy.mp2, amplitudes + held_z, fixed + metric + held_z + passing * per_function)
+        response = response_in_memory
+        response_held = bool(arrays.of_occupied) and response + arrays.of_occupied <= room
+        if response_held:
+            response += arrays.of_occupied
+
+    # Z, and the half-transformed integrals of the mean field.
+    z_in_memory = max(amplitudes + arrays.b, arrays.fitted_integrals(arrays.b, least_block)) <= room
+    half_in_memory = arrays.mean_field(arrays.half, least_block) <= room
+    z = z_on_disk = 0
+    if z_in_memory:
+        z = arrays.b
+    else:
+        z_on_disk = arrays.b
+    half = half_on_disk = 0
+    if half_in_memory:
+        half = arrays.half
+    else:
+        half_on_disk = arrays.half
+
+    # Blocks of integrals take what is left.
+    rest = room - max(arrays.fitted_integrals(z, 0), arrays.fixed + arrays.jk_metric + half)
+    at_once = arrays.block(min(PACKED_MOST // arrays.packed, rest // arrays.per_function))
+    block = at_once * arrays.per_function
+
+    # The SCF integrals stay until the Z-vector equations where there is room beside everything before.
+    kept = work.naux_scf * work.kept_pairs * FLOAT64
+    peak_before_response = max(energy.mp2, amplitudes + z, arrays.fitted_integrals(z, block))
     scf_kept = (
-        naux_scf > 0
+        work.naux_scf > 0
         and energy.scf_fits_in_core
         and energy.certificate is None
-        and before + kept <= room
+        and peak_before_response + kept <= room
     )
-    peak = max(
-        before + (kept if scf_kept else 0),
-        fixed + jk_metric + held_half + max(passing * per_function, jk_workers),
-        response,
-        two_center,
-    )
-    least_energy = replace(energy, budget=0)
-    if energy.budget == 0:
-        smallest = needed
-    else:
-        smallest = gradient_memory(work, least_energy, widest, threads).needed
-    block = min(functions, max(least, PACKED_MOST // packed)) * per_function
-    everything = max(
-        energy.mp2_in_core + kept,
-        _amplitudes(work, threads, whole) + whole + kept,
-        fixed + metric + whole + block + kept,
-        fixed + jk_metric + half + max(block, jk_workers),
-        vectors + energy.scf_in_core + (of_occupied if naux_scf else 0),
-        two_center,
-    )
-    disk = max(
-        0 if z_fits else whole, 0 if half_fits else half, energy.scf_disk if scf_on_disk else 0
-    )
+    if scf_kept:
+        peak_before_response += kept
+
+    response_least = min(response_in_memory, response_on_disk)
+    comfortable_block = arrays.block(PACKED_MOST // arrays.packed) * arrays.per_function
+    scf_disk = 0
+    if scf_on_disk:
+        scf_disk = energy.scf_disk
     return GradientMemory(
-        *("gradient" if derivatives else "relaxed densities", not z_fits, not half_fits),
-        *(scf_on_disk, scf_kept, response_held),
-        *(pair_bytes, read_bytes, passing * packed, peak, disk, needed, smallest, everything),
+        purpose=purpose,
+        z_on_disk=not z_in_memory,
+        half_on_disk=not half_in_memory,
+        scf_on_disk=scf_on_disk,
+        scf_kept=scf_kept,
+        response_held=response_held,
+        pair_bytes=pair_bytes,
+        read_bytes=read_bytes,
+        packed_bytes=at_once * arrays.packed,
+        peak=max(peak_before_response, arrays.mean_field(half, block), response, arrays.two_center),
+        disk=max(z_on_disk, half_on_disk, scf_disk),
+        needed=max(
+            amplitudes + z,
+            arrays.fitted_integrals(z, least_block),
+            arrays.mean_field(half, least_block),
+            response,
+            arrays.two_center,
+        ),
+        least=max(
+            amplitudes_streamed,
+            arrays.fitted_integrals(0, least_block),
+            arrays.mean_field(0, least_block),
+            response_least,
+            arrays.two_center,
+        ),
+        comfortable=max(
+            energy.mp2_in_core + kept,
+            amplitudes_in_memory + arrays.b + kept,
+            arrays.fitted_integrals(arrays.b, comfortable_block) + kept,
+            arrays.mean_field(arrays.half, comfortable_block),
+            response_in_memory + arrays.of_occupied,
+            arrays.two_center,
+        ),
     )
 
 

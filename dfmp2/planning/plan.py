@@ -13,6 +13,7 @@ from dfmp2.backends.registry import foreseen, predictions, select, weigh_trainiu
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.integrals import three_center
+from dfmp2.integrals.grid import count_points, finer_name, grid_name
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.mole import primitive_functions
 from dfmp2.molecule.molecule import Molecule
@@ -20,7 +21,7 @@ from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
 from dfmp2.planning.memory import NOTHING
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import IN_FIELDS, POINTS, Spin, Workload, exact_row_shares, scf_cycles
+from dfmp2.planning.sizes import IN_FIELDS, Spin, Workload, exact_row_shares, scf_cycles
 from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, prepare, resolve
 from dfmp2.planning.time import IN_MEMORY, NO_TIME, Pace, Timings, Traffic
 from dfmp2.progress import Listener
@@ -415,6 +416,11 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         from dfmp2.scf.stability import frontier_window
 
         frontier = tuple(frontier_window(int(n), nao - int(n)) for n in spins)
+    points = finer_points = 0
+    if options.xc is not None:
+        grid = grid_name(options.grid, options.xc)
+        points = count_points(mole, grid)
+        finer_points = count_points(mole, finer_name(grid))
     return Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -444,7 +450,8 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         atoms=int(mole.natm),
         in_fields=IN_FIELDS if options.polarizability else 0,
         points=USUAL_POINTS.get(options.correlation.kind, 0),
-        grid=0 if options.xc is None else POINTS * int(mole.natm),
+        grid=points,
+        finer_grid=finer_points,
         exchange=options.xc is None or exact_exchange(options.xc) > 0.0,
     )
 

@@ -32,7 +32,6 @@ PRIMITIVE = {
     4: 0.5,
 }  # cost of a product of primitive functions, in integrals of three or four centres
 EXAMINED = 30  # products with the orbital Hessian for the lowest rotation of a kind: 21 to 54 (dfmp2.scf.rotations)
-POINTS = 14_000  # of the integration grid for an atom: 11,000 to 16,000 (dfmp2.scf.kohn_sham)
 XC_OPERATIONS = (
     2400  # per point and function, as products of matrices: GGA, half of it LDA, twice meta-GGA
 )
@@ -112,7 +111,8 @@ class Workload:
     task : what is computed, "energy", "properties" (relaxed densities) or "gradient"
     in_fields : of how many runs in uniform fields it is followed
     points : of the quadrature of a method without pairs, as many as are usual; 0 with pairs
-    grid : points of the integration grid of Kohn-Sham, 0 for Hartree-Fock
+    grid, finer_grid : points of the integration grid of Kohn-Sham, and of the one that its error is measured with; 0
+        for Hartree-Fock
     exchange : whether the SCF has K
     """
 
@@ -138,6 +138,7 @@ class Workload:
     in_fields: int = 0
     points: int = 0
     grid: int = 0
+    finer_grid: int = 0
     exchange: bool = True
 
     @property

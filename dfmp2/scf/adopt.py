@@ -119,10 +119,10 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         reference = found.reference
         charges = found.molecule.point_charges
         plain = hamiltonian.mean_field(
-            mole, reference.kind, found.relativity, charges, xc=reference.xc
+            *(mole, reference.kind, found.relativity, charges),
+            xc=reference.xc,
+            grid=reference.grid_name,
         )
-        if reference.grid_level is not None:
-            plain.grids.level = reference.grid_level
         if auxmole is not None:
             plain = plain.density_fit(auxbasis=auxmole.basis)
         restricted = reference.kind == "rhf"
@@ -141,7 +141,7 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         if not (unit < SAME_ENERGY and abs(gap) <= max(SAME_ENERGY, 10 * mf.conv_tol)):
             raise InputError(
                 f"E(SCF) of the mean field is {gap:+.3e} Eh off that of its molecule, basis sets and orbitals"
-                f"{'' if reference.xc is None else ', functional and grid level'}: "
+                f"{'' if reference.xc is None else ', functional and grid'}: "
                 f"{_differences(mf, plain, core, overlap)}. It cannot be recorded and repeated: {TAKEN}"
             )
         matrices = [(c.T @ f @ c, np.asarray(e)) for c, e, f in spins]

@@ -20,7 +20,7 @@ from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf.guess import random_density
 from dfmp2.scf.reference import Solutions, Stability
-from dfmp2.scf.rotations import BROKEN, Rotation, deepest, energy_along, turned_orbitals
+from dfmp2.scf.rotations import BROKEN, Rotation, turned_orbitals
 from dfmp2.scf.stability import THRESHOLD, judged
 
 MOST_STEPS = 5
@@ -154,15 +154,14 @@ def _follow(
         return found
     for step in range(MOST_STEPS + 1):
         lowest = examine(found.mf)
-        found.stability, angle = judged(found.mf, lowest)
+        found.stability, angles = judged(found.mf, lowest)
         way = next(
             (one for one in lowest if one.kind != BROKEN and one.eigenvalue < THRESHOLD), None
         )
         found.place = log.add(start, found.origin, found.mf, way or (lowest[0] if lowest else None))
         if options.stability == "full" or way is None or step == MOST_STEPS:
             break
-        if way is not lowest[0]:  # of RHF, which may be less stable towards UHF
-            angle, _ = deepest(energy_along(found.mf, way))
+        angle = angles[way.kind]
         if not angle:
             break
         listener.stage(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.integrals.grid import grid_name
 from dfmp2.molecule.point_charges import nuclear_energy
 
 Array = NDArray[np.float64]
@@ -54,6 +55,7 @@ def mean_field(
     native: bool = False,
     field: Array | None = None,
     xc: str | None = None,
+    grid: str | None = None,
 ) -> Any:
     """A PySCF RHF, UHF or ROHF of the molecule, not yet run, with exact Coulomb and exchange matrices.
 
@@ -61,18 +63,20 @@ def mean_field(
     ----------
     kind : "rhf", "uhf" or "rohf"; relativity : "none" or "x2c"
     charges : (n, 4) x, y, z in bohr and charge in e, None for none
-    native : leave the potential of the charges to PySCF's own code
+    native : leave the potential of the charges, and that of a functional, to PySCF's own code
     field : (3,) Eh/(e bohr), None for none
     xc : functional of an RKS or UKS in its place, None for Hartree-Fock
+    grid : name of its integration grid (`dfmp2.integrals.grid`), None for the default
     """
     from pyscf import scf
 
     if xc is None:
-        mf = {"rhf": scf.RHF, "uhf": scf.UHF, "rohf": scf.ROHF}[kind](mole)
+        # scf.UHF of one electron is HF1e, whose virtual orbitals do not feel that electron.
+        mf = {"rhf": scf.hf.RHF, "uhf": scf.uhf.UHF, "rohf": scf.rohf.ROHF}[kind](mole)
     else:
         from dfmp2.scf import kohn_sham
 
-        mf = kohn_sham.mean_field(mole, kind, xc)
+        mf = kohn_sham.mean_field(mole, kind, xc, grid_name(grid, xc), native=native)
     if relativity == "x2c":
         mf = mf.sfx2c1e()
     if field is not None:

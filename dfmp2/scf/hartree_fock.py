@@ -127,7 +127,12 @@ def run_scf(
         listener.step(done, total, "SCF integrals")
 
     with shielded():
-        more: dict[str, Any] = {"native": integrals == "pyscf", "field": field, "xc": options.xc}
+        more: dict[str, Any] = {
+            "native": integrals == "pyscf",
+            "field": field,
+            "xc": options.xc,
+            "grid": options.grid,
+        }
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, **more)
         if auxmole is not None and integrals != "pyscf":
             mf = mf.density_fit(
@@ -239,12 +244,12 @@ def record(
 
     xc, more = vars(mf).get("xc"), dict[str, Any]()
     if xc is not None:
-        from dfmp2.scf.kohn_sham import exact_exchange_energy
+        from dfmp2.scf.kohn_sham import exact_exchange_energy, of_grid
 
         xc = str(xc).strip().lower()
         more = {
             "xc": xc,
-            "grid_level": int(mf.grids.level),
+            **of_grid(mf.grids),
             "exx_total_energy": exact_exchange_energy(mf),
         }
     with shielded():

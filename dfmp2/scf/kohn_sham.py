@@ -5,8 +5,8 @@
 
 s: spins, D = sum_s D_s, c: exact exchange in a hybrid functional. E_EXX is the Hartree-Fock energy of the Kohn-Sham
 determinant, to which the correlation energy of the random-phase approximation is added. J and K are those of the mean
-field, E_xc and V_xc come from libxc on PySCF's grid of level GRID_LEVEL. Source: Kohn and Sham, Phys. Rev. 140, A1133
-(1965).
+field, E_xc and V_xc come from libxc on a grid of PySCF (`dfmp2.integrals.grid`). Source: Kohn and Sham, Phys. Rev. 140,
+A1133 (1965).
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError
+from dfmp2.integrals.grid import make_grid, name_of_grid
 from dfmp2.molecule.pyscf_shield import shielded
 
-GRID_LEVEL = (
-    3  # of PySCF: at most 2e-8 Eh an atom off in E_EXX + E(RPA) (docs/validation/kohn-sham.md)
-)
 BLOCK_MEGABYTES = 64.0  # of basis functions on points of the grid at a time, whatever the budget: the bits are the same
 NEAR = 4  # names suggested for one that is not known
 
@@ -104,13 +102,40 @@ class KohnSham:
         return lib.tag_array(potential, ecoul=np.vdot(density, j) / 2, exc=energy)
 
 
-def mean_field(mole: Any, kind: str, xc: str) -> Any:
-    """A PySCF RKS ("rhf") or UKS ("uhf") of the molecule, not yet run."""
+def mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bool = False) -> Any:
+    """A PySCF RKS ("rhf") or UKS ("uhf") of the molecule, not yet run.
+
+    Parameters
+    ----------
+    grid : str
+        Name of the integration grid.
+    native : bool
+        Leave the potential of the functional to PySCF's own code, without `KohnSham`.
+    """
     from pyscf import dft, lib
 
     mf = {"rhf": dft.RKS, "uhf": dft.UKS}[kind](mole)
-    mf.xc, mf.grids.level = xc, GRID_LEVEL
+    mf.xc = xc
+    mf.grids = make_grid(mole, grid)
+    if native:
+        return mf
     return lib.set_class(mf, (KohnSham, type(mf)))
+
+
+def of_grid(grid: Any) -> dict[str, Any]:
+    """The fields of a `Reference` that say which integration grid it has, from a grid of PySCF."""
+    name = name_of_grid(grid)
+    if grid.coords is None:
+        grid.build(with_non0tab=True)
+    if name.isdigit():
+        level = int(name)
+    else:
+        level = None
+    return {
+        "grid": name,
+        "grid_level": level,
+        "grid_points": int(np.count_nonzero(grid.weights)),
+    }
 
 
 def exact_exchange_energy(mf: Any) -> float:

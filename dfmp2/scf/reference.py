@@ -35,7 +35,11 @@ class StartOrbitals:
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """Lowest eigenvalue of the orbital Hessian (`dfmp2.scf.stability`)."""
+    """Lowest eigenvalues of the orbital Hessian (`dfmp2.scf.stability`).
+
+    An internal instability leads to a lower solution of the same kind (RHF to RHF, UHF to UHF), an
+    external one out of it (RHF to UHF). The verdict names all that were found, the lowest first.
+    """
 
     verdict: str = _q("", "stable, unstable, no instability found, or not checked")
     method: str = _q("", "which rotations were examined and how")
@@ -45,6 +49,34 @@ class Stability:
     energy_gain: float | None = _q(
         "hartree", "energy that falls along an unstable eigenvector, the least gained", None
     )
+    internal_eigenvalue: float | None = _q(
+        "hartree", "lowest eigenvalue towards solutions of the same kind", None
+    )
+    internal_gain: float | None = _q(
+        "hartree", "least gained by a lower solution of the same kind", None
+    )
+    external_eigenvalue: float | None = _q("hartree", "lowest eigenvalue of RHF towards UHF", None)
+    external_gain: float | None = _q("hartree", "least gained by a lower UHF solution of RHF", None)
+
+    @property
+    def unstable(self) -> bool:
+        """Whether a lower solution exists."""
+        return self.verdict.startswith("unstable")
+
+    @property
+    def gains(self) -> dict[str, float]:
+        """Least gained by each lower solution, Eh, by the kind of instability; the lowest first."""
+        if not self.unstable:
+            return {}
+        kinds = self.verdict.removeprefix("unstable (").removesuffix(")").split(" and ")
+        gains = dict.fromkeys(kinds, self.energy_gain or 0.0)
+        for kind in kinds[1:]:  # files of dfmp2 0.1 have one alone
+            solution, lower = kind.split(" to ")
+            if solution == lower:
+                gains[kind] = self.internal_gain or 0.0
+            else:
+                gains[kind] = self.external_gain or 0.0
+        return gains
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +113,11 @@ class Reference:
     xc: str | None = _q(
         "", "functional of a Kohn-Sham reference, restricted for rhf, unrestricted for uhf", None
     )
-    grid_level: int | None = _q("", "level of the integration grid in PySCF (Kohn-Sham)", None)
+    grid_level: int | None = _q(
+        "", "level of the integration grid in PySCF (Kohn-Sham), where it has one", None
+    )
+    grid: str | None = _q("", "integration grid (Kohn-Sham): its level, or NRAD,NANG", None)
+    grid_points: int | None = _q("", "points of the integration grid", None)
     exx_total_energy: float | None = _q(
         "hartree", "Hartree-Fock energy of the Kohn-Sham determinant", None
     )
@@ -126,6 +162,13 @@ class Reference:
     def title(self) -> str:
         """The same as people write it, with the functional."""
         return self.name.upper() + ("" if self.xc is None else f"({self.xc})")
+
+    @property
+    def grid_name(self) -> str | None:
+        """Name of the integration grid, as `--grid` has it; None for Hartree-Fock."""
+        if self.grid is None and self.grid_level is not None:  # in files of earlier versions
+            return str(self.grid_level)
+        return self.grid
 
     @property
     def hf_total_energy(self) -> float:

@@ -229,10 +229,13 @@ def coulomb_exchange(mf: Any, orbitals: list[Array]) -> tuple[Array, Array]:
     if fitted is not None and hasattr(fitted, "matrices"):
         found: tuple[Array, Array] = fitted.matrices(orbitals)
         return found
+    widest = max(c.shape[1] for c in orbitals)
+    if widest == 0:  # the spin of no electron, which PySCF's matrices cannot be made for
+        nothing = np.zeros((len(orbitals), len(orbitals[0]), len(orbitals[0])))
+        return nothing, nothing
     with shielded():
         from pyscf import lib
 
-        widest = max(c.shape[1] for c in orbitals)
         padded = np.stack([np.pad(c, ((0, 0), (0, widest - c.shape[1]))) for c in orbitals])
         occupations = np.stack(
             [(np.arange(widest) < c.shape[1]).astype(np.float64) for c in orbitals]

@@ -9,15 +9,17 @@ With a in the virtual and i in the occupied orbitals, D = (e_a - e_i) delta_ij d
 Method "auto" diagonalises the block of the frontier orbitals with fitted integrals: all rotations of
 a small molecule, the most likely ones of a large one (its lowest eigenvalue is an upper bound, so a
 negative one proves an instability). "full" and "follow" find the lowest eigenvector of all rotations
-iteratively (`dfmp2.scf.rotations`). Of an instability the energy that falls along its
-eigenvector is recorded: the least that a lower solution gains.
+iteratively (`dfmp2.scf.rotations`). Of each kind of instability the energy that falls along its
+eigenvector is recorded: the least that a lower solution gains. An RHF solution may have both kinds.
 Source: Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -37,6 +39,24 @@ THRESHOLD = (
     -1e-4
 )  # Eh; a symmetry-broken direction has exactly zero curvature, so zero is not unstable
 CHUNK = 4 * 10**6  # elements of B at a time along a rotation
+
+
+class Lowest(NamedTuple):
+    """The lowest direction of one kind of rotation.
+
+    Attributes
+    ----------
+    eigenvalue : float
+        Of the orbital Hessian, Eh.
+    gain : float or None
+        Energy that falls along it, Eh; None where the eigenvalue is not negative.
+    angle : float
+        Where along it the energy is lowest; 0 where it does not fall.
+    """
+
+    eigenvalue: float
+    gain: float | None
+    angle: float
 
 
 def frontier_spaces(reference: Reference) -> list[ActiveSpace]:
@@ -75,20 +95,14 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
         coulomb, exchange = _blocks(windows[0], *tensors)
         coulomb *= 4
         coulomb += exchange
-        lowest = {RHF: _lowest(coulomb), BROKEN: _lowest(exchange)}
+        vectors = {RHF: _lowest(coulomb), BROKEN: _lowest(exchange)}
     else:
-        lowest = {UHF: _lowest(_unrestricted_hessian(windows, tensors))}
-    kind, (eigenvalue, vector) = min(lowest.items(), key=lambda item: item[1][0])
-    gain = None
-    if eigenvalue < THRESHOLD:
-        gain = -rotations.deepest(_energy_along(kind, vector, windows, tensors))[1]
-    if gain is not None:
-        verdict = f"unstable ({kind})"
-    elif exact:
-        verdict = "stable"
-    else:
-        verdict = "no instability found"
-    return Stability(verdict, f"{', '.join(lowest)}; {covered}", eigenvalue, gain)
+        vectors = {UHF: _lowest(_unrestricted_hessian(windows, tensors))}
+    lowest = {
+        kind: _measured(eigenvalue, partial(_energy_along, kind, vector, windows, tensors))
+        for kind, (eigenvalue, vector) in vectors.items()
+    }
+    return _stability(lowest, covered, certain=exact)
 
 
 def full_stability(mf: Any) -> Stability:
@@ -107,19 +121,79 @@ def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> li
     return sorted(found, key=lambda rotation: rotation.eigenvalue)
 
 
-def judged(mf: Any, found: list[Rotation]) -> tuple[Stability, float]:
-    """What the lowest rotations of a solution say of it, and the angle of the lowest energy along the first of them."""
-    if not found:
-        return Stability("stable", "nothing to rotate", float("inf")), 0.0
-    lowest = found[0]
-    method = f"{', '.join(sorted(rotation.kind for rotation in found))}; all rotations, iterative"
-    if lowest.eigenvalue < THRESHOLD:
-        angle, change = rotations.deepest(rotations.energy_along(mf, lowest))
-        return Stability(f"unstable ({lowest.kind})", method, lowest.eigenvalue, -change), angle
-    certain = all(rotation.converged for rotation in found)
+def judged(mf: Any, lowest: list[Rotation]) -> tuple[Stability, dict[str, float]]:
+    """What the lowest rotations of a solution say of it, and the angles of the lowest energy.
+
+    Parameters
+    ----------
+    mf : PySCF mean field
+        Converged.
+    lowest : list of Rotation
+        One of each kind.
+
+    Returns
+    -------
+    Stability, and by the kind of rotation the angle at which the energy along it is lowest.
+    """
+    if not lowest:
+        return Stability("stable", "nothing to rotate", float("inf")), {}
+    measured = {
+        rotation.kind: _measured(rotation.eigenvalue, partial(rotations.energy_along, mf, rotation))
+        for rotation in sorted(lowest, key=lambda rotation: rotation.kind)
+    }
+    certain = all(rotation.converged for rotation in lowest)
+    found = _stability(measured, "all rotations, iterative", certain=certain)
+    return found, {kind: direction.angle for kind, direction in measured.items()}
+
+
+def _measured(eigenvalue: float, energy_along: Callable[[], Callable[[float], float]]) -> Lowest:
+    """The lowest direction of a kind, with what is gained along it where it is unstable.
+
+    Parameters
+    ----------
+    eigenvalue : float
+        Eh.
+    energy_along : callable
+        Returns the energy relative to the solution, Eh, as a function of the angle.
+    """
+    if eigenvalue >= THRESHOLD:
+        return Lowest(eigenvalue, None, 0.0)
+    angle, energy = rotations.deepest(energy_along())
+    return Lowest(eigenvalue, -energy, angle)
+
+
+def _stability(lowest: Mapping[str, Lowest], covered: str, *, certain: bool) -> Stability:
+    """The record of the lowest direction of each kind.
+
+    Parameters
+    ----------
+    lowest : mapping of str to Lowest
+        By the kind of rotation.
+    covered : str
+        Which rotations were examined.
+    certain : bool
+        Whether no other rotation can be lower.
+    """
+    kinds = sorted(lowest, key=lambda kind: lowest[kind].eigenvalue)
+    unstable = [kind for kind in kinds if lowest[kind].gain is not None]
+    if unstable:
+        verdict = f"unstable ({' and '.join(unstable)})"
+    elif certain:
+        verdict = "stable"
+    else:
+        verdict = "no instability found"
+    external = lowest.get(BROKEN, Lowest(math.inf, None, 0.0))
+    (internal,) = (direction for kind, direction in lowest.items() if kind != BROKEN)
     return Stability(
-        "stable" if certain else "no instability found", method, lowest.eigenvalue
-    ), 0.0
+        verdict=verdict,
+        method=f"{', '.join(lowest)}; {covered}",
+        lowest_eigenvalue=lowest[kinds[0]].eigenvalue,
+        energy_gain=lowest[kinds[0]].gain,
+        internal_eigenvalue=internal.eigenvalue,
+        internal_gain=internal.gain,
+        external_eigenvalue=external.eigenvalue if BROKEN in lowest else None,
+        external_gain=external.gain,
+    )
 
 
 def _rotations(occ: Array) -> int:

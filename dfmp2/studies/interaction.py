@@ -26,7 +26,6 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import Item
 from dfmp2.output.study import Study
-from dfmp2.progress import Listener
 from dfmp2.studies.coordinate import parse_atoms, show_atoms
 from dfmp2.studies.runs import (
     Failures,
@@ -133,8 +132,9 @@ def interaction_energy(
         ]
     _require_same_core(steps, len(found))
     unpaired = sum(fragment.multiplicity - 1 for fragment in found)
+    warnings = []
     if unpaired != molecule.multiplicity - 1:
-        (how.get("listener") or Listener()).warning(
+        warnings.append(
             f"the fragments have {unpaired} unpaired electrons and the complex {molecule.multiplicity - 1}: bonds are "
             "made, and MP2 may be unreliable for what lies between"
         )
@@ -150,7 +150,16 @@ def interaction_energy(
         return Numbers(settings, [*notes, note], values)
 
     what = f"interaction energy of {molecule.name} ({molecule.formula})"
-    task = Task("interaction", what, molecule, options, steps, evaluate, chosen=chosen)
+    task = Task(
+        "interaction",
+        what,
+        molecule,
+        options,
+        steps=steps,
+        evaluate=evaluate,
+        warnings=tuple(warnings),
+        chosen=chosen,
+    )
     return carry_out(task, **how)
 
 

@@ -42,7 +42,7 @@ from dfmp2.errors import (
 )
 from dfmp2.host.files import require_writable
 from dfmp2.host.locks import locked
-from dfmp2.host.provenance import version
+from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
@@ -58,7 +58,7 @@ from dfmp2.planning import plan, system
 from dfmp2.planning import time as time_plan
 from dfmp2.planning.memory import FLOAT64
 from dfmp2.planning.rates import Rates
-from dfmp2.progress import Listener, Relay, Silent
+from dfmp2.progress import Collector, Listener, Relay, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
 
@@ -170,6 +170,7 @@ class Task:
     passed : what is left of a run when the next one is done, None for all of it
     free : options that may be others where an unfinished study goes on, since the numbers agree to what it needs
     chosen : options that the study sets by itself: stored runs may have others
+    warnings : what is wrong with the question itself, said before the first run
     """
 
     kind: str
@@ -186,6 +187,7 @@ class Task:
     passed: Callable[[MP2Result], MP2Result] | None = None
     free: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def study(
         self,
@@ -193,10 +195,11 @@ class Task:
         results: Results,
         failures: Failures,
         command: str,
+        warnings: Sequence[str],
         *,
         complete: bool,
     ) -> Study:
-        """The study as far as it has come; `steps` are those so far."""
+        """The study as far as it has come; `steps` and `warnings` are those so far."""
         runs = {step.name: results[step.name] for step in steps if step.name in results}
         found, molecule = self.evaluate(runs, failures, complete), self.molecule
         charges = molecule.point_charges
@@ -206,6 +209,8 @@ class Task:
             common = [f"every run in the field of the same {len(charges)} point charges"]
         if self.options.relativity == "x2c":
             common.insert(0, "relativity in every run: spin-free one-electron X2C")
+        of_runs = {text for run in runs.values() for text in run.diagnostics.warnings}
+        kept = of_runs.union(found.notes)  # failed steps are listed among the notes
         return Study(
             kind=self.kind,
             title=f"{self.what}, DF-MP2/{self.options.basis}",
@@ -219,6 +224,7 @@ class Task:
             version=version(),
             command=command,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
+            warnings=tuple(text for text in dict.fromkeys(warnings) if text not in kept),
         )
 
 
@@ -443,7 +449,8 @@ def carry_out(
     Unfinished : `task.then` gave up
     Dfmp2Error : of the step that failed, with its name in front
     """
-    keeper, listener = keeper or Keeper(), listener or Listener()
+    keeper = keeper or Keeper()
+    listener = Collector(listener or Listener())
     compute = task.compute or energy.mp2_energy
     steps: list[Step] = []
     results: dict[str, MP2Result] = {}
@@ -451,7 +458,7 @@ def carry_out(
     start, number = task.start or start_of(task.options), 0
 
     def study(*, complete: bool = False) -> Study:
-        return task.study(steps, results, failures, command, complete=complete)
+        return task.study(steps, results, failures, command, listener.warnings, complete=complete)
 
     def keep(step: Step, result: MP2Result) -> None:
         if task.passed is not None and results:
@@ -494,6 +501,8 @@ def carry_out(
             keep(step, result)
         keeper.close(checkpoint)
 
+    for text in task.warnings:
+        listener.warning(text)
     with keeper.held(task, listener), keeper.up_to_date(study), _few_collections():
         try:
             for group in chain([task.steps], task.then(results) if task.then else ()):
@@ -666,6 +675,12 @@ class Keeper:
             recalled[step.name] = found
         for name, found in recalled.items():
             self._writer.add(name, found)
+        products = blas_and_kernels()
+        if any(result.provenance.blas != products for result in recalled.values()):
+            listener.stage(
+                f"runs in {self._path} were made with other products than those of this host ({products}): "
+                "their last bits may differ from those of a run here"
+            )
         return recalled
 
     @contextmanager

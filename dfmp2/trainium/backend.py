@@ -1,6 +1,6 @@
 """Pair terms by the Trainium kernels, on any executor.
 
-B is padded, packed and uploaded once, in blocks of 8 occupied orbitals; every block of pairs is one kernel call whose
+B is padded, packed and uploaded once, in blocks of occupied orbitals; every block of pairs is one kernel call whose
 float32 partial sums are added in float64 on the host, in a fixed order. The kernels return J and K for
 D = e_a + e_b - e_i - e_j > 0, so direct = -J and exchange = -K. There is no float64 on the device.
 
@@ -8,7 +8,7 @@ B may also be made on the device (K12), of fitted integrals that are rounded to 
 
     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a)        A_P fitted in float64
 
-The slices of 128 A_P go up piece by piece, once for all spins, the last first; a call takes a piece and 8 occupied
+The slices of 128 A_P go up piece by piece, once for all spins, the last first; a call takes a piece and a block of occupied
 orbitals, and puts its slices of B in front of those that the call before it returned, which never leave the device. All
 spins have the columns of the one with most virtual orbitals, so that they share the programs, and those of the pair
 energies as well.
@@ -40,7 +40,7 @@ LIMITS = Limits(
 
 
 def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> list[tuple[Any, ...]]:
-    """Blocks of B as `layout.pack_b` makes them, one per 8 occupied orbitals, resident, for each spin.
+    """Blocks of B as `layout.pack_b` makes them, one per block of occupied orbitals, resident, for each spin.
 
     Parameters
     ----------
@@ -48,15 +48,17 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
     """
     a, nao = tensors[0].a, len(tensors[0].c_occ)
     tiles, slices = -(-nao // P), layout.padded_naux(len(a)) // P
-    columns = layout.tile_columns(layout.padded_nvir(max(t.shape[1] for t in tensors)))
+    most = max(t.shape[1] for t in tensors)
+    columns = layout.tile_columns(layout.padded_nvir(most))
     if not columns:
         return [()] * len(tensors)
     once, stored = layout.slices_at_once(tiles, slices), layout.stored_slices(columns, slices * P)
     virtual = [executor.upload(pack_orbitals(t.c_vir, columns)) for t in tensors]
+    edge = layout.block_edge(layout.padded_nvir(most), slices * P)
     occupied = [
         [
-            executor.upload(pack_orbitals(t.c_occ[:, i : i + EDGE], EDGE))
-            for i in range(0, t.shape[0], EDGE)
+            executor.upload(pack_orbitals(t.c_occ[:, i : i + edge], min(edge, t.shape[0] - i)))
+            for i in range(0, t.shape[0], edge)
         ]
         for t in tensors
     ]
@@ -107,7 +109,7 @@ class Resident:
 
     Attributes
     ----------
-    blocks : B in blocks of EDGE occupied orbitals by number, as `layout.pack_b` makes them; those that are there
+    blocks : B in blocks of `edge` occupied orbitals by number, as `layout.pack_b` makes them; those that are there
     shape : (nocc, nvir, naux), not padded; nvir, naux : padded
     eps_vir : (nvir or fewer,) Eh, energies of the columns of the blocks
     kept : tables on the device that many blocks share, by name
@@ -119,6 +121,11 @@ class Resident:
     naux: int
     eps_vir: Array
     kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def edge(self) -> int:
+        """Occupied orbitals of a block."""
+        return layout.block_edge(self.nvir, self.naux)
 
 
 class NkiBackend(Backend):
@@ -147,8 +154,9 @@ class NkiBackend(Backend):
         if precision not in self.limits.precisions:
             raise UnsupportedByBackend(f"--backend {self.name} has no {precision}: it offers mixed")
         operand = self.declare(b.shape, eps_occ, eps_vir)
-        for number in range(-(-len(b) // EDGE)):
-            self.add(operand, number, b[number * EDGE : (number + 1) * EDGE])
+        edge = operand.b.edge
+        for number in range(-(-len(b) // edge)):
+            self.add(operand, number, b[number * edge : (number + 1) * edge])
         return operand
 
     def declare(self, shape: tuple[int, ...], eps_occ: Array, eps_vir: Array) -> Operand:
@@ -160,8 +168,8 @@ class NkiBackend(Backend):
         )
 
     def add(self, operand: Operand, number: int, rows: Array) -> None:
-        """Pad, pack and upload a block: up to EDGE orbitals' rows (n, nvir, naux) of B."""
-        (block,) = layout.pack_b(rows, dtype=np.float64)
+        """Pad, pack and upload a block: rows (n, nvir, naux) of B of at most `edge` orbitals."""
+        (block,) = layout.pack_b(rows, edge=len(rows), dtype=np.float64)
         operand.b.blocks[number] = self._executor.upload(block)
 
     def put_untransformed(
@@ -225,8 +233,9 @@ class NkiBackend(Backend):
         exchange = np.zeros_like(direct) if same else None
         if not left.eps_vir.size or not right.eps_vir.size:
             return PairTerms(direct, exchange)
-        for row in range(i0 // EDGE, -(-i1 // EDGE)):
-            for column in range(j0 // EDGE, -(-j1 // EDGE)):
+        above, beside = left.b.edge, right.b.edge
+        for row in range(i0 // above, -(-i1 // above)):
+            for column in range(j0 // beside, -(-j1 // beside)):
                 if diagonal and column < row:
                     continue
                 block: tuple[Any, ...]
@@ -236,7 +245,7 @@ class NkiBackend(Backend):
                     block = self._cross(left, right, row, column)
                 for matrix, values in zip((direct, exchange), block, strict=False):
                     if matrix is not None:
-                        _cut(matrix, -values, tile, row * EDGE, column * EDGE)
+                        _cut(matrix, -values, tile, row * above, column * beside)
         if diagonal:
             direct = np.triu(direct)
             exchange = None if exchange is None else np.triu(exchange)
@@ -247,16 +256,22 @@ class NkiBackend(Backend):
         return self._executor.describe()
 
     def _same(self, operand: Operand, row: int, column: int) -> tuple[Array, Array]:
-        """J and K (EDGE, EDGE) of two blocks of one space; both triangles of a diagonal block."""
+        """J and K of two blocks of one space; both triangles of a diagonal block."""
         resident, diagonal = operand.b, row == column
         nvir, naux = resident.nvir, resident.naux
         target = self._executor.target
+        variant = self._variant or variants(nvir, naux, target)[-1]
+        eps_i, eps_j = (_block(operand, k) for k in (row, column))
         form = PairForm(
-            nvir, naux, (self._variant or variants(nvir, naux, target)[-1]) == "packed", target
+            nvir=nvir,
+            naux=naux,
+            packed=variant == "packed",
+            target=target,
+            rows=eps_i.size,
+            columns=eps_j.size,
         )
         items = form.items(diagonal)
-        eps_i, eps_j = (_block(layout.pad_occupied(operand.eps_occ), k) for k in (row, column))
-        table = (form.kernel, "eu", form.packed and diagonal)
+        table = (form.kernel, "eu", form.unpacked_pairs(diagonal))
         arguments = {
             "b_i": resident.blocks[row],
             "b_j": resident.blocks[column],
@@ -266,16 +281,15 @@ class NkiBackend(Backend):
             **form.constants(diagonal),
         }
         out = self._executor.launch(f"{KERNELS}.{form.module}", form.kernel, arguments)
-        direct, exchange = layout.read_pairs(out, items, EDGE, nvir)
+        direct, exchange = layout.read_pairs(out, items, (eps_i.size, eps_j.size), nvir)
         if diagonal:
             direct, exchange = (m + np.triu(m, 1).T for m in (direct, exchange))
         return direct, exchange
 
     def _cross(self, left: Operand, right: Operand, row: int, column: int) -> tuple[Array]:
-        """J (EDGE, EDGE) of a block of the left and a block of the right space."""
+        """J of a block of the left and a block of the right space."""
         nvir, naux = right.b.nvir, right.b.naux
-        eps_i = _block(layout.pad_occupied(left.eps_occ), row)
-        eps_j = _block(layout.pad_occupied(right.eps_occ), column)
+        eps_i, eps_j = _block(left, row), _block(right, column)
         virtual = left.b.eps_vir, right.b.eps_vir
         arguments = {
             "b_i": left.b.blocks[row],
@@ -289,7 +303,7 @@ class NkiBackend(Backend):
             "residents": layout.residents(max(nvir, left.b.nvir), naux, self._executor.target),
         }
         out = self._executor.launch(f"{KERNELS}.pair_energy_cross", "pair_energy_cross", arguments)
-        return (layout.read_cross(out, EDGE),)
+        return (layout.read_cross(out, (eps_i.size, eps_j.size)),)
 
     def _kept(self, resident: Resident, name: object, make: Callable[[], Array]) -> Any:
         """A table on the device, made and uploaded once per operand."""
@@ -298,14 +312,16 @@ class NkiBackend(Backend):
         return resident.kept[name]
 
 
-def _block(energies: Array, number: int) -> Array:
-    return energies[number * EDGE : (number + 1) * EDGE]
+def _block(operand: Operand, number: int) -> Array:
+    """Orbital energies of a block of occupied orbitals."""
+    edge = operand.b.edge
+    return operand.eps_occ[number * edge : (number + 1) * edge]
 
 
 def _cut(matrix: Array, values: NDArray[np.float64], tile: Tile, i: int, j: int) -> None:
     """Put the part of a block at (i, j) that lies in the tile where it belongs."""
-    rows = range(max(i, tile.i0), min(i + EDGE, tile.i1))
-    columns = range(max(j, tile.j0), min(j + EDGE, tile.j1))
+    rows = range(max(i, tile.i0), min(i + values.shape[0], tile.i1))
+    columns = range(max(j, tile.j0), min(j + values.shape[1], tile.j1))
     part = values[rows.start - i : rows.stop - i, columns.start - j : columns.stop - j]
     matrix[
         rows.start - tile.i0 : rows.stop - tile.i0, columns.start - tile.j0 : columns.stop - tile.j0

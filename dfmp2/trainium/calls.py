@@ -22,7 +22,7 @@ from dfmp2.trainium import layout
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
 from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts, upper_columns
-from dfmp2.trainium.layout import EDGE, Array
+from dfmp2.trainium.layout import Array
 
 LARGEST = 100_000  # of any dimension: what goes beyond is a typing error, not a molecule
 SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
@@ -104,14 +104,17 @@ class PairForm:
 
     Attributes
     ----------
-    nvir, naux : padded; target : "gen2" (trn1) or "gen3" (trn2); edge : occupied orbitals of a block
+    nvir, naux : padded
+    target : "gen2" (trn1) or "gen3" (trn2)
+    rows, columns : occupied orbitals i and j of the block
     """
 
     nvir: int
     naux: int
     packed: bool
     target: str = "gen2"
-    edge: int = EDGE
+    rows: int = 1
+    columns: int = 1
 
     @property
     def module(self) -> str:
@@ -132,7 +135,7 @@ class PairForm:
             most = layout.packed_residents
         else:
             most = layout.residents
-        return most(self.nvir, self.naux, self.target, self.edge)
+        return most(self.nvir, self.naux, self.target)
 
     def constants(self, diagonal: bool) -> dict[str, Any]:
         """Compile-time arguments; `diagonal` : both blocks are the same one."""
@@ -147,12 +150,16 @@ class PairForm:
     def items(self, diagonal: bool) -> tuple[layout.Item, ...]:
         """Pairs in the order in which they are emitted."""
         group = P // (self.nvir % P) if self.packed else 1
-        return layout.emission(self.edge, self.residents, diagonal, group)
+        return layout.emission(self.rows, self.columns, self.residents, diagonal, group)
+
+    def unpacked_pairs(self, diagonal: bool) -> bool:
+        """Whether the packed kernel emits single pairs, too, whose table of e_a + e_b is another one."""
+        return self.packed and any(len(item.rows) == 1 for item in self.items(diagonal))
 
     def eu(self, eps_vir: Array, diagonal: bool) -> Array:
         """Table of e_a + e_b."""
         if self.packed:
-            return layout.packed_tables(eps_vir, diagonal)
+            return layout.packed_tables(eps_vir, self.unpacked_pairs(diagonal))
         return layout.eu_table(eps_vir)
 
     def identity(self) -> Array:
@@ -163,12 +170,16 @@ class PairForm:
 
     def tensors(self, diagonal: bool) -> dict[str, Tensor]:
         """Shapes of the other arguments."""
-        block = _block(self.edge, self.naux, layout.tile_columns(self.nvir))
+        across = layout.tile_columns(self.nvir)
         items, columns = self.items(diagonal), upper_columns(self.nvir)
         groups = sum(len(item.rows) > 1 for item in items)
         if self.packed:
             full, height = divmod(self.nvir, P)
-            columns = upper_columns(full * P) + (full + 1) * height + (columns if diagonal else 0)
+            packed_columns = upper_columns(full * P) + (full + 1) * height
+            if self.unpacked_pairs(diagonal):
+                columns += packed_columns
+            else:
+                columns = packed_columns
         neg = 2 * sum(len(item.rows) for item in items) + groups
         widths = {
             "eu": layout.stored_columns(columns),
@@ -176,16 +187,23 @@ class PairForm:
             "identity": self.identity().shape[1],
         }
         return {
-            "b_i": block,
-            "b_j": block,
+            "b_i": _block(self.rows, self.naux, across),
+            "b_j": _block(self.columns, self.naux, across),
             **{name: Tensor((P, width)) for name, width in widths.items()},
         }
 
 
+def blocks_of(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
+    """(occupied orbitals of a block, number of such blocks): whole ones, and the last where it is shorter."""
+    edge = layout.block_edge(layout.padded_nvir(nvir), layout.padded_naux(naux))
+    whole, rest = divmod(nocc, edge)
+    return [(size, count) for size, count in ((edge, whole), (rest, 1)) if size and count]
+
+
 def pair_energy_calls(
-    nocc: int, nvir: int, naux: int, target: str = "gen2", variant: str = "plain", edge: int = EDGE
+    nocc: int, nvir: int, naux: int, target: str = "gen2", variant: str = "plain"
 ) -> tuple[Call, ...]:
-    """Calls of K3 for all pairs i <= j of one spin space: off-diagonal and diagonal blocks.
+    """Calls of K3 for all pairs i <= j of one spin space: off-diagonal and diagonal blocks, whole and last ones.
 
     Parameters
     ----------
@@ -197,23 +215,33 @@ def pair_energy_calls(
     ------
     InputError : the variant does not exist for these sizes
     """
-    offered = variants(nvir, naux, target, edge)
+    offered = variants(nvir, naux, target)
     if variant not in offered:
         raise InputError(f"variant {variant!r}: {nvir} virtual orbitals offer {', '.join(offered)}")
-    form = PairForm(
-        layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", target, edge
-    )
-    blocks = -(-nocc // edge)
-    return tuple(
-        _call(form.module, form.kernel, form.tensors(diagonal) | form.constants(diagonal), count)
-        for diagonal, count in ((False, blocks * (blocks - 1) // 2), (True, blocks))
-        if count
-    )
+    edge = layout.block_edge(layout.padded_nvir(nvir), layout.padded_naux(naux))
+    whole, rest = divmod(nocc, edge)
+    kinds = [(edge, edge, False, whole * (whole - 1) // 2), (edge, edge, True, whole)]
+    if rest:
+        kinds += [(edge, rest, False, whole), (rest, rest, True, 1)]
+    made = []
+    for rows, columns, diagonal, count in kinds:
+        if count:
+            form = PairForm(
+                nvir=layout.padded_nvir(nvir),
+                naux=layout.padded_naux(naux),
+                packed=variant == "packed",
+                target=target,
+                rows=rows,
+                columns=columns,
+            )
+            arguments = form.tensors(diagonal) | form.constants(diagonal)
+            made.append(_call(form.module, form.kernel, arguments, count))
+    return tuple(made)
 
 
-def variants(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> tuple[str, ...]:
+def variants(nvir: int, naux: int, target: str = "gen2") -> tuple[str, ...]:
     """Variants of K3 for a shape, the best last; `target` : "gen2" or "gen3"."""
-    packed = layout.packing(layout.padded_nvir(nvir), layout.padded_naux(naux), target, edge)
+    packed = layout.packing(layout.padded_nvir(nvir), layout.padded_naux(naux), target)
     return VARIANTS if packed else VARIANTS[:1]
 
 
@@ -221,22 +249,23 @@ def cross_calls(
     nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str = "gen2"
 ) -> tuple[Call, ...]:
     """Calls of K3's cross mode for all pairs of an alpha and a beta occupied orbital."""
-    count = -(-nocc[0] // EDGE) * -(-nocc[1] // EDGE)
-    if not count:
-        return ()
     padded = layout.padded_naux(naux)
     left, right = (layout.tile_columns(layout.padded_nvir(n)) for n in nvir)
     n = layout.padded_nvir(nvir[1])
-    arguments = {
-        "b_i": _block(EDGE, padded, left),
-        "b_j": _block(EDGE, padded, right),
-        "eu": Tensor((P, layout.stored_columns(left // P * n))),
-        "neg": Tensor((P, EDGE * EDGE)),
-        "nvir": n,
-        "slices": padded // P,
-        "residents": layout.residents(max(map(layout.padded_nvir, nvir)), padded, target),
-    }
-    return (_call("pair_energy_cross", "pair_energy_cross", arguments, count),)
+    made = []
+    for rows, above in blocks_of(nocc[0], nvir[0], naux):
+        for columns, beside in blocks_of(nocc[1], nvir[1], naux):
+            arguments = {
+                "b_i": _block(rows, padded, left),
+                "b_j": _block(columns, padded, right),
+                "eu": Tensor((P, layout.stored_columns(left // P * n))),
+                "neg": Tensor((P, rows * columns)),
+                "nvir": n,
+                "slices": padded // P,
+                "residents": layout.residents(max(map(layout.padded_nvir, nvir)), padded, target),
+            }
+            made.append(_call("pair_energy_cross", "pair_energy_cross", arguments, above * beside))
+    return tuple(made)
 
 
 def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[Call, ...]:
@@ -246,20 +275,22 @@ def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[Call, ..
     ------
     KernelError : integrals over more basis functions than a call takes
     """
-    tiles, slices, blocks = -(-nao // P), layout.padded_naux(naux) // P, -(-nocc // EDGE)
+    tiles, slices = -(-nao // P), layout.padded_naux(naux) // P
     once = layout.slices_at_once(tiles, slices)
     columns = layout.tile_columns(layout.padded_nvir(nvir))
-    block = _block(EDGE, slices * P, columns)
-    given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, EDGE))}
-    given["c_vir"] = Tensor((P, tiles, columns))
-    made = [_call("transform", "ao_to_mo", given | {"stored": block.shape[1]}, blocks)]
-    if once < slices:
-        more = blocks * (-(-slices // once) - 1)
-        made.append(_call("transform", "ao_to_mo_next", given | {"before": block}, more))
+    made = []
+    for size, blocks in blocks_of(nocc, nvir, naux):
+        block = _block(size, slices * P, columns)
+        given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, size))}
+        given["c_vir"] = Tensor((P, tiles, columns))
+        made.append(_call("transform", "ao_to_mo", given | {"stored": block.shape[1]}, blocks))
+        if once < slices:
+            more = blocks * (-(-slices // once) - 1)
+            made.append(_call("transform", "ao_to_mo_next", given | {"before": block}, more))
     return tuple(made)
 
 
-def transform_traffic(calls: Sequence[Call]) -> int:
+def transform_traffic(calls: Sequence[Call], spins: int = 1) -> int:
     """Bytes that go up: fitted integrals once for all spins, orbitals of each."""
     firsts = [call for call in calls if call.kernel == "ao_to_mo"]
     blocks = sum(call.count for call in firsts)
@@ -267,8 +298,9 @@ def transform_traffic(calls: Sequence[Call]) -> int:
         pieces = sum(call.count for call in calls) // blocks
     else:
         pieces = 0
-    a, c_occ, c_vir = (prod(firsts[0].arguments[name].shape) for name in ("a", "c_occ", "c_vir"))
-    elements: int = pieces * a + blocks * c_occ + len(firsts) * c_vir
+    a, c_vir = (prod(firsts[0].arguments[name].shape) for name in ("a", "c_vir"))
+    occupied = sum(call.count * prod(call.arguments["c_occ"].shape) for call in firsts)
+    elements: int = pieces * a + occupied + spins * c_vir
     return 4 * elements
 
 

@@ -6,9 +6,9 @@ A row of B3 gets an empty slice where its length would be a power of two of byte
 such rows run at half their rate (aws-samples/sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 7).
 
 Sizes are padded to buckets so that compiled programs do not depend on the molecule's details: virtuals to 32,
-fitting functions to 256 (one slice of 128 below that), occupied orbitals to the block edge. B is zero in all padding.
-Padded virtuals lie at +1000 Eh and padded occupied orbitals at the lowest real one, so that every denominator is
-positive and padded terms are exactly zero.
+fitting functions to 128. The last block of occupied orbitals has as many as are left and programs of its own. B is
+zero in all padding, and padded virtuals lie at +1000 Eh, so that every denominator is positive and padded terms are
+exactly zero.
 
 Several NeuronCores share the blocks of pairs so that each needs few blocks of B and all have the same work: blocks of
 pairs are put in Z-order, the order in which the bits of row and column alternate, and cut into runs of equal work, one
@@ -35,16 +35,20 @@ from dfmp2.trainium.kernels.sizes import (
     lower_start,
     parts_of,
     sum_columns,
+    sum_places,
     traversal,
     upper_columns,
 )
 
-EDGE = 8
+EDGE = 16  # most occupied orbitals of a block of B; the last block of a spin may have fewer
+SHORT_EDGE = 8  # where a block of pairs would be a longer program than PRODUCTS
 RUN = 256  # elements of a float32 row sum
+TEMPORARIES = 6  # tiles of a chunk that are there at a time
 STAGING = 4 * AHEAD * STAGE  # bytes per partition of the staging tiles
-# Bytes per partition that choosing more residents may reach, plain and with leftover rows packed. Of 192 and 224 KiB
-# 180,224 and 212,992 are usable; the packed variant's own estimate of what it needs is closer.
-BUDGETS = {"gen2": (164_352, 178_688), "gen3": (204_800, 208_896)}
+# Bytes per partition that residents may fill: 70 % of 192 and 224 KiB, since nobody knows yet how the compiler places
+# tiles; the packed variant needs the residents of a group, and may take more for them.
+COMFORTABLE = {"gen2": 137_625, "gen3": 160_563}
+BUDGETS = {"gen2": 178_688, "gen3": 208_896}
 PRODUCTS = 16_384  # of a program: the pair energies of the large shape have 15,300
 PIECE = (
     2**30
@@ -54,8 +58,6 @@ TENSOR = (
 )  # bytes of a tensor in device memory: the DMA engines' offsets have 32 bits, and 4 GiB abort
 STRIDE = 8192  # bytes: powers of two from here on are no length of a row
 FAR = 1.0e3  # Eh, of padded virtual orbitals
-OFF_DIAGONAL = EDGE * EDGE  # pairs that a call evaluates
-DIAGONAL = EDGE * (EDGE + 1) // 2
 
 Array = NDArray[np.float64]
 Block = tuple[int, int]  # of B: which spin, and its number
@@ -67,8 +69,8 @@ def padded_nvir(nvir: int) -> int:
 
 
 def padded_naux(naux: int) -> int:
-    """Fitting functions padded to 256, or to 128 where that is enough."""
-    return P if naux <= P else -(-naux // 256) * 256
+    """Fitting functions padded to whole slices of 128."""
+    return max(P, -(-naux // P) * P)
 
 
 def tile_columns(nvir: int) -> int:
@@ -94,7 +96,7 @@ def _stored(table: Array) -> Array:
 def chunk_columns(total: int) -> list[tuple[int, int]]:
     """Columns of J parts and of K parts of each chunk of `total` packed columns."""
     sizes = [min(total, low + BANK) - low for low in range(0, total, BANK)]
-    return [(-(-2 * size // RUN), -(-size // RUN)) for size in sizes]
+    return [(2 * sum_places(size, RUN), sum_places(size, RUN)) for size in sizes]
 
 
 def fitted_shape(tiles: int, slices: int) -> tuple[int, int, int]:
@@ -120,58 +122,66 @@ def pack_triangle(lower: Array) -> Array:
     return np.pad(packed.reshape(tiles * P, tiles, P), ((0, 0), (0, stored - tiles), (0, 0)))
 
 
-def residents(
-    nvir: int,
-    naux: int,
-    target: str = "gen2",
-    edge: int = EDGE,
-    extra: int = 0,
-    packed: bool = False,
-) -> int:
+def block_edge(nvir: int, naux: int) -> int:
+    """Occupied orbitals of a block of B at these padded sizes."""
+    slices = naux // P
+    products = -(-nvir // P) * parts_of(nvir, slices) * slices
+    if EDGE * EDGE * products > PRODUCTS:
+        return SHORT_EDGE
+    return EDGE
+
+
+def residents(nvir: int, naux: int, target: str = "gen2", extra: int = 0, group: int = 1) -> int:
     """B_i blocks to hold at a time: as many as fit, one where B_j comes in parts.
 
-    nvir, naux : padded; target : "gen2" (trn1) or "gen3" (trn2); extra : bytes per partition that a variant needs
-    besides; packed : that variant's budget
+    Parameters
+    ----------
+    nvir, naux : padded
+    target : "gen2" or "gen3"
+    extra : bytes per partition that a variant needs besides
+    group : residents that a variant holds at least
     """
     if parts_of(nvir, naux // P) > 1:
         return 1
+    most, edge = 1, block_edge(nvir, naux)
+    for count in range(1, edge + 1):
+        wanted = sbuf_bytes(nvir, naux, count) + extra
+        fits = wanted <= COMFORTABLE[target] or (count == group and wanted <= BUDGETS[target])
+        if edge % count == 0 and fits:
+            most = count
+    return most
+
+
+def sbuf_bytes(nvir: int, naux: int, count: int = 1) -> int:
+    """Bytes per partition that the pair energies take, about, with `count` residents; nvir, naux : padded."""
+    upper, edge = upper_columns(nvir), block_edge(nvir, naux)
     block = naux // P * tile_columns(nvir) * 4
-    upper = upper_columns(nvir)
-    chunk = min(BANK, upper)
-    fixed = (
-        4
-        * (
-            3 * upper
-            + 2 * lower_start(tile_columns(nvir) // P)
-            + 2 * edge * edge
-            + 3 * P
-            + 9 * chunk
-        )
-        + 2 * block
-        + STAGING
-        + extra
-    )
-    columns = 4 * edge * sum_columns(upper, RUN)
-    fitting = [
-        n
-        for n in range(1, edge + 1)
-        if edge % n == 0 and fixed + n * (block + 2 * columns) <= BUDGETS[target][packed]
-    ]
-    return max(fitting, default=1)
+    part = naux // P * min(tile_columns(nvir), -(-nvir // parts_of(nvir, naux // P))) * 4
+    tables = 3 * upper + 2 * lower_start(tile_columns(nvir) // P) + 2 * edge * edge + 3 * P
+    chunks = TEMPORARIES * min(BANK, upper)
+    sums = 2 * count * edge * sum_columns(upper, RUN)
+    return 4 * (tables + chunks + sums) + 2 * part + STAGING + count * block
 
 
 def pack_b(
-    b: Array, edge: int = EDGE, dtype: type[np.floating[Any]] = np.float32
+    b: Array, edge: int = 0, dtype: type[np.floating[Any]] = np.float32
 ) -> Iterator[NDArray[Any]]:
-    """B (nocc, nvir, naux) as blocks (edge*128, stored slices, tile columns), zero in the padding."""
+    """B (nocc, nvir, naux) as blocks (orbitals*128, stored slices, tile columns), zero in the padding.
+
+    Parameters
+    ----------
+    edge : occupied orbitals of a block, 0 for `block_edge`; the last block has those that are left
+    """
     nocc, nvir, naux = b.shape
+    edge = edge or block_edge(padded_nvir(nvir), padded_naux(naux))
     columns = tile_columns(padded_nvir(nvir))
     slices = stored_slices(columns, padded_naux(naux))
     for first in range(0, nocc, edge):
-        block = np.zeros((edge, slices * P, columns), dtype)
-        block[: min(edge, nocc - first), :naux, :nvir] = b[first : first + edge].transpose(0, 2, 1)
-        folded = block.reshape(edge, slices, P, columns).transpose(0, 2, 1, 3)
-        yield np.ascontiguousarray(folded).reshape(edge * P, slices, columns)
+        rows = b[first : first + edge]
+        block = np.zeros((len(rows), slices * P, columns), dtype)
+        block[:, :naux, :nvir] = rows.transpose(0, 2, 1)
+        folded = block.reshape(len(rows), slices, P, columns).transpose(0, 2, 1, 3)
+        yield np.ascontiguousarray(folded).reshape(len(rows) * P, slices, columns)
 
 
 def unpack_b(blocks: Iterable[NDArray[Any]], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -185,13 +195,6 @@ def pad_virtuals(eps_vir: Array) -> Array:
     """Virtual energies padded to whole row tiles with a far one."""
     padded = np.full(tile_columns(padded_nvir(eps_vir.size)), FAR)
     padded[: eps_vir.size] = eps_vir
-    return padded
-
-
-def pad_occupied(eps_occ: Array, edge: int = EDGE) -> Array:
-    """Occupied energies padded to whole blocks with the lowest real one."""
-    padded = np.full(-(-eps_occ.size // edge) * edge, eps_occ.min(initial=-1.0))
-    padded[: eps_occ.size] = eps_occ
     return padded
 
 
@@ -223,12 +226,14 @@ class Item(NamedTuple):
     j: int
 
 
-def emission(edge: int, held: int, diagonal: bool, group: int = 1) -> tuple[Item, ...]:
-    """The items of a block in the order in which a kernel with `held` residents emits them."""
-    steps = traversal(edge, held, 1, diagonal)
+def emission(
+    rows: int, columns: int, held: int, diagonal: bool, group: int = 1
+) -> tuple[Item, ...]:
+    """The items of a block of rows x columns pairs in the order in which a kernel with `held` residents emits them."""
+    steps = traversal(rows, columns, held, 1, diagonal)
     places = (
         (*steps[step][:2], start, count)
-        for step, start, count in grouped(steps, held, group, diagonal)
+        for step, start, count in grouped(steps, rows, held, group, diagonal)
     )
     return tuple(
         Item(tuple(range(first + start, first + start + count)), j)
@@ -255,7 +260,7 @@ def _totals(part: NDArray[Any], chunks: list[tuple[int, int]]) -> Array:
     return np.array([sums[kinds == 0].sum(), 2 * sums[kinds == 1].sum()])
 
 
-def packing(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> int:
+def packing(nvir: int, naux: int, target: str = "gen2") -> int:
     """How many pairs share a row tile in the packed variant: 2 or 4, or 0 where it does not apply.
 
     nvir, naux : padded; target : "gen2" or "gen3"
@@ -264,25 +269,25 @@ def packing(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> int
     if height not in (32, 64) or nvir < P or parts_of(nvir, naux // P) > 1:
         return 0
     group = P // height
-    if packed_residents(nvir, naux, target, edge) % group == 0:
+    if packed_residents(nvir, naux, target) % group == 0:
         return group
     return 0
 
 
-def packed_residents(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> int:
+def packed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
     """B_i blocks that the packed variant holds."""
     height, full = nvir % P, nvir // P
     extra = 4 * ((naux // P + 6 + 4 * full) * P + 3 * height)
-    return residents(nvir, naux, target, edge, extra, packed=True)
+    return residents(nvir, naux, target, extra, group=P // height)
 
 
-def packed_tables(eps_vir: Array, diagonal: bool) -> Array:
-    """`eu` of the packed variant: blocks below L, (A, L), the last block stacked, and the whole table if `diagonal`."""
+def packed_tables(eps_vir: Array, unpacked_pairs: bool) -> Array:
+    """`eu` of the packed variant: blocks below L, (A, L), the last block stacked, the whole table for single pairs."""
     e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
     left = nvir // P * P
     shared = [e[start : start + P, None] + e[None, left:nvir] for start in range(0, left, P)]
     last = np.tile(2 * (e[left:nvir, None] + e[None, left:nvir]), (P // (nvir - left), 1))
-    whole = [_folded(eps_vir)] if diagonal else []
+    whole = [_folded(eps_vir)] if unpacked_pairs else []
     return _stored(np.hstack([_folded(e[:left]), *shared, last, *whole]))
 
 
@@ -293,28 +298,28 @@ def packed_identity(nvir: int) -> Array:
 
 
 def read_pairs(
-    out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int
+    out: NDArray[Any], items: tuple[Item, ...], shape: tuple[int, int], nvir: int
 ) -> tuple[Array, Array]:
-    """J and K (edge, edge) of a block from the kernel's partial sums; zero where no pair was emitted."""
+    """J and K of a block of that shape from the kernel's partial sums; zero where no pair was emitted."""
     whole, own = (chunk_columns(upper_columns(n)) for n in (nvir, nvir // P * P))
     single, mine = (sum(j + k for j, k in chunks) for chunks in (whole, own))
-    direct, exchange = np.zeros((edge, edge)), np.zeros((edge, edge))
+    direct, exchange = np.zeros(shape), np.zeros(shape)
     column = 0
     for item in items:
         group = len(item.rows)
-        width = single if group == 1 else group * (mine + 2) + 2
+        width = single if group == 1 else group * (mine + 3) + 3
         part = out[:, column : column + width]
         for m, i in enumerate(item.rows):
             if group == 1:
                 totals = _totals(part, whole)
             else:
-                shared = mine * group + 2 * m
+                shared = mine * group + 3 * m
                 rows = slice(m * P // group, (m + 1) * P // group)
                 totals = _totals(part[:, mine * m : mine * (m + 1)], own)
                 totals = (
                     totals
-                    + _totals(part[:, shared : shared + 2], [(1, 1)])
-                    + _totals(part[rows, -2:], [(1, 1)])
+                    + _totals(part[:, shared : shared + 3], [(2, 1)])
+                    + _totals(part[rows, -3:], [(2, 1)])
                 )
             direct[i, item.j], exchange[i, item.j] = totals
         column += width
@@ -322,15 +327,15 @@ def read_pairs(
 
 
 def cross_neg(eps_i: Array, eps_j: Array) -> Array:
-    """(128, edge*edge) of -(e_i + e_j), i after i."""
+    """(128, ni nj) of -(e_i + e_j), i after i."""
     return np.broadcast_to(
         -(eps_i[:, None] + eps_j[None, :]).ravel(), (P, eps_i.size * eps_j.size)
     ).copy()
 
 
-def read_cross(out: NDArray[Any], edge: int) -> Array:
-    """J (edge, edge) of a block of two spin spaces."""
-    return np.asarray(out.astype(np.float64).sum(axis=0).reshape(edge, edge, -1).sum(axis=2))
+def read_cross(out: NDArray[Any], shape: tuple[int, int]) -> Array:
+    """J of a block of two spin spaces, of that shape."""
+    return np.asarray(out.astype(np.float64).sum(axis=0).reshape(*shape, -1).sum(axis=2))
 
 
 def owners(tiles: Sequence[Tile], cores: int) -> list[int]:
@@ -354,9 +359,10 @@ def owners(tiles: Sequence[Tile], cores: int) -> list[int]:
 
 def work_of(tile: Tile) -> int:
     """Pairs that the calls of a tile evaluate, padding included."""
+    rows, columns = tile.i1 - tile.i0, tile.j1 - tile.j0
     if tile.diagonal:
-        return DIAGONAL
-    return OFF_DIAGONAL * len(rows_of(tile)) * len(columns_of(tile))
+        return rows * (rows + 1) // 2
+    return rows * columns
 
 
 def largest_share(nocc: Sequence[int], cores: int) -> float:

@@ -30,6 +30,7 @@ class Held:
     """An array on the device: as it was sent, None for what a kernel has made; its forms there, by name.
 
     stack : of a product, its form and (batches, rows, columns) in it, not padded; operand : B for the pair energies
+    symmetric : of a product A^t A, of which the upper triangle counts
     """
 
     shape: tuple[int, ...]
@@ -37,6 +38,7 @@ class Held:
     forms: dict[object, Any] = field(default_factory=dict)
     stack: tuple[Any, tuple[int, int, int]] | None = None
     operand: Operand | None = None
+    symmetric: bool = False
 
 
 class NkiTensors(Tensors):
@@ -57,7 +59,10 @@ class NkiTensors(Tensors):
         if value.stack is not None:
             form, (batches, rows, columns) = value.stack
             whole = self._fetched(form).reshape(batches, rows, -1)
-            return np.ascontiguousarray(whole[:, :, :columns]).reshape(value.shape)
+            product = np.ascontiguousarray(whole[:, :, :columns])
+            if value.symmetric:
+                product = self._mirrored(product[0])[None]
+            return product.reshape(value.shape)
         if value.operand is not None and value.host is None:
             return layout.unpack_b(map(self._fetched, value.operand.b.blocks.values()), value.shape)
         return self._sent(value)
@@ -79,10 +84,11 @@ class NkiTensors(Tensors):
         )
 
     def gram(self, a: Held, how: Folding) -> Held:
-        """One call of `syrk`."""
+        """One call of `syrk`, which mirrors tiles; within those on the diagonal `fetch` mirrors."""
         _, contracted, size = how.sizes
         call, identity = calls.syrk_call(contracted, size), self._executor.upload(np.eye(P))
-        return self._made(call, (1, size, size), a=self._folded(a, how), identity=identity)
+        made = self._made(call, (1, size, size), a=self._folded(a, how), identity=identity)
+        return replace(made, symmetric=True)
 
     def solve(self, lower: Held, b: Held) -> Held:
         """One call of `trsm`; the host inverts the diagonal tiles of L in float64, and sends them with L once."""

@@ -1,21 +1,29 @@
-"""Recompute a stored result from scratch: with another program's SCF and DF-MP2, or without any fitting set."""
+"""Recompute a stored result from scratch: with another program's SCF and method, or without any fitting set.
+
+PySCF has modules for MP2 of RHF and UHF, whose opposite-spin energy is also that of a Laplace transform. All else
+(kappa-MP2, dRPA, ROHF) is written out over PySCF's integrals (`dfmp2.validation.formulas`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from dfmp2.errors import ComparisonFailed, ConvergenceError, InputError, ResourceError
 from dfmp2.host import resources, threads
 from dfmp2.molecule.mole import build_auxiliary, build_mole, fitting_data
-from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 from dfmp2.mp2 import check
-from dfmp2.mp2.check import compare
-from dfmp2.mp2.result import Check, MP2Result, NativeEnergies
+from dfmp2.mp2.result import MP2Result, NativeEnergies
+from dfmp2.options import KAPPA, MP2
+from dfmp2.planning.memory import FLOAT64
 from dfmp2.progress import Listener
-from dfmp2.scf import hartree_fock
+from dfmp2.scf import hamiltonian, hartree_fock
 from dfmp2.scf.reference import Reference, StartOrbitals, common_orbitals
 from dfmp2.units import format_bytes
+from dfmp2.validation import formulas
 from dfmp2.validation.psi4 import run_psi4
 
 TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to much less
@@ -30,6 +38,93 @@ CONVERGED, LEAST_CYCLES = (
 COMMON = 0.5  # smallest cosine between the occupied spaces of what still counts as one SCF solution
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """An energy of a result beside that of another program, Eh."""
+
+    name: str
+    stored: float
+    theirs: float
+
+    @property
+    def difference(self) -> float:
+        """Ours - theirs, Eh."""
+        return self.stored - self.theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The energies of a result beside those of another program.
+
+    Attributes
+    ----------
+    program : str
+        What computed the other ones.
+    energies : tuple of Compared
+        E(SCF) first and the correlation energy of the method last.
+    allowed : float
+        Largest difference that passes, Eh.
+    """
+
+    program: str
+    energies: tuple[Compared, ...]
+    allowed: float
+
+    def named(self, name: str) -> Compared:
+        """The energy of this name, as JSON has it.
+
+        Raises
+        ------
+        KeyError : it has not been compared
+        """
+        return {energy.name: energy for energy in self.energies}[name]
+
+    @property
+    def scf_total_energy(self) -> float:
+        """E(SCF) of the other program, Eh."""
+        return self.energies[0].theirs
+
+    @property
+    def scf_difference(self) -> float:
+        """E(SCF), ours - theirs, Eh."""
+        return self.energies[0].difference
+
+    @property
+    def correlation_difference(self) -> float:
+        """E(corr), ours - theirs, Eh."""
+        return self.energies[-1].difference
+
+    @property
+    def same_spin(self) -> float:
+        """Unscaled same-spin energy of the other program, Eh."""
+        return self.named("mp2_same_spin_correlation_energy").theirs
+
+    @property
+    def opposite_spin(self) -> float:
+        """Unscaled opposite-spin energy of the other program, Eh."""
+        return self.named("mp2_opposite_spin_correlation_energy").theirs
+
+    @property
+    def same_spin_difference(self) -> float:
+        """Same-spin energy, ours - theirs, Eh."""
+        return self.named("mp2_same_spin_correlation_energy").difference
+
+    @property
+    def opposite_spin_difference(self) -> float:
+        """Opposite-spin energy, ours - theirs, Eh."""
+        return self.named("mp2_opposite_spin_correlation_energy").difference
+
+    @property
+    def largest_difference(self) -> float:
+        """Largest absolute difference, Eh; NaN where one is NaN."""
+        return float(np.max(np.abs([energy.difference for energy in self.energies])))
+
+    @property
+    def passed(self) -> bool:
+        """Whether all energies agree within what is allowed."""
+        return self.largest_difference <= self.allowed
+
+
 def recompute(
     result: MP2Result,
     tolerance: float,
@@ -38,38 +133,52 @@ def recompute(
     *,
     program: str = "pyscf",
     timeout: float | None = None,
-) -> Check:
+) -> Comparison:
     """Differences between a stored result and another program's values, Eh.
 
     Parameters
     ----------
     result : with the geometry, the bases as numbers and the options that the reference repeats
-    tolerance : largest difference that passes, Eh
+    tolerance : largest difference that passes, Eh; the stated error of a quadrature is added
     count : threads
     program : "pyscf" or "psi4"
     timeout : seconds Psi4 may take, None for no limit
 
     Raises
     ------
+    InputError : Psi4 is asked for a method that it does not have
     ConvergenceError : PySCF's SCF does not converge now
     BackendError : there is no Psi4, or it failed
+    ResourceError : what the method needs does not fit into memory
     """
-    if not result.options.correlation.plain:
-        raise InputError(
-            f"--with {program} computes plain MP2, with which {result.method} cannot be compared"
-        )
+    allowed = tolerance
+    if result.quadrature is not None:
+        allowed += result.quadrature.error
     if program == "psi4":
+        method = result.options.correlation
+        if method.regularised or method.kind == "rpa":
+            raise InputError(
+                f"--with psi4 computes MP2, with which {result.method} cannot be compared: leave it out "
+                "to compare with PySCF"
+            )
         listener.stage(f"{result.reference.kind.upper()} and DF-MP2 with Psi4")
-        theirs = run_psi4(result, count, timeout=timeout)
-    else:
-        theirs = _with_pyscf(result, count, listener)
-    return compare(result.reference, result.pairs, theirs, tolerance)
+        return _of_mp2(result, run_psi4(result, count, timeout=timeout), allowed)
+    mole = build_mole(result.molecule, result.orbital_basis, resources.usable_memory())
+    with threads.limited(count):
+        if result.scf_fitting is None:
+            jk = None
+        else:
+            jk = build_auxiliary(mole, result.molecule, result.scf_fitting)
+        mf, reference = _same_solution(mole, result, jk, listener, count)
+        return _fitted(mf, mole, reference, result, allowed, listener)
 
 
-def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: Listener) -> Check:
-    """Differences between a stored result and MP2 without fitting sets: the fitting errors of this molecule, Eh.
+def recompute_exact(
+    result: MP2Result, tolerance: float, count: int, listener: Listener
+) -> Comparison:
+    """Differences between a stored result and its method without fitting sets: the fitting errors of this molecule, Eh.
 
-    A conventional SCF from the stored orbitals and a four-centre MP2 in PySCF, with everything in memory.
+    A conventional SCF from the stored orbitals and four-centre integrals in PySCF, with everything in memory.
 
     Parameters
     ----------
@@ -82,18 +191,14 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
     ConvergenceError : the conventional SCF does not converge
     ComparisonFailed : it ends in another SCF solution
     """
-    if not result.options.correlation.plain or result.reference.kind == "rohf":
-        raise InputError(
-            f"--exact has plain MP2 of RHF and UHF only, not {result.method} of {result.reference.kind}"
-        )
     budget = resources.usable_memory()
     _require_memory(result, budget)
     # Planned above; PySCF's own estimates of what fits are other ones.
     mole = build_mole(result.molecule, result.orbital_basis, 2 * budget)
-    kind, stored = result.reference.kind, result.reference
+    stored = result.reference
     with threads.limited(count):
         listener.stage(
-            f"conventional {kind.upper()} with PySCF, {result.sizes.nao} functions, from the stored orbitals"
+            f"conventional {stored.title} with PySCF, {result.sizes.nao} functions, from the stored orbitals"
         )
         mf, reference = _scf(mole, result, None, listener, count, stored=True)
         with shielded():
@@ -105,39 +210,164 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
                 f"spaces {common:.2f}), so the difference would be no fitting error: look at the stability of the "
                 "stored one (--stability full)"
             )
-        listener.stage("four-centre MP2 with PySCF")
-        energies = check.exact_energies(
-            mf, reference, result.sizes.frozen_core, result.sizes.frozen_virtual
-        )
-    atoms = max(1, result.molecule.ghost.count(False))
-    return compare(stored, result.pairs, energies, tolerance * atoms)
+        atoms = max(1, result.molecule.ghost.count(False))
+        allowed = tolerance * atoms
+        listener.stage(f"four-centre {result.options.correlation.title} with PySCF")
+        if not _is_written_out(result):
+            energies = check.exact_energies(
+                mf, reference, result.sizes.frozen_core, result.sizes.frozen_virtual
+            )
+            return _of_mp2(result, energies, allowed)
+        spins = _correlated(mf, result)
+        rows = formulas.four_center_integrals(mf, spins)
+        return _written_out(mole, mf, reference, result, allowed, spins=spins, rows=rows)
 
 
-def _with_pyscf(result: MP2Result, count: int, listener: Listener) -> NativeEnergies:
-    mole = build_mole(result.molecule, result.orbital_basis, resources.usable_memory())
-    with threads.limited(count):
-        if result.scf_fitting is None:
-            jk = None
-        else:
-            jk = build_auxiliary(mole, result.molecule, result.scf_fitting)
-        reference = _same_solution(mole, result, jk, listener, count)
-        listener.stage("DF-MP2 with PySCF")
-        data = fitting_data(result.molecule, result.mp2_fitting)
-        return check.native_energies(
+def _is_written_out(result: MP2Result) -> bool:
+    """Whether PySCF has no module for the energy, so that it is made by `formulas`."""
+    method = result.options.correlation
+    return method.regularised or method.kind == "rpa" or result.reference.kind == "rohf"
+
+
+def _correlated(mf: Any, result: MP2Result) -> list[formulas.Orbitals]:
+    """The correlated orbitals of each spin of a mean field, as many as in the result."""
+    return formulas.correlated_orbitals(
+        mf, result.reference.kind, result.sizes.frozen_core, result.sizes.frozen_virtual
+    )
+
+
+def _fitted(
+    mf: Any,
+    mole: Any,
+    reference: Reference,
+    result: MP2Result,
+    allowed: float,
+    listener: Listener,
+) -> Comparison:
+    """The energies of a result beside those on PySCF's orbitals with the MP2 fitting set.
+
+    Parameters
+    ----------
+    mf : PySCF mean field
+        Converged.
+    mole : PySCF Mole
+    reference : Reference
+        The record of `mf`.
+    """
+    data = fitting_data(result.molecule, result.mp2_fitting)
+    listener.stage(f"{result.options.correlation.title} with PySCF")
+    if not _is_written_out(result):
+        theirs = check.native_energies(
             mole, reference, data, result.sizes.frozen_core, result.sizes.frozen_virtual
         )
+        return _of_mp2(result, theirs, allowed)
+    plasmons = result.options.correlation.kind == "rpa"
+    _require_written_out(result, plasmons=plasmons)
+    spins = _correlated(mf, result)
+    rows = formulas.fitted_integrals(mole, data, spins)
+    return _written_out(mole, mf, reference, result, allowed, spins=spins, rows=rows)
+
+
+def _written_out(
+    mole: Any,
+    mf: Any,
+    reference: Reference,
+    result: MP2Result,
+    allowed: float,
+    *,
+    spins: list[formulas.Orbitals],
+    rows: formulas.Rows,
+) -> Comparison:
+    """The energies of a result beside sums written out over PySCF's integrals; parameters as of `_fitted`.
+
+    Parameters
+    ----------
+    spins : list of Orbitals
+        Those correlated.
+    rows : callable
+        Their integrals.
+    """
+    method = result.options.correlation
+    program = f"PySCF {pyscf_version()}, sums written out"
+    energies = [
+        Compared("scf_total_energy", result.scf_total_energy, reference.scf_total_energy),
+    ]
+    if result.reference.xc is not None:
+        theirs = _exact_exchange(mole, mf, result)
+        energies.append(Compared("hf_total_energy", result.hf_total_energy, theirs))
+    if method.kind == "rpa":
+        energy = formulas.plasmon_energy(spins, rows)
+        energies.append(Compared("rpa_correlation_energy", result.correlation_energy, energy))
+        return Comparison(program, tuple(energies), allowed)
+    singles = 0.0
+    if result.reference.kind == "rohf":
+        singles = formulas.singles_energy(spins)
+    kappa = result.options.kappa if method.regularised else None
+    if method.regularised and kappa is None:
+        kappa = KAPPA
+    same, opposite = formulas.spin_components(spins, rows, kappa)
+    native = NativeEnergies(program, reference.scf_total_energy, same, opposite, singles)
+    return _of_mp2(result, native, allowed)
+
+
+def _of_mp2(result: MP2Result, theirs: NativeEnergies, allowed: float) -> Comparison:
+    """The components of a result, which are those of plain or regularised MP2, beside another program's."""
+    method = result.options.correlation
+    same, opposite = result.components
+    prefix = "mp2_" if not method.regularised else ""
+    rows = [Compared("scf_total_energy", result.scf_total_energy, theirs.scf_total_energy)]
+    if method.kind == "pairs":
+        rows.append(Compared(f"{prefix}same_spin_correlation_energy", same, theirs.same_spin))
+    rows.append(
+        Compared(f"{prefix}opposite_spin_correlation_energy", opposite, theirs.opposite_spin)
+    )
+    singles = result.mp2_singles_energy
+    if result.reference.kind == "rohf":
+        if method.plain:
+            doubles = theirs.same_spin + theirs.opposite_spin
+            rows.append(Compared("mp2_doubles_energy", same + opposite, doubles))
+        rows.append(Compared("mp2_singles_energy", singles, theirs.singles))
+    if method.plain:
+        rows.append(
+            Compared(
+                "mp2_correlation_energy",
+                same + opposite + singles,
+                theirs.same_spin + theirs.opposite_spin + theirs.singles,
+            )
+        )
+    if method.name != MP2.name:
+        scaled = method.apply(theirs.opposite_spin, theirs.same_spin) + theirs.singles
+        rows.append(Compared("correlation_energy", result.correlation_energy, scaled))
+    return Comparison(theirs.program, tuple(rows), allowed)
+
+
+def _exact_exchange(mole: Any, mf: Any, result: MP2Result) -> float:
+    """Hartree-Fock energy of a Kohn-Sham determinant by PySCF's Hartree-Fock, Eh."""
+    with shielded():
+        hartree_fock_energy = hamiltonian.mean_field(
+            mole,
+            result.reference.kind,
+            result.options.relativity,
+            result.molecule.point_charges,
+            native=True,
+        )
+        if result.scf_fitting is not None:
+            data = fitting_data(result.molecule, result.scf_fitting)
+            hartree_fock_energy = hartree_fock_energy.density_fit(auxbasis=data)
+        hartree_fock_energy.verbose = 0
+        return float(hartree_fock_energy.energy_tot(mf.make_rdm1()))
 
 
 def _same_solution(
     mole: Any, result: MP2Result, jk: Any, listener: Listener, count: int
-) -> Reference:
+) -> tuple[Any, Reference]:
     """PySCF's SCF from atomic densities; where that does not find the stored solution, from the stored orbitals."""
-    kind = result.reference.kind.upper()
+    kind = result.reference.title
     listener.stage(f"{kind} with PySCF")
     fresh = None
     try:
-        _, fresh = _scf(mole, result, jk, listener, count, stored=False)
-        above = result.scf_total_energy - fresh.scf_total_energy
+        fresh = _scf(mole, result, jk, listener, count, stored=False)
+        above = result.scf_total_energy - fresh[1].scf_total_energy
         if abs(above) <= TOLERANCE:
             return fresh
         outcome = f"ends in another solution, {_lower(above)}"
@@ -145,8 +375,9 @@ def _same_solution(
     except ConvergenceError:
         outcome = "does not converge"
     listener.stage(f"{kind} with PySCF from the stored orbitals")
-    _, again = _scf(mole, result, jk, listener, count, stored=True)
-    if fresh is not None and abs(result.scf_total_energy - again.scf_total_energy) > TOLERANCE:
+    again = _scf(mole, result, jk, listener, count, stored=True)
+    above = result.scf_total_energy - again[1].scf_total_energy
+    if fresh is not None and abs(above) > TOLERANCE:
         return fresh  # the stored energy is that of neither
     listener.warning(
         f"from atomic densities PySCF's SCF {outcome}: the comparison is with the solution that the stored orbitals "
@@ -167,6 +398,7 @@ def _scf(
         options,
         scf_conv_tol=min(options.scf_conv_tol, CONVERGED),
         scf_max_cycles=max(options.scf_max_cycles, LEAST_CYCLES),
+        grid=found.grid_name,
     )
     if stored:
         start = StartOrbitals(found.mo_coeff, found.mo_occ, None, "the stored orbitals")
@@ -185,7 +417,12 @@ def _require_memory(result: MP2Result, budget: int) -> None:
     nao, nspin = result.sizes.nao, result.reference.nspin
 
     def needed(functions: int) -> int:
-        return program + check.required_bytes(result.sizes, nspin, functions)
+        size = program + check.required_bytes(result.sizes, nspin, functions)
+        if _is_written_out(result):  # (ia|jb) of all spins twice, and the matrix of plasmons
+            sizes = zip(result.sizes.nocc, result.sizes.nvir, strict=True)
+            excitations = [n * max(0, v + functions - nao) for n, v in list(sizes)[:nspin]]
+            size += 2 * FLOAT64 * sum(excitations) ** 2
+        return size
 
     if needed(nao) > budget:
         fitting = next((n for n in range(nao, 0, -1) if needed(n) <= budget), 0)
@@ -193,6 +430,29 @@ def _require_memory(result: MP2Result, budget: int) -> None:
             f"--exact holds the four-centre integrals of {nao} basis functions in memory: "
             f"{format_bytes(needed(nao))} are required and {format_bytes(budget)} may be used. {fitting} "
             "functions would fit: run a smaller --basis or a part of the molecule, or use a larger machine"
+        )
+
+
+def _require_written_out(result: MP2Result, *, plasmons: bool) -> None:
+    """Refuse a method whose integrals, or whose matrix of plasmons, do not fit into memory.
+
+    Raises
+    ------
+    ResourceError : it names both sizes
+    """
+    spins = list(zip(result.sizes.nocc, result.sizes.nvir, strict=True))[: result.reference.nspin]
+    needed = resources.resident_memory() + LOADED
+    needed += formulas.fitted_bytes(spins, result.sizes.nao, result.sizes.naux, plasmons=plasmons)
+    budget = resources.usable_memory()
+    if needed > budget:
+        size = sum(nocc * nvir for nocc, nvir in spins)
+        if plasmons:
+            what = f"the plasmon formula diagonalises a matrix of {size} excitations in memory"
+        else:
+            what = f"the sums over {size} excitations hold their integrals in memory"
+        raise ResourceError(
+            f"{what}: {format_bytes(needed)} are required and {format_bytes(budget)} may be used. Compare a "
+            "smaller --basis or a part of the molecule, or use a larger machine"
         )
 
 

@@ -58,6 +58,7 @@ _NUMBER = r"\s*=\s*(-?\d+\.\d+(?:[eE][-+]?\d+)?)"
 _ERROR = re.compile(r"(Fatal Error|[\w.]*(Error|Exception)): \S")
 _ENERGIES = {
     "scf_total_energy": r"^\s*Reference Energy" + _NUMBER,
+    "singles": r"^\s*Singles Energy" + _NUMBER,
     "same_spin": r"^\s*Same-Spin Energy" + _NUMBER,
     "opposite_spin": r"^\s*Opposite-Spin Energy" + _NUMBER,
 }

@@ -82,7 +82,7 @@ def series(found: list[Found]) -> list[str]:
         lines += [
             f"n-alkanes in {one['basis']}; {one['threads']} threads; {_state(one)}",
             "",
-            "| | functions | "
+            "| molecule | functions | "
             + " | ".join(f"{name.replace('_', ' ')} / s" for name in names)
             + " | peak / MB |",
             "|" + "---|" * (len(names) + 3),

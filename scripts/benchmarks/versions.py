@@ -106,7 +106,7 @@ def main() -> None:
     names = ("scf_total_energy", "mp2_correlation_energy")
     records, worst = [], 0.0
     print(
-        "| | functions | iterations: before, now | before / s | now / s | ratio | dE(SCF), dE(corr) / Eh |"
+        "| molecule | functions | iterations: before, now | before / s | now / s | ratio | dE(SCF), dE(corr) / Eh |"
     )
     print("|---|---|---|---|---|---|---|")
     for case in CASES:

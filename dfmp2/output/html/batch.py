@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.mp2.identity import METHOD, method, method_differences
 from dfmp2.output import hdf5
 from dfmp2.output.document import (
     Block,
@@ -30,7 +31,6 @@ from dfmp2.output.document import (
 from dfmp2.output.html.page import render
 from dfmp2.output.html.svg import Bar, bars
 from dfmp2.output.report import asked_for, energies
-from dfmp2.output.series import METHOD, differences, method
 
 ERROR_SUFFIX = ".error.json"
 INDEX = "batch.json"
@@ -127,7 +127,7 @@ def batch_page(source: Path, title: str | None) -> str:
 def _overview(items: Sequence[Item], remarks: Sequence[str], anchors: Mapping[str, str]) -> Section:
     done = [item for item in items if item.state == "complete"]
     blocks: list[Block] = [Note("warning", text) for text in remarks]
-    different = differences({item.name: item.method for item in done})
+    different = method_differences({item.name: item.method for item in done})
     if different:
         said = f"The items were computed with different methods, so their energies cannot be compared: {different}"
         blocks.append(Note("warning", said))

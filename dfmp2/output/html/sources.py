@@ -1,34 +1,26 @@
-"""The page of files: a result, several results, or a study; `dfmp2.output.html.batch` has that of a batch."""
+"""The page of a result or a study; `dfmp2.output.html.batch` has that of a batch."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from dfmp2.errors import InputError
 from dfmp2.mp2.error_budget import ErrorBudget
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import (
     ABSENT,
-    Block,
     Code,
-    Facts,
-    Figure,
     Note,
     Section,
-    Table,
     Tile,
     counted,
-    difference,
     energy,
     fixed,
     size,
@@ -36,25 +28,11 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.html.batch import batch_page, is_batch
 from dfmp2.output.html.page import render
-from dfmp2.output.html.svg import Curve, curves
-from dfmp2.output.report import STAGES, asked_for, energies, in_full, method_name
-from dfmp2.output.series import (
-    Entry,
-    Group,
-    Groups,
-    basis_limit,
-    cardinal,
-    find_coordinate,
-    find_groups,
-)
+from dfmp2.output.report import asked_for, in_full, method_name
 from dfmp2.output.study import Study, is_study, read_study, verify_study
-from dfmp2.output.study_report import cell, of_study, overview, series_figure
-from dfmp2.units import KJ_PER_MOL_PER_HARTREE
+from dfmp2.output.study_report import cell, of_study, study_warnings
 
-MOST_RESULTS = 2000  # compared on one page
 MOST_IN_FULL = 8  # results that get sections of their own: a page of 100 stays below 2 MB
-Part = tuple[Tile, Section]
-MOST_ANSWERS = 3  # of a comparison in its headline
 FOUND = {  # by the kind of a study: what a tile is called, and the names of its value, of which the first one counts
     "interaction": {
         "interaction energy, counterpoise-corrected": "cp_corrected_interaction_energy_kcal_per_mol",
@@ -77,58 +55,41 @@ FOUND = {  # by the kind of a study: what a tile is called, and the names of its
 }
 
 
-def page(sources: Sequence[Path], title: str | None) -> str:
-    """The page of result files, of one study, or of one batch.
+class Entry(NamedTuple):
+    """A result on a page.
+
+    Attributes
+    ----------
+    name : str
+        Short name, unique on the page.
+    result : MP2Result
+        The result.
+    content : str
+        Content hash of its file, verified.
+    """
+
+    name: str
+    result: MP2Result
+    content: str
+
+
+def page(source: Path, title: str | None) -> str:
+    """The page of a result, a study or a batch.
 
     Raises
     ------
-    InputError, ResultFileError, ResourceError : one of them cannot be read
+    InputError, ResultFileError, ResourceError : it cannot be read
     """
-    if is_batch(sources[0]):
-        return batch_page(sources[0], title)
-    if len(sources) == 1 and is_study(sources[0]):
-        content, study = verify_study(sources[0]), read_study(sources[0])
+    if is_batch(source):
+        return batch_page(source, title)
+    if is_study(source):
+        content, study = verify_study(source), read_study(source)
         runs = [
             Entry(name, _slim(result), f"{content} (table)") for name, result in study.runs.items()
         ]
-        return study_page(study, runs, title, sources[0].name)
-    entries = read_entries(sources)
-    if len(entries) == 1:
-        return result_page(entries[0], title)
-    return comparison_page(entries, title)
-
-
-def read_entries(paths: Sequence[Path]) -> list[Entry]:
-    """Results with their names on the page.
-
-    Raises
-    ------
-    InputError, ResultFileError : a file is missing, damaged, of another version, or given twice
-    """
-    if len(paths) > MOST_RESULTS:
-        raise InputError(
-            f"{len(paths)} results were given, at most {MOST_RESULTS} fit on a page: name fewer"
-        )
-    seen: dict[tuple[int, int], Path] = {}
-    entries = []
-    common = Path(os.path.commonpath([path.absolute().parent for path in paths]))
-    names = [path.name for path in paths]
-    for path in paths:
-        if len(paths) > 1 and is_study(path):
-            raise InputError(
-                f"{path} is a study with runs of its own, which is shown alone: name it alone"
-            )
-        content = hdf5.verify(path)
-        status = path.stat()
-        other = seen.setdefault((status.st_dev, status.st_ino), path)
-        if other is not path:
-            raise InputError(f"{path} is the same file as {other}: name every result once")
-        if names.count(path.name) == 1:
-            name = path.name
-        else:
-            name = str(path.absolute().relative_to(common))
-        entries.append(Entry(name, _slim(hdf5.read(path)), content))
-    return entries
+        return study_page(study, runs, title, source.name)
+    content = hdf5.verify(source)
+    return result_page(Entry(source.name, _slim(hdf5.read(source)), content), title)
 
 
 def result_page(entry: Entry, title: str | None) -> str:
@@ -194,16 +155,15 @@ def _stability(r: MP2Result) -> Tile:
     kind, found = r.reference.title, r.reference.stability
     if found is None:
         return Tile("reference", kind, "its stability was not examined")
-    unstable = found.verdict.startswith("unstable")
-    if found.energy_gain:
-        gain = f", at least {size(found.energy_gain)} Eh below"
-    else:
-        gain = ""
-    if unstable:
-        remark = f"a lower solution exists{gain}"
-    else:
-        remark = found.method
-    return Tile("reference", f"{kind}, {found.verdict}", remark, "warning" if unstable else "")
+    if not found.unstable:
+        return Tile("reference", f"{kind}, {found.verdict}", found.method)
+    remarks = []
+    for instability, gain in found.gains.items():
+        remark = f"a lower {instability.split(' to ')[1]} solution exists"
+        if gain:
+            remark += f", at least {size(gain)} Eh below"
+        remarks.append(remark)
+    return Tile("reference", f"{kind}, {found.verdict}", "; ".join(remarks), "warning")
 
 
 def _checks(r: MP2Result) -> Tile:
@@ -229,21 +189,6 @@ def _checks(r: MP2Result) -> Tile:
         ", ".join(words),
         "; ".join(said),
         "failure" if failed else "warning" if count else "",
-    )
-
-
-def comparison_page(entries: Sequence[Entry], title: str | None) -> str:
-    """The page of several results: what belongs together, then the first of them in full."""
-    groups = find_groups(entries)
-    formulas = list(dict.fromkeys(entry.result.molecule.formula for entry in entries))
-    answers, sections = compared(entries, groups)
-    count, differing = counted(len(formulas), "molecule"), ", ".join(groups.differing) or "nothing"
-    results = Tile("results", len(entries), f"{count}; differ in {differing}")
-    tiles = [*answers[:MOST_ANSWERS], results, *_common(entries)]
-    title = title or f"{len(entries)} DF-MP2 results: {first(formulas, 4)}"
-    names = first([entry.name for entry in entries], 6)
-    return render(
-        title, names, tiles, [*sections, *each_in_full(entries)], names, _warnings(entries)
     )
 
 
@@ -347,50 +292,13 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         *each_in_full(shown),
     ]
     subtitle = f"{study.kind} of {counted(len(runs), 'run')}; computed {study.created} by dfmp2 {study.version}"
-    return render(title or study.title, subtitle, tiles, sections, file, _warnings(runs))
+    return render(title or study.title, subtitle, tiles, sections, file, study_warnings(study))
 
 
 def _slim(result: MP2Result) -> MP2Result:
     """Without the orbital coefficients, which no page shows and many of which would not fit into memory."""
     none = np.empty((result.reference.nspin, 0, 0))
     return replace(result, reference=replace(result.reference, mo_coeff=none), mole_json="")
-
-
-# --- what several results have to do with each other ---------------------------------------------------
-
-
-def compared(entries: Sequence[Entry], groups: Groups) -> tuple[list[Tile], list[Section]]:
-    """What was found in these results: an answer for each group, and its sections."""
-    kinds = (
-        ("lanes", _lanes, groups.lanes),
-        ("series", _series, groups.series),
-        ("scan", _scan, groups.scans),
-    )
-    parts = [
-        make(f"{kind}-{k}", group)
-        for kind, make, members in kinds
-        for k, group in enumerate(members, start=1)
-    ]
-    found = [
-        *(f"the same calculation {len(group)} times" for group in groups.lanes),
-        *(f"a series of {len(group)} basis sets" for group in groups.series),
-        *(f"a scan of {len(group)} geometries" for group in groups.scans),
-    ]
-    blocks: list[Block] = (
-        [f"Found in these {len(entries)} results: {', '.join(found)}."] if found else []
-    )
-    if groups.alone:
-        alone = (
-            f"In no series with the others: {first([entry.name for entry in groups.alone], 10)}."
-        )
-        apart = "energies of different calculations must not be subtracted from each other, so they are only listed."
-        who = alone if found else "These results form no series."
-        blocks.append(
-            Note("warning", f"{who} They differ in {', '.join(groups.differing)}; {apart}")
-        )
-    results = {entry.name: entry.result for entry in entries}
-    listed = Section("overview", "Comparison", [*blocks, overview(results, anchors(entries))])
-    return [tile for tile, _ in parts], [listed, *(section for _, section in parts)]
 
 
 def anchors(entries: Sequence[Entry]) -> dict[str, str]:
@@ -416,216 +324,3 @@ def each_in_full(entries: Sequence[Entry]) -> Iterator[Section]:
 def first(names: Sequence[str], most: int) -> str:
     """The first of many names."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
-
-
-def _lanes(anchor: str, group: Group) -> Part:
-    """The same calculation by several backends or precisions: differences to the most exact one."""
-    base, largest = group[0], 0.0
-    names = ("scf_total", "same_spin_correlation", "opposite_spin_correlation", "correlation")
-    rows = []
-    for entry in group:
-        r, certificate = entry.result, entry.result.certificate
-        shown = ["reference", "", "", "", ""]
-        if entry is not base:
-            gaps = [
-                getattr(r, f"{name}_energy") - getattr(base.result, f"{name}_energy")
-                for name in names
-            ]
-            largest = max(largest, abs(gaps[-1]))
-            theirs = base.result.pairs.channels()
-            pairs = [
-                float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items()
-            ]
-            shown = [*map(difference, gaps), size(max(pairs)) if pairs else ABSENT]
-        if certificate is None or r.precision == "fp64":
-            said = ""
-        else:
-            said = size(certificate.correlation_error)
-        rows.append(
-            (entry.name, f"{r.backend}, {r.precision}", energy(r.correlation_energy), *shown, said)
-        )
-    changes = (
-        f"#{name} / Eh"
-        for name in ("Δ E(HF)", "Δ E(SS)", "Δ E(OS)", "Δ E(corr)", "largest Δ pair", "bound")
-    )
-    times = [
-        (
-            entry.name,
-            *(fixed(getattr(entry.result.timings, stage)) for stage in (*STAGES, "total")),
-            *(entry.result.provenance.threads, entry.result.provenance.host),
-        )
-        for entry in group
-    ]
-    blocks: list[Block] = [
-        Table(
-            f"Differences to {base.name}; bound: on the error of E(corr), from the run's own certificate",
-            ("result", "backend", "#E(corr) / Eh", *changes),
-            rows,
-            sortable=True,
-        ),
-        Table(
-            "Wall time per stage, s",
-            ("result", *(f"#{stage}" for stage in STAGES.values()), "#total", "#threads", "host"),
-            times,
-            sortable=True,
-        ),
-    ]
-    answer = Tile(
-        "largest difference of E(corr) / Eh",
-        size(largest),
-        f"{len(group)} times the same; to {base.name}",
-    )
-    return answer, Section(anchor, "The same calculation, compared", blocks)
-
-
-def _series(anchor: str, group: Group) -> Part:
-    """One molecule and method in several bases, with the two-point limit where it is defined."""
-    limit, rows = basis_limit(group), list[tuple[Any, ...]]()
-    names = [entry.result.orbital_basis.name for entry in group]
-    correlation = [entry.result.correlation_energy for entry in group]
-    hartree_fock = [entry.result.hf_total_energy for entry in group]
-    for name, entry in zip(names, group, strict=True):
-        number = cardinal(name)
-        x, functions = number.number if number else "", entry.result.sizes.nao
-        rows.append((name, x, functions, *energies(entry.result), entry.name))
-    note: Block = Note(
-        "info",
-        "No basis-set limit is given: that takes two sets of one correlation-consistent family (such as cc-pVTZ and "
-        "cc-pVQZ) with neighbouring cardinal numbers, and nothing but that family in the series.",
-    )
-    title = group[-1].result.options.correlation.title
-    answer = Tile(
-        f"E({title}, total) / Eh",
-        rows[-1][-2],
-        f"in {names[-1]}, the largest of {len(group)} basis sets",
-    )
-    if limit is not None:
-        scf, lower, upper = limit.largest.hf_total_energy, limit.smaller, limit.larger
-        found = tuple(map(energy, (scf, limit.correlation, scf + limit.correlation)))
-        rows.append((f"limit from {lower}, {upper}", "∞", "", *found, "extrapolated"))
-        missing = f"{1000 * (limit.correlation - correlation[-1]):.3f} mEh"
-        note = Facts(
-            [
-                (
-                    "formula",
-                    f"(X³ E(X) - Y³ E(Y)) / (X³ - Y³), X = {upper}, Y = {lower}; {limit.formula.source}",
-                ),
-                ("missing in the largest basis", missing),
-                *(
-                    [("beware", "the pair 2, 3 is too small for more than trends")]
-                    if lower == 2
-                    else []
-                ),
-            ]
-        )
-        answer = Tile(
-            f"E({title}, limit) / Eh",
-            found[-1],
-            f"from X = {lower}, {upper}; {names[-1]} lacks {missing}",
-        )
-        names, correlation, hartree_fock = (
-            [*names, "limit"],
-            [*correlation, limit.correlation],
-            [*hartree_fock, scf],
-        )
-    blocks: list[Block] = [
-        series_figure(names, correlation, hartree_fock),
-        note,
-        Table(
-            "Basis series, smallest first",
-            (
-                "basis",
-                "#cardinal number",
-                "#functions",
-                "#E(HF) / Eh",
-                "#E(corr) / Eh",
-                "#E(total) / Eh",
-                "result",
-            ),
-            rows,
-            folded=True,
-        ),
-    ]
-    return answer, Section(anchor, "Basis series", blocks)
-
-
-def _scan(anchor: str, group: Group) -> Part:
-    """The same atoms and method at several geometries, by the coordinate that changes, or in the order given."""
-    found = find_coordinate([entry.result.molecule for entry in group])
-    if found is None:
-        values = [float(k) for k in range(1, len(group) + 1)]
-    else:
-        values = list(found.values)
-    if found is None:
-        digits = 0
-    elif found.unit == "angstrom":
-        digits = 4
-    else:
-        digits = 2
-    if found is None:
-        axis = "geometry, in the order given"
-    else:
-        axis = f"{found.name} / {found.unit}"
-    ordered = sorted(zip(values, group, strict=True), key=lambda one: one[0])
-    xs, results = [f"{x:.{digits}f}" for x, _ in ordered], [entry.result for _, entry in ordered]
-    title = results[0].options.correlation.title
-    kinds: dict[str, list[float]] = {
-        title: [r.total_energy for r in results],
-        "HF": [r.hf_total_energy for r in results],
-    }
-    if title == "MP2":
-        kinds["SCS-MP2"] = [r.scf_total_energy + r.scs_mp2_correlation_energy for r in results]
-    above = {
-        kind: [KJ_PER_MOL_PER_HARTREE * (e - min(es)) for e in es] for kind, es in kinds.items()
-    }
-    rows = [
-        (x, *energies(r), f"{gap:.4f}", len(r.diagnostics.warnings), entry.name)
-        for x, r, gap, (_, entry) in zip(xs, results, above[title], ordered, strict=True)
-    ]
-    drawn = [
-        Curve(kind, list(zip(map(float, xs), gaps, strict=True))) for kind, gaps in above.items()
-    ]
-    notes = []
-    if found is None:
-        notes.append(
-            "No single bond, angle, torsion or distance tells these geometries apart: they are counted."
-        )
-    elif found.others:
-        notes.append(
-            f"Other coordinates of this kind change as well; the {found.name} changes most."
-        )
-    blocks: list[Block] = [
-        Figure(
-            partial(
-                curves,
-                f"Energies along the {axis}",
-                drawn,
-                axis,
-                "energy above the lowest of its curve / kJ/mol",
-            ),
-            "Total energies above the lowest point of each method; lines join computed points.",
-            alone=True,
-        ),
-        *(Note("info", text) for text in notes),
-        Table(
-            f"Scan of {len(group)} geometries",
-            (
-                *(
-                    f"#{axis}",
-                    "#E(HF) / Eh",
-                    "#E(corr) / Eh",
-                    f"#E({title}) / Eh",
-                    "#above lowest / kJ/mol",
-                ),
-                *("#warnings", "result"),
-            ),
-            rows,
-            sortable=True,
-            folded=True,
-        ),
-    ]
-    best = above[title].index(min(above[title]))
-    answer = Tile(
-        f"lowest at {axis}", xs[best], f"E({title}) {rows[best][3]} Eh; {len(group)} geometries"
-    )
-    return answer, Section(anchor, "Scan", blocks)

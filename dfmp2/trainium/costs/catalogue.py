@@ -1,9 +1,9 @@
-"""The kernels by name, the price of a shape, and the compiled programs (NEFFs) a molecule needs.
+"""The kernels by name, the price of a shape, and the compiled programs (NEFFs) that a molecule needs.
 
-    makespan = sum over calls of count * in-order makespan        floor = multiplications / (128 * 128) * passes / clock
+    time = sum over calls of count * `model.engines`        floor = multiplications / (128 * 128) * passes / clock
 
 The floor of the pair energies counts pairs i <= j (all pairs between two spins) at full use of the array. A program
-belongs to padded sizes, so one list serves every molecule of the same bucket, whatever its number of occupied orbitals.
+belongs to padded virtual orbitals and fitting functions and to the occupied orbitals of whole and of last blocks.
 """
 
 from __future__ import annotations
@@ -11,25 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any, NamedTuple
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import Call
-from dfmp2.trainium.costs.chips import FLOAT32_PASSES, Assumptions, Chip
-from dfmp2.trainium.costs.schedule import Account, schedule_call
+from dfmp2.trainium.costs import model
+from dfmp2.trainium.costs.chips import Chip
+from dfmp2.trainium.costs.model import FLOAT32, Engines
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
-from dfmp2.trainium.kernels.sizes import P, upper_columns
-
-FLOAT32 = 4
-ARRAY = 128 * 128
-# Parts of the Tensor Engine's float32 peak that others reach on trn1: AWS's tuned products (documentation 2.26, matrix
-# multiplication tutorial), and the float32 kernels of aws-samples/sample-spectral-dns-on-aws-neuron (docs/results.md).
-USUAL, SLOWEST = 0.85, 0.40
+from dfmp2.trainium.kernels.sizes import P
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A kernel.
 
     Attributes
@@ -38,7 +33,6 @@ class Row:
     about : one line
     calls : shape, target, variant -> calls that cover the shape
     multiplications : shape -> float32 multiplications that cannot be avoided, of the floor
-    operands : shape -> bytes uploaded once, None for the inputs of every call
     sizes : what the three numbers of a shape are
     """
 
@@ -47,7 +41,6 @@ class Row:
     about: str
     calls: Callable[[Shape, str, str], tuple[Call, ...]]
     multiplications: Callable[[Shape], int]
-    operands: Callable[[Shape], int] | None = None
     sizes: tuple[str, str, str] = ("nocc", "nvir", "naux")
 
     def variants(self, shape: Shape, target: str = "gen2") -> tuple[str, ...]:
@@ -68,131 +61,54 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One kind of call of a shape and its account."""
-
-    call: Call
-    account: Account
-
-
-@dataclass(frozen=True, slots=True)
 class Price:
     """What all calls that cover a shape cost on one core; times in ns, sums over calls.
 
     Attributes
     ----------
     variant : which form of the kernel
-    parts : the kinds of calls
+    parts : the kinds of calls, and what one of each keeps busy
     floor : ns of the Tensor Engine at full use
     """
 
     variant: str
-    parts: tuple[Part, ...]
+    parts: tuple[tuple[Call, Engines], ...]
     floor: float
 
-    def total(self, of: Callable[[Account], float]) -> float:
-        """Something of an account, summed over all calls."""
-        return sum(part.call.count * of(part.account) for part in self.parts)
+    def total(self, of: Callable[[Engines], float]) -> float:
+        """Something of a call, summed over all of them."""
+        return sum(call.count * of(engines) for call, engines in self.parts)
+
+    def at(self, use: float = 1.0) -> float:
+        """Time without launches where the engine that binds is busy for this part of it."""
+        return self.total(lambda engines: engines.at(use))
+
+    def queued(self, submit: float) -> float:
+        """What submitting calls takes longer than they last, where none is waited for; `submit` : ns of each."""
+        return self.total(lambda engines: max(0.0, submit - engines.at(1.0)))
 
     @property
     def calls(self) -> int:
         """Number of kernel calls."""
-        return sum(part.call.count for part in self.parts)
+        return sum(call.count for call, _ in self.parts)
 
     @property
     def neffs(self) -> int:
         """Number of compiled programs."""
-        return len({part.call.neff for part in self.parts})
-
-    @property
-    def makespan(self) -> float:
-        """In-order schedule, host dispatch not included."""
-        return self.total(lambda account: account.makespan)
-
-    def at(self, utilisation: float) -> float:
-        """The makespan where the Tensor Engine is busy for that part of it, but no less than the schedule's."""
-        return max(self.makespan, self.busy("tensor") / utilisation)
-
-    def queued(self, submit: float) -> float:
-        """What submitting calls takes longer than they last, where none is waited for; `submit` : ns of each."""
-        return self.total(lambda account: max(0.0, submit - account.makespan))
-
-    @property
-    def bound(self) -> float:
-        """The busiest engine or port of each call."""
-        return self.total(lambda account: account.bound)
-
-    def busy(self, engine: str, *, overhead: bool = True) -> float:
-        """Busy time of an engine, with or without the per-instruction overheads."""
-        return self.total(
-            lambda account: (account.busy if overhead else account.documented)[engine]
-        )
-
-    @property
-    def utilisation(self) -> float:
-        """Tensor Engine busy time over the makespan."""
-        if self.makespan:
-            return self.busy("tensor") / self.makespan
-        return 0.0
-
-    @property
-    def hbm_bytes(self) -> int:
-        """HBM traffic, both ways."""
-        return int(self.total(lambda account: account.bytes_read + account.bytes_written))
-
-    @property
-    def sbuf(self) -> int:
-        """SBUF bytes per partition alive at once, of the largest call."""
-        return max((part.account.sbuf for part in self.parts), default=0)
-
-    @property
-    def moved(self) -> int:
-        """The same of tensors that transfers write."""
-        return max((part.account.moved for part in self.parts), default=0)
-
-    @property
-    def psum(self) -> int:
-        """PSUM banks alive at once, of the largest call."""
-        return max((part.account.psum for part in self.parts), default=0)
-
-    @property
-    def rings(self) -> int:
-        """Device bytes of the static descriptor rings of all compiled programs."""
-        return sum({part.call.neff: part.account.ring_bytes for part in self.parts}.values())
+        return len({call.neff for call, _ in self.parts})
 
 
-_ACCOUNTS: dict[tuple[object, ...], Account] = {}
-
-
-def price(
-    variant: str, made: Iterable[Call], multiplications: int, chip: Chip, given: Assumptions
-) -> Price:
-    """Price a list of calls that together make `multiplications` float32 multiplications.
-
-    Raises
-    ------
-    KernelError : a kernel breaks a rule of the chip, for instance the capacity of SBUF
-    """
-    parts = []
-    for call in made:
-        key = (call.source, call.neff, chip.name, given)
-        if key not in _ACCOUNTS:
-            _ACCOUNTS[key] = schedule_call(call, chip, given)[1]
-        parts.append(Part(call, _ACCOUNTS[key]))
-    return Price(variant, tuple(parts), multiplications / ARRAY * FLOAT32_PASSES / chip.tensor)
+def price(variant: str, made: Iterable[Call], multiplications: int, chip: Chip) -> Price:
+    """The price of calls that together make `multiplications` float32 multiplications."""
+    parts = tuple((call, model.engines(call, chip)) for call in made)
+    return Price(variant, parts, multiplications / P**2 * model.PASSES / chip.tensor)
 
 
 def b_bytes(shape: Shape) -> int:
     """Bytes of B in the kernels' layout, padding included."""
-    occupied = -(-shape.nocc // layout.EDGE) * layout.EDGE
     columns = layout.tile_columns(layout.padded_nvir(shape.nvir))
-    return (
-        occupied
-        * P
-        * layout.stored_slices(columns, layout.padded_naux(shape.naux))
-        * columns
-        * FLOAT32
-    )
+    slices = layout.stored_slices(columns, layout.padded_naux(shape.naux))
+    return FLOAT32 * shape.nocc * P * slices * columns
 
 
 def _pairs(shape: Shape) -> int:
@@ -202,77 +118,75 @@ def _pairs(shape: Shape) -> int:
 MATRICES = ("M", "N", "K")  # A (K, M), B (K, N)
 KERNELS = (
     Row(
-        "pair_energy",
-        "K3",
-        "direct and exchange terms of all pairs i <= j of one spin space",
-        lambda shape, target, variant: calls.pair_energy_calls(*shape, target, variant),
-        _pairs,
-        b_bytes,
+        name="pair_energy",
+        short="K3",
+        about="direct and exchange terms of all pairs i <= j of one spin space",
+        calls=lambda shape, target, variant: calls.pair_energy_calls(*shape, target, variant),
+        multiplications=_pairs,
     ),
     Row(
-        "pair_energy_cross",
-        "K3x",
-        "direct terms of all pairs of two spin spaces (two equal ones for --shape)",
-        lambda shape, target, _: calls.cross_calls(
+        name="pair_energy_cross",
+        short="K3x",
+        about="direct terms of all pairs of two spin spaces (two equal ones for --shape)",
+        calls=lambda shape, target, _: calls.cross_calls(
             (shape.nocc,) * 2, (shape.nvir,) * 2, shape.naux, target
         ),
-        lambda shape: shape.nocc**2 * shape.nvir**2 * shape.naux,
-        lambda shape: 2 * b_bytes(shape),
+        multiplications=lambda shape: shape.nocc**2 * shape.nvir**2 * shape.naux,
     ),
     Row(
-        "transform",
-        "K12",
-        "AO to MO transformation of fitted integrals in one program (ao_to_mo), in pieces where there are many",
-        lambda shape, *_: calls.transform_calls(shape.nao, *shape),
-        lambda shape: shape.naux * shape.nocc * shape.nao * (shape.nao + shape.nvir),
-        lambda shape: calls.transform_traffic(calls.transform_calls(shape.nao, *shape)),
+        name="transform",
+        short="K12",
+        about="AO to MO transformation of fitted integrals in one program (ao_to_mo), in pieces where there are many",
+        calls=lambda shape, *_: calls.transform_calls(shape.nao, *shape),
+        multiplications=lambda shape: (
+            shape.naux * shape.nocc * shape.nao * (shape.nao + shape.nvir)
+        ),
     ),
     Row(
-        "gemm",
-        "",
-        "one matrix product; --shape M,N,K",
-        lambda shape, *_: (calls.product_call(1, shape.naux, shape.nocc, shape.nvir),),
-        prod,
+        name="gemm",
+        short="",
+        about="one matrix product; --shape M,N,K",
+        calls=lambda shape, *_: (calls.product_call(1, shape.naux, shape.nocc, shape.nvir),),
+        multiplications=prod,
         sizes=MATRICES,
     ),
     Row(
-        "gemm_batch",
-        "",
-        "sixteen matrix products in one call; --shape M,N,K",
-        lambda shape, *_: (calls.product_call(16, shape.naux, shape.nocc, shape.nvir),),
-        lambda shape: 16 * prod(shape),
+        name="gemm_batch",
+        short="",
+        about="sixteen matrix products in one call; --shape M,N,K",
+        calls=lambda shape, *_: (calls.product_call(16, shape.naux, shape.nocc, shape.nvir),),
+        multiplications=lambda shape: 16 * prod(shape),
         sizes=MATRICES,
     ),
     Row(
-        "syrk",
-        "",
-        "A^t A, one triangle computed; --shape 1,N,K",
-        lambda shape, *_: (calls.syrk_call(shape.naux, shape.nvir),),
-        lambda shape: shape.naux * shape.nvir * (shape.nvir + 1) // 2,
+        name="syrk",
+        short="",
+        about="A^t A, one triangle computed; --shape 1,N,K",
+        calls=lambda shape, *_: (calls.syrk_call(shape.naux, shape.nvir),),
+        multiplications=lambda shape: shape.naux * shape.nvir * (shape.nvir + 1) // 2,
         sizes=MATRICES,
     ),
     Row(
-        "trsm",
-        "",
-        "triangular solve of order K for N columns; --shape 1,N,K",
-        lambda shape, *_: (calls.trsm_call(shape.naux, shape.nvir),),
-        lambda shape: shape.naux * (shape.naux + 1) // 2 * shape.nvir,
+        name="trsm",
+        short="",
+        about="triangular solve of order K for N columns; --shape 1,N,K",
+        calls=lambda shape, *_: (calls.trsm_call(shape.naux, shape.nvir),),
+        multiplications=lambda shape: shape.naux * (shape.naux + 1) // 2 * shape.nvir,
         sizes=MATRICES,
     ),
     Row(
-        "mp2_energy",
-        "",
-        "elementwise energy terms of a given T, all pairs",
-        lambda shape, *_: (calls.energy_call(shape.nocc, shape.nvir),),
-        lambda shape: 0,
+        name="mp2_energy",
+        short="",
+        about="elementwise energy terms of a given T, all pairs",
+        calls=lambda shape, *_: (calls.energy_call(shape.nocc, shape.nvir),),
+        multiplications=lambda shape: 0,
     ),
     Row(
-        "pair_fused",
-        "",
-        "contraction and energy terms of one pair per call",
-        lambda shape, *_: (calls.fused_call(*shape),),
-        _pairs,
-        b_bytes,
+        name="pair_fused",
+        short="",
+        about="contraction and energy terms of one pair per call",
+        calls=lambda shape, *_: (calls.fused_call(*shape),),
+        multiplications=_pairs,
     ),
 )
 
@@ -291,66 +205,43 @@ def find(name: str) -> Row:
     raise InputError(f"--kernel {name}: unknown kernel: expected one of {known}")
 
 
-def best(
-    row: Row, shape: Shape, chip: Chip, given: Assumptions, variant: str | None = None
-) -> tuple[Price, tuple[str, ...]]:
-    """The variant with the shortest makespan that fits the chip, and why others do not.
+def best(row: Row, shape: Shape, chip: Chip, variant: str | None = None) -> Price:
+    """The price of the variant that takes least time, or of the one that is named.
 
     Raises
     ------
-    InputError : the wanted variant does not exist for this shape
-    KernelError : no variant fits
+    InputError : there is no such variant
+    KernelError : the kernel does not fit the memory of a core
     """
     offered = row.variants(shape, chip.target)
     if variant is not None and variant not in offered:
         raise InputError(
             f"--variant {variant}: {row.name} offers {', '.join(offered)} at this shape"
         )
-    _refuse_hopeless(row, shape, chip)
-    prices, refused = [], []
-    for name in offered if variant is None else (variant,):
-        try:
-            prices.append(
-                price(
-                    name,
-                    row.calls(shape, chip.target, name),
-                    row.multiplications(shape),
-                    chip,
-                    given,
-                )
-            )
-        except KernelError as error:
-            refused.append(f"variant {name} does not fit: {error}")
-    if not prices:
-        raise KernelError(
-            f"{row.name} at {','.join(map(str, shape))} does not fit a {chip.name} core: {refused[0]}"
-        )
-    return min(prices, key=lambda found: found.makespan), tuple(refused)
-
-
-def _refuse_hopeless(row: Row, shape: Shape, chip: Chip) -> None:
-    """What can never fit is refused before its hundreds of thousands of instructions are counted."""
-    nvir = layout.padded_nvir(shape.nvir)
-    tile = layout.padded_naux(shape.naux) // P * layout.tile_columns(nvir)
-    least = FLOAT32 * (tile + (3 * upper_columns(nvir) if row.name == "pair_energy" else 0))
-    if row.name.startswith("pair_") and least > chip.sbuf:
-        raise KernelError(
-            f"{row.name} needs {least} bytes per SBUF partition and more for {shape.nvir} virtual orbitals and "
-            f"{shape.naux} fitting functions: a {chip.name} core has {chip.sbuf}"
-        )
-
-
-def host_bytes(row: Row, shape: Shape, found: Price) -> tuple[int, int, int]:
-    """Bytes over the host link: operands uploaded once, inputs of all calls each counted anew, results."""
-    tensors = [
-        (p.call.count, v.shape)
-        for p in found.parts
-        for v in p.call.arguments.values()
-        if isinstance(v, Tensor)
+    if row.name.startswith("pair_energy"):
+        require_memory(row.name, shape, chip)
+    prices = [
+        price(name, row.calls(shape, chip.target, name), row.multiplications(shape), chip)
+        for name in offered
+        if variant in (None, name)
     ]
-    each = sum(count * prod(shape) * FLOAT32 for count, shape in tensors)
-    once = each if row.operands is None else row.operands(shape)
-    return once, each, int(found.total(lambda account: account.bytes_written))
+    return min(prices, key=lambda found: found.at())
+
+
+def require_memory(kernel: str, shape: Shape, chip: Chip) -> None:
+    """Refuse pair energies that need more of a partition than there is.
+
+    Raises
+    ------
+    KernelError : by name, with the bytes
+    """
+    nvir, naux = layout.padded_nvir(shape.nvir), layout.padded_naux(shape.naux)
+    least = layout.sbuf_bytes(nvir, naux)
+    if least > chip.sbuf:
+        raise KernelError(
+            f"{kernel} needs {least} bytes per SBUF partition for {shape.nvir} virtual orbitals and {shape.naux} "
+            f"fitting functions: a {chip.name} core has {chip.sbuf}: use --backend cpu"
+        )
 
 
 def programs(
@@ -365,9 +256,9 @@ def programs(
     wanted: list[tuple[str, str, Call]] = []
     names = ("alpha", "beta") if len(spins) == 2 else ("all",)
     for label, shape in zip(names, spins, strict=True):
-        found, _ = best(find("pair_energy"), shape, chip, Assumptions())
+        found = best(find("pair_energy"), shape, chip)
         wanted += [
-            (f"pair_energy ({found.variant})", f"{label} pairs", part.call) for part in found.parts
+            (f"pair_energy ({found.variant})", f"{label} pairs", call) for call, _ in found.parts
         ]
     if len(spins) == 2:
         wanted += [("pair_energy_cross", "alpha-beta pairs", call) for call in cross(spins, chip)]
@@ -380,9 +271,8 @@ def programs(
     merged: dict[str, Requirement] = {}
     for kernel, purpose, call in wanted:
         known = merged.get(call.neff, Requirement(call.neff, kernel, purpose, 0))
-        if purpose == known.purpose:
-            both = known.purpose
-        else:
+        both = known.purpose
+        if purpose != known.purpose:
             both = f"{known.purpose}, {purpose}"
         merged[call.neff] = Requirement(call.neff, kernel, both, known.calls + call.count)
     return tuple(merged.values())
@@ -394,3 +284,33 @@ def cross(spins: Sequence[Shape], chip: Chip) -> tuple[Call, ...]:
     return calls.cross_calls(
         (alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, chip.target
     )
+
+
+def uploaded(made: Iterable[Call]) -> int:
+    """Bytes of the tensors of one call of each kind."""
+    tensors = [v for call in made for v in call.arguments.values() if isinstance(v, Tensor)]
+    return FLOAT32 * sum(prod(tensor.shape) for tensor in tensors)
+
+
+def as_dict(
+    spins: Sequence[Shape], needed: Sequence[Requirement], sent: Sequence[int]
+) -> dict[str, Any]:
+    """The object `dfmp2 kernels list --json` prints; `sent` : bytes of B that each core is sent."""
+    return {
+        "kernels": {row.name: {"short": row.short, "about": row.about} for row in KERNELS},
+        "shapes": [list(shape) for shape in spins],
+        "buckets": [
+            [layout.padded_nvir(shape.nvir), layout.padded_naux(shape.naux)] for shape in spins
+        ],
+        "neffs": len(needed) if spins else None,
+        "programs": [
+            {
+                "neff": one.neff,
+                "kernel": one.kernel,
+                "purpose": one.purpose,
+                "calls": one.calls,
+            }
+            for one in needed
+        ],
+        "b_bytes_by_core": list(sent),
+    }

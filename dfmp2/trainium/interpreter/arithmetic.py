@@ -40,10 +40,9 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "sigmoid": lambda x: np.reciprocal(1 + np.exp(-x)),
     "silu": lambda x: x / (1 + np.exp(-x)),
 }
-# Those that kernels of this package may name; the others are met in kernels of others
-# (scripts/foreign_kernels).
+# Those that kernels may name.
 SUBSET = (
-    *("add", "subtract", "multiply", "maximum", "minimum"),
+    *("add", "subtract", "multiply", "maximum", "minimum", "power"),
     *("copy", "square", "exp", "sqrt", "rsqrt", "reciprocal"),
 )
 SPLIT_BITS = 12

@@ -48,17 +48,17 @@ from dfmp2.trainium.kernels.sizes import (
     parts_of,
     run_start,
     sum_columns,
+    sum_places,
     traversal,
     upper_columns,
     window,
 )
 from dfmp2.trainium.kernels.tiles import (
-    add_column,
     advance,
     contract,
     copy_columns,
     fetch,
-    inverse,
+    inverse_root,
     load,
     load_part,
     psum,
@@ -148,40 +148,45 @@ def emit_chunk(
     at += chunk * sum_columns(BANK, run)
     y = psum(size)
     transposes(y, lo, hi, nvir, made, tables[2], transpose)
-    d = sbuf(size)
+    h = sbuf(size)
     if doubled > 0:
-        add_column(
-            d[:, 0:doubled], eu[:, eu_at + lo : eu_at + lo + doubled], neg[:, double : double + 1]
+        inverse_root(
+            h[:, 0:doubled], eu[:, eu_at + lo : eu_at + lo + doubled], neg[:, double : double + 1]
         )
     if doubled < size:
-        add_column(
-            d[:, doubled:size],
+        inverse_root(
+            h[:, doubled:size],
             eu[:, eu_at + lo + doubled : eu_at + hi],
             neg[:, single : single + 1],
         )
-    r = inverse(d)
-    sq = sbuf(2 * size)
-    nisa.activation(dst=sq[:, 0:size], op=nl.square, data=xu[:, lo:hi])
-    nisa.activation(dst=sq[:, size : 2 * size], op=nl.square, data=y)
-    jj = sbuf(2 * size)
-    nisa.tensor_tensor(dst=jj[:, 0:size], data1=sq[:, 0:size], data2=r, op=nl.multiply)
-    nisa.tensor_tensor(
-        dst=jj[:, size : 2 * size], data1=sq[:, size : 2 * size], data2=r, op=nl.multiply
-    )
-    w = sbuf(size)
-    nisa.tensor_tensor(dst=w, data1=xu[:, lo:hi], data2=r, op=nl.multiply)
+    xh, yh, kp = weighted(xu[:, lo:hi], y, h, size)
+    places = sum_places(size, run)
+    row_sums(sums, at, xh, size, run, True)
+    row_sums(sums, at + places, yh, size, run, True)
+    row_sums(sums, at + 2 * places, kp, size, run, False)
+
+
+def weighted(
+    x: nl.ndarray, y: nl.ndarray, h: nl.ndarray, size: int
+) -> tuple[nl.ndarray, nl.ndarray, nl.ndarray]:
+    """X h in SBUF, Y h in PSUM, and their product; x in SBUF, y in PSUM."""
+    xh = sbuf(size)
+    nisa.tensor_tensor(dst=xh, data1=x, data2=h, op=nl.multiply)
+    yh = psum(size)
+    nisa.tensor_tensor(dst=yh, data1=y, data2=h, op=nl.multiply)
     kp = sbuf(size)
-    nisa.tensor_tensor(dst=kp, data1=w, data2=y, op=nl.multiply)
-    row_sums(sums, at, jj, 2 * size, run)
-    row_sums(sums, at + (2 * size + run - 1) // run, kp, size, run)
+    nisa.tensor_tensor(dst=kp, data1=xh, data2=yh, op=nl.multiply)
+    return xh, yh, kp
 
 
-def row_sums(sums: nl.ndarray, at: int, data: nl.ndarray, size: int, run: int) -> None:
-    """Row sums of `size` elements, at most `run` at a time, into columns at, at + 1, .. of sums."""
+def row_sums(
+    sums: nl.ndarray, at: int, data: nl.ndarray, size: int, run: int, squared: bool
+) -> None:
+    """Row sums of `size` elements or of their squares, at most `run` at a time, into columns at, at + 1, .. of sums."""
     for low in range(0, size, run):
         high = min(size, low + run)
         column = at + low // run
-        row_sum(sums[:, column : column + 1], sbuf(high - low), data[:, low:high])
+        row_sum(sums[:, column : column + 1], sbuf(high - low), data[:, low:high], squared)
 
 
 @nki.jit
@@ -203,7 +208,8 @@ def pair_energy_block(
     nvir : padded to 32; slices : NK; residents : B_i held at a time; run : elements per row sum; diagonal : b_i and b_j
     are the same block, only i <= j; transpose : True on gen3. Shapes, limits and budget: see the module.
     """
-    edge = b_i.shape[0] // P
+    rows = b_i.shape[0] // P
+    across = b_j.shape[0] // P
     tiles = (nvir + P - 1) // P
     parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
@@ -211,8 +217,7 @@ def pair_energy_block(
     chunks = (total + BANK - 1) // BANK
     columns = sum_columns(total, run)
     units = tiles * parts
-    npair = edge * (edge + 1) // 2 if diagonal else edge * edge
-    assert edge % residents == 0, "the block edge must be a multiple of the residents"
+    npair = rows * (rows + 1) // 2 if diagonal else rows * across
     assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
 
     out = nl.ndarray((P, npair * columns), dtype=nl.float32, buffer=nl.shared_hbm)
@@ -230,7 +235,7 @@ def pair_energy_block(
     # Row tiles of B_i per SBUF tile: two where B_j comes in parts, so that the next B_i can follow in their places.
     together = tiles if parts == 1 else 2
     groups = (tiles + together - 1) // together
-    steps = traversal(edge, residents, parts, diagonal)
+    steps = traversal(rows, across, residents, parts, diagonal)
     part = eu_tile
     coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
     held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups)
@@ -254,7 +259,7 @@ def pair_energy_block(
             pairs = 0
             for other in range(len(steps)):
                 if steps[other][0] == first and steps[other][2] == 0:
-                    pairs += pairs_of(first, steps[other][1], residents, diagonal)
+                    pairs += pairs_of(first, steps[other][1], rows, residents, diagonal)
             sums = sbuf(columns * pairs)
         part = coming
         more = step + 1 < len(steps)
@@ -263,7 +268,7 @@ def pair_energy_block(
             coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
         starts = step == 0 or steps[step - 1][0] != first or steps[step - 1][1] != j
         ends = not more or turning or steps[step + 1][1] != j
-        present = pairs_of(first, j, residents, diagonal)
+        present = pairs_of(first, j, rows, residents, diagonal)
         for member in range(present):
             if starts:
                 if tiles > 1:

@@ -25,11 +25,10 @@ import nki.language as nl
 from dfmp2.trainium.kernels.sizes import P, parts_of, traversal, window
 from dfmp2.trainium.kernels.tiles import (
     TOGETHER,
-    add_column,
     advance,
     contract,
     fetch,
-    inverse,
+    inverse_root,
     load,
     load_part,
     psum,
@@ -49,19 +48,19 @@ def pair_energy_cross(
     residents: int,
 ) -> nl.ndarray:
     """J partial sums of a block of alpha-beta pairs; nvir : of b_j, padded to 32. Shapes and limits: see the module."""
-    edge = b_i.shape[0] // P
+    rows = b_i.shape[0] // P
+    across = b_j.shape[0] // P
     tiles = b_i.shape[2] // P
     parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
     units = tiles * parts
-    assert edge % residents == 0, "the block edge must be a multiple of the residents"
     assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
 
-    out = nl.ndarray((P, edge * edge * units), dtype=nl.float32, buffer=nl.shared_hbm)
+    out = nl.ndarray((P, rows * across * units), dtype=nl.float32, buffer=nl.shared_hbm)
     eu_tile = fetch(eu)
-    neg_tile = sbuf(edge * edge)
+    neg_tile = sbuf(rows * across)
     load(neg_tile, neg)
-    steps = traversal(edge, residents, parts, False)
+    steps = traversal(rows, across, residents, parts, False)
     together = min(tiles, TOGETHER) if parts == 1 else 2
     groups = (tiles + together - 1) // together
     coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
@@ -73,22 +72,22 @@ def pair_energy_cross(
         low = steps[step][2] * width
         high = min(nvir, low + width)
         if step == 0 or steps[step - 1][0] != first:
-            sums = sbuf(residents * edge * units)
+            sums = sbuf(min(residents, rows - first) * across * units)
         part = coming
         more = step + 1 < len(steps)
         turning = more and steps[step + 1][0] != first
         if more and not turning:
             coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
-        for member in range(residents):
+        present = min(residents, rows - first)
+        for member in range(present):
             for row in range(tiles):
                 size = high - low
-                pair = edge * member + j
-                d = sbuf(size)
-                at = edge * first + pair
-                add_column(
-                    d, eu_tile[:, row * nvir + low : row * nvir + high], neg_tile[:, at : at + 1]
+                pair = across * member + j
+                h = sbuf(size)
+                at = across * first + pair
+                inverse_root(
+                    h, eu_tile[:, row * nvir + low : row * nvir + high], neg_tile[:, at : at + 1]
                 )
-                r = inverse(d)
                 x = psum(size)
                 contract(
                     x,
@@ -97,12 +96,10 @@ def pair_energy_cross(
                     part,
                     size,
                 )
-                sq = sbuf(size)
-                nisa.activation(dst=sq, op=nl.square, data=x)
-                jj = sbuf(size)
-                nisa.tensor_tensor(dst=jj, data1=sq, data2=r, op=nl.multiply)
+                xh = sbuf(size)
+                nisa.tensor_tensor(dst=xh, data1=x, data2=h, op=nl.multiply)
                 at = units * pair + steps[step][2] * tiles + row
-                row_sum(sums[:, at : at + 1], sbuf(size), jj)
+                row_sum(sums[:, at : at + 1], sbuf(size), xh, True)
                 following = steps[step + 1][0] if more else first
                 needed, allowed = window(
                     first,
@@ -111,7 +108,7 @@ def pair_energy_cross(
                     tiles,
                     together,
                     residents,
-                    residents,
+                    present,
                     parts,
                     turning,
                     following,
@@ -120,7 +117,7 @@ def pair_energy_cross(
                     b_i, slices, together, held, staged, done, needed, allowed
                 )
         if not more or turning:
-            load(out[:, units * edge * first : units * edge * (first + residents)], sums)
+            load(out[:, units * across * first : units * across * (first + present)], sums)
         if turning:
             coming = part  # every row of blocks begins with the B_j that the last one ended with
     return out

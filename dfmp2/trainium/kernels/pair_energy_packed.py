@@ -14,8 +14,8 @@ Dimensions (U' = 64 L (L+1) columns of the blocks below L, C' = ceil(U'/512)):
                              pair_energy.py [U]
   neg       (128, 2 npair + ngroup)  as in pair_energy.py, then -2 (e_i + e_j) of the g pairs of each group, h rows each
   identity  (128, 128 + h)   identity, and identities (h, h) stacked
-  returns   (128, columns)   per group: the columns of pair_energy.py for the blocks below L, per pair; J and K/2 of
-                             (A, L), per pair; J and K/2 of (L, L), where rows m*h .. belong to pair m;
+  returns   (128, columns)   per group: the columns of pair_energy.py for the blocks below L, per pair; J in two parts
+                             and K/2 of (A, L), per pair; of (L, L), where rows m*h .. belong to pair m;
                              per single pair: as in pair_energy.py
 Limits: n <= 512, L >= 1, `residents` a multiple of g.
 Single pairs (where i > j for some of the g, in a diagonal block) take the path of pair_energy.py.
@@ -35,7 +35,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.pair_energy import emit_chunk, store_row_tile
+from dfmp2.trainium.kernels.pair_energy import emit_chunk, store_row_tile, weighted
 from dfmp2.trainium.kernels.sizes import (
     BANK,
     P,
@@ -47,12 +47,11 @@ from dfmp2.trainium.kernels.sizes import (
     upper_columns,
 )
 from dfmp2.trainium.kernels.tiles import (
-    add_column,
     advance,
     contract,
     copy_columns,
     fetch,
-    inverse,
+    inverse_root,
     load,
     load_part,
     psum,
@@ -61,22 +60,6 @@ from dfmp2.trainium.kernels.tiles import (
     sbuf3,
     transposed,
 )
-
-
-def terms(x: nl.ndarray, y: nl.ndarray, d: nl.ndarray, size: int) -> tuple[nl.ndarray, nl.ndarray]:
-    """(X^2 R, Y^2 R) as (128, 2, size) and X R Y as (128, size), R = 1/d; x in SBUF, y in PSUM."""
-    r = inverse(d)
-    sq = sbuf3(2, size)
-    nisa.activation(dst=sq[:, 0, 0:size], op=nl.square, data=x)
-    nisa.activation(dst=sq[:, 1, 0:size], op=nl.square, data=y)
-    jj = sbuf3(2, size)
-    nisa.tensor_tensor(dst=jj[:, 0, 0:size], data1=sq[:, 0, 0:size], data2=r, op=nl.multiply)
-    nisa.tensor_tensor(dst=jj[:, 1, 0:size], data1=sq[:, 1, 0:size], data2=r, op=nl.multiply)
-    w = sbuf(size)
-    nisa.tensor_tensor(dst=w, data1=x, data2=r, op=nl.multiply)
-    kp = sbuf(size)
-    nisa.tensor_tensor(dst=kp, data1=w, data2=y, op=nl.multiply)
-    return jj, kp
 
 
 def emit_shared(
@@ -89,7 +72,7 @@ def emit_shared(
     height: int,
     full: int,
 ) -> None:
-    """J and K parts of the blocks (A, L) of the pairs of a group: two columns of sums per pair, from `at` on.
+    """J and K parts of the blocks (A, L) of the pairs of a group: three columns of sums per pair, from `at` on.
 
     shared : columns (A, L) of all pairs, pair after pair; columns [0, 128 L) of the packed rows, and the rest
     """
@@ -98,11 +81,11 @@ def emit_shared(
     neg = tables[1]
     identity = tables[2]
     span = full * height
-    d = sbuf(full * P)
+    h = sbuf(full * P)
     y = psum(full * P)
     for m in range(P // height):
-        add_column(
-            d[:, m * span : (m + 1) * span],
+        inverse_root(
+            h[:, m * span : (m + 1) * span],
             eu[:, eu_at : eu_at + span],
             neg[:, single + m : single + m + 1],
         )
@@ -110,15 +93,14 @@ def emit_shared(
             at_row = m * span + row * height
             own = identity[:, m * height : (m + 1) * height]
             transposed(y[:, at_row : at_row + height], tlp[:, row * P : (row + 1) * P], own, False)
-    jj, kp = terms(shared[0], y, d, full * P)
+    xh, yh, kp = weighted(shared[0], y, h, full * P)
     for m in range(P // height):
-        dump = sbuf3(2, span)
-        row_sum(sums[:, at + 2 * m : at + 2 * m + 1], dump, jj[:, :, m * span : (m + 1) * span])
-        row_sum(
-            sums[:, at + 2 * m + 1 : at + 2 * m + 2],
-            dump[:, 0, 0:span],
-            kp[:, m * span : (m + 1) * span],
-        )
+        low = m * span
+        high = low + span
+        column = at + 3 * m
+        row_sum(sums[:, column : column + 1], sbuf(span), xh[:, low:high], True)
+        row_sum(sums[:, column + 1 : column + 2], sbuf(span), yh[:, low:high], True)
+        row_sum(sums[:, column + 2 : column + 3], sbuf(span), kp[:, low:high])
 
 
 def emit_last(
@@ -131,15 +113,15 @@ def emit_last(
     at: int,
     height: int,
 ) -> None:
-    """J and K parts of the blocks (L, L) of a group, rows m*height.. for pair m, into two columns of sums."""
-    d = sbuf(height)
-    add_column(d, tables[0][:, eu_at : eu_at + height], tables[1][:, double : double + 1])
+    """J and K parts of the blocks (L, L) of a group, rows m*height.. for pair m, into three columns of sums."""
+    h = sbuf(height)
+    inverse_root(h, tables[0][:, eu_at : eu_at + height], tables[1][:, double : double + 1])
     y = psum(height)
     transposed(y, bd, tables[2][:, P : P + height], False)
-    jj, kp = terms(xlp, y, d, height)
-    dump = sbuf3(2, height)
-    row_sum(sums[:, at : at + 1], dump, jj)
-    row_sum(sums[:, at + 1 : at + 2], dump[:, 0, 0:height], kp)
+    xh, yh, kp = weighted(xlp, y, h, height)
+    row_sum(sums[:, at : at + 1], sbuf(height), xh, True)
+    row_sum(sums[:, at + 1 : at + 2], sbuf(height), yh, True)
+    row_sum(sums[:, at + 2 : at + 3], sbuf(height), kp)
 
 
 def pack_rows(tile: nl.ndarray, m: int, source: nl.ndarray, height: int, full: int) -> None:
@@ -166,7 +148,8 @@ def pair_energy_packed(
     transpose: bool,
 ) -> nl.ndarray:
     """J and K partial sums of a block of pairs of one spin space; arguments as in pair_energy.py, tables wider."""
-    edge = b_i.shape[0] // P
+    rows = b_i.shape[0] // P
+    across = b_j.shape[0] // P
     full = nvir // P
     height = nvir - full * P
     group = P // max(1, height)
@@ -177,19 +160,17 @@ def pair_energy_packed(
     own_chunks = (own + BANK - 1) // BANK
     plain_columns = sum_columns(total, run)  # of sums, per single pair
     own_columns = sum_columns(own, run)  # of sums, of the blocks below L of a pair
-    columns = group * (own_columns + 2) + 2  # of sums, per group
+    columns = group * (own_columns + 3) + 3  # of sums, per group
     shared_at = own
     last_at = own + full * height
     plain_at = last_at + height
-    npair = edge * (edge + 1) // 2 if diagonal else edge * edge
+    npair = rows * (rows + 1) // 2 if diagonal else rows * across
     assert height == 64 or height == 32, "leftover rows of 64 or 32 only"
     assert full > 0 and parts_of(nvir, slices) == 1, "1 to 3 full row tiles, and B_j in one part"
-    assert edge % residents == 0 and residents % group == 0, (
-        "residents must divide the edge and hold whole groups"
-    )
+    assert residents % group == 0, "residents must hold whole groups"
 
-    steps = traversal(edge, residents, 1, diagonal)
-    items = grouped(steps, residents, group, diagonal)
+    steps = traversal(rows, across, residents, 1, diagonal)
+    items = grouped(steps, rows, residents, group, diagonal)
     width = 0
     for item in range(len(items)):
         width += columns if items[item][2] > 1 else plain_columns
@@ -230,7 +211,7 @@ def pair_energy_packed(
         going = item < len(items)  # one turn more, for the elementwise work of the last item
         member = 0
         kind = 0
-        first = edge
+        first = rows
         j = -1
         step = len(steps)
         ends = False
@@ -370,7 +351,7 @@ def pair_energy_packed(
                         )
                     else:
                         double = 2 * npair + before_group
-                        at += columns - 2
+                        at += columns - 3
                         emit_last(
                             before_shared[2],
                             before[0][2],

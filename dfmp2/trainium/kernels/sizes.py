@@ -40,11 +40,11 @@ def lower_start(row: int) -> int:
 
 
 def sum_columns(total: int, run: int) -> int:
-    """Columns of partial sums of `total` packed columns: J, then K / 2, each chunk in runs of `run` elements."""
+    """Columns of partial sums of `total` packed columns: two of J and one of K / 2 per run of `run` elements."""
     count = 0
     for low in range(0, total, BANK):
         size = min(total, low + BANK) - low
-        count += (2 * size + run - 1) // run + (size + run - 1) // run
+        count += 3 * sum_places(size, run)
     return count
 
 
@@ -72,13 +72,18 @@ def pieces_of(slices: int, together: int) -> int:
     return (slices + depth - 1) // depth
 
 
-def traversal(edge: int, residents: int, parts: int, diagonal: bool) -> list[tuple[int, int, int]]:
-    """(first resident i, j, part of B_j) in the order of the loads: j forwards, then backwards, in turn."""
+def traversal(
+    rows: int, columns: int, residents: int, parts: int, diagonal: bool
+) -> list[tuple[int, int, int]]:
+    """(first resident i, j, part of B_j) in the order of the loads: j forwards, then backwards, in turn.
+
+    rows, columns : occupied orbitals i and j of the block
+    """
     steps = []
     backwards = False
-    for first in range(0, edge, residents):
+    for first in range(0, rows, residents):
         low = first if diagonal else 0
-        count = (edge - low) * parts
+        count = (columns - low) * parts
         for step in range(count):
             place = count - 1 - step if backwards else step
             steps.append((first, low + place // parts, place % parts))
@@ -86,18 +91,26 @@ def traversal(edge: int, residents: int, parts: int, diagonal: bool) -> list[tup
     return steps
 
 
-def pairs_of(first: int, j: int, residents: int, diagonal: bool) -> int:
-    """How many of the residents pair with j."""
-    return min(residents, j - first + 1) if diagonal else residents
+def pairs_of(first: int, j: int, rows: int, residents: int, diagonal: bool) -> int:
+    """How many of the residents pair with j; the last group of residents may be short."""
+    present = min(residents, rows - first)
+    if diagonal:
+        present = min(present, j - first + 1)
+    return present
+
+
+def sum_places(size: int, run: int) -> int:
+    """Columns of partial sums of one row of `size` elements."""
+    return (size + run - 1) // run
 
 
 def grouped(
-    steps: list[tuple[int, int, int]], residents: int, group: int, diagonal: bool
+    steps: list[tuple[int, int, int]], rows: int, residents: int, group: int, diagonal: bool
 ) -> list[tuple[int, int, int]]:
     """(step, first member, members) in the order of emission: whole groups, single pairs where some do not exist."""
     items = []
     for step in range(len(steps)):
-        present = pairs_of(steps[step][0], steps[step][1], residents, diagonal)
+        present = pairs_of(steps[step][0], steps[step][1], rows, residents, diagonal)
         for start in range(0, residents, group):
             if start + group <= present:
                 items.append((step, start, group))

@@ -13,7 +13,7 @@ from dfmp2.trainium.kernels.sizes import AHEAD, STAGE, P, depth_of, parts_of, pi
 
 TOGETHER = 4  # row tiles of B_i in an SBUF tile, at most
 EXPLICIT = True  # accumulate= is in NKI 0.3 and later; without it the first product into an element overwrites
-NEWTON = False  # a Newton step for every reciprocal: on where probe P3 finds the Vector Engine's too coarse
+NEWTON = False  # a Newton step for every root: on where the first day finds the Vector Engine's too coarse
 # All addresses are static, on either chip; on gen2 other ways may use GpSimd, which then blocks SBUF.
 DGE = nisa.dge_mode.none
 
@@ -60,20 +60,43 @@ def add_column(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
     nisa.tensor_scalar(dst=dst, data=table, op0=nl.add, operand0=column)
 
 
+def inverse_root(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
+    """dst = (table + column)^(-1/2), column (128, 1), in one instruction of the Vector Engine.
+
+    Not an activation with bias on the Scalar Engine, whose root is a table of unstated accuracy. 1 / D takes eight
+    cycles an element instead of one.
+    """
+    if NEWTON:  # h (1.5 - 0.5 D h^2): squares the relative error
+        rows = dst.shape[0]
+        columns = dst.shape[1]
+        rough = sbuf(columns, rows)
+        root(rough, table, column)
+        d = sbuf(columns, rows)
+        add_column(d, table, column)
+        scaled = sbuf(columns, rows)
+        nisa.tensor_tensor(dst=scaled, data1=d, data2=rough, op=nl.multiply)
+        product = sbuf(columns, rows)
+        nisa.tensor_tensor(dst=product, data1=scaled, data2=rough, op=nl.multiply)
+        factor = sbuf(columns, rows)
+        nisa.tensor_scalar(
+            dst=factor, data=product, op0=nl.multiply, operand0=-0.5, op1=nl.add, operand1=1.5
+        )
+        nisa.tensor_tensor(dst=dst, data1=factor, data2=rough, op=nl.multiply)
+    else:
+        root(dst, table, column)
+
+
+def root(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
+    """dst = (table + column)^(-1/2) as the Vector Engine makes it."""
+    nisa.tensor_scalar(
+        dst=dst, data=table, op0=nl.add, operand0=column, op1=nl.power, operand1=-0.5
+    )
+
+
 def inverse(d: nl.ndarray) -> nl.ndarray:
     """1 / d in PSUM for d (rows, columns) in SBUF."""
     r = psum(d.shape[1], d.shape[0])
     nisa.reciprocal(dst=r, data=d)
-    if NEWTON:  # r (2 - d r): squares the relative error
-        product = sbuf(d.shape[1], d.shape[0])
-        nisa.tensor_tensor(dst=product, data1=d, data2=r, op=nl.multiply)
-        rest = sbuf(d.shape[1], d.shape[0])
-        nisa.tensor_scalar(
-            dst=rest, data=product, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=2.0
-        )
-        better = psum(d.shape[1], d.shape[0])
-        nisa.tensor_tensor(dst=better, data1=rest, data2=r, op=nl.multiply)
-        r = better
     return r
 
 
@@ -139,11 +162,14 @@ def transpose_piece(
         )
 
 
-def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray) -> None:
-    """result (128, 1) = row sums of data; dump takes the copy that the instruction makes."""
+def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray, squared: bool = False) -> None:
+    """result (128, 1) = row sums of data, or of its squares; dump takes what the instruction writes besides."""
+    op = nl.copy
+    if squared:
+        op = nl.square
     nisa.activation(
         dst=dump,
-        op=nl.copy,
+        op=op,
         data=data,
         reduce_op=nl.add,
         reduce_res=result,

@@ -49,9 +49,10 @@ def half_transformed(a: nl.ndarray, k: int, c_tile: nl.ndarray) -> list[nl.ndarr
         x = sbuf3(edge, P)
         row = (k * tiles + nu) * P
         for first in range(0, P, shared):
-            bank = nl.ndarray((P, shared, edge), dtype=nl.float32, buffer=nl.psum)
-            for start in range(0, shared, depth):
-                count = min(depth, shared - start)
+            width = min(shared, P - first)
+            bank = nl.ndarray((P, width, edge), dtype=nl.float32, buffer=nl.psum)
+            for start in range(0, width, depth):
+                count = min(depth, width - start)
                 low = (first + start) * tiles
                 a_tile = sbuf3(count * tiles, P)
                 load(a_tile, a[row : row + P, low : low + count * tiles, 0:P])
@@ -62,11 +63,11 @@ def half_transformed(a: nl.ndarray, k: int, c_tile: nl.ndarray) -> list[nl.ndarr
                             own, a_tile[:, member * tiles + mu, 0:P], c_tile[:, mu, 0:edge], mu > 0
                         )
             for i in range(edge):
-                data = bank[:, 0:shared, i : i + 1]
+                data = bank[:, 0:width, i : i + 1]
                 if i % 2 == 0:
-                    nisa.activation(dst=x[:, i, first : first + shared], op=nl.copy, data=data)
+                    nisa.activation(dst=x[:, i, first : first + width], op=nl.copy, data=data)
                 else:
-                    nisa.tensor_copy(dst=x[:, i, first : first + shared], src=data)
+                    nisa.tensor_copy(dst=x[:, i, first : first + width], src=data)
         found.append(x)
     return found
 

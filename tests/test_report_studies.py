@@ -1,8 +1,7 @@
-"""`dfmp2 report` on several results, a study or a batch: what belongs together is found, nonsense only listed."""
+"""`dfmp2 report` on a study or a batch."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import shutil
@@ -10,197 +9,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import h5py
-import numpy as np
 import pytest
 
-from dfmp2.molecule.basis import BasisSet, ElementBasis
-from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import PairEnergies
 from dfmp2.output import hdf5
 from dfmp2.output.html.svg import scan_curve
-from dfmp2.output.series import find_coordinate, find_groups
 from dfmp2.output.study import Column, Study, StudyWriter
 from tests.conftest import listing
-from tests.report_page import entries, open_shell, page_of, parse
+from tests.report_page import parse
 
-BOHR = 0.52917721092
 NASTY = "</td><script>alert(1)</script>"
-
-
-@pytest.fixture(scope="module")
-def result(water):
-    return hdf5.read(water.path)
-
-
-def with_basis(result, name, exponent, factor, functions=10):
-    """The same molecule in a basis of that name, with its pair energies scaled."""
-    element = ElementBasis("O", name, "test", ((0, (exponent, 1.0)),))
-    return dataclasses.replace(
-        result,
-        orbital_basis=BasisSet("orbital", name, {"O": element}),
-        mp2_fitting=BasisSet(
-            "ri", "default", {"O": dataclasses.replace(element, name=f"{name}-ri")}
-        ),
-        pairs=PairEnergies(
-            result.pairs.opposite_spin * factor, tuple(m * factor for m in result.pairs.same_spin)
-        ),
-        sizes=dataclasses.replace(result.sizes, nao=functions),
-    )
-
-
-def moved(result, coordinates):
-    """The same calculation at another geometry, angstrom."""
-    molecule = dataclasses.replace(result.molecule, coordinates=np.array(coordinates) / BOHR)
-    return dataclasses.replace(result, molecule=molecule)
-
-
-def relation(*results):
-    """Names of the entries of each lane, series and scan, and of those that are alone."""
-    *groups, alone, _ = find_groups(entries(*results))
-    return (
-        *(tuple(tuple(e.name for e in group) for group in found) for found in groups),
-        tuple(e.name for e in alone),
-    )
-
-
-def test_the_same_calculation_is_compared_with_the_most_exact_one(result):
-    mixed = dataclasses.replace(
-        result,
-        pairs=PairEnergies(result.pairs.opposite_spin + 1e-9, result.pairs.same_spin),
-        precision="mixed",
-    )
-    exact = dataclasses.replace(result, precision="fp64", certificate=None)
-    assert relation(mixed, exact) == ((("2.h5", "1.h5"),), (), (), ())
-    elements = parse(page_of(mixed, exact))
-    shown = ["0", "0", "+2.50e-08", "+2.50e-08", "1.0e-09"]  # 25 pairs of 1e-9 Eh each
-    assert elements.row("1.h5", f"{result.backend}, mixed")[3:8] == shown
-    assert "the same calculation 2 times" in elements.text
-
-
-def test_a_basis_series_is_extrapolated_from_its_two_largest_members(result):
-    e = result.mp2_correlation_energy
-    series = [
-        with_basis(result, f"cc-pv{x}z", k, 1 - 0.9 / k**3, 10 * k)
-        for k, x in ((4, "q"), (2, "d"), (3, "t"))
-    ]
-    assert relation(*series) == ((), (("2.h5", "3.h5", "1.h5"),), (), ())
-    elements = parse(page_of(*series))
-    # E(X) = E (1 - 0.9 X^-3) has the limit E exactly.
-    assert elements.row("limit from 3, 4")[4] == f"{e:.10f}"
-    assert elements.row("limit from 3, 4")[5] == f"{result.scf_total_energy + e:.10f}"
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("cc-pvdz", "cc-pvqz"),
-        ("cc-pvdz", "aug-cc-pvtz"),
-        ("def2-svp", "def2-tzvp"),
-        ("cc-pvdz", "sto-3g"),
-    ],
-)
-def test_no_limit_from_sets_that_do_not_belong_together(result, names):
-    elements = parse(
-        page_of(*(with_basis(result, name, k, 1.0, k) for k, name in enumerate(names, start=1)))
-    )
-    assert "No basis-set limit is given" in elements.text and "limit from" not in elements.text
-
-
-def test_a_scan_is_ordered_by_the_coordinate_that_changes(result):
-    water = result.molecule.coordinates * BOHR
-    angles = []
-    for degrees in (120.0, 100.0, 110.0):
-        half = np.radians(degrees / 2)
-        h = np.array([[0, np.sin(half), np.cos(half)], [0, -np.sin(half), np.cos(half)]]) * 0.96
-        angles.append(moved(result, np.vstack([np.zeros(3), h])))
-    assert relation(*angles) == ((), (), (("1.h5", "2.h5", "3.h5"),), ())
-    page = page_of(*angles)
-    assert page.index("<figure>", page.index(">Scan</h2>")) < page.index(
-        "<summary>Scan of 3 geometries</summary>"
-    )
-    elements = parse(page)
-    assert (
-        elements.row("lowest at angle H2-O1-H3 / degree")[1] == "100.00"
-    )  # all have the same energy
-    found = [row[0] for row in elements.rows if len(row) == 7 and row[-1].endswith(".h5")]
-    assert found == ["100.00", "110.00", "120.00"]
-    assert "angle H2-O1-H3 / degree" in elements.text
-    # Not the same atoms: no scan, whatever the method.
-    assert relation(angles[0], moved(result, water), with_basis(angles[1], "other", 1, 1.0))[2] == (
-        ("1.h5", "2.h5"),
-    )
-
-
-def test_coordinates_of_scans():
-    def peroxide(degrees):
-        t = np.radians(degrees)
-        return [0, 0.95, 0], [0, 0, 0], [0, 0, 1.45], [0.95 * np.sin(t), 0.95 * np.cos(t), 1.45]
-
-    cases = {  # symbols, geometry at a value, values of the scan
-        "distance H1-H2": (("H", "H"), lambda r: ([0, 0, 0], [0, 0, r]), (0.7, 3.5)),
-        "distance H1-H3": (
-            ("H",) * 4,
-            lambda r: ([0, 0, 0], [0, 0, 0.74], [r, 0, 0], [r, 0, 0.74]),
-            (3.0, 2.5, 4.0),
-        ),
-        "torsion H1-O2-O3-H4": (
-            ("H", "O", "O", "H"),
-            peroxide,
-            (150.0, 179.0, 200.0),
-        ),  # no jump to -179
-    }
-    for name, (symbols, frame, values) in cases.items():
-        found = find_coordinate([Molecule(symbols, np.array(frame(x)) / BOHR) for x in values])
-        assert found.name == name and np.ptp(found.values) == pytest.approx(np.ptp(values))
-    shifted = [[[x, 0, 0], [x, 0, 0.7]] for x in (0.0, 1.0)]  # nothing inside the molecule changes
-    back = [
-        [[0, 0, 0], [0, 0, r]] for r in (0.7, 0.8, 0.7)
-    ]  # two geometries at one value are no curve
-    for frames in (shifted, back):
-        assert (
-            find_coordinate([Molecule(("H", "H"), np.array(frame) / BOHR) for frame in frames])
-            is None
-        )
-
-
-def test_results_that_have_nothing_in_common_are_listed_with_a_warning(result, radical):
-    other = hdf5.read(radical.path)
-    assert relation(result, other) == ((), (), (), ("1.h5", "2.h5"))
-    elements = parse(page_of(result, other))
-    assert (
-        "These results form no series. They differ in atoms, charge or multiplicity"
-        in elements.text
-    )
-    assert "must not be subtracted" in elements.text
-    frozen = dataclasses.replace(
-        result, sizes=dataclasses.replace(result.sizes, frozen_core=1, nocc=(4, 4))
-    )
-    assert relation(result, frozen)[3] == ("1.h5", "2.h5")
-    assert "differ in frozen core" in parse(page_of(result, frozen)).text
-
-
-def test_many_results_are_compared_but_not_all_shown_in_full(result):
-    many = [
-        moved(result, np.array([[0, 0, 0], [0, 0.76, h], [0, -0.76, h]]))
-        for h in np.linspace(0.4, 0.8, 30)
-    ]
-    page = page_of(*many)
-    elements = parse(page)
-    assert "The first 8 of 30 results are shown in full" in elements.text
-    assert len(page.encode()) < 1_000_000
-    ids = elements.values("id")
-    assert len(ids) == len(set(ids))
-    assert {link[1:] for link in elements.values("href") if link != "data:,"} <= set(ids)
-
-
-@pytest.mark.slow
-def test_a_page_of_a_hundred_results_stays_below_two_megabytes(result):
-    worst = open_shell(result, 100)  # three maps of the finest mesh each
-    shape = np.array([[0, 0, 0], [0, 0.76, 0.5], [0, -0.76, 0.5]])
-    assert (
-        len(page_of(*(moved(worst, shape * (1 + 0.001 * k)) for k in range(100))).encode())
-        < 2_000_000
-    )
 
 
 # --- a study ------------------------------------------------------------------------------------------
@@ -272,30 +89,7 @@ def test_the_curve_of_a_scan_is_a_file_of_its_own_whatever_its_title():
     assert svg.count("<title>") == 2 and NASTY in "".join(root.itertext())
 
 
-def test_files_of_one_name_are_told_apart_by_their_folders(call, folder, water):
-    for name in ("a", "b"):
-        (folder / name).mkdir()
-        shutil.copy(water.path, folder / name / "r.h5")
-    assert (
-        call(
-            "report",
-            *(str((folder / name / "r.h5").absolute()) for name in ("a", "b")),
-            "-o",
-            "r.html",
-        ).code
-        == 0
-    )
-    elements = parse(Path("r.html").read_text(encoding="utf-8"))
-    assert (
-        elements.row("a/r.h5", "H2O")
-        and elements.row("b/r.h5", "H2O")
-        and str(folder) not in elements.text
-    )
-
-
-def test_a_study_is_shown_alone_and_whole(call, study, water):
-    done = call("report", "study.h5", str(water.path), "-o", "r.html")
-    assert done.code == 3 and "name it alone" in done.message
+def test_a_study_that_was_changed_is_refused(call, study):
     with h5py.File(study, "a") as handle:
         handle["study/values/cp_corrected_interaction_energy"][()] = -1.0
     done = call("report", "study.h5", "-o", "r.html")

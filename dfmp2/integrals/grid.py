@@ -1,0 +1,175 @@
+"""The integration grid of a functional: points and weights around each atom, made by PySCF.
+
+    E_xc = sum_g w_g f(r_g)                                                                    (1)
+
+Each atom has NRAD spheres around it with up to NANG points, fewer near the nucleus and far from
+it, and weights that fade where the cells of atoms meet. A grid is named as `--grid` names it: "3"
+is a level of PySCF, whose NRAD and NANG depend on the period of the atom; "99,590" is the same
+NRAD and NANG for every atom. Sources: Treutler and Ahlrichs, J. Chem. Phys. 102, 346 (1995);
+Lebedev and Laikov, Dokl. Math. 59, 477 (1999); Becke, J. Chem. Phys. 88, 2547 (1988).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from dfmp2.errors import InputError
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.options import GRID_LEVELS, LEBEDEV_POINTS, RADIAL_POINTS, parse_grid
+
+LEVEL = 3  # of PySCF, for functionals that are not in LEVELS
+# Functionals whose integrand varies faster than the density, by the beginning of libxc's names:
+# SCAN switches with an essential singularity, the others are high powers of a ratio of kinetic
+# energy densities. What each level leaves is measured in docs/validation/kohn-sham.md.
+LEVELS = {
+    **dict.fromkeys(("SCAN", "REVSCAN"), 5),
+    **dict.fromkeys(("RSCAN", "R2SCAN", "R4SCAN", "RPPSCAN"), 4),
+    **dict.fromkeys(("M05", "M06", "REVM06", "M08", "M11", "REVM11", "MN12", "MN15"), 4),
+}
+PREFIXES = tuple(f"{hybrid}MGGA_{part}_" for hybrid in ("", "HYB_") for part in ("XC", "X", "C"))
+FINER_LEVELS = 2  # from a grid to the one that its error is measured with
+FINER_RADIUS = 1.4  # times the points along the radius, as PySCF has it for two levels
+LAST_LEVEL = 200, 1454  # NRAD, NANG of level 9
+SPHERES = (50, 86, 110, 194, 302, 434, 590, 770, 974, 1202, 1454, 1730, 2030)  # one a level
+
+
+@cache
+def default_level(xc: str) -> int:
+    """Level of the grid where none is asked for: the highest that a part of the functional needs.
+
+    Parameters
+    ----------
+    xc : str
+        A functional that `dfmp2.scf.kohn_sham.require_functional` accepts.
+    """
+    with shielded():
+        from pyscf.dft import libxc
+
+        _, parts = libxc.parse_xc(xc)
+        numbers = {int(number) for number, _ in parts}
+        names = [name for name, code in libxc.XC_CODES.items() if code in numbers]
+    level = LEVEL
+    for name in names:
+        for prefix in PREFIXES:
+            family = name.removeprefix(prefix)
+            if family == name:
+                continue
+            for beginning, needed in LEVELS.items():
+                if family.startswith(beginning):
+                    level = max(level, needed)
+    return level
+
+
+def grid_name(asked: str | None, xc: str) -> str:
+    """Name of the grid of a calculation.
+
+    Parameters
+    ----------
+    asked : str or None
+        `--grid`, None where it was not given.
+    xc : str
+        The functional.
+    """
+    if asked is None:
+        return str(default_level(xc))
+    return asked
+
+
+def make_grid(mole: Any, name: str) -> Any:
+    """A PySCF grid of the molecule, whose points are made when they are first needed.
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    name : str
+        Of the grid.
+    """
+    with shielded():
+        from pyscf.dft import gen_grid
+
+        grid = gen_grid.Grids(mole)
+    if "," in name:
+        radial, angular = name.split(",")
+        grid.atom_grid = (int(radial), int(angular))
+    else:
+        grid.level = int(name)
+    return grid
+
+
+def count_points(mole: Any, name: str) -> int:
+    """Number of points of a grid, without making it for the molecule.
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    name : str
+        Of the grid.
+    """
+    grid = make_grid(mole, name)
+    with shielded():
+        of_element = grid.gen_atomic_grids(mole)
+    return sum(of_element[mole.atom_symbol(atom)][1].size for atom in range(mole.natm))
+
+
+def name_of_grid(grid: Any) -> str:
+    """Name of a PySCF grid.
+
+    Parameters
+    ----------
+    grid : pyscf.dft.gen_grid.Grids
+        The grid.
+
+    Raises
+    ------
+    InputError
+        It has no name: atoms have different numbers of points, or its points or weights are made
+        in another way.
+    """
+    plain = make_grid(grid.mol, str(LEVEL))
+    for part in ("prune", "radi_method", "becke_scheme", "radii_adjust"):
+        if getattr(grid, part) is not getattr(plain, part):
+            raise InputError(
+                f"the mean field has grids.{part} = {getattr(grid, part)}, which cannot be recorded "
+                "and repeated: leave it as PySCF has it, and set mf.grids.level or "
+                "mf.grids.atom_grid = (NRAD, NANG) for more points"
+            )
+    asked = grid.atom_grid
+    if not asked:
+        return str(int(grid.level))
+    if isinstance(asked, dict):
+        symbols = {grid.mol.atom_symbol(atom) for atom in range(grid.mol.natm)}
+        default = asked.get("default") or ()
+        numbers = {tuple(asked.get(symbol) or default) for symbol in symbols}
+    else:
+        numbers = {tuple(asked)}
+    if len(numbers) > 1 or () in numbers:
+        raise InputError(
+            f"the mean field has grids.atom_grid = {asked}, other points for other atoms, which "
+            "cannot be recorded and repeated: set mf.grids.atom_grid = (NRAD, NANG)"
+        )
+    return parse_grid(numbers.pop())
+
+
+def finer_name(name: str) -> str:
+    """Name of the grid that the error of a grid is measured with.
+
+    Parameters
+    ----------
+    name : str
+        Of the grid.
+    """
+    if "," in name:
+        radial, angular = (int(number) for number in name.split(","))
+    elif int(name) < GRID_LEVELS[-1]:
+        return str(min(int(name) + FINER_LEVELS, GRID_LEVELS[-1]))
+    else:
+        radial, angular = LAST_LEVEL
+    larger = [points for points in SPHERES if points > angular]
+    if not larger:
+        larger = [points for points in LEBEDEV_POINTS if points > angular] or [angular]
+    finer_angular = larger[:FINER_LEVELS][-1]
+    finer_radial = min(round(FINER_RADIUS * radial), RADIAL_POINTS[-1])
+    return f"{finer_radial},{finer_angular}"

@@ -1,0 +1,460 @@
+"""Charge and spin in the comment line of an xyz file: read where a statement has one meaning, else refused.
+
+    charge: -1          net charge 1          chg=+1, mult 2          {"charge": -1}          read
+    doublet             2S+1=3                unpaired=1              spin 1/2                read
+    spin 1              q -1                  charge 0.5              anion                   refused
+
+A statement is a word of charge or spin beside a number, or a word such as triplet. Words without
+a number (charge-transfer complex, spin-coated, q-chem output) state nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from dfmp2.errors import InputError
+
+MINUS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63\uff0d"), "-")
+SPIN_STATES = {
+    "singlet": 1,
+    "doublet": 2,
+    "triplet": 3,
+    "quartet": 4,
+    "quintet": 5,
+    "sextet": 6,
+    "septet": 7,
+    "octet": 8,
+    "nonet": 9,
+}
+IONS = {"mono": 1, "di": 2, "tri": 3, "tetra": 4}
+# What may stand before a word: joined to it by _ or -, so that it is still the molecule's.
+OF_THE_MOLECULE = {
+    *("total", "net", "overall", "molecular", "molecule", "mol", "tot", "system", "formal"),
+    *("spin", "n", "num", "number", "nr", "state", "the", "job", "input"),
+}
+# What may not stand before it, joined or apart: these charges and spins are no molecule's.
+OF_SOMETHING_ELSE = {
+    *("nuclear", "core", "point", "partial", "atomic", "effective", "mulliken", "loewdin"),
+    *("lowdin", "hirshfeld", "resp", "esp", "chelpg", "npa", "nbo", "bader", "cm5", "atom"),
+    *("background", "fragment", "surface", "image", "probe", "counter", "electron", "proton"),
+    *("electronic", "metal", "ligand", "solvent", "site", "ion", "iron", "zinc", "oxygen"),
+}
+# Joined behind a word by _ or -, these make a quantity that is neither charge nor multiplicity.
+OTHER_QUANTITIES = {
+    *("transfer", "density", "contamination", "orbit", "squared", "method", "model", "scheme"),
+    *("population", "center", "centre", "energy", "gap", "correction", "component", "scaling"),
+    *("constant", "coupling", "basis", "type", "penalty", "separation", "error", "channels"),
+}
+
+_BEFORE = r"(?<![a-z0-9])"
+_CHARGE = (
+    r"(?:(?:total|net|mol|tot|molecular|system|overall|formal)[\s_-]?|i)?(?:charge|chrg|chg)"
+    r"(?:[\s_-]{0,3}(?:state|number|total|tot)(?![a-z0-9]))?"
+    r"|icharg"
+)
+_MULTIPLICITY = r"(?:spin[\s_-]{0,3})?(?:multiplicity|multiplicty|multip|mult|mul)|multiplet|2\s?\*?\s?s\s?\+\s?1\)?"
+_UNPAIRED = r"n?_?unpaired(?:[\s_-]{1,3}(?:electrons?|spins?|e)(?![a-z0-9]))?|n?uhf|nopen|2s"
+_MOMENT = r"magmom|magnetic[\s_]moment|(?:total[\s_])?magnetization|magnetisation"
+_SPIN = r"spin[\s_-]{0,3}(?:state|number|quantum[\s_]number|total)|spin|m_?s|s_?z|s"
+_ELECTRONS = r"n_?elec(?:trons?)?|(?:n|num|number[\s_]of)?[\s_]?electrons"
+_WORD = (
+    rf"(?:(?P<charge>{_CHARGE}|q)|(?P<multiplicity>{_MULTIPLICITY}|m)|(?P<unpaired>{_UNPAIRED})"
+    rf"|(?P<moment>{_MOMENT})|(?P<spin>{_SPIN})|(?P<electrons>{_ELECTRONS}))(?![a-z])"
+)
+_NUMBER = r"[+-]?(?:\d+\s?/\s?\d+|\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)(?:[+-](?![\w.]))?"
+_END = r"(?![\w*]|[.+-]\w)"
+_STATEMENT = re.compile(
+    rf"{_BEFORE}{_WORD}(?:"
+    rf"(?P<equals>\s*(?:=>|->|={{1,2}}|:=?)\s*)(?:(?P<value>{_NUMBER}){_END}|(?P<other>[^\s,;]*))"
+    rf"|(?:\s*[,(\[|]\s*|\s+(?:is|of|was|equals|equal\s+to|set\s+to)\s+|\s+)"
+    rf"(?:(?P<beside>{_NUMBER})(?:e(?!\w))?{_END}|(?P<spelt>(?:minus|plus|negative|positive|zero"
+    rf"|one|two|three|four|five|six)\b))"
+    rf"|(?P<joined>[_-]*[+-]?\d+|[^\w]{{2,6}}\d+(?:\.\d*)?)(?![a-z0-9*]|[.+-]\w)"
+    rf"|(?P<place>\s(?:of|on|for|in)(?:\s[a-z]+){{1,4}})\s?[=:]\s?(?P<there>{_NUMBER}){_END}"
+    rf"|(?P<behind>(?:[_-][a-z]{{1,20}}){{1,3}})\s*[=:]\s*(?P<its>{_NUMBER}){_END})",
+    re.ASCII,
+)
+_TWO = re.compile(  # charge/mult = -1 2
+    rf"{_BEFORE}(?P<first>{_CHARGE}|q|{_MULTIPLICITY}|spin)\s*(?:[,/&|;+_-]|and\b|\s)\s*"
+    rf"(?P<second>{_CHARGE}|{_MULTIPLICITY}|m|spin)(?![a-z0-9])[\s)\]=:(\[]*"
+    rf"(?P<one>{_NUMBER})(?:\s*[,;/|]\s*|\s+)(?P<two>{_NUMBER}){_END}",
+    re.ASCII,
+)
+_AHEAD = re.compile(  # -1 charge; 3 unpaired electrons
+    r"(?<![\w.+=:-])(?<![=:] )(?:(?P<signed>[+-]\d+|\d+[+-])\s?(?:e\s)?(?:charged?|chg)\b"
+    r"|(?P<plain>\d+)[ ](?P<noun>charge|multiplicity|spin)\s*(?=$|[.,;:)])"
+    r"|(?P<count>\d+)\s+unpaired\b|(?P<electrons>\d+)\selectrons\b)",
+    re.ASCII,
+)
+_STATE_WORD = re.compile(rf"{_BEFORE}({'|'.join(SPIN_STATES)})s?(?![a-z0-9])")
+_ION = re.compile(rf"{_BEFORE}({'|'.join(IONS)})?-?(an|cat)ion(?:s|ic)?(?![a-z0-9])")
+_UNNUMBERED = {
+    "charge": re.compile(
+        rf"{_BEFORE}(?:positively|negatively|singly|doubly|triply)[\s-]charged(?![a-z0-9])"
+        rf"|{_BEFORE}charged\s[+-]?\d+{_END}|{_BEFORE}charges\s?[=:]\s?[+-]?[.\d]"
+    ),
+    "multiplicity": re.compile(
+        rf"{_BEFORE}(?:high[\s-]spin|[bd]i-?radical)s?(?![a-z0-9])"
+        rf"|{_BEFORE}n_?(?:alpha|beta)\s?[=:]\s?\d+"
+    ),
+}
+_WHOLE = re.compile(r"[+-]?\d{1,9}(?:\.0*)?(?:e[+-]?0+)?")
+# Psi4 and QCElemental write charge, multiplicity and a name; others the two alone.
+_NUMBERS_ALONE = re.compile(
+    r"[\s(\[]*([+-]?\d{1,2})(?:\s*[,/;|]\s*|\s+)([1-9]\d?)[\s)\]]*(?:\s[a-z(\[][^\s=:]*\s*)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a piece of a comment line says of charge or spin.
+
+    Attributes
+    ----------
+    quantity : "charge", "multiplicity" or "electrons"
+    words : the piece, for errors
+    meanings : values that it may have, none where no number can be made of it
+    certain : whether it is taken; if not, it is held against what is taken
+    why : what is wrong with it where it is not certain
+    quoted : whether it stands in the text of another key, and gives way to any other statement
+    """
+
+    quantity: str
+    words: str
+    meanings: frozenset[int] = field(default_factory=frozenset)
+    certain: bool = True
+    why: str = ""
+    quoted: bool = False
+
+
+def statements(comment: str, hidden: list[str] | None = None) -> list[Statement]:
+    """What a comment line says of charge and spin.
+
+    Parameters
+    ----------
+    comment : the line, without quoted values of other keys
+    hidden : those values; what they state is never taken, but may not contradict
+
+    Raises
+    ------
+    InputError : a charge or multiplicity is not a whole number
+    """
+    listed = list(_statements(comment))
+    for text in hidden or []:
+        for one in _statements(text):
+            why = "stands in the text of another key"
+            listed.append(
+                Statement(
+                    quantity=one.quantity,
+                    words=one.words,
+                    meanings=one.meanings,
+                    certain=False,
+                    why=why,
+                    quoted=True,
+                )
+            )
+    return listed
+
+
+def settle(
+    quantity: str, listed: list[Statement], option: int | None, default: int
+) -> tuple[int, str]:
+    """Charge or multiplicity, and where it came from: "option", "comment line" or "default".
+
+    Parameters
+    ----------
+    quantity : "charge" or "multiplicity"
+    listed : all that the file says
+    option : wins where it is not None, but the comment must make sense
+    default : where nothing is said
+
+    Raises
+    ------
+    InputError : statements contradict each other, or one of them has several meanings
+    """
+    concerned = [one for one in listed if one.quantity == quantity]
+    certain = [one for one in concerned if one.certain]
+    values = frozenset[int]().union(*(one.meanings for one in certain))
+    if len(values) > 1:
+        words = ", ".join(dict.fromkeys(one.words for one in certain[:4]))
+        raise InputError(f"{words} contradict each other: keep one")
+    if option is not None:
+        return option, "option"
+    if values:
+        value, origin = next(iter(values)), "comment line"
+    else:
+        value, origin = default, "default"
+    for one in concerned:
+        if values and (value in one.meanings or not one.meanings or one.quoted):
+            continue
+        if one.meanings == {value}:
+            continue
+        if values:
+            raise InputError(
+                f"{one.words} contradicts {quantity}={value} on the same line: keep one"
+            )
+        raise InputError(f"{shown(one.words)} {one.why}: {_spellings(one)}")
+    return value, origin
+
+
+def require_electrons(listed: list[Statement], nuclear_charge: int, charge: int) -> None:
+    """Raise for a number of electrons that another charge would give.
+
+    Parameters
+    ----------
+    nuclear_charge : of all atoms but ghosts, e
+    """
+    for one in listed:
+        if one.quantity == "electrons" and nuclear_charge - charge not in one.meanings:
+            (electrons,) = one.meanings
+            raise InputError(
+                f"{shown(one.words)}: with charge {charge} there are {nuclear_charge - charge} "
+                f"electrons, and {electrons} with charge {nuclear_charge - electrons}: write "
+                f"charge={nuclear_charge - electrons} in the comment, or pass --charge "
+                f"{nuclear_charge - electrons}"
+            )
+
+
+def numbers_alone(comment: str) -> tuple[int, int] | None:
+    """Charge and multiplicity of a line such as "-1 2" or "-1 2 HO", which other programs write."""
+    match = _NUMBERS_ALONE.fullmatch(_plain(comment))
+    if match is None:
+        return None
+    return int(match[1]), int(match[2])
+
+
+def shown(text: str) -> str:
+    """A piece of text for an error: short, on one line, printable."""
+    piece = ascii(text[:50])
+    if len(text) <= 50 and len(piece) <= 52:
+        return piece
+    return f"{piece[:48]}...{piece[-1]}"
+
+
+def _plain(text: str) -> str:
+    """The text in small letters, with one kind of minus and without quotation marks."""
+    text = unicodedata.normalize("NFKC", text).translate(MINUS)
+    return " ".join(re.sub("[\"'`{}]", " ", text.lower()).split()).replace(" :", ":")
+
+
+def _statements(text: str) -> Iterator[Statement]:
+    text = _plain(text)
+    left = text
+    for match in _TWO.finditer(text):
+        left = left.replace(match[0], " " * len(match[0]), 1)
+        for word, number in ((match["first"], match["one"]), (match["second"], match["two"])):
+            yield from _of_a_word(f"{word}={number}")
+    yield from _of_a_word(left)
+    yield from _ahead(left)
+    for match in _STATE_WORD.finditer(left):
+        yield Statement("multiplicity", match[0], frozenset({SPIN_STATES[match[1]]}))
+    for match in _ION.finditer(left):
+        if match[1] is None:
+            yield _unread("charge", match[0], "names a charge without its number")
+        else:
+            sign = -1 if match[2] == "an" else 1
+            yield Statement("charge", match[0], frozenset({sign * IONS[match[1]]}))
+    for quantity, pattern in _UNNUMBERED.items():
+        for match in pattern.finditer(left):
+            yield _unread(quantity, match[0], f"does not say which {quantity}")
+
+
+def _of_a_word(text: str) -> Iterator[Statement]:
+    """Statements of a word with a number behind it."""
+    for match in _STATEMENT.finditer(text):
+        kind = next(name for name in KINDS if match[name] is not None)
+        quantity = KINDS[kind]
+        word = match[kind]
+        words = match[0].strip(" ,;(")
+        before = text[max(0, match.start() - 32) : match.start()]
+        if match["behind"] is not None:
+            if not OTHER_QUANTITIES & set(re.split("[_-]", match["behind"])):
+                yield _unread(quantity, words, "is a name that is not known")
+            continue
+        number = match["value"] or match["beside"]
+        has_other_uses = len(word) == 1 or word in ("ms", "sz", "uhf", "nuhf", "2s")
+        if has_other_uses and not _is_symbol_of_state(word, number, match, text):
+            continue
+        joined = re.search(r"([a-z0-9]+)[_-]+$", before)
+        apart = re.search(r"([a-z0-9]+)\s+$", before)
+        if joined and joined[1] in OTHER_QUANTITIES | {"surface"}:
+            continue
+        strange = (joined and joined[1] not in OF_THE_MOLECULE and not joined[1].isdigit()) or (
+            apart and apart[1] in OF_SOMETHING_ELSE
+        )
+        if number is None and match["other"] is not None:
+            yield from _of_a_text(kind, word, words, match)
+        elif number is None:
+            yield _unread(quantity, words, f"does not say clearly which {quantity}")
+        elif strange and (match["equals"] or apart):
+            ahead = before.rstrip().rsplit(" ", 1)[-1] + before[len(before.rstrip()) :]
+            yield _unread(quantity, ahead + words, NOT_OF_THE_MOLECULE)
+        elif word == "q" and match["equals"] is None:
+            yield _unread(quantity, words, "may be a charge")
+        elif word == "m":
+            meanings = _meanings(kind, number)[0]
+            yield Statement(quantity, words, meanings, False, "may be a multiplicity")
+        else:
+            yield _statement(kind, words, number)
+
+
+KINDS = {
+    "charge": "charge",
+    "multiplicity": "multiplicity",
+    "unpaired": "multiplicity",
+    "moment": "multiplicity",
+    "spin": "multiplicity",
+    "electrons": "electrons",
+}
+NOT_OF_THE_MOLECULE = "does not seem to be the molecule's"
+
+
+def _is_symbol_of_state(word: str, number: str | None, match: re.Match[str], text: str) -> bool:
+    """Whether a symbol that has other uses stands for charge or spin here."""
+    if number is None:
+        return False
+    if word == "q":
+        return match["equals"] is not None or _WHOLE.fullmatch(number) is not None
+    if word == "m":
+        beside = re.search(rf"{_BEFORE}(?:q|c|charge|chrg|chg)\s?[=:]", text)
+        return beside is not None and _WHOLE.fullmatch(number) is not None
+    if word in ("uhf", "nuhf"):
+        return re.fullmatch(r"\+?\d{1,2}", number) is not None
+    if match["equals"] is None:
+        return False
+    try:
+        return (2 * Fraction(number.replace(" ", ""))).denominator == 1
+    except (ValueError, ZeroDivisionError):
+        return False
+
+
+def _of_a_text(kind: str, word: str, words: str, match: re.Match[str]) -> Iterator[Statement]:
+    """What `charge=neutral`, `spin: doublet` or `charge=` say."""
+    other = match["other"].strip("()[].|")
+    if kind == "charge" and other in ("neutral", "none", "zero"):
+        yield Statement("charge", words, frozenset({0}))
+    elif KINDS[kind] == "multiplicity" and other in SPIN_STATES:
+        return  # found by its own name
+    elif "=" in match["equals"] or not re.match("[a-z_]{2}", other) or other in SPELT:
+        raise InputError(
+            f"{word}={shown(other)}: expected a whole number; {_spelling(KINDS[kind])}"
+        )
+
+
+SPELT = {"minus", "plus", "negative", "positive", "one", "two", "three", "four"}
+
+
+def _statement(kind: str, words: str, number: str) -> Statement:
+    """What a number beside a word says.
+
+    Raises
+    ------
+    InputError : it should be a whole number
+    """
+    quantity = KINDS[kind]
+    meanings, why = _meanings(kind, number)
+    if kind == "electrons" and not meanings:
+        return _unread("charge", words, "is no number of electrons")
+    return Statement(quantity, words, meanings, certain=not why, why=why)
+
+
+def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
+    """Values of the quantity that a number may stand for, and why they are not certain."""
+    number = number.replace(" ", "")
+    if kind == "spin":
+        return _meanings_of_spin(number)
+    if kind == "moment":
+        moment = abs(float(number)) if _is_decimal(number) else 0.5
+        if abs(moment - round(moment)) > 0.05:
+            return frozenset(), "is no whole number of unpaired electrons"
+        return frozenset({round(moment) + 1}), ""
+    trailing = number[-1] if number[-1] in "+-" else ""
+    if trailing and number[0] in "+-":
+        return frozenset(), "has two signs"
+    number = trailing + number.removesuffix(trailing) if trailing else number
+    if not _WHOLE.fullmatch(number):
+        raise InputError(
+            f"{NAMES[kind]}={shown(number)}: expected a whole number; {_spelling(KINDS[kind])}"
+        )
+    value = int(float(number))
+    if kind == "unpaired":
+        if value < 0:
+            raise InputError(f"unpaired={number}: expected 0 or more electrons")
+        return frozenset({value + 1}), ""
+    return frozenset({value}), ""
+
+
+NAMES = {
+    "charge": "charge",
+    "multiplicity": "multiplicity",
+    "unpaired": "unpaired electrons",
+    "electrons": "electrons",
+}
+
+
+def _is_decimal(number: str) -> bool:
+    try:
+        float(number)
+    except ValueError:
+        return False
+    return True
+
+
+def _meanings_of_spin(number: str) -> tuple[frozenset[int], str]:
+    """Multiplicities that a spin may mean: S, 2S or 2S + 1."""
+    try:
+        spin = Fraction(number)
+    except (ValueError, ZeroDivisionError):
+        return frozenset(), "is no spin"
+    if spin < 0 or spin > 100:
+        return frozenset(), "is no spin"
+    if spin == 0 or spin.denominator == 2:
+        return frozenset({int(2 * spin) + 1}), ""
+    if spin.denominator > 2:
+        return frozenset(), "is no spin"
+    whole = int(spin)
+    return frozenset({whole, whole + 1, 2 * whole + 1}), "is ambiguous (S, 2S or 2S + 1)"
+
+
+def _ahead(text: str) -> Iterator[Statement]:
+    """Statements of a number with its word behind it."""
+    for match in _AHEAD.finditer(text):
+        words = match[0]
+        behind = text[match.end() :]
+        if match["signed"]:
+            if re.match(r"\s?(?:$|[.,;)\]]|\s(?:and|with|mult|spin|in)\b)", behind):
+                yield _statement("charge", words, match["signed"])
+        elif match["count"]:
+            yield _statement("unpaired", words, match["count"])
+        elif match["electrons"]:
+            yield _statement("electrons", words, match["electrons"])
+        elif not behind.lstrip().startswith(":"):
+            quantity = KINDS[match["noun"]]
+            yield _unread(quantity, words, f"does not say clearly which {quantity}")
+
+
+def _unread(quantity: str, words: str, why: str) -> Statement:
+    return Statement(quantity, words, certain=False, why=why)
+
+
+def _spellings(one: Statement) -> str:
+    """What to write instead, in the comment line and as an option."""
+    if len(one.meanings) > 1:
+        written = ", ".join(f"{one.quantity}={value}" for value in sorted(one.meanings)[:-1])
+        written += f" or {one.quantity}={max(one.meanings)}"
+    elif one.meanings:
+        written = f"{one.quantity}={next(iter(one.meanings))}"
+    else:
+        written = f"{one.quantity}=N"
+    return _spelling(one.quantity, written)
+
+
+def _spelling(quantity: str, written: str = "") -> str:
+    """How to write a charge or multiplicity that is understood."""
+    if quantity == "electrons":
+        quantity = "charge"
+    return f"write {written or f'{quantity}=N'} in the comment, or pass --{quantity} N"

@@ -1,0 +1,370 @@
+"""What one call of a kernel costs, in closed form: products x passes, passes over elements, bytes moved.
+
+    Tensor Engine    4 max(64, columns) cycles per float32 product of a tile        (2 for transposes on trn2)
+    Vector Engine    passes x elements + 100 cycles per statement      passes: 5 of the pair energies, 8 of a reciprocal
+    Scalar Engine    passes x elements + 64 cycles per statement + 64 per row sum
+    PSUM port        on trn1 what both of them read there or write there
+    transfers        bytes (run + 512) / run / (16 queues x rate)      run: contiguous bytes
+    time             the busiest of these / use + what is exposed at the beginning and at the end of a call
+
+`use` is 1 at best. AWS's tuned products keep an engine busy for 85 % of the time (documentation 2.26, matrix
+multiplication tutorial); float32 kernels of others on trn1 reach 40 % (aws-samples/sample-spectral-dns-on-aws-neuron,
+docs/results.md). All engines are derated alike. Cycles per element are those of the instruction pages of documentation
+2.26, the last that give them; 100 and 64 cycles per statement reproduce a published kernel of 403,039 instructions (202
+ms against 206 measured), 512 bytes the 135 to 142 GB/s published for rows of that length. Nothing was measured on a
+device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from dfmp2.trainium.calls import Call
+from dfmp2.trainium.costs.chips import Chip
+from dfmp2.trainium.kernels.sizes import (
+    AHEAD,
+    BANK,
+    PART,
+    SOLVED,
+    STAGE,
+    P,
+    equal_parts,
+    lower_start,
+    parts_of,
+    sum_columns,
+    traversal,
+    upper_columns,
+)
+from dfmp2.trainium.layout import RUN, emission
+
+FLOAT32 = 4
+PASSES = 4  # of the Tensor Engine for a float32 product
+FLOOR = 64  # least columns that a product is charged for
+VECTOR_STATEMENT, SCALAR_STATEMENT, ROW_SUM = 100, 64, 64  # cycles
+RECIPROCAL = 8  # cycles per element
+DMA_QUEUES = 16
+DMA_HALF = 512  # contiguous bytes at which a queue reaches half of its rate
+DMA_START = 1300.0  # ns between the release of a transfer and its first byte
+RUN_TILES = 16  # tiles of fitted integrals in a load, as in transform.py
+TOGETHER, PANEL = 4, 24_576  # as in tiles.py and products.py, which need nki to be imported
+TABLES = ("eu", "neg", "identity")
+USUAL, SLOWEST = 0.85, 0.40  # of an engine's peak
+
+
+@dataclass(slots=True)
+class Engines:
+    """What a call keeps the engines of a core busy with, ns, and the bytes that it moves.
+
+    Attributes
+    ----------
+    port : PSUM port that Vector and Scalar Engine share
+    exposed : before the first product and after the last, while the busiest engine waits
+    read, written : bytes of HBM
+    """
+
+    chip: Chip
+    tensor: float = 0.0
+    vector: float = 0.0
+    scalar: float = 0.0
+    port: float = 0.0
+    dma: float = 0.0
+    exposed: float = 0.0
+    read: float = 0.0
+    written: float = 0.0
+
+    @property
+    def busiest(self) -> float:
+        """Busy time of the engine that binds."""
+        return max(self.tensor, self.vector, self.scalar, self.port, self.dma)
+
+    def at(self, use: float) -> float:
+        """Time of the call where the engine that binds is busy for this part of it."""
+        return self.busiest / use + self.exposed
+
+    def products(self, count: float, columns: float, *, transposes: bool = False) -> None:
+        """Products of 128 x 128 stationary tiles with moving tiles of that many columns."""
+        passes = PASSES
+        if transposes and self.chip.fast_transpose:
+            passes = PASSES // 2
+        self.tensor += count * passes * max(FLOOR, columns) / self.chip.tensor
+
+    def vector_passes(
+        self, elements: float, statements: float, *, psum: float = 0.0, psum_statements: float = 0.0
+    ) -> None:
+        """Passes over elements per partition; `psum` : those of statements that read or write PSUM."""
+        self.vector += (elements + VECTOR_STATEMENT * statements) / self.chip.vector
+        if self.chip.shared_port:
+            self.port += (psum + VECTOR_STATEMENT * psum_statements) / self.chip.vector
+
+    def scalar_passes(
+        self, elements: float, statements: float, *, sums: float = 0.0, psum: bool = False
+    ) -> None:
+        """Passes over elements per partition, `sums` of the statements with a row sum."""
+        taken = (elements + SCALAR_STATEMENT * statements + ROW_SUM * sums) / self.chip.scalar
+        self.scalar += taken
+        if psum and self.chip.shared_port:
+            self.port += taken
+
+    def transfer(self, moved: float, run: float, *, stored: bool = False) -> None:
+        """Bytes between HBM and SBUF in contiguous runs of that many bytes."""
+        self.dma += self.seconds(moved, run)
+        if stored:
+            self.written += moved
+        else:
+            self.read += moved
+
+    def seconds(self, moved: float, run: float) -> float:
+        """ns of a transfer on all queues."""
+        return moved * (run + DMA_HALF) / run / (DMA_QUEUES * self.chip.dma)
+
+
+def engines(call: Call, chip: Chip) -> Engines:
+    """What a call keeps busy on a core of a chip."""
+    found = Engines(chip)
+    KERNELS[call.kernel](found, call)
+    return found
+
+
+def _pairs(found: Engines, call: Call) -> None:
+    """K3, plain or packed; see the heads of both kernel files."""
+    block = _Block(call)
+    group = 1
+    if call.kernel == "pair_energy_packed":
+        group = P // (block.nvir % P)
+    items = emission(block.rows, block.columns, block.residents, block.diagonal, group)
+    singles = sum(len(item.rows) == 1 for item in items)
+    groups = len(items) - singles
+    if singles:
+        tiles = -(-block.nvir // P)
+        found.products(singles * tiles * block.slices * block.parts, block.width)
+        _folded(found, singles, block.nvir, block.parts)
+    if groups:
+        full, left = divmod(block.nvir, P)
+        found.products(groups * (group * full + 1) * block.slices, block.nvir)
+        _folded(found, groups * group, full * P, 1)
+        _leftover(found, groups, group, full, left)
+        found.scalar_passes(block.rows * block.slices * left, block.rows)
+    upper = upper_columns(block.nvir)
+    pairs = singles + group * groups
+    _operands(found, block, pairs, sum_columns(upper, RUN))
+
+
+def _folded(found: Engines, pairs: int, nvir: int, parts: int) -> None:
+    """Elementwise work on the upper triangle of blocks: five passes of the Vector Engine, three sums."""
+    tiles, upper = -(-nvir // P), upper_columns(nvir)
+    chunks = -(-upper // BANK)
+    cut = int(nvir < upper and nvir % BANK != 0)  # a chunk of doubled and of single denominators
+    found.products(pairs * upper / P, P, transposes=True)
+    found.vector_passes(
+        pairs * 5 * upper,
+        pairs * (4 * chunks + cut),
+        psum=pairs * 2 * upper,
+        psum_statements=pairs * 2 * chunks,
+    )
+    short = nvir % P
+    copies = 3 * tiles - 2 + (parts - 1) * tiles + int(short > 0)
+    found.scalar_passes(pairs * (upper + lower_start(tiles) + short), pairs * copies, psum=True)
+    _three_sums(found, pairs * upper, pairs * sum_columns(upper, RUN) // 3)
+
+
+def _leftover(found: Engines, groups: int, group: int, full: int, height: int) -> None:
+    """Elementwise work on the rows below the last full tile, of pairs that share a tile."""
+    shared = group * full * height + height
+    found.products(groups * (group * full + 1), height)
+    found.vector_passes(
+        groups * 5 * shared,
+        groups * (group + 7),
+        psum=groups * 2 * shared,
+        psum_statements=groups * 4,
+    )
+    copies = groups * (group * (full + 1) + 2)
+    found.scalar_passes(groups * (shared + full * P + height), copies, psum=True)
+    _three_sums(found, groups * shared, groups * (group + 1))
+
+
+def _three_sums(found: Engines, elements: int, sums: int) -> None:
+    """Row sums of squares of X, in SBUF, of Y, in PSUM, and of their product."""
+    found.scalar_passes(elements, sums, sums=sums, psum=True)
+    found.scalar_passes(2 * elements, 2 * sums, sums=2 * sums)
+
+
+def _cross(found: Engines, call: Call) -> None:
+    """K3 between two spins: two passes of the Vector Engine, one sum."""
+    block = _Block(call)
+    tiles = call.arguments["b_i"].shape[2] // P
+    pairs, units, elements = block.rows * block.columns, tiles * block.parts, tiles * block.nvir
+    found.products(pairs * units * block.slices, block.width)
+    found.vector_passes(
+        pairs * 2 * elements,
+        pairs * 2 * units,
+        psum=pairs * elements,
+        psum_statements=pairs * units,
+    )
+    found.scalar_passes(pairs * elements, pairs * units, sums=pairs * units)
+    _operands(found, block, pairs, units)
+
+
+class _Block:
+    """Sizes of a call of the pair energies."""
+
+    def __init__(self, call: Call) -> None:
+        given = call.arguments
+        self.rows, self.columns = given["b_i"].shape[0] // P, given["b_j"].shape[0] // P
+        self.nvir, self.slices = int(given["nvir"]), int(given["slices"])
+        self.residents = min(self.rows, int(given["residents"]))
+        self.diagonal = bool(given.get("diagonal"))
+        self.parts = parts_of(self.nvir, self.slices)
+        self.width = -(-self.nvir // self.parts)  # columns of a part of B_j
+        self.tables = sum(prod(given[name].shape) for name in TABLES if name in given)
+        self.left, self.right = given["b_i"].shape[2], given["b_j"].shape[2]
+
+
+def _operands(found: Engines, block: _Block, pairs: int, places: int) -> None:
+    """Transfers and copies of blocks of B, and what waits for them; `places` : partial sums of a pair."""
+    steps = traversal(block.rows, block.columns, block.residents, block.parts, block.diagonal)
+    loads = 1 + sum(step[1:] != before[1:] for before, step in pairwise(steps))
+    row = FLOAT32 * P * block.slices
+    b_i, b_j = row * block.left, row * block.right
+    run_i, run_j = FLOAT32 * STAGE, row * block.right // P
+    if block.parts > 1:
+        b_j, run_i, run_j = row * block.width, FLOAT32 * 2 * P, FLOAT32 * block.width
+    pair = found.tensor / pairs
+    after = (found.vector + found.scalar) / pairs
+    found.transfer(block.rows * b_i, run_i)
+    found.transfer(loads * b_j, run_j)
+    found.transfer(FLOAT32 * block.tables, FLOAT32 * STAGE)
+    results = FLOAT32 * pairs * places
+    found.transfer(P * results, results / -(-block.rows // block.residents), stored=True)
+    pieces = block.rows * -(-block.slices * block.left // STAGE)
+    found.scalar_passes(block.rows * block.slices * block.left + block.tables // P, pieces)
+    one = found.seconds(b_i, run_i) + DMA_START / AHEAD
+    late = max(0.0, one - pair) * (block.residents - 1)
+    first = one + found.seconds(b_j, run_j) + found.seconds(FLOAT32 * block.tables, FLOAT32 * STAGE)
+    found.exposed = DMA_START + first + late + after
+
+
+def _transform(found: Engines, call: Call) -> None:
+    """K12: 128 x 128 products of few columns, then whole ones; fitted integrals are read once per block."""
+    _, tiles, edge = call.arguments["c_occ"].shape
+    columns = call.arguments["c_vir"].shape[2]
+    rows, stored = call.arguments["a"].shape[0], call.arguments.get("stored", 0)
+    made = rows // (tiles * P)
+    banks = -(-P // min(P, BANK // edge))
+    found.products(made * tiles * tiles * P, edge)
+    found.products(made * edge * tiles * -(-columns // BANK), min(BANK, columns))
+    copies = made * tiles * edge / 2  # of a column of a bank each, every other one by either engine
+    found.vector_passes(
+        2 * P * copies, banks * copies, psum=2 * P * copies, psum_statements=banks * copies
+    )
+    found.scalar_passes(2 * P * copies, banks * copies, psum=True)
+    found.scalar_passes(made * edge * columns, made * edge * -(-columns // BANK), psum=True)
+    found.transfer(FLOAT32 * rows * tiles * P * P, FLOAT32 * RUN_TILES * P)
+    found.transfer(FLOAT32 * made * P * tiles * columns, FLOAT32 * columns)
+    if "before" in call.arguments:
+        stored = call.arguments["before"].shape[1]
+        found.transfer(FLOAT32 * edge * P * (stored - made) * columns, FLOAT32 * STAGE)
+    run = FLOAT32 * min(BANK, columns)
+    found.transfer(FLOAT32 * edge * P * stored * columns, run, stored=True)
+    found.exposed = 2 * DMA_START + (edge * columns) / found.chip.scalar
+
+
+def _products(found: Engines, call: Call) -> None:
+    """gemm, gemm_batch and syrk: panels of A stay, B is streamed beside each."""
+    given = call.arguments
+    triangle, batches = call.kernel == "syrk", given.get("batches", 1)
+    depth, wide = given["a"].shape[0] // batches, given["a" if triangle else "b"].shape[1]
+    rows = given["columns"]
+    columns = rows if triangle else wide
+    slices, tiles = -(-depth // P), -(-rows // P)
+    part = equal_parts(columns, min(BANK, PART // slices))
+    group = P * max(1, min(TOGETHER, PANEL // 3 // (slices * P)))
+    panel = group * max(1, PANEL // (group * slices) - 1)
+    results = tiles * columns
+    if triangle:
+        results -= P * tiles * (tiles - 1) // 2
+        found.products(tiles * (tiles - 1) // 2, P)
+    found.products(batches * slices * results / part, part)
+    found.scalar_passes(
+        batches * (slices * rows + tiles * columns),
+        batches * (slices * -(-rows // group) + tiles * -(-columns // part)),
+    )
+    once = FLOAT32 * batches * depth
+    found.transfer(once * rows, FLOAT32 * min(group, rows))
+    found.transfer(once * columns * -(-rows // panel), FLOAT32 * part)
+    found.transfer(FLOAT32 * batches * rows * columns, FLOAT32 * part, stored=True)
+    first = FLOAT32 * depth * (min(group, rows) + part)
+    found.exposed = 2 * DMA_START + found.seconds(first, FLOAT32 * part)
+
+
+def _solve(found: Engines, call: Call) -> None:
+    """trsm: row tile after row tile, two parts of columns at a time."""
+    size, columns = call.arguments["b"].shape
+    tiles = -(-size // P)
+    part = equal_parts(columns, min(BANK, SOLVED // tiles))
+    parts, below = -(-columns // part), tiles * (tiles + 1) // 2
+    found.products(parts * below, part)
+    found.vector_passes(
+        tiles * columns, tiles * parts, psum=tiles * columns, psum_statements=tiles * parts
+    )
+    found.scalar_passes(tiles * columns, tiles * parts, psum=True)
+    found.transfer(FLOAT32 * P * P * below * -(-parts // 2), FLOAT32 * P * (tiles + 1) / 2)
+    found.transfer(FLOAT32 * size * columns, FLOAT32 * part)
+    found.transfer(FLOAT32 * size * columns, FLOAT32 * part, stored=True)
+    found.exposed = 4 * DMA_START
+
+
+def _energies(found: Engines, call: Call) -> None:
+    """mp2_energy: five passes of the Vector Engine and a reciprocal over a given T."""
+    nvir, nocc = call.arguments["eu"].shape[0], call.arguments["nocc"]
+    tiles = -(-nvir // P)
+    parts = tiles * -(-nvir // BANK)
+    elements = tiles * nvir
+    found.products(nocc * tiles * tiles, equal_parts(nvir, P))
+    found.vector_passes(
+        nocc * (5 + RECIPROCAL) * elements,
+        nocc * 6 * parts,
+        psum=nocc * (4 + RECIPROCAL) * elements,
+        psum_statements=nocc * 4 * parts,
+    )
+    found.scalar_passes(nocc * elements, nocc * parts, sums=nocc * parts)
+    found.transfer(FLOAT32 * nocc * nvir**2, FLOAT32 * nvir)
+    found.transfer(FLOAT32 * nvir**2, FLOAT32 * nvir)
+    found.transfer(FLOAT32 * P * nocc, FLOAT32 * nocc, stored=True)
+    found.exposed = 4 * DMA_START + (found.vector + found.scalar) / nocc
+
+
+def _one_pair(found: Engines, call: Call) -> None:
+    """pair_fused: T and its transpose by two products each, all of it in a row."""
+    _, slices, columns = call.arguments["b_i"].shape
+    nvir, tiles = call.arguments["nvir"], columns // P
+    elements = tiles * nvir
+    found.products(2 * tiles * slices, nvir)
+    found.vector_passes(
+        (5 + RECIPROCAL) * elements,
+        5 * tiles,
+        psum=(2 + RECIPROCAL) * elements,
+        psum_statements=3 * tiles,
+    )
+    found.scalar_passes(3 * elements, 3 * tiles, sums=2 * tiles)
+    found.scalar_passes(2 * slices * columns + elements, 2 * slices + 1)
+    found.transfer(FLOAT32 * P * (2 * slices * columns + elements), FLOAT32 * columns)
+    found.transfer(FLOAT32 * P * 2 * tiles, FLOAT32 * 2 * tiles, stored=True)
+    found.exposed = found.vector + 2 * DMA_START
+
+
+KERNELS: dict[str, Callable[[Engines, Call], None]] = {
+    "pair_energy_block": _pairs,
+    "pair_energy_packed": _pairs,
+    "pair_energy_cross": _cross,
+    "ao_to_mo": _transform,
+    "ao_to_mo_next": _transform,
+    "gemm": _products,
+    "gemm_batch": _products,
+    "syrk": _products,
+    "trsm": _solve,
+    "mp2_energy": _energies,
+    "pair_fused": _one_pair,
+}

@@ -1,0 +1,211 @@
+"""Charge and spin of files: the tables of the docs page are what the readers take and refuse."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dfmp2
+from dfmp2.errors import InputError
+from dfmp2.molecule.comment import statements
+from dfmp2.molecule.files import read_file, read_frames
+from dfmp2.molecule.mol_block import read_mol_block, unfilled
+from dfmp2.molecule.xyz import parse_text, parse_xyz
+
+from .mol_blocks import BLOCKS
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "molecule-files.md"
+OH = "O 0 0 0\nH 0 0 0.97\n"
+
+
+def rows_below(heading: str) -> list[tuple[str, ...]]:
+    """The rows of the table below a heading of the page."""
+    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    return [tuple(cell.strip() for cell in row.strip("|").split("|")) for row in rows]
+
+
+COMMENTS = [(row[0].strip("`"), row[1]) for row in rows_below("Comments of xyz files")]
+
+
+def outcome_of(comment: str) -> str:
+    """What the page says of a comment, from the reader."""
+    try:
+        found = parse_xyz(f"2\n{comment}\n{OH}", file="f")
+    except InputError as error:
+        return f"refused: {str(error).removeprefix('f, line 2: ').removeprefix('f: ')}"
+    if (found.charge_from, found.multiplicity_from) == ("default", "default"):
+        assert (found.molecule.charge, found.molecule.multiplicity) == (0, 1)
+        return "without"
+    return f"charge {found.molecule.charge}, multiplicity {found.molecule.multiplicity}"
+
+
+def test_the_page_lists_enough() -> None:
+    assert len(COMMENTS) >= 60
+    assert len({comment for comment, _ in COMMENTS}) == len(COMMENTS)
+    outcomes = [said.split()[0].strip(":") for _, said in COMMENTS]
+    assert all(outcomes.count(kind) >= 15 for kind in ("charge", "refused", "without"))
+
+
+@pytest.mark.parametrize(("comment", "said"), COMMENTS)
+def test_comment(comment: str, said: str) -> None:
+    outcome = outcome_of(comment)
+    if said.startswith("refused"):
+        assert outcome.startswith(said)
+    else:
+        assert outcome == said
+
+
+@pytest.mark.parametrize(("comment", "said"), COMMENTS)
+def test_comment_with_both_options(comment: str, said: str) -> None:
+    """Options win; what contradicts itself or is no number stays refused."""
+    text = f"2\n{comment}\n{OH}"
+    if re.search("contradict|expected a whole number", said):
+        with pytest.raises(InputError):
+            parse_xyz(text, file="f", charge=3, multiplicity=4)
+    else:
+        found = parse_xyz(text, file="f", charge=3, multiplicity=4)
+        assert (found.molecule.charge, found.molecule.multiplicity) == (3, 4)
+        assert (found.charge_from, found.multiplicity_from) == ("option", "option")
+
+
+@pytest.mark.parametrize(
+    "comment", [comment for comment, said in COMMENTS if said.startswith("refused")]
+)
+def test_a_refusal_names_both_spellings(comment: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_xyz(f"2\n{comment}\n{OH}", file="f")
+    message = str(caught.value)
+    if "contradict" in message:
+        assert "keep one" in message
+    else:
+        assert re.search(r"write (charge|multiplicity)=", message), message
+        assert re.search(r"pass (--|both as options)", message), message
+
+
+def test_the_same_reader_for_frames_texts_and_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = f"2\nCharge: -1\n{OH}", f"2\nspin 2\n{OH}"
+    path = tmp_path / "two.xyz"
+    path.write_text(good + good.replace("-1", "+1"))
+    assert [one.charge for one in read_frames(path)] == [-1, 1]
+    path.write_text(good + bad)
+    with pytest.raises(InputError, match=r"frame 2 \(line 5 on\), line 2: 'spin 2' is ambiguous"):
+        read_frames(path)
+    assert parse_text(good).charge == dfmp2.Molecule.from_string(good).charge == -1
+    with pytest.raises(InputError, match="'spin 2' is ambiguous"):
+        dfmp2.Molecule.from_string(bad)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(good.encode())))
+    assert read_file("-").molecule.charge == -1
+
+
+def test_columns_of_charges_and_moments_add_up() -> None:
+    """As ASE writes initial charges and magnetic moments."""
+    head = "2\nProperties=species:S:1:pos:R:3:initial_charges:R:1:initial_magmoms:R:1\n"
+    found = parse_xyz(f"{head}O 0 0 0 -0.75 1.5\nH 0 0 1 -0.25 0.5\n", file="f")
+    assert (found.molecule.charge, found.molecule.multiplicity) == (-1, 3)
+    found = parse_xyz(f"{head}O 0 0 0 -0.5 1\nH 0 0 1 0.5 -1\n", file="f")
+    assert (found.molecule.charge, found.molecule.multiplicity) == (0, 1)
+    with pytest.raises(InputError, match=r"initial_charges, which adds up to -2, contradict"):
+        parse_xyz(head.replace("\n", "\ncharge=1 ", 1) + "O 0 0 0 -2 0\nH 0 0 1 0 0", file="f")
+    with pytest.raises(InputError, match=r"which adds up to -0\.4,' is no whole number: write"):
+        parse_xyz(f"{head}O 0 0 0 -0.4 0\nH 0 0 1 0 0", file="f")
+    results = head.replace("initial_", "")
+    assert parse_xyz(f"{results}O 0 0 0 -0.41 0\nH 0 0 1 0.42 0\n", file="f").molecule.charge == 0
+    with pytest.raises(InputError, match=r"column charges.* does not fit the charge"):
+        parse_xyz(f"{results}O 0 0 0 -1.41 0\nH 0 0 1 0.42 0\n", file="f")
+
+
+@pytest.mark.parametrize("text", ["charge" + " " * 99_000, "2s+" * 33_000, "a_" * 49_000])
+def test_long_comments_are_read_quickly(text: str) -> None:
+    assert statements(text) == []
+
+
+NAMES = [(row[0], row[1], row[2]) for row in rows_below("Mol blocks")]
+
+
+def test_the_page_lists_the_blocks() -> None:
+    assert len(BLOCKS) >= 20
+    assert [name for name, *_ in NAMES] == list(BLOCKS)
+    for name, says, outcome in NAMES:
+        block = BLOCKS[name]
+        assert says == block.says
+        if isinstance(block.outcome, str):
+            assert outcome == f"refused: {block.outcome}"
+        else:
+            assert outcome == f"charge {block.outcome[0]}, multiplicity {block.outcome[1]}"
+
+
+def read_block(folder: Path, name: str, text: str, **state: Any) -> Any:
+    path = folder / f"{name}.sdf"
+    path.write_text(text)
+    return read_file(path, **state)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_block(name: str, tmp_path: Path) -> None:
+    block = BLOCKS[name]
+    if isinstance(block.outcome, str):
+        with pytest.raises(InputError) as caught:
+            read_block(tmp_path, "f", block.text())
+        assert f"f.sdf: {block.outcome}" in str(caught.value)
+    else:
+        found = read_block(tmp_path, "f", block.text()).molecule
+        assert (found.charge, found.multiplicity) == block.outcome
+        assert len(found.symbols) == len(block.atoms.split())
+
+
+def test_what_an_option_explains(tmp_path: Path) -> None:
+    """Radicals, carbenes and ions that the block does not state."""
+    methyl = BLOCKS["methyl without M  RAD"].text()
+    assert read_block(tmp_path, "f", methyl, multiplicity=2).molecule.multiplicity == 2
+    assert read_block(tmp_path, "f", methyl, charge=1).molecule.charge == 1
+    carbon = BLOCKS["carbon atom"].text()
+    assert read_block(tmp_path, "f", carbon, multiplicity=5).molecule.multiplicity == 5
+    with pytest.raises(InputError, match="4 hydrogen atoms are missing"):
+        read_block(tmp_path, "f", carbon, multiplicity=1)
+    ethanol = BLOCKS["ethanol without hydrogens"].text()
+    for state in ({"multiplicity": 1}, {"multiplicity": 3}, {"charge": 0}, {"charge": 2}):
+        with pytest.raises(InputError, match="6 hydrogen atoms are missing"):
+            read_block(tmp_path, "f", ethanol, **state)
+    two = BLOCKS["two radical centres"].text()
+    assert read_block(tmp_path, "f", two, multiplicity=3).molecule.multiplicity == 3
+
+
+def test_ase_writes_all_bonds_as_single_ones() -> None:
+    ethene = BLOCKS["ethanol without hydrogens"].text(program="ASE")
+    assert unfilled(read_mol_block(ethene)) == {}
+
+
+ATOM = "HETATM    1  O   OH  A   1       0.000   0.000   0.000  1.00  0.00           O{}"
+
+
+@pytest.mark.parametrize(
+    ("written", "charge"), [("1-", -1), ("-1", -1), ("2+", 2), ("+2", 2), ("0 ", 0), ("", 0)]
+)
+def test_charge_of_a_pdb_atom(written: str, charge: int, tmp_path: Path) -> None:
+    path = tmp_path / "oh.pdb"
+    path.write_text(
+        ATOM.format(written)
+        + "\n"
+        + ATOM.format("").replace("0.000  1.00", "0.970  1.00")
+        + "\nEND\n"
+    )
+    found = read_file(path)
+    assert found.molecule.charge == charge
+    assert found.charge_from == ("file" if charge else "default")
+    assert read_file(path, charge=3).molecule.charge == 3
+
+
+@pytest.mark.parametrize("written", ["1", "--", "-", "A1"])
+def test_a_charge_of_a_pdb_atom_that_is_none_is_refused(written: str, tmp_path: Path) -> None:
+    path = tmp_path / "oh.pdb"
+    path.write_text(ATOM.format(written) + "\nEND\n")
+    with pytest.raises(InputError, match=r"oh\.pdb, line 1: charge '.*' in columns 79 and 80"):
+        read_file(path)
