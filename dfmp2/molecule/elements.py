@@ -283,6 +283,8 @@ MASSES = (
 )
 HEAVIEST = 1.69  # angstrom, for the elements beyond, of which none was measured
 BOND = 1.25
+PAULING = 0.71  # angstrom, by which a bond of a tenth of the order is longer
+LEAST_ORDER = 0.02  # of a bond that counts
 SHORTEST, LONGEST = 0.6, 1.35  # bonds, in sums of the radii; N2 has 0.77 and F2 1.24
 PM_PER_ANGSTROM = 100.0
 UNBOUND = ("He", "Ne", "Ar", "Kr", "Xe", "Rn")  # nothing need be near them
@@ -293,6 +295,12 @@ def radius(symbol: str) -> float:
     """Covalent radius of an element, angstrom."""
     place = SYMBOLS.index(symbol)
     return COVALENT[place] if place < len(COVALENT) else HEAVIEST
+
+
+def fills_inner_shell(symbol: str) -> bool:
+    """Whether a d or f shell is being filled: transition metals, lanthanides and actinides."""
+    number = atomic_number(symbol)
+    return 21 <= number <= 30 or 39 <= number <= 48 or 57 <= number <= 80 or number >= 89
 
 
 def mass(symbol: str) -> float:
@@ -327,6 +335,33 @@ def bonds(
             if not (ghost[i] or ghost[j]):
                 found.append((i, int(j)))
     return found
+
+
+def bond_orders(
+    symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple[bool, ...]
+) -> dict[tuple[str, str], float]:
+    """Orders of all bonds between real atoms, added up for each pair of elements.
+
+    A bond of order n is by PAULING log10(n) shorter than the sum of the radii (Pauling, The Nature
+    of the Chemical Bond, 3rd ed. (1960), chapter 7). Pairs are in alphabetical order.
+
+    Parameters
+    ----------
+    symbols : of the atoms, (natom,)
+    positions : (natom, 3) float64, angstrom
+    ghost : whether an atom is a ghost, (natom,)
+    """
+    real = [atom for atom in range(len(symbols)) if not ghost[atom]]
+    reach = np.array([radius(symbols[atom]) for atom in real])
+    places = positions[real]
+    orders: dict[tuple[str, str], float] = {}
+    for i, atom in enumerate(real):
+        lengths = np.linalg.norm(places[i + 1 :] - places[i], axis=1)
+        found = 10.0 ** ((reach[i] + reach[i + 1 :] - lengths) / PAULING)
+        for j in np.flatnonzero(found > LEAST_ORDER):
+            first, second = sorted((symbols[atom], symbols[real[i + 1 + int(j)]]))
+            orders[first, second] = orders.get((first, second), 0.0) + float(found[j])
+    return orders
 
 
 def unit_doubt(

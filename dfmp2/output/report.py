@@ -838,8 +838,12 @@ def budget_blocks(budget: ErrorBudget) -> list[Block]:
         for source in budget.sources.values()
     ]
     sums = [ABSENT if value is None else size(value) for value in (budget.scf, budget.correlation)]
+    how = "magnitudes added"
+    shares = [share for source in budget.sources.values() for share in source.shares]
+    if any(share.error is not None for share in shares):
+        how = "magnitudes added; the total takes measured errors with their signs"
     heads = ("source of error", "#in E(SCF) / Eh", "#in E(corr) / Eh", "kind", "~how it is known")
-    return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", "magnitudes added")])]
+    return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", how)])]
 
 
 def _share(share: Share | None) -> str:

@@ -163,19 +163,16 @@ class Study:
         if self.kind == "optimization":
             return runs[-1].error_budget
         if self.kind == "interaction":
-            parts = [
-                ((-1.0, -1.0), run)
-                for name, run in self.runs.items()
-                if name.endswith("-in-complex")
-            ]
-            return combined(
-                [((1.0, 1.0), self.runs["complex"]), *parts], "The cp-corrected interaction energy"
-            )
+            return self._interaction_budget("cp-corrected", "-in-complex")
         if self.kind == "scan":
-            worst = sorted(runs, key=lambda run: run.error_budget.total or math.inf)[-2:]
-            return combined(
-                [((1.0, 1.0), worst[1]), ((-1.0, -1.0), worst[0])], "The difference of two points"
-            )
+            ends = [choose(runs, key=lambda run: run.total_energy) for choose in (min, max)]
+            differences = [
+                combined([((1.0, 1.0), run), ((-1.0, -1.0), end)], "The difference of two points")
+                for end in ends
+                for run in runs
+                if run is not end
+            ]
+            return max(differences, key=_largest_last)
         weights, basis_set = [], []
         method = "correlation_energy"
         if f"cbs_{method}" not in self.values:  # of an earlier version
@@ -203,6 +200,31 @@ class Study:
             basis_set=(basis_set[0], basis_set[1]),
             exact="a complete basis set without fitting",
         )
+
+    @property
+    def uncorrected_error_budget(self) -> ErrorBudget | None:
+        """That of an interaction energy without counterpoise correction; None of other studies."""
+        if self.kind != "interaction" or not self.complete:
+            return None
+        return self._interaction_budget("uncorrected", "-alone")
+
+    def _interaction_budget(self, scheme: str, ending: str) -> ErrorBudget:
+        """The budget of the interaction energy with the fragments whose runs have this ending."""
+        from dfmp2.mp2.error_budget import combined
+
+        fragments = [
+            ((-1.0, -1.0), run) for name, run in self.runs.items() if name.endswith(ending)
+        ]
+        return combined(
+            [((1.0, 1.0), self.runs["complex"]), *fragments], f"The {scheme} interaction energy"
+        )
+
+
+def _largest_last(budget: ErrorBudget) -> float:
+    """What a budget adds up to, Eh; infinite where that is not known."""
+    if budget.total is None:
+        return math.inf
+    return budget.total
 
 
 class StudyWriter:

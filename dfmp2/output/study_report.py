@@ -23,6 +23,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "mp2_correlation_energy": "E(corr)",
     "mp2_total_energy": "E(MP2)",
     "relative_energy": "E - lowest",
+    "relative_energy_error": "+-",
     "homo_lumo_gap": "gap",
     "scf_iterations": "cycles",
     "exit_code": "code",
@@ -90,7 +91,11 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     if study.table:
         blocks.append(_table(study.table, folded=study.kind in ("scan", "cbs", "optimization")))
     budget = study.error_budget
-    blocks += [] if budget is None else budget_blocks(budget)
+    if budget is not None:
+        blocks += budget_blocks(budget)
+    uncorrected = study.uncorrected_error_budget
+    if uncorrected is not None:
+        blocks.append(uncorrected.summary)
     runs, said = overview(study.runs, anchors), []
     if study.kind == "frequencies":
         said = [

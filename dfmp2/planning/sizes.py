@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dfmp2.molecule.elements import atomic_number
+from dfmp2.molecule.elements import fills_inner_shell
 from dfmp2.units import quantity as _q
 
 LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there are fewer, all
@@ -270,8 +270,5 @@ def scf_cycles(tolerance: float, elements: Iterable[str], *, started: bool = Fal
     started : from converged orbitals, of another geometry for example: about three digits less to go
     """
     digits = -math.log10(tolerance) - (9 if started else 6)
-    filling = any(
-        21 <= z <= 30 or 39 <= z <= 48 or 57 <= z <= 80 or z >= 89
-        for z in map(atomic_number, elements)
-    )
+    filling = any(map(fills_inner_shell, elements))
     return max(2, round(CYCLES + CYCLES_PER_DIGIT * digits) + (METAL_CYCLES if filling else 0))

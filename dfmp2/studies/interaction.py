@@ -27,7 +27,17 @@ from dfmp2.options import Options
 from dfmp2.output.hdf5 import Item
 from dfmp2.output.study import Study
 from dfmp2.studies.coordinate import parse_atoms, show_atoms
-from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
+from dfmp2.studies.runs import (
+    Failures,
+    How,
+    Numbers,
+    Results,
+    Step,
+    Task,
+    carry_out,
+    certified,
+    examine,
+)
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[
@@ -129,8 +139,15 @@ def interaction_energy(
             "made, and MP2 may be unreliable for what lies between"
         )
 
+    steps, note, chosen = certified(steps)
+    examine(steps)
+
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
-        return Numbers(*_about(molecule, found), _values(results, len(found)) if complete else {})
+        settings, notes = _about(molecule, found)
+        values: dict[str, Item] = {}
+        if complete:
+            values = _values(results, len(found))
+        return Numbers(settings, [*notes, note], values)
 
     what = f"interaction energy of {molecule.name} ({molecule.formula})"
     task = Task(
@@ -141,6 +158,7 @@ def interaction_energy(
         steps=steps,
         evaluate=evaluate,
         warnings=tuple(warnings),
+        chosen=chosen,
     )
     return carry_out(task, **how)
 

@@ -18,6 +18,7 @@ One process at a time: the lock of the file is held as long as the study goes on
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -51,7 +52,7 @@ from dfmp2.mp2 import energy
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
 from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import Options
+from dfmp2.options import MP2, Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
 from dfmp2.output.hdf5 import Item, start_of
 from dfmp2.output.study import (
@@ -63,7 +64,9 @@ from dfmp2.output.study import (
     read_study,
 )
 from dfmp2.planning import plan, system
+from dfmp2.planning import time as time_plan
 from dfmp2.planning.memory import FLOAT64
+from dfmp2.planning.rates import Rates
 from dfmp2.progress import Collector, Listener, Relay, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
@@ -75,6 +78,9 @@ LATER = (
 )  # bytes by which a process grows with its first run, beyond what the plan of the next one credits
 NEAR = (
     1e-6  # bohr; what rounding on another machine changes of a geometry that follows from results
+)
+CERTIFICATES = (
+    10.0  # s of one core, predicted with built-in rates: what certificates may add to a study
 )
 REST = 5.0  # pause after writing the file, in units of the time that took
 # Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
@@ -172,6 +178,7 @@ class Task:
     compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
     passed : what is left of a run when the next one is done, None for all of it
     free : options that may be others where an unfinished study goes on, since the numbers agree to what it needs
+    chosen : options that the study sets by itself: stored runs may have others
     warnings : what is wrong with the question itself, said before the first run
     """
 
@@ -188,6 +195,7 @@ class Task:
     compute: Callable[..., MP2Result] | None = None
     passed: Callable[[MP2Result], MP2Result] | None = None
     free: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def study(
@@ -275,6 +283,79 @@ def _planned(step: Step, task: str = "energy") -> tuple[FrozenCore, plan.Plan]:
     kind = reference_kind(options, step.molecule.multiplicity)
     core = system.frozen_core(found, options, Silent())
     return core, plan.make_plan(found, setup, core, kind, task=task)
+
+
+class Certified(NamedTuple):
+    """The steps of a study whose fitting errors are measured where that costs little.
+
+    Attributes
+    ----------
+    steps : those that were given, with certificates or without
+    note : what is said of it in the report
+    chosen : as of Task
+    """
+
+    steps: list[Step]
+    note: str
+    chosen: tuple[str, ...]
+
+
+def certified(steps: Sequence[Step]) -> Certified:
+    """The steps with fitting certificates, where these are to take CERTIFICATES seconds at most.
+
+    The prediction knows nothing of this host, so that the same study is certified everywhere; it
+    is not where a certificate does not fit into memory, or where the method has none.
+
+    Raises
+    ------
+    Dfmp2Error : what `dfmp2 run` would say of a step, with its name in front
+    """
+    given = list(steps)
+    options = given[0].options
+    if options.certify_fit:
+        return Certified(given, "fitting errors: measured in every run (--certify-fit)", ())
+    chosen = ("certify_fit",)
+    estimated = "fitting errors: estimated; --certify-fit measures them in every run"
+    if options.correlation is not MP2 or options.reference == "rohf" or options.xc is not None:
+        return Certified(given, "fitting errors: estimated", chosen)
+    with_certificates = [
+        replace(step, options=replace(step.options, certify_fit=True)) for step in given
+    ]
+    costs: dict[Hashable, float] = {}
+    total = 0.0
+    for step in with_certificates:
+        if _alike(step) not in costs:
+            costs[_alike(step)] = _certificate_seconds(step)
+        total += costs[_alike(step)]
+        if total > CERTIFICATES:
+            return Certified(given, estimated, chosen)
+    note = (
+        f"fitting errors: measured in all {len(given)} runs with four-centre integrals, which costs "
+        "little here"
+    )
+    return Certified(with_certificates, note, chosen)
+
+
+def _certificate_seconds(step: Step) -> float:
+    """Predicted time of the fitting certificate of a run on one core, s.
+
+    Infinite where the certificate does not fit into memory.
+
+    Raises
+    ------
+    Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
+    """
+    try:
+        planned = _planned(step)[1]
+    except Dfmp2Error as error:
+        advice = step.advice if isinstance(error, InputError) else ""
+        raise type(error)(f"{step.who}: {error}{advice}") from error
+    certificate = planned.certificate
+    if certificate is None or not certificate.memory.fits:
+        return math.inf
+    return time_plan.certificate_seconds(
+        planned.work, certificate.dense, certificate.rows, len(planned.work.spins), Rates()
+    )
 
 
 class Series(Relay):
@@ -439,7 +520,9 @@ def carry_out(
                     raise InputError(
                         f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it"
                     )
-                results |= keeper.recall(group, listener, task.free, follow=group is not task.steps)
+                results |= keeper.recall(
+                    group, listener, task.free, task.chosen, follow=group is not task.steps
+                )
                 left = [step for step in group if step.name not in results]
                 if len(group) > 1 or task.then is None:
                     total = f"/{len(steps)}"
@@ -547,13 +630,19 @@ class Keeper:
         self._next = 0.0  # time.monotonic() from which on the file is worth writing
 
     def recall(
-        self, steps: Sequence[Step], listener: Listener, free: tuple[str, ...] = (), *, follow: bool
+        self,
+        steps: Sequence[Step],
+        listener: Listener,
+        free: tuple[str, ...] = (),
+        chosen: tuple[str, ...] = (),
+        *,
+        follow: bool,
     ) -> dict[str, MP2Result]:
         """The stored results of steps, by name.
 
         Parameters
         ----------
-        free : as of Task
+        free, chosen : as of Task
         follow : the steps follow from other results; a run at another geometry is left out
 
         Raises
@@ -578,9 +667,10 @@ class Keeper:
             else:
                 molecule = step.molecule
             if self._stored.complete:
-                kept = {}
+                names = chosen
             else:
-                kept = {name: getattr(found.options, name) for name in free}
+                names = (*chosen, *free)
+            kept = {name: getattr(found.options, name) for name in names}
             here = replace(step.options, **kept)
             different = changed(question(found.molecule, found.options), question(molecule, here))
             threads = here.threads or usable_cores()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Unpack
 
 import numpy as np
@@ -16,12 +16,23 @@ from numpy.polynomial import Polynomial
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.error_budget import combined
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
 from dfmp2.output.hdf5 import Item
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.coordinate import Coordinate, show_atoms
-from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
+from dfmp2.studies.runs import (
+    Failures,
+    How,
+    Numbers,
+    Results,
+    Step,
+    Task,
+    carry_out,
+    certified,
+    examine,
+)
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[
@@ -154,14 +165,25 @@ def scan_energies(scan: Scan, **how: Unpack[How]) -> Study:
             kind, who = "frame", f"frame {number}"
         steps.append(Step(f"{kind}-{number:03d}", who, molecule, scan.options))
     examine(steps)
+    steps, note, chosen = certified(steps)
+    examine(steps)
 
     def evaluate(results: Results, failures: Failures, complete: bool) -> Numbers:
-        return _numbers(scan, steps, results, failures, complete=complete)
+        numbers = _numbers(scan, steps, results, failures, complete=complete)
+        return replace(numbers, notes=[*numbers.notes, note])
 
     first = scan.molecules[0]
     what = f"scan of {first.name} ({first.formula}), {scan.name.replace('_', ' ')}"
     task = Task(
-        "scan", what, first, scan.options, steps, evaluate, chained=scan.chained, tolerant=True
+        "scan",
+        what,
+        first,
+        scan.options,
+        steps,
+        evaluate,
+        chained=scan.chained,
+        tolerant=True,
+        chosen=chosen,
     )
     return carry_out(task, **how)
 
@@ -189,6 +211,10 @@ def _numbers(
     for name, (units, description, number) in numbers.items():
         table[name] = Column(
             tuple(math.nan if run is None else number(run) for run in runs), units, description
+        )
+    if complete:
+        table["relative_energy_error"] = Column(
+            relative_errors(runs), "kJ/mol", "expected error of the relative energy"
         )
     codes = [
         float(failures[step.name].exit_code) if step.name in failures else 0.0 for step in points
@@ -225,6 +251,27 @@ def _numbers(
         "failed": len(failures),
     }
     return Numbers(settings, notes, minima, table)
+
+
+def relative_errors(runs: Sequence[MP2Result | None]) -> tuple[float, ...]:
+    """Expected errors of the energies above the lowest one, kJ/mol; NaN where none is known."""
+    finished = [run for run in runs if run is not None]
+    if not finished:
+        return (math.nan,) * len(runs)
+    lowest = min(finished, key=lambda run: run.total_energy)
+    errors = []
+    for run in runs:
+        error: float | None = None
+        if run is lowest:
+            error = 0.0
+        elif run is not None:
+            parts = [((1.0, 1.0), run), ((-1.0, -1.0), lowest)]
+            error = combined(parts, "the relative energy").total
+        if error is None:
+            errors.append(math.nan)
+        else:
+            errors.append(error * KJ_PER_MOL_PER_HARTREE)
+    return tuple(errors)
 
 
 def _minima(x: Sequence[float], energies: Sequence[float], units: str) -> dict[str, Item]:

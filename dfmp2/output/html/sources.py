@@ -146,7 +146,9 @@ def _errors(r: MP2Result) -> list[Tile]:
 def _about(budget: ErrorBudget) -> str:
     if budget.total is None:
         return ""
-    return f"±{size(budget.total)} Eh"
+    if budget.reaction is None:
+        return f"±{size(budget.total)} Eh"
+    return f"±{size(budget.total)} Eh; in a reaction energy ±{size(budget.reaction)} Eh"
 
 
 def _stability(r: MP2Result) -> Tile:
