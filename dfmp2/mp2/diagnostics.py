@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dfmp2.integrals.spaces import ActiveSpace, homo_lumo_gap, smallest_denominator
+from dfmp2.messages import Message, Option, joined
 from dfmp2.mp2.result import Diagnostics
 from dfmp2.options import Options
 from dfmp2.planning.system import System
@@ -61,7 +62,7 @@ def diagnostics(
     )
 
 
-def instability(reference: Reference, options: Options, multiplicity: int) -> str:
+def instability(reference: Reference, options: Options, multiplicity: int) -> Message | str:
     """Kind and size of an instability of the reference, and what leads to a lower solution; "" for none found."""
     found, solutions = reference.stability, reference.solutions
     if found is None or not found.verdict.startswith("unstable"):
@@ -78,20 +79,28 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> st
         text += ", and MP2 on this one may be meaningless"
     if options.stability == "follow" and solutions is not None and not broken:
         text += f"; {solutions.followed} steps along instabilities did not end in a minimum"
-    return f"{text}. {_remedy(reference, options, broken=broken)}"
+    return Message(f"{text}. ", _remedy(reference, options, broken=broken))
 
 
-def _remedy(reference: Reference, options: Options, *, broken: bool) -> str:
+def _remedy(reference: Reference, options: Options, *, broken: bool) -> Message:
     """What leads to a lower solution and was not asked for already."""
     if reference.ladder == GIVEN:
-        return f"Converge {'UHF' if broken else 'it again'} in PySCF (mf.stability() gives its start) and take that"
+        kind = "UHF" if broken else "it again"
+        return Message(f"Converge {kind} in PySCF (mf.stability() gives its start) and take that")
     if broken:
-        return "--reference uhf finds it"
+        return Message(Option("reference", "uhf"), " finds it")
     if options.stability != "follow":
-        return "--stability follow finds it"
+        return Message(Option("stability", "follow"), " finds it")
     mixed = reference.kind == "uhf" and options.guess != "mix" and options.scf_from is None
-    more = [
-        *(["--guess mix"] if mixed else []),
-        *([f"--scf-starts {MORE_STARTS}"] if options.scf_starts < MORE_STARTS else []),
-    ]
-    return f"Try {' or '.join(more) or 'another --scf-from: orbitals of a similar geometry or of another spin state'}"
+    more = []
+    if mixed:
+        more.append(Option("guess", "mix"))
+    if options.scf_starts < MORE_STARTS:
+        more.append(Option("scf_starts", MORE_STARTS))
+    if more:
+        return Message("Try ", joined(more, " or "))
+    return Message(
+        "Try another ",
+        Option("scf_from"),
+        ": orbitals of a similar geometry or of another spin state",
+    )

@@ -33,6 +33,7 @@ from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted, ResourceErr
 from dfmp2.host.files import write_atomically
 from dfmp2.host.locks import locked
 from dfmp2.host.scratch import remove_kept
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.basis import nested_tuples
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import require_same
@@ -272,7 +273,13 @@ def found_beside(target: Path, *, resume: bool, note: Say, warn: Say) -> State |
             note(f"there is no {file}: starting from the beginning")
         return None
     if not resume:
-        note(f"{file} of an earlier run is not used: --resume would go on from it")
+        note(
+            Message(
+                f"{file} of an earlier run is not used: ",
+                Option("resume", True),
+                " would go on from it",
+            )
+        )
         return None
     try:
         return decode(content)
@@ -307,7 +314,7 @@ def content_of(file: Path, most: int = LARGEST) -> bytes | None:
         raise ResultFileError(f"{file} cannot be read: {error.strerror}") from error
     if not content.startswith(HEAD):
         raise ResultFileError(
-            f"{file} is no checkpoint of dfmp2: move it away, or name another --output"
+            f"{file} is no checkpoint of dfmp2: move it away, or name another ", Option("output")
         )
     return content
 

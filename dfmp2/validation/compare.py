@@ -7,6 +7,7 @@ from typing import Any
 
 from dfmp2.errors import ComparisonFailed, ConvergenceError, InputError, ResourceError
 from dfmp2.host import resources, threads
+from dfmp2.messages import Option
 from dfmp2.molecule.mole import build_auxiliary, build_mole, fitting_data
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2 import check
@@ -56,7 +57,8 @@ def recompute(
     """
     if not result.options.correlation.plain:
         raise InputError(
-            f"--with {program} computes plain MP2, with which {result.method} cannot be compared"
+            Option("with", program),
+            f" computes plain MP2, with which {result.method} cannot be compared",
         )
     if program == "psi4":
         listener.stage(f"{result.reference.kind.upper()} and DF-MP2 with Psi4")
@@ -84,7 +86,8 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
     """
     if not result.options.correlation.plain or result.reference.kind == "rohf":
         raise InputError(
-            f"--exact has plain MP2 of RHF and UHF only, not {result.method} of {result.reference.kind}"
+            Option("exact", True),
+            f" has plain MP2 of RHF and UHF only, not {result.method} of {result.reference.kind}",
         )
     budget = resources.usable_memory()
     _require_memory(result, budget)
@@ -100,10 +103,14 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
             common = common_orbitals(stored, reference, mf.get_ovlp())
         if common < COMMON:
             raise ComparisonFailed(
-                "the conventional SCF leaves the stored orbitals for another solution, "
-                f"{_lower(stored.scf_total_energy - reference.scf_total_energy)} (smallest cosine between the occupied "
-                f"spaces {common:.2f}), so the difference would be no fitting error: look at the stability of the "
-                "stored one (--stability full)"
+                (
+                    "the conventional SCF leaves the stored orbitals for another solution, "
+                    f"{_lower(stored.scf_total_energy - reference.scf_total_energy)} (smallest "
+                    f"cosine between the occupied spaces {common:.2f}), so the difference would be "
+                    "no fitting error: look at the stability of the stored one ("
+                ),
+                Option("stability", "full"),
+                ")",
             )
         listener.stage("four-centre MP2 with PySCF")
         energies = check.exact_energies(
@@ -190,9 +197,14 @@ def _require_memory(result: MP2Result, budget: int) -> None:
     if needed(nao) > budget:
         fitting = next((n for n in range(nao, 0, -1) if needed(n) <= budget), 0)
         raise ResourceError(
-            f"--exact holds the four-centre integrals of {nao} basis functions in memory: "
-            f"{format_bytes(needed(nao))} are required and {format_bytes(budget)} may be used. {fitting} "
-            "functions would fit: run a smaller --basis or a part of the molecule, or use a larger machine"
+            Option("exact", True),
+            (
+                f" holds the four-centre integrals of {nao} basis functions in memory: "
+                f"{format_bytes(needed(nao))} are required and {format_bytes(budget)} may be "
+                f"used. {fitting} functions would fit: run a smaller "
+            ),
+            Option("basis"),
+            " or a part of the molecule, or use a larger machine",
         )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dfmp2.errors import InputError, KernelError
+from dfmp2.messages import Option
 from dfmp2.trainium.interpreter.rules import Settings, Target
 from dfmp2.trainium.interpreter.trace import Instruction
 from dfmp2.trainium.layout import STRIDE
@@ -173,7 +174,9 @@ def find_chip(name: str) -> Chip:
     InputError : there is none
     """
     if name not in CHIPS:
-        raise InputError(f"--target {name}: unknown chip: expected one of {', '.join(CHIPS)}")
+        raise InputError(
+            Option("target", name), f": unknown chip: expected one of {', '.join(CHIPS)}"
+        )
     return CHIPS[name]
 
 
