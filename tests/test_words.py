@@ -143,6 +143,8 @@ def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
     assert result.mp2_correlation_energy < 0
     said = message_of(lambda: dfmp2.run("h2.xyz", "sto-3g", threads=np.int64(0)))  # type: ignore[arg-type]
     assert said == "threads=0: expected a whole number, 1 or more"
+    study = dfmp2.optimize("h2.xyz", "sto-3g", max_steps=np.int64(9))  # type: ignore[arg-type]
+    assert study.complete
     ion = dfmp2.Molecule.from_xyz("h2.xyz", charge=np.int64(1), multiplicity=np.int64(2))  # type: ignore[arg-type]
     assert (ion.charge, ion.multiplicity) == (1, 2)
 
@@ -197,7 +199,9 @@ def test_errors_of_steps_and_items_are_in_the_words_of_python(folder: Path) -> N
 COMMANDS = (
     "run|gradient|optimize|frequencies|interaction|cbs|scan|plan|prepare|energy|derive"  # of Python
 )
-OPTION = re.compile(rf"(?<![\w-])--[a-z]+(?![a-z-]*=)|\bdfmp2 (?:{COMMANDS})\b(?! (?:--|and))")
+OPTION = re.compile(
+    rf"(?<![\w-])--(?:[a-z]+(?![a-z-]*=)|\{{\}})|\bdfmp2 (?:{COMMANDS})\b(?! (?:--|and))"
+)
 ERRORS = re.compile(
     r"(Error|Unavailable|UnsupportedByBackend|Checkpoint|Exists|Fault|Failed|Unfinished|\.warning"
     r"|Message|prefixed)$"

@@ -216,13 +216,14 @@ class Search:
     transition_state: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "max_steps", plain(self.max_steps))
         if self.convergence.upper() not in PRESETS:
             raise InputError(
                 Option("convergence", self.convergence), f": expected one of {', '.join(PRESETS)}"
             )
         if (
             isinstance(self.max_steps, bool)
-            or not isinstance(plain(self.max_steps), int)
+            or not isinstance(self.max_steps, int)
             or not 1 <= self.max_steps < MOST_RUNS
         ):
             raise InputError(
