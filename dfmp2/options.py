@@ -14,10 +14,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from decimal import Decimal
-from functools import cache
-from typing import Any, Literal, TypedDict, get_args, get_type_hints
+from typing import Any, Literal, TypedDict
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Command, Message, Option, plain
+from dfmp2.wishes import way_out_of_method, way_out_of_option
 
 
 class MoleculeKeywords(TypedDict, total=False):
@@ -125,8 +126,8 @@ BEFORE_PAIRS = (
 )
 PAIRS = tuple(PairKeywords.__annotations__)
 WHOLE_RUN = tuple(WholeRunKeywords.__annotations__)
-NEEDS_WHOLE_RUN = (
-    "needs the integrals of the SCF again, which no prepared file holds: use dfmp2 run"
+NEEDS_WHOLE_RUN = Message(
+    " needs the integrals of the SCF again, which no prepared file holds: use ", Command("run")
 )
 
 
@@ -397,19 +398,26 @@ class Options:
     check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals.", False)
 
     def __post_init__(self) -> None:
+        for option in fields(self):
+            object.__setattr__(self, option.name, plain(getattr(self, option.name)))
         for name, kinds, expected in (
             ("frozen_core", int | str, "a number of orbitals or a dialect"),
             ("scratch", str | os.PathLike | None, "the path of a folder"),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kinds):
-                raise InputError(f"{_flag(name)} is a {type(value).__name__}: expected {expected}")
+                raise InputError(Option(name), f" is a {type(value).__name__}: expected {expected}")
         object.__setattr__(self, "frozen_core", str(self.frozen_core).strip().lower())
         object.__setattr__(self, "backend", BACKEND_WORDS.get(self.backend, self.backend))
         if self.method == CUSTOM:
             if self.os_scale is None and self.ss_scale is None:
                 raise InputError(
-                    f"--method {CUSTOM} needs --os-scale or --ss-scale: give the factors, or leave it out"
+                    Option("method", CUSTOM),
+                    " needs ",
+                    Option("os_scale"),
+                    " or ",
+                    Option("ss_scale"),
+                    ": give the factors, or leave it out",
                 )
             object.__setattr__(self, "method", MP2.name)
         if isinstance(self.memory, str):
@@ -419,17 +427,21 @@ class Options:
         if self.scratch is not None:
             object.__setattr__(self, "scratch", os.fspath(self.scratch))
             if not self.scratch:
-                raise InputError("--scratch is empty: name a folder")
+                raise InputError(Option("scratch"), " is empty: name a folder")
         for option in fields(self):
-            _require_allowed(_flag(option.name), getattr(self, option.name), option)
+            _require_allowed(getattr(self, option.name), option)
         if not self.basis.strip():
-            raise InputError("--basis is empty: name an orbital basis such as cc-pvdz")
+            raise InputError(Option("basis"), " is empty: name an orbital basis such as cc-pvdz")
         if self.polarizability:
             object.__setattr__(self, "properties", True)
         if self.scf == "conventional" and self.scf_auxbasis is not None:
             raise InputError(
-                f"--scf conventional uses no fitting set, but --scf-auxbasis {self.scf_auxbasis} was given: "
-                "drop one of the two (the MP2 fitting set is --auxbasis)"
+                Option("scf", "conventional"),
+                " uses no fitting set, but ",
+                Option("scf_auxbasis", self.scf_auxbasis),
+                " was given: drop one of the two (the MP2 fitting set is ",
+                Option("auxbasis"),
+                ")",
             )
         method = METHODS[self.method]
         if self.xc is not None:
@@ -441,7 +453,10 @@ class Options:
             )
         if self.kappa is not None and not method.regularised:
             raise InputError(
-                f"--kappa {self.kappa} belongs to --method kappa-mp2, not to {self.method}: add or drop one"
+                Option("kappa", self.kappa),
+                " belongs to ",
+                Option("method", "kappa-mp2"),
+                f", not to {self.method}: add or drop one",
             )
         if self.method != "mp2" and (self.os_scale is not None or self.ss_scale is not None):
             if method.kind == "rpa":
@@ -449,27 +464,42 @@ class Options:
             else:
                 own = "has factors of its own,"
             raise InputError(
-                f"--method {self.method} {own} {method.formula.replace('+', 'and')}: drop --os-scale and --ss-scale, "
-                "or --method"
+                Option("method", self.method),
+                f" {own} {method.formula.replace('+', 'and')}: drop ",
+                Option("os_scale"),
+                " and ",
+                Option("ss_scale"),
+                ", or ",
+                Option("method"),
             )
         if method.kind != "pairs":
             self._require_no_pairs()
         if method.regularised and (self.check or self.certify_fit):
-            named = "--check" if self.check else "--certify-fit"
+            named = "check" if self.check else "certify_fit"
             raise InputError(
-                f"{named} is of plain MP2, not of --method {self.method}: drop one of the two"
+                Option(named, True),
+                " is of plain MP2, not of ",
+                Option("method", self.method),
+                ": drop one of the two",
             )
         if self.reference == "rohf" and (self.certify_fit or self.stability not in (None, "off")):
             if self.certify_fit:
-                named = "--certify-fit"
+                refused = Option("certify_fit", True)
             else:
-                named = f"--stability {self.stability}"
+                refused = Option("stability", self.stability)
             raise InputError(
-                f"{named} is not there for --reference rohf: leave it out, or use --reference uhf"
+                refused,
+                " is not there for ",
+                Option("reference", "rohf"),
+                ": leave it out, or use ",
+                Option("reference", "uhf"),
             )
         if self.guess != "atoms" and self.scf_from is not None:
             raise InputError(
-                f"--guess {self.guess} and --scf-from {self.scf_from} both name the start of the SCF: drop one of them"
+                Option("guess", self.guess),
+                " and ",
+                Option("scf_from", self.scf_from),
+                " both name the start of the SCF: drop one of them",
             )
 
     def _require_kohn_sham(self) -> None:
@@ -477,43 +507,62 @@ class Options:
         object.__setattr__(self, "xc", str(self.xc).strip().lower())
         if not self.xc:
             raise InputError(
-                "--xc is empty: name a functional such as pbe, or leave it out for Hartree-Fock"
+                Option("xc"),
+                " is empty: name a functional such as pbe, or leave it out for Hartree-Fock",
             )
         if self.reference == "rohf":
             raise InputError(
-                "--xc has no restricted open-shell orbitals: use --reference uhf (or auto), not rohf"
+                Option("xc"),
+                " has no restricted open-shell orbitals: use ",
+                Option("reference", "uhf"),
+                " (or auto), not rohf",
             )
         if self.method != "drpa":
             raise InputError(
-                f"--method {self.method} is not there on Kohn-Sham orbitals (--xc {self.xc}): of second order they "
-                "need a double hybrid. Take --method drpa, or leave --xc out"
+                Option("method", self.method),
+                " is not there on Kohn-Sham orbitals (",
+                Option("xc", self.xc),
+                "): of second order they need a double hybrid. Take ",
+                Option("method", "drpa"),
+                ", or leave ",
+                Option("xc"),
+                " out",
             )
         if self.stability not in (None, "off"):
             raise InputError(
-                f"--stability {self.stability} is not there for Kohn-Sham orbitals (--xc {self.xc}): leave it out, and "
-                "try --guess mix or --scf-starts for another solution"
+                Option("stability", self.stability),
+                " is not there for Kohn-Sham orbitals (",
+                Option("xc", self.xc),
+                "): leave it out, and try ",
+                Option("guess", "mix"),
+                " or ",
+                Option("scf_starts"),
+                " for another solution",
             )
 
     def _require_no_pairs(self) -> None:
         """Refuse what takes pair energies, of a method that has none."""
         asked = {
-            f"--precision {self.precision}": self.precision == "mixed",
-            f"--backend {self.backend}": self.backend not in ("auto", "cpu"),
-            f"--transform {self.transform}": self.transform == "device",
-            "--check": self.check,
-            "--certify-fit": self.certify_fit,
-            "--properties": self.properties,
-            f"--reference {self.reference}": self.method == "drpa" and self.reference == "rohf",
+            Option("precision", self.precision): self.precision == "mixed",
+            Option("backend", self.backend): self.backend not in ("auto", "cpu"),
+            Option("transform", self.transform): self.transform == "device",
+            Option("check", True): self.check,
+            Option("certify_fit", True): self.certify_fit,
+            Option("properties", True): self.properties,
+            Option("reference", self.reference): self.method == "drpa" and self.reference == "rohf",
         }
         if self.method == "sos-laplace":
-            way_out = "or take --method sos-mp2"
+            way_out = Message("or take ", Option("method", "sos-mp2"))
         else:
-            way_out = "or take another method"
-        for flag, given in asked.items():
-            if given:
+            way_out = Message("or take another method")
+        for option, is_asked in asked.items():
+            if is_asked:
                 raise InputError(
-                    f"--method {self.method} has no pair energies and runs in float64 on the host, so {flag} is not "
-                    f"there for it: leave it out, {way_out}"
+                    Option("method", self.method),
+                    " has no pair energies and runs in float64 on the host, so ",
+                    option,
+                    " is not there for it: leave it out, ",
+                    way_out,
                 )
 
     def unrestricted(self, multiplicity: int) -> bool:
@@ -573,11 +622,12 @@ def require_known(
     for name in given:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
-            if close:
-                advice = f"did you mean {close[0]}?"
-            else:
-                advice = f"the options are {', '.join(sorted(shown or names))}"
-            raise InputError(f"unknown option {name!r}: {advice}")
+            advice = way_out_of_option(name)
+            if close and not advice:
+                advice = Message(f"did you mean {close[0]}?")
+            if not advice:
+                advice = Message(f"the options are {', '.join(sorted(shown or names))}")
+            raise InputError(f"unknown option {name!r}: ", advice)
 
 
 def default_backend() -> str:
@@ -585,82 +635,45 @@ def default_backend() -> str:
     return os.environ.get("DFMP2_BACKEND") or "auto"
 
 
-def _require_allowed(flag: str, value: Any, option: Field[Any]) -> None:
+def _way_out_of_method(name: str) -> Message:
+    """What is said behind an unknown method: the one that is meant, or what there is instead."""
+    way_out = way_out_of_method(name)
+    close = difflib.get_close_matches(name.lower(), METHODS, n=1, cutoff=0.85)
+    if close and (not way_out or name.lower() in METHODS):
+        way_out = Message(f"did you mean {close[0]}?")
+    if way_out:
+        return Message("; ", way_out)
+    return way_out
+
+
+def _require_allowed(value: Any, option: Field[Any]) -> None:
     """Refuse a value of another kind than that of the option, or beyond its bounds."""
     choices, least, kind = option.metadata["choices"], option.metadata["least"], str(option.type)
+    named = Option(option.name, value)
     if choices:
         if value not in choices and (value is not None or "None" not in kind):
-            raise InputError(f"{flag} {value!r}: expected one of {', '.join(choices)}")
+            way_out = Message()
+            if option.name == "method" and isinstance(value, str):
+                way_out = _way_out_of_method(value)
+            raise InputError(named, f": expected one of {', '.join(choices)}", way_out)
     elif value is None:
         return
     elif kind.startswith("str") and not isinstance(value, str):
-        raise InputError(f"{flag} {value!r}: expected text")
+        raise InputError(named, ": expected text")
     elif kind == "bool" and not isinstance(value, bool):
-        raise InputError(f"{flag} {value!r}: expected true or false")
+        raise InputError(named, ": expected true or false")
     elif least is not None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{flag} {value!r}: expected a whole number, {least} or more")
+            raise InputError(named, f": expected a whole number, {least} or more")
     elif kind.startswith("float"):
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
             or not math.isfinite(value)
         ):
-            raise InputError(f"{flag} {value!r}: expected a finite number")
+            raise InputError(named, ": expected a finite number")
         if option.metadata["positive"] and value <= 0:
-            raise InputError(f"{flag} {value!r}: expected a number above zero")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-# Messages name options as the command line has them. What is called otherwise in Python, and what is a flag.
-RENAMED = {"set": "fixed", "from": "prepared", "chain": "chained"}
-RENAMED |= dict.fromkeys(("bond", "angle", "dihedral"), "coordinate")
-SWITCHES = {"resume", "overwrite", "transition-state", "allow-gradient"}
-COMMANDS = "run|gradient|optimize|frequencies|interaction|cbs|scan|batch|plan|prepare|energy|derive"
-_WORDS = re.compile(
-    rf"(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: ('[^']*'|[^\s;:()]*[^\s,;:().]))?|\bdfmp2 ({COMMANDS})\b"
-)
-_VALUE = re.compile(
-    r"'[^']*'|[A-Z]+|.*[-0-9./].*"
-)  # a word behind an option that is no word of the sentence
-
-
-def in_python(text: str) -> str:
-    """A message in the words of Python: `--frozen-core 1` is `frozen_core=1`, `--check` is `check=True`."""
-    hints = _hints()
-
-    def said(match: re.Match[str]) -> str:
-        if match[3]:
-            return f"dfmp2.{match[3]}"
-        name, value = RENAMED.get(match[1], match[1].replace("-", "_")), match[2] or ""
-        hint = hints.get(name)
-        rest = f" {value}" if value else ""
-        if hint is bool or match[1] in SWITCHES:
-            return f"{name}=True{rest}"
-        words = {word for part in (hint, *get_args(hint)) for word in get_args(part)}
-        if value not in words and not _VALUE.fullmatch(value):
-            return f"{name}{rest}"
-        plain = (value.isalpha() and value.isupper()) or value.startswith("'") or _number(value)
-        return f"{name}={value}" if plain else f'{name}="{value}"'
-
-    return _WORDS.sub(said, text)
-
-
-@cache
-def _hints() -> dict[str, Any]:
-    """Types of all keywords by name."""
-    return get_type_hints(Keywords) | get_type_hints(MoleculeKeywords)
-
-
-def _number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+            raise InputError(named, ": expected a number above zero")
 
 
 GRID_LEVELS = range(10)  # of PySCF
@@ -756,7 +769,8 @@ def parse_bytes(text: str) -> int:
         size = 0
     if not 1 <= size <= _LARGEST:
         raise InputError(
-            f"memory {text[:40]!r}: expected a number with a unit (B, kB, MB, GB, TB, KiB, MiB, GiB or TiB), from 1 "
-            "byte to 9 million TB, such as 8GB or 7.5GiB"
+            Option("memory", text[:40]),
+            ": expected a number with a unit (B, kB, MB, GB, TB, KiB, MiB, GiB or TiB), "
+            "from 1 byte to 9 million TB, such as 8GB or 7.5GiB",
         )
     return size

@@ -11,7 +11,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports rooms on lower floors only; docs/explanation/architecture.md draws them.
 FLOORS = (
-    {"errors", "units", "progress"},
+    {"messages"},
+    {"errors", "units", "progress", "wishes"},
     {"options", "host", "molecule"},
     {"integrals", "backends"},
     {"scf", "trainium"},

@@ -16,6 +16,7 @@ from pyscf import gto, lib, scf
 from pyscf.mp import dfmp2_native, dfump2_native
 
 from dfmp2.errors import ConvergenceError, InputError, Interrupted, ResultFileError
+from dfmp2.messages import Option
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
@@ -158,14 +159,15 @@ def test_brackets(text: str, names: tuple[str, str], family: str) -> None:
     assert (bracket.names, bracket.family) == (names, family)
     assert bracket.cardinals[1] == bracket.cardinals[0] + 1
     assert (
-        expand("def2-universal-jkfit", bracket, "--scf-auxbasis") == ("def2-universal-jkfit",) * 2
+        expand("def2-universal-jkfit", bracket, Option("scf_auxbasis"))
+        == ("def2-universal-jkfit",) * 2
     )
     assert (
-        expand(f"x-[{bracket.letters}]-ri", bracket, "--auxbasis")[1]
+        expand(f"x-[{bracket.letters}]-ri", bracket, Option("auxbasis"))[1]
         == f"x-{bracket.letters[1]}-ri"
     )
     with pytest.raises(InputError, match="as in --basis"):
-        expand("cc-pv[56]z-ri", bracket, "--auxbasis")
+        expand("cc-pv[56]z-ri", bracket, Option("auxbasis"))
 
 
 # --- interaction energies -----------------------------------------------------------------------------------

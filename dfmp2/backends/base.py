@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import UnsupportedByBackend
+from dfmp2.messages import Option
 
 if TYPE_CHECKING:
     from dfmp2.backends.tensors import Tensors
@@ -209,7 +210,10 @@ class Backend(ABC):
     def regularised(self, kappa: float) -> Backend:
         """The same device with the factor (1 - exp(kappa D))^2 in its pair terms; kappa in 1/Eh."""
         raise UnsupportedByBackend(
-            f"--backend {self.name} has no kappa-mp2: use --backend cpu, torch or cuda"
+            Option("backend", self.name),
+            " has no kappa-mp2: use ",
+            Option("backend", "cpu"),
+            ", torch or cuda",
         )
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:  # noqa: B027 - nothing to do on a host
@@ -232,7 +236,7 @@ class Backend(ABC):
         tensors : `dfmp2.backends.untransformed.UntransformedTensor` of each spin, of the same fitted integrals
         energies : (eps_occ, eps_vir) of each spin, Eh
         """
-        raise UnsupportedByBackend(f"--backend {self.name} takes B from the host")
+        raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
         """Predicted seconds of `put_untransformed` for these shapes and `nao` basis functions.
@@ -241,7 +245,7 @@ class Backend(ABC):
         ------
         KernelError : it cannot run at these sizes
         """
-        raise UnsupportedByBackend(f"--backend {self.name} takes B from the host")
+        raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
         """Predicted pair energies on the accelerator that this backend is for; None where it is for none."""
@@ -250,7 +254,7 @@ class Backend(ABC):
     def tensors(self) -> Tensors:
         """Products of arrays on this device."""
         raise UnsupportedByBackend(
-            f"--backend {self.name} has no products of arrays on several cores: give it one"
+            Option("backend", self.name), " has no products of arrays on several cores: give it one"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +37,7 @@ from dfmp2.cli.run import (
     require_distinct_files,
 )
 from dfmp2.errors import InputError, ResourceError
+from dfmp2.messages import Option
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN
 
 if TYPE_CHECKING:
@@ -303,14 +303,21 @@ def _by_workers(
                 source, share, **given, elsewhere=partial(by_workers, pool, source.path)
             )
     except ResourceError as error:
-        if engine is None and "--memory" in str(error):
-            named = re.sub(
-                r"--memory (\d+)MB",
-                lambda one: f"--memory {(count + 1) * int(one[1])}MB",
-                str(error),
-            )
-            raise type(error)(
-                f"{named}; {count} workers and this process share the --memory that is given"
-            ) from error
-        raise
+        named = [option.name for option in error.message.options]
+        if engine is not None or "memory" not in named:
+            raise
+        raise type(error)(
+            error.message.changed(partial(_times, count + 1)),
+            f"; {count} workers and this process share the ",
+            Option("memory"),
+            " that is given",
+        ) from error
     return replace(result, options=chosen)
+
+
+def _times(processes: int, option: Option) -> Option:
+    """The memory of several processes where an option says that of one."""
+    megabytes = str(option.value).removesuffix("MB")
+    if option.name != "memory" or not megabytes.isdigit():
+        return option
+    return option.of(f"{processes * int(megabytes)}MB")

@@ -21,6 +21,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
+from dfmp2.messages import Option
 from dfmp2.molecule.text import printable
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def run_study(
     display: Display,
     given: Given,
     *,
-    beside: Mapping[str, Path] | None = None,
+    beside: Mapping[Option, Path] | None = None,
     contents: Callable[[Study], Sequence[bytes]] = lambda _: (),
 ) -> Study:
     """Check the files, compute, print; the study.
@@ -59,15 +60,16 @@ def run_study(
     ------
     Unfinished : what there is has been written and printed
     """
-    from dfmp2.host.files import require_writable, write_atomically
+    from dfmp2.host.files import OUTPUT, require_writable, write_atomically
     from dfmp2.output.document import counted
     from dfmp2.output.json import study_json
     from dfmp2.output.text import study_report
     from dfmp2.studies.runs import Keeper, Unfinished
 
     beside = beside or {}
-    written = {"--output": target, **beside}
-    require_distinct({**given.files, **written, "--log": display.log})
+    written = {OUTPUT: target, **beside}
+    named = {option.of_shell: path for option, path in written.items()}
+    require_distinct({**given.files, **named, "--log": display.log})
     for option, path in written.items():
         require_writable(
             path, overwrite=True, expected_bytes=10**6, option=option
@@ -97,7 +99,7 @@ def run_study(
         except Dfmp2Error as error:
             if not keeper.written or isinstance(error, InputError):
                 raise
-            raise type(error)(f"{error} ({left}; the same command goes on)") from error
+            raise type(error)(error.message, f" ({left}; the same command goes on)") from error
         if short is None:
             state = "finished"
         else:
@@ -274,7 +276,7 @@ def scan(
             at = f", minimum at {place.value:.6g} {place.units}"
         return f"{said}{at}; {table}, {curve}"
 
-    compute, beside = partial(scan_energies, scan), {"--csv": table, "--plot": curve}
+    compute, beside = partial(scan_energies, scan), {Option("csv"): table, Option("plot"): curve}
     study = run_study(target, compute, ending, display, given, beside=beside, contents=contents)
     if study.settings["failed"]:
         raise SomeFailed(
@@ -412,7 +414,7 @@ def optimize(
         said = "" if study.complete else "not converged, "
         return f"{said}{counted(steps, 'step')}, E = {energy:.10f} Eh; {last}, {path}"
 
-    files = {"--xyz": last, "--trajectory": path}
+    files = {Option("xyz"): last, Option("trajectory"): path}
     run_study(target, compute, ending, display, given, beside=files, contents=contents)
 
 
@@ -495,5 +497,5 @@ def frequencies(
         ends = " to ".join(dict.fromkeys(f"{value:.1f}" for value in (found[0], found[-1])))
         return f"{counted(len(found), 'vibration')}{said}, {ends} cm^-1; {modes}"
 
-    files = {"--molden": modes}
+    files = {Option("molden"): modes}
     run_study(target, compute, ending, display, given, beside=files, contents=contents)

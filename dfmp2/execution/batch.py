@@ -14,6 +14,7 @@ from dfmp2.execution.pool import Call, Died, Pool
 from dfmp2.execution.shards import arrange, memory_needed, works
 from dfmp2.host.files import make_folder, require_writable
 from dfmp2.host.locks import discard
+from dfmp2.messages import Message
 from dfmp2.progress import Listener
 
 PATIENCE = 8.0  # s that workers have to stop
@@ -201,8 +202,11 @@ class BatchRun:
         for text in row.notes:
             self.listener.stage(f"{row.name}: {text}")
         if row.status == "failed":
+            message = row.error or ""
+            if len(message) > LONGEST_MESSAGE:
+                message = message[:LONGEST_MESSAGE]
             self.listener.warning(
-                f"{row.name} failed with code {row.exit_code}: {str(row.error)[:LONGEST_MESSAGE]}"
+                Message(f"{row.name} failed with code {row.exit_code}: ", message)
             )
         else:
             if row.energy is None:

@@ -12,9 +12,12 @@ from pathlib import Path
 
 from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists
 from dfmp2.host.resources import free_disk
+from dfmp2.messages import Option
 from dfmp2.units import format_bytes
 
 NO_FILE = (0, 0)
+
+OUTPUT = Option("output")
 
 
 def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
@@ -76,7 +79,7 @@ def refusal(error: OSError) -> type[ResourceError]:
 
 
 def require_writable(
-    target: Path, *, overwrite: bool, expected_bytes: int = 0, option: str = "--output"
+    target: Path, *, overwrite: bool, expected_bytes: int = 0, option: Option = OUTPUT
 ) -> None:
     """Check, before any computing, that `target`, named with `option`, can be written; leaves nothing behind.
 
@@ -92,10 +95,11 @@ def require_writable(
     try:
         if not folder.is_dir():
             raise InputError(
-                f"{option} {target}: there is no folder {folder}: make it first, or name another one"
+                option.of(str(target)),
+                f": there is no folder {folder}: make it first, or name another one",
             )
         if target.is_dir() or (target.exists() and not target.is_file()):
-            raise InputError(f"{option} {target}: not a regular file: name a file to write")
+            raise InputError(option.of(str(target)), ": not a regular file: name a file to write")
         taken = os.path.lexists(target) and not overwrite
         probe = beside(target)
         probe.touch(exist_ok=False)
@@ -104,23 +108,29 @@ def require_writable(
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise InputError(
-                f"{option} {target.name[:40]}...: the file name is too long"
+                option.of(f"{target.name[:40]}..."), ": the file name is too long"
             ) from error
         raise refusal(error)(
-            f"cannot write into {folder}: {error.strerror}: choose another folder with {option}"
+            f"cannot write into {folder}: {error.strerror}: choose another folder with ", option
         ) from error
     if taken:
         raise ResultExists(
-            f"{target} already exists: --overwrite replaces it, {option} names another file"
+            f"{target} already exists: ",
+            Option("overwrite", True),
+            " replaces it, ",
+            option,
+            " names another file",
         )
     if free < expected_bytes:
         raise DiskFull(
-            f"the disk of {folder} has {format_bytes(free)} free and about {format_bytes(expected_bytes)} are needed: "
-            f"free some space or choose another folder with {option}"
+            f"the disk of {folder} has {format_bytes(free)} free and about "
+            f"{format_bytes(expected_bytes)} are needed: free some space or choose another "
+            "folder with ",
+            option,
         )
 
 
-def make_folder(folder: Path, option: str = "--output") -> None:
+def make_folder(folder: Path, option: Option = OUTPUT) -> None:
     """Make a folder, and those above it.
 
     Raises
@@ -131,7 +141,7 @@ def make_folder(folder: Path, option: str = "--output") -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise refusal(error)(
-            f"cannot make the folder {folder}: {error.strerror}: choose another {option}"
+            f"cannot make the folder {folder}: {error.strerror}: choose another ", option
         ) from error
 
 

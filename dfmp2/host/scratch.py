@@ -24,6 +24,7 @@ from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
 from dfmp2.host.arrays_on_disk import Region
 from dfmp2.host.files import refusal
 from dfmp2.host.resources import free_disk
+from dfmp2.messages import Option, Part
 from dfmp2.units import format_bytes
 
 VARIABLE = "DFMP2_SCRATCH"
@@ -46,12 +47,16 @@ def choose_root(given: str | None) -> Path:
     ------
     InputError : a folder that was named is none
     """
-    for origin, name in (("--scratch", given), (VARIABLE, os.environ.get(VARIABLE))):
+    asked: tuple[tuple[Part, str | None], ...] = (
+        (Option("scratch", given), given),
+        (f"{VARIABLE} {os.environ.get(VARIABLE)}", os.environ.get(VARIABLE)),
+    )
+    for origin, name in asked:
         if name:
             folder = Path(name)
             if not folder.is_dir():
                 raise InputError(
-                    f"{origin} {name}: there is no such folder: make it first, or name another one"
+                    origin, ": there is no such folder: make it first, or name another one"
                 )
             return folder.absolute()
     try:
@@ -72,16 +77,21 @@ def require_space(root: Path, needed: int) -> None:
         writable = os.access(root, os.W_OK | os.X_OK)
     except OSError as error:
         raise ResourceError(
-            f"scratch folder {root}: {error.strerror}: name another one with --scratch"
+            f"scratch folder {root}: {error.strerror}: name another one with ", Option("scratch")
         ) from error
     if not writable:
         raise ResourceError(
-            f"scratch folder {root} cannot be written: name another one with --scratch"
+            f"scratch folder {root} cannot be written: name another one with ", Option("scratch")
         )
     if free < needed + RESERVE:
         raise ResourceError(
-            f"scratch folder {root}: {format_bytes(needed)} are needed and {format_bytes(free)} are free: name a "
-            "folder on a larger disk with --scratch, or allow more --memory"
+            (
+                f"scratch folder {root}: {format_bytes(needed)} are needed and "
+                f"{format_bytes(free)} are free: name a folder on a larger disk with "
+            ),
+            Option("scratch"),
+            ", or allow more ",
+            Option("memory"),
         )
 
 
@@ -177,7 +187,8 @@ class Space:
                 )
             except OSError as error:
                 raise refusal(error)(
-                    f"cannot make a scratch folder in {self.root}: {error.strerror}: name another one with --scratch"
+                    f"cannot make a scratch folder in {self.root}: {error.strerror}: name another one with ",
+                    Option("scratch"),
                 ) from error
             self._lock = _locked(self.folder)
         return self.folder
@@ -219,9 +230,14 @@ class Space:
         except OSError:
             free = "the free space is unknown"
         return kind(
-            f"scratch folder {self.root}: {reason}: the run needs {format_bytes(self.needed)} there, "
-            f"{format_bytes(self.written)} had been written and {free}: name a folder on a larger disk with --scratch, "
-            "or allow more --memory"
+            (
+                f"scratch folder {self.root}: {reason}: the run needs "
+                f"{format_bytes(self.needed)} there, {format_bytes(self.written)} had been "
+                f"written and {free}: name a folder on a larger disk with "
+            ),
+            Option("scratch"),
+            ", or allow more ",
+            Option("memory"),
         )
 
     def _remove(self) -> None:

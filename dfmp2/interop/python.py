@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from dfmp2.backends.registry import BACKENDS
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultExists
+from dfmp2.messages import PYTHON, Message, Option, Words, in_words
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
@@ -39,7 +40,6 @@ from dfmp2.options import (
     PreparedKeywords,
     ScfKeywords,
     default_backend,
-    in_python,
     make_options,
     require_known,
 )
@@ -95,7 +95,7 @@ def offered(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def called(*arguments: P.args, **given: P.kwargs) -> R:
-            with python_words():
+            with speaking(PYTHON):
                 require_known(given, known)
                 return function(*arguments, **given)
 
@@ -105,12 +105,12 @@ def offered(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 @contextmanager
-def python_words() -> Iterator[None]:
-    """Errors of the block, or of the function that is decorated with it, speak of keywords."""
+def speaking(words: Words) -> Iterator[None]:
+    """Errors of the block, or of the function that is decorated with it, are in these words."""
     try:
         yield
     except Dfmp2Error as error:
-        error.args = (in_python(str(error)),)
+        error.speak(words)
         raise
 
 
@@ -120,8 +120,11 @@ class Told(Relay):
     def __init__(self, listener: Listener | None) -> None:
         super().__init__(listener or Listener())
 
+    def stage(self, text: str) -> None:
+        super().stage(in_words(text, PYTHON))
+
     def warning(self, text: str) -> None:
-        super().warning(in_python(text))
+        super().warning(in_words(text, PYTHON))
 
 
 @offered(RunKeywords)
@@ -363,7 +366,8 @@ def plan(
         task = "properties"
     else:
         task = "energy"
-    return foresee(found, chosen, Told(listener), calibrate=calibrate, task=task)
+    outlook = foresee(found, chosen, Told(listener), calibrate=calibrate, task=task)
+    return replace(outlook, change=Message(in_words(outlook.change, PYTHON)))
 
 
 def available_backends() -> list[str]:
@@ -439,7 +443,7 @@ def prepare(
 
     whole = sorted(set(WHOLE_RUN) & set(options))
     if whole:
-        raise InputError(f"{whole[0]} {NEEDS_WHOLE_RUN}")
+        raise InputError(Option(whole[0]), NEEDS_WHOLE_RUN)
     foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
     if foreign:
         raise InputError(

@@ -21,7 +21,8 @@ from dfmp2.errors import (
     NumericalError,
     ResourceError,
 )
-from dfmp2.interop.python import Told, gradient_options, python_words, run_options
+from dfmp2.interop.python import Told, gradient_options, run_options, speaking
+from dfmp2.messages import QCSCHEMA, Message
 from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
@@ -30,9 +31,9 @@ from dfmp2.options import CUSTOM, METHODS, Options, make_options
 from dfmp2.output.export.qcschema import INPUT_NAMES, PROTOCOLS, VERSIONS, atomic_result
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
+from dfmp2.wishes import way_out_of_method
 
 
-@python_words()
 def read_keywords(
     basis: object, method: object, keywords: Mapping[str, Any], refused: Mapping[str, str]
 ) -> Options:
@@ -99,7 +100,11 @@ def read_method(text: object, *, scaled: bool) -> str:
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
         advice = f"did you mean {close[0]}? " if close else ""
-        raise InputError(f"method {text!r}: {advice}expected one of {', '.join(names)}")
+        way_out = way_out_of_method(given)
+        if way_out:
+            way_out = Message("; ", way_out)
+            advice = ""
+        raise InputError(f"method {text!r}: {advice}expected one of {', '.join(names)}", way_out)
     if scaled and name != CUSTOM:
         raise InputError(
             f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out"
@@ -210,7 +215,7 @@ def schema_version(document: Any) -> int:
     return int(version)
 
 
-@python_words()
+@speaking(QCSCHEMA)
 def read_request(document: Any) -> Request:
     """Understand an AtomicInput completely, before anything is computed.
 
@@ -252,7 +257,7 @@ def read_request(document: Any) -> Request:
     return Request(document, version, molecule, options, kept, driver)
 
 
-@python_words()
+@speaking(QCSCHEMA)
 def run(
     request: Request,
     *,

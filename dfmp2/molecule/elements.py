@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Message, Option
 from dfmp2.units import BOHR_PER_ANGSTROM
 
 PERIODIC_TABLE = """
@@ -394,20 +395,27 @@ def unit_doubt(
     if length.min() < SHORTEST:
         first, so = (
             int(length.argmin()),
-            "if the file was read in bohr and is in angstrom, leave out --units bohr",
+            Message(
+                "if the file was read in bohr and is in angstrom, leave out ",
+                Option("units", "bohr"),
+            ),
         )
     elif bound.any() and LONGEST < length[bound].min() < LONGEST * BOHR_PER_ANGSTROM:
         first = int(np.flatnonzero(bound)[length[bound].argmin()])
-        so = "no atom is bonded; if the file was read in angstrom and is in bohr, give --units bohr"
+        so = Message(
+            "no atom is bonded; if the file was read in angstrom and is in bohr, give ",
+            Option("units", "bohr"),
+        )
     elif bound.any() and SHORTEST < length[bound].min() / PM_PER_ANGSTROM < LONGEST:
         first = int(np.flatnonzero(bound)[length[bound].argmin()])
-        so = "no atom is bonded; if the file is in pm, divide its coordinates by 100"
+        so = Message("no atom is bonded; if the file is in pm, divide its coordinates by 100")
     else:
         return ""
     i, j = sorted((int(real[first]), int(real[near[first]])))
-    return (
+    return Message(
         f"atoms {i + 1} {symbols[i]} and {j + 1} {symbols[j]} are {np.linalg.norm(positions[i] - positions[j]):.3f} "
-        f"angstrom apart, {length[first]:.2f} times the sum of their covalent radii: {so}"
+        f"angstrom apart, {length[first]:.2f} times the sum of their covalent radii: ",
+        so,
     )
 
 

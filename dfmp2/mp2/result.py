@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import ComparisonFailed
 from dfmp2.host.provenance import Preparation, Provenance
+from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
 from dfmp2.options import CUSTOM, SCS, SOS, Options
@@ -364,9 +365,12 @@ class GradientCertificate:
         """
         if not self.passed:
             raise ComparisonFailed(
-                f"{self.owner} certificate fails: {', '.join(self.failures).replace('_', ' ')} larger than accepted; "
-                "converge the SCF further (--scf-conv-tol 1e-12; for a mean field of PySCF, its conv_tol), or report "
-                f"this{then}"
+                (
+                    f"{self.owner} certificate fails: {', '.join(self.failures).replace('_', ' ')} "
+                    "larger than accepted; converge the SCF further ("
+                ),
+                Option("scf_conv_tol", "1e-12"),
+                f"; for a mean field of PySCF, its conv_tol), or report this{then}",
             )
 
     @property
@@ -523,11 +527,16 @@ class Polarizability:
         """
         if not self.passed:
             raise ComparisonFailed(
-                f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and energies in the same fields say "
-                f"that it is off by {self.step_error:.1e} bohr^3, the dipole moment by {self.dipole_difference:.1e} e "
-                f"bohr; {self.allowed:.0e} of the largest element and {self.allowed:.0e} e bohr are accepted: the "
-                "molecule is too polarizable for the step, or the runs in fields have found different SCF solutions; "
-                f"look at their stability with --stability full{then}"
+                (
+                    f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and energies "
+                    f"in the same fields say that it is off by {self.step_error:.1e} bohr^3, the "
+                    f"dipole moment by {self.dipole_difference:.1e} e bohr; {self.allowed:.0e} of "
+                    f"the largest element and {self.allowed:.0e} e bohr are accepted: the molecule "
+                    "is too polarizable for the step, or the runs in fields have found different "
+                    "SCF solutions; look at their stability with "
+                ),
+                Option("stability", "full"),
+                f"{then}",
             )
 
     def to_dict(self) -> dict[str, Any]:

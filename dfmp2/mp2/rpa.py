@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import NumericalError
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.messages import Option
 from dfmp2.mp2.response import differences, weighted_products
 from dfmp2.mp2.result import Quadrature
 from dfmp2.progress import Listener
@@ -70,8 +71,11 @@ def correlation_energy(
     lowest, highest = (float(end([float(end(gap)) for gap in gaps])) for end in (np.min, np.max))
     if lowest <= 0.0:
         raise NumericalError(
-            f"the smallest e_a - e_i is {lowest:.6f} Eh and must be positive for --method drpa: the reference is not a "
-            "ground state (try --scf-from with better orbitals)"
+            f"the smallest e_a - e_i is {lowest:.6f} Eh and must be positive for ",
+            Option("method", "drpa"),
+            ": the reference is not a ground state (try ",
+            Option("scf_from"),
+            " with better orbitals)",
         )
     scale, enough, envelope = _grid(spins, gaps, tolerance)
     occupation = _occupation(b)
@@ -93,8 +97,12 @@ def correlation_energy(
         before, points = energy, 2 * points
         angles = np.arange(1, points, 2) * (math.pi / (2 * points))  # between those that are done
     raise NumericalError(
-        f"{points // 2} frequencies leave the RPA correlation energy uncertain by {error:.1e} Eh, more than "
-        f"--tolerance {tolerance:.1e}: allow more, or look at the smallest e_a - e_i, {lowest:.4f} Eh"
+        (
+            f"{points // 2} frequencies leave the RPA correlation energy uncertain by "
+            f"{error:.1e} Eh, more than "
+        ),
+        Option("tolerance", f"{tolerance:.1e}"),
+        f": allow more, or look at the smallest e_a - e_i, {lowest:.4f} Eh",
     )
 
 

@@ -40,6 +40,7 @@ from dfmp2.errors import (
 from dfmp2.host.files import write_atomically
 from dfmp2.host.locks import locked
 from dfmp2.host.scratch import remove_kept
+from dfmp2.messages import Option
 from dfmp2.molecule.basis import nested_tuples
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, other_processor, require_same
@@ -349,7 +350,7 @@ def content_of(file: Path, most: int = LARGEST) -> bytes | None:
         raise ResultFileError(f"{file} cannot be read: {error.strerror}") from error
     if not content.startswith(HEAD):
         raise ResultFileError(
-            f"{file} is no checkpoint of dfmp2: move it away, or name another --output"
+            f"{file} is no checkpoint of dfmp2: move it away, or name another ", Option("output")
         )
     return content
 

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.host.files import write_atomically
+from dfmp2.messages import Command, Option, Placeholder
 from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import NO_PAIRS, OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, MP2Result, PairEnergies
@@ -266,12 +267,17 @@ def _require_known(group: h5py.Group, path: str | Path) -> None:
     version, status = read_attribute(group, "dfmp2_schema_version"), read_attribute(group, "status")
     if "dfmp2_study_version" in group.attrs:
         raise ResultFileError(
-            f"{path}: a study with several results: dfmp2 show prints it, and with --run NAME one; dfmp2.read_study "
-            "reads it"
+            f"{path}: a study with several results: dfmp2 show prints it, and with ",
+            Option("run", Placeholder("NAME")),
+            " one; dfmp2.read_study reads it",
         )
     if PREPARED in group.attrs:
         raise ResultFileError(
-            f"{path}: prepared, without energies yet: dfmp2 energy --from {path} computes them"
+            f"{path}: prepared, without energies yet: ",
+            Command("energy"),
+            " ",
+            Option("prepared", path, flag="from"),
+            " computes them",
         )
     if version is None:
         raise ResultFileError(f"{path}: not a dfmp2 result (no dfmp2_schema_version)")

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
 from dfmp2.errors import ResourceError
+from dfmp2.messages import Option
 from dfmp2.planning.sizes import Workload
 from dfmp2.units import format_bytes
 from dfmp2.units import quantity as _q
@@ -353,9 +354,14 @@ class MemoryPlan:
             else:
                 purpose = ""
             raise ResourceError(
-                f"not enough memory{purpose}: {format_bytes(self.least)} are required even with all large arrays on "
-                f"disk ({format_bytes(self.program)} of them for the program itself) and {format_bytes(self.budget)} "
-                f"may be used: allow at least --memory {-(-self.least // 10**6)}MB, or choose a smaller --basis"
+                (
+                    f"not enough memory{purpose}: {format_bytes(self.least)} are required even with "
+                    f"all large arrays on disk ({format_bytes(self.program)} of them for the program"
+                    f" itself) and {format_bytes(self.budget)} may be used: allow at least "
+                ),
+                Option("memory", f"{-(-self.least // 10**6)}MB"),
+                ", or choose a smaller ",
+                Option("basis"),
             )
 
     @property

@@ -14,6 +14,7 @@ from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.integrals import three_center
 from dfmp2.integrals.grid import count_points, finer_name, grid_name
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.mole import primitive_functions
 from dfmp2.molecule.molecule import Molecule
@@ -92,7 +93,7 @@ class Outlook:
     setup: Setup
     core: FrozenCore
     plan: Plan
-    change: str
+    change: Message
     trainium: tuple[Prediction, ...] | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -257,18 +258,31 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
         else:
             why = "there is nothing to correlate"
         raise UnsupportedByBackend(
-            f"--transform device: {why}; use an nki lane on one core, or --transform host"
+            Option("transform", "device"),
+            f": {why}; use an nki lane on one core, or ",
+            Option("transform", "host"),
         )
     try:
         backend.transform_seconds(spins, work.nao)
     except KernelError as error:
-        raise UnsupportedByBackend(f"--transform device: {error}; use --transform host") from error
+        raise UnsupportedByBackend(
+            Option("transform", "device"),
+            ": ",
+            error.message,
+            "; use ",
+            Option("transform", "host"),
+        ) from error
     held = memory.device_host_bytes(work)
     if held > room:
         raise ResourceError(
-            f"--transform device holds {format_bytes(held)} of fitted integrals on the host, where "
-            f"{format_bytes(room)} are left: allow {format_bytes(held - room)} more with --memory, or use "
-            "--transform host"
+            Option("transform", "device"),
+            (
+                f" holds {format_bytes(held)} of fitted integrals on the host, where "
+                f"{format_bytes(room)} are left: allow {format_bytes(held - room)} more with "
+            ),
+            Option("memory"),
+            ", or use ",
+            Option("transform", "host"),
         )
 
 
@@ -356,9 +370,9 @@ def foresee(
         plan = replace(plan, timings=_seconds(setup, plan))
         # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does.
         if plan.memory.fits:
-            change = ""
+            change = Message()
         else:
-            change = f"--memory {-(-plan.memory.least // 10**6)}MB"
+            change = Message(Option("memory", f"{-(-plan.memory.least // 10**6)}MB"))
         return Outlook(system, setup, core, plan, change, predicted)
 
 
@@ -404,7 +418,9 @@ def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:
     try:
         return rates.measure_disk(setup.scratch)
     except ResourceError as error:
-        listener.warning(f"{error}; times of disk traffic are those of another disk")
+        listener.warning(
+            Message(error.message, "; times of disk traffic are those of another disk")
+        )
         return None
 
 

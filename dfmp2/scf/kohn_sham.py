@@ -18,6 +18,7 @@ import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.integrals.grid import make_grid, name_of_grid
+from dfmp2.messages import Option
 from dfmp2.molecule.pyscf_shield import shielded
 
 BLOCK_MEGABYTES = 64.0  # of basis functions on points of the grid at a time, whatever the budget: the bits are the same
@@ -45,8 +46,11 @@ def require_functional(xc: str) -> None:
             else:
                 said = ""
             raise InputError(
-                f"--xc {xc}: libxc has no such functional{said}. Name one as PySCF does: pbe, tpss, pbe0, b3lyp, or "
-                "exchange and correlation with a comma between them such as b88,lyp"
+                Option("xc", xc),
+                (
+                    f": libxc has no such functional{said}. Name one as PySCF does: pbe, tpss, pbe0,"
+                    " b3lyp, or exchange and correlation with a comma between them such as b88,lyp"
+                ),
             ) from error
     parts = {
         "a non-local correlation functional (VV10)": nonlocal_part,
@@ -57,8 +61,11 @@ def require_functional(xc: str) -> None:
     found = [what for what, there in parts.items() if there]
     if found:
         raise InputError(
-            f"--xc {xc} has {found[0]}, which is not there: take a local functional or a global hybrid, such as pbe, "
-            "tpss or pbe0"
+            Option("xc", xc),
+            (
+                f" has {found[0]}, which is not there: take a local functional or a global "
+                "hybrid, such as pbe, tpss or pbe0"
+            ),
         )
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.gradients.gradient import GradientResult
+from dfmp2.messages import Command, Option, plain
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -78,23 +79,24 @@ class Conditions:
             ("pressure", 0.0, 1e12),
             ("displacement", LEAST_DISPLACEMENT / 2, MOST_DISPLACEMENT),
         ):
-            value, unit = (
-                getattr(self, name),
-                {"temperature": "K", "pressure": "Pa"}.get(name, "bohr"),
-            )
+            value = plain(getattr(self, name))
+            object.__setattr__(self, name, value)
+            unit = {"temperature": "K", "pressure": "Pa"}.get(name, "bohr")
             if (
                 isinstance(value, bool)
                 or not isinstance(value, int | float)
                 or not least < value <= most
             ):
                 raise InputError(
-                    f"--{name} {value!r}: expected a number above {least:g} and up to {most:g} {unit}"
+                    Option(name, value),
+                    f": expected a number above {least:g} and up to {most:g} {unit}",
                 )
+        object.__setattr__(self, "symmetry", plain(self.symmetry))
         if self.symmetry is not None and (
             not isinstance(self.symmetry, int) or not 1 <= self.symmetry <= 60
         ):
             raise InputError(
-                f"--symmetry-number {self.symmetry!r}: expected a whole number from 1 to 60"
+                Option("symmetry_number", self.symmetry), ": expected a whole number from 1 to 60"
             )
 
 
@@ -153,7 +155,9 @@ def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
 def _require_vibrations(molecule: Molecule) -> None:
     if molecule.natom < 2:
         raise InputError(
-            f"{molecule.formula} is one atom and has no vibrations; dfmp2 run computes its energy"
+            f"{molecule.formula} is one atom and has no vibrations; ",
+            Command("run"),
+            " computes its energy",
         )
     if any(molecule.ghost):
         raise InputError("ghost atoms have no mass, so no vibrations: leave them out")
@@ -175,8 +179,14 @@ def require_stationary(result: MP2Result) -> None:
     largest = float(np.linalg.norm(GradientResult(result).gradient, axis=1).max())
     if not largest <= LARGEST_GRADIENT:
         raise NumericalError(
-            f"the gradient of an atom is {largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}: frequencies are those "
-            "of a stationary point: give the geometry that dfmp2 optimize has found, or --allow-gradient"
+            (
+                f"the gradient of an atom is {largest:.1e} Eh/bohr, more than "
+                f"{LARGEST_GRADIENT:g}: frequencies are those of a stationary point: give the "
+                "geometry that "
+            ),
+            Command("optimize"),
+            " has found, or ",
+            Option("allow_gradient", True),
         )
 
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.gradients.gradient import GradientResult
+from dfmp2.messages import Command, Message, Option, plain
 from dfmp2.molecule.elements import internal_coordinate, radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.calculation import NOTHING, Checkpoint
@@ -79,6 +80,7 @@ KINDS = {
     "dihedral": "dihedral",
     "xyz": "xyz",
 }
+FREEZE, SET = Option("freeze"), Option("fixed", flag="set")
 EXPECTED = "expected bond I,J, angle I,J,K, dihedral I,J,K,L or xyz RANGES, atoms counted from 1"
 
 
@@ -107,22 +109,24 @@ class Constraints:
         InputError : atoms that do not exist or are named twice, a value that no such coordinate has, a coordinate that
             is constrained twice or whose atoms are all held, a file with more than constraints
         """
-        lines = [
-            f"$freeze\n{_line('--freeze', kind, atoms, molecule)}" for kind, atoms in self.frozen
-        ]
+        lines = [f"$freeze\n{_line(FREEZE, kind, atoms, molecule)}" for kind, atoms in self.frozen]
         lines += [
-            f"$set\n{_line('--set', kind, atoms, molecule)} {self._value(kind, atoms, value)!r}"
+            f"$set\n{_line(SET, kind, atoms, molecule)} {self._value(kind, atoms, value)!r}"
             for kind, atoms, value in self.fixed
         ]
         for line in self.text.splitlines():
             word = line.partition("#")[0].strip().lower()
             if word.startswith("$scan"):
                 raise InputError(
-                    "--constraints: $scan asks for several optimisations: use dfmp2 scan, or one $set each"
+                    Option("constraints"),
+                    ": $scan asks for several optimisations: use ",
+                    Command("scan"),
+                    ", or one $set each",
                 )
             if word.startswith("$options"):
                 raise InputError(
-                    "--constraints: $options are those of geomeTRIC's command: use the options of dfmp2"
+                    Option("constraints"),
+                    ": $options are those of geomeTRIC's command: use the options of dfmp2",
                 )
         text = "\n".join([*lines, *([self.text] if self.text.strip() else [])])
         _require_once(text)
@@ -138,23 +142,23 @@ class Constraints:
             "dihedral": (-360.0, 360.0, "degrees between -360 and 360"),
         }.get(kind, (0.0, 1e3, f"a length above 0 in {self.units}"))
         if kind == "xyz" or not least < value < most:
+            expected = Message(what)
             if kind == "xyz":
-                what = "positions as they are: --freeze xyz"
-            else:
-                what = what
-            raise InputError(f"--set {kind} {atoms} {text[:40]}: expected {what}")
+                expected = Message("positions as they are: ", FREEZE.of("xyz"))
+            raise InputError(SET, f" {kind} {atoms} {text[:40]}: expected ", expected)
         if KINDS[kind] == "distance" and self.units == "bohr":
             return value * ANGSTROM_PER_BOHR
         return value
 
 
-def _line(option: str, kind: str, atoms: str, molecule: Molecule) -> str:
+def _line(option: Option, kind: str, atoms: str, molecule: Molecule) -> str:
     if kind not in KINDS:
-        raise InputError(f"{option} {kind[:40]!r}: {EXPECTED}")
+        raise InputError(option, f" {kind[:40]!r}: {EXPECTED}")
     if kind == "xyz":
         chosen = parse_atoms(atoms, molecule.natom, option)
         return "xyz " + ",".join(str(atom + 1) for atom in chosen)
-    place = parse_place(f"{option} {kind}", kind.replace("distance", "bond"), atoms, molecule.natom)
+    of_kind = replace(option, flag=f"{option.flag or option.name} {kind}")
+    place = parse_place(of_kind, kind.replace("distance", "bond"), atoms, molecule.natom)
     return " ".join([KINDS[kind], *(str(atom + 1) for atom in place)])
 
 
@@ -172,7 +176,12 @@ def _require_once(text: str) -> None:
         said = f"{kind.replace('distance', 'bond')} {','.join(place)}"
         if coordinate in seen:
             raise InputError(
-                f"{said} is constrained twice: keep one of --freeze, --set and the lines of --constraints"
+                f"{said} is constrained twice: keep one of ",
+                FREEZE,
+                ", ",
+                SET,
+                " and the lines of ",
+                Option("constraints"),
             )
         if held.issuperset(place):
             raise InputError(
@@ -207,9 +216,10 @@ class Search:
     transition_state: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "max_steps", plain(self.max_steps))
         if self.convergence.upper() not in PRESETS:
             raise InputError(
-                f"--convergence {self.convergence!r}: expected one of {', '.join(PRESETS)}"
+                Option("convergence", self.convergence), f": expected one of {', '.join(PRESETS)}"
             )
         if (
             isinstance(self.max_steps, bool)
@@ -217,7 +227,8 @@ class Search:
             or not 1 <= self.max_steps < MOST_RUNS
         ):
             raise InputError(
-                f"--max-steps {self.max_steps!r}: expected a whole number from 1 to {MOST_RUNS - 1}"
+                Option("max_steps", self.max_steps),
+                f": expected a whole number from 1 to {MOST_RUNS - 1}",
             )
 
 
@@ -279,7 +290,9 @@ def optimize_geometry(
         kind = "minimum"
     if molecule.natom < 2:
         raise InputError(
-            f"{molecule.formula} is one atom: there is nothing to optimise; dfmp2 run computes its energy"
+            f"{molecule.formula} is one atom: there is nothing to optimise; ",
+            Command("run"),
+            " computes its energy",
         )
     if any(molecule.ghost):
         raise InputError(
@@ -313,14 +326,18 @@ def optimize_geometry(
                 InputError
             ) as error:  # an atom comes too near to another one, or to a point charge
                 raise NumericalError(
-                    f"step {number} leads to an impossible geometry ({error}): start from another one, or hold atoms "
-                    "with --freeze"
+                    (
+                        f"step {number} leads to an impossible geometry ({error}): start from another "
+                        "one, or hold atoms with "
+                    ),
+                    FREEZE,
                 ) from error
             yield [Step(f"step-{number:03d}", f"step {number}", moved, options)]
             found = results[f"step-{number:03d}"]
         if not method.converged:
             raise Unfinished(
-                f"no {kind} after {counted(search.max_steps, 'step')}: allow more with --max-steps"
+                f"no {kind} after {counted(search.max_steps, 'step')}: allow more with ",
+                Option("max_steps"),
             )
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:

@@ -42,10 +42,11 @@ from dfmp2.errors import (
     ResourceError,
     ResultFileError,
 )
-from dfmp2.host.files import require_writable
+from dfmp2.host.files import OUTPUT, require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
@@ -102,7 +103,7 @@ class Step:
     molecule: Molecule
     options: Options
     start: str = ""
-    advice: str = ""
+    advice: Message = Message()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +255,8 @@ def examine(steps: Sequence[Step]) -> list[int]:
             if _alike(step) not in plans:
                 plans[_alike(step)] = _planned(step)
         except Dfmp2Error as error:
-            advice = step.advice if isinstance(error, InputError) else ""
-            raise type(error)(f"{step.who}: {error}{advice}") from error
+            advice = step.advice if isinstance(error, InputError) else Message()
+            raise error.prefixed(step.who, advice) from error
         work, memory = plans[_alike(step)][1].work, plans[_alike(step)][1].memory
         needed.append(
             (step, replace(memory, program=memory.program + kept + (LATER if kept else 0)))
@@ -267,7 +268,7 @@ def examine(steps: Sequence[Step]) -> list[int]:
     try:
         most.require()
     except ResourceError as error:
-        raise type(error)(f"{step.who}: {error}") from error
+        raise error.prefixed(step.who) from error
     return [plans[_alike(step)][0].orbitals for step in steps]
 
 
@@ -502,9 +503,11 @@ def carry_out(
                     error, ResourceError
                 ):  # where room can be made, the run can go on
                     keeper.close(checkpoint)
-                raise type(error)(f"{step.who}: {error}") from error
+                raise error.prefixed(step.who) from error
             failures[step.name] = error
-            listener.warning(f"{step.who}: failed with code {error.exit_code}: {error}")
+            listener.warning(
+                Message(f"{step.who}: failed with code {error.exit_code}: ", error.message)
+            )
         else:
             series.end(result)
             keep(step, result)
@@ -598,20 +601,23 @@ class Keeper:
         *,
         overwrite: bool = False,
         resume: bool = False,
-        beside: Mapping[str, Path] | None = None,
+        beside: Mapping[Option, Path] | None = None,
         undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
         finishing: Callable[[FileCheckpoint], None] = lambda _: None,
     ) -> None:
         if resume and overwrite:
             raise InputError(
-                "--resume keeps the finished runs of the file and --overwrite drops them: choose one"
+                Option("resume", True),
+                " keeps the finished runs of the file and ",
+                Option("overwrite", True),
+                " drops them: choose one",
             )
         self._path, self._undisturbed, self._finishing = path, undisturbed, finishing
         self._resume, self._discards = resume, overwrite
         if path is None:
             self._files = {}
         else:
-            self._files = {"--output": path, **(beside or {})}
+            self._files = {OUTPUT: path, **(beside or {})}
         self._stored: Study | None = None
         if path is not None and path.exists() and (resume or is_unfinished(path)):
             try:
@@ -686,7 +692,8 @@ class Keeper:
                     self._stored = None
                     return {}
                 raise InputError(
-                    f"{text}: use the options it was started with, or start anew with --overwrite"
+                    f"{text}: use the options it was started with, or start anew with ",
+                    Option("overwrite", True),
                 )
             recalled[step.name] = found
         for name, found in recalled.items():
@@ -716,8 +723,9 @@ class Keeper:
         if self._stored is not None and self._stored.kind != task.kind:
             if not self._discards:
                 raise InputError(
-                    f"{self._path} holds a study of kind {self._stored.kind}, not {task.kind}: name another file, or "
-                    "start anew with --overwrite"
+                    f"{self._path} holds a study of kind {self._stored.kind}, not {task.kind}: "
+                    "name another file, or start anew with ",
+                    Option("overwrite", True),
                 )
             self._stored = None
         checkpoint = checkpoint_of(self._path)

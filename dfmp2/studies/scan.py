@@ -15,6 +15,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_budget import combined
 from dfmp2.mp2.result import MP2Result
@@ -117,7 +118,13 @@ def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool =
     """
     if len(frames) < 2:
         raise InputError(
-            "one frame and no coordinate: name one (--bond, --angle or --dihedral), or give a file with several frames"
+            "one frame and no coordinate: name one (",
+            Option("coordinate", flag="bond"),
+            ", ",
+            Option("coordinate", flag="angle"),
+            " or ",
+            Option("coordinate", flag="dihedral"),
+            "), or give a file with several frames",
         )
     if len(frames) > MOST_RUNS:
         raise InputError(

@@ -30,6 +30,7 @@ from dfmp2.errors import (
 )
 from dfmp2.host import resources
 from dfmp2.integrals.three_center import smallest_overlap
+from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.mole import build_mole
 from dfmp2.mp2.result import MP2Result, NativeEnergies
@@ -113,7 +114,9 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
     program = find_psi4()
     if program is None:
         raise BackendUnavailable(
-            f"psi4 is not on PATH: install it ({INSTALL}), or compare with PySCF (--with pyscf)"
+            f"psi4 is not on PATH: install it ({INSTALL}), or compare with PySCF (",
+            Option("with"),
+            " pyscf)",
         )
     _require_repeatable(result)
     text = psi4_input(result, int(0.7 * resources.available_memory()))  # bytes
@@ -166,7 +169,8 @@ def _require_repeatable(result: MP2Result) -> None:
             why = f"with the decontracted {result.orbital_basis.name}, which is nearly linearly dependent"
     if why:
         raise UnsupportedByBackend(
-            f"--relativity x2c {why}, so its E(SCF) is off by 1e-6 Eh and more: {PYSCF}"
+            Option("relativity", "x2c"),
+            f" {why}, so its E(SCF) is off by 1e-6 Eh and more: {PYSCF}",
         )
 
 
@@ -239,7 +243,9 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
             ) from error
         except subprocess.TimeoutExpired as error:
             raise BackendError(
-                f"Psi4 was stopped after --timeout {timeout:g} s: allow more, or leave it out"
+                "Psi4 was stopped after ",
+                Option("timeout", f"{timeout:g}"),
+                " s: allow more, or leave it out",
             ) from error
         finally:
             if started.exception() is None and (process := started.result()).poll() is None:

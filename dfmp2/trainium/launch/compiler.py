@@ -31,6 +31,7 @@ from types import FrameType
 from dfmp2.backends.base import Shape
 from dfmp2.errors import BackendUnavailable, KernelError, ResourceError
 from dfmp2.host.files import put
+from dfmp2.messages import Option
 from dfmp2.trainium.calls import Program, programs
 from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.environment import HERE
@@ -253,8 +254,11 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
         what = f"left {len(made)} NEFF files"
     cause = next((line for line in reversed(told) if TELLING.search(line)), told[-1]).strip()
     raise KernelError(
-        f"the compiler {what} for {program.label} on {target} (entry point {entry}): {cause[:400]} (all of it in "
-        f"{kept / FAILED}): report this, or use --backend cpu"
+        (
+            f"the compiler {what} for {program.label} on {target} (entry point {entry}): "
+            f"{cause[:400]} (all of it in {kept / FAILED}): report this, or use "
+        ),
+        Option("backend", "cpu"),
     )
 
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from dfmp2 import errors
 from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, Tile
 from dfmp2.errors import Dfmp2Error, KernelFailed
+from dfmp2.messages import Option
 from dfmp2.trainium.backend import LIMITS, NkiBackend
 from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.compiler import compile_ahead
@@ -164,7 +165,7 @@ class CoresBackend(Backend):
         """Keep B in the float32 that the kernels take; blocks of it go to the cores that need them."""
         if precision not in self.limits.precisions:
             raise errors.UnsupportedByBackend(
-                f"--backend {self.name} has no {precision}: it offers mixed"
+                Option("backend", self.name), f" has no {precision}: it offers mixed"
             )
         self._keys += 1
         shared = Shared(self._keys, np.asarray(b, dtype=np.float32))

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import BackendUnavailable, KernelFailed
+from dfmp2.messages import Option
 from dfmp2.trainium.calls import Program, program_of, source_hash
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
@@ -329,7 +330,9 @@ class NeffExecutor(DeviceExecutor):
         target = toolchain.device_target()
         found = toolchain.bindings()
         if target is None or found is None:
-            raise BackendUnavailable(f"--backend nki cannot be used: {toolchain.refusal('nki')}")
+            raise BackendUnavailable(
+                Option("backend", "nki"), f" cannot be used: {toolchain.refusal('nki')}"
+            )
         os.environ.update(environment.settings("nki", target, core=core))
         super().__init__(target)
         self.target = GENERATION[target]
@@ -391,8 +394,11 @@ class NeffExecutor(DeviceExecutor):
         )
         if not np.array_equal(back, PATTERN.reshape(-1)):
             raise BackendUnavailable(
-                "--backend nki cannot be used: the device does not give back what was written to it: run neuron-ls and "
-                "look at dmesg"
+                Option("backend", "nki"),
+                (
+                    " cannot be used: the device does not give back what was written to it: run "
+                    "neuron-ls and look at dmesg"
+                ),
             )
 
 
@@ -426,9 +432,12 @@ class XlaExecutor(DeviceExecutor):
             taken = str(import_module("torch_xla.runtime").device_type())
             if taken != self.platform:
                 raise BackendUnavailable(
-                    f"--backend nki-xla cannot be used: torch-xla has taken the device {taken} and not "
-                    f"{self.platform}: start a new process with PJRT_DEVICE unset, and look at the import of "
-                    "libneuronxla"
+                    Option("backend", "nki-xla"),
+                    (
+                        f" cannot be used: torch-xla has taken the device {taken} and not "
+                        f"{self.platform}: start a new process with PJRT_DEVICE unset, and look at the "
+                        "import of libneuronxla"
+                    ),
                 )
             self._device = self._xla.device()
 
