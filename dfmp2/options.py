@@ -448,8 +448,10 @@ class Options:
             self._require_kohn_sham()
         elif self.grid is not None:
             raise InputError(
-                f"--grid {self.grid} is of a functional, and Hartree-Fock has none: name one with --xc, "
-                "or leave --grid out"
+                Option("grid", self.grid),
+                " belongs to a functional, and Hartree-Fock has none: name one with ",
+                Option("xc"),
+                ", or leave it out",
             )
         if self.kappa is not None and not method.regularised:
             raise InputError(
@@ -705,22 +707,24 @@ def parse_grid(given: object) -> str:
     whole = all(re.fullmatch("[0-9]{1,6}", part) for part in parts)
     if isinstance(given, bool | float) or not whole or len(parts) > 2:
         raise InputError(
-            f"--grid {text[:40]!r}: expected a level from 0 to 9, or NRAD,NANG, points along the "
-            "radius and on the sphere of each atom, such as 99,590"
+            Option("grid", text[:40]),
+            ": expected a level from 0 to 9, or NRAD,NANG, points along the radius and on the "
+            "sphere of each atom, such as 99,590",
         )
     numbers = [int(part) for part in parts]
     if len(numbers) == 1:
         if numbers[0] not in GRID_LEVELS:
             raise InputError(
-                f"--grid {numbers[0]}: levels are 0 to 9; for more points give NRAD,NANG, such as "
-                "200,1454"
+                Option("grid", numbers[0]),
+                ": levels are 0 to 9; for more points give NRAD,NANG, such as 200,1454",
             )
         return str(numbers[0])
     radial, angular = numbers
     if radial not in RADIAL_POINTS:
         raise InputError(
-            f"--grid {radial},{angular}: expected {RADIAL_POINTS[0]} to {RADIAL_POINTS[-1]} points "
-            "along the radius, such as 99,590"
+            Option("grid", f"{radial},{angular}"),
+            f": expected {RADIAL_POINTS[0]} to {RADIAL_POINTS[-1]} points along the radius, such "
+            "as 99,590",
         )
     if angular not in LEBEDEV_POINTS:
         near = [
@@ -728,8 +732,9 @@ def parse_grid(given: object) -> str:
             *[number for number in LEBEDEV_POINTS if number > angular][:1],
         ]
         raise InputError(
-            f"--grid {radial},{angular}: there is no Lebedev sphere of {angular} points; take "
-            f"{' or '.join(f'{radial},{number}' for number in near)}"
+            Option("grid", f"{radial},{angular}"),
+            f": there is no Lebedev sphere of {angular} points; take "
+            f"{' or '.join(f'{radial},{number}' for number in near)}",
         )
     return f"{radial},{angular}"
 

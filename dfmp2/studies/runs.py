@@ -748,8 +748,10 @@ class Keeper:
             ):
                 if not self._discards:
                     raise ForeignCheckpoint(
-                        f"{checkpoint} belongs to another calculation ({self._begun.run or 'a single run'} there): "
-                        "name another file, or start anew with --overwrite"
+                        f"{checkpoint} belongs to another calculation "
+                        f"({self._begun.run or 'a single run'} there): name another file, or start "
+                        "anew with ",
+                        Option("overwrite", True),
                     )
                 self._begun = None
             yield

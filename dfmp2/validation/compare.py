@@ -159,8 +159,9 @@ def recompute(
         method = result.options.correlation
         if method.regularised or method.kind == "rpa":
             raise InputError(
-                f"--with psi4 computes MP2, with which {result.method} cannot be compared: leave it out "
-                "to compare with PySCF"
+                Option("with", "psi4"),
+                f" computes MP2, with which {result.method} cannot be compared: leave it out to "
+                "compare with PySCF",
             )
         listener.stage(f"{result.reference.kind.upper()} and DF-MP2 with Psi4")
         return _of_mp2(result, run_psi4(result, count, timeout=timeout), allowed)
@@ -461,8 +462,9 @@ def _require_written_out(result: MP2Result, *, plasmons: bool) -> None:
         else:
             what = f"the sums over {size} excitations hold their integrals in memory"
         raise ResourceError(
-            f"{what}: {format_bytes(needed)} are required and {format_bytes(budget)} may be used. Compare a "
-            "smaller --basis or a part of the molecule, or use a larger machine"
+            f"{what}: {format_bytes(needed)} are required and {format_bytes(budget)} may be used. "
+            "Compare a result of a smaller basis or of a part of the molecule, or use a larger "
+            "machine"
         )
 
 

@@ -241,7 +241,8 @@ def require_memory(kernel: str, shape: Shape, chip: Chip) -> None:
     if least > chip.sbuf:
         raise KernelError(
             f"{kernel} needs {least} bytes per SBUF partition for {shape.nvir} virtual orbitals and {shape.naux} "
-            f"fitting functions: a {chip.name} core has {chip.sbuf}: use --backend cpu"
+            f"fitting functions: a {chip.name} core has {chip.sbuf}: use ",
+            Option("backend", "cpu"),
         )
 
 
