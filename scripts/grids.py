@@ -115,7 +115,7 @@ SETS: dict[str, list[Case]] = {
         ("SO2", "cc-pvdz", "tpssh", None),
         ("O2", "aug-cc-pvdz", "scan0", None),
         ("NH4+", "def2-svp", "r2scan0", None),
-        ("LiF", "aug-cc-pvdz", "pw6b95", None),
+        ("LiF", "def2-svp", "pw6b95", None),
         ("GeH4", "def2-svp", "scan", None),
         ("HOOH", "cc-pvdz", "mn15,mn15", None),
         ("F", "aug-cc-pvdz", "m05-2x", None),
@@ -124,7 +124,7 @@ SETS: dict[str, list[Case]] = {
         ("SO2", "6-31g*", "bp86", None),
         ("H2CO", "aug-cc-pvdz", "rscan", "50,194"),
         ("HOOH", "6-31g*", "pbe", "40,110"),
-        ("LiF", "cc-pvdz", "b98", 2),
+        ("LiF", "def2-svp", "b98", 2),
         ("O2", "def2-svp", "tpss", "99,590"),
     ],
 }
