@@ -24,7 +24,7 @@ from pyscf import lib
 
 import dfmp2
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.error_budget import GRID_LEAST, GRID_LEFT, KOHN_SHAM_LEAST, KOHN_SHAM_LEFT
+from dfmp2.mp2.error_budget import GRID_LEAST, GRID_LEFT, largest_kohn_sham_error
 from dfmp2.output import hdf5
 from dfmp2.scf import grid_error
 from dfmp2.units import ANGSTROM_PER_BOHR
@@ -169,12 +169,11 @@ def read(file: Path) -> dict[str, Any]:
     return dict(map(json.loads, file.read_text().splitlines()))
 
 
-def stated(found: dict[str, Any]) -> tuple[float, float]:
+def stated(found: dict[str, Any], xc: str) -> tuple[float, float]:
     """How large the errors of E(KS) and of E(EXX) + E(RPA) may be, as the error budget has it, Eh."""
     scf, exx, correlation = found["measured"]
     left = GRID_LEFT * max(abs(exx), abs(correlation)) + GRID_LEAST * found["atoms"]
-    kohn_sham = (1.0 + KOHN_SHAM_LEFT) * abs(scf) + KOHN_SHAM_LEAST * found["atoms"]
-    return kohn_sham, abs(exx + correlation) + left
+    return largest_kohn_sham_error(scf, xc, found["atoms"]), abs(exx + correlation) + left
 
 
 def wrong(found: dict[str, Any]) -> tuple[float, float]:
@@ -191,7 +190,7 @@ def table(rows: dict[str, Any], cases: list[Case]) -> str:
         if found is None:
             continue
         name, basis, xc, _ = case
-        said, true = stated(found), wrong(found)
+        said, true = stated(found, xc), wrong(found)
         ratios.append([s / t for s, t in zip(said, true, strict=True)])
         numbers = " | ".join(f"{s:.0e} | {t:.0e}" for s, t in zip(said, true, strict=True))
         lines.append(f"| {name} | {basis} | {xc} | {found['grid']} | {numbers} |\n")
