@@ -146,7 +146,7 @@ def test_the_budget_knows_orbitals_that_are_not_stationary() -> None:
     wrong = abs(found.hf_total_energy - tight.hf_total_energy)
     assert sources["scf_convergence"].scf is not None and sources["grid"].scf is not None
     assert 1e-10 < wrong <= (sources["scf_convergence"].scf.value or 0.0)
-    assert 0.0 < (sources["grid"].scf.value or 0.0) < 1e-6
+    assert 0.0 < (sources["grid"].scf.value or 0.0) < 1e-5  # level 1 here, as a coarse grid
     assert "grid" not in dfmp2.run(WATER, **EXACT).error_budget.sources
 
 

@@ -71,8 +71,9 @@ FIRST_ORDER = 0.12  # dimensionless
 GRID_LEFT = 0.4  # of the larger change, in both together: what one step of the orbitals leaves out
 GRID_ALONE = 1.0  # of the larger change, in one of both: nothing cancels there
 GRID_LEAST = 2e-9  # Eh for each atom: changes may vanish by accident
-KOHN_SHAM_LEFT = 1.0  # of the change of E(KS), which has no step in it: the finer grid's own error
+KOHN_SHAM_LEFT = 1.5  # of the change of E(KS), which has no step in it: the finer grid's own error
 KOHN_SHAM_LEAST = 4e-8  # Eh for each atom
+KOHN_SHAM_ROUGH = 2e-7  # the same with functionals whose default grid is a finer one
 GRID = 1e-7  # Eh for each atom, where the error was not measured, as in files of earlier versions
 GIVEN_TIMES = 4.5  # both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
 ORBITALS = 0.01  # of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
@@ -466,9 +467,27 @@ def kohn_sham_grid_error(reference: Reference, atoms: int) -> Share | None:
     found = reference.grid_error
     if found is None:
         return None
-    value = (1.0 + KOHN_SHAM_LEFT) * abs(found.scf_error) + KOHN_SHAM_LEAST * atoms
+    value = largest_kohn_sham_error(found.scf_error, str(reference.xc), atoms)
     how = f"E(KS) of the same density on grid {found.finer}: {found.scf_error:+.1e} Eh"
     return Share(value, ESTIMATED, how)
+
+
+def largest_kohn_sham_error(change: float, xc: str, atoms: int) -> float:
+    """How wrong E(KS) may be by its integration grid, Eh.
+
+    Parameters
+    ----------
+    change : float
+        Of E(KS) on a finer grid, Eh.
+    xc : str
+        The functional.
+    atoms : int
+        Real atoms.
+    """
+    least = KOHN_SHAM_LEAST
+    if default_level(xc) > LEVEL:
+        least = KOHN_SHAM_ROUGH
+    return (1.0 + KOHN_SHAM_LEFT) * abs(change) + least * atoms
 
 
 def _finite(share: Share | None) -> Share | None:
