@@ -312,15 +312,6 @@ def test_planted_faults_that_break_a_rule_are_refused(tmp_path, fault):
 
 
 @pytest.mark.parametrize("variant", ["plain", "packed"])
-def test_without_accumulate_the_first_product_overwrites(tmp_path, variant):
-    s = space(8, 160, 130)
-    planted(tmp_path, "EXPLICIT = True", "EXPLICIT = False")
-    source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
-    found = evaluate(s, 4, 4, False, variant, Settings(fuzz=3), source)
-    np.testing.assert_allclose(found, evaluate(s, 4, 4, False, variant), rtol=1e-5)
-
-
-@pytest.mark.parametrize("variant", ["plain", "packed"])
 def test_the_newton_step_mends_a_coarse_root(tmp_path, monkeypatch, variant):
     s = space(8, 160, 130)
     exact = oracle(s, 4, False)
