@@ -170,7 +170,7 @@ def test_short_last_blocks_emit_the_pairs_that_exist(variant, nvir, held, diagon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "nvir", "naux"), [("plain", 448, 1500), ("packed", 416, 1200)])
+@pytest.mark.parametrize(("variant", "nvir", "naux"), [("plain", 448, 1000), ("packed", 416, 1200)])
 def test_as_many_residents_as_only_trn2_holds(variant, nvir, naux):
     form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", "gen3")
     assert form.residents == 4 > layout.residents(form.nvir, form.naux)
