@@ -86,7 +86,7 @@ def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
     if lane == "nki":
         assert told["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
         assert told["inference counters"] == "neuron0/neuron_core0 7 -> 8"
-        assert told["compiled through"] == "standalone, neuronx-cc 2.27.5334.0, nki 0.6.0"
+        assert told["compiled through"] == "tracer, neuronx-cc 2.27.5334.0, nki 0.6.0"
     if lane == "nki-xla":
         assert told["device type"] == "NEURON" and told["graphs"].startswith("2 compiled")
 
@@ -129,14 +129,14 @@ def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_ther
     assert heard.stages == ["compiled kernels of nki"]
 
 
-@pytest.mark.parametrize("entry", ["tracer", "standalone", "call", "misfit"])
+@pytest.mark.parametrize("entry", ["tracer", "call", "misfit"])
 def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_there(machine, entry):
     machine.sound()
     machine.patch.setenv("STAND_IN_ENTRY", entry)
     cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()
     program = programs((Shape(4, 8, 20),), "trn1")[0]
     done = compiler.ensure(program, "trn1", cache, counts)
-    taken = "standalone" if entry == "misfit" else entry  # a tracer that is called otherwise
+    taken = "call" if entry == "misfit" else entry  # a tracer that is called otherwise
     assert (done.entry, done.compiler) == (taken, "neuronx-cc 2.27.5334.0, nki 0.6.0")
     variables = json.loads(done.path.read_text())["environment"]
     assert (

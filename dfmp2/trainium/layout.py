@@ -37,7 +37,7 @@ from dfmp2.trainium.kernels.sizes import (
 
 EDGE = 16  # most occupied orbitals of a block of B; the last block of a spin may have fewer
 SHORT_EDGE = 8  # where a block of pairs would be a longer program than PRODUCTS
-RUN = 256  # elements of a float32 row sum
+RUN = 128  # elements of a float32 row sum, a block of columns: runs of 256 lose twice as much
 TEMPORARIES = 6  # tiles of a chunk that are there at a time
 STAGING = 4 * AHEAD * STAGE  # bytes per partition of the staging tiles
 # Bytes per partition that residents may fill: 70 % of 192 and 224 KiB, since nobody knows yet how the compiler places
