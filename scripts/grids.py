@@ -43,7 +43,7 @@ SCF iterations, 143,560 points and 396,982 finer ones) for the finer grid, 7 % f
 TITLES = {
     "main": "Default grids",
     "coarse": "Grids that are too coarse",
-    "others": "Others, drawn after the constants were set",
+    "others": "Others, which the constants were not fitted to",
 }
 TABLE = """| molecule | basis | functional | grid | E(KS), stated | true | E(EXX) + E(RPA), stated | true |
 |---|---|---|---|---|---|---|---|
