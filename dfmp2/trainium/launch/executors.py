@@ -116,7 +116,7 @@ class InterpreterExecutor(Executor):
 
     Parameters
     ----------
-    settings : chip, release and arithmetic to emulate
+    settings : chip and arithmetic to emulate
     """
 
     lane = "nki-interpreter"
@@ -141,7 +141,7 @@ class InterpreterExecutor(Executor):
         return out
 
     def describe(self) -> dict[str, str]:
-        """Lane, chip generation, release, kernel sources, launches."""
+        """Lane, chip generation, kernel sources, launches."""
         return {
             "lane": self.lane,
             "target": self.settings.target,
