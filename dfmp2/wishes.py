@@ -236,6 +236,9 @@ OPTIONS: dict[str, Message] = {
         ("maxiter", "max_cycle", "max_iter", "scf_max_iter"),
         Message("the iterations of the SCF are ", Option("scf_max_cycles")),
     ),
+    "lane": Message("predictions are of compiled programs, which torch-xla launches alike"),
+    "recompile": Message("every lane compiles before it launches: leave it out"),
+    "one_zero_hint": Message("zeros and ones earn no credit any more: leave it out"),
     **dict.fromkeys(("scs", "sos"), Message("it is ", Option("method", "scs-mp2"), " or sos-mp2")),
     **dict.fromkeys(
         ("geometry", "xyz", "mol", "input"), Message("the molecule comes first, without a name")

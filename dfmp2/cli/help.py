@@ -52,9 +52,6 @@ WISHES = {  # what users of other programs type for a command: what exists here
     ),
     "print": "dfmp2 show prints a stored result",
     "timeline": "dfmp2 kernels cost names the busy time of every engine; schedules are no longer drawn",
-    "--lane": "dfmp2 kernels cost predicts compiled programs, which torch-xla launches alike",
-    "--recompile": "dfmp2 kernels cost counts no compilation: every lane compiles before it launches",
-    "--one-zero-hint": "dfmp2 kernels cost credits nothing for zeros and ones",
 }
 
 

@@ -312,7 +312,7 @@ def output_options(
         click.option(
             "--overwrite",
             is_flag=True,
-            help="Replace an existing file, and what was stopped of another calculation.",
+            help="Replace a file, or the checkpoint of another run.",
         ),
         click.option("--resume", is_flag=True, help=resume),
         REPORT_AS_JSON,

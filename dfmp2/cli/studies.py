@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 study_options = output_options(
     "File with all runs",
     "STEM.KIND.h5",
-    "Go on with a study that is complete: failed runs, more steps.",
+    "Go on with a complete study, e.g. with more steps.",
 )
 
 

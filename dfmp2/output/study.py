@@ -165,12 +165,12 @@ class Study:
         if self.kind == "interaction":
             return self._interaction_budget("cp-corrected", "-in-complex")
         if self.kind == "scan":
-            ends = [choose(runs, key=lambda run: run.total_energy) for choose in (min, max)]
+            by_energy = sorted(runs, key=lambda run: run.total_energy)
+            pairs = [(run, by_energy[0]) for run in by_energy[1:]]
+            pairs += [(run, by_energy[-1]) for run in by_energy[:-1]]
             differences = [
                 combined([((1.0, 1.0), run), ((-1.0, -1.0), end)], "The difference of two points")
-                for end in ends
-                for run in runs
-                if run is not end
+                for run, end in pairs
             ]
             return max(differences, key=_largest_last)
         weights, basis_set = [], []

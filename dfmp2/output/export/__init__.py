@@ -91,7 +91,8 @@ def export(result: MP2Result, to: str, **options: Any) -> bytes:
             raise InputError(
                 Option(name),
                 " belongs to ",
-                Option("to", owners),
+                Option("to"),
+                f" {owners}",
                 ", not to ",
                 Option("to", to),
                 ": leave it out",
