@@ -111,8 +111,10 @@ def run_study(
         print_report(
             display, console, study_report(study), last, lambda: study_json(study, str(target))
         )
-        if short is not None:
+        if short is not None and short.goes_on:
             raise type(short)(f"{short}: {left}, and the same command goes on")
+        if short is not None:
+            raise type(short)(f"{short} ({left})")
     return study
 
 
@@ -274,7 +276,7 @@ def scan(
             at = ""
         else:
             at = f", minimum at {place.value:.6g} {place.units}"
-        return f"{said}{at}; {table}, {curve}"
+        return f"{said}{at}{_extrema(study)}; {table}, {curve}"
 
     compute, beside = partial(scan_energies, scan), {Option("csv"): table, Option("plot"): curve}
     study = run_study(target, compute, ending, display, given, beside=beside, contents=contents)
@@ -283,6 +285,20 @@ def scan(
             f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the notes); the others are in "
             f"{target}, and the same command with --resume tries the failed ones again"
         )
+
+
+def _extrema(study: Study) -> str:
+    """How many minima and maxima a scan has between its points, where there is more than one minimum."""
+    from dfmp2.output.document import counted
+
+    bends = study.arrays.get("extrema_curvature")
+    if bends is None:
+        return ""
+    minima = int((bends.value > 0).sum())
+    maxima = len(bends.value) - minima
+    if (minima, maxima) == (1, 0):
+        return ""
+    return f", {counted(minima, 'minimum', 'minima')}, {counted(maxima, 'maximum', 'maxima')}"
 
 
 def _make_scan(
@@ -351,6 +367,11 @@ def _make_scan(
 )
 @click.option("--transition-state", is_flag=True, help="Look for a saddle point of first order.")
 @click.option(
+    "--verify",
+    is_flag=True,
+    help="Compute the Hessian of what is found; start again along imaginary modes.",
+)
+@click.option(
     "--xyz", "xyz_file", metavar="FILE", help="The last geometry.  [default: beside --output, .xyz]"
 )
 @click.option(
@@ -370,12 +391,14 @@ def optimize(
     convergence: str,
     max_steps: int,
     transition_state: bool,
+    verify: bool,
     xyz_file: str | None,
     path_file: str | None,
 ) -> None:
     """Optimise the geometry of MOLECULE, a file as of dfmp2 run, in internal coordinates (geomeTRIC).
 
-    All steps go into one file; the last geometry and the way to it are written as xyz files as well, also where
+    The end is a stationary point; --verify computes whether it is a minimum. All steps go into one
+    file; the last geometry and the way to it are written as xyz files as well, also where
     --max-steps are not enough (exit code 4; the same command with more goes on). The energy is that of --method.
     """
     chosen, read = given.chosen(), given.read()
@@ -391,6 +414,7 @@ def optimize(
         convergence,
         max_steps,
         transition_state,
+        verify,
     )
     target = display.target(f"{read.molecule.name}.optimization.h5")
     beside = target.with_suffix(".xyz")
@@ -404,18 +428,27 @@ def optimize(
     def contents(study: Study) -> list[bytes]:
         from dfmp2.output.export import xyz
 
-        frames = [xyz(run) for name, run in study.runs.items() if name.startswith("step-")]
+        frames = [xyz(run) for run in study.path.values()]
         return [frames[-1], b"".join(frames)]
 
     def ending(study: Study) -> str:
         from dfmp2.output.document import counted
 
         energy, steps = study.values["optimized_total_energy"].value, study.settings["steps"]
-        said = "" if study.complete else "not converged, "
-        return f"{said}{counted(steps, 'step')}, E = {energy:.10f} Eh; {last}, {path}"
+        return (
+            f"{_found(study)} after {counted(steps, 'step')}, E = {energy:.10f} Eh; {last}, {path}"
+        )
 
     files = {Option("xyz"): last, Option("trajectory"): path}
     run_study(target, compute, ending, display, given, beside=files, contents=contents)
+
+
+def _found(study: Study) -> str:
+    """What an optimisation has come to, in two or three words."""
+    point = str(study.settings["stationary_point"])
+    if study.settings["imaginary_modes"] is None and not study.complete:
+        return "not converged"
+    return point
 
 
 @click.command("frequencies", cls=AnnouncedCommand)

@@ -143,9 +143,19 @@ class Study:
         return [*(Warned(text, ()) for text in self.warnings), *of_runs]
 
     @property
+    def path(self) -> dict[str, MP2Result]:
+        """The runs that its table has rows of, by name: of an optimisation its steps, else all of them."""
+        if self.kind != "optimization":
+            return dict(self.runs)
+        names = self.settings.get("path")
+        if names is None:  # of an earlier version
+            names = [name for name in self.runs if name.startswith("step-")]
+        return {name: self.runs[name] for name in names}
+
+    @property
     def last(self) -> Molecule:
         """The geometry of the last run: of an optimisation, what it has come to."""
-        return list(self.runs.values())[-1].molecule
+        return list(self.path.values())[-1].molecule
 
     @property
     def status(self) -> str:
@@ -161,7 +171,7 @@ class Study:
         if not self.complete or len(runs) < 2 or self.kind == "frequencies":
             return None
         if self.kind == "optimization":
-            return runs[-1].error_budget
+            return list(self.path.values())[-1].error_budget
         if self.kind == "interaction":
             return self._interaction_budget("cp-corrected", "-in-complex")
         if self.kind == "scan":

@@ -193,8 +193,18 @@ def require_stationary(result: MP2Result) -> None:
 # --- differences ------------------------------------------------------------------------------------------
 
 
-def displaced(reference: Step, displacement: float) -> list[Step]:
-    """Two steps for every coordinate of every atom, that start from the orbitals of the reference."""
+def displaced(reference: Step, displacement: float, prefix: str = "") -> list[Step]:
+    """Two steps for every coordinate of every atom, that start from the orbitals of the reference.
+
+    Parameters
+    ----------
+    reference : Step
+        At the geometry itself.
+    displacement : float
+        Bohr.
+    prefix : str
+        Of the names of the steps, where a study has several Hessians.
+    """
     molecule, steps = reference.molecule, []
     for atom in range(molecule.natom):
         for axis, letter in enumerate("xyz"):
@@ -203,28 +213,35 @@ def displaced(reference: Step, displacement: float) -> list[Step]:
                 moved[atom, axis] += sign * displacement
                 steps.append(
                     Step(
-                        f"{word}-{atom + 1:03d}-{letter}",
-                        f"{molecule.symbols[atom]} {atom + 1}, {letter} {'+-'[sign < 0]} {displacement:g} bohr",
-                        replace(molecule, coordinates=moved),
-                        reference.options,
-                        reference.name,
+                        name=f"{prefix}{word}-{atom + 1:03d}-{letter}",
+                        who=f"{molecule.symbols[atom]} {atom + 1}, {letter} {'+-'[sign < 0]} "
+                        f"{displacement:g} bohr",
+                        molecule=replace(molecule, coordinates=moved),
+                        options=reference.options,
+                        start=reference.name,
+                        passing=True,
                     )
                 )
     return steps
 
 
-def hessian(molecule: Molecule, results: Mapping[str, MP2Result], displacement: float) -> Array:
+def hessian(
+    molecule: Molecule, results: Mapping[str, MP2Result], displacement: float, prefix: str = ""
+) -> Array:
     """(3 natom, 3 natom) float64, Eh/bohr^2, symmetric, from the results of the steps of `displaced`."""
-    rows = _differences(
-        molecule,
-        {name: GradientResult(run).gradient.ravel() for name, run in _moved(results)},
-        displacement,
-    )
+    gradients = {
+        name: GradientResult(run).gradient.ravel() for name, run in _moved(results, prefix)
+    }
+    rows = _differences(molecule, gradients, displacement)
     return (rows + rows.T) / 2
 
 
-def _moved(results: Mapping[str, MP2Result]) -> list[tuple[str, MP2Result]]:
-    return [(name, run) for name, run in results.items() if name.startswith(("plus-", "minus-"))]
+def _moved(results: Mapping[str, MP2Result], prefix: str = "") -> list[tuple[str, MP2Result]]:
+    """The results of the steps of `displaced`, with their names without the prefix."""
+    words = (f"{prefix}plus-", f"{prefix}minus-")
+    return [
+        (name.removeprefix(prefix), run) for name, run in results.items() if name.startswith(words)
+    ]
 
 
 def _differences(molecule: Molecule, values: Mapping[str, Array], displacement: float) -> Array:

@@ -96,6 +96,7 @@ class Step:
     ----------
     start : the run whose orbitals its SCF starts from, "" for those of the task
     advice : what is said behind the reason why it cannot be run
+    passing : a run beside the way of the study: `Task.passed` is applied to it at once, and the run before stays whole
     """
 
     name: str
@@ -104,17 +105,24 @@ class Step:
     options: Options
     start: str = ""
     advice: Message = Message()
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a study makes of the runs so far; see `dfmp2.output.study.Study`."""
+    """What a study makes of the runs so far; see `dfmp2.output.study.Study`.
+
+    Attributes
+    ----------
+    what : in the title in place of `Task.what`, "" for that
+    """
 
     settings: Mapping[str, Any]
     notes: Sequence[str]
     values: Mapping[str, Item] = field(default_factory=dict)
     table: Mapping[str, Column] = field(default_factory=dict)
     arrays: Mapping[str, Item] = field(default_factory=dict)
+    what: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +163,11 @@ class Unfinished(ConvergenceError):
     Attributes
     ----------
     study : set by `carry_out`
+    goes_on : whether `resume` can change anything
     """
 
     study: Study
+    goes_on: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +187,7 @@ class Task:
     then : the steps after those, in groups whose steps do not need each other, from the results so far (which grow);
         raises Unfinished where it gives up
     compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
-    passed : what is left of a run when the next one is done, None for all of it
+    passed : what is left of a run when the next one that is not `Step.passing` is done, None for all of it
     free : options that may be others where an unfinished study goes on, since the numbers agree to what it needs
     chosen : options that the study sets by itself: stored runs may have others
     warnings : what is wrong with the question itself, said before the first run
@@ -223,7 +233,7 @@ class Task:
         kept = of_runs.union(found.notes)  # failed steps are listed among the notes
         return Study(
             kind=self.kind,
-            title=f"{self.what}, DF-MP2/{self.options.basis}",
+            title=f"{found.what or self.what}, DF-MP2/{self.options.basis}",
             settings={"name": molecule.name, "basis": self.options.basis, **found.settings},
             notes=(*common, *found.notes),
             values=found.values,
@@ -471,10 +481,14 @@ def carry_out(
         return task.study(steps, results, failures, command, listener.warnings, complete=complete)
 
     def keep(step: Step, result: MP2Result) -> None:
-        if task.passed is not None and results:
-            before = next(reversed(results))
-            results[before] = task.passed(results[before])
-            keeper.replace(before, results[before])
+        if task.passed is not None and step.passing:
+            result = task.passed(result)
+        elif task.passed is not None:
+            for before in reversed(steps):
+                if before.name in results and not before.passing:
+                    results[before.name] = task.passed(results[before.name])
+                    keeper.replace(before.name, results[before.name])
+                    break
         results[step.name] = result
         keeper.keep(step.name, result, study)
 
