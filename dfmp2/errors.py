@@ -12,6 +12,7 @@
         UnsupportedByBackend
         KernelError             a device kernel breaks a rule of its language or its chip
       ResourceError         7   memory, disk or permissions do not suffice
+        DiskFull                a disk is full, over quota or read-only: whoever writes there next fails too
         DeviceFault             the hardware reported a fault or hung: nothing it answered can be trusted
       ComparisonFailed      8   two energies differ by more than allowed
       SomeFailed            9   some of several calculations failed, the others are done
@@ -19,16 +20,63 @@
 
 Exit code 0 is success, 1 a fault in dfmp2 itself (KernelFailed: a kernel failed while it ran), 2 a command line
 that cannot be parsed.
-A message says what was given, what was expected and what to do about it.
+A message says what was given, what was expected and what to do about it. Options in it are values, which each front
+end writes in its own words (`dfmp2.messages`).
 """
 
 from __future__ import annotations
 
+import copy
+from typing import Self
+
+from dfmp2.messages import Message, Option, Part, Words, in_words
+
 
 class Dfmp2Error(Exception):
-    """Anything dfmp2 refuses or cannot do, with a message for the user."""
+    """Anything dfmp2 refuses or cannot do, with a message for the user.
+
+    Parameters
+    ----------
+    parts : what was given, what was expected, what to do: texts, and the options and commands
+        between them
+
+    Attributes
+    ----------
+    message : the same, in the words of the command line as a text
+    """
 
     exit_code = 1
+    message: Message
+
+    def __init__(self, *parts: Part) -> None:
+        self.message = Message(*parts)
+        super().__init__(str(self.message))
+
+    @property
+    def option(self) -> Option | None:
+        """The option that is wrong: the first one that the message names."""
+        named = self.message.options
+        return named[0] if named else None
+
+    def prefixed(self, who: str, behind: Part = "") -> Self:
+        """The same error about one of several calculations.
+
+        Parameters
+        ----------
+        who : the calculation
+        behind : what is said after the message
+        """
+        again = copy.copy(self)
+        again._say(Message(f"{who}: ", self.message, behind))
+        return again
+
+    def speak(self, words: Words) -> None:
+        """Say it in the words of a front end from now on."""
+        self._say(Message(in_words(self.message, words)))
+
+    def _say(self, message: Message) -> None:
+        self.message = message
+        self.args = (str(message),)
 
 
 class InputError(Dfmp2Error):
@@ -36,23 +84,32 @@ class InputError(Dfmp2Error):
 
     Parameters
     ----------
-    message : what was given, what was expected, what to do
+    parts : what was given, what was expected, what to do
     file : name of the offending file, if there is one
     line : 1-based line number in `file`
+
+    Attributes
+    ----------
+    reason : the message without the place
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, *, file: str | None = None, line: int | None = None) -> None:
+    def __init__(self, *parts: Part, file: str | None = None, line: int | None = None) -> None:
         if file is None:
             place = ""
         elif line is None:
             place = f"{file}: "
         else:
             place = f"{file}, line {line}: "
-        super().__init__(place + message)
+        self.reason = Message(*parts)
+        super().__init__(place, self.reason)
         self.file = file
         self.line = line
+
+    def placed(self, *, file: str | None = None, line: int | None = None) -> InputError:
+        """The same error in a file, or on a line of a file that is named later."""
+        return InputError(self.message, file=file, line=line)
 
 
 class ForeignCheckpoint(InputError):
@@ -107,6 +164,10 @@ class ResourceError(Dfmp2Error):
     """Memory, disk space or permissions do not suffice."""
 
     exit_code = 7
+
+
+class DiskFull(ResourceError):
+    """A disk is full, over quota or read-only while it is written to: whoever writes there next fails too."""
 
 
 class DeviceFault(ResourceError):

@@ -14,11 +14,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from decimal import Decimal
-from functools import cache
-from typing import Any, Literal, TypedDict, get_args, get_type_hints
+from typing import Any, Literal, TypedDict
 
 from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, table
 from dfmp2.errors import InputError
+from dfmp2.messages import Command, Message, Option, plain
+from dfmp2.wishes import way_out_of_method, way_out_of_option
 
 
 class MoleculeKeywords(TypedDict, total=False):
@@ -160,8 +161,8 @@ BEFORE_PAIRS = (
 )
 PAIRS = tuple(PairKeywords.__annotations__)
 WHOLE_RUN = tuple(WholeRunKeywords.__annotations__)
-NEEDS_WHOLE_RUN = (
-    "needs the integrals of the SCF again, which no prepared file holds: use dfmp2 run"
+NEEDS_WHOLE_RUN = Message(
+    " needs the integrals of the SCF again, which no prepared file holds: use ", Command("run")
 )
 
 
@@ -317,22 +318,29 @@ def canonical_method(name: str) -> str:
         return name
     row = look_up(name)
     if row is None:
-        close = difflib.get_close_matches(name.lower(), method_names(), n=1)
-        advice = f"; did you mean {close[0]}?" if close else ""
         raise InputError(
-            f"--method {name!r}: expected one of {', '.join(METHODS)}, {CUSTOM_DOUBLE_HYBRID}, or a double hybrid of "
-            f"dfmp2 methods{advice}"
+            Option("method", name),
+            f": expected one of {', '.join(METHODS)}, {CUSTOM_DOUBLE_HYBRID}, or a double hybrid of dfmp2 methods",
+            way_out_behind(name),
         )
     if row.unavailable:
         raise InputError(
-            f"--method {name}: {row.title} is not available: {row.unavailable} (doi {row.doi}). Take another one of "
-            f"dfmp2 methods, or give functional and factors: --method {CUSTOM_DOUBLE_HYBRID} --xc XC --os-scale C_OS "
-            "--ss-scale C_SS"
+            Option("method", name),
+            f": {row.title} is not available: {row.unavailable} (doi {row.doi}). Take another one of dfmp2 methods, "
+            "or give functional and factors: ",
+            Option("method", CUSTOM_DOUBLE_HYBRID),
+            " with ",
+            Option("xc"),
+            ", ",
+            Option("os_scale"),
+            " and ",
+            Option("ss_scale"),
         )
     if row.dispersion and not row.parameters_in(row.dispersion):
         raise InputError(
-            f"--method {name}: no parameters of {DISPERSIONS[row.dispersion]} are published for this functional: "
-            f"{_without_dispersion(row)}"
+            Option("method", name),
+            f": no parameters of {DISPERSIONS[row.dispersion]} are published for this functional: ",
+            _without_dispersion(row),
         )
     return row.name
 
@@ -354,7 +362,10 @@ def method_of_orbitals(name: str | None, xc: str | None) -> str:
     row = look_up(canonical_method(name))
     if row is None:
         raise InputError(
-            f"--method {name} belongs to the pair energies, which dfmp2 energy computes: leave it out here"
+            Option("method", name),
+            " belongs to the pair energies, which ",
+            Command("energy"),
+            " computes: leave it out here",
         )
     return row.name
 
@@ -377,14 +388,15 @@ def functionals_of(method: str, xc: str | None) -> tuple[str | None, str | None]
     return row.scf.lower(), row.energy.lower() or None
 
 
-def _without_dispersion(row: DoubleHybrid) -> str:
+def _without_dispersion(row: DoubleHybrid) -> Message:
     """What to do about a dispersion correction without parameters."""
     others = [name for name in DISPERSIONS if row.parameters_in(name)]
     if others:
-        return f"take {' or '.join(f'--dispersion {name}' for name in others)}, or none"
+        return Message("take ", Option("dispersion", others[0]), ", or none")
     if row.fitted_with:
-        return f"take --method {row.fitted_with}, whose factors were fitted together with it"
-    return "leave it out, or take --dispersion none"
+        fitted = Option("method", row.fitted_with)
+        return Message("take ", fitted, ", whose factors were fitted together with it")
+    return Message("leave it out, or take ", Option("dispersion", "none"))
 
 
 def _option(
@@ -527,19 +539,26 @@ class Options:
     check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals.", False)
 
     def __post_init__(self) -> None:
+        for option in fields(self):
+            object.__setattr__(self, option.name, plain(getattr(self, option.name)))
         for name, kinds, expected in (
             ("frozen_core", int | str, "a number of orbitals or a dialect"),
             ("scratch", str | os.PathLike | None, "the path of a folder"),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kinds):
-                raise InputError(f"{_flag(name)} is a {type(value).__name__}: expected {expected}")
+                raise InputError(Option(name), f" is a {type(value).__name__}: expected {expected}")
         object.__setattr__(self, "frozen_core", str(self.frozen_core).strip().lower())
         object.__setattr__(self, "backend", BACKEND_WORDS.get(self.backend, self.backend))
         if self.method == CUSTOM:
             if self.os_scale is None and self.ss_scale is None:
                 raise InputError(
-                    f"--method {CUSTOM} needs --os-scale or --ss-scale: give the factors, or leave it out"
+                    Option("method", CUSTOM),
+                    " needs ",
+                    Option("os_scale"),
+                    " or ",
+                    Option("ss_scale"),
+                    ": give the factors, or leave it out",
                 )
             object.__setattr__(self, "method", MP2.name)
         if isinstance(self.memory, str):
@@ -549,19 +568,23 @@ class Options:
         if self.scratch is not None:
             object.__setattr__(self, "scratch", os.fspath(self.scratch))
             if not self.scratch:
-                raise InputError("--scratch is empty: name a folder")
+                raise InputError(Option("scratch"), " is empty: name a folder")
         if isinstance(self.method, str):
             object.__setattr__(self, "method", canonical_method(self.method))
         for option in fields(self):
-            _require_allowed(_flag(option.name), getattr(self, option.name), option)
+            _require_allowed(getattr(self, option.name), option)
         if not self.basis.strip():
-            raise InputError("--basis is empty: name an orbital basis such as cc-pvdz")
+            raise InputError(Option("basis"), " is empty: name an orbital basis such as cc-pvdz")
         if self.polarizability:
             object.__setattr__(self, "properties", True)
         if self.scf == "conventional" and self.scf_auxbasis is not None:
             raise InputError(
-                f"--scf conventional uses no fitting set, but --scf-auxbasis {self.scf_auxbasis} was given: "
-                "drop one of the two (the MP2 fitting set is --auxbasis)"
+                Option("scf", "conventional"),
+                " uses no fitting set, but ",
+                Option("scf_auxbasis", self.scf_auxbasis),
+                " was given: drop one of the two (the MP2 fitting set is ",
+                Option("auxbasis"),
+                ")",
             )
         method = self.correlation
         if self.xc is not None:
@@ -571,12 +594,17 @@ class Options:
         self._require_dispersion()
         if self.grid is not None and self.functional is None:
             raise InputError(
-                f"--grid {self.grid} is of a functional, and Hartree-Fock has none: name one with --xc, "
-                "or leave --grid out"
+                Option("grid", self.grid),
+                " belongs to a functional, and Hartree-Fock has none: name one with ",
+                Option("xc"),
+                ", or leave it out",
             )
         if self.kappa is not None and not method.regularised:
             raise InputError(
-                f"--kappa {self.kappa} belongs to --method kappa-mp2, not to {self.method}: add or drop one"
+                Option("kappa", self.kappa),
+                " belongs to ",
+                Option("method", "kappa-mp2"),
+                f", not to {self.method}: add or drop one",
             )
         scaled = self.os_scale is not None or self.ss_scale is not None
         if scaled and self.method != "mp2" and not method.double_hybrid:
@@ -586,27 +614,42 @@ class Options:
                 own = "has factors of its own,"
             method = METHODS[self.method]
             raise InputError(
-                f"--method {self.method} {own} {method.formula.replace('+', 'and')}: drop --os-scale and --ss-scale, "
-                "or --method"
+                Option("method", self.method),
+                f" {own} {method.formula.replace('+', 'and')}: drop ",
+                Option("os_scale"),
+                " and ",
+                Option("ss_scale"),
+                ", or ",
+                Option("method"),
             )
         if method.kind != "pairs":
             self._require_no_pairs()
         if method.regularised and (self.check or self.certify_fit):
-            named = "--check" if self.check else "--certify-fit"
+            named = "check" if self.check else "certify_fit"
             raise InputError(
-                f"{named} is of plain MP2, not of --method {self.method}: drop one of the two"
+                Option(named, True),
+                " is of plain MP2, not of ",
+                Option("method", self.method),
+                ": drop one of the two",
             )
         if self.reference == "rohf" and (self.certify_fit or self.stability not in (None, "off")):
             if self.certify_fit:
-                named = "--certify-fit"
+                refused = Option("certify_fit", True)
             else:
-                named = f"--stability {self.stability}"
+                refused = Option("stability", self.stability)
             raise InputError(
-                f"{named} is not there for --reference rohf: leave it out, or use --reference uhf"
+                refused,
+                " is not there for ",
+                Option("reference", "rohf"),
+                ": leave it out, or use ",
+                Option("reference", "uhf"),
             )
         if self.guess != "atoms" and self.scf_from is not None:
             raise InputError(
-                f"--guess {self.guess} and --scf-from {self.scf_from} both name the start of the SCF: drop one of them"
+                Option("guess", self.guess),
+                " and ",
+                Option("scf_from", self.scf_from),
+                " both name the start of the SCF: drop one of them",
             )
 
     def _require_kohn_sham(self) -> None:
@@ -614,65 +657,89 @@ class Options:
         object.__setattr__(self, "xc", str(self.xc).strip().lower())
         if not self.xc:
             raise InputError(
-                "--xc is empty: name a functional such as pbe, or leave it out for Hartree-Fock"
+                Option("xc"),
+                " is empty: name a functional such as pbe, or leave it out for Hartree-Fock",
             )
         if self.reference == "rohf":
             raise InputError(
-                "--xc has no restricted open-shell orbitals: use --reference uhf (or auto), not rohf"
+                Option("xc"),
+                " has no restricted open-shell orbitals: use ",
+                Option("reference", "uhf"),
+                " (or auto), not rohf",
             )
         if self.double_hybrid is not None:
             raise InputError(
-                f"--method {self.method} has a functional of its own, and --xc {self.xc} was given: drop one of the "
-                f"two, or take --method {CUSTOM_DOUBLE_HYBRID} with --xc, --os-scale and --ss-scale"
+                Option("method", self.method),
+                " has a functional of its own, and ",
+                Option("xc", self.xc),
+                " was given: drop one of the two, or take ",
+                Option("method", CUSTOM_DOUBLE_HYBRID),
+                " with ",
+                Option("xc"),
+                ", ",
+                Option("os_scale"),
+                " and ",
+                Option("ss_scale"),
             )
         if self.method not in ("drpa", CUSTOM_DOUBLE_HYBRID):
             raise InputError(
-                f"--method {self.method} is not there on Kohn-Sham orbitals (--xc {self.xc}): of second order they "
-                f"need a double hybrid. Take --method drpa, a double hybrid by its name such as --method b2plyp, or "
-                f"{CUSTOM_DOUBLE_HYBRID}; or leave --xc out"
+                Option("method", self.method),
+                " is not there on Kohn-Sham orbitals (",
+                Option("xc", self.xc),
+                "): of second order they need a double hybrid. Take ",
+                Option("method", "drpa"),
+                ", a double hybrid by its name such as ",
+                Option("method", "b2plyp"),
+                f", or {CUSTOM_DOUBLE_HYBRID}; or leave ",
+                Option("xc"),
+                " out",
             )
-        self._require_no_stability(f"--xc {self.xc}")
+        self._require_no_stability(Option("xc", self.xc))
 
-    def _require_no_stability(self, given: str) -> None:
+    def _require_no_stability(self, given: Option) -> None:
         """Raise for a stability analysis of Kohn-Sham orbitals; `given` is the option that asks for these."""
         if self.stability not in (None, "off"):
             raise InputError(
-                f"--stability {self.stability} is not there for Kohn-Sham orbitals ({given}): leave it out, and "
-                "try --guess mix or --scf-starts for another solution"
+                Option("stability", self.stability),
+                " is not there for Kohn-Sham orbitals (",
+                given,
+                "): leave it out, and try ",
+                Option("guess", "mix"),
+                " or ",
+                Option("scf_starts"),
+                " for another solution",
             )
 
     def _require_double_hybrid(self) -> None:
         """Raise for what a double hybrid lacks, or does not have yet."""
-        given = f"--method {self.method}"
+        given = Option("method", self.method)
         if self.method == CUSTOM_DOUBLE_HYBRID:
-            missing = [
-                flag
-                for flag, value in (
-                    ("--xc", self.xc),
-                    ("--os-scale", self.os_scale),
-                    ("--ss-scale", self.ss_scale),
-                )
-                if value is None
-            ]
+            needed = ("xc", "os_scale", "ss_scale")
+            missing = [Option(name) for name in needed if getattr(self, name) is None]
             if missing:
+                listed = [part for option in missing for part in (" and ", option)]
                 raise InputError(
-                    f"{given} needs {' and '.join(missing)}: give the functional and both factors, or name a double "
-                    "hybrid of dfmp2 methods"
+                    given,
+                    " needs ",
+                    *listed[1:],
+                    ": give the functional and both factors, or name a double hybrid of dfmp2 methods",
                 )
         if self.reference == "rohf":
             raise InputError(
-                f"{given} has no restricted open-shell orbitals (ROKS): use --reference uhf (or auto), not rohf"
+                given,
+                " has no restricted open-shell orbitals (ROKS): use ",
+                Option("reference", "uhf"),
+                " (or auto), not rohf",
             )
         self._require_no_stability(given)
-        for flag, asked in {
-            "--certify-fit": self.certify_fit,
-            "--polarizability": self.polarizability,
-            "--properties": self.properties,
-        }.items():
-            if asked:
+        for name in ("certify_fit", "polarizability", "properties"):
+            if getattr(self, name):
                 raise InputError(
-                    f"{flag} is not available for double hybrids ({given}): leave it out, or take a method of "
-                    "Hartree-Fock orbitals such as --method mp2"
+                    Option(name, True),
+                    " is not available for double hybrids (",
+                    given,
+                    "): leave it out, or take a method of Hartree-Fock orbitals such as ",
+                    Option("method", "mp2"),
                 )
 
     def _require_dispersion(self) -> None:
@@ -682,35 +749,43 @@ class Options:
         row = self.double_hybrid
         if row is None:
             raise InputError(
-                f"--dispersion {self.dispersion} belongs to double hybrids by name, not to --method {self.method}: "
-                "leave it out, or take --method b2plyp for example"
+                Option("dispersion", self.dispersion),
+                " belongs to double hybrids by name, not to ",
+                Option("method", self.method),
+                ": leave it out, or take ",
+                Option("method", "b2plyp"),
+                " for example",
             )
         if not row.parameters_in(self.dispersion):
             raise InputError(
-                f"--dispersion {self.dispersion}: no parameters of {DISPERSIONS[self.dispersion]} are published for "
-                f"{row.title}: {_without_dispersion(row)}"
+                Option("dispersion", self.dispersion),
+                f": no parameters of {DISPERSIONS[self.dispersion]} are published for {row.title}: ",
+                _without_dispersion(row),
             )
 
     def _require_no_pairs(self) -> None:
         """Refuse what takes pair energies, of a method that has none."""
         asked = {
-            f"--precision {self.precision}": self.precision == "mixed",
-            f"--backend {self.backend}": self.backend not in ("auto", "cpu"),
-            f"--transform {self.transform}": self.transform == "device",
-            "--check": self.check,
-            "--certify-fit": self.certify_fit,
-            "--properties": self.properties,
-            f"--reference {self.reference}": self.method == "drpa" and self.reference == "rohf",
+            Option("precision", self.precision): self.precision == "mixed",
+            Option("backend", self.backend): self.backend not in ("auto", "cpu"),
+            Option("transform", self.transform): self.transform == "device",
+            Option("check", True): self.check,
+            Option("certify_fit", True): self.certify_fit,
+            Option("properties", True): self.properties,
+            Option("reference", self.reference): self.method == "drpa" and self.reference == "rohf",
         }
         if self.method == "sos-laplace":
-            way_out = "or take --method sos-mp2"
+            way_out = Message("or take ", Option("method", "sos-mp2"))
         else:
-            way_out = "or take another method"
-        for flag, given in asked.items():
-            if given:
+            way_out = Message("or take another method")
+        for option, is_asked in asked.items():
+            if is_asked:
                 raise InputError(
-                    f"--method {self.method} has no pair energies and runs in float64 on the host, so {flag} is not "
-                    f"there for it: leave it out, {way_out}"
+                    Option("method", self.method),
+                    " has no pair energies and runs in float64 on the host, so ",
+                    option,
+                    " is not there for it: leave it out, ",
+                    way_out,
                 )
 
     def unrestricted(self, multiplicity: int) -> bool:
@@ -818,11 +893,12 @@ def require_known(
     for name in given:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
-            if close:
-                advice = f"did you mean {close[0]}?"
-            else:
-                advice = f"the options are {', '.join(sorted(shown or names))}"
-            raise InputError(f"unknown option {name!r}: {advice}")
+            advice = way_out_of_option(name)
+            if close and not advice:
+                advice = Message(f"did you mean {close[0]}?")
+            if not advice:
+                advice = Message(f"the options are {', '.join(sorted(shown or names))}")
+            raise InputError(f"unknown option {name!r}: ", advice)
 
 
 def default_backend() -> str:
@@ -830,82 +906,45 @@ def default_backend() -> str:
     return os.environ.get("DFMP2_BACKEND") or "auto"
 
 
-def _require_allowed(flag: str, value: Any, option: Field[Any]) -> None:
+def way_out_behind(name: str) -> Message:
+    """What is said behind an unknown method: the one that is meant, or what there is instead."""
+    way_out = way_out_of_method(name)
+    close = difflib.get_close_matches(name.lower(), method_names(), n=1, cutoff=0.8)
+    if close and (not way_out or name.lower() in METHODS or close[0] in table()):
+        way_out = Message(f"did you mean {close[0]}?")
+    if way_out:
+        return Message("; ", way_out)
+    return way_out
+
+
+def _require_allowed(value: Any, option: Field[Any]) -> None:
     """Refuse a value of another kind than that of the option, or beyond its bounds."""
     choices, least, kind = option.metadata["choices"], option.metadata["least"], str(option.type)
+    named = Option(option.name, value)
     if choices and option.name != "method":  # which takes double hybrids too
         if value not in choices and (value is not None or "None" not in kind):
-            raise InputError(f"{flag} {value!r}: expected one of {', '.join(choices)}")
+            way_out = Message()
+            if option.name == "method" and isinstance(value, str):
+                way_out = way_out_behind(value)
+            raise InputError(named, f": expected one of {', '.join(choices)}", way_out)
     elif value is None:
         return
     elif kind.startswith("str") and not isinstance(value, str):
-        raise InputError(f"{flag} {value!r}: expected text")
+        raise InputError(named, ": expected text")
     elif kind == "bool" and not isinstance(value, bool):
-        raise InputError(f"{flag} {value!r}: expected true or false")
+        raise InputError(named, ": expected true or false")
     elif least is not None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{flag} {value!r}: expected a whole number, {least} or more")
+            raise InputError(named, f": expected a whole number, {least} or more")
     elif kind.startswith("float"):
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
             or not math.isfinite(value)
         ):
-            raise InputError(f"{flag} {value!r}: expected a finite number")
+            raise InputError(named, ": expected a finite number")
         if option.metadata["positive"] and value <= 0:
-            raise InputError(f"{flag} {value!r}: expected a number above zero")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-# Messages name options as the command line has them. What is called otherwise in Python, and what is a flag.
-RENAMED = {"set": "fixed", "from": "prepared", "chain": "chained"}
-RENAMED |= dict.fromkeys(("bond", "angle", "dihedral"), "coordinate")
-SWITCHES = {"resume", "overwrite", "transition-state", "allow-gradient"}
-COMMANDS = "run|gradient|optimize|frequencies|interaction|cbs|scan|batch|plan|prepare|energy|derive"
-_WORDS = re.compile(
-    rf"(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: ('[^']*'|[^\s;:()]*[^\s,;:().]))?|\bdfmp2 ({COMMANDS})\b"
-)
-_VALUE = re.compile(
-    r"'[^']*'|[A-Z]+|.*[-0-9./].*"
-)  # a word behind an option that is no word of the sentence
-
-
-def in_python(text: str) -> str:
-    """A message in the words of Python: `--frozen-core 1` is `frozen_core=1`, `--check` is `check=True`."""
-    hints = _hints()
-
-    def said(match: re.Match[str]) -> str:
-        if match[3]:
-            return f"dfmp2.{match[3]}"
-        name, value = RENAMED.get(match[1], match[1].replace("-", "_")), match[2] or ""
-        hint = hints.get(name)
-        rest = f" {value}" if value else ""
-        if hint is bool or match[1] in SWITCHES:
-            return f"{name}=True{rest}"
-        words = {word for part in (hint, *get_args(hint)) for word in get_args(part)}
-        if value not in words and not _VALUE.fullmatch(value):
-            return f"{name}{rest}"
-        plain = (value.isalpha() and value.isupper()) or value.startswith("'") or _number(value)
-        return f"{name}={value}" if plain else f'{name}="{value}"'
-
-    return _WORDS.sub(said, text)
-
-
-@cache
-def _hints() -> dict[str, Any]:
-    """Types of all keywords by name."""
-    return get_type_hints(Keywords) | get_type_hints(MoleculeKeywords)
-
-
-def _number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+            raise InputError(named, ": expected a number above zero")
 
 
 GRID_LEVELS = range(10)  # of PySCF
@@ -937,22 +976,24 @@ def parse_grid(given: object) -> str:
     whole = all(re.fullmatch("[0-9]{1,6}", part) for part in parts)
     if isinstance(given, bool | float) or not whole or len(parts) > 2:
         raise InputError(
-            f"--grid {text[:40]!r}: expected a level from 0 to 9, or NRAD,NANG, points along the "
-            "radius and on the sphere of each atom, such as 99,590"
+            Option("grid", text[:40]),
+            ": expected a level from 0 to 9, or NRAD,NANG, points along the radius and on the "
+            "sphere of each atom, such as 99,590",
         )
     numbers = [int(part) for part in parts]
     if len(numbers) == 1:
         if numbers[0] not in GRID_LEVELS:
             raise InputError(
-                f"--grid {numbers[0]}: levels are 0 to 9; for more points give NRAD,NANG, such as "
-                "200,1454"
+                Option("grid", numbers[0]),
+                ": levels are 0 to 9; for more points give NRAD,NANG, such as 200,1454",
             )
         return str(numbers[0])
     radial, angular = numbers
     if radial not in RADIAL_POINTS:
         raise InputError(
-            f"--grid {radial},{angular}: expected {RADIAL_POINTS[0]} to {RADIAL_POINTS[-1]} points "
-            "along the radius, such as 99,590"
+            Option("grid", f"{radial},{angular}"),
+            f": expected {RADIAL_POINTS[0]} to {RADIAL_POINTS[-1]} points along the radius, such "
+            "as 99,590",
         )
     if angular not in LEBEDEV_POINTS:
         near = [
@@ -960,8 +1001,9 @@ def parse_grid(given: object) -> str:
             *[number for number in LEBEDEV_POINTS if number > angular][:1],
         ]
         raise InputError(
-            f"--grid {radial},{angular}: there is no Lebedev sphere of {angular} points; take "
-            f"{' or '.join(f'{radial},{number}' for number in near)}"
+            Option("grid", f"{radial},{angular}"),
+            f": there is no Lebedev sphere of {angular} points; take "
+            f"{' or '.join(f'{radial},{number}' for number in near)}",
         )
     return f"{radial},{angular}"
 
@@ -1001,7 +1043,8 @@ def parse_bytes(text: str) -> int:
         size = 0
     if not 1 <= size <= _LARGEST:
         raise InputError(
-            f"memory {text[:40]!r}: expected a number with a unit (B, kB, MB, GB, TB, KiB, MiB, GiB or TiB), from 1 "
-            "byte to 9 million TB, such as 8GB or 7.5GiB"
+            Option("memory", text[:40]),
+            ": expected a number with a unit (B, kB, MB, GB, TB, KiB, MiB, GiB or TiB), "
+            "from 1 byte to 9 million TB, such as 8GB or 7.5GiB",
         )
     return size

@@ -1,8 +1,9 @@
-"""Make docs/validation/kohn-sham.md: direct RPA on Kohn-Sham orbitals against PySCF, its grid, its quadrature.
+"""Make docs/validation/kohn-sham.md: direct RPA on Kohn-Sham orbitals against PySCF, and its quadrature.
 
     python scripts/kohn_sham.py [--rows FILE.jsonl]
 
-Rows are added to the file as they come, and those that are there are not computed again. Half an hour on one core.
+Rows are added to the file as they come, and those that are there are not computed again. Half an hour on one core. The
+section on integration grids is that of `scripts/grids.py` and stays as it is.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from typing import Any
 import numpy as np
 from pyscf import df, dft, gto, lib
 from pyscf.gw import rpa, urpa
+from scripts.quadratures import pair
 
 import dfmp2
+from dfmp2.integrals.grid import make_grid
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.mp2 import rpa as ours
-from dfmp2.scf import kohn_sham
-from scripts.quadratures import pair
+from scripts import grids
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "validation" / "kohn-sham.md"
@@ -37,7 +39,7 @@ CASES: list[tuple[Any, str, str]] = [
     ("benzene", "cc-pvdz", "pbe"),
     (pair("N", "N", 2.0), "cc-pvdz", "pbe"),
 ]
-LARGE = ("benzene", "ch2i2")  # against PySCF only: the finest grid takes an hour
+LARGE = ("benzene", "ch2i2")  # against PySCF only
 EXACT = {
     "method": "drpa",
     "scf_conv_tol": 1e-11,
@@ -60,14 +62,6 @@ PySCF with its 40 frequencies, s.
 
 | molecule | basis | functional | E(KS) | E(EXX) | E(RPA) | frequencies | error | estimate | ours | PySCF |
 |---|---|---|---|---|---|---|---|---|---|---|
-"""
-GRID = """
-## Integration grid
-
-Change of E(EXX) + E(RPA) from PySCF's level 8 to lower ones, Eh for each atom. dfmp2 takes level {level}.
-
-| molecule | basis | functional | level 3 | level 4 | level 5 |
-|---|---|---|---|---|---|
 """
 CONVERGED = """
 ## Convergence of the SCF
@@ -114,7 +108,8 @@ def against(molecule: Any, basis: str, xc: str) -> list[Any]:
     restricted = found.reference.nspin == 1
     mf = (dft.RKS if restricted else dft.UKS)(mole, xc=xc)
     mf = mf.density_fit(auxbasis=fitting_data(found.molecule, found.scf_fitting))
-    mf.conv_tol, mf.grids.level = 1e-11, kohn_sham.GRID_LEVEL
+    mf.conv_tol = 1e-11
+    mf.grids = make_grid(mole, found.reference.grid_name)
     mf.kernel(
         dm0=mf.make_rdm1(
             *[
@@ -144,17 +139,6 @@ def against(molecule: Any, basis: str, xc: str) -> list[Any]:
     ]
 
 
-def grid(molecule: Any, basis: str, xc: str) -> list[str]:
-    """Changes with the level of the grid."""
-    energies = []
-    for level in (8, 3, 4, 5):
-        kohn_sham.GRID_LEVEL = level
-        found = dfmp2.run(named(molecule), basis=basis, xc=xc, tolerance=1e-11, **EXACT)
-        energies.append(found.total_energy)
-    kohn_sham.GRID_LEVEL = 3
-    return [f"{(energy - energies[0]) / found.molecule.natom:+.0e}" for energy in energies[1:]]
-
-
 def converged(molecule: Any, basis: str, xc: str) -> list[str]:
     """Errors of an SCF that ended early, relative to its gradient."""
     exact = dfmp2.run(named(molecule), basis=basis, xc=xc, tolerance=1e-11, **EXACT)
@@ -182,7 +166,7 @@ def main() -> None:
         rows = dict(map(json.loads, given.rows.read_text().splitlines()))
     else:
         rows = {}
-    tables = {"against": against, "converged": converged, "grid": grid}
+    tables = {"against": against, "converged": converged}
     text = dict.fromkeys(tables, "")
     for what, work in tables.items():
         for molecule, basis, xc in CASES:
@@ -197,12 +181,8 @@ def main() -> None:
             text[what] += f"| {' | '.join(map(str, [name, basis, xc, *rows[key]]))} |\n"
     import pyscf
 
-    page = (
-        HEAD.format(version=pyscf.__version__)
-        + text["against"]
-        + GRID.format(level=kohn_sham.GRID_LEVEL)
-    )
-    PAGE.write_text(page + text["grid"] + CONVERGED + text["converged"])
+    page = HEAD.format(version=pyscf.__version__) + text["against"]
+    PAGE.write_text(page + grids.section_of(PAGE) + CONVERGED + text["converged"])
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def begin(*given: Any) -> None:
 
     def broken_write(result: Any, target: Any) -> None:
         if result.molecule.name == "full":
-            raise ResourceError("planted: the disk is full")
+            raise ResourceError("planted: the disk refuses the file")
         if result.molecule.name == "signalled":
             os.kill(os.getpid(), signal.SIGTERM)
         write(result, target)

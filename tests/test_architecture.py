@@ -11,7 +11,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports rooms on lower floors only; docs/explanation/architecture.md draws them.
 FLOORS = (
-    {"errors", "units", "progress", "double_hybrids"},
+    {"messages"},
+    {"errors", "units", "progress", "wishes", "double_hybrids"},
     {"options", "host", "molecule"},
     {"integrals", "backends"},
     {"scf", "trainium"},

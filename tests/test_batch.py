@@ -123,7 +123,10 @@ def test_good_items_equal_single_runs_and_bad_ones_are_reported(batch):
     codes = {}
     for path in output.glob("*.error.json"):
         value = json.loads(path.read_text())
-        assert set(value) == {"code", "message", "traceback"} and "Traceback" in value["traceback"]
+        assert (
+            set(value) == {"code", "message", "parts", "traceback"}
+            and "Traceback" in value["traceback"]
+        )
         codes[path.name.removesuffix(".error.json")] = value["code"]
     assert codes == {"cut": 3, "odd": 3, "missing": 3, "h2-far": 4, "no-basis": 3}
     assert {path.name for path in output.iterdir()} == {

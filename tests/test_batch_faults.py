@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dfmp2.errors import Dfmp2Error
-from dfmp2.execution.items import compute, read_input
+from dfmp2.errors import Dfmp2Error, DiskFull, ResourceError
+from dfmp2.execution.items import compute, error_file, read_input
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import Call, Died, Share, Slot, stops
+from dfmp2.host.scratch import Space, require_space
+from dfmp2.output.checkpoint import VARIABLE
 from tests import broken_worker
 from tests.conftest import COMMAND, MOLECULES, Runner, succeed
 from tests.control_group import killed, limited_memory
 from tests.test_batch import HEAD, chain, items, results, wait_for
+from tests.writers import failing
 
 MB = 10**6
 
@@ -124,7 +131,7 @@ def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPat
 def test_each_fault_fails_its_item_alone(
     planted: None, call: Runner, folder: Path, monkeypatch
 ) -> None:
-    """A check that fails, a bug, a disk that is full; SIGTERM to the worker while it writes harms nothing."""
+    """A check that fails, a bug, a file that is refused; SIGTERM to the worker while it writes harms nothing."""
     monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
     for name in ("differs", "fault", "signalled", "full"):
         (folder / f"{name}.xyz").write_text(MOLECULES["h2o"])
@@ -190,3 +197,79 @@ def test_a_broken_device_ends_the_run(
     monkeypatch.undo()
     monkeypatch.chdir(folder)
     assert "6 of 6 items complete" in succeed(call("batch", "run", "m.toml")).out
+
+
+# --- a disk that is full ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+@pytest.mark.parametrize("part", [".h5.part-", ".checkpoint.part-"])
+def test_a_full_disk_is_no_fault_of_the_item(
+    number: int, part: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the result or the checkpoint is written: the item stays pending and has no error file."""
+    monkeypatch.setenv(VARIABLE, "0")
+    (item,) = make_batch(["h2o.xyz"], {"basis": "sto-3g"}, folder / "out", folder).items
+    (folder / "out").mkdir()
+    with failing(("write", number), folder / "out", lambda name: part in name):
+        row = compute(read_input(item), None, None, "", Share(1, 10**9))
+    assert (row.status, row.disk_full) == ("pending", True), row.error
+    assert row.error is not None and os.strerror(number) in row.error
+    assert not item.target.exists() and not error_file(item.target).exists()
+    row = compute(read_input(item), None, None, "", Share(1, 10**9))
+    assert row.status == "complete" and not (folder / "out" / "h2o.h5.checkpoint").exists()
+
+
+def test_scratch_that_fills_up_is_no_fault_of_the_item_and_a_plan_that_is_too_large_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = Space(tmp_path, needed=10**6)
+    with space:
+        array = space.array("b", 10)
+
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as planted:
+            planted.setattr(os, "pwrite", full)
+            with pytest.raises(DiskFull, match=r"No space left.*--scratch"):
+                array.write(0, np.zeros(10))
+    with pytest.raises(ResourceError) as refused:
+        require_space(tmp_path, 10**18)
+    assert not isinstance(refused.value, DiskFull)
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """A file system of a few megabytes."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_batch(call: Runner, folder: Path) -> None:
+    """Six of six items do not fit; those that do are kept, and the same command goes on when there is room."""
+    names = []
+    for number in range(6):
+        names.append(f"h{number}.xyz")
+        (folder / names[-1]).write_text(f"2\n\nH 0 0 0\nH 0 0 0.7{number}\n")
+    with small_disk(folder / "small", "1500k"):
+        filler = folder / "small" / "filler"
+        filler.write_bytes(b"x" * 250_000)
+        command = ("batch", "run", *names, "--basis", "sto-3g", "--output", "small/out")
+        done = call(*command)
+        found = {path.name for path in (folder / "small" / "out").iterdir()}
+        complete = [name for name in found if name.endswith(".h5")]
+        assert done.code == 7 and 0 < len(complete) < 6
+        assert f"{6 - len(complete)} of 6 items not complete" in done.message
+        assert "make room on that disk, and the same command goes on" in done.message
+        assert "dfmp2 batch stopped: " in done.out and "failed" not in done.out + done.err
+        assert not [name for name in found if name.endswith(".error.json") or name[0] == "."]
+        subprocess.run(["mount", "-o", "remount,size=8m", str(folder / "small")], check=True)
+        done = succeed(call(*command))
+        assert f"6 of 6 items complete ({len(complete)} of them before)" in done.out

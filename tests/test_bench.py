@@ -114,7 +114,7 @@ def test_a_wrong_energy_is_refused():
         ((), 3, "nothing to measure was named: give exactly one of --shape NAME, --gemm"),
         (("--gemm", "--shape", "small"), 3, "--shape and --gemm: give exactly one"),
         (("race",), 2, "unexpected extra argument"),
-        (("--shape", "huge"), 3, "--shape 'huge': expected one of small, medium"),
+        (("--shape", "huge"), 3, "--shape huge: expected one of small, medium"),
         (("--shape", "small", "--precision", "fp16"), 3, "--precision 'fp16'"),
         (("--shape", "small", "--memory", "0GB"), 3, "expected a number with a unit"),
         (("--shape", "small", "--json", "h2.xyz"), 3, "--json names another file"),

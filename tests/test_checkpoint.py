@@ -15,7 +15,7 @@ import pytest
 
 import dfmp2
 from dfmp2.backends.base import PairTerms, Tile
-from dfmp2.errors import InputError, Interrupted
+from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
 from dfmp2.host import locks
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
@@ -481,9 +481,39 @@ def test_resume_goes_on_and_then_prints(call: Runner, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("stopped")
-def test_without_resume_it_is_replaced(call: Runner, folder: Path) -> None:
-    done = succeed(call(*RUN))
-    assert "x.h5.checkpoint of an earlier run is not used: --resume would go on from it" in done.err
+@pytest.mark.parametrize("options", [(), ("--quiet",), ("--json",), ("--overwrite",)])
+def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str, ...]) -> None:
+    """Nothing that a run has done is thrown away, with or without an option."""
+    done = succeed(call(*RUN, *options))
+    assert "SCF   1" not in done.err and ("--quiet" in options or "going on from" in done.err)
+    assert not (folder / "x.h5.checkpoint").exists()
+    succeed(call(*RUN[:-1], "y.h5"))
+    assert numbers(folder / "x.h5") == numbers(folder / "y.h5")
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_result_that_is_replaced_goes_on_too(call: Runner, folder: Path) -> None:
+    """The old result lies beside the checkpoint of the run that was to replace it."""
+    succeed(call(*RUN[:-1], "y.h5"))
+    (folder / "y.h5").rename(folder / "x.h5")
+    before = listing(folder)
+    refused = call(*RUN)
+    assert refused.code == 3 and "x.h5 already exists: --overwrite replaces it" in refused.message
+    assert listing(folder) == before
+    assert "going on from x.h5.checkpoint" in succeed(call(*RUN, "--overwrite")).err
+
+
+@pytest.mark.usefixtures("stopped")
+@pytest.mark.parametrize("option", ["--quiet", "--json"])
+def test_another_calculation_does_not_replace_it(call: Runner, folder: Path, option: str) -> None:
+    before = listing(folder)
+    other = ("run", "nh2.xyz", *RUN[2:], option)
+    done = call(*other)
+    assert done.code == 3 and "belongs to another calculation: geometry differs" in done.message
+    assert "name another file, or delete it to start anew" in done.message
+    assert listing(folder) == before
+    succeed(call(*other, "--overwrite"))
+    assert dfmp2.read(folder / "x.h5").molecule.formula == "H2N"
     assert not (folder / "x.h5.checkpoint").exists()
 
 
@@ -546,10 +576,11 @@ def test_a_checkpoint_of_an_earlier_version(call: Runner, folder: Path) -> None:
     done = call(*RUN, "--resume")
     assert (
         done.code == 3
-        and "was written by an earlier version of dfmp2: delete it and start again" in done.message
+        and "was written by another version of dfmp2: delete it to start anew" in done.message
     )
+    assert call(*RUN).code == 3
     assert listing(folder) == before
-    succeed(call(*RUN))
+    succeed(call(*RUN, "--overwrite"))
     assert not (folder / "x.h5.checkpoint").exists()
 
 
@@ -582,7 +613,10 @@ def test_python_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ):
         dfmp2.run(INPUTS / "h2o.xyz", **given)
     assert [path.name for path in tmp_path.iterdir()] == ["x.h5.checkpoint"]
-    result = dfmp2.run(INPUTS / "h2o.xyz", **given, resume=True)
+    with pytest.raises(ForeignCheckpoint, match="belongs to another calculation: geometry differs"):
+        dfmp2.run(INPUTS / "nh2.xyz", **given)
+    result = dfmp2.run(INPUTS / "h2o.xyz", **given)
+    assert f"going on from {tmp_path / 'x.h5.checkpoint'}" in given["listener"].stages
     assert (
         result.mp2_total_energy
         == dfmp2.run(INPUTS / "h2o.xyz", basis="sto-3g", threads=1).mp2_total_energy

@@ -1,16 +1,20 @@
-"""The first day on a device, rehearsed on the stand-in: the right diagnosis of each failure, no wrong energy."""
+"""scripts/neuron_first_day.py on the stand-in of AWS's packages: what is said before, what steps decide, what is kept."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.interpreter import arithmetic
 from tests.stand_in_nki.site import planted
 
 ROOT = Path(__file__).parent.parent
@@ -18,250 +22,159 @@ SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 import neuron_first_day as day  # noqa: E402
-import rehearse_first_day  # noqa: E402
-from neuron_first_day import Day, Step, Verdict  # noqa: E402
-from neuron_signs import SIGNS, diagnose  # noqa: E402
-
-MANUAL = ROOT / "docs/trainium/first-day.md"
+from neuron_first_day import Step  # noqa: E402
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     with planted(tmp_path, monkeypatch) as site:
-        site.sound()
-        monkeypatch.setenv("PYTHONPATH", f"{SCRIPTS}:{site.folder / 'site'}:{ROOT}")
         yield site
-    sys.modules.pop("neuron_probes.elementwise", None)
 
 
-@pytest.mark.parametrize(
-    ("fault", "question", "code", "says"),
-    [
-        ("no-compiler-on-path", "smallest", 6, "neuronx-cc is not on PATH"),
-        ("flag-refused", "smallest", 6, "does not know --auto-cast=none"),
-        ("without-nisa.reciprocal", "smallest", 6, "has no reciprocal"),
-        ("target-ignored", "smallest", 1, "compiled for v4 was loaded on v2"),
-        ("other-names", "smallest", 1, "different names: ['input0_x'] ['output_0']"),
-        ("dma-abort", "smallest", 7, "aborted a transfer"),
-        ("frozen-types", "kept", 1, "refuses a new type"),
-    ],
-)
-def test_what_a_device_says_is_recognised(machine, capsys, tmp_path, fault, question, code, says):
-    machine.fault(fault)
-    assert day.ask(question, "nki", tmp_path / "numbers.json") == code
-    sign = diagnose(capsys.readouterr().out, code)
-    assert says in sign.what and sign.then
-    assert sign.stops == (fault == "dma-abort")
-
-
-def test_a_copy_comes_back_and_tells_how_it_was_compiled(machine, tmp_path, capsys):
-    assert day.ask("smallest", "nki", tmp_path / "numbers.json") == 0
-    found = json.loads((tmp_path / "numbers.json").read_text())
-    assert found["wrong"] == 0 and found["tensors"] == {"x": "float32", "output_0": "|V4"}
-    told = day.judge_smallest("", found)
-    assert "standalone, neuronx-cc 2.27.5334.0, nki 0.6.0" in told.found and told.code == 0
-    machine.fault("wrong-numbers")
-    assert day.ask("smallest", "nki", tmp_path / "numbers.json") == 0
-    assert day.judge_smallest("", json.loads((tmp_path / "numbers.json").read_text())).code == 8
-
-
-def test_the_guard_is_awake(machine, tmp_path, capsys):
-    file = tmp_path / "numbers.json"
-    assert day.ask("guard", "nki", file) == 0
-    told = day.judge_guard("", json.loads(file.read_text()))
-    assert (
-        told.code == 0
-        and "accepted: 1, largest relative difference" in told.found
-        and "came back as" in told.found
+def script(name, text, **more):
+    """A step that runs a line of Python."""
+    return Step(
+        name=name,
+        about="?",
+        command=("-c", text),
+        decides=f"{name} decides",
+        then=f"{name} failed",
+        **more,
     )
-    assert day.judge_guard("", {"accepted": "1", "refused": ""}).code == 8
-    machine.fault("wrong-numbers")
-    assert day.ask("guard", "nki", file) == 5
-    assert "the guard refused a wrong pair" in diagnose(capsys.readouterr().out, 5).what
 
 
-def test_the_last_line_that_is_known_decides():
-    assert diagnose("NRT_EXEC_HW_ERR_DMA_ABORT(1203)\nwarning: nothing", 7).stops
-    assert "not foreseen (exit code 42): what" in diagnose("well\nwhat", 42).what
-    assert diagnose("", 124).what == "no answer in time"
-    assert len({sign.pattern for sign in SIGNS}) == len(SIGNS)
-
-
-def script(text):
-    return ("-c", text)
-
-
-def judged(text, numbers):
-    return Verdict(text.strip(), "something", stops=False)
-
-
-def run(tmp_path, *steps, seconds=60.0):
-    made = Day(tmp_path, rehearsal=True)
-    return day.run(made, steps, day.time.monotonic() + seconds), made
-
-
-def test_steps_go_on_after_a_failure_and_stop_after_a_fault_of_the_device(
-    tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setattr(
-        day, "GRACE", 0.5
-    )  # where the tests run in the background, no process hears an interrupt
-    fault = script(
-        "import sys; print('NRT Error NRT_EXEC_HW_ERR_DMA_ABORT(1203): Failed'); sys.exit(7)"
-    )
-    steps = (
-        Step(
-            "wrong",
-            "?",
-            script("import sys; print('came back as 1 Eh and is 2 Eh'); sys.exit(5)"),
-            9,
-            judged,
-        ),
-        Step("needs it", "?", script("print(1)"), 9, judged, ("wrong",)),
-        Step("fault", "?", fault, 9, judged, lane="nki"),
-        Step("launch", "?", script("print(1)"), 9, judged, lane="nki"),
-        Step("hangs", "?", script("import time; time.sleep(60)"), 0.1, judged),
-        Step("host", "?", script("print('well')"), 9, judged),
-    )
-    code, made = run(tmp_path, *steps)
+def test_what_is_missing_is_said_before_anything_starts(machine, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "found"
+    assert day.main(["--results", str(folder)]) == 6
     printed = capsys.readouterr().out
-    assert code == 5 and printed.startswith("REHEARSAL")
-    assert (
-        "not run: wrong did not pass" in printed
-        and "not run: the device failed in fault" in printed
-    )
-    codes = {name: found["code"] for name, found in made.steps.items()}
-    assert codes == {"wrong": 5, "fault": 7, "hangs": 1, "host": 0}
-    assert "no answer in time" in printed
-    made.load()
-    assert run(tmp_path, steps[-1])[0] == 0 and day.run(made, steps[-1:], 0.0) == 0
-    assert "passed before" in capsys.readouterr().out
-    assert (
-        day.run(Day(tmp_path, True), steps[-1:], 0.0) == 0
-        and "the time is over" in capsys.readouterr().out
-    )
+    assert printed.count("before it starts: lane ") == 3 and "nothing was started" in printed
+    assert not folder.exists()
+    machine.sound()
+    monkeypatch.setattr(day, "run", lambda folder, chosen, end: print("steps run") or 0)
+    monkeypatch.setattr(day, "find_spec", lambda name: None)
+    monkeypatch.setattr(day, "FREE", math.inf)
+    assert day.main(["--results", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    before, _, _ = printed.partition("steps run")
+    assert "has no pytest: pip install pytest" in before and "GB free" in before
+    assert "others run 0.6 on trn1" in before and "left out" not in before
 
 
-def test_a_rehearsal_and_a_device_never_share_a_folder(tmp_path, machine, monkeypatch, capsys):
-    assert day.rehearsing()
-    Day(tmp_path, rehearsal=True).save()
-    monkeypatch.setattr(day, "rehearsing", lambda: False)
+def test_one_command_shows_all_steps_in_their_order(tmp_path, capsys):
+    command = [sys.executable, str(SCRIPTS / "neuron_first_day.py"), "--dry-run"]
+    done = subprocess.run(
+        [*command, "--lane", "nki"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    for file in re.findall(r"(?:scripts|tests|inputs)/[\w./-]+\.(?:py|sh|xyz)", done.stdout):
+        assert (ROOT / file).is_file(), file
+    order = ["--ask root", "--backend nki --check", "kernels check", "--require nki", "--ask times"]
+    places = [done.stdout.index(word) for word in order]
+    assert places == sorted(places) and list(tmp_path.iterdir()) == []
     with pytest.raises(SystemExit):
-        day.main(["--results", str(tmp_path)])
-    assert "mixes a rehearsal with a device" in capsys.readouterr().err
-    known = Day(
-        tmp_path, rehearsal=True, steps={"water": {"code": 0}}, machine={"instance": "trn1.2xlarge"}
-    )
-    known.meet({"instance": "trn2.48xlarge"})
-    assert not known.passed("water")
+        day.main(["--dry-run", "--only", "wather"])
+    assert "--only wather: expected root-nki" in capsys.readouterr().err
 
 
-def test_the_archive_names_nobody_and_holds_no_program(tmp_path, monkeypatch):
-    monkeypatch.setattr(day.socket, "gethostname", lambda: "ip-172-31-5-9.ec2.internal")
-    monkeypatch.setattr(day.getpass, "getuser", lambda: "schroedinger")
-    monkeypatch.setenv("HOME", "/home/schroedinger")
-    text = "on host ip-172-31-5-9.ec2.internal: /home/schroedinger/x of schroedinger at 172.31.5.9, i-0123456789abcdef0, "
-    (tmp_path / "water.log").write_text(
-        text + "aws-neuronx-dkms 2.22.2.0, scipy-openblas 0.3.31.188.0\n"
+def test_steps_go_on_after_a_failure_and_stop_after_a_fault_of_the_device(tmp_path, capsys):
+    steps = (
+        script("wrong", "import sys; print('came back wrong'); sys.exit(5)"),
+        script("needs it", "print(1)", after=("wrong",)),
+        script("hangs", "import time; time.sleep(60)", seconds=0.2),
+        script("well", "print('it is')"),
+        script("fault", "import sys; print('NRT_EXEC_HW_ERR'); sys.exit(7)"),
+        script("launch", "print(1)"),
     )
-    (tmp_path / "neff" / "1234").mkdir(parents=True)
-    (tmp_path / "neff" / "1234" / "nki.neff").write_bytes(b"program")
-    (tmp_path / "neff" / "1234" / "failed.log").write_text("NCC_EVRF004")
-    (tmp_path / "h2o.dfmp2.h5").write_bytes(b"result")
-    with tarfile.open(
-        day.pack(Day(tmp_path, rehearsal=False, machine={"instance": "trn1.2xlarge"}))
-    ) as archive:
-        files = {
-            Path(entry.name).name: archive.extractfile(entry) for entry in archive if entry.isfile()
-        }
-        held = {name: file.read().decode() for name, file in files.items() if file}
-    assert set(held) == {"water.log", "programs.json", "failed-1234.log"}
-    assert held["water.log"].strip() == (
-        "on host HOST: ~/x of USER at ADDRESS, INSTANCE, aws-neuronx-dkms 2.22.2.0, scipy-openblas 0.3.31.188.0"
-    )
-    assert json.loads(held["programs.json"])[1] == {
-        "program": "1234",
-        "file": "nki.neff",
-        "bytes": 7,
+    end = day.time.monotonic() + 60
+    assert day.run(tmp_path, steps, end) == 5
+    printed = capsys.readouterr().out
+    assert "found: came back wrong" in printed and "then: wrong failed" in printed
+    assert "not run: wrong did not pass" in printed and "no answer in 0 s" in printed
+    assert "well decides" in printed and "not run: the device failed in fault" in printed
+    found = json.loads((tmp_path / "summary.json").read_text())["steps"]
+    assert {name: one["code"] for name, one in found.items()} == {
+        "wrong": 5,
+        "hangs": 1,
+        "well": 0,
+        "fault": 7,
     }
+    assert day.run(tmp_path, steps[3:4], 0.0) == 0
+    assert "passed before" in capsys.readouterr().out
+    assert day.run(tmp_path, steps[:1], 0.0) == 0
+    assert "no time is left" in capsys.readouterr().out
 
 
-def timed(warm):
-    one = {"warm": [warm], "first": 1.0, "difference": 1e-9}
-    predicted = {"device": 0.07, "usual": 0.08, "slowest": 0.17, "dispatch": 0.05, "floor": 0.056}
-    return {"shapes": {"medium": {"fresh": one, "predicted": predicted}}}
+def test_what_another_machine_has_found_does_not_count(tmp_path, capsys, monkeypatch):
+    steps = (script("well", "print('it is')"),)
+    day.run(tmp_path, steps, math.inf)
+    monkeypatch.setattr(day, "machine", lambda: {"chip": "trn2"})
+    day.run(tmp_path, steps, math.inf)
+    assert "every step runs again" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("warm", "says"),
-    [
-        (0.06, "charges too much"),
-        (0.09, "within the range: 140 %"),
-        (0.34, "1.5 times slower than the slowest"),
-    ],
-)
-def test_times_are_judged_by_the_predicted_range(warm, says):
-    verdict = day.judge_times("", timed(warm))
-    assert (
-        says in verdict.decides
-        and "(discarded)" in verdict.found
-        and "predicted 70.0 ms" in verdict.found
+def test_a_coarse_root_asks_for_the_newton_step(capsys, monkeypatch):
+    assert day.ask_root("nki-interpreter") == 0
+    assert float(re.search(r"1 / D: (\S+),", capsys.readouterr().out)[1]) < 4e-7
+    exact = arithmetic.BINARY["power"]
+    monkeypatch.setitem(arithmetic.BINARY, "power", lambda x, y: exact(x, y) * (1 + 1e-5))
+    assert day.ask_root("nki-interpreter") == 8
+    (step,) = (one for one in day.steps("nki", Path("x")) if one.name == "root-nki")
+    assert "NEWTON = True" in step.then
+    assert re.search(
+        r"^NEWTON = False", (ROOT / "dfmp2/trainium/kernels/tiles.py").read_text(), re.M
     )
 
 
-def water(**more):
-    details = ["kernel launches: 1", "inference counters: neuron0/neuron_core0 7 -> 8"]
-    found = {
-        "check": {"correlation_difference": 1e-9},
-        "mp2_correlation_energy": -0.2,
-        "backend": "nki",
-    }
-    return {**found, "provenance": {"backend_details": details}, **more}
+@pytest.mark.parametrize(("seconds", "code"), [(0.0, 8), (1.0, 0), (1e9, 8)])
+def test_times_are_judged_by_the_predicted_range(capsys, monkeypatch, seconds, code):
+    """From the best time, queued, to that at 40 %, each call waited for."""
+    monkeypatch.setattr(day, "RAMP", 0.0)
+    monkeypatch.setitem(day.SHAPES, "medium", day.Shape(2, 5, 10))
+    monkeypatch.setattr(day, "Shape", lambda *sizes: day.SHAPES["medium"])
+    (one,) = prediction.predict((day.SHAPES["medium"],), chips=("trn1",))
+    low, high = one.device + one.queued, one.slowest + one.dispatch
+    clock = [0.0]
+    middle = (low + high) / 2 if seconds == 1.0 else seconds
+
+    def work(operands, backend):
+        clock[0] += middle
+
+    monkeypatch.setattr(day, "pair_energies", work)
+    monkeypatch.setattr(day, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    assert day.ask_times("nki-interpreter") == code
+    assert f"predicted {low:.4f} to {high:.4f} on 1 trn1 cores" in capsys.readouterr().out
 
 
-def test_a_wrong_energy_and_a_device_that_did_not_count_fail():
-    assert day.judge_water("", water()).code == 0
-    assert day.judge_water("", water(check={"correlation_difference": 2e-7})).code == 8
-    unmoved = {"backend_details": ["kernel launches: 1", "inference counters: did not move"]}
-    assert "it was not the device" in day.judge_water("", water(provenance=unmoved)).decides
-    assert day.judge_water("", water(check={"correlation_difference": float("nan")})).code == 8
+def test_names_and_addresses_stay_out_of_the_archive(tmp_path, monkeypatch):
+    monkeypatch.setattr(day.socket, "gethostname", lambda: "my.own.host")
+    monkeypatch.setattr(day.getpass, "getuser", lambda: "mary")
+    folder = tmp_path / "found"
+    (folder / "neff" / "x").mkdir(parents=True)
+    (folder / "a.log").write_text(
+        "mary on my.own.host, ip-10-0-0-1.ec2, i-0123456789abcdef0, 10.1.2.3 1.2.3.4\n"
+    )
+    (folder / "neff/x/failed.log").write_text("NCC_X\n")
+    with tarfile.open(day.pack(folder)) as archive:
+        names = sorted(archive.getnames())
+        text = archive.extractfile("found/a.log").read().decode()
+    assert names == ["found/a.log", "found/neff/x/failed.log"]
+    assert text == "USER on HOST, HOST, INSTANCE, ADDRESS 1.2.3.4\n"
 
 
 def test_the_manual_lists_the_steps_and_the_failures():
-    text = MANUAL.read_text()
-    lanes = day.steps(Path("/x"), ("nki",), rehearsal=False)
-    for step in lanes:
-        assert (
-            f"| `{step.name.replace('-nki', '-LANE') if step.lane == 'nki' else step.name}` |"
-            in text
-        ), step.name
-    rows = re.findall(r"^\| (.+?) \| `?([\w-]+)`? \| .+ \| (\d) \|$", text, re.MULTILINE)
-    assert [(row.name, row.step, str(row.code)) for row in rehearse_first_day.ROWS] == rows
-    listed = {
-        row.name: line
-        for row in rehearse_first_day.ROWS
-        for line in text.splitlines()
-        if f"| {row.name} |" in line
-    }
-    assert all(row.says.replace("|", "\\|") in listed[row.name] for row in rehearse_first_day.ROWS)
+    page = (ROOT / "docs/trainium/first-day.md").read_text()
+    for step in day.steps("nki", Path("x")):
+        assert f"| `{step.name.removesuffix('-nki')}` |" in page
+        assert step.decides.replace("--backend nki", "--backend LANE") in page
+    assert len((SCRIPTS / "neuron_first_day.py").read_text().splitlines()) <= 350
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", rehearse_first_day.ROWS, ids=lambda row: row.name)
-def test_every_failure_gets_its_diagnosis_and_never_an_energy(row):
-    line, wrong = rehearse_first_day.rehearse(row)
-    assert not wrong, (line, wrong)
-
-
-def test_without_a_device_the_script_says_so(tmp_path):
-    command = [
-        sys.executable,
-        str(SCRIPTS / "neuron_first_day.py"),
-        "--only",
-        "machine",
-        "--results",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 6
-    assert "no Neuron device" in done.stdout and "--dry-run shows the steps" in done.stdout
+def test_the_whole_command_on_the_stand_in(machine, tmp_path, capsys):
+    machine.sound()
+    machine.processes()
+    folder = tmp_path / "found"
+    assert day.main(["--results", str(folder), "--lane", "nki", "--only", "root,water"]) == 0
+    printed = capsys.readouterr().out
+    assert "largest relative error of 1 / D" in printed and "checked against PySCF" in printed
+    assert (tmp_path / "found.tar.gz").is_file()

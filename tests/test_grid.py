@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import dft, gto
+from pyscf import df, dft, gto, lib
 
 import dfmp2
 from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
 from dfmp2.integrals import grid
 from dfmp2.interop import qcschema
+from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.error_budget import (
+    GRID,
+    GRID_ALONE,
+    GRID_LEAST,
+    GRID_LEFT,
+    combined,
+    kohn_sham_grid_error,
+)
 from dfmp2.options import LEBEDEV_POINTS, Options, make_options
 from dfmp2.output import hdf5
+from dfmp2.output.text import report
+from dfmp2.planning.memory import MemoryPlan
+from dfmp2.planning.plan import foresee
+from dfmp2.progress import Silent
+from dfmp2.scf import grid_error as scf_grid_error
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
 
 RADICAL = Molecule(
     ("O", "H"), np.array([[0.0, 0.1, 0.2], [0.3, 0.4, 2.0]]), charge=0, multiplicity=2
 )
+WATER = Molecule(
+    ("O", "H", "H"), np.array([[0.0, 0.1, 0.22], [0.1, 1.53, -0.89], [0.0, -1.43, -0.79]])
+)
+ION = Molecule(("O", "H"), np.array([[0.0, 0.1, 0.2], [0.3, 0.4, 2.0]]), charge=-1)
+BROMINE = Molecule(("H", "Br"), np.array([[0.0, 0.0, 0.0], [0.2, 0.0, 2.66]]))
 HELIUM = Molecule(("He",), np.zeros((1, 3)))
 PBE: dict[str, Any] = {"basis": "cc-pvdz", "method": "drpa", "xc": "pbe"}
 
@@ -80,7 +100,7 @@ def test_hartree_fock_has_no_grid(call: Runner) -> None:
     with pytest.raises(InputError, match="Hartree-Fock has none: name one with --xc"):
         Options("cc-pvdz", grid="5")
     said = call("run", "h2o.xyz", "--basis", "cc-pvdz", "--grid", "5").message
-    assert "--grid 5 is of a functional, and Hartree-Fock has none" in said
+    assert "--grid 5 belongs to a functional, and Hartree-Fock has none" in said
 
 
 @pytest.mark.parametrize(
@@ -128,7 +148,7 @@ def test_points_are_those_of_pyscf_and_known_before_they_are_made(name: str) -> 
     assert np.array_equal(ours.weights, theirs.weights)
     assert 0 <= len(ours.weights) - grid.count_points(mole, name) < dft.gen_grid.ALIGNMENT_UNIT
     assert grid.name_of_grid(theirs) == name
-    finer = grid.finer_name(name)
+    finer = grid.finer_name(mole, name, "pbe")
     assert grid.count_points(mole, finer) > 1.5 * grid.count_points(mole, name)
     assert Options("x", method="drpa", xc="pbe", grid=finer).grid == finer
 
@@ -136,18 +156,23 @@ def test_points_are_those_of_pyscf_and_known_before_they_are_made(name: str) -> 
 @pytest.mark.parametrize(
     ("name", "finer"),
     [
-        ("0", "2"),
+        ("0", "3"),
+        ("1", "3"),
         ("3", "5"),
         ("8", "9"),
         ("9", "280,2030"),
-        ("50,194", "70,434"),
+        ("30,50", "3"),
+        ("50,302", "70,590"),
         ("75,302", "105,590"),
-        ("99,600", "139,974"),
+        ("99,590", "139,974"),
         ("1000,5810", "1000,5810"),
     ],
 )
-def test_the_finer_grid_is_two_levels_up(name: str, finer: str) -> None:
-    assert grid.finer_name(name) == finer
+def test_the_finer_grid_is_two_levels_up_and_at_least_the_default(name: str, finer: str) -> None:
+    mole = gto.M(atom="H 0 0 0; F 0 0 0.92", basis="sto-3g", verbose=0)
+    assert grid.finer_name(mole, name, "pbe") == finer
+    assert grid.finer_name(mole, "2", "scan") == "5"
+    assert grid.finer_name(mole, "5", "scan") == "7"
 
 
 def test_the_grid_is_used_and_stored(call: Runner, tmp_path: Path) -> None:
@@ -161,7 +186,7 @@ def test_the_grid_is_used_and_stored(call: Runner, tmp_path: Path) -> None:
     other = dfmp2.run(RADICAL, **PBE, grid=1)
     assert abs(other.scf_total_energy - found.scf_total_energy) > 1e-5
     hdf5.write(found, tmp_path / "r.h5")
-    stored = hdf5.read_verified(tmp_path / "r.h5")
+    stored = hdf5.read(tmp_path / "r.h5")
     said = stored.to_dict()
     assert (said["grid"], stored.options.grid) == ("23,50", "23,50")
     assert said["grid_points"] == np.count_nonzero(mf.grids.weights)
@@ -230,3 +255,259 @@ def test_options_of_a_functional_are_checked_before_it_runs() -> None:
     with pytest.raises(InputError, match='grid="99,600": there is no Lebedev sphere'):
         dfmp2.run(HELIUM, **PBE, grid="99,600")
     assert make_options(**PBE, grid=5).grid == "5"
+
+
+# --- the measured error -------------------------------------------------------------------------------
+
+
+def oracle(found: Any, finer: str) -> tuple[float, float, float]:
+    """Errors of E(KS), E(EXX) and E(RPA), the equations of the module written out with PySCF."""
+    mole = gto.loads(found.mole_json)
+    reference = found.reference
+    restricted = reference.nspin == 1
+    jk = df.DF(mole, auxbasis=fitting_data(found.molecule, found.scf_fitting))
+    ri = df.DF(mole, auxbasis=fitting_data(found.molecule, found.mp2_fitting)).build()
+    integrals = lib.unpack_tril(ri._cderi)
+    coeff, energy, occ = reference.mo_coeff, reference.mo_energy, reference.mo_occ
+    density = np.stack([(c * n) @ c.T for c, n in zip(coeff, occ, strict=True)])
+    numint = dft.numint.NumInt()
+    energies, potentials = [], []
+    for name in (reference.grid, finer):
+        points = grid.make_grid(mole, name)
+        points.build(with_non0tab=True)
+        if restricted:
+            _, e, v = numint.nr_rks(mole, points, reference.xc, density[0])
+            v = v[None]
+        else:
+            _, e, v = numint.nr_uks(mole, points, reference.xc, density)
+        energies.append(e)
+        potentials.append(v)
+
+    def hartree_fock(density: Any) -> float:
+        j, k = jk.get_jk(density)
+        total = density.sum(axis=0)
+        core = mole.intor("int1e_kin") + mole.intor("int1e_nuc")
+        exchange = np.vdot(k, density) / (2 if restricted else 1)
+        return float(np.vdot(core, total) + np.vdot(j.sum(axis=0), total) / 2 - exchange / 2)
+
+    def rpa(coeff: Any, energy: Any) -> float:
+        """E_c by 400 frequencies of another quadrature."""
+        x, w = np.polynomial.legendre.leggauss(400)
+        total = 0.0
+        for u, weight in zip((1 + x) / (1 - x), w * 2 / (1 - x) ** 2, strict=True):
+            matrix = 0.0
+            for c, e, n in zip(coeff, energy, occ, strict=True):
+                o, v = n > 0, n == 0
+                b = np.einsum("Pmn,mi,na->Pia", integrals, c[:, o], c[:, v])
+                gap = e[v][None] - e[o][:, None]
+                weighted = b * (2 * gap / (gap**2 + u**2)) * (2 if restricted else 1)
+                matrix = matrix + np.einsum("Pia,Qia->PQ", weighted, b)
+            values = np.linalg.eigvalsh(matrix)
+            total += weight * float((np.log1p(values) - values).sum())
+        return total / (2 * np.pi)
+
+    moved_coeff, moved_energy = [], []
+    for c, e, old, new in zip(coeff, energy, *potentials, strict=True):
+        value, turn = np.linalg.eigh(np.diag(e) + c.T @ (new - old) @ c)
+        moved_coeff.append(c @ turn)
+        moved_energy.append(value)
+    moved = np.stack([(c * n) @ c.T for c, n in zip(moved_coeff, occ, strict=True)])
+    return (
+        energies[0] - energies[1],
+        hartree_fock(density) - hartree_fock(moved),
+        rpa(coeff, energy) - rpa(moved_coeff, moved_energy),
+    )
+
+
+@pytest.mark.parametrize(
+    ("molecule", "xc", "name"),
+    [
+        (WATER, "scan", "20,50"),
+        (WATER, "b3lyp", "0"),
+        (RADICAL, "r2scan", "0"),
+        (RADICAL, "pbe0", "20,86"),
+    ],
+    ids=str,
+)
+def test_the_error_is_what_the_equations_say(molecule: Molecule, xc: str, name: str) -> None:
+    settings = {**PBE, "basis": "6-31g", "auxbasis": "cc-pvdz-ri", "xc": xc, "grid": name}
+    found = dfmp2.run(molecule, **settings, scf_conv_tol=1e-11, allow_small_gap=True)
+    measured = found.to_dict()["grid_error"]
+    expected = oracle(found, measured["finer_grid"])
+    names = ("scf_total_energy", "hf_total_energy", "correlation_energy")
+    for key, value in zip(names, expected, strict=True):
+        assert abs(value) > 1e-6  # the test sees something
+        assert measured[key] == pytest.approx(value, rel=2e-2, abs=1e-9), key
+
+
+@pytest.mark.parametrize(
+    ("molecule", "xc", "basis", "asked"),
+    [
+        (WATER, "pbe", "6-31g", "50,110"),
+        (RADICAL, "r2scan", "cc-pvdz", 1),
+        (ION, "m06-2x", "6-31+g*", 1),
+        (BROMINE, "b3lyp", "6-31g", "30,86"),
+    ],
+    ids=str,
+)
+def test_a_run_on_a_fine_grid_lies_within_what_was_stated(
+    molecule: Molecule, xc: str, basis: str, asked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The truth is an SCF of its own on a finer grid than the one that the error is measured with."""
+    settings = {
+        **PBE,
+        "basis": basis,
+        "auxbasis": "auto",
+        "xc": xc,
+        "scf_conv_tol": 1e-11,
+        "tolerance": 1e-9,
+        "allow_small_gap": True,
+    }
+    found = dfmp2.run(molecule, **settings, grid=asked)
+    monkeypatch.setattr(scf_grid_error, "with_grid_error", lambda mf, reference: reference)
+    exact = dfmp2.run(molecule, **settings, grid=5)
+    assert exact.to_dict()["grid_error"] is None
+    source = found.error_budget.sources["grid"]
+    assert source.scf is not None and source.correlation is not None
+    errors = (
+        (found.total_energy - exact.total_energy, found.grid_error_total),
+        (found.hf_total_energy - exact.hf_total_energy, source.scf.value),
+        (found.correlation_energy - exact.correlation_energy, source.correlation.value),
+    )
+    for wrong, stated in errors:
+        assert stated is not None and abs(wrong) <= stated
+    largest = max(abs(wrong) for wrong, _ in errors)
+    assert (found.grid_error_total or 0.0) <= 4 * largest + 1e-8
+    kohn_sham = kohn_sham_grid_error(found.reference, found.molecule.natom)
+    wrong = abs(found.scf_total_energy - exact.scf_total_energy)
+    assert kohn_sham is not None and kohn_sham.value is not None
+    assert wrong <= kohn_sham.value <= 4 * wrong + 1e-6
+
+
+def test_what_is_stated_follows_the_grid() -> None:
+    settings = {**PBE, "basis": "6-31g", "auxbasis": "cc-pvdz-ri", "xc": "r2scan"}
+    stated = [
+        dfmp2.run(WATER, **settings, grid=name).grid_error_total or 0.0 for name in (0, 2, "99,434")
+    ]
+    assert stated[0] > 10 * stated[1] > 20 * stated[2] > 0.0
+
+
+def test_the_budget_adds_changes_with_their_signs() -> None:
+    found = dfmp2.run(WATER, **PBE, grid=1)
+    budget = found.error_budget
+    source = budget.sources["grid"]
+    assert found.reference.grid_error is not None and found.grid_certificate is not None
+    x, c = found.reference.grid_error.exx_error, found.grid_certificate.correlation_error
+    left = GRID_LEFT * max(abs(x), abs(c)) + 3 * GRID_LEAST
+    alone = GRID_ALONE * max(abs(x), abs(c)) + 3 * GRID_LEAST
+    assert source.scf is not None and source.correlation is not None
+    assert source.scf.value == pytest.approx(abs(x) + alone)
+    assert source.correlation.value == pytest.approx(abs(c) + alone)
+    assert source.total == pytest.approx(abs(x + c) + left) == found.grid_error_total
+    others = sum(one.total for key, one in budget.sources.items() if key != "grid")
+    assert budget.total == pytest.approx(others + source.total)
+    assert list(budget.sources)[:3] == ["precision", "scf_convergence", "grid"]
+    said = report(found)
+    assert "integration grid: 1" in said and "grid error of E(KS)" in said
+    assert "measured with grid 3" in source.how
+    row = found.to_dataframe().iloc[0]
+    assert (row["grid"], row["grid_error"]) == ("1", found.grid_error_total)
+
+
+def test_a_difference_takes_the_signs_of_both_runs() -> None:
+    """Two waters of the same shape, one turned: their grids err alike, and the rest is added."""
+    turned = Molecule(WATER.symbols, WATER.coordinates @ np.diag([1.0, -1.0, -1.0]))
+    one, other = (dfmp2.run(molecule, **PBE, grid=1) for molecule in (WATER, turned))
+    parts = [((1.0, 1.0), one), ((-1.0, -1.0), other)]
+    source = combined(parts, "The difference").sources["grid"]
+    changes = [
+        np.array([run.reference.grid_error.exx_error, run.grid_certificate.correlation_error])
+        for run in (one, other)
+    ]
+    left = sum(GRID_LEFT * np.abs(change).max() + 3 * GRID_LEAST for change in changes)
+    assert source.total == pytest.approx(abs((changes[0] - changes[1]).sum()) + left)
+    assert "in 2 runs" in source.how
+    old = [((1.0, 1.0), one), ((-1.0, -1.0), of_an_earlier_version(other, level=3))]
+    added = combined(old, "The difference").sources["grid"]
+    assert added.scf is not None and added.scf.value is not None
+    assert added.scf.value == pytest.approx(one.error_budget.sources["grid"].scf.value + 3 * GRID)
+
+
+def of_an_earlier_version(found: Any, *, level: int, xc: str = "pbe") -> Any:
+    """The result as files had it that knew nothing of errors of grids."""
+    reference = replace(
+        found.reference, xc=xc, grid=None, grid_points=None, grid_level=level, grid_error=None
+    )
+    return replace(found, reference=reference, grid_certificate=None)
+
+
+def test_results_of_earlier_versions_say_what_they_know(tmp_path: Path) -> None:
+    found = dfmp2.run(HELIUM, **PBE, grid=1)
+    hdf5.write(of_an_earlier_version(found, level=3), tmp_path / "old.h5")
+    old = hdf5.read(tmp_path / "old.h5")
+    assert (old.reference.grid_name, old.to_dict()["grid"]) == ("3", "3")
+    assert old.to_dict()["grid_error"] is None
+    source = old.error_budget.sources["grid"]
+    assert source.total == pytest.approx(GRID) == old.grid_error_total
+    assert old.error_budget.total is not None
+    assert "finer grid" not in report(old)
+    for level, xc in ((3, "scan"), (2, "pbe"), (3, "m06-2x")):
+        unknown = of_an_earlier_version(found, level=level, xc=xc)
+        assert unknown.grid_error_total is None and unknown.error_budget.total is None
+        assert "integration grid" in unknown.error_budget.summary
+
+
+def test_the_error_survives_a_stop_and_a_prepared_file(tmp_path: Path) -> None:
+    whole = dfmp2.run(WATER, **PBE, grid=1, scf_conv_tol=1e-11)
+    dfmp2.prepare(WATER, "cc-pvdz", tmp_path / "p.h5", xc="pbe", grid=1, scf_conv_tol=1e-11)
+    second = dfmp2.energy(tmp_path / "p.h5")
+    target = tmp_path / "w.h5"
+    settings = {**PBE, "grid": 1, "scf_conv_tol": 1e-11}
+    with Stopping(after_scf=True), pytest.raises(Interrupted):
+        dfmp2.run(WATER, **settings, checkpoint=target)
+    resumed = dfmp2.run(WATER, **settings, checkpoint=target, resume=True)
+    for found in (second, resumed):
+        assert found.grid_certificate is not None and whole.grid_certificate is not None
+        for key, value in whole.to_dict()["grid_error"].items():
+            if not isinstance(value, str):
+                value = pytest.approx(value, rel=1e-4)
+            assert found.to_dict()["grid_error"][key] == value, key
+
+
+def test_b_on_disk_gives_the_same_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B of both sets of orbitals goes to scratch space, and nothing of it is left."""
+    settings = {**PBE, "grid": 1, "scf_conv_tol": 1e-11}
+    in_memory = dfmp2.run(WATER, **settings)
+    monkeypatch.setattr(MemoryPlan, "mp2_fits_in_core", property(lambda plan: False))
+    plan = foresee(WATER, make_options(**settings), Silent(), calibrate=False).plan
+    assert plan.memory.disk == 2 * plan.memory.mp2_disk > 0
+    on_disk = dfmp2.run(WATER, **settings, scratch=str(tmp_path))
+    assert on_disk.storage is not None and on_disk.storage.fitted_tensor == "disk"
+    assert on_disk.grid_certificate is not None and in_memory.grid_certificate is not None
+    assert on_disk.grid_certificate.correlation_error == pytest.approx(
+        in_memory.grid_certificate.correlation_error, rel=1e-4, abs=1e-11
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_counts_the_finer_grid_and_the_second_correlation_energy() -> None:
+    def planned(**options: Any) -> Any:
+        chosen = make_options(**{**PBE, "threads": 1, **options})
+        return foresee(WATER, chosen, Silent(), calibrate=False).plan
+
+    default, fine, hartree_fock = planned(), planned(grid=9), planned(xc=None)
+    mole = gto.M(atom="O 0 0 0; H 0 0 1; H 0 1 0", basis="sto-3g", verbose=0)
+    assert default.work.grid == grid.count_points(mole, "3")
+    assert default.work.finer_grid == grid.count_points(mole, "5")
+    assert (hartree_fock.work.grid, hartree_fock.work.finer_grid) == (0, 0)
+    assert fine.memory.scf > default.memory.scf > hartree_fock.memory.scf
+    assert fine.timings.scf > default.timings.scf > hartree_fock.timings.scf
+    assert default.timings.pair_energies == pytest.approx(2 * hartree_fock.timings.pair_energies)
+
+
+def test_one_electron_and_empty_spins_have_an_error_too() -> None:
+    hydrogen = Molecule(("H",), np.zeros((1, 3)), multiplicity=2)
+    found = dfmp2.run(hydrogen, **PBE, grid=0)
+    exact = dfmp2.run(hydrogen, **PBE, grid=6)
+    wrong = abs(found.total_energy - exact.total_energy)
+    assert found.grid_error_total is not None and wrong <= found.grid_error_total

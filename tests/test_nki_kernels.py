@@ -12,7 +12,7 @@ from dfmp2.trainium import calls, layout
 from dfmp2.trainium.backend import transform
 from dfmp2.trainium.calls import PairForm
 from dfmp2.trainium.interpreter import arithmetic
-from dfmp2.trainium.interpreter.rules import RELEASES, Violation
+from dfmp2.trainium.interpreter.rules import Violation
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.kernels.sizes import equal_parts, parts_of
 from dfmp2.trainium.launch.executors import InterpreterExecutor
@@ -170,7 +170,7 @@ def test_short_last_blocks_emit_the_pairs_that_exist(variant, nvir, held, diagon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "nvir", "naux"), [("plain", 448, 1500), ("packed", 416, 1200)])
+@pytest.mark.parametrize(("variant", "nvir", "naux"), [("plain", 448, 1000), ("packed", 416, 1200)])
 def test_as_many_residents_as_only_trn2_holds(variant, nvir, naux):
     form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", "gen3")
     assert form.residents == 4 > layout.residents(form.nvir, form.naux)
@@ -224,7 +224,7 @@ def test_cross_mode(left, right, naux, settings):
         Settings(fuzz=7),
         Settings(pe_model="exact", row_sum="float64"),
         Settings(pe_model="split4"),
-        Settings(target="gen3", release="0.7.0"),
+        Settings(target="gen3"),
     ],
     ids=["garbage", "exact products", "four products", "gen3"],
 )
@@ -312,15 +312,6 @@ def test_planted_faults_that_break_a_rule_are_refused(tmp_path, fault):
 
 
 @pytest.mark.parametrize("variant", ["plain", "packed"])
-def test_without_accumulate_the_first_product_overwrites(tmp_path, variant):
-    s = space(8, 160, 130)
-    planted(tmp_path, "EXPLICIT = True", "EXPLICIT = False")
-    source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
-    found = evaluate(s, 4, 4, False, variant, Settings(fuzz=3), source)
-    np.testing.assert_allclose(found, evaluate(s, 4, 4, False, variant), rtol=1e-5)
-
-
-@pytest.mark.parametrize("variant", ["plain", "packed"])
 def test_the_newton_step_mends_a_coarse_root(tmp_path, monkeypatch, variant):
     s = space(8, 160, 130)
     exact = oracle(s, 4, False)
@@ -331,15 +322,12 @@ def test_the_newton_step_mends_a_coarse_root(tmp_path, monkeypatch, variant):
     planted(tmp_path, "NEWTON = False", "NEWTON = True")
     source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
     assert (deviations(evaluate(s, 4, 4, False, variant, source=source), exact)[0] < 3e-7).all()
-    for release in (RELEASES[0], RELEASES[-1]):
-        evaluate(s, 4, 4, False, variant, Settings(release=release), source)
 
 
 @pytest.mark.parametrize("target", ["gen2", "gen3"])
-@pytest.mark.parametrize("release", RELEASES)
-def test_one_source_for_all_releases_and_chips(target, release):
+def test_one_source_for_both_chips(target):
     s = space(2, 32, 64)
-    settings = Settings(target=target, release=release)
+    settings = Settings(target=target)
     found = evaluate(s, 2, 2, True, settings=settings, transpose=target == "gen3")
     assert (deviations(found, oracle(s, 2, True))[0] < 3e-7).all()
 

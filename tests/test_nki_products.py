@@ -10,7 +10,6 @@ from dfmp2.errors import KernelError
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs.chips import CHIPS
 from dfmp2.trainium.costs.model import engines
-from dfmp2.trainium.interpreter.rules import RELEASES
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from tests.test_nki_kernels import ALGEBRA, ARITHMETIC, assert_close, energies_of, launch
 
@@ -96,10 +95,9 @@ def test_energies_of_a_given_t(settings, tolerance, nvir, nocc, ic):
 
 
 @pytest.mark.parametrize("target", ["gen2", "gen3"])
-@pytest.mark.parametrize("release", RELEASES)
-def test_one_source_for_all_releases_and_chips(target, release):
+def test_one_source_for_both_chips(target):
     rng = np.random.default_rng(7)
-    settings = Settings(target=target, release=release, fuzz=3)
+    settings = Settings(target=target, fuzz=3)
     a, b, lower = (
         rng.standard_normal((200, 140)),
         rng.standard_normal((200, 70)),

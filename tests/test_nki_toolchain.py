@@ -69,8 +69,12 @@ CASES = [
         "nki",
         ("neuronx-cc 1.0.post1 from PyPI is a placeholder", INDEX),
     ),
-    ("too old", "nki", ("nki 0.1.2 is not one of the releases", "use 0.3 to 0.7")),
-    ("too new", "nki-simulator", ("nki 0.9.0 is not one of the releases", "use 0.3 to 0.7")),
+    ("too old", "nki", ("nki 0.1.2 is not the release that", "install nki 0.6: the extra neuron")),
+    (
+        "too new",
+        "nki-simulator",
+        ("nki 0.9.0 is not the release that", "install nki 0.6: the extra neuron"),
+    ),
     ("broken PATH", "nki", ("neuronx-cc cannot be found on PATH", "in front of PATH")),
     (
         "broken PATH",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ase import Atoms
 from pyscf import gto, scf
 from pyscf.hessian import thermo
 
@@ -17,6 +18,7 @@ from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.elements import internal_coordinate, mass
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.structure import structure
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
@@ -175,7 +177,8 @@ def test_stopped_again_and_again(
 
     short = call(*command, "--max-steps", "1", "--output", "y.h5")
     assert (
-        short.code == 4 and "no minimum after 1 step: allow more with --max-steps" in short.message
+        short.code == 4
+        and "no stationary point after 1 step: allow more with --max-steps" in short.message
     )
     assert short.json["status"] == "incomplete" and len(read_frames("y.trajectory.xyz")) == 2
     (folder / "z.h5").write_bytes((folder / "y.h5").read_bytes())
@@ -223,7 +226,7 @@ def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
     )
     failed = call(*command, "--scf-max-cycles", "5")
     assert failed.code == 4 and "step 1: the SCF did not converge in 5 cycles" in failed.message
-    assert "(finished runs are in x.h5; --resume goes on)" in failed.message
+    assert "(finished runs are in x.h5; the same command goes on)" in failed.message
     assert list(read_study(folder / "x.h5").runs) == ["step-000"]
     going_on = call(*command, "--resume")
     assert going_on.code == 4 and "step 0: finished before" in going_on.err
@@ -257,6 +260,180 @@ def test_a_transition_state():
     assert [value < 0 for value in modes.table["wavenumber"].values] == [True] + [False] * 5
     (named,) = (note for note in modes.notes if "IMAGINARY" in note)
     assert named.startswith("IMAGINARY mode 1: ") and named.partition("mostly of ")[2][:1] in "NH"
+
+
+# --- what a stationary point is -----------------------------------------------------------------------------
+
+NEON = Molecule(("Ne", "Ne"), [[0, 0, 0], [0, 0, 3.0 / 0.529177210903]])
+FLAT_AMMONIA = Molecule(
+    ("N", "H", "H", "H"),
+    [
+        [0, 0, 0],
+        *([1.9 * np.cos(a), 1.9 * np.sin(a), 0] for a in (0, 2 * np.pi / 3, 4 * np.pi / 3)),
+    ],
+)
+STRAIGHT_WATER = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 0, 1.78], [0, 0, -1.78]])
+
+
+def test_neon_goes_to_the_minimum_of_psi4():
+    """Psi4 1.3.2, DF-MP2/cc-pVDZ, GAU: -257.3528736 Eh at 2.7501 angstrom.
+
+    At 3.0 angstrom the gradient passes for converged, and the model's next step is short.
+    """
+    study = optimized(NEON, Search(), make_options(basis="cc-pvdz", threads=1))
+    assert study.settings["steps"] > 0 and study.settings["stationary_point"] == "stationary point"
+    found = study.values["optimized_total_energy"].value
+    assert found == pytest.approx(-257.3528736, abs=1e-7)
+    assert coordinate(study, 1, 2) * 0.529177210903 == pytest.approx(2.7493, abs=2e-3)
+    (measured,) = (note for note in study.notes if note.startswith("curvature along"))
+    assert float(re.search(r"measured: (\S+)", measured)[1]) < 0  # beyond the inflection
+    assert study.title.startswith("stationary point of")
+
+
+def test_a_run_without_steps_has_measured_the_curvature():
+    """By one displaced gradient; it is that of the energy, by differences."""
+    molecule = optimized(FLUORIDE, Search(convergence="gau_tight")).last
+    study = optimized(molecule, Search())
+    assert study.settings["steps"] == 0 and list(study.runs) == ["step-000", "curvature-001"]
+    (measured,) = (note for note in study.notes if note.startswith("curvature along"))
+    said = float(re.search(r"measured: (\S+)", measured)[1])
+    move = study.runs["curvature-001"].molecule.coordinates - molecule.coordinates
+
+    def slope(part: float) -> float:
+        low, high = (
+            mp2_energy(
+                replace(molecule, coordinates=molecule.coordinates + (part + d) * move),
+                EXACT,
+                listener=Silent(),
+            ).total_energy
+            for d in (-0.2, 0.2)
+        )
+        return (high - low) / 0.4
+
+    assert said == pytest.approx((slope(1) - slope(0)) / (move**2).sum(), rel=0.02)
+
+
+def test_a_planar_start_is_said_and_no_minimum():
+    """Planar ammonia ends at the saddle point of its inversion, which is called a stationary point."""
+    study = optimized(FLAT_AMMONIA, Search(), replace(EXACT, basis="sto-3g"))
+    assert study.title.startswith("stationary point of") and "minimum" not in study.title
+    assert study.settings["imaginary_modes"] is None
+    assert any("the start is planar" in note for note in study.notes)
+    assert any("or --verify, tells whether it is a minimum" in note for note in study.notes)
+
+
+def test_straight_water_is_verified_and_bends():
+    """From the saddle point of second order down to what a bent start comes to, in the same study."""
+    options = replace(EXACT, basis="sto-3g")
+    study = optimized(STRAIGHT_WATER, Search(verify=True), options)
+    assert study.complete and study.title.startswith("minimum of")
+    assert study.settings["stationary_point"] == "minimum" and study.settings["restarts"] == 1
+    assert study.settings["imaginary_modes"] == 0
+    assert any("saddle point of order 2: 2 imaginary modes of 4" in note for note in study.notes)
+    bent = optimized(WATER, Search(), options)
+    assert study.values["optimized_total_energy"].value == pytest.approx(
+        bent.values["optimized_total_energy"].value, abs=1e-6
+    )
+    assert coordinate(study, 2, 1, 3) == pytest.approx(coordinate(bent, 2, 1, 3), abs=2e-3)
+    assert len(study.table["step"].values) == len(study.path) == study.settings["steps"] + 1
+    assert all(name.startswith("step-") for name in study.path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("start", "modes"),
+    [
+        pytest.param(STRAIGHT_WATER, [1663, 3657, 3833], id="water"),
+    ],
+)
+def test_symmetric_starts_end_with_the_modes_of_the_minimum(start, modes):
+    """Those of `dfmp2 frequencies` from a start without symmetry."""
+    study = optimized(start, Search(verify=True, convergence="gau_tight"))
+    assert study.settings["stationary_point"] == "minimum"
+    assert study.arrays["wavenumbers"].value == pytest.approx(modes, abs=2)
+
+
+def test_a_planar_minimum_stays():
+    """Borane: no new start; and what is left of the densities is that of the last step."""
+    ring = [[2.2 * np.cos(a), 2.2 * np.sin(a), 0] for a in (0, 2 * np.pi / 3, 4 * np.pi / 3)]
+    borane = Molecule(("B", "H", "H", "H"), [[0, 0, 0], *ring])
+    options = make_options(basis="sto-3g", stability="off", threads=1)
+    study = optimized(borane, Search(verify=True), options)
+    assert (study.settings["stationary_point"], study.settings["restarts"]) == ("minimum", 0)
+    whole = [name for name, run in study.runs.items() if run.properties.relaxed_density.size]
+    assert whole == [list(study.path)[-1]]
+
+
+def test_what_is_not_a_minimum_in_the_end(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 4 and the number of imaginary modes where no new start is left; the same command does not go on."""
+    monkeypatch.setattr("dfmp2.studies.optimize.MOST_RESTARTS", 0)
+    (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 0 0 0.94\nH 0 0 -0.94\n")
+    command = ("optimize", "w.xyz", "--basis", "sto-3g", "--stability", "off", "--threads", "1")
+    done = call(*command, "--verify")
+    assert done.code == 4 and "NOT FINISHED: saddle point of order 2 after" in done.out
+    assert "no minimum, but a saddle point of order 2 (2 imaginary modes)" in done.message
+    assert "--resume goes on" not in done.message
+    found = call("show", "w.optimization.h5", "--json").json
+    assert found["stationary_point"] == "saddle point of order 2"
+    assert found["imaginary_modes"] == 2 and len(found["wavenumbers"]) == 4
+    assert found["title"].startswith("saddle point of order 2 of w")
+
+
+def test_verification_goes_on_where_it_was_stopped(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "h.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.75\n")
+    command = ("optimize", "h.xyz", "--basis", "sto-3g", "--stability", "off", "--threads", "1")
+    command += ("--verify", "--json")
+    whole = succeed(call(*command)).json
+    assert whole["stationary_point"] == "minimum" and whole["restarts"] == 0
+    monkeypatch.setenv(EACH, "1000")
+    stops = 0
+    with Stopping(every=35):
+        while (done := call(*command, "--output", "x.h5", "--resume")).code == 75:
+            stops += 1
+            assert stops < 30
+    found = succeed(done).json
+    assert stops >= 1 and list(found["runs"]) == list(whole["runs"])
+    assert found["wavenumbers"] == pytest.approx(whole["wavenumbers"], abs=0.1)
+    shown = succeed(call("show", "x.h5")).out
+    assert "minimum of h (H2)" in shown and "lowest: " in shown
+    succeed(call("report", "x.h5", "-o", "page.html"))
+    assert "0 imaginary modes, by its Hessian" in (folder / "page.html").read_text()
+
+
+def test_a_constrained_minimum_is_one_along_its_constraints():
+    """Water held at 140 degrees: the Hessian of the energy falls along the angle, which is held; two modes are left.
+
+    Against differences of energies along both bonds, which are the rest of the molecule.
+    """
+    start = Molecule(("O", "H", "H"), [[0, 0, 0], [0, 1.7, -0.62], [0, -1.7, -0.62]])
+    options = make_options(basis="sto-3g", precision="fp64", stability="off", threads=1)
+    search = Search(Constraints(fixed=[("angle", "2,1,3", "140")]), verify=True)
+    study = optimized(start, search, options)
+    modes = study.arrays["wavenumbers"].value
+    assert len(modes) == 2 and study.settings["stationary_point"] == "minimum"
+    place = study.last.coordinates
+    units = [(place[k] - place[0]) / np.linalg.norm(place[k] - place[0]) for k in (1, 2)]
+
+    def energy(first: float, second: float) -> float:
+        moved = [place[0], place[1] + first * units[0], place[2] + second * units[1]]
+        return mp2_energy(
+            replace(start, coordinates=moved), options, listener=Silent()
+        ).total_energy
+
+    d, zero = 0.01, energy(0, 0)
+    own = (energy(d, 0) - 2 * zero + energy(-d, 0)) / d**2
+    mixed = (energy(d, d) - energy(d, -d) - energy(-d, d) + energy(-d, -d)) / (4 * d**2)
+    hydrogen, oxygen = mass("H"), mass("O")
+    cosine = np.cos(np.radians(140))
+    expected = []
+    for sign in (1, -1):  # G matrix of symmetric and antisymmetric stretch at a fixed angle
+        inverse = 1 / hydrogen + (1 + sign * cosine) / oxygen
+        expected.append(219474.6313632 * np.sqrt((own + sign * mixed) * inverse / 1822.888486209))
+    assert sorted(modes) == pytest.approx(sorted(expected), rel=0.02)
 
 
 # --- frequencies -------------------------------------------------------------------------------------------
@@ -307,6 +484,102 @@ def test_water_as_in_psi4():
         Molecule(("O", "H", "H"), ends), options, conditions, listener=Silent()
     )
     assert study.table["wavenumber"].values == pytest.approx([1635.3, 3933.1, 4071.9], abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("molecule", "numbers", "symmetry"),
+    [
+        (WATER, [1663.0, 3657.0, 3833.0], 2),
+        (Molecule(("O", "H"), [[0, 0, 0], [0, 0, 1.84]], multiplicity=2), [3700.0], 1),
+        (FLAT_AMMONIA, [-500.0, 1704.0, 1704.0, 3664.0, 3889.0, 3889.0], 6),
+    ],
+    ids=["water", "hydroxyl", "flat ammonia"],
+)
+def test_shares_of_the_thermochemistry(molecule, numbers, symmetry):
+    """Formulas of a rigid rotor and harmonic oscillators, written out; CODATA 2018."""
+    kelvin, pascal, energy = 350.0, 2.0e5, -76.0
+    values = {
+        name: item.value
+        for name, item in thermochemistry(
+            molecule, energy, np.array(numbers), kelvin, pascal, symmetry
+        ).items()
+    }
+    gas, boltzmann, planck, unit = 8.31446261815324, 1.380649e-23, 6.62607015e-34, 1.66053906660e-27
+    hartree = 2625499.6394799  # J/mol
+    weights = masses(molecule) * unit
+    places = molecule.coordinates * 0.529177210903e-10
+    places = places - weights @ places / weights.sum()
+    waves = (2 * np.pi * weights.sum() * boltzmann * kelvin / planck**2) ** 1.5
+    moving = gas * (2.5 + np.log(waves * boltzmann * kelvin / pascal))
+    assert values["entropy_translation"] == pytest.approx(moving, rel=1e-6)
+    spread = np.einsum("a,ax,ay->xy", weights, places, places)
+    inertia = np.linalg.eigvalsh(np.trace(spread) * np.eye(3) - spread)
+    quanta = 8 * np.pi**2 * inertia[inertia > 1e-50] * boltzmann * kelvin / planck**2
+    if len(quanta) == 2:
+        turning, freedom = gas * (1 + np.log(quanta[0] / symmetry)), 1.0
+    else:
+        turning = gas * (1.5 + np.log(np.sqrt(np.pi * quanta.prod()) / symmetry))
+        freedom = 1.5
+    assert values["entropy_rotation"] == pytest.approx(turning, rel=1e-5)
+    x = planck * 2.99792458e10 * np.array([n for n in numbers if n > 0]) / (boltzmann * kelvin)
+    e = np.exp(-x)
+    assert values["entropy_vibration"] == pytest.approx(
+        gas * (x * e / (1 - e) - np.log(1 - e)).sum(), rel=1e-5
+    )
+    warm = gas * kelvin * (x / 2 + x * e / (1 - e)).sum() / hartree
+    assert values["internal_energy_vibration"] == pytest.approx(warm, rel=1e-6)
+    assert values["internal_energy_rotation"] == pytest.approx(freedom * gas * kelvin / hartree)
+    assert values["enthalpy_translation"] == pytest.approx(2.5 * gas * kelvin / hartree)
+    assert values["heat_capacity_at_constant_volume_rotation"] == pytest.approx(freedom * gas)
+    assert values["heat_capacity"] - values["heat_capacity_at_constant_volume"] == pytest.approx(
+        gas
+    )
+    assert values["entropy_electrons"] == pytest.approx(gas * np.log(molecule.multiplicity))
+    motions = ("translation", "rotation", "vibration", "electrons")
+    for name in ("internal_energy", "enthalpy", "entropy", "heat_capacity_at_constant_volume"):
+        whole = sum(values[f"{name}_{motion}"] for motion in motions)
+        assert values[name] == pytest.approx(whole, abs=1e-10)
+    correction = values["enthalpy"] - kelvin * values["entropy"] / hartree - energy
+    assert values["gibbs_energy_correction"] == pytest.approx(correction, abs=1e-12)
+    for name in ("gibbs_energy", "gibbs_energy_correction", "zero_point_energy"):
+        assert values[f"{name}_kj_per_mol"] == pytest.approx(values[name] * hartree / 1000)
+    assert (values["temperature"], values["pressure"]) == (kelvin, pascal)
+
+
+def test_bonds_angles_and_contacts_of_the_last_geometry(call: Runner, folder: Path) -> None:
+    """Ammonia beside a water: in the report, on the page and in JSON; against ASE."""
+    atoms = Atoms(
+        "OH2NH3",
+        [
+            *([0, 0, 0], [0.95, 0.05, 0], [-0.3, 0.9, 0]),
+            *([2.9, 0.3, 0.2], [3.3, 1.1, -0.3], [3.3, -0.6, -0.2], [3.2, 0.4, 1.2]),
+        ],
+    )
+    shape = structure(Molecule.from_ase(atoms))
+    lengths = {pair: atoms.get_distance(*pair) for pair, _ in shape.bonds}
+    assert list(lengths) == [(0, 1), (0, 2), (3, 4), (3, 5), (3, 6)]
+    assert dict(shape.bonds) == pytest.approx(lengths)
+    assert len(shape.angles) == 4
+    assert dict(shape.angles) == pytest.approx(
+        {place: atoms.get_angle(*place) for place, _ in shape.angles}
+    )
+    ((pair, distance),) = shape.contacts
+    assert pair == (1, 3) and distance == pytest.approx(atoms.get_distance(1, 3))
+
+    (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 0.99 0 0\nH -0.25 0.96 0\n")
+    command = ("optimize", "w.xyz", "--basis", "sto-3g", "--stability", "off", "--threads", "1")
+    found = succeed(call(*command, "--json")).json
+    last = Atoms("OH2", np.array(found["final_geometry"]) * 0.529177210903)
+    assert found["bond_atoms"] == [[1, 2], [1, 3]] and found["angle_atoms"] == [[2, 1, 3]]
+    assert found["bond_lengths"] == pytest.approx([last.get_distance(0, k) for k in (1, 2)])
+    assert found["angle_values"] == pytest.approx([last.get_angle(1, 0, 2)])
+    shown = succeed(call("show", "w.optimization.h5")).out
+    succeed(call("report", "w.optimization.h5", "-o", "page.html"))
+    for text in (shown, (folder / "page.html").read_text()):
+        assert (
+            f"{found['bond_lengths'][0]:.5f}" in text and f"{found['angle_values'][0]:.3f}" in text
+        )
+        assert f"{last.positions[1, 0]:.6f}" in text and "H2-O1-H3" in text
 
 
 @pytest.mark.parametrize("name", ["water", "carbon dioxide", "hydrogen peroxide"])

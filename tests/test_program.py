@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from dfmp2.trainium.launch.toolchain import NEWEST, OLDEST, PLACEHOLDERS
+from dfmp2.trainium.launch.toolchain import PLACEHOLDERS, RELEASES
 
 
 def ended(code: str, **options) -> subprocess.CompletedProcess:
@@ -78,10 +80,54 @@ def test_extras_of_trainium_name_what_they_bring():
     torch, xla = extras["xla"]
     assert (torch.name, xla.name) == ("torch", "torch-xla") and torch.specifier == xla.specifier
     assert str(xla.specifier).startswith("==2.9.")  # what the lane is written for
-    for one in extras["neuron"]:
-        assert not one.specifier.contains(PLACEHOLDERS[one.name])
-    nki = next(one for one in extras["neuron"] if one.name == "nki").specifier
-    for release in (OLDEST, NEWEST):
-        assert nki.contains("{}.{}.0".format(*release))
-    assert not nki.contains(f"{NEWEST[0]}.{NEWEST[1] + 1}.0")
+    for name, target in (("neuron", "trn1"), ("neuron-trn2", "trn2")):
+        nki, compiler = extras[name]
+        assert (nki.name, compiler.name) == ("nki", "neuronx-cc")
+        major, minor = RELEASES[target]
+        assert str(nki.specifier) == f"=={major}.{minor}.*"
+        assert str(compiler.specifier).startswith("==2.")
+        for one in (nki, compiler):
+            assert not one.specifier.contains(PLACEHOLDERS[one.name])
+    assert not any("neuron" in one for one in project["optional-dependencies"]["test"])
     assert not any("torch" in one for one in project["dependencies"])
+
+
+@pytest.mark.parametrize(
+    ("extra", "nki", "compiler"),
+    [("neuron", "0.6.1", "2.27.9"), ("neuron-trn2", "0.7.0", "2.28.3")],
+)
+def test_pip_resolves_the_pinned_releases_against_an_index(tmp_path, extra, nki, compiler):
+    """Older and newer releases and PyPI's placeholders are there as well."""
+    for name, versions in {
+        "nki": ("0.0.1", "0.3.0", "0.6.0", "0.6.1", "0.7.0", "0.8.0"),
+        "neuronx-cc": ("1.0.post1", "2.26.1", "2.27.9", "2.28.3", "2.29.0"),
+    }.items():
+        for version in versions:
+            plant_wheel(tmp_path, name, version)
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())[
+        "project"
+    ]
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
+    command += ["--no-index", "--find-links", str(tmp_path), "--report", str(report)]
+    subprocess.run([*command, *project["optional-dependencies"][extra]], check=True, timeout=120)
+    found = {
+        one["metadata"]["name"]: one["metadata"]["version"]
+        for one in json.loads(report.read_text())["install"]
+    }
+    assert found == {"nki": nki, "neuronx-cc": compiler}
+
+
+def plant_wheel(folder, name, version):
+    """A wheel with nothing in it."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(
+            f"{stem}.dist-info/METADATA",
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        )
+        wheel.writestr(
+            f"{stem}.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr(f"{stem}.dist-info/RECORD", "")

@@ -343,7 +343,10 @@ NOT_THERE = [  # options, message
     (("--to", "cube", "--orbital", "2b"), "leave the b out"),
     (("--to", "cube", "--orbital", "2", "--of", "scf"), "add --orbitals natural"),
     (("--to", "cube", "--density", "--of", "scf", "--spacing", "0.001"), "at most 5e+07"),
-    (("--to", "cube", "--density", "--of", "scf", "--margin", "-1"), "--margin -1: expected bohr"),
+    (
+        ("--to", "cube", "--density", "--of", "scf", "--margin", "-1"),
+        "--margin -1.0: expected bohr",
+    ),
     (("--to", "xyz", "--density"), "--density belongs to --to cube"),
     (("--to", "trexio", "--orbitals", "natural"), "--orbitals belongs to --to molden and cube"),
 ]

@@ -375,7 +375,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"frozen_core": 1}, "keyword frozen_core cannot be given: it is frozen="),
     ({"basis": "sto-3g"}, "the SCF has already been done"),
     ({"max_cycle": 3}, "unknown option 'max_cycle'"),
-    ({"threads": "two"}, "threads='two': expected a whole number"),
+    ({"threads": "two"}, 'threads="two": expected a whole number'),
 ]
 
 

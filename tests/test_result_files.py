@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import dfmp2
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.molecule.basis import ElementBasis, nested_tuples
 from dfmp2.output import hdf5
@@ -46,6 +47,10 @@ ADDED = (
     *(
         "timings/gradient",
         "predicted/gradient",
+        "stability/internal_eigenvalue",
+        "stability/internal_gain",
+        "stability/external_eigenvalue",
+        "stability/external_gain",
         "reference/interatomic_fitting_error",
         "reference/dipole",
     ),
@@ -100,7 +105,7 @@ def test_files_of_earlier_versions_are_written_as_they_were(name: str, tmp_path:
         writer.write(study)
         assert verify_study(old) and verify_study(new)
     else:
-        hdf5.write(hdf5.read_verified(old), new)
+        hdf5.write(hdf5.read(old), new)
         assert hdf5.verify(new)
     here = {
         "HDF5_Version",
@@ -208,7 +213,42 @@ def test_the_hash_notices_every_change(edit: Edit, doctored: Callable[[Edit], st
     with pytest.raises(ResultFileError, match="stored hash"):
         hdf5.verify(path)
     with pytest.raises(ResultFileError, match=r"stored hash|damaged file"):
-        hdf5.read_verified(path)
+        hdf5.read(path)
+
+
+def test_a_damaged_file_is_refused_by_whoever_reads_it(
+    doctored: Callable[[Edit], str], call: Runner
+) -> None:
+    """One number is another one; its layout is right."""
+    energy = "dfmp2/pairs/opposite_spin"
+    path = doctored(lambda handle: handle[energy].__setitem__((0, 1), -1.0))
+    with pytest.raises(ResultFileError, match="does not have its stored hash"):
+        dfmp2.read(path)
+    assert dfmp2.read(path, verify=False).pairs.opposite_spin[0, 1] == -1.0
+    for command in (
+        ("show", path),
+        ("show", path, "--json"),
+        ("compare", path),
+        ("report", path, "-o", "x.html"),
+        ("derive", path, "--frozen-core", "auto"),
+        ("export", path, "--to", "molden"),
+    ):
+        done = call(*command)
+        assert (done.code, done.out) == (3, ""), command
+        assert "does not have its stored hash" in done.message
+
+
+def test_a_damaged_study_is_refused(call: Runner, folder: Path) -> None:
+    arguments = ("--bond", "1,2", "0.7:0.8:2", "--basis", "sto-3g", "--output", "x.h5")
+    (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    succeed(call("scan", "h2.xyz", *arguments))
+    with h5py.File(folder / "x.h5", "r+") as handle:
+        handle["runs/point-002/dfmp2/pairs/opposite_spin"][0, 0] = -1.0
+    with pytest.raises(ResultFileError, match="point-002: the content does not have its stored"):
+        dfmp2.read_study(folder / "x.h5")
+    study = dfmp2.read_study(folder / "x.h5", verify=False)
+    assert study.runs["point-002"].pairs.opposite_spin[0, 0] == -1.0
+    assert call("show", "x.h5").code == 3
 
 
 # --- planted content --------------------------------------------------------------------------------
@@ -343,10 +383,12 @@ def doctored(water: Stored, folder: Path) -> Callable[[Edit], str]:
     """Name of a copy of the water result, changed; a file with something to steal lies beside it."""
     shutil.copy(water.path, folder / "secret.h5")
 
-    def make(edit: Edit) -> str:
+    def make(edit: Edit, hashed: bool = False) -> str:
         shutil.copy(water.path, folder / "doctored.h5")
         with h5py.File(folder / "doctored.h5", "r+") as handle:
             edit(handle)
+            if hashed:
+                handle.attrs["content_sha256"] = np.bytes_(hdf5.content_hash(handle))
         return str(folder / "doctored.h5")
 
     return make
@@ -428,7 +470,7 @@ def test_text_of_a_stored_result_cannot_steer_the_terminal(
 ) -> None:
     fake = "\x1b[2J\rred\ndfmp2 finished: E(MP2, total) = -1.0 Eh"
     for name in ("name", "source"):
-        done = succeed(call("show", doctored(put(f"dfmp2/input/{name}", fake))))
+        done = succeed(call("show", doctored(put(f"dfmp2/input/{name}", fake), hashed=True)))
         assert all(line.isprintable() for line in done.out.splitlines())
         assert sum(line.startswith("dfmp2 finished") for line in done.out.splitlines()) == 1
 

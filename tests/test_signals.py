@@ -140,7 +140,7 @@ GLYCINE = (
     "--output",
     "x.h5",
 )
-SAVED = "x.h5.checkpoint holds what was done; the same command with --resume goes on"
+SAVED = "x.h5.checkpoint holds what was done; the same command goes on"
 
 
 def saved(folder: Path) -> subprocess.Popen[str]:

@@ -16,6 +16,7 @@ from pyscf import gto, lib, scf
 from pyscf.mp import dfmp2_native, dfump2_native
 
 from dfmp2.errors import ConvergenceError, InputError, Interrupted, ResultFileError
+from dfmp2.messages import Option
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
@@ -26,7 +27,7 @@ from dfmp2.output.study import is_study, read_study, verify_study
 from dfmp2.studies.cbs import expand, parse_bracket
 from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
-from dfmp2.studies.scan import find_minimum
+from dfmp2.studies.scan import barriers, find_extrema, find_minimum, make_curve
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import MOLECULES, Runner, listing, succeed
 
@@ -158,14 +159,15 @@ def test_brackets(text: str, names: tuple[str, str], family: str) -> None:
     assert (bracket.names, bracket.family) == (names, family)
     assert bracket.cardinals[1] == bracket.cardinals[0] + 1
     assert (
-        expand("def2-universal-jkfit", bracket, "--scf-auxbasis") == ("def2-universal-jkfit",) * 2
+        expand("def2-universal-jkfit", bracket, Option("scf_auxbasis"))
+        == ("def2-universal-jkfit",) * 2
     )
     assert (
-        expand(f"x-[{bracket.letters}]-ri", bracket, "--auxbasis")[1]
+        expand(f"x-[{bracket.letters}]-ri", bracket, Option("auxbasis"))[1]
         == f"x-{bracket.letters[1]}-ri"
     )
     with pytest.raises(InputError, match="as in --basis"):
-        expand("cc-pv[56]z-ri", bracket, "--auxbasis")
+        expand("cc-pv[56]z-ri", bracket, Option("auxbasis"))
 
 
 # --- interaction energies -----------------------------------------------------------------------------------
@@ -504,6 +506,103 @@ def test_minimum_of_known_curves() -> None:
     assert find_minimum(xs[:2], [0.0, 1.0], 3) is None
 
 
+def butane_like(degrees: float) -> float:
+    """Trans at 180 degrees, two gauche minima, cis on top; Eh."""
+    return (
+        -158.0
+        + 3e-3 * (1 + math.cos(3 * math.radians(degrees)))
+        + 1e-3 * (1 + math.cos(math.radians(degrees)))
+    )
+
+
+GAUCHE, ECLIPSED = (  # where 9 sin(3 x) + sin(x) = 0: 9 (3 - 4 s^2) + 1 = 0
+    180 / math.pi * angle
+    for angle in (math.asin(math.sqrt(28 / 36)), math.pi - math.asin(math.sqrt(28 / 36)))
+)
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        np.linspace(0, 360, 37),  # both ends are one geometry, and a maximum
+        np.linspace(0, 350, 36),
+        np.linspace(350, 0, 36),
+        np.linspace(180, 540, 37),  # a minimum at the seam
+        np.linspace(-180, 175, 72),
+    ],
+)
+def test_every_minimum_maximum_and_barrier_of_a_full_turn(grid: Any) -> None:
+    curve = make_curve(grid, [butane_like(x) for x in grid], 360.0)
+    extrema = {round(one.position) % 360: one for one in find_extrema(curve)}
+    expected = (0.0, GAUCHE, ECLIPSED, 180.0, 360 - ECLIPSED, 360 - GAUCHE)
+    assert sorted(extrema) == [round(x) for x in expected]
+    for place in expected:
+        one = extrema[round(place)]
+        assert one.points == 5 and one.position % 360 == pytest.approx(place, abs=0.05)
+        assert one.energy == pytest.approx(butane_like(place), abs=2e-7)
+        step = 1e-2  # degrees
+        bend = butane_like(place + step) - 2 * butane_like(place) + butane_like(place - step)
+        assert one.curvature == pytest.approx(bend / step**2, rel=0.02)
+    heights = [
+        (top.energy - low.energy, top.position % 360)
+        for low, top, _ in barriers(curve, list(find_extrema(curve)))
+    ]
+    assert len(heights) == 3
+    over_cis = next(height for height, place in heights if round(place) in (0, 360))
+    assert over_cis == pytest.approx(butane_like(0) - butane_like(GAUCHE), abs=5e-7)
+
+
+def test_half_a_turn_has_ends_and_failed_points_hide_extrema() -> None:
+    half = np.linspace(0, 180, 19)
+    curve = make_curve(half, [butane_like(x) for x in half], 360.0)
+    assert [round(one.position) for one in find_extrema(curve)] == [62, 118]
+    assert barriers(curve, find_extrema(curve)) == []
+    whole = np.linspace(0, 360, 37)
+    energies = [butane_like(x) for x in whole]
+    energies[6] = math.nan  # 60 degrees, beside gauche
+    gap = make_curve(whole, energies, 360.0)
+    found = find_extrema(gap)
+    assert [round(one.position) for one in found] == [0, 118, 180, 242, 298]
+    assert [round(top.position) for _, top, _ in barriers(gap, found)] == [242]
+    energies[6], energies[9] = butane_like(60), math.nan  # 90 degrees, on the slope between both
+    slope = make_curve(whole, energies, 360.0)
+    assert [round(one.position) for one in find_extrema(slope)] == [0, 62, 118, 180, 242, 298]
+    assert [round(top.position) for _, top, _ in barriers(slope, find_extrema(slope))] == [0, 242]
+    assert find_extrema(make_curve([1.0, 2.0], [0.0, 1.0])) == []
+    both = make_curve([0.0, 1.0, 2.0], [math.nan] * 3)
+    assert find_extrema(both) == []
+
+
+def test_peroxide_turned_round(call: Runner, folder: Path) -> None:
+    """Both minima and both barriers, one of them at the seam; energies there are those of runs at these dihedrals."""
+    (folder / "p.xyz").write_text("4\n\nO 0.7 0 0\nO -0.7 0 0\nH 0.9 0.95 0.2\nH -0.9 0.95 -0.2\n")
+    fixed = ("--basis", "sto-3g", "--threads", "1", "--stability", "off")
+    scan = ("scan", "p.xyz", "--dihedral", "3,1,2,4", *fixed, "--json")
+    scan = (*scan[:4], "0:360:19", *scan[4:])
+    found = succeed(call(*scan)).json
+    minima = [
+        place
+        for place, bend in zip(found["extrema_position"], found["extrema_curvature"], strict=True)
+        if bend > 0
+    ]
+    assert len(minima) == 2 and sum(minima) == pytest.approx(360, abs=0.1)
+    assert found["minimum_quartic"] in minima
+    tops = {round(place) % 360: k for k, place in enumerate(found["barrier_position"])}
+    assert sorted(tops) == [0, 180]  # cis at the seam, and trans
+    coordinate = f"{minima[0]:.4f}:180:2"
+    again = call(*scan[:4], coordinate, *scan[5:], "--output", "two.h5").json
+    bottom, trans = again["table"]["mp2_total_energy"]
+    assert min(found["extrema_energy"]) == pytest.approx(bottom, abs=2e-6)
+    height = found["barrier_backward"][tops[180]]
+    assert height == pytest.approx((trans - bottom) * 2625.4996395, abs=0.02)
+    shown = succeed(call("show", "p.scan.h5")).out
+    assert "Minima and maxima" in shown and "Barriers" in shown
+    assert "minimum at" in shown or "minimum  " in shown
+    succeed(call("report", "p.scan.h5", "-o", "page.html"))
+    page = (folder / "page.html").read_text()
+    assert "2 minima, 2 maxima" in page and "Barriers" in page
+
+
 def test_a_failed_point_beside_the_lowest_leaves_no_minimum(
     call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -773,7 +872,7 @@ def test_a_warning_of_the_study_itself_is_kept(call: Runner, folder: Path) -> No
     assert "warning: the fragments have 2 unpaired electrons and the complex 0" in shown
     with h5py.File(folder / "h2.interaction.h5", "r+") as file:
         del file["study/warnings"]
-    assert read_study(folder / "h2.interaction.h5").all_warnings == []
+    assert read_study(folder / "h2.interaction.h5", verify=False).all_warnings == []
 
 
 def test_a_study_without_warnings_says_nothing_of_them(call: Runner, folder: Path) -> None:

@@ -102,6 +102,46 @@ def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
     assert {name: value for name, value in listing(folder).items() if name in before} == before
 
 
+@pytest.mark.usefixtures("stopping")
+@pytest.mark.parametrize("options", [(), ("--quiet",), ("--overwrite",)])
+def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str, ...]) -> None:
+    """A scan that was stopped at its second point; another scan is refused, or replaces it with --overwrite."""
+    command = (*SCAN, "--output", "x.h5", *options)
+    for _ in range(3):
+        assert call(*command).code == 75
+    before = listing(folder)
+    kind = call("cbs", "h2o.xyz", "--basis", "cc-pv[dt]z", "--output", "x.h5")
+    assert kind.code == 3 and "x.h5 holds a study of kind scan, not cbs" in kind.message
+    other = call(*SCAN[:-1], "2", "--output", "x.h5")
+    assert other.code == 3 and "run point-001 in x.h5 is another calculation" in other.message
+    assert listing(folder) == before
+    first = read_study("x.h5").runs["point-001"].provenance.created
+    for _ in range(10):
+        done = call(*command)
+        assert read_study("x.h5").runs["point-001"].provenance.created == first
+        if done.code != 75:
+            break
+    succeed(done)
+    assert read_study("x.h5").complete
+    assert read_study("x.h5").runs["point-001"].provenance.created == first
+    again = call(*SCAN, "--output", "x.h5")
+    assert again.code == 3 and "x.h5 already exists: --overwrite replaces it" in again.message
+
+
+@pytest.mark.usefixtures("stopping")
+def test_overwrite_drops_another_study(call: Runner, folder: Path) -> None:
+    for _ in range(3):
+        assert call(*SCAN, "--output", "x.h5").code == 75
+    assert list(read_study("x.h5").runs)
+    other = (*SCAN[:-1], "2", "--output", "x.h5", "--overwrite")
+    for _ in range(10):
+        done = call(*other)
+        if done.code != 75:
+            break
+    succeed(done)
+    assert all(run.provenance.threads == 2 for run in read_study("x.h5").runs.values())
+
+
 def test_a_damaged_file_is_named_and_not_used(call: Runner, folder: Path) -> None:
     succeed(call(*SCAN, "--output", "x.h5"))
     content = bytearray((folder / "x.h5").read_bytes())
@@ -146,7 +186,10 @@ def test_a_broken_device_ends_a_scan(
     monkeypatch.setattr(energy, "mp2_energy", run)
     done = call(*SCAN, "--output", "x.h5")
     assert done.code == 7 and len(calls) == 2
-    assert "take this host out of use (finished runs are in x.h5; --resume goes on)" in done.message
+    assert (
+        "take this host out of use (finished runs are in x.h5; the same command goes on)"
+        in done.message
+    )
     assert list(read_study("x.h5").runs) == ["point-001"]
 
 
@@ -175,7 +218,7 @@ def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
         and "Traceback" not in err
     )
     assert err.splitlines()[-1].endswith(
-        "finished runs are in x.h5 and x.h5.checkpoint holds what was done; the same command with --resume goes on"
+        "finished runs are in x.h5 and x.h5.checkpoint holds what was done; the same command goes on"
     )
     assert {path.name for path in folder.iterdir() if path.name.startswith(("x", "."))} == {
         "x.h5",

@@ -263,7 +263,7 @@ def test_the_energy_of_pyscf_by_primitives_alone(lane):
         (
             lambda a: dt.gemm(a, a, backend="abacus"),
             BackendUnavailable,
-            "'abacus' is unknown: expected one of auto",
+            "abacus is unknown: expected one of auto",
         ),
         (
             lambda a: dt.gemm(a, a, backend="nki"),

@@ -190,8 +190,11 @@ def _error_file(folder: Path) -> None:
     from dfmp2.errors import ResourceError
     from dfmp2.execution.items import failed
     from dfmp2.execution.manifest import make_batch
+    from dfmp2.messages import Message
 
-    row = failed(make_batch(["a.xyz"], {"basis": "sto-3g"}, folder).items[0], 3, "wrong", "trace")
+    row = failed(
+        make_batch(["a.xyz"], {"basis": "sto-3g"}, folder).items[0], 3, Message("wrong"), "trace"
+    )
     if row.notes:
         raise ResourceError(row.notes[0])
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import UnsupportedByBackend
+from dfmp2.messages import Option
 
 if TYPE_CHECKING:
     from dfmp2.backends.tensors import Tensors
@@ -59,7 +60,6 @@ class Limits:
     transforms : whether the device can make B itself (`put_untransformed`)
     work_elements : elements of work space for one tile beside them; None for twice as many
     square : whether one product takes a block of i and j, rather than one i and several j
-    divided : whether each worker holds a part of an operand, so that `owners` says which tiles it takes
     compiles : whether programs have to be compiled before they run (`prepare`)
     """
 
@@ -72,7 +72,6 @@ class Limits:
     transforms: bool = False
     work_elements: int | None = None
     square: bool = False
-    divided: bool = False
     compiles: bool = False
 
 
@@ -211,12 +210,11 @@ class Backend(ABC):
     def regularised(self, kappa: float) -> Backend:
         """The same device with the factor (1 - exp(kappa D))^2 in its pair terms; kappa in 1/Eh."""
         raise UnsupportedByBackend(
-            f"--backend {self.name} has no kappa-mp2: use --backend cpu, torch or cuda"
+            Option("backend", self.name),
+            " has no kappa-mp2: use ",
+            Option("backend", "cpu"),
+            ", torch or cuda",
         )
-
-    def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
-        """The worker, from 0, that takes each tile; asked only where `limits.divided`."""
-        return [number % self.limits.workers for number in range(len(tiles))]
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:  # noqa: B027 - nothing to do on a host
         """Have compiled what these shapes need; `nao` basis functions where the device makes B, else 0.
@@ -238,7 +236,7 @@ class Backend(ABC):
         tensors : `dfmp2.backends.untransformed.UntransformedTensor` of each spin, of the same fitted integrals
         energies : (eps_occ, eps_vir) of each spin, Eh
         """
-        raise UnsupportedByBackend(f"--backend {self.name} takes B from the host")
+        raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
         """Predicted seconds of `put_untransformed` for these shapes and `nao` basis functions.
@@ -247,7 +245,7 @@ class Backend(ABC):
         ------
         KernelError : it cannot run at these sizes
         """
-        raise UnsupportedByBackend(f"--backend {self.name} takes B from the host")
+        raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
         """Predicted pair energies on the accelerator that this backend is for; None where it is for none."""
@@ -256,7 +254,7 @@ class Backend(ABC):
     def tensors(self) -> Tensors:
         """Products of arrays on this device."""
         raise UnsupportedByBackend(
-            f"--backend {self.name} has no products of arrays on several cores: give it one"
+            Option("backend", self.name), " has no products of arrays on several cores: give it one"
         )
 
 

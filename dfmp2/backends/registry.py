@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from dfmp2.backends.base import Accelerator, Backend, Prediction, Shape
 from dfmp2.errors import BackendUnavailable, UnsupportedByBackend
+from dfmp2.messages import Option
 from dfmp2.options import BACKEND_WORDS as WORDS
 
 TRAINIUM = "dfmp2.trainium.entry"
@@ -101,7 +102,7 @@ def select(name: str, precision: str, threads: int) -> tuple[Backend, str]:
         if refusal is not None:
             because = f" ({note})" if note else ""
             raise BackendUnavailable(
-                f"--backend {name} ({row.description}) cannot be used{because}: {refusal}"
+                Option("backend", name), f" ({row.description}) cannot be used{because}: {refusal}"
             )
     backend = row.make(threads)
     _require(backend, precision)
@@ -112,7 +113,10 @@ def _require(backend: Backend, precision: str) -> None:
     if ("mixed" if precision == "auto" else precision) not in backend.limits.precisions:
         offered = ", ".join(backend.limits.precisions)
         raise UnsupportedByBackend(
-            f"--backend {backend.name} cannot do --precision {precision}: it offers {offered}"
+            Option("backend", backend.name),
+            " cannot do ",
+            Option("precision", precision),
+            f": it offers {offered}",
         )
 
 
@@ -190,4 +194,6 @@ def _row(name: str) -> Row:
     for row in BACKENDS:
         if row.name == name:
             return row
-    raise BackendUnavailable(f"--backend {name!r} is unknown: expected one of {', '.join(names())}")
+    raise BackendUnavailable(
+        Option("backend", name), f" is unknown: expected one of {', '.join(names())}"
+    )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, decays
 from dfmp2.backends.tensors import TorchTensors
 from dfmp2.errors import ResourceError
+from dfmp2.messages import Option
 
 CUDA_RESERVE = (
     0.85  # fraction of the free device memory used; the rest is for the allocator and cuBLAS
@@ -95,8 +96,14 @@ class TorchBackend(Backend):
             resident = torch.from_numpy(b).to(device=self.device, dtype=dtype)
         except torch.cuda.OutOfMemoryError as error:
             raise ResourceError(
-                f"{self.name}: the fitted integrals need {b.size * dtype.itemsize} bytes of device memory and "
-                f"{self.limits.memory} are usable: use --backend cpu, or --frozen-core, or a larger device"
+                (
+                    f"{self.name}: the fitted integrals need {b.size * dtype.itemsize} bytes of "
+                    f"device memory and {self.limits.memory} are usable: use "
+                ),
+                Option("backend", "cpu"),
+                ", or ",
+                Option("frozen_core"),
+                ", or a larger device",
             ) from error
         return Operand(resident, eps_occ, eps_vir, precision)
 

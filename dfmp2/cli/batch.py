@@ -39,6 +39,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line
 from dfmp2.errors import BackendUnavailable, DeviceFault, InputError, Interrupted, SomeFailed
+from dfmp2.messages import Option
 from dfmp2.molecule.text import printable
 from dfmp2.options import BACKEND_WORDS, Options, parse_bytes
 from dfmp2.output.document import counted
@@ -323,7 +324,10 @@ def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:
         for state in ("failed", "running", "pending")
         if done.own(state)
     ]
-    state = f"{'stopped' if stopped else 'finished'}: {', '.join(parts)}"
+    if stopped or done.full:
+        state = f"stopped: {', '.join(parts)}"
+    else:
+        state = f"finished: {', '.join(parts)}"
     click.echo(f"dfmp2 batch {state} -> {printable(str(batch.output))}")
 
 
@@ -334,6 +338,8 @@ def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
     if stopped > 1:
         click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
         return STOPPED_TWICE
+    if done.full and not stopped:
+        raise done.disk_full()
     if done.fault and left and not stopped:
         raise DeviceFault(f"{missing}: {done.fault}; the same command on another host goes on")
     if (stopped and running) or left:
@@ -469,7 +475,7 @@ def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> Non
             f"-o {table}: every .h5 in {batch.output} is the result of an item: name another folder"
         )
     rows, notes, remarks = collect_results(batch, allow_mixed=allow_mixed)
-    require_writable(target, overwrite=overwrite, option="-o")
+    require_writable(target, overwrite=overwrite, option=Option("output"))
     console = Console(quiet=False, log=None)
     for text in remarks:
         console.warning(text)
@@ -831,5 +837,5 @@ def _write(files: Mapping[Path, bytes]) -> None:
     from dfmp2.host.files import make_folder, write_atomically
 
     for path, content in files.items():
-        make_folder(path.parent, "--write")
+        make_folder(path.parent, Option("write"))
         write_atomically(path, content, overwrite=True)

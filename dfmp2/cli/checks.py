@@ -27,6 +27,7 @@ from dfmp2.cli.options import AS_JSON, OVERWRITE, QUIET, options_of, prepare_lib
 from dfmp2.errors import ComparisonFailed, InputError, ResourceError
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
+from dfmp2.messages import Option
 from dfmp2.molecule.text import printable
 from dfmp2.options import parse_bytes
 from dfmp2.output.document import counted
@@ -576,7 +577,7 @@ def bench(
     else:
         target = Path(str(json_file))
     if target is not None:
-        require_writable(target, overwrite=overwrite, expected_bytes=10**6, option="--json")
+        require_writable(target, overwrite=overwrite, expected_bytes=10**6, option=Option("json"))
     with Console(quiet=quiet, log=None) as console:
         if shape is None:
             found = measured.measure_products(count, repeats, console)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +38,7 @@ from dfmp2.cli.run import (
     require_distinct_files,
 )
 from dfmp2.errors import InputError, ResourceError
+from dfmp2.messages import Option
 from dfmp2.options import (
     BEFORE_PAIRS,
     BOTH_PARTS,
@@ -73,7 +73,7 @@ OF_THE_JOB = "of the array job"  # --shard without a value
 @output_options(
     "Prepared file",
     "STEM.prepared.h5",
-    "Go on from OUTPUT.checkpoint; leave a file that is complete as it is.",
+    "Leave a file that is complete as it is.",
 )
 def prepare(given: Given, display: Display) -> None:
     """SCF, integrals and fitted tensor B of MOLECULE, a file as of dfmp2 run, into a file.
@@ -98,7 +98,11 @@ def prepare(given: Given, display: Display) -> None:
             console.note(introduction(read))
             with (
                 checkpointing(
-                    target, resume=display.resume, note=console.note, warn=console.warning
+                    target,
+                    resume=display.resume,
+                    note=console.note,
+                    warn=console.warning,
+                    replace_foreign=display.overwrite,
                 ) as kept,
                 file,
             ):
@@ -314,14 +318,21 @@ def _by_workers(
                 source, share, **given, elsewhere=partial(by_workers, pool, source.path)
             )
     except ResourceError as error:
-        if engine is None and "--memory" in str(error):
-            named = re.sub(
-                r"--memory (\d+)MB",
-                lambda one: f"--memory {(count + 1) * int(one[1])}MB",
-                str(error),
-            )
-            raise type(error)(
-                f"{named}; {count} workers and this process share the --memory that is given"
-            ) from error
-        raise
+        named = [option.name for option in error.message.options]
+        if engine is not None or "memory" not in named:
+            raise
+        raise type(error)(
+            error.message.changed(partial(_times, count + 1)),
+            f"; {count} workers and this process share the ",
+            Option("memory"),
+            " that is given",
+        ) from error
     return replace(result, options=chosen)
+
+
+def _times(processes: int, option: Option) -> Option:
+    """The memory of several processes where an option says that of one."""
+    megabytes = str(option.value).removesuffix("MB")
+    if option.name != "memory" or not megabytes.isdigit():
+        return option
+    return option.of(f"{processes * int(megabytes)}MB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn
 
@@ -15,7 +16,7 @@ EVERY = "dfmp2.help_all"
 BEGUN = "dfmp2.begun"
 SHOWN = 3  # files that the first line of a command names
 
-WISHES = {  # what users of other programs type: what exists here
+WISHES = {  # what users of other programs type for a command: what exists here
     **dict.fromkeys(
         ("mp2", "sp", "single-point", "singlepoint", "calc", "compute"),
         "dfmp2 run computes an energy",
@@ -51,43 +52,6 @@ WISHES = {  # what users of other programs type: what exists here
     ),
     "print": "dfmp2 show prints a stored result",
     "timeline": "dfmp2 kernels cost names the busy time of every engine; schedules are no longer drawn",
-    "--lane": "dfmp2 kernels cost predicts compiled programs, which torch-xla launches alike",
-    "--recompile": "dfmp2 kernels cost counts no compilation: every lane compiles before it launches",
-    "--one-zero-hint": "dfmp2 kernels cost credits nothing for zeros and ones",
-    **dict.fromkeys(
-        ("--solvent", "--solvation", "--pcm", "--cpcm", "--smd"),
-        "there is no solvent model: --point-charges FILE surrounds the molecule with fixed charges",
-    ),
-    **dict.fromkeys(
-        ("--opt", "--optimize", "--geomopt"), "geometries are optimised by dfmp2 optimize"
-    ),
-    **dict.fromkeys(("--freq", "--frequencies", "--hess"), "dfmp2 frequencies computes them"),
-    **dict.fromkeys(
-        ("--grad", "--gradient", "--forces"), "gradients are computed by dfmp2 gradient"
-    ),
-    **dict.fromkeys(("--mult", "--spin"), "--multiplicity is 2S+1"),
-    **dict.fromkeys(
-        ("--nprocs", "--nproc", "--cores", "--ncores", "-j", "-np"),
-        "--threads sets the number of cores",
-    ),
-    **dict.fromkeys(("--mem", "--maxcore"), "--memory limits the whole process, e.g. --memory 8GB"),
-    **dict.fromkeys(
-        ("--ri", "--df", "--rimp2"), "the fitting sets are --auxbasis (MP2) and --scf-auxbasis"
-    ),
-    **dict.fromkeys(("--fc", "--frozen"), "--frozen-core auto leaves the core uncorrelated"),
-    **dict.fromkeys(
-        ("--d3", "--d3bj", "--d4"),
-        "MP2 has its own dispersion; double hybrids have --dispersion",
-    ),
-    **dict.fromkeys(("--gpu", "--device"), "--backend cuda computes the pair energies on a GPU"),
-    **dict.fromkeys(
-        ("--ranks", "--max-restarts"),
-        "one process computes a molecule, with --threads; for one molecule on several hosts there are dfmp2 prepare "
-        "and dfmp2 energy, for many molecules dfmp2 batch",
-    ),
-    **dict.fromkeys(("--force", "-f"), "--overwrite replaces an existing file"),
-    "--verbose": "progress is on standard error; --log FILE keeps it",
-    "-v": "the version is -V; progress is on standard error",
 }
 
 
@@ -98,12 +62,32 @@ def refuse_unknown(kind: str, name: str, known: list[str], ctx: click.Context | 
     ------
     click.UsageError : always
     """
-    if name in WISHES:
-        near = []
+    from dfmp2.wishes import way_out_of_option
+
+    if kind == "option":
+        hint: str = way_out_of_option(name)
     else:
+        hint = WISHES.get(name, "")
+    if name in known or not hint:
         near = get_close_matches(name, known, 2, CLOSE)
-    hint = WISHES.get(name) or (f"did you mean {' or '.join(near)}?" if near else "")
+        hint = f"did you mean {' or '.join(near)}?" if near else ""
     raise click.UsageError(f"No such {kind} '{name}'{f': {hint}' if hint else ''}", ctx)
+
+
+def _with_way_out(error: click.UsageError) -> click.UsageError:
+    """The error, which says of an unknown method what there is instead."""
+    from dfmp2.wishes import way_out_of_method
+
+    if not isinstance(error, click.BadParameter) or error.param is None:
+        return error
+    given = re.match("'([^']*)' is not one of", error.message)
+    if error.param.name != "method" or given is None:
+        return error
+    way_out = way_out_of_method(given[1])
+    if not way_out or "; " in error.message:  # which says it already
+        return error
+    message = f"{error.message.rstrip('.')}: {way_out}"
+    return click.BadParameter(message, error.ctx, error.param, error.param_hint)
 
 
 def _show_every(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
@@ -157,7 +141,7 @@ class GroupedCommand(click.Command):
             refuse_unknown("option", error.option_name, known, ctx)
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # which names the command whose --help helps
-            raise
+            raise _with_way_out(error) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options of each group under its name."""

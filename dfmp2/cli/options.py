@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from dfmp2.options import (
     CUSTOM_DOUBLE_HYBRID,
     WHOLE_RUN,
     Options,
-    method_names,
+    way_out_behind,
 )
 
 if TYPE_CHECKING:
@@ -86,8 +85,7 @@ class MethodNames(click.Choice):  # type: ignore[type-arg]
         if value in (*self.choices, CUSTOM_DOUBLE_HYBRID) or look_up(value) is not None:
             return value
         listed = ", ".join(map(repr, (*self.choices, CUSTOM_DOUBLE_HYBRID)))
-        close = get_close_matches(value.lower(), method_names(), n=1)
-        advice = f"; did you mean {close[0]}?" if close else ""
+        advice = way_out_behind(value)
         self.fail(f"{value!r} is not one of {listed}, or a double hybrid of dfmp2 methods{advice}")
 
 
@@ -325,7 +323,7 @@ class Display:
 
 
 def output_options(
-    file: str, default: str, resume: str = "Go on from OUTPUT.checkpoint; print a complete result."
+    file: str, default: str, resume: str = "Print a result that is complete; else as without."
 ) -> Decorator:
     """Give a command the options of output, which it gets as one `display`.
 
@@ -333,11 +331,15 @@ def output_options(
     ----------
     file : what it writes
     default : its name where none is given
-    resume : what it does when it goes on
+    resume : what the option does beyond going on, which needs none
     """
     options = (
         click.option("--output", metavar="FILE.h5", help=f"{file}.  [default: {default} here]"),
-        OVERWRITE,
+        click.option(
+            "--overwrite",
+            is_flag=True,
+            help="Replace a file, or the checkpoint of another run.",
+        ),
         click.option("--resume", is_flag=True, help=resume),
         REPORT_AS_JSON,
         LAST_LINE,

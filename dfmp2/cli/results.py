@@ -27,7 +27,7 @@ ONE_RUN = click.option("--run", metavar="NAME", help="One run of a study.")
 @click.argument("result")
 @click.option("--json", "as_json", is_flag=True, help="The object that run --json printed.")
 @click.option("--pairs", is_flag=True, help="All pair energies.")
-@click.option("--verify", is_flag=True, help="Check the stored hash against the content first.")
+@click.option("--verify", is_flag=True, help="Print the stored hash, which is checked in any case.")
 @ONE_RUN
 @click.option("--csv", "as_csv", is_flag=True, help="The table of a study.")
 def show(
@@ -65,7 +65,7 @@ def show(
                 if pairs
                 else "--json and --csv exclude each other: choose one"
             )
-        study = read_study(result)
+        study = read_study(result, verify=not verify)
         if as_json:
             shown = study_json(study, result)
         elif as_csv:
@@ -77,9 +77,9 @@ def show(
             click.echo(f"content hashes verified: {verified}")
         return
     if run is None:
-        stored = hdf5.read(result)
+        stored = hdf5.read(result, verify=not verify)
     else:
-        stored = _run_of(read_study(result), result, run)
+        stored = _run_of(read_study(result, verify=not verify), result, run)
     if as_csv:
         raise InputError("--csv prints the table of a study: leave out --run")
     if as_json:
@@ -226,7 +226,7 @@ def derive(
             "--overwrite replaces the file of --output, which was not given: add it, or leave it out"
         )
     content = hdf5.verify(result)
-    stored = hdf5.read(result)
+    stored = hdf5.read(result, verify=False)
     require_distinct({"RESULT": result, "--output": output})
     derived = derive(
         stored,

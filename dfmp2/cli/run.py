@@ -116,9 +116,9 @@ def _with_gradient(path: Path) -> MP2Result:
     ------
     ResultFileError : it is damaged, or an energy alone
     """
-    from dfmp2.output.hdf5 import read_verified
+    from dfmp2.output import hdf5
 
-    result = read_verified(path)
+    result = hdf5.read(path)
     if result.gradient is None:
         raise ResultFileError(
             f"{path} holds an energy without its gradient: name another file, or --overwrite it"
@@ -254,7 +254,7 @@ def compute_result(
             lambda: to_json(result, str(target)),
         )
 
-    stored = completed(target, display, console, read or hdf5.read_verified, question)
+    stored = completed(target, display, console, read or hdf5.read, question)
     if stored is not None:
         show(stored)
         return
@@ -270,7 +270,12 @@ def compute_result(
     with (
         timeline or nullcontext(),
         checkpointing(
-            target, resume=display.resume, note=console.note, warn=console.warning, ready=ready
+            target,
+            resume=display.resume,
+            note=console.note,
+            warn=console.warning,
+            replace_foreign=display.overwrite,
+            ready=ready,
         ) as kept,
     ):
         signals.finish_first(kept)

@@ -134,7 +134,7 @@ def received() -> tuple[str, int] | None:
         return f"stopped at once by a second signal: {' and '.join(left)}", STOPPED_TWICE
     what = message.partition(":")[0]
     return (
-        f"{what}: {' and '.join(left)}; the same command with --resume goes on",
+        f"{what}: {' and '.join(left)}; the same command goes on",
         Interrupted.exit_code,
     )
 

@@ -21,6 +21,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
+from dfmp2.messages import Option
 from dfmp2.molecule.text import printable
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 study_options = output_options(
     "File with all runs",
     "STEM.KIND.h5",
-    "Go on with the runs that are not finished.",
+    "Go on with a complete study, e.g. with more steps.",
 )
 
 
@@ -42,7 +43,7 @@ def run_study(
     display: Display,
     given: Given,
     *,
-    beside: Mapping[str, Path] | None = None,
+    beside: Mapping[Option, Path] | None = None,
     contents: Callable[[Study], Sequence[bytes]] = lambda _: (),
 ) -> Study:
     """Check the files, compute, print; the study.
@@ -59,15 +60,16 @@ def run_study(
     ------
     Unfinished : what there is has been written and printed
     """
-    from dfmp2.host.files import require_writable, write_atomically
+    from dfmp2.host.files import OUTPUT, require_writable, write_atomically
     from dfmp2.output.document import counted
     from dfmp2.output.json import study_json
     from dfmp2.output.text import study_report
     from dfmp2.studies.runs import Keeper, Unfinished
 
     beside = beside or {}
-    written = {"--output": target, **beside}
-    require_distinct({**given.files, **written, "--log": display.log})
+    written = {OUTPUT: target, **beside}
+    named = {option.of_shell: path for option, path in written.items()}
+    require_distinct({**given.files, **named, "--log": display.log})
     for option, path in written.items():
         require_writable(
             path, overwrite=True, expected_bytes=10**6, option=option
@@ -93,11 +95,11 @@ def run_study(
                 short, study = error, error.study
             signals.commit()
             for path, content in zip(beside.values(), contents(study), strict=True):
-                write_atomically(path, content, overwrite=display.overwrite or display.resume)
+                write_atomically(path, content, overwrite=keeper.replaces)
         except Dfmp2Error as error:
             if not keeper.written or isinstance(error, InputError):
                 raise
-            raise type(error)(f"{error} ({left}; --resume goes on)") from error
+            raise type(error)(error.message, f" ({left}; the same command goes on)") from error
         if short is None:
             state = "finished"
         else:
@@ -109,8 +111,10 @@ def run_study(
         print_report(
             display, console, study_report(study), last, lambda: study_json(study, str(target))
         )
+        if short is not None and short.goes_on:
+            raise type(short)(f"{short}: {left}, and the same command goes on")
         if short is not None:
-            raise type(short)(f"{short}: {left}, and --resume goes on")
+            raise type(short)(f"{short} ({left})")
     return study
 
 
@@ -272,15 +276,29 @@ def scan(
             at = ""
         else:
             at = f", minimum at {place.value:.6g} {place.units}"
-        return f"{said}{at}; {table}, {curve}"
+        return f"{said}{at}{_extrema(study)}; {table}, {curve}"
 
-    compute, beside = partial(scan_energies, scan), {"--csv": table, "--plot": curve}
+    compute, beside = partial(scan_energies, scan), {Option("csv"): table, Option("plot"): curve}
     study = run_study(target, compute, ending, display, given, beside=beside, contents=contents)
     if study.settings["failed"]:
         raise SomeFailed(
             f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the notes); the others are in "
             f"{target}, and the same command with --resume tries the failed ones again"
         )
+
+
+def _extrema(study: Study) -> str:
+    """How many minima and maxima a scan has between its points, where there is more than one minimum."""
+    from dfmp2.output.document import counted
+
+    bends = study.arrays.get("extrema_curvature")
+    if bends is None:
+        return ""
+    minima = int((bends.value > 0).sum())
+    maxima = len(bends.value) - minima
+    if (minima, maxima) == (1, 0):
+        return ""
+    return f", {counted(minima, 'minimum', 'minima')}, {counted(maxima, 'maximum', 'maxima')}"
 
 
 def _make_scan(
@@ -349,6 +367,11 @@ def _make_scan(
 )
 @click.option("--transition-state", is_flag=True, help="Look for a saddle point of first order.")
 @click.option(
+    "--verify",
+    is_flag=True,
+    help="Compute the Hessian of what is found; start again along imaginary modes.",
+)
+@click.option(
     "--xyz", "xyz_file", metavar="FILE", help="The last geometry.  [default: beside --output, .xyz]"
 )
 @click.option(
@@ -368,13 +391,15 @@ def optimize(
     convergence: str,
     max_steps: int,
     transition_state: bool,
+    verify: bool,
     xyz_file: str | None,
     path_file: str | None,
 ) -> None:
     """Optimise the geometry of MOLECULE, a file as of dfmp2 run, in internal coordinates (geomeTRIC).
 
-    All steps go into one file; the last geometry and the way to it are written as xyz files as well, also where
-    --max-steps are not enough (exit code 4; --resume goes on). The energy is that of --method.
+    The end is a stationary point; --verify computes whether it is a minimum. All steps go into one
+    file; the last geometry and the way to it are written as xyz files as well, also where
+    --max-steps are not enough (exit code 4; the same command with more goes on). The energy is that of --method.
     """
     chosen, read = given.chosen(), given.read()
     from dfmp2.molecule.text import read_text
@@ -389,6 +414,7 @@ def optimize(
         convergence,
         max_steps,
         transition_state,
+        verify,
     )
     target = display.target(f"{read.molecule.name}.optimization.h5")
     beside = target.with_suffix(".xyz")
@@ -402,18 +428,27 @@ def optimize(
     def contents(study: Study) -> list[bytes]:
         from dfmp2.output.export import xyz
 
-        frames = [xyz(run) for name, run in study.runs.items() if name.startswith("step-")]
+        frames = [xyz(run) for run in study.path.values()]
         return [frames[-1], b"".join(frames)]
 
     def ending(study: Study) -> str:
         from dfmp2.output.document import counted
 
         energy, steps = study.values["optimized_total_energy"].value, study.settings["steps"]
-        said = "" if study.complete else "not converged, "
-        return f"{said}{counted(steps, 'step')}, E = {energy:.10f} Eh; {last}, {path}"
+        return (
+            f"{_found(study)} after {counted(steps, 'step')}, E = {energy:.10f} Eh; {last}, {path}"
+        )
 
-    files = {"--xyz": last, "--trajectory": path}
+    files = {Option("xyz"): last, Option("trajectory"): path}
     run_study(target, compute, ending, display, given, beside=files, contents=contents)
+
+
+def _found(study: Study) -> str:
+    """What an optimisation has come to, in two or three words."""
+    point = str(study.settings["stationary_point"])
+    if study.settings["imaginary_modes"] is None and not study.complete:
+        return "not converged"
+    return point
 
 
 @click.command("frequencies", cls=AnnouncedCommand)
@@ -495,5 +530,5 @@ def frequencies(
         ends = " to ".join(dict.fromkeys(f"{value:.1f}" for value in (found[0], found[-1])))
         return f"{counted(len(found), 'vibration')}{said}, {ends} cm^-1; {modes}"
 
-    files = {"--molden": modes}
+    files = {Option("molden"): modes}
     run_study(target, compute, ending, display, given, beside=files, contents=contents)

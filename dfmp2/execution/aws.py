@@ -29,6 +29,7 @@ from dfmp2.execution.manifest import COMPILED, OF_THE_BATCH, Batch, read_manifes
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE
+from dfmp2.messages import Option
 from dfmp2.output.checkpoint import SUFFIX
 
 WORK = "/work"  # of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
@@ -95,14 +96,17 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
         ("s3", "place, s3://BUCKET/PREFIX"),
     ):
         if not given[option]:
-            raise InputError(f"--{option} is missing: expected the name of a {what}")
+            raise InputError(Option(option), f" is missing: expected the name of a {what}")
     place, lane = given["s3"].rstrip("/"), batch.asks_for(*COMPILED)
     if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
         raise InputError(
-            f"--s3 {given['s3']!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket"
+            Option("s"),
+            f"3 {given['s3']!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket",
         )
     if given["output"] is not None:
-        raise InputError(f"--output {given['output']}: results go to {place}/results: leave it out")
+        raise InputError(
+            Option("output", given["output"]), f": results go to {place}/results: leave it out"
+        )
     definition, memory = _definition(
         given, given["instance"] or ("trn1.2xlarge" if lane else "cpu"), lane
     )
@@ -154,12 +158,14 @@ def _definition(
         )
     if lane is not None and workers > CORES_PER_CHIP * chips:
         raise InputError(
-            f"--workers {workers}: {kind} has {CORES_PER_CHIP * chips} NeuronCores, one for each worker"
+            Option("workers", workers),
+            f": {kind} has {CORES_PER_CHIP * chips} NeuronCores, one for each worker",
         )
     if not 2 * RESERVED <= memory <= (most or memory):
         limit = f", and on {kind} at most {most} MiB" if most else ""
         raise InputError(
-            f"--memory: {memory} MiB for a container, expected {2 * RESERVED} MiB or more{limit}"
+            Option("memory"),
+            f": {memory} MiB for a container, expected {2 * RESERVED} MiB or more{limit}",
         )
     devices = [f"/dev/neuron{k}" for k in range(chips)]
     definition: dict[str, Any] = {

@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from dfmp2.errors import Dfmp2Error
+from dfmp2.errors import Dfmp2Error, DiskFull
 from dfmp2.execution.items import INDEX, Input, Row, compute, failed, look, look_at, write_index
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import Call, Died, Pool
 from dfmp2.execution.shards import arrange, memory_needed, works
 from dfmp2.host.files import make_folder, require_writable
 from dfmp2.host.locks import discard
+from dfmp2.messages import Message
 from dfmp2.progress import Listener
 
 PATIENCE = 8.0  # s that workers have to stop
@@ -38,6 +39,7 @@ class BatchRun:
     rows : items of this run by their places
     found : how many of them were complete before
     fault : why a device must not be used any more, which ends the run; "" where none must
+    full : what the disk refused, which ends the run; "" for nothing
     """
 
     batch: Batch
@@ -51,6 +53,7 @@ class BatchRun:
     rows: dict[int, Row] = field(default_factory=dict)
     found: int = 0
     fault: str = ""
+    full: str = ""
     _queue: deque[Call] = field(
         default_factory=deque
     )  # what may begin; tags are its place, and those to follow it
@@ -97,7 +100,20 @@ class BatchRun:
                 "pending",
             ):  # it was stopped when it was complete, or others have completed it
                 self.rows[place] = look_at(self.inputs[place])
-        write_index(self.batch, list(self.rows.values()))
+        try:
+            write_index(self.batch, list(self.rows.values()))
+        except DiskFull as error:
+            if not self.full:
+                raise
+            self.listener.stage(str(error))  # results do not depend on it
+
+    def disk_full(self) -> DiskFull:
+        """The error for a disk that refused, with what to do."""
+        left = len(self.rows) - len(self.own("complete"))
+        return DiskFull(
+            f"{left} of {len(self.rows)} items not complete: {self.full}. Complete items are kept: make room on that "
+            "disk, and the same command goes on"
+        )
 
     def _plan(self, left: list[int], workers: int) -> None:
         """Decide in which order items are computed."""
@@ -129,7 +145,7 @@ class BatchRun:
         deadline = None
         while pool.busy or (self._queue and deadline is None):
             stops = self.stop_asked()
-            if deadline is None and (stops or self.fault):
+            if deadline is None and (stops or self.fault or self.full):
                 deadline = time.monotonic() + PATIENCE
                 for slot in pool.busy:
                     slot.terminate()
@@ -161,6 +177,9 @@ class BatchRun:
                 self._queue.append(call)  # it may have ended when the others are done
                 return
         elif row.status == "pending":
+            if row.disk_full:  # the next item would find the disk full as well
+                self.full = self.full or str(row.error)
+                return
             if not stopping:  # somebody has terminated the worker, not the batch
                 self._queue.appendleft(call)
             return
@@ -183,8 +202,11 @@ class BatchRun:
         for text in row.notes:
             self.listener.stage(f"{row.name}: {text}")
         if row.status == "failed":
+            message = row.error or ""
+            if len(message) > LONGEST_MESSAGE:
+                message = message[:LONGEST_MESSAGE]
             self.listener.warning(
-                f"{row.name} failed with code {row.exit_code}: {str(row.error)[:LONGEST_MESSAGE]}"
+                Message(f"{row.name} failed with code {row.exit_code}: ", message)
             )
         else:
             if row.energy is None:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, ResourceError
 from dfmp2.execution.pool import Call, Died, Pool, Share, fault
 from dfmp2.host import provenance, threads
+from dfmp2.messages import Option
 
 LOOK_EVERY = 1.0  # s between two looks at the workers
 ANSWER = 15.0  # s that the scheduler has for an answer; a busy one takes more than 5
@@ -40,13 +41,18 @@ def read_engine(text: str) -> str:
             raise ValueError(address)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(
-            f"--engine {text}: expected the file of dask scheduler --scheduler-file, tcp://HOST:PORT or "
-            f"tls://HOST:PORT ({error})"
+            Option("engine", text),
+            ": expected the file of dask scheduler ",
+            Option("scheduler_file"),
+            f", tcp://HOST:PORT or tls://HOST:PORT ({error})",
         ) from error
     if parts.scheme == "tcp" and not re.fullmatch(r"localhost|::1|127(\.\d+){3}", parts.hostname):
         raise InputError(
-            f"--engine {text}: {address} is not encrypted, and whoever reaches it can run any program as you: start "
-            "scheduler and workers with TLS (docs/clusters/dask.md)"
+            Option("engine", text),
+            (
+                f": {address} is not encrypted, and whoever reaches it can run any program as "
+                "you: start scheduler and workers with TLS (docs/clusters/dask.md)"
+            ),
         )
     return address
 
@@ -66,7 +72,7 @@ def run_call(versions: dict[str, str], process: str, call: Call, share: Share) -
         )
     if not token.exists():
         where = f"the Dask worker {worker.address} does not see {token.parent}"
-        raise InputError(f"{where}: name an --output that all workers share")
+        raise InputError(f"{where}: name an ", Option("output"), " that all workers share")
     if worker.local_directory != process:
         raise BrokenExecutor("the worker was started again at the same address")
     with threads.limited(share.threads):
@@ -84,7 +90,9 @@ class DaskSlot:
         memory = memory or int(SHARE_OF_LIMIT * (info["memory_limit"] or 0))
         if not memory:
             raise InputError(
-                f"the Dask worker {address} has no memory limit: pass --memory, that of each worker"
+                f"the Dask worker {address} has no memory limit: pass ",
+                Option("memory"),
+                ", that of each worker",
             )
         self._pool, self.address, self._process = pool, address, info["local_directory"]
         self.share = Share(count or info["nthreads"], memory, pool.token)
@@ -159,7 +167,7 @@ class DaskPool(Pool):
             from distributed import Client, Security
         except ImportError as error:
             raise BackendUnavailable(
-                f"--engine needs Dask ({error}): pip install 'dfmp2[dask]'"
+                Option("engine"), f" needs Dask ({error}): pip install 'dfmp2[dask]'"
             ) from error
         for name in ("distributed", "distributed.client"):  # what goes wrong is said here
             logging.getLogger(name).setLevel(logging.CRITICAL)

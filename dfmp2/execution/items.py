@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from dfmp2.errors import (
     DeviceFault,
     Dfmp2Error,
+    DiskFull,
     InputError,
     Interrupted,
     ResourceError,
@@ -35,8 +36,9 @@ from dfmp2.errors import (
 from dfmp2.execution.manifest import TASKS, Batch, Item
 from dfmp2.execution.pool import Share, stops
 from dfmp2.host.deferred import named
-from dfmp2.host.files import NO_FILE, require_writable, stamp, write_atomically
+from dfmp2.host.files import NO_FILE, refusal, require_writable, stamp, write_atomically
 from dfmp2.host.locks import acquire, holder, release
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
@@ -78,6 +80,7 @@ class Row:
     fingerprint, stamp : of a complete item: of its input; size and change of its file
     remark : why a result that is there does not count, or who computes the item
     notes, device_fault : of its worker: for the user, and whether its device must not be used any more
+    disk_full : whether it was given up because nothing can be written any more; why is in `error`
     """
 
     name: str
@@ -93,6 +96,7 @@ class Row:
     remark: str = ""
     notes: tuple[str, ...] = ()
     device_fault: bool = False
+    disk_full: bool = False
 
 
 # --- input ------------------------------------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ def _file_hash(path: Path) -> str:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise InputError(
-            f"--scf-from {path}: expected a file with start orbitals ({error.strerror})"
+            Option("scf_from", path), f": expected a file with start orbitals ({error.strerror})"
         ) from error
 
 
@@ -167,9 +171,8 @@ def look_at(given: Input, known: Row | None = None) -> Row:
         failure = _read_json(error_file(item.target))
     if not isinstance(failure.get("code"), int):
         return row
-    return replace(
-        row, status="failed", exit_code=failure["code"], error=str(failure.get("message"))
-    )
+    message = Message.from_json(failure.get("parts"), str(failure.get("message")))
+    return replace(row, status="failed", exit_code=failure["code"], error=message)
 
 
 def read_result(given: Input) -> tuple[Row, MP2Result | None]:
@@ -180,7 +183,7 @@ def read_result(given: Input) -> tuple[Row, MP2Result | None]:
     if not os.path.lexists(item.target):
         return row, None
     try:
-        result = hdf5.read_verified(item.target)
+        result = hdf5.read(item.target)
     except (InputError, ResultFileError) as error:
         return replace(row, remark=f"its result does not count ({error})"), None
     if fingerprint_of(result) == given.fingerprint:
@@ -269,7 +272,9 @@ def collect_results(
     if different := method_differences(methods):
         remarks.append(f"different methods in one table: {different}")
         if not allow_mixed:
-            raise InputError(f"{remarks[-1]}: collect them apart, or pass --allow-mixed")
+            raise InputError(
+                f"{remarks[-1]}: collect them apart, or pass ", Option("allow_mixed", True)
+            )
     if missing := len(batch.items) - len(rows):
         remarks.append(
             f"{missing} of {len(batch.items)} items are not complete and not in the table"
@@ -313,14 +318,18 @@ def compute(
     except Interrupted:
         pass
     except (Dfmp2Error, MemoryError, OSError) as error:
-        code, message = (
-            ResourceError.exit_code,
-            f"the system refused: {str(error) or 'no more memory'}",
-        )
+        if isinstance(error, DiskFull) or (
+            isinstance(error, OSError) and refusal(error) is DiskFull
+        ):  # no fault of the item: it is computed when there is room again
+            return replace(
+                row, status="pending", error=str(error), notes=tuple(notes), disk_full=True
+            )
+        code = ResourceError.exit_code
+        message = Message(f"the system refused: {str(error) or 'no more memory'}")
         if isinstance(error, Dfmp2Error):
-            code, message = error.exit_code, str(error)
-        if "--memory" in message:
-            message += "; each worker of a batch has its share of the memory"
+            code, message = error.exit_code, error.message
+        if any(option.name == "memory" for option in message.options):
+            message = Message(message, "; each worker of a batch has its share of the memory")
         row = failed(given.item, code, message, traceback.format_exc())
         row = replace(
             row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault)
@@ -330,12 +339,10 @@ def compute(
     return replace(row, notes=(*notes, *row.notes))
 
 
-def failed(item: Item, code: int, message: str, text: str) -> Row:
+def failed(item: Item, code: int, message: Message, text: str) -> Row:
     """The row of an item that failed, after writing NAME.error.json with the traceback `text`."""
-    value, notes = (
-        json.dumps({"code": code, "message": message, "traceback": text}, indent=2),
-        tuple[str, ...](),
-    )
+    content = {"code": code, "message": message, "parts": message.to_json(), "traceback": text}
+    value, notes = json.dumps(content, indent=2), tuple[str, ...]()
     try:
         write_atomically(error_file(item.target), f"{value}\n".encode(), overwrite=True)
     except ResourceError as error:
@@ -368,6 +375,7 @@ def _compute(
         warn=notes.append,
         replace_foreign=True,
         same_bits=True,
+        full_ends=True,
     ) as stop.checkpoint:
         origin = start or options.scf_from
         begun = f"; {START}{given.start}" if given.start else ""

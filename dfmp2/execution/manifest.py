@@ -20,6 +20,7 @@ from typing import Any
 
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
+from dfmp2.messages import MANIFEST, Option, Placeholder
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import Options, require_known
@@ -115,7 +116,7 @@ def read_manifest(
         raise InputError(f"not TOML ({error}): correct the manifest", file=file) from error
     root = Path(path).parent if root is None else Path(root)
     if not root.is_dir():
-        raise InputError(f"--root {root}: there is no such folder")
+        raise InputError(Option("root", root), ": there is no such folder")
     common = _read_values(table, ("output", "item"), file)
     tables = table.get("item")
     if (
@@ -129,7 +130,11 @@ def read_manifest(
         )
     if output is None:
         if "output" not in table:
-            raise InputError('no output: add output = "FOLDER", or pass --output FOLDER', file=file)
+            raise InputError(
+                'no output: add output = "FOLDER", or pass ',
+                Option("output", Placeholder("FOLDER")),
+                file=file,
+            )
         output = _confined(root, table["output"], f"{file}: output")
     output = Path(output)
     items = [
@@ -165,7 +170,8 @@ def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -
         known = [*KNOWN, *other]
         require_known(table, [*known, *(name.replace("_", "-") for name in known)], known)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+        error.speak(MANIFEST)
+        raise error.prefixed(where) from error
     for key, value in table.items():
         name = key.replace("-", "_")
         if name in other:
@@ -203,9 +209,12 @@ def _read_item(
     if not isinstance(called, str) or not slug(called):
         raise InputError(f"{where}: name = {called!r}: expected text with letters or digits")
     path, name = _confined(root, molecule, f"{where}: molecule"), slug(called)
-    return Item(
-        name, molecule, path, _options(given, where), given, output.absolute() / f"{name}.h5"
-    )
+    try:
+        options = _options(given, where)
+    except InputError as error:
+        error.speak(MANIFEST)
+        raise
+    return Item(name, molecule, path, options, given, output.absolute() / f"{name}.h5")
 
 
 def _options(given: Mapping[str, Any], where: str) -> Options:
@@ -219,16 +228,20 @@ def _options(given: Mapping[str, Any], where: str) -> Options:
         else:
             allowed = OF_THE_ITEM.get(name)
         if isinstance(allowed, tuple) and value not in allowed:
-            raise InputError(f"{where}: {name} {value!r}: expected one of {', '.join(allowed)}")
+            raise InputError(
+                f"{where}: ", Option(name, value), f": expected one of {', '.join(allowed)}"
+            )
         if isinstance(allowed, type) and type(value) is not allowed:
             if allowed is str:
                 expected = "text in quotes"
             else:
                 expected = "a whole number"
-            raise InputError(f"{where}: {name} = {value!r}: expected {expected}")
+            raise InputError(f"{where}: ", Option(name, value), f": expected {expected}")
     if given.get("multiplicity", 1) < 1:
         raise InputError(
-            f"{where}: multiplicity {given['multiplicity']}: expected 2S + 1, so 1 (singlet) or more"
+            f"{where}: ",
+            Option("multiplicity", given["multiplicity"]),
+            ": expected 2S + 1, so 1 (singlet) or more",
         )
     rest = {name: value for name, value in given.items() if name not in OF_THE_ITEM}
     try:
@@ -238,7 +251,9 @@ def _options(given: Mapping[str, Any], where: str) -> Options:
         options = Options(**rest)
         if not options.frozen_core.isdigit():
             count_core("H", options.frozen_core, 0)
-    except (InputError, TypeError, OverflowError) as error:
+    except InputError as error:
+        raise error.prefixed(where) from error
+    except (TypeError, OverflowError) as error:
         raise InputError(f"{where}: {error}") from error
     return options
 
@@ -257,8 +272,12 @@ def _confined(root: Path, given: Any, where: str) -> Path:
         raise InputError(f"{where}: {given!r} is no usable path ({error})") from error
     if not given or not found.is_relative_to(base):
         raise InputError(
-            f"{where}: {given!r} is not below {root}: expected a path inside that folder (links may not lead out of "
-            "it); --root names another folder"
+            (
+                f"{where}: {given!r} is not below {root}: expected a path inside that folder "
+                "(links may not lead out of it); "
+            ),
+            Option("root"),
+            " names another folder",
         )
     return found
 

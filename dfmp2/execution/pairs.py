@@ -113,7 +113,7 @@ def compute_step(unit: Unit, share: Share) -> tuple[Step, MP2Result]:
     try:
         return step, replace(unit.compute(step.molecule, options, **how), options=step.options)
     except Dfmp2Error as error:
-        raise type(error)(f"{step.who}: {error}") from error
+        raise error.prefixed(step.who) from error
 
 
 def steps(workers: int, units: Sequence[Unit]) -> Iterator[tuple[Step, MP2Result]]:

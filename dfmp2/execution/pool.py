@@ -33,6 +33,7 @@ from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
 from dfmp2.host import threads
 from dfmp2.host.devices import pinning
 from dfmp2.host.resources import available_memory, usable_cores
+from dfmp2.messages import Message, Option
 from dfmp2.units import format_bytes
 
 TICK = 0.2  # s between two looks at what the user wants
@@ -139,17 +140,17 @@ class Died(Exception):
         super().__init__(cause)
         self.exit_code, self.share, self.errors, self.terminated = code, share, errors, terminated
 
-    def message(self, need: tuple[int, int] | None) -> str:
+    def message(self, need: tuple[int, int] | None) -> Message:
         """Why its item failed; `need` are bytes foreseen with arrays on disk and in memory, None where not known."""
         if self.share is None:
-            return str(self)
+            return Message(str(self))
         text = f"{self}; it was allowed {format_bytes(self.share.memory)}"
         if need is None:
-            return text
+            return Message(text)
         least, most = map(format_bytes, need)
         change = "more" if need[1] > self.share.memory else "less"  # than what was free in fact
         text += f": about {most} per worker would fit ({least} with large arrays on disk)"
-        return f"{text}: use fewer --workers or {change} --memory"
+        return Message(f"{text}: use fewer ", Option("workers"), f" or {change} ", Option("memory"))
 
 
 def fault(error: BaseException) -> Died:

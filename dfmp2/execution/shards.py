@@ -18,6 +18,7 @@ from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.execution.items import Input, read_inputs
 from dfmp2.execution.manifest import Batch
 from dfmp2.host import resources
+from dfmp2.messages import Option
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.identity import FREE
 from dfmp2.planning import memory, plan, time
@@ -170,7 +171,9 @@ def read_shard(text: str) -> tuple[int, int]:
     """(I, N) from "I/N", I from 0 to N - 1; InputError where it is none."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
     if match is None or not int(match[1]) < int(match[2]) <= MOST_SHARDS:
-        raise InputError(f"--shard {text!r}: expected I/N with I from 0 to N - 1, for example 0/8")
+        raise InputError(
+            Option("shard", text), ": expected I/N with I from 0 to N - 1, for example 0/8"
+        )
     return int(match[1]), int(match[2])
 
 
@@ -181,6 +184,8 @@ def shard_of_job(environment: Mapping[str, str] = os.environ) -> tuple[int, int]
             index, first, count = given = [environment.get(name, "0") for name in names]
             if not all(map(str.isdecimal, given)) or not 0 <= int(index) - int(first) < int(count):
                 wrong = f"{names[0]} = {index} is not one of {count} tasks in steps of one"
-                raise InputError(f"{wrong}: use an array such as 0-7, or pass --shard I/N")
+                raise InputError(
+                    f"{wrong}: use an array such as 0-7, or pass ", Option("shard", "I/N")
+                )
             return int(index) - int(first), int(count)
     return None

@@ -21,6 +21,7 @@ from dfmp2.errors import InputError
 from dfmp2.execution.manifest import COMPILED, Batch, slug
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.files import require_writable
+from dfmp2.messages import Option, Placeholder
 from dfmp2.molecule.text import printable
 
 SUBMIT = "submit.sh"
@@ -62,7 +63,9 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
     commands["array"] = ["batch", "run", *source, "--workers", str(given["workers"]), *chain]
     if table is not None:
         if Path(table).suffix not in ENDINGS:
-            raise InputError(f"--collect {table}: expected a name ending in {', '.join(ENDINGS)}")
+            raise InputError(
+                Option("collect", True), f" {table}: expected a name ending in {', '.join(ENDINGS)}"
+            )
         commands["collect"] = [
             "batch",
             "collect",
@@ -147,18 +150,25 @@ def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
     for name, value in names.items():
         if re.fullmatch(r"[A-Za-z0-9_.,:=@+&|*()\[\]/-]+", value) is None:
             raise InputError(
-                f"--{name} {value!r}: expected a name of letters, digits and _.,:=@+&|*()[]/-"
+                Option(name, value), ": expected a name of letters, digits and _.,:=@+&|*()[]/-"
             )
     if re.search(r'["\\]', str(folder)) or not str(folder).isprintable():
         raise InputError(
-            f"{printable(str(folder))}: Slurm reads no folder with double quotes, backslashes or control characters in "
-            "its name: put the scripts elsewhere with --write DIR"
+            (
+                f"{printable(str(folder))}: Slurm reads no folder with double quotes, "
+                "backslashes or control characters in its name: put the scripts elsewhere with "
+            ),
+            Option("write", Placeholder("DIR")),
         )
     seconds, margin, workers = given["seconds"], given["signal_before"], given["workers"]
     if seconds is not None and seconds <= margin + SLOW_SIGNAL:
         raise InputError(
-            f"--time {seconds} s: tasks are told to stop {margin} s before, which Slurm may do {SLOW_SIGNAL} s early: "
-            f"allow more than {margin + SLOW_SIGNAL} s, or a smaller --signal-before"
+            Option("time", seconds),
+            (
+                f" s: tasks are told to stop {margin} s before, which Slurm may do {SLOW_SIGNAL}"
+                f" s early: allow more than {margin + SLOW_SIGNAL} s, or a smaller "
+            ),
+            Option("signal_before"),
         )
     gres, variables = names.pop("gres", None), {}
     if jobs.backend in COMPILED:
@@ -168,7 +178,8 @@ def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
         gres = gres or f"gpu:{-(-workers // CORES_PER_CHIP)}"  # a core of a chip for each worker
     elif given["cache"] is not None:
         raise InputError(
-            "--cache: no item asks for the backend nki or nki-xla, so no kernel is compiled"
+            Option("cache"),
+            ": no item asks for the backend nki or nki-xla, so no kernel is compiled",
         )
     elif jobs.backend == "cuda":
         gres = gres or f"gpu:{workers}"

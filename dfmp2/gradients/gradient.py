@@ -44,6 +44,7 @@ from dfmp2.host.deferred import named
 from dfmp2.host.scratch import Room
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
+from dfmp2.messages import Command, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.calculation import (
@@ -136,8 +137,12 @@ class GradientResult:
     def _stored(self, part: Part | None) -> Part:
         if part is None:
             raise ResultFileError(
-                f"the result of {self.result.molecule.name} is an energy without its gradient: compute it with "
-                "dfmp2 gradient, or again"
+                (
+                    f"the result of {self.result.molecule.name} is an energy without its gradient: "
+                    "compute it with "
+                ),
+                Command("gradient"),
+                ", or again",
             )
         return part
 
@@ -195,20 +200,28 @@ def _with_densities(
     options = options.settled(molecule.multiplicity)
     if options.transform == "device":
         raise InputError(
-            "--transform device makes B on the device, and relaxed densities need it on the host: leave it out"
+            Option("transform", "device"),
+            " makes B on the device, and relaxed densities need it on the host: leave it out",
         )
     if options.correlation.double_hybrid:
         raise InputError(
-            f"--method {options.method} has no gradient or relaxed density yet: take a method of Hartree-Fock "
-            "orbitals such as --method mp2, or energies of displaced molecules (scan, ASE with displacement=)"
+            Option("method", options.method),
+            " has no gradient or relaxed density yet: take a method of Hartree-Fock orbitals such as ",
+            Option("method", "mp2"),
+            ", or energies of displaced molecules (scan, ASE with displacement=)",
         )
     if not options.correlation.plain:
         raise InputError(
-            f"--method {options.method} has no gradient or relaxed density: the scaled ones have (dfmp2 methods)"
+            Option("method", options.method),
+            " has no gradient or relaxed density: the scaled ones have (dfmp2 methods)",
         )
     kind = reference_kind(options, molecule.multiplicity)
     if kind == "rohf":
-        raise InputError("--reference rohf has no gradient or relaxed density: use --reference uhf")
+        raise InputError(
+            Option("reference", "rohf"),
+            " has no gradient or relaxed density: use ",
+            Option("reference", "uhf"),
+        )
     setup = set_up(options, command)
     system = resolve(molecule, setup, listener)
     with limited(setup, system) as setup:
@@ -398,8 +411,12 @@ def _require_complete(reference: Reference) -> None:
     _, nao, nmo = reference.mo_coeff.shape
     if nmo < nao:
         raise NumericalError(
-            f"{nao - nmo} of {nao} basis functions were dropped because they are linearly dependent: the energy has no "
-            "gradient where their number may change; use a smaller --basis"
+            (
+                f"{nao - nmo} of {nao} basis functions were dropped because they are linearly "
+                "dependent: the energy has no gradient where their number may change; use a "
+                "smaller "
+            ),
+            Option("basis"),
         )
 
 

@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import ConvergenceError, NumericalError
+from dfmp2.messages import Option
 from dfmp2.progress import Listener
 from dfmp2.scf.response_matrices import hessian
 from dfmp2.scf.rotations import Spin, coulomb_exchange
@@ -268,9 +269,14 @@ def solve(
         while norm > limit:
             if len(vectors) == MOST_CYCLES:
                 raise ConvergenceError(
-                    f"the Z-vector equations did not converge in {MOST_CYCLES} iterations: the residual is {norm:.1e} "
-                    f"Eh (needed {RESIDUAL:.0e}). The reference is nearly unstable; look at its stability with "
-                    "--stability full, or follow it with --stability follow"
+                    (
+                        f"the Z-vector equations did not converge in {MOST_CYCLES} iterations: the "
+                        f"residual is {norm:.1e} Eh (needed {RESIDUAL:.0e}). The reference is nearly "
+                        "unstable; look at its stability with "
+                    ),
+                    Option("stability", "full"),
+                    ", or follow it with ",
+                    Option("stability", "follow"),
                 )
             v = residual / diagonal
             for _ in range(2):  # orthogonal to rounding

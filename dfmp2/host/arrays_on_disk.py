@@ -16,7 +16,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import Dfmp2Error, ResourceError, ResultFileError
+from dfmp2.errors import Dfmp2Error, ResultFileError
+from dfmp2.host.files import refusal
 from dfmp2.host.resources import return_memory
 from dfmp2.host.threads import each
 
@@ -62,7 +63,7 @@ class Region:
                 count = os.pwrite(self._descriptor, left, place)
                 left, place = left[count:], place + count
         except OSError as error:
-            raise self.failure(error.strerror) from error
+            raise self.failure(error) from error
         self.bytes_written += values.nbytes
 
     def read(self, start: int, out: Array) -> None:
@@ -83,14 +84,16 @@ class Region:
                     raise self.failure(None)
                 left, place = left[count:], place + count
         except OSError as error:
-            raise self.failure(error.strerror) from error
+            raise self.failure(error) from error
         self.bytes_read += out.nbytes
 
-    def failure(self, reason: str | None) -> Dfmp2Error:
-        """The error for a failed access; None as the reason where the file ends too soon."""
-        if reason is None:
+    def failure(self, error: OSError | None) -> Dfmp2Error:
+        """The error for a failed access; None where the file ends too soon."""
+        if error is None:
             return ResultFileError(f"{self._name} has become shorter: prepare it again")
-        return ResourceError(f"cannot read or write {self._name}: {reason}: check the disk")
+        return refusal(error)(
+            f"cannot read or write {self._name}: {error.strerror}: check the disk"
+        )
 
 
 def allocate(group: h5py.Group, name: str, shape: tuple[int, ...]) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 
 CUDA, NEURON = "CUDA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES"
 CORES_PER_CHIP = 2  # of Trainium1 (AWS Neuron documentation, "Trn1 architecture")
@@ -44,8 +45,9 @@ def pinning(
         cores = _numbered(devices, r"neuron\d+", CORES_PER_CHIP)
     if cores and len(cores) < workers:
         raise InputError(
-            f"--workers {workers}: there are {len(cores)} NeuronCores and a core serves one process: use at most "
-            f"--workers {len(cores)}"
+            Option("workers", workers),
+            f": there are {len(cores)} NeuronCores and a core serves one process: use at most ",
+            Option("workers", len(cores)),
         )
     return {NEURON: cores[worker]} if cores else {}
 

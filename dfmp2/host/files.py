@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dfmp2.errors import InputError, ResourceError, ResultExists
+from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists
 from dfmp2.host.resources import free_disk
+from dfmp2.messages import Option
 from dfmp2.units import format_bytes
 
 NO_FILE = (0, 0)
+
+OUTPUT = Option("output")
 
 
 def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
@@ -68,8 +71,15 @@ def _rename_new(part: Path, target: Path) -> None:
         os.replace(part, target)
 
 
+def refusal(error: OSError) -> type[ResourceError]:
+    """DiskFull where nothing can be written to the disk any more, else ResourceError."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return DiskFull
+    return ResourceError
+
+
 def require_writable(
-    target: Path, *, overwrite: bool, expected_bytes: int = 0, option: str = "--output"
+    target: Path, *, overwrite: bool, expected_bytes: int = 0, option: Option = OUTPUT
 ) -> None:
     """Check, before any computing, that `target`, named with `option`, can be written; leaves nothing behind.
 
@@ -85,10 +95,11 @@ def require_writable(
     try:
         if not folder.is_dir():
             raise InputError(
-                f"{option} {target}: there is no folder {folder}: make it first, or name another one"
+                option.of(str(target)),
+                f": there is no folder {folder}: make it first, or name another one",
             )
         if target.is_dir() or (target.exists() and not target.is_file()):
-            raise InputError(f"{option} {target}: not a regular file: name a file to write")
+            raise InputError(option.of(str(target)), ": not a regular file: name a file to write")
         taken = os.path.lexists(target) and not overwrite
         probe = beside(target)
         probe.touch(exist_ok=False)
@@ -97,23 +108,29 @@ def require_writable(
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise InputError(
-                f"{option} {target.name[:40]}...: the file name is too long"
+                option.of(f"{target.name[:40]}..."), ": the file name is too long"
             ) from error
-        raise ResourceError(
-            f"cannot write into {folder}: {error.strerror}: choose another folder with {option}"
+        raise refusal(error)(
+            f"cannot write into {folder}: {error.strerror}: choose another folder with ", option
         ) from error
     if taken:
         raise ResultExists(
-            f"{target} already exists: --overwrite replaces it, {option} names another file"
+            f"{target} already exists: ",
+            Option("overwrite", True),
+            " replaces it, ",
+            option,
+            " names another file",
         )
     if free < expected_bytes:
-        raise ResourceError(
-            f"the disk of {folder} has {format_bytes(free)} free and about {format_bytes(expected_bytes)} are needed: "
-            f"free some space or choose another folder with {option}"
+        raise DiskFull(
+            f"the disk of {folder} has {format_bytes(free)} free and about "
+            f"{format_bytes(expected_bytes)} are needed: free some space or choose another "
+            "folder with ",
+            option,
         )
 
 
-def make_folder(folder: Path, option: str = "--output") -> None:
+def make_folder(folder: Path, option: Option = OUTPUT) -> None:
     """Make a folder, and those above it.
 
     Raises
@@ -123,8 +140,8 @@ def make_folder(folder: Path, option: str = "--output") -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ResourceError(
-            f"cannot make the folder {folder}: {error.strerror}: choose another {option}"
+        raise refusal(error)(
+            f"cannot make the folder {folder}: {error.strerror}: choose another ", option
         ) from error
 
 
@@ -156,13 +173,13 @@ def settled(target: Path) -> Iterator[None]:
             f"{target} was written by another process meanwhile: name another file"
         ) from error
     except OSError as error:
-        raise ResourceError(
+        raise refusal(error)(
             f"cannot write {target}: {error.strerror}: nothing was changed"
         ) from error
     try:
         _sync_folder(target.parent)
     except OSError as error:
-        raise ResourceError(
+        raise refusal(error)(
             f"{target} was written, but the system cannot confirm that it is on the disk: {error.strerror}"
         ) from error
 

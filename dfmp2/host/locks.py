@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dfmp2.errors import ResourceError, ResultFileError
+from dfmp2.host.files import refusal
 
 PATIENCE = 0.3  # s: another process that only looks who holds a lock has it for a moment
 LARGEST = 4096  # bytes of a lock file
@@ -89,7 +90,7 @@ def acquire(target: Path) -> Holder | None:
         return _read(path)
     except OSError as error:
         release(target)
-        raise ResourceError(
+        raise refusal(error)(
             f"cannot write into {path.parent}: {error.strerror}: nothing was changed"
         ) from error
     return None

@@ -22,7 +22,9 @@ from typing import NamedTuple
 
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
 from dfmp2.host.arrays_on_disk import Region
+from dfmp2.host.files import refusal
 from dfmp2.host.resources import free_disk
+from dfmp2.messages import Option, Part
 from dfmp2.units import format_bytes
 
 VARIABLE = "DFMP2_SCRATCH"
@@ -45,12 +47,16 @@ def choose_root(given: str | None) -> Path:
     ------
     InputError : a folder that was named is none
     """
-    for origin, name in (("--scratch", given), (VARIABLE, os.environ.get(VARIABLE))):
+    asked: tuple[tuple[Part, str | None], ...] = (
+        (Option("scratch", given), given),
+        (f"{VARIABLE} {os.environ.get(VARIABLE)}", os.environ.get(VARIABLE)),
+    )
+    for origin, name in asked:
         if name:
             folder = Path(name)
             if not folder.is_dir():
                 raise InputError(
-                    f"{origin} {name}: there is no such folder: make it first, or name another one"
+                    origin, ": there is no such folder: make it first, or name another one"
                 )
             return folder.absolute()
     try:
@@ -71,16 +77,21 @@ def require_space(root: Path, needed: int) -> None:
         writable = os.access(root, os.W_OK | os.X_OK)
     except OSError as error:
         raise ResourceError(
-            f"scratch folder {root}: {error.strerror}: name another one with --scratch"
+            f"scratch folder {root}: {error.strerror}: name another one with ", Option("scratch")
         ) from error
     if not writable:
         raise ResourceError(
-            f"scratch folder {root} cannot be written: name another one with --scratch"
+            f"scratch folder {root} cannot be written: name another one with ", Option("scratch")
         )
     if free < needed + RESERVE:
         raise ResourceError(
-            f"scratch folder {root}: {format_bytes(needed)} are needed and {format_bytes(free)} are free: name a "
-            "folder on a larger disk with --scratch, or allow more --memory"
+            (
+                f"scratch folder {root}: {format_bytes(needed)} are needed and "
+                f"{format_bytes(free)} are free: name a folder on a larger disk with "
+            ),
+            Option("scratch"),
+            ", or allow more ",
+            Option("memory"),
         )
 
 
@@ -175,8 +186,9 @@ class Space:
                     tempfile.mkdtemp(prefix=f"{PREFIX}-{_host()}-{os.getpid()}-", dir=self.root)
                 )
             except OSError as error:
-                raise ResourceError(
-                    f"cannot make a scratch folder in {self.root}: {error.strerror}: name another one with --scratch"
+                raise refusal(error)(
+                    f"cannot make a scratch folder in {self.root}: {error.strerror}: name another one with ",
+                    Option("scratch"),
                 ) from error
             self._lock = _locked(self.folder)
         return self.folder
@@ -207,16 +219,25 @@ class Space:
         if stopped is not None:
             raise stopped
 
-    def failure(self, reason: object) -> ResourceError:
+    def failure(self, error: OSError | str) -> ResourceError:
         """The error for a failed access to the folder, with the space needed and left."""
+        if isinstance(error, OSError):
+            kind, reason = refusal(error), error.strerror
+        else:
+            kind, reason = ResourceError, error
         try:
             free = f"{format_bytes(free_disk(self.root))} are free now"
         except OSError:
             free = "the free space is unknown"
-        return ResourceError(
-            f"scratch folder {self.root}: {reason}: the run needs {format_bytes(self.needed)} there, "
-            f"{format_bytes(self.written)} had been written and {free}: name a folder on a larger disk with --scratch, "
-            "or allow more --memory"
+        return kind(
+            (
+                f"scratch folder {self.root}: {reason}: the run needs "
+                f"{format_bytes(self.needed)} there, {format_bytes(self.written)} had been "
+                f"written and {free}: name a folder on a larger disk with "
+            ),
+            Option("scratch"),
+            ", or allow more ",
+            Option("memory"),
         )
 
     def _remove(self) -> None:
@@ -257,11 +278,13 @@ class ScratchArray(Region):
         try:
             super().__init__(os.open(path, flags | os.O_CLOEXEC, 0o600), 0, path.name)
         except OSError as error:
-            raise space.failure(error.strerror) from error
+            raise space.failure(error) from error
 
-    def failure(self, reason: str | None) -> Dfmp2Error:
+    def failure(self, error: OSError | None) -> Dfmp2Error:
         """As of Region, with the space needed and left."""
-        return self._space.failure(reason or f"{self._name} is shorter than what was written to it")
+        if error is None:
+            return self._space.failure(f"{self._name} is shorter than what was written to it")
+        return self._space.failure(error)
 
     def close(self, *, delete: bool = True) -> None:
         """Close and delete the file; harmless when repeated."""

@@ -154,14 +154,26 @@ def name_of_grid(grid: Any) -> str:
     return parse_grid(numbers.pop())
 
 
-def finer_name(name: str) -> str:
+def finer_name(mole: Any, name: str, xc: str) -> str:
     """Name of the grid that the error of a grid is measured with.
+
+    It is two levels up, and no coarser than the default of the functional.
 
     Parameters
     ----------
+    mole : pyscf.gto.Mole
+        The molecule.
     name : str
         Of the grid.
+    xc : str
+        The functional.
     """
+    names = [_two_levels_up(name), str(default_level(xc))]
+    return max(names, key=lambda one: count_points(mole, one))
+
+
+def _two_levels_up(name: str) -> str:
+    """Name of a grid with FINER_RADIUS times the points along the radius, and larger spheres."""
     if "," in name:
         radial, angular = (int(number) for number in name.split(","))
     elif int(name) < GRID_LEVELS[-1]:

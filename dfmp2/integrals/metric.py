@@ -24,6 +24,7 @@ from dfmp2.errors import NumericalError
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.blas import multiply_rows
 from dfmp2.host.threads import each
+from dfmp2.messages import Option
 
 Array = NDArray[np.float64]
 
@@ -76,7 +77,9 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     """
     if not np.isfinite(metric).all():
         raise NumericalError(
-            "the fitting metric (P|Q) holds NaN or infinite numbers: check --auxbasis and the geometry"
+            "the fitting metric (P|Q) holds NaN or infinite numbers: check ",
+            Option("auxbasis"),
+            " and the geometry",
         )
     norm = max((float(np.abs(row).sum()) for row in metric), default=0.0)
     metric = metric if metric.flags.f_contiguous else metric.T  # symmetric

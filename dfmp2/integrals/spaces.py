@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
+from dfmp2.messages import Message, Option
 
 SMALL_GAP = 0.1  # Eh, warned: perturbation theory becomes questionable
 DEGENERATE = 1e-3  # Eh, between a frozen orbital and one that is not: what an SCF has left mixes them by 1e-5 / gap
@@ -69,12 +70,13 @@ def active_space(
     virtual = virtual[np.argsort(mo_energy[virtual], kind="stable")]
     if frozen_virtual and frozen_virtual >= virtual.size:
         raise InputError(
-            f"--frozen-virtual {frozen_virtual} leaves no virtual orbital: there are {virtual.size}; "
-            "give a smaller number"
+            Option("frozen_virtual", frozen_virtual),
+            f" leaves no virtual orbital: there are {virtual.size}; give a smaller number",
         )
     if virtual.size == 0:
         raise InputError(
-            "the basis has no virtual orbitals, so there is no correlation energy: use a larger --basis"
+            "the basis has no virtual orbitals, so there is no correlation energy: use a larger ",
+            Option("basis"),
         )
     virtual = virtual[: virtual.size - frozen_virtual]
     return ActiveSpace(
@@ -90,7 +92,7 @@ def arbitrary_cut(
     mo_occ: NDArray[np.float64],
     frozen_core: int,
     frozen_virtual: int,
-) -> str:
+) -> Message:
     """Says of numbers of frozen orbitals that part orbitals of nearly the same energy; "" where they do not.
 
     Of F2 as a triplet with one of two core orbitals frozen, 2e-4 Eh apart, E(corr) changes by 5e-5 Eh with the
@@ -103,18 +105,19 @@ def arbitrary_cut(
     for energies, occ in zip(mo_energy, mo_occ, strict=True):
         occupied, virtual = np.sort(energies[occ > 0]), np.sort(energies[occ == 0])
         for name, count, values, first in (
-            ("--frozen-core", frozen_core, occupied, frozen_core),
-            ("--frozen-virtual", frozen_virtual, virtual, len(virtual) - frozen_virtual),
+            ("frozen_core", frozen_core, occupied, frozen_core),
+            ("frozen_virtual", frozen_virtual, virtual, len(virtual) - frozen_virtual),
         ):
             if (
                 0 < first < len(values)
                 and (apart := values[first] - values[first - 1]) < DEGENERATE
             ):
-                return (
-                    f"{name} {count} parts orbitals of nearly equal energy ({apart:.0e} Eh apart): E(corr) depends on "
-                    "how the SCF has mixed them; freeze one more or one less"
+                return Message(
+                    Option(name, count),
+                    f" parts orbitals of nearly equal energy ({apart:.0e} Eh apart): E(corr) "
+                    "depends on how the SCF has mixed them; freeze one more or one less",
                 )
-    return ""
+    return Message()
 
 
 def homo_lumo_gap(mo_energy: NDArray[np.float64], mo_occ: NDArray[np.float64]) -> float:
@@ -162,13 +165,23 @@ def guard_gap(gap: float, denominator: float, allow_small_gap: bool) -> str | No
     """
     if denominator <= 0:
         raise NumericalError(
-            f"the smallest MP2 denominator e_a + e_b - e_i - e_j is {denominator:.6f} Eh and must be positive: "
-            "the reference is not a ground state (try --scf-from with better orbitals, or another --multiplicity)"
+            (
+                f"the smallest MP2 denominator e_a + e_b - e_i - e_j is {denominator:.6f} Eh and"
+                " must be positive: the reference is not a ground state (try "
+            ),
+            Option("scf_from"),
+            " with better orbitals, or another ",
+            Option("multiplicity"),
+            ")",
         )
     if gap < REFUSED_GAP and not allow_small_gap:
         raise NumericalError(
-            f"the HOMO-LUMO gap is {gap:.4f} Eh, below {REFUSED_GAP} Eh: MP2 is not meaningful for a nearly "
-            "degenerate reference; --allow-small-gap goes on all the same"
+            (
+                f"the HOMO-LUMO gap is {gap:.4f} Eh, below {REFUSED_GAP} Eh: MP2 is not "
+                "meaningful for a nearly degenerate reference; "
+            ),
+            Option("allow_small_gap", True),
+            " goes on all the same",
         )
     if gap < SMALL_GAP:
         return f"the HOMO-LUMO gap is only {gap:.4f} Eh (below {SMALL_GAP}): the MP2 energy may be unreliable"

@@ -20,8 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.interop.python import Told, gradient_options, python_words, run_options
+from dfmp2.interop.python import Told, gradient_options, run_options, speaking
 from dfmp2.interop.qcschema import read_field, read_keywords
+from dfmp2.messages import PYTHON, plain
 from dfmp2.molecule.foreign import from_ase
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -99,7 +100,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         super().reset()
         self.result = None
 
-    @python_words()
+    @speaking(PYTHON)
     def calculate(
         self,
         atoms: Any = None,
@@ -145,7 +146,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         return calculate_numerical_forces(displaced, eps=self.parameters["displacement"])
 
 
-@python_words()
+@speaking(PYTHON)
 def _understood(parameters: Mapping[str, Any]) -> Options:
     keywords = {name: value for name, value in parameters.items() if name not in OWN}
     options = read_keywords(parameters.get("basis"), parameters["method"], keywords, {})
@@ -160,7 +161,7 @@ def _understood(parameters: Mapping[str, Any]) -> Options:
     read_field({name: parameters[name] for name in FIELD})
     step = parameters["displacement"]
     if step is not None and (
-        isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < 0.5
+        isinstance(step, bool) or not isinstance(plain(step), int | float) or not 0 < step < 0.5
     ):
         raise InputError(
             f"displacement {step!r}: expected angstrom, more than 0 and less than 0.5, such as 0.002"

@@ -15,9 +15,10 @@ from dfmp2.execution.manifest import OF_THE_BATCH, make_batch, read_manifest, sl
 from dfmp2.execution.pool import local_pool
 from dfmp2.host.files import make_folder, write_atomically
 from dfmp2.interop.python import MoleculeLike, Told, offered, read_molecule
+from dfmp2.messages import PYTHON, Option, in_words, plain
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import Keywords, in_python, make_options
+from dfmp2.options import Keywords, make_options
 from dfmp2.output.hdf5 import read
 from dfmp2.output.table import UNITS, frame
 from dfmp2.progress import Listener
@@ -38,7 +39,11 @@ class BatchResult(Mapping[str, MP2Result]):
     @property
     def failed(self) -> dict[str, str]:
         """Message of each item that failed, by name."""
-        return {row.name: in_python(row.error or "") for row in self.rows if row.status == "failed"}
+        return {
+            row.name: in_words(row.error or "", PYTHON)
+            for row in self.rows
+            if row.status == "failed"
+        }
 
     def to_dataframe(self) -> Any:
         """A row for each item as a pandas DataFrame, whose index is its name; units are in `attrs["units"]`.
@@ -116,14 +121,16 @@ def batch(
     Raises
     ------
     dfmp2.Dfmp2Error : before anything is computed; the failure of an item is in its row
+    dfmp2.DiskFull : nothing can be written any more; complete items are kept, and the same call goes on
 
     Examples
     --------
     >>> found = dfmp2.batch(["a.xyz", "b.xyz"], "cc-pvdz", "results", workers=2)            # doctest: +SKIP
     >>> found["a"].mp2_total_energy                                                         # doctest: +SKIP
     """
+    workers = plain(workers)
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise InputError(f"--workers {workers!r}: expected a whole number, 1 or more")
+        raise InputError(Option("workers", workers), ": expected a whole number, 1 or more")
     given: dict[str, Any] = {**options} if basis is None else {**options, "basis": basis}
     if isinstance(molecules, str | os.PathLike):
         foreign = sorted(set(given) - set(OF_THE_BATCH))
@@ -144,6 +151,8 @@ def batch(
     how: dict[str, Any] = {"chained": chained, "scratch": common.scratch, "command": "dfmp2.batch"}
     run = BatchRun(found, inputs, range(len(inputs)), Told(listener), **how)
     run.compute(pool, workers)
+    if run.full:
+        raise run.disk_full()
     return BatchResult(found.output, list(run.rows.values()))
 
 

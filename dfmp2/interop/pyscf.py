@@ -20,8 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
-from dfmp2.interop.python import OF_THE_SCF, from_mean_field, gradient_from_mean_field
+from dfmp2.interop.python import (
+    OF_THE_SCF,
+    from_mean_field,
+    gradient_from_mean_field,
+    speaking,
+)
 from dfmp2.interop.qcschema import read_keywords
+from dfmp2.messages import PYTHON, plain
 from dfmp2.molecule.mole import MEGABYTE
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.result import MP2Result, Properties
@@ -389,8 +395,10 @@ class _Logger(Listener):
         lib.logger.warn(self._speaker, "dfmp2: %s", text)
 
 
+@speaking(PYTHON)
 def _checked(frozen: Any, auxbasis: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Keyword arguments of `from_mean_field`, their names and types checked."""
+    frozen = plain(frozen)
     if isinstance(frozen, bool) or not isinstance(frozen, int | str | None):
         raise InputError(
             f"frozen {frozen!r}: expected a number of core orbitals or a dialect, not single orbitals"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from dfmp2.backends.registry import BACKENDS
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultExists
+from dfmp2.messages import PYTHON, Message, Option, Words, in_words
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
@@ -39,7 +40,6 @@ from dfmp2.options import (
     PreparedKeywords,
     ScfKeywords,
     default_backend,
-    in_python,
     make_options,
     method_of_orbitals,
     require_known,
@@ -96,7 +96,7 @@ def offered(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def called(*arguments: P.args, **given: P.kwargs) -> R:
-            with python_words():
+            with speaking(PYTHON):
                 require_known(given, known)
                 return function(*arguments, **given)
 
@@ -106,12 +106,12 @@ def offered(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 @contextmanager
-def python_words() -> Iterator[None]:
-    """Errors of the block, or of the function that is decorated with it, speak of keywords."""
+def speaking(words: Words) -> Iterator[None]:
+    """Errors of the block, or of the function that is decorated with it, are in these words."""
     try:
         yield
     except Dfmp2Error as error:
-        error.args = (in_python(str(error)),)
+        error.speak(words)
         raise
 
 
@@ -121,8 +121,11 @@ class Told(Relay):
     def __init__(self, listener: Listener | None) -> None:
         super().__init__(listener or Listener())
 
+    def stage(self, text: str) -> None:
+        super().stage(in_words(text, PYTHON))
+
     def warning(self, text: str) -> None:
-        super().warning(in_python(text))
+        super().warning(in_words(text, PYTHON))
 
 
 @offered(RunKeywords)
@@ -149,8 +152,9 @@ def run(
         those of a Molecule
     point_charge_units : of their positions, "angstrom" or "bohr"
     listener : receives progress and warnings; by default warnings are raised as Python warnings
-    checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts; None for no checkpoint
-    resume : go on from that checkpoint if there is one
+    checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts, and gone on from where an
+        earlier run of the same calculation was stopped; None for no checkpoint
+    resume : say so where there is no checkpoint to go on from
     require_proofs : raise where the check that was asked for, or the certificate of properties, fails; with False
         that is a warning, and the result is returned
     options : any field of `dfmp2.Options`
@@ -363,7 +367,8 @@ def plan(
         task = "properties"
     else:
         task = "energy"
-    return foresee(found, chosen, Told(listener), calibrate=calibrate, task=task)
+    outlook = foresee(found, chosen, Told(listener), calibrate=calibrate, task=task)
+    return replace(outlook, change=Message(in_words(outlook.change, PYTHON)))
 
 
 def available_backends() -> list[str]:
@@ -439,7 +444,7 @@ def prepare(
 
     whole = sorted(set(WHOLE_RUN) & set(options))
     if whole:
-        raise InputError(f"{whole[0]} {NEEDS_WHOLE_RUN}")
+        raise InputError(Option(whole[0]), NEEDS_WHOLE_RUN)
     of_this_part = {*BEFORE_PAIRS, *BOTH_PARTS, "method"}
     foreign = sorted(set(Options.__slots__) & set(options) - of_this_part)
     if foreign:
@@ -454,7 +459,13 @@ def prepare(
     whole_molecule, told = read_molecule(molecule, options), Told(listener)
     file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
     with (
-        checkpointing(Path(output), resume=resume, note=told.stage, warn=told.warning) as kept,
+        checkpointing(
+            Path(output),
+            resume=resume,
+            note=told.stage,
+            warn=told.warning,
+            replace_foreign=overwrite,
+        ) as kept,
         file,
     ):
         found = two_parts.prepare(whole_molecule, chosen, file, listener=told, checkpoint=kept)

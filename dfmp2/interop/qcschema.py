@@ -22,7 +22,8 @@ from dfmp2.errors import (
     NumericalError,
     ResourceError,
 )
-from dfmp2.interop.python import Told, gradient_options, python_words, run_options
+from dfmp2.interop.python import Told, gradient_options, run_options, speaking
+from dfmp2.messages import QCSCHEMA, Message
 from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
@@ -39,9 +40,9 @@ from dfmp2.options import (
 from dfmp2.output.export.qcschema import INPUT_NAMES, PROTOCOLS, VERSIONS, atomic_result
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
+from dfmp2.wishes import way_out_of_method
 
 
-@python_words()
 def read_keywords(
     basis: object, method: object, keywords: Mapping[str, Any], refused: Mapping[str, str]
 ) -> Options:
@@ -108,10 +109,15 @@ def read_method(text: object, *, scaled: bool) -> str:
     if name not in names:
         if look_up(name) is not None:
             return canonical_method(name)
-        close = difflib.get_close_matches(name, method_names(), n=1)
-        advice = f"; did you mean {close[0]}?" if close else ""
+        close = difflib.get_close_matches(name, method_names(), n=1, cutoff=0.85)
+        advice = f"did you mean {close[0]}? " if close else ""
+        way_out = way_out_of_method(given)
+        if way_out:
+            way_out = Message("; ", way_out)
+            advice = ""
         raise InputError(
-            f"method {text!r}: expected one of {', '.join(names)}, or a double hybrid of dfmp2 methods{advice}"
+            f"method {text!r}: {advice}expected one of {', '.join(names)}, or a double hybrid of dfmp2 methods",
+            way_out,
         )
     if scaled and name not in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
         raise InputError(
@@ -223,7 +229,7 @@ def schema_version(document: Any) -> int:
     return int(version)
 
 
-@python_words()
+@speaking(QCSCHEMA)
 def read_request(document: Any) -> Request:
     """Understand an AtomicInput completely, before anything is computed.
 
@@ -265,7 +271,7 @@ def read_request(document: Any) -> Request:
     return Request(document, version, molecule, options, kept, driver)
 
 
-@python_words()
+@speaking(QCSCHEMA)
 def run(
     request: Request,
     *,

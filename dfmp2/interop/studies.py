@@ -53,9 +53,11 @@ def optimize(
     convergence: str = "GAU",
     max_steps: int = 100,
     transition_state: bool = False,
+    verify: bool = False,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """The geometry of a minimum or a transition state; what is not listed is as of `run`.
+    """The geometry of a stationary point, with `verify` of a minimum or a transition state; what is not listed is as of
+    `run`.
 
     Parameters
     ----------
@@ -65,6 +67,7 @@ def optimize(
     convergence : one of `dfmp2.studies.optimize.PRESETS`
     max_steps : after the first geometry
     transition_state : look for a saddle point of first order
+    verify : compute the Hessian of what is found, and go on along imaginary modes that should not be there
     output : file that all steps go to, None for none
     overwrite, resume : replace that file, or go on from it
 
@@ -84,7 +87,7 @@ def optimize(
     """
     values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
     kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
-    search = Search(kept, convergence, max_steps, transition_state)
+    search = Search(kept, convergence, max_steps, transition_state, verify)
     found, chosen = question(molecule, basis, options)
     return optimize_geometry(found, chosen, search, **_kept(options, "dfmp2.optimize"))
 

@@ -13,17 +13,17 @@ only. Such an element counts as missing (`_is_complete`) rather than being run w
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.basis import (
     BasisSet,
     ElementBasis,
@@ -62,6 +62,13 @@ _LEFT_TO: tuple[tuple[str, range, str], ...] = (
     (r"heavyaug(ccpv[dtq56]z)", range(3, 119), r"aug\1"),
 )
 
+# Sets with many elements, for molecules that another set lacks an element of; the first few are named.
+COVERING = (
+    *("def2-svp", "def2-tzvp", "cc-pvdz-pp", "cc-pvtz-pp", "x2c-svpall", "ano-rcc-mb", "ano-rcc"),
+    "sto-3g",
+)
+MOST_NAMED = 3
+
 _POPLE = re.compile(r"(\d)(\d{2,3})(\+{0,2})g(?:\*{1,2}|\(((?:\d?[a-z])+)(?:,((?:\d?[a-z])+))?\))")
 
 
@@ -82,10 +89,18 @@ def resolve_orbital(name: str, symbols: Sequence[str]) -> BasisSet:
     with shielded():
         if kind(key) is not None:
             raise InputError(
-                f"--basis {name}: this is {purpose(key)}, expected an orbital basis such as cc-pvdz"
+                Option("basis", name),
+                f": this is {purpose(key)}, expected an orbital basis such as cc-pvdz",
             )
-        require_known(key, name, "--basis", fitting=False)
-        elements = {symbol: _orbital_element(key, symbol) for symbol in dict.fromkeys(symbols)}
+        require_known(key, name, Option("basis"), fitting=False)
+        elements = {}
+        for symbol in dict.fromkeys(symbols):
+            element = _orbital_element(key, symbol)
+            if element is None:
+                raise InputError(
+                    Option("basis", name), f": {lacks(key, symbol)}; {_others(symbols, symbol)}"
+                )
+            elements[symbol] = element
     return BasisSet(role="orbital", name=name, elements=elements)
 
 
@@ -103,11 +118,25 @@ def load_pyscf_element(name: str, symbol: str) -> list[Any]:
     return to_pyscf(element)
 
 
-def _orbital_element(key: str, symbol: str) -> ElementBasis:
+def _others(symbols: Iterable[str], symbol: str) -> str:
+    """Sets to take where one lacks an element: those of `COVERING` that have all elements."""
+    wanted = [symbol, *dict.fromkeys(symbols)]
+    names = []
+    for name in COVERING:
+        if all(_orbital_element(normalise(name), one) is not None for one in wanted):
+            names.append(name)
+        if len(names) == MOST_NAMED:
+            break
+    if not names:
+        return f"choose one that covers {symbol}"
+    return f"{' or '.join(names)} has them"
+
+
+def _orbital_element(key: str, symbol: str) -> ElementBasis | None:
     for candidate in _with_left_to(key, symbol):
         if element := find_element(candidate, symbol):
             return element
-    raise InputError(f"--basis {lacks(key, symbol)}; choose one that covers {symbol}")
+    return None
 
 
 def _with_left_to(key: str, symbol: str) -> Iterator[str]:
@@ -118,24 +147,71 @@ def _with_left_to(key: str, symbol: str) -> Iterator[str]:
             yield from _with_left_to(match.expand(other), symbol)
 
 
-def require_known(key: str, name: str, option: str, *, fitting: bool) -> None:
+def require_known(key: str, name: str, option: Option, *, fitting: bool) -> None:
     """Refuse a name no library has, with similar names."""
     if any(is_known(other) for other in _family(key)):
         return
     if exchange_would_help(key):
         raise InputError(
-            f"{option} {name}: PySCF {pyscf_version()} has no such set, the Basis Set Exchange has: {INSTALL_EXCHANGE}"
+            option.of(name),
+            f": PySCF {pyscf_version()} has no such set, the Basis Set Exchange has: "
+            f"{INSTALL_EXCHANGE}",
         )
     names = known_names(fitting=fitting)
-    close = difflib.get_close_matches(key, names, n=3, cutoff=0.6)
+    close = nearest(name, names.values())
     if close:
-        advice = f"did you mean {' or '.join(names[match] for match in close)}?"
+        advice = f"did you mean {' or '.join(close)}?"
     else:
         advice = "check the spelling"
     example = "cc-pvdz-ri" if fitting else "cc-pvdz"
     raise InputError(
-        f"{option} {name}: no basis set of this name is known; {advice} (an example is {example})"
+        option.of(name),
+        f": no basis set of this name is known; {advice} (an example is {example})",
     )
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Names that differ least from a misspelt one, at most three; none where all differ much.
+
+    A letter too many, missing, other, or two in the wrong order count as one difference each; parts
+    between hyphens may stand in another order, as in ri-cc-pvdz.
+    """
+    wrong, wrong_parts = squash(name), _in_order(name)
+    most = max(1, len(wrong) // 4)
+    found: dict[str, int] = {}
+    for known in sorted(set(names)):
+        right = squash(known)
+        if abs(len(right) - len(wrong)) <= most:
+            found[known] = min(
+                edits(wrong, right), edits(wrong_parts, _in_order(known)) + (wrong != right)
+            )
+    least = min(found.values(), default=most + 1)
+    if least > most:
+        return []
+    return [known for known, count in found.items() if count == least][:MOST_NAMED]
+
+
+def _in_order(name: str) -> str:
+    """The parts of a name between hyphens, in the order of the alphabet."""
+    return "".join(sorted(re.findall(r"[a-z0-9+*(),]+", name.lower())))
+
+
+def edits(wrong: str, right: str) -> int:
+    """Smallest number of single letters put in, left out, replaced or swapped with the next one.
+
+    Source: Damerau, Commun. ACM 7, 171 (1964), without edits of letters that were swapped.
+    """
+    before: list[int] = []
+    row = list(range(len(right) + 1))
+    for i, letter in enumerate(wrong, start=1):
+        above, row = row, [i, *[0] * len(right)]
+        for j, other in enumerate(right, start=1):
+            row[j] = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (letter != other))
+            swapped = i > 1 and j > 1 and letter == right[j - 2] and wrong[i - 2] == other
+            if swapped:
+                row[j] = min(row[j], before[j - 2] + 1)
+        before = above
+    return row[-1]
 
 
 def _family(key: str) -> set[str]:

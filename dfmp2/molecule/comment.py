@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Message, N, Option
 
 MINUS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63\uff0d"), "-")
 SPIN_STATES = {
@@ -74,7 +75,7 @@ _STATEMENT = re.compile(
     rf"(?:(?P<beside>{_NUMBER})(?:e(?!\w))?{_END}|(?P<spelt>(?:minus|plus|negative|positive|zero"
     rf"|one|two|three|four|five|six)\b))"
     rf"|(?P<joined>[_-]*[+-]?\d+|[^\w]{{2,6}}\d+(?:\.\d*)?)(?![a-z0-9*]|[.+-]\w)"
-    rf"|(?P<place>\s(?:of|on|for|in)(?:\s[a-z]+){{1,4}})\s?[=:]\s?(?P<there>{_NUMBER}){_END}"
+    rf"|(?P<place>\s(?:of|on|for|in)(?:\s[a-z]+){{1,4}}?)(?:\s?[=:]\s?|\sis\s)(?P<there>{_NUMBER}){_END}"
     rf"|(?P<behind>(?:[_-][a-z]{{1,20}}){{1,3}})\s*[=:]\s*(?P<its>{_NUMBER}){_END})",
     re.ASCII,
 )
@@ -99,13 +100,14 @@ _UNNUMBERED = {
     ),
     "multiplicity": re.compile(
         rf"{_BEFORE}(?:high[\s-]spin|[bd]i-?radical)s?(?![a-z0-9])"
+        rf"|{_BEFORE}(?:one|two|three|four|five|six)\sunpaired(?![a-z0-9])"
         rf"|{_BEFORE}n_?(?:alpha|beta)\s?[=:]\s?\d+"
     ),
 }
 _WHOLE = re.compile(r"[+-]?\d{1,9}(?:\.0*)?(?:e[+-]?0+)?")
 # Psi4 and QCElemental write charge, multiplicity and a name; others the two alone.
 _NUMBERS_ALONE = re.compile(
-    r"[\s(\[]*([+-]?\d{1,2})(?:\s*[,/;|]\s*|\s+)([1-9]\d?)[\s)\]]*(?:\s[a-z(\[][^\s=:]*\s*)?"
+    r"(?:\*\s?xyz(?:file)?\s|\$molecule\s)?[\s(\[]*([+-]?\d{1,2})(?:\s*[,/;|]\s*|\s+)([1-9]\d?)[\s)\]]*(?:\s[a-z(\[][^\s=:]*\s*)?"
 )
 
 
@@ -197,7 +199,7 @@ def settle(
             raise InputError(
                 f"{one.words} contradicts {quantity}={value} on the same line: keep one"
             )
-        raise InputError(f"{shown(one.words)} {one.why}: {_spellings(one)}")
+        raise InputError(f"{shown(one.words)} {one.why}: ", _spellings(one))
     return value, origin
 
 
@@ -212,10 +214,12 @@ def require_electrons(listed: list[Statement], nuclear_charge: int, charge: int)
         if one.quantity == "electrons" and nuclear_charge - charge not in one.meanings:
             (electrons,) = one.meanings
             raise InputError(
-                f"{shown(one.words)}: with charge {charge} there are {nuclear_charge - charge} "
-                f"electrons, and {electrons} with charge {nuclear_charge - electrons}: write "
-                f"charge={nuclear_charge - electrons} in the comment, or pass --charge "
-                f"{nuclear_charge - electrons}"
+                (
+                    f"{shown(one.words)}: with charge {charge} there are {nuclear_charge - charge} "
+                    f"electrons, and {electrons} with charge {nuclear_charge - electrons}: write "
+                    f"charge={nuclear_charge - electrons} in the comment, or pass "
+                ),
+                Option("charge", nuclear_charge - electrons),
             )
 
 
@@ -341,7 +345,7 @@ def _of_a_text(kind: str, word: str, words: str, match: re.Match[str]) -> Iterat
         return  # found by its own name
     elif "=" in match["equals"] or not re.match("[a-z_]{2}", other) or other in SPELT:
         raise InputError(
-            f"{word}={shown(other)}: expected a whole number; {_spelling(KINDS[kind])}"
+            f"{word}={shown(other)}: expected a whole number; ", _spelling(KINDS[kind])
         )
 
 
@@ -378,7 +382,7 @@ def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
     number = trailing + number.removesuffix(trailing) if trailing else number
     if not _WHOLE.fullmatch(number):
         raise InputError(
-            f"{NAMES[kind]}={shown(number)}: expected a whole number; {_spelling(KINDS[kind])}"
+            f"{NAMES[kind]}={shown(number)}: expected a whole number; ", _spelling(KINDS[kind])
         )
     value = int(float(number))
     if kind == "unpaired":
@@ -441,7 +445,7 @@ def _unread(quantity: str, words: str, why: str) -> Statement:
     return Statement(quantity, words, certain=False, why=why)
 
 
-def _spellings(one: Statement) -> str:
+def _spellings(one: Statement) -> Message:
     """What to write instead, in the comment line and as an option."""
     if len(one.meanings) > 1:
         written = ", ".join(f"{one.quantity}={value}" for value in sorted(one.meanings)[:-1])
@@ -453,8 +457,10 @@ def _spellings(one: Statement) -> str:
     return _spelling(one.quantity, written)
 
 
-def _spelling(quantity: str, written: str = "") -> str:
+def _spelling(quantity: str, written: str = "") -> Message:
     """How to write a charge or multiplicity that is understood."""
     if quantity == "electrons":
         quantity = "charge"
-    return f"write {written or f'{quantity}=N'} in the comment, or pass --{quantity} N"
+    return Message(
+        f"write {written or f'{quantity}=N'} in the comment, or pass ", Option(quantity, N)
+    )

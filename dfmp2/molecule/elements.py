@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Message, Option
 from dfmp2.units import BOHR_PER_ANGSTROM
 
 PERIODIC_TABLE = """
@@ -283,6 +284,8 @@ MASSES = (
 )
 HEAVIEST = 1.69  # angstrom, for the elements beyond, of which none was measured
 BOND = 1.25
+PAULING = 0.71  # angstrom, by which a bond of a tenth of the order is longer
+LEAST_ORDER = 0.02  # of a bond that counts
 SHORTEST, LONGEST = 0.6, 1.35  # bonds, in sums of the radii; N2 has 0.77 and F2 1.24
 PM_PER_ANGSTROM = 100.0
 UNBOUND = ("He", "Ne", "Ar", "Kr", "Xe", "Rn")  # nothing need be near them
@@ -293,6 +296,12 @@ def radius(symbol: str) -> float:
     """Covalent radius of an element, angstrom."""
     place = SYMBOLS.index(symbol)
     return COVALENT[place] if place < len(COVALENT) else HEAVIEST
+
+
+def fills_inner_shell(symbol: str) -> bool:
+    """Whether a d or f shell is being filled: transition metals, lanthanides and actinides."""
+    number = atomic_number(symbol)
+    return 21 <= number <= 30 or 39 <= number <= 48 or 57 <= number <= 80 or number >= 89
 
 
 def mass(symbol: str) -> float:
@@ -329,6 +338,33 @@ def bonds(
     return found
 
 
+def bond_orders(
+    symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple[bool, ...]
+) -> dict[tuple[str, str], float]:
+    """Orders of all bonds between real atoms, added up for each pair of elements.
+
+    A bond of order n is by PAULING log10(n) shorter than the sum of the radii (Pauling, The Nature
+    of the Chemical Bond, 3rd ed. (1960), chapter 7). Pairs are in alphabetical order.
+
+    Parameters
+    ----------
+    symbols : of the atoms, (natom,)
+    positions : (natom, 3) float64, angstrom
+    ghost : whether an atom is a ghost, (natom,)
+    """
+    real = [atom for atom in range(len(symbols)) if not ghost[atom]]
+    reach = np.array([radius(symbols[atom]) for atom in real])
+    places = positions[real]
+    orders: dict[tuple[str, str], float] = {}
+    for i, atom in enumerate(real):
+        lengths = np.linalg.norm(places[i + 1 :] - places[i], axis=1)
+        found = 10.0 ** ((reach[i] + reach[i + 1 :] - lengths) / PAULING)
+        for j in np.flatnonzero(found > LEAST_ORDER):
+            first, second = sorted((symbols[atom], symbols[real[i + 1 + int(j)]]))
+            orders[first, second] = orders.get((first, second), 0.0) + float(found[j])
+    return orders
+
+
 def unit_doubt(
     symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple[bool, ...]
 ) -> str:
@@ -359,20 +395,27 @@ def unit_doubt(
     if length.min() < SHORTEST:
         first, so = (
             int(length.argmin()),
-            "if the file was read in bohr and is in angstrom, leave out --units bohr",
+            Message(
+                "if the file was read in bohr and is in angstrom, leave out ",
+                Option("units", "bohr"),
+            ),
         )
     elif bound.any() and LONGEST < length[bound].min() < LONGEST * BOHR_PER_ANGSTROM:
         first = int(np.flatnonzero(bound)[length[bound].argmin()])
-        so = "no atom is bonded; if the file was read in angstrom and is in bohr, give --units bohr"
+        so = Message(
+            "no atom is bonded; if the file was read in angstrom and is in bohr, give ",
+            Option("units", "bohr"),
+        )
     elif bound.any() and SHORTEST < length[bound].min() / PM_PER_ANGSTROM < LONGEST:
         first = int(np.flatnonzero(bound)[length[bound].argmin()])
-        so = "no atom is bonded; if the file is in pm, divide its coordinates by 100"
+        so = Message("no atom is bonded; if the file is in pm, divide its coordinates by 100")
     else:
         return ""
     i, j = sorted((int(real[first]), int(real[near[first]])))
-    return (
+    return Message(
         f"atoms {i + 1} {symbols[i]} and {j + 1} {symbols[j]} are {np.linalg.norm(positions[i] - positions[j]):.3f} "
-        f"angstrom apart, {length[first]:.2f} times the sum of their covalent radii: {so}"
+        f"angstrom apart, {length[first]:.2f} times the sum of their covalent radii: ",
+        so,
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.errors import BackendUnavailable, InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.mol_block import read_mol_block, require_hydrogens, state
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable, read_text
@@ -124,7 +125,8 @@ def _parse(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> XyzFi
     try:
         if of_the_user["units"] != "angstrom":
             raise InputError(
-                f"--units {of_the_user['units']}: {end} files are in angstrom: leave it out"
+                Option("units", of_the_user["units"]),
+                f": {end} files are in angstrom: leave it out",
             )
         if kind == "proteindatabank":
             charged = _state_of_pdb(text, charge)
@@ -146,7 +148,7 @@ def _parse(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> XyzFi
             coupled[0],
         )
     except InputError as error:
-        raise InputError(str(error), file=file, line=error.line) from error
+        raise error.placed(file=file, line=error.line) from error
     return XyzFile(
         replace(molecule, name=name, source=printable(file), text=text), charged[1], coupled[1]
     )

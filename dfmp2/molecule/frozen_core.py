@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dfmp2.errors import InputError
+from dfmp2.messages import N, Option
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 
@@ -87,13 +88,18 @@ def count_core(symbol: str, dialect: str, ecp_electrons: int) -> int:
     table = CORE_ORBITALS.get(ALIASES.get(dialect, dialect))
     if table is None:
         raise InputError(
-            f"frozen core {dialect[:40]!r}: expected none, auto, pyscf, psi4, orca or a whole number of orbitals"
+            Option("frozen_core", dialect[:40]),
+            ": expected none, auto, pyscf, psi4, orca or a whole number of orbitals",
         )
     row = bisect_left(table, (atomic_number(symbol), -1))
     if row == len(table):
         raise InputError(
-            f"the {ALIASES.get(dialect, dialect)} table has no frozen core for {symbol}: "
-            "pass the number of orbitals, --frozen-core N, or none"
+            (
+                f"the {ALIASES.get(dialect, dialect)} table has no frozen core for {symbol}: "
+                "pass the number of orbitals, "
+            ),
+            Option("frozen_core", N),
+            ", or none",
         )
     return max(table[row][1] - ecp_electrons // 2, 0)
 
@@ -119,8 +125,11 @@ def frozen_core_count(
     if _NUMBER.fullmatch(chosen):
         orbitals = int(chosen)
         if orbitals < 0:
-            raise InputError(f"--frozen-core {chosen[:40]}: expected 0 or more orbitals per spin")
-        _require_correlated(molecule, f"--frozen-core {chosen[:40]}", orbitals, nalpha, nbeta)
+            raise InputError(
+                Option("frozen_core", chosen[:40]), ": expected 0 or more orbitals per spin"
+            )
+        named = Option("frozen_core", chosen[:40])
+        _require_correlated(molecule, named, orbitals, nalpha, nbeta)
         return FrozenCore(orbitals, "explicit")
     real = molecule.real_symbols
     per_element = {
@@ -160,19 +169,30 @@ def _psi4_orbitals(
 
 
 def _require_correlated(
-    molecule: Molecule, who: str, orbitals: int, nalpha: int, nbeta: int
+    molecule: Molecule, who: Option | str, orbitals: int, nalpha: int, nbeta: int
 ) -> None:
     if orbitals == 0:
         return
     if orbitals >= nalpha:
         raise InputError(
-            f"{who} freezes {orbitals} of the {nalpha} occupied orbitals of {molecule.formula} and leaves no electron "
-            f"to correlate (N >= nocc): pass --frozen-core N with N below {nalpha}, or --frozen-core none"
+            who,
+            (
+                f" freezes {orbitals} of the {nalpha} occupied orbitals of "
+                f"{molecule.formula} and leaves no electron to correlate (N >= nocc): pass "
+            ),
+            Option("frozen_core", N),
+            f" with N below {nalpha}, or ",
+            Option("frozen_core", "none"),
         )
     if orbitals > nbeta:
         raise InputError(
-            f"{who} freezes {orbitals} orbitals of each spin, but {molecule.formula} has only {nbeta} beta "
-            f"electron{'s' * (nbeta != 1)}: pass --frozen-core N with N up to {nbeta}, or --frozen-core none"
+            (
+                f"{who} freezes {orbitals} orbitals of each spin, but {molecule.formula} has "
+                f"only {nbeta} beta electron{'s' * (nbeta != 1)}: pass "
+            ),
+            Option("frozen_core", N),
+            f" with N up to {nbeta}, or ",
+            Option("frozen_core", "none"),
         )
 
 

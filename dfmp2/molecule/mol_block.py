@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.comment import Statement, settle, statements
 from dfmp2.molecule.elements import SYMBOLS, atomic_number
 
@@ -316,8 +317,10 @@ def _read_property(lines: list[str], name: str, natom: int) -> dict[int, int]:
             numbers = [int(word) for word in words]
         except ValueError as error:
             raise InputError(
-                f"M  {name} is damaged ({error}): correct the line, or remove it and give "
-                "--charge and --multiplicity"
+                f"M  {name} is damaged ({error}): correct the line, or remove it and give ",
+                Option("charge"),
+                " and ",
+                Option("multiplicity"),
             ) from error
         pairs = list(zip(numbers[1::2], numbers[2::2], strict=False))
         if not numbers or len(numbers) != 1 + 2 * numbers[0]:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.elements import atomic_number, normalise_symbol
 from dfmp2.molecule.point_charges import LEAST_DISTANCE, checked, nuclear_energy, too_near
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
@@ -280,17 +281,22 @@ class Molecule:
             ecp = ""
         has = f"{self.formula}{state} has {electrons} electron{'s' * (electrons != 1)}{ecp}"
         if electrons < 1:
-            raise InputError(f"{has}: expected at least one; pass a smaller --charge")
+            raise InputError(f"{has}: expected at least one; pass a smaller ", Option("charge"))
         if unpaired > electrons:
             raise InputError(
-                f"{has}, too few for multiplicity {self.multiplicity}: pass --multiplicity {electrons + 1} or less"
+                f"{has}, too few for multiplicity {self.multiplicity}: pass ",
+                Option("multiplicity", electrons + 1),
+                " or less",
             )
         if (electrons - unpaired) % 2:
             parity = "an odd" if unpaired % 2 else "an even"
             nearest = self.multiplicity - 1 if unpaired else 2
             raise InputError(
-                f"{has}; multiplicity {self.multiplicity} needs {parity} number: "
-                f"pass --multiplicity {nearest} (or a --charge)"
+                f"{has}; multiplicity {self.multiplicity} needs {parity} number: pass ",
+                Option("multiplicity", nearest),
+                " (or a ",
+                Option("charge"),
+                ")",
             )
         return (electrons + unpaired) // 2, (electrons - unpaired) // 2
 

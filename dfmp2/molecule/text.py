@@ -42,7 +42,7 @@ def read_text(
         reason = f"byte {error.start + 1} is not UTF-8 text (binary, or another encoding); save it as plain text"
         raise InputError(f"not {kind}: {reason}", file=file) from error
     except InputError as error:
-        raise InputError(str(error), file=file) from error
+        raise error.placed(file=file) from error
 
 
 def _read_stdin(most: int) -> bytes:

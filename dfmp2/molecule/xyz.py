@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.comment import (
     Statement,
     numbers_alone,
@@ -161,7 +162,7 @@ def parse_xyz(
         if charge_from != "option":
             require_electrons(listed, molecule.nuclear_charge, molecule.charge)
     except InputError as error:
-        raise InputError(str(error), file=file, line=error.line) from error
+        raise error.placed(file=file, line=error.line) from error
     return XyzFile(molecule, charge_from, multiplicity_from)
 
 
@@ -198,8 +199,7 @@ def parse_text(
     except InputError as error:
         if error.line is None:
             raise
-        said = str(error).removeprefix(f"text, line {error.line}: ")
-        raise InputError(said, file="text", line=max(1, error.line - 2)) from error
+        raise InputError(error.reason, file="text", line=max(1, error.line - 2)) from error
     return replace(found, name="molecule", source="python", text=text)
 
 
@@ -318,7 +318,7 @@ def _read_states(
         if "default" in (charged[1], coupled[1]):
             _require_no_other_state(lines[1], charged[0], coupled[0])
     except InputError as error:
-        raise InputError(str(error), line=2) from error
+        raise error.placed(line=2) from error
     return listed, (charged, coupled)
 
 
@@ -443,7 +443,7 @@ def _read_atom(
         for word in words[4:] if columns is None else ():
             read_number(word)  # text there means that the columns are not what they seem
     except InputError as error:
-        raise InputError(str(error), line=number) from error
+        raise error.placed(line=number) from error
     return symbol, ghost, point
 
 
@@ -517,7 +517,7 @@ def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float6
     InputError : the file cannot be read, or is not what was expected; it names file and line
     """
     if units not in UNITS:
-        raise InputError(f"--point-charge-units {units!r}: expected angstrom or bohr")
+        raise InputError(Option("point_charge_units", units), ": expected angstrom or bohr")
     if given is None:
         return None
     file = None
@@ -531,7 +531,7 @@ def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float6
     except InputError as error:
         if file is None:  # numbers, or a file that `read_text` has named
             raise
-        raise InputError(str(error), file=file, line=error.line) from error
+        raise error.placed(file=file, line=error.line) from error
 
 
 def _charges(text: str) -> list[tuple[float, ...]]:
@@ -548,7 +548,7 @@ def _charges(text: str) -> list[tuple[float, ...]]:
                 )
             rows.append(tuple(map(read_number, words)))
         except InputError as error:
-            raise InputError(str(error), line=number) from error
+            raise error.placed(line=number) from error
     if not rows:
         raise InputError("no point charge: expected lines of x, y, z and charge")
     if len(rows) > MOST_CHARGES:

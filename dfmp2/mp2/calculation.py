@@ -23,6 +23,7 @@ from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Space, in_memory
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.integrals.spaces import ActiveSpace, active_space
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.mp2.diagnostics import Metric
 from dfmp2.mp2.dispersion import dispersion_energy
@@ -245,8 +246,12 @@ def begun(
         )
         if in_memory(setup.scratch):
             listener.warning(
-                f"the scratch folder {setup.scratch} is itself in memory, beyond --memory: name a folder on a disk "
-                "with --scratch"
+                Message(
+                    f"the scratch folder {setup.scratch} is itself in memory, beyond ",
+                    Option("memory"),
+                    ": name a folder on a disk with ",
+                    Option("scratch"),
+                )
             )
     listener.forecast = TimeLeft(clock, plan.timings, plan.pace, setup.options.scf_gradient_tol)
     with Space(setup.scratch, plan.memory.scratch) as space:

@@ -46,6 +46,7 @@ from dfmp2.errors import NumericalError
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.messages import Message, Option
 from dfmp2.mp2.pairs import Elsewhere, OnTile, TileKey, evaluate, pair_energies
 from dfmp2.mp2.result import Array, Certificate, PairEnergies
 from dfmp2.planning.sizes import SAMPLED, sampled_pairs
@@ -100,13 +101,26 @@ def pair_energies_to_tolerance(
         f"{tolerance:.1e} Eh"
     )
     if host is not backend:
-        route = "--transform host, " if _on_device(b) else ""
+        route = Message()
+        if _on_device(b):
+            route = Message(Option("transform", "host"), ", ")
         raise NumericalError(
-            f"{found}, and --backend {backend.name} has no float64: use {route}--backend cpu or a larger --tolerance"
+            f"{found}, and ",
+            Option("backend", backend.name),
+            " has no float64: use ",
+            route,
+            Option("backend", "cpu"),
+            " or a larger ",
+            Option("tolerance"),
         )
     if precision == "mixed":
         raise NumericalError(
-            f"{found}: use --precision auto (repeats in float64), --precision fp64 or a larger --tolerance"
+            f"{found}: use ",
+            Option("precision", "auto"),
+            " (repeats in float64), ",
+            Option("precision", "fp64"),
+            " or a larger ",
+            Option("tolerance"),
         )
     largest = largest_pairs(pairs, certificate)
     if largest is not None:

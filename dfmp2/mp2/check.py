@@ -18,6 +18,7 @@ import numpy as np
 
 from dfmp2.errors import NumericalError
 from dfmp2.host.resources import resident_memory
+from dfmp2.messages import Option
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.result import Certificate, Check, NativeEnergies, PairEnergies
 from dfmp2.planning.memory import CHECK_MODULES, FLOAT64, SCF_MATRICES
@@ -80,8 +81,11 @@ def native_energies(
                     energies.append(float(solver.kernel()))
                 except np.linalg.LinAlgError as error:
                     raise NumericalError(
-                        f"{program} cannot factorise the fitting metric ({error}), so there is nothing to compare "
-                        "with: choose another --auxbasis"
+                        (
+                            f"{program} cannot factorise the fitting metric ({error}), so there is nothing "
+                            "to compare with: choose another "
+                        ),
+                        Option("auxbasis"),
                     ) from error
         return NativeEnergies(program, reference.scf_total_energy, energies[0], energies[1])
 

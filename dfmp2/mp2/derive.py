@@ -18,6 +18,7 @@ import numpy as np
 from dfmp2.errors import InputError
 from dfmp2.host.provenance import version
 from dfmp2.integrals.spaces import active_space, smallest_denominator
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.mp2.dispersion import dispersion_energy
 from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies, describe
@@ -103,7 +104,8 @@ def derive(
     derived = result
     if "frozen_core" in changes and result.quadrature is not None:
         raise InputError(
-            f"--frozen-core cannot be derived of {result.method}, which has no pair energies. Run it anew"
+            Option("frozen_core"),
+            f" cannot be derived of {result.method}, which has no pair energies. Run it anew",
         )
     if "frozen_core" in changes:
         core = _core(result, options, listener)
@@ -124,9 +126,15 @@ def derive(
         notes.append(core.note)
         if certificate is not None and derived.precision != "fp64" and not certificate.accepted:
             listener.warning(
-                f"the precision error of the pairs that are left may be {certificate.correlation_error:.1e} Eh, "
-                f"above the tolerance {certificate.tolerance:.1e} Eh: a run with --frozen-core {core.orbitals} "
-                "bounds it better"
+                Message(
+                    (
+                        "the precision error of the pairs that are left may be "
+                        f"{certificate.correlation_error:.1e} Eh, above the tolerance "
+                        f"{certificate.tolerance:.1e} Eh: a run with "
+                    ),
+                    Option("frozen_core", core.orbitals),
+                    " bounds it better",
+                )
             )
     if result.properties is not None:
         notes.append("gradient and properties of the original do not apply and are gone")
@@ -190,10 +198,11 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
         return
     if name == "grid":
         value = parse_grid(value)
-    flag = f"--{name.replace('_', '-')} {value}"
+    option = Option(name, value)
     if name not in REFUSED:
         raise InputError(
-            f"{flag}: from stored pair energies only {', '.join(DERIVABLE)} can be derived: leave it out"
+            option,
+            f": from stored pair energies only {', '.join(DERIVABLE)} can be derived: leave it out",
         )
     called = {str(getattr(result.options, name)).lower()}
     fitting = {"auxbasis": result.mp2_fitting, "scf_auxbasis": result.scf_fitting}.get(name)
@@ -206,7 +215,7 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
     if name == "precision":
         called = {result.precision}
     if str(value).strip().lower() not in called:
-        raise InputError(f"{flag} cannot be derived: {REFUSED[name]}. Run it with {flag}")
+        raise InputError(option, f" cannot be derived: {REFUSED[name]}. Run it with ", option)
 
 
 def _unchanged_method(options: Options) -> dict[str, Any]:
@@ -232,8 +241,10 @@ def _require_same_orbitals(result: MP2Result, method: str) -> None:
         options.correlation.double_hybrid
     ):
         raise InputError(
-            f"--method {method} cannot be derived of a result of {result.method}: its orbitals, or the functional of "
-            f"its energy, are other ones. Run it with --method {method}"
+            Option("method", method),
+            f" cannot be derived of a result of {result.method}: its orbitals, or the functional of its energy, are "
+            "other ones. Run it with ",
+            Option("method", method),
         )
 
 
@@ -254,8 +265,12 @@ def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
     plain = wanted not in METHODS or METHODS[wanted].plain
     if not (plain and result.options.correlation.plain):
         raise InputError(
-            f"--method {wanted} cannot be derived of a result of {result.method}: only plain pair energies can be "
-            "scaled; regularised ones, and energies that have none, do not follow from each other. Run it anew"
+            Option("method", wanted),
+            (
+                f" cannot be derived of a result of {result.method}: only plain pair energies "
+                "can be scaled; regularised ones, and energies that have none, do not follow "
+                "from each other. Run it anew"
+            ),
         )
 
 
@@ -268,8 +283,12 @@ def _core(result: MP2Result, options: Options, listener: Listener) -> FrozenCore
     stored = result.sizes.frozen_core
     if core.orbitals < stored:
         raise InputError(
-            f"--frozen-core {options.frozen_core} freezes {core.orbitals} orbitals per spin, but {stored} are frozen "
-            f"in the result: their pair energies were never computed. Run it with --frozen-core {options.frozen_core}"
+            Option("frozen_core", options.frozen_core),
+            (
+                f" freezes {core.orbitals} orbitals per spin, but {stored} are frozen in the "
+                "result: their pair energies were never computed. Run it with "
+            ),
+            Option("frozen_core", options.frozen_core),
         )
     warning = dialect_warning(core, result.molecule, ecp, alpha, beta)
     if warning:

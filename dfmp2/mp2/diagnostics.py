@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dfmp2.integrals.spaces import ActiveSpace, homo_lumo_gap, smallest_denominator
+from dfmp2.messages import Message, Option, joined
 from dfmp2.mp2.result import Diagnostics
 from dfmp2.options import Options
 from dfmp2.planning.system import System
@@ -61,7 +62,7 @@ def diagnostics(
     )
 
 
-def instability(reference: Reference, options: Options, multiplicity: int) -> str:
+def instability(reference: Reference, options: Options, multiplicity: int) -> Message | str:
     """Kinds and sizes of the instabilities of the reference, and what leads to lower solutions; "" for none found."""
     stability = reference.stability
     if stability is None or not stability.unstable:
@@ -84,7 +85,7 @@ def instability(reference: Reference, options: Options, multiplicity: int) -> st
     internal = any(not _is_external(kind) for kind in stability.gains)
     if options.stability == "follow" and solutions is not None and internal:
         text += f"; {solutions.followed} steps along instabilities did not end in a minimum"
-    return f"{text}. {_remedies(reference, options, list(stability.gains))}"
+    return Message(f"{text}. ", _remedies(reference, options, list(stability.gains)))
 
 
 def _is_external(kind: str) -> bool:
@@ -98,31 +99,36 @@ def _lower_kind(kind: str) -> str:
     return kind.split(" to ")[1]
 
 
-def _remedies(reference: Reference, options: Options, kinds: list[str]) -> str:
+def _remedies(reference: Reference, options: Options, kinds: list[str]) -> Message:
     """What leads to the lower solutions of these kinds and was not asked for already."""
     if reference.ladder == GIVEN:
-        return (
-            f"Converge {' or '.join(_lower_kind(kind) for kind in kinds)} in PySCF from the orbitals that "
-            "mf.stability() returns, and pass that mean field"
+        return Message(
+            f"Converge {' or '.join(_lower_kind(kind) for kind in kinds)} in PySCF from the "
+            "orbitals that mf.stability() returns, and pass that mean field"
         )
     if len(kinds) == 1:
         return _remedy(reference, options, kinds[0], "it")
-    return ", ".join(
+    remedies = [
         _remedy(reference, options, kind, f"the {_lower_kind(kind)} solution") for kind in kinds
-    )
+    ]
+    return joined(remedies)
 
 
-def _remedy(reference: Reference, options: Options, kind: str, solution: str) -> str:
+def _remedy(reference: Reference, options: Options, kind: str, solution: str) -> Message:
     """What leads to the solution below an instability of a kind."""
     if _is_external(kind):
-        return f"--reference uhf finds {solution}"
+        return Message(Option("reference", "uhf"), f" finds {solution}")
     if options.stability != "follow":
-        return f"--stability follow finds {solution}"
+        return Message(Option("stability", "follow"), f" finds {solution}")
     more = []
     if reference.kind == "uhf" and options.guess != "mix" and options.scf_from is None:
-        more.append("--guess mix")
+        more.append(Option("guess", "mix"))
     if options.scf_starts < MORE_STARTS:
-        more.append(f"--scf-starts {MORE_STARTS}")
-    if not more:
-        more.append("another --scf-from: orbitals of a similar geometry or of another spin state")
-    return f"Try {' or '.join(more)}"
+        more.append(Option("scf_starts", MORE_STARTS))
+    if more:
+        return Message("Try ", joined(more, " or "))
+    return Message(
+        "Try another ",
+        Option("scf_from"),
+        ": orbitals of a similar geometry or of another spin state",
+    )

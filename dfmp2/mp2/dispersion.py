@@ -20,6 +20,7 @@ import numpy as np
 
 from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Dispersion
@@ -62,8 +63,9 @@ def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> D
             energy = float(model.get_dispersion(damping, grad=False)["energy"])
         except (RuntimeError, ValueError) as error:
             raise InputError(
-                f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this molecule ({error}): "
-                "take --dispersion none, or another correction"
+                f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this molecule ({error}): take ",
+                Option("dispersion", "none"),
+                ", or another correction",
             ) from error
     name = PACKAGES[correction]
     return Dispersion(
@@ -83,7 +85,8 @@ def _package(correction: str) -> Any:
     except ImportError as absent:
         raise InputError(
             f"{DISPERSIONS[correction]} needs the package {PACKAGES[correction]}, which is not installed ({absent}): "
-            "pip install 'dfmp2[disp]', or take --dispersion none"
+            "pip install 'dfmp2[disp]', or take ",
+            Option("dispersion", "none"),
         ) from absent
 
 
@@ -102,7 +105,8 @@ def _parameters(correction: str, functional: str) -> dict[str, Any]:
     if not found:
         raise InputError(
             f"{package} {metadata.version(package)} lists no parameters of {DISPERSIONS[correction]} for "
-            f"{functional}: install a newer one, or take --dispersion none"
+            f"{functional}: install a newer one, or take ",
+            Option("dispersion", "none"),
         )
     three_atoms = 0.0 if correction == "d3bj" else 1.0
     return {"s6": 1.0, "s8": 0.0, **found, "s9": float(found.get("s9", three_atoms))}

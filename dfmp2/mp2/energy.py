@@ -49,6 +49,7 @@ from dfmp2.mp2.calculation import (
 )
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
+from dfmp2.mp2.grid_certificate import grid_certificate
 from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import NO_PAIRS, MP2Result, Quadrature
 from dfmp2.options import Options
@@ -198,6 +199,12 @@ def build_b(
     return reference, fitted
 
 
+def _b_of(calculation: Calculation, reference: Reference) -> FittedIntegrals:
+    """B of a reference and nothing else, for what is measured beside the energy."""
+    fitted, _ = _transform_and_fit(calculation, calculation.spaces(reference), [], None)
+    return fitted
+
+
 def _transform_and_fit(
     calculation: Calculation,
     spaces: list[ActiveSpace],
@@ -317,6 +324,10 @@ def correlate(
         with calculation.clock("fitting_certificate"):
             fitting_certificate = certify_fit(calculation, reference, pairs, build_b)
 
+    of_grid = None
+    if quadrature is not None and reference.grid_error is not None:
+        of_grid = grid_certificate(calculation, reference, quadrature, _b_of)
+
     if options.transform == "device":
         made = {"transformation": "device: asked for with --transform device"}
     else:
@@ -330,6 +341,7 @@ def correlate(
         certificate=certificate,
         check=check,
         fitting_certificate=fitting_certificate,
+        grid_certificate=of_grid,
         quadrature=quadrature,
         dispersion=calculation.dispersion,
     )

@@ -7,19 +7,38 @@ source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, 
     precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
     SCF convergence        SECOND_ORDER g^2         FIRST_ORDER g               g: norm of the last orbital gradient, Eh
     of Kohn-Sham           FIRST_ORDER g            FIRST_ORDER g               E(SCF): that of its determinant, E(EXX)
-    integration grid       GRID n                                               n: atoms; Kohn-Sham only
+    integration grid       |dE_EXX| + left          |dE_c| + left               Kohn-Sham only; both: |dE_EXX + dE_c| + left
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
     fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
-    fitting of MP2                                  sum_A |e_A| + between
+    fitting of MP2                                  sum_A |e_A| + between + OPEN_SHELL m
     basis set              only a study of several basis sets can tell
 
+    left = GRID_ALONE max(|dE_EXX|, |dE_c|) + GRID_LEAST n, in both together with GRID_LEFT
     between = TIMES E + EACH n                      what no single one of the n atoms shows
+    m                                               metals with an open d or f shell, 0 in a singlet
 
-E is what the run itself estimates of E(SCF) (`dfmp2.scf.fitting_error.between_atoms`); where there is no such estimate,
+A sum without pairs adds its own errors to those of the SCF, where those of MP2 cancel a part of
+them: METHOD times the share of the MP2 set.
+
+dE_EXX and dE_c are what orbitals of a finer grid change, one step towards them (`dfmp2.scf.grid_error`); their signs
+are known, so that they are added before the magnitude is taken. E is what the run itself estimates of E(SCF)
+(`dfmp2.scf.fitting_error.between_atoms`); where there is no such estimate,
 BONDED for each real atom heavier than hydrogen that is bonded to another one. At convergence E(SCF) is stationary,
 E(corr) is not: hence g^2 and g. The condition of the triangular factor L of the metric is the root of that of the
 metric, and the relative error of B = L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of
 Numerical Algorithms, 2nd ed. (2002), chapters 8 and 10).
+
+In a difference of energies, sum_r w_r E_r over runs r, most of the fitting errors cancel where no
+bond is another one:
+
+    measured in every run       |sum_r w_r e_r| + uncertainties
+    else                        CANCELLING sum_r |w_r| e_r + changed
+    changed                     BETWEEN |sum_r w_r E_r| + BOND dN + HYDROGEN dN_H + ELECTRON dn
+
+dN are the orders of the bonds that are made, broken, stretched or moved to another pair of elements,
+from the geometry (`dfmp2.molecule.elements.bond_orders`), dN_H of those to hydrogen; dn is the
+change of the number of unpaired electrons or, if that is larger, of all electrons. What is typical
+of a reaction energy is that of two molecules like this one with a bond made and another one broken.
 
 The constants cover 95 % of what `scripts/error_budget.py` measured (docs/validation/error-budget.md).
 """
@@ -33,7 +52,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dfmp2.molecule.elements import bonds
+from dfmp2.integrals.grid import LEVEL, default_level
+from dfmp2.molecule.elements import bond_orders, bonds, fills_inner_shell
+from dfmp2.options import MP2
 from dfmp2.scf.reference import GIVEN
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 
@@ -41,24 +62,62 @@ if TYPE_CHECKING:
     from dfmp2.molecule.basis import BasisSet
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.result import MP2Result
+    from dfmp2.scf.reference import Reference
 
 EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SECOND_ORDER = 3.0  # 1/Eh
 FIRST_ORDER = 0.12  # dimensionless
-GRID = 1e-7  # Eh for each atom, of E(EXX) + E(corr); at most 2e-8 measured (docs/validation/kohn-sham.md)
+GRID_LEFT = 0.5  # of the larger change, in both together: what one step of the orbitals leaves out
+GRID_ALONE = 1.0  # of the larger change, in one of both: nothing cancels there
+GRID_LEAST = 2e-9  # Eh for each atom: changes may vanish by accident
+KOHN_SHAM_LEFT = 1.5  # of the change of E(KS), which has no step in it: the finer grid's own error
+KOHN_SHAM_LEAST = 4e-8  # Eh for each atom
+KOHN_SHAM_ROUGH = 2e-7  # the same with functionals whose default grid is a finer one
+GRID = 1e-7  # Eh for each atom, where the error was not measured, as in files of earlier versions
 GIVEN_TIMES = 4.5  # both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
 ORBITALS = 0.01  # of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
 DROPPED = 1e-6  # of E(corr), for each fitting function that the eigenvalue cut leaves out
 BETWEEN = {  # TIMES, dimensionless, and EACH, Eh
-    "scf": (2.5, 1e-5),
+    "scf": (3.0, 1e-5),
     "orbitals": (1.0, 1e-5),
     "mp2": (0.7, 3e-5),
 }
 BONDED = 1e-4  # Eh
+OPEN_SHELL = 1e-4  # Eh, of the MP2 set: the measured atom has its shells evenly filled
+METHOD = {"laplace": 1.6, "rpa": 2.2}  # times the share of the MP2 set, of sums without pairs
 CANCELLING = 0.03  # of the fitting errors of all runs: what is left of them in an energy difference
 EXACT = "the value of this basis set without fitting"
 MOST_DECIMALS = 10  # that a result is printed with
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a difference keeps of the fitting errors where bonds or spins change.
+
+    Attributes
+    ----------
+    between : of the change of what the SCF estimates between atoms, dimensionless
+    bond : for each unit of bond order, Eh
+    hydrogen : the same of bonds to hydrogen, Eh
+    electron : for each electron that comes, goes, is paired or unpaired, Eh
+    metal_electron : the same where a d or f shell is being filled, Eh
+    """
+
+    between: float
+    bond: float
+    hydrogen: float
+    electron: float
+    metal_electron: float
+
+
+CHANGED = {
+    "scf": Changed(between=0.7, bond=8e-5, hydrogen=1e-5, electron=1e-5, metal_electron=1e-5),
+    "correlation": Changed(
+        between=0.3, bond=3e-5, hydrogen=1.8e-5, electron=1.2e-5, metal_electron=5e-5
+    ),
+}
+REACTION = "A reaction energy of such molecules"
 
 MEASURED, BOUNDED, ESTIMATED, UNKNOWN = KINDS = ("measured", "bounded", "estimated", "not measured")
 SOURCES = {  # key -> in words
@@ -81,20 +140,29 @@ class Share:
     value : magnitude, Eh; None where it is not known
     kind : one of KINDS
     how : how that is known, one sentence
+    error : the error itself with its sign, Eh, where it was measured; the rest of `value` is its
+        uncertainty
     """
 
     value: float | None
     kind: str
     how: str
+    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source of error: its shares of E(SCF) and E(corr), None where it has none."""
+    """A source of error: its shares of E(SCF) and E(corr), None where it has none.
+
+    Attributes
+    ----------
+    both : magnitude of both together, Eh, where their signs are known; None where magnitudes are added
+    """
 
     name: str
     scf: Share | None
     correlation: Share | None
+    both: float | None = None
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -104,6 +172,8 @@ class Source:
     @property
     def total(self) -> float:
         """What is known of its share of E(MP2, total), Eh."""
+        if self.both is not None:
+            return self.both
         return math.fsum(share.value or 0.0 for share in self.shares)
 
     @property
@@ -128,11 +198,14 @@ class ErrorBudget:
     sources : key -> Source
     energy : what the budget is of, as in "E(MP2, total) is good to 4 decimals"
     exact : what the energy is held against
+    reaction : expected error of a reaction energy of such molecules, Eh; None where it is not
+        known, or where the budget is of a difference or a limit
     """
 
     sources: Mapping[str, Source]
     energy: str
     exact: str = EXACT
+    reaction: float | None = None
 
     @property
     def scf(self) -> float | None:
@@ -146,10 +219,17 @@ class ErrorBudget:
 
     @property
     def total(self) -> float | None:
-        """Expected error of E(MP2, total), Eh; None where a part of it is not known."""
+        """Expected error of E(MP2, total), Eh; None where a part of it is not known.
+
+        Errors that were measured are added with their signs, all others without.
+        """
         if self.scf is None or self.correlation is None:
             return None
-        return self.scf + self.correlation
+        total = math.fsum(source.total for source in self._numerical())
+        shares = [share for source in self._numerical() for share in source.shares]
+        errors = [share.error for share in shares if share.error is not None]
+        twice = math.fsum(abs(error) for error in errors)
+        return total - twice + abs(math.fsum(errors))
 
     @property
     def decimals(self) -> int | None:
@@ -182,9 +262,13 @@ class ErrorBudget:
             good = f"{self.decimals} decimal{'s' * (self.decimals != 1)}"
         else:
             good = "no decimal"
-        converted = KJ_PER_MOL_PER_HARTREE * self.total
-        size = f"+-{self.total:.1e} Eh ({converted:{'.1g' if converted < 10 else '.0f'}} kJ/mol)"
-        return f"{self.energy} is good to {good}, about {size} from {self.exact}. Largest part: {part}."
+        typical = ""
+        if self.reaction is not None:
+            typical = f" {REACTION} is good to about {_in_both_units(self.reaction)}."
+        return (
+            f"{self.energy} is good to {good}, about {_in_both_units(self.total)} "
+            f"from {self.exact}.{typical} Largest part: {part}."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: shares by source and energy, sums in hartree."""
@@ -199,12 +283,18 @@ class ErrorBudget:
         }
         sums = {"scf_total_energy": self.scf, "mp2_correlation_energy": self.correlation}
         said = {"decimals": self.decimals, "largest": self.largest, "summary": self.summary}
-        return {"sources": shares, **sums, "mp2_total_energy": self.total, **said}
+        return {
+            "sources": shares,
+            **sums,
+            "mp2_total_energy": self.total,
+            "reaction_energy": self.reaction,
+            **said,
+        }
 
     def _numerical(self) -> list[Source]:
         """The sources but for the basis set where nothing is known of it: then the budget is that of this basis."""
         found = dict(self.sources)
-        if all(share.value is None for share in found["basis_set"].shares):
+        if any(share.value is None for share in found["basis_set"].shares):
             del found["basis_set"]
         return list(found.values())
 
@@ -214,6 +304,16 @@ class ErrorBudget:
         if None in values:
             return None
         return math.fsum(value for value in values if value is not None)
+
+
+def _in_both_units(error: float) -> str:
+    """An error in hartree and kJ/mol, for people."""
+    converted = KJ_PER_MOL_PER_HARTREE * error
+    if converted < 10:
+        digits = ".1g"
+    else:
+        digits = ".0f"
+    return f"+-{error:.1e} Eh ({converted:{digits}} kJ/mol)"
 
 
 UNMEASURED = "the set was not measured on these atoms"
@@ -228,33 +328,167 @@ def error_budget(result: MP2Result) -> ErrorBudget:
 
     Where the method scales the components of MP2, it is that of MP2 unscaled.
     """
-    grid = Share(
-        GRID * len(result.molecule.real_symbols),
-        ESTIMATED,
-        f"{GRID:g} Eh for each atom, from finer grids",
-    )
     shares = {
         "precision": (_scf_rounding(result), _pair_precision(result)),
         "scf_convergence": _convergence(result),
-        **({} if result.reference.xc is None else {"grid": (grid, None)}),
         "fitting_metric": (None, _metric(result)),
         **_fitting(result),
         "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
     }
-    sources = {
-        key: Source(name, *map(_finite, shares[key]))
-        for key, name in SOURCES.items()
-        if key in shares
-    }
+    sources = {}
+    for key, name in SOURCES.items():
+        if key != "grid":
+            scf, correlation = shares[key]
+            sources[key] = Source(name, _finite(scf), _finite(correlation))
+        elif result.reference.xc is not None:
+            sources[key] = _grid(result)
     if _fitted_energy(result) == 0.0:
         sources = {
-            key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
+            key: source
+            if source.correlation is None
+            else replace(source, correlation=NO_PAIRS, both=None)
             for key, source in sources.items()
         }
     method, energy = result.options.correlation, "E(MP2, total)"
     if not method.plain or method.double_hybrid:
         energy = f"E({method.title}, total)"
-    return ErrorBudget(sources, energy)
+    budget = ErrorBudget(sources, energy)
+    return replace(budget, reaction=_reaction(result, budget))
+
+
+def _reaction(result: MP2Result, budget: ErrorBudget) -> float | None:
+    """Expected error of the energy of a reaction in which one bond is made and one broken, Eh.
+
+    Both sides are like this run; None where its own error is not known.
+    """
+    if budget.total is None:
+        return None
+    fitted = _fitting(replace(result, fitting_certificate=None))
+    fitting = [share.value for pair in fitted.values() for share in pair if share is not None]
+    if None in fitting:
+        return None
+    cancelled = CANCELLING * 2.0 * math.fsum(value for value in fitting if value is not None)
+    others = [
+        source.total
+        for key, source in budget.sources.items()
+        if not key.endswith("fitting") and key != "basis_set"
+    ]
+    orders = _bond_orders(result.molecule)
+    if any("H" not in pair for pair in orders):
+        bond = "bond"
+    else:
+        bond = "hydrogen"
+    if result.scf_fitting is None:
+        kinds = [CHANGED["correlation"]]
+    else:
+        kinds = list(CHANGED.values())
+    if orders:
+        changed = math.fsum(2.0 * getattr(kind, bond) for kind in kinds)
+    else:
+        changed = math.fsum(kind.electron for kind in kinds)
+    return 2.0 * math.fsum(others) + cancelled + changed
+
+
+def _grid(result: MP2Result) -> Source:
+    """The integration grid, as the run has measured it; else what is known of its functional."""
+    atoms = len(result.molecule.real_symbols)
+    reference, changes = result.reference, _grid_changes(result)
+    if changes is not None and not all(map(math.isfinite, changes)):
+        how = "the numbers it follows from are not finite"
+    elif changes is not None and reference.grid_error is not None:
+        scf, correlation = changes
+        return _signed_source(
+            scf,
+            correlation,
+            largest=max(abs(scf), abs(correlation)),
+            least=GRID_LEAST * atoms,
+            finer=f"grid {reference.grid_error.finer}",
+        )
+    elif reference.grid_error is not None:
+        how = "E(corr) was not computed on a finer grid"
+        if result.options.correlation.double_hybrid and reference.functional_energy is None:
+            of_scf = kohn_sham_grid_error(reference, atoms)
+            return Source(SOURCES["grid"], of_scf, Share(None, UNKNOWN, how))
+    elif int(reference.grid_level or 0) < LEVEL or default_level(str(reference.xc)) > LEVEL:
+        how = "its error was not measured, and no other is known for this functional and grid"
+    else:
+        how = f"{GRID:g} Eh for each atom, from finer grids"
+        return Source(SOURCES["grid"], Share(GRID * atoms, ESTIMATED, how), None)
+    unknown = Share(None, UNKNOWN, how)
+    return Source(SOURCES["grid"], unknown, unknown)
+
+
+def _grid_changes(result: MP2Result) -> tuple[float, float] | None:
+    """Errors of E(EXX) and E(corr) by the grid as they were measured, with signs, Eh; None where they were not."""
+    found, certificate = result.reference.grid_error, result.grid_certificate
+    if found is None or certificate is None:
+        return None
+    return found.exx_error, certificate.correlation_error
+
+
+def _signed_source(
+    scf: float, correlation: float, largest: float, least: float, finer: str
+) -> Source:
+    """The integration grid from measured changes of both energies.
+
+    Parameters
+    ----------
+    scf, correlation : float
+        Changes of E(EXX) and of E(corr), or sums of them over runs, with their signs, Eh.
+    largest : float
+        Magnitude of the larger one, or the sum of these over runs, Eh.
+    least : float
+        What is left at least, Eh.
+    finer : str
+        In words, what they were measured with.
+    """
+    left, alone = GRID_LEFT * largest + least, GRID_ALONE * largest + least
+    how = (
+        f"measured with {finer}: {scf:+.1e} Eh in E(EXX), {correlation:+.1e} Eh in E(corr), both within "
+        f"{left:.1e} Eh"
+    )
+    return Source(
+        SOURCES["grid"],
+        Share(abs(scf) + alone, ESTIMATED, how),
+        Share(abs(correlation) + alone, ESTIMATED, how),
+        abs(scf + correlation) + left,
+    )
+
+
+def kohn_sham_grid_error(reference: Reference, atoms: int) -> Share | None:
+    """How wrong E(KS) may be by its integration grid; None where it was not measured.
+
+    Parameters
+    ----------
+    reference : Reference
+        A Kohn-Sham reference.
+    atoms : int
+        Real atoms.
+    """
+    found = reference.grid_error
+    if found is None:
+        return None
+    value = largest_kohn_sham_error(found.scf_error, str(reference.xc), atoms)
+    how = f"E(KS) of the same density on grid {found.finer}: {found.scf_error:+.1e} Eh"
+    return Share(value, ESTIMATED, how)
+
+
+def largest_kohn_sham_error(change: float, xc: str, atoms: int) -> float:
+    """How wrong E(KS) may be by its integration grid, Eh.
+
+    Parameters
+    ----------
+    change : float
+        Of E(KS) on a finer grid, Eh.
+    xc : str
+        The functional.
+    atoms : int
+        Real atoms.
+    """
+    least = KOHN_SHAM_LEAST
+    if default_level(xc) > LEVEL:
+        least = KOHN_SHAM_ROUGH
+    return (1.0 + KOHN_SHAM_LEFT) * abs(change) + least * atoms
 
 
 def _finite(share: Share | None) -> Share | None:
@@ -371,14 +605,16 @@ def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
         f"four-centre integrals: {certificate.sampled_pairs} of {certificate.pairs} pairs, "
         f"{certificate.correlation_error:+.1e} Eh within {certificate.correlation_uncertainty:.1e} Eh"
     )
-    correlation = Share(
-        error, MEASURED, how if conventional else f"{how}; the orbitals of the fitted SCF are in it"
-    )
+    if not conventional:
+        how = f"{how}; the orbitals of the fitted SCF are in it"
+    correlation = Share(error, MEASURED, how, certificate.correlation_error)
     if conventional or certificate.scf_error is None:
         return {"scf_fitting": (four_centre, None), "mp2_fitting": (None, correlation)}
     uncertainty = certificate.scf_uncertainty or 0.0
     how = f"four-centre integrals: {certificate.scf_error:+.1e} Eh within {uncertainty:.1e} Eh"
-    scf_share = Share(abs(certificate.scf_error) + uncertainty, MEASURED, how)
+    scf_share = Share(
+        abs(certificate.scf_error) + uncertainty, MEASURED, how, certificate.scf_error
+    )
     return {"scf_fitting": (scf_share, None), "mp2_fitting": (None, correlation)}
 
 
@@ -387,7 +623,26 @@ def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
     atoms, (between, how) = _atoms(result.molecule, basis), _between(result, role)
     if atoms is None:
         return Share(None, UNKNOWN, UNMEASURED)
-    return Share(atoms + between, ESTIMATED, f"{atoms:.1e} Eh of the atoms one by one, and {how}")
+    how = f"{atoms:.1e} Eh of the atoms one by one, and {how}"
+    metals = _metals(result.molecule)
+    if role == "mp2" and metals and result.molecule.multiplicity > 1:
+        between += OPEN_SHELL * metals
+        how = f"{how}, and {OPEN_SHELL:g} Eh for each open shell of a metal"
+    factor = _method_factor(result)
+    if role == "mp2" and factor != 1.0:
+        how = f"{factor:g} times what it is in MP2: {how}"
+        return Share(factor * (atoms + between), ESTIMATED, how)
+    return Share(atoms + between, ESTIMATED, how)
+
+
+def _metals(molecule: Molecule) -> int:
+    """Real atoms whose d or f shell is being filled."""
+    return sum(map(fills_inner_shell, molecule.real_symbols))
+
+
+def _method_factor(result: MP2Result) -> float:
+    """How many times the error of MP2 the MP2 set makes in the correlation energy of a method."""
+    return METHOD.get(result.options.correlation.kind, 1.0)
 
 
 def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
@@ -449,9 +704,10 @@ def combined(
 ) -> ErrorBudget:
     """The budget of a combination of energies of several runs.
 
-    Errors of precision, convergence and metric have nothing to do with each other: they add. Those of fitting are
-    nearly the same on both sides of a difference. Where every run has measured its own they are combined with their
-    signs; elsewhere a part of their sum is left.
+    Errors of precision, convergence and metric have nothing to do with each other: they add. Those
+    of fitting are nearly the same on both sides of a difference but for the bonds that change.
+    Where every run has measured its own they are combined with their signs; elsewhere a part of
+    their sum is left, and what belongs to the changed bonds.
 
     Parameters
     ----------
@@ -459,46 +715,147 @@ def combined(
     energy, exact, basis_set : of the budget
     cancelling : part of the fitting errors that is left; 1 where the combination is no difference
     """
+    measured = all(
+        result.fitting_certificate is not None and result.options.correlation is MP2
+        for _, result in parts
+    )
     budgets = [(weights, result.error_budget.sources) for weights, result in parts]
-
-    def added(key: str, which: int, factor: float) -> Share | None:
-        shares = [
-            (weights[which], (found[key].scf, found[key].correlation)[which])
-            for weights, found in budgets
+    if not measured:  # what some have measured says nothing of what the others have
+        estimates = [_fitting(replace(r, fitting_certificate=None)) for _, r in parts]
+        fitted = [
+            {
+                key: Source(SOURCES[key], _finite(scf), _finite(correlation))
+                for key, (scf, correlation) in one.items()
+            }
+            for one in estimates
         ]
-        weighted = [
-            (abs(weight), share) for weight, share in shares if share is not None and weight
+        budgets = [
+            (weights, {**sources, **own})
+            for (weights, sources), own in zip(budgets, fitted, strict=True)
         ]
-        if not weighted:
-            return None
-        unknown = [share for _, share in weighted if share.value is None]
-        if unknown:
-            return unknown[0]
-        value = factor * math.fsum(
-            weight * share.value for weight, share in weighted if share.value is not None
-        )
-        if factor < 1.0:
-            return Share(
-                value,
-                ESTIMATED,
-                f"{100 * factor:g} % of the sum over {len(weighted)} runs: the rest cancels",
-            )
-        kind = max((share.kind for _, share in weighted), key=KINDS.index)  # the least sure
-        return Share(value, kind, f"sum over {len(weighted)} runs")
-
     sources = {}
-    measured = all(result.fitting_certificate is not None for _, result in parts)
     for key in budgets[0][1]:
-        name, fitting = SOURCES[key], key.endswith("fitting")
+        fitting = key.endswith("fitting")
+        if key == "grid" and all(_grid_changes(result) is not None for _, result in parts):
+            sources[key] = _combined_grid(parts)
+            continue
         if key == "basis_set":
             shares: tuple[Share | None, Share | None] = basis_set
         elif fitting and measured:
             shares = _with_signs(parts, key)
+        elif fitting and cancelling < 1.0:
+            shares = _cancelled(parts, budgets, key, cancelling)
         else:
-            factor = cancelling if fitting else 1.0
-            shares = added(key, 0, factor), added(key, 1, factor)
-        sources[key] = Source(name, *shares)
+            shares = _added(budgets, key, 0), _added(budgets, key, 1)
+        sources[key] = Source(SOURCES[key], *shares)
     return ErrorBudget(sources, energy, exact)
+
+
+def _combined_grid(parts: Sequence[tuple[Weights, MP2Result]]) -> Source:
+    """The integration grid where every run has measured its error: changes with their signs, the rest by magnitude."""
+    scf, correlation, largest, least = [], [], [], []
+    for (scf_weight, correlation_weight), result in parts:
+        changes = _grid_changes(result) or (0.0, 0.0)
+        scf.append(scf_weight * changes[0])
+        correlation.append(correlation_weight * changes[1])
+        largest.append(max(abs(scf[-1]), abs(correlation[-1])))
+        atoms = len(result.molecule.real_symbols)
+        least.append(max(abs(scf_weight), abs(correlation_weight)) * GRID_LEAST * atoms)
+    return _signed_source(
+        math.fsum(scf),
+        math.fsum(correlation),
+        largest=math.fsum(largest),
+        least=math.fsum(least),
+        finer=f"finer grids in {len(parts)} runs",
+    )
+
+
+Budgets = Sequence[tuple[Weights, Mapping[str, Source]]]
+
+
+def _added(budgets: Budgets, key: str, which: int) -> Share | None:
+    """The sum of the shares of all runs in E(SCF) (`which` 0) or E(corr) (1); None without any."""
+    weighted = []
+    for weights, sources in budgets:
+        share = (sources[key].scf, sources[key].correlation)[which]
+        if share is not None and weights[which]:
+            weighted.append((abs(weights[which]), share))
+    if not weighted:
+        return None
+    unknown = [share for _, share in weighted if share.value is None]
+    if unknown:
+        return unknown[0]
+    value = math.fsum(weight * share.value for weight, share in weighted if share.value is not None)
+    kind = max((share.kind for _, share in weighted), key=KINDS.index)  # the least sure
+    return Share(value, kind, f"sum over {len(weighted)} runs")
+
+
+def _cancelled(
+    parts: Sequence[tuple[Weights, MP2Result]], budgets: Budgets, key: str, cancelling: float
+) -> tuple[Share | None, Share | None]:
+    """Shares of a fitting set in a difference: what is left of their sum, and changed bonds."""
+    shares = []
+    for which, energy in enumerate(("scf", "correlation")):
+        share = _added(budgets, key, which)
+        if share is not None and share.value:  # nothing is fitted where it is 0
+            how = f"{100 * cancelling:g} % of the {share.how}: the rest cancels"
+            value = cancelling * share.value
+            if (key, energy) in (("scf_fitting", "scf"), ("mp2_fitting", "correlation")):
+                more, words = _changed(parts, which, energy)
+                value, how = value + more, f"{how}; {words}"
+            share = Share(value, ESTIMATED, how)
+        shares.append(share)
+    return shares[0], shares[1]
+
+
+def _changed(
+    parts: Sequence[tuple[Weights, MP2Result]], which: int, energy: str
+) -> tuple[float, str]:
+    """What changed bonds and spins leave of fitting errors, Eh, and how that is known."""
+    constants = CHANGED[energy]
+    between = unpaired = electrons = 0.0
+    orders: dict[tuple[str, str], float] = {}
+    for weights, result in parts:
+        weight = weights[which]
+        between += weight * _estimated_between(result)
+        unpaired += weight * (result.molecule.multiplicity - 1)
+        electrons += weight * result.sizes.nelectron
+        for pair, order in _bond_orders(result.molecule).items():
+            orders[pair] = orders.get(pair, 0.0) + weight * order
+    bond = math.fsum(abs(order) for pair, order in orders.items() if "H" not in pair)
+    hydrogen = math.fsum(abs(order) for pair, order in orders.items() if "H" in pair)
+    if any(_metals(result.molecule) for _, result in parts):
+        each = constants.metal_electron
+    else:
+        each = constants.electron
+    moved = max(abs(unpaired), abs(electrons))
+    value = (
+        constants.between * abs(between)
+        + constants.bond * bond
+        + constants.hydrogen * hydrogen
+        + each * moved
+    )
+    if energy == "correlation":
+        value *= max(_method_factor(result) for _, result in parts)
+    how = (
+        f"{value:.1e} Eh for bond orders that change by {bond:.2f}, to hydrogen {hydrogen:.2f}, "
+        f"{moved:g} electrons paired, unpaired or lost, and {abs(between):.1e} Eh between atoms"
+    )
+    return value, how
+
+
+def _estimated_between(result: MP2Result) -> float:
+    """What fitting may miss between atoms, Eh; from bonds where the SCF has no estimate."""
+    estimate = result.reference.interatomic_fitting_error
+    if estimate is None:
+        return BONDED * bonded_atoms(result.molecule)
+    return estimate
+
+
+def _bond_orders(molecule: Molecule) -> dict[tuple[str, str], float]:
+    """Orders of its bonds, added up for each pair of elements."""
+    places = molecule.coordinates * ANGSTROM_PER_BOHR
+    return bond_orders(molecule.symbols, places, molecule.ghost)
 
 
 def _with_signs(
@@ -514,5 +871,5 @@ def _with_signs(
     uncertain = [abs(weight) * (getattr(c, f"{name}_uncertainty") or 0.0) for weight, c in found]
     error, uncertainty = math.fsum(errors), math.fsum(uncertain)
     how = f"four-centre integrals in {len(found)} runs: {error:+.1e} Eh within {uncertainty:.1e} Eh"
-    share = Share(abs(error) + uncertainty, MEASURED, how)
+    share = Share(abs(error) + uncertainty, MEASURED, how, error)
     return (share, None) if which == 0 else (None, share)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 
 PAIRS = ((2, 3), (3, 4), (4, 5), (5, 6))
 NEESE_VALEEV = "Neese and Valeev, J. Chem. Theory Comput. 7, 33 (2011)"
@@ -70,7 +71,7 @@ def scf_formula(name: str, family: str, lower: int, upper: int) -> Formula:
     InputError : unknown, or not published for this family and these cardinal numbers
     """
     if name == "neese-valeev":
-        alpha = _optimised(family, lower, upper, "--scf-formula")[0]
+        alpha = _optimised(family, lower, upper, Option("scf_formula", "neese-valeev"))[0]
         return Formula(
             name, f"exp(-{alpha} sqrt X)", NEESE_VALEEV, lambda x: math.exp(-alpha * math.sqrt(x))
         )
@@ -78,7 +79,8 @@ def scf_formula(name: str, family: str, lower: int, upper: int) -> Formula:
         return Formula(name, "the energy in the larger basis, not extrapolated", "", None)
     if family == "def2":
         raise InputError(
-            f"--scf-formula {name} was published for correlation-consistent sets: for def2 use largest or neese-valeev"
+            Option("scf_formula", name),
+            " was published for correlation-consistent sets: for def2 use largest or neese-valeev",
         )
     table: dict[str, tuple[str, str, Callable[[int], float]]] = {
         "exponential": (
@@ -99,7 +101,9 @@ def scf_formula(name: str, family: str, lower: int, upper: int) -> Formula:
         "power": ("X^-3.4", "Truhlar, Chem. Phys. Lett. 294, 45 (1998)", lambda x: x**-3.4),
     }
     if name not in table:
-        raise InputError(f"--scf-formula {name[:30]!r}: expected one of {', '.join(SCF_NAMES)}")
+        raise InputError(
+            Option("scf_formula", name[:30]), f": expected one of {', '.join(SCF_NAMES)}"
+        )
     return Formula(name, *table[name])
 
 
@@ -111,15 +115,17 @@ def correlation_formula(name: str, family: str, lower: int, upper: int) -> Formu
     InputError : unknown, or not published for this family and these cardinal numbers
     """
     if name == "neese-valeev":
-        beta = _optimised(family, lower, upper, "--correlation-formula")[1]
+        beta = _optimised(family, lower, upper, Option("correlation_formula", "neese-valeev"))[1]
         return Formula(name, f"X^-{beta}", NEESE_VALEEV, lambda x: x**-beta)
     if name not in CORRELATION_NAMES:
         raise InputError(
-            f"--correlation-formula {name[:30]!r}: expected one of {', '.join(CORRELATION_NAMES)}"
+            Option("correlation_formula", name[:30]),
+            f": expected one of {', '.join(CORRELATION_NAMES)}",
         )
     if family == "def2":
         raise InputError(
-            f"--correlation-formula {name} was published for correlation-consistent sets: for def2 use neese-valeev"
+            Option("correlation_formula", name),
+            " was published for correlation-consistent sets: for def2 use neese-valeev",
         )
     if name == "helgaker":
         return Formula(
@@ -130,7 +136,8 @@ def correlation_formula(name: str, family: str, lower: int, upper: int) -> Formu
         )
     if (family, lower, upper) != ("cc-pvnz", 2, 3):
         raise InputError(
-            "--correlation-formula truhlar (X^-2.2) was fitted to cc-pVDZ and cc-pVTZ: use it with cc-pv[dt]z only"
+            Option("correlation_formula", "truhlar"),
+            " (X^-2.2) was fitted to cc-pVDZ and cc-pVTZ: use it with cc-pv[dt]z only",
         )
     return Formula(
         name, "X^-2.2 (MP2)", "Truhlar, Chem. Phys. Lett. 294, 45 (1998)", lambda x: x**-2.2
@@ -142,10 +149,11 @@ def default_correlation(family: str) -> str:
     return "neese-valeev" if family == "def2" else "helgaker"
 
 
-def _optimised(family: str, lower: int, upper: int, option: str) -> tuple[float, float]:
+def _optimised(family: str, lower: int, upper: int, option: Option) -> tuple[float, float]:
     if (family, lower, upper) not in OPTIMISED:
         known = ", ".join(f"{name} {low}/{high}" for name, low, high in OPTIMISED)
         raise InputError(
-            f"{option} neese-valeev has no exponents for {family} {lower}/{upper} (it has {known}): use another formula"
+            option,
+            f" has no exponents for {family} {lower}/{upper} (it has {known}): use another formula",
         )
     return OPTIMISED[family, lower, upper]

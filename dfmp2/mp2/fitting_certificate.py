@@ -33,6 +33,7 @@ from dfmp2.host import resources
 from dfmp2.host.scratch import Room, Space
 from dfmp2.integrals.four_center import exact_rows
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.messages import Message
 from dfmp2.mp2.calculation import NOTHING, Calculation, FittedIntegrals
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.result import FittingCertificate, PairEnergies
@@ -66,7 +67,7 @@ def certify_fit(
     try:
         conventional, scf_error, scf_uncertainty, left = _scf_error(calculation, reference)
     except ConvergenceError as error:
-        listener.warning(f"the fitting error is not certified: {error}")
+        listener.warning(Message("the fitting error is not certified: ", error.message))
         return None
     resources.return_memory()
     spaces = calculation.spaces(conventional)

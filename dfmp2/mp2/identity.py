@@ -13,6 +13,7 @@ from dataclasses import asdict
 
 from dfmp2.errors import ForeignCheckpoint, InputError
 from dfmp2.host import provenance, threads
+from dfmp2.messages import Message, Option, Part, joined
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
@@ -156,14 +157,20 @@ def changed(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
 
 def differences(
     there: Mapping[str, str], here: Mapping[str, str], leave_out: Iterable[str] = ()
-) -> list[str]:
+) -> list[Message]:
     """What differs, with both values where people can read them; a hash says nothing."""
     found = []
     for name in {**there, **here}:
         old, new = there.get(name, "none"), here.get(name, "none")
         if old != new and name not in leave_out:
             short = max(len(old), len(new)) <= SHOWN
-            found.append(f"{name} ({old} there, {new} here)" if short else f"{name} differs")
+            named: Part = name
+            if name.startswith("--"):
+                named = Option(name[2:].replace("-", "_"))
+            if short:
+                found.append(Message(named, f" ({old} there, {new} here)"))
+            else:
+                found.append(Message(named, " differs"))
     return found
 
 
@@ -185,8 +192,10 @@ def require_same(there: Mapping[str, str], here: Mapping[str, str], path: str) -
     different = differences(there, here, leave_out=[PROCESSOR])
     if different:
         raise ForeignCheckpoint(
-            f"{path} belongs to another calculation: {', '.join(different)}: give the same molecule and options, or "
-            "delete it to start what it belongs to from the beginning"
+            f"{path} belongs to another calculation: ",
+            joined(different),
+            ": give the same molecule and options to go on with that one, name another file, or "
+            "delete it to start anew",
         )
 
 
@@ -209,8 +218,14 @@ def require_answer(result: MP2Result, molecule: Molecule, options: Options, path
     )
     if different:
         raise InputError(
-            f"{path} is the result of another calculation: {', '.join(different)}: name another file with --output, or "
-            "replace it with --overwrite instead of --resume"
+            (f"{path} is the result of another calculation: "),
+            joined(different),
+            (": name another file with "),
+            Option("output"),
+            ", or replace it with ",
+            Option("overwrite", True),
+            " instead of ",
+            Option("resume", True),
         )
 
 

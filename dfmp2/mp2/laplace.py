@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import NumericalError
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.messages import Option
 from dfmp2.mp2.response import differences, groups, weighted_products
 from dfmp2.mp2.result import Quadrature
 from dfmp2.progress import Listener
@@ -139,8 +140,14 @@ def quadrature(lowest: float, highest: float, error: float) -> Rule:
             t, w = np.exp(p) / lowest
             return Rule(t, w, found)
     raise NumericalError(
-        f"no sum of {MOST_POINTS} exponentials is 1/x from {lowest:.3g} to {highest:.3g} Eh within {error:.1e}: take a "
-        "larger --tolerance, or --method sos-mp2, which needs none"
+        (
+            f"no sum of {MOST_POINTS} exponentials is 1/x from {lowest:.3g} to {highest:.3g}"
+            f" Eh within {error:.1e}: take a larger "
+        ),
+        Option("tolerance"),
+        ", or ",
+        Option("method", "sos-mp2"),
+        ", which needs none",
     )
 
 

@@ -42,30 +42,19 @@ def evaluate(
 def _resident(
     backend: Backend, left: Operand, right: Operand, tiles: list[Tile]
 ) -> Generator[tuple[Tile, PairTerms], None, None]:
-    """Every worker takes the next tile when it is idle, or the next of those whose part of the operands it holds."""
-    workers, divided = backend.limits.workers, backend.limits.divided
+    """Every worker takes the next tile when it is idle."""
+    workers = backend.limits.workers
     if workers == 1:
         for tile in tiles:
             yield tile, backend.pair_terms(left, right, tile)
         return
-    if divided:
-        owners = backend.owners(left, right, tiles)
-    else:
-        owners = [0] * len(tiles)
-    if divided:
-        pools = [Workers(1, f"part {k}") for k in range(workers)]
-    else:
-        pools = [Workers(workers)]
+    pool = Workers(workers)
     try:
-        futures = {
-            pools[owner].submit(backend.pair_terms, left, right, tile): tile
-            for tile, owner in zip(tiles, owners, strict=True)
-        }
+        futures = {pool.submit(backend.pair_terms, left, right, tile): tile for tile in tiles}
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
-        for pool in pools:
-            pool.shutdown(cancel_futures=True)  # an error or Ctrl-C does not wait for the rest
+        pool.shutdown(cancel_futures=True)  # an error or Ctrl-C does not wait for the rest
 
 
 Progress = Callable[[int, int], None]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import ComparisonFailed
 from dfmp2.host.provenance import Preparation, Provenance
+from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
 from dfmp2.options import CUSTOM, SCS, SOS, Options
@@ -101,6 +102,7 @@ class Quadrature:
     error: float = _q(
         "hartree", "error of the correlation energy: a bound (Laplace), an estimate (RPA)"
     )
+    scale: float = _q("hartree", "scale a of the frequencies a cot(u) (RPA)", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,16 @@ class FittingCertificate:
         "hartree", "fitting error of the SCF energy; none for a conventional SCF", None
     )
     scf_uncertainty: float | None = _q("hartree", "largest deviation expected of that error", None)
+
+
+@dataclass(frozen=True, slots=True)
+class GridCertificate:
+    """What orbitals of a finer integration grid say of the correlation energy."""
+
+    correlation_error: float = _q(
+        "hartree", "error of the correlation energy by the grid: this one less the finer one"
+    )
+    seconds: float = _q("s", "wall time of it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,9 +381,12 @@ class GradientCertificate:
         """
         if not self.passed:
             raise ComparisonFailed(
-                f"{self.owner} certificate fails: {', '.join(self.failures).replace('_', ' ')} larger than accepted; "
-                "converge the SCF further (--scf-conv-tol 1e-12; for a mean field of PySCF, its conv_tol), or report "
-                f"this{then}"
+                (
+                    f"{self.owner} certificate fails: {', '.join(self.failures).replace('_', ' ')} "
+                    "larger than accepted; converge the SCF further ("
+                ),
+                Option("scf_conv_tol", "1e-12"),
+                f"; for a mean field of PySCF, its conv_tol), or report this{then}",
             )
 
     @property
@@ -528,11 +543,16 @@ class Polarizability:
         """
         if not self.passed:
             raise ComparisonFailed(
-                f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and energies in the same fields say "
-                f"that it is off by {self.step_error:.1e} bohr^3, the dipole moment by {self.dipole_difference:.1e} e "
-                f"bohr; {self.allowed:.0e} of the largest element and {self.allowed:.0e} e bohr are accepted: the "
-                "molecule is too polarizable for the step, or the runs in fields have found different SCF solutions; "
-                f"look at their stability with --stability full{then}"
+                (
+                    f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and energies "
+                    f"in the same fields say that it is off by {self.step_error:.1e} bohr^3, the "
+                    f"dipole moment by {self.dipole_difference:.1e} e bohr; {self.allowed:.0e} of "
+                    f"the largest element and {self.allowed:.0e} e bohr are accepted: the molecule "
+                    "is too polarizable for the step, or the runs in fields have found different "
+                    "SCF solutions; look at their stability with "
+                ),
+                Option("stability", "full"),
+                f"{then}",
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -590,6 +610,7 @@ class MP2Result(Calculated):
     ranks: Ranks | None = None
     preparation: Preparation | None = None
     fitting_certificate: FittingCertificate | None = None
+    grid_certificate: GridCertificate | None = None
     gradient: Gradient | None = None
     gradient_certificate: GradientCertificate | None = None
     properties: Properties | None = None
@@ -759,6 +780,14 @@ class MP2Result(Calculated):
 
         return error_budget(self)
 
+    @property
+    def grid_error_total(self) -> float | None:
+        """What the integration grid may add to the error of the total energy, Eh; None without a functional."""
+        source = self.error_budget.sources.get("grid")
+        if source is None or any(share.value is None for share in source.shares):
+            return None
+        return source.total
+
     def require_proofs(self, then: str = "") -> None:
         """Refuse a result whose check by PySCF or whose certificates fail; as `require_certified`."""
         if self.check is not None:
@@ -861,6 +890,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "fitting_certificate": None
         if result.fitting_certificate is None
         else asdict(result.fitting_certificate),
+        "grid_error": grid_error(result),
         "provenance": asdict(result.provenance)
         | {"input_sha256": hashlib.sha256(molecule.text.encode()).hexdigest()},
     }
@@ -874,6 +904,28 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         payload["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
     payload |= _derivatives(result)
     return {key: plain(value) for key, value in payload.items()}
+
+
+def grid_error(result: MP2Result) -> dict[str, Any] | None:
+    """What was measured of the error of the integration grid, Eh; None where nothing was."""
+    from dfmp2.mp2.error_budget import kohn_sham_grid_error
+
+    found, certificate = result.reference.grid_error, result.grid_certificate
+    largest = kohn_sham_grid_error(result.reference, len(result.molecule.real_symbols))
+    if found is None or largest is None:
+        return None
+    correlation = None
+    if certificate is not None:
+        correlation = certificate.correlation_error
+    return {
+        "finer_grid": found.finer,
+        "finer_grid_points": found.finer_points,
+        "scf_total_energy": found.scf_error,
+        "hf_total_energy": found.exx_error,
+        "correlation_energy": correlation,
+        "largest_scf_total_energy": largest.value,
+        "largest_total_energy": result.grid_error_total,
+    }
 
 
 def _scaled(factor: float, energy: float) -> float:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import NumericalError
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.messages import Option
 from dfmp2.mp2.response import differences, weighted_products
 from dfmp2.mp2.result import Quadrature
 from dfmp2.progress import Listener
@@ -70,22 +71,18 @@ def correlation_energy(
     lowest, highest = (float(end([float(end(gap)) for gap in gaps])) for end in (np.min, np.max))
     if lowest <= 0.0:
         raise NumericalError(
-            f"the smallest e_a - e_i is {lowest:.6f} Eh and must be positive for --method drpa: the reference is not a "
-            "ground state (try --scf-from with better orbitals)"
+            f"the smallest e_a - e_i is {lowest:.6f} Eh and must be positive for ",
+            Option("method", "drpa"),
+            ": the reference is not a ground state (try ",
+            Option("scf_from"),
+            " with better orbitals)",
         )
-    (scale, enough, envelope), occupation = _grid(spins, gaps, tolerance), 2.0 / len(b)
-    tensors, kept = [one for one, _ in spins], [space for _, space in spins]
+    scale, enough, envelope = _grid(spins, gaps, tolerance)
+    occupation = _occupation(b)
     total, before, change, points = 0.0, math.inf, math.inf, enough // STEP
     angles = np.arange(1, points + 1) * (math.pi / (2 * points))
     while points <= LAST:
-        weights = np.where(np.isclose(angles, math.pi / 2), 0.5, 1.0) * scale / np.sin(angles) ** 2
-        factors = [partial(_response, occupation, scale / math.tan(u)) for u in angles.tolist()]
-        products = weighted_products(tensors, kept, factors, held, workers, joined=True)
-        for number, (weight, (matrix,)) in enumerate(
-            zip(weights.tolist(), products, strict=True), start=1
-        ):
-            total += weight * _log_det_less_trace(matrix)
-            listener.step(number, angles.size, "frequencies")
+        total += _weighted_sum(spins, occupation, angles, scale, held, workers, listener)
         energy = total / (4 * points)  # steps of pi / (2 n), and 1/(2 pi) of Eq. 2
         change, earlier = abs(energy - before), change
         error = change
@@ -96,13 +93,73 @@ def correlation_energy(
         if not math.isfinite(energy):
             break
         if error <= tolerance:
-            return Quadrature(energy, points, lowest, highest, error)
+            return Quadrature(energy, points, lowest, highest, error, scale)
         before, points = energy, 2 * points
         angles = np.arange(1, points, 2) * (math.pi / (2 * points))  # between those that are done
     raise NumericalError(
-        f"{points // 2} frequencies leave the RPA correlation energy uncertain by {error:.1e} Eh, more than "
-        f"--tolerance {tolerance:.1e}: allow more, or look at the smallest e_a - e_i, {lowest:.4f} Eh"
+        (
+            f"{points // 2} frequencies leave the RPA correlation energy uncertain by "
+            f"{error:.1e} Eh, more than "
+        ),
+        Option("tolerance", f"{tolerance:.1e}"),
+        f": allow more, or look at the smallest e_a - e_i, {lowest:.4f} Eh",
     )
+
+
+def at_points(
+    b: Sequence[Any],
+    spaces: Sequence[ActiveSpace],
+    quadrature: Quadrature,
+    held: int,
+    workers: int,
+    listener: Listener,
+) -> float:
+    """E_c with the frequencies of another sum, Eh: the error of the sum cancels in the difference.
+
+    Parameters
+    ----------
+    b, spaces, held, workers, listener
+        As of `correlation_energy`.
+    quadrature : Quadrature
+        The other sum, of orbitals that are nearly the same.
+    """
+    spins = [
+        (one, space) for one, space in zip(b, spaces, strict=True) if space.nocc and space.nvir
+    ]
+    if not spins or not quadrature.scale:
+        return 0.0
+    points = quadrature.points
+    angles = np.arange(1, points + 1) * (math.pi / (2 * points))
+    total = _weighted_sum(spins, _occupation(b), angles, quadrature.scale, held, workers, listener)
+    return total / (4 * points)
+
+
+def _occupation(b: Sequence[Any]) -> float:
+    """Electrons in an occupied orbital, from B of each spin."""
+    return 2.0 / len(b)
+
+
+def _weighted_sum(
+    spins: Sequence[tuple[Any, ActiveSpace]],
+    occupation: float,
+    angles: NDArray[np.floating[Any]],
+    scale: float,
+    held: int,
+    workers: int,
+    listener: Listener,
+) -> float:
+    """Sum over the angles u of a / sin^2 u times Tr [ln(1 + Q) - Q], Eh."""
+    total = 0.0
+    weights = np.where(np.isclose(angles, math.pi / 2), 0.5, 1.0) * scale / np.sin(angles) ** 2
+    factors = [partial(_response, occupation, scale / math.tan(u)) for u in angles.tolist()]
+    tensors, kept = [one for one, _ in spins], [space for _, space in spins]
+    products = weighted_products(tensors, kept, factors, held, workers, joined=True)
+    for number, (weight, (matrix,)) in enumerate(
+        zip(weights.tolist(), products, strict=True), start=1
+    ):
+        total += weight * _log_det_less_trace(matrix)
+        listener.step(number, angles.size, "frequencies")
+    return total
 
 
 def _response(occupation: float, frequency: float, gaps: Array) -> Array:

@@ -29,16 +29,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends.base import PairTerms, Tile
-from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted, ResourceError, ResultFileError
+from dfmp2.errors import (
+    DiskFull,
+    ForeignCheckpoint,
+    InputError,
+    Interrupted,
+    ResourceError,
+    ResultFileError,
+)
 from dfmp2.host.files import write_atomically
 from dfmp2.host.locks import locked
 from dfmp2.host.scratch import remove_kept
+from dfmp2.messages import Option
 from dfmp2.molecule.basis import nested_tuples
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, other_processor, require_same
 from dfmp2.mp2.pairs import TileKey
 from dfmp2.progress import Listener, Silent
-from dfmp2.scf.reference import Reference, Solutions, Stability, StartOrbitals
+from dfmp2.scf.reference import GridError, Reference, Solutions, Stability, StartOrbitals
 
 SUFFIX = ".checkpoint"
 VARIABLE = "DFMP2_CHECKPOINT_SECONDS"
@@ -46,7 +54,11 @@ EVERY = 5.0  # s between two saves, and before the first: what takes less leaves
 SHARE = 0.01  # of the time at most that goes into saving
 LARGEST = 8 * 10**9  # bytes
 HEAD, VERSION = b"dfmp2 checkpoint ", b"2"
-PARTS = {"stability": Stability, "solutions": Solutions}  # of a reference, each a record of its own
+PARTS = {  # of a reference, each a record of its own
+    "stability": Stability,
+    "solutions": Solutions,
+    "grid_error": GridError,
+}
 ARRAY = "array number"  # in the JSON, where an array stands
 
 Say = Callable[[str], None]
@@ -69,6 +81,7 @@ class FileCheckpoint(Checkpoint):
     run : which run of a study, "" for a calculation by itself
     eager : stop where asked to even before the first save, because earlier runs of the study are on disk
     ready : called before the first number is computed, when nothing else is wrong; may refuse
+    full_ends : end the run where the disk is full, instead of going on without a checkpoint
 
     Attributes
     ----------
@@ -87,11 +100,13 @@ class FileCheckpoint(Checkpoint):
         run: str = "",
         eager: bool = False,
         ready: Callable[[], None] = lambda: None,
+        full_ends: bool = False,
     ) -> None:
         super().__init__()
         self._file = checkpoint_of(target)
         self._found, self._replace_foreign, self._same_bits = found, replace_foreign, same_bits
         self._run, self._eager, self._ready = run, eager, ready
+        self._full_ends = full_ends
         self._listener = Listener()
         self._every = seconds()
         self._due, self._failed = time.monotonic() + self._every, False
@@ -163,11 +178,18 @@ class FileCheckpoint(Checkpoint):
             self.saving = False
 
     def save(self) -> None:
-        """Write the state now; a disk that refuses is reported once."""
+        """Write the state now; a disk that refuses is reported once.
+
+        Raises
+        ------
+        DiskFull : where that is to end the run
+        """
         begun = time.monotonic()
         try:
             self.write()
         except (ResourceError, ResultFileError) as error:
+            if self._full_ends and isinstance(error, DiskFull):
+                raise
             if not self._failed:
                 self._listener.warning(
                     f"no checkpoint could be saved, the run goes on without: {error}"
@@ -221,15 +243,17 @@ def checkpointing(
     replace_foreign: bool = False,
     same_bits: bool = False,
     ready: Callable[[], None] = lambda: None,
+    full_ends: bool = False,
 ) -> Iterator[FileCheckpoint]:
-    """Hold the lock of a result, and save the state of its run beside it.
+    """Hold the lock of a result, go on from the checkpoint beside it, and save the state of the run there.
 
     Parameters
     ----------
     target : the result file
-    resume : go on from the checkpoint if there is one
+    resume : say so where there is no checkpoint to go on from
     note, warn : told what is found
-    run, replace_foreign, same_bits, ready : as of FileCheckpoint
+    run, same_bits, ready, full_ends : as of FileCheckpoint
+    replace_foreign : start from the beginning where the checkpoint is of another calculation or version
 
     Raises
     ------
@@ -237,7 +261,9 @@ def checkpointing(
     """
     target = Path(target)
     with locked(target):
-        found = found_beside(target, resume=resume, note=note, warn=warn)
+        found = found_beside(
+            target, resume=resume, replace_foreign=replace_foreign, note=note, warn=warn
+        )
         yield FileCheckpoint(
             target,
             found,
@@ -245,6 +271,7 @@ def checkpointing(
             same_bits=same_bits,
             run=run,
             ready=ready,
+            full_ends=full_ends,
         )
 
 
@@ -265,26 +292,35 @@ def seconds() -> float:
     return value
 
 
-def found_beside(target: Path, *, resume: bool, note: Say, warn: Say) -> State | None:
+def found_beside(
+    target: Path, *, resume: bool, replace_foreign: bool, note: Say, warn: Say
+) -> State | None:
     """What there is to go on from, None to start from the beginning; what is damaged is named and not used.
+
+    Parameters
+    ----------
+    resume : bool
+        Say so where there is no checkpoint.
+    replace_foreign : bool
+        Start from the beginning where another version of dfmp2 has written it.
 
     Raises
     ------
-    ResultFileError : what lies there is no checkpoint, or of an earlier version and to be gone on from
+    ResultFileError : what lies there is no checkpoint, or of another version
     """
     file = checkpoint_of(target)
-    content = content_of(file, LARGEST if resume else len(HEAD))
+    content = content_of(file)
     if content is None:
         if resume:
             note(f"there is no {file}: starting from the beginning")
         return None
-    if not resume:
-        note(f"{file} of an earlier run is not used: --resume would go on from it")
-        return None
     try:
         return decode(content)
     except OldVersion as error:
-        raise ResultFileError(f"{file} {error}") from error
+        if not replace_foreign:
+            raise ResultFileError(f"{file} {error}") from error
+        note(f"starting from the beginning: {file} {error}")
+        return None
     except ValueError as error:
         warn(f"{file} is damaged: {error}: it is not used, starting from the beginning")
         return None
@@ -314,7 +350,7 @@ def content_of(file: Path, most: int = LARGEST) -> bytes | None:
         raise ResultFileError(f"{file} cannot be read: {error.strerror}") from error
     if not content.startswith(HEAD):
         raise ResultFileError(
-            f"{file} is no checkpoint of dfmp2: move it away, or name another --output"
+            f"{file} is no checkpoint of dfmp2: move it away, or name another ", Option("output")
         )
     return content
 
@@ -385,7 +421,7 @@ def decode(content: bytes) -> State:
     """
     version, _, rest = content.removeprefix(HEAD).partition(b"\n")
     if version != VERSION:
-        raise OldVersion("was written by an earlier version of dfmp2: delete it and start again")
+        raise OldVersion("was written by another version of dfmp2: delete it to start anew")
     _, _, rest = rest.partition(b"\nsha256 ")
     stored, _, payload = rest.partition(b"\n")
     if hashlib.sha256(payload).hexdigest().encode() != stored:

@@ -293,6 +293,8 @@ def fixed(value: float | None, digits: int = 2) -> str:
     return ABSENT
 
 
-def counted(count: int, name: str) -> str:
-    """A number of things, e.g. "1 warning"."""
-    return f"{count} {name}{'s' * (count != 1)}"
+def counted(count: int, name: str, plural: str = "") -> str:
+    """A number of things, e.g. "1 warning"; a plural that does not end in s is given."""
+    if count == 1:
+        return f"1 {name}"
+    return f"{count} {plural or name + 's'}"

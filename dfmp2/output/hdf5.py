@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.host.files import write_atomically
+from dfmp2.messages import Command, Option, Placeholder
 from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import NO_PAIRS, OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, MP2Result, PairEnergies
@@ -125,23 +126,25 @@ def image(handle: h5py.File) -> bytes:
     return bytes(handle.id.get_file_image())
 
 
-def read(path: str | Path) -> MP2Result:
-    """Read a result file back.
+def read(path: str | Path, *, verify: bool = True) -> MP2Result:
+    """The result in a file.
+
+    Parameters
+    ----------
+    path : str or Path
+        The result file.
+    verify : bool
+        Check the stored hash against the content, which makes up about a third of the time.
 
     Raises
     ------
     InputError : no such file
-    ResultFileError : foreign, damaged, incomplete, or of an unknown version
+    ResultFileError : foreign, damaged, incomplete, of an unknown version, or changed since it was written
     """
     with open_checked(path) as handle:
-        return load(handle, path)
-
-
-def read_verified(path: str | Path) -> MP2Result:
-    """Read a result file back and check its hash while it is open; errors are those of `read` and `verify`."""
-    with open_checked(path) as handle:
         result = load(handle, path)
-        check_hash(handle, path, read_attribute(handle, "content_sha256"))
+        if verify:
+            check_hash(handle, path, read_attribute(handle, "content_sha256"))
     return result
 
 
@@ -266,12 +269,17 @@ def _require_known(group: h5py.Group, path: str | Path) -> None:
     version, status = read_attribute(group, "dfmp2_schema_version"), read_attribute(group, "status")
     if "dfmp2_study_version" in group.attrs:
         raise ResultFileError(
-            f"{path}: a study with several results: dfmp2 show prints it, and with --run NAME one; dfmp2.read_study "
-            "reads it"
+            f"{path}: a study with several results: dfmp2 show prints it, and with ",
+            Option("run", Placeholder("NAME")),
+            " one; dfmp2.read_study reads it",
         )
     if PREPARED in group.attrs:
         raise ResultFileError(
-            f"{path}: prepared, without energies yet: dfmp2 energy --from {path} computes them"
+            f"{path}: prepared, without energies yet: ",
+            Command("energy"),
+            " ",
+            Option("prepared", path, flag="from"),
+            " computes them",
         )
     if version is None:
         raise ResultFileError(f"{path}: not a dfmp2 result (no dfmp2_schema_version)")

@@ -50,7 +50,13 @@ def to_json(result: MP2Result, output: str | None) -> str:
 
 def study_json(study: Study, output: str) -> str:
     """A study and its file: settings and values flat, the table by column, the runs by name."""
-    budget = study.error_budget
+    budgets = {"error_budget": study.error_budget}
+    if study.uncorrected_error_budget is not None:
+        budgets["uncorrected_error_budget"] = study.uncorrected_error_budget
+    stated = {
+        name: None if budget is None else plain(budget.to_dict())
+        for name, budget in budgets.items()
+    }
     return _json(
         {
             "study": study.kind,
@@ -59,7 +65,7 @@ def study_json(study: Study, output: str) -> str:
             **study.settings,
             **{name: plain(value.value) for name, value in study.values.items()},
             **{name: array.value.tolist() for name, array in study.arrays.items()},
-            "error_budget": None if budget is None else plain(budget.to_dict()),
+            **stated,
             "notes": list(study.notes),
             "warnings": [
                 {"text": warned.text, "runs": list(warned.runs)} for warned in study.all_warnings

@@ -38,6 +38,7 @@ from dfmp2.host.files import beside, move, require_writable, settled
 from dfmp2.host.provenance import Preparation
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
+from dfmp2.messages import Command, Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
@@ -180,11 +181,13 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
     """
     for name in given:
         if name in WHOLE_RUN:
-            raise InputError(f"--{name} {NEEDS_WHOLE_RUN}")
+            raise InputError(Option(name), NEEDS_WHOLE_RUN)
         if name in Options.__slots__ and name not in (*PAIRS, *BOTH_PARTS):
             raise InputError(
-                f"--{name.replace('_', '-')} belongs to what dfmp2 prepare has already done: leave it out, or prepare "
-                "another file with it"
+                Option(name),
+                " belongs to what ",
+                Command("prepare"),
+                " has already done: leave it out, or prepare another file with it",
             )
         if name not in Options.__slots__:
             raise InputError(
@@ -201,8 +204,10 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
         wanted = functionals_of(method, made_for.xc)
         if wanted != functionals_of(made_for.method, made_for.xc):
             raise InputError(
-                f"--method {method} takes other orbitals than the file has, which was prepared for "
-                f"{made_for.method}: prepare another file with --method {method}"
+                Option("method", method),
+                " takes other orbitals than the file has, which was prepared for "
+                f"{made_for.method}: prepare another file with ",
+                Option("method", method),
             )
     return replace(
         made_for,
@@ -241,8 +246,12 @@ def energy(
         )
         if options.precision == "fp64" and prepared.options.precision != "fp64" and single:
             calculation.listener.warning(
-                "--precision fp64, but the SCF began with float32 exchange (its end is float64): prepare it with "
-                "--precision fp64 for a run without any float32"
+                Message(
+                    Option("precision", "fp64"),
+                    ", but the SCF began with float32 exchange (its end is float64): prepare it with ",
+                    Option("precision", "fp64"),
+                    " for a run without any float32",
+                )
             )
         fitted = read_b(calculation, source, in_memory=elsewhere is None)
         if elsewhere is None:
@@ -431,8 +440,12 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
     attributes = attributes_of(path)
     if attributes and PREPARED not in attributes:
         raise ResultFileError(
-            f"{path}: no file of dfmp2 prepare (no {PREPARED}): name one that it has written; results and studies are "
-            "printed by dfmp2 show"
+            f"{path}: no file of ",
+            Command("prepare"),
+            (
+                f" (no {PREPARED}): name one that it has written; results and studies are "
+                "printed by dfmp2 show"
+            ),
         )
     with open_checked(path, heaps=False) as handle:
         version = read_attribute(handle, PREPARED)
@@ -680,10 +693,13 @@ class PreparedFile:
                 reason = os.strerror(number)
             else:
                 reason = str(error).splitlines()[0][:200]
+            way_out = Message()
             if number == errno.ENOSPC:
-                reason += ": free some space or choose another folder with --output"
+                way_out = Message(
+                    ": free some space or choose another folder with ", Option("output")
+                )
             raise ResourceError(
-                f"cannot write {self._target}: {reason}: nothing was changed"
+                f"cannot write {self._target}: {reason}", way_out, ": nothing was changed"
             ) from error
 
 

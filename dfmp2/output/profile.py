@@ -20,6 +20,7 @@ from dfmp2.errors import ResourceError
 from dfmp2.host import resources
 from dfmp2.host.files import require_writable, write_atomically
 from dfmp2.host.threads import Workers
+from dfmp2.messages import Option
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.report import AFTER, STAGES, operations, possible
 from dfmp2.progress import Listener, Relay
@@ -46,7 +47,7 @@ class Profile(Relay):
 
     def __init__(self, listener: Listener, path: Path, *, overwrite: bool) -> None:
         super().__init__(listener)
-        require_writable(path, overwrite=overwrite, expected_bytes=10**6, option="--profile")
+        require_writable(path, overwrite=overwrite, expected_bytes=10**6, option=Option("profile"))
         self._path, self._overwrite = path, overwrite
         self._events: list[dict[str, Any]] = []
         self._begin = self._last = self._sampled = time.perf_counter()

@@ -17,6 +17,7 @@ import numpy as np
 from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.error_budget import kohn_sham_grid_error
 from dfmp2.mp2.result import (
     DENSITIES,
     Calculated,
@@ -144,6 +145,8 @@ def energies(result: MP2Result) -> tuple[str, str, str]:
 LABELS = {  # of fields that are not called by their name
     "kind": "reference",
     "xc": "functional",
+    "grid": "integration grid",
+    "grid_points": "points of the grid",
     "exx_total_energy": "exact-exchange energy",
     "energy_xc": "functional of the energy",
     "functional_energy": "energy of that functional",
@@ -793,8 +796,11 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
 def _reference(result: Calculated) -> Section:
     reference, stability = result.reference, result.reference.stability
     spin = (result.molecule.multiplicity - 1) / 2
-    facts = dict(record_facts(reference)) | {"relativity": RELATIVITY[result.options.relativity]}
+    facts = dict(record_facts(reference, leave=("grid_level",))) | {
+        "relativity": RELATIVITY[result.options.relativity]
+    }
     facts["<S^2>"] += f" (pure spin state: {spin * (spin + 1):.2f})"
+    facts |= _grid_facts(result)
     if stability is None:
         examined = [("orbital stability", "not examined")]
     else:
@@ -820,6 +826,18 @@ def _lower_solutions(stability: Stability) -> str:
         else:
             parts.append(kind)
     return f"A lower SCF solution exists ({'; '.join(parts)})."
+
+
+def _grid_facts(result: Calculated) -> dict[str, str]:
+    """What was measured of the integration grid in E(KS), which is no part of the energies in the budget."""
+    found = result.reference.grid_error
+    error = kohn_sham_grid_error(result.reference, len(result.molecule.real_symbols))
+    if found is None or error is None or error.value is None:
+        return {}
+    return {
+        "finer grid": f"{found.finer}, {found.finer_points} points",
+        "grid error of E(KS)": f"{_signed(found.scf_error)} Eh, at most about {size(error.value)} Eh",
+    }
 
 
 def _solutions(found: Solutions) -> Table:
@@ -874,8 +892,12 @@ def budget_blocks(budget: ErrorBudget) -> list[Block]:
         for source in budget.sources.values()
     ]
     sums = [ABSENT if value is None else size(value) for value in (budget.scf, budget.correlation)]
+    how = "magnitudes added"
+    shares = [share for source in budget.sources.values() for share in source.shares]
+    if any(share.error is not None for share in shares):
+        how = "magnitudes added; the total takes measured errors with their signs"
     heads = ("source of error", "#in E(SCF) / Eh", "#in E(corr) / Eh", "kind", "~how it is known")
-    return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", "magnitudes added")])]
+    return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", how)])]
 
 
 def _share(share: Share | None) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from dfmp2.backends.base import PairTerms, Source
 from dfmp2.backends.tiling import pairs_in
 from dfmp2.errors import InputError, ResultFileError
+from dfmp2.messages import Option
 from dfmp2.mp2.calculation import RUN, Calculation, Checkpoint
 from dfmp2.mp2.certificate import operands
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
@@ -34,8 +35,16 @@ def require_pairs(options: Options) -> None:
     """Refuse a method that has nothing to share out: InputError where it has no pair energies."""
     if options.correlation.kind != "pairs":
         raise InputError(
-            f"--method {options.method} has no tiles of pairs, so that --workers, --engine, --shard and --collect are "
-            "not there for it: leave them out"
+            Option("method", options.method),
+            " has no tiles of pairs, so that ",
+            Option("workers"),
+            ", ",
+            Option("engine"),
+            ", ",
+            Option("shard"),
+            " and ",
+            Option("collect", True),
+            " are not there for it: leave them out",
         )
 
 
@@ -119,7 +128,8 @@ def compute_shard(
         keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
         if count > len(keys):
             raise InputError(
-                f"--shard {index}/{count}: there are {len(keys)} tiles: use at most {len(keys)} shards"
+                Option("shard", index),
+                f"/{count}: there are {len(keys)} tiles: use at most {len(keys)} shards",
             )
         part = cut(keys, count)[index]
         missing = [key for key in part if key not in checkpoint.tiles]
@@ -150,7 +160,10 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
             )
         else:
             found = "none"
-        raise InputError(f"--collect: expected all shards of one cut beside {target}, and {found}")
+        raise InputError(
+            Option("collect", True),
+            f": expected all shards of one cut beside {target}, and {found}",
+        )
     done: dict[TileKey, PairTerms] = {}
     elsewhere: dict[str, list[str]] = {}  # shards by their kind of processor and that of this one
     for shard, path in files.items():
@@ -184,6 +197,7 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
     ]
     if left:
         raise InputError(
-            f"--collect: shards of {target} are missing or not complete: {', '.join(left)}: compute them"
+            Option("collect", True),
+            f": shards of {target} are missing or not complete: {', '.join(left)}: compute them",
         )
     yield from ((key, done[key]) for key in keys)

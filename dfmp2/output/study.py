@@ -143,9 +143,19 @@ class Study:
         return [*(Warned(text, ()) for text in self.warnings), *of_runs]
 
     @property
+    def path(self) -> dict[str, MP2Result]:
+        """The runs that its table has rows of, by name: of an optimisation its steps, else all of them."""
+        if self.kind != "optimization":
+            return dict(self.runs)
+        names = self.settings.get("path")
+        if names is None:  # of an earlier version
+            names = [name for name in self.runs if name.startswith("step-")]
+        return {name: self.runs[name] for name in names}
+
+    @property
     def last(self) -> Molecule:
         """The geometry of the last run: of an optimisation, what it has come to."""
-        return list(self.runs.values())[-1].molecule
+        return list(self.path.values())[-1].molecule
 
     @property
     def status(self) -> str:
@@ -161,21 +171,18 @@ class Study:
         if not self.complete or len(runs) < 2 or self.kind == "frequencies":
             return None
         if self.kind == "optimization":
-            return runs[-1].error_budget
+            return list(self.path.values())[-1].error_budget
         if self.kind == "interaction":
-            parts = [
-                ((-1.0, -1.0), run)
-                for name, run in self.runs.items()
-                if name.endswith("-in-complex")
-            ]
-            return combined(
-                [((1.0, 1.0), self.runs["complex"]), *parts], "The cp-corrected interaction energy"
-            )
+            return self._interaction_budget("cp-corrected", "-in-complex")
         if self.kind == "scan":
-            worst = sorted(runs, key=lambda run: run.error_budget.total or math.inf)[-2:]
-            return combined(
-                [((1.0, 1.0), worst[1]), ((-1.0, -1.0), worst[0])], "The difference of two points"
-            )
+            by_energy = sorted(runs, key=lambda run: run.total_energy)
+            pairs = [(run, by_energy[0]) for run in by_energy[1:]]
+            pairs += [(run, by_energy[-1]) for run in by_energy[:-1]]
+            differences = [
+                combined([((1.0, 1.0), run), ((-1.0, -1.0), end)], "The difference of two points")
+                for run, end in pairs
+            ]
+            return max(differences, key=_largest_last)
         weights, basis_set = [], []
         method = "correlation_energy"
         if f"cbs_{method}" not in self.values:  # of an earlier version
@@ -204,6 +211,31 @@ class Study:
             basis_set=(basis_set[0], basis_set[1]),
             exact="a complete basis set without fitting",
         )
+
+    @property
+    def uncorrected_error_budget(self) -> ErrorBudget | None:
+        """That of an interaction energy without counterpoise correction; None of other studies."""
+        if self.kind != "interaction" or not self.complete:
+            return None
+        return self._interaction_budget("uncorrected", "-alone")
+
+    def _interaction_budget(self, scheme: str, ending: str) -> ErrorBudget:
+        """The budget of the interaction energy with the fragments whose runs have this ending."""
+        from dfmp2.mp2.error_budget import combined
+
+        fragments = [
+            ((-1.0, -1.0), run) for name, run in self.runs.items() if name.endswith(ending)
+        ]
+        return combined(
+            [((1.0, 1.0), self.runs["complex"]), *fragments], f"The {scheme} interaction energy"
+        )
+
+
+def _largest_last(budget: ErrorBudget) -> float:
+    """What a budget adds up to, Eh; infinite where that is not known."""
+    if budget.total is None:
+        return math.inf
+    return budget.total
 
 
 class StudyWriter:
@@ -252,13 +284,31 @@ def is_study(path: str | Path) -> bool:
     return "dfmp2_study_version" in attributes_of(path)
 
 
-def read_study(path: str | Path) -> Study:
-    """Read a study with all its runs.
+def is_unfinished(path: str | Path) -> bool:
+    """Whether an HDF5 file says that it is a study whose runs are not all done; false where it is damaged."""
+    if not is_study(path):
+        return False
+    try:
+        with open_checked(path, most_objects=MOST_OBJECTS) as handle:
+            return bool(read_attribute(handle, "status") == "incomplete")
+    except ResultFileError:
+        return False
+
+
+def read_study(path: str | Path, *, verify: bool = True) -> Study:
+    """The study in a file, with all its runs.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    verify : bool
+        Check the stored hashes of the table and of every run against the content.
 
     Raises
     ------
     InputError : no such file
-    ResultFileError : not a study, damaged, or of an unknown version
+    ResultFileError : not a study, damaged, of an unknown version, or changed since it was written
     """
     with open_checked(path, most_objects=MOST_OBJECTS) as handle:
         version = read_attribute(handle, "dfmp2_study_version")
@@ -284,7 +334,7 @@ def read_study(path: str | Path) -> Study:
                 ("arrays", "array_names"),
             )
         )
-        return Study(
+        study = Study(
             kind=kind,
             title=given["title"],
             settings=dict(json.loads(given["settings"])),
@@ -301,6 +351,9 @@ def read_study(path: str | Path) -> Study:
             warnings=tuple(given["warnings"]),
             **{name: given[name] for name in ("version", "command", "created")},
         )
+    if verify:
+        verify_study(path)
+    return study
 
 
 def verify_study(path: str | Path) -> str:

@@ -8,10 +8,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from dfmp2.molecule.structure import structure
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import ABSENT, Block, Figure, Note, Section, Table, counted, fixed
 from dfmp2.output.html.svg import Curve, curves, scan_drawing, sticks
 from dfmp2.output.report import budget_blocks, energies, on_reference
+from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Column, Study
@@ -23,6 +25,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "mp2_correlation_energy": "E(corr)",
     "mp2_total_energy": "E(MP2)",
     "relative_energy": "E - lowest",
+    "relative_energy_error": "+-",
     "homo_lumo_gap": "gap",
     "scf_iterations": "cycles",
     "exit_code": "code",
@@ -33,6 +36,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "max_displacement": "max moved",
 }
 MOST_NAMES = 3  # of runs that gave a warning
+MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 CONVERTED = {
     "_kj_per_mol": "kJ/mol",
     "_kcal_per_mol": "kcal/mol",
@@ -86,11 +90,19 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     blocks: list[Block] = [*([] if study.complete else missing), *drawn]
     if study.values:
         blocks.append(_values(study))
+    blocks += _shares(study)
+    if study.kind == "optimization":
+        blocks += _geometry(study)
+    blocks += _stationary_points(study)
     blocks += study.notes
     if study.table:
         blocks.append(_table(study.table, folded=study.kind in ("scan", "cbs", "optimization")))
     budget = study.error_budget
-    blocks += [] if budget is None else budget_blocks(budget)
+    if budget is not None:
+        blocks += budget_blocks(budget)
+    uncorrected = study.uncorrected_error_budget
+    if uncorrected is not None:
+        blocks.append(uncorrected.summary)
     runs, said = overview(study.runs, anchors), []
     if study.kind == "frequencies":
         said = [
@@ -116,6 +128,104 @@ def study_warnings(study: Study) -> list[str]:
             names = f"{count} of {len(study.runs)} runs ({names})"
         said.append(f"{names}: {warned.text}")
     return said
+
+
+def _shares(study: Study) -> list[Block]:
+    """The table of what each motion has of the thermochemistry; the total energy is left out of it."""
+    values = {name: item.value for name, item in study.values.items()}
+    if f"entropy{MOTIONS[0]}" not in values:
+        return []
+    rows = []
+    for motion in MOTIONS:
+        energies = []
+        for name in ("internal_energy", "enthalpy"):
+            share = values[f"{name}{motion}"]
+            if motion == "_electrons":
+                share -= values["total_energy"]
+            energies.append(f"{share * KJ_PER_MOL_PER_HARTREE:.4f}")
+        entropy = f"{values[f'entropy{motion}']:.3f}"
+        capacity = f"{values[f'heat_capacity_at_constant_volume{motion}']:.3f}"
+        rows.append((motion.lstrip("_"), *energies, entropy, capacity))
+    heads = ("share of", "#U - E / kJ/mol", "#H - E / kJ/mol", "#S / J/(mol K)", "#Cv / J/(mol K)")
+    return [Table("Translation, rotation, vibration, electrons", heads, rows)]
+
+
+def _geometry(study: Study) -> list[Block]:
+    """Tables of the last geometry of an optimisation: positions, bonds, angles."""
+    if not study.runs:
+        return []
+    molecule = study.last
+    names = [f"{symbol}{atom}" for atom, symbol in enumerate(molecule.symbols, start=1)]
+    places = molecule.coordinates * ANGSTROM_PER_BOHR
+    rows = [
+        (name, *(f"{x:z.6f}" for x in place)) for name, place in zip(names, places, strict=True)
+    ]
+    shape = structure(molecule)
+    lengths = [("bond", *one) for one in shape.bonds]
+    lengths += [("contact", *one) for one in shape.contacts]
+    tables: list[Block] = [
+        Table("Last geometry / angstrom", ("atom", "#x", "#y", "#z"), rows, folded=True)
+    ]
+    if lengths:
+        found = [
+            (f"{names[i]}-{names[j]}", kind, f"{length:.5f}") for kind, (i, j), length in lengths
+        ]
+        heads = ("atoms", "kind", "#length / angstrom")
+        tables.append(Table("Bonds and contacts", heads, found, folded=True))
+    if shape.angles:
+        bent = [
+            (f"{names[i]}-{names[j]}-{names[k]}", f"{angle:.3f}")
+            for (i, j, k), angle in shape.angles
+        ]
+        tables.append(Table("Angles", ("atoms", "#angle / degrees"), bent, folded=True))
+    return tables
+
+
+def _stationary_points(study: Study) -> list[Block]:
+    """Tables of the minima and maxima of a scan, and of the barriers between them."""
+    arrays = {name: item.value for name, item in study.arrays.items()}
+    if "extrema_position" not in arrays:
+        return []
+    units = study.settings["units"]
+    lowest = arrays["extrema_energy"].min()
+    kinds = ["minimum" if bend > 0 else "maximum" for bend in arrays["extrema_curvature"]]
+    fits = {3: "parabola", 5: "quartic"}
+    rows = [
+        (
+            kind,
+            f"{arrays['extrema_position'][k]:.6g}",
+            f"{arrays['extrema_energy'][k]:.10f}",
+            f"{(arrays['extrema_energy'][k] - lowest) * KJ_PER_MOL_PER_HARTREE:.4f}",
+            f"{arrays['extrema_curvature'][k]:.4e}",
+            fits[int(arrays["extrema_points"][k])],
+        )
+        for k, kind in enumerate(kinds)
+    ]
+    heads = (
+        "extremum",
+        f"#at / {units}",
+        "#E / Eh",
+        "#E - lowest / kJ/mol",
+        f"#curvature / Eh/{units}^2",
+        "fit",
+    )
+    tables: list[Block] = [Table("Minima and maxima", heads, rows)]
+    if "barrier_position" in arrays:
+        columns = [
+            [f"{x:.6g}" for x in arrays[f"barrier_{name}"]] for name in ("from", "position", "to")
+        ]
+        columns += [
+            [f"{x:.4f}" for x in arrays[f"barrier_{name}"]] for name in ("forward", "backward")
+        ]
+        ends = (
+            f"#from minimum / {units}",
+            f"#over maximum / {units}",
+            f"#to minimum / {units}",
+            "#forward / kJ/mol",
+            "#backward / kJ/mol",
+        )
+        tables.append(Table("Barriers", ends, list(zip(*columns, strict=True))))
+    return tables
 
 
 def _drawn(study: Study) -> list[Figure]:
@@ -200,6 +310,8 @@ def _values(study: Study) -> Table:
     ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
     rows = []
     for name, item in values.items():
+        if name.endswith(MOTIONS):
+            continue
         same = values.get(name.replace("mp2_", "", 1))
         if not name.endswith(tuple(ends)) and (
             same is None or same is item or same.value != item.value

@@ -29,6 +29,8 @@ NUMBERS: dict[str, tuple[str, str | None]] = {  # attribute of a result, unit (N
     "mp2_correlation_energy": ("mp2_correlation_energy", "hartree"),
     "mp2_total_energy": ("mp2_total_energy", "hartree"),
     "mp2_total_energy_error": ("error_budget.total", "hartree"),
+    "grid": ("reference.grid_name", None),
+    "grid_error": ("grid_error_total", "hartree"),
     "scs_mp2_correlation_energy": ("scs_mp2_correlation_energy", "hartree"),
     "nao": ("sizes.nao", ""),
     "homo_lumo_gap": ("diagnostics.homo_lumo_gap", "hartree"),

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
 from dfmp2.errors import ResourceError
+from dfmp2.messages import Option
 from dfmp2.planning.sizes import Workload
 from dfmp2.units import format_bytes
 from dfmp2.units import quantity as _q
@@ -198,6 +199,7 @@ class MemoryPlan:
     scf_response : integrals of the occupied orbitals, where the stability of all rotations is looked at
     certificate : of the fitting certificate, which has an SCF and pair energies of its own; None without one
     gradient : of the gradient, or of relaxed densities
+    grid_disk : bytes on disk of another B, on orbitals of a finer integration grid, beside the first one
     """
 
     program: int
@@ -217,6 +219,7 @@ class MemoryPlan:
     scf_response: int = 0
     certificate: MemoryPlan | None = None
     gradient: GradientMemory = GradientMemory()
+    grid_disk: int = 0
 
     @property
     def room(self) -> int:
@@ -289,11 +292,14 @@ class MemoryPlan:
     @property
     def disk(self) -> int:
         """Bytes of scratch space: the SCF integrals are gone before B is written, which lasts to the end."""
-        scf, mp2 = (
-            0 if self.scf_fits_in_core else self.scf_disk,
-            0 if self.mp2_fits_in_core else self.mp2_disk,
-        )
-        return max(scf, mp2 + (0 if self.certificate is None else self.certificate.disk))
+        scf = mp2 = 0
+        if not self.scf_fits_in_core:
+            scf = self.scf_disk
+        if not self.mp2_fits_in_core:
+            mp2 = self.mp2_disk + self.grid_disk
+        if self.certificate is not None:
+            mp2 += self.certificate.disk
+        return max(scf, mp2)
 
     @property
     def scratch(self) -> int:
@@ -348,9 +354,14 @@ class MemoryPlan:
             else:
                 purpose = ""
             raise ResourceError(
-                f"not enough memory{purpose}: {format_bytes(self.least)} are required even with all large arrays on "
-                f"disk ({format_bytes(self.program)} of them for the program itself) and {format_bytes(self.budget)} "
-                f"may be used: allow at least --memory {-(-self.least // 10**6)}MB, or choose a smaller --basis"
+                (
+                    f"not enough memory{purpose}: {format_bytes(self.least)} are required even with "
+                    f"all large arrays on disk ({format_bytes(self.program)} of them for the program"
+                    f" itself) and {format_bytes(self.budget)} may be used: allow at least "
+                ),
+                Option("memory", f"{-(-self.least // 10**6)}MB"),
+                ", or choose a smaller ",
+                Option("basis"),
             )
 
     @property
@@ -402,7 +413,8 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     matrices = (
         SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
     )
-    matrices += min(XC_BYTES, work.grid * n * XC_VALUES * FLOAT64) + work.grid * POINT_BYTES
+    points = work.grid + work.finer_grid  # both are there while the error of the first is measured
+    matrices += min(XC_BYTES, points * n * XC_VALUES * FLOAT64) + points * POINT_BYTES
     if not naux:
         everything = work.operators * pairs * (pairs + 1) // 2 * FLOAT64
         again = RECOMPUTED_MATRICES * n * n * FLOAT64 * len(work.spins) * workers

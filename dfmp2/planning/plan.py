@@ -14,6 +14,7 @@ from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.integrals import three_center
 from dfmp2.integrals.grid import count_points, finer_name, grid_name
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.mole import primitive_functions
 from dfmp2.molecule.molecule import Molecule
@@ -92,7 +93,7 @@ class Outlook:
     setup: Setup
     core: FrozenCore
     plan: Plan
-    change: str
+    change: Message
     trainium: tuple[Prediction, ...] | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -159,7 +160,9 @@ def make_plan(
     if part == "up to b":
         work = replace(work, precision="fp64")
     if part == "from b":
-        work = replace(work, frontier=(), block_functions=0)
+        work = replace(work, frontier=())
+        if not work.finer_grid:
+            work = replace(work, block_functions=0)
     known, disk = (
         rates.load(setup.backend.name, setup.threads) or Rates(),
         rates.load_disk(setup.scratch),
@@ -255,18 +258,31 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
         else:
             why = "there is nothing to correlate"
         raise UnsupportedByBackend(
-            f"--transform device: {why}; use an nki lane on one core, or --transform host"
+            Option("transform", "device"),
+            f": {why}; use an nki lane on one core, or ",
+            Option("transform", "host"),
         )
     try:
         backend.transform_seconds(spins, work.nao)
     except KernelError as error:
-        raise UnsupportedByBackend(f"--transform device: {error}; use --transform host") from error
+        raise UnsupportedByBackend(
+            Option("transform", "device"),
+            ": ",
+            error.message,
+            "; use ",
+            Option("transform", "host"),
+        ) from error
     held = memory.device_host_bytes(work)
     if held > room:
         raise ResourceError(
-            f"--transform device holds {format_bytes(held)} of fitted integrals on the host, where "
-            f"{format_bytes(room)} are left: allow {format_bytes(held - room)} more with --memory, or use "
-            "--transform host"
+            Option("transform", "device"),
+            (
+                f" holds {format_bytes(held)} of fitted integrals on the host, where "
+                f"{format_bytes(room)} are left: allow {format_bytes(held - room)} more with "
+            ),
+            Option("memory"),
+            ", or use ",
+            Option("transform", "host"),
         )
 
 
@@ -354,9 +370,9 @@ def foresee(
         plan = replace(plan, timings=_seconds(setup, plan))
         # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does.
         if plan.memory.fits:
-            change = ""
+            change = Message()
         else:
-            change = f"--memory {-(-plan.memory.least // 10**6)}MB"
+            change = Message(Option("memory", f"{-(-plan.memory.least // 10**6)}MB"))
         return Outlook(system, setup, core, plan, change, predicted)
 
 
@@ -402,7 +418,9 @@ def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:
     try:
         return rates.measure_disk(setup.scratch)
     except ResourceError as error:
-        listener.warning(f"{error}; times of disk traffic are those of another disk")
+        listener.warning(
+            Message(error.message, "; times of disk traffic are those of another disk")
+        )
         return None
 
 
@@ -422,7 +440,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         exact = exact_exchange(options.functional)
         grid = grid_name(options.grid, options.functional)
         points = count_points(mole, grid)
-        finer_points = count_points(mole, finer_name(grid))
+        finer_points = count_points(mole, finer_name(mole, grid, options.functional))
     return Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -486,7 +504,12 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device":
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
-    return replace(found, **PARTS[part][1])
+    if not work.finer_grid or part == "up to b":
+        return replace(found, **PARTS[part][1])
+    again = found.mp2_disk  # of B on orbitals of a finer grid
+    if part == "from b":
+        return replace(found, **NO_SCF, mp2_disk=0, grid_disk=again)
+    return replace(found, **PARTS[part][1], grid_disk=again)
 
 
 def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePlan:

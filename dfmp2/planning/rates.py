@@ -37,6 +37,7 @@ from dfmp2.host.scratch import SUFFIX, Space
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.messages import Option
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_auxiliary, build_mole, primitive_functions
 from dfmp2.molecule.molecule import Molecule
@@ -440,7 +441,11 @@ def measure_disk(root: Path) -> DiskRates:
             write, read, cached = _moved(path)
         except OSError as error:
             raise ResourceError(
-                f"scratch folder {root}: {error.strerror} while its speed was measured: name another one with --scratch"
+                (
+                    f"scratch folder {root}: {error.strerror} while its speed was measured: name "
+                    "another one with "
+                ),
+                Option("scratch"),
             ) from error
     found = DiskRates(write, read, datetime.now(UTC).isoformat(timespec="seconds"), cached)
     cache.store(_disk_key(root), asdict(found))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dfmp2.molecule.elements import atomic_number
+from dfmp2.molecule.elements import fills_inner_shell
 from dfmp2.units import quantity as _q
 
 LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there are fewer, all
@@ -233,7 +233,7 @@ class Workload:
             "exchange_single": single * per_build,
             "examined": self.hessian_products * per_product,
             "scf_fit": self.operators * p * p * self.kept_pairs,
-            "functional": self.scf_builds * len(self.spins) * XC_OPERATIONS * self.grid * n,
+            "functional": self._functional_points * len(self.spins) * XC_OPERATIONS * n,
             "eigen": self.starts * (self.cycles + 1) * len(self.spins) * n**3,
             "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins)
             + 2 * self.naux * n * (n * sum(v for _, v in self.frontier) + self.frontier_elements),
@@ -241,6 +241,11 @@ class Workload:
             "pairs_fp64": sum(per_channel) if exact else sum(sampled),
             "pairs_mixed": 0 if exact else sum(per_channel),
         }
+
+    @property
+    def _functional_points(self) -> int:
+        """Points of all evaluations of the functional: of the SCF, and of the error of its grid."""
+        return (self.scf_builds + 1) * self.grid + self.finer_grid
 
     def _pair_count(self, channel: int) -> int:
         """Pairs evaluated in a channel: alpha-alpha (or closed-shell), beta-beta, alpha-beta."""
@@ -268,8 +273,5 @@ def scf_cycles(tolerance: float, elements: Iterable[str], *, started: bool = Fal
     started : from converged orbitals, of another geometry for example: about three digits less to go
     """
     digits = -math.log10(tolerance) - (9 if started else 6)
-    filling = any(
-        21 <= z <= 30 or 39 <= z <= 48 or 57 <= z <= 80 or z >= 89
-        for z in map(atomic_number, elements)
-    )
+    filling = any(map(fills_inner_shell, elements))
     return max(2, round(CYCLES + CYCLES_PER_DIGIT * digits) + (METAL_CYCLES if filling else 0))

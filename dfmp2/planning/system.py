@@ -16,6 +16,7 @@ from dfmp2.errors import InputError
 from dfmp2.host import resources
 from dfmp2.host.scratch import choose_root
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.basis import BasisSet, is_mp2_fitting_set
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import unit_doubt
@@ -153,21 +154,29 @@ def assemble(
     ri = resolve_fitting("ri", auxbasis, orbital, molecule.elements, allow_poor=poor)
     if auxbasis and auxbasis != "auto" and not is_mp2_fitting_set(auxbasis):
         listener.warning(
-            f"--auxbasis {auxbasis} was not made for MP2: expect errors of 1e-5 Eh and more against an -ri set"
+            Message(
+                Option("auxbasis", auxbasis),
+                " was not made for MP2: expect errors of 1e-5 Eh and more against an -ri set",
+            )
         )
     _require_hamiltonian(molecule, orbital, setup.options.relativity, listener)
     mole = build_mole(molecule, orbital, setup.budget)
     free = int(mole.nao) - int(max(mole.nelec))
     if free <= 0:
         raise InputError(
-            f"{molecule.formula} with charge {molecule.charge} has {max(mole.nelec)} electrons of one spin and "
-            f"{orbital.name} only {mole.nao} functions, which leaves no virtual orbitals: use a larger --basis, or "
-            "check --charge"
+            (
+                f"{molecule.formula} with charge {molecule.charge} has {max(mole.nelec)} "
+                f"electrons of one spin and {orbital.name} only {mole.nao} functions, which "
+                "leaves no virtual orbitals: use a larger "
+            ),
+            Option("basis"),
+            ", or check ",
+            Option("charge"),
         )
     if setup.options.frozen_virtual >= free:
         raise InputError(
-            f"--frozen-virtual {setup.options.frozen_virtual} leaves no virtual orbital: there are {free}; "
-            "give a smaller number"
+            Option("frozen_virtual", setup.options.frozen_virtual),
+            f" leaves no virtual orbital: there are {free}; give a smaller number",
         )
     if jk is None:
         jk_auxmole = None
@@ -196,8 +205,14 @@ def _require_hamiltonian(
     ]
     if relativity == "x2c" and replaced:
         raise InputError(
-            f"--relativity x2c with {orbital.name}: it has a core potential for {replaced[0]}, which is fitted to "
-            "relativistic atoms already: leave --relativity out, or use an all-electron --basis"
+            Option("relativity", "x2c"),
+            (
+                f" with {orbital.name}: it has a core potential for {replaced[0]}, which is "
+                "fitted to relativistic atoms already: leave "
+            ),
+            Option("relativity"),
+            " out, or use an all-electron ",
+            Option("basis"),
         )
     if molecule.point_charges is not None:
         near = too_near(
@@ -206,7 +221,12 @@ def _require_hamiltonian(
         )
         if near:
             listener.warning(
-                f"{near}, nearer than any atom could be: check --point-charge-units and --units"
+                Message(
+                    f"{near}, nearer than any atom could be: check ",
+                    Option("point_charge_units"),
+                    " and ",
+                    Option("units"),
+                )
             )
 
 

@@ -257,6 +257,9 @@ def seconds(
         "transform": flops["transform"] / rates.transform + (built + frontier) / rates.reorder,
         "pair_energies": max(pairs + rounding, moved.pairs_read / read),
     }
+    if work.finer_grid:  # E(corr) is computed on orbitals of both grids
+        for name in ("integrals", "fit", "transform", "pair_energies"):
+            stages[name] *= 2
     if work.task != "energy":
         alone = replace(work, task="properties")
         more = sum(stages.values()) + gradient_seconds(alone, rates, gradient).total

@@ -15,6 +15,7 @@ import numpy as np
 
 from dfmp2.double_hybrids import DoubleHybrid, look_up
 from dfmp2.errors import ConvergenceError, InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.foreign import from_pyscf
 from dfmp2.molecule.molecule import Molecule
@@ -22,6 +23,7 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import CUSTOM_DOUBLE_HYBRID, METHODS, canonical_method
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.fitting_error import between_atoms
+from dfmp2.scf.grid_error import with_grid_error
 from dfmp2.scf.hartree_fock import record
 from dfmp2.scf.jk import column_squares
 from dfmp2.scf.kohn_sham import definition_of, require_functional, same_functional
@@ -72,8 +74,10 @@ def double_hybrid_of(method: str, mf: Any) -> DoubleHybrid | None:
     functional = "Hartree-Fock" if xc is None else definition_of(str(xc))
     if xc is None or not same_functional(functional, hybrid.scf):
         raise InputError(
-            f"--method {method} takes orbitals of {hybrid.scf}, and the mean field has those of {functional}: run "
-            f"dft.RKS or dft.UKS with that functional, or take --method {CUSTOM_DOUBLE_HYBRID}"
+            Option("method", method),
+            f" takes orbitals of {hybrid.scf}, and the mean field has those of {functional}: run dft.RKS or dft.UKS "
+            "with that functional, or take ",
+            Option("method", CUSTOM_DOUBLE_HYBRID),
         )
     return hybrid
 
@@ -194,6 +198,9 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         if auxmole is not None:
             squares = sum(column_squares(block) for block in plain.with_df.loop())
             between = between_atoms(mole, density, np.asarray(squares))
+        if reference.xc is not None:
+            plain.mo_coeff, plain.mo_occ = orbitals, occupations
+            reference = with_grid_error(plain, reference)
     history = np.array([[float(mf.e_tot), 0.0, float(gradient)]])
     return replace(reference, history=history, interatomic_fitting_error=between)
 

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
 from dfmp2.host import cache as host_cache
+from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.mole import build_auxiliary, build_mole
@@ -128,8 +129,11 @@ def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
     atom = atom.with_state(0, 1 + electrons % 2)  # only says that the count is even or odd
     mole = build_mole(atom, BasisSet("orbital", orbital.name, {orbital.symbol: orbital}), 0)
     too_few = InputError(
-        f"{orbital.name} has too few functions for the electrons of a neutral {orbital.symbol} atom: choose "
-        "another --basis"
+        (
+            f"{orbital.name} has too few functions for the electrons of a neutral "
+            f"{orbital.symbol} atom: choose another "
+        ),
+        Option("basis"),
     )
     try:
         shells = spherical_atom.hartree_fock(mole)

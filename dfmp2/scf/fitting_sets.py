@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
+from dfmp2.messages import Message, Option
 from dfmp2.molecule import basis_library as library
 from dfmp2.molecule.basis import (
     FITTING_KINDS,
@@ -52,7 +53,7 @@ from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 from dfmp2.scf.fitting_error import LARGEST, fitting_error
 
-OPTIONS = {"ri": "--auxbasis", "jk": "--scf-auxbasis"}
+OPTIONS = {"ri": Option("auxbasis"), "jk": Option("scf_auxbasis")}
 FITTING_NAMES = {"ri": "MP2 fitting set", "jk": "SCF fitting set"}
 UNIVERSAL_JK = "def2-universal-jkfit"
 
@@ -177,7 +178,7 @@ def resolve_fitting(
             elements = {symbol: _even_tempered(orbital.elements[symbol]) for symbol in unique}
         else:
             _require_fitting(role, key, name)
-            elements = {symbol: _named(role, key, symbol) for symbol in unique}
+            elements = {symbol: _named(role, key, name, symbol) for symbol in unique}
     found = BasisSet(role=role, name="default" if name is None else name, elements=elements)
     return with_errors(found, orbital, allow_poor=allow_poor or name is None)
 
@@ -234,11 +235,14 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
             names = (UNIVERSAL_JK,)
         else:
             names = library.exchange_partners(squash(orbital.name))
-    generate = f"{OPTIONS[role]} {GENERATED} generates an even-tempered one"
+    generate = Message(OPTIONS[role].of(GENERATED), " generates an even-tempered one")
     if not names:
         raise InputError(
-            f"no {FITTING_NAMES[role]} is known for {orbital.name} ({orbital.symbol}): name one with {OPTIONS[role]}, "
-            f"or {generate}"
+            f"no {FITTING_NAMES[role]} is known for {orbital.name} ({orbital.symbol}): "
+            "name one with ",
+            OPTIONS[role],
+            ", or ",
+            generate,
         )
     keys = [squash(name) for name in names]
     # PySCF's files first for all candidates: the choice must not depend on what else is installed
@@ -247,7 +251,8 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
             break
     else:
         raise InputError(
-            f"the {FITTING_NAMES[role]} of {orbital.name}, {lacks(keys[0], orbital.symbol)}; {generate}"
+            f"the {FITTING_NAMES[role]} of {orbital.name}, {lacks(keys[0], orbital.symbol)}; ",
+            generate,
         )
     yield from found
     yield _even_tempered(orbital)
@@ -300,17 +305,27 @@ def _partner(role: str, orbital: ElementBasis) -> ElementBasis:
             return replace(element, source=element.source + instead)
         refused.append(f"{element.name}, {reason}")
     raise NumericalError(
-        f"no {FITTING_NAMES[role]} is good enough for {orbital.symbol} in {orbital.name} (accepted up to {LARGEST:.0e} "
-        f"Eh per atom): {'; '.join(refused)}; choose another --basis, or name one of these with {OPTIONS[role]} and "
-        "--allow-poor-fit"
+        (
+            f"no {FITTING_NAMES[role]} is good enough for {orbital.symbol} in {orbital.name}"
+            f" (accepted up to {LARGEST:.0e} Eh per atom): {'; '.join(refused)}; choose "
+            "another "
+        ),
+        Option("basis"),
+        ", or name one of these with ",
+        OPTIONS[role],
+        " and ",
+        Option("allow_poor_fit", True),
     )
 
 
-def _named(role: str, key: str, symbol: str) -> ElementBasis:
+def _named(role: str, key: str, name: str, symbol: str) -> ElementBasis:
     element = library.find_element(key, symbol)
     if element is None:
         raise InputError(
-            f"{OPTIONS[role]} {lacks(key, symbol)}; {OPTIONS[role]} {GENERATED} generates a set"
+            OPTIONS[role].of(name),
+            f": {lacks(key, symbol)}; ",
+            OPTIONS[role].of(GENERATED),
+            " generates a set",
         )
     return element
 
@@ -327,8 +342,13 @@ def _require_sound(role: str, orbital: ElementBasis, fitting: ElementBasis) -> N
     else:
         advice = f"use {better.name} ({fitting_error(role, orbital, better):+.1e} Eh), the default,"
     raise NumericalError(
-        f"the {FITTING_NAMES[role]} {fitting.name} ({OPTIONS[role]}) does not fit {orbital.symbol} in {orbital.name}: "
-        f"{reason}, accepted up to {LARGEST:.0e}: {advice} or add --allow-poor-fit"
+        (f"the {FITTING_NAMES[role]} {fitting.name} ("),
+        OPTIONS[role],
+        (
+            f") does not fit {orbital.symbol} in {orbital.name}: {reason}, accepted up to {LARGEST:.0e}: "
+            f"{advice} or add "
+        ),
+        Option("allow_poor_fit", True),
     )
 
 
@@ -343,7 +363,9 @@ def _require_fitting(role: str, key: str, name: str) -> None:
         advice = f"its {FITTING_NAMES[role]} is {names[0]}"
     else:
         advice = f"expected a fitting set such as {example}"
-    raise InputError(f"{OPTIONS[role]} {name}: this is {purpose(key)}, not a fitting set; {advice}")
+    raise InputError(
+        OPTIONS[role].of(name), f": this is {purpose(key)}, not a fitting set; {advice}"
+    )
 
 
 def _even_tempered(orbital: ElementBasis) -> ElementBasis:
@@ -367,8 +389,13 @@ def _even_tempered(orbital: ElementBasis) -> ElementBasis:
         shells = recipe.autoaux(_atom(orbital))[orbital.symbol]
     except IndexError as error:  # occupied shells that are missing below those of a core potential
         raise InputError(
-            f"no even-tempered fitting set can be generated from {orbital.name} for {orbital.symbol} (AutoAux of PySCF "
-            f"{pyscf_version()}): name a fitting set, or take another --basis such as def2-svp"
+            (
+                f"no even-tempered fitting set can be generated from {orbital.name} for "
+                f"{orbital.symbol} (AutoAux of PySCF {pyscf_version()}): name a fitting set, or "
+                "take another "
+            ),
+            Option("basis"),
+            " such as def2-svp",
         ) from error
     return ElementBasis(
         symbol=orbital.symbol,

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dfmp2.errors import ConvergenceError
+from dfmp2.messages import Message
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf.guess import random_density
@@ -172,7 +173,10 @@ def _follow(
         except ConvergenceError as error:
             log.add(start, found.origin, None, None)
             listener.warning(
-                f"an instability of the SCF solution was found and cannot be followed: {error}"
+                Message(
+                    "an instability of the SCF solution was found and cannot be followed: ",
+                    error.message,
+                )
             )
             break
         if solved is None:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import ConvergenceError, InputError, NumericalError
+from dfmp2.messages import Option
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener
@@ -55,12 +56,16 @@ def reference_kind(options: Options, multiplicity: int) -> str:
     """
     if options.reference == "rhf" and multiplicity != 1:
         raise InputError(
-            f"--reference rhf needs multiplicity 1, but the molecule has multiplicity {multiplicity}: "
-            "use --reference uhf (or auto), or rohf"
+            Option("reference", "rhf"),
+            f" needs multiplicity 1, but the molecule has multiplicity {multiplicity}: use ",
+            Option("reference", "uhf"),
+            " (or auto), or rohf",
         )
     if options.reference == "rohf" and multiplicity == 1:
         raise InputError(
-            "--reference rohf is for open shells, and RHF for a singlet: use --reference rhf"
+            Option("reference", "rohf"),
+            " is for open shells, and RHF for a singlet: use ",
+            Option("reference", "rhf"),
         )
     if options.unrestricted(multiplicity):
         kind = "uhf"
@@ -70,8 +75,10 @@ def reference_kind(options: Options, multiplicity: int) -> str:
         kind = "rhf"
     if kind != "uhf" and options.guess == "mix":
         raise InputError(
-            f"--guess mix turns alpha and beta orbitals apart, and {kind.upper()} has the same for both: add "
-            "--reference uhf, or leave it out"
+            Option("guess", "mix"),
+            f" turns alpha and beta orbitals apart, and {kind.upper()} has the same for both: add ",
+            Option("reference", "uhf"),
+            ", or leave it out",
         )
     return kind
 
@@ -176,8 +183,12 @@ def run_scf(
             found, solutions = find_solution(mf, density, origin, options, listener, solve, examine)
         except np.linalg.LinAlgError as error:
             raise NumericalError(
-                f"the SCF equations cannot be solved in this basis ({error}): its functions are linearly dependent; "
-                "check --basis and the geometry"
+                (
+                    f"the SCF equations cannot be solved in this basis ({error}): its functions are "
+                    "linearly dependent; check "
+                ),
+                Option("basis"),
+                " and the geometry",
             ) from error
         history = np.array(found.history).reshape(-1, 3)
         reference = record(
@@ -189,6 +200,11 @@ def run_scf(
             start=found.origin,
             energy_xc=options.energy_functional,
         )
+        if options.functional is not None:
+            from dfmp2.scf.grid_error import with_grid_error
+
+            listener.stage("error of the integration grid, on a finer one")
+            reference = with_grid_error(found.mf, reference)
         between, operations = None, None
         if auxmole is not None and integrals != "pyscf":
             fitted, between = fitted_integrals(found.mf), 0.0
@@ -460,10 +476,16 @@ def climb(
             rungs.insert(0, ("DIIS", diis - len(history)))
     _, change, gradient = history[-1]
     raise ConvergenceError(
-        f"the SCF did not converge in {len(history)} cycles ({', '.join(ladder)}): the last energy change was "
-        f"{change:.1e} Eh (needed {options.scf_conv_tol:.1e}) and the orbital gradient {gradient:.1e} Eh (needed "
-        f"{options.scf_gradient_tol:.1e}). Without a converged reference there is no MP2 energy. Check geometry, "
-        "charge and multiplicity; raise --scf-max-cycles; or start from other orbitals with --scf-from"
+        (
+            f"the SCF did not converge in {len(history)} cycles ({', '.join(ladder)}): the "
+            f"last energy change was {change:.1e} Eh (needed {options.scf_conv_tol:.1e}) and"
+            f" the orbital gradient {gradient:.1e} Eh (needed "
+            f"{options.scf_gradient_tol:.1e}). Without a converged reference there is no MP2"
+            " energy. Check geometry, charge and multiplicity; raise "
+        ),
+        Option("scf_max_cycles"),
+        "; or start from other orbitals with ",
+        Option("scf_from"),
     )
 
 
@@ -515,14 +537,20 @@ def require_fitting(start: StartOrbitals, mole: Any) -> None:
     charges = tuple(int(z) for z in mole.atom_charges())
     if start.charges is not None and start.charges != charges:
         raise InputError(
-            f"--scf-from {start.origin}: its orbitals belong to atoms with charges {list(start.charges)}, this "
-            f"molecule has {list(charges)}: name a file of the same atoms in the same order"
+            Option("scf_from", start.origin),
+            (
+                f": its orbitals belong to atoms with charges {list(start.charges)}, this "
+                f"molecule has {list(charges)}: name a file of the same atoms in the same order"
+            ),
         )
     nao = mole.nao
     if start.mo_coeff.shape[1] != nao:
         raise InputError(
-            f"--scf-from {start.origin}: its orbitals have {start.mo_coeff.shape[1]} basis functions, this calculation "
-            f"has {nao}: name a file with the same basis"
+            Option("scf_from", start.origin),
+            (
+                f": its orbitals have {start.mo_coeff.shape[1]} basis functions, this "
+                f"calculation has {nao}: name a file with the same basis"
+            ),
         )
 
 
@@ -543,8 +571,11 @@ def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array
             values, vectors = np.linalg.eigh(gram)
             if values[0] < ORTHONORMAL:
                 raise InputError(
-                    f"--scf-from {start.origin}: its occupied orbitals are linearly dependent in this molecule: name a "
-                    "file of the same or a similar geometry"
+                    Option("scf_from", start.origin),
+                    (
+                        ": its occupied orbitals are linearly dependent in this molecule: name a file "
+                        "of the same or a similar geometry"
+                    ),
                 )
             occupied = occupied @ (vectors / np.sqrt(values)) @ vectors.T
         densities.append((occupied * occ[occ > 0]) @ occupied.T)

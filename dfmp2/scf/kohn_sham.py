@@ -29,6 +29,7 @@ import numpy as np
 from dfmp2.double_hybrids import PARAMETERS, look_up, without_parameters
 from dfmp2.errors import InputError
 from dfmp2.integrals.grid import make_grid, name_of_grid
+from dfmp2.messages import Option
 from dfmp2.molecule.pyscf_shield import shielded
 
 BLOCK_MEGABYTES = 64.0  # of basis functions on points of the grid at a time, whatever the budget: the bits are the same
@@ -103,8 +104,11 @@ def require_functional(xc: str) -> None:
     double_hybrid = look_up(xc)
     if double_hybrid is not None:
         raise InputError(
-            f"--xc {xc} is a double hybrid, which has a correlation energy of its own: take --method "
-            f"{double_hybrid.name}, without --xc"
+            Option("xc", xc),
+            " is a double hybrid, which has a correlation energy of its own: take ",
+            Option("method", double_hybrid.name),
+            ", without ",
+            Option("xc"),
         )
     with shielded():
         from pyscf.dft import libxc
@@ -120,8 +124,9 @@ def require_functional(xc: str) -> None:
             else:
                 suggestion = ""
             raise InputError(
-                f"--xc {xc}: libxc has no such functional{suggestion}. Name one as PySCF does: pbe, tpss, pbe0, "
-                "b3lyp, or exchange and correlation with a comma between them such as b88,lyp"
+                Option("xc", xc),
+                f": libxc has no such functional{suggestion}. Name one as PySCF does: pbe, tpss, pbe0, "
+                "b3lyp, or exchange and correlation with a comma between them such as b88,lyp",
             ) from error
     parts = {
         "a non-local correlation functional (VV10)": nonlocal_part,
@@ -131,8 +136,9 @@ def require_functional(xc: str) -> None:
     for part, present in parts.items():
         if present:
             raise InputError(
-                f"--xc {xc} has {part}, which is not available: take a functional without it, such as pbe, tpss, "
-                "pbe0 or camb3lyp"
+                Option("xc", xc),
+                f" has {part}, which is not available: take a functional without it, such as pbe, tpss, pbe0 or "
+                "camb3lyp",
             )
 
 
@@ -177,7 +183,9 @@ class KohnSham:
         if dm is None:
             dm = self.make_rdm1()
         coulomb, exchange = coulomb_and_exchange(self, dm, exact_exchange(self.xc))
-        energy, potential = exchange_correlation(self, dm, self.xc)
+        if self.grids.coords is None:
+            self.grids.build(with_non0tab=True)
+        energy, potential = integrate(self, self.grids, dm)
         potential = potential + coulomb
         density = dm
         if np.ndim(dm) == 3:
@@ -206,18 +214,6 @@ def coulomb_and_exchange(mf: Any, dm: Any, exact: ExactExchange) -> tuple[Any, A
         return coulomb, None if exchange is None else exchange / 2
     total = coulomb[0] + coulomb[1]
     return np.stack([total, total]), exchange
-
-
-def exchange_correlation(mf: Any, dm: Any, xc: str) -> tuple[float, Any]:
-    """E_xc, Eh, and V_xc, in the shape of the density, of a functional on the grid of the mean field."""
-    if mf.grids.coords is None:
-        mf.grids.build(with_non0tab=True)
-    if np.ndim(dm) == 2:
-        integrate = mf._numint.nr_rks
-    else:
-        integrate = mf._numint.nr_uks
-    _, energy, potential = integrate(mf.mol, mf.grids, xc, dm, max_memory=BLOCK_MEGABYTES)
-    return float(energy), potential
 
 
 def mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bool = False) -> Any:
@@ -256,6 +252,35 @@ def of_grid(grid: Any) -> dict[str, Any]:
     }
 
 
+def integrate(mf: Any, grid: Any, density: Any, xc: str | None = None) -> tuple[float, Any]:
+    """E_xc and V_xc of a density on a grid.
+
+    Parameters
+    ----------
+    mf : pyscf.dft.rks.RKS or pyscf.dft.uks.UKS
+        The mean field.
+    grid : pyscf.dft.gen_grid.Grids
+        A grid that has been built.
+    density : (nao, nao), or of each spin (2, nao, nao)
+        Density matrix.
+    xc : str or None
+        The functional, as PySCF calls it; None for that of the mean field.
+
+    Returns
+    -------
+    energy : float
+        E_xc without exact exchange, Eh.
+    potential : shape of the density
+        Its derivative, Eh.
+    """
+    if np.ndim(density) == 2:
+        evaluate = mf._numint.nr_rks
+    else:
+        evaluate = mf._numint.nr_uks
+    _, energy, potential = evaluate(mf.mol, grid, xc or mf.xc, density, max_memory=BLOCK_MEGABYTES)
+    return float(energy), np.asarray(potential)
+
+
 def exact_exchange_energy(mf: Any) -> float:
     """E_EXX of a converged mean field, Eq. 3, Eh."""
     with shielded():
@@ -267,8 +292,7 @@ def functional_energy(mf: Any, xc: str) -> float:
     """E of Eq. 2 of another functional with the orbitals of a converged mean field, Eh."""
     with shielded():
         density = mf.make_rdm1()
-        code = libxc_code(xc)
-        energy, _ = exchange_correlation(mf, density, code)
+        energy, _ = integrate(mf, mf.grids, density, libxc_code(xc))
         return _energy(mf, density, exact_exchange(xc)) + energy
 
 
@@ -282,3 +306,21 @@ def _energy(mf: Any, density: Any, exact: ExactExchange) -> float:
     if exchange is not None:
         energy -= np.vdot(density, exchange) / 2
     return float(mf.energy_nuc() + energy)
+
+
+def exact_exchange_matrices(mf: Any, density: Any) -> list[Any]:
+    """Hartree-Fock matrix h + J - K of each spin, (nao, nao) Eh.
+
+    Parameters
+    ----------
+    mf : pyscf.dft.rks.RKS or pyscf.dft.uks.UKS
+        The mean field, whose J and K are taken.
+    density : (nao, nao), or of each spin (2, nao, nao)
+        Density matrix.
+    """
+    j, k = mf.get_jk(mf.mol, density)
+    core = mf.get_hcore()
+    if np.ndim(density) == 2:
+        return [core + j - k / 2]
+    coulomb = core + j[0] + j[1]
+    return [coulomb - k[0], coulomb - k[1]]

@@ -80,6 +80,22 @@ class Stability:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GridError:
+    """What a finer integration grid makes of a Kohn-Sham reference (`dfmp2.scf.grid_error`).
+
+    Errors are those of the grid of the SCF, less those of the finer one.
+    """
+
+    finer: str = _q("", "finer grid, as --grid has it")
+    finer_points: int = _q("", "its points")
+    scf_error: float = _q("hartree", "error of the Kohn-Sham energy")
+    exx_error: float = _q("hartree", "error of the exact-exchange energy, by the orbitals")
+    coupling: Array = _q(
+        "hartree", "Fock matrix on the finer grid, less that of the SCF (nspin, nmo, nmo)"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Reference:
     """The converged reference, Hartree-Fock or Kohn-Sham."""
 
@@ -118,6 +134,7 @@ class Reference:
     )
     grid: str | None = _q("", "integration grid (Kohn-Sham): its level, or NRAD,NANG", None)
     grid_points: int | None = _q("", "points of the integration grid", None)
+    grid_error: GridError | None = _q("", "error of the integration grid, measured", None)
     exx_total_energy: float | None = _q(
         "hartree", "Hartree-Fock energy of the Kohn-Sham determinant", None
     )

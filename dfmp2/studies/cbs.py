@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
 from dfmp2.mp2.result import OF_MP2, MP2Result
@@ -53,10 +54,13 @@ def basis_set_limit(
     """
     bracket = parse_bracket(options.basis)
     if options.scf_from is not None:
-        raise InputError("--scf-from: the two basis sets have different orbitals: leave it out")
+        raise InputError(
+            Option("scf_from"), ": the two basis sets have different orbitals: leave it out"
+        )
     if options.frozen_virtual:
         raise InputError(
-            "--frozen-virtual cuts both basis sets, and nothing is known about their limit then: leave it out"
+            Option("frozen_virtual"),
+            " cuts both basis sets, and nothing is known about their limit then: leave it out",
         )
     formulas = (
         scf_formula(scf, bracket.family, *bracket.cardinals),
@@ -64,8 +68,8 @@ def basis_set_limit(
             correlation or default_correlation(bracket.family), bracket.family, *bracket.cardinals
         ),
     )
-    jk = expand(options.scf_auxbasis, bracket, "--scf-auxbasis")
-    ri = expand(options.auxbasis, bracket, "--auxbasis")
+    jk = expand(options.scf_auxbasis, bracket, Option("scf_auxbasis"))
+    ri = expand(options.auxbasis, bracket, Option("auxbasis"))
     steps = [
         Step(
             name,
@@ -226,18 +230,22 @@ def parse_bracket(text: str) -> Bracket:
     if match is not None:
         before, letters, after = (part.lower() for part in match.groups())
     if letters not in ("dt", "tq", "q5", "56"):
-        raise InputError(f"--basis {text[:60]!r}: {EXPECTED}")
+        raise InputError(Option("basis", text[:60]), f": {EXPECTED}")
     family = next((name for form, name in FAMILIES if form.fullmatch(f"{before}n{after}")), None)
     if family is None or (family == "def2" and letters != "tq"):
         raise InputError(
-            f"--basis {text[:60]!r}: no extrapolation formula is published for this series (there are some for cc-pv, "
-            "aug-cc-pv, cc-pcv, cc-pwcv, (n+d) and -pp sets; of the def2 sets only [tq] can be extrapolated)"
+            Option("basis", text[:60]),
+            (
+                ": no extrapolation formula is published for this series (there are some for "
+                "cc-pv, aug-cc-pv, cc-pcv, cc-pwcv, (n+d) and -pp sets; of the def2 sets only "
+                "[tq] can be extrapolated)"
+            ),
         )
     names = f"{before}{letters[0]}{after}", f"{before}{letters[1]}{after}"
     return Bracket(text, names, (CARDINALS[letters[0]], CARDINALS[letters[1]]), family, letters)
 
 
-def expand(name: str | None, bracket: Bracket, option: str) -> tuple[str | None, str | None]:
+def expand(name: str | None, bracket: Bracket, option: Option) -> tuple[str | None, str | None]:
     """A fitting set for either basis: one with the same brackets, one name for both, or None.
 
     Raises
@@ -249,6 +257,9 @@ def expand(name: str | None, bracket: Bracket, option: str) -> tuple[str | None,
     match = _BRACKET.fullmatch(name.strip())
     if match is None or match[2].lower() != bracket.letters:
         raise InputError(
-            f"{option} {name[:60]!r}: expected [{bracket.letters}] as in --basis {bracket.text}, or no brackets"
+            option.of(name[:60]),
+            f": expected [{bracket.letters}] as in ",
+            Option("basis", bracket.text),
+            ", or no brackets",
         )
     return f"{match[1]}{bracket.letters[0]}{match[3]}", f"{match[1]}{bracket.letters[1]}{match[3]}"

@@ -24,6 +24,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.transform import Rotation
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.elements import bonds, internal_coordinate
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
@@ -85,7 +86,7 @@ class Coordinate:
         try:
             return replace(molecule, coordinates=points)
         except InputError as error:
-            raise InputError(f"--{self.kind} at {value:g} {self.units}: {error}") from error
+            raise error.prefixed(f"{self.kind} at {value:g} {self.units}") from error
 
 
 def make_coordinate(
@@ -113,14 +114,15 @@ def make_coordinate(
     """
     if kind not in ATOMS:
         raise InputError(f"coordinate {kind!r}: expected one of {', '.join(ATOMS)}")
-    option = f"--{kind}"
+    option = Option("coordinate", flag=kind)
     place = parse_place(option, kind, atoms, molecule.natom)
     steps = _values(option, kind, values)
     if kind == "dihedral":
         first, middle, last = np.diff(molecule.coordinates[list(place)], axis=0)
         if _straight(first, middle) or _straight(middle, last):
             raise InputError(
-                f"{option} {atoms}: three of the atoms are on a line, so the dihedral is not defined"
+                option.of(atoms),
+                ": three of the atoms are on a line, so the dihedral is not defined",
             )
     if moving is None:
         chosen = _side(kind, place, molecule)
@@ -132,7 +134,7 @@ def make_coordinate(
     return found
 
 
-def parse_atoms(text: str, natom: int, option: str) -> tuple[int, ...]:
+def parse_atoms(text: str, natom: int, option: Option) -> tuple[int, ...]:
     """Atoms of one selection such as 1-3+7, from 0, in rising order; `option` names it in errors.
 
     Raises
@@ -144,24 +146,25 @@ def parse_atoms(text: str, natom: int, option: str) -> tuple[int, ...]:
         match = _RANGE.fullmatch(word.strip())
         if match is None:
             raise InputError(
-                f"{option} {text[:60]!r}: {word.strip()[:30]!r} is no range: expected ranges such as 1-3+7"
+                option.of(text[:60]),
+                f": {word.strip()[:30]!r} is no range: expected ranges such as 1-3+7",
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if first < 1:
-            raise InputError(f"{option} {text[:60]!r}: there is no atom 0: atoms count from 1")
+            raise InputError(option.of(text[:60]), ": there is no atom 0: atoms count from 1")
         if last < first:
             raise InputError(
-                f"{option} {text[:60]!r}: {word.strip()} runs backwards: write {last}-{first}"
+                option.of(text[:60]), f": {word.strip()} runs backwards: write {last}-{first}"
             )
         if last > natom:
             raise InputError(
-                f"{option} {text[:60]!r}: there is no atom {last}: the file has {natom}"
+                option.of(text[:60]), f": there is no atom {last}: the file has {natom}"
             )
         chosen += range(first - 1, last)
         if len(set(chosen)) < len(chosen):
             twice = next(atom for atom in chosen if chosen.count(atom) > 1)
             raise InputError(
-                f"{option} {text[:60]!r}: atom {twice + 1} is named twice: leave one out"
+                option.of(text[:60]), f": atom {twice + 1} is named twice: leave one out"
             )
     return tuple(sorted(chosen))
 
@@ -177,7 +180,7 @@ def show_atoms(atoms: Sequence[int]) -> str:
     return "+".join(f"{a + 1}" if a == b else f"{a + 1}-{b + 1}" for a, b in ranges)
 
 
-def parse_place(option: str, kind: str, atoms: str, natom: int) -> tuple[int, ...]:
+def parse_place(option: Option, kind: str, atoms: str, natom: int) -> tuple[int, ...]:
     """The atoms of a coordinate, from 0, from numbers with commas between them; `option` names it in errors.
 
     Raises
@@ -187,22 +190,27 @@ def parse_place(option: str, kind: str, atoms: str, natom: int) -> tuple[int, ..
     words, count = [word.strip() for word in atoms.split(",")], ATOMS[kind]
     if len(words) != count or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
         raise InputError(
-            f"{option} {atoms[:60]!r}: expected {count} atom numbers, such as {','.join('1234'[:count])}"
+            option.of(atoms[:60]),
+            f": expected {count} atom numbers, such as {','.join('1234'[:count])}",
         )
     place = tuple(parse_atoms(word, natom, option)[0] for word in words)
     if len(set(place)) < count:
-        raise InputError(f"{option} {atoms}: an atom is named twice: name {count} different ones")
+        raise InputError(option.of(atoms), f": an atom is named twice: name {count} different ones")
     return place
 
 
-def _values(option: str, kind: str, given: str | Sequence[float]) -> tuple[float, ...]:
+def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[float, ...]:
     text = given if isinstance(given, str) else ""
     match = _POINTS.fullmatch(text)
     count = int(match[3]) if match else 0 if text else len(given)
     if not FEWEST <= count <= MOST:
-        shown = repr(text[:60]) if text else f"of {count} values"
+        if text:
+            named = Message(option.of(text[:60]))
+        else:
+            named = Message(option, f" of {count} values")
         raise InputError(
-            f"{option} {shown}: expected FROM:TO:POINTS with {FEWEST} to {MOST} points, such as 0.8:1.2:9"
+            named,
+            f": expected FROM:TO:POINTS with {FEWEST} to {MOST} points, such as 0.8:1.2:9",
         )
     if match:
         start, end = float(match[1]), float(match[2])
@@ -224,7 +232,8 @@ def _values(option: str, kind: str, given: str | Sequence[float]) -> tuple[float
             why = "there is nothing to scan: give two different values"
         else:
             why = f"expected {expected}"
-        raise InputError(f"{option} {text}{': ' * bool(text)}from {start:g} to {end:g}: {why}")
+        said = option.of(text) if text else option
+        raise InputError(said, f": from {start:g} to {end:g}: {why}")
     return values
 
 
@@ -240,8 +249,12 @@ def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, .
     moving = {int(atom) for atom in np.flatnonzero(part == part[first])}
     if {place[0], still} & moving or set(place[2:]) - moving:
         raise InputError(
-            f"--{kind} {','.join(str(atom + 1) for atom in place)}: the atoms are in a ring or not bonded in this "
-            f"order, so no side can move alone: name the atoms that move, e.g. --moving {show_atoms([place[-1]])}"
+            Option("coordinate", ",".join(str(atom + 1) for atom in place), flag=kind),
+            (
+                ": the atoms are in a ring or not bonded in this order, so no side can move alone: name the atoms "
+                "that move, e.g. "
+            ),
+            Option("moving", show_atoms([place[-1]])),
         )
     return tuple(sorted(moving))
 
@@ -249,11 +262,12 @@ def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, .
 def _named_side(
     kind: str, place: tuple[int, ...], moving: str, molecule: Molecule
 ) -> tuple[int, ...]:
-    chosen = parse_atoms(moving, molecule.natom, "--moving")
+    chosen = parse_atoms(moving, molecule.natom, Option("moving"))
     still = place[:1] if kind == "bond" else place[:2]
     if place[-1] not in chosen or set(still) & set(chosen):
         raise InputError(
-            f"--moving {moving}: atom {place[-1] + 1} must be among the atoms that move, and {show_atoms(still)} not"
+            Option("moving", moving),
+            f": atom {place[-1] + 1} must be among the atoms that move, and {show_atoms(still)} not",
         )
     return chosen
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.gradients.gradient import GradientResult
+from dfmp2.messages import Command, Option, plain
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -78,23 +79,24 @@ class Conditions:
             ("pressure", 0.0, 1e12),
             ("displacement", LEAST_DISPLACEMENT / 2, MOST_DISPLACEMENT),
         ):
-            value, unit = (
-                getattr(self, name),
-                {"temperature": "K", "pressure": "Pa"}.get(name, "bohr"),
-            )
+            value = plain(getattr(self, name))
+            object.__setattr__(self, name, value)
+            unit = {"temperature": "K", "pressure": "Pa"}.get(name, "bohr")
             if (
                 isinstance(value, bool)
                 or not isinstance(value, int | float)
                 or not least < value <= most
             ):
                 raise InputError(
-                    f"--{name} {value!r}: expected a number above {least:g} and up to {most:g} {unit}"
+                    Option(name, value),
+                    f": expected a number above {least:g} and up to {most:g} {unit}",
                 )
+        object.__setattr__(self, "symmetry", plain(self.symmetry))
         if self.symmetry is not None and (
             not isinstance(self.symmetry, int) or not 1 <= self.symmetry <= 60
         ):
             raise InputError(
-                f"--symmetry-number {self.symmetry!r}: expected a whole number from 1 to 60"
+                Option("symmetry_number", self.symmetry), ": expected a whole number from 1 to 60"
             )
 
 
@@ -153,7 +155,9 @@ def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
 def _require_vibrations(molecule: Molecule) -> None:
     if molecule.natom < 2:
         raise InputError(
-            f"{molecule.formula} is one atom and has no vibrations; dfmp2 run computes its energy"
+            f"{molecule.formula} is one atom and has no vibrations; ",
+            Command("run"),
+            " computes its energy",
         )
     if any(molecule.ghost):
         raise InputError("ghost atoms have no mass, so no vibrations: leave them out")
@@ -175,16 +179,32 @@ def require_stationary(result: MP2Result) -> None:
     largest = float(np.linalg.norm(GradientResult(result).gradient, axis=1).max())
     if not largest <= LARGEST_GRADIENT:
         raise NumericalError(
-            f"the gradient of an atom is {largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}: frequencies are those "
-            "of a stationary point: give the geometry that dfmp2 optimize has found, or --allow-gradient"
+            (
+                f"the gradient of an atom is {largest:.1e} Eh/bohr, more than "
+                f"{LARGEST_GRADIENT:g}: frequencies are those of a stationary point: give the "
+                "geometry that "
+            ),
+            Command("optimize"),
+            " has found, or ",
+            Option("allow_gradient", True),
         )
 
 
 # --- differences ------------------------------------------------------------------------------------------
 
 
-def displaced(reference: Step, displacement: float) -> list[Step]:
-    """Two steps for every coordinate of every atom, that start from the orbitals of the reference."""
+def displaced(reference: Step, displacement: float, prefix: str = "") -> list[Step]:
+    """Two steps for every coordinate of every atom, that start from the orbitals of the reference.
+
+    Parameters
+    ----------
+    reference : Step
+        At the geometry itself.
+    displacement : float
+        Bohr.
+    prefix : str
+        Of the names of the steps, where a study has several Hessians.
+    """
     molecule, steps = reference.molecule, []
     for atom in range(molecule.natom):
         for axis, letter in enumerate("xyz"):
@@ -193,28 +213,35 @@ def displaced(reference: Step, displacement: float) -> list[Step]:
                 moved[atom, axis] += sign * displacement
                 steps.append(
                     Step(
-                        f"{word}-{atom + 1:03d}-{letter}",
-                        f"{molecule.symbols[atom]} {atom + 1}, {letter} {'+-'[sign < 0]} {displacement:g} bohr",
-                        replace(molecule, coordinates=moved),
-                        reference.options,
-                        reference.name,
+                        name=f"{prefix}{word}-{atom + 1:03d}-{letter}",
+                        who=f"{molecule.symbols[atom]} {atom + 1}, {letter} {'+-'[sign < 0]} "
+                        f"{displacement:g} bohr",
+                        molecule=replace(molecule, coordinates=moved),
+                        options=reference.options,
+                        start=reference.name,
+                        passing=True,
                     )
                 )
     return steps
 
 
-def hessian(molecule: Molecule, results: Mapping[str, MP2Result], displacement: float) -> Array:
+def hessian(
+    molecule: Molecule, results: Mapping[str, MP2Result], displacement: float, prefix: str = ""
+) -> Array:
     """(3 natom, 3 natom) float64, Eh/bohr^2, symmetric, from the results of the steps of `displaced`."""
-    rows = _differences(
-        molecule,
-        {name: GradientResult(run).gradient.ravel() for name, run in _moved(results)},
-        displacement,
-    )
+    gradients = {
+        name: GradientResult(run).gradient.ravel() for name, run in _moved(results, prefix)
+    }
+    rows = _differences(molecule, gradients, displacement)
     return (rows + rows.T) / 2
 
 
-def _moved(results: Mapping[str, MP2Result]) -> list[tuple[str, MP2Result]]:
-    return [(name, run) for name, run in results.items() if name.startswith(("plus-", "minus-"))]
+def _moved(results: Mapping[str, MP2Result], prefix: str = "") -> list[tuple[str, MP2Result]]:
+    """The results of the steps of `displaced`, with their names without the prefix."""
+    words = (f"{prefix}plus-", f"{prefix}minus-")
+    return [
+        (name.removeprefix(prefix), run) for name, run in results.items() if name.startswith(words)
+    ]
 
 
 def _differences(molecule: Molecule, values: Mapping[str, Array], displacement: float) -> Array:

@@ -21,13 +21,24 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import Item
 from dfmp2.output.study import Study
 from dfmp2.studies.coordinate import parse_atoms, show_atoms
-from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
+from dfmp2.studies.runs import (
+    Failures,
+    How,
+    Numbers,
+    Results,
+    Step,
+    Task,
+    carry_out,
+    certified,
+    examine,
+)
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[
@@ -60,7 +71,7 @@ UNITS = {
     "_kcal_per_mol": ("kcal/mol", KCAL_PER_MOL_PER_HARTREE),
 }
 COMPLEX = "complex"
-ADVICE = " (for a fragment: --charges, --multiplicities)"
+ADVICE = Message(" (for a fragment: ", Option("charges"), ", ", Option("multiplicities"), ")")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 CITATION = "counterpoise: Boys and Bernardi, Mol. Phys. 19, 553 (1970)"
 MANY = "more than two fragments: each in the basis of all (site-site), Wells and Wilson, Mol. Phys. 50, 787 (1983)"
@@ -131,8 +142,15 @@ def interaction_energy(
             "made, and MP2 may be unreliable for what lies between"
         )
 
+    steps, note, chosen = certified(steps)
+    examine(steps)
+
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
-        return Numbers(*_about(molecule, found), _values(results, len(found)) if complete else {})
+        settings, notes = _about(molecule, found)
+        values: dict[str, Item] = {}
+        if complete:
+            values = _values(results, len(found))
+        return Numbers(settings, [*notes, note], values)
 
     what = f"interaction energy of {molecule.name} ({molecule.formula})"
     task = Task(
@@ -143,6 +161,7 @@ def interaction_energy(
         steps=steps,
         evaluate=evaluate,
         warnings=tuple(warnings),
+        chosen=chosen,
     )
     return carry_out(task, **how)
 
@@ -150,16 +169,21 @@ def interaction_energy(
 def _require_comparable(options: Options) -> None:
     if options.scf_from is not None:
         raise InputError(
-            "--scf-from: the runs of an interaction energy have different orbitals: leave it out"
+            Option("scf_from"),
+            ": the runs of an interaction energy have different orbitals: leave it out",
         )
     if options.frozen_virtual:
         raise InputError(
-            "--frozen-virtual leaves out different functions in every run, so energies do not cancel: leave it out"
+            Option("frozen_virtual"),
+            " leaves out different functions in every run, so energies do not cancel: leave it out",
         )
     if options.frozen_core not in ("none", "0") and options.frozen_core.lstrip("+-").isdigit():
         raise InputError(
-            f"--frozen-core {options.frozen_core}: a number of orbitals cannot hold for the complex and its fragments: "
-            "name a dialect (auto, psi4, orca, pyscf) or none"
+            Option("frozen_core", options.frozen_core),
+            (
+                ": a number of orbitals cannot hold for the complex and its fragments: name a "
+                "dialect (auto, psi4, orca, pyscf) or none"
+            ),
         )
 
 
@@ -170,8 +194,12 @@ def _require_same_core(steps: list[Step], count: int) -> None:
         parts = [cores[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         if sum(parts) != cores[COMPLEX]:
             raise InputError(
-                f"--frozen-core {steps[0].options.frozen_core} freezes {cores[COMPLEX]} orbitals of the complex, "
-                f"but {' + '.join(map(str, parts))} of the fragments: they do not cancel; name another dialect, or none"
+                Option("frozen_core", steps[0].options.frozen_core),
+                (
+                    f" freezes {cores[COMPLEX]} orbitals of the complex, but "
+                    f"{' + '.join(map(str, parts))} of the fragments: they do not cancel; name "
+                    "another dialect, or none"
+                ),
             )
 
 
@@ -257,23 +285,28 @@ def make_fragments(
     ------
     InputError : atoms overlap, are missing or do not exist, or charge and spin do not add up to those of the complex
     """
-    parts = [parse_atoms(part, molecule.natom, "--fragments") for part in text.split(",")]
+    parts = [parse_atoms(part, molecule.natom, Option("fragments")) for part in text.split(",")]
     if len(parts) < 2:
         raise InputError(
-            f"--fragments {text[:60]!r} is one fragment: give two or more with a comma between them, as in 1-5,6-10"
+            Option("fragments", text[:60]),
+            " is one fragment: give two or more with a comma between them, as in 1-5,6-10",
         )
     _require_partition(parts, molecule)
     charge = _whole_numbers(
-        "--charges", charges, len(parts), molecule.charge, "which fragment carries it", 0
+        Option("charges"), charges, len(parts), molecule.charge, "which fragment carries it", 0
     )
     if sum(charge) != molecule.charge:
         raise InputError(
-            f"--charges {charges} add up to {sum(charge)}, but the complex has charge {molecule.charge}: "
-            "correct them, or pass --charge"
+            Option("charges", charges),
+            (
+                f" add up to {sum(charge)}, but the complex has charge {molecule.charge}: "
+                "correct them, or pass "
+            ),
+            Option("charge"),
         )
     open_shell = "which fragment is open-shell"
     spins = _whole_numbers(
-        "--multiplicities", multiplicities, len(parts), molecule.multiplicity, open_shell, 1
+        Option("multiplicities"), multiplicities, len(parts), molecule.multiplicity, open_shell, 1
     )
     _require_coupling(spins, molecule.multiplicity)
     return tuple(Fragment(*fragment) for fragment in zip(parts, charge, spins, strict=True))
@@ -310,26 +343,33 @@ def _require_partition(parts: list[tuple[int, ...]], molecule: Molecule) -> None
         for atom in part:
             if atom in owner:
                 raise InputError(
-                    f"--fragments: atom {atom + 1} {molecule.labels[atom]} is in fragments {owner[atom]} and {number}: "
-                    "every atom belongs to one"
+                    Option("fragments"),
+                    (
+                        f": atom {atom + 1} {molecule.labels[atom]} is in fragments {owner[atom]} and "
+                        f"{number}: every atom belongs to one"
+                    ),
                 )
             owner[atom] = number
         if all(molecule.ghost[atom] for atom in part):
             raise InputError(
-                f"--fragments: fragment {number} ({show_atoms(part)}) has only ghost atoms: nothing interacts"
+                Option("fragments"),
+                f": fragment {number} ({show_atoms(part)}) has only ghost atoms: nothing interacts",
             )
     missing = [
         atom for atom in range(molecule.natom) if atom not in owner and not molecule.ghost[atom]
     ]
     if missing:
         raise InputError(
-            f"--fragments: atom{'s' * (len(missing) > 1)} {show_atoms(missing)} of {molecule.natom} "
-            f"belong{'s' * (len(missing) == 1)} to no fragment: add them to one"
+            Option("fragments"),
+            (
+                f": atom{'s' * (len(missing) > 1)} {show_atoms(missing)} of {molecule.natom} "
+                f"belong{'s' * (len(missing) == 1)} to no fragment: add them to one"
+            ),
         )
 
 
 def _whole_numbers(
-    option: str, text: str | None, count: int, whole: int, which: str, plain: int
+    option: Option, text: str | None, count: int, whole: int, which: str, plain: int
 ) -> list[int]:
     """One number for each fragment: `plain` where none were given and the complex has it too."""
     if text is None:
@@ -337,13 +377,14 @@ def _whole_numbers(
             example = ",".join(map(str, [whole, *[plain] * (count - 1)]))
             name = "charge" if plain == 0 else "multiplicity"
             raise InputError(
-                f"the complex has {name} {whole}: say {which}, e.g. {option} {example}"
+                f"the complex has {name} {whole}: say {which}, e.g. ", option.of(example)
             )
         return [plain] * count
     words = [word.strip() for word in text.split(",")]
     if len(words) != count or not all(_WHOLE.fullmatch(word) for word in words):
         raise InputError(
-            f"{option} {text[:60]!r}: expected {count} whole numbers with commas between them, one for each fragment"
+            option.of(text[:60]),
+            f": expected {count} whole numbers with commas between them, one for each fragment",
         )
     return [int(word) for word in words]
 
@@ -352,7 +393,8 @@ def _require_coupling(multiplicities: list[int], total: int) -> None:
     """Refuse a total spin that the spins of the fragments cannot couple to."""
     if min(multiplicities) < 1:
         raise InputError(
-            f"--multiplicities {min(multiplicities)}: expected 2S + 1, so 1 (singlet) or more"
+            Option("multiplicities", min(multiplicities)),
+            ": expected 2S + 1, so 1 (singlet) or more",
         )
     spins = [m - 1 for m in multiplicities]  # unpaired electrons
     most, least = sum(spins), max(2 * max(spins) - sum(spins), sum(spins) % 2)
@@ -360,6 +402,11 @@ def _require_coupling(multiplicities: list[int], total: int) -> None:
         listed = ",".join(map(str, multiplicities))
         possible = ", ".join(str(unpaired + 1) for unpaired in range(least, most + 1, 2))
         raise InputError(
-            f"fragments with multiplicities {listed} cannot make a complex of multiplicity {total} "
-            f"(possible: {possible}): correct --multiplicities or --multiplicity"
+            (
+                f"fragments with multiplicities {listed} cannot make a complex of multiplicity "
+                f"{total} (possible: {possible}): correct "
+            ),
+            Option("multiplicities"),
+            " or ",
+            Option("multiplicity"),
         )

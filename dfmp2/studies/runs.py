@@ -4,7 +4,7 @@ A study is its steps and a function that makes numbers of their results (`Task`)
 from results, as those of an optimisation, come group by group (`Task.then`); stored ones are recalled as they come, so
 that a study which goes on takes the same way again. One stopped half way
 leaves a file with status "incomplete" and its finished runs in it, and beside it the state of the run it was at;
-started again with `resume`, those are not repeated. (Killed without notice the file may lack the last of many runs
+started again, those are not repeated. (Killed without notice the file may lack the last of many runs
 quicker than its writing.)
 
 While the file grows:
@@ -18,6 +18,7 @@ One process at a time: the lock of the file is held as long as the study goes on
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -34,27 +35,39 @@ from dfmp2.errors import (
     ConvergenceError,
     DeviceFault,
     Dfmp2Error,
+    DiskFull,
     ForeignCheckpoint,
     InputError,
     Interrupted,
     ResourceError,
+    ResultFileError,
 )
-from dfmp2.host.files import require_writable
+from dfmp2.host.files import OUTPUT, require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
+from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
 from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import Options
+from dfmp2.options import MP2, Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
 from dfmp2.output.hdf5 import Item, start_of
-from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, read_study, verify_study
+from dfmp2.output.study import (
+    MOST_RUNS,
+    Column,
+    Study,
+    StudyWriter,
+    is_unfinished,
+    read_study,
+)
 from dfmp2.planning import plan, system
+from dfmp2.planning import time as time_plan
 from dfmp2.planning.memory import FLOAT64
+from dfmp2.planning.rates import Rates
 from dfmp2.progress import Collector, Listener, Relay, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
@@ -67,9 +80,12 @@ LATER = (
 NEAR = (
     1e-6  # bohr; what rounding on another machine changes of a geometry that follows from results
 )
+CERTIFICATES = (
+    10.0  # s of one core, predicted with built-in rates: what certificates may add to a study
+)
 REST = 5.0  # pause after writing the file, in units of the time that took
 # Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
-OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)
+OF_THE_STUDY = (ForeignCheckpoint, DeviceFault, DiskFull)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,7 @@ class Step:
     ----------
     start : the run whose orbitals its SCF starts from, "" for those of the task
     advice : what is said behind the reason why it cannot be run
+    passing : a run beside the way of the study: `Task.passed` is applied to it at once, and the run before stays whole
     """
 
     name: str
@@ -87,18 +104,25 @@ class Step:
     molecule: Molecule
     options: Options
     start: str = ""
-    advice: str = ""
+    advice: Message = Message()
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a study makes of the runs so far; see `dfmp2.output.study.Study`."""
+    """What a study makes of the runs so far; see `dfmp2.output.study.Study`.
+
+    Attributes
+    ----------
+    what : in the title in place of `Task.what`, "" for that
+    """
 
     settings: Mapping[str, Any]
     notes: Sequence[str]
     values: Mapping[str, Item] = field(default_factory=dict)
     table: Mapping[str, Column] = field(default_factory=dict)
     arrays: Mapping[str, Item] = field(default_factory=dict)
+    what: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +163,11 @@ class Unfinished(ConvergenceError):
     Attributes
     ----------
     study : set by `carry_out`
+    goes_on : whether `resume` can change anything
     """
 
     study: Study
+    goes_on: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +187,9 @@ class Task:
     then : the steps after those, in groups whose steps do not need each other, from the results so far (which grow);
         raises Unfinished where it gives up
     compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
-    passed : what is left of a run when the next one is done, None for all of it
+    passed : what is left of a run when the next one that is not `Step.passing` is done, None for all of it
     free : options that may be others where an unfinished study goes on, since the numbers agree to what it needs
+    chosen : options that the study sets by itself: stored runs may have others
     warnings : what is wrong with the question itself, said before the first run
     """
 
@@ -179,6 +206,7 @@ class Task:
     compute: Callable[..., MP2Result] | None = None
     passed: Callable[[MP2Result], MP2Result] | None = None
     free: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def study(
@@ -205,7 +233,7 @@ class Task:
         kept = of_runs.union(found.notes)  # failed steps are listed among the notes
         return Study(
             kind=self.kind,
-            title=f"{self.what}, DF-MP2/{self.options.basis}",
+            title=f"{found.what or self.what}, DF-MP2/{self.options.basis}",
             settings={"name": molecule.name, "basis": self.options.basis, **found.settings},
             notes=(*common, *found.notes),
             values=found.values,
@@ -237,8 +265,8 @@ def examine(steps: Sequence[Step]) -> list[int]:
             if _alike(step) not in plans:
                 plans[_alike(step)] = _planned(step)
         except Dfmp2Error as error:
-            advice = step.advice if isinstance(error, InputError) else ""
-            raise type(error)(f"{step.who}: {error}{advice}") from error
+            advice = step.advice if isinstance(error, InputError) else Message()
+            raise error.prefixed(step.who, advice) from error
         work, memory = plans[_alike(step)][1].work, plans[_alike(step)][1].memory
         needed.append(
             (step, replace(memory, program=memory.program + kept + (LATER if kept else 0)))
@@ -250,7 +278,7 @@ def examine(steps: Sequence[Step]) -> list[int]:
     try:
         most.require()
     except ResourceError as error:
-        raise type(error)(f"{step.who}: {error}") from error
+        raise error.prefixed(step.who) from error
     return [plans[_alike(step)][0].orbitals for step in steps]
 
 
@@ -266,6 +294,79 @@ def _planned(step: Step, task: str = "energy") -> tuple[FrozenCore, plan.Plan]:
     kind = reference_kind(options, step.molecule.multiplicity)
     core = system.frozen_core(found, options, Silent())
     return core, plan.make_plan(found, setup, core, kind, task=task)
+
+
+class Certified(NamedTuple):
+    """The steps of a study whose fitting errors are measured where that costs little.
+
+    Attributes
+    ----------
+    steps : those that were given, with certificates or without
+    note : what is said of it in the report
+    chosen : as of Task
+    """
+
+    steps: list[Step]
+    note: str
+    chosen: tuple[str, ...]
+
+
+def certified(steps: Sequence[Step]) -> Certified:
+    """The steps with fitting certificates, where these are to take CERTIFICATES seconds at most.
+
+    The prediction knows nothing of this host, so that the same study is certified everywhere; it
+    is not where a certificate does not fit into memory, or where the method has none.
+
+    Raises
+    ------
+    Dfmp2Error : what `dfmp2 run` would say of a step, with its name in front
+    """
+    given = list(steps)
+    options = given[0].options
+    if options.certify_fit:
+        return Certified(given, "fitting errors: measured in every run (--certify-fit)", ())
+    chosen = ("certify_fit",)
+    estimated = "fitting errors: estimated; --certify-fit measures them in every run"
+    if options.correlation is not MP2 or options.reference == "rohf" or options.xc is not None:
+        return Certified(given, "fitting errors: estimated", chosen)
+    with_certificates = [
+        replace(step, options=replace(step.options, certify_fit=True)) for step in given
+    ]
+    costs: dict[Hashable, float] = {}
+    total = 0.0
+    for step in with_certificates:
+        if _alike(step) not in costs:
+            costs[_alike(step)] = _certificate_seconds(step)
+        total += costs[_alike(step)]
+        if total > CERTIFICATES:
+            return Certified(given, estimated, chosen)
+    note = (
+        f"fitting errors: measured in all {len(given)} runs with four-centre integrals, which costs "
+        "little here"
+    )
+    return Certified(with_certificates, note, chosen)
+
+
+def _certificate_seconds(step: Step) -> float:
+    """Predicted time of the fitting certificate of a run on one core, s.
+
+    Infinite where the certificate does not fit into memory.
+
+    Raises
+    ------
+    Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
+    """
+    try:
+        planned = _planned(step)[1]
+    except Dfmp2Error as error:
+        advice = step.advice if isinstance(error, InputError) else ""
+        raise type(error)(f"{step.who}: {error}{advice}") from error
+    certificate = planned.certificate
+    if certificate is None or not certificate.memory.fits:
+        return math.inf
+    return time_plan.certificate_seconds(
+        planned.work, certificate.dense, certificate.rows, len(planned.work.spins), Rates()
+    )
 
 
 class Series(Relay):
@@ -380,10 +481,14 @@ def carry_out(
         return task.study(steps, results, failures, command, listener.warnings, complete=complete)
 
     def keep(step: Step, result: MP2Result) -> None:
-        if task.passed is not None and results:
-            before = next(reversed(results))
-            results[before] = task.passed(results[before])
-            keeper.replace(before, results[before])
+        if task.passed is not None and step.passing:
+            result = task.passed(result)
+        elif task.passed is not None:
+            for before in reversed(steps):
+                if before.name in results and not before.passing:
+                    results[before.name] = task.passed(results[before.name])
+                    keeper.replace(before.name, results[before.name])
+                    break
         results[step.name] = result
         keeper.keep(step.name, result, study)
 
@@ -412,9 +517,11 @@ def carry_out(
                     error, ResourceError
                 ):  # where room can be made, the run can go on
                     keeper.close(checkpoint)
-                raise type(error)(f"{step.who}: {error}") from error
+                raise error.prefixed(step.who) from error
             failures[step.name] = error
-            listener.warning(f"{step.who}: failed with code {error.exit_code}: {error}")
+            listener.warning(
+                Message(f"{step.who}: failed with code {error.exit_code}: ", error.message)
+            )
         else:
             series.end(result)
             keep(step, result)
@@ -430,7 +537,9 @@ def carry_out(
                     raise InputError(
                         f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it"
                     )
-                results |= keeper.recall(group, listener, task.free, follow=group is not task.steps)
+                results |= keeper.recall(
+                    group, listener, task.free, task.chosen, follow=group is not task.steps
+                )
                 left = [step for step in group if step.name not in results]
                 if len(group) > 1 or task.then is None:
                     total = f"/{len(steps)}"
@@ -491,9 +600,10 @@ class Keeper:
 
     Parameters
     ----------
-    path : file of the study, None for none
-    overwrite : replace an existing file
-    resume : take finished runs from the file if it exists, and go on from the checkpoint beside it
+    path : file of the study, None for none; the finished runs of one that was stopped are taken from it, and the
+        present one goes on from the checkpoint beside it
+    overwrite : replace a file that is complete, or what has been done of another study
+    resume : take the runs of a file that is complete, too, and compute those that failed again
     beside : files that are made of the study when it is done, by the option that names them
     undisturbed : context in which the file is written (the command line defers signals there)
     finishing : told of the checkpoint of every run (the command line lets a signal wait for the next iteration or tile)
@@ -505,29 +615,31 @@ class Keeper:
         *,
         overwrite: bool = False,
         resume: bool = False,
-        beside: Mapping[str, Path] | None = None,
+        beside: Mapping[Option, Path] | None = None,
         undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
         finishing: Callable[[FileCheckpoint], None] = lambda _: None,
     ) -> None:
         if resume and overwrite:
             raise InputError(
-                "--resume keeps the finished runs of the file and --overwrite drops them: choose one"
+                Option("resume", True),
+                " keeps the finished runs of the file and ",
+                Option("overwrite", True),
+                " drops them: choose one",
             )
-        self._path, self._resume, self._undisturbed, self._finishing = (
-            path,
-            resume,
-            undisturbed,
-            finishing,
-        )
+        self._path, self._undisturbed, self._finishing = path, undisturbed, finishing
+        self._resume, self._discards = resume, overwrite
         if path is None:
             self._files = {}
         else:
-            self._files = {"--output": path, **(beside or {})}
-        self._replaces = overwrite or resume
+            self._files = {OUTPUT: path, **(beside or {})}
         self._stored: Study | None = None
-        if resume and path is not None and path.exists():
-            verify_study(path)
-            self._stored = read_study(path)
+        if path is not None and path.exists() and (resume or is_unfinished(path)):
+            try:
+                self._stored = read_study(path)
+            except ResultFileError:
+                if not overwrite:
+                    raise
+        self.replaces = overwrite or resume or self._stored is not None
         if path is None:
             self._writer = None
         else:
@@ -538,13 +650,19 @@ class Keeper:
         self._next = 0.0  # time.monotonic() from which on the file is worth writing
 
     def recall(
-        self, steps: Sequence[Step], listener: Listener, free: tuple[str, ...] = (), *, follow: bool
+        self,
+        steps: Sequence[Step],
+        listener: Listener,
+        free: tuple[str, ...] = (),
+        chosen: tuple[str, ...] = (),
+        *,
+        follow: bool,
     ) -> dict[str, MP2Result]:
         """The stored results of steps, by name.
 
         Parameters
         ----------
-        free : as of Task
+        free, chosen : as of Task
         follow : the steps follow from other results; a run at another geometry is left out
 
         Raises
@@ -569,18 +687,27 @@ class Keeper:
             else:
                 molecule = step.molecule
             if self._stored.complete:
-                kept = {}
+                names = chosen
             else:
-                kept = {name: getattr(found.options, name) for name in free}
+                names = (*chosen, *free)
+            kept = {name: getattr(found.options, name) for name in names}
             here = replace(step.options, **kept)
             different = changed(question(found.molecule, found.options), question(molecule, here))
             threads = here.threads or usable_cores()
             if not follow and len(stored) < len(steps) and found.provenance.threads != threads:
                 different.append(f"threads: {found.provenance.threads} there, {threads} here")
             if different:
+                text = (
+                    f"run {step.name} in {self._path} is another calculation (different "
+                    f"{', '.join(different)})"
+                )
+                if self._discards:
+                    listener.stage(f"starting from the beginning: {text}")
+                    self._stored = None
+                    return {}
                 raise InputError(
-                    f"--resume: run {step.name} in {self._path} is another calculation (different "
-                    f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
+                    f"{text}: use the options it was started with, or start anew with ",
+                    Option("overwrite", True),
                 )
             recalled[step.name] = found
         for name, found in recalled.items():
@@ -608,16 +735,24 @@ class Keeper:
             yield
             return
         if self._stored is not None and self._stored.kind != task.kind:
-            raise InputError(
-                f"--resume: {self._path} holds a study of kind {self._stored.kind}, not {task.kind}: name another file"
-            )
+            if not self._discards:
+                raise InputError(
+                    f"{self._path} holds a study of kind {self._stored.kind}, not {task.kind}: "
+                    "name another file, or start anew with ",
+                    Option("overwrite", True),
+                )
+            self._stored = None
         checkpoint = checkpoint_of(self._path)
         for option, file in self._files.items():
-            require_writable(file, overwrite=self._replaces, option=option)
+            require_writable(file, overwrite=self.replaces, option=option)
         with locked(self._path):
             if os.path.lexists(checkpoint):
                 self._begun = found_beside(
-                    self._path, resume=self._resume, note=listener.stage, warn=listener.warning
+                    self._path,
+                    resume=self._resume,
+                    replace_foreign=self._discards,
+                    note=listener.stage,
+                    warn=listener.warning,
                 )
             known = {step.name for step in task.steps}
             if (
@@ -625,10 +760,14 @@ class Keeper:
                 and self._begun.run not in known
                 and not (task.then and self._begun.run)
             ):
-                raise ForeignCheckpoint(
-                    f"{checkpoint} belongs to another calculation ({self._begun.run or 'a single run'} there): name "
-                    "another file, or delete it"
-                )
+                if not self._discards:
+                    raise ForeignCheckpoint(
+                        f"{checkpoint} belongs to another calculation "
+                        f"({self._begun.run or 'a single run'} there): name another file, or start "
+                        "anew with ",
+                        Option("overwrite", True),
+                    )
+                self._begun = None
             yield
             remove(checkpoint)
 
@@ -649,7 +788,13 @@ class Keeper:
             found = self._begun
         else:
             found = None
-        made = FileCheckpoint(self._path, found, run=step.name, eager=self.written or self._behind)
+        made = FileCheckpoint(
+            self._path,
+            found,
+            replace_foreign=self._discards,
+            run=step.name,
+            eager=self.written or self._behind,
+        )
         self._finishing(made)
         return made
 

@@ -32,6 +32,8 @@ MDYNE_PER_ANGSTROM = 15.56893119  # of 1 Eh/bohr^2
 INTENSITY = 974.8802  # km/mol for 1 e^2/u: N_A e^2 / (12 e_0 c^2 u)
 JOULE_PER_MOL = 2625499.6394799  # of 1 Eh
 ON_A_LINE = 0.01  # bohr from the axis, of every atom of a linear molecule
+MOTIONS = {"translation": "trans", "rotation": "rot", "vibration": "vib", "electrons": "elec"}
+DEPENDENT = 1e-6  # of constraints and rigid motions, which are of length 1
 SAME_PLACE = 0.05  # bohr between an atom and the place of its like after a rotation; optimised geometries are not exact
 
 
@@ -42,7 +44,7 @@ class Vibrations:
     Attributes
     ----------
     displacements : (n, natom, 3), normalised, of the atoms
-    removed : rigid motions that were projected out: 6, 5 on a line, 0 in a field
+    removed : motions that were projected out, without constraints the rigid ones: 6, 5 on a line, 0 in a field
     """
 
     wavenumber: Array = quantity("cm^-1", "harmonic, negative where imaginary")
@@ -63,13 +65,20 @@ def masses(molecule: Molecule) -> Array:
     return np.array([mass(symbol) for symbol in molecule.symbols])
 
 
-def vibrations(molecule: Molecule, hessian: Array, dipole_derivatives: Array) -> Vibrations:
+def vibrations(
+    molecule: Molecule,
+    hessian: Array,
+    dipole_derivatives: Array,
+    constraints: Array | None = None,
+) -> Vibrations:
     """The vibrations of a molecule; among point charges, where it cannot move freely, all 3 natom motions.
 
     Parameters
     ----------
     hessian : (3 natom, 3 natom) Eh/bohr^2, symmetric
     dipole_derivatives : (3 natom, 3) e
+    constraints : (m, 3 natom) array, optional
+        Derivatives of coordinates that cannot change; the vibrations are those that leave them alone.
     """
     weights = np.repeat(masses(molecule), 3)
     weighted = hessian / np.sqrt(np.outer(weights, weights))
@@ -77,7 +86,11 @@ def vibrations(molecule: Molecule, hessian: Array, dipole_derivatives: Array) ->
         rigid = np.zeros((len(weights), 0))
     else:
         rigid = rigid_motions(molecule)
-    space = np.linalg.qr(rigid, mode="complete")[0][:, rigid.shape[1] :]  # all but R
+    if constraints is None:
+        excluded = rigid
+    else:
+        excluded = _held(constraints / np.sqrt(weights), rigid)
+    space = np.linalg.qr(excluded, mode="complete")[0][:, excluded.shape[1] :]  # all but R
     squares, inside = np.linalg.eigh(space.T @ weighted @ space)  # Eq. 1, Eh/(bohr^2 u)
     modes = (space @ inside) / np.sqrt(weights)[:, None]
     reduced = 1.0 / (modes**2).sum(axis=0)  # Eq. 2
@@ -93,8 +106,26 @@ def vibrations(molecule: Molecule, hessian: Array, dipole_derivatives: Array) ->
         reduced_mass=reduced,
         force_constant=squares * reduced * MDYNE_PER_ANGSTROM,
         ir_intensity=INTENSITY * (slopes**2).sum(axis=0),  # Eq. 3
-        removed=rigid.shape[1],
+        removed=excluded.shape[1],
     )
+
+
+def _held(constraints: Array, rigid: Array) -> Array:
+    """(3 natom, n) orthonormal: what changes a constraint, and the rigid motions that change none.
+
+    Parameters
+    ----------
+    constraints : (m, 3 natom) array
+        Their derivatives, weighted with masses.
+    rigid : (3 natom, 6) array
+        R of Eq. 1, or fewer columns.
+    """
+    _, sizes, rows = np.linalg.svd(constraints, full_matrices=False)
+    changing = rows[sizes > DEPENDENT * sizes.max()].T
+    _, sizes, mixtures = np.linalg.svd(changing.T @ rigid)
+    sizes = np.pad(sizes, (0, len(mixtures) - len(sizes)))
+    free = rigid @ mixtures[sizes < DEPENDENT].T
+    return np.hstack([changing, free])
 
 
 def _largest(displacements: Array) -> Any:
@@ -221,6 +252,9 @@ def thermochemistry(
 ) -> dict[str, Item]:
     """Quantities of one mole of ideal gas, by name with unit and description; imaginary modes are left out.
 
+    Shares of motions end in their names: the zero-point energy is one of vibration, the total energy one of electrons,
+    and p V = R T of the enthalpy one of translation.
+
     Parameters
     ----------
     energy : total energy, Eh
@@ -235,22 +269,52 @@ def thermochemistry(
             ELECTRON_MASSES_PER_U
         )  # cm^-1 of 1 (Eh/(bohr^2 u))^1/2
         found = thermo.thermo(_Gas(molecule, energy), wavenumbers / per_root, temperature, pressure)
-    entropy = (found["S_tot"][0] * JOULE_PER_MOL) - _GAS_CONSTANT * np.log(symmetry)
+    kilojoules = JOULE_PER_MOL / 1000
+    turned = _GAS_CONSTANT * np.log(symmetry)
+    entropy = found["S_tot"][0] * JOULE_PER_MOL - turned
     enthalpy = found["H_tot"][0]
+    gibbs = enthalpy - temperature * entropy / JOULE_PER_MOL
+    zero_point = found["ZPE"][0]
     gas = f"ideal gas at {temperature:g} K and {pressure:g} Pa"
-    return {
-        "zero_point_energy": Item(found["ZPE"][0], "hartree", "of the harmonic vibrations"),
+    values = {
+        "temperature": Item(temperature, "K", "of the gas"),
+        "pressure": Item(pressure, "Pa", "of the gas"),
+        "zero_point_energy": Item(zero_point, "hartree", "of the harmonic vibrations"),
+        "zero_point_energy_kj_per_mol": Item(
+            zero_point * kilojoules, "kJ/mol", "of the harmonic vibrations"
+        ),
         "total_energy_at_0_kelvin": Item(
             found["E_0K"][0], "hartree", "total energy and zero-point energy"
         ),
-        "gibbs_energy": Item(enthalpy - temperature * entropy / JOULE_PER_MOL, "hartree", gas),
+        "gibbs_energy": Item(gibbs, "hartree", gas),
+        "gibbs_energy_kj_per_mol": Item(gibbs * kilojoules, "kJ/mol", gas),
+        "gibbs_energy_correction": Item(
+            gibbs - energy, "hartree", f"Gibbs energy less total energy, {gas}"
+        ),
+        "gibbs_energy_correction_kj_per_mol": Item(
+            (gibbs - energy) * kilojoules, "kJ/mol", f"Gibbs energy less total energy, {gas}"
+        ),
         "internal_energy": Item(found["E_tot"][0], "hartree", gas),
         "enthalpy": Item(enthalpy, "hartree", gas),
         "entropy": Item(entropy, "J/(mol K)", gas),
         "heat_capacity": Item(
             found["Cp_tot"][0] * JOULE_PER_MOL, "J/(mol K)", f"at constant pressure, {gas}"
         ),
+        "heat_capacity_at_constant_volume": Item(
+            found["Cv_tot"][0] * JOULE_PER_MOL, "J/(mol K)", f"at constant volume, {gas}"
+        ),
     }
+    for motion, key in MOTIONS.items():
+        about = f"share of {motion}, {gas}"
+        share = found[f"S_{key}"][0] * JOULE_PER_MOL
+        if motion == "rotation":
+            share -= turned
+        capacity = found[f"Cv_{key}"][0] * JOULE_PER_MOL
+        values[f"internal_energy_{motion}"] = Item(found[f"E_{key}"][0], "hartree", about)
+        values[f"enthalpy_{motion}"] = Item(found[f"H_{key}"][0], "hartree", about)
+        values[f"entropy_{motion}"] = Item(share, "J/(mol K)", about)
+        values[f"heat_capacity_at_constant_volume_{motion}"] = Item(capacity, "J/(mol K)", about)
+    return values
 
 
 _GAS_CONSTANT = 8.31446261815324  # J/(mol K)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Prediction, Shape, Tile
 from dfmp2.backends.untransformed import UntransformedTensor, unpacked
 from dfmp2.errors import UnsupportedByBackend
+from dfmp2.messages import Option
 from dfmp2.trainium import layout
 from dfmp2.trainium.calls import KERNELS, PairForm, programs, variants
 from dfmp2.trainium.interpreter.rules import CHIP
@@ -152,7 +153,9 @@ class NkiBackend(Backend):
         UnsupportedByBackend : a precision other than "mixed"
         """
         if precision not in self.limits.precisions:
-            raise UnsupportedByBackend(f"--backend {self.name} has no {precision}: it offers mixed")
+            raise UnsupportedByBackend(
+                Option("backend", self.name), f" has no {precision}: it offers mixed"
+            )
         operand = self.declare(b.shape, eps_occ, eps_vir)
         edge = operand.b.edge
         for number in range(-(-len(b) // edge)):

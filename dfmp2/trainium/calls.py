@@ -18,6 +18,7 @@ import numpy as np
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
+from dfmp2.messages import Option
 from dfmp2.trainium import layout
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
@@ -50,11 +51,12 @@ def parse_shape(text: str) -> Shape:
     if len(parts) != 3 or not all(
         part.strip().isascii() and part.strip().isdigit() for part in parts
     ):
-        raise InputError(f"--shape {text}: not understood: expected {expected}")
+        raise InputError(Option("shape", text), f": not understood: expected {expected}")
     shape = Shape(*(int(part) for part in parts))
     if min(shape) < 1 or max(shape) > LARGEST:
         raise InputError(
-            f"--shape {text}: every number must lie between 1 and {LARGEST}: expected {expected}"
+            Option("shape", text),
+            f": every number must lie between 1 and {LARGEST}: expected {expected}",
         )
     return shape
 
@@ -70,12 +72,12 @@ def spin_shapes(text: str, beta: str | None) -> tuple[Shape, ...]:
     if beta is None:
         return (alpha,)
     if len(beta.replace("/", ",").split(",")) != 2:
-        raise InputError(f"--beta {beta}: expected two numbers NOCC/NVIR such as 15/113")
+        raise InputError(Option("beta", beta), ": expected two numbers NOCC/NVIR such as 15/113")
     try:
         return alpha, parse_shape(f"{beta},{alpha.naux}")
     except InputError as error:
         raise InputError(
-            f"--beta {beta}: expected two numbers from 1 to {LARGEST}, such as 15/113"
+            Option("beta", beta), f": expected two numbers from 1 to {LARGEST}, such as 15/113"
         ) from error
 
 
@@ -409,8 +411,12 @@ def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> Ca
     for name, value in arguments.items():
         if isinstance(value, Tensor) and 4 * prod(value.shape) > layout.TENSOR:
             raise KernelError(
-                f"{kernel}: {name} {'x'.join(map(str, value.shape))} has {4 * prod(value.shape)} bytes: a tensor may "
-                f"have {layout.TENSOR}, because DMA offsets have 32 bits: use --backend cpu"
+                (
+                    f"{kernel}: {name} {'x'.join(map(str, value.shape))} has {4 * prod(value.shape)}"
+                    f" bytes: a tensor may have {layout.TENSOR}, because DMA offsets have 32 bits: "
+                    "use "
+                ),
+                Option("backend", "cpu"),
             )
     words = [
         "x".join(map(str, v.shape)) if isinstance(v, Tensor) else str(v) for v in arguments.values()

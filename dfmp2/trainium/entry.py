@@ -16,6 +16,7 @@ import numpy as np
 
 from dfmp2.backends.base import Backend, Prediction, Shape
 from dfmp2.errors import BackendUnavailable, InputError
+from dfmp2.messages import Option
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import programs
 from dfmp2.trainium.costs import prediction
@@ -102,8 +103,11 @@ def named_lane(name: str) -> tuple[str, str]:
             name = "nki-xla"
     if required and not name.startswith("nki"):
         raise BackendUnavailable(
-            f"DFMP2_REQUIRE_NKI=1 allows only the nki lanes, and --backend {name} was asked for: choose --backend nki, "
-            "or unset the variable"
+            "DFMP2_REQUIRE_NKI=1 allows only the nki lanes, and ",
+            Option("backend", name),
+            " was asked for: choose ",
+            Option("backend", "nki"),
+            ", or unset the variable",
         )
     if simulated and name in ("auto", "nki"):
         notes.append(f"DFMP2_USE_SIMULATOR=1 takes the simulator in place of {name}")

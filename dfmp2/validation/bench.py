@@ -24,6 +24,7 @@ from dfmp2.backends.base import Backend, Limits, Operand, Tile
 from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, ResourceError
 from dfmp2.host import threads
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.messages import Option
 from dfmp2.mp2.certificate import certify
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import BACKEND_WORDS
@@ -93,8 +94,11 @@ def problem(name: str) -> Problem:
     own = _OWN.fullmatch(name)
     if own is None and name not in NAMES:
         raise InputError(
-            f"--shape {name!r}: expected one of {', '.join(NAMES)} ({SMALL}; the others of the GAMESS mini-app), or "
-            "occupied/virtual/fitting functions, such as 50/190/840"
+            Option("shape", name),
+            (
+                f": expected one of {', '.join(NAMES)} ({SMALL}; the others of the GAMESS "
+                "mini-app), or occupied/virtual/fitting functions, such as 50/190/840"
+            ),
         )
     if own is not None or name == "w60":
         if own is None:
@@ -108,7 +112,8 @@ def problem(name: str) -> Problem:
     ]
     if entry.kernel is None or entry.tolerance is None:
         raise InputError(
-            f"--shape {name}: the table of dfmp2 validate has no arrays for it: install dfmp2 again"
+            Option("shape", name),
+            ": the table of dfmp2 validate has no arrays for it: install dfmp2 again",
         )
     return Problem(name, entry.kernel, entry.quantities[0].value, entry.tolerance)
 
@@ -319,7 +324,7 @@ def _backends(task: Problem, names: list[str], count: int) -> tuple[list[Backend
     names = [BACKEND_WORDS.get(name, name) for name in names]
     for name in names:
         if name not in TIMED:
-            raise InputError(f"--backend {name}: expected {', '.join(TIMED)}; {EMULATED}")
+            raise InputError(Option("backend", name), f": expected {', '.join(TIMED)}; {EMULATED}")
     chosen, unused = [], {}
     for row in registry.BACKENDS:
         if row.name not in (names or TIMED):
@@ -330,12 +335,13 @@ def _backends(task: Problem, names: list[str], count: int) -> tuple[list[Backend
         if reason is None:
             chosen.append(row.make(count))
         elif names:
-            raise BackendUnavailable(f"--backend {row.name} cannot be timed: {reason}")
+            raise BackendUnavailable(Option("backend", row.name), f" cannot be timed: {reason}")
         else:
             unused[row.name] = reason
     if not chosen:
         raise BackendUnavailable(
-            f"--shape {task.name}: {'; '.join(f'{name}: {why}' for name, why in unused.items())}"
+            Option("shape", task.name),
+            f": {'; '.join((f'{name}: {why}' for name, why in unused.items()))}",
         )
     return chosen, unused
 
@@ -351,8 +357,12 @@ def _require_memory(task: Problem, memory: int | None, chosen: list[Backend]) ->
     for backend in chosen:
         if backend.limits.memory is not None and backend.limits.memory < held:
             raise ResourceError(
-                f"--shape {task.name} needs {format_bytes(held)} of the memory of {backend.name}, "
-                f"which has {format_bytes(backend.limits.memory)}: take a smaller shape, or another --backend"
+                Option("shape", task.name),
+                (
+                    f" needs {format_bytes(held)} of the memory of {backend.name}, which has "
+                    f"{format_bytes(backend.limits.memory)}: take a smaller shape, or another "
+                ),
+                Option("backend"),
             )
 
 

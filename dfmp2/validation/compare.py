@@ -13,6 +13,7 @@ import numpy as np
 
 from dfmp2.errors import ComparisonFailed, ConvergenceError, InputError, ResourceError
 from dfmp2.host import resources, threads
+from dfmp2.messages import Option
 from dfmp2.molecule.mole import build_auxiliary, build_mole, fitting_data
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 from dfmp2.mp2 import check
@@ -158,8 +159,9 @@ def recompute(
         method = result.options.correlation
         if method.regularised or method.kind == "rpa":
             raise InputError(
-                f"--with psi4 computes MP2, with which {result.method} cannot be compared: leave it out "
-                "to compare with PySCF"
+                Option("with", "psi4"),
+                f" computes MP2, with which {result.method} cannot be compared: leave it out to "
+                "compare with PySCF",
             )
         listener.stage(f"{result.reference.name.upper()} and DF-MP2 with Psi4")
         return _of_mp2(result, run_psi4(result, count, timeout=timeout), allowed)
@@ -205,10 +207,14 @@ def recompute_exact(
             common = common_orbitals(stored, reference, mf.get_ovlp())
         if common < COMMON:
             raise ComparisonFailed(
-                "the conventional SCF leaves the stored orbitals for another solution, "
-                f"{_lower(stored.scf_total_energy - reference.scf_total_energy)} (smallest cosine between the occupied "
-                f"spaces {common:.2f}), so the difference would be no fitting error: look at the stability of the "
-                "stored one (--stability full)"
+                (
+                    "the conventional SCF leaves the stored orbitals for another solution, "
+                    f"{_lower(stored.scf_total_energy - reference.scf_total_energy)} (smallest "
+                    f"cosine between the occupied spaces {common:.2f}), so the difference would be "
+                    "no fitting error: look at the stability of the stored one ("
+                ),
+                Option("stability", "full"),
+                ")",
             )
         atoms = max(1, result.molecule.ghost.count(False))
         allowed = tolerance * atoms
@@ -437,9 +443,14 @@ def _require_memory(result: MP2Result, budget: int) -> None:
     if needed(nao) > budget:
         fitting = next((n for n in range(nao, 0, -1) if needed(n) <= budget), 0)
         raise ResourceError(
-            f"--exact holds the four-centre integrals of {nao} basis functions in memory: "
-            f"{format_bytes(needed(nao))} are required and {format_bytes(budget)} may be used. {fitting} "
-            "functions would fit: run a smaller --basis or a part of the molecule, or use a larger machine"
+            Option("exact", True),
+            (
+                f" holds the four-centre integrals of {nao} basis functions in memory: "
+                f"{format_bytes(needed(nao))} are required and {format_bytes(budget)} may be "
+                f"used. {fitting} functions would fit: run a smaller "
+            ),
+            Option("basis"),
+            " or a part of the molecule, or use a larger machine",
         )
 
 
@@ -461,8 +472,9 @@ def _require_written_out(result: MP2Result, *, plasmons: bool) -> None:
         else:
             what = f"the sums over {size} excitations hold their integrals in memory"
         raise ResourceError(
-            f"{what}: {format_bytes(needed)} are required and {format_bytes(budget)} may be used. Compare a "
-            "smaller --basis or a part of the molecule, or use a larger machine"
+            f"{what}: {format_bytes(needed)} are required and {format_bytes(budget)} may be used. "
+            "Compare a result of a smaller basis or of a part of the molecule, or use a larger "
+            "machine"
         )
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import os
-import platform
 import re
 import resource
 import shutil
@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error
 from dfmp2.host import resources
@@ -36,13 +37,10 @@ from dfmp2.units import format_bytes
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
 
-OLDEST_PYTHON = (3, 11)
-REQUIRED = {"numpy": (1, 26), "scipy": (1, 11), "h5py": (3, 10), "click": (8, 1)}
 OLDEST_TORCH = (2, 9)
 IMPORT_SECONDS = 120  # for torch in a process of its own; a cold network disk is slow
 LITTLE_DISK = 10**9  # bytes
 LITTLE_MEMORY = 2 * 10**9  # bytes; libraries and the smallest run hold 110 MB
-DAY = 86400.0  # s
 OVERRIDDEN = (
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -53,6 +51,15 @@ QUOTA = "/sys/fs/cgroup/cpu.max"  # version 2 of the control groups, which a run
 OLD_QUOTA = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 UNLIMITED = 1 << 60  # what version 1 of the control groups calls no limit
+INSTALL_SOURCE = "pip install . in the source folder"
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 REINSTALL = "install dfmp2 and its libraries again in a fresh virtual environment"
 FAULT, INPUT, NO_RESOURCES, COMPARISON_FAILED = 1, 3, 7, 8  # exit codes of a run
 
@@ -119,6 +126,7 @@ class Surroundings:
     path : Python's module search path
     cores : cores this process may be scheduled on
     version : distribution name -> installed version or None
+    requirements : what the package's own metadata says it needs, as in "numpy>=1.26"; None where it is not installed
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -134,6 +142,7 @@ class Surroundings:
         )
     )
     version: Callable[[str], str | None] = installed
+    requirements: tuple[str, ...] | None = field(default_factory=lambda: _metadata("dfmp2"))
 
     @property
     def home(self) -> Path | None:
@@ -151,11 +160,21 @@ class Surroundings:
         return " ".join(texts).split()
 
 
+def _metadata(name: str) -> tuple[str, ...] | None:
+    """Requirements in the metadata of an installed distribution, the version of Python first; None without any."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return None
+    python = found.metadata["Requires-Python"]
+    return (*([f"python{python}"] if python else []), *(found.requires or ()))
+
+
 def examine(s: Surroundings) -> Iterator[Finding]:
-    """Every finding about these surroundings, in the order of `CHECKS`, those about Trainium behind Psi4's."""
+    """Every finding about these surroundings, in the order of `CHECKS`, those about Trainium behind the libraries'."""
     for name in CHECKS:
         yield inspect(name, s)
-        if name == "Psi4":
+        if name == "libraries":
             for question, status, detail, fix in import_module(NEURON).diagnose(s):
                 yield Finding(status, detail, fix, name=question)
 
@@ -178,21 +197,12 @@ def exit_code(findings: Sequence[Finding]) -> int:
 # --- packages ---
 
 
-def check_python(_s: Surroundings) -> Finding:
-    """Is Python new enough?"""
-    version = sys.version_info[:3]
-    detail = f"{'.'.join(map(str, version))} ({platform.machine()}), {sys.executable}"
-    if version >= OLDEST_PYTHON:
-        return ok(detail)
-    return fail(detail, FAULT)
-
-
 def check_command(s: Surroundings) -> Finding:
     """Is the `dfmp2` on PATH this one?"""
     installed = s.version("dfmp2")
     detail = f"{installed or 'not installed'}, {Path(__file__).resolve().parents[1]}"
     if installed is None:
-        return warn(f"{detail} (run from its source)", "pip install . in the source folder")
+        return warn(f"{detail} (run from its source)", INSTALL_SOURCE)
     found = shutil.which("dfmp2", path=s.environ.get("PATH", ""))
     own = s.prefix / "bin"
     if found is not None and own.is_dir() and Path(found).parent.resolve() != own.resolve():
@@ -202,20 +212,73 @@ def check_command(s: Surroundings) -> Finding:
     return ok(detail)
 
 
+class Requirement(NamedTuple):
+    """A library, or Python itself, and the versions that will do: (">=", (1, 26)), ..."""
+
+    name: str
+    versions: tuple[tuple[str, tuple[int, ...]], ...]
+    text: str
+
+    def met_by(self, version: str) -> bool:
+        """Whether a version will do; of it the numbers in front count, so that 2.0rc1 is 2.0."""
+        there = _numbers(version)
+        for sign, wanted in self.versions:
+            length = max(len(there), len(wanted))
+            here = there + (0,) * (length - len(there))
+            limit = wanted + (0,) * (length - len(wanted))
+            if sign == "~=":
+                met = here >= limit and here[: len(wanted) - 1] == wanted[:-1]
+            else:
+                met = COMPARISONS[sign](here, limit)
+            if not met:
+                return False
+        return True
+
+
+def required(requirements: Sequence[str]) -> list[Requirement]:
+    """Those of metadata that every run has; what an extra adds is left out."""
+    found = []
+    for text in requirements:
+        specifier, _, marker = text.partition(";")
+        if "extra" in marker:
+            continue
+        name = re.match(r"[A-Za-z0-9._-]+", specifier)
+        if name is not None:
+            limits = re.findall(r"(>=|<=|==|!=|~=|>|<)\s*([0-9.]+)", specifier)
+            versions = tuple((sign, _numbers(number)) for sign, number in limits)
+            found.append(Requirement(name[0], versions, specifier.strip()))
+    return found
+
+
 def check_libraries(s: Surroundings) -> Finding:
-    """Are the libraries there that every run needs, and do they import?"""
-    found = {name: s.version(name) for name in REQUIRED}
+    """Are Python and the libraries there that the package's own metadata names, and do they import?"""
+    if s.requirements is None:
+        return warn("dfmp2 is not installed: what it needs is not known", INSTALL_SOURCE)
+    needed = required(s.requirements)
+    found = {one.name: _version_of(s, one.name) for one in needed}
     detail = ", ".join(f"{name} {version or 'missing'}" for name, version in found.items())
     missing = [name for name, version in found.items() if version is None]
     if missing:
-        return fail(detail, FAULT, f"pip install {' '.join(missing)}")
-    for name in REQUIRED:
-        import_module(name)
-    old = [name for name, version in found.items() if _numbers(version) < REQUIRED[name]]
-    if old:
-        wanted = " ".join(f"'{name}>={'.'.join(map(str, REQUIRED[name]))}'" for name in old)
-        return warn(f"{detail}: {', '.join(old)} too old", f"pip install {wanted}")
+        # Without PySCF a run says so; without another library it ends in a traceback.
+        code = INPUT if missing == ["pyscf"] else FAULT
+        return fail(detail, code, f"pip install {' '.join(missing)}")
+    for name in found:
+        if name not in ("python", "pyscf"):  # PySCF has a check of its own
+            import_module(name.replace("-", "_"))
+    wrong = [one for one in needed if not one.met_by(found[one.name] or "")]
+    if any(one.name == "python" for one in wrong):
+        return fail(detail, FAULT, f"make a virtual environment with {wrong[0].text}")
+    if wrong:
+        names = ", ".join(one.name for one in wrong)
+        wanted = " ".join(f"'{one.text}'" for one in wrong)
+        return warn(f"{detail}: {names} of a version that will not do", f"pip install {wanted}")
     return ok(detail)
+
+
+def _version_of(s: Surroundings, name: str) -> str | None:
+    if name == "python":
+        return ".".join(map(str, sys.version_info[:3]))
+    return s.version(name)
 
 
 def check_pyscf(_s: Surroundings) -> Finding:
@@ -239,21 +302,6 @@ def check_pyscf(_s: Surroundings) -> Finding:
     if len(closed) < len(shield.EVALUATING):
         return fail(detail, INPUT, f"install it again: {shield.INSTALL}")
     return ok(detail)
-
-
-def check_exchange(s: Surroundings) -> Finding:
-    """Is the Basis Set Exchange there? (optional)"""
-    version = s.version("basis-set-exchange")
-    if version is not None:
-        return ok(f"from PySCF's files and basis-set-exchange {version}")
-    without = "without basis-set-exchange there is no MP2 fitting set beyond krypton"
-    return ok(f"from PySCF's files; {without} (optional: pip install 'dfmp2[bse]')")
-
-
-def check_psi4(s: Surroundings) -> Finding:
-    """Is there a Psi4 to compare with? (optional)"""
-    found = shutil.which("psi4", path=s.environ.get("PATH", "")) or "not on PATH"
-    return ok(f"{found} (optional, for compare --with psi4)")
 
 
 def check_torch(s: Surroundings) -> Finding:
@@ -304,8 +352,7 @@ def check_module_path(s: Surroundings) -> Finding:
     """Would Python import files of the working directory in place of libraries?"""
     needed = {
         *sys.stdlib_module_names,
-        *REQUIRED,
-        "pyscf",
+        *(one.name for one in required(s.requirements or ())),
         "dfmp2",
         "torch",
         "basis_set_exchange",
@@ -345,8 +392,11 @@ def check_module_path(s: Surroundings) -> Finding:
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:
-    """Major and minor version; () where there are none."""
-    return tuple(map(int, re.findall(r"\d+", version or "")[:2]))
+    """The numbers in front of a version, (2, 14, 0) of "2.14.0rc1"; () where there are none."""
+    release = re.match(r"\d+(\.\d+)*", version or "")
+    if release is None:
+        return ()
+    return tuple(map(int, release[0].split(".")))
 
 
 # --- cores, memory, clock ---
@@ -388,6 +438,11 @@ def check_threads(s: Surroundings) -> Finding:
     if bound:
         shown = ", ".join(f"{name}={s.environ[name]}" for name in bound)
         problems.append((f"{shown} may pin all workers to one core", f"unset {' '.join(bound)}"))
+    stubborn = _stubborn_blas()
+    if stubborn:
+        problems.append(
+            (f"{', '.join(stubborn)} cannot be set to one thread", "export OPENBLAS_NUM_THREADS=1")
+        )
     if problems:
         texts, fixes = zip(*problems, strict=True)
         return warn(f"{detail}; {'; '.join(texts)}", "; ".join(fixes))
@@ -395,17 +450,13 @@ def check_threads(s: Surroundings) -> Finding:
     return ok(detail + (f"; a run overrides {', '.join(set_to)}" if set_to else ""))
 
 
-def check_blas(_s: Surroundings) -> Finding:
-    """Which BLAS is loaded, and does every OpenBLAS let itself be set to one thread?"""
-    from dfmp2.host import provenance, threads
+def _stubborn_blas() -> list[str]:
+    """Each OpenBLAS that is loaded and does not let itself be set to one thread."""
+    from dfmp2.host import threads
 
     with threads.limited(1):
         loaded = {Path(path).name: count for path, count in threads.openblas().items()}
-    detail = f"NumPy: {provenance.blas()}; loaded: {', '.join(loaded) or 'no OpenBLAS'}"
-    stubborn = [name for name, count in loaded.items() if count != 1]
-    if stubborn:
-        return warn(f"{detail}; {', '.join(stubborn)} cannot be set to one thread")
-    return ok(detail)
+    return [name for name, count in loaded.items() if count != 1]
 
 
 def check_memory(s: Surroundings) -> Finding:
@@ -429,30 +480,7 @@ def check_memory(s: Surroundings) -> Finding:
     return warn(detail) if free < LITTLE_MEMORY else ok(detail)
 
 
-def check_clock(_s: Surroundings) -> Finding:
-    """Is the clock plausible? Results carry its dates, and AWS refuses requests that are off by minutes."""
-    now = time.time()
-    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
-    days = (Path(__file__).stat().st_mtime - now) / DAY
-    if days > 1:
-        return warn(f"{shown}, but dfmp2 was installed {days:.0f} days later")
-    return ok(shown)
-
-
-# --- folders and streams ---
-
-
-def check_output_folder(s: Surroundings) -> Finding:
-    """Can a result be written into the working directory?"""
-    from dfmp2.host.files import require_writable
-
-    try:
-        require_writable(s.folder / "dfmp2-doctor.h5", overwrite=True, expected_bytes=10**6)
-        return _room(str(s.folder.resolve()), s.folder)
-    except Dfmp2Error as error:
-        return fail(str(error), error.exit_code)
-    except OSError as error:  # it was deleted under our feet
-        return fail(f"cannot be used ({error.strerror})", NO_RESOURCES)
+# --- folders ---
 
 
 def check_scratch(s: Surroundings) -> Finding:
@@ -486,49 +514,6 @@ def _room(shown: str, folder: Path) -> Finding:
     detail = f"{shown}, {format_bytes(free)} free"
     if free < LITTLE_DISK:
         return warn(f"{detail}: little")
-    return ok(detail)
-
-
-def check_home(s: Surroundings) -> Finding:
-    """Is there a home directory? Shells of services and of AWS's SSM have none."""
-    if s.home is None:
-        return warn("HOME is not set: compilers and caches look for it")
-    if s.home.is_dir():
-        return ok(str(s.home))
-    return warn(f"HOME={s.home} is no folder")
-
-
-def check_pyscf_configuration(s: Surroundings) -> Finding:
-    """What PySCF alone would execute or load at import; inside dfmp2 it is shut out."""
-    files = [folder / ".pyscf_conf.py" for folder in (s.folder, s.home) if folder is not None]
-    found = sorted({str(file.resolve()) for file in files if file.is_file()})
-    found += [
-        f"{name}={s.environ[name]}"
-        for name in ("PYSCF_CONFIG_FILE", "PYSCF_EXT_PATH")
-        if name in s.environ
-    ]
-    if found:
-        return warn(f"{', '.join(found)}: ignored by dfmp2, executed or loaded by PySCF on its own")
-    return ok("nothing that PySCF on its own would execute")
-
-
-def check_text(s: Surroundings) -> Finding:
-    """Are both streams open, and do names beyond ASCII survive the encoding?"""
-    named = next(
-        (
-            f"{name}={s.environ[name]}"
-            for name in ("LC_ALL", "LC_NUMERIC", "LANG")
-            if s.environ.get(name)
-        ),
-        "",
-    )
-    encoding = getattr(sys.stdout, "encoding", None) or "closed"
-    detail = f"{named or 'no locale set'}, stdout {encoding}"
-    closed = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
-    if closed:
-        return warn(f"{detail}: {' and '.join(closed)} closed", "start it with both streams open")
-    if encoding.lower().replace("-", "").replace("_", "") not in ("utf8", "utf8sig"):
-        return warn(f"{detail}: names beyond ASCII are shown as escapes", "export PYTHONUTF8=1")
     return ok(detail)
 
 
@@ -585,14 +570,25 @@ def judge_run(result: MP2Result, seconds: float) -> Finding:
     return ok(detail)
 
 
-def check_result_file(s: Surroundings) -> Finding:
+def check_working_directory(s: Surroundings) -> Finding:
     """Can a result be written into the working directory and read back, file locks included?"""
+    from dfmp2.host.files import require_writable
+
+    try:
+        require_writable(s.folder / "dfmp2-doctor.h5", overwrite=True, expected_bytes=10**6)
+        room = _room(str(s.folder.resolve()), s.folder)
+    except Dfmp2Error as error:
+        return fail(str(error), error.exit_code)
+    except OSError as error:  # it was deleted under our feet
+        return fail(f"cannot be used ({error.strerror})", NO_RESOURCES)
     from dfmp2.output import hdf5
 
     try:
         result, _ = default_result()
     except (Dfmp2Error, OSError):
-        return warn("not tried: there is no result to write", "mend the default run first")
+        return warn(
+            f"{room.detail}; there is no result to write into it", "mend the default run first"
+        )
     setting = s.environ.get("HDF5_USE_FILE_LOCKING")
     if setting is None:
         shown = ""
@@ -601,47 +597,36 @@ def check_result_file(s: Surroundings) -> Finding:
     path = s.folder / f".dfmp2-doctor-{uuid.uuid4().hex[:12]}.h5"
     try:
         hdf5.write(result, path)
-        same = hdf5.read(path).mp2_total_energy == result.mp2_total_energy and hdf5.verify(path)
+        same = hdf5.read(path).mp2_total_energy == result.mp2_total_energy
     except Dfmp2Error as error:
         if "lock" in str(error).lower():  # the file is there: the run itself works
             fix = "export HDF5_USE_FILE_LOCKING=FALSE, or write to a disk of this machine"
             return warn(f"written, but this disk has no file locks{shown}", fix)
-        return fail(
-            str(error), error.exit_code, "write elsewhere with --output, or free some space"
-        )
+        return fail(str(error), error.exit_code)
     finally:
         with contextlib.suppress(OSError):
             path.unlink()
-    if same:
-        return ok(f"written, locked, read and removed{shown}")
-    return fail("what was read is not it", NO_RESOURCES)
+    if not same:
+        return fail("what was read is not what was written", NO_RESOURCES)
+    return replace(
+        room, detail=f"{room.detail}; a result was written, locked, read and removed{shown}"
+    )
 
 
 # What is looked at -> the check, and what to do about a problem that names no fix of its own.
 CHECKS: dict[str, tuple[Callable[[Surroundings], Finding], str]] = {
-    "Python": (check_python, "install Python 3.11 or newer and make a new virtual environment"),
     "dfmp2": (check_command, ""),
     "libraries": (check_libraries, ""),
+    # As a run does, before PySCF is loaded.
     "working directory": (
-        check_output_folder,
+        check_working_directory,
         "change to a folder of yours with free space, or write elsewhere with --output",
     ),
     "PySCF": (check_pyscf, ""),
-    "PySCF configuration": (
-        check_pyscf_configuration,
-        "look into it, or remove it, if it is not yours",
-    ),
     "module path": (check_module_path, ""),
-    "basis sets": (check_exchange, ""),
     "PyTorch": (check_torch, ""),
-    "Psi4": (check_psi4, ""),
     "threads": (check_threads, ""),
-    "BLAS": (check_blas, "export OPENBLAS_NUM_THREADS=1"),
-    "text": (check_text, ""),
     "memory": (check_memory, "larger molecules need more: end other programs or raise the limit"),
     "scratch": (check_scratch, "export PYSCF_TMPDIR=a folder with more space"),
-    "home": (check_home, "export HOME=a folder of yours, such as /root"),
-    "clock": (check_clock, "set the clock (date, chrony, ntpd)"),
     "default run": (check_default_run, "mend what the message names"),
-    "result file": (check_result_file, REINSTALL),
 }

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.validation.synthetic import Kernel
@@ -171,7 +172,7 @@ def load(table: str = "main") -> tuple[Entry, ...]:
     InputError : no such table
     """
     if table not in TABLES:
-        raise InputError(f"--table {table!r}: expected one of {', '.join(TABLES)}")
+        raise InputError(Option("table", table), f": expected one of {', '.join(TABLES)}")
     text = resources.files("dfmp2.validation").joinpath(TABLES[table]).read_text(encoding="utf-8")
     return tuple(_entry(item) for item in json.loads(text)["entries"])
 
@@ -194,7 +195,7 @@ def select(
     unknown = sorted(set(tags) - set(TAGS))
     if unknown:
         raise InputError(
-            f"--tag {unknown[0]}: there is no such tag; the tags are {', '.join(TAGS)}"
+            Option("tag", unknown[0]), f": there is no such tag; the tags are {', '.join(TAGS)}"
         )
     named = [
         entry
@@ -203,18 +204,23 @@ def select(
     ]
     if not named:
         raise InputError(
-            f"--only {' '.join(only)}: matches no entry; their names look like {entries[0].id}, and the tags (--tag) "
-            f"are {', '.join(TAGS)}"
+            Option("only", " ".join(only)),
+            f": matches no entry; their names look like {entries[0].id}, and the tags (",
+            Option("tag"),
+            f") are {', '.join(TAGS)}",
         )
     tagged = [entry for entry in named if entry.tags >= set(tags)]
     if not tagged:
         raise InputError(
-            f"no entry has all of {', '.join(tags)}: leave a --tag out; the tags are {', '.join(TAGS)}"
+            f"no entry has all of {', '.join(tags)}: leave a ",
+            Option("tag"),
+            f" out; the tags are {', '.join(TAGS)}",
         )
     chosen = tuple(entry for entry in tagged if slow or "slow" in tags or "slow" not in entry.tags)
     if not chosen:
         raise InputError(
-            f"only slow entries match ({', '.join(entry.id for entry in tagged)}): add --slow"
+            f"only slow entries match ({', '.join(entry.id for entry in tagged)}): add ",
+            Option("slow"),
         )
     return chosen
 

@@ -32,6 +32,7 @@ from dfmp2.errors import (
 )
 from dfmp2.host import resources
 from dfmp2.integrals.three_center import smallest_overlap
+from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.mole import build_mole
 from dfmp2.molecule.pyscf_shield import shielded
@@ -117,7 +118,9 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
     program = find_psi4()
     if program is None:
         raise BackendUnavailable(
-            f"psi4 is not on PATH: install it ({INSTALL}), or compare with PySCF (--with pyscf)"
+            f"psi4 is not on PATH: install it ({INSTALL}), or compare with PySCF (",
+            Option("with"),
+            " pyscf)",
         )
     _require_repeatable(result)
     text = psi4_input(result, int(0.7 * resources.available_memory()))  # bytes
@@ -170,7 +173,8 @@ def _require_repeatable(result: MP2Result) -> None:
             why = f"with the decontracted {result.orbital_basis.name}, which is nearly linearly dependent"
     if why:
         raise UnsupportedByBackend(
-            f"--relativity x2c {why}, so its E(SCF) is off by 1e-6 Eh and more: {PYSCF}"
+            Option("relativity", "x2c"),
+            f" {why}, so its E(SCF) is off by 1e-6 Eh and more: {PYSCF}",
         )
 
 
@@ -243,7 +247,9 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
             ) from error
         except subprocess.TimeoutExpired as error:
             raise BackendError(
-                f"Psi4 was stopped after --timeout {timeout:g} s: allow more, or leave it out"
+                "Psi4 was stopped after ",
+                Option("timeout", f"{timeout:g}"),
+                " s: allow more, or leave it out",
             ) from error
         finally:
             if started.exception() is None and (process := started.result()).poll() is None:
@@ -327,8 +333,10 @@ def _grid(result: MP2Result) -> dict[str, str]:
     grid = result.reference.grid_name
     if grid is None or "," not in grid:
         raise UnsupportedByBackend(
-            f"the integration grid is PySCF's level {grid}, which Psi4 does not have: run it with --grid 99,590 to "
-            f"compare, or {PYSCF}"
+            f"the integration grid is PySCF's level {grid}, which Psi4 does not have: run it with ",
+            Option("grid", "99,590"),
+            " to compare, or ",
+            PYSCF,
         )
     radial, angular = grid.split(",")
     return {"dft_radial_points": radial, "dft_spherical_points": angular}

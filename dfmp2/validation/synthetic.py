@@ -29,6 +29,7 @@ from dfmp2.errors import ResourceError
 from dfmp2.host import resources
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.messages import Option
 from dfmp2.units import format_bytes
 
 Array = NDArray[np.float64]
@@ -85,8 +86,13 @@ def require_memory(kernel: Kernel, held: int, memory: int | None) -> None:
     budget = memory or resources.usable_memory()
     if needed > budget:
         raise ResourceError(
-            f"the arrays of {kernel.nocc}/{kernel.nvir}/{kernel.naux} need {format_bytes(needed)} and "
-            f"{format_bytes(budget)} may be used: allow more with --memory, or use a larger machine"
+            (
+                f"the arrays of {kernel.nocc}/{kernel.nvir}/{kernel.naux} need "
+                f"{format_bytes(needed)} and {format_bytes(budget)} may be used: allow more with"
+                " "
+            ),
+            Option("memory"),
+            ", or use a larger machine",
         )
 
 

@@ -32,6 +32,7 @@ from dfmp2.errors import (
     UnsupportedByBackend,
 )
 from dfmp2.host import resources, threads
+from dfmp2.messages import Option
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
@@ -179,7 +180,7 @@ class Session:
             said = f"float32 alone may be {certificate.correlation_error:.1e} Eh off"
             if single:
                 raise UnsupportedByBackend(
-                    f"{said}, and --backend {self.backend.name} has no float64"
+                    f"{said}, and ", Option("backend", self.backend.name), " has no float64"
                 )
             said += ": repeated in float64"
         return pairs.same_spin_energy + pairs.opposite_spin_energy, precision == "mixed", said
@@ -221,11 +222,15 @@ class Other:
     def __init__(self, program: str, session: Session) -> None:
         if program not in NAMES:
             raise InputError(
-                f"--against {program!r}: expected {' or '.join(NAMES)}, or both with a comma between them"
+                Option("against", program),
+                f": expected {' or '.join(NAMES)}, or both with a comma between them",
             )
         if program == "psi4" and find_psi4() is None:
             raise BackendUnavailable(
-                f"--against psi4: psi4 is not on PATH: install it ({INSTALL}), or use --against pyscf"
+                Option("against", "psi4"),
+                f": psi4 is not on PATH: install it ({INSTALL}), or use ",
+                Option("against"),
+                " pyscf",
             )
         self.program, self.name, self._session = program, NAMES[program], session
         self._found: dict[Calculation, Found] = {}

@@ -3,13 +3,15 @@
     python scripts/benchmarks/optimisations.py geometries --rows rows.json
     python scripts/benchmarks/optimisations.py geometries --only H2O,NH3 --psi4 /usr/bin/psi4
     python scripts/benchmarks/optimisations.py frequencies --only hf,h2o
+    python scripts/benchmarks/optimisations.py kinds --psi4 /usr/bin/psi4
 
 geometries: atoms of ASE's G2 set (a water dimer and two transition states are given here) moved at random by up to 0.1
 angstrom, the same for everybody. `--psi4` names the program of Psi4: it optimises the same starts with optking,
 density-fitted MP2 and the same numbers of convergence (GAU, `g_convergence gau`). Counted are the geometries at which
 energy and gradient were computed, the first one included, those of a Hessian left out. Every row is appended to --rows
 as it comes, and rows that are there are not computed again. frequencies: conventional MP2 Hessians of CFOUR, as
-QCEngine's standard_suite_ref has them, and for NH3 and H2CO differences of PySCF's conventional MP2 gradients.
+QCEngine's standard_suite_ref has them, and for NH3 and H2CO differences of PySCF's conventional MP2 gradients. kinds:
+starts that are flat or symmetric, without and with --verify, and by optking from the same starts.
 Exit code 1: something did not converge, or a frequency differs by more than 2 cm^-1.
 """
 
@@ -50,6 +52,19 @@ OWN = {  # name -> (atoms in angstrom, whether a transition state)
     ),
     "NH3 inversion": ("N 0 0 0.05; H 1 0 0; H -0.5 0.866 0; H -0.5 -0.866 0", 1),
     "HCN to HNC": ("C 0 0 0; N 1.19 0 0; H 0.4 1.12 0", 1),
+}
+STARTS = {  # flat or symmetric: name -> (atoms in angstrom, charge, multiplicity)
+    "Ne2": ("Ne 0 0 0; Ne 0 0 3.0", 0, 1),
+    "He2": ("He 0 0 0; He 0 0 3.0", 0, 1),
+    "Ar2": ("Ar 0 0 0; Ar 0 0 4.0", 0, 1),
+    "NH3, planar": ("N 0 0 0; H 1 0 0; H -0.5 0.866 0; H -0.5 -0.866 0", 0, 1),
+    "H2O, linear": ("O 0 0 0; H 0 0 0.95; H 0 0 -0.95", 0, 1),
+    "HCN": ("H 0 0 -1.06; C 0 0 0; N 0 0 1.17", 0, 1),
+    "H2O2, planar": ("O 0.73 0 0; O -0.73 0 0; H 0.95 0.95 0; H -0.95 -0.95 0", 0, 1),
+    "(HF)2, linear": ("F 0 0 0; H 0 0 0.93; F 0 0 2.7; H 0 0 3.63", 0, 1),
+    "CH3, planar": ("C 0 0 0; H 1.08 0 0; H -0.54 0.935 0; H -0.54 -0.935 0", 0, 2),
+    "NH2, linear": ("N 0 0 0; H 0 0 1.0; H 0 0 -1.0", 0, 2),
+    "H3O+, planar": ("O 0 0 0; H 0.98 0 0; H -0.49 0.849 0; H -0.49 -0.849 0", 1, 1),
 }
 PSI4 = """
 memory 1 gb
@@ -103,18 +118,26 @@ def molecules() -> Iterator[tuple[str, dfmp2.Molecule, bool]]:
         )
 
 
-def by_dfmp2(molecule: dfmp2.Molecule, saddle: bool) -> dict[str, Any]:
-    """Geometries that were computed, steps and energy, or why it failed."""
+def by_dfmp2(molecule: dfmp2.Molecule, saddle: bool, verify: bool = False) -> dict[str, Any]:
+    """Geometries that were computed, steps, energy, kind and shortest distance, or why it failed."""
     try:
         study = dfmp2.optimize(
-            molecule, BASIS, transition_state=saddle, threads=1, listener=Silent()
+            molecule,
+            BASIS,
+            transition_state=saddle,
+            verify=verify,
+            threads=1,
+            listener=Silent(),
         )
     except Dfmp2Error as error:
         return {"failed": str(error)}
-    steps = study.settings["steps"]
+    words = ("plus-", "minus-", "hessian-")
+    hessian = [name for name in study.runs if name.startswith(words)]
     return {
-        "steps": steps,
-        "geometries": steps + 1,
+        "kind": study.settings["stationary_point"],
+        "shortest": shortest(study.last.coordinates),
+        "steps": study.settings["steps"],
+        "geometries": len(study.runs) - len(hessian),
         "energy": study.values["optimized_total_energy"].value,
     }
 
@@ -149,7 +172,55 @@ def by_psi4(program: str, molecule: dfmp2.Molecule, saddle: bool) -> dict[str, A
     if done is None or energy is None:
         why = re.search(r"PsiException: (.*)", text)
         return {"failed": "dies" if why is None else why[1].replace(" in 100 iterations.", "")}
-    return {"steps": int(done[1]) - 1, "geometries": int(done[1]), "energy": float(energy[1])}
+    last = text.rpartition("Final optimized geometry and variables")[2]
+    atoms = re.findall(r"^ +[A-Z][A-Za-z]? +(-?\d+\.\d+) +(-?\d+\.\d+) +(-?\d+\.\d+)$", last, re.M)
+    places = np.array(atoms[: molecule.natom], dtype=float) * BOHR_PER_ANGSTROM
+    if "Geometry (in Bohr)" in last:
+        places /= BOHR_PER_ANGSTROM
+    return {
+        "steps": int(done[1]) - 1,
+        "geometries": int(done[1]),
+        "energy": float(energy[1]),
+        "shortest": shortest(places),
+    }
+
+
+def shortest(places: Any) -> float:
+    """The shortest distance of two atoms at (natom, 3) bohr, angstrom."""
+    gaps = np.linalg.norm(places[:, None] - places[None], axis=2)
+    return float(gaps[np.triu_indices(len(gaps), 1)].min()) / BOHR_PER_ANGSTROM
+
+
+def kinds(given: argparse.Namespace) -> bool:
+    """The table of flat and symmetric starts; whether all of ours end as a minimum with --verify."""
+    only = given.only.split(",") if given.only else None
+    minima = True
+    print(
+        "| start | E / Eh | shortest / angstrom | with `--verify` | E / Eh | shortest | E(Psi4) | shortest |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for name, (text, charge, multiplicity) in STARTS.items():
+        if only is not None and name not in only:
+            continue
+        rows = [line.split() for line in text.split(";")]
+        places = np.array([[float(x) for x in row[1:]] for row in rows]) * BOHR_PER_ANGSTROM
+        molecule = dfmp2.Molecule(
+            tuple(row[0] for row in rows), places, charge=charge, multiplicity=multiplicity
+        )
+        plain, verified = by_dfmp2(molecule, False), by_dfmp2(molecule, False, verify=True)
+        minima &= verified.get("kind") == "minimum"
+        cells = [name, *told(plain), verified.get("kind", "failed"), *told(verified)]
+        if given.psi4:
+            cells += told(by_psi4(given.psi4, molecule, False))
+        print(f"| {' | '.join(cells)} |", flush=True)
+    return minima
+
+
+def told(row: dict[str, Any]) -> list[str]:
+    """Energy and shortest distance of a row, or why it failed."""
+    if "failed" in row:
+        return [str(row["failed"]), ""]
+    return [f"{row['energy']:.7f}", f"{row['shortest']:.4f}"]
 
 
 def geometries(given: argparse.Namespace) -> bool:
@@ -351,12 +422,13 @@ def frequencies(given: argparse.Namespace) -> bool:
 def main() -> int:
     """Print one of the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["geometries", "frequencies"])
+    tables = {"geometries": geometries, "frequencies": frequencies, "kinds": kinds}
+    parser.add_argument("what", choices=tables)
     parser.add_argument("--only", help="names with commas between them")
     parser.add_argument("--rows", default="optimisations.jsonl", help="file that rows are kept in")
     parser.add_argument("--psi4", metavar="PROGRAM", help="the program of Psi4, as /usr/bin/psi4")
     given = parser.parse_args()
-    return int(not (geometries if given.what == "geometries" else frequencies)(given))
+    return int(not tables[given.what](given))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ COPY scripts/container /build/scripts/container
 RUN bash /build/scripts/container/install.sh --prefix /opt/dfmp2 --work /work --uid "${USER_ID}" --python "${PYTHON}" --index "${NEURON_INDEX}" --add "${RUNTIME}" ${INHERIT}
 RUN bash /build/scripts/container/install.sh --prefix /opt/nki --python "${PYTHON}" --index "${NEURON_INDEX}" --only "${COMPILER}" && rm -rf /build
 ENV PATH=/opt/dfmp2/bin:/opt/aws/neuron/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-ENV LD_LIBRARY_PATH=/opt/aws/neuron/lib DFMP2_NKI_PYTHON=/opt/nki/bin/python
+ENV LD_LIBRARY_PATH=/opt/aws/neuron/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DFMP2_NKI_PYTHON=/opt/nki/bin/python
 ENV HOME=/work TMPDIR=/work DFMP2_SCRATCH=/work XDG_CACHE_HOME=/work/.cache
 WORKDIR /work
 VOLUME /work

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
@@ -81,11 +82,19 @@ def export(result: MP2Result, to: str, **options: Any) -> bytes:
     ResultFileError : the result does not hold the density that was asked for
     """
     if to not in FORMATS:
-        raise InputError(f"--to {to}: unknown format; expected one of {', '.join(FORMATS)}")
+        raise InputError(
+            Option("to", to), f": unknown format; expected one of {', '.join(FORMATS)}"
+        )
     for name in options:
         if name not in FORMATS[to].options:
             owners = " and ".join(other for other, form in FORMATS.items() if name in form.options)
             raise InputError(
-                f"--{name.replace('_', '-')} belongs to --to {owners}, not to --to {to}: leave it out"
+                Option(name),
+                " belongs to ",
+                Option("to"),
+                f" {owners}",
+                ", not to ",
+                Option("to", to),
+                ": leave it out",
             )
     return FORMATS[to].write(result, **options)

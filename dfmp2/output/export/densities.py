@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, ResultFileError
+from dfmp2.messages import Command, N, Option
 from dfmp2.molecule.mole import rebuilt_mole
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.molecule.text import printable
@@ -48,8 +49,18 @@ def densities(result: MP2Result, of: str) -> Array:
         return np.asarray(occupied @ reference.mo_coeff.transpose(0, 2, 1))
     if own is None:
         raise ResultFileError(
-            f"the result of {result.molecule.name} is an energy without its {of} density: compute it with dfmp2 run "
-            "MOLECULE --properties or dfmp2 gradient, or take --of scf"
+            (
+                f"the result of {result.molecule.name} is an energy without its {of} density: "
+                "compute it with "
+            ),
+            Command("run"),
+            " MOLECULE ",
+            Option("properties", True),
+            " or ",
+            Command("gradient"),
+            ", or take ",
+            Option("of"),
+            " scf",
         )
     if of == "relaxed":
         return own.relaxed_density
@@ -100,17 +111,28 @@ def cube(
     """
     if density + spin + (orbital is not None) != 1:
         raise InputError(
-            "--to cube needs one of --density, --spin and --orbital N: say what is to be shown"
+            Option("to"),
+            " cube needs one of ",
+            Option("density"),
+            ", ",
+            Option("spin", True),
+            " and ",
+            Option("orbital", N),
+            ": say what is to be shown",
         )
     kind = of or "relaxed"
     if orbital is not None:
         what, column = _orbital(result, orbital, orbitals, of)
         return _written(result, what, lambda ao: np.asarray(ao @ column), spacing, margin)
     if orbitals != "scf":
-        raise InputError("--orbitals natural belongs to --orbital N: leave it out")
+        raise InputError(
+            Option("orbitals"), " natural belongs to ", Option("orbital", N), ": leave it out"
+        )
     if spin and result.reference.nspin == 1:
         raise InputError(
-            "--spin: the spin density of a restricted reference is zero: use --density"
+            Option("spin", True),
+            ": the spin density of a restricted reference is zero: use ",
+            Option("density"),
         )
     found = densities(result, kind)
     matrix = found[0] - found[1] if spin else _of_both_spins(found)
@@ -136,11 +158,15 @@ def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> 
     reference, natural = result.reference, orbitals == "natural"
     if of is not None and not natural:
         raise InputError(
-            "--of names the density of natural orbitals: add --orbitals natural, or leave it out"
+            Option("of"),
+            " names the density of natural orbitals: add ",
+            Option("orbitals"),
+            " natural, or leave it out",
         )
     if given is None or not 1 <= int(given[1]) <= result.sizes.nmo:
         raise InputError(
-            f"--orbital {orbital}: expected a number from 1 to {result.sizes.nmo}, with b for beta: 5b"
+            Option("orbital", orbital),
+            f": expected a number from 1 to {result.sizes.nmo}, with b for beta: 5b",
         )
     if given[2] and (natural or reference.nspin == 1):
         if natural:
@@ -148,7 +174,7 @@ def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> 
         else:
             kind = "orbitals of a restricted reference"
         raise InputError(
-            f"--orbital {orbital}: {kind} are the same for both spins: leave the b out"
+            Option("orbital", orbital), f": {kind} are the same for both spins: leave the b out"
         )
     number = int(given[1]) - 1
     if natural:
@@ -184,9 +210,9 @@ def _written(
     margin: float | None,
 ) -> bytes:
     """The cube file of what `evaluate` makes of the basis functions at points, (points, nao)."""
-    for name, value in (("--spacing", spacing), ("--margin", margin)):
+    for name, value in (("spacing", spacing), ("margin", margin)):
         if value is not None and not 0 < value <= 100:
-            raise InputError(f"{name} {value:g}: expected bohr, more than 0 and at most 100")
+            raise InputError(Option(name, value), ": expected bohr, more than 0 and at most 100")
     mole, box = _mole(result), {} if margin is None else {"margin": margin}
     with shielded(), tempfile.TemporaryDirectory() as folder:
         from pyscf.tools import cubegen
@@ -201,7 +227,8 @@ def _written(
         points = int(np.prod(steps + 1.0))
         if points > MOST_POINTS:
             raise InputError(
-                f"--spacing {spacing:g} gives {points:.1e} points, at most {MOST_POINTS:.0e}: raise it"
+                Option("spacing", f"{spacing:g}"),
+                f" gives {points:.1e} points, at most {MOST_POINTS:.0e}: raise it",
             )
         grid = cubegen.Cube(mole, *(int(n) + 1 for n in steps), resolution=None, **box)
         places = grid.get_coords()

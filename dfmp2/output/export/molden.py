@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.mole import Shell, ao_shells
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
@@ -77,15 +78,25 @@ def molden(result: MP2Result, orbitals: str = "scf", of: str | None = None) -> b
     molecule = result.molecule
     if of is not None and orbitals == "scf":
         raise InputError(
-            "--of names the density of natural orbitals: add --orbitals natural, or leave it out"
+            Option("of"),
+            " names the density of natural orbitals: add ",
+            Option("orbitals"),
+            " natural, or leave it out",
         )
     highest = max(
         shell[0] for element in result.orbital_basis.elements.values() for shell in element.shells
     )
     if highest >= len(LETTERS):
         raise InputError(
-            f"--to molden: {result.orbital_basis.name} has functions of angular momentum {highest}, and the format "
-            "ends at g (4): use --to trexio or --to qcschema"
+            Option("to"),
+            (
+                f" molden: {result.orbital_basis.name} has functions of angular momentum "
+                f"{highest}, and the format ends at g (4): use "
+            ),
+            Option("to"),
+            " trexio or ",
+            Option("to"),
+            " qcschema",
         )
     shells = ao_shells(molecule, result.orbital_basis, result.reference.mo_coeff)
     if orbitals == "natural":

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError, ResourceError
+from dfmp2.messages import Option
 from dfmp2.molecule.mole import ao_shells
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import conventions
@@ -39,13 +40,20 @@ def trexio(result: MP2Result) -> bytes:
         else:
             beyond = "point charges"
         raise InputError(
-            f"--to trexio: the result has {beyond}, which the format cannot say, so that a program that reads it would "
-            "compute with another Hamiltonian: use --to qcschema"
+            Option("to"),
+            (
+                f" trexio: the result has {beyond}, which the format cannot say, so that a "
+                "program that reads it would compute with another Hamiltonian: use "
+            ),
+            Option("to"),
+            " qcschema",
         )
     try:
         import trexio as library
     except ImportError as error:
-        raise InputError(f"--to trexio needs the trexio package ({error}): {INSTALL}") from error
+        raise InputError(
+            Option("to"), f" trexio needs the trexio package ({error}): {INSTALL}"
+        ) from error
     values = _values(result)
     try:
         with tempfile.TemporaryDirectory(prefix="dfmp2-") as folder:

@@ -232,7 +232,7 @@ def _read(source: Path) -> tuple[list[Item], list[str]]:
 
 def _complete(path: Path) -> Item:
     try:
-        result = hdf5.read_verified(path)
+        result = hdf5.read(path)
     except (InputError, ResultFileError) as error:
         return Item(path.stem, "damaged", code=error.exit_code, message=str(error))
     shown = (f"{result.backend}, {result.precision}", str(len(result.diagnostics.warnings)))

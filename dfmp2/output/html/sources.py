@@ -83,13 +83,14 @@ def page(source: Path, title: str | None) -> str:
     if is_batch(source):
         return batch_page(source, title)
     if is_study(source):
-        content, study = verify_study(source), read_study(source)
+        content = verify_study(source)
+        study = read_study(source, verify=False)
         runs = [
             Entry(name, _slim(result), f"{content} (table)") for name, result in study.runs.items()
         ]
         return study_page(study, runs, title, source.name)
     content = hdf5.verify(source)
-    return result_page(Entry(source.name, _slim(hdf5.read(source)), content), title)
+    return result_page(Entry(source.name, _slim(hdf5.read(source, verify=False)), content), title)
 
 
 def result_page(entry: Entry, title: str | None) -> str:
@@ -145,7 +146,9 @@ def _errors(r: MP2Result) -> list[Tile]:
 def _about(budget: ErrorBudget) -> str:
     if budget.total is None:
         return ""
-    return f"±{size(budget.total)} Eh"
+    if budget.reaction is None:
+        return f"±{size(budget.total)} Eh"
+    return f"±{size(budget.total)} Eh; in a reaction energy ±{size(budget.reaction)} Eh"
 
 
 def _stability(r: MP2Result) -> Tile:
@@ -236,7 +239,15 @@ def _answers(study: Study) -> list[Tile]:
         else:
             lowest = ""
         tiles.insert(0, Tile("imaginary modes", imaginary, f"of {len(found)}, {lowest}"))
-    if study.kind == "scan" and not tiles:
+    if "stationary_point" in study.settings:
+        tiles.insert(0, _kind_of_point(study))
+    bends = study.arrays.get("extrema_curvature")
+    if study.kind == "scan" and bends is not None:
+        minima = int((bends.value > 0).sum())
+        maxima = len(bends.value) - minima
+        words = f"{counted(minima, 'minimum', 'minima')}, {counted(maxima, 'maximum', 'maxima')}"
+        tiles.append(Tile("between the points", words, ""))
+    elif study.kind == "scan" and not tiles:
         coordinate, above = list(study.table.values())[:2]
         points = [
             (gap, x)
@@ -256,6 +267,20 @@ def _answers(study: Study) -> list[Tile]:
     return tiles
 
 
+def _kind_of_point(study: Study) -> Tile:
+    """What an optimisation has come to, and whether its Hessian says so."""
+    imaginary = study.settings["imaginary_modes"]
+    if imaginary is None:
+        return Tile("geometry", "stationary point", "its Hessian was not computed: --verify")
+    wanted = int(study.settings["transition_state"])
+    if imaginary == wanted:
+        mood = ""
+    else:
+        mood = "failure"
+    modes = counted(imaginary, "imaginary mode")
+    return Tile("geometry", study.settings["stationary_point"], f"{modes}, by its Hessian", mood)
+
+
 def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str) -> str:
     """The page of a study: what it found, as stored, then its runs."""
     tiles = [*_answers(study), *_common(runs)]
@@ -268,9 +293,12 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     budget = study.error_budget
     if budget is not None and budget.total is not None:
         tiles.append(Tile("good to", _about(budget), f"{budget.energy}, from {budget.exact}"))
+    shown = runs
     if study.kind == "optimization":  # the last step is what was looked for
-        runs = [*runs[-1:], *runs[:-1]]
-    shown = runs[:1] if study.kind == "frequencies" else runs  # the displaced ones are all alike
+        steps = [entry for entry in runs if entry.name in study.path]
+        shown = [*steps[-1:], *steps[:-1]]
+    elif study.kind == "frequencies":  # the displaced ones are all alike
+        shown = runs[:1]
     # The energies of a scan differ by its geometries, of which the lowest is drawn; the other studies have one.
     if study.kind == "scan":
         drawn = min(shown, key=lambda entry: entry.result.total_energy)

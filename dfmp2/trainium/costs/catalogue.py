@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
+from dfmp2.messages import Option
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs import model
@@ -202,7 +203,7 @@ def find(name: str) -> Row:
         if name and name in (row.name, row.short):
             return row
     known = ", ".join(f"{row.name} ({row.short})" if row.short else row.name for row in KERNELS)
-    raise InputError(f"--kernel {name}: unknown kernel: expected one of {known}")
+    raise InputError(Option("kernel", name), f": unknown kernel: expected one of {known}")
 
 
 def best(row: Row, shape: Shape, chip: Chip, variant: str | None = None) -> Price:
@@ -216,7 +217,7 @@ def best(row: Row, shape: Shape, chip: Chip, variant: str | None = None) -> Pric
     offered = row.variants(shape, chip.target)
     if variant is not None and variant not in offered:
         raise InputError(
-            f"--variant {variant}: {row.name} offers {', '.join(offered)} at this shape"
+            Option("variant", variant), f": {row.name} offers {', '.join(offered)} at this shape"
         )
     if row.name.startswith("pair_energy"):
         require_memory(row.name, shape, chip)
@@ -240,7 +241,8 @@ def require_memory(kernel: str, shape: Shape, chip: Chip) -> None:
     if least > chip.sbuf:
         raise KernelError(
             f"{kernel} needs {least} bytes per SBUF partition for {shape.nvir} virtual orbitals and {shape.naux} "
-            f"fitting functions: a {chip.name} core has {chip.sbuf}: use --backend cpu"
+            f"fitting functions: a {chip.name} core has {chip.sbuf}: use ",
+            Option("backend", "cpu"),
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dfmp2.errors import InputError
+from dfmp2.messages import Option
 from dfmp2.trainium.interpreter.rules import Settings, Target
 
 
@@ -83,5 +84,7 @@ def find_chip(name: str) -> Chip:
     InputError : there is none
     """
     if name not in CHIPS:
-        raise InputError(f"--target {name}: unknown chip: expected one of {', '.join(CHIPS)}")
+        raise InputError(
+            Option("target", name), f": unknown chip: expected one of {', '.join(CHIPS)}"
+        )
     return CHIPS[name]

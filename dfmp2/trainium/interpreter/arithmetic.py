@@ -23,7 +23,6 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "multiply": np.multiply,
     "maximum": np.maximum,
     "minimum": np.minimum,
-    "divide": np.divide,
     "power": np.power,
 }
 UNARY: dict[str, Callable[[Array], Array]] = {
@@ -33,12 +32,6 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: np.reciprocal(np.sqrt(x)),
     "reciprocal": np.reciprocal,
-    "relu": lambda x: np.maximum(x, 0),
-    "abs": np.abs,
-    "log": np.log,
-    "tanh": np.tanh,
-    "sigmoid": lambda x: np.reciprocal(1 + np.exp(-x)),
-    "silu": lambda x: x / (1 + np.exp(-x)),
 }
 # Those that kernels may name.
 SUBSET = (

@@ -1,7 +1,8 @@
 """The instructions of the subset: what their operands have to obey, their arithmetic, and what the trace keeps of them.
 
-dma_copy              dst = src, between HBM and SBUF; a descriptor per contiguous run of the side with shorter runs
+dma_copy              dst = src, in HBM and SBUF; a descriptor per contiguous run of the side with shorter runs
 nc_matmul             dst (+)= stationary^T moving, on the Tensor Engine, with the rules of PSUM groups
+nc_transpose          dst = data^T, through PSUM or, up to 32 x 32, on the Vector Engine
 tensor_tensor         dst = data1 op data2                      tensor_scalar   dst = (data op0 s0) op1 s1
 scalar_tensor_tensor  dst = (data op0 s) op1 tensor             reciprocal      dst = 1 / data
 tensor_copy           dst = src                                 memset          dst = value
@@ -33,7 +34,6 @@ from dfmp2.trainium.interpreter.arithmetic import (
 from dfmp2.trainium.interpreter.memory import (
     MOST_FREE_DIMENSIONS,
     Core,
-    Register,
     Tensor,
     continues_group,
     describe,
@@ -42,6 +42,7 @@ from dfmp2.trainium.interpreter.memory import (
     open_group,
     require_group,
 )
+from dfmp2.trainium.interpreter.rules import PSUM_BANK_BYTES
 from dfmp2.trainium.interpreter.signatures import Member, Operator
 from dfmp2.trainium.interpreter.trace import Access, Engine, Instruction, overlap
 
@@ -54,6 +55,7 @@ MOST_STRIDE = 32_767
 HARDWARE = Member("dge_mode", "hwdge")
 MOST_STATIONARY = 128
 MOST_MOVING = 512
+VECTOR_BLOCK = 32  # rows and columns that the Vector Engine transposes
 WIDE = ("float32", "tfloat32")
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 # Operator pairs that the Scalar Engine takes in tensor_scalar (gen3 and later).
@@ -144,7 +146,8 @@ def _not_both_psum(core: Core, first: Tensor, second: Tensor, names: str) -> Non
 
 def binary(core: Core, op: object, role: str) -> str:
     """Name of a two-operand arithmetic operator."""
-    if not isinstance(op, Operator) or op.name not in BINARY:
+    powers = role in ("op0", "op1")  # of tensor_scalar; that of two tiles runs on GpSimd
+    if not isinstance(op, Operator) or op.name not in BINARY or (op.name == "power" and not powers):
         raise core.outside(
             f"{role}={op!r}; use one of {', '.join(name for name in SUBSET if name in BINARY)}"
         )
@@ -192,6 +195,7 @@ def compute(
     inputs : the first sets the shape, floats and [P, 1] tensors are broadcast; operands : tiles read, for the cost;
     elements : where the input, not out, sets the length
     """
+    _apart(core, out, inputs)
     values = _values(core, inputs)
     done = None if values is None else function(*values)
     rows = None  # before out is written, which may overlap an input
@@ -203,6 +207,23 @@ def compute(
         store(core, result, rows)
         own |= {"reduces": True, "writes": (out.access, result.access)}
     issue(core, name, engine, out, inputs, **own)
+
+
+def _apart(core: Core, out: Tensor, inputs: tuple[float | Tensor, ...]) -> None:
+    """Refuse a destination that overlaps a source, unless both are the same elements in the same order."""
+    for operand in inputs:
+        if not isinstance(operand, Tensor) or not _overlap(out, operand):
+            continue
+        same = (out.offset, out.shape, out.strides) == (
+            operand.offset,
+            operand.shape,
+            operand.strides,
+        )
+        if not same and np.intersect1d(out.places(), operand.places()).size:
+            raise core.refuse(
+                "overlap",
+                f"dst {out.shape} and a source {operand.shape} share a part of {describe(out)}",
+            )
 
 
 def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[Array] | None:
@@ -237,6 +258,7 @@ def store(core: Core, out: Tensor, values: Array | None) -> None:
 
 def _copy(core: Core, out: Tensor, source: Tensor) -> None:
     """Moves elements, converted through float32 where the formats differ."""
+    _apart(core, out, (source,))
     raw = source.values()
     note_read(core, source)
     if raw is None or out.dtype != source.dtype:
@@ -260,17 +282,14 @@ def issue(
     read = [operand for operand in inputs if isinstance(operand, Tensor)]
     accesses: tuple[Access, ...] = ()
     for operand in read:
-        accesses += (
-            (operand.access, *operand.also_reads) if operand.also_reads else (operand.access,)
-        )
+        accesses += (operand.access,)
     given: dict[str, Any] = {
         "elements": out.elements,
         "partitions": out.partitions,
         "itemsize": max(operand.dtype.itemsize for operand in (out, *read)),
-        "reads": accesses + out.also_reads,
+        "reads": accesses,
         "writes": (out.access,),
         "strided": out.strided or any(operand.strided for operand in read),
-        "dynamic": out.dynamic or any(operand.dynamic for operand in read),
         "line": core.place(),
     }
     core.trace.instructions.append(Instruction(name, engine, **(given | own)))
@@ -308,6 +327,8 @@ def tensor_scalar(core: Core, given: Given) -> None:
         for name, other, reverse in zip(
             names, others, (given.reverse0, given.reverse1), strict=False
         ):
+            if name == "power" and (values < SMALLEST_NORMAL).any():
+                raise core.refuse("power-domain", "power of a number that is not positive")
             if reverse:
                 values = BINARY[name](other, values)
             else:
@@ -454,7 +475,6 @@ def activation(core: Core, given: Given) -> None:
     if given.bias is not None:
         steps.append(np.add)
         operands.append(_bias(core, given.bias, source, name))
-    placed(core, given.engine, ("scalar",), (out, source))
     result = _row_sum(core, out, source, given.reduce_op, given.reduce_res, given.reduce_cmd)
 
     def function(values: Array, *others: Array) -> Array:
@@ -507,61 +527,13 @@ def _row_sum(
     return result
 
 
-def register_alloc(core: Core, given: Given) -> Register:
-    """A new register, empty or with an immediate value."""
-    if given.x is not None and type(given.x) is not int:
-        raise core.refuse("register", f"register_alloc(x={given.x!r})"[:100])
-    return Register(core, given.x)
-
-
-def register_move(core: Core, given: Given) -> None:
-    """dst = src, an immediate or another register."""
-    if not (type(given.src) is int or isinstance(given.src, Register)):
-        raise core.refuse("register", f"register_move from {type(given.src).__name__}")
-    _fill(core, given.dst, given.src.read() if isinstance(given.src, Register) else given.src)
-
-
-def register_load(core: Core, given: Given) -> None:
-    """dst = the only element of an int32 tensor."""
-    src = _tensor(core, given.src, "src", "register")
-    if prod(src.shape) != 1 or src.dtype.name != "int32" or src.storage.space == "psum":
-        raise core.refuse(
-            "register", f"register_load from {src.shape} {src.dtype.name} in {src.storage.space}"
-        )
-    note_read(core, src)
-    life = src.storage.life
-    life.last_use = max(core.index - 1, life.born)  # no instruction of the trace reads it
-    values = src.values()
-    if values is None:
-        raise core.refuse(
-            "register", "counts-only mode does not know the value that this register loads"
-        )
-    _fill(core, given.dst, int(values.reshape(-1)[0]))
-
-
-def _fill(core: Core, dst: object, value: int) -> None:
-    if not isinstance(dst, Register) or dst.loop:
-        raise core.refuse(
-            "register", f"a value for {type(dst).__name__} that is no register, or counts a loop"
-        )
-    dst.register_value = value
-
-
 def dma_copy(core: Core, given: Given) -> None:
     """dst = src, element by element, converted through float32 where the formats differ."""
     out, source = _tensor(core, given.dst, "dst"), _tensor(core, given.src, "src")
     for side, role in ((out, "dst"), (source, "src")):
         if side.storage.space == "psum":
             raise core.refuse("dma-psum", f"{role} is {describe(side)}")
-    if {out.storage.space, source.storage.space} != {
-        "hbm",
-        "sbuf",
-    } and "dma-spaces" not in core.waived:
-        raise core.refuse("dma-spaces", f"{source.storage.space} -> {out.storage.space}")
-    same = out.shape == source.shape or (
-        "dma-shape" in core.waived and prod(out.shape) == prod(source.shape)
-    )
-    if not same:
+    if out.shape != source.shape:
         raise core.refuse("dma-shape", f"src {source.shape}, dst {out.shape}")
     if given.priority is not None:
         raise core.refuse("dma-priority", f"priority={given.priority!r} on {core.settings.target}")
@@ -649,6 +621,33 @@ def nc_matmul(core: Core, given: Given) -> None:
     )
 
 
+def nc_transpose(core: Core, given: Given) -> None:
+    """dst = data^T."""
+    out, source = on_chip(core, given.dst, "dst"), on_chip(core, given.data, "data")
+    if len(source.shape) != 2 or out.shape != source.shape[::-1]:
+        raise core.refuse("matmul-dst", f"dst {out.shape} for data {source.shape}")
+    if out.dtype != source.dtype:
+        raise core.refuse("matmul-transpose", f"dst {out.dtype.name}, data {source.dtype.name}")
+    allowed: tuple[Engine, ...] = ("tensor", "vector")
+    if out.storage.space == "sbuf":
+        allowed = ("vector", "tensor")
+    where = placed(core, given.engine, allowed, (out, source))
+    spaces = source.storage.space, out.storage.space
+    if where == "tensor" and spaces != ("sbuf", "psum"):
+        raise core.refuse("matmul-space", f"data, dst in {', '.join(spaces)}")
+    most = {"tensor": MOST_STATIONARY, "vector": VECTOR_BLOCK}[where]
+    if max(source.shape) > most:
+        raise core.refuse("matmul-size", f"data {source.shape} on the {where} engine")
+    note_read(core, source)
+    note_write(core, out)
+    values, target = source.values(), out.values()
+    if target is None or values is None:
+        out.storage.array = None
+    else:
+        target[...] = values.T
+    issue(core, "nc_transpose", where, out, (source,), stationary=source.elements)
+
+
 def _check_geometry(core: Core, out: Tensor, left: Tensor, right: Tensor) -> None:
     spaces = tuple(operand.storage.space for operand in (left, right, out))
     if spaces != ("sbuf", "sbuf", "psum"):
@@ -664,6 +663,8 @@ def _check_geometry(core: Core, out: Tensor, left: Tensor, right: Tensor) -> Non
     if left.elements > MOST_STATIONARY or right.elements > MOST_MOVING:
         raise core.refuse("matmul-size", f"stationary {left.shape}, moving {right.shape}")
     expected = (left.shape[1], right.shape[1])
+    if out.access.byte_start // PSUM_BANK_BYTES != (out.access.byte_stop - 1) // PSUM_BANK_BYTES:
+        raise core.refuse("psum-bank", f"dst {out.shape} lies in several banks")
     if out.shape != expected or out.start != 0:
         raise core.refuse(
             "matmul-dst", f"dst {out.shape} at partition {out.start}; expected {expected} at 0"

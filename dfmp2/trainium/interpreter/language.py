@@ -1,9 +1,6 @@
-"""What kernels see of `nki`: `nki.language` (ndarray, constants, no_reorder, dynamic loops), `nki.isa`, the jit mark.
+"""What kernels see of `nki`: `nki.language` (ndarray, constants, no_reorder), `nki.isa`, the jit mark.
 
-The instructions are those of the signature tables, each with its release's parameters; any other name is outside the
-subset. Hardware loops, dynamic_range (0.3.0 to 0.6.0) and fori_loop (0.6.0 on), are executed round by round. The index
-is a register, never a Python int; what the body declares is one set of buffers for all rounds and unknown after the
-loop (nki-dynamic-loops.rst).
+The instructions are those of the signature table; any other name is outside the subset.
 """
 
 from __future__ import annotations
@@ -15,12 +12,11 @@ from typing import NoReturn
 
 from dfmp2.trainium.interpreter import instructions
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, DType
-from dfmp2.trainium.interpreter.memory import Core, Register, Tensor, close_loop, whole
-from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, Violation
+from dfmp2.trainium.interpreter.memory import Core, Tensor, whole
+from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, PSUM_BANKS, Violation
 from dfmp2.trainium.interpreter.signatures import (
     ENUMERATIONS,
     INSTRUCTIONS,
-    LOOP_NAMES,
     NOT_TAKEN,
     OPERATORS,
     REGIONS,
@@ -29,8 +25,8 @@ from dfmp2.trainium.interpreter.signatures import (
     defaults,
     parameters,
 )
+from dfmp2.trainium.interpreter.trace import Rectangle
 
-NESTING_FAILS = ("0.3.0", "0.4.0", "0.5.0")
 RANKS = (2, 3, 4)
 
 
@@ -44,10 +40,6 @@ class Names(SimpleNamespace):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name in LOOP_NAMES and self._module == "nl":
-            raise self._core.refuse(
-                "release-name", f"nl.{name} in release {self._core.settings.release}"
-            )
         raise self._core.outside(f"{self._module}.{name}")
 
 
@@ -83,9 +75,9 @@ class Kernel:
 
 
 def _checked(core: Core, name: str) -> Callable[..., object]:
-    """The instruction as kernels call it: keywords only, checked against the release's table."""
+    """The instruction as kernels call it: keywords only, checked against the table."""
     function = getattr(instructions, name)
-    table, left_out = parameters(name, core.settings.release), defaults(name)
+    table, left_out = parameters(name), defaults(name)
     legal = frozenset(table)
     required = frozenset(parameter for parameter, needed in table.items() if needed)
 
@@ -100,9 +92,7 @@ def _checked(core: Core, name: str) -> Callable[..., object]:
         if not required <= names <= legal:
             wrong = [f"unknown {word}" for word in sorted(names - legal)]
             wrong += [f"missing {word}" for word in sorted(required - names)]
-            raise core.refuse(
-                "signature", f"nisa.{name} in release {core.settings.release}: {', '.join(wrong)}"
-            )
+            raise core.refuse("signature", f"nisa.{name}: {', '.join(wrong)}")
         if not NOT_TAKEN.isdisjoint(names):
             raise core.outside(f"nisa.{name} with {', '.join(sorted(NOT_TAKEN & names))}")
         for kind in ENUMERATIONS:
@@ -129,7 +119,6 @@ def tensor_shape(shape: object, refuse: Callable[[str, str], Violation]) -> tupl
 
 def functions(core: Core) -> dict[str, object]:
     """Functions of `nki.language` by name."""
-    release = core.settings.release
 
     def ndarray(
         shape: object,
@@ -146,16 +135,16 @@ def functions(core: Core) -> dict[str, object]:
             raise core.refuse("tensor-dtype", f"dtype={dtype!r}")
         if not isinstance(buffer, Region):
             raise core.refuse("buffer-object", f"buffer={buffer!r}")
-        if address is not None:
-            raise core.refuse("address", f"address={address!r}")
         if buffer.space != "hbm" and sizes[0] > PARTITIONS:
             raise core.refuse("partition-count", f"{sizes[0]} partitions in shape {sizes}")
         storage = core.declare(name, buffer, dtype, sizes)
         limits = {
-            "psum": ("psum-bank", PSUM_BANK_BYTES),
+            "psum": ("psum-banks", PSUM_BANKS * PSUM_BANK_BYTES),
             "sbuf": ("sbuf-capacity", core.settings.sbuf_limit),
         }
         rule, limit = limits.get(buffer.space, ("", storage.life.bytes))
+        if address is not None and buffer.space != "hbm":
+            storage.life.address = _placed(core, address, sizes[0], storage.life.bytes, limit)
         if storage.life.bytes > limit:
             raise core.refuse(rule, f"{storage.life.bytes} bytes per partition in shape {sizes}")
         return whole(core, storage)
@@ -171,51 +160,14 @@ def functions(core: Core) -> dict[str, object]:
         finally:
             core.no_reorder = 0
 
-    def dynamic_range(start: object, stop: object = None, step: object = 1) -> Iterator[Register]:
-        """Indices start, start + step, ... below stop; one argument is stop."""
-        first, last = (0, start) if stop is None else (start, stop)
-        return _rounds(core, _bound(core, first), _bound(core, last), step)
-
-    def fori_loop(
-        lower: object, upper: object, body_fun: Callable[[Register], object], step: object = 1
-    ) -> None:
-        """body_fun(i) for i = lower, lower + step, ... below upper."""
-        for index in _rounds(core, _bound(core, lower), _bound(core, upper), step):
-            body_fun(index)
-
-    loops: dict[str, Callable[..., object]] = {
-        "dynamic_range": dynamic_range,
-        "fori_loop": fori_loop,
-    }
-    known = {name: loop for name, loop in loops.items() if release in LOOP_NAMES[name]}
-    return {"ndarray": ndarray, "no_reorder": no_reorder, **known}
+    return {"ndarray": ndarray, "no_reorder": no_reorder}
 
 
-def _rounds(core: Core, start: int, stop: int, step: object) -> Iterator[Register]:
-    if type(step) is not int or step < 1:
-        raise core.refuse(
-            "loop-step", f"step is {step if type(step) is int else type(step).__name__}"
-        )
-    if core.no_reorder:
-        raise core.refuse("loop-no-reorder", "a dynamic loop inside nl.no_reorder")
-    if len(core.loops) > 1 and core.settings.release in NESTING_FAILS:
-        raise core.refuse(
-            "loop-nested", f"a dynamic loop inside another in release {core.settings.release}"
-        )
-    first = core.index
-    loop = core.enter_loop()
-    try:
-        for value in range(start, stop, step):
-            loop.count = 0  # the body names the same buffers as in the first round
-            yield Register(core, value, loop.key)
-    finally:
-        core.loops.remove(loop)
-        close_loop(core, first)
-
-
-def _bound(core: Core, value: object) -> int:
-    if isinstance(value, Register):
-        return value.read()
-    if type(value) is not int:
-        raise core.refuse("register", f"loop bound {value!r}: an int or a register expected"[:120])
-    return value
+def _placed(core: Core, address: object, partitions: int, size: int, limit: int) -> Rectangle:
+    """Where address=(partition, byte) puts a tensor."""
+    if not isinstance(address, tuple) or [type(part) for part in address] != [int, int]:
+        raise core.refuse("address", f"address={address!r}: (partition, byte) expected")
+    first, start = address
+    if not (0 <= first <= PARTITIONS - partitions and 0 <= start <= limit - size):
+        raise core.refuse("address", f"address={address} of {partitions} partitions, {size} bytes")
+    return first, first + partitions, start, start + size

@@ -1,7 +1,7 @@
-"""Source rules for kernel files: what the parsers of NKI 0.3.0 to 0.6.0 and the tracer of 0.7.0 all accept.
+"""Source rules for kernel files: what the front ends of NKI accept, by the file alone.
 
-The lint reads the file alone and covers all five releases, whatever release a run emulates. A file that sets the
-module constant DYNAMIC_LOOPS = True is exempt for loop names and loop-body functions only.
+Loops with a counter in a register (dynamic_range, fori_loop) are outside the subset: each round ends with a drain of
+the DMA queues and a barrier, which unrolled code does not need.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
+from typing import NamedTuple
 
 from dfmp2.trainium.interpreter.rules import NotInSubset, Violation
 from dfmp2.trainium.interpreter.signatures import (
@@ -16,16 +17,13 @@ from dfmp2.trainium.interpreter.signatures import (
     DEPRECATED_LOOPS,
     ENUMERATIONS,
     INSTRUCTIONS,
-    LOOP_NAMES,
-    in_all_releases,
-    required_somewhere,
+    parameters,
 )
 
 BUILTINS = ("range", "len", "min", "max", "print")
 MODULES = ("nki", "nki.language", "nki.isa")
-EXEMPTION = "DYNAMIC_LOOPS"
 FOREIGN = ("numpy", "neuronxcc", "torch", "jax")
-ATTRIBUTES = frozenset(("shape", "dtype", "buffer", "ap", "append"))
+ATTRIBUTES = frozenset(("shape", "dtype", "buffer", "ap", "append", "reshape"))
 # Statement or expression -> what to write instead.
 REFUSED: dict[type[ast.AST], str] = {
     ast.Lambda: "lambda",
@@ -51,8 +49,34 @@ REFUSED: dict[type[ast.AST], str] = {
 }
 
 
-def lint(text: str, name: str) -> tuple[str, ...]:
-    """Refuses kernel source that breaks a source rule; returns the names of its constants.
+def lint(text: str, name: str) -> None:
+    """Refuse kernel source any of which breaks a source rule.
+
+    Raises
+    ------
+    Violation : the first, with the rule and "name:line"
+    """
+    for violation in read(text, name).broken.values():
+        raise violation
+
+
+class Source(NamedTuple):
+    """A kernel file that was looked through.
+
+    Attributes
+    ----------
+    tree : without the functions that break a rule
+    constants : names of its constants
+    broken : functions that break a rule, and what they break; the others can be used
+    """
+
+    tree: ast.Module
+    constants: tuple[str, ...]
+    broken: dict[str, Violation]
+
+
+def read(text: str, name: str) -> Source:
+    """Look through kernel source.
 
     Parameters
     ----------
@@ -72,12 +96,17 @@ def lint(text: str, name: str) -> tuple[str, ...]:
         raise Violation(
             "syntax", f"not Python: {error}", f"{name}:{line}" if line else name
         ) from error
-    Lint(tree, name).check()
+    broken = Lint(tree, name).check()
+    tree.body = [
+        node
+        for node in tree.body
+        if not isinstance(node, ast.FunctionDef) or node.name not in broken
+    ]
     assigned = (node for node in tree.body if isinstance(node, ast.Assign))
     names = (
         target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)
     )
-    return tuple(name for name in names if name != EXEMPTION)
+    return Source(tree, tuple(names), broken)
 
 
 class Lint:
@@ -94,13 +123,20 @@ class Lint:
             n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
         }
         self._bound |= {*BUILTINS, *(node.arg for node in nodes if isinstance(node, ast.arg))}
-        self._exempt = f"{EXEMPTION} = True" in map(ast.unparse, tree.body)
 
-    def check(self) -> None:
-        """All rules, in the order of the file's top level."""
-        for rule in (self._collect, self._top_level, self._function):
+    def check(self) -> dict[str, Violation]:
+        """Functions that break a rule; what the file itself breaks is raised."""
+        for rule in (self._collect, self._top_level):
             for node in self._tree.body:
                 rule(node)
+        broken = {}
+        for node in self._tree.body:
+            if isinstance(node, ast.FunctionDef):
+                try:
+                    self._function(node)
+                except Violation as violation:
+                    broken[node.name] = violation
+        return broken
 
     def _refuse(self, rule: str, node: ast.AST, done: str) -> Violation:
         return Violation(rule, done, f"{self._name}:{getattr(node, 'lineno', 0)}")
@@ -166,9 +202,7 @@ class Lint:
             raise self._refuse("syntax", node, f"{REFUSED[type(node)]} at module level")
         raise self._refuse("purity", node, f"{type(node).__name__} at module level")
 
-    def _function(self, node: ast.AST, *, inner: bool = False) -> None:
-        if not isinstance(node, ast.FunctionDef):
-            return
+    def _function(self, node: ast.FunctionDef) -> None:
         arguments = node.args
         if arguments.kwonlyargs or arguments.vararg or arguments.kwarg or arguments.posonlyargs:
             raise self._refuse(
@@ -187,8 +221,8 @@ class Lint:
                 and decorator.attr == "jit"
                 and self._is_module(decorator, "nki")
             )
-            if inner or not bare:
-                if isinstance(decorator, ast.Call) and not inner:
+            if not bare:
+                if isinstance(decorator, ast.Call):
                     rule = "jit"
                 else:
                     rule = "sub-kernel"
@@ -205,9 +239,7 @@ class Lint:
     def _walk(self, node: ast.AST, *, strings: bool) -> None:
         """One node of a function body and everything below it; strings : f-strings are allowed here."""
         if isinstance(node, ast.FunctionDef):
-            if not self._exempt:
-                raise self._refuse("syntax", node, f"nested function {node.name}")
-            return self._function(node, inner=True)
+            raise self._refuse("syntax", node, f"nested function {node.name}")
         self._refuse_forms(node, strings)
         if isinstance(node, ast.Call):
             self._call(node)
@@ -284,7 +316,7 @@ class Lint:
                 raise self._refuse("buffer-object", node, f"buffer={value!r}")
 
     def _instruction(self, node: ast.Call, name: str) -> None:
-        """An instruction of the subset, keywords only, parameters of every release (unless the file is exempt)."""
+        """An instruction of the subset, keywords only, those of its signature."""
         if name not in INSTRUCTIONS:
             raise self._outside(node, f"nisa.{name}")
         if node.args:
@@ -303,17 +335,15 @@ class Lint:
             and words.get("bias", "None") != "None"
         ):
             raise self._refuse("activation-copy-bias", node, "copy with a bias")
-        if self._exempt or len(given) != len(node.keywords):
+        if len(given) != len(node.keywords):
             return
-        wrong = [
-            f"{word} is not in every release" for word in sorted(given - in_all_releases(name))
-        ]
+        known = parameters(name)
+        wrong = [f"unknown {word}" for word in sorted(given - known.keys())]
         wrong += [
-            f"{word} is required in some release"
-            for word in sorted(required_somewhere(name) - given)
+            f"missing {word}" for word, required in known.items() if required and word not in given
         ]
         if wrong:
-            raise self._refuse("signature", node, f"nisa.{name}: {'; '.join(wrong)}")
+            raise self._refuse("signature", node, f"nisa.{name}: {', '.join(wrong)}")
 
     def _attribute(self, node: ast.Attribute) -> None:
         if isinstance(node.value, ast.Name):
@@ -321,11 +351,9 @@ class Lint:
         else:
             module = None
         if module == "nki.language":
-            if node.attr in LOOP_NAMES and not self._exempt:
-                raise self._refuse("release-name", node, f"nl.{node.attr} is not in every release")
             if node.attr in DEPRECATED_LOOPS:
                 raise self._outside(node, f"nl.{node.attr} is deprecated; use range")
-            if node.attr not in COMMON_NAMES and node.attr not in LOOP_NAMES:
+            if node.attr not in COMMON_NAMES:
                 raise self._outside(node, f"nl.{node.attr}")
         elif module == "nki":
             raise self._outside(node, f"nki.{node.attr} inside a function")

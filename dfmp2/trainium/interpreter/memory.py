@@ -6,9 +6,6 @@ the storage. A matmul group is the rectangle of PSUM elements that one nc_matmul
 open until another engine writes into it or a later accumulate=False overlaps it.
 
     high water = max over instructions t of sum of bytes of all buffers with born <= t <= last use
-
-Buffers of a dynamic loop's body are alive for the whole loop and counted once, whatever the number of rounds
-(nki-dynamic-loops.rst). Every PSUM tensor takes a bank of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 
 from dfmp2.trainium.interpreter.arithmetic import Array, DType, held_as
 from dfmp2.trainium.interpreter.rules import (
+    PSUM_BANK_BYTES,
     PSUM_BANKS,
     NotInSubset,
     Settings,
@@ -93,14 +91,6 @@ class Storage:
         return 4 if self.space == "psum" else self.dtype.itemsize
 
 
-@dataclass(slots=True, eq=False)
-class Loop:
-    """A dynamic loop that is running: its key, and how much the present round has declared and begun."""
-
-    key: tuple[int, ...] = ()
-    count: int = 0
-
-
 class Core:
     """State of one kernel run; `index` is the number of the instruction being issued."""
 
@@ -109,17 +99,14 @@ class Core:
         self.trace = Trace(target=settings.target)
         self.lives: list[Allocation] = []
         self.files: dict[str, str] = {}
-        self.loops = [Loop()]  # the kernel itself, then what runs in it
         self.no_reorder = 0
         self.no_reorder_seen = 0
         self.running = False
         self.arithmetic = settings.arithmetic
-        self.waived = settings.waived
-        self.strict = settings.strict and "uninitialised-read" not in self.waived
+        self.strict = settings.strict
         self.fuzz = settings.fuzz is not None
         self.double = settings.storage == "float64"
         self.generator = np.random.default_rng(settings.fuzz)
-        self.serials: dict[tuple[int, ...], int] = {}
 
     @property
     def index(self) -> int:
@@ -147,9 +134,8 @@ class Core:
         """New memory. readonly : a kernel input, written throughout with `array` where that is known."""
         space = region.space
         held = held_as(dtype, self.settings.storage)
-        serial = self.serials.setdefault(self._next(), len(self.serials))
         here = self.place(callers=True)
-        life = Allocation(serial, name, space, 0, self.index, self.index, here, self.loops[-1].key)
+        life = Allocation(len(self.lives), name, space, 0, self.index, self.index, here)
         storage = Storage(life, region, dtype, shape)
         life.bytes = storage.row * storage.element_bytes
         if space == "hbm" and life.bytes > HBM_TENSOR:
@@ -168,21 +154,6 @@ class Core:
         self.lives.append(life)
         return storage
 
-    def _next(self) -> tuple[int, ...]:
-        """The key of a new buffer or loop; in later rounds of a dynamic loop, that of the first round."""
-        loop = self.loops[-1]
-        loop.count += 1
-        return (*loop.key, loop.count)
-
-    def enter_loop(self) -> Loop:
-        """Opens a dynamic loop."""
-        self.loops.append(Loop(self._next()))
-        return self.loops[-1]
-
-    def inside(self, key: tuple[int, ...]) -> bool:
-        """Whether a dynamic loop is still running; () is no loop."""
-        return not key or any(loop.key == key for loop in self.loops)
-
     def _garbage(self, shape: tuple[int, ...], held: np.dtype[Any]) -> Array:
         """Uninitialised memory: random with fuzz, else NaN and 4; under strict reads of it are refused, so anything."""
         if self.fuzz:
@@ -196,35 +167,39 @@ class Core:
         return np.full(shape, np.nan if held.kind == "f" else 4, dtype=held)
 
 
-def close_loop(core: Core, first: int) -> None:
-    """The dynamic loop that began at instruction `first` has ended: everything it used lived throughout."""
-    last = max(core.index - 1, first)
-    for life in core.lives:
-        if life.loop and life.born >= first:
-            life.born, life.last_use = first, last
-        elif first <= life.last_use <= last:
-            life.last_use = last
-
-
 def finish(core: Core) -> None:
     """Writes allocations and high-water marks into the trace.
 
     Raises Violation (sbuf-capacity, sbuf-moved, psum-banks) with the declaration that did not fit.
     """
-    allocations: dict[int, Allocation] = {}
-    for life in core.lives:
-        known = allocations.setdefault(
-            life.tensor, life
-        )  # later rounds of a loop declare the same buffer again
-        known.born, known.last_use = min(life.born, known.born), max(life.last_use, known.last_use)
     trace, limit = core.trace, core.settings.sbuf_limit
-    trace.allocations = ordered = sorted(allocations.values(), key=lambda a: (a.born, a.tensor))
+    trace.allocations = ordered = sorted(core.lives, key=lambda a: (a.born, a.tensor))
     trace.sbuf_high_water = _most(ordered, "sbuf", limit, "sbuf-capacity", "bytes per partition")
     moved = [a for a in ordered if a.moved]
     trace.moved_high_water = _most(
         moved, "sbuf", core.settings.moved_limit, "sbuf-moved", "bytes per partition"
     )
     trace.psum_high_water = _most(ordered, "psum", PSUM_BANKS, "psum-banks", "banks")
+    _check_addresses(ordered)
+
+
+def _check_addresses(allocations: list[Allocation]) -> None:
+    """Refuse tensors that are alive at a time in one place, and kernels that place only some of their tensors."""
+    for space in ("sbuf", "psum"):
+        own = [one for one in allocations if one.space == space]
+        placed = [one for one in own if one.address is not None]
+        if placed and len(placed) < len(own):
+            lost = next(one for one in own if one.address is None)
+            done = f"an address here, and none of {lost.name or 'a tensor'} of {lost.line}"
+            raise Violation("address", done, placed[0].line)
+        for number, one in enumerate(placed):
+            for other in placed[:number]:
+                alive = one.born <= other.last_use and other.born <= one.last_use
+                if alive and one.address and other.address and overlap(one.address, other.address):
+                    done = (
+                        f"it lies where {other.name or 'a tensor'} of {other.line} is still alive"
+                    )
+                    raise Violation("address", done, one.line)
 
 
 def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, unit: str) -> int:
@@ -233,50 +208,15 @@ def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, un
     peak = 0
     for allocation in (a for a in allocations if a.space == space):
         living = [one for one in living if one[0] >= allocation.born]
-        living.append((allocation.last_use, 1 if space == "psum" else allocation.bytes))
+        weight = allocation.bytes
+        if space == "psum":
+            weight = -(-allocation.bytes // PSUM_BANK_BYTES)
+        living.append((allocation.last_use, weight))
         alive = sum(weight for _, weight in living)
         if alive > limit:
             raise Violation(rule, f"{alive} {unit} alive here, limit {limit}", allocation.line)
         peak = max(peak, alive)
     return peak
-
-
-class Register:
-    """A virtual register; `register_value` is None before the first load, `loop` the loop it counts, () for none."""
-
-    def __init__(self, core: Core, value: int | None, loop: tuple[int, ...] = ()) -> None:
-        self._core = core
-        self.register_value = value
-        self.loop = loop
-
-    def read(self) -> int:
-        """The value, at run time."""
-        if not self._core.inside(self.loop):
-            raise self._core.refuse("loop-scope", "a loop index was used after its loop")
-        if self.register_value is None:
-            raise self._core.refuse("register", "a register without a value was read")
-        return self.register_value
-
-    def as_offset(self) -> int:
-        """The value, used as scalar_offset."""
-        if self.loop and self._core.settings.release == "0.3.0":
-            raise self._core.refuse(
-                "loop-offset", "a dynamic_range index as scalar_offset in release 0.3.0"
-            )
-        return self.read()
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise self._core.refuse(
-            "loop-index", "Python arithmetic, comparison or conversion of a register"
-        )
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __mod__ = (
-        __neg__
-    ) = _refuse
-    __truediv__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __abs__ = __pow__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
-    __bool__ = __int__ = __index__ = __float__ = _refuse
-    __hash__ = object.__hash__
 
 
 class Tensor:
@@ -300,7 +240,7 @@ class Tensor:
             "whole",
             "strided",
         ),
-        *("dynamic", "also_reads", "checked", "one_zero", "_array", "_bits", "_children", "_core"),
+        *("checked", "one_zero", "_array", "_bits", "_children", "_core"),
     )
 
     def __init__(
@@ -319,8 +259,6 @@ class Tensor:
         self._array: Array | None = None
         self._bits: Array | None = None
         self._children: dict[tuple[object, ...], Tensor] = {}
-        self.also_reads: tuple[Access, ...] = ()
-        self.dynamic = False
         self.checked = False
         self.one_zero = (-1, False)
         count = prod(shape)
@@ -392,6 +330,34 @@ class Tensor:
             self._bits = self.of(written)
         return self._bits
 
+    def places(self) -> NDArray[np.int64]:
+        """Where the elements lie in the storage."""
+        found = np.array([self.offset])
+        for size, step in zip(self.shape, self.strides, strict=True):
+            found = (found[:, None] + step * np.arange(size)).ravel()
+        return found
+
+    def reshape(self, shape: object) -> Tensor:
+        """The same elements in another shape; on chip the partitions stay."""
+        core = self._core
+        sizes = shape if isinstance(shape, (tuple, list)) else ()
+        if not sizes or any(type(size) is not int or size < 1 for size in sizes):
+            raise core.refuse("tensor-shape", f"reshape({shape!r})")
+        on_chip = self.storage.space != "hbm"
+        if prod(sizes) != prod(self.shape) or (on_chip and sizes[0] != self.shape[0]):
+            raise core.refuse("reshape", f"{self.shape} to {tuple(sizes)}")
+        if self.run() != prod(self.free_shape):
+            raise core.refuse("reshape", f"{self.shape}, whose rows are not contiguous")
+        steps = [1]
+        for size in reversed(sizes[1:]):
+            steps.append(steps[-1] * size)
+        strides = list(reversed(steps))
+        if on_chip:
+            strides[0] = self.storage.row
+        view = Tensor(core, self.storage, tuple(sizes), tuple(strides), self.offset)
+        view.whole = self.whole
+        return view
+
     def run(self) -> int:
         """Elements of the longest contiguous run that starts each row (innermost dimensions without gaps)."""
         length = 1
@@ -443,7 +409,6 @@ class Tensor:
                     )
                 offset += position * stride
         view = Tensor(core, self.storage, tuple(shape), tuple(strides), offset)
-        view.dynamic, view.also_reads = self.dynamic, self.also_reads
         view.whole = view.whole and self.whole
         return view
 
@@ -472,34 +437,28 @@ class Tensor:
 
     def _number(self, value: object, what: str) -> int:
         if type(value) is not int:
-            if hasattr(value, "register_value"):
-                rule = "loop-index"
-            else:
-                rule = "index"
-            raise self._core.refuse(rule, f"{what} is {type(value).__name__}, not a Python int")
+            raise self._core.refuse("index", f"{what} is {type(value).__name__}, not a Python int")
         return value
 
     def ap(
         self,
         pattern: object,
-        offset: object = None,
+        offset: object = 0,
         scalar_offset: object = None,
         vector_offset: object = None,
-        indirect_dim: object = 0,
         dtype: object = None,
     ) -> Tensor:
         """Raw access pattern of the whole tensor (nki-aps.rst)."""
         core, storage = self._core, self.storage
-        if vector_offset is not None or dtype is not None:
-            raise core.outside("ap() with vector_offset or dtype")
-        reshaped = self.shape != storage.shape and not (self.whole and "ap-base" in core.waived)
-        if reshaped or self.offset != 0 or self.dynamic or not _contiguous(self):
+        if scalar_offset is not None or vector_offset is not None or dtype is not None:
+            raise core.outside("ap() with scalar_offset, vector_offset or dtype")
+        if self.shape != storage.shape or self.offset != 0 or not _contiguous(self):
             raise core.refuse(
                 "ap-base",
                 f"ap() on a view of shape {self.shape} of a tensor of shape {storage.shape}",
             )
         if type(offset) is not int or offset < 0:
-            raise core.refuse("ap-offset", f"offset={offset!r}")
+            raise core.refuse("ap-pattern", f"offset={offset!r}: an int from 0 on expected")
         pairs = _pairs(core, pattern)
         shape, strides = tuple(n for _, n in pairs), tuple(step for step, _ in pairs)
         if storage.space != "hbm" and strides[0] != storage.row:
@@ -507,14 +466,7 @@ class Tensor:
                 "ap-pattern",
                 f"first stride {strides[0]} on a tensor with {storage.row} elements per partition",
             )
-        start, reads = offset, tuple[Access, ...]()
-        if scalar_offset is not None:
-            if type(indirect_dim) is not int or not 0 <= indirect_dim < len(self.shape):
-                raise core.refuse(
-                    "ap-dynamic", f"indirect_dim={indirect_dim!r} for rank {len(self.shape)}"
-                )
-            value, reads = _dynamic(core, scalar_offset)
-            start += value * prod(self.shape[indirect_dim + 1 :])
+        start = offset
         last = start + sum((n - 1) * step for step, n in pairs)
         free = sum((n - 1) * step for step, n in pairs[1:])
         fits = storage.space == "hbm" or start % storage.row + free < storage.row
@@ -523,7 +475,6 @@ class Tensor:
                 "ap-pattern", f"elements {start} to {last} of a tensor of shape {storage.shape}"
             )
         view = type(self)(core, storage, shape, strides, start)
-        view.dynamic, view.also_reads = scalar_offset is not None, reads
         view.whole = view.whole and _contiguous(view)
         return view
 
@@ -583,23 +534,6 @@ def _pairs(core: Core, pattern: object) -> list[tuple[int, int]]:
     return pairs
 
 
-def _dynamic(core: Core, source: object) -> tuple[int, tuple[Access, ...]]:
-    """Run-time value of scalar_offset, and what was read to know it."""
-    if isinstance(source, Register):
-        return source.as_offset(), ()
-    if not isinstance(source, Tensor) or source.shape != (1, 1) or source.dtype.name != "int32":
-        raise core.refuse("ap-dynamic", f"scalar_offset {source!r}"[:80])
-    if source.storage.space != "sbuf":
-        raise core.refuse("ap-dynamic", f"scalar_offset in {source.storage.space}")
-    note_read(core, source)
-    values = source.values()
-    if values is None:
-        raise core.refuse(
-            "ap-dynamic", "counts-only mode does not know the value of this scalar_offset"
-        )
-    return int(values[0, 0]), (source.access,)
-
-
 def describe(tensor: Tensor) -> str:
     """Name and shape of a view for messages."""
     storage = tensor.storage
@@ -631,7 +565,7 @@ def note_write(core: Core, tensor: Tensor, *, matmul: bool = False, fill: bool =
     """An instruction writes the elements of `tensor`. fill : a constant, which may be overwritten unread."""
     storage = tensor.storage
     _touch(core, storage, tensor)
-    if storage.readonly and "input-written" not in core.waived:
+    if storage.readonly:
         raise core.refuse("input-written", f"write into the kernel input {storage.life.name}")
     if storage.writer is not None:
         _note_lost(core, storage, tensor, fill)
@@ -688,20 +622,13 @@ def require_group(core: Core, tensor: Tensor) -> None:
     own = _rectangle(tensor)
     if any(covers(group, own) for group in tensor.storage.groups):
         return
-    if "matmul-group" in core.waived:
-        return open_group(tensor)
     raise core.refuse(
         "matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it"
     )
 
 
 def _touch(core: Core, storage: Storage, tensor: Tensor) -> None:
-    life = storage.life
-    if not core.inside(life.loop):
-        raise core.refuse(
-            "loop-scope", f"{describe(tensor)} was declared inside a loop that has ended"
-        )
-    life.last_use = core.index
+    storage.life.last_use = core.index
 
 
 def _note_lost(core: Core, storage: Storage, tensor: Tensor, fill: bool) -> None:
@@ -733,9 +660,7 @@ def _note_store(core: Core, storage: Storage, tensor: Tensor) -> None:
 
 
 def _ordered(core: Core, storage: Storage) -> bool:
-    return "hbm-order" in core.waived or (
-        core.no_reorder != 0 and storage.ordered_in == core.no_reorder
-    )
+    return core.no_reorder != 0 and storage.ordered_in == core.no_reorder
 
 
 def _rectangle(tensor: Tensor) -> Rectangle:

@@ -30,21 +30,6 @@ def _read_rules() -> dict[str, Rule]:
 
 
 RULES = _read_rules()
-# Rules of ours that are narrower than the documentation: kernels of this package obey them, those of others need not.
-OWN_RULES = frozenset(name for name, rule in RULES.items() if "own rule" in rule.source)
-# What a run can go on without, for kernels of others: rules of ours, documented ones, and what is only slow.
-WAIVABLE = frozenset(
-    (
-        "ap-base",
-        "hbm-order",
-        "input-written",
-        "dma-spaces",
-        "dma-shape",
-        "matmul-group",
-        "uninitialised-read",
-    )
-)
-SLOW = frozenset(("sbuf-moved", "dma-stride"))
 # name of nl, nisa, a tensor or Python -> what to write instead
 INSTEAD_OF: dict[str, str] = {
     "divide": "nisa.reciprocal(dst=r, data=b), then nisa.tensor_tensor(op=nl.multiply)",
@@ -58,20 +43,20 @@ INSTEAD_OF: dict[str, str] = {
     "sum": "nisa.tensor_reduce(op=nl.add, axis=1), or row sums of nisa.activation(reduce_op=nl.add)",
     "mean": "row sums of nisa.activation(reduce_op=nl.add), then nisa.tensor_scalar(op0=nl.multiply)",
     "matmul": "nisa.nc_matmul(dst=psum tile, stationary=.., moving=..), the stationary operand transposed",
-    "transpose": "nisa.nc_matmul with an identity as moving operand (tiles.py: transposed)",
-    "nc_transpose": "nisa.nc_matmul with an identity as moving operand (tiles.py: transposed)",
+    "transpose": "nisa.nc_transpose, or nisa.nc_matmul with an identity as moving operand",
     "load_transpose2d": "nisa.dma_copy, then nisa.nc_matmul with an identity",
     "affine_range": "range()",
     "sequential_range": "range()",
     "static_range": "range()",
-    "power": "nisa.activation(op=nl.square), or products of tiles",
+    "dynamic_range": "range(): each round of a loop on the device ends with a barrier",
+    "fori_loop": "range(): each round of a loop on the device ends with a barrier",
+    "power": "nisa.tensor_scalar(op1=nl.power, operand1=..), whose exponent is a number",
     "relu": "nisa.tensor_scalar(op0=nl.maximum, operand0=0.0)",
     "negative": "nisa.tensor_scalar(op0=nl.multiply, operand0=-1.0)",
     "where": "products with a mask of zeros and ones",
     "tile_size": "the constants P and BANK of kernels/sizes.py",
     "program_id": "an argument; each core runs calls of its own",
     "device_print": "the interpreter's result, or a second output",
-    "reshape": "declare the tile in the shape it is used in",
     "enumerate": "for k in range(len(..))",
     "zip": "for k in range(len(..))",
     "abs": "nisa.tensor_tensor(op=nl.maximum) of t and of -t",
@@ -85,8 +70,6 @@ Target = Literal["gen2", "gen3"]
 PeModel = Literal["exact", "fp32", "bf16prod", "split4"]
 RowSum = Literal["float64", "fp32"]
 StorageModel = Literal["declared", "float64"]
-Release = Literal["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0"]
-RELEASES: tuple[str, ...] = get_args(Release)
 # Names of chips, as the variables of the runtime and instance types have them -> generation; and what we call these.
 GENERATION: dict[str, Target] = {
     **dict.fromkeys(("trn1", "trn1n", "inf2", "gen2"), "gen2"),
@@ -109,7 +92,6 @@ class Settings:
     """How a kernel is interpreted.
 
     target : chip generation, gen2 (trn1) or gen3 (trn2)
-    release : NKI release whose signatures and loop rules apply at run time (the source lint covers all five)
     pe_model : Tensor Engine arithmetic: exact (float64 dot per instruction, added to PSUM in float32), fp32 (float32
         dot), bf16prod (products of 16-bit operands rounded to bfloat16), split4 (float32 as four products of 12-bit
         halves)
@@ -120,11 +102,9 @@ class Settings:
     strict : refuse reads of unwritten elements at once (False: NaN, or 4 for integers, flows on)
     arithmetic : False counts only: all rules that need no data, and the trace
     measured : refuse also what is slow by others' measurements and breaks no documented rule (sbuf-moved, dma-stride)
-    waived : rules that kernels of others may break (`WAIVABLE`); none for our own
     """
 
     target: Target = "gen2"
-    release: Release = "0.3.0"
     pe_model: PeModel = "fp32"
     row_sum: RowSum = "fp32"
     storage: StorageModel = "declared"
@@ -132,7 +112,6 @@ class Settings:
     strict: bool = True
     arithmetic: bool = True
     measured: bool = True
-    waived: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Settings).items():

@@ -16,14 +16,14 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, Array, held_as
 from dfmp2.trainium.interpreter.language import Kernel, package, tensor_shape
-from dfmp2.trainium.interpreter.lint import BUILTINS, lint
+from dfmp2.trainium.interpreter.lint import BUILTINS, Source, read
 from dfmp2.trainium.interpreter.memory import Core, Tensor, finish, whole
 from dfmp2.trainium.interpreter.rules import Settings, Shape, Violation
 from dfmp2.trainium.interpreter.signatures import REGIONS
@@ -40,8 +40,6 @@ PYTHON_ERRORS = (
     TypeError,
     ValueError,
 )
-# What code of others raises besides, and where it misuses ours.
-STRAY_ERRORS = (*PYTHON_ERRORS, AssertionError, OSError, RuntimeError, SyntaxError)
 STATIC = (int, float, str, type(None))
 
 
@@ -67,16 +65,26 @@ def locate(source: str, beside: Path | None = None) -> Path:
 
 
 @lru_cache(maxsize=64)
-def _compiled(path: str, _modified: int, _size: int) -> tuple[CodeType, tuple[str, ...]]:
-    """Linted code of a kernel file and the names of its constants; compiled once per version of the file."""
+def _compiled(path: str, _modified: int, _size: int) -> tuple[CodeType, Source]:
+    """Linted code of a kernel file, without functions that break a rule; compiled once per version of the file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise Violation(
             "syntax", f"not UTF-8: {error.reason} at byte {error.start}", Path(path).name
         ) from error
-    constants = lint(text, Path(path).name)
-    return compile(text, path, "exec", dont_inherit=True), constants
+    found = read(text, Path(path).name)
+    return compile(found.tree, path, "exec", dont_inherit=True), found
+
+
+class Broken:
+    """What stands for a function that breaks a source rule: whoever calls it is refused."""
+
+    def __init__(self, violation: Violation) -> None:
+        self.violation = violation
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        raise self.violation
 
 
 class Loader:
@@ -95,8 +103,8 @@ class Loader:
         if key in self._modules:
             return self._modules[key]
         state = path.stat()
-        code, constants = _compiled(key, state.st_mtime_ns, state.st_size)
-        for name in constants:
+        code, found = _compiled(key, state.st_mtime_ns, state.st_size)
+        for name in found.constants:
             if self._constants.setdefault(name, path.name) != path.name:
                 raise Violation(
                     "constant-name", f"{name} is bound in {self._constants[name]} too", path.name
@@ -106,6 +114,7 @@ class Loader:
         self._core.files[key] = path.name
         module.__dict__["__file__"] = key
         module.__dict__["__builtins__"] = self._builtins(Path(key))
+        module.__dict__.update({name: Broken(one) for name, one in found.broken.items()})
         exec(code, module.__dict__)
         return module
 
@@ -159,6 +168,8 @@ def run_kernel(
     with kernel_code(core):
         module = Loader(core).load(source)
     entry = module.__dict__.get(kernel)
+    if isinstance(entry, Broken):
+        raise entry.violation
     if not isinstance(entry, Kernel):
         found = ", ".join(
             name for name, value in module.__dict__.items() if isinstance(value, Kernel)
@@ -183,11 +194,8 @@ def run_kernel(
 
 
 @contextmanager
-def kernel_code(core: Core, errors: tuple[type[Exception], ...] = PYTHON_ERRORS) -> Iterator[None]:
-    """Code of kernel files runs inside: its own Python errors become violations, ours pass through.
-
-    errors : STRAY_ERRORS for kernels of others
-    """
+def kernel_code(core: Core) -> Iterator[None]:
+    """Code of kernel files runs inside: its own Python errors become violations, ours pass through."""
     try:
         with np.errstate(
             all="ignore"
@@ -197,9 +205,9 @@ def kernel_code(core: Core, errors: tuple[type[Exception], ...] = PYTHON_ERRORS)
         raise Violation(
             "kernel-assert", f"assertion failed: {error}", _raised_at(core, error)[0]
         ) from error
-    except errors as error:
+    except PYTHON_ERRORS as error:
         place, innermost = _raised_at(core, error)
-        if not innermost and errors is PYTHON_ERRORS:
+        if not innermost:
             raise
         if isinstance(error, ImportError):
             rule = "import"

@@ -38,7 +38,7 @@ class Instruction(NamedTuple):
     one_zero, transpose : flags of nc_matmul;
     reduces : a row sum is read out (activation with reduce_res, tensor_scalar_reduce);
     operands : tensor operands read (scalars not counted);
-    strided : an operand whose stride is 16 bytes or more; dynamic : an address known at run time only;
+    strided : an operand whose stride is 16 bytes or more;
     bytes, descriptors, run_bytes : dma_copy only: bytes moved, contiguous runs, bytes per run (the smaller side);
     row_bytes : dma_copy only: between partitions in HBM, 0 where the transfer takes whole rows;
     line : "file:line" of the kernel statement.
@@ -57,7 +57,6 @@ class Instruction(NamedTuple):
     reduces: bool = False
     operands: int = 1
     strided: bool = False
-    dynamic: bool = False
     bytes: int = 0
     descriptors: int = 0
     run_bytes: int = 0
@@ -80,12 +79,7 @@ def covers(a: Rectangle, b: Rectangle) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between which it lives.
-
-    tensor : serial number; born : number of instructions issued before it was declared; last_use : index of the last
-    instruction that touches it (born if none); line : where it was declared; loop : the dynamic loop in whose body,
-    () for none; moved : a transfer writes it.
-    """
+    """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between which it lives."""
 
     tensor: int
     name: str
@@ -94,8 +88,8 @@ class Allocation:
     born: int
     last_use: int
     line: str
-    loop: tuple[int, ...] = ()
     moved: bool = False
+    address: Rectangle | None = None
 
 
 @dataclass(slots=True)

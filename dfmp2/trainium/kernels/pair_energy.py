@@ -1,24 +1,26 @@
 """K3: direct and exchange terms of a block of occupied pairs; contraction, elementwise and row sums in one program.
 
-    T_ab = sum_P B_iaP B_jbP        D_ab = e_a + e_b - e_i - e_j > 0        R = 1 / D
-    J = sum_ab T_ab^2 R_ab          K = sum_ab T_ab T_ba R_ab               (direct = -J, exchange = -K)
+    T_ab = sum_P B_iaP B_jbP        D_ab = e_a + e_b - e_i - e_j > 0        H = D^(-1/2)
+    J = sum_ab (T_ab H_ab)^2        K = sum_ab (T_ab H_ab) (T_ba H_ab)      (direct = -J, exchange = -K)
 
-T never leaves the chip. R is symmetric, so the sums are folded onto the upper triangle of 128 x 128 blocks: with
-X = T_AB and Y = (T_BA)^t, J = sum (X^2 + Y^2) R and K = 2 sum X Y R over A < B; diagonal blocks (A, A) enter with 2 D
-in place of D, an exact power of two. Only half of T is transposed, on the Tensor Engine against an identity.
+T never leaves the chip. H is symmetric, so the sums are folded onto the upper triangle of 128 x 128 blocks: with
+X = T_AB and Y = (T_BA)^t, J = sum (X H)^2 + (Y H)^2 and K = 2 sum (X H) (Y H) over A < B; diagonal blocks (A, A) enter
+with 2 D in place of D. Only half of T is transposed, on the Tensor Engine against an identity.
 
 Dimensions: n = nvir padded to 32, NT = ceil(n/128) row tiles, aux in NK = naux/128 slices (padded to 128).
-  b_i, b_j  (edge*128, S, 128 NT)  row i*128+p, slice k, column a = B[i, a, k*128+p]; zero in all padding; S is NK, or
-            one more where a row would be a power of two of bytes, which halves the rate of transfers (trn1)
+  b_i, b_j  (ni*128, S, 128 NT), (nj*128, S, 128 NT)  row i*128+p, slice k, column a = B[i, a, k*128+p]; zero in all
+            padding; S is NK, or one more where a row would be a power of two of bytes, which halves the rate of
+            transfers (trn1)
   eu        (128, U)                e_a + e_b: all diagonal blocks (doubled), then right of the diagonal, row by row
   neg       (128, 2 npair)          -(e_i + e_j), then twice that; pairs in the order in which they are emitted
   identity  (128, 128)
   returns   (128, npair*columns)    per pair and chunk of 512 packed columns: J parts, then K parts / 2
-Limits: edge a multiple of `residents`; residents = 1 where B_j comes in parts, of at most 512 columns and 24 kB.
+Limits: residents = 1 where B_j comes in parts, of at most 512 columns and 24 kB.
 Sums: an engine adds a row one element after the other in float32, and the host the results in float64. Rows of 1,024
-elements that fall fast lose 6e-7 of the energy; so they are summed in pieces of `run` elements (256 by default).
-Budget per pair, medium (n 448, NK 12): 59 Tensor, 13 Vector, 27 Scalar Engine statements (19 with run = 1,024), 32 us
-of Tensor Engine, which the others stay below (trn1).
+elements that fall fast lose 6e-7 of the energy, of 256 up to 3e-7, of 128 (`run`) 4e-8; squares are summed as the
+Scalar Engine makes them.
+Budget per pair, medium (n 448, NK 12): 59 Tensor, 9 Vector, 35 Scalar Engine statements, 32 us of Tensor Engine, which
+the others stay below (trn1).
 Order: i residents, j streamed one ahead, forwards and backwards in turn so that the last B_j of a row of blocks is the
 first of the next. The elementwise work of a pair is emitted between the products of the next, also across rows. B_i is
 copied out of staging tiles, piece by piece between the products, since what DMA writes may take 64 kB only (trn1).
@@ -29,8 +31,8 @@ products.
         for j:  B_j -> SBUF (loaded during the previous j)
             for i:  for each row tile A:  X = B_i[A]^t B_j;  copy X: upper blocks -> xu, lower -> tl
                     between them, for the previous pair, per 512 columns:
-                        Y = transposes;  D = eu + neg;  R = 1/D
-                        out = row sums of (X^2 R, Y^2 R), then of X R Y
+                        Y = transposes;  H = (eu + neg)^(-1/2)
+                        out = row sums of (X H)^2, of (Y H)^2, then of (X H) (Y H)
 Twin: pair_energy_twin in tests/twins.py
 """
 

@@ -5,14 +5,14 @@
 T is rectangular, nothing is folded or transposed, and there is no exchange.
 
 Dimensions: NT = ceil(nvir_a/128) row tiles; n = nvir_b in parts (pair_energy.py), a unit is one tile of one part.
-  b_i       (edge*128, NK, 128 NT), b_j (edge*128, NK, 128 ceil(n/128)): as in pair_energy.py, same number of slices
+  b_i       (ni*128, NK, 128 NT), b_j (nj*128, NK, 128 ceil(n/128)): as in pair_energy.py, same number of slices
   eu        (128, NT*n)             e_a + e_b, row tile after row tile
-  neg       (128, edge*edge)        -(e_i + e_j), pairs in the order in which they are emitted
-  returns   (128, edge*edge*units)  one column of partial sums per unit
-Limits: edge a multiple of `residents`; residents = 1 where B_j comes in parts.
-Budget per pair, medium: 48 Tensor, 12 Vector, 8 Scalar Engine statements, 31 us of Tensor Engine (trn1).
+  neg       (128, ni*nj)            -(e_i + e_j), pairs in the order in which they are emitted
+  returns   (128, ni*nj*units)  one column of partial sums per unit
+Limits: residents = 1 where B_j comes in parts.
+Budget per pair, medium: 48 Tensor, 8 Vector, 4 Scalar Engine statements, 31 us of Tensor Engine (trn1).
 
-    as pair_energy.py, and per unit:  D = eu + neg;  R = 1/D;  X = B_i[A]^t B_j;  out = rowsum X^2 R
+    as pair_energy.py, and per unit:  H = (eu + neg)^(-1/2);  X = B_i[A]^t B_j;  out = row sum of (X H)^2
 Twins: tests/twins.py
 """
 

@@ -19,7 +19,7 @@ Dimensions (U' = 64 L (L+1) columns of the blocks below L, C' = ceil(U'/512)):
                              per single pair: as in pair_energy.py
 Limits: n <= 512, L >= 1, `residents` a multiple of g.
 Single pairs (where i > j for some of the g, in a diagonal block) take the path of pair_energy.py.
-Budget per pair, medium (g = 2): 51.5 Tensor, 19.5 Vector, 30 Scalar Engine statements, 28 us of Tensor Engine (trn1).
+Budget per pair, medium (g = 2): 51.5 Tensor, 13.5 Vector, 35 Scalar Engine statements, 28 us of Tensor Engine (trn1).
 
     per group:  for m: for A < L:  X = B_im[A]^t B_j;  xu, tl as before;  columns (A, L) -> xs[m, A]
                 XP;  columns [0, 128 L) -> tlp;  rest -> xlp, and block m of bd

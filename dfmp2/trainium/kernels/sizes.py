@@ -1,6 +1,6 @@
 """Sizes of tiles, places of packed columns, order of pairs: what the kernels and the host that packs for them share.
 
-Plain Python on integers, which needs no nki; like every kernel file it keeps to what all releases of NKI take.
+Plain Python on integers, which needs no nki; like every kernel file it keeps to what NKI takes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What all kernels share: fresh tiles, loads, products and transposes.
 
-Every kernel file keeps to what NKI 0.3.0 to 0.7.0 have in common: instructions with keywords only, 2-D operands of the
+Every kernel file keeps to what NKI 0.6 and 0.7 have in common: instructions with keywords only, 2-D operands of the
 Tensor Engine, static Python loops, no closures, no comprehensions.
 """
 
@@ -12,7 +12,6 @@ import nki.language as nl
 from dfmp2.trainium.kernels.sizes import AHEAD, STAGE, P, depth_of, parts_of, pieces_of
 
 TOGETHER = 4  # row tiles of B_i in an SBUF tile, at most
-EXPLICIT = True  # accumulate= is in NKI 0.3 and later; without it the first product into an element overwrites
 NEWTON = False  # a Newton step for every root: on where the first day finds the Vector Engine's too coarse
 # All addresses are static, on either chip; on gen2 other ways may use GpSimd, which then blocks SBUF.
 DGE = nisa.dge_mode.none
@@ -102,31 +101,19 @@ def inverse(d: nl.ndarray) -> nl.ndarray:
 
 def multiply(dst: nl.ndarray, stationary: nl.ndarray, moving: nl.ndarray, accumulate: bool) -> None:
     """dst (+)= stationary^T moving, in a bank of its own where it accumulates."""
-    if EXPLICIT:
-        nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=accumulate)
-    else:
-        nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving)
+    nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=accumulate)
 
 
 def transposed(dst: nl.ndarray, source: nl.ndarray, identity: nl.ndarray, transpose: bool) -> None:
     """dst = source^T identity; transpose : mark it as one (2x on gen3, a label on gen2)."""
-    if EXPLICIT:
-        nisa.nc_matmul(
-            dst=dst,
-            stationary=source,
-            moving=identity,
-            is_moving_onezero=True,
-            is_transpose=transpose,
-            accumulate=False,
-        )
-    else:
-        nisa.nc_matmul(
-            dst=dst,
-            stationary=source,
-            moving=identity,
-            is_moving_onezero=True,
-            is_transpose=transpose,
-        )
+    nisa.nc_matmul(
+        dst=dst,
+        stationary=source,
+        moving=identity,
+        is_moving_onezero=True,
+        is_transpose=transpose,
+        accumulate=False,
+    )
 
 
 def contract(

@@ -2,14 +2,12 @@
 
     python -P compile_child.py REQUEST.json
 
-There are three ways into the compiler. Each is looked for by import and by the arguments it takes, in this order; the
+There are two ways into the compiler. Each is looked for by import and by the arguments it takes, in this order; the
 one taken is written to `entry.json` before it is called, and the next is tried only where it does not fit its release:
 
   tracer       nki.compiler.frontend.TracerFrontend without backend optimisation, then CompiledKernel.from_frontend with
                backend optimisations disabled: seen to run on trn1 with NKI 0.6.0 (export/export_neff.py of
                aws-samples/sample-spectral-dns-on-aws-neuron)
-  standalone   nki.framework.compiled.StandaloneKernel, what a call with NumPy arrays uses, by the parser's front end,
-               with an executor that does nothing in place of the device
   call         the documented way: NKI_ARTIFACTS_DIR, set before nki is imported, keeps kernel.neff of a plain call;
                where there is no device the call fails after the compilation, and the file is there
 
@@ -26,7 +24,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -100,27 +97,6 @@ def _tracer(
     return run
 
 
-def _standalone(
-    kernel: Any, arguments: dict[str, Any], target: str, folder: Path
-) -> Callable[[], object] | None:
-    try:
-        adapter, convert = (
-            import_module("nki.framework.compiled").StandaloneKernel,
-            kernel._to_subclass,
-        )
-    except (ImportError, AttributeError):
-        return None
-    if not _takes(adapter, "_executor", "artifacts_dir", "target"):
-        return None
-
-    def compile_only(*_: Any, **__: Any) -> None:
-        """In place of the device: what follows the compilation does not matter."""
-        (folder / DONE).touch()
-
-    given = {"artifacts_dir": str(folder / ARTIFACTS), "target": target, "_executor": compile_only}
-    return lambda: replace(convert(adapter), **given)(**arguments)
-
-
 def _call(
     kernel: Any, arguments: dict[str, Any], target: str, folder: Path
 ) -> Callable[[], object]:
@@ -135,7 +111,7 @@ def _takes(function: Any, *names: str) -> bool:
     )
 
 
-WAYS: dict[str, Way] = {"tracer": _tracer, "standalone": _standalone, "call": _call}
+WAYS: dict[str, Way] = {"tracer": _tracer, "call": _call}
 
 
 if __name__ == "__main__":

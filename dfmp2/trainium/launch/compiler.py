@@ -31,15 +31,13 @@ from types import FrameType
 from dfmp2.backends.base import Shape
 from dfmp2.errors import BackendUnavailable, KernelError, ResourceError
 from dfmp2.host.files import put
+from dfmp2.messages import Option
 from dfmp2.trainium.calls import Program, programs
 from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.environment import HERE
 from dfmp2.trainium.launch.proof import Proof
 
 CHILD = Path(__file__).with_name("compile_child.py")
-PACKAGE = Path(__file__).parents[
-    3
-]  # the folder that holds dfmp2, which the other interpreter may not have installed
 COMPILERS = ("nki", "neuronx-cc")
 FAILED = "failed.log"  # what a compiler said that left no program
 TELLING = re.compile(
@@ -227,10 +225,7 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
         "folder": str(folder),
     }
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    variables = {**HERE.environ, **environment.settings("nki", target)}
-    variables["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(PACKAGE), HERE.environ.get("PYTHONPATH", "")])
-    )
+    variables = environment.compiler_variables(target)
     log = folder / "compiler.log"
     with log.open("wb") as output, holding_sigterm():
         code = _run(
@@ -259,8 +254,11 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
         what = f"left {len(made)} NEFF files"
     cause = next((line for line in reversed(told) if TELLING.search(line)), told[-1]).strip()
     raise KernelError(
-        f"the compiler {what} for {program.label} on {target} (entry point {entry}): {cause[:400]} (all of it in "
-        f"{kept / FAILED}): report this, or use --backend cpu"
+        (
+            f"the compiler {what} for {program.label} on {target} (entry point {entry}): "
+            f"{cause[:400]} (all of it in {kept / FAILED}): report this, or use "
+        ),
+        Option("backend", "cpu"),
     )
 
 

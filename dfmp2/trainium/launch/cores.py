@@ -1,8 +1,8 @@
-"""Several NeuronCores: one process each, blocks of pairs shared out beforehand (`layout.owners`), B sent where needed.
+"""Several NeuronCores: one process each takes the next tile of pairs when it is idle, and is sent the blocks it lacks.
 
-Every entry of the pair matrix is one core's alone and has its own place, and sums are taken in float64 in the order of
-that matrix; so energies have the same bits for one core and for many, whoever computed what. Nothing is exchanged
-between cores. Unverified on hardware; the same processes run the interpreter in the tests.
+Every entry of the pair matrix has its own place, and sums are taken in float64 in the order of that matrix; so energies
+have the same bits for one core and for many, whoever computed what. Nothing is exchanged between cores. Unverified on
+hardware; the same processes run the interpreter in the tests.
 
     python -P -m dfmp2.trainium.launch.cores LANE CORE CONNECTION
 
@@ -13,10 +13,10 @@ the runtime prints goes to standard error. Ctrl-C is the parent's.
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,11 +30,12 @@ from numpy.typing import NDArray
 from dfmp2 import errors
 from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, Tile
 from dfmp2.errors import Dfmp2Error, KernelFailed
+from dfmp2.messages import Option
 from dfmp2.trainium.backend import LIMITS, NkiBackend
-from dfmp2.trainium.launch import toolchain
-from dfmp2.trainium.launch.compiler import PACKAGE, compile_ahead
+from dfmp2.trainium.launch import environment, toolchain
+from dfmp2.trainium.launch.compiler import compile_ahead
 from dfmp2.trainium.launch.executors import NeffExecutor, executor
-from dfmp2.trainium.layout import EDGE, columns_of, owners, rows_of
+from dfmp2.trainium.layout import block_edge, padded_naux, padded_nvir
 
 Array = NDArray[np.float64]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -50,16 +51,13 @@ class CoreProcess:
     """
 
     def __init__(self, lane: str, core: int) -> None:
-        variables = dict(os.environ)
-        variables["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(PACKAGE), variables.get("PYTHONPATH", "")])
-        )
-        variables |= dict.fromkeys(
-            THREADS, "1"
-        )  # cores share the host with each other and with the parent
+        variables = environment.with_package(os.environ)
+        # Cores share the host with each other and with the parent.
+        variables |= dict.fromkeys(THREADS, "1")
         if lane.startswith("nki"):
             variables["NEURON_RT_VISIBLE_CORES"] = str(core)
         self.core = core
+        self.blocks: dict[int, set[int]] = {}  # of each operand by its key, those that are there
         self._pipe, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -108,17 +106,16 @@ class CoreProcess:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Shared:
-    """An operand that processes hold under one key, each the blocks that it needs.
+    """An operand of which processes hold the blocks that they have needed so far.
 
     Attributes
     ----------
+    key : under which processes know it
     b : (nocc, nvir, naux) float32, on the host
-    there : for each process the blocks it has, None before it was told of the operand
     """
 
     key: int
     b: NDArray[np.float32]
-    there: list[set[int] | None]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -142,21 +139,16 @@ class CoresBackend(Backend):
     def __init__(self, lane: str, cores: Sequence[int]) -> None:
         self.name = lane
         self.limits = replace(
-            LIMITS,
-            workers=len(cores),
-            transforms=False,
-            divided=True,
-            compiles=lane == NeffExecutor.lane,
+            LIMITS, workers=len(cores), transforms=False, compiles=lane == NeffExecutor.lane
         )
         self._all = [CoreProcess(lane, core) for core in cores]
         self._finish = weakref.finalize(self, _end, self._all)
+        self._idle: queue.SimpleQueue[CoreProcess] = queue.SimpleQueue()
         for process in self._all:
             process.wait()
-        self._busy = [threading.Lock() for _ in self._all]
-        self._owners: dict[tuple[int, int, Tile], int] = {}
+            self._idle.put(process)
+        self._operands: weakref.WeakValueDictionary[int, Shared] = weakref.WeakValueDictionary()
         self._keys = 0
-        self._dropped: dict[int, list[int]] = {process.core: [] for process in self._all}
-        self._lock = threading.Lock()
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
         """Have the programs compiled that these shapes need: here, once, before the cores load them."""
@@ -165,9 +157,7 @@ class CoresBackend(Backend):
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core of each chip, on all, and on as many as there are here."""
-        from dfmp2.trainium.costs import (
-            prediction,
-        )  # the cost model is loaded only where it is asked for
+        from dfmp2.trainium.costs import prediction  # loaded only where it is asked for
 
         return prediction.offer(spins, self.limits.workers)
 
@@ -175,47 +165,46 @@ class CoresBackend(Backend):
         """Keep B in the float32 that the kernels take; blocks of it go to the cores that need them."""
         if precision not in self.limits.precisions:
             raise errors.UnsupportedByBackend(
-                f"--backend {self.name} has no {precision}: it offers mixed"
+                Option("backend", self.name), f" has no {precision}: it offers mixed"
             )
-        for process, busy in zip(self._all, self._busy, strict=True):
-            with busy:
-                self._drop(process)
         self._keys += 1
-        shared = Shared(self._keys, np.asarray(b, dtype=np.float32), [None for _ in self._all])
-        weakref.finalize(shared, _forget, self._dropped, shared.key)
+        shared = Shared(self._keys, np.asarray(b, dtype=np.float32))
+        self._operands[shared.key] = shared
         return Operand(shared, eps_occ, eps_vir, precision)
 
-    def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
-        """The core, by its place, that will take each of these tiles."""
-        found = owners(tiles, len(self._all))
-        self._owners = {
-            (left.b.key, right.b.key, tile): core for tile, core in zip(tiles, found, strict=True)
-        }
-        return found
-
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
-        """Direct and exchange terms of a tile, by the core that it was given to (the first where it was to none)."""
-        core = self._owners.get((left.b.key, right.b.key, tile), 0)
-        process = self._all[core]
-        with self._busy[core]:
+        """Direct and exchange terms of a tile, by a core that is idle."""
+        process = self._idle.get()
+        try:
             self._drop(process)
-            self._send(core, left, rows_of(tile))
-            self._send(core, right, columns_of(tile))
+            self._send(process, left, tile.i0, tile.i1)
+            self._send(process, right, tile.j0, tile.j1)
             return PairTerms(*process.ask("pair", left.b.key, right.b.key, tile))
+        finally:
+            self._idle.put(process)
 
-    def _send(self, core: int, operand: Operand, blocks: range) -> None:
-        """Let a core have blocks that it lacks."""
+    def _drop(self, process: CoreProcess) -> None:
+        """Tell a process which operands nobody needs any more."""
+        keys = process.blocks.keys() - self._operands.keys()
+        if keys:
+            process.ask("drop", tuple(keys))
+        for key in keys:
+            del process.blocks[key]
+
+    def _send(self, process: CoreProcess, operand: Operand, first: int, last: int) -> None:
+        """Let a process have the blocks of these orbitals that it lacks."""
         shared: Shared = operand.b
-        there, process = shared.there[core], self._all[core]
-        if there is None:
+        if shared.key not in process.blocks:
             process.ask("declare", shared.key, shared.shape, operand.eps_occ, operand.eps_vir)
-            there = shared.there[core] = set()
-        for number in blocks:
-            if number not in there:
+            process.blocks[shared.key] = set()
+        _, nvir, naux = shared.shape
+        edge = block_edge(padded_nvir(nvir), padded_naux(naux))
+        for number in range(first // edge, -(-last // edge)):
+            if number not in process.blocks[shared.key]:
                 process.ask(
-                    "add", shared.key, number, shared.b[number * EDGE : (number + 1) * EDGE]
+                    "add", shared.key, number, shared.b[number * edge : (number + 1) * edge]
                 )
-                there.add(number)
+                process.blocks[shared.key].add(number)
 
     def describe(self) -> dict[str, str]:
         """What the cores say: once where they agree, by core where they differ; launches also in total."""
@@ -238,18 +227,6 @@ class CoresBackend(Backend):
     def close(self) -> None:
         """End all processes."""
         self._finish()
-
-    def _drop(self, process: CoreProcess) -> None:
-        """Tell a process which operands nobody needs any more."""
-        with self._lock:
-            keys, self._dropped[process.core] = self._dropped[process.core], []
-        if keys:
-            process.ask("drop", tuple(keys))
-
-
-def _forget(dropped: dict[int, list[int]], key: int) -> None:
-    for keys in dropped.values():
-        keys.append(key)
 
 
 def _end(processes: list[CoreProcess]) -> None:

@@ -8,12 +8,15 @@ NKI `jit` and persistent cache pages of the AWS Neuron documentation 2.29 to 2.3
 
 from __future__ import annotations
 
+import atexit
 import os
 import pwd
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -22,7 +25,7 @@ LIBRARIES = "/opt/aws/neuron/lib"
 EXACT = "--auto-cast=none"
 RETRY = "--retry_failed_compilation"  # of torch-xla's compile cache; neuronx-cc itself refuses it
 EXECUTION_TIMEOUT = 120  # s; the longest call of the kernels is predicted to last 0.03 s
-HARDWARE = ("nki", "nki-xla", "nki-call")
+HARDWARE = ("nki", "nki-xla")
 ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
     ("", "0", "false", "no", "off"), False
 )
@@ -86,7 +89,7 @@ def settings(lane: str, target: str, host: Host = HERE, core: int | None = None)
 
     Parameters
     ----------
-    lane : "nki", "nki-xla", "nki-call" or "nki-simulator"
+    lane : "nki", "nki-xla" or "nki-simulator"
     target : "trn1" or "trn2"
     core : the NeuronCore this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
     """
@@ -110,6 +113,30 @@ def settings(lane: str, target: str, host: Host = HERE, core: int | None = None)
             cache_folder(host) / "xla"
         )
     return found
+
+
+@cache
+def package_folder() -> Path:
+    """A folder that holds dfmp2 and nothing else, for interpreters that have other packages than this one.
+
+    The folder that dfmp2 is installed in may hold the NumPy of this environment and a placeholder of nki, too.
+    """
+    kept = tempfile.TemporaryDirectory(prefix="dfmp2-package-")
+    atexit.register(kept.cleanup)
+    folder = Path(kept.name)
+    (folder / "dfmp2").symlink_to(Path(__file__).resolve().parents[2])
+    return folder
+
+
+def with_package(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a process that imports dfmp2, wherever it is installed, and else what its interpreter has."""
+    entries = [str(package_folder()), variables.get("PYTHONPATH", "")]
+    return {**variables, "PYTHONPATH": os.pathsep.join(filter(None, entries))}
+
+
+def compiler_variables(target: str, host: Host = HERE) -> dict[str, str]:
+    """Variables of the process that compiles kernels for a chip, and of those that ask whether it could."""
+    return with_package({**host.environ, **settings("nki", target, host)})
 
 
 def compiler_flags(given: str, lane: str) -> str:

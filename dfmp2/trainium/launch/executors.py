@@ -3,7 +3,6 @@
     nki-interpreter        our own, on the CPU
     nki-simulator          AWS's simulator: a kernel as Python on the CPU, slowly and with AWS's checks of arguments;
                            it models trn3 unless NEURON_PLATFORM_TARGET_OVERRIDE says otherwise, which is set here
-    nki-call               plain calls with NumPy arrays, which compile anew each time by public evidence: for probes
     nki                    compiled programs: compiler process (nki) -> NEFF file in our cache -> this process (runtime
                            bindings): load once, launch many times on resident tensors
     nki-xla                torch-xla tensors that stay on the device, one graph per kernel
@@ -28,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import BackendUnavailable, KernelFailed
+from dfmp2.messages import Option
 from dfmp2.trainium.calls import Program, program_of, source_hash
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
@@ -116,7 +116,7 @@ class InterpreterExecutor(Executor):
 
     Parameters
     ----------
-    settings : chip, release and arithmetic to emulate
+    settings : chip and arithmetic to emulate
     """
 
     lane = "nki-interpreter"
@@ -141,11 +141,10 @@ class InterpreterExecutor(Executor):
         return out
 
     def describe(self) -> dict[str, str]:
-        """Lane, chip generation, release, kernel sources, launches."""
+        """Lane, chip generation, kernel sources, launches."""
         return {
             "lane": self.lane,
             "target": self.settings.target,
-            "nki release": self.settings.release,
             "products": self.settings.pe_model,
             "kernel sources": f"sha256 {source_hash()[:16]}",
             "kernel launches": str(self.proof.launches),
@@ -227,19 +226,15 @@ class DeviceExecutor(NativeExecutor):
         """The runtime's tensor of an array."""
 
 
-class HostExecutor(NativeExecutor):
-    """Kernels called with NumPy arrays.
+class SimulatorExecutor(NativeExecutor):
+    """Kernels in AWS's simulator, called with NumPy arrays."""
 
-    Parameters
-    ----------
-    lane : "nki-simulator" or "nki-call"
-    target : "trn1" or "trn2"
-    """
+    lane = "nki-simulator"
 
-    def __init__(self, lane: str, target: str) -> None:
-        os.environ.update(environment.settings(lane, target))
-        super().__init__(target)
-        self.lane, self.target = lane, GENERATION[target]
+    def __init__(self) -> None:
+        os.environ.update(environment.settings(self.lane, "trn1"))
+        super().__init__("trn1")
+        self.target = GENERATION["trn1"]
         with launching("import of nki"):
             self._nki = import_module("nki")
 
@@ -247,11 +242,7 @@ class HostExecutor(NativeExecutor):
         self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False
     ) -> NDArray[Any]:
         function = native_kernel(program.source, program.kernel)
-        if self.lane == "nki-simulator":
-            runnable = self._nki.simulate(function)
-        else:
-            runnable = function
-        return np.asarray(one_output(runnable(**arguments), program.kernel))
+        return np.asarray(one_output(self._nki.simulate(function)(**arguments), program.kernel))
 
 
 def one_output(out: Any, kernel: str) -> Any:
@@ -339,7 +330,9 @@ class NeffExecutor(DeviceExecutor):
         target = toolchain.device_target()
         found = toolchain.bindings()
         if target is None or found is None:
-            raise BackendUnavailable(f"--backend nki cannot be used: {toolchain.refusal('nki')}")
+            raise BackendUnavailable(
+                Option("backend", "nki"), f" cannot be used: {toolchain.refusal('nki')}"
+            )
         os.environ.update(environment.settings("nki", target, core=core))
         super().__init__(target)
         self.target = GENERATION[target]
@@ -401,8 +394,11 @@ class NeffExecutor(DeviceExecutor):
         )
         if not np.array_equal(back, PATTERN.reshape(-1)):
             raise BackendUnavailable(
-                "--backend nki cannot be used: the device does not give back what was written to it: run neuron-ls and "
-                "look at dmesg"
+                Option("backend", "nki"),
+                (
+                    " cannot be used: the device does not give back what was written to it: run "
+                    "neuron-ls and look at dmesg"
+                ),
             )
 
 
@@ -436,9 +432,12 @@ class XlaExecutor(DeviceExecutor):
             taken = str(import_module("torch_xla.runtime").device_type())
             if taken != self.platform:
                 raise BackendUnavailable(
-                    f"--backend nki-xla cannot be used: torch-xla has taken the device {taken} and not "
-                    f"{self.platform}: start a new process with PJRT_DEVICE unset, and look at the import of "
-                    "libneuronxla"
+                    Option("backend", "nki-xla"),
+                    (
+                        f" cannot be used: torch-xla has taken the device {taken} and not "
+                        f"{self.platform}: start a new process with PJRT_DEVICE unset, and look at the "
+                        "import of libneuronxla"
+                    ),
                 )
             self._device = self._xla.device()
 
@@ -495,11 +494,9 @@ def executor(lane: str, core: int | None = None) -> Executor:
         case "nki-xla":
             return XlaExecutor(core)
         case "nki-simulator":
-            return HostExecutor(lane, "trn1")
-        case "nki-call":
-            return HostExecutor(lane, toolchain.device_target() or "trn1")
+            return SimulatorExecutor()
         case "nki-interpreter":
             return InterpreterExecutor()
     raise BackendUnavailable(
-        f"lane {lane!r} is unknown: expected nki, nki-xla, nki-simulator, nki-call or nki-interpreter"
+        f"lane {lane!r} is unknown: expected nki, nki-xla, nki-simulator or nki-interpreter"
     )

@@ -25,6 +25,7 @@ from dfmp2.errors import (
     NumericalError,
     ResourceError,
 )
+from dfmp2.messages import Message, Option
 
 HARDWARE = {*range(1200, 1206), 5, 6, 101}
 HARDWARE_NAMES = (
@@ -36,24 +37,32 @@ HARDWARE_NAMES = (
 )
 NAMED = re.compile(r"\b(NRT_[A-Z_]+)(?:\s*\(\s*(\d+)\s*\))?")
 STATUS = re.compile(r"\b(?:nrt\w*|status(?:_code| code)?)\s*[=:]\s*(\d{1,4})\b", re.IGNORECASE)
-OTHERS: tuple[tuple[type[Dfmp2Error], tuple[str, ...], tuple[int, ...], str], ...] = (
+OTHERS: tuple[tuple[type[Dfmp2Error], tuple[str, ...], tuple[int, ...], Message], ...] = (
     (
         NumericalError,
         ("NRT_EXEC_COMPLETED_WITH_NUM_ERR",),
         (1003,),
-        "the kernel met NaN or infinite numbers; there is no result: use --backend cpu",
+        Message(
+            "the kernel met NaN or infinite numbers; there is no result: use ",
+            Option("backend", "cpu"),
+        ),
     ),
     (
         BackendUnavailable,
         ("NRT_EXEC_NC_BUSY", "NRT_LOAD_NOT_ENOUGH_NC"),
         (1005, 9),
-        "the NeuronCore belongs to another process: name a free one in NEURON_RT_VISIBLE_CORES",
+        Message(
+            "the NeuronCore belongs to another process: name a free one in NEURON_RT_VISIBLE_CORES"
+        ),
     ),
     (
         ResourceError,
         ("NRT_RESOURCE", "NRT_FAIL_HOST_MEM_ALLOC"),
         (4, 11),
-        "device or host memory does not suffice: use fewer processes, or --backend cpu",
+        Message(
+            "device or host memory does not suffice: use fewer processes, or ",
+            Option("backend", "cpu"),
+        ),
     ),
 )
 # What kernel code, bindings and frameworks raise. They have no common class; nothing is swallowed here.
@@ -106,7 +115,8 @@ def translate(error: BaseException, what: str) -> Dfmp2Error:
         )
     for kind, names, codes, advice in OTHERS:
         if name in names or code in codes:
-            return kind(f"{told}: {advice}")
+            return kind(f"{told}: ", advice)
     return KernelFailed(
-        f"{told}: the kernel failed and there is no result: report this, or use --backend cpu"
+        f"{told}: the kernel failed and there is no result: report this, or use ",
+        Option("backend", "cpu"),
     )

@@ -21,6 +21,7 @@ from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, 
 from dfmp2.backends.tensors import Tensors
 from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.errors import NumericalError
+from dfmp2.messages import Option
 
 EVERY = 16  # tiles; the first is always looked at
 RELATIVE = 1e-5  # float32 kernels are right to 2e-6 in a pair
@@ -77,10 +78,6 @@ class GuardedBackend(Backend):
         """Have the programs compiled that these shapes need; `nao` basis functions where the device transforms."""
         self._inner.prepare(spins, nao)
 
-    def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
-        """The worker that takes each tile."""
-        return self._inner.owners(left.b.operand, right.b.operand, tiles)
-
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
         """What the backend predicts."""
         return self._inner.predict(spins)
@@ -134,9 +131,13 @@ class GuardedBackend(Backend):
         difference = float(np.max(np.abs(np.array(found) - expected)))
         if not difference <= limit:  # NaN is no number to accept
             raise NumericalError(
-                f"--backend {self.name}: pair ({i + 1}, {j + 1}) came back as {found[0]:.9e} Eh and is {direct:.9e} Eh "
-                f"in float64 (allowed difference {limit:.1e}): the device computes wrong numbers and there is no "
-                "result; run dfmp2 kernels check, or use --backend cpu"
+                Option("backend", self.name),
+                (
+                    f": pair ({i + 1}, {j + 1}) came back as {found[0]:.9e} Eh and is {direct:.9e} "
+                    f"Eh in float64 (allowed difference {limit:.1e}): the device computes wrong "
+                    "numbers and there is no result; run dfmp2 kernels check, or use "
+                ),
+                Option("backend", "cpu"),
             )
         with self._lock:
             self._canaries += 1

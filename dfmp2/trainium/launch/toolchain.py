@@ -32,20 +32,21 @@ PLACEHOLDERS = {
     "libneuronxla": "1.0",
 }
 INDEX = "install it from AWS's own package index (pip --extra-index-url https://pip.repos.neuron.amazonaws.com)"
-OLDEST, NEWEST = (0, 3), (0, 7)  # releases whose signatures the kernels are checked against
+RELEASES = {
+    "trn1": (0, 6),
+    "trn2": (0, 7),
+}  # of nki, as the extras neuron and neuron-trn2 install it
 # Modules of the runtime bindings and prefixes of their Model and Tensor, newest first; nki has its own since 0.3.
 BINDINGS = (("nrtpy", ("Nrtpy", "Spike")), ("spike", ("Spike",)), ("nki.runtime", ("Spike",)))
 IMPORT_SECONDS = 90.0  # a first import from a cold disk takes tens of seconds
 NEEDED = {  # lane -> distributions in the interpreter that runs, in the one that compiles
     "nki": ((), ("nki", "neuronx-cc")),
     "nki-xla": (("torch-neuronx", "torch-xla", "libneuronxla", "nki", "neuronx-cc"), ()),
-    "nki-call": (("nki", "neuronx-cc"), ()),
     "nki-simulator": (("nki",), ()),
 }
 TOOLS = {
     "nki": ("neuronx-cc",),
     "nki-xla": ("neuronx-cc", "libneuronpjrt-path"),
-    "nki-call": ("neuronx-cc",),
 }
 VERSIONS = (
     "import importlib.metadata as m, json, sys\nout = {}\nfor n in json.loads(sys.argv[1]):\n"
@@ -116,11 +117,12 @@ def problems(
     """
     cheap = [*_variables(lane, host), *(_device(host) if lane in HARDWARE else [])]
     runs, compiles = NEEDED[lane]
-    cheap += _packages(runs, versions(runs, host))
+    target = device_target(host) or ""
+    cheap += _packages(runs, versions(runs, host), target)
     cheap += (
         []
         if compiled or not compiles
-        else _packages(compiles, versions(compiles, host, host.python))
+        else _packages(compiles, versions(compiles, host, host.python), target)
     )
     cheap += (
         []
@@ -142,10 +144,10 @@ def problems(
 def compiler_problems(target: str) -> tuple[Problem, ...]:
     """What keeps kernels from being compiled here; no device is needed."""
     needed = NEEDED["nki"][1]
-    absent = _packages(needed, versions(needed, python=HERE.python))
+    absent = _packages(needed, versions(needed, python=HERE.python), target)
     cheap = [*_variables("nki", HERE), *(absent or _tools("nki", HERE))]
     return tuple(cheap) or tuple(
-        _broken(HERE.python, ("nki",), environment.settings("nki", target))
+        _broken(HERE.python, ("nki",), environment.compiler_variables(target))
     )
 
 
@@ -185,6 +187,7 @@ def _foreign_versions(names: tuple[str, ...], python: str) -> tuple[tuple[str, s
             [python, "-P", "-c", VERSIONS, json.dumps(names)],
             capture_output=True,
             text=True,
+            env=environment.with_package(os.environ),
             timeout=IMPORT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -258,7 +261,9 @@ def _device(host: Host) -> list[Problem]:
     return []
 
 
-def _packages(names: tuple[str, ...], found: dict[str, str]) -> list[Problem]:
+def _packages(names: tuple[str, ...], found: dict[str, str], target: str = "") -> list[Problem]:
+    """Packages that are absent, placeholders, or of another release than the chip's; any chip's for ""."""
+    fitting = [release for chip, release in RELEASES.items() if target in ("", chip)]
     bad = []
     for name in names:
         version = found.get(name)
@@ -267,10 +272,13 @@ def _packages(names: tuple[str, ...], found: dict[str, str]) -> list[Problem]:
         elif version == PLACEHOLDERS.get(name):
             reason = f"{name} {version} from PyPI is a placeholder that raises on import"
             bad.append(Problem(reason, f"pip uninstall {name} and {INDEX}"))
-        elif name == "nki" and not OLDEST <= _release(version) <= NEWEST:
-            supported = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
-            reason = f"nki {version} is not one of the releases the kernels are written for"
-            bad.append(Problem(reason, f"use {supported}"))
+        elif name == "nki" and _release(version) not in fitting:
+            wanted = " or ".join(".".join(map(str, release)) for release in fitting)
+            reason = f"nki {version} is not the release that the kernels are written for"
+            extra = "neuron"
+            if target == "trn2":
+                extra = "neuron-trn2"
+            bad.append(Problem(reason, f"install nki {wanted}: the extra {extra}"))
     return bad
 
 
@@ -310,7 +318,10 @@ def _imports(lane: str, host: Host, compiled: bool) -> list[Problem]:
             found = _broken(sys.executable, (bound[0],), variables)
         else:
             found = []
-        return found or ([] if compiled else _broken(host.python, ("nki",), variables))
+        if found or compiled:
+            return found
+        target = device_target(host) or "trn1"
+        return _broken(host.python, ("nki",), environment.compiler_variables(target, host))
     modules: tuple[str, ...] = ("nki",)
     if lane == "nki-xla":
         modules = ("torch_xla", "libneuronxla", "nki")

@@ -118,9 +118,7 @@ def check_names(source):
         seen.add(module)
         tree = ast.parse(Path(find_spec(module).origin).read_text())
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-                ("dfmp2", "neuron_probes")
-            ):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dfmp2"):
                 files.append(node.module)
             if (
                 isinstance(node, ast.Attribute)

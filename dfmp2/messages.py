@@ -1,0 +1,289 @@
+"""Messages whose options and commands are values, which each front end writes in its own words.
+
+    Message(Option("frozen_core", 5), " leaves no electron: see ", Command("plan"))
+
+    command line    --frozen-core 5 leaves no electron: see dfmp2 plan
+    Python          frozen_core=5 leaves no electron: see dfmp2.plan
+    manifest        frozen_core = 5 leaves no electron: see dfmp2 plan
+    QCSchema        keywords.frozen_core = 5 leaves no electron: see dfmp2 plan
+
+A message is a text, that of the command line, and keeps what it was made of.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, ClassVar, Protocol
+
+SAFE = re.compile(r"[\w.,:;/+@%=\[\]~*'-]+")  # values that a shell takes as one word, almost
+NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+class Missing(Enum):
+    """What stands for a value where there is none, one in every process."""
+
+    NOT_GIVEN = "not given"
+
+
+NOT_GIVEN: Any = Missing.NOT_GIVEN
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """A value that the user is to fill in, such as N or FILE."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+N = Placeholder("N")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option, with the value that was given or is proposed.
+
+    Attributes
+    ----------
+    name : that of Python: a field of `dfmp2.Options` or another keyword
+    value : nothing for the option itself; True for a flag that is set
+    flag : name on the command line, where that is another
+    """
+
+    name: str
+    value: Any = NOT_GIVEN
+    flag: str = ""
+
+    @property
+    def of_shell(self) -> str:
+        """The option as the command line has it: --frozen-core."""
+        return "--" + (self.flag or self.name).replace("_", "-")
+
+    def __str__(self) -> str:
+        return COMMAND_LINE.option(self)
+
+    def of(self, value: Any) -> Option:
+        """The option with a value."""
+        return replace(self, value=value)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the command line that is a function of Python too."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return COMMAND_LINE.command(self)
+
+
+class Words(Protocol):
+    """How a front end writes options and commands."""
+
+    def option(self, option: Option) -> str: ...
+    def command(self, command: Command) -> str: ...
+
+
+class CommandLineWords:
+    """--frozen-core 5, --check, dfmp2 run."""
+
+    def option(self, option: Option) -> str:
+        """The option and its value."""
+        value = plain(option.value)
+        if value is NOT_GIVEN or value is True:
+            return option.of_shell
+        if isinstance(value, str) and not SAFE.fullmatch(value):
+            value = repr(value)
+        return f"{option.of_shell} {value}"
+
+    def command(self, command: Command) -> str:
+        """The command behind the program's name."""
+        return f"dfmp2 {command.name}"
+
+
+class PythonWords:
+    """frozen_core=5, check=True, dfmp2.run."""
+
+    def option(self, option: Option) -> str:
+        """The keyword and its value."""
+        if option.value is NOT_GIVEN:
+            return option.name
+        return f"{option.name}={_literal(option.value)}"
+
+    def command(self, command: Command) -> str:
+        """The function."""
+        return f"dfmp2.{command.name}"
+
+
+class ManifestWords(CommandLineWords):
+    """frozen_core = 5, check = true."""
+
+    def option(self, option: Option) -> str:
+        """The key and its value."""
+        if option.value is NOT_GIVEN:
+            return option.name
+        return f"{option.name} = {_literal(option.value, true='true', false='false')}"
+
+
+class QCSchemaWords(CommandLineWords):
+    """keywords.frozen_core = 5, model.basis."""
+
+    PLACES: ClassVar = {
+        "basis": "model.basis",
+        "method": "model.method",
+        "charge": "molecule.molecular_charge",
+        "multiplicity": "molecule.molecular_multiplicity",
+    }
+
+    def option(self, option: Option) -> str:
+        """The field and its value."""
+        name = self.PLACES.get(option.name, f"keywords.{option.name}")
+        if option.value is NOT_GIVEN:
+            return name
+        return f"{name} = {_literal(option.value, true='true', false='false')}"
+
+
+COMMAND_LINE = CommandLineWords()
+PYTHON = PythonWords()
+MANIFEST = ManifestWords()
+QCSCHEMA = QCSchemaWords()
+
+Part = str | Option | Command
+
+
+class Message(str):
+    """A text for the user, in the words of the command line, with what it was made of.
+
+    Parameters
+    ----------
+    parts : texts, options, commands and other messages, one behind the other
+    """
+
+    parts: tuple[Part, ...]
+
+    def __new__(cls, *parts: Part) -> Message:
+        """The message; the parts of messages among `parts` are its own."""
+        flat = tuple(_flat(parts))
+        message = super().__new__(cls, _written(flat, COMMAND_LINE))
+        message.parts = flat
+        return message
+
+    def __reduce__(self) -> tuple[type[Message], tuple[Part, ...]]:
+        return Message, self.parts
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The options it speaks of."""
+        return tuple(part for part in self.parts if isinstance(part, Option))
+
+    def changed(self, change: Callable[[Option], Option]) -> Message:
+        """The same with other options, or other values of them."""
+        return Message(*(change(part) if isinstance(part, Option) else part for part in self.parts))
+
+    def to_json(self) -> list[Any]:
+        """Its parts as JSON has them; `from_json` reads them back."""
+        written: list[Any] = []
+        for part in self.parts:
+            if isinstance(part, Option):
+                value = plain(part.value)
+                entry: dict[str, Any] = {"option": part.name, "flag": part.flag}
+                if isinstance(value, Placeholder):
+                    entry["placeholder"] = value.name
+                elif value is not NOT_GIVEN:
+                    entry["value"] = value if isinstance(value, bool | int | float) else str(value)
+                written.append(entry)
+            elif isinstance(part, Command):
+                written.append({"command": part.name})
+            else:
+                written.append(part)
+        return written
+
+    @classmethod
+    def from_json(cls, written: Any, text: str) -> Message:
+        """The message of `to_json`, and the text alone where that does not make it."""
+        try:
+            message = cls(*(_part(entry) for entry in written))
+        except (TypeError, KeyError, AttributeError):
+            return cls(text)
+        return message if message == text else cls(text)
+
+
+def in_words(text: str, words: Words) -> str:
+    """A text in the words of a front end; one that is no `Message` speaks of no option."""
+    if isinstance(text, Message):
+        return _written(text.parts, words)
+    return text
+
+
+def joined(parts: Sequence[Part], between: str = ", ", last: str = "") -> Message:
+    """Options or messages one behind the other.
+
+    Parameters
+    ----------
+    last : stands before the last of them; "" for `between`
+    """
+    listed: list[Part] = []
+    for place, part in enumerate(parts):
+        if place:
+            is_last = place == len(parts) - 1
+            listed.append(last if last and is_last else between)
+        listed.append(part)
+    return Message(*listed)
+
+
+def plain(value: Any) -> Any:
+    """A number or truth value of NumPy as one of Python, anything else as it is."""
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return value.item()
+    return value
+
+
+def _part(entry: Any) -> Part:
+    if isinstance(entry, str):
+        return entry
+    if "command" in entry:
+        return Command(str(entry["command"]))
+    value: Any = entry.get("value", NOT_GIVEN)
+    if "placeholder" in entry:
+        value = Placeholder(str(entry["placeholder"]))
+    return Option(str(entry["option"]), value, str(entry["flag"]))
+
+
+def _flat(parts: tuple[Part, ...]) -> Iterator[Part]:
+    for part in parts:
+        if isinstance(part, Message):
+            yield from part.parts
+        elif isinstance(part, Option | Command):
+            yield part
+        elif part:
+            yield str(part)
+
+
+def _written(parts: tuple[Part, ...], words: Words) -> str:
+    written = []
+    for part in parts:
+        if isinstance(part, Option):
+            written.append(words.option(part))
+        elif isinstance(part, Command):
+            written.append(words.command(part))
+        else:
+            written.append(part)
+    return "".join(written)
+
+
+def _literal(value: Any, true: str = "True", false: str = "False") -> str:
+    """A value as it is written in a program: texts in quotation marks."""
+    value = plain(value)
+    if isinstance(value, bool):
+        return true if value else false
+    if isinstance(value, Placeholder | int | float):
+        return str(value)
+    if isinstance(value, str):
+        return value if NUMBER.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+    return repr(value)

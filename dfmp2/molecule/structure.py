@@ -1,0 +1,77 @@
+"""Bonds, angles and contacts of a molecule, by the distances of its atoms (`dfmp2.molecule.elements.bonds`)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from dfmp2.molecule.elements import bonds, internal_coordinate
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.units import ANGSTROM_PER_BOHR
+
+Bond = tuple[tuple[int, int], float]
+Angle = tuple[tuple[int, int, int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What a geometry looks like; atoms count from 0.
+
+    Attributes
+    ----------
+    bonds : tuple of ((i, j), length)
+        Angstrom.
+    angles : tuple of ((i, j, k), angle)
+        Of two bonds that meet at j, degrees.
+    contacts : tuple of ((i, j), distance)
+        For each fragment the atom that is nearest to another fragment, angstrom; none of one fragment.
+    """
+
+    bonds: tuple[Bond, ...]
+    angles: tuple[Angle, ...]
+    contacts: tuple[Bond, ...]
+
+
+def structure(molecule: Molecule) -> Structure:
+    """Bonds, angles and contacts of the real atoms."""
+    places = molecule.coordinates * ANGSTROM_PER_BOHR
+    pairs = bonds(molecule.symbols, places, molecule.ghost)
+    lengths = tuple(((i, j), internal_coordinate(places[[i, j]])) for i, j in pairs)
+    partners: dict[int, list[int]] = {atom: [] for atom in range(molecule.natom)}
+    for i, j in pairs:
+        partners[i].append(j)
+        partners[j].append(i)
+    angles = []
+    for middle, around in partners.items():
+        for i, k in combinations(sorted(around), 2):
+            angle = math.degrees(internal_coordinate(places[[i, middle, k]]))
+            angles.append(((i, middle, k), angle))
+    return Structure(lengths, tuple(angles), _contacts(molecule, places, pairs))
+
+
+def _contacts(
+    molecule: Molecule, places: np.ndarray, pairs: list[tuple[int, int]]
+) -> tuple[Bond, ...]:
+    """The shortest distance of each fragment from the others, each pair of atoms once."""
+    real = np.flatnonzero(~np.array(molecule.ghost))
+    bonded = np.array(pairs, dtype=int).reshape(-1, 2)
+    graph = coo_array(
+        (np.ones(len(bonded)), (bonded[:, 0], bonded[:, 1])), shape=(molecule.natom,) * 2
+    )
+    _, fragment = connected_components(graph, directed=False)
+    found: dict[tuple[int, int], float] = {}
+    for part in np.unique(fragment[real]):
+        inside = real[fragment[real] == part]
+        outside = real[fragment[real] != part]
+        if outside.size == 0:
+            return ()
+        gaps = np.linalg.norm(places[inside, None] - places[None, outside], axis=2)
+        row, column = np.unravel_index(gaps.argmin(), gaps.shape)
+        i, j = sorted((int(inside[row]), int(outside[column])))
+        found[i, j] = float(gaps[row, column])
+    return tuple(sorted(found.items()))

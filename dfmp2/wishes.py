@@ -1,0 +1,261 @@
+"""What users of other programs ask for, and the way out: methods and options that there are none of.
+
+docs/explanation/limits.md has the same with more words.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dfmp2.messages import Command, Message, Option, Placeholder
+
+LARGE = Option("method", "sos-laplace")
+# Pattern of a method in small letters, without spaces -> what there is.
+METHODS: tuple[tuple[str, Message], ...] = (
+    (
+        r"(?:u|ro|r)mp2",
+        Message(
+            "the reference is an option of its own: ", Option("reference", "uhf"), ", rohf, rhf"
+        ),
+    ),
+    (
+        r"(?:ri|df|dfmp2|rimp2)-?(?:mp2)?|mbpt\(?2\)?|mp",
+        Message("MP2 is always density-fitted here: ", Option("method", "mp2")),
+    ),
+    (
+        r".*f12.*|.*r12.*",
+        Message(
+            "explicit correlation (F12) is not here: ",
+            Command("cbs"),
+            " extrapolates to the basis set limit, ORCA and Molpro have F12",
+        ),
+    ),
+    (
+        r".*lno.*|dlpno.*|lpno.*|lmp2|local.*|.*pno.*",
+        Message(
+            "local approximations are not here: ORCA and Psi4 have them; for large molecules "
+            "there is ",
+            LARGE,
+        ),
+    ),
+    (
+        r"b2.*plyp.*|b2-?gp.*|(?:rev)?dsd.*|dod.*|pwpb95.*|xyg.*|xdh.*|pbe0-?(?:2|dh).*"
+        r"|pbe-?qidh|wb97x-?2.*|mpw2plyp.*|.*double-?hybrid.*|wb2.*plyp.*|wpr2scan.*",
+        Message(
+            "dfmp2 methods lists the double hybrids; another one by functional and factors is ",
+            Option("method", "custom-dh"),
+        ),
+    ),
+    (
+        r"(?:r|u|ro|eom-?|df-?|ri-?)*(?:cc|qci|cis|fci|ci|bccd|adc).*",
+        Message("coupled cluster and configuration interaction are not here: PySCF, Psi4 or ORCA"),
+    ),
+    (
+        r"(?:u|r|ri-?|df-?|o|oo-?|scs-?)*mp(?:2\.5|[3-9]).*|(?:oo?-?|ri-?oo?-?|df-?o)mp2|lccd.*|remp.*",
+        Message(
+            "MP3, MP4 and orbital-optimised MP2 are not here: PySCF or Psi4; against large terms "
+            "of small gaps there is ",
+            Option("method", "kappa-mp2"),
+        ),
+    ),
+    (
+        r"(?:ri|d|df)?-?rpa.*|sosex.*|rpax.*",
+        Message("the direct random-phase approximation is ", Option("method", "drpa")),
+    ),
+    (
+        r"(?:lt|laplace|ao)-?(?:sos-?)?mp2|sos-?mp2-?(?:lt|laplace)",
+        Message("the Laplace transform of SOS-MP2 is ", LARGE),
+    ),
+    (
+        r"scs-?mi.*|s2-?mp2.*|fe2.*|scs-?mp2\(.*|mos-?mp2.*",
+        Message("other factors are ", Option("os_scale"), " and ", Option("ss_scale")),
+    ),
+    (
+        r"mp2-?(?:d[34]?|c|vdw.*)|mp2d.*",
+        Message("corrections of dispersion are not here: Psi4 has MP2D, Molpro MP2C"),
+    ),
+    (
+        r"(?:cas|ras|mr|mc|nevpt|caspt|dmrg|gvb|sc-?nevpt).*",
+        Message("multireference methods are not here: CASSCF in PySCF"),
+    ),
+    (
+        r"(?:r|u|ro|df-?|ri-?)*(?:hf|scf)",
+        Message("E(HF) is part of every result: take ", Option("method", "mp2")),
+    ),
+    (
+        r"dft|.*ks|lda.*|pbe.*|b3lyp.*|m0[5-8].*|tpss.*|.*scan.*|wb97.*|cam-?b3lyp.*|blyp.*|bp86"
+        r"|mn\d\d.*|hse.*|svwn.*|revpbe.*|x3lyp|o3lyp|pw6b95.*",
+        Message(
+            "functionals are named by ",
+            Option("xc"),
+            ", with ",
+            Option("method", "drpa"),
+            "; Kohn-Sham energies alone are made by PySCF, Psi4 and ORCA",
+        ),
+    ),
+    (r"gw|g0w0|bse|evgw.*", Message("Green's functions are not here: PySCF has GW")),
+    (
+        r"gfn.*|xtb.*|am1|pm[3-7].*|dftb.*",
+        Message("semi-empirical methods are not here: xtb, MOPAC or DFTB+"),
+    ),
+)
+
+# Option of other programs, with underscores -> what there is.
+_POINT_CHARGES = Option("point_charges", Placeholder("FILE"))
+OPTIONS: dict[str, Message] = {
+    **dict.fromkeys(
+        ("solvent", "solvation", "pcm", "cpcm", "smd", "cosmo", "ddcosmo", "alpb", "gbsa"),
+        Message(
+            "there is no solvent model: ",
+            _POINT_CHARGES,
+            " surrounds the molecule with fixed charges",
+        ),
+    ),
+    **dict.fromkeys(
+        ("opt", "optimize", "geomopt"),
+        Message("geometries are optimised by ", Command("optimize")),
+    ),
+    **dict.fromkeys(
+        ("freq", "frequencies", "hess"), Message(Command("frequencies"), " computes them")
+    ),
+    **dict.fromkeys(
+        ("grad", "gradient", "forces"), Message("gradients are computed by ", Command("gradient"))
+    ),
+    **dict.fromkeys(
+        ("mult", "spin", "spin_multiplicity"), Message(Option("multiplicity"), " is 2S+1")
+    ),
+    **dict.fromkeys(
+        ("uhf", "unpaired", "nopen"),
+        Message(
+            Option("multiplicity"),
+            " is the number of unpaired electrons + 1, and ",
+            Option("reference", "uhf"),
+            " the reference",
+        ),
+    ),
+    **dict.fromkeys(("chrg", "net_charge", "total_charge"), Message("it is ", Option("charge"))),
+    **dict.fromkeys(
+        ("nprocs", "nproc", "cores", "ncores", "j", "np", "nthreads", "num_threads"),
+        Message(Option("threads"), " sets the number of cores"),
+    ),
+    **dict.fromkeys(
+        ("mem", "maxcore", "max_memory"),
+        Message(Option("memory"), " limits the whole process, e.g. ", Option("memory", "8GB")),
+    ),
+    **dict.fromkeys(
+        ("ri", "df", "rimp2", "aux", "auxiliary_basis", "df_basis_mp2", "ribasis"),
+        Message(
+            "the fitting sets are ",
+            Option("auxbasis"),
+            " (MP2) and ",
+            Option("scf_auxbasis"),
+        ),
+    ),
+    **dict.fromkeys(
+        ("fc", "freeze_core", "core"),
+        Message(Option("frozen_core", "auto"), " leaves the core uncorrelated"),
+    ),
+    **dict.fromkeys(
+        ("dispersion", "d3", "d4", "d3bj"),
+        Message("MP2 has its own dispersion; double hybrids have ", Option("dispersion")),
+    ),
+    **dict.fromkeys(
+        ("gpu", "device", "cuda"),
+        Message(Option("backend", "cuda"), " computes the pair energies on a GPU"),
+    ),
+    **dict.fromkeys(
+        ("ranks", "max_restarts"),
+        Message(
+            "one process computes a molecule, with ",
+            Option("threads"),
+            "; for one molecule on several hosts there are ",
+            Command("prepare"),
+            " and ",
+            Command("energy"),
+            ", for many molecules ",
+            Command("batch"),
+        ),
+    ),
+    **dict.fromkeys(
+        ("force", "f"), Message(Option("overwrite", True), " replaces an existing file")
+    ),
+    **dict.fromkeys(
+        ("relaxed", "relaxed_density", "density", "dipole", "charges", "mulliken", "unrelaxed"),
+        Message(
+            Option("properties", True),
+            " computes the relaxed density, its moments and charges",
+        ),
+    ),
+    **dict.fromkeys(
+        ("functional", "dft", "dft_functional", "ks"),
+        Message("the functional of ", Option("method", "drpa"), " is ", Option("xc")),
+    ),
+    **dict.fromkeys(
+        ("symmetry", "point_group", "symm"),
+        Message("no point group symmetry is used: leave it out"),
+    ),
+    **dict.fromkeys(
+        ("local", "dlpno", "pno", "lno"),
+        Message("local approximations are not here: for large molecules there is ", LARGE),
+    ),
+    **dict.fromkeys(
+        ("f12", "cabs"),
+        Message("explicit correlation is not here: ", Command("cbs"), " extrapolates the basis"),
+    ),
+    **dict.fromkeys(
+        ("cbs", "extrapolate"), Message(Command("cbs"), " extrapolates to the basis set limit")
+    ),
+    **dict.fromkeys(
+        ("bsse", "counterpoise", "cp"),
+        Message(Command("interaction"), " corrects for the basis set superposition"),
+    ),
+    **dict.fromkeys(
+        ("cell", "lattice", "kpts", "pbc", "kpoints"),
+        Message("there are no periodic systems: PySCF or CP2K"),
+    ),
+    **dict.fromkeys(
+        ("soc", "spin_orbit", "dkh", "zora", "dirac"),
+        Message("relativity is that of ", Option("relativity", "x2c"), " or a core potential"),
+    ),
+    **dict.fromkeys(
+        ("ecp", "pseudo", "pseudopotential"),
+        Message("core potentials come with the ", Option("basis"), " that was made for them"),
+    ),
+    **dict.fromkeys(
+        ("cartesian", "cart", "puream", "pure"),
+        Message("functions are spherical; Cartesian ones are not here"),
+    ),
+    **dict.fromkeys(
+        ("conv_tol", "scf_conv", "e_convergence", "scf_thresh"),
+        Message("the convergence of the SCF is ", Option("scf_conv_tol")),
+    ),
+    **dict.fromkeys(
+        ("maxiter", "max_cycle", "max_iter", "scf_max_iter"),
+        Message("the iterations of the SCF are ", Option("scf_max_cycles")),
+    ),
+    "lane": Message("predictions are of compiled programs, which torch-xla launches alike"),
+    "recompile": Message("every lane compiles before it launches: leave it out"),
+    "one_zero_hint": Message("zeros and ones earn no credit any more: leave it out"),
+    **dict.fromkeys(("scs", "sos"), Message("it is ", Option("method", "scs-mp2"), " or sos-mp2")),
+    **dict.fromkeys(
+        ("geometry", "xyz", "mol", "input"), Message("the molecule comes first, without a name")
+    ),
+    "verbose": Message(
+        "progress is on standard error; ", Option("log", Placeholder("FILE")), " keeps it"
+    ),
+    "v": Message("the version is -V; progress is on standard error"),
+}
+
+
+def way_out_of_method(name: str) -> Message:
+    """What there is instead of a method that is not here, "" where nobody has foreseen it."""
+    wanted = re.sub(r"[\s_]+", "", name.lower()).replace("/", "-")
+    for pattern, way_out in METHODS:
+        if re.fullmatch(pattern, wanted):
+            return way_out
+    return Message()
+
+
+def way_out_of_option(name: str) -> Message:
+    """What there is instead of an option that is not here, "" where nobody has foreseen it."""
+    return OPTIONS.get(name.lstrip("-").replace("-", "_").lower(), Message())

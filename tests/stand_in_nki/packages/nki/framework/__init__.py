@@ -1,1 +1,0 @@
-"""Imitates nki.framework."""

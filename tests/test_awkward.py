@@ -1,0 +1,544 @@
+"""Numbers that leave the program, on molecules of `tests/awkward.py`, against PySCF and formulas written out here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from pyscf import scf
+
+import dfmp2
+from dfmp2.gradients import certificate as gradient_certificate
+from dfmp2.interop import qcschema
+from dfmp2.molecule.files import read_file
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import Options, make_options
+from dfmp2.output import study_report
+from dfmp2.output.export import export
+from dfmp2.output.export.molden import normal_modes as molden_of_vibrations
+from dfmp2.output.study import Study, read_study
+from dfmp2.progress import Silent
+from dfmp2.studies.cbs import basis_set_limit
+from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+from dfmp2.studies.interaction import interaction_energy
+from dfmp2.studies.vibrations import symmetry_number, thermochemistry
+from tests.awkward import BASIS, EXACT, MOLECULES, mean_field, mole_of, read, spin_energies
+from tests.conftest import Runner, succeed
+
+CORES = {
+    "N": 1,
+    "O": 1,
+    "C": 1,
+    "F": 1,
+    "B": 1,
+    "Cl": 5,
+    "Li": 1,
+    "H": 0,
+}  # orbitals that `auto` freezes
+UHF = (
+    "borane cation",
+    "fluoroformyl cation radical",
+    "nitroxyl with a ghost",
+    "methanol radical in a field",
+)
+ROHF = ("cyano radical", "methylene", "nitrogen dioxide")
+
+
+@pytest.fixture(scope="module")
+def vibrations() -> Study:
+    """Frequencies of a bent HOF whose modes differ in everything; its first SCF is asked for loosely."""
+    molecule = read("", "O 0 0 0", "F 1.42 0.1 0", "H -0.2 0.93 0.2")
+    options = make_options(basis="sto-3g", threads=1, scf_conv_tol=1e-6, stability="off")
+    return harmonic_frequencies(
+        molecule, options, Conditions(allow_gradient=True), listener=Silent()
+    )
+
+
+# --- energies -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", UHF)
+def test_energies_of_open_shells_with_frozen_core(name: str) -> None:
+    molecule = MOLECULES[name]
+    core = sum(
+        CORES[s] for s, ghost in zip(molecule.symbols, molecule.ghost, strict=True) if not ghost
+    )
+    mf = mean_field(molecule, scf.UHF)
+    ours = dfmp2.from_mean_field(
+        mf, BASIS["auxbasis"], frozen_core="auto", precision="fp64", threads=1, listener=Silent()
+    )
+    same, opposite = spin_energies(mf, core)
+    assert ours.sizes.frozen_core == core
+    assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-10)
+    assert ours.mp2_same_spin_correlation_energy == pytest.approx(same, abs=1e-9)
+    assert ours.mp2_opposite_spin_correlation_energy == pytest.approx(opposite, abs=1e-9)
+    if molecule.multiplicity > 1:  # a singlet may break its symmetry
+        run = dfmp2.run(molecule, **EXACT, listener=Silent())
+        assert run.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", ["fluoroformyl cation radical", "methanol radical in a field"])
+def test_numbers_of_the_reference(name: str) -> None:
+    """Sizes, orbital energies, gap, spin and dipole moment, against PySCF's mean field and sums over its nuclei."""
+    molecule = MOLECULES[name]
+    mf = mean_field(molecule, scf.UHF)
+    mole, core = mf.mol, 3
+    ours = dfmp2.from_mean_field(
+        mf,
+        BASIS["auxbasis"],
+        frozen_core=str(core),
+        frozen_virtual=2,
+        threads=1,
+        listener=Silent(),
+    )
+    reference, sizes, nmo = ours.reference, ours.sizes, mf.mo_energy.shape[1]
+    assert (sizes.natom, sizes.nelectron, sizes.nao, sizes.nmo) == (
+        mole.natm,
+        sum(mole.nelec),
+        mole.nao,
+        nmo,
+    )
+    assert sizes.naux == mole_of(molecule, BASIS["auxbasis"]).nao
+    assert sizes.naux_scf == mf.with_df.auxmol.nao
+    assert tuple(sizes.nocc) == tuple(n - core for n in mole.nelec)
+    assert tuple(sizes.nvir) == tuple(nmo - n - 2 for n in mole.nelec)
+    np.testing.assert_allclose(reference.mo_energy, mf.mo_energy, atol=1e-12)
+    np.testing.assert_array_equal(reference.mo_occ, mf.mo_occ)
+    assert reference.nuclear_repulsion_energy == pytest.approx(mf.energy_nuc(), abs=1e-10)
+    assert reference.spin_square == pytest.approx(mf.spin_square()[0], abs=1e-9)
+    dipole = mf.dip_moment(unit="au", verbose=0)
+    if molecule.point_charges is not None:  # PySCF's own counts electrons and nuclei alone as well
+        assert np.abs(dipole).max() > 0.1
+    assert reference.dipole == pytest.approx(dipole, abs=1e-8)
+    ends = [(e[n - 1], e[n], e[n + 1]) for e, n in zip(mf.mo_energy, mole.nelec, strict=True)]
+    assert ours.diagnostics.homo_lumo_gap == pytest.approx(min(b - a for a, b, _ in ends))
+    alpha, beta = ends
+    opposite = alpha[1] + beta[1] - alpha[0] - beta[0]
+    same = [
+        e[n] + e[n + 1] - e[n - 1] - e[n - 2] for e, n in zip(mf.mo_energy, mole.nelec, strict=True)
+    ]
+    assert ours.diagnostics.smallest_denominator == pytest.approx(min(opposite, *same))
+
+
+@pytest.mark.parametrize("name", ROHF)
+def test_singles_of_rohf_are_of_both_spins(name: str) -> None:
+    """sum |f_ia|^2 / (e_i - e_a) with the Fock matrix of either spin: they differ by millihartrees."""
+    molecule = MOLECULES[name]
+    mf = mean_field(molecule, scf.ROHF)
+    fock, parts = mf.get_hcore() + mf.get_veff(), []
+    for spin, count in enumerate(mf.mol.nelec):
+        e_occ, occupied = np.linalg.eigh(
+            mf.mo_coeff[:, :count].T @ fock[spin] @ mf.mo_coeff[:, :count]
+        )
+        e_vir, virtual = np.linalg.eigh(
+            mf.mo_coeff[:, count:].T @ fock[spin] @ mf.mo_coeff[:, count:]
+        )
+        coupling = (
+            occupied.T @ mf.mo_coeff[:, :count].T @ fock[spin] @ mf.mo_coeff[:, count:] @ virtual
+        )
+        core = sum(CORES[symbol] for symbol in molecule.symbols)
+        parts.append(float((coupling[core:] ** 2 / (e_occ[core:, None] - e_vir)).sum()))
+    ours = dfmp2.run(
+        molecule, **EXACT, reference="rohf", frozen_core="auto", stability="off", listener=Silent()
+    )
+    assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
+    assert abs(parts[0] - parts[1]) > 1e-5
+    assert ours.mp2_singles_energy == pytest.approx(sum(parts), abs=1e-8)
+
+
+def test_limits_keep_spins_apart_and_singles_whole() -> None:
+    """X^-3 between cc-pVDZ and cc-pVTZ of each component; singles are in every total, unscaled."""
+    hydride = read("multiplicity=3", "N 0 0 0", "H 0.1 0.2 1.03")
+    options = make_options(
+        basis="cc-pv[dt]z",
+        reference="rohf",
+        method="scs-mp2",
+        frozen_core="auto",
+        stability="off",
+        threads=1,
+    )
+    study = basis_set_limit(hydride, options, listener=Silent())
+    small, large = study.runs.values()
+    values = {name: item.value for name, item in study.values.items()}
+
+    def limit(name: str) -> float:
+        return (27 * getattr(large, name) - 8 * getattr(small, name)) / 19
+
+    same = limit("mp2_same_spin_correlation_energy")
+    opposite = limit("mp2_opposite_spin_correlation_energy")
+    singles = limit("mp2_singles_energy")
+    assert abs(same) < 0.5 * abs(opposite) and singles < -1e-4
+    hartree_fock = large.scf_total_energy
+    expected = {
+        "scf_total_energy": hartree_fock,
+        "mp2_same_spin_correlation_energy": same,
+        "mp2_opposite_spin_correlation_energy": opposite,
+        "mp2_correlation_energy": same + opposite + singles,
+        "mp2_total_energy": hartree_fock + same + opposite + singles,
+        "scs_mp2_correlation_energy": 1.2 * opposite + same / 3 + singles,
+        "sos_mp2_correlation_energy": 1.3 * opposite + singles,
+        "correlation_energy": 1.2 * opposite + same / 3 + singles,
+        "total_energy": hartree_fock + 1.2 * opposite + same / 3 + singles,
+    }
+    for name, energy in expected.items():
+        assert values[f"cbs_{name}"] == pytest.approx(energy, abs=1e-11), name
+
+
+def test_ions_keep_their_charge_and_the_counterpoise_correction_its_sign() -> None:
+    """Fluoride carries the charge, not water; the correction is what corrected energies lie above the others."""
+    complex_ = MOLECULES["fluoride and water"]
+    options = make_options(**EXACT)
+    study = interaction_energy(complex_, "1,2-4", options, charges="-1,0", listener=Silent())
+    values = {name: item.value for name, item in study.values.items()}
+    energies: dict[str, list[float]] = {}
+    for name, run in study.runs.items():
+        charge = -1 if name == "complex" or name.startswith("fragment-1") else 0
+        assert (run.molecule.charge, run.molecule.multiplicity) == (charge, 1)
+        mf = mean_field(run.molecule, scf.UHF)
+        same, opposite = spin_energies(mf, 0)
+        energies[name] = [mf.e_tot, same + opposite]
+        assert run.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
+        assert run.mp2_correlation_energy == pytest.approx(same + opposite, abs=1e-8)
+    for place, prefix in ((0, "scf_"), (1, "correlation_")):
+        corrected, raw = (
+            energies["complex"][place]
+            - energies[f"fragment-1-{basis}"][place]
+            - energies[f"fragment-2-{basis}"][place]
+            for basis in ("in-complex", "alone")
+        )
+        assert values[f"{prefix}cp_corrected_interaction_energy"] == pytest.approx(
+            corrected, abs=3e-8
+        )
+        assert values[f"{prefix}uncorrected_interaction_energy"] == pytest.approx(raw, abs=3e-8)
+        assert values[f"{prefix}counterpoise_correction"] == pytest.approx(
+            corrected - raw, abs=3e-8
+        )
+        assert corrected - raw > 1e-3
+        in_kcal = values[f"{prefix}counterpoise_correction_kcal_per_mol"]
+        assert in_kcal == pytest.approx((corrected - raw) * 627.5094740631, abs=2e-5)
+
+
+# --- vibrations and gases ------------------------------------------------------------------------------------
+
+
+def test_the_entropy_of_oxygen_counts_its_three_spin_states() -> None:
+    """Sackur and Tetrode, a rigid rotor, one vibration, and R ln 3; NIST's 205.15 J/(mol K) within 0.1."""
+    length, wavenumber, temperature, pressure = 1.2075, 1580.0, 298.15, 100000.0
+    molecule = Molecule(("O", "O"), [[0, 0, 0], [0, 0, length / 0.529177210903]], multiplicity=3)
+    found = thermochemistry(molecule, -150.0, np.array([wavenumber]), temperature, pressure, 2)
+    boltzmann, planck, light, avogadro = 1.380649e-23, 6.62607015e-34, 299792458.0, 6.02214076e23
+    mass = 2 * 15.99491462 * 1.66053906660e-27
+    volume = boltzmann * temperature / pressure
+    translation = 2.5 + math.log(
+        (2 * math.pi * mass * boltzmann * temperature / planck**2) ** 1.5 * volume
+    )
+    inertia = mass / 4 * (length * 1e-10) ** 2
+    turns = 8 * math.pi**2 * inertia * boltzmann * temperature / planck**2 / 2
+    x = planck * light * wavenumber * 100 / (boltzmann * temperature)
+    vibration = x / math.expm1(x) - math.log(-math.expm1(-x))
+    gas = boltzmann * avogadro
+    expected = gas * (translation + 1 + math.log(turns) + vibration + math.log(3))
+    assert found["entropy"].value == pytest.approx(expected, abs=1e-3)
+    assert found["entropy"].value == pytest.approx(205.15, abs=0.1)
+    enthalpy = found["enthalpy"].value
+    assert found["gibbs_energy"].value == pytest.approx(
+        enthalpy - temperature * expected / 2625499.6394799, abs=1e-8
+    )
+
+
+@pytest.mark.parametrize(("moved", "number"), [(0.0, 3), (0.04, 3), (0.25, 1), (0.4, 1)])
+def test_a_distorted_molecule_loses_its_symmetry_number(moved: float, number: int) -> None:
+    """0.05 bohr is what an optimisation may leave between an atom and the place of its like."""
+    ring = [
+        [1.78 * math.cos(a), 1.78 * math.sin(a), -0.5]
+        for a in (0, 2 * math.pi / 3, 4 * math.pi / 3)
+    ]
+    places = np.array([[0, 0, 0.2], *ring])
+    places[1, 2] += moved
+    assert symmetry_number(Molecule(("N", "H", "H", "H"), places)) == number
+
+
+def test_displaced_runs_are_tight_and_the_hessian_is_symmetric(vibrations: Study) -> None:
+    """Also where a loose SCF was asked for: 1e-6 Eh in an energy would be 1e-3 in its second derivatives."""
+    assert {run.options.scf_conv_tol <= 1e-11 for run in vibrations.runs.values()} == {True}
+    hessian = vibrations.arrays["hessian"].value
+    np.testing.assert_array_equal(hessian, hessian.T)
+    step = vibrations.settings["displacement"]
+    rows = np.stack(
+        [
+            (
+                vibrations.runs[f"plus-{at}"].gradient.mp2_total_gradient
+                - vibrations.runs[f"minus-{at}"].gradient.mp2_total_gradient
+            ).ravel()
+            / (2 * step)
+            for at in (f"{atom:03d}-{letter}" for atom in (1, 2, 3) for letter in "xyz")
+        ]
+    )
+    assert np.abs(rows - rows.T).max() > 1e-9  # so that it was made symmetric, as the mean of both
+    assert hessian == pytest.approx((rows + rows.T) / 2, abs=1e-13)
+
+
+def test_files_for_viewers_have_the_intensities_of_the_dipole_moments(vibrations: Study) -> None:
+    """A_k = 974.88 |d mu / d Q_k|^2, of modes that are normalised with their reduced masses."""
+    modes = vibrations.arrays["normal_modes"].value
+    slopes = vibrations.arrays["dipole_derivatives"].value
+    reduced = np.array(vibrations.table["reduced_mass"].values)
+    along = np.einsum("kax,axc->kc", modes, slopes.reshape(3, 3, 3)) / np.sqrt(reduced)[:, None]
+    expected = 974.8802 * (along**2).sum(axis=1)
+    assert np.ptp(expected) > 1
+    assert vibrations.table["ir_intensity"].values == pytest.approx(expected, rel=1e-6)
+    lines = molden_of_vibrations(vibrations).decode().splitlines()
+    start = lines.index("[INT]") + 1
+    assert [float(line) for line in lines[start : start + 3]] == pytest.approx(expected, abs=1e-4)
+    start = lines.index("[FREQ]") + 1
+    wavenumbers = [float(line) for line in lines[start : start + 3]]
+    assert wavenumbers == pytest.approx(vibrations.table["wavenumber"].values, abs=1e-5)
+
+
+def test_an_imaginary_mode_is_not_drawn_in_the_spectrum(vibrations: Study) -> None:
+    """Three strokes for three real modes, two where one is imaginary, and none of them left of zero."""
+    column = vibrations.table["wavenumber"]
+    for values in (column.values, (-column.values[0], *column.values[1:])):
+        table = {**vibrations.table, "wavenumber": column._replace(values=values)}
+        (figure,) = study_report._drawn(replace(vibrations, table=table))
+        drawing = figure.draw()
+        assert drawing.count('class="mark"') == sum(value > 0 for value in values)
+        assert f"<title>{values[1]:.1f}," in drawing
+        assert (f"<title>{abs(values[0]):.1f}," in drawing) == (values[0] > 0)
+
+
+# --- what other programs give and take -----------------------------------------------------------------------
+
+
+PDB = "HETATM    1  O1  UNL A   1       0.000   0.100   0.000  1.00  0.00           O{}\n"
+PDB += "HETATM    2  H1  UNL A   1       0.000   0.300   0.960  1.00  0.00           H{}\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "charge"),
+    [(("1-", "  "), -1), (("2-", "1+"), -1), (("1+", "  "), 1), (("  ", "  "), 0)],
+)
+def test_charges_of_atoms_in_a_pdb_file(
+    written: tuple[str, str], charge: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("ase")
+    (tmp_path / "x.pdb").write_text(PDB.format(*written))
+    found = read_file(tmp_path / "x.pdb", multiplicity=1 if charge % 2 else 2)
+    assert found.molecule.charge == charge and found.molecule.symbols == ("O", "H")
+
+
+@pytest.mark.parametrize(
+    ("moments", "multiplicity"),
+    [((1, -1), 1), ((1, 1), 3), ((-1, -1), 3), ((2, -1), 2), ((0, 0), 1)],
+)
+def test_magnetic_moments_of_ase_are_added_with_their_signs(
+    moments: tuple[int, int], multiplicity: int
+) -> None:
+    ase = pytest.importorskip("ase")
+    atoms = ase.Atoms("NO", positions=[(0, 0, 0), (0, 0.2, 1.15)], magmoms=moments)
+    charge = 1 if multiplicity % 2 else 0
+    assert Molecule.from_ase(atoms, charge=charge).multiplicity == multiplicity
+
+
+def test_fragments_of_qcschema_keep_the_sign_of_their_charges() -> None:
+    document = {
+        "symbols": ["Li", "O", "H"],
+        "geometry": [0.2, 0, -3.6, 0, 0, 0, 0.6, 1.5, 0.9],
+        "fragments": [[0], [1, 2]],
+        "fragment_charges": [1, 0],
+        "fragment_multiplicities": [1, 2],
+    }
+    found = Molecule.from_qcschema(document)
+    assert (found.charge, found.multiplicity) == (1, 2)
+    document["fragment_charges"] = [1, -1]
+    document["fragment_multiplicities"] = [1, 1]
+    found = Molecule.from_qcschema(document)
+    assert (found.charge, found.multiplicity) == (0, 1)
+    document["fragment_charges"] = [0, -1]
+    assert Molecule.from_qcschema(document | {"fragment_multiplicities": [2, 1]}).charge == -1
+
+
+def asked(molecule: Molecule, driver: str, **keywords: Any) -> qcschema.Request:
+    """A request of QCSchema, read."""
+    document = {
+        "schema_name": "qcschema_input",
+        "schema_version": 1,
+        "molecule": {
+            "symbols": list(molecule.symbols),
+            "geometry": molecule.coordinates.ravel().tolist(),
+            "molecular_charge": molecule.charge,
+            "molecular_multiplicity": molecule.multiplicity,
+        },
+        "driver": driver,
+        "model": {"method": "mp2", "basis": "sto-3g"},
+        "keywords": {"threads": 1, **keywords},
+    }
+    return qcschema.read_request(document)
+
+
+def test_qcschema_answers_with_relaxed_moments_and_polarizability() -> None:
+    request = asked(MOLECULES["methylene"], "properties", polarizability=True)
+    result = qcschema.run(request, listener=Silent())
+    answer = qcschema.answer(request, result)
+    polarizability = np.array(answer["return_result"]["polarizability"])
+    np.testing.assert_array_equal(polarizability, result.polarizability.relaxed)
+    assert np.abs(polarizability - result.polarizability.scf).max() > 0.001
+    properties = result.properties
+    assert answer["properties"]["mp2_dipole_moment"] == properties.relaxed_dipole.tolist()
+    assert answer["properties"]["scf_dipole_moment"] == properties.scf_dipole.tolist()
+    assert np.abs(properties.relaxed_dipole - properties.scf_dipole).max() > 0.001
+    mf = mean_field(result.molecule, scf.UHF, fitted=False)
+    theirs = scf.UHF(mf.mol.copy().build(basis="sto-3g")).run(conv_tol=1e-11)
+    dipole = theirs.dip_moment(unit="au", verbose=0)
+    assert properties.scf_dipole == pytest.approx(dipole, abs=2e-3)  # fitting
+
+
+def test_a_gradient_of_qcschema_whose_certificate_fails_is_no_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = asked(MOLECULES["methylene"], "gradient")
+    good = qcschema.run(request, listener=Silent())
+    assert qcschema.answer(request, good)["success"]
+    monkeypatch.setattr(gradient_certificate, "SUMS", 1e-14)
+    with pytest.raises(dfmp2.ComparisonFailed, match="the result cannot be trusted"):
+        qcschema.run(request, listener=Silent())
+
+
+def test_repulsion_of_nuclei_without_ghosts_in_trexio(tmp_path: Path) -> None:
+    """sum Z_A Z_B / R_AB of the real nuclei."""
+    library = pytest.importorskip("trexio")
+    for name in ("nitroxyl with a ghost", "hydroxyl and a lithium ion"):
+        molecule = MOLECULES[name]
+        result = dfmp2.run(molecule, "sto-3g", threads=1, listener=Silent())
+        places, charges = molecule.coordinates, np.where(molecule.ghost, 0, molecule.numbers)
+        expected = sum(
+            charges[a] * charges[b] / np.linalg.norm(places[a] - places[b])
+            for a in range(len(charges))
+            for b in range(a)
+        )
+        path = tmp_path / f"{molecule.natom}.h5"
+        path.write_bytes(export(result, "trexio"))
+        with library.File(str(path), "r", library.TREXIO_AUTO) as file:
+            assert library.read_nucleus_repulsion(file) == pytest.approx(expected, abs=1e-9)
+            assert library.read_state_energy(file) == result.scf_total_energy
+
+
+# --- forces ---------------------------------------------------------------------------------------------------
+
+
+def test_forces_on_atoms_among_more_charges_than_are_taken_at_a_time() -> None:
+    """70 of them, above the 64 of a call: against differences of energies for atoms and charges along a direction."""
+    rng = np.random.default_rng(9)
+    places = rng.standard_normal((70, 3))
+    places *= (9 + 3 * rng.random((70, 1))) / np.linalg.norm(places, axis=1, keepdims=True)
+    field = np.hstack([places, rng.uniform(-0.4, 0.4, (70, 1))])
+    molecule = read("", "O 0 0 0", "H 0.1 0.1 0.97", "H 0.9 0.2 -0.3")
+    tight = {
+        "basis": "sto-3g",
+        "precision": "fp64",
+        "scf_conv_tol": 1e-12,
+        "threads": 1,
+        "listener": Silent(),
+    }
+    found = dfmp2.gradient(molecule.in_field(field), **tight)
+    on_atoms, on_charges = rng.standard_normal((3, 3)), rng.standard_normal((70, 3))
+    energies = []
+    for step in (-0.006, -0.003, 0.003, 0.006):
+        moved = replace(molecule, coordinates=molecule.coordinates + step * on_atoms)
+        around = field + step * np.hstack([on_charges, np.zeros((70, 1))])
+        energies.append(dfmp2.run(moved.in_field(around), **tight).total_energy)
+    expected = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * 0.003)
+    slope = np.vdot(found.gradient, on_atoms) + np.vdot(found.point_charge_gradient, on_charges)
+    assert slope == pytest.approx(expected, abs=2e-6)
+    assert np.abs(found.point_charge_gradient[64:]).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "name", ["electrons_difference", "translation", "rotation", "z_vector_residual"]
+)
+def test_the_sums_of_a_gradient_are_refused_at_their_limit(name: str) -> None:
+    proof = dfmp2.gradient(
+        MOLECULES["methylene"], "sto-3g", threads=1, listener=Silent()
+    ).certificate
+    assert proof.allowed_sum == 1e-6 and proof.passed
+    for sign in (1, -1):
+        replace(proof, **{name: sign * 0.99e-6}).require()
+        above = replace(proof, **{name: sign * 1.01e-6})
+        assert above.failures == [name]
+        with pytest.raises(dfmp2.ComparisonFailed, match=name.replace("_", " ")):
+            above.require()
+    assert replace(proof, **{name: math.nan}).failures == [name]
+
+
+# --- pages and defaults ----------------------------------------------------------------------------------------
+
+
+def test_a_title_with_quotes_makes_no_attribute(call: Runner, folder: Path) -> None:
+    """Neither in the curve of a scan nor in its page: names of files come from anywhere."""
+    name = 'a" onload="alert(1)'
+    (folder / f"{name}.xyz").write_text("2\n\nH 0 0 0\nHe 0 0 0.9\n")
+    command = ("scan", f"{name}.xyz", "--charge", "1", "--bond", "1,2", "0.7:1.0:3")
+    succeed(call(*command, "--basis", "sto-3g", "--output", "x.h5", "--plot", "x.svg"))
+    for element in ElementTree.fromstring((folder / "x.svg").read_text()).iter():
+        assert not any(attribute.startswith("on") for attribute in element.attrib), element.attrib
+    assert read_study("x.h5").kind == "scan"
+
+
+DEFAULTS = {
+    **{"reference": "auto", "xc": None, "relativity": "none", "scf": "df", "scf_auxbasis": None},
+    **{
+        "scf_conv_tol": 1e-10,
+        "scf_max_cycles": 100,
+        "guess": "atoms",
+        "scf_from": None,
+        "scf_starts": 1,
+    },
+    **{
+        "stability": None,
+        "auxbasis": None,
+        "frozen_core": "none",
+        "frozen_virtual": 0,
+        "method": "mp2",
+    },
+    **{"kappa": None, "os_scale": None, "ss_scale": None, "backend": "auto", "precision": "auto"},
+    **{"tolerance": 1e-7, "transform": "auto", "memory": None, "scratch": None, "threads": None},
+    **{
+        "allow_small_gap": False,
+        "allow_poor_fit": False,
+        "certify_fit": False,
+        "properties": False,
+    },
+    **{"polarizability": False, "check": False},
+}
+
+
+def test_defaults_change_on_purpose_only() -> None:
+    """A default that moves changes every result of everybody."""
+    found = asdict(Options(basis="sto-3g"))
+    assert {name: found[name] for name in DEFAULTS} == DEFAULTS
+    assert Options(basis="sto-3g").settled(1).stability == "auto"
+
+
+def test_one_process_of_torchrun_computes_and_several_are_refused(
+    call: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "RANK": "0",
+        "MASTER_ADDR": "host",
+        "MASTER_PORT": "1",
+        "WORLD_SIZE": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    succeed(call("run", "h2.xyz", "--basis", "sto-3g"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert (
+        "torchrun has started 2 processes"
+        in call("run", "h2.xyz", "--basis", "sto-3g", "--overwrite").err
+    )
+    monkeypatch.delenv("MASTER_PORT")
+    succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--overwrite"))

@@ -1,0 +1,310 @@
+"""Every limit refuses at its value and accepts just below it; what is planned, bounded and kept are these numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from filelock import FileLock
+from scipy.stats import t as student
+
+import dfmp2
+from dfmp2.errors import InputError, NumericalError, ResourceError, ResultFileError
+from dfmp2.execution import items
+from dfmp2.execution.manifest import Item
+from dfmp2.execution.pool import SHARE_OF_FREE, Share, local_pool
+from dfmp2.host import files, locks
+from dfmp2.host.resources import available_memory
+from dfmp2.integrals.metric import CONDITION_LIMIT, EIGENVALUE_CUT, factorise
+from dfmp2.integrals.spaces import guard_gap
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2 import certificate, laplace
+from dfmp2.mp2.calculation import State, StoredB
+from dfmp2.mp2.pairs import PairEnergies
+from dfmp2.options import Options
+from dfmp2.output import checkpoint as checkpoints
+from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, encode
+from dfmp2.output.safe_hdf5 import open_checked
+from dfmp2.planning.memory import SLACK, VARIES, GradientMemory, MemoryPlan, Stage
+from dfmp2.planning.sizes import sampled_pairs
+from dfmp2.progress import Silent
+from dfmp2.scf.reference import Reference
+from tests.awkward import EXACT, MOLECULES
+
+# --- memory, disk ---------------------------------------------------------------------------------------------
+
+PROGRAM = 300
+PLAN = MemoryPlan(
+    program=PROGRAM,
+    budget=10**9,
+    scf_in_core=1000,
+    scf_fit=Stage(50, 20, 200),
+    scf_read=Stage(60, 30, 100),
+    scf_disk=5000,
+    mp2_in_core=2000,
+    mp2_integrals=Stage(40, 10, 500),
+    mp2_solve=Stage(70, 25, 300),
+    mp2_pairs=Stage(80, 15, 400),
+    mp2_disk=7000,
+    integral_block=100,
+    exact_rows=Stage(2500, 100, 900),
+    gradient=GradientMemory(peak=10, disk=3000, needed=5, least=5, comfortable=20),
+)
+
+
+def budget(room: int) -> int:
+    """The memory with which `room` bytes are left beside the program."""
+    return PROGRAM + SLACK + room
+
+
+def test_a_run_fits_from_its_least_memory_on() -> None:
+    """The exact rows of a reference count: they are the largest here, 2500 and one block of 100."""
+    replace(PLAN, budget=budget(2600)).require()
+    with pytest.raises(ResourceError, match="not enough memory"):
+        replace(PLAN, budget=budget(2599)).require()
+    assert PLAN.least == PROGRAM + VARIES + SLACK + 2600
+    assert PLAN.comfortable == PROGRAM + SLACK + 2500 + 900
+    assert replace(PLAN, budget=budget(2600)).predicted_peak == budget(2600)
+    assert replace(PLAN, budget=budget(10**6)).predicted_peak == budget(3400)
+    without = replace(PLAN, exact_rows=Stage())
+    assert without.least == PROGRAM + VARIES + SLACK + 95
+    with pytest.raises(ResourceError):
+        replace(without, budget=budget(94)).require()
+    replace(without, budget=budget(95)).require()
+
+
+@pytest.mark.parametrize(
+    ("room", "disk"), [(2000, 0), (1999, 7000), (1000, 7000), (999, 7000), (95, 7000)]
+)
+def test_scratch_space_is_the_larger_of_both_steps_and_that_of_the_gradient(
+    room: int, disk: int
+) -> None:
+    """B is there still when the arrays of a gradient come; the integrals of the SCF are gone."""
+    plan = replace(PLAN, exact_rows=Stage(), budget=budget(room))
+    assert plan.disk == disk
+    assert plan.scratch == disk + 3000
+    larger = replace(plan, scf_disk=9000)
+    assert larger.disk == (9000 if room < 1000 else disk)
+
+
+@pytest.mark.parametrize(("count", "others"), [(1, 0), (3, 0), (2, 1), (5, 2)])
+def test_workers_and_those_beside_them_share_the_memory(count: int, others: int) -> None:
+    pool = local_pool("cpu", count, 1, 10**9, others=others)
+    assert pool.share.memory == 10**9 // (count + others)
+    assert pool.share.memory * (count + others) <= 10**9
+    free = local_pool("cpu", count, 1, None, others=others)
+    assert free.share.memory * (count + others) <= SHARE_OF_FREE * available_memory() * 1.2
+
+
+def test_a_disk_is_too_full_below_what_is_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "free_disk", lambda folder: 10**6)
+    files.require_writable(tmp_path / "x.h5", overwrite=False, expected_bytes=10**6)
+    with pytest.raises(ResourceError, match=r"has 1.00 MB free and about 1.00 MB are needed"):
+        files.require_writable(tmp_path / "x.h5", overwrite=False, expected_bytes=10**6 + 1)
+
+
+def test_an_item_of_a_batch_asks_for_free_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte; below it the item waits, since the disk is full for all, and nothing is left."""
+    path, target = tmp_path / "h2.xyz", tmp_path / "h2.h5"
+    path.write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    options = Options(basis="sto-3g", backend="cpu")
+    given = items.read_input(Item("h2", str(path), path, options, {}, target))
+    for free, status, code in ((10**6 - 1, "pending", 0), (10**6, "complete", 0)):
+        monkeypatch.setattr(files, "free_disk", lambda folder, free=free: free)
+        row = items.compute(given, None, None, "test", Share(1, 4 * 10**9))
+        assert (row.status, row.exit_code or 0) == (status, code)
+        assert target.exists() == (status == "complete")
+
+
+def test_a_dataset_larger_than_its_file_is_a_trap(tmp_path: Path) -> None:
+    """Counted in bytes, not in numbers: 8 for each float64."""
+    path = tmp_path / "x.h5"
+    for numbers, wrong in ((400, False), (2000, True)):
+        with h5py.File(path, "w") as handle:
+            handle.create_dataset("sparse", (numbers,), dtype="f8", chunks=(numbers,))
+            handle["text"] = "x" * 5000
+        size = path.stat().st_size
+        assert numbers < size and (8 * numbers > size) == wrong
+        if wrong:
+            with (
+                pytest.raises(ResultFileError, match=r"sparse.*larger than the file"),
+                open_checked(path),
+            ):
+                pass
+        else:
+            with open_checked(path):
+                pass
+
+
+# --- locks and what a stopped run leaves --------------------------------------------------------------------------
+
+
+def test_the_file_of_a_lock_is_gone_before_the_lock_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the lock that another process takes meanwhile would lose its file."""
+    target, there = tmp_path / "x.h5", list[bool]()
+    release = FileLock.release
+
+    def watched(lock: Any, *given: Any, **more: Any) -> None:
+        there.append(Path(lock.lock_file).exists())
+        release(lock, *given, **more)
+
+    monkeypatch.setattr(FileLock, "release", watched)
+    with locks.locked(target):
+        assert locks.lock_file(target).exists() and not there
+    assert there[0] is False and not list(tmp_path.iterdir())
+
+
+def reference_of(molecule: Molecule) -> Reference:
+    """A converged reference."""
+    return dfmp2.run(molecule, "sto-3g", threads=1, listener=Silent()).reference
+
+
+def test_a_converged_scf_is_saved_at_once(tmp_path: Path) -> None:
+    """Where there is a checkpoint already: the time between saves does not count then."""
+    kept = FileCheckpoint(tmp_path / "x.h5")
+    kept.begin({"basis": "a"}, Silent())
+    reference = reference_of(MOLECULES["methylene"])
+    kept.add_reference(reference)
+    assert not kept.saved  # of a run that is over before the first save is due
+    kept.write()
+    before = checkpoint_of(tmp_path / "x.h5").read_bytes()
+    kept.add_reference(replace(reference, cycles=reference.cycles + 1))
+    after = checkpoint_of(tmp_path / "x.h5").read_bytes()
+    assert before != after and checkpoints.decode(after).reference.cycles == reference.cycles + 1
+
+
+def test_the_scratch_folder_of_a_checkpoint_goes_with_it_and_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[Path] = []
+    monkeypatch.setattr(checkpoints, "remove_kept", removed.append)
+    for name in ("one", "two"):
+        b = StoredB(str(tmp_path / name), ((1, 1, 1),), (("0" * 64,),), 1.0, 0, 0.0)
+        state = State({}, None, None, b, {})
+        checkpoint_of(tmp_path / f"{name}.h5").write_bytes(encode(state))
+    checkpoints.remove(checkpoint_of(tmp_path / "one.h5"))
+    assert removed == [tmp_path / "one"]
+    assert not checkpoint_of(tmp_path / "one.h5").exists()
+    assert checkpoint_of(tmp_path / "two.h5").exists()
+
+
+# --- numbers that bound others ---------------------------------------------------------------------------------------
+
+
+def test_the_bound_of_a_sample_is_that_of_cochran_and_satterthwaite() -> None:
+    """Two strata of 40 and 25 pairs of which 5 and 4 are drawn, and one of 3 that is drawn whole."""
+    rng = np.random.default_rng(2)
+    sizes = ((40, 5), (25, 4), (3, 3))
+    strata = [(n, 1e-8 * rng.standard_normal((k, 3)), -0.01 - rng.random((k, 3))) for n, k in sizes]
+    energy = np.array([-30.0, -40.0, -70.0])
+    total = sum(n * d.mean(axis=0) for n, d, _ in strata)
+    known = sum(n * e.mean(axis=0) for n, _, e in strata)
+    ratio = total / known
+    parts = [
+        n * (n - k) / k * np.var(d - ratio * e, axis=0, ddof=1)
+        for (n, k), (_, d, e) in zip(sizes[:2], strata, strict=False)
+    ]
+    variance = parts[0] + parts[1]
+    freedom = variance**2 / (parts[0] ** 2 / 4 + parts[1] ** 2 / 3)
+    expected = np.abs(total + ratio * (energy - known)) + student.ppf(0.975, freedom) * np.sqrt(
+        variance
+    )
+    assert certificate._bounds(strata, energy) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_sample_of_a_certificate_is_counted(known: bool) -> None:
+    """Pairs that were redone in float64: those of the draw, and those that were so already."""
+    size, rng = 60, np.random.default_rng(1)
+    matrix = -(rng.random((size, size)) ** 4)
+    matrix = matrix + matrix.T
+    pairs = PairEnergies(matrix, (0.3 * matrix,))
+    redone: list[int] = []
+
+    def redo(channel: Any, rows: Any, columns: Any) -> Any:
+        redone.append(len(rows))
+        return np.column_stack([0.3 * matrix[rows, columns], matrix[rows, columns]])
+
+    count = size * (size + 1) // 2
+    already = {(0, 0): np.arange(count) < 100} if known else None
+    found = certificate.bound_errors(pairs, redo, 1e-7, known=already)
+    assert found.pairs == count
+    assert found.sampled == sum(redone) + 100 * known
+    assert sum(redone) == pytest.approx(sampled_pairs(count - 100 * known), abs=2)
+    assert found.correlation_error == 0.0 and found.accepted
+
+
+@pytest.mark.parametrize(
+    ("error", "accepted"), [(0.99e-7, True), (0.9999e-7, True), (1.01e-7, False), (math.nan, False)]
+)
+def test_a_bound_is_refused_above_the_tolerance(error: float, accepted: bool) -> None:
+    size = 12
+    matrix = -np.ones((size, size))
+    weights = size * size  # each pair i < j counts twice
+    pairs = PairEnergies(matrix, (np.zeros((size, size)),))
+
+    def redo(channel: Any, rows: Any, columns: Any) -> Any:
+        exact = matrix[rows, columns] * (1 + error / weights)
+        return np.column_stack([np.zeros(len(rows)), exact])
+
+    found = certificate.bound_errors(pairs, redo, 1e-7)
+    assert found.accepted == accepted
+    if accepted:
+        assert found.correlation_error == pytest.approx(error, rel=1e-3)
+
+
+def test_the_bound_of_a_laplace_transform_has_the_factor_of_the_method() -> None:
+    """1.3 times the largest relative error of the rule, of the exact energy, not of that of the rule."""
+    result = dfmp2.run(
+        MOLECULES["methylene"], **EXACT, method="sos-laplace", tolerance=1e-4, listener=Silent()
+    )
+    found = result.quadrature
+    rules = [
+        error
+        for points, error in laplace._fitted(math.log(found.highest / found.lowest))
+        if points.shape[1] == found.points
+    ]
+    expected = 1.3 * rules[0] * abs(found.energy) / (1 - rules[0])
+    assert found.error == pytest.approx(expected, rel=1e-6) and found.error <= 1e-4
+    exact = dfmp2.run(MOLECULES["methylene"], **EXACT, method="sos-mp2", listener=Silent())
+    assert abs(result.correlation_energy - exact.correlation_energy) <= found.error
+
+
+@pytest.mark.parametrize("size", [12, 30])
+def test_the_condition_of_a_metric_is_that_before_the_cut(size: int) -> None:
+    """Its smallest eigenvalue counts, whether it is dropped or not."""
+    turn = np.linalg.qr(np.random.default_rng(size).standard_normal((size, size)))[0]
+    values = np.geomspace(1e-13, 10.0, size)
+    metric = (turn * values) @ turn.T
+    factor = factorise((metric + metric.T) / 2)
+    kept = values >= EIGENVALUE_CUT * 10.0
+    assert factor.dropped == (~kept).sum() > 0
+    assert factor.condition == pytest.approx(1e14, rel=0.2)
+    assert 10.0 / values[kept].min() < 0.5e14 and CONDITION_LIMIT < 1e14
+
+
+def test_a_gap_is_refused_below_its_limit() -> None:
+    """0.02 Eh; from there on, until 0.1 Eh, it is warned of."""
+    with pytest.raises(NumericalError, match="gap"):
+        guard_gap(0.0199999, 0.0199999, False)
+    assert "0.02" in str(guard_gap(0.0200001, 0.0200001, False))
+    assert guard_gap(0.0199999, 0.0199999, True)
+    assert guard_gap(0.0999, 0.0999, False) and not guard_gap(0.1001, 0.1001, False)
+
+
+def test_a_tolerance_must_be_a_positive_number() -> None:
+    for wrong in (0.0, -1e-7, math.nan, math.inf):
+        with pytest.raises(InputError, match="tolerance"):
+            Options(basis="sto-3g", tolerance=wrong)
+    assert Options(basis="sto-3g", tolerance=1e-300).tolerance == 1e-300
