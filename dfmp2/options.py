@@ -910,7 +910,8 @@ def way_out_behind(name: str) -> Message:
     """What is said behind an unknown method: the one that is meant, or what there is instead."""
     way_out = way_out_of_method(name)
     close = difflib.get_close_matches(name.lower(), method_names(), n=1, cutoff=0.8)
-    if close and (not way_out or name.lower() in METHODS or close[0] in table()):
+    very_close = difflib.get_close_matches(name.lower(), table(), n=1, cutoff=0.9)
+    if close and (not way_out or name.lower() in METHODS or very_close):
         way_out = Message(f"did you mean {close[0]}?")
     if way_out:
         return Message("; ", way_out)

@@ -156,7 +156,7 @@ OPTIONS: dict[str, Message] = {
         Message(Option("frozen_core", "auto"), " leaves the core uncorrelated"),
     ),
     **dict.fromkeys(
-        ("dispersion", "d3", "d4", "d3bj"),
+        ("d3", "d4", "d3bj"),
         Message("MP2 has its own dispersion; double hybrids have ", Option("dispersion")),
     ),
     **dict.fromkeys(

@@ -17,9 +17,8 @@ from dfmp2.wishes import way_out_of_method, way_out_of_option
 from .conftest import write_molecules
 
 METHODS_ELSEWHERE = {
-    "B2PLYP": "double hybrids are not here",
-    "revDSD-PBEP86-D4": "double hybrids are not here",
-    "wB97X-2": "double hybrids are not here",
+    "B2NC-PLYP": "dfmp2 methods lists the double hybrids",
+    "DSD-XYZ": "dfmp2 methods lists the double hybrids",
     "DLPNO-MP2": "local approximations are not here",
     "LMP2": "local approximations are not here",
     "DLPNO-CCSD(T)": "local approximations are not here",
@@ -51,7 +50,8 @@ def test_an_unknown_method_gets_the_way_out(name: str) -> None:
         Options("sto-3g", method=name)
     said = str(caught.value)
     assert said.startswith(("--method", "--method '"))
-    assert f": expected one of {', '.join(METHODS)}; " in said
+    listed = f"{', '.join(METHODS)}, custom-dh, or a double hybrid of dfmp2 methods"
+    assert f": expected one of {listed}; " in said
     assert METHODS_ELSEWHERE[name] in said
 
 
@@ -62,7 +62,7 @@ def test_the_way_out_in_every_front_end(
     write_molecules(tmp_path)
     done = call("run", "h2o.xyz", "--basis", "sto-3g", "--method", "RI-MP2")
     assert done.code == 2
-    assert "'drpa': MP2 is always density-fitted here: --method mp2 (see" in done.message
+    assert "dfmp2 methods; MP2 is always density-fitted here: --method mp2 (see" in done.message
     done = call("run", "h2o.xyz", "--basis", "sto-3g", "--relaxed")
     assert done.code == 2
     assert "--properties computes the relaxed density" in done.message
