@@ -238,12 +238,13 @@ def test_the_manual_lists_the_steps_and_the_failures():
     rows = re.findall(r"^\| (.+?) \| `?([\w-]+)`? \| .+ \| (\d) \|$", text, re.MULTILINE)
     assert [(row.name, row.step, str(row.code)) for row in rehearse_first_day.ROWS] == rows
     listed = {
-        row.name: line
+        row.name: line.replace("`", "")
         for row in rehearse_first_day.ROWS
         for line in text.splitlines()
         if f"| {row.name} |" in line
     }
-    assert all(row.says.replace("|", "\\|") in listed[row.name] for row in rehearse_first_day.ROWS)
+    for row in rehearse_first_day.ROWS:
+        assert row.says.replace("|", "\\|").replace("`", "") in listed[row.name]
 
 
 @pytest.mark.slow

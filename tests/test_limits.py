@@ -281,6 +281,13 @@ def test_the_bound_of_a_laplace_transform_has_the_factor_of_the_method() -> None
     assert abs(result.correlation_energy - exact.correlation_energy) <= found.error
 
 
+def test_a_bound_of_just_the_tolerance_is_accepted() -> None:
+    pairs = PairEnergies(-np.ones((3, 3)), (np.zeros((3, 3)),))
+    found = certificate.bound_errors(pairs, lambda *_: np.array([[0.0, -1.0]] * 6), 1e-7)
+    assert replace(found, correlation_error=1e-7).accepted
+    assert not replace(found, correlation_error=float(np.nextafter(1e-7, 1))).accepted
+
+
 @pytest.mark.parametrize("size", [12, 30])
 def test_the_condition_of_a_metric_is_that_before_the_cut(size: int) -> None:
     """Its smallest eigenvalue counts, whether it is dropped or not."""
