@@ -93,7 +93,7 @@ def batch(tmp_path_factory):
     (folder / "m.toml").write_text(
         HEAD
         + items("h2", "h2o", "nh2", "cut", "odd", "missing", "h2-far", "o2")
-        .replace('"h2-far.xyz"\n', '"h2-far.xyz"\nscf_max_cycles = 2\n')
+        .replace('"h2-far.xyz"\n', '"h2-far.xyz"\nscf_max_cycles = 1\n')
         .replace(
             '"o2.xyz"\n',
             '"o2.xyz"\nname = "Oxygen, triplet"\nbasis = "cc-pvdz"\nfrozen-core = "auto"\n',
