@@ -16,6 +16,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from decimal import Decimal
 from typing import Any, Literal, TypedDict
 
+from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, table
 from dfmp2.errors import InputError
 from dfmp2.messages import Command, Message, Option, plain
 from dfmp2.wishes import way_out_of_method, way_out_of_option
@@ -70,7 +71,41 @@ class PairKeywords(TypedDict, total=False):
         "sos-laplace",
         "drpa",
         "custom-scs-mp2",
+        "custom-dh",
+        "b2plyp",
+        "b2gp-plyp",
+        "b2k-plyp",
+        "b2t-plyp",
+        "mpw2plyp",
+        "pbe0-dh",
+        "pbe-qidh",
+        "pbe0-2",
+        "ptpss",
+        "pwpb95",
+        "dsd-blyp",
+        "dsd-blyp-d3bj",
+        "dsd-pbep86",
+        "dsd-pbep86-d3bj",
+        "dsd-pbepbe",
+        "dsd-pbepbe-d3bj",
+        "dsd-pbeb95",
+        "dsd-pbeb95-d3bj",
+        "revdsd-blyp-d3bj",
+        "revdsd-pbep86-d3bj",
+        "revdsd-pbep86-d4",
+        "xyg3",
+        "xygj-os",
+        "xdh-pbe0",
+        "wb97x-2(lp)",
+        "wb97x-2(tqz)",
+        "wb2plyp",
+        "wb2gp-plyp",
+        "wb88pp86",
+        "wpbepp86",
+        "rsx-0dh",
+        "rsx-qidh",
     ]
+    dispersion: Literal["auto", "none", "d3bj", "d4"]
     kappa: float | None
     os_scale: float | None
     ss_scale: float | None
@@ -148,6 +183,7 @@ class Method:
     says : what it is, and when to take it
     regularised : each pair term has the factor (1 - exp(-kappa D))^2, D = e_a + e_b - e_i - e_j
     kind : what it is a sum of: "pairs"; "laplace" or "rpa", points of a quadrature, which has no pair energies
+    double_hybrid : whether the energy that it is added to is that of a functional
     """
 
     name: str
@@ -158,6 +194,7 @@ class Method:
     says: str = ""
     regularised: bool = False
     kind: str = "pairs"
+    double_hybrid: bool = False
 
     @property
     def plain(self) -> bool:
@@ -253,6 +290,7 @@ METHODS = {
     )
 }
 CUSTOM = "custom-scs-mp2"  # what the method is called with factors of the user
+CUSTOM_DOUBLE_HYBRID = "custom-dh"  # the same on the orbitals of a functional
 
 
 def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Method | None:
@@ -261,6 +299,104 @@ def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Meth
         return None
     opposite, same = (1.0 if factor is None else factor for factor in (opposite_spin, same_spin))
     return Method(CUSTOM, "scaled MP2", opposite, same, "user")
+
+
+def method_names() -> list[str]:
+    """Everything that --method takes, under the name that it is stored as."""
+    hybrids = [name for name, row in table().items() if not row.unavailable]
+    return [*METHODS, CUSTOM, CUSTOM_DOUBLE_HYBRID, *hybrids]
+
+
+def canonical_method(name: str) -> str:
+    """The name that a method is stored as: a double hybrid may be spelled as other programs do.
+
+    Raises
+    ------
+    InputError : there is no such method, or it cannot be computed here
+    """
+    if name in METHODS or name in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
+        return name
+    row = look_up(name)
+    if row is None:
+        raise InputError(
+            Option("method", name),
+            f": expected one of {', '.join(METHODS)}, {CUSTOM_DOUBLE_HYBRID}, or a double hybrid of dfmp2 methods",
+            way_out_behind(name),
+        )
+    if row.unavailable:
+        raise InputError(
+            Option("method", name),
+            f": {row.title} is not available: {row.unavailable} (doi {row.doi}). Take another one of dfmp2 methods, "
+            "or give functional and factors: ",
+            Option("method", CUSTOM_DOUBLE_HYBRID),
+            " with ",
+            Option("xc"),
+            ", ",
+            Option("os_scale"),
+            " and ",
+            Option("ss_scale"),
+        )
+    if row.dispersion and not row.parameters_in(row.dispersion):
+        raise InputError(
+            Option("method", name),
+            f": no parameters of {DISPERSIONS[row.dispersion]} are published for this functional: ",
+            _without_dispersion(row),
+        )
+    return row.name
+
+
+def method_of_orbitals(name: str | None, xc: str | None) -> str:
+    """The method that a prepared file is made for: one that decides which orbitals it has.
+
+    Parameters
+    ----------
+    name : as --method has it, None where it was not given
+    xc : functional of Kohn-Sham orbitals, None where it was not given
+
+    Raises
+    ------
+    InputError : the method decides the pair energies alone, or there is no such method
+    """
+    if name is None:
+        return "mp2" if xc is None else "drpa"  # which takes any functional
+    row = look_up(canonical_method(name))
+    if row is None:
+        raise InputError(
+            Option("method", name),
+            " belongs to the pair energies, which ",
+            Command("energy"),
+            " computes: leave it out here",
+        )
+    return row.name
+
+
+def functionals_of(method: str, xc: str | None) -> tuple[str | None, str | None]:
+    """The functionals of orbitals and of the energy of a method, in libxc's terms.
+
+    Both are None for Hartree-Fock, the second one also where it is not another one than the first.
+
+    Parameters
+    ----------
+    method : as `canonical_method` has it
+    xc : functional of Kohn-Sham orbitals of a method that takes any
+    """
+    row = None
+    if method not in METHODS and method not in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
+        row = look_up(method)
+    if row is None:
+        return xc, None
+    return row.scf.lower(), row.energy.lower() or None
+
+
+def _without_dispersion(row: DoubleHybrid) -> Message:
+    """What to do about a dispersion correction without parameters."""
+    others = [name for name in DISPERSIONS if row.parameters_in(name)]
+    if others:
+        return Message("take ", Option("dispersion", others[0]), ", or none")
+    if row.fitted_with:
+        fitted = Option("method", row.fitted_with)
+        return Message("take ", fitted, ", whose factors were fitted together with it")
+    return Message("leave it out, or take ", Option("dispersion", "none"))
 
 
 def _option(
@@ -304,7 +440,7 @@ class Options:
         "auto: RHF for singlets, else UHF.", "auto", choices=("auto", "rhf", "uhf", "rohf")
     )
     xc: str | None = _option(
-        "Functional of Kohn-Sham orbitals for --method drpa, e.g. pbe.",
+        "Functional of Kohn-Sham orbitals for drpa and custom-dh, e.g. pbe.",
         shown="Hartree-Fock",
         metavar="NAME",
     )
@@ -358,7 +494,12 @@ class Options:
         "Orbitals left uncorrelated.", "none", metavar="none|auto|psi4|orca|pyscf|N"
     )
     frozen_virtual: int = _option("Highest virtuals left out.", 0, metavar="N", least=0)
-    method: str = _option("See dfmp2 methods.", "mp2", choices=tuple(METHODS))
+    method: str = _option("See dfmp2 methods: double hybrids too.", "mp2", choices=tuple(METHODS))
+    dispersion: str = _option(
+        "Dispersion correction of a double hybrid; auto: what its name says.",
+        "auto",
+        choices=("auto", "none", *DISPERSIONS),
+    )
     kappa: float | None = _option(
         "Of kappa-mp2.", shown=f"{KAPPA} with kappa-mp2", metavar="1/EH", positive=True
     )
@@ -428,6 +569,8 @@ class Options:
             object.__setattr__(self, "scratch", os.fspath(self.scratch))
             if not self.scratch:
                 raise InputError(Option("scratch"), " is empty: name a folder")
+        if isinstance(self.method, str):
+            object.__setattr__(self, "method", canonical_method(self.method))
         for option in fields(self):
             _require_allowed(getattr(self, option.name), option)
         if not self.basis.strip():
@@ -443,10 +586,13 @@ class Options:
                 Option("auxbasis"),
                 ")",
             )
-        method = METHODS[self.method]
+        method = self.correlation
         if self.xc is not None:
             self._require_kohn_sham()
-        elif self.grid is not None:
+        if method.double_hybrid:
+            self._require_double_hybrid()
+        self._require_dispersion()
+        if self.grid is not None and self.functional is None:
             raise InputError(
                 Option("grid", self.grid),
                 " belongs to a functional, and Hartree-Fock has none: name one with ",
@@ -460,11 +606,13 @@ class Options:
                 Option("method", "kappa-mp2"),
                 f", not to {self.method}: add or drop one",
             )
-        if self.method != "mp2" and (self.os_scale is not None or self.ss_scale is not None):
+        scaled = self.os_scale is not None or self.ss_scale is not None
+        if scaled and self.method != "mp2" and not method.double_hybrid:
             if method.kind == "rpa":
                 own = "is"
             else:
                 own = "has factors of its own,"
+            method = METHODS[self.method]
             raise InputError(
                 Option("method", self.method),
                 f" {own} {method.formula.replace('+', 'and')}: drop ",
@@ -519,27 +667,100 @@ class Options:
                 Option("reference", "uhf"),
                 " (or auto), not rohf",
             )
-        if self.method != "drpa":
+        if self.double_hybrid is not None:
+            raise InputError(
+                Option("method", self.method),
+                " has a functional of its own, and ",
+                Option("xc", self.xc),
+                " was given: drop one of the two, or take ",
+                Option("method", CUSTOM_DOUBLE_HYBRID),
+                " with ",
+                Option("xc"),
+                ", ",
+                Option("os_scale"),
+                " and ",
+                Option("ss_scale"),
+            )
+        if self.method not in ("drpa", CUSTOM_DOUBLE_HYBRID):
             raise InputError(
                 Option("method", self.method),
                 " is not there on Kohn-Sham orbitals (",
                 Option("xc", self.xc),
                 "): of second order they need a double hybrid. Take ",
                 Option("method", "drpa"),
-                ", or leave ",
+                ", a double hybrid by its name such as ",
+                Option("method", "b2plyp"),
+                f", or {CUSTOM_DOUBLE_HYBRID}; or leave ",
                 Option("xc"),
                 " out",
             )
+        self._require_no_stability(Option("xc", self.xc))
+
+    def _require_no_stability(self, given: Option) -> None:
+        """Raise for a stability analysis of Kohn-Sham orbitals; `given` is the option that asks for these."""
         if self.stability not in (None, "off"):
             raise InputError(
                 Option("stability", self.stability),
                 " is not there for Kohn-Sham orbitals (",
-                Option("xc", self.xc),
+                given,
                 "): leave it out, and try ",
                 Option("guess", "mix"),
                 " or ",
                 Option("scf_starts"),
                 " for another solution",
+            )
+
+    def _require_double_hybrid(self) -> None:
+        """Raise for what a double hybrid lacks, or does not have yet."""
+        given = Option("method", self.method)
+        if self.method == CUSTOM_DOUBLE_HYBRID:
+            needed = ("xc", "os_scale", "ss_scale")
+            missing = [Option(name) for name in needed if getattr(self, name) is None]
+            if missing:
+                listed = [part for option in missing for part in (" and ", option)]
+                raise InputError(
+                    given,
+                    " needs ",
+                    *listed[1:],
+                    ": give the functional and both factors, or name a double hybrid of dfmp2 methods",
+                )
+        if self.reference == "rohf":
+            raise InputError(
+                given,
+                " has no restricted open-shell orbitals (ROKS): use ",
+                Option("reference", "uhf"),
+                " (or auto), not rohf",
+            )
+        self._require_no_stability(given)
+        for name in ("certify_fit", "polarizability", "properties"):
+            if getattr(self, name):
+                raise InputError(
+                    Option(name, True),
+                    " is not available for double hybrids (",
+                    given,
+                    "): leave it out, or take a method of Hartree-Fock orbitals such as ",
+                    Option("method", "mp2"),
+                )
+
+    def _require_dispersion(self) -> None:
+        """Raise for a dispersion correction that there are no parameters for."""
+        if self.dispersion in ("auto", "none"):
+            return
+        row = self.double_hybrid
+        if row is None:
+            raise InputError(
+                Option("dispersion", self.dispersion),
+                " belongs to double hybrids by name, not to ",
+                Option("method", self.method),
+                ": leave it out, or take ",
+                Option("method", "b2plyp"),
+                " for example",
+            )
+        if not row.parameters_in(self.dispersion):
+            raise InputError(
+                Option("dispersion", self.dispersion),
+                f": no parameters of {DISPERSIONS[self.dispersion]} are published for {row.title}: ",
+                _without_dispersion(row),
             )
 
     def _require_no_pairs(self) -> None:
@@ -575,19 +796,67 @@ class Options:
         """The options for a molecule of this multiplicity, with the stability analysis that is its default."""
         if self.stability is not None:
             return self
-        if self.reference == "rohf" or self.xc is not None:
+        if self.reference == "rohf" or self.functional is not None:
             return replace(self, stability="off")
         return replace(self, stability="follow" if self.unrestricted(multiplicity) else "auto")
 
     @property
+    def double_hybrid(self) -> DoubleHybrid | None:
+        """The row of the table of double hybrids, None for a method that is not in it."""
+        if self.method in METHODS or self.method == CUSTOM_DOUBLE_HYBRID:
+            return None
+        return look_up(self.method)
+
+    @property
+    def functional(self) -> str | None:
+        """The functional of the orbitals in libxc's terms, None for those of Hartree-Fock."""
+        return functionals_of(self.method, self.xc)[0]
+
+    @property
+    def energy_functional(self) -> str | None:
+        """The functional of the energy, None where it is not another one than that of the orbitals."""
+        return functionals_of(self.method, self.xc)[1]
+
+    @property
+    def dispersion_correction(self) -> tuple[str, str] | None:
+        """Which dispersion correction, and the name of the functional in its package; None for none."""
+        row = self.double_hybrid
+        if row is None or self.dispersion == "none":
+            return None
+        wanted = row.dispersion if self.dispersion == "auto" else self.dispersion
+        if not wanted:
+            return None
+        return wanted, row.parameters_in(wanted)
+
+    @property
     def correlation(self) -> Method:
-        """The correlation energy asked for: that of `method`, or MP2 with the user's own factors."""
-        return custom_scaling(self.os_scale, self.ss_scale) or METHODS[self.method]
+        """The correlation energy asked for: that of `method`, or with the user's own factors."""
+        if self.method in METHODS:
+            return custom_scaling(self.os_scale, self.ss_scale) or METHODS[self.method]
+        row = self.double_hybrid
+        factors = self.os_scale, self.ss_scale
+        if row is None:
+            opposite, same = (0.0 if factor is None else factor for factor in factors)
+            return Method(
+                CUSTOM_DOUBLE_HYBRID, "double hybrid", opposite, same, "user", double_hybrid=True
+            )
+        name, title, source = row.name, row.title, f"doi {row.doi}"
+        if factors != (None, None):
+            name, title = CUSTOM_DOUBLE_HYBRID, f"scaled {row.title}"
+            source = f"user; functional: {source}"
+        return Method(
+            name,
+            title,
+            row.opposite_spin if self.os_scale is None else self.os_scale,
+            row.same_spin if self.ss_scale is None else self.ss_scale,
+            source,
+            double_hybrid=True,
+        )
 
     @property
     def regulariser(self) -> float | None:
         """kappa, 1/Eh, None where the pair terms are those of plain MP2."""
-        if METHODS[self.method].regularised:
+        if self.correlation.regularised:
             return self.kappa or KAPPA
         return None
 
@@ -637,11 +906,11 @@ def default_backend() -> str:
     return os.environ.get("DFMP2_BACKEND") or "auto"
 
 
-def _way_out_of_method(name: str) -> Message:
+def way_out_behind(name: str) -> Message:
     """What is said behind an unknown method: the one that is meant, or what there is instead."""
     way_out = way_out_of_method(name)
-    close = difflib.get_close_matches(name.lower(), METHODS, n=1, cutoff=0.85)
-    if close and (not way_out or name.lower() in METHODS):
+    close = difflib.get_close_matches(name.lower(), method_names(), n=1, cutoff=0.8)
+    if close and (not way_out or name.lower() in METHODS or close[0] in table()):
         way_out = Message(f"did you mean {close[0]}?")
     if way_out:
         return Message("; ", way_out)
@@ -652,11 +921,11 @@ def _require_allowed(value: Any, option: Field[Any]) -> None:
     """Refuse a value of another kind than that of the option, or beyond its bounds."""
     choices, least, kind = option.metadata["choices"], option.metadata["least"], str(option.type)
     named = Option(option.name, value)
-    if choices:
+    if choices and option.name != "method":  # which takes double hybrids too
         if value not in choices and (value is not None or "None" not in kind):
             way_out = Message()
             if option.name == "method" and isinstance(value, str):
-                way_out = _way_out_of_method(value)
+                way_out = way_out_behind(value)
             raise InputError(named, f": expected one of {', '.join(choices)}", way_out)
     elif value is None:
         return

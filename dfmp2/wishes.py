@@ -42,11 +42,8 @@ METHODS: tuple[tuple[str, Message], ...] = (
         r"b2.*plyp.*|b2-?gp.*|(?:rev)?dsd.*|dod.*|pwpb95.*|xyg.*|xdh.*|pbe0-?(?:2|dh).*"
         r"|pbe-?qidh|wb97x-?2.*|mpw2plyp.*|.*double-?hybrid.*|wb2.*plyp.*|wpr2scan.*",
         Message(
-            "double hybrids are not here: PySCF, Psi4 and ORCA have them; on Kohn-Sham orbitals "
-            "there is ",
-            Option("method", "drpa"),
-            " with ",
-            Option("xc"),
+            "dfmp2 methods lists the double hybrids; another one by functional and factors is ",
+            Option("method", "custom-dh"),
         ),
     ),
     (
@@ -160,7 +157,7 @@ OPTIONS: dict[str, Message] = {
     ),
     **dict.fromkeys(
         ("dispersion", "d3", "d4", "d3bj"),
-        Message("MP2 has its own dispersion: there is no correction to add"),
+        Message("MP2 has its own dispersion; double hybrids have ", Option("dispersion")),
     ),
     **dict.fromkeys(
         ("gpu", "device", "cuda"),

@@ -15,6 +15,7 @@ import griffe
 from mkdocs.structure.files import File, Files
 
 from dfmp2.cli.main import cli
+from dfmp2.double_hybrids import DISPERSIONS, table
 from dfmp2.options import METHODS
 
 HEAD = """# Command line
@@ -84,6 +85,30 @@ def methods() -> Iterator[str]:
             one.formula.replace("E(OS)", "E_OS").replace("E(SS)", "E_SS").replace("E(RPA)", "E_RPA")
         )
         yield f"| `{one.name}` | {one.title} | {factors} | {cost[one.kind]} | {one.says} | {one.source} |\n"
+    yield from double_hybrids()
+
+
+def double_hybrids() -> Iterator[str]:
+    """A table of the double hybrids."""
+    yield (
+        "\n## Double hybrids\n\nRKS and UKS, N^5. Exact exchange at short and, where it is another one, at long range "
+        "(omega, 1/bohr). [Which one?](../howto/double-hybrids.md)\n\n| `--method` | called | exact exchange | c_OS | "
+        "c_SS | dispersion | functional | checked against | doi |\n|---|---|---|---|---|---|---|---|---|\n"
+    )
+    for name, row in table().items():
+        if row.unavailable:
+            yield f"| `{name}` | {row.title} | | | | | not available: {row.unavailable} | | {row.doi} |\n"
+            continue
+        short, long, omega = row.exact_exchange
+        exchange = f"{short:.4g}" if not omega else f"{short:.4g}, {long:.4g} ({omega:g})"
+        corrections = [title for key, title in DISPERSIONS.items() if row.parameters_in(key)]
+        functional = f"`{row.scf}`"
+        if row.energy:
+            functional = f"orbitals {functional}, energy `{row.energy}`"
+        yield (
+            f"| `{name}` | {row.title} | {exchange} | {row.opposite_spin:.6g} | {row.same_spin:.6g} | "
+            f"{', '.join(corrections) or 'none'} | {functional} | {row.checked} | {row.doi} |\n"
+        )
 
 
 def sections() -> Iterator[str]:

@@ -153,6 +153,9 @@ PROGRAMS = {  # first word of an id -> program, what its version is of
     "nwchem": ("NWChem", "QA tests"),
     "s66x8": ("srs-app", "S66x8 data"),
     "pycc": ("pycc", "test suite"),
+    "forge": ("ORCA, Q-Chem", "numbers kept by pyscf-forge"),
+    "mrcc": ("MRCC", "numbers kept by pyscf-forge"),
+    "goerigk": ("TURBOMOLE", "numbers of Goerigk and Grimme kept by pyscf-forge"),
 }
 
 
@@ -389,6 +392,93 @@ def methods() -> list[Item]:
                 {**made, "tags": sorted({*made["tags"], *((more["method"],) if more else ())})}
             )
     return entries
+
+
+GRID = "99,590"  # of Psi4's tests; those of other programs are about as fine
+METHOD_OF_CASE = {  # part of an id -> options, where the case names no functional
+    "dsdblyp-new": {"method": "dsd-blyp"},
+    "nh3dimer-dsdpbep86": {  # P86 with the local part of ORCA
+        "method": "custom-dh",
+        "xc": "0.72*HF+0.28*PBE,0.44*P86-0.44*LDA_C_PZ+0.44*LDA_C_PW",
+        "os_scale": 0.51,
+        "ss_scale": 0.36,
+    },
+    "pbe-b88-lyp": {
+        "method": "custom-dh",
+        "xc": "PBE+0.53*HF+0.47*B88,PBE+0.73*LYP",
+        "os_scale": 0.27,
+        "ss_scale": 0.27,
+    },
+}
+TOLERANCES = {  # beginning of an id -> largest difference, Eh, and why
+    "forge-dh": (
+        1e-5,
+        "unfitted MP2 and another grid in the source; aug-cc-pv5z-ri leaves 1e-7 Eh",
+    ),
+    "mrcc": (2e-5, "another fitting set, which the source does not name; its test allows 1e-4 Eh"),
+    "goerigk": (2e-6, "printed with 6 decimals, both parts of the total"),
+    "nwchem-h2o": (1e-5, "the source's own; unfitted MP2"),
+    "nwchem": (2e-6, "the medium grid of NWChem"),
+    "psi4-dhdf-nh3dimer": (1e-5, "the source's own: another grid, and PW92 of other constants"),
+    "psi4-dhdf": (1e-6, "the source's own, with another grid"),
+    "stdsuite": (1e-6, "the source's own; other points are pruned from the same grid"),
+}
+
+
+def double_hybrids() -> list[Item]:
+    """Entries of double_hybrid_cases.json."""
+    entries = []
+    cases = json.loads((DATA / "double_hybrid_cases.json").read_text())["cases"]
+    for case in cases:
+        name, values = case["id"], case["values"]
+        per_bohr = {"bohr": 1.0, "angstrom": PYSCF_BOHR}[case["units"]]
+        if case["units"] == "angstrom" and name.startswith(("stdsuite", "psi4")):
+            per_bohr = PSI4_BOHR
+        more: Item = {"method": case.get("functional", "b2plyp").lower()}
+        for part, options in METHOD_OF_CASE.items():
+            if part in name:
+                more = dict(options)
+        unfitted = case["auxbasis"] is None and name.startswith("stdsuite")
+        auxbasis = case["auxbasis"] or f"{case['basis']}-ri"
+        if case["basis"] == "6-31g":
+            auxbasis = "aug-cc-pv5z-ri"
+        quantities = {}
+        for key, value in values.items():
+            if key in ("b2plyp functional total energy", "dft part", "b2plyp dft part"):
+                quantities["scf_total_energy"] = value
+            elif "pt2 part (scaled)" in key:
+                quantities["correlation_energy"] = value
+            elif key.endswith("total energy") or key.endswith("(RI-PT2)"):
+                quantities["total_energy"] = value
+        one = calculation(
+            geometry(lines(case["geometry"]), per_bohr),
+            case["basis"],
+            auxbasis,
+            charge=case["charge"],
+            multiplicity=case["multiplicity"],
+            reference={"rks": "rhf", "uks": "uhf"}[case["reference"]],
+            scf=case["scf_type"],
+            scf_auxbasis=case["scf_auxbasis"],
+            frozen_core=str(case["frozen_core"]),
+            grid=GRID,
+            **more,
+        )
+        tolerance = next(
+            value for beginning, value in TOLERANCES.items() if name.startswith(beginning)
+        )
+        if unfitted:
+            tolerance = (None, "conventional MP2: the difference is that of density fitting")
+        made = entry(f"dh-{name}", program_of(case), case["source"], [one], quantities, tolerance)
+        tags = {"double-hybrid", "kohn-sham"} | ({"conventional-mp2"} if unfitted else set())
+        if name in SLOW_DOUBLE_HYBRIDS:
+            tags.add("slow")
+        if more["method"].endswith("d3bj"):
+            made["needs"].append("dftd3")
+        entries.append({**made, "tags": sorted({*made["tags"], *tags})})
+    return entries
+
+
+SLOW_DOUBLE_HYBRIDS = {"psi4-dhdf-nh3dimer-dsdpbep86-orca", "mrcc-nh2-xyg3"}
 
 
 def composites() -> list[Item]:
@@ -728,6 +818,7 @@ def main() -> None:
     )
     kernels = trnblas_kernels()
     entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients() + methods() + energies()
+    entries += double_hybrids()
     about = "Reference energies (hartree) of other programs; made by scripts/make_validation_entries.py."
     write("cases.json", {"about": about, "entries": entries, "left_out": left_out()})
     write("trnsci.json", {"about": about, "entries": trnsci() + kernels + closed_forms()[:2]})
@@ -745,6 +836,7 @@ def left_out() -> list[Item]:
         "ncia",
         "s66x8",
         "gamess",
+        "psi4-dhdf",
     }
     items = [
         {"id": case["id"], "reason": REASONS.get(case["id"].split("-")[0], case["reason"])}

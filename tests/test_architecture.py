@@ -12,7 +12,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A room imports rooms on lower floors only; docs/explanation/architecture.md draws them.
 FLOORS = (
     {"messages"},
-    {"errors", "units", "progress", "wishes"},
+    {"errors", "units", "progress", "wishes", "double_hybrids"},
     {"options", "host", "molecule"},
     {"integrals", "backends"},
     {"scf", "trainium"},
@@ -50,6 +50,8 @@ FOREIGN = {
     "qcelemental": {"interop"},
     "qcengine": {"interop"},
     "geometric": {"studies"},
+    "dftd3": {"mp2"},
+    "dftd4": {"mp2"},
     "boto3": {"host"},
     "botocore": {"host"},
     "distributed": {"execution"},

@@ -332,6 +332,7 @@ def test_what_makes_two_runs_the_same() -> None:
         },
         **{
             "certify_fit": True,
+            "dispersion": "none",
             "scf_starts": 2,
             "frozen_virtual": 1,
             "os_scale": 1.1,

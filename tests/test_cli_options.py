@@ -23,7 +23,8 @@ GIVEN: dict[str, tuple[str, Any]] = {  # field of Options: as it is written, as 
     **{name: (value, value) for name, value in {
         "basis": "cc-pvdz", "reference": "uhf", "relativity": "x2c", "scf": "conventional", "guess": "core",
         "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "auto", "scf_from": "a.h5", "stability": "full",
-        "backend": "torch", "precision": "mixed", "method": "kappa-mp2", "transform": "host", "scratch": "/tmp",
+        "dispersion": "none", "backend": "torch", "precision": "mixed", "method": "kappa-mp2",
+        "transform": "host", "scratch": "/tmp",
     }.items()},
     **{name: (str(value), value) for name, value in {
         "scf_conv_tol": 1e-9, "scf_max_cycles": 7, "scf_starts": 2, "frozen_virtual": 3, "os_scale": 1.2,

@@ -189,7 +189,10 @@ def test_a_certificate_that_says_too_little_is_a_warning(fields):
         ({"reference": "uhf"}, "another reference"),
         ({"frozen_virtual": 1}, "sum over the virtual orbitals"),
         ({"precision": "mixed"}, "cannot be undone or repeated"),
-        ({"tolerance": 1e-9}, "only frozen_core, method, os_scale, ss_scale can be derived"),
+        (
+            {"tolerance": 1e-9},
+            "only frozen_core, method, os_scale, ss_scale, dispersion can be derived",
+        ),
         ({"os_scale": float("nan")}, "--os-scale nan: expected a finite number"),
     ],
     ids=str,

@@ -306,6 +306,6 @@ def test_qcschema_takes_the_method_with_its_keywords() -> None:
 
 def test_the_list_of_methods_names_every_source(call: Any) -> None:
     shown, found = succeed(call("methods")).out, succeed(call("methods", "--json")).json
-    assert set(found) == set(METHODS) and all(
+    assert set(METHODS) < set(found) and all(
         one["source"] in " ".join(shown.split()) for one in found.values()
     )

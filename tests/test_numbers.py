@@ -21,7 +21,19 @@ from dfmp2.studies.vibrations import Vibrations
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/validation/numbers.md").read_text()
 UNITS = {
-    *("", "angstrom", "bohr^3", "byte", "cm^-1", "hartree", "hartree/bohr", "km/mol", "s", "u"),
+    *(
+        "",
+        "angstrom",
+        "bohr",
+        "bohr^3",
+        "byte",
+        "cm^-1",
+        "hartree",
+        "hartree/bohr",
+        "km/mol",
+        "s",
+        "u",
+    ),
     *("elementary charge", "elementary charge * bohr", "elementary charge * bohr^2"),
     *("hartree / (elementary charge * bohr)", "mdyn/angstrom"),
 }

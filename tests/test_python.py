@@ -21,7 +21,7 @@ from pyscf import gto
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.interop.studies import StudyKeywords
-from dfmp2.options import CUSTOM, METHODS, Keywords, MoleculeKeywords, Options
+from dfmp2.options import Keywords, MoleculeKeywords, Options, method_names
 from dfmp2.output.text import report, study_report
 from tests.conftest import MOLECULES
 
@@ -76,7 +76,7 @@ def test_names_of_backends_and_cores_are_the_types() -> None:
         get_args(part) for part in get_args(hints["frozen_core"]) if get_origin(part) is Literal
     )
     assert {*dialects, "N"} == set(cores.metadata["metavar"].split("|"))
-    assert get_args(hints["method"]) == (*METHODS, CUSTOM)
+    assert list(get_args(hints["method"])) == method_names()
 
 
 def test_mypy_finds_the_mistakes_of_a_user() -> None:

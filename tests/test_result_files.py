@@ -36,6 +36,7 @@ CODE = "__import__('os').system('touch EXECUTED')"
 ADDED = (
     *(
         "options/certify_fit",
+        "options/dispersion",
         "timings/fitting_certificate",
         "predicted/fitting_certificate",
         "certificate/seed",

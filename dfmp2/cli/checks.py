@@ -47,6 +47,7 @@ What came instead, with the message:
 Installation, by dfmp2 doctor --report:"""
 SHORT = {  # of the energies that compare prints
     "scf_total_energy": "E(SCF)",
+    "functional_energy": "E(functional)",
     "mp2_same_spin_correlation_energy": "same spin",
     "mp2_opposite_spin_correlation_energy": "opposite spin",
     "mp2_correlation_energy": "E(corr)",
@@ -159,13 +160,16 @@ def backends(as_json: bool) -> None:
 @AS_JSON
 def methods(as_json: bool) -> None:
     """List the methods of --method: the factors of their two spin components, what they are for, their sources."""
+    from dfmp2.double_hybrids import table
     from dfmp2.mp2.result import plain
     from dfmp2.options import METHODS
 
     if as_json:
-        click.echo(
-            json.dumps(plain({name: asdict(one) for name, one in METHODS.items()}), indent=2)
-        )
+        hybrids = {name: asdict(row) for name, row in table().items() if not row.unavailable}
+        for row in hybrids.values():
+            row["source"] = f"doi {row['doi']}"
+        rows = {name: asdict(one) for name, one in METHODS.items()} | hybrids
+        click.echo(json.dumps(plain(rows), indent=2))
         return
     for one in METHODS.values():
         short = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
@@ -175,7 +179,36 @@ def methods(as_json: bool) -> None:
             textwrap.fill(one.source, 80, initial_indent=" " * 13, subsequent_indent=" " * 13)
         )
     click.echo("RHF, UHF and ROHF references (drpa: RHF, UHF, RKS, UKS)")
+    _list_double_hybrids()
     click.echo("cost: occ^2 virt^2 fit; of sos-laplace and drpa occ virt fit^2 for each point")
+
+
+def _list_double_hybrids() -> None:
+    """Print the table of double hybrids, RKS and UKS, a line or two each."""
+    from dfmp2.double_hybrids import DISPERSIONS, table
+
+    click.echo(
+        "\ndouble hybrids, RKS and UKS: exact exchange, factors, dispersion, source, checked against"
+    )
+    for name, row in table().items():
+        if row.unavailable:
+            text = f"{row.title} not available: {row.unavailable}; doi {row.doi}"
+        else:
+            short, long, omega = row.exact_exchange
+            exchange = (
+                f"{short:.3g}" if not omega else f"{short:.3g} to {long:.3g} ({omega:g}/bohr)"
+            )
+            corrections = [title for key, title in DISPERSIONS.items() if row.parameters_in(key)]
+            text = (
+                f"{row.title}: {exchange} K, {row.opposite_spin:.4g} E(OS) + {row.same_spin:.4g} E(SS), "
+                f"{' or '.join(corrections) or 'no dispersion'}; doi {row.doi}; {row.checked}"
+            )
+            if row.energy:
+                text += f"; energy {row.energy}, orbitals {row.scf}"
+            if row.p86:
+                text += f"; P86 with {row.p86}"
+        click.echo(textwrap.fill(f"{name:<19}{text}", 100, subsequent_indent=" " * 19))
+    click.echo("custom-dh          --xc, --os-scale and --ss-scale of your own\n")
 
 
 @click.command("validate", cls=AnnouncedCommand)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from dfmp2.cli import signals
 from dfmp2.cli.help import AnnouncedCommand
@@ -38,7 +39,14 @@ from dfmp2.cli.run import (
 )
 from dfmp2.errors import InputError, ResourceError
 from dfmp2.messages import Option
-from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN
+from dfmp2.options import (
+    BEFORE_PAIRS,
+    BOTH_PARTS,
+    NEEDS_WHOLE_RUN,
+    PAIRS,
+    WHOLE_RUN,
+    method_of_orbitals,
+)
 
 if TYPE_CHECKING:
     from dfmp2.cli.console import Console
@@ -55,8 +63,11 @@ OF_THE_JOB = "of the array job"  # --shard without a value
     cls=AnnouncedCommand,
     short_help="SCF, integrals and B of a molecule into a file, without pair energies.",
 )
-@one_molecule(*BEFORE_PAIRS, *BOTH_PARTS)
-@refused(PAIRS, "belongs to dfmp2 energy, which computes the pair energies: leave it out here")
+@one_molecule(*BEFORE_PAIRS, *BOTH_PARTS, "method")
+@refused(
+    [name for name in PAIRS if name != "method"],
+    "belongs to dfmp2 energy, which computes the pair energies: leave it out here",
+)
 @refused(["transform"], "is no choice here: dfmp2 prepare makes B on the host")
 @refused(WHOLE_RUN, NEEDS_WHOLE_RUN)
 @output_options(
@@ -69,8 +80,9 @@ def prepare(given: Given, display: Display) -> None:
 
     dfmp2 energy --from FILE.h5 computes the pair energies, here or on other machines.
     """
-    if given.options["xc"] is not None:
-        given.options["method"] = "drpa"  # the only one for such orbitals
+    named_by = click.get_current_context().get_parameter_source("method")
+    named = None if named_by is ParameterSource.DEFAULT else given.options["method"]
+    given.options["method"] = method_of_orbitals(named, given.options["xc"])
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.prepared.h5")
     require_distinct_files(given, target, display)
@@ -175,6 +187,9 @@ def energy(
         raise InputError(
             f"{' and '.join(chosen_ways)} were given: expected one of them, for one way to share the work"
         )
+    named_by = click.get_current_context().get_parameter_source("method")
+    if named_by is ParameterSource.DEFAULT:
+        options["method"] = None  # that of the prepared file
     part = None if shard is None else _part_of(shard)
     prepare_libraries(options["threads"])
     from dfmp2.output import prepared as two_parts

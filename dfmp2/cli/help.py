@@ -84,7 +84,7 @@ def _with_way_out(error: click.UsageError) -> click.UsageError:
     if error.param.name != "method" or given is None:
         return error
     way_out = way_out_of_method(given[1])
-    if not way_out:
+    if not way_out or "; " in error.message:  # which says it already
         return error
     message = f"{error.message.rstrip('.')}: {way_out}"
     return click.BadParameter(message, error.ctx, error.param, error.param_hint)

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli.console import styled
+from dfmp2.double_hybrids import look_up
 from dfmp2.errors import InputError
 from dfmp2.host.deferred import defer_numpy_extras
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
-from dfmp2.options import BACKEND_WORDS, WHOLE_RUN, Options
+from dfmp2.options import (
+    BACKEND_WORDS,
+    CUSTOM_DOUBLE_HYBRID,
+    WHOLE_RUN,
+    Options,
+    way_out_behind,
+)
 
 if TYPE_CHECKING:
     from dfmp2.cli.console import Console
@@ -66,6 +73,22 @@ class Words(click.Choice):  # type: ignore[type-arg]
         return super().convert(self.words.get(value, value), param, ctx)
 
 
+class MethodNames(click.Choice):  # type: ignore[type-arg]
+    """The choice of methods, which also takes double hybrids under any of their names."""
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """What --help shows."""
+        return f"[{'|'.join(self.choices)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The text as it is, which `Options` understands; what is no method at all is a usage error."""
+        if value in (*self.choices, CUSTOM_DOUBLE_HYBRID) or look_up(value) is not None:
+            return value
+        listed = ", ".join(map(repr, (*self.choices, CUSTOM_DOUBLE_HYBRID)))
+        advice = way_out_behind(value)
+        self.fail(f"{value!r} is not one of {listed}, or a double hybrid of dfmp2 methods{advice}")
+
+
 def _made(field: Field[Any]) -> click.Option:
     """The command line option of a field of `Options`."""
     says, kind = field.metadata, str(field.type)
@@ -75,6 +98,8 @@ def _made(field: Field[Any]) -> click.Option:
         rest |= {"is_flag": True}
     elif field.name == "backend":
         rest |= {"type": Words(BACKENDS, BACKEND_WORDS), "envvar": "DFMP2_BACKEND"}
+    elif field.name == "method":
+        rest |= {"type": MethodNames(says["choices"])}
     elif says["choices"]:
         rest |= {"type": click.Choice(says["choices"])}
     else:
@@ -104,7 +129,8 @@ GROUPS = {  # heading of --help: options always there, there where 45 lines suff
     "Method": (
         "basis method charge multiplicity frozen-core",
         "properties check",
-        "units point-charges point-charge-units relativity frozen-virtual kappa os-scale ss-scale polarizability",
+        "units point-charges point-charge-units relativity frozen-virtual kappa os-scale ss-scale dispersion "
+        "polarizability",
     ),
     "SCF": (
         "",

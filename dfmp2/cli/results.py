@@ -195,6 +195,11 @@ def _of_the_run(command: Any) -> Any:
 @click.option("--method", metavar="NAME", help="See dfmp2 methods.  [default: as stored]")
 @options_of("os_scale", "ss_scale")
 @click.option(
+    "--dispersion",
+    type=click.Choice(["auto", "none", "d3bj", "d4"]),
+    help="Of a double hybrid.  [default: as stored]",
+)
+@click.option(
     "--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]"
 )
 @OVERWRITE

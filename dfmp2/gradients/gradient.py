@@ -203,6 +203,13 @@ def _with_densities(
             Option("transform", "device"),
             " makes B on the device, and relaxed densities need it on the host: leave it out",
         )
+    if options.correlation.double_hybrid:
+        raise InputError(
+            Option("method", options.method),
+            " has no gradient or relaxed density yet: take a method of Hartree-Fock orbitals such as ",
+            Option("method", "mp2"),
+            ", or energies of displaced molecules (scan, ASE with displacement=)",
+        )
     if not options.correlation.plain:
         raise InputError(
             Option("method", options.method),

@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from dfmp2.double_hybrids import without_parameters
 from dfmp2.errors import InputError
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import GRID_LEVELS, LEBEDEV_POINTS, RADIAL_POINTS, parse_grid
@@ -46,7 +47,7 @@ def default_level(xc: str) -> int:
     with shielded():
         from pyscf.dft import libxc
 
-        _, parts = libxc.parse_xc(xc)
+        _, parts = libxc.parse_xc(without_parameters(xc))
         numbers = {int(number) for number, _ in parts}
         names = [name for name, code in libxc.XC_CODES.items() if code in numbers]
     level = LEVEL

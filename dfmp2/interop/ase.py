@@ -48,7 +48,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
     Parameters
     ----------
     basis : orbital basis
-    method : a name of `dfmp2.options.METHODS`, or "custom-scs-mp2" (with `os_scale`, `ss_scale`)
+    method : a name of `dfmp2 methods`; "custom-scs-mp2" takes `os_scale` and `ss_scale`, "custom-dh" `xc` too
     charge : total charge; None for the sum of the atoms' initial charges
     multiplicity : 2S + 1; None for 1 plus the sum of their initial magnetic moments
     displacement : angstrom; forces by central differences of the energy, None for analytic ones. Methanol/cc-pVDZ,

@@ -41,6 +41,7 @@ from dfmp2.options import (
     ScfKeywords,
     default_backend,
     make_options,
+    method_of_orbitals,
     require_known,
 )
 from dfmp2.output import hdf5
@@ -49,7 +50,7 @@ from dfmp2.planning.plan import Outlook, foresee, settle
 from dfmp2.planning.system import assemble
 from dfmp2.planning.system import prepare as set_up
 from dfmp2.progress import Collector, Listener, Relay, Stopwatch
-from dfmp2.scf.adopt import adopt, require_repeatable
+from dfmp2.scf.adopt import adopt, double_hybrid_of, require_repeatable
 from dfmp2.scf.fitting_sets import with_errors
 from dfmp2.scf.stability import full_stability
 
@@ -444,13 +445,17 @@ def prepare(
     whole = sorted(set(WHOLE_RUN) & set(options))
     if whole:
         raise InputError(Option(whole[0]), NEEDS_WHOLE_RUN)
-    foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
+    of_this_part = {*BEFORE_PAIRS, *BOTH_PARTS, "method"}
+    foreign = sorted(set(Options.__slots__) & set(options) - of_this_part)
     if foreign:
         raise InputError(
             f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here"
         )
-    drpa = {} if options.get("xc") is None else {"method": "drpa"}  # the only one for such orbitals
-    chosen = make_options(**{"backend": "auto", **drpa, **options_among(options)}, basis=basis)
+    named: Any = options.get("method")
+    method = method_of_orbitals(named, options.get("xc"))
+    chosen = make_options(
+        **{"backend": "auto", **options_among(options), "method": method}, basis=basis
+    )
     whole_molecule, told = read_molecule(molecule, options), Told(listener)
     file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
     with (
@@ -587,7 +592,11 @@ def _on_mean_field(
     import_pyscf()
     listener = Collector(Told(listener))
     clock = Stopwatch(listener)
-    found = adopt(mean_field)
+    hybrid = double_hybrid_of(str(options.get("method") or "mp2"), mean_field)
+    energy_xc = None
+    if hybrid is not None and hybrid.energy:
+        energy_xc = hybrid.energy.lower()
+    found = adopt(mean_field, energy_xc)
     fixed = OF_THE_SCF & set(options)
     if fixed:
         raise InputError(
@@ -610,7 +619,7 @@ def _on_mean_field(
         reference=reference.kind,
         relativity=found.relativity,
         scf=reference.scf_type,
-        xc=reference.xc,
+        xc=reference.xc if hybrid is None else None,
         grid=reference.grid_name,
     )
     if jk is not None:

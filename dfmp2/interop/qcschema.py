@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dfmp2.double_hybrids import look_up
 from dfmp2.errors import (
     BackendError,
     ConvergenceError,
@@ -27,7 +28,15 @@ from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import CUSTOM, METHODS, Options, make_options
+from dfmp2.options import (
+    CUSTOM,
+    CUSTOM_DOUBLE_HYBRID,
+    METHODS,
+    Options,
+    canonical_method,
+    make_options,
+    method_names,
+)
 from dfmp2.output.export.qcschema import INPUT_NAMES, PROTOCOLS, VERSIONS, atomic_result
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
@@ -96,16 +105,21 @@ def read_method(text: object, *, scaled: bool) -> str:
     name = next(
         (given.removeprefix(prefix) for prefix in PREFIXES if given.startswith(prefix)), given
     )
-    names = (*METHODS, CUSTOM)
+    names = (*METHODS, CUSTOM, CUSTOM_DOUBLE_HYBRID)
     if name not in names:
-        close = difflib.get_close_matches(name, names, n=1)
+        if look_up(name) is not None:
+            return canonical_method(name)
+        close = difflib.get_close_matches(name, method_names(), n=1, cutoff=0.85)
         advice = f"did you mean {close[0]}? " if close else ""
         way_out = way_out_of_method(given)
         if way_out:
             way_out = Message("; ", way_out)
             advice = ""
-        raise InputError(f"method {text!r}: {advice}expected one of {', '.join(names)}", way_out)
-    if scaled and name != CUSTOM:
+        raise InputError(
+            f"method {text!r}: {advice}expected one of {', '.join(names)}, or a double hybrid of dfmp2 methods",
+            way_out,
+        )
+    if scaled and name not in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
         raise InputError(
             f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out"
         )

@@ -26,8 +26,10 @@ from dfmp2.integrals.spaces import ActiveSpace, active_space
 from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.mp2.diagnostics import Metric
+from dfmp2.mp2.dispersion import dispersion_energy
 from dfmp2.mp2.identity import identity
 from dfmp2.mp2.pairs import TileKey
+from dfmp2.mp2.result import Dispersion
 from dfmp2.options import Options
 from dfmp2.planning.memory import Storage
 from dfmp2.planning.plan import Plan, prepare_programs
@@ -144,6 +146,7 @@ class Calculation:
     checkpoint : saves what is done, and may hold what a run that was stopped has done
     identity : everything that the last bit of its result depends on, by name
     field : uniform electric field, (3,) Eh/(e bohr), None for none
+    dispersion : dispersion correction of a double hybrid, None for none
     """
 
     system: System
@@ -157,6 +160,7 @@ class Calculation:
     checkpoint: Checkpoint
     identity: Mapping[str, str]
     field: Array | None = None
+    dispersion: Dispersion | None = None
 
     @property
     def options(self) -> Options:
@@ -223,6 +227,10 @@ def begun(
     Dfmp2Error : whatever can be refused before a number is computed
     """
     plan.memory.require()
+    dispersion = None
+    correction = setup.options.dispersion_correction
+    if correction is not None:
+        dispersion = dispersion_energy(system.molecule, *correction)
     if start is not None:
         require_fitting(start, system.mole)
     prepare_programs(setup, plan.work, listener)
@@ -247,7 +255,10 @@ def begun(
             )
     listener.forecast = TimeLeft(clock, plan.timings, plan.pace, setup.options.scf_gradient_tol)
     with Space(setup.scratch, plan.memory.scratch) as space:
-        yield Calculation(system, setup, kind, core, plan, space, listener, clock, checkpoint, mine)
+        yield Calculation(
+            *(system, setup, kind, core, plan, space, listener, clock, checkpoint, mine),
+            dispersion=dispersion,
+        )
 
 
 def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[StoredTensor]:

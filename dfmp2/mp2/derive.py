@@ -20,15 +20,25 @@ from dfmp2.host.provenance import version
 from dfmp2.integrals.spaces import active_space, smallest_denominator
 from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
+from dfmp2.mp2.dispersion import dispersion_energy
 from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies, describe
-from dfmp2.options import METHODS, Options, parse_grid
+from dfmp2.options import (
+    CUSTOM,
+    CUSTOM_DOUBLE_HYBRID,
+    METHODS,
+    MP2,
+    Options,
+    canonical_method,
+    functionals_of,
+    parse_grid,
+)
 from dfmp2.progress import Collector, Listener
 
 # Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32. For all larger frozen
 # cores of 60 molecules the sums over the pairs left out had at most a seventh of it
 # (scripts/certificate_coverage.py of commit 5b1e9f5).
 ROUNDING = 8.0 * 2.0**-24
-DERIVABLE = ("frozen_core", "method", "os_scale", "ss_scale")
+DERIVABLE = ("frozen_core", "method", "os_scale", "ss_scale", "dispersion")
 # Every other option that a number depends on, and why its change needs a new run.
 REFUSED = {
     "basis": "another orbital basis has other orbitals",
@@ -80,7 +90,10 @@ def derive(
         _require_derivable(result, name, value)
     _require_pairs_of(result, changes)
     if {"os_scale", "ss_scale", "method"} & changes.keys():
-        changes = {"os_scale": None, "ss_scale": None, "method": "mp2"} | changes
+        unchanged = _unchanged_method(result.options)
+        if changes.get("method") in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
+            del changes["method"]
+        changes = unchanged | changes
     options = replace(
         result.options, **{name: changes[name] for name in DERIVABLE if name in changes}
     )
@@ -125,8 +138,14 @@ def derive(
             )
     if result.properties is not None:
         notes.append("gradient and properties of the original do not apply and are gone")
+    dispersion = result.dispersion
+    if options.dispersion_correction != result.options.dispersion_correction:
+        dispersion = None
+        if options.dispersion_correction is not None:
+            dispersion = dispersion_energy(result.molecule, *options.dispersion_correction)
     return replace(
         derived,
+        dispersion=dispersion,
         options=replace(options, properties=False, polarizability=False),
         gradient=None,
         gradient_certificate=None,
@@ -199,6 +218,36 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
         raise InputError(option, f" cannot be derived: {REFUSED[name]}. Run it with ", option)
 
 
+def _unchanged_method(options: Options) -> dict[str, Any]:
+    """What method and factors are where a change of one of them leaves the others out."""
+    if not options.correlation.double_hybrid:
+        return {"os_scale": None, "ss_scale": None, "method": MP2.name}
+    if options.method == CUSTOM_DOUBLE_HYBRID:
+        return {"os_scale": options.os_scale, "ss_scale": options.ss_scale}
+    return {"os_scale": None, "ss_scale": None, "method": options.method}
+
+
+def _require_same_orbitals(result: MP2Result, method: str) -> None:
+    """Raise for a method with other functionals than the result, whose orbitals or energy are other ones.
+
+    Raises
+    ------
+    InputError : it names both methods
+    """
+    options = result.options
+    here = functionals_of(method, options.xc)
+    hybrid = method not in METHODS
+    if here != functionals_of(options.method, options.xc) or hybrid != (
+        options.correlation.double_hybrid
+    ):
+        raise InputError(
+            Option("method", method),
+            f" cannot be derived of a result of {result.method}: its orbitals, or the functional of its energy, are "
+            "other ones. Run it with ",
+            Option("method", method),
+        )
+
+
 def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
     """Refuse a method whose pair energies are not those that are stored.
 
@@ -209,11 +258,12 @@ def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
     wanted = changes.get("method")
     if wanted is None and "os_scale" not in changes and "ss_scale" not in changes:
         return
-    if wanted is None:
-        wanted = "mp2"
-    else:
-        wanted = Options("-", method=wanted).method
-    if not (METHODS[wanted].plain and result.options.correlation.plain):
+    if wanted in (None, CUSTOM, CUSTOM_DOUBLE_HYBRID):
+        wanted = _unchanged_method(result.options).get("method", CUSTOM_DOUBLE_HYBRID)
+    wanted = canonical_method(wanted)
+    _require_same_orbitals(result, wanted)
+    plain = wanted not in METHODS or METHODS[wanted].plain
+    if not (plain and result.options.correlation.plain):
         raise InputError(
             Option("method", wanted),
             (

@@ -117,11 +117,10 @@ def hartree_fock(
     finish : called with the mean field, which holds the SCF integrals still
     """
     system, memory, checkpoint = calculation.system, calculation.plan.memory, calculation.checkpoint
-    xc = calculation.options.xc
-    if xc is None:
-        kind = calculation.kind.upper()
-    else:
-        kind = f"{calculation.kind.upper().replace('HF', 'KS')}, {xc}"
+    kind, options = calculation.kind.upper(), calculation.options
+    if options.functional is not None:
+        name = options.xc or options.correlation.title
+        kind = f"{kind.replace('HF', 'KS')}, {name}"
     calculation.listener.stage(f"{kind} ({calculation.options.scf})")
     if checkpoint.reference is not None:
         return checkpoint.reference
@@ -344,6 +343,7 @@ def correlate(
         fitting_certificate=fitting_certificate,
         grid_certificate=of_grid,
         quadrature=quadrature,
+        dispersion=calculation.dispersion,
     )
 
 

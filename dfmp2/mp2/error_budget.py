@@ -349,10 +349,8 @@ def error_budget(result: MP2Result) -> ErrorBudget:
             else replace(source, correlation=NO_PAIRS, both=None)
             for key, source in sources.items()
         }
-    method = result.options.correlation
-    if method.plain:
-        energy = "E(MP2, total)"
-    else:
+    method, energy = result.options.correlation, "E(MP2, total)"
+    if not method.plain or method.double_hybrid:
         energy = f"E({method.title}, total)"
     budget = ErrorBudget(sources, energy)
     return replace(budget, reaction=_reaction(result, budget))
@@ -408,6 +406,9 @@ def _grid(result: MP2Result) -> Source:
         )
     elif reference.grid_error is not None:
         how = "E(corr) was not computed on a finer grid"
+        if result.options.correlation.double_hybrid and reference.functional_energy is None:
+            of_scf = kohn_sham_grid_error(reference, atoms)
+            return Source(SOURCES["grid"], of_scf, Share(None, UNKNOWN, how))
     elif int(reference.grid_level or 0) < LEVEL or default_level(str(reference.xc)) > LEVEL:
         how = "its error was not measured, and no other is known for this functional and grid"
     else:
@@ -553,7 +554,10 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     if found is not None and found.scf_convergence_error is not None and _unscaled(result):
         how = f"relaxed density times what is left of the Fock matrix: {found.scf_convergence_error:+.1e} Eh"
         correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
-    if reference.xc is not None:  # its determinant does not minimise E(EXX)
+    stationary = reference.xc is None
+    if result.options.correlation.double_hybrid:
+        stationary = result.functional_energy is None
+    if not stationary:  # the determinant minimises the energy of another functional
         return correlation, correlation
     return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
 

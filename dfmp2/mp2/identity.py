@@ -48,6 +48,7 @@ AFTERWARDS = (
     "kappa",
     "os_scale",
     "ss_scale",
+    "dispersion",
     "check",
     "certify_fit",
     "properties",
@@ -114,6 +115,7 @@ def identity(
             for name in asked
             if name not in map(_option, (*STAND_FOR, *AFTERWARDS))
         },
+        "--xc": str(setup.options.functional),
         "orbital basis": _basis(system.orbital_basis),
         "SCF fitting set": _basis(system.scf_fitting),
         "MP2 fitting set": _basis(system.mp2_fitting),

@@ -254,6 +254,22 @@ class Diagnostics:
 
 
 @dataclass(frozen=True, slots=True)
+class Dispersion:
+    """A dispersion correction, D3 with the damping of Becke and Johnson or D4, as its authors' package makes it."""
+
+    correction: str = _q("", "d3bj or d4")
+    energy: float = _q("hartree", "dispersion energy")
+    functional: str = _q("", "what the package calls the functional")
+    program: str = _q("", "package and version")
+    s6: float = _q("", "factor of the terms with 1/r^6")
+    s8: float = _q("", "factor of the terms with 1/r^8")
+    s9: float = _q("", "factor of the terms of three atoms")
+    a1: float = _q("", "damping: factor of the radii")
+    a2: float = _q("bohr", "damping: length added to them")
+    doi: str = _q("", "of the publication of these parameters")
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
     """How a run was spread over processes."""
 
@@ -600,6 +616,7 @@ class MP2Result(Calculated):
     properties: Properties | None = None
     polarizability: Polarizability | None = None
     quadrature: Quadrature | None = None
+    dispersion: Dispersion | None = None
 
     @property
     def components(self) -> tuple[float, float]:
@@ -629,8 +646,34 @@ class MP2Result(Calculated):
         return self.reference.hf_total_energy
 
     @property
+    def functional_energy(self) -> float | None:
+        """Energy of the functional of the energy, Eh; None where it is that of the SCF, or Hartree-Fock."""
+        return self.reference.functional_energy
+
+    @property
+    def dispersion_energy(self) -> float | None:
+        """Dispersion energy of a double hybrid, Eh; None without a correction."""
+        return None if self.dispersion is None else self.dispersion.energy
+
+    @property
+    def mean_field_energy(self) -> float:
+        """What the correlation energy is added to, Eh: E(HF), E(EXX), or that of a double hybrid's functional."""
+        if not self.options.correlation.double_hybrid:
+            return self.hf_total_energy
+        if self.functional_energy is not None:
+            return self.functional_energy
+        return self.scf_total_energy
+
+    @property
+    def mean_field_name(self) -> str:
+        """The key of `mean_field_energy` in JSON."""
+        if self.options.correlation.double_hybrid:
+            return "scf_total_energy" if self.functional_energy is None else "functional_energy"
+        return "scf_total_energy" if self.reference.xc is None else "hf_total_energy"
+
+    @property
     def method(self) -> str:
-        """Name of the method asked for, a key of `dfmp2.options.METHODS` or custom-scs-mp2."""
+        """Name of the method asked for: a key of `dfmp2.options.METHODS`, a double hybrid, or a custom one."""
         return self.options.correlation.name
 
     @property
@@ -661,8 +704,11 @@ class MP2Result(Calculated):
 
     @property
     def total_energy(self) -> float:
-        """E(HF) + correlation energy of the method, Eh."""
-        return self.hf_total_energy + self.correlation_energy
+        """Energy of the mean field + correlation energy of the method + dispersion energy, Eh."""
+        total = self.mean_field_energy + self.correlation_energy
+        if self.dispersion is not None:
+            total += self.dispersion.energy
+        return total
 
     @property
     def mp2_same_spin_correlation_energy(self) -> float:
@@ -686,12 +732,16 @@ class MP2Result(Calculated):
 
     @property
     def mp2_total_energy(self) -> float:
-        """E(HF) + E(MP2 correlation), always unscaled, Eh."""
+        """E(HF) + E(MP2 correlation), always unscaled, Eh; NaN with the orbitals of a double hybrid."""
+        if self.options.correlation.double_hybrid:
+            return math.nan
         return self.scf_total_energy + self.mp2_correlation_energy
 
     @property
     def scs_mp2_correlation_energy(self) -> float:
-        """SCS-MP2 correlation energy, Eh."""
+        """SCS-MP2 correlation energy, Eh; NaN with the orbitals of a double hybrid."""
+        if self.options.correlation.double_hybrid:
+            return math.nan
         same, opposite = (
             self.mp2_same_spin_correlation_energy,
             self.mp2_opposite_spin_correlation_energy,
@@ -700,7 +750,9 @@ class MP2Result(Calculated):
 
     @property
     def sos_mp2_correlation_energy(self) -> float:
-        """SOS-MP2 correlation energy, Eh."""
+        """SOS-MP2 correlation energy, Eh; NaN with the orbitals of a double hybrid."""
+        if self.options.correlation.double_hybrid:
+            return math.nan
         return SOS.apply(self.mp2_opposite_spin_correlation_energy, 0.0) + self.mp2_singles_energy
 
     @property
@@ -805,6 +857,9 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "nuclear_repulsion_energy": reference.nuclear_repulsion_energy,
         "scf_total_energy": result.scf_total_energy,
         "hf_total_energy": result.hf_total_energy,
+        "functional_energy": result.functional_energy,
+        "dispersion_energy": result.dispersion_energy,
+        "dispersion": None if result.dispersion is None else asdict(result.dispersion),
         "scf_iterations": reference.cycles,
         "method": result.method,
         **{name: getattr(result, name) for name in OF_THE_METHOD},
@@ -1004,10 +1059,17 @@ def to_html(result: MP2Result) -> str:
         ("E(SS)", result.same_spin_correlation_energy),
         ("E(OS)", result.opposite_spin_correlation_energy),
     ]
+    functional, dispersion = [], []
+    if result.functional_energy is not None:
+        functional = [(f"E({title} functional)", result.functional_energy)]
+    if result.dispersion is not None:
+        dispersion = [("E(dispersion)", result.dispersion.energy)]
     rows = [
         ("E(SCF)", result.scf_total_energy),
+        *functional,
         *(parts if result.quadrature is None else []),
         (f"E({title} correlation)", result.correlation_energy),
+        *dispersion,
         (f"E({title} total)", result.total_energy),
     ]
     caption = f"{result.molecule.formula}: {result.level} on {result.backend}, {result.precision}"

@@ -46,7 +46,8 @@ PREPARED = (
 )
 
 ENERGIES = (
-    *("scf_total_energy", *OF_THE_METHOD, "mp2_singles_energy", "rpa_correlation_energy"),
+    *("scf_total_energy", "functional_energy", "dispersion_energy", *OF_THE_METHOD),
+    *("mp2_singles_energy", "rpa_correlation_energy"),
     *(*OF_MP2, *OF_SCALED_MP2, "scaled_mp2_correlation_energy"),
 )
 RUN_FIELDS = {
@@ -220,7 +221,8 @@ def store(group: h5py.Group, result: MP2Result) -> None:
         )
     for name in ENERGIES:
         value = getattr(result, name)
-        if value is not None and (math.isfinite(value) or result.options.correlation.plain):
+        plain = result.options.correlation.plain and result.options.functional is None
+        if value is not None and (math.isfinite(value) or plain):
             items[f"dfmp2/energies/{name}"] = Item(value, "hartree", name.replace("_", " "))
     # Of fixed length, unlike the texts above: `safe_hdf5.read_attribute` says why.
     group.attrs["content_sha256"] = np.bytes_(_hash(write_items(group, items, storable)))

@@ -55,7 +55,16 @@ from dfmp2.mp2.diagnostics import Metric, warn_of_doubts
 from dfmp2.mp2.energy import build_b, calculated, correlate, hartree_fock
 from dfmp2.mp2.pairs import Results, TileKey
 from dfmp2.mp2.result import Calculated, MP2Result
-from dfmp2.options import BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN, Options
+from dfmp2.options import (
+    BOTH_PARTS,
+    CUSTOM,
+    NEEDS_WHOLE_RUN,
+    PAIRS,
+    WHOLE_RUN,
+    Options,
+    canonical_method,
+    functionals_of,
+)
 from dfmp2.output.hdf5 import (
     OF_REFERENCE,
     PREPARED,
@@ -189,8 +198,19 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
         "scratch": None,
         "threads": None,
     }  # of the machine, not of the calculation
+    made_for, method = prepared.options, given.get("method")
+    if method is not None and method != CUSTOM:
+        method = canonical_method(method)
+        wanted = functionals_of(method, made_for.xc)
+        if wanted != functionals_of(made_for.method, made_for.xc):
+            raise InputError(
+                Option("method", method),
+                " takes other orbitals than the file has, which was prepared for "
+                f"{made_for.method}: prepare another file with ",
+                Option("method", method),
+            )
     return replace(
-        prepared.options,
+        made_for,
         **{**here, **{name: value for name, value in given.items() if value is not None}},
     )
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_budget import kohn_sham_grid_error
 from dfmp2.mp2.result import (
     DENSITIES,
     Calculated,
+    Dispersion,
     FittingCertificate,
     GradientCertificate,
     MP2Result,
@@ -118,7 +120,7 @@ def on_reference(result: Calculated) -> str:
     else:
         relativistic = ""
     fitted = "DF-" if result.reference.scf_type == "df" else ""
-    return f"{result.level} on {relativistic}{fitted}{result.reference.title}"
+    return f"{result.level} on {relativistic}{fitted}{_reference_title(result)}"
 
 
 def asked_for(result: MP2Result) -> tuple[str, str]:
@@ -130,9 +132,9 @@ def asked_for(result: MP2Result) -> tuple[str, str]:
 
 
 def energies(result: MP2Result) -> tuple[str, str, str]:
-    """E(HF), and correlation and total energy of the method, Eh."""
+    """Energy of the mean field, and correlation and total energy of the method, Eh."""
     return (
-        energy(result.hf_total_energy),
+        energy(result.mean_field_energy),
         energy(result.correlation_energy),
         energy(result.total_energy),
     )
@@ -146,6 +148,8 @@ LABELS = {  # of fields that are not called by their name
     "grid": "integration grid",
     "grid_points": "points of the grid",
     "exx_total_energy": "exact-exchange energy",
+    "energy_xc": "functional of the energy",
+    "functional_energy": "energy of that functional",
     "scf_type": "integrals of the SCF",
     "scf_total_energy": "reference energy",
     "cycles": "SCF iterations",
@@ -378,25 +382,50 @@ def _cores(result: Calculated) -> list[int]:
 
 def _energies(result: MP2Result) -> Section:
     reference, singles, xc = result.reference, result.mp2_singles_energy, result.reference.xc
-    scf, hf = result.hf_total_energy, "E(HF)" if xc is None else "E(EXX)"
     method, quadrature = result.options.correlation, result.quadrature
+    scf, hf = result.mean_field_energy, "E(HF)" if xc is None else "E(EXX)"
     same, opposite = result.components
-    first = MP2 if method.plain else method  # other methods of plain MP2 are made of its parts
-    if quadrature is None:
+    scaled_alone = method.double_hybrid  # nothing else is made of the parts of a double hybrid
+    first = MP2 if method.plain and not scaled_alone else method
+    correlation = result.correlation_energy
+    if quadrature is None and not scaled_alone:
         correlation = same + opposite + singles
-    else:
-        correlation = result.correlation_energy
     more = " + E(S)" if singles else ""
-    formula = f"{'E(SS) + E(OS)' if quadrature is None else method.formula}{more}"
+    if scaled_alone:
+        formula = f"{method.opposite_spin:.6g} OS + {method.same_spin:.6g} SS"
+    elif quadrature is None:
+        formula = f"E(SS) + E(OS){more}"
+    else:
+        formula = f"{method.formula}{more}"
+    extra, added = [], []
+    total = f"{hf} + {formula if quadrature is None else 'the line above'}"
+    if scaled_alone:
+        hf = "E(KS)"
+        if result.functional_energy is not None:
+            hf = "E(DFT)"
+            extra = [("functional energy", scf, f"{hf}: {method.title} with these orbitals")]
+        total = f"{hf} + correlation"
+        if result.dispersion is not None:
+            correction = DISPERSIONS[result.dispersion.correction]
+            added = [
+                (
+                    "dispersion",
+                    result.dispersion.energy,
+                    f"{correction}, {result.dispersion.program}",
+                )
+            ]
+            total += " + dispersion"
+    elif xc:
+        extra = [("exact-exchange energy", scf, "E(EXX): HF of these orbitals")]
     parts = [("same-spin", same, "E(SS)"), ("opposite-spin", opposite, "E(OS)")]
     values = [
         ("nuclear repulsion", reference.nuclear_repulsion_energy, f"contained in {hf}"),
         (
             "reference energy",
             result.scf_total_energy,
-            f"{'E(KS)' if xc else hf}, {reference.title}",
+            f"{'E(KS)' if xc else hf}, {_reference_title(result)}",
         ),
-        *([("exact-exchange energy", scf, "E(EXX): HF of these orbitals")] if xc else []),
+        *extra,
         *(
             (f"{part} correlation", e, sign)
             for part, e, sign in parts
@@ -404,14 +433,14 @@ def _energies(result: MP2Result) -> Section:
         ),
         *([("singles", singles, "E(S), ROHF reference")] if singles else []),
         (f"{first.title} correlation", correlation, formula),
-        (
-            f"{first.title} total",
-            scf + correlation,
-            f"{hf} + {formula if quadrature is None else 'the line above'}",
-        ),
+        *added,
+        (f"{first.title} total", scf + correlation + (result.dispersion_energy or 0.0), total),
     ]
     drawn = [Bar(first.title, (opposite, same), energy(correlation))]
-    if method.plain:
+    if scaled_alone:
+        parts_drawn = (method.opposite_spin * opposite, method.same_spin * same)
+        drawn = [Bar(method.title, parts_drawn, energy(correlation))]
+    if method.plain and not scaled_alone:
         kinds = [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2]
     else:
         kinds = []
@@ -444,6 +473,8 @@ def _energies(result: MP2Result) -> Section:
         blocks.append(Figure(draw, caption))
     else:
         blocks.append(Facts(record_facts(quadrature, "quadrature: ", leave=("energy",))))
+    if result.dispersion is not None:
+        blocks.append(Facts([("dispersion", _damping(result.dispersion))]))
     if correlation == 0:
         blocks.insert(
             0,
@@ -453,6 +484,29 @@ def _energies(result: MP2Result) -> Section:
             ),
         )
     return Section("energies", "Energies", blocks)
+
+
+LONGEST_TITLE = 40  # of a reference with its functional in a table
+
+
+def _reference_title(result: Calculated) -> str:
+    """Kind of orbitals and their functional; a double hybrid's by the name of the method."""
+    reference = result.reference
+    row = result.options.double_hybrid
+    if row is not None:
+        return f"{reference.name.upper()} of {row.title}"
+    if len(reference.title) > LONGEST_TITLE:
+        return reference.name.upper()  # its functional is in a section of its own
+    return reference.title
+
+
+def _damping(dispersion: Dispersion) -> str:
+    """The parameters of a dispersion correction."""
+    return (
+        f"{DISPERSIONS[dispersion.correction]} of {dispersion.program} for {dispersion.functional}: s6 "
+        f"{dispersion.s6:g}, s8 {dispersion.s8:g}, s9 {dispersion.s9:g}, a1 {dispersion.a1:g}, a2 "
+        f"{dispersion.a2:g} bohr; doi {dispersion.doi}"
+    )
 
 
 # --- gradient and properties --------------------------------------------------------------------------

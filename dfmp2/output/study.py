@@ -187,10 +187,11 @@ class Study:
         method = "correlation_energy"
         if f"cbs_{method}" not in self.values:  # of an earlier version
             method = f"mp2_{method}"
-        if "cbs_scf_total_energy" in self.values:
-            reference = "scf_total_energy"
-        else:
-            reference = "hf_total_energy"
+        reference = next(
+            name
+            for name in ("scf_total_energy", "functional_energy", "hf_total_energy")
+            if f"cbs_{name}" in self.values
+        )
         for name in (reference, method):
             smaller, larger = (getattr(run, name) for run in runs)
             limit = self.values[f"cbs_{name}"].value

@@ -245,7 +245,11 @@ def _drawn(study: Study) -> list[Figure]:
             series_figure(
                 table["basis"],
                 correlation,
-                table.get("hf_total_energy", table.get("scf_total_energy", ())),
+                next(
+                    table[name]
+                    for name in ("hf_total_energy", "functional_energy", "scf_total_energy")
+                    if name in table
+                ),
             )
         ]
     if study.kind == "optimization":

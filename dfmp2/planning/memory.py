@@ -416,11 +416,11 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     points = work.grid + work.finer_grid  # both are there while the error of the first is measured
     matrices += min(XC_BYTES, points * n * XC_VALUES * FLOAT64) + points * POINT_BYTES
     if not naux:
-        everything = pairs * (pairs + 1) // 2 * FLOAT64
+        everything = work.operators * pairs * (pairs + 1) // 2 * FLOAT64
         again = RECOMPUTED_MATRICES * n * n * FLOAT64 * len(work.spins) * workers
         return max(matrices + everything, x2c), NOTHING, Stage(max(matrices + again, x2c)), 0
     columns = work.kept_pairs
-    whole = naux * columns * FLOAT64
+    whole = naux * columns * FLOAT64  # of one operator; on disk only one is read at a time
     metric = naux * naux * FLOAT64
     buffers = min(WORKER_BYTES * workers, 2 * naux * pairs * FLOAT64)
     start = START_MATRICES * n * n * FLOAT64 * len(work.spins)
@@ -439,7 +439,8 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     )
     least = 2 * workers * max(CACHE_BYTES, columns * FLOAT64)  # dfmp2.scf.jk
     read = Stage(matrices + streaming, min(least, 2 * whole), min(READ_MOST, 2 * whole))
-    return max(matrices + whole + 2 * metric + buffers, x2c), fit, read, whole
+    in_core = matrices + work.operators * whole + 2 * metric + buffers
+    return max(in_core, x2c), fit, read, work.operators * whole
 
 
 def _of_occupied(work: Workload) -> int:

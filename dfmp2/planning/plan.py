@@ -28,7 +28,7 @@ from dfmp2.planning.time import IN_MEMORY, NO_TIME, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
-from dfmp2.scf.kohn_sham import exact_exchange
+from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange
 from dfmp2.units import format_bytes
 
 
@@ -434,11 +434,13 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         from dfmp2.scf.stability import frontier_window
 
         frontier = tuple(frontier_window(int(n), nao - int(n)) for n in spins)
+    exact = HARTREE_FOCK
     points = finer_points = 0
-    if options.xc is not None:
-        grid = grid_name(options.grid, options.xc)
+    if options.functional is not None:
+        exact = exact_exchange(options.functional)
+        grid = grid_name(options.grid, options.functional)
         points = count_points(mole, grid)
-        finer_points = count_points(mole, finer_name(mole, grid, options.xc))
+        finer_points = count_points(mole, finer_name(mole, grid, options.functional))
     return Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -470,7 +472,8 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         points=USUAL_POINTS.get(options.correlation.kind, 0),
         grid=points,
         finer_grid=finer_points,
-        exchange=options.xc is None or exact_exchange(options.xc) > 0.0,
+        exchange=exact.full or exact.separated,
+        operators=2 if exact.separated else 1,
     )
 
 

@@ -114,6 +114,8 @@ class Workload:
     grid, finer_grid : points of the integration grid of Kohn-Sham, and of the one that its error is measured with; 0
         for Hartree-Fock
     exchange : whether the SCF has K
+    operators : of two electrons in the SCF: 2 for a range-separated functional, whose long-range operator has
+        integrals of its own
     """
 
     nao: int
@@ -140,6 +142,7 @@ class Workload:
     grid: int = 0
     finer_grid: int = 0
     exchange: bool = True
+    operators: int = 1
 
     @property
     def scf_builds(self) -> int:
@@ -187,7 +190,7 @@ class Workload:
         three = contracted + PRIMITIVE[3] * primitive
         four = contracted * (contracted + 1) / 2 + PRIMITIVE[4] * primitive * (primitive + 1) / 2
         return {
-            "scf": self.naux_scf * three if self.naux_scf else four,
+            "scf": self.operators * (self.naux_scf * three if self.naux_scf else four),
             "integrals": self.naux * three,
         }
 
@@ -207,7 +210,7 @@ class Workload:
         if p:
             # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc, Coulomb 4 p npair.
             half = 2 * p * n * n * self.kept_pairs // self.pairs_of_functions
-            per_build = sum(
+            per_build = self.operators * sum(
                 (p * n * n + half) * self.exchange * s.occupied + 4 * p * self.kept_pairs
                 for s in self.spins
             )
@@ -215,7 +218,7 @@ class Workload:
                 half * s.occupied + 2 * p * s.occupied**2 * (3 * n - s.occupied) for s in self.spins
             )
         else:
-            per_build = 4 * len(self.spins) * self.pairs_of_functions**2
+            per_build = 4 * self.operators * len(self.spins) * self.pairs_of_functions**2
             per_product = 2 * per_build
         amplitudes = [(self._pair_count(k), k) for k in range(3 if len(self.spins) == 2 else 1)]
         per_channel = [2 * count * self.naux * self._virtuals(k) for count, k in amplitudes]
@@ -229,7 +232,7 @@ class Workload:
             "exchange": (self.scf_builds - single) * per_build,
             "exchange_single": single * per_build,
             "examined": self.hessian_products * per_product,
-            "scf_fit": p * p * self.kept_pairs,
+            "scf_fit": self.operators * p * p * self.kept_pairs,
             "functional": self._functional_points * len(self.spins) * XC_OPERATIONS * n,
             "eigen": self.starts * (self.cycles + 1) * len(self.spins) * n**3,
             "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins)

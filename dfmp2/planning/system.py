@@ -99,8 +99,8 @@ def prepare(
     """
     scratch = choose_root(options.scratch)
     import_pyscf()
-    if options.xc is not None:
-        require_functional(options.xc)
+    if options.functional is not None:
+        require_functional(options.functional)
     resources.restart_peak()
     if options.memory:
         resources.keep_nothing_back()

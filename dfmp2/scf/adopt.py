@@ -13,17 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from dfmp2.double_hybrids import DoubleHybrid, look_up
 from dfmp2.errors import ConvergenceError, InputError
+from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.foreign import from_pyscf
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.options import CUSTOM_DOUBLE_HYBRID, METHODS, canonical_method
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.fitting_error import between_atoms
 from dfmp2.scf.grid_error import with_grid_error
 from dfmp2.scf.hartree_fock import record
 from dfmp2.scf.jk import column_squares
-from dfmp2.scf.kohn_sham import require_functional
+from dfmp2.scf.kohn_sham import definition_of, require_functional, same_functional
 from dfmp2.scf.reference import GIVEN, Reference
 
 # Attributes of PySCF's decorated mean fields whose effect neither a result nor `compare` can hold.
@@ -57,8 +60,34 @@ class Adopted:
     reference: Reference
 
 
-def adopt(mf: Any) -> Adopted:
+def double_hybrid_of(method: str, mf: Any) -> DoubleHybrid | None:
+    """The double hybrid that is asked for on a mean field, None for another method.
+
+    Raises
+    ------
+    InputError : there is no such method, or the orbitals of the mean field are not those of its functional
+    """
+    hybrid = look_up(canonical_method(method))
+    if method in METHODS or hybrid is None:
+        return None
+    xc = vars(mf).get("xc")
+    functional = "Hartree-Fock" if xc is None else definition_of(str(xc))
+    if xc is None or not same_functional(functional, hybrid.scf):
+        raise InputError(
+            Option("method", method),
+            f" takes orbitals of {hybrid.scf}, and the mean field has those of {functional}: run dft.RKS or dft.UKS "
+            "with that functional, or take ",
+            Option("method", CUSTOM_DOUBLE_HYBRID),
+        )
+    return hybrid
+
+
+def adopt(mf: Any, energy_xc: str | None = None) -> Adopted:
     """The values of a mean field; `require_repeatable` proves them.
+
+    Parameters
+    ----------
+    energy_xc : functional of the energy of a double hybrid, where it is not that of the orbitals
 
     Raises
     ------
@@ -95,7 +124,15 @@ def adopt(mf: Any) -> Adopted:
                 fitting.build()
             jk = _basis("jk", fitting.auxmol, fitting.auxbasis, {})
         cycles = int(getattr(mf, "cycles", 0) or 0)
-        reference = record(mf, kind, jk is not None, list(GIVEN), cycles, "python")
+        reference = record(
+            mf,
+            kind,
+            jk is not None,
+            list(GIVEN),
+            cycles=cycles,
+            start="python",
+            energy_xc=energy_xc,
+        )
         return Adopted(molecule, orbital, jk, _relativity(mf), reference)
 
 
@@ -193,7 +230,7 @@ def _require_plain(mf: Any, gto: Any) -> None:
     """Refuse known additions, of the mean field and of its molecule."""
     mole, xc = mf.mol, vars(mf).get("xc")
     if xc is not None:
-        require_functional(str(xc).strip().lower())
+        require_functional(definition_of(str(xc)))
     for name, what in ADDITIONS.items():
         if getattr(mf, name, None):
             raise _beyond(name, what)

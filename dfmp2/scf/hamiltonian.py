@@ -63,7 +63,7 @@ def mean_field(
     ----------
     kind : "rhf", "uhf" or "rohf"; relativity : "none" or "x2c"
     charges : (n, 4) x, y, z in bohr and charge in e, None for none
-    native : leave the potential of the charges, and that of a functional, to PySCF's own code
+    native : leave the potential of the charges, and the Fock matrix of Kohn-Sham, to PySCF's own code
     field : (3,) Eh/(e bohr), None for none
     xc : functional of an RKS or UKS in its place, None for Hartree-Fock
     grid : name of its integration grid (`dfmp2.integrals.grid`), None for the default

@@ -137,7 +137,7 @@ def run_scf(
         more: dict[str, Any] = {
             "native": integrals == "pyscf",
             "field": field,
-            "xc": options.xc,
+            "xc": options.functional,
             "grid": options.grid,
         }
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, **more)
@@ -192,9 +192,15 @@ def run_scf(
             ) from error
         history = np.array(found.history).reshape(-1, 3)
         reference = record(
-            found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin
+            found.mf,
+            kind,
+            auxmole is not None,
+            found.ladder,
+            cycles=len(history),
+            start=found.origin,
+            energy_xc=options.energy_functional,
         )
-        if options.xc is not None:
+        if options.functional is not None:
             from dfmp2.scf.grid_error import with_grid_error
 
             listener.stage("error of the integration grid, on a finer one")
@@ -239,9 +245,21 @@ def release(mf: Any) -> None:
 
 
 def record(
-    mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, start: str
+    mf: Any,
+    kind: str,
+    fitted: bool,
+    ladder: list[str],
+    *,
+    cycles: int,
+    start: str,
+    energy_xc: str | None = None,
 ) -> Reference:
-    """The plain values of a converged PySCF mean field."""
+    """The plain values of a converged PySCF mean field.
+
+    Parameters
+    ----------
+    energy_xc : functional of the energy of a double hybrid, where it is not that of the orbitals
+    """
     coupling = None
     if kind == "rohf":
         coeff, energy, occ, coupling = semicanonical(mf)
@@ -260,14 +278,21 @@ def record(
 
     xc, more = vars(mf).get("xc"), dict[str, Any]()
     if xc is not None:
-        from dfmp2.scf.kohn_sham import exact_exchange_energy, of_grid
+        from dfmp2.scf.kohn_sham import (
+            definition_of,
+            exact_exchange_energy,
+            functional_energy,
+            of_grid,
+        )
 
-        xc = str(xc).strip().lower()
+        xc = definition_of(str(xc))
         more = {
             "xc": xc,
             **of_grid(mf.grids),
             "exx_total_energy": exact_exchange_energy(mf),
         }
+        if energy_xc is not None:
+            more |= {"energy_xc": energy_xc, "functional_energy": functional_energy(mf, energy_xc)}
     with shielded():
         return Reference(
             kind=kind,
@@ -621,12 +646,14 @@ def reproducible(mf: Any, held: bool | None = None) -> Any:
     ----------
     held : whether four-centre integrals are kept, None to let PySCF decide, which asks for 8 bytes for all nao^4
     """
-    from pyscf import lib
+    from pyscf import lib, scf
 
     class OneAdds(type(mf)):  # type: ignore[misc]
-        """J and K of integrals in memory by one thread."""
+        """J and K of integrals in memory by one thread, those of long-range operators beside them."""
 
+        _keys = frozenset({"_long_range"})
         _eri: Any
+        _long_range: dict[float, Any]
 
         def _is_mem_enough(self) -> bool:
             """Whether four-centre integrals are kept."""
@@ -642,6 +669,12 @@ def reproducible(mf: Any, held: bool | None = None) -> Any:
             omega: float | None = None,
         ) -> Any:
             """As in PySCF."""
+            if omega and self._is_mem_enough():
+                if omega not in self._long_range:
+                    with self.mol.with_range_coulomb(omega):
+                        self._long_range[omega] = self.mol.intor("int2e", aosym="s8")
+                with lib.with_omp_threads(1):
+                    return scf.hf.dot_eri_dm(self._long_range[omega], dm, hermi, with_j, with_k)
             if self._eri is None and not omega and self._is_mem_enough():
                 self._eri = self.mol.intor("int2e", aosym="s8")
             asked = mol, dm, hermi, with_j, with_k, omega
@@ -651,4 +684,5 @@ def reproducible(mf: Any, held: bool | None = None) -> Any:
                 return super().get_jk(*asked)
 
     mf.__class__ = OneAdds
+    mf._long_range = {}
     return mf

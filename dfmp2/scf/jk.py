@@ -53,16 +53,25 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
     mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
     threads : workers
     progress : called with (integrals done, all of them), counted in fitting functions or pairs, when B is made
+    pairs : columns of B, None for those that are not negligible
 
     Attributes
     ----------
     single : half-transform and exchange products in float32; the caller switches it off before the end
     squares : (ncolumn,) sum_P B_P,mn^2, (mn|mn) as it is fitted, Eh; there with B
     operations : floating-point operations of all fits, J and K so far, in float64 and in float32
+    name : of the file that B is in where it is on disk
     """
 
+    name = "scf"
+
     def __init__(
-        self, mole: Any, auxmole: Any, threads: int, progress: Progress = lambda done, total: None
+        self,
+        mole: Any,
+        auxmole: Any,
+        threads: int,
+        progress: Progress = lambda done, total: None,
+        pairs: PairList | None = None,
     ) -> None:
         super().__init__(mole, auxbasis=auxmole.basis)
         self.auxmol = auxmole
@@ -72,7 +81,25 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         self.squares: Any = None
         self.operations = [0, 0]
         self._progress = progress
-        self.pairs = pair_list(mole)
+        self.pairs = pair_list(mole) if pairs is None else pairs
+        self._long_range: dict[float, FittedIntegrals] = {}
+
+    def at_long_range(self, omega: float) -> FittedIntegrals:
+        """The same builder for the operator erf(omega r) / r, with integrals and metric of its own; omega in 1/bohr."""
+        if omega not in self._long_range:
+            mole, auxmole = self.mol.copy(), self.auxmol.copy()
+            mole.set_range_coulomb(omega)
+            auxmole.set_range_coulomb(omega)
+            builder = self._like(mole, auxmole)
+            builder.operations = self.operations
+            builder.name = f"{self.name}-long-range"
+            self._long_range[omega] = builder
+        self._long_range[omega].single = self.single
+        return self._long_range[omega]
+
+    def _like(self, mole: Any, auxmole: Any) -> FittedIntegrals:
+        """A builder of the same kind for other integrals."""
+        return FittedIntegrals(mole, auxmole, self.threads, self._progress, self.pairs)
 
     def build(self) -> FittedIntegrals:
         """Make B, shape (naux, ncolumn) float64, unless it is there."""
@@ -93,9 +120,11 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         direct_scf_tol: float = 1e-13,
         omega: float | None = None,
     ) -> tuple[Any, Any]:
-        """J and K of symmetric densities, or J alone, as PySCF asks for them."""
-        if hermi != 1 or omega:
+        """J and K of symmetric densities, or J alone, as PySCF asks for them; omega 0 or None for 1/r."""
+        if hermi != 1 or (omega or 0.0) < 0.0:
             raise NotImplementedError(f"fitted J and K of hermi={hermi}, omega={omega}")
+        if omega:
+            return self.at_long_range(omega).get_jk(dm, hermi, with_j, with_k, direct_scf_tol)
         orbitals = getattr(dm, "mo_coeff", None)
         if orbitals is None:
             densities = np.reshape(dm, (-1, self.pairs.nao, self.pairs.nao))
@@ -131,8 +160,10 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         return {"single": self.single, "exchange": exchange}
 
     def discard(self) -> None:
-        """Free B."""
+        """Free B, at long range too."""
         self._cderi = None
+        for builder in self._long_range.values():
+            builder.discard()
 
 
 def signed_orbitals(density: Array) -> list[Array]:

@@ -48,7 +48,7 @@ class DiskIntegrals(FittedIntegrals):
     mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
     threads : workers
     room : disk and memory it may use
-    progress : as of FittedIntegrals
+    progress, pairs : as of FittedIntegrals
 
     Raises
     ------
@@ -62,8 +62,9 @@ class DiskIntegrals(FittedIntegrals):
         threads: int,
         room: Room,
         progress: Progress = lambda done, total: None,
+        pairs: PairList | None = None,
     ) -> None:
-        super().__init__(mole, auxmole, threads, progress)
+        super().__init__(mole, auxmole, threads, progress, pairs)
         self._room = room
         self._naux = 0
         self._blocks = pair_groups(
@@ -71,12 +72,18 @@ class DiskIntegrals(FittedIntegrals):
         )
         self._groups = pair_groups(mole, self.pairs)
 
+    def _like(self, mole: Any, auxmole: Any) -> DiskIntegrals:
+        """A builder of the same kind for other integrals, in a file of its own."""
+        return DiskIntegrals(
+            mole, auxmole, self.threads, self._room, progress=self._progress, pairs=self.pairs
+        )
+
     def build(self) -> DiskIntegrals:
         """Write B to disk, unless it is there."""
         if self._cderi is None:
             factor = factorise(coulomb_metric(self.auxmol), overwrite=True)
             self._naux = factor.naux
-            stored = self._room.space.array("scf", factor.naux * len(self.pairs.columns))
+            stored = self._room.space.array(self.name, factor.naux * len(self.pairs.columns))
             self.squares = np.empty(len(self.pairs.columns))
             for block in self._blocks:
                 groups = [
@@ -94,10 +101,12 @@ class DiskIntegrals(FittedIntegrals):
         return self
 
     def discard(self) -> None:
-        """Delete the file."""
+        """Delete the file, and that of long range."""
         if self._cderi is not None:
             self._cderi.close()
             self._cderi = None
+        for builder in self._long_range.values():
+            builder.discard()
 
     def get_naoaux(self) -> int:
         """Fitting functions left."""

@@ -1,21 +1,32 @@
 """Kohn-Sham orbitals: an exchange-correlation functional in place of Hartree-Fock exchange.
 
-    F_s = h + J - c K_s + V_xc,s,   E = E_nuc + tr h D + tr J D / 2 - c sum_s tr K_s D_s / 2 + E_xc                  (1)
-    E_EXX = E_nuc + tr h D + tr J D / 2 - sum_s tr K_s D_s / 2                                                       (2)
+    F_s = h + J - X_s + V_xc,s      X_s = c_SR K_s + (c_LR - c_SR) K_s(omega)                       (1)
+    E = E_nuc + tr h D + tr J D / 2 - sum_s tr X_s D_s / 2 + E_xc                                   (2)
+    E_EXX = E_nuc + tr h D + tr J D / 2 - sum_s tr K_s D_s / 2                                      (3)
 
-s: spins, D = sum_s D_s, c: exact exchange in a hybrid functional. E_EXX is the Hartree-Fock energy of the Kohn-Sham
-determinant, to which the correlation energy of the random-phase approximation is added. J and K are those of the mean
-field, E_xc and V_xc come from libxc on a grid of PySCF (`dfmp2.integrals.grid`). Source: Kohn and Sham, Phys. Rev. 140,
-A1133 (1965).
+s: spins, D = sum_s D_s, c_SR and c_LR: exact exchange at short and at long range; K(omega) is the exchange matrix of
+the long-range operator erf(omega r) / r, which a global hybrid (c_SR = c_LR) does not need. E_EXX is the Hartree-Fock
+energy of the Kohn-Sham determinant, to which the correlation energy of the random-phase approximation is added; a
+double hybrid adds its second-order energy to E, or to the E of another functional. J and K are those of the mean field,
+E_xc and V_xc come from libxc on a grid of PySCF (`dfmp2.integrals.grid`). Sources: Kohn and Sham, Phys. Rev. 140,
+A1133 (1965); Leininger, Stoll, Werner, Savin, Chem. Phys. Lett. 275, 151 (1997).
+
+A functional is named as in PySCF. A term may have parameters of its own in brackets, by their names in libxc:
+`0.5*HF + 0.5*GGA_X_MPW91(_bt=0.00444, _expo=3.7868), MGGA_C_BC95`.
 """
 
 from __future__ import annotations
 
+import re
+import zlib
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from dfmp2.double_hybrids import PARAMETERS, look_up, without_parameters
 from dfmp2.errors import InputError
 from dfmp2.integrals.grid import make_grid, name_of_grid
 from dfmp2.messages import Option
@@ -25,82 +36,184 @@ BLOCK_MEGABYTES = 64.0  # of basis functions on points of the grid at a time, wh
 NEAR = 4  # names suggested for one that is not known
 
 
+@dataclass(frozen=True, slots=True)
+class ExactExchange:
+    """Exact exchange in a functional.
+
+    Attributes
+    ----------
+    short_range, long_range : c_SR, c_LR of Eq. 1
+    omega : of the long-range operator, 1/bohr; 0 where both are the same
+    """
+
+    short_range: float
+    long_range: float
+    omega: float
+
+    @property
+    def full(self) -> bool:
+        """Whether K of the full operator is needed."""
+        return self.short_range != 0.0
+
+    @property
+    def separated(self) -> bool:
+        """Whether K(omega) is needed."""
+        return self.omega != 0.0
+
+
+_definitions: dict[str, str] = {}  # of functionals by the names that PySCF was given for them
+HARTREE_FOCK = ExactExchange(1.0, 1.0, 0.0)
+
+
+@cache
+def libxc_code(xc: str) -> str:
+    """What PySCF calls a functional, after one whose terms have parameters was made known to it.
+
+    Raises
+    ------
+    KeyError, ValueError : not a functional, or a parameter that is none
+    """
+    from pyscf.dft import libxc
+
+    parameters: dict[int, dict[str, float]] = {}
+    for term, values in PARAMETERS.findall(xc):
+        number = libxc.parse_xc(f"{term},")[1][0][0]
+        pairs = [value.partition("=") for value in values.split(",")]
+        parameters[number] = {name.strip(): float(value) for name, _, value in pairs}
+    if not parameters:
+        return xc
+    # PySCF takes some letters within a name for functionals of the Laplacian, so that it gets none.
+    code = f"dh{zlib.crc32(xc.encode())}"
+    libxc.register_custom_functional_(code, without_parameters(xc), ext_params=parameters)
+    _definitions[code] = xc
+    return code
+
+
+def definition_of(code: str) -> str:
+    """The functional that `libxc_code` has made this name of."""
+    return _definitions.get(code, code).strip().lower()
+
+
 def require_functional(xc: str) -> None:
-    """Refuse a functional that is not known to libxc, or has parts that are not there.
+    """Raise for a functional that is not known to libxc, or has parts that are not available.
 
     Raises
     ------
     InputError : it names what is near, or what the functional has
     """
+    double_hybrid = look_up(xc)
+    if double_hybrid is not None:
+        raise InputError(
+            Option("xc", xc),
+            " is a double hybrid, which has a correlation energy of its own: take ",
+            Option("method", double_hybrid.name),
+            ", without ",
+            Option("xc"),
+        )
     with shielded():
         from pyscf.dft import libxc
 
         try:
-            libxc.parse_xc(xc)
-            laplacian, nonlocal_part = libxc.needs_laplacian(xc), libxc.is_nlc(xc)
-            separated = libxc.rsh_coeff(xc)[0]
+            code = libxc_code(xc)
+            laplacian, nonlocal_part = libxc.needs_laplacian(code), libxc.is_nlc(code)
+            libxc.rsh_coeff(code)
         except (KeyError, ValueError, IndexError, AssertionError, NotImplementedError) as error:
             near = get_close_matches(xc.upper(), [*libxc.XC_ALIAS, *libxc.XC_CODES], NEAR)
             if near:
-                said = f"; near it: {', '.join(dict.fromkeys(name.lower() for name in near))}"
+                suggestion = f"; near it: {', '.join(dict.fromkeys(name.lower() for name in near))}"
             else:
-                said = ""
+                suggestion = ""
             raise InputError(
                 Option("xc", xc),
-                (
-                    f": libxc has no such functional{said}. Name one as PySCF does: pbe, tpss, pbe0,"
-                    " b3lyp, or exchange and correlation with a comma between them such as b88,lyp"
-                ),
+                f": libxc has no such functional{suggestion}. Name one as PySCF does: pbe, tpss, pbe0, "
+                "b3lyp, or exchange and correlation with a comma between them such as b88,lyp",
             ) from error
     parts = {
         "a non-local correlation functional (VV10)": nonlocal_part,
-        "exchange of a range-separated Coulomb operator": separated,
         "the Laplacian of the density": laplacian,
         "a dispersion correction": any(end in xc for end in ("-d3", "-d4", "-3c")),
     }
-    found = [what for what, there in parts.items() if there]
-    if found:
-        raise InputError(
-            Option("xc", xc),
-            (
-                f" has {found[0]}, which is not there: take a local functional or a global "
-                "hybrid, such as pbe, tpss or pbe0"
-            ),
-        )
+    for part, present in parts.items():
+        if present:
+            raise InputError(
+                Option("xc", xc),
+                f" has {part}, which is not available: take a functional without it, such as pbe, tpss, pbe0 or "
+                "camb3lyp",
+            )
 
 
-def exact_exchange(xc: str) -> float:
-    """c of Eq. 1, 0 where the functional is no hybrid."""
+def exact_exchange(xc: str) -> ExactExchange:
+    """The exact exchange of a functional."""
     with shielded():
         from pyscf.dft import libxc
 
-        return float(libxc.hybrid_coeff(xc))
+        code = libxc_code(xc)
+        omega, long_range, difference = map(float, libxc.rsh_coeff(code))
+        if omega == 0.0 or difference == 0.0:
+            share = float(libxc.hybrid_coeff(code))
+            return ExactExchange(share, share, 0.0)
+        return ExactExchange(long_range + difference, long_range, omega)
+
+
+def same_functional(first: str, second: str) -> bool:
+    """Whether two descriptions mean the same functional, but for rounding of their factors."""
+    with shielded():
+        from pyscf.dft import libxc
+
+        if PARAMETERS.search(first) or PARAMETERS.search(second):
+            spellings = [re.sub(r"\s", "", xc.lower()) for xc in (first, second)]
+            return spellings[0] == spellings[1]
+        (hybrid, terms), (other_hybrid, other_terms) = map(libxc.parse_xc, (first, second))
+    factors, other_factors = dict(terms), dict(other_terms)
+    return factors.keys() == other_factors.keys() and np.allclose(
+        [*hybrid, *factors.values()],
+        [*other_hybrid, *(other_factors[term] for term in factors)],
+        rtol=0.0,
+        atol=1e-12,
+    )
 
 
 class KohnSham:
     """PySCF's RKS or UKS with J and K of densities that carry their orbitals, and blocks of points of one size."""
 
     def get_veff(self: Any, mol: Any = None, dm: Any = None, *_last: Any, **_more: Any) -> Any:
-        """J - c K + V_xc of a density, (nao, nao) or of each spin (2, nao, nao), Eh, tagged with energies."""
+        """J - X + V_xc of a density, (nao, nao) or of each spin (2, nao, nao), Eh, tagged with energies."""
         from pyscf import lib
 
-        dm = self.make_rdm1() if dm is None else dm
+        if dm is None:
+            dm = self.make_rdm1()
+        coulomb, exchange = coulomb_and_exchange(self, dm, exact_exchange(self.xc))
         if self.grids.coords is None:
             self.grids.build(with_non0tab=True)
-        restricted = np.ndim(dm) == 2
         energy, potential = integrate(self, self.grids, dm)
-        share = exact_exchange(self.xc)
-        j, k = self.get_jk(self.mol, dm, 1, with_k=bool(share))
-        if restricted:
-            density, j = (dm, j)
-        else:
-            density, j = (dm[0] + dm[1], j[0] + j[1])
-        potential = potential + j
-        if share:
-            k = share * (k / 2 if restricted else k)
-            potential = potential - k
-            energy -= np.vdot(dm, k) / 2
-        return lib.tag_array(potential, ecoul=np.vdot(density, j) / 2, exc=energy)
+        potential = potential + coulomb
+        density = dm
+        if np.ndim(dm) == 3:
+            density, coulomb = dm[0] + dm[1], coulomb[0]
+        if exchange is not None:
+            potential = potential - exchange
+            energy -= np.vdot(dm, exchange) / 2
+        return lib.tag_array(potential, ecoul=np.vdot(density, coulomb) / 2, exc=energy)
+
+
+def coulomb_and_exchange(mf: Any, dm: Any, exact: ExactExchange) -> tuple[Any, Any]:
+    """J of all electrons and X of Eq. 1 of a density, in its shape, Eh; None for X where it is 0.
+
+    X of a restricted density is that of one of its spins.
+    """
+    coulomb, exchange = mf.get_jk(mf.mol, dm, 1, with_k=exact.full)
+    if exact.full:
+        exchange = exact.short_range * exchange
+    else:
+        exchange = None
+    if exact.separated:
+        long_range = mf.get_k(mf.mol, dm, 1, omega=exact.omega)
+        long_range = (exact.long_range - exact.short_range) * long_range
+        exchange = long_range if exchange is None else exchange + long_range
+    if np.ndim(dm) == 2:
+        return coulomb, None if exchange is None else exchange / 2
+    total = coulomb[0] + coulomb[1]
+    return np.stack([total, total]), exchange
 
 
 def mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bool = False) -> Any:
@@ -111,12 +224,12 @@ def mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bool = False
     grid : str
         Name of the integration grid.
     native : bool
-        Leave the potential of the functional to PySCF's own code, without `KohnSham`.
+        Leave the Fock matrix to PySCF's own code.
     """
     from pyscf import dft, lib
 
     mf = {"rhf": dft.RKS, "uhf": dft.UKS}[kind](mole)
-    mf.xc = xc
+    mf.xc = libxc_code(xc)
     mf.grids = make_grid(mole, grid)
     if native:
         return mf
@@ -139,7 +252,7 @@ def of_grid(grid: Any) -> dict[str, Any]:
     }
 
 
-def integrate(mf: Any, grid: Any, density: Any) -> tuple[float, Any]:
+def integrate(mf: Any, grid: Any, density: Any, xc: str | None = None) -> tuple[float, Any]:
     """E_xc and V_xc of a density on a grid.
 
     Parameters
@@ -150,6 +263,8 @@ def integrate(mf: Any, grid: Any, density: Any) -> tuple[float, Any]:
         A grid that has been built.
     density : (nao, nao), or of each spin (2, nao, nao)
         Density matrix.
+    xc : str or None
+        The functional, as PySCF calls it; None for that of the mean field.
 
     Returns
     -------
@@ -162,20 +277,35 @@ def integrate(mf: Any, grid: Any, density: Any) -> tuple[float, Any]:
         evaluate = mf._numint.nr_rks
     else:
         evaluate = mf._numint.nr_uks
-    _, energy, potential = evaluate(mf.mol, grid, mf.xc, density, max_memory=BLOCK_MEGABYTES)
+    _, energy, potential = evaluate(mf.mol, grid, xc or mf.xc, density, max_memory=BLOCK_MEGABYTES)
     return float(energy), np.asarray(potential)
 
 
 def exact_exchange_energy(mf: Any) -> float:
-    """E_EXX of a converged mean field, Eq. 2, Eh."""
+    """E_EXX of a converged mean field, Eq. 3, Eh."""
     with shielded():
         density = mf.make_rdm1()
-        core = mf.get_hcore()
-        spins = np.asarray(density).reshape(-1, *core.shape)
-        energy = float(mf.energy_nuc())
-        for fock, spin in zip(exact_exchange_matrices(mf, density), spins, strict=True):
-            energy += float(np.vdot(core + fock, spin)) / 2
-        return energy
+        return _energy(mf, density, HARTREE_FOCK)
+
+
+def functional_energy(mf: Any, xc: str) -> float:
+    """E of Eq. 2 of another functional with the orbitals of a converged mean field, Eh."""
+    with shielded():
+        density = mf.make_rdm1()
+        energy, _ = integrate(mf, mf.grids, density, libxc_code(xc))
+        return _energy(mf, density, exact_exchange(xc)) + energy
+
+
+def _energy(mf: Any, density: Any, exact: ExactExchange) -> float:
+    """E of Eq. 2 without E_xc, Eh."""
+    coulomb, exchange = coulomb_and_exchange(mf, density, exact)
+    total = density
+    if density.ndim == 3:
+        total, coulomb = density[0] + density[1], coulomb[0]
+    energy = np.vdot(mf.get_hcore(), total) + np.vdot(coulomb, total) / 2
+    if exchange is not None:
+        energy -= np.vdot(density, exchange) / 2
+    return float(mf.energy_nuc() + energy)
 
 
 def exact_exchange_matrices(mf: Any, density: Any) -> list[Any]:

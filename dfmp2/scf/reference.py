@@ -138,6 +138,14 @@ class Reference:
     exx_total_energy: float | None = _q(
         "hartree", "Hartree-Fock energy of the Kohn-Sham determinant", None
     )
+    energy_xc: str | None = _q(
+        "",
+        "functional of the energy of a double hybrid, where it is not that of the orbitals",
+        None,
+    )
+    functional_energy: float | None = _q(
+        "hartree", "energy of that functional with these orbitals", None
+    )
     operations: Array | None = _q(
         "", "operations of fitted J and K, in float64 and in float32 (2,)", None
     )

@@ -131,8 +131,8 @@ def _table(results: Results, bracket: Bracket, values: Mapping[str, Item]) -> di
         names = OF_MP2
     else:
         names = METHOD_COLUMNS
-    kohn_sham = any(run.reference.xc for run in results.values())
-    for name in ("hf_total_energy" if kohn_sham else "scf_total_energy", *names):
+    reference = next(iter(results.values())).mean_field_name
+    for name in (reference, *names):
         energies = [getattr(run, name) for run in results.values()] + [
             values[f"cbs_{name}"].value for _ in limit
         ]
@@ -148,30 +148,30 @@ def _values(
         return formula.limit(smaller, larger, *bracket.cardinals)
 
     method = options.correlation
-    hartree_fock = limit(scf, lambda run: run.hf_total_energy)
+    mean_field = limit(scf, lambda run: run.mean_field_energy)
+    dispersion = limit(scf, lambda run: run.dispersion_energy or 0.0)
     same = limit(correlation, lambda run: run.components[0])
     opposite = limit(correlation, lambda run: run.components[1])
     singles = limit(correlation, lambda run: run.mp2_singles_energy)
     found = limit(correlation, lambda run: run.correlation_energy)
     if method.kind == "pairs":
         found = method.apply(opposite, same) + singles
-    reference = (
-        "scf_total_energy" if options.xc is None else "hf_total_energy"
-    )  # of Kohn-Sham: of its determinant
+    reference = results[bracket.names[0]].mean_field_name
     energies = {
-        reference: hartree_fock,
+        reference: mean_field,
         "correlation_energy": found,
-        "total_energy": hartree_fock + found,
+        "total_energy": mean_field + found + dispersion,
     }
     plain = {
         "mp2_same_spin_correlation_energy": same,
         "mp2_opposite_spin_correlation_energy": opposite,
         "mp2_correlation_energy": same + opposite + singles,
-        "mp2_total_energy": hartree_fock + same + opposite + singles,
+        "mp2_total_energy": mean_field + same + opposite + singles,
         "scs_mp2_correlation_energy": SCS.apply(opposite, same) + singles,
         "sos_mp2_correlation_energy": SOS.apply(opposite, same) + singles,
     }
-    energies |= plain if method.plain else {}
+    if method.plain and not method.double_hybrid:
+        energies |= plain
     if method.name == CUSTOM:
         energies["scaled_mp2_correlation_energy"] = found
     both = f"{scf.name} and {correlation.name}"

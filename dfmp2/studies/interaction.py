@@ -46,6 +46,8 @@ PARTS: dict[
 ] = {  # prefix -> (in words, energy of a run)
     "": ("total energy", lambda r: r.total_energy),
     "scf_": ("SCF", lambda r: r.scf_total_energy),
+    "functional_": ("functional of the energy", lambda r: r.functional_energy),
+    "dispersion_": ("dispersion", lambda r: r.dispersion_energy),
     "correlation_": ("correlation energy", lambda r: r.correlation_energy),
     "mp2_correlation_": ("MP2 correlation", lambda r: r.mp2_correlation_energy),
     "mp2_same_spin_correlation_": (

@@ -163,7 +163,7 @@ def recompute(
                 f" computes MP2, with which {result.method} cannot be compared: leave it out to "
                 "compare with PySCF",
             )
-        listener.stage(f"{result.reference.kind.upper()} and DF-MP2 with Psi4")
+        listener.stage(f"{result.reference.name.upper()} and DF-MP2 with Psi4")
         return _of_mp2(result, run_psi4(result, count, timeout=timeout), allowed)
     mole = build_mole(result.molecule, result.orbital_basis, resources.usable_memory())
     with threads.limited(count):
@@ -223,7 +223,7 @@ def recompute_exact(
             energies = check.exact_energies(
                 mf, reference, result.sizes.frozen_core, result.sizes.frozen_virtual
             )
-            return _of_mp2(result, energies, allowed)
+            return _of_mp2(result, energies, allowed, reference.functional_energy)
         spins = _correlated(mf, result)
         rows = formulas.four_center_integrals(mf, spins)
         return _written_out(mole, mf, reference, result, allowed, spins=spins, rows=rows)
@@ -266,7 +266,7 @@ def _fitted(
         theirs = check.native_energies(
             mole, reference, data, result.sizes.frozen_core, result.sizes.frozen_virtual
         )
-        return _of_mp2(result, theirs, allowed)
+        return _of_mp2(result, theirs, allowed, reference.functional_energy)
     plasmons = result.options.correlation.kind == "rpa"
     _require_written_out(result, plasmons=plasmons)
     spins = _correlated(mf, result)
@@ -316,12 +316,22 @@ def _written_out(
     return _of_mp2(result, native, allowed)
 
 
-def _of_mp2(result: MP2Result, theirs: NativeEnergies, allowed: float) -> Comparison:
-    """The components of a result, which are those of plain or regularised MP2, beside another program's."""
+def _of_mp2(
+    result: MP2Result, theirs: NativeEnergies, allowed: float, functional: float | None = None
+) -> Comparison:
+    """The components of a result, which are those of plain or regularised MP2, beside another program's.
+
+    Parameters
+    ----------
+    functional : float or None
+        Energy of a functional that is not that of the orbitals, in the other program, Eh.
+    """
     method = result.options.correlation
     same, opposite = result.components
     prefix = "mp2_" if not method.regularised else ""
     rows = [Compared("scf_total_energy", result.scf_total_energy, theirs.scf_total_energy)]
+    if functional is not None and result.functional_energy is not None:
+        rows.append(Compared("functional_energy", result.functional_energy, functional))
     if method.kind == "pairs":
         rows.append(Compared(f"{prefix}same_spin_correlation_energy", same, theirs.same_spin))
     rows.append(

@@ -38,6 +38,7 @@ TAGS = {
     "sos-laplace": "opposite spin by a Laplace transform",
     "drpa": "direct random-phase approximation",
     "kohn-sham": "Kohn-Sham orbitals",
+    "double-hybrid": "functionals with a part of second order",
     "df-scf": "density-fitted SCF",
     "conventional-scf": "SCF with four-centre integrals",
     "frozen-core": "core orbitals left out",
@@ -54,6 +55,7 @@ TAGS = {
 MODULES = {
     "basis_set_exchange": "pip install 'dfmp2[bse]'",
     "geometric": "pip install 'dfmp2[opt]'",
+    "dftd3": "pip install 'dfmp2[disp]'",
 }  # what an entry may need, and how to get it
 
 

@@ -17,9 +17,11 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from dfmp2.double_hybrids import PARAMETERS
 from dfmp2.errors import (
     BackendError,
     BackendUnavailable,
@@ -33,8 +35,10 @@ from dfmp2.integrals.three_center import smallest_overlap
 from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.mole import build_mole
+from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.result import MP2Result, NativeEnergies
 from dfmp2.output.export.conventions import core_terms, local_momentum
+from dfmp2.scf.kohn_sham import exact_exchange
 
 PYSCF = "compare with PySCF (--with pyscf)"
 INSTALL = "apt-get install psi4, or conda install -c conda-forge psi4"
@@ -289,7 +293,7 @@ def psi4_input(result: MP2Result, memory: int, d_convergence: float = D_CONVERGE
     if result.scf_fitting is not None:
         blocks.append(_basis_block("df_basis_scf", "fitscf", _elements(result, result.scf_fitting)))
     settings = {
-        "reference": result.reference.kind,
+        "reference": result.reference.name,
         "scf_type": "df" if fitted else "pk",
         "mp2_type": "df",
         "puream": "true",
@@ -309,10 +313,68 @@ def psi4_input(result: MP2Result, memory: int, d_convergence: float = D_CONVERGE
         settings |= {"relativistic": "x2c", "basis_relativistic": "decontracted"}
     if result.sizes.nmo < result.sizes.nao:
         settings |= {"s_orthogonalization": "canonical", "s_tolerance": f"{OVERLAP_CUT:.1e}"}
+    task = "energy('mp2')"
+    if result.options.correlation.double_hybrid:
+        settings |= _grid(result)
+        task = f"energy('scf', dft_functional={_functional(result)!r})"
     blocks.append(
         "set {\n" + "".join(f"{name} {value}\n" for name, value in settings.items()) + "}"
     )
-    return "\n\n".join([*blocks, *_field(result), "energy('mp2')"]) + "\n"
+    return "\n\n".join([*blocks, *_field(result), task]) + "\n"
+
+
+def _grid(result: MP2Result) -> dict[str, str]:
+    """Psi4's options for an integration grid of as many points.
+
+    Raises
+    ------
+    UnsupportedByBackend : the grid is a level of PySCF
+    """
+    grid = result.reference.grid_name
+    if grid is None or "," not in grid:
+        raise UnsupportedByBackend(
+            f"the integration grid is PySCF's level {grid}, which Psi4 does not have: run it with ",
+            Option("grid", "99,590"),
+            " to compare, or ",
+            PYSCF,
+        )
+    radial, angular = grid.split(",")
+    return {"dft_radial_points": radial, "dft_spherical_points": angular}
+
+
+def _functional(result: MP2Result) -> dict[str, Any]:
+    """The functional as Psi4 takes one that it has no name for; its second order has factors 1, which are not used.
+
+    Raises
+    ------
+    UnsupportedByBackend : the energy has another functional than the orbitals, or exact exchange has two ranges
+    """
+    xc = result.reference.xc or ""
+    if (
+        result.reference.energy_xc is not None
+        or PARAMETERS.search(xc)
+        or exact_exchange(xc).separated
+    ):
+        raise UnsupportedByBackend(
+            f"Psi4 is not asked for {result.method}: it takes functionals of libxc's own parts, without range "
+            f"separation, for energy and orbitals alike: {PYSCF}"
+        )
+    with shielded():
+        from pyscf.dft import libxc
+
+        (share, *_), terms = libxc.parse_xc(xc)
+        names = {number: name for name, number in libxc.XC_CODES.items() if "_" in name}
+    kinds: dict[str, dict[str, dict[str, float]]] = {"_X_": {}, "_C_": {}}
+    for number, factor in terms:
+        name = names[number]
+        kinds["_X_" if "_X_" in name else "_C_"][name] = {"alpha": float(factor)}
+    return {
+        "name": "functional",
+        "x_hf": {"alpha": float(share)},
+        "x_functionals": kinds["_X_"],
+        "c_functionals": kinds["_C_"],
+        "c_mp2": {"os": 1.0, "ss": 1.0},
+    }
 
 
 def decontracted(basis: BasisSet) -> BasisSet:

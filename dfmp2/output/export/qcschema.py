@@ -190,14 +190,15 @@ def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[
 
 def _qcvars(result: MP2Result) -> dict[str, float]:
     """Energies under the upper-case names that Psi4 and QCEngine use, Eh."""
-    kohn_sham, hf = result.reference.xc is not None, result.hf_total_energy
+    kohn_sham, mean_field = result.reference.xc is not None, result.mean_field_energy
+    double_hybrid = result.options.correlation.double_hybrid
     methods = {
         "MP2": result.mp2_correlation_energy,
         "SCS-MP2": result.scs_mp2_correlation_energy,
         "SOS-MP2": result.sos_mp2_correlation_energy,
         "CUSTOM SCS-MP2": result.scaled_mp2_correlation_energy,
     }
-    if not result.options.correlation.plain:
+    if not result.options.correlation.plain or double_hybrid:
         methods = {result.options.correlation.title.upper(): result.correlation_energy}
     parts = {
         "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
@@ -206,18 +207,26 @@ def _qcvars(result: MP2Result) -> dict[str, float]:
         "MP2 DOUBLES ENERGY": result.pairs.correlation_energy,
     }
     known = {name: energy for name, energy in methods.items() if energy is not None}
+    added, functional = result.dispersion_energy or 0.0, {}
+    if double_hybrid:
+        functional = {
+            "DFT FUNCTIONAL TOTAL ENERGY": mean_field,
+            "DOUBLE-HYBRID CORRECTION ENERGY": result.correlation_energy,
+            "DISPERSION CORRECTION ENERGY": added,
+        }
     return {
         "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
         **dict.fromkeys(
             ("SCF TOTAL ENERGY", f"{'DFT' if kohn_sham else 'HF'} TOTAL ENERGY"),
             result.scf_total_energy,
         ),
-        "CURRENT REFERENCE ENERGY": hf,
+        "CURRENT REFERENCE ENERGY": mean_field,
+        **functional,
         **(parts if result.options.correlation.plain else {}),
         "CURRENT CORRELATION ENERGY": result.correlation_energy,
         "CURRENT ENERGY": result.total_energy,
         **{f"{name} CORRELATION ENERGY": energy for name, energy in known.items()},
-        **{f"{name} TOTAL ENERGY": hf + energy for name, energy in known.items()},
+        **{f"{name} TOTAL ENERGY": mean_field + energy + added for name, energy in known.items()},
     }
 
 

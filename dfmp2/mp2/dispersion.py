@@ -1,0 +1,112 @@
+"""Dispersion corrections of double hybrids, by the packages of their authors: dftd3 and dftd4.
+
+    D3(BJ)  E = - sum_AB [ s6 C6 / (r^6 + f^6) + s8 C8 / (r^8 + f^8) ],   f = a1 sqrt(C8 / C6) + a2
+    D4      the same with C6, C8 that depend on the charges of atoms, and terms of three atoms
+
+D3(BJ) is without terms of three atoms (s9 = 0), as in ORCA, Psi4, Gaussian and Q-Chem; D4 has them. The
+parameters are those that the packages list for a functional. Sources: Grimme, Ehrlich, Goerigk, J. Comput.
+Chem. 32, 1456 (2011); Caldeweyher et al., J. Chem. Phys. 150, 154122 (2019).
+"""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Mapping
+from importlib import metadata, resources
+from typing import Any
+
+import numpy as np
+
+from dfmp2.double_hybrids import DISPERSIONS
+from dfmp2.errors import InputError
+from dfmp2.messages import Option
+from dfmp2.molecule.elements import atomic_number
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import Dispersion
+
+PACKAGES = {"d3bj": "dftd3", "d4": "dftd4"}
+TABLES = {
+    "d3bj": ("d3", "bj"),
+    "d4": ("d4", "bj-eeq-atm"),
+}  # where its parameters are in the package
+
+
+def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> Dispersion:
+    """The dispersion correction of a molecule, ghost atoms left out.
+
+    Parameters
+    ----------
+    correction : "d3bj" or "d4"
+    functional : its name in the package
+
+    Raises
+    ------
+    InputError : the package is not installed, or knows neither the functional nor an element
+    """
+    package = _package(correction)
+    parameters = _parameters(correction, functional)
+    doi = str(parameters.pop("doi", ""))
+    real = [not ghost for ghost in molecule.ghost]
+    numbers = np.array([atomic_number(symbol) for symbol in molecule.real_symbols], dtype=np.int32)
+    positions = molecule.coordinates[real]
+    if not len(numbers):
+        energy = 0.0
+    else:
+        try:
+            if correction == "d3bj":
+                model = package.DispersionModel(numbers, positions)
+                damping = package.RationalDampingParam(**parameters)
+            else:
+                model = package.DispersionModel(numbers, positions, float(molecule.charge))
+                damping = package.DampingParam(**parameters)
+            energy = float(model.get_dispersion(damping, grad=False)["energy"])
+        except (RuntimeError, ValueError) as error:
+            raise InputError(
+                f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this molecule ({error}): take ",
+                Option("dispersion", "none"),
+                ", or another correction",
+            ) from error
+    name = PACKAGES[correction]
+    return Dispersion(
+        correction=correction,
+        energy=energy,
+        functional=functional,
+        program=f"{name} {metadata.version(name)}",
+        doi=doi,
+        **parameters,
+    )
+
+
+def _package(correction: str) -> Any:
+    """The Python interface of the package of a correction."""
+    try:
+        return importlib.import_module(f"{PACKAGES[correction]}.interface")
+    except ImportError as absent:
+        raise InputError(
+            f"{DISPERSIONS[correction]} needs the package {PACKAGES[correction]}, which is not installed ({absent}): "
+            "pip install 'dfmp2[disp]', or take ",
+            Option("dispersion", "none"),
+        ) from absent
+
+
+def _parameters(correction: str, functional: str) -> dict[str, Any]:
+    """s6, s8, s9, a1, a2 and the doi that a package lists for a functional.
+
+    Raises
+    ------
+    InputError : it lists none
+    """
+    package = PACKAGES[correction]
+    text = resources.files(package).joinpath("parameters.toml").read_text(encoding="utf-8")
+    found: Any = tomllib.loads(text)["parameter"].get(functional, {})
+    for key in TABLES[correction]:
+        found = found.get(key, {}) if isinstance(found, Mapping) else {}
+    if not found:
+        raise InputError(
+            f"{package} {metadata.version(package)} lists no parameters of {DISPERSIONS[correction]} for "
+            f"{functional}: install a newer one, or take ",
+            Option("dispersion", "none"),
+        )
+    three_atoms = 0.0 if correction == "d3bj" else 1.0
+    return {"s6": 1.0, "s8": 0.0, **found, "s9": float(found.get("s9", three_atoms))}

@@ -1,0 +1,552 @@
+"""Double hybrids: other programs' energies, formulas written out, and every part of the program that knows of them."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import df, dft, gto
+from pyscf.dft import libxc
+
+import dfmp2
+from dfmp2.double_hybrids import look_up, table
+from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
+from dfmp2.host.scratch import Room, Space
+from dfmp2.interop import qcschema
+from dfmp2.interop.pyscf import DFMP2
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.dispersion import dispersion_energy
+from dfmp2.mp2.identity import fingerprint
+from dfmp2.options import make_options, method_names
+from dfmp2.output import hdf5
+from dfmp2.output.text import report
+from dfmp2.planning.plan import foresee
+from dfmp2.progress import Silent
+from dfmp2.scf import kohn_sham
+from dfmp2.scf.hartree_fock import jk_builder
+from dfmp2.studies.cbs import basis_set_limit
+from dfmp2.studies.interaction import interaction_energy
+from tests.conftest import Runner, succeed
+from tests.faults import Stopping
+
+ANGSTROM = 1 / 0.52917721092  # bohr
+EXACT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
+# Neither molecule has a symmetry, and one is a charged doublet.
+CROOKED = Molecule(
+    ("O", "H", "H"), np.array([[0.02, 0.0, 0.22], [0.1, 1.51, -0.89], [0.0, -1.38, -0.97]])
+)
+CATION = CROOKED.with_state(1, 2)
+HELIUM = Molecule(("He",), np.zeros((1, 3)))
+SMALL: dict[str, Any] = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "grid": "1", **EXACT}
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in table() if not table()[name].unavailable])
+def test_every_row_is_a_functional_with_the_exact_exchange_that_it_says(name: str) -> None:
+    row = table()[name]
+    for xc in filter(None, (row.scf, row.energy)):
+        kohn_sham.require_functional(xc)
+    exact = kohn_sham.exact_exchange(row.energy or row.scf)
+    assert (exact.short_range, exact.long_range, exact.omega) == pytest.approx(
+        row.exact_exchange, abs=1e-12
+    )
+    assert row.doi.startswith("10.") and row.checked and row.title
+    assert bool(row.p86) is ("P86" in row.scf)
+    assert look_up(row.title) is look_up(name) is row
+    assert "".join(row.name.split("-")) not in libxc.XC_CODES
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [
+        *(("B2PLYP", "b2plyp"), ("b2plyp", "b2plyp"), ("B2GPPLYP", "b2gp-plyp")),  # Psi4
+        *(("dsd-pbep86-d3bj", "dsd-pbep86-d3bj"), ("PBE0-2", "pbe0-2"), ("PBE02", "pbe0-2")),
+        *(("B2GP-PLYP", "b2gp-plyp"), ("RI-B2PLYP", "b2plyp")),  # ORCA
+        *(("revDSD-PBEP86-D4/2021", "revdsd-pbep86-d4"), ("DSD-BLYP/2013", "dsd-blyp-d3bj")),
+        *(("wB97X-2", "wb97x-2(tqz)"), ("ωB97X-2(LP)", "wb97x-2(lp)"), ("RSX-0DH", "rsx-0dh")),
+        *(("b2plyp-d3(bj)", "b2plyp-d3bj"), ("B2PLYP-D3BJ2B", "b2plyp-d3bj")),  # QCEngine
+        *(("dsd-pbep86-d4", "dsd-pbep86-d4"), ("XYGJ-OS", "xygj-os"), ("xDH-PBE0", "xdh-pbe0")),
+    ],
+)
+def test_names_of_other_programs(spelled: str, name: str) -> None:
+    options = make_options(basis="cc-pvdz", method=spelled)
+    assert options.method == name
+    assert options == make_options(basis="cc-pvdz", method=name)
+
+
+def test_a_name_with_a_dispersion_correction_takes_the_factors_that_were_fitted_with_it() -> None:
+    bare, fitted, other = map(look_up, ("dsd-pbep86", "dsd-pbep86-d3bj", "dsd-pbep86-d4"))
+    assert bare and fitted and other
+    assert (bare.opposite_spin, fitted.opposite_spin, other.opposite_spin) == (0.51, 0.52, 0.52)
+    assert (bare.dispersion, fitted.dispersion, other.dispersion) == ("", "d3bj", "d4")
+    options = make_options(basis="x", method="b2plyp-d4")
+    assert options.dispersion_correction == ("d4", "b2plyp")
+    assert make_options(basis="x", method="b2plyp-d4", dispersion="none").dispersion_correction is (
+        None
+    )
+    assert make_options(basis="x", method="b2plyp", dispersion="d3bj").dispersion_correction == (
+        "d3bj",
+        "b2plyp",
+    )
+    assert make_options(basis="x", method="b2plyp").dispersion_correction is None
+
+
+def test_methods_lists_every_row_with_its_source(call: Runner) -> None:
+    shown, rows = succeed(call("methods")).out, succeed(call("methods", "--json")).json
+    text = " ".join(shown.split())
+    for name, row in table().items():
+        assert row.doi in text and row.title in text
+        if row.unavailable:
+            assert name not in rows
+        else:
+            assert rows[name]["opposite_spin"] == row.opposite_spin
+            assert rows[name]["checked"] == row.checked
+    assert set(table()) & set(rows) == set(method_names()) & set(table())
+
+
+# --- energies of other programs ---------------------------------------------------------------------------------------
+
+PSI4 = [  # cc-pvdz and cc-pvdz-ri, 99,590 points; MolSSI/QCEngine: programs/tests/standard_suite_ref.py
+    *(
+        ("hf", "df", 0, -100.30059075049887, -100.36460581122108),
+        ("bh3p", "df", 1, -26.052883921973326, -26.07261103657124),
+        ("bh3p", "conventional", 0, -26.052881346171045, -26.072937889148395),
+    ),
+]
+MOLECULES = {
+    "hf": Molecule(("H", "F"), np.array([[0.0, 0.0, -1.64558411], [0.0, 0.0, 0.08729475]])),
+    "bh3p": Molecule(
+        ("B", "H", "H", "H"),
+        np.array([[0, 0, 0.10369114], [0, 0, -1.13269886], [0, -0.37149, 3.0], [0, 0.37149, 3.0]])
+        / 0.52917721067,
+        charge=1,
+        multiplicity=2,
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "scf", "core", "functional", "total"), PSI4, ids=str)
+def test_b2plyp_has_the_energies_of_psi4(
+    name: str, scf: str, core: int, functional: float, total: float
+) -> None:
+    found = dfmp2.run(
+        MOLECULES[name],
+        basis="cc-pvdz",
+        auxbasis="cc-pvdz-ri",
+        method="b2plyp",
+        scf=scf,
+        scf_auxbasis="cc-pvdz-jkfit" if scf == "df" else None,
+        frozen_core=core,
+        grid="75,302",
+        **EXACT,
+    )
+    assert found.scf_total_energy == pytest.approx(functional, abs=1e-6)
+    assert found.total_energy == pytest.approx(total, abs=1e-6)
+
+
+OTHERS = [  # pyscf/pyscf-forge: pyscf/dh/test/test_dfdh_extra.py; ORCA 5.0.4 and Q-Chem 5.1.1
+    *(("wb2plyp", -76.223828450855), ("rsx-qidh", -76.208221215310)),
+    *(("wpbepp86", -76.261632401477), ("wb97x-2(lp)", -76.28031455)),
+    *(("pwpb95", -76.30404653), ("ptpss", -76.28365901), ("dsd-pbepbe-d3bj", -76.20415120)),
+]
+
+
+@pytest.mark.parametrize(("method", "total"), OTHERS, ids=str)
+def test_water_has_the_energies_of_orca_and_q_chem(method: str, total: float) -> None:
+    """Their integrals are not fitted, and no grid is that of another program: 5e-6 Eh with all digits."""
+    bent = np.array([[0, 0, 0], [0, -0.743248199319, 0.575484243232], [0, 0.743248199319, 0.575484243232]])  # fmt: skip
+    found = dfmp2.run(
+        Molecule(("O", "H", "H"), bent * ANGSTROM),
+        basis="6-31g",
+        auxbasis="aug-cc-pv5z-ri",
+        method=method,
+        scf="conventional",
+        grid="75,302",
+        allow_poor_fit=True,
+        **EXACT,
+    )
+    assert found.total_energy == pytest.approx(total, abs=1e-5)
+
+
+def second_order(mf: Any, fitting: Any) -> tuple[float, float]:
+    """Unscaled E_OS and E_SS of a PySCF UKS, by sums over fitted integrals."""
+    mole, spins = mf.mol, []
+    metric = fitting.intor("int2c2e")
+    three = df.incore.aux_e2(mole, fitting, "int3c2e")
+    for c, e, n in zip(mf.mo_coeff, mf.mo_energy, mf.mo_occ, strict=True):
+        b = np.einsum("mnP,mi,na->iaP", three, c[:, n > 0], c[:, n == 0], optimize=True)
+        spins.append((b, e[n > 0], e[n == 0]))
+
+    def integrals(s: int, t: int) -> tuple[Any, Any]:
+        (b, ei, ea), (d, ej, eb) = spins[s], spins[t]
+        fitted = np.linalg.solve(metric, d.reshape(-1, len(metric)).T).T.reshape(d.shape)
+        g = np.einsum("iaP,jbP->iajb", b, fitted, optimize=True)
+        gaps = (
+            ei[:, None, None, None]
+            - ea[None, :, None, None]
+            + ej[None, None, :, None]
+            - eb[None, None, None, :]
+        )
+        return g, gaps
+
+    g, gaps = integrals(0, 1)
+    opposite, same = float((g**2 / gaps).sum()), 0.0
+    for s in (0, 1):
+        g, gaps = integrals(s, s)
+        same += 0.5 * float((g * (g - g.transpose(0, 3, 2, 1)) / gaps).sum())
+    return opposite, same
+
+
+@pytest.mark.parametrize("molecule", [CROOKED, CATION], ids=str)
+@pytest.mark.parametrize("method", ["xyg3", "xdh-pbe0", "mpw2plyp"])
+def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
+    molecule: Molecule, method: str
+) -> None:
+    """PySCF's UKS, its energy of the other functional with these orbitals, and sums over integrals."""
+    row = table()[method]
+    found = dfmp2.run(molecule, method=method, **SMALL)
+    atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
+    spin = molecule.multiplicity - 1
+    mole = gto.M(
+        atom=atoms, unit="bohr", charge=molecule.charge, spin=spin, basis="6-31g", verbose=0
+    )
+    jk = {symbol: found.scf_fitting.elements[symbol].shells for symbol in set(molecule.symbols)}
+    basis = {s: [list(shell) for shell in shells] for s, shells in jk.items()}
+    mf = dft.UKS(mole, xc=row.scf).density_fit(auxbasis=basis)
+    mf.grids.level, mf.conv_tol = 1, 1e-12
+    mf.run()
+    opposite, same = second_order(mf, df.addons.make_auxmol(mole, "cc-pvdz-ri"))
+    expected = mf.e_tot
+    if row.energy:
+        other = dft.UKS(mole, xc=row.energy).density_fit(auxbasis=basis)
+        other.grids = mf.grids
+        expected = other.energy_tot(mf.make_rdm1())
+        assert found.functional_energy == pytest.approx(expected, abs=1e-8)
+    assert found.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
+    assert found.components == pytest.approx((same, opposite), abs=1e-8)
+    total = expected + row.opposite_spin * opposite + row.same_spin * same
+    assert found.total_energy == pytest.approx(total, abs=2e-8)
+
+
+def test_a_double_hybrid_of_ones_own() -> None:
+    """The functional and factors of B2PLYP by hand; another factor changes the energy by its component."""
+    named = dfmp2.run(CATION, method="b2plyp", **SMALL)
+    own = dfmp2.run(CATION, method="custom-dh", xc="0.53*HF+0.47*B88,0.73*LYP", os_scale=0.27,
+                    ss_scale=0.27, **SMALL)  # fmt: skip
+    assert own.total_energy == pytest.approx(named.total_energy, abs=1e-10)
+    assert (own.method, named.method) == ("custom-dh", "b2plyp")
+    more = dfmp2.run(CATION, method="b2plyp", os_scale=0.5, **SMALL)
+    assert more.method == "custom-dh"
+    assert more.total_energy - named.total_energy == pytest.approx(
+        0.23 * named.components[1], abs=1e-9
+    )
+
+
+# --- dispersion -------------------------------------------------------------------------------------------------------
+
+ARGON = Molecule(
+    ("Ar", "Ne", "H"), np.array([[0.0, 0.0, 0.0], [0.3, 5.5, 1.0], [4.0, -3.0, 0.0]]), charge=1
+)
+
+
+@pytest.mark.parametrize(
+    ("correction", "functional"), [("d3bj", "b2plyp"), ("d4", "b2plyp"), ("d4", "pbe0_dh")]
+)
+def test_dispersion_energies_are_those_of_the_package_by_the_name_of_the_functional(
+    correction: str, functional: str
+) -> None:
+    found = dispersion_energy(ARGON, correction, functional)
+    numbers = np.array([18, 10, 1])
+    if correction == "d3bj":
+        interface = importlib.import_module("dftd3.interface")
+        model = interface.DispersionModel(numbers, ARGON.coordinates)
+        damping = interface.RationalDampingParam(method=functional, atm=False)
+    else:
+        interface = importlib.import_module("dftd4.interface")
+        model = interface.DispersionModel(numbers, ARGON.coordinates, 1.0)
+        damping = interface.DampingParam(method=functional.replace("_", ""))
+    assert found.energy == pytest.approx(
+        model.get_dispersion(damping, grad=False)["energy"], abs=1e-12
+    )
+    assert found.energy < -1e-5 and found.doi.startswith("10.")
+
+
+def test_dispersion_is_added_shown_and_stored(tmp_path: Path) -> None:
+    bare, added = (dfmp2.run(CATION, method=name, **SMALL) for name in ("b2plyp", "b2plyp-d3bj"))
+    assert added.dispersion is not None and bare.dispersion is None
+    assert added.total_energy - bare.total_energy == pytest.approx(
+        added.dispersion.energy, abs=1e-10
+    )
+    hdf5.write(added, tmp_path / "r.h5")
+    stored = hdf5.read(tmp_path / "r.h5")
+    assert stored.to_dict() == added.to_dict()
+    said = stored.to_dict()
+    assert said["dispersion"]["a2"] == 5.057 and said["dispersion"]["s9"] == 0.0
+    assert said["dispersion_energy"] == added.dispersion_energy
+    assert said["scf_total_energy"] + said["correlation_energy"] + said["dispersion_energy"] == (
+        pytest.approx(said["total_energy"], abs=1e-12)
+    )
+    assert said["mp2_total_energy"] is None is bare.to_dict()["dispersion_energy"]
+    printed = report(stored)
+    text = " ".join(printed.split())
+    assert (
+        "E(KS), UKS of B2PLYP-D3(BJ)" in text
+        and "D3(BJ) of dftd3" in text
+        and "s6 0.64, s8 0.9147" in text
+    )
+
+
+def test_ghosts_have_no_dispersion_and_one_atom_has_none() -> None:
+    pair = Molecule(("He", "Ne"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 5.0]]))
+    ghost = Molecule(pair.symbols, pair.coordinates, ghost=(False, True))
+    assert dispersion_energy(pair, "d3bj", "b2plyp").energy < -1e-5
+    assert dispersion_energy(ghost, "d3bj", "b2plyp").energy == 0.0
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    with pytest.raises(InputError, match=r"pip install 'dfmp2\[disp\]', or take --dispersion none"):
+        dispersion_energy(HELIUM, "d4", "b2plyp")
+
+
+# --- range separation -------------------------------------------------------------------------------------------------
+
+
+def test_long_range_exchange_is_that_of_four_centre_integrals() -> None:
+    """Fitted with integrals and a metric of their own; the fit leaves what that of 1/r leaves."""
+    mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
+    auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
+    builder = jk_builder(mole, auxmole, "memory", 1, None)
+    orbitals = np.linalg.qr(np.random.default_rng(0).standard_normal((mole.nao, 5)))[0]
+    density = orbitals @ orbitals.T
+    with mole.with_range_coulomb(0.3):
+        exact = dft.RKS(mole).get_jk(mole, density)
+    found = builder.get_jk(density, omega=0.3)
+    full = builder.get_jk(density)
+    for ours, theirs, other in zip(found, exact, full, strict=True):
+        assert np.abs(ours - theirs).max() < 2e-4
+        assert np.abs(ours - other).max() > 0.1
+
+
+def test_long_range_integrals_on_disk_have_the_bits_of_those_in_memory(tmp_path: Path) -> None:
+    mole = gto.M(atom="O 0 0 0; H 0 0 1.8; H 0 1.7 0.4", unit="bohr", basis="cc-pvdz", verbose=0)
+    auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
+    orbitals = np.linalg.qr(np.random.default_rng(1).standard_normal((mole.nao, 5)))[0]
+    density = orbitals @ orbitals.T
+    with Space(tmp_path, 10**9) as space:
+        room = Room(space, 10**5, 10**6)
+        on_disk = jk_builder(mole, auxmole, "disk", 2, room).get_jk(density, omega=0.25)
+    in_memory = jk_builder(mole, auxmole, "memory", 2, None).get_jk(density, omega=0.25)
+    for first, second in zip(on_disk, in_memory, strict=True):
+        assert np.array_equal(first, second)
+
+
+def test_the_plan_counts_the_integrals_of_both_operators() -> None:
+    plain, separated = (
+        foresee(CROOKED, make_options(**SMALL, method=method), Silent(), calibrate=False).plan
+        for method in ("b2plyp", "wb2plyp")
+    )
+    fitted = plain.work.naux_scf * plain.work.kept_pairs * 8
+    assert separated.memory.scf_disk == 2 * plain.memory.scf_disk == 2 * fitted
+    assert separated.memory.scf_in_core == plain.memory.scf_in_core + fitted
+    assert separated.work.flops()["exchange"] == 2 * plain.work.flops()["exchange"]
+    assert separated.work.integrals()["scf"] == 2 * plain.work.integrals()["scf"]
+
+
+# --- every front end --------------------------------------------------------------------------------------------------
+
+
+def test_compare_and_check_repeat_it(call: Runner) -> None:
+    """PySCF's own Kohn-Sham, numerical integration and DF-MP2, unscaled."""
+    for method in ("wb97x-2", "xyg3"):
+        succeed(call("run", "h2.xyz", "--basis", "6-31g", "--auxbasis", "cc-pvdz-ri", "--method", method,
+                     "--check", "--output", "r.h5", "--overwrite", "--grid", "1"))  # fmt: skip
+        said = succeed(call("compare", "r.h5", "--json")).json
+        print(said)
+        assert said["passed"]
+
+
+def test_other_factors_are_derived(tmp_path: Path) -> None:
+    found = dfmp2.run(CATION, method="xyg3", **SMALL)
+    hdf5.write(found, tmp_path / "r.h5")
+    stored = dfmp2.read(tmp_path / "r.h5")
+    other = dfmp2.derive(stored, os_scale=0.4)
+    expected = found.total_energy + (0.4 - 0.3211) * found.components[1]
+    assert other.total_energy == pytest.approx(expected, abs=1e-12)
+    assert (other.method, other.options.method) == ("custom-dh", "xyg3")
+    hdf5.write(other, tmp_path / "o.h5")
+    assert dfmp2.read(tmp_path / "o.h5").total_energy == other.total_energy
+    assert dfmp2.derive(other, method="xyg3").total_energy == found.total_energy
+    core = dfmp2.derive(stored, frozen_core=1)
+    again = dfmp2.run(CATION, method="xyg3", frozen_core=1, **SMALL)
+    assert core.total_energy == pytest.approx(again.total_energy, abs=1e-9)
+    for method in ("mp2", "b2plyp", "xygj-os", "drpa"):
+        with pytest.raises(InputError, match="cannot be derived of a result of xyg3"):
+            dfmp2.derive(stored, method=method)
+    bare = dfmp2.run(CATION, method="b2plyp", **SMALL)
+    added = dfmp2.derive(bare, dispersion="d4")
+    assert added.total_energy - bare.total_energy == pytest.approx(
+        dispersion_energy(CATION, "d4", "b2plyp").energy, abs=1e-12
+    )
+    assert dfmp2.derive(added, dispersion="none").dispersion is None
+
+
+def test_a_prepared_file_has_the_orbitals_of_one_functional(call: Runner, tmp_path: Path) -> None:
+    whole = dfmp2.run(CATION, method="b2plyp-d4", **SMALL)
+    part = {name: value for name, value in SMALL.items() if name != "basis"}
+    dfmp2.prepare(CATION, "6-31g", tmp_path / "p.h5", method="b2plyp-d4", **part)
+    found = dfmp2.energy(tmp_path / "p.h5")
+    assert found.total_energy == pytest.approx(whole.total_energy, abs=1e-10)
+    bare = dfmp2.energy(tmp_path / "p.h5", method="b2plyp")
+    assert bare.dispersion is None and found.dispersion is not None
+    for method in ("mp2", "xyg3", "drpa"):
+        with pytest.raises(InputError, match="prepared for b2plyp-d4"):
+            dfmp2.energy(tmp_path / "p.h5", method=method)
+    succeed(call("prepare", "h2.xyz", "--basis", "6-31g", "--method", "XYG3", "--output", "q.h5"))
+    assert succeed(call("energy", "--from", "q.h5", "--output", "r.h5", "--json")).json[
+        "method"
+    ] == ("xyg3")
+    refused = call("prepare", "h2.xyz", "--basis", "6-31g", "--method", "scs-mp2")
+    assert refused.code == 3 and "belongs to the pair energies" in refused.err
+
+
+def test_a_checkpoint_and_a_fingerprint_belong_to_one_functional(tmp_path: Path) -> None:
+    settings = dict(SMALL)
+    with Stopping(every=4), pytest.raises(Interrupted):
+        dfmp2.run(CATION, method="b2plyp", **settings, checkpoint=tmp_path / "r.h5")
+    with pytest.raises(ForeignCheckpoint, match="xc"):
+        dfmp2.run(CATION, method="xyg3", **settings, checkpoint=tmp_path / "r.h5", resume=True)
+    again = dfmp2.run(
+        CATION, method="b2plyp", **settings, checkpoint=tmp_path / "r.h5", resume=True
+    )
+    fresh = dfmp2.run(CATION, method="b2plyp", **settings)
+    assert again.total_energy == pytest.approx(fresh.total_energy, abs=1e-8)
+    names = ("b2plyp", "B2-PLYP", "b2plyp-d4", "b2k-plyp")
+    prints = [fingerprint(CATION, make_options(**SMALL, method=name)) for name in names]
+    assert prints[0] == prints[1] and len(set(prints)) == 3
+
+
+def test_studies_add_all_parts() -> None:
+    pair = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.3, 5.6]]))
+    settings = {"method": "b2plyp-d3bj", "grid": "1", **EXACT}
+    found = interaction_energy(pair, "1,2", make_options(**settings, basis="cc-pvdz"))
+    runs = [
+        found.runs[name] for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")
+    ]
+    assert found.values["cp_corrected_interaction_energy"].value == pytest.approx(
+        runs[0].total_energy - runs[1].total_energy - runs[2].total_energy, abs=1e-12
+    )
+    assert found.values["dispersion_cp_corrected_interaction_energy"].value == pytest.approx(
+        dispersion_energy(pair, "d3bj", "b2plyp").energy, abs=1e-12
+    )
+    limit = basis_set_limit(pair, make_options(**settings | {"method": "xyg3"}, basis="cc-pv[dt]z"))
+    small, large = limit.runs.values()
+    correlation = (27 * large.correlation_energy - 8 * small.correlation_energy) / 19
+    assert limit.values["cbs_functional_energy"].value == large.functional_energy
+    assert limit.values["cbs_total_energy"].value == pytest.approx(
+        (large.functional_energy or 0.0) + correlation, abs=1e-12
+    )
+
+
+def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
+    keywords = {name: value for name, value in SMALL.items() if name != "basis"}
+    ours = dfmp2.run(CATION, method="b2plyp-d3bj", **SMALL)
+    document = {
+        "schema_name": "qcschema_input",
+        "schema_version": 1,
+        "molecule": {
+            "symbols": list(CATION.symbols),
+            "geometry": CATION.coordinates.ravel().tolist(),
+            "molecular_charge": 1,
+            "molecular_multiplicity": 2,
+        },
+        "driver": "energy",
+        "model": {"method": "B2PLYP-D3(BJ)", "basis": "6-31g"},
+        "keywords": keywords,
+    }
+    request = qcschema.read_request(document)
+    answer = qcschema.answer(request, qcschema.run(request))
+    variables = answer["extras"]["qcvars"]
+    assert answer["return_result"] == pytest.approx(ours.total_energy, abs=1e-9)
+    assert variables["DISPERSION CORRECTION ENERGY"] == ours.dispersion_energy
+    assert variables["DFT FUNCTIONAL TOTAL ENERGY"] == pytest.approx(
+        ours.scf_total_energy, abs=1e-9
+    )
+    assert "MP2 TOTAL ENERGY" not in variables
+
+    ase = pytest.importorskip("ase")
+    from ase.units import Hartree
+
+    from dfmp2.interop import ase as calculators
+
+    positions = CATION.coordinates * 0.529177210903
+    atoms = ase.Atoms(list(CATION.symbols), positions)
+    atoms.calc = calculators.DFMP2(charge=1, multiplicity=2, method="b2plyp-d3bj", **SMALL)
+    assert atoms.get_potential_energy() / Hartree == pytest.approx(ours.total_energy, abs=1e-7)
+
+    named = list(zip(CATION.symbols, CATION.coordinates, strict=True))
+    mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
+    mf = dft.UKS(mole, xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(auxbasis="cc-pvdz-jkfit")
+    mf.grids.level, mf.conv_tol = 1, 1e-11
+    mf.run()
+    ss_os = DFMP2(mf, auxbasis="cc-pvdz-ri", method="b2plyp", precision="fp64").run()
+    assert ss_os.e_corr == pytest.approx(ours.correlation_energy, abs=2e-6)  # another JK set
+    assert ss_os.e_tot == pytest.approx(mf.e_tot + ss_os.e_corr, abs=1e-10)
+    own = dfmp2.from_mean_field(
+        mf, "cc-pvdz-ri", method="custom-dh", os_scale=0.27, ss_scale=0.27, precision="fp64"
+    )
+    assert own.total_energy == pytest.approx(ss_os.e_tot, abs=1e-10)
+    with pytest.raises(InputError, match=r"takes orbitals of 0\.2"):
+        dfmp2.from_mean_field(mf, method="xyg3")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"method": "b2plip"}, "did you mean b2plyp?"),
+        ({"method": "wb97m(2)"}, "non-local correlation (VV10) is not available"),
+        ({"method": "revdod-pbep86"}, "its factors are not in the table"),
+        ({"method": "b2plyp", "xc": "pbe"}, "has a functional of its own"),
+        ({"method": "custom-dh", "xc": "pbe0"}, "needs --os-scale and --ss-scale"),
+        ({"method": "custom-dh", "xc": "wb97x-v", "os_scale": 1.0, "ss_scale": 1.0}, "(VV10)"),
+        ({"method": "custom-dh", "xc": "mgga_x_no", "os_scale": 1.0, "ss_scale": 1.0},
+         "libxc has no such functional"),
+        ({"method": "custom-dh", "xc": "mgga_x_br89,", "os_scale": 1.0, "ss_scale": 1.0},
+         "the Laplacian of the density"),
+        ({"method": "custom-dh", "xc": "b2plyp", "os_scale": 1.0, "ss_scale": 1.0},
+         "take --method b2plyp, without --xc"),
+        ({"method": "xyg3", "dispersion": "d3bj"}, "no parameters of D3(BJ) are published for XYG3"),
+        ({"method": "xyg3-d4"}, "no parameters of D4 are published"),
+        ({"method": "ptpss", "dispersion": "d4"}, "take --dispersion d3bj, or none"),
+        ({"method": "pbe0-dh", "dispersion": "d3bj"}, "take --dispersion d4, or none"),
+        ({"method": "dsd-blyp", "dispersion": "d3bj"}, "take --method dsd-blyp-d3bj"),
+        ({"method": "mp2", "dispersion": "d4"}, "belongs to double hybrids by name"),
+        ({"method": "b2plyp", "reference": "rohf"}, "(ROKS): use --reference uhf"),
+        ({"method": "b2plyp", "stability": "full"}, "is not there for Kohn-Sham orbitals"),
+        ({"method": "b2plyp", "certify_fit": True}, "--certify-fit is not available for double hybrids"),
+        ({"method": "b2plyp", "properties": True}, "--properties is not available for double hybrids"),
+        ({"method": "b2plyp", "kappa": 1.1}, "belongs to --method kappa-mp2"),
+        ({"method": "b2plyp", "grid": "99"}, "--grid"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_requests_name_a_way_out(options: dict[str, Any], said: str) -> None:
+    from dfmp2.mp2.energy import mp2_energy
+
+    with pytest.raises(InputError) as refusal:
+        mp2_energy(CATION, make_options(**{"basis": "6-31g", **options}))
+    assert said in str(refusal.value)
+
+
+def test_gradients_and_what_needs_them_are_refused() -> None:
+    for compute in (dfmp2.gradient, dfmp2.optimize, dfmp2.frequencies):
+        with pytest.raises(InputError, match="has no gradient or relaxed density yet"):
+            compute(HELIUM if compute is dfmp2.gradient else CROOKED, method="b2plyp", **SMALL)
