@@ -93,7 +93,9 @@ class Cloud:
         mine = {name: value.replace("/work", str(work)) for name, value in environment.items()}
         mine["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         mine |= {
-            name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ
+            name: os.environ[name]
+            for name in ("PYTHONPATH", "OPENBLAS_CORETYPE")
+            if name in os.environ
         }  # not what is installed
         mine |= {
             "AWS_BATCH_JOB_ID": job,

@@ -14,8 +14,9 @@ from pyscf import scf
 
 import dfmp2
 from dfmp2.gradients import certificate as gradient_certificate
+from dfmp2.gradients.polarizability import options_in_fields
 from dfmp2.interop import qcschema
-from dfmp2.molecule.files import read_file
+from dfmp2.molecule.files import read_file, read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options, make_options
 from dfmp2.output import study_report
@@ -332,6 +333,20 @@ def test_charges_of_atoms_in_a_pdb_file(
     assert found.molecule.charge == charge and found.molecule.symbols == ("O", "H")
 
 
+def test_models_without_atoms_are_no_frames(tmp_path: Path) -> None:
+    """The frames of a PDB file are its models that have atoms, whatever stands between and behind them."""
+    pytest.importorskip("ase")
+    model = PDB.format("1-", "  ")
+    moved = model.replace("0.960", "1.010")
+    text = f"MODEL 1\n{model}ENDMDL\nMODEL 2\nREMARK nothing\nENDMDL\nMODEL 3\n{moved}ENDMDL\nEND\n"
+    (tmp_path / "x.pdb").write_text(text)
+    frames = read_frames(tmp_path / "x.pdb")
+    assert [frame.charge for frame in frames] == [-1, -1]
+    lengths = [np.linalg.norm(np.diff(frame.coordinates, axis=0)) for frame in frames]
+    expected = [math.hypot(0.2, z) / 0.529177210903 for z in (0.96, 1.01)]
+    assert lengths == pytest.approx(expected, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("moments", "multiplicity"),
     [((1, -1), 1), ((1, 1), 3), ((-1, -1), 3), ((2, -1), 2), ((0, 0), 1)],
@@ -396,6 +411,17 @@ def test_qcschema_answers_with_relaxed_moments_and_polarizability() -> None:
     theirs = scf.UHF(mf.mol.copy().build(basis="sto-3g")).run(conv_tol=1e-11)
     dipole = theirs.dip_moment(unit="au", verbose=0)
     assert properties.scf_dipole == pytest.approx(dipole, abs=2e-3)  # fitting
+
+
+def test_runs_in_fields_are_tight_whatever_was_asked_for() -> None:
+    """1e-10 Eh left in an energy would be 2e-4 bohr^3; what rounding allows is kept where it is more."""
+    loose = dfmp2.run(
+        MOLECULES["methylene"], "sto-3g", threads=1, scf_conv_tol=1e-6, listener=Silent()
+    )
+    options = options_in_fields(loose)
+    assert options.scf_conv_tol == 1e-13 and options.precision == "fp64"
+    heavy = replace(loose, reference=replace(loose.reference, scf_total_energy=-2500.0))
+    assert options_in_fields(heavy).scf_conv_tol == pytest.approx(2.5e-12)
 
 
 def test_a_gradient_of_qcschema_whose_certificate_fails_is_no_success(

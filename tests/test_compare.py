@@ -108,6 +108,7 @@ def test_core_potential_ghost_and_one_electron() -> None:
     assert check.allowed == pytest.approx(2e-5)
     assert 1e-6 < check.largest_difference < 1e-4
     lone = exactly(dfmp2.run(atoms("H 0 0 0", multiplicity=2), "cc-pvdz", stability="off"))
+    # Of PySCF, whose rounding is the processor's.
     assert abs(lone.same_spin) < 1e-15 and lone.opposite_spin == 0.0 and lone.passed
 
 

@@ -26,6 +26,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import certificate, laplace
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import PairEnergies
+from dfmp2.mp2.result import Polarizability
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as checkpoints
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, encode
@@ -281,6 +282,13 @@ def test_the_bound_of_a_laplace_transform_has_the_factor_of_the_method() -> None
     assert abs(result.correlation_energy - exact.correlation_energy) <= found.error
 
 
+def test_a_bound_of_just_the_tolerance_is_accepted() -> None:
+    pairs = PairEnergies(-np.ones((3, 3)), (np.zeros((3, 3)),))
+    found = certificate.bound_errors(pairs, lambda *_: np.array([[0.0, -1.0]] * 6), 1e-7)
+    assert replace(found, correlation_error=1e-7).accepted
+    assert not replace(found, correlation_error=float(np.nextafter(1e-7, 1))).accepted
+
+
 @pytest.mark.parametrize("size", [12, 30])
 def test_the_condition_of_a_metric_is_that_before_the_cut(size: int) -> None:
     """Its smallest eigenvalue counts, whether it is dropped or not."""
@@ -292,6 +300,94 @@ def test_the_condition_of_a_metric_is_that_before_the_cut(size: int) -> None:
     assert factor.dropped == (~kept).sum() > 0
     assert factor.condition == pytest.approx(1e14, rel=0.2)
     assert 10.0 / values[kept].min() < 0.5e14 and CONDITION_LIMIT < 1e14
+
+
+@pytest.fixture(scope="module")
+def checked() -> Any:
+    """A gradient that was compared with energies, with its check by PySCF."""
+    molecule = MOLECULES["methylene"]
+    how = {"threads": 1, "check": True, "listener": Silent()}
+    return dfmp2.run(molecule, "sto-3g", **how), dfmp2.gradient(molecule, "sto-3g", **how)
+
+
+PARTS = ("scf_difference", "same_spin_difference", "opposite_spin_difference")
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_check_is_refused_above_what_is_allowed(part: str, sign: int, checked: Any) -> None:
+    """Each component, and their sum: two that just pass may not pass together."""
+    check = replace(checked[0].check, **dict.fromkeys(PARTS, 0.0))
+    assert check.passed
+    replace(check, **{part: sign * 0.999 * check.allowed}).require()
+    with pytest.raises(dfmp2.ComparisonFailed, match="more than the allowed"):
+        replace(check, **{part: sign * 1.001 * check.allowed}).require()
+    both = replace(
+        check,
+        same_spin_difference=sign * 0.6 * check.allowed,
+        opposite_spin_difference=sign * 0.6 * check.allowed,
+    )
+    assert not both.passed and not replace(check, **{part: math.nan}).passed
+
+
+@pytest.mark.parametrize("name", ["three_center_difference", "two_center_difference"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_energies_of_a_gradient_are_refused_at_their_limit(
+    name: str, sign: int, checked: Any
+) -> None:
+    proof = checked[1].certificate
+    assert proof.passed and 1e-9 <= proof.allowed_energy <= 1e-9 + 1e-7
+    assert replace(proof, **{name: sign * 0.999 * proof.allowed_energy}).passed
+    assert replace(proof, **{name: sign * 1.001 * proof.allowed_energy}).failures == [name]
+
+
+def test_a_slope_is_refused_at_its_limit(checked: Any) -> None:
+    proof = checked[1].certificate
+    assert proof.allowed_slope == 2e-6 and abs(proof.slope_difference) < 2e-6
+    for difference, failures in ((1.99e-6, []), (2.01e-6, ["slope_difference"])):
+        for sign in (1, -1):
+            slope = proof.analytic_slope + sign * difference
+            assert replace(proof, numerical_slope=slope).failures == failures
+    assert replace(proof, numerical_slope=math.nan).failures == ["slope_difference"]
+
+
+SOUND = Polarizability(
+    relaxed=np.array([[9.0, 0.5, -0.2], [0.5, 7.0, 0.3], [-0.2, 0.3, 20.0]]),
+    scf=np.eye(3),
+    from_energies=np.array([9.0, 7.0, 20.0]),
+    dipole_difference=0.0,
+    field=0.001,
+    allowed=1e-3,
+    seconds=1.0,
+)
+
+
+def test_a_polarizability_is_refused_at_its_limits() -> None:
+    """0.001 of its largest element, 20 bohr^3, for asymmetry and twice the error of the step; 0.001 e bohr."""
+    SOUND.require()
+    for sign in (1, -1):
+        for size, passed in ((0.0199, True), (0.0201, False)):
+            skew = np.zeros((3, 3))
+            skew[0, 1] = sign * size
+            assert replace(SOUND, relaxed=SOUND.relaxed + skew).passed == passed
+            step = np.array([0.0, 0.0, sign * size / 2])
+            assert replace(SOUND, from_energies=SOUND.from_energies + step).passed == passed
+    assert replace(SOUND, dipole_difference=0.00099).passed
+    assert not replace(SOUND, dipole_difference=0.00101).passed
+    with pytest.raises(dfmp2.ComparisonFailed, match="too polarizable"):
+        replace(SOUND, dipole_difference=math.nan).require()
+    small = replace(SOUND, relaxed=0.01 * SOUND.relaxed, from_energies=0.01 * SOUND.from_energies)
+    off = np.array([0.0, 0.00049, 0.0])  # of 1 bohr^3, which is more than its largest element
+    assert replace(small, from_energies=small.from_energies + off).passed
+    assert not replace(small, from_energies=small.from_energies + 1.05 * off).passed
+
+
+def test_what_is_said_of_a_polarizability_does_not_depend_on_the_frame() -> None:
+    """A third of the trace; the anisotropy by the eigenvalues a, b, c: sqrt of half the sum of (a - b)^2."""
+    a, b, c = np.linalg.eigvalsh(SOUND.relaxed)
+    assert SOUND.isotropic == pytest.approx(12.0)
+    expected = math.sqrt(((a - b) ** 2 + (b - c) ** 2 + (c - a) ** 2) / 2)
+    assert SOUND.anisotropy == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_gap_is_refused_below_its_limit() -> None:

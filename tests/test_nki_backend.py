@@ -119,7 +119,7 @@ def test_an_estimate_above_the_tolerance_is_refused_and_not_repeated_elsewhere(t
 SINGLE = NkiBackend("nki-interpreter", InterpreterExecutor())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def two_cores():
     backend = CoresBackend("nki-interpreter", (0, 1))
     yield backend

@@ -369,7 +369,7 @@ def _make_scan(
 @click.option(
     "--verify",
     is_flag=True,
-    help="Compute the Hessian of what is found; start again along imaginary modes.",
+    help="Hessian at the end; restart along imaginary modes.",
 )
 @click.option(
     "--xyz", "xyz_file", metavar="FILE", help="The last geometry.  [default: beside --output, .xyz]"
@@ -395,11 +395,10 @@ def optimize(
     xyz_file: str | None,
     path_file: str | None,
 ) -> None:
-    """Optimise the geometry of MOLECULE, a file as of dfmp2 run, in internal coordinates (geomeTRIC).
+    """Optimise the geometry of MOLECULE in internal coordinates (geomeTRIC).
 
-    The end is a stationary point; --verify computes whether it is a minimum. All steps go into one
-    file; the last geometry and the way to it are written as xyz files as well, also where
-    --max-steps are not enough (exit code 4; the same command with more goes on). The energy is that of --method.
+    The end is a stationary point; --verify computes whether it is a minimum.
+    Where --max-steps are not enough (exit code 4), the same command with more goes on.
     """
     chosen, read = given.chosen(), given.read()
     from dfmp2.molecule.text import read_text
