@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-# Nothing but what the interpreter has loaded already: with -m the working directory is still on the path here.
+# Nothing but what the interpreter has loaded already: with -m the working directory is still on the
+# path here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dfmp2.errors import (
@@ -58,17 +59,15 @@ if TYPE_CHECKING:
 
 _OFFERED = {  # module -> names
     "dfmp2.interop.python": (
-        *(
-            "run",
-            "gradient",
-            "plan",
-            "prepare",
-            "energy",
-            "from_mean_field",
-            "derive",
-            "read",
-            "write",
-        ),
+        "run",
+        "gradient",
+        "plan",
+        "prepare",
+        "energy",
+        "from_mean_field",
+        "derive",
+        "read",
+        "write",
         "available_backends",
     ),
     "dfmp2.interop.studies": (
@@ -87,30 +86,24 @@ _OFFERED = {  # module -> names
     "dfmp2.output.study": ("Study",),
     "dfmp2.progress": ("Listener",),
     "dfmp2.errors": (
-        *(
-            "Dfmp2Error",
-            "InputError",
-            "ForeignCheckpoint",
-            "ResultFileError",
-            "ResultExists",
-            "ConvergenceError",
-        ),
-        *(
-            "NumericalError",
-            "BackendError",
-            "BackendUnavailable",
-            "UnsupportedByBackend",
-            "KernelError",
-            "KernelFailed",
-        ),
-        *(
-            "ResourceError",
-            "DeviceFault",
-            "DiskFull",
-            "ComparisonFailed",
-            "SomeFailed",
-            "Interrupted",
-        ),
+        "Dfmp2Error",
+        "InputError",
+        "ForeignCheckpoint",
+        "ResultFileError",
+        "ResultExists",
+        "ConvergenceError",
+        "NumericalError",
+        "BackendError",
+        "BackendUnavailable",
+        "UnsupportedByBackend",
+        "KernelError",
+        "KernelFailed",
+        "ResourceError",
+        "DeviceFault",
+        "DiskFull",
+        "ComparisonFailed",
+        "SomeFailed",
+        "Interrupted",
     ),
     "dfmp2.studies.runs": ("Unfinished",),
     "dfmp2.host.provenance": ("__version__",),

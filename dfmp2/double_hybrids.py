@@ -1,10 +1,11 @@
-"""The double hybrids: functionals whose correlation energy has a scaled part of second-order perturbation theory.
+"""The double hybrids: functionals whose correlation energy has a scaled part of second-order
+perturbation theory.
 
     E = E_DFT[functional of the energy] + c_OS E_OS + c_SS E_SS + E_disp
 
-The orbitals are those of the functional of the SCF, which is that of the energy too but in functionals
-of the XYG3 type. The table is `double_hybrids.toml` beside this module, whose head explains its keys.
-Goerigk and Grimme, WIREs Comput. Mol. Sci. 4, 576 (2014).
+The orbitals are those of the functional of the SCF, which is that of the energy too but in
+functionals of the XYG3 type. The table is `double_hybrids.toml` beside this module, whose head
+explains its keys. Goerigk and Grimme, WIREs Comput. Mol. Sci. 4, 576 (2014).
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class DoubleHybrid:
     aliases: tuple[str, ...] = ()
 
     def parameters_in(self, dispersion: str) -> str:
-        """Its name in the package of that dispersion correction, "" where there are no parameters for it."""
+        """Its name in the package of that dispersion correction, "" where there are no parameters
+        for it."""
         return {"d3bj": self.d3bj, "d4": self.d4}[dispersion]
 
 
@@ -79,9 +81,9 @@ def table() -> dict[str, DoubleHybrid]:
 def look_up(name: str) -> DoubleHybrid | None:
     """The double hybrid of this name, in any spelling, or None where there is none.
 
-    Case, hyphens, slashes and brackets do not count, nor does a prefix such as RI-. A name that ends
-    in -D3(BJ) or -D4 is the functional with that dispersion correction: another row where its factors
-    are other ones.
+    Case, hyphens, slashes and brackets do not count, nor does a prefix such as RI-. A name that
+    ends in -D3(BJ) or -D4 is the functional with that dispersion correction: another row where its
+    factors are other ones.
     """
     text = name.strip().lower().replace("ω", "w")
     for prefix in _FITTED:

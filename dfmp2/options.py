@@ -1,8 +1,9 @@
 """What the user may choose, checked when it is built.
 
-Every field is declared once, here: it is a command line option of the same name (`--scf-conv-tol` is
-`scf_conv_tol`), a key of a manifest, and a keyword argument of the Python interface. The types of the keywords are
-below, in parts, since not every function takes all of them; `tests/test_python.py` holds them against the fields.
+Every field is declared once, here: it is a command line option of the same name (`--scf-conv-tol`
+is `scf_conv_tol`), a key of a manifest, and a keyword argument of the Python interface. The types
+of the keywords are below, in parts, since not every function takes all of them;
+`tests/test_python.py` holds them against the fields.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any, Literal, TypedDict
 
 from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, table
 from dfmp2.errors import InputError
-from dfmp2.messages import Command, Message, Option, plain
-from dfmp2.wishes import way_out_of_method, way_out_of_option
+from dfmp2.errors.messages import Command, Message, Option, plain
+from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
 
 
 class MoleculeKeywords(TypedDict, total=False):
@@ -153,7 +154,8 @@ class Keywords(PreparedKeywords, PairKeywords, WholeRunKeywords, total=False):
     transform: Literal["auto", "host", "device"]
 
 
-# Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies (dfmp2 energy), or both.
+# Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies
+# (dfmp2 energy), or both.
 BOTH_PARTS = tuple(MachineKeywords.__annotations__)
 BEFORE_PAIRS = (
     "basis",
@@ -182,7 +184,8 @@ class Method:
     source : where it was published
     says : what it is, and when to take it
     regularised : each pair term has the factor (1 - exp(-kappa D))^2, D = e_a + e_b - e_i - e_j
-    kind : what it is a sum of: "pairs"; "laplace" or "rpa", points of a quadrature, which has no pair energies
+    kind : what it is a sum of: "pairs"; "laplace" or "rpa", points of a quadrature, which has no
+        pair energies
     double_hybrid : whether the energy that it is added to is that of a functional
     """
 
@@ -264,8 +267,9 @@ METHODS = {
             "kappa-MP2",
             1.0,
             1.0,
-            "Lee and Head-Gordon, J. Chem. Theory Comput. 14, 5203 (2018), doi 10.1021/acs.jctc.8b00731; "
-            "kappa = 1.1: Shee et al., J. Phys. Chem. Lett. 12, 12084 (2021)",
+            "Lee and Head-Gordon, J. Chem. Theory Comput. 14, 5203 (2018), doi "
+            "10.1021/acs.jctc.8b00731; kappa = 1.1: Shee et al., J. Phys. Chem. Lett. 12, 12084 "
+            "(2021)",
             "regularised: finite where the gap closes",
             regularised=True,
         ),
@@ -274,7 +278,8 @@ METHODS = {
             "SOS-MP2",
             SOS.opposite_spin,
             SOS.same_spin,
-            f"{SOS.source}; quadrature: Takatsuka et al., J. Chem. Phys. 129, 044112 (2008), doi 10.1063/1.2958921",
+            f"{SOS.source}; quadrature: Takatsuka et al., J. Chem. Phys. 129, 044112 (2008), doi "
+            "10.1063/1.2958921",
             "Laplace transform, for large molecules",
             kind="laplace",
         ),
@@ -320,14 +325,15 @@ def canonical_method(name: str) -> str:
     if row is None:
         raise InputError(
             Option("method", name),
-            f": expected one of {', '.join(METHODS)}, {CUSTOM_DOUBLE_HYBRID}, or a double hybrid of dfmp2 methods",
+            f": expected one of {', '.join(METHODS)}, {CUSTOM_DOUBLE_HYBRID}, or a double hybrid "
+            "of dfmp2 methods",
             way_out_behind(name),
         )
     if row.unavailable:
         raise InputError(
             Option("method", name),
-            f": {row.title} is not available: {row.unavailable} (doi {row.doi}). Take another one of dfmp2 methods, "
-            "or give functional and factors: ",
+            f": {row.title} is not available: {row.unavailable} (doi {row.doi}). Take another one "
+            "of dfmp2 methods, or give functional and factors: ",
             Option("method", CUSTOM_DOUBLE_HYBRID),
             " with ",
             Option("xc"),
@@ -409,7 +415,8 @@ def _option(
     least: int | None = None,
     positive: bool = False,
 ) -> Any:
-    """A field of `Options`: its help on the command line, its default, and what its values are held to.
+    """A field of `Options`: its help on the command line, its default, and what its values are held
+    to.
 
     Parameters
     ----------
@@ -433,7 +440,8 @@ def _option(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of one DF-MP2 calculation, refused with an InputError where a value is not allowed."""
+    """Options of one DF-MP2 calculation, refused with an InputError where a value is not
+    allowed."""
 
     basis: str = _option("Orbital basis, e.g. cc-pvdz.", MISSING, metavar="NAME")
     reference: str = _option(
@@ -482,8 +490,8 @@ class Options:
         "Starts of which the lowest SCF solution is kept.", 1, metavar="N", least=1
     )
     stability: str | None = _option(
-        "Is the SCF solution a minimum? auto: frontier orbitals; full: all rotations; follow: along an instability to "
-        "a lower one of the same reference.",
+        "Is the SCF solution a minimum? auto: frontier orbitals; full: all rotations; follow: "
+        "along an instability to a lower one of the same reference.",
         choices=("auto", "full", "follow", "off"),
         shown="follow for UHF, auto for RHF",
     )
@@ -697,7 +705,8 @@ class Options:
         self._require_no_stability(Option("xc", self.xc))
 
     def _require_no_stability(self, given: Option) -> None:
-        """Raise for a stability analysis of Kohn-Sham orbitals; `given` is the option that asks for these."""
+        """Raise for a stability analysis of Kohn-Sham orbitals; `given` is the option that asks for
+        these."""
         if self.stability not in (None, "off"):
             raise InputError(
                 Option("stability", self.stability),
@@ -722,7 +731,8 @@ class Options:
                     given,
                     " needs ",
                     *listed[1:],
-                    ": give the functional and both factors, or name a double hybrid of dfmp2 methods",
+                    ": give the functional and both factors, or name a double hybrid of dfmp2 "
+                    "methods",
                 )
         if self.reference == "rohf":
             raise InputError(
@@ -793,7 +803,8 @@ class Options:
         return self.reference == "uhf" or (self.reference == "auto" and multiplicity != 1)
 
     def settled(self, multiplicity: int) -> Options:
-        """The options for a molecule of this multiplicity, with the stability analysis that is its default."""
+        """The options for a molecule of this multiplicity, with the stability analysis that is its
+        default."""
         if self.stability is not None:
             return self
         if self.reference == "rohf" or self.functional is not None:
@@ -814,16 +825,21 @@ class Options:
 
     @property
     def energy_functional(self) -> str | None:
-        """The functional of the energy, None where it is not another one than that of the orbitals."""
+        """The functional of the energy, None where it is not another one than that of the
+        orbitals."""
         return functionals_of(self.method, self.xc)[1]
 
     @property
     def dispersion_correction(self) -> tuple[str, str] | None:
-        """Which dispersion correction, and the name of the functional in its package; None for none."""
+        """Which dispersion correction, and the name of the functional in its package; None for
+        none."""
         row = self.double_hybrid
         if row is None or self.dispersion == "none":
             return None
-        wanted = row.dispersion if self.dispersion == "auto" else self.dispersion
+        if self.dispersion == "auto":
+            wanted = row.dispersion
+        else:
+            wanted = self.dispersion
         if not wanted:
             return None
         return wanted, row.parameters_in(wanted)
@@ -872,14 +888,15 @@ Options.__doc__ = f"{Options.__doc__}\n\nAttributes\n----------\n" + "\n".join(
 
 
 def make_options(**given: Any) -> Options:
-    """Options from keyword arguments, with an error naming an unknown one; $DFMP2_BACKEND where no backend is given."""
-    require_known(given, Options.__slots__)
+    """Options from keyword arguments, with an error naming an unknown one; $DFMP2_BACKEND where no
+    backend is given."""
+    require_known_option(given, Options.__slots__)
     if "basis" not in given:
         raise InputError("no basis was given: name an orbital basis, e.g. basis='cc-pvdz'")
     return Options(**{"backend": default_backend(), **given})
 
 
-def require_known(
+def require_known_option(
     given: Iterable[str], known: Iterable[str], shown: Iterable[str] | None = None
 ) -> None:
     """Refuse a keyword that there is not, and say which one may be meant.
@@ -951,8 +968,38 @@ def _require_allowed(value: Any, option: Field[Any]) -> None:
 GRID_LEVELS = range(10)  # of PySCF
 RADIAL_POINTS = range(10, 1001)
 LEBEDEV_POINTS = (  # of spheres with weights by Lebedev
-    *(6, 14, 26, 38, 50, 74, 86, 110, 146, 170, 194, 230, 266, 302, 350, 434, 590, 770, 974, 1202),
-    *(1454, 1730, 2030, 2354, 2702, 3074, 3470, 3890, 4334, 4802, 5294, 5810),
+    6,
+    14,
+    26,
+    38,
+    50,
+    74,
+    86,
+    110,
+    146,
+    170,
+    194,
+    230,
+    266,
+    302,
+    350,
+    434,
+    590,
+    770,
+    974,
+    1202,
+    1454,
+    1730,
+    2030,
+    2354,
+    2702,
+    3074,
+    3470,
+    3890,
+    4334,
+    4802,
+    5294,
+    5810,
 )
 
 
@@ -1028,10 +1075,11 @@ _LARGEST = 2**63 - 1  # what a signed 64-bit size can hold; no machine has more
 
 
 def parse_bytes(text: str) -> int:
-    """Number of bytes named by a text such as "8GB" or "8G" (10^9), "8 GiB" or "8Gi" (2^30); units in any case.
+    """Number of bytes named by a text such as "8GB" or "8G" (10^9), "8 GiB" or "8Gi" (2^30); units
+    in any case.
 
-    Where other programs take G for 2^30, 10^9 is the smaller one and keeps within what was meant. A number without a
-    unit is refused: 8 could mean 8 bytes, 8 MB (PySCF) or 8 GB.
+    Where other programs take G for 2^30, 10^9 is the smaller one and keeps within what was meant. A
+    number without a unit is refused: 8 could mean 8 bytes, 8 MB (PySCF) or 8 GB.
 
     Raises
     ------

@@ -31,10 +31,12 @@ class Listener:
         """An SCF iteration has ended; energies and gradient norm in Eh."""
 
     def step(self, done: int, total: int, what: str) -> None:
-        """`done` of `total` parts of the present stage are done; `what` they are: integrals, pairs."""
+        """`done` of `total` parts of the present stage are done; `what` they are: integrals,
+        pairs."""
 
     def spent(self, stage: str, begin: float, end: float) -> None:
-        """The stopwatch has charged this time to a stage (`Timings`), in s of `time.perf_counter`."""
+        """The stopwatch has charged this time to a stage (`Timings`), in s of
+        `time.perf_counter`."""
 
     def time_left(self, seconds: float | None) -> None:
         """About so many seconds are left of all that was asked for, None where that is not known.
@@ -85,13 +87,14 @@ class Relay(Listener):
         self._listener.warning(text)
 
 
-def counted(
+def counted_blocks(
     blocks: Iterator[tuple[int, int, Block]],
     total: int,
     listener: Listener,
     what: str = "integrals",
 ) -> Iterator[tuple[int, int, Block]]:
-    """Blocks (begin, end, ...) of `total` rows; the listener is told of each when it has been used."""
+    """Blocks (begin, end, ...) of `total` rows; the listener is told of each when it has been
+    used."""
     for block in blocks:
         yield block
         listener.step(block[1], total, what)
@@ -111,7 +114,8 @@ class Forecast(Protocol):
 
 
 class Collector(Relay):
-    """Keeps the warnings for the result, and says how much time is left once there is a forecast."""
+    """Keeps the warnings for the result, and says how much time is left once there is a
+    forecast."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)

@@ -28,7 +28,8 @@ DEBYE = 2.541746473
 
 
 def format_bytes(size: float) -> str:
-    """Byte count for reading, in decimal units: 8000000000 becomes "8.00 GB"; `parse_bytes` reads it back."""
+    """Byte count for reading, in decimal units: 8000000000 becomes "8.00 GB"; `parse_bytes` reads
+    it back."""
     if abs(size) < 1000:
         return f"{int(size)} B"
     value = float(size)

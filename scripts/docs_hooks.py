@@ -1,4 +1,5 @@
-"""What MkDocs needs beside the pages: those made of commands, methods and the audit, and docstrings of our style."""
+"""What MkDocs needs beside the pages: those made of commands, methods and the audit, and docstrings
+of our style."""
 
 from __future__ import annotations
 
@@ -74,7 +75,10 @@ def audit() -> Iterator[str]:
     yield "\n| idea | page | here | verdict | test |\n|---|---|---|---|---|\n"
     for row in rows:
         tests = ", ".join(f"`{name}`" for name in row["evidence"].split())
-        yield f"| {row['idea']} | {PAGES[int(row['page'])]} | {row['ours']} | {row['verdict']} | {tests} |\n"
+        yield (
+            f"| {row['idea']} | {PAGES[int(row['page'])]} | {row['ours']} | {row['verdict']} | "
+            f"{tests} |\n"
+        )
 
 
 def methods() -> Iterator[str]:
@@ -84,20 +88,27 @@ def methods() -> Iterator[str]:
         factors = (
             one.formula.replace("E(OS)", "E_OS").replace("E(SS)", "E_SS").replace("E(RPA)", "E_RPA")
         )
-        yield f"| `{one.name}` | {one.title} | {factors} | {cost[one.kind]} | {one.says} | {one.source} |\n"
+        yield (
+            f"| `{one.name}` | {one.title} | {factors} | {cost[one.kind]} | {one.says} | "
+            f"{one.source} |\n"
+        )
     yield from double_hybrids()
 
 
 def double_hybrids() -> Iterator[str]:
     """A table of the double hybrids."""
     yield (
-        "\n## Double hybrids\n\nRKS and UKS, N^5. Exact exchange at short and, where it is another one, at long range "
-        "(omega, 1/bohr). [Which one?](../howto/double-hybrids.md)\n\n| `--method` | called | exact exchange | c_OS | "
-        "c_SS | dispersion | functional | checked against | doi |\n|---|---|---|---|---|---|---|---|---|\n"
+        "\n## Double hybrids\n\nRKS and UKS, N^5. Exact exchange at short and, where it is another "
+        "one, at long range (omega, 1/bohr). [Which one?](../howto/double-hybrids.md)\n\n| "
+        "`--method` | called | exact exchange | c_OS | c_SS | dispersion | functional | checked "
+        "against | doi |\n|---|---|---|---|---|---|---|---|---|\n"
     )
     for name, row in table().items():
         if row.unavailable:
-            yield f"| `{name}` | {row.title} | | | | | not available: {row.unavailable} | | {row.doi} |\n"
+            yield (
+                f"| `{name}` | {row.title} | | | | | not available: {row.unavailable} | | "
+                f"{row.doi} |\n"
+            )
             continue
         short, long, omega = row.exact_exchange
         exchange = f"{short:.4g}" if not omega else f"{short:.4g}, {long:.4g} ({omega:g})"
@@ -106,8 +117,9 @@ def double_hybrids() -> Iterator[str]:
         if row.energy:
             functional = f"orbitals {functional}, energy `{row.energy}`"
         yield (
-            f"| `{name}` | {row.title} | {exchange} | {row.opposite_spin:.6g} | {row.same_spin:.6g} | "
-            f"{', '.join(corrections) or 'none'} | {functional} | {row.checked} | {row.doi} |\n"
+            f"| `{name}` | {row.title} | {exchange} | {row.opposite_spin:.6g} | "
+            f"{row.same_spin:.6g} | {', '.join(corrections) or 'none'} | {functional} | "
+            f"{row.checked} | {row.doi} |\n"
         )
 
 
@@ -167,7 +179,8 @@ def plain(text: str) -> str:
 class Descriptions(griffe.Extension):
     """`name : what it is` describes a parameter; the type stands in the signature.
 
-    Where numpydoc expects a type, docstrings of dfmp2 have the description. It is moved to where pages show it.
+    Where numpydoc expects a type, docstrings of dfmp2 have the description. It is moved to where
+    pages show it.
     """
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:

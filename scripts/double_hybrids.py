@@ -2,8 +2,8 @@
 
     python scripts/double_hybrids.py [--keep FILE.json]
 
-Three tables: Psi4 on this machine, the published energies of `dfmp2 validate --tag double-hybrid`, and
-the error that fitting leaves in long-range exchange.
+Three tables: Psi4 on this machine, the published energies of `dfmp2 validate --tag double-hybrid`,
+and the error that fitting leaves in long-range exchange.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyscf import df, gto
 
 import dfmp2
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.scf.jk import FittedIntegrals
+from dfmp2.scf.jk import JKFitting
 from dfmp2.validation import entries, validate
 from dfmp2.validation.psi4 import run_psi4
 
@@ -116,7 +116,7 @@ def against_psi4() -> list[str]:
 def published() -> list[str]:
     """Rows of the second table."""
     session, rows = validate.Session(backend="cpu", precision="fp64", count=1), []
-    for entry in entries.load():
+    for entry in entries.load_entries():
         if "double-hybrid" not in entry.tags:
             continue
         values = session.calculate(entry.calculations[0]).values
@@ -142,7 +142,7 @@ def long_range() -> list[str]:
         mole = gto.M(atom=atoms, unit="bohr", basis="cc-pvdz", verbose=0)
         mf = mole.RHF().run()
         auxmole = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
-        builder, density = FittedIntegrals(mole, auxmole, 1), mf.make_rdm1()
+        builder, density = JKFitting(mole, auxmole, 1), mf.make_rdm1()
         for omega in (0.0, *OMEGAS):
             exact = mf.get_k(mole, density, omega=omega or None)
             error = np.abs(builder.get_jk(density, omega=omega)[1] - exact).max()

@@ -1,4 +1,5 @@
-"""Measure what the constants of the error budget rest on, molecule by molecule, and print the tables.
+"""Measure what the constants of the error budget rest on, molecule by molecule, and print the
+tables.
 
     python scripts/error_budget.py measure ROWS.jsonl     # half an hour of one core; one that was broken off goes on
     python scripts/error_budget.py ROWS.jsonl > docs/validation/error-budget.md
@@ -9,7 +10,8 @@ Each molecule in one basis set and one thread:
     SCF          float64, converged to 1e-6, 1e-8 and 1e-10 Eh against 1e-13 Eh
     rounding     E(SCF) of the molecule as it is and turned
     metric       E(corr) of one set of orbitals: Cholesky in float64, also of integrals whose last digits are disturbed,
-                 against Cholesky in extended precision; and other eigenvalue cuts, where functions crowd
+                 against Cholesky in extended precision; and other eigenvalue cuts, where functions
+                 crowd
     fitting      a default run against conventional SCF and four-centre MP2 in PySCF
     methods      SOS-MP2 by Laplace transform and direct RPA against the same integrals
     differences  interaction energies, and molecules that are stretched, against conventional MP2
@@ -65,28 +67,31 @@ Molecules = dict[str, tuple[str, int, int, str]]
 MOLECULES: Molecules = {
     # organic and inorganic molecules of light atoms
     "H2O": ("cc-pvdz", 0, 1, "O 0 0 .1173; H 0 .7572 -.4692; H 0 -.7572 -.4692"),
-    "NH3": ("cc-pvtz", 0, 1, "N 0 0 .1; H 0 .9377 -.2816; H .8121 -.4689 -.2816; H -.8121 -.4689 -.2816"),
-    "CH4": ("aug-cc-pvdz", 0, 1, "C 0 0 0; H .629 .629 .629; H .629 -.629 -.629; H -.629 .629 -.629; "
-            "H -.629 -.629 .629"),
+    "NH3": ("cc-pvtz", 0, 1, "N 0 0 .1; H 0 .9377 -.2816; H .8121 -.4689 -.2816; H -.8121 -.4689 "
+                             "-.2816"),
+    "CH4": ("aug-cc-pvdz", 0, 1, "C 0 0 0; H .629 .629 .629; H .629 -.629 -.629; H -.629 .629 "
+            "-.629; H -.629 -.629 .629"),
     "HF": ("aug-cc-pvtz", 0, 1, "F 0 0 0; H 0 0 .9168"),
     "N2": ("cc-pvtz", 0, 1, "N 0 0 0; N 0 0 1.0977"),
     "CO": ("aug-cc-pvdz", 0, 1, "C 0 0 0; O 0 0 1.1283"),
     "CO2": ("cc-pvdz", 0, 1, "C 0 0 0; O 0 0 1.16; O 0 0 -1.16"),
-    "H2CO": ("aug-cc-pvdz", 0, 1, "C 0 0 -.5296; O 0 0 .6773; H 0 .9357 -1.1094; H 0 -.9357 -1.1094"),
+    "H2CO": ("aug-cc-pvdz", 0, 1, "C 0 0 -.5296; O 0 0 .6773; H 0 .9357 -1.1094; H 0 -.9357 "
+                                  "-1.1094"),
     "HCN": ("cc-pvtz", 0, 1, "H 0 0 -1.0655; C 0 0 0; N 0 0 1.1532"),
     "C2H2": ("6-31g*", 0, 1, "C 0 0 .6015; C 0 0 -.6015; H 0 0 1.6625; H 0 0 -1.6625"),
-    "C2H4": ("def2-svp", 0, 1, "C 0 0 .6695; C 0 0 -.6695; H 0 .9289 1.2321; H 0 -.9289 1.2321; H 0 .9289 -1.2321; "
-             "H 0 -.9289 -1.2321"),
-    "CH3OH": ("cc-pvdz", 0, 1, "C -.0468 .6611 0; O -.0468 -.7589 0; H -1.0925 .9691 0; H .438 1.0712 .8894; "
-              "H .438 1.0712 -.8894; H .87 -1.0586 0"),
-    "HCOOH": ("def2-svp", 0, 1, "C 0 .4201 0; O -1.0286 -.4454 0; O 1.161 .1092 0; H -.381 1.4447 0; "
-              "H -.6603 -1.3375 0"),
+    "C2H4": ("def2-svp", 0, 1, "C 0 0 .6695; C 0 0 -.6695; H 0 .9289 1.2321; H 0 -.9289 1.2321; H "
+             "0 .9289 -1.2321; H 0 -.9289 -1.2321"),
+    "CH3OH": ("cc-pvdz", 0, 1, "C -.0468 .6611 0; O -.0468 -.7589 0; H -1.0925 .9691 0; H .438 "
+              "1.0712 .8894; H .438 1.0712 -.8894; H .87 -1.0586 0"),
+    "HCOOH": ("def2-svp", 0, 1, "C 0 .4201 0; O -1.0286 -.4454 0; O 1.161 .1092 0; H -.381 1.4447 "
+              "0; H -.6603 -1.3375 0"),
     "F2": ("aug-cc-pvdz", 0, 1, "F 0 0 0; F 0 0 1.4119"),
     "O3": ("cc-pvdz", 0, 1, "O 0 0 0; O 0 1.0885 .6697; O 0 -1.0885 .6697"),
     "HCl": ("def2-tzvp", 0, 1, "H 0 0 0; Cl 0 0 1.2746"),
     "Cl2": ("cc-pvdz", 0, 1, "Cl 0 0 0; Cl 0 0 1.9879"),
     "H2S": ("cc-pvtz", 0, 1, "S 0 0 .1030; H 0 .9616 -.8239; H 0 -.9616 -.8239"),
-    "PH3": ("6-31g*", 0, 1, "P 0 0 .1277; H 0 1.1931 -.6384; H 1.0333 -.5966 -.6384; H -1.0333 -.5966 -.6384"),
+    "PH3": ("6-31g*", 0, 1, "P 0 0 .1277; H 0 1.1931 -.6384; H 1.0333 -.5966 -.6384; H -1.0333 "
+                            "-.5966 -.6384"),
     "SO2": ("def2-svp", 0, 1, "S 0 0 .3704; O 0 1.2371 -.3704; O 0 -1.2371 -.3704"),
     "LiH": ("cc-pvtz", 0, 1, "Li 0 0 0; H 0 0 1.5957"),
     "NaCl": ("def2-svp", 0, 1, "Na 0 0 0; Cl 0 0 2.3608"),
@@ -100,7 +105,8 @@ MOLECULES: Molecules = {
     "He with 3 ghosts": ("aug-cc-pvtz", 0, 1, "He 0 0 0; @He 0 0 .5; @He 0 0 -.5; @He 0 .5 0"),
     # heavier elements
     "HBr": ("cc-pvdz", 0, 1, "H 0 0 0; Br 0 0 1.41"),
-    "AsH3": ("def2-svp", 0, 1, "As 0 0 .0; H 0 1.2561 -.8388; H 1.0878 -.6281 -.8388; H -1.0878 -.6281 -.8388"),
+    "AsH3": ("def2-svp", 0, 1, "As 0 0 .0; H 0 1.2561 -.8388; H 1.0878 -.6281 -.8388; H -1.0878 "
+                               "-.6281 -.8388"),
     "I2": ("def2-svp", 0, 1, "I 0 0 0; I 0 0 2.666"),
     # radicals, UHF
     "NH2": ("cc-pvdz", 0, 2, "N 0 0 0; H 0 .8036 .6347; H 0 -.8036 .6347"),
@@ -134,31 +140,37 @@ MOLECULES: Molecules = {
     "Cr3+": ("def2-svp", 3, 4, "Cr 0 0 0"),
     "Fe3+": ("def2-svp", 3, 6, "Fe 0 0 0"),
     # several lone pairs near each other
-    "SF4": ("cc-pvdz", 0, 1, "S 0 0 .37; F 0 1.643 .26; F 0 -1.643 .26; F 1.199 0 -.6; F -1.199 0 -.6"),
-    "SF6": ("cc-pvdz", 0, 1, "S 0 0 0; F 1.561 0 0; F -1.561 0 0; F 0 1.561 0; F 0 -1.561 0; F 0 0 1.561; "
-            "F 0 0 -1.561"),
+    "SF4": ("cc-pvdz", 0, 1, "S 0 0 .37; F 0 1.643 .26; F 0 -1.643 .26; F 1.199 0 -.6; F -1.199 0 "
+                             "-.6"),
+    "SF6": ("cc-pvdz", 0, 1, "S 0 0 0; F 1.561 0 0; F -1.561 0 0; F 0 1.561 0; F 0 -1.561 0; F 0 0 "
+            "1.561; F 0 0 -1.561"),
     "F2 at 1.9 angstrom": ("6-31g*", 0, 1, "F 0 0 0; F 0 0 1.9"),
 }  # fmt: skip
 # measured after the constants had been fixed
 HELD_OUT: Molecules = {
-    "C2H6": ("cc-pvdz", 0, 1, "C 0 0 .7652; C 0 0 -.7652; H 1.0188 0 1.1573; H -.5094 .8823 1.1573; "
-             "H -.5094 -.8823 1.1573; H -1.0188 0 -1.1573; H .5094 .8823 -1.1573; H .5094 -.8823 -1.1573"),
-    "CH3F": ("def2-tzvp", 0, 1, "C 0 0 -.64; F 0 0 .75; H 1.03 0 -.98; H -.515 .892 -.98; H -.515 -.892 -.98"),
+    "C2H6": ("cc-pvdz", 0, 1, "C 0 0 .7652; C 0 0 -.7652; H 1.0188 0 1.1573; H -.5094 .8823 "
+             "1.1573; H -.5094 -.8823 1.1573; H -1.0188 0 -1.1573; H .5094 .8823 -1.1573; H .5094 "
+             "-.8823 -1.1573"),
+    "CH3F": ("def2-tzvp", 0, 1, "C 0 0 -.64; F 0 0 .75; H 1.03 0 -.98; H -.515 .892 -.98; H -.515 "
+                                "-.892 -.98"),
     "N2O": ("cc-pvtz", 0, 1, "N 0 0 0; N 0 0 1.128; O 0 0 2.312"),
-    "H2O2": ("6-311g**", 0, 1, "O 0 .7375 -.0528; O 0 -.7375 -.0528; H .8190 .8170 .4220; H -.8190 -.8170 .4220"),
+    "H2O2": ("6-311g**", 0, 1, "O 0 .7375 -.0528; O 0 -.7375 -.0528; H .8190 .8170 .4220; H -.8190 "
+                               "-.8170 .4220"),
     "BF3": ("cc-pvdz", 0, 1, "B 0 0 0; F 0 1.307 0; F 1.1319 -.6535 0; F -1.1319 -.6535 0"),
     "ClF": ("aug-cc-pvdz", 0, 1, "Cl 0 0 0; F 0 0 1.6283"),
     "CS2": ("def2-svp", 0, 1, "C 0 0 0; S 0 0 1.5526; S 0 0 -1.5526"),
     "HNCO": ("6-31g*", 0, 1, "N 0 0 0; C 0 0 1.214; O 0 .1 2.378; H 0 .94 -.35"),
-    "CH3NH2": ("aug-cc-pvdz", 0, 1, "C .05 .70 0; N .05 -.76 0; H -.94 1.17 0; H .59 1.06 .88; H .59 1.06 -.88; "
-               "H -.46 -1.10 .81; H -.46 -1.10 -.81"),
+    "CH3NH2": ("aug-cc-pvdz", 0, 1, "C .05 .70 0; N .05 -.76 0; H -.94 1.17 0; H .59 1.06 .88; H "
+               ".59 1.06 -.88; H -.46 -1.10 .81; H -.46 -1.10 -.81"),
     "SiO": ("def2-tzvp", 0, 1, "Si 0 0 0; O 0 0 1.5097"),
     "HOCl": ("6-31g*", 0, 1, "H .93 -.24 0; O 0 0 0; Cl 0 1.69 0"),
     "LiF": ("def2-svp", 0, 1, "Li 0 0 0; F 0 0 1.5639"),
-    "GeH4": ("cc-pvdz", 0, 1, "Ge 0 0 0; H .88 .88 .88; H .88 -.88 -.88; H -.88 .88 -.88; H -.88 -.88 .88"),
+    "GeH4": ("cc-pvdz", 0, 1, "Ge 0 0 0; H .88 .88 .88; H .88 -.88 -.88; H -.88 .88 -.88; H -.88 "
+                              "-.88 .88"),
     "Br2": ("cc-pvdz", 0, 1, "Br 0 0 0; Br 0 0 2.281"),
     "H2Se": ("def2-tzvp", 0, 1, "Se 0 0 0; H 0 1.038 1.027; H 0 -1.038 1.027"),
-    "NH4+": ("cc-pvtz", 1, 1, "N 0 0 0; H .59 .59 .59; H .59 -.59 -.59; H -.59 .59 -.59; H -.59 -.59 .59"),
+    "NH4+": ("cc-pvtz", 1, 1, "N 0 0 0; H .59 .59 .59; H .59 -.59 -.59; H -.59 .59 -.59; H -.59 "
+                              "-.59 .59"),
     "NO2": ("cc-pvdz", 0, 2, "N 0 0 0; O 0 1.10 .46; O 0 -1.10 .46"),
     "SO": ("cc-pvtz", 0, 3, "S 0 0 0; O 0 0 1.481"),
     "VO": ("def2-svp", 0, 4, "V 0 0 0; O 0 0 1.589"),
@@ -189,28 +201,30 @@ CROWDED = {
 }
 # name: (fragments, charges, atoms in angstrom)
 DIMERS = {
-    "(H2O)2": ("1-3,4-6", "0,0", "O -1.4809 .0046 0; H -1.7873 -.8752 0; H -.5265 -.1072 0; O 1.4351 -.0223 0; "
-               "H 1.7583 .4268 .7569; H 1.7583 .4268 -.7569"),
+    "(H2O)2": ("1-3,4-6", "0,0", "O -1.4809 .0046 0; H -1.7873 -.8752 0; H -.5265 -.1072 0; O "
+               "1.4351 -.0223 0; H 1.7583 .4268 .7569; H 1.7583 .4268 -.7569"),
     "(HF)2": ("1-2,3-4", "0,0", "F 0 0 0; H .13 .05 .915; F .1 .2 2.73; H .95 .1 3.05"),
-    "H3N-HF": ("1-4,5-6", "0,0", "N 0 0 0; H 0 .9377 .38; H .8121 -.4689 .38; H -.8121 -.4689 .38; H 0 0 -1.72; "
-               "F 0 0 -2.66"),
-    "CH4-HF": ("1-5,6-7", "0,0", "C 0 0 0; H .629 .629 .629; H .629 -.629 -.629; H -.629 .629 -.629; "
-               "H -.629 -.629 .629; H 1.3 1.3 1.3; F 1.84 1.84 1.84"),
+    "H3N-HF": ("1-4,5-6", "0,0", "N 0 0 0; H 0 .9377 .38; H .8121 -.4689 .38; H -.8121 -.4689 .38; "
+               "H 0 0 -1.72; F 0 0 -2.66"),
+    "CH4-HF": ("1-5,6-7", "0,0", "C 0 0 0; H .629 .629 .629; H .629 -.629 -.629; H -.629 .629 "
+               "-.629; H -.629 -.629 .629; H 1.3 1.3 1.3; F 1.84 1.84 1.84"),
     "(CO)2": ("1-2,3-4", "0,0", "C 0 0 0; O 0 1.128 0; C 3.5 1.0 0; O 3.5 -.1 0"),
-    "(HCN)2": ("1-3,4-6", "0,0", "H 0 0 -1.0655; C 0 0 0; N 0 0 1.1532; H 0 0 3.36; C 0 0 4.43; N 0 0 5.58"),
+    "(HCN)2": ("1-3,4-6", "0,0", "H 0 0 -1.0655; C 0 0 0; N 0 0 1.1532; H 0 0 3.36; C 0 0 4.43; N "
+                                 "0 0 5.58"),
     "N2-H2O": ("1-2,3-5", "0,0", "N 0 0 0; N 0 0 1.0977; H 0 0 -2.4; O 0 0 -3.36; H 0 .93 -3.6"),
     "HCl-Cl-": ("1-2,3", "0,-1", "H 0 0 0; Cl 0 0 1.3; Cl 0 0 -1.9"),
     "Ar-HF": ("1,2-3", "0,0", "Ar 0 0 0; H 0 0 2.6; F 0 0 3.52"),
 }  # fmt: skip
 ATOMS_OF = {  # angstrom
     "H2O": "O 0 0 .1173; H 0 .7572 -.4692; H 0 -.7572 -.4692",
-    "C2H6": "C 0 0 .7652; C 0 0 -.7652; H 1.0188 0 1.1573; H -.5094 .8823 1.1573; H -.5094 -.8823 1.1573; "
-            "H -1.0188 0 -1.1573; H .5094 .8823 -1.1573; H .5094 -.8823 -1.1573",
-    "CH3OH": "C -.0468 .6611 0; H -1.0925 .9691 0; H .438 1.0712 .8894; H .438 1.0712 -.8894; O -.0468 -.7589 0; "
-             "H .87 -1.0586 0",
+    "C2H6": "C 0 0 .7652; C 0 0 -.7652; H 1.0188 0 1.1573; H -.5094 .8823 1.1573; H -.5094 -.8823 "
+            "1.1573; H -1.0188 0 -1.1573; H .5094 .8823 -1.1573; H .5094 -.8823 -1.1573",
+    "CH3OH": "C -.0468 .6611 0; H -1.0925 .9691 0; H .438 1.0712 .8894; H .438 1.0712 -.8894; O "
+             "-.0468 -.7589 0; H .87 -1.0586 0",
     "H2O2": "O 0 .7375 -.0528; H .8190 .8170 .4220; O 0 -.7375 -.0528; H -.8190 -.8170 .4220",
     "CH3F": "C 0 0 -.64; H 1.03 0 -.98; H -.515 .892 -.98; H -.515 -.892 -.98; F 0 0 .75",
-    "C2H4": "C 0 0 .6695; H 0 .9289 1.2321; H 0 -.9289 1.2321; C 0 0 -.6695; H 0 .9289 -1.2321; H 0 -.9289 -1.2321",
+    "C2H4": "C 0 0 .6695; H 0 .9289 1.2321; H 0 -.9289 1.2321; C 0 0 -.6695; H 0 .9289 -1.2321; H "
+            "0 -.9289 -1.2321",
     "HCN": "H 0 0 -1.0655; C 0 0 0; N 0 0 1.1532",
 }  # fmt: skip
 # name: (kind, basis, charge, multiplicity, atoms, fragments, charges, multiplicities)
@@ -253,16 +267,21 @@ SCANS = {
 }  # fmt: skip
 # name: (kind, basis, charge, multiplicity, atoms of either geometry)
 FRAMES = {
-    "HCN, HNC": ("isomerisation", "cc-pvdz", 0, 1, ATOMS_OF["HCN"], "H 0 0 2.165; C 0 0 0; N 0 0 1.169"),
+    "HCN, "
+    "HNC": ("isomerisation", "cc-pvdz", 0, 1, ATOMS_OF["HCN"], "H 0 0 2.165; C 0 0 0; N 0 0 1.169"),
     "H2CO, HCOH": ("isomerisation", "cc-pvdz", 0, 1,
                    "C 0 0 -.5296; O 0 0 .6773; H 0 .9357 -1.1094; H 0 -.9357 -1.1094",
                    "C 0 0 0; O 0 0 1.31; H 0 1.09 -.24; H 0 -.92 1.62"),
     "CH3CN, CH3NC": ("isomerisation", "def2-svp", 0, 1,
-                     "C 0 0 0; H 1.03 0 -.36; H -.515 .892 -.36; H -.515 -.892 -.36; C 0 0 1.46; N 0 0 2.62",
-                     "C 0 0 0; H 1.03 0 -.36; H -.515 .892 -.36; H -.515 -.892 -.36; C 0 0 2.59; N 0 0 1.42"),
+                     "C 0 0 0; H 1.03 0 -.36; H -.515 .892 -.36; H -.515 -.892 -.36; C 0 0 1.46; N "
+                     "0 0 2.62",
+                     "C 0 0 0; H 1.03 0 -.36; H -.515 .892 -.36; H -.515 -.892 -.36; C 0 0 2.59; N "
+                     "0 0 1.42"),
     "H3N-HF, NH4+F-": ("proton transfer", "cc-pvdz", 0, 1, DIMERS["H3N-HF"][2],
-                       "N 0 0 0; H 0 .9377 .38; H .8121 -.4689 .38; H -.8121 -.4689 .38; H 0 0 -1.05; F 0 0 -2.66"),
-    "OH-, HF": ("proton transfer", "def2-svp", -1, 1, "O 0 0 0; H .93 0 -.25; H 0 0 1.45; F 0 0 2.42",
+                       "N 0 0 0; H 0 .9377 .38; H .8121 -.4689 .38; H -.8121 -.4689 .38; H 0 0 "
+                       "-1.05; F 0 0 -2.66"),
+    "OH-, "
+    "HF": ("proton transfer", "def2-svp", -1, 1, "O 0 0 0; H .93 0 -.25; H 0 0 1.45; F 0 0 2.42",
                 "O 0 0 0; H .93 0 -.25; H 0 0 .98; F 0 0 2.42"),
 }  # fmt: skip
 # name: (basis, atoms, charge and multiplicity of either state)
@@ -280,16 +299,19 @@ OTHER_INTERACTIONS = {
     "S2": ("diatomic", "def2-tzvp", 0, 3, "S 0 0 0; S 0 0 1.8892", "1,2", "0,0", "3,3"),
     "NO2": ("bond", "cc-pvdz", 0, 2, "N 0 0 0; O 0 1.10 .46; O 0 -1.10 .46", "1-2,3", "0,0", "2,3"),
     "H2N-NH2": ("bond", "def2-tzvp", 0, 1,
-                "N 0 .72 -.08; H .94 1.0 .2; H -.32 1.05 .82; N 0 -.72 -.08; H -.94 -1.0 .2; H .32 -1.05 .82",
+                "N 0 .72 -.08; H .94 1.0 .2; H -.32 1.05 .82; N 0 -.72 -.08; H -.94 -1.0 .2; H .32 "
+                "-1.05 .82",
                 "1-3,4-6", "0,0", "2,2"),
     "MnH": ("diatomic", "def2-svp", 0, 7, "Mn 0 0 0; H 0 0 1.731", "1,2", "0,0", "6,2"),
-    "Na+-OH2": ("non-covalent", "def2-svp", 1, 1, "Na 0 0 0; O 0 0 2.25; H .76 0 2.83; H -.76 0 2.83",
+    "Na+-OH2": ("non-covalent", "def2-svp", 1, 1, "Na 0 0 0; O 0 0 2.25; H .76 0 2.83; H -.76 0 "
+                                                  "2.83",
                 "1,2-4", "1,0", "1,1"),
 }  # fmt: skip
 OTHER_SCANS = {
     "ClF": ("scan", "cc-pvtz", 0, 1, "Cl 0 0 0; F 0 0 1.6283", "bond", "1,2", "1.45:2.1:4"),
     "SiO": ("scan", "def2-tzvp", 0, 1, "Si 0 0 0; O 0 0 1.5097", "bond", "1,2", "1.35:1.9:4"),
-    "H2CO+": ("scan", "cc-pvdz", 1, 2, "C 0 0 -.5296; O 0 0 .6773; H 0 .9357 -1.1094; H 0 -.9357 -1.1094",
+    "H2CO+": ("scan", "cc-pvdz", 1, 2, "C 0 0 -.5296; O 0 0 .6773; H 0 .9357 -1.1094; H 0 -.9357 "
+                                       "-1.1094",
               "bond", "1,2", "1.1:1.6:4"),
 }  # fmt: skip
 OTHER_FRAMES = {
@@ -307,29 +329,88 @@ STRETCH = 1.05  # all coordinates
 MOST_FUNCTIONS = 130  # of a molecule in one of them
 BASES = ("6-31g*", "def2-svp", "aug-cc-pvdz")  # of differences
 WITHOUT_PAIRS = (  # methods whose errors are measured in these molecules
-    *(("P2", "cc-pvdz"), ("N2", "cc-pvdz"), ("CO", "aug-cc-pvdz"), ("CO2", "cc-pvdz")),
-    *(("H2CO", "def2-svp"), ("HCN", "cc-pvtz"), ("C2H2", "6-31g*"), ("C2H4", "def2-svp")),
-    *(("CH3OH", "cc-pvdz"), ("F2", "aug-cc-pvdz"), ("O3", "cc-pvdz"), ("HCl", "def2-tzvp")),
-    *(("Cl2", "cc-pvdz"), ("SO2", "def2-svp"), ("LiH", "cc-pvtz"), ("NaCl", "def2-svp")),
-    *(("OH-", "aug-cc-pvdz"), ("CN-", "aug-cc-pvdz"), ("HBr", "cc-pvdz"), ("NH2", "cc-pvdz")),
-    *(("O2", "cc-pvdz"), ("OH", "aug-cc-pvdz"), ("CH3", "aug-cc-pvdz"), ("NO", "6-31g*")),
-    *(("CuH", "def2-svp"), ("ZnH2", "def2-svp"), ("MnH", "def2-svp"), ("PN", "cc-pvdz")),
-    *(("CS", "cc-pvdz"), ("SiS", "cc-pvdz"), ("NO+", "cc-pvdz"), ("F-", "aug-cc-pvdz")),
-    *(("Cr", "def2-svp"), ("V", "def2-svp"), ("Mn", "def2-svp"), ("Fe3+", "def2-svp")),
-    *(("Cr3+", "def2-svp"), ("H2O", "cc-pvdz"), ("H2O", "def2-tzvp"), ("NH3", "cc-pvtz")),
-    *(("CH4", "aug-cc-pvdz"), ("HF", "def2-tzvp"), ("H2S", "cc-pvdz"), ("PH3", "6-31g*")),
-    *(("I2", "def2-svp"), ("P2", "def2-svp"), ("N2", "def2-tzvp")),
+    ("P2", "cc-pvdz"),
+    ("N2", "cc-pvdz"),
+    ("CO", "aug-cc-pvdz"),
+    ("CO2", "cc-pvdz"),
+    ("H2CO", "def2-svp"),
+    ("HCN", "cc-pvtz"),
+    ("C2H2", "6-31g*"),
+    ("C2H4", "def2-svp"),
+    ("CH3OH", "cc-pvdz"),
+    ("F2", "aug-cc-pvdz"),
+    ("O3", "cc-pvdz"),
+    ("HCl", "def2-tzvp"),
+    ("Cl2", "cc-pvdz"),
+    ("SO2", "def2-svp"),
+    ("LiH", "cc-pvtz"),
+    ("NaCl", "def2-svp"),
+    ("OH-", "aug-cc-pvdz"),
+    ("CN-", "aug-cc-pvdz"),
+    ("HBr", "cc-pvdz"),
+    ("NH2", "cc-pvdz"),
+    ("O2", "cc-pvdz"),
+    ("OH", "aug-cc-pvdz"),
+    ("CH3", "aug-cc-pvdz"),
+    ("NO", "6-31g*"),
+    ("CuH", "def2-svp"),
+    ("ZnH2", "def2-svp"),
+    ("MnH", "def2-svp"),
+    ("PN", "cc-pvdz"),
+    ("CS", "cc-pvdz"),
+    ("SiS", "cc-pvdz"),
+    ("NO+", "cc-pvdz"),
+    ("F-", "aug-cc-pvdz"),
+    ("Cr", "def2-svp"),
+    ("V", "def2-svp"),
+    ("Mn", "def2-svp"),
+    ("Fe3+", "def2-svp"),
+    ("Cr3+", "def2-svp"),
+    ("H2O", "cc-pvdz"),
+    ("H2O", "def2-tzvp"),
+    ("NH3", "cc-pvtz"),
+    ("CH4", "aug-cc-pvdz"),
+    ("HF", "def2-tzvp"),
+    ("H2S", "cc-pvdz"),
+    ("PH3", "6-31g*"),
+    ("I2", "def2-svp"),
+    ("P2", "def2-svp"),
+    ("N2", "def2-tzvp"),
 )
 OTHERS_WITHOUT_PAIRS = (
-    *("N2O", "H2O2", "BF3", "ClF", "CS2", "HNCO", "SiO", "HOCl", "LiF", "Br2", "NH4+", "NO2"),
-    *("SO", "VO", "CuF", "HCP", "NS", "PO+", "Cl-", "Ti", "Fe2+"),
+    "N2O",
+    "H2O2",
+    "BF3",
+    "ClF",
+    "CS2",
+    "HNCO",
+    "SiO",
+    "HOCl",
+    "LiF",
+    "Br2",
+    "NH4+",
+    "NO2",
+    "SO",
+    "VO",
+    "CuF",
+    "HCP",
+    "NS",
+    "PO+",
+    "Cl-",
+    "Ti",
+    "Fe2+",
 )
 QUIET = {"threads": 1, "stability": "off", "backend": "cpu", "allow_small_gap": True}
 SAME_SOLUTION = 1e-6  # Eh, by which rounding never moves E(SCF)
 ANOTHER_SOLUTION = 2e-3  # Eh for each atom: no fitting error is as large
 IN_TESTS = (  # differences whose truth the tests know
-    *("N2, diatomic", "F2, diatomic", "P2, diatomic", "CO, diatomic", "F2, scan"),
-    *("H2O, H2O+, ionised", "(H2O)2, non-covalent"),
+    "N2, diatomic",
+    "F2, diatomic",
+    "P2, diatomic",
+    "CO, diatomic",
+    "F2, scan",
+    "H2O, H2O+, ionised",
+    "(H2O)2, non-covalent",
 )
 INPUTS = Path(__file__).resolve().parents[1] / "inputs"
 FLOAT64 = {"precision": "fp64", "stability": "off"}
@@ -341,26 +422,27 @@ CONVERGED = (
 )  # Eh, gradients below 3e-8, 1e-7 and 3e-7: the first that is reached
 GIVEN = (1e-6, 1e-8, 1e-12)  # Eh, of SCFs done by PySCF; the last is the reference
 DONE_ELSEWHERE = (
-    *(
-        "H2O",
-        "NH3",
-        "CO",
-        "CO2",
-        "H2CO",
-        "HCN",
-        "C2H2",
-        "O3",
-        "SO2",
-        "F2",
-        "Cl2",
-        "NH2",
-        "O2",
-        "OH",
-        "CN",
-        "NO",
-        "CH2",
-    ),
-    *("HO2", "CuH", "CrH", "ScF3"),
+    "H2O",
+    "NH3",
+    "CO",
+    "CO2",
+    "H2CO",
+    "HCN",
+    "C2H2",
+    "O3",
+    "SO2",
+    "F2",
+    "Cl2",
+    "NH2",
+    "O2",
+    "OH",
+    "CN",
+    "NO",
+    "CH2",
+    "HO2",
+    "CuH",
+    "CrH",
+    "ScF3",
 )
 DISTURBED = 3  # sets of integrals with other last digits
 CUTS = (1e-13, 1e-12, 1e-11)  # relative eigenvalues
@@ -391,7 +473,7 @@ def turned(molecule: dfmp2.Molecule) -> dfmp2.Molecule:
     return replace(molecule, coordinates=molecule.coordinates @ rotation + rng.normal(size=3))
 
 
-# --- measurements -------------------------------------------------------------------------------------
+# --- measurements ---------------------------------------------------------------------------------
 
 
 def run(molecule: dfmp2.Molecule, basis: str, **options: Any) -> MP2Result:
@@ -470,7 +552,8 @@ def fitting_errors(default: MP2Result) -> dict[str, Any]:
 
 
 def part_of(result: MP2Result) -> dict[str, Any]:
-    """What the budget of a result takes for its fitting errors: of the atoms and between them, Eh; numbers of atoms."""
+    """What the budget of a result takes for its fitting errors: of the atoms and between them, Eh;
+    numbers of atoms."""
     molecule = result.molecule
     sets = {"scf": result.scf_fitting, "mp2": result.mp2_fitting}
     return {
@@ -493,7 +576,8 @@ def open_metals(molecule: dfmp2.Molecule) -> int:
 
 
 def measure_fitting(name: str, basis: str, molecules: Molecules = MOLECULES) -> dict[str, Any]:
-    """Fitting errors in another basis set; none where it lacks the element, or the molecule is too large for it."""
+    """Fitting errors in another basis set; none where it lacks the element, or the molecule is too
+    large for it."""
     try:
         default = run(molecule_of(*molecules[name][1:], name), basis)
         if default.sizes.nao > MOST_FUNCTIONS:
@@ -504,7 +588,8 @@ def measure_fitting(name: str, basis: str, molecules: Molecules = MOLECULES) -> 
 
 
 def measure_given(name: str) -> dict[str, Any]:
-    """Errors of mean fields that PySCF converged to 1e-6 and 1e-8 Eh, against 1e-12 Eh; orbitals of that gradient."""
+    """Errors of mean fields that PySCF converged to 1e-6 and 1e-8 Eh, against 1e-12 Eh; orbitals of
+    that gradient."""
     from pyscf import gto, scf
 
     basis, charge, multiplicity, text = MOLECULES[name]
@@ -577,8 +662,8 @@ def estimated(weights: Sequence[float], runs: Sequence[MP2Result]) -> dict[str, 
 def measure_methods(name: str, basis: str) -> dict[str, Any]:
     """Errors of SOS-MP2 by Laplace transform and of direct RPA against four-centre integrals.
 
-    Integrals and orbitals are those of PySCF's conventional SCF; E(RPA) is the plasmon formula, half
-    the sum of the excitation energies less the trace of A (Furche, J. Chem. Phys. 129, 114105
+    Integrals and orbitals are those of PySCF's conventional SCF; E(RPA) is the plasmon formula,
+    half the sum of the excitation energies less the trace of A (Furche, J. Chem. Phys. 129, 114105
     (2008)).
     """
     molecule = molecule_of(*{**MOLECULES, **HELD_OUT}[name][1:], name)
@@ -769,7 +854,8 @@ def measure_ionisation(name: str, entry: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def metric(result: MP2Result, molecule: dfmp2.Molecule) -> dict[str, Any]:
-    """E(corr) of one set of orbitals by Cholesky in float64 against Cholesky in extended precision."""
+    """E(corr) of one set of orbitals by Cholesky in float64 against Cholesky in extended
+    precision."""
     mole = build_mole(molecule, result.orbital_basis, 10**9)
     auxmole = build_auxiliary(mole, molecule, result.mp2_fitting)
     reference = result.reference
@@ -943,7 +1029,7 @@ def read_rows(path: Path, table: str = "") -> list[dict[str, Any]]:
     return [row for row in rows if row["table"] == table or not table]
 
 
-# --- the page -----------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
 def covered(ratios: list[float]) -> str:
@@ -973,11 +1059,12 @@ def print_page(path: Path) -> None:
     seconds = sum(row["seconds"] for row in read_rows(path))
     say(
         "# What the error budget rests on",
-        "The [error budget](../explanation/error-budget.md) takes its constants from these tables. How many rows a "
-        f"constant covers stands at each; 95 % was the aim. Energies in Eh. {len(molecules)} molecules, {len(DIMERS)} "
-        f"dimers, {len(STRETCHED)} stretched molecules in {len(BASES)} basis sets. `python scripts/error_budget.py`, "
-        f"{seconds / 60:.0f} minutes of one core, PySCF {metadata.version('pyscf')}, 2 cores of an AMD EPYC, "
-        "24 November 2026.",
+        "The [error budget](../explanation/error-budget.md) takes its constants from these tables. "
+        "How many rows a constant covers stands at each; 95 % was the aim. Energies in Eh. "
+        f"{len(molecules)} molecules, {len(DIMERS)} dimers, {len(STRETCHED)} stretched molecules "
+        f"in {len(BASES)} basis sets. `python scripts/error_budget.py`, {seconds / 60:.0f} minutes "
+        f"of one core, PySCF {metadata.version('pyscf')}, 2 cores of an AMD EPYC, 24 November "
+        "2026.",
     )
     same = [row for row in molecules if abs(row["turned"]) < SAME_SOLUTION]
     others = [row["name"] for row in molecules if row not in same]
@@ -1013,18 +1100,19 @@ def print_convergence(rows: list[dict[str, Any]], given: list[dict[str, Any]]) -
     ]
     say(
         "## SCF convergence",
-        "g is the norm of the last orbital gradient of a float64 SCF that was to converge to 1e-6, 1e-8 and 1e-10 Eh; "
-        "errors are against 1e-13 Eh, or 1e-12 and 1e-11 where rounding allows no more. Turning a molecule shows the "
-        "rounding of E(SCF).",
-        f"- error of E(SCF) within {error_budget.SECOND_ORDER:g} g^2 and rounding: {covered(second)}\n"
-        f"- error of E(corr) within {error_budget.FIRST_ORDER:g} g: {covered(first)}\n"
-        f"- rounding within {error_budget.SCF_ROUNDING:g} units in the last place of E(SCF): {covered(turned)}",
+        "g is the norm of the last orbital gradient of a float64 SCF that was to converge to 1e-6, "
+        "1e-8 and 1e-10 Eh; errors are against 1e-13 Eh, or 1e-12 and 1e-11 where rounding allows "
+        "no more. Turning a molecule shows the rounding of E(SCF).",
+        f"- error of E(SCF) within {error_budget.SECOND_ORDER:g} g^2 and rounding: "
+        f"{covered(second)}\n- error of E(corr) within {error_budget.FIRST_ORDER:g} g: "
+        f"{covered(first)}\n- rounding within {error_budget.SCF_ROUNDING:g} units in the last "
+        f"place of E(SCF): {covered(turned)}",
         "A run diagonalises once more after that gradient. PySCF's own mean fields of "
-        f"{len(given)} of the molecules, converged to 1e-6 and 1e-8 Eh and handed over with the orbitals of their "
-        f"gradient, are held against {times:g} times as much:",
+        f"{len(given)} of the molecules, converged to 1e-6 and 1e-8 Eh and handed over with the "
+        f"orbitals of their gradient, are held against {times:g} times as much:",
         f"- E(SCF): {covered(elsewhere[0])}\n- E(corr): {covered(elsewhere[1])}",
-        "The largest ratios belong to molecules with a soft orbital rotation (NiCO, CN), where the same gradient is "
-        "farther from the minimum.",
+        "The largest ratios belong to molecules with a soft orbital rotation (NiCO, CN), where the "
+        "same gradient is farther from the minimum.",
     )
     steps = (
         f"{name}, {tolerance:.0e}"
@@ -1039,7 +1127,8 @@ def print_convergence(rows: list[dict[str, Any]], given: list[dict[str, Any]]) -
             for key in ("gradient", "scf", "correlation")
         ]
         print(
-            f"| {row['name']} | {row['basis']} | {row['kind']} | {' | '.join(cells)} | {row['turned']:.0e} |"
+            f"| {row['name']} | {row['basis']} | {row['kind']} | {' | '.join(cells)} | "
+            f"{row['turned']:.0e} |"
         )
     print()
 
@@ -1057,13 +1146,14 @@ def print_metric(rows: list[dict[str, Any]]) -> None:
     sums = [abs(m["rounding"]) for *_, m in found]
     say(
         "## Fitting metric",
-        "E(corr) of one set of orbitals: how far it moves where the last digit of every integral is another one, or "
-        "where the metric is factorised in extended precision. The bound is the root of the condition number times "
-        "rounding.",
+        "E(corr) of one set of orbitals: how far it moves where the last digit of every integral "
+        "is another one, or where the metric is factorised in extended precision. The bound is the "
+        "root of the condition number times rounding.",
         f"- movement within the bound: {covered(ratios)}\n"
-        "- float64 sums over fitting functions in another order, within a unit in the last place for each function: "
-        f"{covered(sums)}",
-        "Metrics with a condition above 1e9, where functions crowd, and the eight others nearest to the bound:",
+        "- float64 sums over fitting functions in another order, within a unit in the last place "
+        f"for each function: {covered(sums)}",
+        "Metrics with a condition above 1e9, where functions crowd, and the eight others nearest "
+        "to the bound:",
     )
     print(table("molecule", "basis", "condition", "dropped", "moved", "bound"))
     nearest = sorted(
@@ -1072,12 +1162,14 @@ def print_metric(rows: list[dict[str, Any]]) -> None:
     for (name, basis, m), bound, ratio in zip(found, bounds, ratios, strict=True):
         if m["condition"] > 1e9 or ratio in nearest:
             print(
-                f"| {name} | {basis} | {m['condition']:.0e} | {m['dropped']} | {moved(m):.0e} | {bound:.0e} |"
+                f"| {name} | {basis} | {m['condition']:.0e} | {m['dropped']} | {moved(m):.0e} | "
+                f"{bound:.0e} |"
             )
     print()
     say(
-        "Functions with a relative eigenvalue below 1e-12 are left out. What another cut leaves out or keeps moves "
-        f"E(corr) by this part of itself for each function; {error_budget.DROPPED:.0e} is allowed:"
+        "Functions with a relative eigenvalue below 1e-12 are left out. What another cut leaves "
+        "out or keeps moves E(corr) by this part of itself for each function; "
+        f"{error_budget.DROPPED:.0e} is allowed:"
     )
     print(table("molecule", "condition", "cut", "functions", "moved, each"))
     for name, _, m in found:
@@ -1091,7 +1183,8 @@ def print_metric(rows: list[dict[str, Any]]) -> None:
 
 
 def expected(fitting: dict[str, Any], *, estimated: bool = True) -> dict[str, float]:
-    """What the budget expects of both sets in a molecule, Eh; also of a run without an estimate of its own."""
+    """What the budget expects of both sets in a molecule, Eh; also of a run without an estimate of
+    its own."""
     count, bonded = fitting["counts"]
     if estimated:
         found = fitting["between"]
@@ -1139,9 +1232,9 @@ def print_fitting(rows: list[dict[str, Any]], held_out: list[dict[str, Any]]) ->
     left_out = sum(row["fitting"] is None for row in rows)
     say(
         "## Fitting",
-        "Default sets against conventional SCF and four-centre MP2. Expected are the errors of the atoms one by one, "
-        "without their signs, and for what no single atom shows some times what the SCF itself estimates to lack "
-        "between its atoms, and a little for each.",
+        "Default sets against conventional SCF and four-centre MP2. Expected are the errors of the "
+        "atoms one by one, without their signs, and for what no single atom shows some times what "
+        "the SCF itself estimates to lack between its atoms, and a little for each.",
     )
     print(table("part", "times the estimate", "each atom / Eh"))
     for name, (times, each) in error_budget.BETWEEN.items():
@@ -1149,18 +1242,20 @@ def print_fitting(rows: list[dict[str, Any]], held_out: list[dict[str, Any]]) ->
     print()
     say(
         covered_parts(ratios),
-        f"The median of the last is {float(np.median(ratios['sum'])):.2f}: what is expected is a limit rather than the "
-        "most likely error. The atoms alone would be far too small for CO, Cl2 or O2. The worst is H-, of which the "
-        f"neutral atom says little. {left_out} pairs of molecule and basis set are left out: the set lacks an element, "
-        f"there are more than {MOST_FUNCTIONS} functions, or the conventional SCF finds another solution.",
-        f"{len(held_out)} molecules were measured after the constants had been fixed; they are the last of the table:",
+        f"The median of the last is {float(np.median(ratios['sum'])):.2f}: what is expected is a "
+        "limit rather than the most likely error. The atoms alone would be far too small for CO, "
+        f"Cl2 or O2. The worst is H-, of which the neutral atom says little. {left_out} pairs of "
+        "molecule and basis set are left out: the set lacks an element, there are more than "
+        f"{MOST_FUNCTIONS} functions, or the conventional SCF finds another solution.",
+        f"{len(held_out)} molecules were measured after the constants had been fixed; they are the "
+        "last of the table:",
         covered_parts(others),
-        "So were the cases of the [fitting certificates](fitting-certificates.md), 40 molecules, some the same, "
-        "in cc-pVDZ, def2-TZVP and aug-cc-pVDZ:",
+        "So were the cases of the [fitting certificates](fitting-certificates.md), 40 molecules, "
+        "some the same, in cc-pVDZ, def2-TZVP and aug-cc-pVDZ:",
         "\n".join(f"- {name}: {covered(found)}" for name, found in certified_ratios().items()),
-        "Where a result has no estimate, as in files of earlier versions and with a conventional SCF, "
-        f"{error_budget.BONDED:.0e} Eh for each atom that is heavier than hydrogen and bonded to such a one take its "
-        "place. All these molecules without their estimates:",
+        "Where a result has no estimate, as in files of earlier versions and with a conventional "
+        f"SCF, {error_budget.BONDED:.0e} Eh for each atom that is heavier than hydrogen and bonded "
+        "to such a one take its place. All these molecules without their estimates:",
         covered_parts(fitting_ratios([*rows, *held_out], estimated=False)[0]),
         said_per_atom([*rows, *held_out]),
     )
@@ -1186,7 +1281,8 @@ def said_per_atom(rows: list[dict[str, Any]]) -> str:
     worst = ", ".join(f"{name} {value:.1e}" for value, name in found[:-5:-1])
     return (
         f"The fitting error of the total energy for each atom: median {np.median(values):.1e} Eh, "
-        f"{np.percentile(values, 5):.0e} to {np.percentile(values, 95):.1e} Eh in nine of ten; largest {worst}."
+        f"{np.percentile(values, 5):.0e} to {np.percentile(values, 95):.1e} Eh in nine of ten; "
+        f"largest {worst}."
     )
 
 
@@ -1195,12 +1291,14 @@ def covered_parts(ratios: dict[str, list[float]]) -> str:
     return (
         f"- SCF set, in E(SCF): {covered(ratios['scf_fitting'])}\n"
         f"- SCF set, in E(corr) through its orbitals: {covered(ratios['orbitals'])}\n"
-        f"- MP2 set, in E(corr): {covered(ratios['mp2_fitting'])}\n- sum of the three: {covered(ratios['sum'])}"
+        f"- MP2 set, in E(corr): {covered(ratios['mp2_fitting'])}\n- sum of the three: "
+        f"{covered(ratios['sum'])}"
     )
 
 
 def certified_ratios() -> dict[str, list[float]]:
-    """Errors over what is expected of them, of the cases that `scripts/fitting_certificates.py` has the truth of.
+    """Errors over what is expected of them, of the cases that `scripts/fitting_certificates.py` has
+    the truth of.
 
     Its table has sums over atoms with their signs, so a little less is expected here than in a run.
     """
@@ -1246,11 +1344,11 @@ def print_methods(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> N
 
     say(
         "## Methods without pair energies",
-        "In MP2 the errors of both fitting sets have opposite signs in most molecules with bonds, in sums without pairs "
-        "they have the same one. So the share of the MP2 set is taken "
+        "In MP2 the errors of both fitting sets have opposite signs in most molecules with bonds, "
+        "in sums without pairs they have the same one. So the share of the MP2 set is taken "
         f"{error_budget.METHOD['laplace']:g} times for SOS-MP2 by Laplace transform and "
-        f"{error_budget.METHOD['rpa']:g} times for direct RPA. Truth: PySCF's conventional SCF, four-centre "
-        "integrals, E(OS) and the plasmon formula.",
+        f"{error_budget.METHOD['rpa']:g} times for direct RPA. Truth: PySCF's conventional SCF, "
+        "four-centre integrals, E(OS) and the plasmon formula.",
         "\n".join(
             f"- {name}, {len(found)} molecules{when}: {lines_of(found, method)}"
             for found, when in (
@@ -1279,10 +1377,10 @@ def print_differences(rows: list[dict[str, Any]]) -> None:
     ratios = [abs(one["true"]) / one["estimated"] for *_, one in found]
     say(
         "## Differences in which bonds stay",
-        "Error of interaction energies, and of the energy that it takes to stretch all coordinates by "
-        f"{100 * (STRETCH - 1):.0f} %, against what is estimated without certificates: "
-        f"{100 * error_budget.CANCELLING:g} % of the sum of what the budgets of the runs expect of both sets, and "
-        "what belongs to the bonds that change (below).",
+        "Error of interaction energies, and of the energy that it takes to stretch all coordinates "
+        f"by {100 * (STRETCH - 1):.0f} %, against what is estimated without certificates: "
+        f"{100 * error_budget.CANCELLING:g} % of the sum of what the budgets of the runs expect of "
+        "both sets, and what belongs to the bonds that change (below).",
         f"- within the estimate: {covered(ratios)}",
     )
     print(
@@ -1298,7 +1396,8 @@ def print_differences(rows: list[dict[str, Any]]) -> None:
     for name, kind, one in found:
         part = 100 * abs(one["true"]) / one["runs"]
         print(
-            f"| {name} | {kind} | {one['true']:+.0e} | {one['estimated']:.0e} | {one['runs']:.0e} | {part:.1f} |"
+            f"| {name} | {kind} | {one['true']:+.0e} | {one['estimated']:.0e} | {one['runs']:.0e} "
+            f"| {part:.1f} |"
         )
     print()
 
@@ -1319,11 +1418,12 @@ def print_reactions(rows: list[dict[str, Any]], others: list[dict[str, Any]]) ->
     firsts = [next(iter(row["rows"].values())) for row in rows]
     say(
         "## Differences in which bonds and spins change",
-        f"{len(rows)} differences: dissociations (`dfmp2 interaction`), scans, isomerisations and proton transfers "
-        "(`dfmp2 scan`), ionisations (two runs). The truth is PySCF's conventional SCF and its four-centre MP2. "
-        "Stated is what the study states: measured in every run with four-centre integrals where that is predicted to "
-        f"take {CERTIFICATES:g} s of one core at most, else estimated. A difference counts once here: the "
-        "cp-corrected interaction energy, and of a scan the highest point above the lowest.",
+        f"{len(rows)} differences: dissociations (`dfmp2 interaction`), scans, isomerisations and "
+        "proton transfers (`dfmp2 scan`), ionisations (two runs). The truth is PySCF's "
+        "conventional SCF and its four-centre MP2. Stated is what the study states: measured in "
+        f"every run with four-centre integrals where that is predicted to take {CERTIFICATES:g} s "
+        "of one core at most, else estimated. A difference counts once here: the cp-corrected "
+        "interaction energy, and of a scan the highest point above the lowest.",
         f"- stated: {said_of(firsts, 'stated')}\n"
         f"- estimated, as without certificates: {said_of(firsts, 'estimated')}\n"
         f"- `reaction_energy` of the single run that states most: {said_of(firsts, 'typical')}",
@@ -1343,8 +1443,8 @@ def print_reactions(rows: list[dict[str, Any]], others: list[dict[str, Any]]) ->
     firsts = [next(iter(row["rows"].values())) for row in others]
     everything = [one for row in others for one in row["rows"].values()]
     say(
-        f"{len(others)} others, two of everything (charged, heavy, radicals, def2 sets, cc-pVTZ), were chosen before "
-        "the constants had been fixed and measured afterwards:",
+        f"{len(others)} others, two of everything (charged, heavy, radicals, def2 sets, cc-pVTZ), "
+        "were chosen before the constants had been fixed and measured afterwards:",
         f"- stated: {said_of(firsts, 'stated')}\n- estimated: {said_of(firsts, 'estimated')}\n"
         f"- all {len(everything)}, stated: {said_of(everything, 'stated')}\n"
         f"- all {len(everything)}, estimated: {said_of(everything, 'estimated')}",
@@ -1372,8 +1472,9 @@ def print_reaction_table(rows: list[dict[str, Any]]) -> None:
         for what, one in row["rows"].items():
             how = "measured" if one["measured"] else "estimated"
             print(
-                f"| {name} | {kind} | {row['basis']} | {what} | {one['true']:+.1e} | {one['stated']:.1e} | "
-                f"{one['stated'] / abs(one['true']):.2f} | {how} | {one['estimated']:.1e} |"
+                f"| {name} | {kind} | {row['basis']} | {what} | {one['true']:+.1e} | "
+                f"{one['stated']:.1e} | {one['stated'] / abs(one['true']):.2f} | {how} | "
+                f"{one['estimated']:.1e} |"
             )
     print()
 

@@ -1,13 +1,15 @@
-"""Compare fitting errors that `--certify-fit` measures, and those that every run estimates, with the truth.
+"""Compare fitting errors that `--certify-fit` measures, and those that every run estimates, with
+the truth.
 
     python scripts/fitting_certificates.py measure [--limit SECONDS]
     python scripts/fitting_certificates.py estimate
     python scripts/fitting_certificates.py page > docs/validation/fitting-certificates.md
 
-The truth is PySCF's conventional SCF and four-centre MP2 (`dfmp2 compare --exact`). So that the estimate from a sample
-is put to the test, 8 occupied orbitals are drawn in small molecules too, where a run would take them all. `measure`
-adds a row for every case that docs/validation/fitting-certificates.tsv lacks, and may be broken off; `estimate` makes
-the estimates of all rows again, a minute of one core.
+The truth is PySCF's conventional SCF and four-centre MP2 (`dfmp2 compare --exact`). So that the
+estimate from a sample is put to the test, 8 occupied orbitals are drawn in small molecules too,
+where a run would take them all. `measure` adds a row for every case that
+docs/validation/fitting-certificates.tsv lacks, and may be broken off; `estimate` makes the
+estimates of all rows again, a minute of one core.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import numpy as np
 import dfmp2
 from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import MP2Result, describe
+from dfmp2.mp2.result import MP2Result, basis_names
 from dfmp2.planning import sizes
 from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM
@@ -43,7 +45,8 @@ POTENTIALS = {
     "Xe",
 }  # whose correlation consistent sets have a core potential, NAME-pp
 DRAWN, STRATA = 8, 2
-# Eh, precision of E(corr) of the truth, whose SCF is converged to 1e-11 Eh: ZrH4 is off by 8e-9, at 1e-12 by 6e-10.
+# Eh, precision of E(corr) of the truth, whose SCF is converged to 1e-11 Eh: ZrH4 is off by 8e-9, at
+# 1e-12 by 6e-10.
 TRUTH = 1e-8
 KINDS = {
     "organic": "organic molecules",
@@ -100,7 +103,8 @@ metal zirconium-hydride 0 1 | Zr 0 0 0 | H 1.07 1.07 1.07 | H -1.07 -1.07 1.07 |
 
 @dataclass(frozen=True)
 class Row:
-    """A case: sizes, the sample, errors of E(SCF) and E(corr) as certified, in truth and as estimated, Eh; seconds.
+    """A case: sizes, the sample, errors of E(SCF) and E(corr) as certified, in truth and as
+    estimated, Eh; seconds.
 
     The estimates are sums over atoms, and for E(SCF) what lies between them.
     """
@@ -177,21 +181,25 @@ def case(kind: str, name: str, molecule: Molecule, basis: str) -> Row:
     found, truth = result.fitting_certificate, recompute_exact(result, 1.0, 1, Silent())
     if found is None:
         raise Dfmp2Error(f"{name} {basis}: {result.diagnostics.warnings}")
-    mp2_set = describe(result.mp2_fitting)
+    mp2_set = basis_names(result.mp2_fitting)
     return Row(
-        *(
-            kind,
-            name,
-            result.options.basis,
-            mp2_set,
-            result.sizes.nao,
-            found.orbitals,
-            found.sampled_orbitals,
-        ),
-        *(found.scf_error, found.scf_uncertainty, truth.scf_difference),
-        *(result.diagnostics.scf_fitting_error, result.reference.interatomic_fitting_error),
-        *(found.correlation_error, found.correlation_uncertainty, truth.correlation_difference),
-        *(result.diagnostics.mp2_fitting_error, result.timings.fitting_certificate),
+        kind,
+        name,
+        result.options.basis,
+        mp2_set,
+        result.sizes.nao,
+        found.orbitals,
+        found.sampled_orbitals,
+        found.scf_error,
+        found.scf_uncertainty,
+        truth.scf_difference,
+        result.diagnostics.scf_fitting_error,
+        result.reference.interatomic_fitting_error,
+        found.correlation_error,
+        found.correlation_uncertainty,
+        truth.correlation_difference,
+        result.diagnostics.mp2_fitting_error,
+        result.timings.fitting_certificate,
     )
 
 
@@ -217,7 +225,8 @@ def add(found: Row) -> None:
 
 
 def measure(limit: float) -> None:
-    """Add what is missing until the time is over; each molecule is certified from a small sample."""
+    """Add what is missing until the time is over; each molecule is certified from a small
+    sample."""
     sizes.EXACT_ROWS, sizes.EXACT_STRATA = DRAWN, STRATA
     done, started = {(row.name, row.basis.removesuffix("-pp")) for row in rows()}, time.monotonic()
     for basis in BASES:
@@ -279,7 +288,8 @@ COLUMNS = (
 
 
 def page() -> str:
-    """The page: how often the truth lies within the uncertainty, how far the atoms are off, and every case."""
+    """The page: how often the truth lies within the uncertainty, how far the atoms are off, and
+    every case."""
     found = rows()
     sampled = [row for row in found if row.drawn < row.orbitals]
     lines = [
@@ -314,28 +324,28 @@ def page() -> str:
     worst = max((abs(r.corr - r.corr_truth) / r.corr_uncertainty for r in outside), default=0.0)
     lines += [
         "",
-        f"The interval of E(corr) is meant to hold in 95 % of the draws; where it does not, the truth lies at most "
-        f"{worst:.1f} times as far away. Median size of the error of E(corr) itself: "
-        f"{median(abs(r.corr_truth) for r in found):.1e} Eh, of the sample's uncertainty "
+        "The interval of E(corr) is meant to hold in 95 % of the draws; where it does not, the "
+        f"truth lies at most {worst:.1f} times as far away. Median size of the error of E(corr) "
+        f"itself: {median(abs(r.corr_truth) for r in found):.1e} Eh, of the sample's uncertainty "
         f"{median(r.corr_uncertainty / abs(r.corr_truth) for r in sampled):.0%} of it.",
         "",
         "## Estimates",
         "",
-        "Within a factor of 10 of the size of the truth. Atoms: the error that a set has for single neutral atoms, "
-        "added up. To that of E(SCF) a run adds what its own density lacks between atoms "
-        "([how](../explanation/fitting.md#estimated-in-every-run)); nothing in it was fitted to these cases.",
+        "Within a factor of 10 of the size of the truth. Atoms: the error that a set has for "
+        "single neutral atoms, added up. To that of E(SCF) a run adds what its own density lacks "
+        "between atoms ([how](../explanation/fitting.md#estimated-in-every-run)); nothing in it "
+        "was fitted to these cases.",
         "",
         *_head(
             (
-                *(
-                    "molecules",
-                    "cases",
-                    "E(SCF) within 10",
-                    "same sign",
-                    "atoms alone",
-                    "same sign",
-                ),
-                *("E(corr) within 10, atoms", "same sign"),
+                "molecules",
+                "cases",
+                "E(SCF) within 10",
+                "same sign",
+                "atoms alone",
+                "same sign",
+                "E(corr) within 10, atoms",
+                "same sign",
             )
         ),
     ]
@@ -358,20 +368,34 @@ def page() -> str:
     )
     lines += [
         "",
-        f"Times the truth, the estimate of E(SCF) is {_spread([abs(r.scf_estimate / r.scf_truth) for r in found])}, "
-        f"that of E(corr) {_spread([abs(r.corr_atoms / r.corr_truth) for r in found])}. The errors of E(SCF) that are "
-        f"missed by more than a factor of 10 are {names}. Errors of exchange and Coulomb energy have opposite signs; "
-        "where they cancel, an estimate can tell their size but not what is left.",
+        "Times the truth, the estimate of E(SCF) is "
+        f"{_spread([abs(r.scf_estimate / r.scf_truth) for r in found])}, that of E(corr) "
+        f"{_spread([abs(r.corr_atoms / r.corr_truth) for r in found])}. The errors of E(SCF) that "
+        f"are missed by more than a factor of 10 are {names}. Errors of exchange and Coulomb "
+        "energy have opposite signs; where they cancel, an estimate can tell their size but not "
+        "what is left.",
         "",
         "## Every case",
         "",
-        "Eh; drawn: orbitals with exact integrals; s: of the certificate, beside other work on the machine.",
+        "Eh; drawn: orbitals with exact integrals; s: of the certificate, beside other work on the "
+        "machine.",
         "",
         *_head(
             (
-                *("molecule", "basis", "MP2 set", "functions", "drawn"),
-                *("E(SCF), certified", "truth", "estimate", "atoms"),
-                *("E(corr), certified", "+-", "truth", "atoms", "s"),
+                "molecule",
+                "basis",
+                "MP2 set",
+                "functions",
+                "drawn",
+                "E(SCF), certified",
+                "truth",
+                "estimate",
+                "atoms",
+                "E(corr), certified",
+                "+-",
+                "truth",
+                "atoms",
+                "s",
             )
         ),
     ]
@@ -380,7 +404,10 @@ def page() -> str:
         scf += f" | {r.scf_estimate:+.1e} | {r.scf_atoms:+.1e}"
         uncertainty = f"{r.corr_uncertainty:.1e}{'' if r.corr_within else ' (outside)'}"
         corr = f"{r.corr:+.3e} | {uncertainty} | {r.corr_truth:+.3e} | {r.corr_atoms:+.1e}"
-        case_of = f"{r.name.replace('-', ' ')} | {r.basis} | {r.fitting} | {r.nao} | {r.drawn} of {r.orbitals}"
+        case_of = (
+            f"{r.name.replace('-', ' ')} | {r.basis} | {r.fitting} | {r.nao} | {r.drawn} of "
+            f"{r.orbitals}"
+        )
         lines.append(f"| {case_of} | {scf} | {corr} | {r.seconds:.1f} |")
     return "\n".join(lines) + "\n"
 
@@ -392,7 +419,10 @@ def _head(columns: Sequence[str]) -> list[str]:
 def _spread(ratios: list[float]) -> str:
     """Median of some ratios, and between what nine of ten lie."""
     ends = np.percentile(ratios, (5, 95))
-    return f"{median(ratios):.2g} in the median and {ends[0]:.2g} to {ends[1]:.2g} in nine cases of ten"
+    return (
+        f"{median(ratios):.2g} in the median and {ends[0]:.2g} to {ends[1]:.2g} in nine cases "
+        "of ten"
+    )
 
 
 def _share(true: list[bool]) -> str:

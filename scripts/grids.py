@@ -1,11 +1,12 @@
-"""Measure integration grids for docs/validation/kohn-sham.md: the error that a run states against a run on level 9.
+"""Measure integration grids for docs/validation/kohn-sham.md: the error that a run states against a
+run on level 9.
 
     python scripts/grids.py [--rows FILE.jsonl] [--set main|coarse|others] [--page]
 
-A row is one molecule, basis, functional and grid: what `dfmp2.run` measured of E(KS), E(EXX) and E(RPA), and what a
-run on level 9 changes, begun with the orbitals of the first. Rows are added to the file as they come, and those that
-are there are not computed again. --page writes the tables in place of the section on integration grids. An hour on one
-core.
+A row is one molecule, basis, functional and grid: what `dfmp2.run` measured of E(KS), E(EXX) and
+E(RPA), and what a run on level 9 changes, begun with the orbitals of the first. Rows are added to
+the file as they come, and those that are there are not computed again. --page writes the tables in
+place of the section on integration grids. An hour on one core.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ def unmeasured() -> Iterator[None]:
 
 
 def row(case: Case) -> dict[str, Any]:
-    """What was measured for a case, and what level 9 changes; errors as this grid less the finer one, Eh."""
+    """What was measured for a case, and what level 9 changes; errors as this grid less the finer
+    one, Eh."""
     name, basis, xc, asked = case
     settings: dict[str, Any] = {**EXACT, "basis": basis, "xc": xc}
     found = dfmp2.run(MOLECULES[name], **settings, grid=asked)
@@ -170,7 +172,8 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def stated(found: dict[str, Any], xc: str) -> tuple[float, float]:
-    """How large the errors of E(KS) and of E(EXX) + E(RPA) may be, as the error budget has it, Eh."""
+    """How large the errors of E(KS) and of E(EXX) + E(RPA) may be, as the error budget has it,
+    Eh."""
     scf, exx, correlation = found["measured"]
     left = GRID_LEFT * max(abs(exx), abs(correlation)) + GRID_LEAST * found["atoms"]
     return largest_kohn_sham_error(scf, xc, found["atoms"]), abs(exx + correlation) + left
@@ -183,7 +186,8 @@ def wrong(found: dict[str, Any]) -> tuple[float, float]:
 
 
 def table(rows: dict[str, Any], cases: list[Case]) -> str:
-    """A line for each case, and below them how many errors are covered and the median of stated to true ones."""
+    """A line for each case, and below them how many errors are covered and the median of stated to
+    true ones."""
     lines, ratios = [TABLE], []
     for case in cases:
         found = rows.get(json.dumps(case))

@@ -1,9 +1,10 @@
-"""Make docs/validation/kohn-sham.md: direct RPA on Kohn-Sham orbitals against PySCF, and its quadrature.
+"""Make docs/validation/kohn-sham.md: direct RPA on Kohn-Sham orbitals against PySCF, and its
+quadrature.
 
     python scripts/kohn_sham.py [--rows FILE.jsonl]
 
-Rows are added to the file as they come, and those that are there are not computed again. Half an hour on one core. The
-section on integration grids is that of `scripts/grids.py` and stays as it is.
+Rows are added to the file as they come, and those that are there are not computed again. Half an
+hour on one core. The section on integration grids is that of `scripts/grids.py` and stays as it is.
 """
 
 from __future__ import annotations

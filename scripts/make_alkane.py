@@ -2,8 +2,9 @@
 
     python scripts/make_alkane.py 20 > inputs/c20h42.xyz
 
-Every angle at carbon is tetrahedral, arccos(-1/3), every backbone dihedral 180 degrees, every methyl group
-staggered. The chain zigzags in the xz plane along z; no optimisation, so a file can be made anew to the last digit.
+Every angle at carbon is tetrahedral, arccos(-1/3), every backbone dihedral 180 degrees, every
+methyl group staggered. The chain zigzags in the xz plane along z; no optimisation, so a file can be
+made anew to the last digit.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ def main() -> None:
         atoms = alkane(n)
     except ValueError as error:
         parser.error(str(error))
-    source = f"ideal r(C-C)={CC_ANGSTROM}, r(C-H)={CH_ANGSTROM} angstrom, tetrahedral angles; scripts/make_alkane.py {n}"
+    source = (
+        f"ideal r(C-C)={CC_ANGSTROM}, r(C-H)={CH_ANGSTROM} angstrom, tetrahedral angles; "
+        f"scripts/make_alkane.py {n}"
+    )
     print(to_xyz(atoms, f"C{n}H{2 * n + 2}, all-trans n-alkane; {source}"), end="")
 
 

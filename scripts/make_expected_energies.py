@@ -1,13 +1,14 @@
-"""Make inputs/expected.json: DF-MP2 energies of the files in inputs/ from PySCF alone, with Psi4's beside them.
+"""Make inputs/expected.json: DF-MP2 energies of the files in inputs/ from PySCF alone, with Psi4's
+beside them.
 
     python scripts/make_expected_energies.py              every case (three long ones: minutes)
     python scripts/make_expected_energies.py h2o o2       these cases; the others in the file stay as they are
     python scripts/make_expected_energies.py --psi4-inputs   write tests/data/psi4/*.in, to be run with psi4
 
 E_OS = sum_ijab (ia|jb)^2 / D,  E_SS = sum_ijab [(ia|jb)^2 - (ia|jb)(ib|ja)] / D,  D = e_i + e_j - e_a - e_b (RHF), on
-a density-fitted SCF. The program under test is not imported: the numbers come from `pyscf.mp.dfmp2_native` and
-`dfump2_native`, whose scale factors (ps, pt) set to (1, 0) and (0, 1) give the two spin components. The Psi4 values
-are read from the outputs kept in tests/data/psi4.
+a density-fitted SCF. The program under test is not imported: the numbers come from
+`pyscf.mp.dfmp2_native` and `dfump2_native`, whose scale factors (ps, pt) set to (1, 0) and (0, 1)
+give the two spin components. The Psi4 values are read from the outputs kept in tests/data/psi4.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ CASES: tuple[Case, ...] = (
     # Psi4 1.3 files Weigend's universal JK set under the names of the orbital sets.
     Case(
         "ch2i2",
-        *("def2-svp", "def2-universal-jkfit", "def2-svp-ri"),
+        "def2-svp",
+        "def2-universal-jkfit",
+        "def2-svp-ri",
         exchange=("I",),
         psi4=("def2-svp", "def2-svp-jkfit", "def2-svp-ri"),
     ),
@@ -88,7 +91,8 @@ Atoms = list[tuple[str, tuple[float, float, float]]]
 
 
 def read_xyz(path: Path) -> tuple[Atoms, int, int]:
-    """Atoms (angstrom), charge and multiplicity of one xyz file; the latter two from tokens of the comment line."""
+    """Atoms (angstrom), charge and multiplicity of one xyz file; the latter two from tokens of the
+    comment line."""
     count, comment, *rows = path.read_text(encoding="utf-8").splitlines()
     tokens = {
         key: int(value) for key, value in re.findall(r"\b(charge|multiplicity)=(-?\d+)", comment)
@@ -179,7 +183,8 @@ def compute(
 
 
 def basis_ecp(basis: str, atoms: Atoms) -> dict[str, str]:
-    """The def2 sets bring an effective core potential for every element from rubidium (Z = 37) on."""
+    """The def2 sets bring an effective core potential for every element from rubidium (Z = 37)
+    on."""
     return {s: basis for s, _ in atoms if basis.startswith("def2") and gto.charge(s) > 36}
 
 
@@ -245,7 +250,8 @@ def psi4_input(case: Case) -> str:
 
 
 def entry(case: Case) -> dict[str, Any]:
-    """The record of one case in expected.json: method, energies (hartree), sizes and, where there are any, Psi4's."""
+    """The record of one case in expected.json: method, energies (hartree), sizes and, where there
+    are any, Psi4's."""
     atoms, charge, multiplicity = read_xyz(INPUTS / f"{case.name}.xyz")
     ri = {
         s: exchange_basis(case.ri, s) if s in case.exchange else case.ri
@@ -304,7 +310,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         records[case.name] = record = entry(case)
         seconds = time.perf_counter() - start
         document = {
-            "about": "DF-MP2 energies in hartree, all electrons correlated; made by scripts/make_expected_energies.py",
+            "about": "DF-MP2 energies in hartree, all electrons correlated; made by "
+            "scripts/make_expected_energies.py",
             "angstrom_per_bohr": BOHR,
             "cases": {c.name: records[c.name] for c in CASES if c.name in records},
         }

@@ -1,10 +1,12 @@
-"""Make dfmp2/validation/cases.json and trnsci.json: the reference energies that travel with the package.
+"""Make dfmp2/validation/cases.json and trnsci.json: the reference energies that travel with the
+package.
 
     python scripts/make_validation_entries.py
 
 Entries come from published numbers (tests/data/*_cases.json), from our own runs of
-other programs (tests/data/{psi4,bagel,nwchem} and inputs/expected.json) and from closed forms. The PySCF values of the
-trnsci table are computed here, by PySCF alone. The program under test is not imported.
+other programs (tests/data/{psi4,bagel,nwchem} and inputs/expected.json) and from closed forms. The
+PySCF values of the trnsci table are computed here, by PySCF alone. The program under test is not
+imported.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ def lines(text: str) -> Atoms:
 
 
 def calculation(atoms: str, basis: str, auxbasis: str, **more: Any) -> Item:
-    """One calculation; what is not given is a neutral RHF singlet with a density-fitted SCF and no frozen core."""
+    """One calculation; what is not given is a neutral RHF singlet with a density-fitted SCF and no
+    frozen core."""
     scf = more.get("scf", "df")
     if scf == "df":
         jk = basis.replace("def2-svp", "def2-universal") + "-jkfit"
@@ -164,10 +167,12 @@ def published(case: Mapping[str, Any]) -> Item:
     numbers = {**case["values"], **case["other_values"]}
     frozen = str(case["frozen_core"])
     if case["id"].endswith("-fc") and case["id"].startswith(("stdsuite", "psi4")):
-        frozen = "psi4"  # the source says freeze_core true: our table of that program is under test as well
+        # the source says freeze_core true: our table of that program is under test as well
+        frozen = "psi4"
     one = calculation(
         geometry(lines(case["geometry"]), case["angstrom_per_bohr"] or 1.0),
-        *(case["basis"], case["auxbasis"]),
+        case["basis"],
+        case["auxbasis"],
         charge=case["charge"],
         multiplicity=case["multiplicity"],
         reference=case["reference"],
@@ -189,14 +194,16 @@ def program_of(case: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def tolerance_of(case: Mapping[str, Any]) -> tuple[float, str]:
-    """Three times what PySCF attains against the source, at least 1e-8 Eh, at most what the source allows itself."""
+    """Three times what PySCF attains against the source, at least 1e-8 Eh, at most what the source
+    allows itself."""
     own, attained = case["tolerance"], case["pyscf_difference"]
     tolerance = min(own, max(1e-8, ceil_125(3 * attained)))
     if tolerance == own:
         return own, f"the source's own; PySCF attains {attained:.0e} Eh"
     return (
         tolerance,
-        f"the source allows {own:.0e} Eh; its digits and convergence let PySCF attain {attained:.0e} Eh",
+        f"the source allows {own:.0e} Eh; its digits and convergence let PySCF attain "
+        f"{attained:.0e} Eh",
     )
 
 
@@ -207,13 +214,15 @@ CONVENTIONAL = {  # end of what is compared -> largest difference allowed, and w
     "dipole": (1e-6, f"conventional MP2 in the source: the fit with {LARGE_RI} leaves 2e-7 e bohr"),
     "polar": (
         2e-5,
-        f"conventional and analytic in the source: the fit with {LARGE_RI} and the field leave 8e-6 bohr^3",
+        f"conventional and analytic in the source: the fit with {LARGE_RI} and the field leave "
+        "8e-6 bohr^3",
     ),
 }
 
 
 def gradients() -> list[Item]:
-    """Gradients, natural occupations, dipole moments, polarizabilities from gradient_cases.json, at their tolerance."""
+    """Gradients, natural occupations, dipole moments, polarizabilities from gradient_cases.json, at
+    their tolerance."""
     entries = []
     for case in json.loads((DATA / "gradient_cases.json").read_text())["cases"]:
         atoms, values = lines(case["geometry"]), case["values"]
@@ -226,7 +235,8 @@ def gradients() -> list[Item]:
             more["polarizability"] = True
         one = calculation(
             geometry(atoms, per_bohr),
-            *(case["basis"], case["auxbasis"] or LARGE_RI),
+            case["basis"],
+            case["auxbasis"] or LARGE_RI,
             multiplicity=case["multiplicity"],
             reference=case["reference"],
             scf=case["scf_type"],
@@ -274,7 +284,8 @@ ENERGY_NAMES = {
 
 
 def energies() -> list[Item]:
-    """An optimised geometry, DF-UMP2 and conventional MP2 from energy_cases.json, the last without a verdict."""
+    """An optimised geometry, DF-UMP2 and conventional MP2 from energy_cases.json, the last without
+    a verdict."""
     entries = []
     for case in json.loads((DATA / "energy_cases.json").read_text())["cases"]:
         atoms, name, unfitted = lines(case["geometry"]), case["id"], case["kind"] in UNFITTED
@@ -290,7 +301,8 @@ def energies() -> list[Item]:
         )
         one = calculation(
             geometry(atoms, per_bohr),
-            *(case["basis"], case["auxbasis"] or MEANT.get(case["basis"], f"{case['basis']}-ri")),
+            case["basis"],
+            case["auxbasis"] or MEANT.get(case["basis"], f"{case['basis']}-ri"),
             multiplicity=case["multiplicity"],
             reference=case["reference"],
             scf=case["scf_type"],
@@ -328,22 +340,16 @@ def energies() -> list[Item]:
 
 
 METHOD_NAMES = {
-    **{
-        "rohf total energy": "scf_total_energy",
-        "alpha-beta": "mp2_opposite_spin_correlation_energy",
-    },
-    **{
-        "mp2 singles energy": "mp2_singles_energy",
-        "mp2 correlation energy": "mp2_correlation_energy",
-    },
-    **{"drpa correlation energy": "rpa_correlation_energy", "uhf total energy": "scf_total_energy"},
-    **{
-        "exact opposite-spin": "mp2_opposite_spin_correlation_energy",
-        "hf total energy": "scf_total_energy",
-    },
-    **{
-        "rpa correlation energy": "rpa_correlation_energy"
-    },  # without the total, whose exchange is that of an RI set
+    "rohf total energy": "scf_total_energy",
+    "alpha-beta": "mp2_opposite_spin_correlation_energy",
+    "mp2 singles energy": "mp2_singles_energy",
+    "mp2 correlation energy": "mp2_correlation_energy",
+    "drpa correlation energy": "rpa_correlation_energy",
+    "uhf total energy": "scf_total_energy",
+    "exact opposite-spin": "mp2_opposite_spin_correlation_energy",
+    "hf total energy": "scf_total_energy",
+    # without the total, whose exchange is that of an RI set
+    "rpa correlation energy": "rpa_correlation_energy",
 }
 NEW_METHODS = {
     "kappa-mp2": "kappa-mp2",
@@ -353,7 +359,8 @@ NEW_METHODS = {
 
 
 def methods() -> list[Item]:
-    """Entries of method_cases.json, at their own tolerance; the exact Laplace value at that of the quadrature."""
+    """Entries of method_cases.json, at their own tolerance; the exact Laplace value at that of the
+    quadrature."""
     entries = []
     for case in json.loads((DATA / "method_cases.json").read_text())["cases"]:
         values, own = case["values"], (case["tolerance"], "that of the source")
@@ -535,7 +542,10 @@ def composites() -> list[Item]:
     ]  # Helgaker's X^-3 with X = 3, 4; the SCF energy is that of X = 4
     entries.append(
         entry(
-            *(case["id"], program_of(case), case["source"], parts),
+            case["id"],
+            program_of(case),
+            case["source"],
+            parts,
             {
                 "extrapolated scf_total_energy": case["values"]["cbs reference energy"],
                 "extrapolated mp2_correlation_energy": case["values"]["cbs mp2 correlation energy"],
@@ -551,14 +561,17 @@ def composites() -> list[Item]:
         case = cases[name]
         reference = "rhf" if multiplicity == 1 else "uhf"
         one = calculation(
-            *(geometry(lines(case["geometry"]), PSI4_OLD_BOHR), "cc-pvdz", "cc-pvdz-ri"),
+            geometry(lines(case["geometry"]), PSI4_OLD_BOHR),
+            "cc-pvdz",
+            "cc-pvdz-ri",
             multiplicity=multiplicity,
             reference=reference,
         )
         quantities = {NAMES[key]: value for key, value in case["values"].items() if key in NAMES}
         tolerance = (
             1e-8,
-            "SCF only, the source's MP2 is orbital-optimised; it allows 1e-6 Eh, PySCF attains 1e-9 Eh",
+            "SCF only, the source's MP2 is orbital-optimised; it allows 1e-6 Eh, PySCF attains "
+            "1e-9 Eh",
         )
         entries.append(entry(name, program_of(case), case["source"], [one], quantities, tolerance))
     return [*entries, *atlas(cases), *s66x8(cases["s66x8-01-Water-Water-1.00"])]
@@ -604,7 +617,10 @@ def atlas(cases: Mapping[str, Any]) -> list[Item]:
             reason = "the table's last digit, 0.001 kcal/mol"
             entries.append(
                 entry(
-                    *(f"{name}-{basis}", program_of(case), case["source"], parts),
+                    f"{name}-{basis}",
+                    program_of(case),
+                    case["source"],
+                    parts,
                     {key: value / KCAL for key, (_, value) in found.items()},
                     (ceil_125(0.001 / KCAL), reason),
                     {key: (of, [1.0, -1.0, -1.0]) for key, (of, _) in found.items()},
@@ -616,7 +632,8 @@ def atlas(cases: Mapping[str, Any]) -> list[Item]:
 def s66x8(case: Mapping[str, Any]) -> list[Item]:
     """Absolute energies of the water dimer and its monomers, with and without ghosts.
 
-    The data name neither program nor fitting sets; Psi4's defaults and its length unit reproduce them to 8e-9 Eh.
+    The data name neither program nor fitting sets; Psi4's defaults and its length unit reproduce
+    them to 8e-9 Eh.
     """
     atoms = lines(case["geometry"])
     first, second = [0, 1, 2], [3, 4, 5]
@@ -678,20 +695,36 @@ def psi4_runs() -> list[Item]:
         atoms = [
             ("@" + s if ghost else s, [float(x) for x in xyz.split()]) for s, ghost, xyz in rows
         ]
-        charge, multiplicity = map(int, re.search(r"^(-?\d+) (\d+)$", text, re.MULTILINE).groups())  # type: ignore[union-attr]
+        charge, multiplicity = map(
+            int,
+            re.search(
+                r"^(-?\d+) "
+                r"(\d+)$",
+                text,
+                re.MULTILINE,
+            ).groups(),
+        )  # type: ignore[union-attr]
         option = dict(re.findall(r"^  (\w+) (\S+)$", text, re.MULTILINE))
         if "df_basis_mp2" not in option:
             continue  # not one of these runs: it spells its basis sets out
         one = calculation(
             geometry(atoms),
-            *(option["basis"], option["df_basis_mp2"]),
+            option["basis"],
+            option["df_basis_mp2"],
             charge=charge,
             multiplicity=multiplicity,
             reference=option["reference"],
             frozen_core="psi4" if option["freeze_core"] == "true" else "0",
         )
         quantities = {
-            name: float(re.search(rf"^\s*{label} Energy = (-?\d+\.\d+)", output, re.MULTILINE)[1])  # type: ignore[index]
+            name: float(
+                re.search(
+                    rf"^\s*{label} Energy = "
+                    r"(-?\d+\.\d+)",
+                    output,
+                    re.MULTILINE,
+                )[1]
+            )  # type: ignore[index]
             for name, label in keys.items()
         }
         reason = "both SCFs converged to 1e-11 Eh; PySCF and Psi4 agree to 1e-9 Eh on such runs"
@@ -717,7 +750,8 @@ def bagel_runs() -> list[Item]:
         output = path.with_suffix(".out").read_text()
         one = calculation(
             geometry((atom["atom"], atom["xyz"]) for atom in molecule["geometry"]),
-            *(molecule["basis"], mp2["aux_basis"]),
+            molecule["basis"],
+            mp2["aux_basis"],
             frozen_core="psi4"
             if mp2["frozen"]
             else "0",  # the previous noble gas, as in Psi4's table
@@ -750,9 +784,15 @@ def nwchem_runs() -> list[Item]:
             geometry(
                 ("@" + s if ghost else s, [float(x) for x in xyz.split()]) for ghost, s, xyz in rows
             ),
-            *(basis, ri),
+            basis,
+            ri,
             multiplicity={"singlet": 1, "doublet": 2, "triplet": 3}[
-                re.search(r"^ (singlet|doublet|triplet)$", text, re.MULTILINE)[1]  # type: ignore[index]
+                re.search(
+                    r"^ "
+                    r"(singlet|doublet|triplet)$",
+                    text,
+                    re.MULTILINE,
+                )[1]  # type: ignore[index]
             ],
             reference="uhf" if " uhf" in text else "rhf",
             scf="conventional",
@@ -761,7 +801,14 @@ def nwchem_runs() -> list[Item]:
         labels = {"scf_total_energy": "SCF energy", "mp2_correlation_energy": "Correlation energy"}
         labels |= {"mp2_total_energy": "Total MP2 energy"}
         quantities = {
-            name: float(re.search(rf"^\s*{label} (-?\d+\.\d+)", output, re.MULTILINE)[1])  # type: ignore[index]
+            name: float(
+                re.search(
+                    rf"^\s*{label} "
+                    r"(-?\d+\.\d+)",
+                    output,
+                    re.MULTILINE,
+                )[1]
+            )  # type: ignore[index]
             for name, label in labels.items()
         }
         reason = "NWChem's SCF gradient was converged to 1e-9 Eh, its integrals to 1e-14"
@@ -778,7 +825,8 @@ def pyscf_runs() -> list[Item]:
         atoms, charge, multiplicity = read_xyz(ROOT / "inputs" / case["file"])
         one = calculation(
             geometry(atoms, PYSCF_BOHR),
-            *(case["basis"], case["auxbasis"]),
+            case["basis"],
+            case["auxbasis"],
             charge=charge,
             multiplicity=multiplicity,
             reference=case["reference"],
@@ -800,9 +848,10 @@ def pyscf_runs() -> list[Item]:
 # --- arrays without a molecule, the trnsci table, both files ---
 
 TARGET = ROOT / "dfmp2" / "validation"
-REASONS = {  # first word of an id -> why it is left out, where reference_cases.json gives another reason
-    "ppl": "conventional MP2 with six decimals; the SCF settings are not documented, and N2's HF energy in aVDZ is "
-    "2.8e-4 Eh off every variant tried",
+# first word of an id -> why it is left out, where reference_cases.json gives another reason
+REASONS = {
+    "ppl": "conventional MP2 with six decimals; the SCF settings are not documented, and N2's HF "
+    "energy in aVDZ is 2.8e-4 Eh off every variant tried",
 }
 
 
@@ -819,7 +868,10 @@ def main() -> None:
     kernels = trnblas_kernels()
     entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients() + methods() + energies()
     entries += double_hybrids()
-    about = "Reference energies (hartree) of other programs; made by scripts/make_validation_entries.py."
+    about = (
+        "Reference energies (hartree) of other programs; made by "
+        "scripts/make_validation_entries.py."
+    )
     write("cases.json", {"about": about, "entries": entries, "left_out": left_out()})
     write("trnsci.json", {"about": about, "entries": trnsci() + kernels + closed_forms()[:2]})
 
@@ -850,7 +902,8 @@ def left_out() -> list[Item]:
         },
         {
             "id": "ncia: CBS rows, and aug-cc-pvqz of the two larger complexes",
-            "reason": "up to 800 functions three times: hours on two cores for the third decimal of kcal/mol",
+            "reason": "up to 800 functions three times: hours on two cores for the third decimal "
+            "of kcal/mol",
         },
         {
             "id": "gamess-miniapp w60",
@@ -873,7 +926,8 @@ def write(name: str, document: Item) -> None:
 
 
 def closed_forms() -> list[Item]:
-    """The mini-app's arrays at its own sizes, and at sizes around powers of two, where float32 is exact."""
+    """The mini-app's arrays at its own sizes, and at sizes around powers of two, where float32 is
+    exact."""
     app = "jkwack/GAMESS_RI-MP2_MiniApp:source/rimp2_energy_whole_KERN.f90"
     sizes = {"benz": (15, 93, 420), "cor": (54, 282, 1512), "c60": (120, 360, 3960)}
     sizes |= {"w30": (120, 570, 2520)}
@@ -892,7 +946,9 @@ def closed_forms() -> list[Item]:
         value = -0.5 * nvir**2 * nocc**2 / naux**2
         entries.append(
             kernel(
-                *(name, (program, "exact"), [app, "energy: dfmp2/validation/synthetic.py"]),
+                name,
+                (program, "exact"),
+                [app, "energy: dfmp2/validation/synthetic.py"],
                 {"recipe": "closed-form", "nocc": nocc, "nvir": nvir, "naux": naux},
                 value,
                 tolerance=1e-12 * abs(value),
@@ -914,11 +970,9 @@ def trnblas_kernels() -> list[Item]:
     }
     return [
         kernel(
-            *(
-                f"trnblas-{name}",
-                ("trnblas", "0.4.0"),
-                ["trnsci/trnblas:examples/df_mp2.py", "CHANGELOG.md"],
-            ),
+            f"trnblas-{name}",
+            ("trnblas", "0.4.0"),
+            ["trnsci/trnblas:examples/df_mp2.py", "CHANGELOG.md"],
             {"recipe": "trnblas", "nocc": nocc, "nvir": nvir, "naux": naux},
             values[name][0],
             tolerance=values[name][1],
@@ -955,10 +1009,10 @@ TRNSCI: dict[str, str] = {  # angstrom; the idealised geometries of that file
     "h2o": "O 0 0 0\nH 0 0 0.96\nH 0.926 0 -0.24",
     "ch4": "C 0 0 0\nH 0.63 0.63 0.63\nH -0.63 -0.63 0.63\nH 0.63 -0.63 -0.63\nH -0.63 0.63 -0.63",
     "nh3": "N 0 0 0\nH 0 0.94 -0.38\nH 0.82 -0.47 -0.38\nH -0.82 -0.47 -0.38",
-    "glycine": "N 0 1.493 0\nH 0.823 1.93 0.293\nH -0.823 1.93 0.293\nC 0 0 0\nH 1.029 -0.346 0\nH -1.029 -0.346 0\n"
-    "C 0 -0.541 1.451\nO 0 -1.751 1.586\nO 0 0.268 2.423\nH 0 -0.143 3.297",
-    "h2o-trimer": "O 0 0 0\nH 0.756 0.586 0\nH -0.756 0.586 0\nO 2.44 0 0\nH 3.196 0.586 0\nH 1.684 0.586 0\n"
-    "O 1.22 2.114 0\nH 1.976 2.7 0\nH 0.464 2.7 0",
+    "glycine": "N 0 1.493 0\nH 0.823 1.93 0.293\nH -0.823 1.93 0.293\nC 0 0 0\nH 1.029 -0.346 0\nH "
+    "-1.029 -0.346 0\nC 0 -0.541 1.451\nO 0 -1.751 1.586\nO 0 0.268 2.423\nH 0 -0.143 3.297",
+    "h2o-trimer": "O 0 0 0\nH 0.756 0.586 0\nH -0.756 0.586 0\nO 2.44 0 0\nH 3.196 0.586 0\nH "
+    "1.684 0.586 0\nO 1.22 2.114 0\nH 1.976 2.7 0\nH 0.464 2.7 0",
 }
 ROWS: tuple[tuple[str, str, float, float | None, float | None, str], ...] = (
     # molecule, basis, PySCF's energy as known before, published |dE| and bound, where
@@ -974,7 +1028,8 @@ ROWS: tuple[tuple[str, str, float, float | None, float | None, str], ...] = (
 
 
 def trnsci() -> list[Item]:
-    """The published rows of the lineage, with its fitting set and with proper ones; PySCF's values computed here."""
+    """The published rows of the lineage, with its fitting set and with proper ones; PySCF's values
+    computed here."""
     entries, proper = [], []
     for name, basis, known, difference, bound, by in ROWS:
         atoms = lines(TRNSCI[name])
@@ -989,7 +1044,10 @@ def trnsci() -> list[Item]:
         if limit is None:
             raise RuntimeError(f"{name} {basis}: neither a difference nor a bound")
         item = entry(
-            *(f"trnsci-{name}-{basis}-weigend", ("PySCF", pyscf.__version__), [BRIDGE], [one]),
+            f"trnsci-{name}-{basis}-weigend",
+            ("PySCF", pyscf.__version__),
+            [BRIDGE],
+            [one],
             {"mp2_correlation_energy": value},
             (limit, f"{'published' if difference is not None else 'bound published'} by {by}"),
         )
@@ -1001,7 +1059,10 @@ def trnsci() -> list[Item]:
         fitted = calculation(geometry(atoms, PYSCF_BOHR), basis, ri, scf_auxbasis=jk)
         proper.append(
             entry(
-                *(f"trnsci-{name}-{basis}-ri", ("PySCF", pyscf.__version__), [BRIDGE], [fitted]),
+                f"trnsci-{name}-{basis}-ri",
+                ("PySCF", pyscf.__version__),
+                [BRIDGE],
+                [fitted],
                 {"mp2_correlation_energy": correlation(atoms, basis, jk, ri)},
                 (
                     1e-8,

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""The first hour on a Trainium host: what works, what that decides, and one archive of it (docs/trainium/first-day.md).
+"""The first hour on a Trainium host: what works, what that decides, and one archive of it
+(docs/trainium/first-day.md).
 
     python scripts/neuron_first_day.py                   all steps of the lanes that can be used
     python scripts/neuron_first_day.py --results DIR     again: goes on with what has not passed in DIR
     python scripts/neuron_first_day.py --only root,water
     python scripts/neuron_first_day.py --lane nki-simulator   AWS's simulator alone, without a device
 
-What is missing is said before anything starts. Every step is a process with its output in DIR/STEP.log; after a failure
-the steps go on that do not need what failed, but nothing more is launched on a device that has reported a fault. Exit
-codes: 0, or that of the first step that failed (1, 5, 6, 7, 8); 6 where no lane can be used; 2 wrong usage, 130 Ctrl-C.
+What is missing is said before anything starts. Every step is a process with its output in
+DIR/STEP.log; after a failure the steps go on that do not need what failed, but nothing more is
+launched on a device that has reported a fault. Exit codes: 0, or that of the first step that failed
+(1, 5, 6, 7, 8); 6 where no lane can be used; 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -275,21 +277,23 @@ def start(step: Step, folder: Path) -> tuple[int, str]:
 def machine() -> dict[str, Any]:
     """Instance and versions, by which results of an earlier run count or do not."""
     names = (*toolchain.PACKAGES, "torch", "numpy")
-    here, other = toolchain.versions(names), environment.HERE.python
+    here, other = toolchain.toolchain_versions(names), environment.HERE.python
     return {
         "chip": toolchain.device_target() or "none",
         "packages": here,
-        "of the compiler": toolchain.versions(names, python=other),
+        "of the compiler": toolchain.toolchain_versions(names, python=other),
         "visible cores": list(entry.visible_cores()),
     }
 
 
 def ask_root(lane: str) -> int:
-    """Print the largest relative error of 1 / D that the pair kernels make, 8 if the Newton step is needed.
+    """Print the largest relative error of 1 / D that the pair kernels make, 8 if the Newton step is
+    needed.
 
-    One virtual orbital and T = 1 leave -1 / D of each pair; energies are multiples of 2^-8, so that D is exact.
+    One virtual orbital and T = 1 leave -1 / D of each pair; energies are multiples of 2^-8, so that
+    D is exact.
     """
-    backend, _ = registry.select(lane, "auto", 1)
+    backend, _ = registry.select_backend(lane, "auto", 1)
     backend.prepare((Shape(16, 1, 1),))
     rng, worst = np.random.default_rng(1), 0.0
     for _ in range(8):
@@ -306,7 +310,7 @@ def ask_root(lane: str) -> int:
 
 def ask_times(lane: str) -> int:
     """Print measured and predicted seconds of two shapes, 8 if one is outside its range."""
-    backend, _ = registry.select(lane, "auto", 1)
+    backend, _ = registry.select_backend(lane, "auto", 1)
     outside = 0
     for shape in (Shape(50, 190, 840), SHAPES["medium"]):
         backend.prepare((shape,))
@@ -330,7 +334,8 @@ def ask_times(lane: str) -> int:
 
 
 def pack(folder: Path) -> Path:
-    """An archive of logs, summary and failed compilations; the machine's names and addresses are replaced."""
+    """An archive of logs, summary and failed compilations; the machine's names and addresses are
+    replaced."""
     private = [(re.escape(socket.gethostname()), "HOST"), (rf"\b{getpass.getuser()}\b", "USER")]
     target = folder.with_suffix(".tar.gz")
     kept = [*folder.glob("*.log"), *folder.glob("*.json"), *folder.glob("neff/*/failed.log")]

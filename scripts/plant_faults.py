@@ -1,12 +1,13 @@
-"""Plant the faults of `scripts/faults.txt` in a copy of the tree, one at a time: does a test of each notice?
+"""Plant the faults of `scripts/faults.txt` in a copy of the tree, one at a time: does a test of
+each notice?
 
     python scripts/plant_faults.py                        # all of them: about five seconds each
     python scripts/plant_faults.py --name gap --limit 60
     python scripts/plant_faults.py --list                 # whether they can be planted
 
-A fault is a piece of text that stands once in the package, and what is put in its place. It is `killed` when one of
-its tests fails, and `survived` when none does. Exit code 0 when all chosen faults are killed. Faults that are drawn at
-random are planted by `scripts/mutants`.
+A fault is a piece of text that stands once in the package, and what is put in its place. It is
+`killed` when one of its tests fails, and `survived` when none does. Exit code 0 when all chosen
+faults are killed. Faults that are drawn at random are planted by `scripts/mutants`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ FILES = ("README.md", "pyproject.toml", "constraints.txt")
 
 @dataclass(frozen=True)
 class Fault:
-    """`text` becomes `instead`; `tests` are files below tests/, and where it follows, -k with a choice of them."""
+    """`text` becomes `instead`; `tests` are files below tests/, and where it follows, -k with a
+    choice of them."""
 
     name: str
     tests: str
@@ -45,7 +47,8 @@ class Fault:
 
 
 def read(path: Path) -> list[Fault]:
-    """The faults of a file: paragraphs of a name, tests, and lines of text (-) and replacement (+)."""
+    """The faults of a file: paragraphs of a name, tests, and lines of text (-) and replacement
+    (+)."""
     faults = []
     for paragraph in path.read_text().split("\n\n"):
         lines = [line for line in paragraph.splitlines() if line and not line.startswith("#")]

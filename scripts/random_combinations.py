@@ -1,11 +1,13 @@
-"""Energies of molecules, basis sets and options drawn at random against PySCF's SCF and sums written out here.
+"""Energies of molecules, basis sets and options drawn at random against PySCF's SCF and sums
+written out here.
 
 python scripts/random_combinations.py [NUMBER [SEED]]
 
-PySCF converges an SCF of its own from the orbitals of dfmp2, with the same fitting set, and gives the integrals; pair
-energies are sums over whole arrays, direct RPA is the plasmon formula 1/2 sum (Omega - A) (Furche, Phys. Rev. B 64,
-195120 (2001)). Every third gradient is compared with differences of energies (`--check`). Prints a row for what differs
-by more than TOLERANCE, what is refused, and the largest differences.
+PySCF converges an SCF of its own from the orbitals of dfmp2, with the same fitting set, and gives
+the integrals; pair energies are sums over whole arrays, direct RPA is the plasmon formula 1/2 sum
+(Omega - A) (Furche, Phys. Rev. B 64, 195120 (2001)). Every third gradient is compared with
+differences of energies (`--check`). Prints a row for what differs by more than TOLERANCE, what is
+refused, and the largest differences.
 """
 
 from __future__ import annotations
@@ -34,14 +36,18 @@ MOLECULES = (
     "B 0 0 0; H 0 1.19 0; H 1.03 -0.595 0; H -1.03 -0.595 0",
     "C 0 0 -0.53; O 0 0 0.68; H 0 0.94 -1.12; H 0 -0.94 -1.12",
     "S 0 0 0; O 0 1.24 0.72; O 0 -1.24 0.72",
-    *("H 0 0 0; Cl 0 0 1.28", "Li 0 0 0; H 0 0 1.6", "C 0 0 0; O 0 0 1.13", "F 0 0 0; F 0 0 1.42"),
-    *(
-        "N 0 0 0; O 0 0 1.15",
-        "H 0 0 0; Br 0 0 1.41",
-        "Na 0 0 0; Cl 0 0 2.36",
-        "O 0 0 0; O 0 0 1.21",
-    ),
-    *("He 0 0 0; He 0 0 3.0", "Ar 0 0 0", "Mg 0 0 0; O 0 0 1.75", "H 0 0 0; I 0 0 1.61"),
+    "H 0 0 0; Cl 0 0 1.28",
+    "Li 0 0 0; H 0 0 1.6",
+    "C 0 0 0; O 0 0 1.13",
+    "F 0 0 0; F 0 0 1.42",
+    "N 0 0 0; O 0 0 1.15",
+    "H 0 0 0; Br 0 0 1.41",
+    "Na 0 0 0; Cl 0 0 2.36",
+    "O 0 0 0; O 0 0 1.21",
+    "He 0 0 0; He 0 0 3.0",
+    "Ar 0 0 0",
+    "Mg 0 0 0; O 0 0 1.75",
+    "H 0 0 0; I 0 0 1.61",
 )
 BASES = (
     "6-31g",
@@ -57,7 +63,8 @@ METHODS = ("mp2", "mp2", "scs-mp2", "kappa-mp2", "sos-laplace", "drpa")
 
 
 def draw(rng: random.Random) -> tuple[list[tuple[str, list[float]]], dict[str, Any]]:
-    """Atoms with their positions in angstrom, a ghost's symbol with an @, and keywords of `dfmp2.run`."""
+    """Atoms with their positions in angstrom, a ghost's symbol with an @, and keywords of
+    `dfmp2.run`."""
     atoms = []
     for text in rng.choice(MOLECULES).split(";"):
         symbol, *place = text.split()
@@ -235,7 +242,8 @@ def main(number: int = 100, seed: int = 1) -> None:
     for precision, found in differences.items():
         scf_most, most = np.max(found, axis=0)
         print(
-            f"{precision}: {len(found)} energies, at most {scf_most:.1e} Eh in E(SCF) and {most:.1e} Eh in E(corr)"
+            f"{precision}: {len(found)} energies, at most {scf_most:.1e} Eh in E(SCF) and "
+            f"{most:.1e} Eh in E(corr)"
         )
     print(f"{len(slopes)} gradients, at most {max(slopes, default=0.0):.1e} Eh/bohr")
     print(*(f"{count} {reason}" for reason, count in apart.items()), sep="\n")

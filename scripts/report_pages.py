@@ -1,11 +1,13 @@
-"""Make docs/validation/report-pages.md: pictures of each kind of page, and what a browser and axe-core found on them.
+"""Make docs/validation/report-pages.md: pictures of each kind of page, and what a browser and
+axe-core found on them.
 
     npm install axe-core
     python scripts/report_pages.py --axe node_modules/axe-core/axe.min.js [--keep FOLDER]
 
-Computes a result or a study of each kind with `dfmp2`, writes its page, and opens it in Chromium at three widths, light
-and dark, unfolded: axe-core examines it, its width is compared with the window, and the Tab key has to reach all that
-can be used, visibly. Exit code 1 where a finding is serious or critical, or one of these fails.
+Computes a result or a study of each kind with `dfmp2`, writes its page, and opens it in Chromium at
+three widths, light and dark, unfolded: axe-core examines it, its width is compared with the window,
+and the Tab key has to reach all that can be used, visibly. Exit code 1 where a finding is serious
+or critical, or one of these fails.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 repo
     "interaction": (
         "an interaction energy",
         [
-            f"interaction inputs/formic-acid-dimer.xyz --fragments 1-5,6-10 {CC} --output interaction.h5"
+            f"interaction inputs/formic-acid-dimer.xyz --fragments 1-5,6-10 {CC} --output "
+            "interaction.h5"
         ],
         "interaction.h5",
     ),
@@ -118,7 +121,8 @@ def prepare(folder: Path) -> None:
     items = "".join(
         f'[[item]]\nmolecule = "inputs/{name}.xyz"\n' for name in ("h2o", "nh2", "ch4", "nh3")
     )
-    heavy = '[[item]]\nmolecule = "inputs/ch2i2.xyz"\nbasis = "cc-pvtz"\n'  # which has no functions for iodine
+    # which has no functions for iodine
+    heavy = '[[item]]\nmolecule = "inputs/ch2i2.xyz"\nbasis = "cc-pvtz"\n'
     (folder / "batch.toml").write_text(
         f'basis = "cc-pvdz"\nfrozen-core = "auto"\noutput = "results"\n{items}{heavy}'
     )
@@ -146,7 +150,8 @@ def dfmp2(folder: Path, command: str) -> None:
 
 
 def look(tab: chromium.Tab, page: Path, axe: str) -> tuple[Counter[str], int, str]:
-    """What axe-core found, in how many windows the page was too wide, and how many controls Tab reached."""
+    """What axe-core found, in how many windows the page was too wide, and how many controls Tab
+    reached."""
     found: Counter[str] = Counter()
     wide, reached = 0, 0
     for width in WIDTHS:

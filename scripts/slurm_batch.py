@@ -1,4 +1,5 @@
-"""The batch of scripts/test_slurm: small molecules and water clusters in one manifest; and its energies compared.
+"""The batch of scripts/test_slurm: small molecules and water clusters in one manifest; and its
+energies compared.
 
 slurm_batch.py make FOLDER          molecules and batch.toml
 slurm_batch.py compare A.json B.json   two tables of `dfmp2 batch collect`; exit code 1 above 1e-10 Eh
@@ -32,7 +33,8 @@ MOVED = 0.02  # angstrom
 
 
 def make(folder: Path) -> None:
-    """25 molecules: moved copies of small ones, and clusters that run long enough to be interrupted."""
+    """25 molecules: moved copies of small ones, and clusters that run long enough to be
+    interrupted."""
     inputs, moves = Path(__file__).parent.parent / "inputs", random.Random(1)
     folder.mkdir(parents=True, exist_ok=True)
     names = []

@@ -3,8 +3,8 @@
     python scripts/survey_fitting.py measure [--processes N] [--orbital NAME ...]
     python scripts/survey_fitting.py page > docs/validation/fitting-errors.md
 
-`measure` adds what is missing to dfmp2/scf/fitting_errors.tsv. An error that exceeds the limit is kept too, with
-that of the set which takes its place.
+`measure` adds what is missing to dfmp2/scf/fitting_errors.tsv. An error that exceeds the limit is
+kept too, with that of the set which takes its place.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def measured(task: tuple[str, str]) -> list[str]:
             with shielded():
                 for fitting in candidates(role, orbital):
                     known = fitting_error.fitting_error(role, orbital, fitting)
-                    key = fitting_error.key(role, orbital, fitting)
+                    key = fitting_error.fitting_error_key(role, orbital, fitting)
                     rows.append(
                         f"{symbol}\t{orbital.name}\t{role}\t{fitting.name}\t{known:.3e}\t{key}"
                     )
@@ -121,7 +121,8 @@ generated from the orbital exponents (`auto`). {replaced} defaults are replaced 
 
 
 def page() -> str:
-    """The table of the documentation: the largest errors of each orbital set, and every set that is not used."""
+    """The table of the documentation: the largest errors of each orbital set, and every set that is
+    not used."""
     import_pyscf()
     rows, gone, replaced = [], [], 0
     for orbital in orbital_sets():
@@ -179,7 +180,8 @@ def page() -> str:
 def chosen(
     role: str, orbital: str, symbol: str
 ) -> tuple[tuple[str, float] | None, list[tuple[str, str]]]:
-    """Default set of an element and its error, None where none will do; and the sets before it with what is wrong.
+    """Default set of an element and its error, None where none will do; and the sets before it with
+    what is wrong.
 
     Raises
     ------
@@ -190,7 +192,7 @@ def chosen(
     lost = []
     with shielded():
         for fitting in candidates(role, basis):
-            error = fitting_error.surveyed(fitting_error.key(role, basis, fitting))
+            error = fitting_error.surveyed(fitting_error.fitting_error_key(role, basis, fitting))
             if error is None:
                 raise LookupError(f"{symbol} {orbital} {fitting.name}")
             reason = objection(role, basis, fitting)

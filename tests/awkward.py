@@ -1,7 +1,8 @@
-"""Molecules on which errors show that symmetric closed shells hide: no symmetry, open shells, charges, ghosts, fields.
+"""Molecules on which errors show that symmetric closed shells hide: no symmetry, open shells,
+charges, ghosts, fields.
 
-Geometries are bent and stretched by hand, so that no two atoms, orbitals or components are alike; PySCF's numbers for
-them are computed in the tests (`unrestricted`), with the same fitting sets.
+Geometries are bent and stretched by hand, so that no two atoms, orbitals or components are alike;
+PySCF's numbers for them are computed in the tests (`unrestricted`), with the same fitting sets.
 """
 
 from __future__ import annotations
@@ -90,9 +91,11 @@ def mean_field(molecule: Molecule, kind: Any, *, fitted: bool = True) -> Any:
 
 
 def spin_energies(mf: Any, core: int) -> tuple[float, float]:
-    """E_SS and E_OS, Eh, by their sums over spin orbitals, from PySCF's fitted integrals; `core` orbitals frozen.
+    """E_SS and E_OS, Eh, by their sums over spin orbitals, from PySCF's fitted integrals; `core`
+    orbitals frozen.
 
-    E_OS = sum (ia|jb)^2 / D over alpha ia and beta jb, E_SS = 1/4 sum [(ia|jb) - (ib|ja)]^2 / D of each spin.
+    E_OS = sum (ia|jb)^2 / D over alpha ia and beta jb, E_SS = 1/4 sum [(ia|jb) - (ib|ja)]^2 / D of
+    each spin.
     """
     mole = mf.mol
     raw = df.incore.aux_e2(mole, aux := df.addons.make_auxmol(mole, BASIS["auxbasis"]))

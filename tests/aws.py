@@ -80,7 +80,8 @@ class Cloud:
     def container(
         self, job: str, index: int | None, work: Path, **variables: str
     ) -> subprocess.Popen[str]:
-        """What a container of a job runs, in a process with its variables; `index` is its place in the array."""
+        """What a container of a job runs, in a process with its variables; `index` is its place in
+        the array."""
         told = self.batch.describe_jobs(jobs=[job])["jobs"][0]
         definition = self.batch.describe_job_definitions(jobDefinitions=[told["jobDefinition"]])[
             "jobDefinitions"

@@ -1,4 +1,5 @@
-"""A worker process with planted faults: molecules of certain names break it. Every calculation is noted in used.txt."""
+"""A worker process with planted faults: molecules of certain names break it. Every calculation is
+noted in used.txt."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ early: list[str] = []  # what was loaded before the worker was set up
 
 
 def begin(*given: Any) -> None:
-    """The initializer of a worker, which then replaces the calculation and the writing of its result."""
+    """The initializer of a worker, which then replaces the calculation and the writing of its
+    result."""
     early.extend(
         name for name in ("numpy", "pyscf", "torch", "tests.conftest") if name in sys.modules
     )

@@ -1,4 +1,5 @@
-"""Chromium without a screen, driven by its DevTools protocol over a pipe: JSON messages that end in a zero byte."""
+"""Chromium without a screen, driven by its DevTools protocol over a pipe: JSON messages that end in
+a zero byte."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def find() -> str | None:
 
 
 class Tab:
-    """A tab: what it asked the network for, and what it complained of, is kept in `requests` and `complaints`."""
+    """A tab: what it asked the network for, and what it complained of, is kept in `requests` and
+    `complaints`."""
 
     def __init__(self, reader: int, writer: int) -> None:
         self._reader, self._writer, self._buffer, self._count = reader, writer, b"", 0

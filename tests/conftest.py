@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-# Variables of the shell that would decide which tests pass: none reaches the tests or the programs they start.
+# Variables of the shell that would decide which tests pass: none reaches the tests or the programs
+# they start.
 SETTINGS = (
     "PYTHON",
     "OMP_",
@@ -32,12 +33,14 @@ SETTINGS = (
 KEPT = ("PYTHONPATH", "OPENBLAS_CORETYPE")
 for variable in [name for name in os.environ if name.startswith(SETTINGS) and name not in KEPT]:
     del os.environ[variable]
-# As `dfmp2` itself has it: threads that wait in PySCF or BLAS sleep, instead of taking the cores from those that work.
+# As `dfmp2` itself has it: threads that wait in PySCF or BLAS sleep, instead of taking the cores
+# from those that work.
 os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--require MARKER`: what is needed for the tests with that marker is there, so a skip is a failure."""
+    """`--require MARKER`: what is needed for the tests with that marker is there, so a skip is a
+    failure."""
     parser.addoption(
         "--require",
         action="append",
@@ -66,12 +69,14 @@ COMMAND = Path(sys.executable).with_name("dfmp2")
 
 MOLECULES = {
     "h2": "2\n\nH 0 0 0\nH 0 0 0.74\n",
-    "h2o": "3\nH2O; the geometry of the README\nO 0 0 0.1173\nH 0 0.7572 -0.4692\nH 0 -0.7572 -0.4692\n",
+    "h2o": "3\nH2O; the geometry of the README\nO 0 0 0.1173\nH 0 0.7572 -0.4692\nH 0 -0.7572 "
+    "-0.4692\n",
     "nh2": "3\nmultiplicity=2\nN 0 0 0\nH 0 0.8036 0.6347\nH 0 -0.8036 0.6347\n",
     "h2-far": "2\n\nH 0 0 0\nH 0 0 12\n",  # gap about 1/R = 0.044 Eh, and unstable towards UHF
     "h2-apart": "2\n\nH 0 0 0\nH 0 0 28\n",  # gap 0.019 Eh when started from the orbitals of h2-far
-    "crowd": "6\nsix centres of which one is real\nHe 0 0 0\n@He 0 0 0.2001\n@He 0 0 0.4002\n@He 0 0 -0.2001\n"
-    "@He 0 0.2001 0\n@He 0.2001 0 0\n",  # the fitting metric of aug-cc-pvtz is near singular here
+    "crowd": "6\nsix centres of which one is real\nHe 0 0 0\n@He 0 0 0.2001\n@He 0 0 0.4002\n@He 0 "
+    # the fitting metric of aug-cc-pvtz is near singular here
+    "0 -0.2001\n@He 0 0.2001 0\n@He 0.2001 0 0\n",
     "nah": "2\n\nNa 0 0 0\nH 0 0 1.8874\n",
     "o2": "2\nmultiplicity=3\nO 0 0 0\nO 0 0 1.2075\n",
 }
@@ -175,7 +180,8 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="session", autouse=True)
 def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of the tests' own in which the rates of this host are known: a plan then measures nothing (17 s)."""
+    """A cache of the tests' own in which the rates of this host are known: a plan then measures
+    nothing (17 s)."""
     from dfmp2.host.resources import usable_cores
     from dfmp2.planning import rates
 
@@ -183,13 +189,14 @@ def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         for backend in ("cpu", "torch"):
             for count in {1, 2, 4, usable_cores()}:
-                rates.store(backend, count, rates.Rates(date="2026-11-22"))
+                rates.store_rates(backend, count, rates.Rates(date="2026-11-22"))
         yield
 
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen_heap() -> None:
-    """Spare `gc.collect`, which every run calls, the modules and tests that are there before: most of its time."""
+    """Spare `gc.collect`, which every run calls, the modules and tests that are there before: most
+    of its time."""
     gc.collect()
     gc.freeze()
 

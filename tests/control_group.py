@@ -16,7 +16,8 @@ ROOT = Path("/sys/fs/cgroup")
 
 @contextmanager
 def limited_memory(limit: int) -> Iterator[Path]:
-    """The folder of a group whose processes may hold `limit` bytes together; skips the test where none can be made."""
+    """The folder of a group whose processes may hold `limit` bytes together; skips the test where
+    none can be made."""
     folder, values = _place()
     group = folder / f"dfmp2-test-{uuid.uuid4().hex[:8]}"
     try:
@@ -47,7 +48,8 @@ def killed(group: Path) -> int:
 
 
 def _place() -> tuple[Path, tuple[str, ...]]:
-    """Folder of this process's group, and the files of the limits: version 1 of control groups, or version 2."""
+    """Folder of this process's group, and the files of the limits: version 1 of control groups, or
+    version 2."""
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     for _, controllers, path in lines:
         if "memory" in controllers.split(","):

@@ -1,6 +1,8 @@
-"""Runs that are killed: processes forked from one that has paid for the imports, and the numbers two results share.
+"""Runs that are killed: processes forked from one that has paid for the imports, and the numbers
+two results share.
 
-Run as a program it is that process: requests come as lines of JSON on standard input, replies go to standard output.
+Run as a program it is that process: requests come as lines of JSON on standard input, replies go to
+standard output.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from dfmp2.output.checkpoint import FileCheckpoint, decode
 
 ROOT = Path(__file__).parent.parent
 EACH = "DFMP2_CHECKPOINT_SECONDS"  # 0: a checkpoint at every safe point
-# What may differ between two runs of the same calculation; `mol` holds the memory PySCF may plan with.
+# What may differ between two runs of the same calculation; `mol` holds the memory PySCF may plan
+# with.
 OWN = (
     "dfmp2/timings",
     "dfmp2/predicted",
@@ -40,7 +43,8 @@ OWN = (
 )
 
 
-CLOSE = 1e-7  # Eh, of runs that converge in other steps, to a gradient of 1e-6 Eh: 3e-8 met in E(corr) of glycine
+# Eh, of runs that converge in other steps, to a gradient of 1e-6 Eh: 3e-8 met in E(corr) of glycine
+CLOSE = 1e-7
 
 
 def energies(bits: Mapping[str, bytes]) -> list[float]:
@@ -52,7 +56,8 @@ def energies(bits: Mapping[str, bytes]) -> list[float]:
 
 
 def close(found: Mapping[str, bytes], expected: Mapping[str, bytes]) -> bool:
-    """Whether two results have the same content and energies that agree within the convergence of the SCF."""
+    """Whether two results have the same content and energies that agree within the convergence of
+    the SCF."""
     near = np.allclose(energies(found), energies(expected), rtol=0, atol=CLOSE)
     return found.keys() == expected.keys() and bool(near)
 
@@ -77,8 +82,8 @@ class Stopping:
 
     Parameters
     ----------
-    every : at every such SCF iteration or tile, counted over all runs; at_tile : at this tile of every run; after_scf :
-        when it has converged
+    every : at every such SCF iteration or tile, counted over all runs; at_tile : at this tile of
+        every run; after_scf : when it has converged
     """
 
     def __init__(self, every: int = 0, at_tile: int = 0, after_scf: bool = False) -> None:
@@ -112,7 +117,8 @@ class Stopping:
 
 @contextmanager
 def recorded() -> Iterator[list[State]]:
-    """Every state that runs save in the block, at every SCF iteration and tile; no file is written."""
+    """Every state that runs save in the block, at every SCF iteration and tile; no file is
+    written."""
     found: list[State] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(EACH, "0")
@@ -147,7 +153,8 @@ class Server:
         return int(self.ask(start=arguments, cwd=str(cwd))["pid"])
 
     def wait(self, pid: int, kill_after: float | None = None) -> tuple[int, float]:
-        """Exit code (negative for a signal) and seconds; kill -9 comes after `kill_after` seconds."""
+        """Exit code (negative for a signal) and seconds; kill -9 comes after `kill_after`
+        seconds."""
         reply = self.ask(wait=pid, kill_after=kill_after)
         return int(reply["code"]), float(reply["seconds"])
 
@@ -171,7 +178,8 @@ def kill_and_resume(
 
     Returns
     -------
-    counts of kills, resumed runs, finished chains, results that were not the reference and files that could not be read
+    counts of kills, resumed runs, finished chains, results that were not the reference and files
+    that could not be read
 
     An SCF that was killed goes on from its last orbitals, so energies are compared, to CLOSE.
     """

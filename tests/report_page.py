@@ -1,4 +1,5 @@
-"""What the tests of `dfmp2 report` look at: the elements of an HTML page, in order, with their attributes and text."""
+"""What the tests of `dfmp2 report` look at: the elements of an HTML page, in order, with their
+attributes and text."""
 
 from __future__ import annotations
 

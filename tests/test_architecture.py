@@ -11,8 +11,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports rooms on lower floors only; docs/explanation/architecture.md draws them.
 FLOORS = (
-    {"messages"},
-    {"errors", "units", "progress", "wishes", "double_hybrids"},
+    {"errors", "units", "progress", "double_hybrids"},
     {"options", "host", "molecule"},
     {"integrals", "backends"},
     {"scf", "trainium"},

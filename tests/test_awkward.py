@@ -1,4 +1,5 @@
-"""Numbers that leave the program, on molecules of `tests/awkward.py`, against PySCF and formulas written out here."""
+"""Numbers that leave the program, on molecules of `tests/awkward.py`, against PySCF and formulas
+written out here."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ ROHF = ("cyano radical", "methylene", "nitrogen dioxide")
 
 @pytest.fixture(scope="module")
 def vibrations() -> Study:
-    """Frequencies of a bent HOF whose modes differ in everything; its first SCF is asked for loosely."""
+    """Frequencies of a bent HOF whose modes differ in everything; its first SCF is asked for
+    loosely."""
     molecule = read("", "O 0 0 0", "F 1.42 0.1 0", "H -0.2 0.93 0.2")
     options = make_options(basis="sto-3g", threads=1, scf_conv_tol=1e-6, stability="off")
     return harmonic_frequencies(
@@ -60,7 +62,7 @@ def vibrations() -> Study:
     )
 
 
-# --- energies -----------------------------------------------------------------------------------------------
+# --- energies -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", UHF)
@@ -85,7 +87,8 @@ def test_energies_of_open_shells_with_frozen_core(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fluoroformyl cation radical", "methanol radical in a field"])
 def test_numbers_of_the_reference(name: str) -> None:
-    """Sizes, orbital energies, gap, spin and dipole moment, against PySCF's mean field and sums over its nuclei."""
+    """Sizes, orbital energies, gap, spin and dipole moment, against PySCF's mean field and sums
+    over its nuclei."""
     molecule = MOLECULES[name]
     mf = mean_field(molecule, scf.UHF)
     mole, core = mf.mol, 3
@@ -128,7 +131,8 @@ def test_numbers_of_the_reference(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROHF)
 def test_singles_of_rohf_are_of_both_spins(name: str) -> None:
-    """sum |f_ia|^2 / (e_i - e_a) with the Fock matrix of either spin: they differ by millihartrees."""
+    """sum |f_ia|^2 / (e_i - e_a) with the Fock matrix of either spin: they differ by
+    millihartrees."""
     molecule = MOLECULES[name]
     mf = mean_field(molecule, scf.ROHF)
     fock, parts = mf.get_hcore() + mf.get_veff(), []
@@ -191,7 +195,8 @@ def test_limits_keep_spins_apart_and_singles_whole() -> None:
 
 
 def test_ions_keep_their_charge_and_the_counterpoise_correction_its_sign() -> None:
-    """Fluoride carries the charge, not water; the correction is what corrected energies lie above the others."""
+    """Fluoride carries the charge, not water; the correction is what corrected energies lie above
+    the others."""
     complex_ = MOLECULES["fluoride and water"]
     options = make_options(**EXACT)
     study = interaction_energy(complex_, "1,2-4", options, charges="-1,0", listener=Silent())
@@ -224,11 +229,12 @@ def test_ions_keep_their_charge_and_the_counterpoise_correction_its_sign() -> No
         assert in_kcal == pytest.approx((corrected - raw) * 627.5094740631, abs=2e-5)
 
 
-# --- vibrations and gases ------------------------------------------------------------------------------------
+# --- vibrations and gases -------------------------------------------------------------------------
 
 
 def test_the_entropy_of_oxygen_counts_its_three_spin_states() -> None:
-    """Sackur and Tetrode, a rigid rotor, one vibration, and R ln 3; NIST's 205.15 J/(mol K) within 0.1."""
+    """Sackur and Tetrode, a rigid rotor, one vibration, and R ln 3; NIST's 205.15 J/(mol K) within
+    0.1."""
     length, wavenumber, temperature, pressure = 1.2075, 1580.0, 298.15, 100000.0
     molecule = Molecule(("O", "O"), [[0, 0, 0], [0, 0, length / 0.529177210903]], multiplicity=3)
     found = thermochemistry(molecule, -150.0, np.array([wavenumber]), temperature, pressure, 2)
@@ -265,7 +271,8 @@ def test_a_distorted_molecule_loses_its_symmetry_number(moved: float, number: in
 
 
 def test_displaced_runs_are_tight_and_the_hessian_is_symmetric(vibrations: Study) -> None:
-    """Also where a loose SCF was asked for: 1e-6 Eh in an energy would be 1e-3 in its second derivatives."""
+    """Also where a loose SCF was asked for: 1e-6 Eh in an energy would be 1e-3 in its second
+    derivatives."""
     assert {run.options.scf_conv_tol <= 1e-11 for run in vibrations.runs.values()} == {True}
     hessian = vibrations.arrays["hessian"].value
     np.testing.assert_array_equal(hessian, hessian.T)
@@ -302,7 +309,8 @@ def test_files_for_viewers_have_the_intensities_of_the_dipole_moments(vibrations
 
 
 def test_an_imaginary_mode_is_not_drawn_in_the_spectrum(vibrations: Study) -> None:
-    """Three strokes for three real modes, two where one is imaginary, and none of them left of zero."""
+    """Three strokes for three real modes, two where one is imaginary, and none of them left of
+    zero."""
     column = vibrations.table["wavenumber"]
     for values in (column.values, (-column.values[0], *column.values[1:])):
         table = {**vibrations.table, "wavenumber": column._replace(values=values)}
@@ -313,7 +321,7 @@ def test_an_imaginary_mode_is_not_drawn_in_the_spectrum(vibrations: Study) -> No
         assert (f"<title>{abs(values[0]):.1f}," in drawing) == (values[0] > 0)
 
 
-# --- what other programs give and take -----------------------------------------------------------------------
+# --- what other programs give and take ------------------------------------------------------------
 
 
 PDB = "HETATM    1  O1  UNL A   1       0.000   0.100   0.000  1.00  0.00           O{}\n"
@@ -334,7 +342,8 @@ def test_charges_of_atoms_in_a_pdb_file(
 
 
 def test_models_without_atoms_are_no_frames(tmp_path: Path) -> None:
-    """The frames of a PDB file are its models that have atoms, whatever stands between and behind them."""
+    """The frames of a PDB file are its models that have atoms, whatever stands between and behind
+    them."""
     pytest.importorskip("ase")
     model = PDB.format("1-", "  ")
     moved = model.replace("0.960", "1.010")
@@ -414,7 +423,8 @@ def test_qcschema_answers_with_relaxed_moments_and_polarizability() -> None:
 
 
 def test_runs_in_fields_are_tight_whatever_was_asked_for() -> None:
-    """1e-10 Eh left in an energy would be 2e-4 bohr^3; what rounding allows is kept where it is more."""
+    """1e-10 Eh left in an energy would be 2e-4 bohr^3; what rounding allows is kept where it is
+    more."""
     loose = dfmp2.run(
         MOLECULES["methylene"], "sto-3g", threads=1, scf_conv_tol=1e-6, listener=Silent()
     )
@@ -454,11 +464,12 @@ def test_repulsion_of_nuclei_without_ghosts_in_trexio(tmp_path: Path) -> None:
             assert library.read_state_energy(file) == result.scf_total_energy
 
 
-# --- forces ---------------------------------------------------------------------------------------------------
+# --- forces ---------------------------------------------------------------------------------------
 
 
 def test_forces_on_atoms_among_more_charges_than_are_taken_at_a_time() -> None:
-    """70 of them, above the 64 of a call: against differences of energies for atoms and charges along a direction."""
+    """70 of them, above the 64 of a call: against differences of energies for atoms and charges
+    along a direction."""
     rng = np.random.default_rng(9)
     places = rng.standard_normal((70, 3))
     places *= (9 + 3 * rng.random((70, 1))) / np.linalg.norm(places, axis=1, keepdims=True)
@@ -501,7 +512,7 @@ def test_the_sums_of_a_gradient_are_refused_at_their_limit(name: str) -> None:
     assert replace(proof, **{name: math.nan}).failures == [name]
 
 
-# --- pages and defaults ----------------------------------------------------------------------------------------
+# --- pages and defaults ---------------------------------------------------------------------------
 
 
 def test_a_title_with_quotes_makes_no_attribute(call: Runner, folder: Path) -> None:
@@ -516,30 +527,37 @@ def test_a_title_with_quotes_makes_no_attribute(call: Runner, folder: Path) -> N
 
 
 DEFAULTS = {
-    **{"reference": "auto", "xc": None, "relativity": "none", "scf": "df", "scf_auxbasis": None},
-    **{
-        "scf_conv_tol": 1e-10,
-        "scf_max_cycles": 100,
-        "guess": "atoms",
-        "scf_from": None,
-        "scf_starts": 1,
-    },
-    **{
-        "stability": None,
-        "auxbasis": None,
-        "frozen_core": "none",
-        "frozen_virtual": 0,
-        "method": "mp2",
-    },
-    **{"kappa": None, "os_scale": None, "ss_scale": None, "backend": "auto", "precision": "auto"},
-    **{"tolerance": 1e-7, "transform": "auto", "memory": None, "scratch": None, "threads": None},
-    **{
-        "allow_small_gap": False,
-        "allow_poor_fit": False,
-        "certify_fit": False,
-        "properties": False,
-    },
-    **{"polarizability": False, "check": False},
+    "reference": "auto",
+    "xc": None,
+    "relativity": "none",
+    "scf": "df",
+    "scf_auxbasis": None,
+    "scf_conv_tol": 1e-10,
+    "scf_max_cycles": 100,
+    "guess": "atoms",
+    "scf_from": None,
+    "scf_starts": 1,
+    "stability": None,
+    "auxbasis": None,
+    "frozen_core": "none",
+    "frozen_virtual": 0,
+    "method": "mp2",
+    "kappa": None,
+    "os_scale": None,
+    "ss_scale": None,
+    "backend": "auto",
+    "precision": "auto",
+    "tolerance": 1e-7,
+    "transform": "auto",
+    "memory": None,
+    "scratch": None,
+    "threads": None,
+    "allow_small_gap": False,
+    "allow_poor_fit": False,
+    "certify_fit": False,
+    "properties": False,
+    "polarizability": False,
+    "check": False,
 }
 
 

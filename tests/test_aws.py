@@ -1,4 +1,5 @@
-"""`dfmp2 batch submit --aws-batch`: requests as AWS takes them, arrays whose containers can be lost at any time."""
+"""`dfmp2 batch submit --aws-batch`: requests as AWS takes them, arrays whose containers can be lost
+at any time."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from pathlib import Path
 import pytest
 
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
-from dfmp2.execution.aws import INSTANCES, PROGRAM, RESULT, RETRY_RULES, fetch_items, pack, unpacked
+from dfmp2.execution.aws import (
+    INSTANCES,
+    PROGRAM,
+    RESULT,
+    RETRY_RULES,
+    fetch_items,
+    pack,
+    unpacked_archive,
+)
 from dfmp2.execution.items import read_input
 from dfmp2.execution.manifest import read_manifest
 from dfmp2.host.s3 import Copies, asking, kept
@@ -84,12 +93,13 @@ def end(process: subprocess.Popen[str], seconds: float = 90.0) -> Finished:
     return Finished(process.returncode, out, err)
 
 
-# --- requests -------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", INSTANCES)
 def test_a_container_gets_all_of_its_instance(batch: Path, call: Runner, name: str) -> None:
-    """Each device, all CPUs so that no other job comes beside it, a root it cannot write; the image has the rest."""
+    """Each device, all CPUs so that no other job comes beside it, a root it cannot write; the image
+    has the rest."""
     told = requests(call, *S3, "3", "--workers", "2", "--instance", name)["job-definition"][
         "containerProperties"
     ]
@@ -153,7 +163,8 @@ def test_what_is_tried_again(expected: str, seen: dict[str, str]) -> None:
 
 
 def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> None:
-    """The same settings give the same name, and whatever changes gives another; one shard is a job without array."""
+    """The same settings give the same name, and whatever changes gives another; one shard is a job
+    without array."""
 
     def name(*arguments: str) -> str:
         return str(requests(call, *S3, "2", *arguments)["job-definition"]["jobDefinitionName"])
@@ -193,20 +204,22 @@ def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> 
 def test_bad_input(
     aws: Cloud, batch: Path, call: Runner, arguments: tuple, code: int, said: str
 ) -> None:
-    """One line that says what is wrong, and nothing is sent: what AWS would refuse, or leave waiting for ever."""
+    """One line that says what is wrong, and nothing is sent: what AWS would refuse, or leave
+    waiting for ever."""
     write(batch, "h2", "h2o", "nh2", head=HEAD + 'backend = "nki"\n')
     done = call(*BASE, *S3, "2", "--submit", *arguments)
     assert done.code == code and said in done.message
     assert not aws.names() and not aws.batch.describe_job_definitions()["jobDefinitions"]
 
 
-# --- what is sent ---------------------------------------------------------------------------------------------------
+# --- what is sent ---------------------------------------------------------------------------------
 
 
 def test_dry_run_needs_neither_boto3_nor_credentials(
     batch: Path, call: Runner, monkeypatch
 ) -> None:
-    """What would be sent is written as `aws batch ... --cli-input-json` reads it; --submit says what is missing."""
+    """What would be sent is written as `aws batch ... --cli-input-json` reads it; --submit says
+    what is missing."""
     for name in CREDENTIALS:
         monkeypatch.delenv(name, raising=False)
     for name, value in (
@@ -242,7 +255,8 @@ def test_dry_run_needs_neither_boto3_nor_credentials(
 
 
 def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
-    """An array job with the roles, the attempts and the limit that were asked for; inputs are sent once."""
+    """An array job with the roles, the attempts and the limit that were asked for; inputs are sent
+    once."""
     arguments = (
         *BASE,
         *S3,
@@ -274,7 +288,8 @@ def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
 
 
 def test_warm_up_comes_before_the_array(aws: Cloud, batch: Path, call: Runner) -> None:
-    """Where a backend launches compiled programs, the array waits for the job that compiles them."""
+    """Where a backend launches compiled programs, the array waits for the job that compiles
+    them."""
     write(batch, "h2", "h2o", head=HEAD + 'backend = "nki"\n')
     assert "warm-up" not in requests(call, *S3, "2", "--no-warm-up")
     sent = requests(call, *S3, "2")
@@ -304,7 +319,8 @@ def test_what_aws_answers_becomes_an_error_with_its_code(code: str, kind: type[E
 
 
 def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
-    """Items with the same fingerprints, whatever the paths were; the same inputs, the same bytes."""
+    """Items with the same fingerprints, whatever the paths were; the same inputs, the same
+    bytes."""
     (batch / "more").mkdir()
     (batch / "more" / "o2.xyz").write_text((batch / "o2.xyz").read_text())
     (batch / "link.xyz").symlink_to("nh2.xyz")
@@ -324,7 +340,7 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     sent = pack(here)
     assert pack(here) == sent
     aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/x.zip", Body=sent)
-    with unpacked(f"{PLACE}/inputs/x.zip", 60.0, print) as (there, _):
+    with unpacked_archive(f"{PLACE}/inputs/x.zip", 60.0, print) as (there, _):
         assert [item.name for item in there.items] == [item.name for item in here.items]
         assert [read_input(item).fingerprint for item in there.items] == [
             read_input(item).fingerprint for item in here.items
@@ -340,14 +356,18 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
 def test_hostile_inputs(
     aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
-    """What is no archive is refused, and nothing is written outside of the folder that goes with the container."""
+    """What is no archive is refused, and nothing is written outside of the folder that goes with
+    the container."""
     stream = io.BytesIO()
     if name:
         with zipfile.ZipFile(stream, "w") as archive:
             archive.writestr(name, b"hostile")
     aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/bad.zip", Body=stream.getvalue())
     monkeypatch.setenv("DFMP2_SCRATCH", str(tmp_path))
-    with pytest.raises(InputError, match=said), unpacked(f"{PLACE}/inputs/bad.zip", 60.0, print):
+    with (
+        pytest.raises(InputError, match=said),
+        unpacked_archive(f"{PLACE}/inputs/bad.zip", 60.0, print),
+    ):
         pass
     assert not list(tmp_path.iterdir())
 
@@ -378,7 +398,8 @@ def test_programs_are_shared(aws: Cloud, tmp_path: Path) -> None:
 def test_a_checkpoint_stays_until_its_result_is_copied(
     aws: Cloud, tmp_path: Path, monkeypatch
 ) -> None:
-    """The result appears and the checkpoint goes while files are looked at: the result is copied first all the same."""
+    """The result appears and the checkpoint goes while files are looked at: the result is copied
+    first all the same."""
     own = Copies(aws.s3, f"{PLACE}/results", tmp_path, RESULT)
     assert fetch_items(own, ["row"]) == 0
     (tmp_path / "row.h5.checkpoint").write_text("half")
@@ -404,7 +425,8 @@ def test_a_checkpoint_stays_until_its_result_is_copied(
 
 
 def test_copies_are_tried_again_until_the_end() -> None:
-    """S3 that does not answer is told, and asked again; what it refuses in the end ends the command with 75."""
+    """S3 that does not answer is told, and asked again; what it refuses in the end ends the command
+    with 75."""
 
     class Failing:
         saves = 0
@@ -426,7 +448,8 @@ def test_copies_are_tried_again_until_the_end() -> None:
 def test_warm_up_compiles_each_size_once(
     batch: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command line of `dfmp2 kernels warmup`, and the first failure ends it: 24 functions, 5 (and 4) occupied."""
+    """The command line of `dfmp2 kernels warmup`, and the first failure ends it: 24 functions, 5
+    (and 4) occupied."""
     write(batch, "h2o", "nh2", "nah", head=HEAD.replace("sto-3g", "cc-pvdz") + 'backend = "nki"\n')
     called: list[list[str]] = []
     ends = ["exit 6", "exit 0"]
@@ -451,13 +474,14 @@ def test_warm_up_compiles_each_size_once(
     assert done.code == 75 and "stopped while kernels were compiled" in done.message
 
 
-# --- containers -----------------------------------------------------------------------------------------------------
+# --- containers -----------------------------------------------------------------------------------
 
 
 def test_every_container_computes_its_shard(
     aws: Cloud, batch: Path, call: Runner, tmp_path: Path
 ) -> None:
-    """The energies of single runs, in S3 under the names that `batch status` knows; what fails, until it is mended."""
+    """The energies of single runs, in S3 under the names that `batch status` knows; what fails,
+    until it is mended."""
     (batch / "h2.xyz").write_text("2\n\nH 0 0 0\nQ 0 0 0.74\n")
     job = succeed(call(*BASE, *S3, "2", "--submit", "--json")).json["submitted"]["array"]
     started = [aws.container(job, index, tmp_path / f"host{index}") for index in range(2)]
@@ -520,7 +544,8 @@ def long(aws: Cloud, batch: Path, call: Runner) -> tuple[str, float]:
 def test_a_stopped_container_goes_on_elsewhere(
     aws: Cloud, long: tuple[str, float], tmp_path: Path, how: str
 ) -> None:
-    """From its checkpoint in S3, to the same energy to the last bit; the last copy takes the checkpoint away."""
+    """From its checkpoint in S3, to the same energy to the last bit; the last copy takes the
+    checkpoint away."""
     job, energy = long
     first = aws.container(job, None, tmp_path / "first", DFMP2_CHECKPOINT_SECONDS="0.2")
     wait_for(lambda: CHECKPOINT in aws.names())

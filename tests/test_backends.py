@@ -151,12 +151,12 @@ def test_every_unavailable_backend_gives_its_reason():
     for row in registry.BACKENDS:
         if row.probe() is not None:
             with pytest.raises(BackendUnavailable, match=row.name):
-                registry.select(row.name, "auto", 1)
+                registry.select_backend(row.name, "auto", 1)
 
 
 def test_unknown_backend_lists_the_known_ones():
     with pytest.raises(BackendUnavailable, match="nki-interpreter"):
-        registry.select("gpu", "auto", 1)
+        registry.select_backend("gpu", "auto", 1)
 
 
 def test_command_line_offers_exactly_the_backends_of_the_table():
@@ -165,16 +165,16 @@ def test_command_line_offers_exactly_the_backends_of_the_table():
 
 def test_auto_is_the_host_without_an_accelerator(monkeypatch):
     monkeypatch.setattr("os.path.exists", lambda path: False)
-    backend, reason = registry.select("auto", "auto", 1)
+    backend, reason = registry.select_backend("auto", "auto", 1)
     assert backend.name == "cpu"
     assert "no accelerator" in reason
 
 
 def test_auto_takes_cuda_where_a_device_is(monkeypatch):
     """The choice, with the probe and the factory of the table replaced: no device is needed."""
-    made = registry.Row("cuda", "stand-in", "dfmp2.backends.cpu")
+    made = registry.BackendRow("cuda", "stand-in", "dfmp2.backends.cpu")
     monkeypatch.setattr(
         registry, "BACKENDS", (*(r for r in registry.BACKENDS if r.name != "cuda"), made)
     )
     monkeypatch.setattr("os.path.exists", lambda path: path == "/proc/driver/nvidia/version")
-    assert registry.select("auto", "auto", 1)[1] == "auto: a CUDA device is present"
+    assert registry.select_backend("auto", "auto", 1)[1] == "auto: a CUDA device is present"

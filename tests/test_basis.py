@@ -1,4 +1,5 @@
-"""Basis sets: names to numbers, against PySCF's own loading and the Basis Set Exchange; errors of fitting sets."""
+"""Basis sets: names to numbers, against PySCF's own loading and the Basis Set Exchange; errors of
+fitting sets."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
 from dfmp2.scf import fitting_error
-from dfmp2.scf.fitting_error import LARGEST, LEAST_GAP, key, measure
+from dfmp2.scf.fitting_error import LARGEST, LEAST_GAP, fitting_error_key, measure_fitting_error
 from dfmp2.scf.fitting_sets import PARTNERS, find_partners, resolve_fitting
 from tests.conftest import Runner, succeed
 
@@ -69,7 +70,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-# --- names ------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_kinds_agree_with_the_roles_of_the_exchange() -> None:
     assert wrong <= {"epc-10s10p10d10f"}  # fits products of nuclear orbitals
 
 
-# --- orbital sets -----------------------------------------------------------------------------------
+# --- orbital sets ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,8 @@ def test_same_functions_and_core_potentials_as_pyscf_loads_by_name(
 
 
 def test_a_potential_kept_in_another_file_is_found() -> None:
-    """PySCF's cc-pwCVDZ-PP file has no potential; Cu, Ag, Au have 10, 28 and 60 core electrons in cc-pVDZ-PP."""
+    """PySCF's cc-pwCVDZ-PP file has no potential; Cu, Ag, Au have 10, 28 and 60 core electrons in
+    cc-pVDZ-PP."""
     basis = resolve_orbital("cc-pwcvdz-pp", ["Cu", "Ag", "Au"])
     assert [element.ecp_electrons for element in basis.elements.values()] == [10, 28, 60]
     pseudo = resolve_orbital("ccECP-cc-pVDZ", ["H", "O"])
@@ -151,9 +153,11 @@ def test_a_potential_kept_in_another_file_is_found() -> None:
 
 
 def test_no_set_leaves_core_electrons_without_functions(no_exchange: None) -> None:
-    """Every element PySCF's files offer has a potential, is refused, or has an s function sharp as its 1s orbital.
+    """Every element PySCF's files offer has a potential, is refused, or has an s function sharp as
+    its 1s orbital.
 
-    STO-3G, the softest all-electron set, has exponents from 1.59 Z^2; valence sets without their potential are below.
+    STO-3G, the softest all-electron set, has exponents from 1.59 Z^2; valence sets without their
+    potential are below.
     """
     with shielded():
         from dfmp2.molecule.basis_library import find_element
@@ -181,7 +185,7 @@ def test_families_leave_elements_to_the_set_they_extend() -> None:
     assert mixed.elements["C"].ecp is None
 
 
-# --- fitting sets -----------------------------------------------------------------------------------
+# --- fitting sets ---------------------------------------------------------------------------------
 
 
 def test_partners_are_those_pyscf_publishes() -> None:
@@ -297,7 +301,7 @@ def test_without_the_exchange(no_exchange: None, name: str, symbol: str, message
         resolve_fitting("ri", None, resolve_orbital(name, [symbol]), [symbol])
 
 
-# --- Basis Set Exchange -----------------------------------------------------------------------------
+# --- Basis Set Exchange ---------------------------------------------------------------------------
 
 
 def exchange_element(name: str, symbol: str) -> ElementBasis:
@@ -352,7 +356,7 @@ def test_iodine_takes_its_fitting_set_from_the_exchange() -> None:
     assert ri.elements["H"].source.startswith("PySCF")
 
 
-# --- errors of fitting sets -------------------------------------------------------------------------
+# --- errors of fitting sets -----------------------------------------------------------------------
 
 
 def pair(role, symbol, basis, fitting=None):
@@ -403,7 +407,9 @@ def test_errors_of_an_atom_by_four_centre_integrals(role: str, symbol: str, basi
         )
 
     difference = energy(fitted) - energy(mole.intor("int2e"))
-    assert measure(role, orbital, fitting) == pytest.approx(difference, rel=1e-6, abs=2e-10)
+    assert measure_fitting_error(role, orbital, fitting) == pytest.approx(
+        difference, rel=1e-6, abs=2e-10
+    )
 
 
 def test_a_basis_that_cannot_hold_the_atom_is_named():
@@ -414,15 +420,17 @@ def test_a_basis_that_cannot_hold_the_atom_is_named():
     with pytest.raises(
         InputError, match="s-only has too few functions for the electrons of a neutral O atom"
     ):
-        measure("jk", only_s, fitting)
+        measure_fitting_error("jk", only_s, fitting)
 
 
 @pytest.mark.parametrize(
     ("role", "symbol", "basis", "name", "instead"),
     [  # the published double-zeta JKFIT sets of Ga to Kr are off by 0.5 to 0.72 Eh
-        *(("jk", symbol, "cc-pvdz", "def2-universal-jkfit", "off by +") for symbol in ("Ga", "Se", "Br", "Kr")),
+        *(("jk", symbol, "cc-pvdz", "def2-universal-jkfit", "off by "
+                                                            "+") for symbol in ("Ga", "Se", "Br", "Kr")),
         ("jk", "Br", "6-31g*", "def2-universal-jkfit", "off by +"),
-        # E(corr) of HBr and GeH4 in 6-31G* is off by 2.1 mEh with cc-pvdz-ri (PySCF, four-centre MP2)
+        # E(corr) of HBr and GeH4 in 6-31G* is off by 2.1 mEh with cc-pvdz-ri (PySCF, four-centre
+        # MP2)
         ("ri", "Br", "6-31g*", "auto(6-31g*)", "off by -2.1e-03"),
         # beside functions with l = 6 a generated set needs some with l = 8
         ("ri", "Zn", "cc-pv5z", "auto(cc-pv5z)", "off by -2.6e-03"),
@@ -430,7 +438,8 @@ def test_a_basis_that_cannot_hold_the_atom_is_named():
         *(("jk", *atom, "made for a core potential") for atom in (("I", "3-21g", "auto(3-21g)"),
                                                                   ("Ag", "sto-3g", "auto(sto-3g)"))),
         ("ri", "I", "3-21g", "auto(3-21g)", "made for a core potential"),
-        # def2-universal-jkfit has all electrons of Br; a generated set is off by +7.5e-4 Eh in aug-cc-pVDZ-PP
+        # def2-universal-jkfit has all electrons of Br; a generated set is off by +7.5e-4 Eh in
+        # aug-cc-pVDZ-PP
         ("jk", "Br", "aug-cc-pvdz-pp", "def2-universal-jkfit", ""),
         ("jk", "Na", "cc-pvdz", "def2-universal-jkfit", ""),  # which cc-pvdz-jkfit lacks
     ],
@@ -520,7 +529,7 @@ def test_errors_are_stored_and_summed_over_real_atoms(tmp_path):
 def test_an_error_is_surveyed_or_measured_once(monkeypatch):
     fitting_error.fitting_error.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(fitting_error, "measure", None)  # would fail
+        patch.setattr(fitting_error, "measure_fitting_error", None)  # would fail
         for basis in ("cc-pvdz", "aug-cc-pvtz", "def2-tzvp", "6-31g*"):
             orbital = resolve_orbital(basis, ["H", "C", "N", "O", "F", "S", "Cl", "Br"])
             for role in ("jk", "ri"):
@@ -530,7 +539,7 @@ def test_an_error_is_surveyed_or_measured_once(monkeypatch):
     fitting_error.fitting_error.cache_clear()
     first = fitting_error.fitting_error("ri", orbital, fitting)
     fitting_error.fitting_error.cache_clear()
-    monkeypatch.setattr(fitting_error, "measure", None)
+    monkeypatch.setattr(fitting_error, "measure_fitting_error", None)
     assert fitting_error.fitting_error("ri", orbital, fitting) == first
     fitting_error.fitting_error.cache_clear()
 
@@ -570,8 +579,10 @@ def test_surveyed_errors_are_those_of_the_numbers_in_use():
         orbital, found = pair(
             role, symbol, basis, "auto" if fitting.startswith("auto") else fitting
         )
-        assert key(role, orbital, found) == known
-        assert measure(role, orbital, found) == pytest.approx(float(error), rel=1e-3, abs=1e-9)
+        assert fitting_error_key(role, orbital, found) == known
+        assert measure_fitting_error(role, orbital, found) == pytest.approx(
+            float(error), rel=1e-3, abs=1e-9
+        )
 
 
-# --- hostile working directory ----------------------------------------------------------------------
+# --- hostile working directory --------------------------------------------------------------------

@@ -78,13 +78,15 @@ def results(output: Path) -> dict[str, tuple[int, int]]:
 
 
 def worker_of(result: Path) -> int:
-    """The process that computes an item, as soon as there is one; its lock is held a moment before that says who."""
+    """The process that computes an item, as soon as there is one; its lock is held a moment before
+    that says who."""
     return wait_for(lambda: getattr(holder(result), "pid", 0))
 
 
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory):
-    """A batch with a radical, overrides, and every kind of failure; its folder and what the command said."""
+    """A batch with a radical, overrides, and every kind of failure; its folder and what the command
+    said."""
     folder = tmp_path_factory.mktemp("batch")
     for name, text in MOLECULES.items():
         (folder / f"{name}.xyz").write_text(text)
@@ -255,7 +257,8 @@ def test_collect_refuses_a_mixture(own_batch, call, monkeypatch):
 
 @pytest.mark.slow
 def test_gradients_and_minima_are_items(folder, call):
-    """Each is complete for its own task alone, also where the geometry of the result is another one."""
+    """Each is complete for its own task alone, also where the geometry of the result is another
+    one."""
     (folder / "h.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.8\n")
     head = 'basis = "6-31g"\nauxbasis = "def2-svp-ri"\noutput = "out"\n'
     tasks = {"slope": "gradient", "best": "optimize"}
@@ -333,7 +336,8 @@ def test_a_series_starts_from_its_neighbour(folder, call):
 
 
 def test_terminated_and_resumed(folder, call):
-    """SIGTERM: 75 within 10 s, complete items only; the rest is computed by the same command, and nothing twice."""
+    """SIGTERM: 75 within 10 s, complete items only; the rest is computed by the same command, and
+    nothing twice."""
     (folder / "chain.xyz").write_text(chain(8))
     (folder / "m.toml").write_text(
         HEAD.replace("sto-3g", "cc-pvdz") + items("chain", "h2", "h2o", "nh2")
@@ -362,7 +366,8 @@ def test_terminated_and_resumed(folder, call):
 
 
 def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
-    """With a checkpoint at every safe point: SIGTERM leaves it, the same command goes on to the same bits."""
+    """With a checkpoint at every safe point: SIGTERM leaves it, the same command goes on to the
+    same bits."""
     (folder / "chain.xyz").write_text(chain(4))
     arguments = ("chain.xyz", "--basis", "cc-pvdz", "--precision", "fp64", "--threads", "1")
     running = start(
@@ -428,7 +433,8 @@ def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
 
 
 def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
-    """A batch that is started at once waits for a worker that takes its time to end, and computes the item then."""
+    """A batch that is started at once waits for a worker that takes its time to end, and computes
+    the item then."""
     (folder / "chain.xyz").write_text(chain(2))
     (folder / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
@@ -489,7 +495,8 @@ def test_two_batches_at_once_share_the_items(folder, call):
 
 
 def test_an_item_another_process_computes_is_left_to_it(folder, call, monkeypatch):
-    """This process holds the lock of one item: the batch computes the other one and exits with 75."""
+    """This process holds the lock of one item: the batch computes the other one and exits with
+    75."""
     from dfmp2.host.locks import acquire, release
 
     monkeypatch.setattr("dfmp2.execution.batch.GRACE", 0.5)

@@ -1,4 +1,5 @@
-"""A batch on a Dask cluster: a real scheduler and real workers on loopback, found by a scheduler file."""
+"""A batch on a Dask cluster: a real scheduler and real workers on loopback, found by a scheduler
+file."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from dfmp2.errors import Dfmp2Error, DiskFull, ResourceError
-from dfmp2.execution.items import compute, error_file, read_input
+from dfmp2.execution.items import compute_item, error_file, read_input
 from dfmp2.execution.manifest import make_batch
-from dfmp2.execution.pool import Call, Died, Share, Slot, stops
+from dfmp2.execution.pool import Call, Died, Slot, WorkerShare, stops
 from dfmp2.host.scratch import Space, require_space
 from dfmp2.output.checkpoint import VARIABLE
 from tests import broken_worker
@@ -32,7 +32,8 @@ MB = 10**6
 
 @pytest.mark.control_group
 def test_out_of_memory_killer_takes_one_item(folder: Path) -> None:
-    """A worker that needs more than its control group has is killed by the kernel; the rest of the batch is not."""
+    """A worker that needs more than its control group has is killed by the kernel; the rest of the
+    batch is not."""
     if not Path("/proc/self/cgroup").exists():
         pytest.skip("no control groups on this system")
     (folder / "chain.xyz").write_text(chain(8))
@@ -79,11 +80,12 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
     planted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before NumPy is imported, and with nothing from the working directory; tasks run where signals are heard."""
+    """Before NumPy is imported, and with nothing from the working directory; tasks run where
+    signals are heard."""
     for name in ("numpy", "random", "ctypes", "pickle", "runpy", "socket"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')")
     monkeypatch.chdir(tmp_path)
-    slot = Slot(Share(3, 10**9), {"CUDA_VISIBLE_DEVICES": "5"})
+    slot = Slot(WorkerShare(3, 10**9), {"CUDA_VISIBLE_DEVICES": "5"})
     try:
         for _ in range(2):
             slot.submit(Call(broken_worker.surroundings, ()))
@@ -115,7 +117,7 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
 def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time the task is left to be given again; the third time says why."""
     monkeypatch.setattr("dfmp2.execution.pool.begin", broken_worker.end_at_once)
-    slot = Slot(Share(1, 10**9), {})
+    slot = Slot(WorkerShare(1, 10**9), {})
     for _ in range(2):
         slot.submit(Call(broken_worker.surroundings, ()))
         with pytest.raises(Died) as death:
@@ -131,7 +133,8 @@ def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPat
 def test_each_fault_fails_its_item_alone(
     planted: None, call: Runner, folder: Path, monkeypatch
 ) -> None:
-    """A check that fails, a bug, a file that is refused; SIGTERM to the worker while it writes harms nothing."""
+    """A check that fails, a bug, a file that is refused; SIGTERM to the worker while it writes
+    harms nothing."""
     monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
     for name in ("differs", "fault", "signalled", "full"):
         (folder / f"{name}.xyz").write_text(MOLECULES["h2o"])
@@ -171,7 +174,10 @@ def test_an_item_that_is_told_to_stop_is_pending_and_the_next_one_is_computed(fo
     (item,) = make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder / "out", folder).items
     item.target.parent.mkdir()
     stops.add(signal.SIGTERM)
-    found = [compute(read_input(item), None, None, "", Share(1, 10**9)).status for _ in range(2)]
+    found = [
+        compute_item(read_input(item), None, None, "", WorkerShare(1, 10**9)).status
+        for _ in range(2)
+    ]
     assert found == ["pending", "complete"]
 
 
@@ -199,7 +205,7 @@ def test_a_broken_device_ends_the_run(
     assert "6 of 6 items complete" in succeed(call("batch", "run", "m.toml")).out
 
 
-# --- a disk that is full ----------------------------------------------------------------------------------------------
+# --- a disk that is full --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
@@ -207,16 +213,17 @@ def test_a_broken_device_ends_the_run(
 def test_a_full_disk_is_no_fault_of_the_item(
     number: int, part: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the result or the checkpoint is written: the item stays pending and has no error file."""
+    """While the result or the checkpoint is written: the item stays pending and has no error
+    file."""
     monkeypatch.setenv(VARIABLE, "0")
     (item,) = make_batch(["h2o.xyz"], {"basis": "sto-3g"}, folder / "out", folder).items
     (folder / "out").mkdir()
     with failing(("write", number), folder / "out", lambda name: part in name):
-        row = compute(read_input(item), None, None, "", Share(1, 10**9))
+        row = compute_item(read_input(item), None, None, "", WorkerShare(1, 10**9))
     assert (row.status, row.disk_full) == ("pending", True), row.error
     assert row.error is not None and os.strerror(number) in row.error
     assert not item.target.exists() and not error_file(item.target).exists()
-    row = compute(read_input(item), None, None, "", Share(1, 10**9))
+    row = compute_item(read_input(item), None, None, "", WorkerShare(1, 10**9))
     assert row.status == "complete" and not (folder / "out" / "h2o.h5.checkpoint").exists()
 
 
@@ -253,7 +260,8 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 
 
 def test_a_full_disk_ends_the_batch(call: Runner, folder: Path) -> None:
-    """Six of six items do not fit; those that do are kept, and the same command goes on when there is room."""
+    """Six of six items do not fit; those that do are kept, and the same command goes on when there
+    is room."""
     names = []
     for number in range(6):
         names.append(f"h{number}.xyz")

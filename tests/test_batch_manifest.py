@@ -35,9 +35,8 @@ WRONG = {  # manifest -> what the message must name
     HEAD + ITEM + "basis = 3": "basis = 3: expected text",
     HEAD + ITEM + "scf = 'rks'": 'scf = "rks": expected one of df, conventional',
     HEAD + ITEM + "check = 1": "check = 1: expected true or false",
-    HEAD
-    + ITEM
-    + "task = 'hessian'": 'task = "hessian": expected one of energy, properties, gradient, optimize',
+    HEAD + ITEM + "task = "
+    "'hessian'": 'task = "hessian": expected one of energy, properties, gradient, optimize',
     HEAD + ITEM + "scf_from = 3": "no usable path",
     HEAD + ITEM + "frozen_core = 'most'": 'frozen_core = "most"',
     HEAD + ITEM + "backend = 'tpu'": 'backend = "tpu": expected one of auto, cpu',
@@ -73,8 +72,9 @@ def test_a_wrong_manifest_names_the_place_and_nothing_happens(call, folder, tmp_
 def test_options_of_an_item_win_and_paths_are_the_manifests(folder):
     (folder / "sub").mkdir()
     (folder / "sub" / "m.toml").write_text(
-        'basis = "sto-3g"\nfrozen-core = 1\nos_scale = 2\noutput = "res"\n[[item]]\nmolecule = "w.xyz"\n'
-        '[[item]]\nmolecule = "w.xyz"\nname = "水/b wasser"\nbasis = "cc-pvdz"\nfrozen_core = "none"\ncharge = -2\n'
+        'basis = "sto-3g"\nfrozen-core = 1\nos_scale = 2\noutput = "res"\n[[item]]\nmolecule = '
+        '"w.xyz"\n[[item]]\nmolecule = "w.xyz"\nname = "水/b wasser"\nbasis = '
+        '"cc-pvdz"\nfrozen_core = "none"\ncharge = -2\n'
     )
     batch = read_manifest(folder / "sub" / "m.toml")
     first, second = batch.items

@@ -100,7 +100,8 @@ def test_one_device_per_worker(tmp_path):
 
 
 def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
-    """They are what the calculations stored; the order of atoms is no matter, and what is refused costs nothing.
+    """They are what the calculations stored; the order of atoms is no matter, and what is refused
+    costs nothing.
 
     Neither a device nor the scratch folder of the hosts that compute need be here.
     """

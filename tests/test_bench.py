@@ -1,4 +1,5 @@
-"""`dfmp2 bench`: known shapes and energies, the record of products; the scripts that time whole programs."""
+"""`dfmp2 bench`: known shapes and energies, the record of products; the scripts that time whole
+programs."""
 
 from __future__ import annotations
 
@@ -40,18 +41,14 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 SHAPES = {  # nocc, nvir, naux: of trnblas' shapes (nvir = nao - nocc) and of the GAMESS mini-app
-    **{
-        "small": (16, 112, 384),
-        "medium": (64, 448, 1536),
-        "large": (96, 672, 2304),
-        "benz": (15, 93, 420),
-    },
-    **{
-        "cor": (54, 282, 1512),
-        "c60": (120, 360, 3960),
-        "w30": (120, 570, 2520),
-        "w60": (240, 1140, 5040),
-    },
+    "small": (16, 112, 384),
+    "medium": (64, 448, 1536),
+    "large": (96, 672, 2304),
+    "benz": (15, 93, 420),
+    "cor": (54, 282, 1512),
+    "c60": (120, 360, 3960),
+    "w30": (120, 570, 2520),
+    "w60": (240, 1140, 5040),
     "50/190/840": (50, 190, 840),
 }
 
@@ -144,16 +141,16 @@ def test_the_record_is_kept_per_number_of_threads_and_survives_damage():
     assert rates.load_products(2) is None
     rates.store_products(2, record)
     assert rates.load_products(2) == record and rates.load_products(1) is None
-    name = cache.key("products 2 threads", rates.PRODUCT_LIBRARIES)
+    name = cache.cache_key("products 2 threads", rates.PRODUCT_LIBRARIES)
     old = {
         "products": record.products,
         "pairs": {"cpu fp64": 1e11},
         "torch_import": 1.0,
         "foreign": 0.0,
     }
-    cache.store(name, {**old, "date": record.date})  # as version 0.1 wrote it
+    cache.store_cached(name, {**old, "date": record.date})  # as version 0.1 wrote it
     assert rates.load_products(2) == record
-    cache.store(name, {"products": 1})
+    cache.store_cached(name, {"products": 1})
     assert rates.load_products(2) is None
     cache.path().write_text("[1, 2")
     assert rates.load_products(2) is None
@@ -166,7 +163,7 @@ def test_gemm_measures_both_libraries_and_keeps_the_record(
 ):
     pytest.importorskip("torch")
     plan = {"cpu": Rates(pairs_mixed=3e11), "torch": Rates(pairs_mixed=5e11)}
-    monkeypatch.setattr(rates, "measure", lambda backend, count: plan[backend.name])
+    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: plan[backend.name])
     found = succeed(
         call("bench", "--gemm", "--threads", "2", "--repeats", "1", "--json", "-", "--quiet")
     ).json
@@ -184,7 +181,8 @@ def test_gemm_measures_both_libraries_and_keeps_the_record(
 
 
 def test_ratios_are_taken_run_by_run():
-    # The machine was twice as slow in the second round: the medians' ratio would be the same, the range would not.
+    # The machine was twice as slow in the second round: the medians' ratio would be the same, the
+    # range would not.
     assert ratios([1.0, 2.0, 1.0], [2.0, 4.0, 2.0]) == spread([0.5])
     assert spread([3.0, 1.0, 2.0, 10.0]).median == 2.5
 
@@ -218,15 +216,22 @@ def run_script(name: str, *arguments: str, folder: Path) -> dict[str, object]:
 
 
 def test_a_child_is_measured_alone(scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Neither the memory of the process that measures nor the thread settings of the shell appear in a child."""
+    """Neither the memory of the process that measures nor the thread settings of the shell appear
+    in a child."""
     from programs import FOLDER, STANDARD_LIBRARY, run_child
 
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     monkeypatch.setenv("PYSCF_EXT_PATH", "7")
     ballast = np.ones(12_500_000)  # 100 MB
-    show = "import os, sys, time; time.sleep(0.3); print([k for k in os.environ if os.environ[k] == '7']); sys.exit(3)"
+    show = (
+        "import os, sys, time; time.sleep(0.3); print([k for k in os.environ if os.environ[k] "
+        "== '7']); sys.exit(3)"
+    )
     small = run_child([*STANDARD_LIBRARY, show], tmp_path, {"HOME": FOLDER})
-    burn = "import time; x = b'x' * 60_000_000; t = time.process_time()\nwhile time.process_time() < t + 0.3: pass"
+    burn = (
+        "import time; x = b'x' * 60_000_000; t = time.process_time()\nwhile "
+        "time.process_time() < t + 0.3: pass"
+    )
     large = run_child([*STANDARD_LIBRARY, burn], tmp_path, {})
     assert ballast[-1] == 1.0
     assert (small.code, small.out.strip()) == (3, "[]")

@@ -1,4 +1,5 @@
-"""A run that was stopped goes on: after its SCF to the same bits, within its SCF to the same convergence."""
+"""A run that was stopped goes on: after its SCF to the same bits, within its SCF to the same
+convergence."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ Bits = dict[str, bytes]
 
 @pytest.mark.parametrize("waits", [None, False, True])
 def test_a_run_that_is_asked_to_stop(waits: bool | None, tmp_path: Path) -> None:
-    """At its next event, or at the next safe point of a checkpoint that has something to go on from."""
+    """At its next event, or at the next safe point of a checkpoint that has something to go on
+    from."""
     asked: list[bool] = []
     stop = files.Stop(lambda: bool(asked))
     if waits is not None:
@@ -141,7 +143,8 @@ def test_resumed_from_any_state(
 
 
 def test_tiles_of_another_cut_are_not_taken(states: Any, tmp_path: Path) -> None:
-    """A tile counts by its place: one of another width is computed again, as is one of the repetition in float64."""
+    """A tile counts by its place: one of another width is computed again, as is one of the
+    repetition in float64."""
     whole, passed = states("nh2", SMALL)
     state = passed[-1]
     assert state.tiles
@@ -158,7 +161,8 @@ def test_tiles_of_another_cut_are_not_taken(states: Any, tmp_path: Path) -> None
 
 
 def test_tiles_of_another_b_are_not_taken(states: Any, tmp_path: Path) -> None:
-    """B on disk that is gone is made again, perhaps from other blocks of integrals: its last bits may differ."""
+    """B on disk that is gone is made again, perhaps from other blocks of integrals: its last bits
+    may differ."""
     whole, passed = states("nh2", SMALL)
     state = passed[-1]
     for key, terms in state.tiles.items():
@@ -170,12 +174,13 @@ def test_tiles_of_another_b_are_not_taken(states: Any, tmp_path: Path) -> None:
     assert compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) == whole
 
 
-# --- B on disk ------------------------------------------------------------------------------------------------------
+# --- B on disk ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
-    """Options of a run with everything on disk, in `scratch`; its checkpoint is saved wherever it can be."""
+    """Options of a run with everything on disk, in `scratch`; its checkpoint is saved wherever it
+    can be."""
     set_variant(monkeypatch, disk=True)
     monkeypatch.setenv(VARIABLE, "0")
     (tmp_path / "scratch").mkdir()
@@ -186,7 +191,8 @@ def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
 def test_stopped_again_and_again_with_everything_on_disk(
     name: str, every: int, least: int, on_disk: Options, tmp_path: Path
 ) -> None:
-    """The stability of a closed shell, which is found while B is made, is there as well in the end."""
+    """The stability of a closed shell, which is found while B is made, is there as well in the
+    end."""
     whole, target, stops = compute(name, on_disk), tmp_path / "x.h5", 0
     assert "dfmp2/stability/lowest_eigenvalue" in whole
     with Stopping(every=every):
@@ -235,7 +241,7 @@ def test_b_that_is_not_what_it_was_is_made_again(
     )
 
 
-# --- which run it belongs to ----------------------------------------------------------------------------------------
+# --- which run it belongs to ----------------------------------------------------------------------
 
 
 FOREIGN = [
@@ -249,7 +255,8 @@ FOREIGN = [
 
 
 def test_a_foreign_checkpoint_is_refused(states: Any, tmp_path: Path) -> None:
-    """Start orbitals count by their numbers, and so do bases: two spellings of a name are one basis."""
+    """Start orbitals count by their numbers, and so do bases: two spellings of a name are one
+    basis."""
     whole, passed = states("h2o", SMALL)
     kept = FileCheckpoint(tmp_path / "x.h5", passed[-1])
     for change, named in FOREIGN:
@@ -267,7 +274,8 @@ def test_a_foreign_checkpoint_is_refused(states: Any, tmp_path: Path) -> None:
 def test_a_run_that_goes_on_elsewhere_says_so(
     states: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint of another kind of processor is no other calculation, but its last bits are others."""
+    """A checkpoint of another kind of processor is no other calculation, but its last bits are
+    others."""
     _, passed = states("h2o", SMALL)
     here = passed[-1].identity[PROCESSOR]
     monkeypatch.setattr("dfmp2.mp2.identity.threads.kernels", lambda: "Zen9 (NumPy), AVX1024")
@@ -309,36 +317,30 @@ def test_what_makes_two_runs_the_same() -> None:
         (first, SMALL, "hash of start orbitals"),
     ]
     different = {
-        **{
-            "basis": "6-31g",
-            "reference": "uhf",
-            "relativity": "x2c",
-            "scf": "conventional",
-            "stability": "full",
-        },
-        **{
-            "scf_auxbasis": "a",
-            "guess": "core",
-            "auxbasis": "a",
-            "frozen_core": "auto",
-            "backend": "torch",
-        },
-        **{
-            "precision": "fp64",
-            "transform": "host",
-            "check": True,
-            "scf_conv_tol": 1e-9,
-            "tolerance": 1e-8,
-        },
-        **{
-            "certify_fit": True,
-            "dispersion": "none",
-            "scf_starts": 2,
-            "frozen_virtual": 1,
-            "os_scale": 1.1,
-            "ss_scale": 1.1,
-        },
-        **{"properties": True, "polarizability": True, "method": "kappa-mp2"},
+        "basis": "6-31g",
+        "reference": "uhf",
+        "relativity": "x2c",
+        "scf": "conventional",
+        "stability": "full",
+        "scf_auxbasis": "a",
+        "guess": "core",
+        "auxbasis": "a",
+        "frozen_core": "auto",
+        "backend": "torch",
+        "precision": "fp64",
+        "transform": "host",
+        "check": True,
+        "scf_conv_tol": 1e-9,
+        "tolerance": 1e-8,
+        "certify_fit": True,
+        "dispersion": "none",
+        "scf_starts": 2,
+        "frozen_virtual": 1,
+        "os_scale": 1.1,
+        "ss_scale": 1.1,
+        "properties": True,
+        "polarizability": True,
+        "method": "kappa-mp2",
     }
     assert {field.name for field in fields(Options)} == {*different, "kappa", "xc", "grid", *FREE}
     more: tuple[dict[str, Any], ...] = (
@@ -365,7 +367,7 @@ def test_what_makes_two_runs_the_same() -> None:
     )
 
 
-# --- when it is saved -----------------------------------------------------------------------------------------------
+# --- when it is saved -----------------------------------------------------------------------------
 
 
 def test_what_is_quick_leaves_no_checkpoint(
@@ -376,7 +378,8 @@ def test_what_is_quick_leaves_no_checkpoint(
 
 
 def test_saving_takes_one_percent_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk on which a save takes 2 s is asked every 200 s, whatever the clock on the wall does."""
+    """A disk on which a save takes 2 s is asked every 200 s, whatever the clock on the wall
+    does."""
     now, saves = [0.0], [0]
     monkeypatch.setattr(files.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(files.time, "time", lambda: -now[0])
@@ -394,7 +397,7 @@ def test_saving_takes_one_percent_at_most(tmp_path: Path, monkeypatch: pytest.Mo
     assert saves[0] == pytest.approx(10_000 / 202, abs=2)
 
 
-# --- the file -------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
 def example() -> State:
@@ -426,7 +429,7 @@ def test_damage_of_any_byte_is_found() -> None:
             decode(content[:length])
 
 
-# --- one process at a time ------------------------------------------------------------------------------------------
+# --- one process at a time ------------------------------------------------------------------------
 
 SLEEPER = "import sys, time; from pathlib import Path; from dfmp2.host import locks as lock; "
 SLEEPER += "print(lock.acquire(Path(sys.argv[1])), flush=True); time.sleep(60)"
@@ -455,7 +458,7 @@ def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path: Path) -> Non
     assert locks.holder(target) is None and list(tmp_path.iterdir()) == []
 
 
-# --- the command ----------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 RUN = ("run", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", "--output", "x.h5")
 
@@ -542,8 +545,8 @@ def test_damaged_checkpoint_is_named_and_not_used(call: Runner, folder: Path) ->
     path.write_bytes(path.read_bytes()[:-100])
     done = succeed(call(*RUN, "--resume"))
     assert (
-        "warning: x.h5.checkpoint is damaged: its content does not have the stored hash: it is not used"
-        in done.err
+        "warning: x.h5.checkpoint is damaged: its content does not have the stored hash: it is not "
+        "used" in done.err
     )
     succeed(call(*RUN[:-1], "y.h5"))
     assert numbers(folder / "x.h5") == numbers(folder / "y.h5")

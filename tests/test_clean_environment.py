@@ -1,4 +1,5 @@
-"""What reaches the tests of the shell they are started from: nothing that decides which of them pass."""
+"""What reaches the tests of the shell they are started from: nothing that decides which of them
+pass."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ if [[ "$*" == *venv* ]]; then mkdir -p .venv-test/bin && cp "$0" .venv-test/bin/
 
 
 def test_the_test_command_keeps_the_variables_of_the_shell_out(tmp_path):
-    """`.ci/run` with a python3 that notes how it is called: HOME, PATH and what pip needs arrive."""
+    """`.ci/run` with a python3 that notes how it is called: HOME, PATH and what pip needs
+    arrive."""
     for name in (
         ".ci/run",
         "scripts/test",

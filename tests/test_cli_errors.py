@@ -1,4 +1,5 @@
-"""Broken input of every kind: the documented exit code, one line that says what to do, nothing written."""
+"""Broken input of every kind: the documented exit code, one line that says what to do, nothing
+written."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ LONG = "a" * 300
 class Case:
     """One broken call.
 
-    name : what is broken; arguments : of `dfmp2`; code : documented exit code; fragments : in the one line on stderr
+    name : what is broken; arguments : of `dfmp2`; code : documented exit code; fragments : in the
+        one line on stderr
     files : text of further files in the working directory; stdin, env : of the process
     """
 
@@ -126,7 +128,8 @@ BASIS = (
     Case("basis without virtual orbitals", ("run", "bad.xyz", *STO3G), 3, ("larger --basis",),
          (("bad.xyz", "1\n\nHe 0 0 0\n"),)),
     h2o("unknown SCF fitting set", 3, ("--scf-auxbasis", "no-such-jkfit"), "--scf-auxbasis"),
-    h2o("fitting set for a conventional SCF", 3, ("--scf", "conventional", "--scf-auxbasis", "def2-universal-jkfit"),
+    h2o("fitting set for a conventional "
+        "SCF", 3, ("--scf", "conventional", "--scf-auxbasis", "def2-universal-jkfit"),
         "drop one of the two"),
 )  # fmt: skip
 
@@ -157,12 +160,18 @@ NUMBERS = (
 CALCULATION = (
     h2o("odd electrons", 3, ("--charge", "1"), "9 electrons", "--multiplicity 2"),
     Case("unknown basis", ("run", H2, "--basis", "cc-pvdzz"), 3, ("cc-pvdzz", "did you mean")),
-    h2o("SCF does not converge", 4, ("--scf-max-cycles", "2"), "did not converge in 2 cycles", "no MP2 energy"),
-    h2o("precision not reached", 5, ("--precision", "mixed", "--tolerance", "1e-20"), "--precision auto"),
-    *(h2o(f"backend {name}", 6, ("--backend", name), f"--backend {name}", "nki is not installed", "AWS's own package")
+    h2o("SCF does not "
+        "converge", 4, ("--scf-max-cycles", "2"), "did not converge in 2 cycles", "no MP2 energy"),
+    h2o("precision not "
+        "reached", 5, ("--precision", "mixed", "--tolerance", "1e-20"), "--precision auto"),
+    *(h2o("backend "
+          f"{name}", 6, ("--backend", name), "--backend "
+                                             f"{name}", "nki is not installed", "AWS's own package")
       for name in ("nki", "nki-xla", "nki-simulator")),
-    h2o("no float64 on Trainium", 6, ("--backend", "nki-interpreter", "--precision", "fp64"), "it offers mixed"),
-    h2o("Trainium tolerance", 5, ("--backend", "nki-interpreter", "--tolerance", "1e-20"), "has no float64"),
+    h2o("no float64 on "
+        "Trainium", 6, ("--backend", "nki-interpreter", "--precision", "fp64"), "it offers mixed"),
+    h2o("Trainium "
+        "tolerance", 5, ("--backend", "nki-interpreter", "--tolerance", "1e-20"), "has no float64"),
     h2o("memory too small", 7, ("--memory", "30MB"), "are required", "30.00 MB may be used"),
     Case("temporary folder missing", ("run", H2O, *STO3G), 7, ("/nonexistent/folder", "TMPDIR"),
          env=(("PYSCF_TMPDIR", "/nonexistent/folder"),)),
@@ -174,13 +183,16 @@ FILES = (
     h2o("output is a device", 3, ("--output", "/dev/null"), "not a regular file"),
     h2o("output without name", 3, ("--output", ""), "--output"),
     h2o("output name too long", 3, ("--output", f"{LONG}.h5"), "too long"),
-    h2o("output is the input", 3, ("--output", H2O, "--overwrite"), "h2o.xyz is the file given as MOLECULE"),
+    h2o("output is the "
+        "input", 3, ("--output", H2O, "--overwrite"), "h2o.xyz is the file given as MOLECULE"),
     h2o("log is the input", 3, ("--log", f"./{H2O}"), "MOLECULE"),
     h2o("log is the output", 3, ("--log", "x.h5", "--output", "x.h5"), "--output"),
     h2o("log is the start", 3, ("--log", "x.h5", "--scf-from", "x.h5"), "--scf-from"),
     h2o("log in no folder", 3, ("--log", "no/where.log"), "--log no/where.log"),
-    h2o("output where nobody may write", 7, ("--output", f"{nobody_may_write()}/x.h5"), "cannot write into"),
-    h2o("log where nobody may write", 7, ("--log", f"{nobody_may_write()}/x.log"), "cannot be written"),
+    h2o("output where nobody may "
+        "write", 7, ("--output", f"{nobody_may_write()}/x.h5"), "cannot write into"),
+    h2o("log where nobody may "
+        "write", 7, ("--log", f"{nobody_may_write()}/x.log"), "cannot be written"),
     Case("output exists", ("run", H2O, *STO3G), 3, ("h2o.dfmp2.h5 already exists", "--overwrite"),
          (("h2o.dfmp2.h5", "precious"),)),
     h2o("start file missing", 3, ("--scf-from", "nowhere.h5"), "nowhere.h5: no such file"),
@@ -196,7 +208,8 @@ FILES = (
       )),
 )  # fmt: skip
 
-# Through the installed command: what needs a process of its own, and a case of each exit code; the others in this one.
+# Through the installed command: what needs a process of its own, and a case of each exit code; the
+# others in this one.
 INSTALLED = (
     "no command",
     "file missing",
@@ -274,7 +287,7 @@ def in_shell(script: str, *arguments: str, cwd: Path) -> Finished:
     return run_command("-c", script, "bash", str(COMMAND), *arguments, cwd=cwd, program=("bash",))
 
 
-# --- cases that need more than files -----------------------------------------------------------------
+# --- cases that need more than files --------------------------------------------------------------
 
 
 def test_cuda_without_a_device(dfmp2: Runner, folder: Path) -> None:
@@ -388,7 +401,8 @@ def test_progress_that_cannot_be_shown_does_not_stop_a_run(folder: Path) -> None
 
 
 def test_names_no_screen_should_see_raw(dfmp2: Runner, folder: Path) -> None:
-    """Control characters and bytes that are no text: shown as escapes, stored as such, and no error."""
+    """Control characters and bytes that are no text: shown as escapes, stored as such, and no
+    error."""
     name = b"red\x1b[31m\xff\n.xyz"
     (folder / os.fsdecode(name)).write_bytes((folder / H2).read_bytes())
     done = succeed(dfmp2("run", name, *STO3G, "--output", "x.h5"))

@@ -9,7 +9,7 @@ from dfmp2.backends import contract, registry
 from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.planning import rates
-from dfmp2.trainium.calls import Call
+from dfmp2.trainium.calls import KernelCall
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.catalogue import Price
 from dfmp2.trainium.costs.chips import CHIPS
@@ -20,25 +20,21 @@ from .conftest import succeed
 
 FOUND = contract.Finding(contract.CASES[0], 0.0, 0.0, 0.0, True)
 KEYS = {
-    *(
-        "makespan_ms",
-        "variant",
-        "dispatch_ms",
-        "engine_ms",
-        "te_utilisation",
-        "hbm_bytes",
-        "neffs",
-        "floor_ms",
-    ),
-    *(
-        "sbuf_high_water_bytes",
-        "dma_written_bytes",
-        "makespan_usual_ms",
-        "makespan_slowest_ms",
-        "dispatch_queued_ms",
-        "calls",
-        "floor_share",
-    ),
+    "makespan_ms",
+    "variant",
+    "dispatch_ms",
+    "engine_ms",
+    "te_utilisation",
+    "hbm_bytes",
+    "neffs",
+    "floor_ms",
+    "sbuf_high_water_bytes",
+    "dma_written_bytes",
+    "makespan_usual_ms",
+    "makespan_slowest_ms",
+    "dispatch_queued_ms",
+    "calls",
+    "floor_share",
 }
 
 
@@ -88,10 +84,13 @@ def test_shapes_are_written_with_commas_or_slashes(call):
 
 def test_queued_calls_cost_what_submitting_takes_longer_than_they_last():
     short = Engines(CHIPS["trn1"], tensor=0.5e6)  # calls that last 0.5 ms, submitted in 0.67
-    price = Price("plain", ((Call("", "", {}, 36, ""), short),), 0.0)
+    price = Price("plain", ((KernelCall("", "", {}, 36, ""), short),), 0.0)
     assert prediction.queued_ms([price]) == pytest.approx(1.3 + 36 * 0.17)
     long = Engines(CHIPS["trn1"], tensor=2e6)
-    assert prediction.queued_ms([Price("plain", ((Call("", "", {}, 36, ""), long),), 0.0)]) == 1.3
+    assert (
+        prediction.queued_ms([Price("plain", ((KernelCall("", "", {}, 36, ""), long),), 0.0)])
+        == 1.3
+    )
     assert prediction.queued_ms([]) == 0.0
 
 
@@ -197,7 +196,7 @@ def test_check_obeys_the_rules_of_the_chip_that_is_named(call, monkeypatch):
     seen = []
     monkeypatch.setattr(
         contract,
-        "examine",
+        "examine_backend",
         lambda backend, case: seen.append(backend.describe()["target"]) or FOUND,
     )
     for target in ("trn1", "trn2"):
@@ -219,7 +218,9 @@ class Swapped(CpuBackend):
 
 
 def test_check_ends_with_8_for_a_backend_that_does_not(call, monkeypatch):
-    monkeypatch.setattr(registry, "select", lambda name, precision, threads: (Swapped(1), "test"))
+    monkeypatch.setattr(
+        registry, "select_backend", lambda name, precision, threads: (Swapped(1), "test")
+    )
     done = call("kernels", "check", "--lane", "cpu", "--threads", "1")
     assert done.code == 8
     assert "FAILED" in done.out
@@ -228,7 +229,7 @@ def test_check_ends_with_8_for_a_backend_that_does_not(call, monkeypatch):
 
 def test_plan_predicts_time_and_memory_with_the_dispatch_apart(call, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(rates, "measure", lambda backend, count: rates.Rates())
+    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: rates.Rates())
     arguments = (
         "plan",
         "nh2.xyz",

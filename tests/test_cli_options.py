@@ -1,4 +1,5 @@
-"""Every option of `dfmp2 run` reaches the calculation; what only a whole run shows of some; the other commands."""
+"""Every option of `dfmp2 run` reaches the calculation; what only a whole run shows of some; the
+other commands."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tests.conftest import COMMAND, Runner, Stored, listing, run_command, succee
 
 STO3G = ("--basis", "sto-3g", "--overwrite", "--json")
 
-GIVEN: dict[str, tuple[str, Any]] = {  # field of Options: as it is written, as it must arrive; none is the default
+# field of Options: as it is written, as it must arrive; none is the default
+GIVEN: dict[str, tuple[str, Any]] = {
     **{name: (value, value) for name, value in {
         "basis": "cc-pvdz", "reference": "uhf", "relativity": "x2c", "scf": "conventional", "guess": "core",
         "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "auto", "scf_from": "a.h5", "stability": "full",
@@ -77,7 +79,7 @@ def test_every_option_reaches_the_calculation(
     } == others and MISSING not in others.values()
 
 
-# --- molecule ---------------------------------------------------------------------------------------
+# --- molecule -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("units", "scale"), [("angstrom", ANGSTROM_PER_BOHR), ("bohr", 1.0)])
@@ -118,7 +120,7 @@ def test_standard_input(dfmp2: Runner, folder: Path) -> None:
     assert (folder / "stdin.dfmp2.h5").is_file()
 
 
-# --- SCF and MP2 ------------------------------------------------------------------------------------
+# --- SCF and MP2 ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chkfile", [False, True])
@@ -149,7 +151,8 @@ def test_auxbasis_auto_is_printed_in_full(call: Runner) -> None:
 
 @pytest.mark.parametrize(("given", "count"), [("none", 0), ("auto", 1), ("PSI4", 5)])
 def test_frozen_core(call: Runner, given: str, count: int) -> None:
-    """Sodium: 1s is the core of PySCF and ORCA, 1s2s2p that of Psi4; the user is told that they differ."""
+    """Sodium: 1s is the core of PySCF and ORCA, 1s2s2p that of Psi4; the user is told that they
+    differ."""
     done = succeed(call("run", "nah.xyz", *STO3G, "--frozen-core", given))
     assert done.json["frozen_core_orbitals"] == count
     assert done.json["sizes"]["nocc"] == [6 - count] * 2
@@ -159,7 +162,7 @@ def test_frozen_core(call: Runner, given: str, count: int) -> None:
     assert (differs in done.err) == (given != "none")
 
 
-# --- compute ----------------------------------------------------------------------------------------
+# --- compute --------------------------------------------------------------------------------------
 
 
 def test_precision(json_of: Any) -> None:
@@ -245,7 +248,7 @@ def test_allow_small_gap(call: Runner) -> None:
     assert allowed.json["diagnostics"]["homo_lumo_gap"] == pytest.approx(0.0189, abs=1e-4)
 
 
-# --- output -----------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def test_output_and_overwrite(call: Runner, folder: Path) -> None:
@@ -282,7 +285,8 @@ def test_json_quiet_and_log(call: Runner, folder: Path) -> None:
 
 
 def test_check(water: Stored, radical: Stored, json_of: Any, folder: Path) -> None:
-    """PySCF's own DF-MP2 on the same orbitals: 1e-8 Eh in float64, within the certificate in mixed precision."""
+    """PySCF's own DF-MP2 on the same orbitals: 1e-8 Eh in float64, within the certificate in mixed
+    precision."""
     for stored in (water, radical):
         check = stored.json["check"]
         allowed = 1e-8 + stored.json["precision_certificate"]["correlation_error"]
@@ -301,7 +305,7 @@ def test_near_singular_metric_is_cut_and_recorded(call: Runner) -> None:
     assert done.json["formula"] == "He + ghost He5"
 
 
-# --- the other commands -----------------------------------------------------------------------------
+# --- the other commands ---------------------------------------------------------------------------
 
 
 def test_show(call: Runner, water: Stored, radical: Stored) -> None:
@@ -365,7 +369,7 @@ def test_completion_script(dfmp2: Runner) -> None:
     assert "_DFMP2_COMPLETE=bash_complete" in dfmp2(env={"_DFMP2_COMPLETE": "bash_source"}).out
 
 
-# --- what is loaded, and how fast -------------------------------------------------------------------
+# --- what is loaded, and how fast -----------------------------------------------------------------
 
 
 def imported(*arguments: str, cwd: Path) -> set[str]:

@@ -1,4 +1,5 @@
-"""What a run prints and stores: the report, the JSON object, the HDF5 layout, PySCF's checkpoint, safe writing."""
+"""What a run prints and stores: the report, the JSON object, the HDF5 layout, PySCF's checkpoint,
+safe writing."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import pytest
 from dfmp2.output import hdf5
 from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
 
-# --- JSON -------------------------------------------------------------------------------------------
+# --- JSON -----------------------------------------------------------------------------------------
 
 ENERGIES = (
     "scf_total_energy",
@@ -71,34 +72,29 @@ def test_what_json_cannot_hold_is_null(call: Runner, folder: Path) -> None:
     assert hdf5.read("h.dfmp2.h5").diagnostics.smallest_denominator == np.inf
 
 
-# --- screen -----------------------------------------------------------------------------------------
+# --- screen ---------------------------------------------------------------------------------------
 
 
 def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> None:
     done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g"))
     for words in (
-        *(
-            f"dfmp2 {water.json['provenance']['version']}: density-fitted MP2",
-            "Cite: ",
-            "0.11730000",
-            "spherical",
-        ),
-        *(
-            "sto-3g for O H (PySCF ",
-            "frozen core: 0 orbitals",
-            "reference energy",
-            "Energies\n---",
-            "pair energies",
-        ),
-        *(
-            "same-spin correlation",
-            "opposite-spin correlation",
-            "SCS-MP2",
-            "SOS-MP2",
-            "peak memory",
-        ),
+        f"dfmp2 {water.json['provenance']['version']}: density-fitted MP2",
+        "Cite: ",
+        "0.11730000",
+        "spherical",
+        "sto-3g for O H (PySCF ",
+        "frozen core: 0 orbitals",
+        "reference energy",
+        "Energies\n---",
+        "pair energies",
+        "same-spin correlation",
+        "opposite-spin correlation",
+        "SCS-MP2",
+        "SOS-MP2",
+        "peak memory",
         "HOMO-LUMO gap: 0.9964 Eh\nsmallest MP2 denominator: 1.9929 Eh",
-        *("certificate: 15 of 15 pairs", "orbital stability: stable"),
+        "certificate: 15 of 15 pairs",
+        "orbital stability: stable",
     ):
         assert words in done.out, words
     ending = done.out.splitlines()[-1]
@@ -157,7 +153,7 @@ def test_terminal_gets_a_bar_and_colour_unless_no_color(folder: Path) -> None:
     assert "\x1b" not in quiet and "\r  pairs" not in quiet and "warning: " in quiet
 
 
-# --- HDF5 layout ------------------------------------------------------------------------------------
+# --- HDF5 layout ----------------------------------------------------------------------------------
 
 
 def datasets(path: Path) -> dict[str, h5py.Dataset]:
@@ -180,7 +176,7 @@ def test_every_dataset_is_described_and_a_number_or_text(water: Stored, radical:
             assert dtype.kind in "iufb" or h5py.check_string_dtype(dtype).encoding == "utf-8", name
 
 
-# --- round trips ------------------------------------------------------------------------------------
+# --- round trips ----------------------------------------------------------------------------------
 
 
 def differences(left: Any, right: Any, where: str = "") -> list[str]:
@@ -251,7 +247,7 @@ def test_result_is_a_pyscf_checkpoint(name: str, request: pytest.FixtureRequest)
     assert energy == pytest.approx(stored.json["scf_total_energy"], abs=1e-9)
 
 
-# --- writing ----------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def fail_with(code: int) -> Any:

@@ -65,7 +65,10 @@ def exactly(result: MP2Result, tolerance: float = compare.FITTING_TOLERANCE) -> 
 FLUORIDE = "H 0.0 0.0 -1.64558411; F 0.0 0.0 0.08729475"
 
 
-AMIDOGEN = "N 0 0 -0.145912918634892; H 0 -1.511214298139 1.013682596946108; H 0 1.511214298139 1.013682596946108"
+AMIDOGEN = (
+    "N 0 0 -0.145912918634892; H 0 -1.511214298139 1.013682596946108; H 0 1.511214298139 "
+    "1.013682596946108"
+)
 
 
 # E(SCF), E_SS, E_corr of Psi4's standard suite, scf_type pk and mp2_type conv (QCEngine a97b469).
@@ -93,7 +96,8 @@ def test_published_four_centre_energies(basis: str, core: str) -> None:
 
 
 def test_frozen_virtual_orbitals_and_spins() -> None:
-    """UHF: the frozen core is 2 % of the energies, the frozen virtual orbitals 4 %, and fitting errs by 0.1 %."""
+    """UHF: the frozen core is 2 % of the energies, the frozen virtual orbitals 4 %, and fitting
+    errs by 0.1 %."""
     frozen = {"frozen_core": "1", "frozen_virtual": 1, "stability": "off"}
     check = exactly(dfmp2.run(atoms(AMIDOGEN, 1, multiplicity=2), "cc-pvdz", **frozen))
     assert abs(check.same_spin_difference) < 5e-3 * abs(check.same_spin)
@@ -158,7 +162,8 @@ def test_bad_options(
 def test_what_does_not_fit_is_refused_first(
     call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The refusal names the largest basis that would fit: so many functions need at most what there is."""
+    """The refusal names the largest basis that would fit: so many functions need at most what there
+    is."""
     result = hdf5.read(water.path)
     large = replace(result, sizes=replace(result.sizes, nao=2000, nvir=(1995, 1995)))
     monkeypatch.setattr(compare.hartree_fock, "run_scf", None)
@@ -177,13 +182,14 @@ def test_what_does_not_fit_is_refused_first(
 
 
 def test_the_prediction_is_what_is_held(tmp_path: Path) -> None:
-    """Peak memory of NH3/aug-cc-pVTZ in a fresh process: the estimate within 20 MB (345 of 353 MB measured)."""
+    """Peak memory of NH3/aug-cc-pVTZ in a fresh process: the estimate within 20 MB (345 of 353 MB
+    measured)."""
     program = (
         "import dfmp2; from dfmp2.host import resources; from dfmp2.progress import Listener\n"
         "from dfmp2.mp2 import check as exact; from dfmp2.validation import compare\n"
         f"r = dfmp2.run({str(ROOT / 'inputs' / 'nh3.xyz')!r}, 'aug-cc-pvtz', stability='off')\n"
-        "resources.return_memory(); resources.restart_peak(); before = resources.resident_memory()\n"
-        "compare.recompute_exact(r, 1e-3, 1, Listener())\n"
+        "resources.return_memory(); resources.restart_peak(); before = "
+        "resources.resident_memory()\ncompare.recompute_exact(r, 1e-3, 1, Listener())\n"
         "print(before + compare.LOADED + exact.required_bytes(r.sizes, 1, r.sizes.nao))\n"
         "print(resources.peak_resident_memory())\n"
     )
@@ -199,7 +205,8 @@ def test_the_prediction_is_what_is_held(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def broken() -> MP2Result:
-    """H2 at 2.5 angstrom with one electron at each end, which no start from atomic densities reaches."""
+    """H2 at 2.5 angstrom with one electron at each end, which no start from atomic densities
+    reaches."""
     molecule = atoms("H 0 0 0; H 0 0 2.5")
     bonding, antibonding = dfmp2.run(molecule, "sto-3g", stability="off").reference.mo_coeff[0].T
     left, right = (bonding + antibonding) / np.sqrt(2), (bonding - antibonding) / np.sqrt(2)
@@ -212,7 +219,8 @@ def broken() -> MP2Result:
 
 
 def test_another_solution_is_compared_with_itself(broken: MP2Result) -> None:
-    """From atomic densities PySCF finds E(RHF), 0.23 Eh higher; the stored numbers are right all the same."""
+    """From atomic densities PySCF finds E(RHF), 0.23 Eh higher; the stored numbers are right all
+    the same."""
     warned = Collector(Silent())
     assert compare.recompute(broken, 1e-7, 1, warned).passed
     assert len(warned.warnings) == 1
@@ -272,7 +280,8 @@ def test_nan_agrees_with_nothing() -> None:
 
 
 def outcomes(call: Runner, *options: str) -> dict[str, Any]:
-    """Exit codes of a run of mol.xyz with --check and of both comparisons, and what the last one said."""
+    """Exit codes of a run of mol.xyz with --check and of both comparisons, and what the last one
+    said."""
     codes: dict[str, Any] = {
         "--check": call("run", "mol.xyz", *options, "--check", "--overwrite").code
     }
@@ -287,12 +296,14 @@ def outcomes(call: Runner, *options: str) -> dict[str, Any]:
         (
             ("--basis", "cc-pvdz", "--scf-auxbasis", "cc-pvdz-jkfit"),
             "E(SCF) is off by +3.4e-01 Eh per atom: suspect the SCF fitting set (cc-pvdz-jkfit)",
-            *("scf_total_energy", 0.6737),  # in PySCF and Psi4 as well
+            "scf_total_energy",
+            0.6737,  # in PySCF and Psi4 as well
         ),
         (
             ("--basis", "6-31g*", "--auxbasis", "cc-pvdz-ri"),
             "suspect the MP2 fitting set (cc-pvdz-ri)",
-            *("mp2_correlation_energy", -0.0022),
+            "mp2_correlation_energy",
+            -0.0022,
         ),
     ],
 )
@@ -311,7 +322,8 @@ def test_a_poor_set_is_seen_without_sets_only(
 def test_a_fault_of_the_pair_terms_is_seen_by_another_program(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One part in a thousand: --check and compare see it; the certificate shares it, --exact has no such precision."""
+    """One part in a thousand: --check and compare see it; the certificate shares it, --exact has no
+    such precision."""
     right = CpuBackend.pair_terms
 
     def wrong(*arguments: Any) -> Any:
@@ -400,7 +412,8 @@ def compared_result(request: pytest.FixtureRequest) -> MP2Result:
 
 
 def test_every_method_is_recomputed(compared_result: MP2Result) -> None:
-    """PySCF's modules or sums over its integrals: within 1e-8 Eh and the stated error of a quadrature."""
+    """PySCF's modules or sums over its integrals: within 1e-8 Eh and the stated error of a
+    quadrature."""
     result = compared_result
     found = compare.recompute(result, 1e-8, 1, Listener())
     assert found.passed, found
@@ -663,12 +676,14 @@ def test_psi4s_energies_beside_ours(call: Runner, stored: Path, stand_in):
 
 
 def test_it_runs_alone(radical_result, stand_in, tmp_path, monkeypatch):
-    """Its own folder as home and working directory, no terminal, no foreign basis sets, our threads."""
+    """Its own folder as home and working directory, no terminal, no foreign basis sets, our
+    threads."""
     monkeypatch.setenv("PSIPATH", "/elsewhere")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     seen = tmp_path / "seen"
     stand_in(
-        f'(pwd; echo "$HOME|$PSIPATH|$OPENBLAS_NUM_THREADS|$*"; cat; ls) > {seen}; cp $RECORDED output.dat'
+        f'(pwd; echo "$HOME|$PSIPATH|$OPENBLAS_NUM_THREADS|$*"; cat; ls) > {seen}; cp $RECORDED '
+        "output.dat"
     )
     run_psi4(radical_result, 3)
     where, environment, *files = seen.read_text().splitlines()

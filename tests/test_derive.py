@@ -29,7 +29,8 @@ COMPONENTS = (
 
 @pytest.fixture(scope="module")
 def fields() -> dict[str, Any]:
-    """Converged mean fields: closed shell, radical, an element the programs' cores differ for, a core potential."""
+    """Converged mean fields: closed shell, radical, an element the programs' cores differ for, a
+    core potential."""
 
     def converge(kind: Any, atoms: str, basis: str, **molecule: Any) -> Any:
         mol = gto.M(atom=atoms, basis=basis, verbose=0, **molecule)
@@ -141,7 +142,8 @@ def test_what_the_record_says(fields):
 
 
 def test_certificate_is_widened_by_the_pairs_left_out(fields):
-    """By hand: float32 has 2^-24, eight of them of each direct term left out; E_SS has direct and exchange."""
+    """By hand: float32 has 2^-24, eight of them of each direct term left out; E_SS has direct and
+    exchange."""
     found = Certificate(15, 15, 5e-9, 3e-9, 2e-9, 1e-12, 1e-7, False)
     parent = replace(compute(fields["water"], 0, "mixed"), certificate=found)
     direct = parent.pairs.opposite_spin
@@ -203,7 +205,7 @@ def test_refusals(fields, changes, reason):
     assert refusal.value.exit_code == 3
 
 
-# --- the command ------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_command_writes_a_whole_result(call: Runner, water: Stored, folder: Path):

@@ -1,4 +1,5 @@
-"""B made by K12 in whole runs: energies, programs, certificate, restart, refusals, choice of the route."""
+"""B made by K12 in whole runs: energies, programs, certificate, restart, refusals, choice of the
+route."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import EIGENVALUE_CUT, MetricFactor, factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.interop import python
-from dfmp2.mp2.device_b import fitted_integrals
+from dfmp2.mp2.device_b import fitted_ao_integrals
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
@@ -83,14 +84,15 @@ def test_a_molecule_equals_pyscf_with_few_programs(tmp_path, launched, name, mos
     seen = {*launched["launch"], *launched["keep"]}
     assert {program.kernel for program in launched["keep"]} == {"ao_to_mo"}  # B stays where it is
     assert len(seen) <= most
-    work = plan.sizes(result.molecule, result.options, Quiet())
+    work = plan.workload_sizes(result.molecule, result.options, Quiet())
     assert seen <= set(programs(plan.trainium_shapes(work), "trn1", work.nao))
     hdf5.write(result, tmp_path / "r.h5")
     assert hdf5.read(tmp_path / "r.h5").options == result.options
 
 
 def test_both_spins_share_their_programs_whatever_their_virtual_orbitals(launched):
-    """120 and 130 virtuals are one and two tiles of 128 columns: programs of their own would be eight."""
+    """120 and 130 virtuals are one and two tiles of 128 columns: programs of their own would be
+    eight."""
     rng = np.random.default_rng(3)
     raw = rng.standard_normal((20, 150 * 151 // 2)) * 0.01
     c = np.linalg.qr(rng.standard_normal((150, 150)))[0]
@@ -128,7 +130,7 @@ def test_rows_of_b_are_those_that_the_host_fits():
         raw = [
             (p0, p1, block.copy()) for p0, p1, block in three_center.packed_blocks(mole, auxmole)
         ]
-        a = fitted_integrals(np.concatenate([block for _, _, block in raw]), factor, 1)
+        a = fitted_ao_integrals(np.concatenate([block for _, _, block in raw]), factor, 1)
         tensor = UntransformedTensor(a, space.c_occ, space.c_vir)
         blocks = three_center.transformed_blocks(raw, [space], 1)
         (b,) = fit(blocks, factor, [(space.nocc, space.nvir)], auxmole.nao, 1)
@@ -210,14 +212,15 @@ def test_what_float32_loses_with_diffuse_functions_is_found_and_refused(tmp_path
 def test_the_costs_are_those_of_the_formulas():
     spins = (Shape(60, 100, 400),)
     found = predict_transform(spins, 160, "trn1")
-    # 2 tiles of basis functions, 4 slices of fitting functions in one piece, blocks of 16, 16, 16 and 12 orbitals.
+    # 2 tiles of basis functions, 4 slices of fitting functions in one piece, blocks of 16, 16, 16
+    # and 12 orbitals.
     assert (found.calls, found.neffs) == (4, 2)
     assert found.uploaded == 4 * (4 * 256 * 257 * 128 + 60 * 128 * 2 + 128 * 2 * 128)
     setup = SimpleNamespace(
         backend=NkiBackend("k", InterpreterExecutor()), options=Options("sto-3g", transform="host")
     )
     work = Workload(160, 400, 400, (Spin(60, 60, 100),), "mixed", 100)
-    held = memory.plan(work, CpuBackend(1).limits, 1, program=0, budget=10**10)
+    held = memory.memory_plan(work, CpuBackend(1).limits, 1, program=0, budget=10**10)
     planned = plan.Plan(work, held, plan.NO_TIME, time.pace(work, Rates()), Rates(), 1)
     host = plan._seconds(setup, planned)
     setup.options = Options("sto-3g", transform="device", backend="nki")
@@ -267,7 +270,8 @@ def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):
         result = python.run(molecule(machine.folder, "nh2"), "sto-3g", check=True, **given)
         assert abs(result.check.correlation_difference) < 1e-7
         told = details(result)
-        # Transformation and diagonal blocks of five and of four orbitals, and the pairs of both spins.
+        # Transformation and diagonal blocks of five and of four orbitals, and the pairs of both
+        # spins.
         assert told["programs"] == "5 launched, 5 compiled now, 0 found in the cache"
         assert (
             told["kernel launches"] == "5"
@@ -288,7 +292,7 @@ def test_several_cores_take_b_from_the_host():
 
 def test_plan_says_where_b_is_made(call, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(rates, "measure", lambda backend, count: Rates())
+    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: Rates())
     water = ("plan", "h2o.xyz", "--basis", "cc-pvdz", "--backend", "nki-interpreter")
     assert succeed(call(*water, "--json")).json["transform"] == {"place": "host"}
     assert "B is made on the device" in succeed(call(*water, "--transform", "device")).out

@@ -21,11 +21,11 @@ from pyscf import df, gto, scf
 import dfmp2
 from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.host import scratch as scratch_folder
-from dfmp2.host.arrays_on_disk import Region, StoredTensor
+from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
 from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import memory
-from dfmp2.scf.jk import FittedIntegrals
+from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_disk import DiskIntegrals
 from tests.conftest import COMMAND, Runner, succeed, write_molecules
 
@@ -79,7 +79,7 @@ def stale_name(pid: int = DEAD, host: str | None = None) -> str:
     return f"{PREFIX}-{name}-{pid}-0123abcd"
 
 
-# --- the same numbers ---------------------------------------------------------------------------------
+# --- the same numbers -----------------------------------------------------------------------------
 
 
 def test_energies_on_disk_equal_those_in_memory(
@@ -121,7 +121,8 @@ def test_energies_on_disk_equal_those_in_memory(
 def test_pair_energies_on_the_same_orbitals(
     backend: str, precision: str, spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tiles and solves are the same; only the number of functions per product of the transformation differs."""
+    """Tiles and solves are the same; only the number of functions per product of the transformation
+    differs."""
     atoms = "N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6" + ("" if spin else "; H 0.9 0 -0.3")
     mole = gto.M(atom=atoms, basis="6-31g", spin=spin, verbose=0)
     mf = (scf.UHF if spin else scf.RHF)(mole).run(conv_tol=1e-10, conv_tol_grad=1e-5)
@@ -158,10 +159,11 @@ AUX = df.addons.make_auxmol(MOLE, "def2-universal-jkfit")
 def test_matrices_from_disk(
     pair_bytes: int, read_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any block size, densities of two spins with and without orbitals; pairs of distant functions are left out."""
+    """Any block size, densities of two spins with and without orbitals; pairs of distant functions
+    are left out."""
     rng = np.random.default_rng(2)
     occupied = [rng.standard_normal((MOLE.nao, n)) for n in (5, 4)]
-    held = FittedIntegrals(MOLE, AUX, 2).build()
+    held = JKFitting(MOLE, AUX, 2).build()
     assert not held.pairs.complete
     density = np.stack([c @ c.T for c in occupied])
     with Space(tmp_path, 0) as space:
@@ -183,7 +185,8 @@ def test_full_stability_reads_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "unstable" in stored.reference.stability.verdict
 
 
-# Runs a command and says its peak memory, kB; from a small process, since Linux counts that of the one that starts it.
+# Runs a command and says its peak memory, kB; from a small process, since Linux counts that of the
+# one that starts it.
 MEASURED = """
 import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -235,11 +238,12 @@ def test_the_least_budget_named_is_kept(given: tuple[str, ...], tmp_path: Path) 
 
 
 def test_arrays_go_back_to_the_system_when_they_are_freed() -> None:
-    """Where --memory is given: one large array is enough for the C library to keep those that follow."""
+    """Where --memory is given: one large array is enough for the C library to keep those that
+    follow."""
     program = (
-        "import numpy as np; from dfmp2.host.resources import resident_memory; from dfmp2.options import Options\n"
-        "from dfmp2.planning.system import prepare; prepare(Options('sto-3g', memory=10**9), '')\n"
-        "before = resident_memory(); large = np.ones(3 * 10**6); del large\n"
+        "import numpy as np; from dfmp2.host.resources import resident_memory; from dfmp2.options "
+        "import Options\nfrom dfmp2.planning.system import prepare; prepare(Options('sto-3g', "
+        "memory=10**9), '')\nbefore = resident_memory(); large = np.ones(3 * 10**6); del large\n"
         "several = [np.ones(250_000) for _ in range(40)]; last = several[-1]; del several\n"
         "print(resident_memory() - before)\n"
     )
@@ -249,7 +253,7 @@ def test_arrays_go_back_to_the_system_when_they_are_freed() -> None:
     assert int(done.stdout) < 10 * 10**6  # of 80 MB
 
 
-# --- arrays -------------------------------------------------------------------------------------------
+# --- arrays ---------------------------------------------------------------------------------------
 
 
 def test_array_gives_back_what_was_written_and_counts(root: Path) -> None:
@@ -299,7 +303,7 @@ def test_tensor_is_fitted_group_by_group(root: Path, block: int) -> None:
 
 def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None:
     with open(tmp_path / "b", "w+b") as file:
-        region = Region(file.fileno(), 16, "b")
+        region = FileRegion(file.fileno(), 16, "b")
         region.write(0, np.arange(4.0))
         out = np.empty(4)
         region.read(0, out)
@@ -314,7 +318,7 @@ def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None
             array.read(0, np.empty(10))
 
 
-# --- what is left behind, and what is left alone --------------------------------------------------------
+# --- what is left behind, and what is left alone --------------------------------------------------
 
 
 def test_stale_folders_of_the_dead_go_and_everything_else_stays(root: Path, tmp_path: Path) -> None:
@@ -353,7 +357,8 @@ def test_stale_folders_of_the_dead_go_and_everything_else_stays(root: Path, tmp_
 def test_a_held_lock_protects_whatever_the_name_says(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process in another container has the same host name perhaps, but its number means nothing here."""
+    """A process in another container has the same host name perhaps, but its number means nothing
+    here."""
     monkeypatch.setattr(os, "getpid", lambda: DEAD)
     with Space(root, 0) as space:
         space.array("b", 3)
@@ -381,7 +386,7 @@ def test_signal_during_the_removal_is_raised_afterwards(
     assert list(root.iterdir()) == []
 
 
-# --- choosing and refusing --------------------------------------------------------------------------------
+# --- choosing and refusing ------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
@@ -418,7 +423,8 @@ def test_disk_full_or_closed_at_the_start(
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """No file of this process may grow beyond 40 kB; the system then fails as it does on a full disk."""
+    """No file of this process may grow beyond 40 kB; the system then fails as it does on a full
+    disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
     yield
@@ -436,7 +442,7 @@ def test_disk_full_in_the_middle(call: Runner, root: Path, folder: Path) -> None
     assert list(root.iterdir()) == [] and not (folder / "h2o.dfmp2.h5").exists()
 
 
-# --- signals and death ----------------------------------------------------------------------------------
+# --- signals and death ----------------------------------------------------------------------------
 
 
 def start(root: Path, cwd: Path) -> subprocess.Popen[bytes]:

@@ -50,7 +50,8 @@ MADE = [  # by scripts/docs_hooks.py at build time
 ]
 EXECUTED = ("console", "python")
 CLOSE = 2e-8  # Eh; mixed precision rounds differently on other processors
-# Small molecules do not gain from threads, which wait for each other where other tests run beside them.
+# Small molecules do not gain from threads, which wait for each other where other tests run beside
+# them.
 ENVIRONMENT = {
     **os.environ,
     "PATH": f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}",
@@ -103,7 +104,8 @@ def pages(*, slow: bool) -> list[Path]:
 
 
 def same(shown: str, printed: str) -> bool:
-    """Is a line shown what was printed? `...` stands for anything, numbers may differ by rounding."""
+    """Is a line shown what was printed? `...` stands for anything, numbers may differ by
+    rounding."""
     words, others = shown.split(), printed.split()
     if "..." in words:
         head, tail = words.index("..."), len(words) - 1 - words.index("...")
@@ -115,7 +117,8 @@ def same(shown: str, printed: str) -> bool:
 
 
 def close(shown: str, printed: str) -> bool:
-    """Two energies that differ in the last digits, or two differences that are both nothing but rounding."""
+    """Two energies that differ in the last digits, or two differences that are both nothing but
+    rounding."""
     if not (
         re.fullmatch(r"-?\d+\.\d{8,}", shown) or re.fullmatch(r"[-+]?\d\.\d+e-(09|[1-9]\d)", shown)
     ):
@@ -188,7 +191,8 @@ def run_page(page: Path, folder: Path, *, slow: bool) -> None:
         pytest.skip(f"all but the blocks that need {', '.join(absent)}, which is not installed")
 
 
-# What a reader tries first, and what is written for programs; the other pages are executed by scripts/check --all.
+# What a reader tries first, and what is written for programs; the other pages are executed by
+# scripts/check --all.
 OFTEN = (
     "README.md",
     "docs/index.md",

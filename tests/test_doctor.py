@@ -1,4 +1,5 @@
-"""Every trap planted once: the doctor must name it, with a fix; and its exit code is that of a run."""
+"""Every trap planted once: the doctor must name it, with a fix; and its exit code is that of a
+run."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.trainium.launch import toolchain as diagnosis
 from dfmp2.trainium.launch.toolchain import PLACEHOLDERS
 from dfmp2.validation import doctor
-from dfmp2.validation.doctor import Finding, Surroundings, exit_code, inspect
+from dfmp2.validation.doctor import Diagnosis, Surroundings, exit_code, inspect
 from tests.conftest import Runner, listing, run_command, succeed
 
 ROOT = Path(__file__).parent.parent
@@ -85,7 +86,7 @@ def program(path: Path) -> Path:
 
 
 def check(
-    finding: Finding, *texts: str, fix: str | None = None, status: str = "warn", code: int = 0
+    finding: Diagnosis, *texts: str, fix: str | None = None, status: str = "warn", code: int = 0
 ) -> None:
     """A finding that says these texts; sound where no fix is expected."""
     expected = (status, code) if fix else ("ok", 0)
@@ -95,9 +96,10 @@ def check(
     assert "\n" not in finding.detail + finding.fix
 
 
-# --- one trap each ----------------------------------------------------------------------------------
+# --- one trap each --------------------------------------------------------------------------------
 
-# Check, what is changed (environment variables, installed versions, or fields), detail, fix (None: it is sound), code.
+# Check, what is changed (environment variables, installed versions, or fields), detail, fix (None:
+# it is sound), code.
 TRAPS: tuple[tuple[str, dict[str, Any], str, str | None, int], ...] = (
     ("libraries", {}, "numpy 2.1, scipy 1.14, h5py 3.11, click 8.1.7", None, 0),
     (
@@ -301,7 +303,8 @@ def test_files_that_shadow_modules(sound):
 
 
 def test_cpu_quota(sound):
-    """150 ms of every 100 ms are one and a half cores; a run does not look at the old control groups."""
+    """150 ms of every 100 ms are one and a half cores; a run does not look at the old control
+    groups."""
     plant(sound, doctor.QUOTA, "max 100000\n")
     check(inspect("threads", sound), "no quota")
     plant(sound, doctor.QUOTA, "150000 100000\n")
@@ -321,7 +324,7 @@ def test_cpu_quota(sound):
     check(inspect("threads", sound))
 
 
-# --- Neuron -----------------------------------------------------------------------------------------
+# --- Neuron ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -346,11 +349,11 @@ def trainium(sound: Surroundings) -> Surroundings:
     return having(sound, variables, torch="2.9.0", libneuronxla="2.2.16408.0", **versions)
 
 
-def neuron(host: Surroundings) -> dict[str, Finding]:
+def neuron(host: Surroundings) -> dict[str, Diagnosis]:
     """Findings by name without "Neuron"."""
     found = diagnosis.diagnose(host)
     return {
-        name.removeprefix("Neuron").strip(): Finding(status, detail, fix)
+        name.removeprefix("Neuron").strip(): Diagnosis(status, detail, fix)
         for name, status, detail, fix in found
     }
 
@@ -362,7 +365,8 @@ def test_no_device_is_one_quiet_line(sound, trainium):
 
 @pytest.mark.parametrize(("name", "version"), PLACEHOLDERS.items())
 def test_placeholders_are_known_by_version(trainium, name, version):
-    """The four names PyPI holds (they install, and raise on import); nothing is imported to find out."""
+    """The four names PyPI holds (they install, and raise on import); nothing is imported to find
+    out."""
     assert name.replace("-", "_") not in sys.modules
     fake = having(trainium, **{name.replace("-", "_"): version})
     [found] = neuron(replace(fake, root=trainium.root / "empty")).values()
@@ -444,7 +448,7 @@ def test_a_compile_cache_that_cannot_be_written(trainium, monkeypatch):
     check(neuron(shut)["cache"], "/proc/cache cannot be written", fix="NEURON_COMPILE_CACHE_URL=")
 
 
-# --- the default run --------------------------------------------------------------------------------
+# --- the default run ------------------------------------------------------------------------------
 
 
 def test_expected_energies_are_pyscfs():
@@ -483,11 +487,13 @@ def test_result_file(sound, monkeypatch):
     assert listing(sound.folder) == {}
 
 
-# --- the command ------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 # The command without PyTorch: importing it takes longer than everything else together.
 WITHOUT_TORCH = (
-    *(sys.executable, "-P", "-c"),
+    sys.executable,
+    "-P",
+    "-c",
     "import sys; from dfmp2.validation import doctor; del doctor.CHECKS['PyTorch']; "
     "from dfmp2.cli.main import main; sys.exit(main(sys.argv[1:]))",
 )
@@ -506,7 +512,8 @@ def test_command(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_broken_library(folder: Path):
-    """NumPy is installed and does not import: a run would end in a traceback, the doctor must not."""
+    """NumPy is installed and does not import: a run would end in a traceback, the doctor must
+    not."""
     broken = (
         *WITHOUT_TORCH[:-1],
         WITHOUT_TORCH[-1].replace(";", "; sys.modules['numpy'] = None;", 1),
@@ -519,7 +526,8 @@ def test_a_broken_library(folder: Path):
 
 @pytest.mark.parametrize("library", ["filelock", "jinja2", "click"])
 def test_a_missing_library_fails_as_the_run_does(folder: Path, library: str) -> None:
-    """What the metadata names and Python does not find: the doctor says it, or dies of it as every command does."""
+    """What the metadata names and Python does not find: the doctor says it, or dies of it as every
+    command does."""
     planted = (
         *WITHOUT_TORCH[:-1],
         WITHOUT_TORCH[-1].replace(";", f"; sys.modules[{library!r}] = None;", 1),
@@ -563,7 +571,7 @@ def test_exit_code_is_that_of_the_run(folder: Path):
     assert done.out.splitlines()[-1].startswith(
         "dfmp2 doctor: the default run does not work (exit code 3), "
     )
-    rows = [Finding("warn", ""), Finding("fail", "", "", 7), Finding("fail", "", "", 3)]
+    rows = [Diagnosis("warn", ""), Diagnosis("fail", "", "", 7), Diagnosis("fail", "", "", 3)]
     assert (exit_code(rows), exit_code(rows[:1])) == (7, 0)  # of several failures the first counts
 
 

@@ -1,4 +1,5 @@
-"""Double hybrids: other programs' energies, formulas written out, and every part of the program that knows of them."""
+"""Double hybrids: other programs' energies, formulas written out, and every part of the program
+that knows of them."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ HELIUM = Molecule(("He",), np.zeros((1, 3)))
 SMALL: dict[str, Any] = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "grid": "1", **EXACT}
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in table() if not table()[name].unavailable])
@@ -64,13 +65,24 @@ def test_every_row_is_a_functional_with_the_exact_exchange_that_it_says(name: st
 @pytest.mark.parametrize(
     ("spelled", "name"),
     [
-        *(("B2PLYP", "b2plyp"), ("b2plyp", "b2plyp"), ("B2GPPLYP", "b2gp-plyp")),  # Psi4
-        *(("dsd-pbep86-d3bj", "dsd-pbep86-d3bj"), ("PBE0-2", "pbe0-2"), ("PBE02", "pbe0-2")),
-        *(("B2GP-PLYP", "b2gp-plyp"), ("RI-B2PLYP", "b2plyp")),  # ORCA
-        *(("revDSD-PBEP86-D4/2021", "revdsd-pbep86-d4"), ("DSD-BLYP/2013", "dsd-blyp-d3bj")),
-        *(("wB97X-2", "wb97x-2(tqz)"), ("ωB97X-2(LP)", "wb97x-2(lp)"), ("RSX-0DH", "rsx-0dh")),
-        *(("b2plyp-d3(bj)", "b2plyp-d3bj"), ("B2PLYP-D3BJ2B", "b2plyp-d3bj")),  # QCEngine
-        *(("dsd-pbep86-d4", "dsd-pbep86-d4"), ("XYGJ-OS", "xygj-os"), ("xDH-PBE0", "xdh-pbe0")),
+        ("B2PLYP", "b2plyp"),
+        ("b2plyp", "b2plyp"),
+        ("B2GPPLYP", "b2gp-plyp"),  # Psi4
+        ("dsd-pbep86-d3bj", "dsd-pbep86-d3bj"),
+        ("PBE0-2", "pbe0-2"),
+        ("PBE02", "pbe0-2"),
+        ("B2GP-PLYP", "b2gp-plyp"),
+        ("RI-B2PLYP", "b2plyp"),  # ORCA
+        ("revDSD-PBEP86-D4/2021", "revdsd-pbep86-d4"),
+        ("DSD-BLYP/2013", "dsd-blyp-d3bj"),
+        ("wB97X-2", "wb97x-2(tqz)"),
+        ("ωB97X-2(LP)", "wb97x-2(lp)"),
+        ("RSX-0DH", "rsx-0dh"),
+        ("b2plyp-d3(bj)", "b2plyp-d3bj"),
+        ("B2PLYP-D3BJ2B", "b2plyp-d3bj"),  # QCEngine
+        ("dsd-pbep86-d4", "dsd-pbep86-d4"),
+        ("XYGJ-OS", "xygj-os"),
+        ("xDH-PBE0", "xdh-pbe0"),
     ],
 )
 def test_names_of_other_programs(spelled: str, name: str) -> None:
@@ -109,14 +121,13 @@ def test_methods_lists_every_row_with_its_source(call: Runner) -> None:
     assert set(table()) & set(rows) == set(method_names()) & set(table())
 
 
-# --- energies of other programs ---------------------------------------------------------------------------------------
+# --- energies of other programs -------------------------------------------------------------------
 
-PSI4 = [  # cc-pvdz and cc-pvdz-ri, 99,590 points; MolSSI/QCEngine: programs/tests/standard_suite_ref.py
-    *(
-        ("hf", "df", 0, -100.30059075049887, -100.36460581122108),
-        ("bh3p", "df", 1, -26.052883921973326, -26.07261103657124),
-        ("bh3p", "conventional", 0, -26.052881346171045, -26.072937889148395),
-    ),
+# cc-pvdz and cc-pvdz-ri, 99,590 points; MolSSI/QCEngine: programs/tests/standard_suite_ref.py
+PSI4 = [
+    ("hf", "df", 0, -100.30059075049887, -100.36460581122108),
+    ("bh3p", "df", 1, -26.052883921973326, -26.07261103657124),
+    ("bh3p", "conventional", 0, -26.052881346171045, -26.072937889148395),
 ]
 MOLECULES = {
     "hf": Molecule(("H", "F"), np.array([[0.0, 0.0, -1.64558411], [0.0, 0.0, 0.08729475]])),
@@ -150,16 +161,23 @@ def test_b2plyp_has_the_energies_of_psi4(
 
 
 OTHERS = [  # pyscf/pyscf-forge: pyscf/dh/test/test_dfdh_extra.py; ORCA 5.0.4 and Q-Chem 5.1.1
-    *(("wb2plyp", -76.223828450855), ("rsx-qidh", -76.208221215310)),
-    *(("wpbepp86", -76.261632401477), ("wb97x-2(lp)", -76.28031455)),
-    *(("pwpb95", -76.30404653), ("ptpss", -76.28365901), ("dsd-pbepbe-d3bj", -76.20415120)),
+    ("wb2plyp", -76.223828450855),
+    ("rsx-qidh", -76.208221215310),
+    ("wpbepp86", -76.261632401477),
+    ("wb97x-2(lp)", -76.28031455),
+    ("pwpb95", -76.30404653),
+    ("ptpss", -76.28365901),
+    ("dsd-pbepbe-d3bj", -76.20415120),
 ]
 
 
 @pytest.mark.parametrize(("method", "total"), OTHERS, ids=str)
 def test_water_has_the_energies_of_orca_and_q_chem(method: str, total: float) -> None:
-    """Their integrals are not fitted, and no grid is that of another program: 5e-6 Eh with all digits."""
-    bent = np.array([[0, 0, 0], [0, -0.743248199319, 0.575484243232], [0, 0.743248199319, 0.575484243232]])  # fmt: skip
+    """Their integrals are not fitted, and no grid is that of another program: 5e-6 Eh with all
+    digits."""
+    bent = np.array(
+        [[0, 0, 0], [0, -0.743248199319, 0.575484243232], [0, 0.743248199319, 0.575484243232]]
+    )
     found = dfmp2.run(
         Molecule(("O", "H", "H"), bent * ANGSTROM),
         basis="6-31g",
@@ -207,7 +225,8 @@ def second_order(mf: Any, fitting: Any) -> tuple[float, float]:
 def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
     molecule: Molecule, method: str
 ) -> None:
-    """PySCF's UKS, its energy of the other functional with these orbitals, and sums over integrals."""
+    """PySCF's UKS, its energy of the other functional with these orbitals, and sums over
+    integrals."""
     row = table()[method]
     found = dfmp2.run(molecule, method=method, **SMALL)
     atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
@@ -234,7 +253,8 @@ def test_the_formula_with_the_functional_of_the_orbitals_and_that_of_the_energy(
 
 
 def test_a_double_hybrid_of_ones_own() -> None:
-    """The functional and factors of B2PLYP by hand; another factor changes the energy by its component."""
+    """The functional and factors of B2PLYP by hand; another factor changes the energy by its
+    component."""
     named = dfmp2.run(CATION, method="b2plyp", **SMALL)
     own = dfmp2.run(CATION, method="custom-dh", xc="0.53*HF+0.47*B88,0.73*LYP", os_scale=0.27,
                     ss_scale=0.27, **SMALL)  # fmt: skip
@@ -247,7 +267,7 @@ def test_a_double_hybrid_of_ones_own() -> None:
     )
 
 
-# --- dispersion -------------------------------------------------------------------------------------------------------
+# --- dispersion -----------------------------------------------------------------------------------
 
 ARGON = Molecule(
     ("Ar", "Ne", "H"), np.array([[0.0, 0.0, 0.0], [0.3, 5.5, 1.0], [4.0, -3.0, 0.0]]), charge=1
@@ -317,7 +337,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         dispersion_energy(HELIUM, "d4", "b2plyp")
 
 
-# --- range separation -------------------------------------------------------------------------------------------------
+# --- range separation -----------------------------------------------------------------------------
 
 
 def test_long_range_exchange_is_that_of_four_centre_integrals() -> None:
@@ -361,7 +381,7 @@ def test_the_plan_counts_the_integrals_of_both_operators() -> None:
     assert separated.work.integrals()["scf"] == 2 * plain.work.integrals()["scf"]
 
 
-# --- every front end --------------------------------------------------------------------------------------------------
+# --- every front end ------------------------------------------------------------------------------
 
 
 def test_compare_and_check_repeat_it(call: Runner) -> None:
@@ -523,7 +543,8 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
          "the Laplacian of the density"),
         ({"method": "custom-dh", "xc": "b2plyp", "os_scale": 1.0, "ss_scale": 1.0},
          "take --method b2plyp, without --xc"),
-        ({"method": "xyg3", "dispersion": "d3bj"}, "no parameters of D3(BJ) are published for XYG3"),
+        ({"method": "xyg3", "dispersion": "d3bj"}, "no parameters of D3(BJ) are published for "
+                                                   "XYG3"),
         ({"method": "xyg3-d4"}, "no parameters of D4 are published"),
         ({"method": "ptpss", "dispersion": "d4"}, "take --dispersion d3bj, or none"),
         ({"method": "pbe0-dh", "dispersion": "d3bj"}, "take --dispersion d4, or none"),
@@ -531,8 +552,10 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
         ({"method": "mp2", "dispersion": "d4"}, "belongs to double hybrids by name"),
         ({"method": "b2plyp", "reference": "rohf"}, "(ROKS): use --reference uhf"),
         ({"method": "b2plyp", "stability": "full"}, "is not there for Kohn-Sham orbitals"),
-        ({"method": "b2plyp", "certify_fit": True}, "--certify-fit is not available for double hybrids"),
-        ({"method": "b2plyp", "properties": True}, "--properties is not available for double hybrids"),
+        ({"method": "b2plyp", "certify_fit": True}, "--certify-fit is not available for double "
+                                                    "hybrids"),
+        ({"method": "b2plyp", "properties": True}, "--properties is not available for double "
+                                                   "hybrids"),
         ({"method": "b2plyp", "kappa": 1.1}, "belongs to --method kappa-mp2"),
         ({"method": "b2plyp", "grid": "99"}, "--grid"),
     ],

@@ -1,4 +1,5 @@
-"""Pair energies of one molecule in several processes: the bits of one, whatever dies, and no shard that is foreign."""
+"""Pair energies of one molecule in several processes: the bits of one, whatever dies, and no shard
+that is foreign."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ import dfmp2
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.execution import pairs
-from dfmp2.execution.pool import Call, Died, Pool, Share, Slot
+from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare
 from dfmp2.mp2.calculation import NOTHING
 from dfmp2.mp2.identity import PROCESSOR
 from dfmp2.mp2.pairs import tile_keys
 from dfmp2.output import hdf5, shards
 from dfmp2.output.checkpoint import RUN, VARIABLE, FileCheckpoint, decode, encode
-from dfmp2.output.prepared import energy, opened, opened_calculation, options_for
+from dfmp2.output.prepared import opened, opened_calculation, options_for, prepared_energy
 from tests.conftest import Finished, Heard, Runner, listing, run_command, succeed
 from tests.faults import Stopping, numbers
 from tests.test_prepared import set_disk
@@ -48,7 +49,8 @@ CASES = {  # molecule, options of the first part, of the second
 
 
 def mine(result: Path | bytes) -> dict[str, bytes]:
-    """Every number of a result but how much memory and how many threads its processes were given."""
+    """Every number of a result but how much memory and how many threads its processes were
+    given."""
     own = ("dfmp2/input/options/", "dfmp2/preparation")
     return {name: value for name, value in numbers(result).items() if not name.startswith(own)}
 
@@ -84,13 +86,14 @@ def prepared(made: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(shutil.copy(made / B, folder))
 
 
-# --- a pool in this process -------------------------------------------------------------------------------------------
+# --- a pool in this process -----------------------------------------------------------------------
 
 
 class HereSlot:
-    """A slot as of `dfmp2.execution.pool`; what it is given is pickled, and dies where `fates` says so."""
+    """A slot as of `dfmp2.execution.pool`; what it is given is pickled, and dies where `fates` says
+    so."""
 
-    share, ready = Share(1, 4 * 10**9), True
+    share, ready = WorkerShare(1, 4 * 10**9), True
     future: Any = None
     call: Any = None
 
@@ -124,7 +127,9 @@ def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
             chosen = options_for(source.prepared, options)
             elsewhere = partial(pairs.by_workers, pool, source.path)
             return mine(
-                hdf5.to_bytes(energy(source, chosen, listener=Heard(), elsewhere=elsewhere))
+                hdf5.to_bytes(
+                    prepared_energy(source, chosen, listener=Heard(), elsewhere=elsewhere)
+                )
             )
     finally:
         for stack, _ in pairs._jobs.values():
@@ -132,7 +137,7 @@ def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
         pairs._jobs.clear()
 
 
-# --- the same bits ----------------------------------------------------------------------------------------------------
+# --- the same bits --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,8 @@ def test_any_cut_gives_the_bits_of_a_run(
 def test_processes_that_are_killed_and_stopped(
     prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real workers: stopped at the third tile, gone on with, one of them killed while it computes."""
+    """Real workers: stopped at the third tile, gone on with, one of them killed while it
+    computes."""
     monkeypatch.setenv(VARIABLE, "0")
     command = ("energy", "--from", B, "--output", "x.h5", "--threads", "1")
     with Stopping(at_tile=3):
@@ -220,13 +226,13 @@ def test_parts_are_even_and_of_neighbours() -> None:
     for count in (1, 2, 7, 50):
         parts = shards.cut(keys, count)
         assert sorted(key for part in parts for key in part) == sorted(keys)
-        sizes = [shards.pairs_of(part) for part in parts]
-        assert max(sizes) - min(sizes) <= 2 * max(shards.pairs_of([key]) for key in keys)
+        sizes = [shards.pairs_of_shard(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 2 * max(shards.pairs_of_shard([key]) for key in keys)
     rows = [{key[:3] + key[3][:2] for key in part} for part in shards.cut(keys, 8)]
     assert max(map(len, rows)) <= 6  # of 24
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def other(name: str, value: str) -> Callable[[Path], Any]:
@@ -380,7 +386,8 @@ def test_b_that_changes_while_it_is_read(
 
 
 def test_what_a_worker_refuses(prepared: Path) -> None:
-    """Another file of that name on its host, another version: the command ends with what the worker says."""
+    """Another file of that name on its host, another version: the command ends with what the worker
+    says."""
     dfmp2.prepare("nh2.xyz", "sto-3g", "other.h5", frozen_core="1", threads=1, listener=Heard())
     with opened(B) as source:
         options = options_for(source.prepared, {"threads": 1})
@@ -393,13 +400,14 @@ def test_what_a_worker_refuses(prepared: Path) -> None:
         with pytest.raises(
             ResultFileError, match=f"a worker finds another calculation in {path}: .*{said}"
         ):
-            pairs.compute_tiles(pairs.Job(path, options, known), [], Share(1, 10**9))
+            pairs.compute_tiles(pairs.Job(path, options, known), [], WorkerShare(1, 10**9))
 
 
 def test_shards_and_workers_of_another_kind_of_processor_are_named(
     made: Path, prepared: Path, folder: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their tiles are taken, and the result says whose they are; the file of B names the processor that made it."""
+    """Their tiles are taken, and the result says whose they are; the file of B names the processor
+    that made it."""
     for path in made.glob("x.h5.shard-*"):
         shutil.copy(path, folder)
     foreign = folder / "x.h5.shard-1-of-2.checkpoint"
@@ -422,16 +430,17 @@ def test_shards_and_workers_of_another_kind_of_processor_are_named(
     with opened(B) as source:
         options = options_for(source.prepared, {})
         elsewhere = partial(pairs.by_workers, HerePool(2), source.path)
-        energy(source, options, listener=heard, elsewhere=elsewhere)
+        prepared_energy(source, options, listener=heard, elsewhere=elsewhere)
     assert [text for text in heard.warnings if f"(Zen9 (NumPy) there, {here} here)" in text] == [
-        f"a worker runs on another kind of processor (Zen9 (NumPy) there, {here} here): the last bits of the result "
-        "are not those of a run on one of them"
+        f"a worker runs on another kind of processor (Zen9 (NumPy) there, {here} here): the last "
+        "bits of the result are not those of a run on one of them"
     ]
 
 
 @pytest.mark.skipif("avx" not in CPU_FLAGS, reason="needs the kernels of Sandy Bridge")
 def test_b_that_was_made_by_other_kernels_is_named(folder: Path) -> None:
-    """By processes that really have other kernels: the same energies, other last bits, both processors in the file."""
+    """By processes that really have other kernels: the same energies, other last bits, both
+    processors in the file."""
     environment = {"OPENBLAS_CORETYPE": "Sandybridge"}
     make = ("prepare", "h2o.xyz", "--basis", "sto-3g", "--output", B, "--precision", "fp64")
     succeed(run_command(*make, cwd=folder, env=environment))
@@ -440,7 +449,10 @@ def test_b_that_was_made_by_other_kernels_is_named(folder: Path) -> None:
     assert result.preparation is not None and "Sandybridge" in result.preparation.blas
     if result.provenance.blas == result.preparation.blas:
         pytest.skip("the kernels of this processor are those of Sandy Bridge")
-    said = f"{B} was prepared with other products ({result.preparation.blas}; here {result.provenance.blas})"
+    said = (
+        f"{B} was prepared with other products ({result.preparation.blas}; here "
+        f"{result.provenance.blas})"
+    )
     assert said in " ".join(done.err.split())
     again = succeed(
         run_command("energy", "--from", B, "--output", "y.h5", cwd=folder, env=environment)
@@ -455,8 +467,8 @@ def test_neither_run_nor_energy_loads_what_shares_the_work(folder: Path) -> None
     program = (
         "import sys; from dfmp2.cli.main import main\n"
         "molecule = 'h2.xyz --basis sto-3g'\n"
-        "for command in ('run ' + molecule, 'prepare ' + molecule, 'energy --from h2.prepared.h5'):\n"
-        "    assert not main([*command.split(), '--quiet', '--overwrite'])\n"
+        "for command in ('run ' + molecule, 'prepare ' + molecule, 'energy --from "
+        "h2.prepared.h5'):\n    assert not main([*command.split(), '--quiet', '--overwrite'])\n"
         "assert not [name for name in sys.modules if name.startswith('dfmp2.execution')]"
     )
     subprocess.run(
@@ -466,7 +478,8 @@ def test_neither_run_nor_energy_loads_what_shares_the_work(folder: Path) -> None
 
 @pytest.mark.slow
 def test_water_8_by_workers_and_shards(tmp_path: Path) -> None:
-    """(H2O)8 in cc-pVTZ: 1, 2 and 3 workers, one killed in the middle, and 5 shards have the bits of energy and run."""
+    """(H2O)8 in cc-pVTZ: 1, 2 and 3 workers, one killed in the middle, and 5 shards have the bits
+    of energy and run."""
 
     def dfmp2_command(*arguments: str) -> Finished:
         return succeed(run_command(*arguments, "--precision", "fp64", cwd=tmp_path))

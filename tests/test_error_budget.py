@@ -1,4 +1,5 @@
-"""The error budget: what each source adds, what it adds up to, and whether it holds against four-centre integrals."""
+"""The error budget: what each source adds, what it adds up to, and whether it holds against
+four-centre integrals."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def with_gradient(
     return replace(result, reference=replace(result.reference, history=found, **changes))
 
 
-# --- sources ------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------
 
 SOME = Certificate(100, 40, 3e-9, 1e-9, 2e-9, 1e-9, 1e-7, repeated_in_fp64=False, seed=1)
 
@@ -146,7 +147,8 @@ def test_convergence(
     scf: float | None,
     correlation: float | None,
 ) -> None:
-    """Second order in the last gradient for E(SCF), first order for E(corr); --scf-conv-tol 1e-10 lets 1e-6 Eh pass."""
+    """Second order in the last gradient for E(SCF), first order for E(corr); --scf-conv-tol 1e-10
+    lets 1e-6 Eh pass."""
     source = with_gradient(result, history, **changes).error_budget.sources["scf_convergence"]
     for share, value in ((source.scf, scf), (source.correlation, correlation)):
         assert share is not None and share.value == (
@@ -207,7 +209,8 @@ def test_fitting(
     correlation: float | None,
     kind: str,
 ) -> None:
-    """Errors of the atoms do not cancel, what lies between them is estimated; the molecule itself wins over both."""
+    """Errors of the atoms do not cancel, what lies between them is estimated; the molecule itself
+    wins over both."""
     assert result.scf_fitting is not None
     sets = {"scf_fitting": replace(result.scf_fitting, errors=errors)}
     sets["mp2_fitting"] = replace(result.mp2_fitting, errors=errors)
@@ -255,13 +258,14 @@ def test_neighbours_that_are_heavier_than_hydrogen(atoms: str, count: int) -> No
     )
 
 
-# --- what an SCF misses between atoms -------------------------------------------------------------------
+# --- what an SCF misses between atoms -------------------------------------------------------------
 
 AMIDOGEN = "N 0 0 0; H 0 0.80 0.63; H 0.1 -0.80 0.63"
 
 
 def between_atoms(mf: Any) -> float:
-    """The formula with all four-centre integrals of a UHF, and a loop over atoms in place of masks."""
+    """The formula with all four-centre integrals of a UHF, and a loop over atoms in place of
+    masks."""
     mole = mf.mol
     exact = np.einsum("mnmn->mn", mole.intor("int2e"))
     packed = np.sum([(block**2).sum(axis=0) for block in mf.with_df.loop()], axis=0)
@@ -288,7 +292,8 @@ def between_atoms(mf: Any) -> float:
 
 
 def test_what_an_scf_misses_between_atoms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Against all integrals of PySCF; the same from its mean field, from disk, turned round, and of RHF as UHF."""
+    """Against all integrals of PySCF; the same from its mean field, from disk, turned round, and of
+    RHF as UHF."""
     mole = gto.M(atom=AMIDOGEN, basis="cc-pvdz", spin=1, verbose=0)
     mf = scf.UHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run(conv_tol=1e-11)
     expected = between_atoms(mf)
@@ -323,7 +328,7 @@ def test_what_an_scf_misses_between_atoms(monkeypatch: pytest.MonkeyPatch, tmp_p
     )
 
 
-# --- what they add up to ------------------------------------------------------------------------------
+# --- what they add up to --------------------------------------------------------------------------
 
 
 def budget_of(total: float | None) -> ErrorBudget:
@@ -363,7 +368,8 @@ def test_decimals(total: float | None, decimals: int | None) -> None:
     assert total is None or ("Largest part: the moon" in budget.summary and EXACT in budget.summary)
 
 
-# (molecule, basis, options, accepted overestimate): E(SCF) and E(corr) against conventional SCF and four-centre MP2
+# (molecule, basis, options, accepted overestimate): E(SCF) and E(corr) against conventional SCF and
+# four-centre MP2
 HELD = [
     ("o2", "6-31g*", ("--scf-conv-tol", "1e-6"), 20),
     ("h2o", "6-31g*", ("--scf", "conventional", "--frozen-core", "auto"), 20),
@@ -392,7 +398,8 @@ def test_a_run_is_as_wrong_as_it_says(
 
 @pytest.mark.parametrize("name", ["h2o", "nh2"])
 def test_a_gradient_measures_what_an_scf_left(name: str) -> None:
-    """From its relaxed density: the error of E(corr), with its sign, against an SCF converged to 1e-12 Eh."""
+    """From its relaxed density: the error of E(corr), with its sign, against an SCF converged to
+    1e-12 Eh."""
     given = {"precision": "fp64", "stability": "off", "frozen_core": "auto", "threads": 1}
     path = Path(__file__).parent.parent / "inputs" / f"{name}.xyz"
     tight = dfmp2.run(path, "6-31g", scf_conv_tol=1e-12, **given)
@@ -430,7 +437,7 @@ def test_a_mean_field_of_pyscf() -> None:
     assert found[0].error_budget.total is not None
 
 
-# --- where it is shown --------------------------------------------------------------------------------
+# --- where it is shown ----------------------------------------------------------------------------
 
 
 def test_json_of_a_run(water: Stored) -> None:
@@ -484,11 +491,12 @@ def test_a_batch_has_a_column(written: Path, call: Runner) -> None:
     )
 
 
-# --- several runs -------------------------------------------------------------------------------------
+# --- several runs ---------------------------------------------------------------------------------
 
 
 def test_differences(result: MP2Result) -> None:
-    """Convergence adds; fitting errors are subtracted where each is measured, else a part of their sum is left."""
+    """Convergence adds; fitting errors are subtracted where each is measured, else a part of their
+    sum is left."""
     runs = [with_gradient(result, [[-75.0, 0.0, g]]) for g in (1e-6, 2e-6, 3e-6)]
     weights = ((1.0, 1.0), (-0.5, -0.5), (-0.5, -0.5))
     budget = combined(list(zip(weights, runs, strict=True)), "the difference")
@@ -609,8 +617,12 @@ def test_a_change_of_spin_is_in_the_estimate() -> None:
 def test_a_cluster_keeps_its_small_error() -> None:
     """Water dimer: nothing is made or broken, and both statements stay small."""
     lines = (
-        *("O -1.4809 .0046 0", "H -1.7873 -.8752 0", "H -.5265 -.1072 0"),
-        *("O 1.4351 -.0223 0", "H 1.7583 .4268 .7569", "H 1.7583 .4268 -.7569"),
+        "O -1.4809 .0046 0",
+        "H -1.7873 -.8752 0",
+        "H -.5265 -.1072 0",
+        "O 1.4351 -.0223 0",
+        "H 1.7583 .4268 .7569",
+        "H 1.7583 .4268 -.7569",
     )
     molecule = parse_xyz("\n".join(("6", "", *lines)), file="m").molecule
     study = dfmp2.interaction(molecule, "cc-pvdz", "1-3,4-6", **QUIET)
@@ -794,7 +806,8 @@ def test_bond_orders(symbols: str, distance: float, pair: tuple[str, str], order
 def test_a_study_has_one(
     kind: str, said: str, parts: tuple[str, str], written: Path, call: Runner
 ) -> None:
-    """It follows from the runs, also of earlier versions; that of a limit knows the step that is left to it."""
+    """It follows from the runs, also of earlier versions; that of a limit knows the step that is
+    left to it."""
     path = written / f"{kind}.h5"
     runs = [read_study(path).runs[name].error_budget.to_dict() for name in parts]
     done = succeed(call("show", str(path), "--json")).json

@@ -77,7 +77,8 @@ def test_one_number(printed: Printer, name: str, words: str, expected: float, er
 
 
 def test_basis_series(printed: Printer) -> None:
-    """The series falls towards its limit, and both limits agree better than the largest basis does with them."""
+    """The series falls towards its limit, and both limits agree better than the largest basis does
+    with them."""
     text = printed("basis_series")
     names = ("cc-pvdz", "cc-pvtz", "cc-pvqz", r"limit cc-pv\[dt\]z", r"limit cc-pv\[tq\]z")
     dz, tz, qz, small, large = (number(text, rf"{name}\s+E\(corr\) =") for name in names)
@@ -98,7 +99,8 @@ def test_compare_backends(printed: Printer) -> None:
 
 @pytest.mark.slow
 def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code cells in order, in one name space; what the last expression of a cell shows is shown as HTML."""
+    """The code cells in order, in one name space; what the last expression of a cell shows is shown
+    as HTML."""
     notebook = json.loads((EXAMPLES / "tour.ipynb").read_text())
     assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) == len(
         notebook["cells"]

@@ -1,7 +1,8 @@
-"""Exported files, read back by other packages: orbitals stay orthonormal and give the SCF energy again.
+"""Exported files, read back by other packages: orbitals stay orthonormal and give the SCF energy
+again.
 
-Every reader turns its file into shells and orbitals of its own; PySCF then evaluates overlap and energy from them
-alone, so a wrong order, sign, norm, unit or core potential shows.
+Every reader turns its file into shells and orbitals of its own; PySCF then evaluates overlap and
+energy from them alone, so a wrong order, sign, norm, unit or core potential shows.
 """
 
 from __future__ import annotations
@@ -32,17 +33,22 @@ ORTHONORMAL = 1e-10
 
 
 def _tilted(points: Sequence[Sequence[float]]) -> np.ndarray:
-    """Turned out of every symmetry axis and shifted, so that each function of a shell takes part."""
+    """Turned out of every symmetry axis and shifted, so that each function of a shell takes
+    part."""
     axis = np.array([1.0, 2.0, 3.0]) / math.sqrt(14)
     cross = np.cross(np.eye(3), axis)
     turn = np.eye(3) + math.sin(0.7) * cross + (1 - math.cos(0.7)) * cross @ cross
     return np.array(points) @ turn + [0.3, -0.2, 0.5]
 
 
-CASES = {  # name -> (molecule, basis, MP2 set, SCF fitting set); OH: UHF and g functions; HI: core potential and ghosts
+# name -> (molecule, basis, MP2 set, SCF fitting set); OH: UHF and g functions; HI: core potential
+# and ghosts
+CASES = {
     "oh": (
         Molecule(("O", "H"), _tilted([(0, 0, 0), (0, 0, 1.83)]), multiplicity=2),
-        *("cc-pvqz", "cc-pvqz-ri", "cc-pvqz-jkfit"),
+        "cc-pvqz",
+        "cc-pvqz-ri",
+        "cc-pvqz-jkfit",
     ),
     "hi": (
         Molecule(
@@ -50,7 +56,9 @@ CASES = {  # name -> (molecule, basis, MP2 set, SCF fitting set); OH: UHF and g 
             _tilted([(0, 0, 0), (0, 0, 3.04), (0, 3, 6), (0, -3, 6)]),
             (0, 0, 1, 1),
         ),
-        *("def2-svp", "auto", "def2-universal-jkfit"),
+        "def2-svp",
+        "auto",
+        "def2-universal-jkfit",
     ),
 }
 
@@ -67,8 +75,9 @@ def case(request: pytest.FixtureRequest) -> tuple[MP2Result, str]:
 
 @dataclass(frozen=True)
 class Read:
-    """What a reader found: one (element, is ghost, position in bohr) per centre, shells as [l, [exponent, coefficient],
-    ...] per centre, core potentials in PySCF's form per centre, orbitals in PySCF's order of these shells."""
+    """What a reader found: one (element, is ghost, position in bohr) per centre, shells as [l,
+    [exponent, coefficient], ...] per centre, core potentials in PySCF's form per centre, orbitals
+    in PySCF's order of these shells."""
 
     centres: list[tuple[str, bool, Any]]
     shells: list[list[Any]]
@@ -117,7 +126,7 @@ def unsorted_rows(momenta: Sequence[int], order: conventions.Order) -> np.ndarra
     return np.argsort(conventions.rows(momenta, order))
 
 
-# --- readers ----------------------------------------------------------------------------------------
+# --- readers --------------------------------------------------------------------------------------
 
 
 def test_molden_by_iodata(
@@ -195,7 +204,8 @@ def test_trexio_by_its_library(case: tuple[MP2Result, str], tmp_path: Path) -> N
         result,
         jkfit,
     )
-    # The norms themselves: int (N r^l exp(-a r^2) sqrt(4 pi / (2l+1)))^2 r^2 dr = 1 for each primitive.
+    # The norms themselves: int (N r^l exp(-a r^2) sqrt(4 pi / (2l+1)))^2 r^2 dr = 1 for each
+    # primitive.
     a, l = exponents, momenta[owner]  # noqa: E741
     radial = 2 * (2 * a) ** (l + 1.5) / np.array([math.gamma(x + 1.5) for x in l])
     np.testing.assert_allclose(factors, np.sqrt(radial * (2 * l + 1) / (4 * math.pi)), rtol=1e-12)
@@ -294,13 +304,16 @@ def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
     assert atoms.calc is None  # no key that ASE would take for electronvolts
 
 
-# --- orders and limits ------------------------------------------------------------------------------
+# --- orders and limits ----------------------------------------------------------------------------
 
 
 def test_orders_are_those_of_the_formats() -> None:
-    """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA from -l to +l."""
-    assert conventions.molden(2) == [0, 1, -1, 2, -2]
-    assert [conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden)] == [
+    """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA
+    from -l to +l."""
+    assert conventions.molden_conventions(2) == [0, 1, -1, 2, -2]
+    assert [
+        conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden_conventions)
+    ] == [
         1,
         -1,
         0,
@@ -330,7 +343,7 @@ def test_orbitals_of_another_basis_are_not_exported(water: Stored) -> None:
             export(swapped, name)
 
 
-# --- the command ------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -> None:

@@ -1,4 +1,5 @@
-"""kill -9 at random moments: whatever is left can be read, and resumed runs end in the same energies."""
+"""kill -9 at random moments: whatever is left can be read, and resumed runs end in the same
+energies."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def test_many_kills(name: str, server: Server, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [3, 60])
 def test_scan(kills: int, server: Server, tmp_path: Path) -> None:
-    """Every file that is left holds whole points, with the energies of a scan that was never killed."""
+    """Every file that is left holds whole points, with the energies of a scan that was never
+    killed."""
     folder, rng, met, chains = tmp_path / "run", random.Random(20261121), 0, 0
     folder.mkdir()
     command = [

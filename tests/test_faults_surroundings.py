@@ -23,7 +23,8 @@ UNSET = (
     "PYTHONCOERCECLOCALE",
     "PYTHONIOENCODING",
 )
-ACTIVATE = "import locale; locale.setlocale(locale.LC_ALL, '')\n"  # as an application that embeds us may do
+# as an application that embeds us may do
+ACTIVATE = "import locale; locale.setlocale(locale.LC_ALL, '')\n"
 BACKWARDS = (
     "import itertools, time; _now = itertools.count(2e9, -3600.0); time.time = lambda: next(_now)\n"
 )
@@ -102,7 +103,8 @@ def test_place(
 def test_clock_that_runs_backwards(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An hour back whenever it is read: in the run and all its checkpoints, in a batch, its workers and locks."""
+    """An hour back whenever it is read: in the run and all its checkpoints, in a batch, its workers
+    and locks."""
     succeed(call("run", "h2.xyz", *H2, "--output", "expected.h5"))
     variables = {EACH: "0", "PYTHONPATH": customised(folder, BACKWARDS)}
     succeed(

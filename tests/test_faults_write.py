@@ -1,4 +1,5 @@
-"""Whatever fails while a file is written: one clear line, code 7, the old file intact, nothing beside it."""
+"""Whatever fails while a file is written: one clear line, code 7, the old file intact, nothing
+beside it."""
 
 from __future__ import annotations
 
@@ -130,7 +131,8 @@ def test_result_that_cannot_be_written_leaves_its_checkpoint(
 def test_file_and_folder_are_on_disk_when_it_is_written(
     overwrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes before the name, and then the folder: a power cut leaves the old file or the new one."""
+    """The bytes before the name, and then the folder: a power cut leaves the old file or the new
+    one."""
     done: list[str] = []
 
     def noted(step: Callable[..., Any], name: Callable[..., str]) -> Callable[..., Any]:

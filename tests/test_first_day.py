@@ -1,4 +1,5 @@
-"""scripts/neuron_first_day.py on the stand-in of AWS's packages: what is said before, what steps decide, what is kept."""
+"""scripts/neuron_first_day.py on the stand-in of AWS's packages: what is said before, what steps
+decide, what is kept."""
 
 from __future__ import annotations
 

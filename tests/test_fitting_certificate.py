@@ -1,4 +1,5 @@
-"""The fitting certificate against PySCF's conventional SCF and four-centre MP2, and its sample against many draws."""
+"""The fitting certificate against PySCF's conventional SCF and four-centre MP2, and its sample
+against many draws."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def chain(molecule: Molecule, count: int) -> Molecule:
 DIMER = chain(WATER, 2)
 
 
-# --- against PySCF --------------------------------------------------------------------------------------
+# --- against PySCF --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,8 @@ def test_every_hamiltonian_is_certified(molecule: Molecule, options: dict[str, A
 
 
 def test_a_fitting_set_that_is_wrong_is_found_out() -> None:
-    """cc-pVDZ-JKFIT misses 0.67 Eh of bromine; so far from the conventional solution more Fock matrices are needed."""
+    """cc-pVDZ-JKFIT misses 0.67 Eh of bromine; so far from the conventional solution more Fock
+    matrices are needed."""
     bromide = Molecule(("H", "Br"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.67]]))
     found = dfmp2.run(
         bromide, "cc-pvdz", scf_auxbasis="cc-pvdz-jkfit", allow_poor_fit=True, **PLAIN
@@ -100,7 +102,7 @@ def test_a_fitting_set_that_is_wrong_is_found_out() -> None:
     assert found.fitting_certificate.scf_uncertainty < 1e-8
 
 
-# --- the sample -----------------------------------------------------------------------------------------
+# --- the sample -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["rhf", "uhf"])
@@ -168,13 +170,14 @@ def test_exact_integrals_are_those_of_pyscf(monkeypatch: pytest.MonkeyPatch) -> 
                 assert values == pytest.approx(expected, abs=1e-12)
 
 
-# --- with everything else -------------------------------------------------------------------------------
+# --- with everything else -------------------------------------------------------------------------
 
 
 def test_memory_changes_passes_and_places_but_not_what_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Integrals of the SCF and B of both fits on disk, and a pass over the exact integrals for each orbital."""
+    """Integrals of the SCF and B of both fits on disk, and a pass over the exact integrals for each
+    orbital."""
     monkeypatch.setattr(sizes, "EXACT_ROWS", 6)
     monkeypatch.setattr(sizes, "EXACT_STRATA", 2)
     free = dfmp2.run(DIMER, "sto-3g", **PLAIN)

@@ -1,4 +1,5 @@
-"""Gradients, relaxed densities and their certificate: against energies, PySCF and published numbers."""
+"""Gradients, relaxed densities and their certificate: against energies, PySCF and published
+numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from dfmp2.progress import Silent
 from dfmp2.scf.hartree_fock import jk_builder
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.scf.response_matrices import ResponseMatrices
-from dfmp2.scf.rotations import Spin
+from dfmp2.scf.rotations import RotatedSpin
 from tests.conftest import Heard, succeed
 
 SMALL = {
@@ -49,13 +50,15 @@ CASES = {
     "rhf, core and virtuals frozen, scaled": (
         WATER, {"frozen_core": "1", "frozen_virtual": 2, "os_scale": 1.2, "ss_scale": 0.3},
     ),
-    "uhf, core and virtuals frozen": (WATER.with_state(1, 2), {"frozen_core": "1", "frozen_virtual": 2}),
+    "uhf, core and virtuals "
+    "frozen": (WATER.with_state(1, 2), {"frozen_core": "1", "frozen_virtual": 2}),
     "rhf, four-centre": (WATER, FOUR_CENTRE),
     "uhf, four-centre": (WATER.with_state(1, 2), FOUR_CENTRE),
     "ghost": (GHOST, {}),
     "x2c": (WATER, {"relativity": "x2c"}),
     "charges": (FIELD, {}),
-    "no beta electron": (Molecule(("H", "H"), [[0, 0, 0], [0, 0, 2.1]], charge=1, multiplicity=2), {}),
+    "no beta "
+    "electron": (Molecule(("H", "H"), [[0, 0, 0], [0, 0, 2.1]], charge=1, multiplicity=2), {}),
 }  # fmt: skip
 
 
@@ -66,7 +69,8 @@ def total(result):
 
 
 def slope(molecule, options, direction, start, step=0.005, charges=None):
-    """Five-point difference of energies along a direction of the atoms and one of the charges, Eh/bohr."""
+    """Five-point difference of energies along a direction of the atoms and one of the charges,
+    Eh/bohr."""
     energies = []
     for factor in (-2, -1, 1, 2):
         moved = replace(molecule, coordinates=molecule.coordinates + factor * step * direction)
@@ -126,7 +130,7 @@ def test_matrices_of_rotations_are_those_of_their_densities(molecule, single, mo
     b = np.concatenate([lib.unpack_tril(fitted.build().pairs.expand(fitted._cderi))])
     rng, nao = np.random.default_rng(4), mole.nao
     spins = [
-        Spin(*np.split(rng.standard_normal((nao, nao)), [n], axis=1), np.zeros((nao - n, n)))
+        RotatedSpin(*np.split(rng.standard_normal((nao, nao)), [n], axis=1), np.zeros((nao - n, n)))
         for n in (5, 4)
     ]
     x = [rng.standard_normal(spin.differences.shape) for spin in spins]
@@ -230,14 +234,13 @@ def test_a_gradient_whose_certificate_fails_ends_with_8(call):
 
 
 ON_DISK = {
-    **{
-        "z_on_disk": True,
-        "half_on_disk": True,
-        "scf_on_disk": True,
-        "scf_kept": False,
-        "response_held": False,
-    },
-    **{"pair_bytes": 10**5, "read_bytes": 10**6},
+    "z_on_disk": True,
+    "half_on_disk": True,
+    "scf_on_disk": True,
+    "scf_kept": False,
+    "response_held": False,
+    "pair_bytes": 10**5,
+    "read_bytes": 10**6,
 }
 
 

@@ -1,4 +1,5 @@
-"""Integration grids: what `--grid` takes, the default of a functional, points, and what is stored."""
+"""Integration grids: what `--grid` takes, the default of a functional, points, and what is
+stored."""
 
 from __future__ import annotations
 
@@ -257,7 +258,7 @@ def test_options_of_a_functional_are_checked_before_it_runs() -> None:
     assert make_options(**PBE, grid=5).grid == "5"
 
 
-# --- the measured error -------------------------------------------------------------------------------
+# --- the measured error ---------------------------------------------------------------------------
 
 
 def oracle(found: Any, finer: str) -> tuple[float, float, float]:
@@ -353,7 +354,8 @@ def test_the_error_is_what_the_equations_say(molecule: Molecule, xc: str, name: 
 def test_a_run_on_a_fine_grid_lies_within_what_was_stated(
     molecule: Molecule, xc: str, basis: str, asked: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The truth is an SCF of its own on a finer grid than the one that the error is measured with."""
+    """The truth is an SCF of its own on a finer grid than the one that the error is measured
+    with."""
     settings = {
         **PBE,
         "basis": basis,

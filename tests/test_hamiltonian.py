@@ -1,4 +1,5 @@
-"""Beyond nuclei and electrons: spin-free X2C and point charges, against PySCF's own, by symmetry, and recorded."""
+"""Beyond nuclei and electrons: spin-free X2C and point charges, against PySCF's own, by symmetry,
+and recorded."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ from dfmp2.validation.psi4 import decontracted, psi4_input, run_psi4
 from tests.conftest import Runner, succeed
 from tests.test_physics import WATER
 
-FIELD = "# a neighbour, TIP3P\n2.9117 0 0.0592 -0.834  # O\n\n3.4970 0.0 -7.072D-1 .417\r\n3.497 0 +0.7072 0.417\n"
+FIELD = (
+    "# a neighbour, TIP3P\n2.9117 0 0.0592 -0.834  # O\n\n3.4970 0.0 -7.072D-1 .417\r\n3.497 "
+    "0 +0.7072 0.417\n"
+)
 CHARGES = np.array(
     [[2.9117, 0, 0.0592, -0.834], [3.497, 0, -0.7072, 0.417], [3.497, 0, 0.7072, 0.417]]
 )
@@ -97,7 +101,7 @@ def hcl() -> dfmp2.MP2Result:
     return dfmp2.run(HCL, relativity="x2c", check=True, **SETS, **EXACT)
 
 
-# --- energies ---------------------------------------------------------------------------------------
+# --- energies -------------------------------------------------------------------------------------
 
 
 SLOW = pytest.mark.slow
@@ -165,7 +169,8 @@ def test_core_potentials_screen_the_nucleus_and_ghosts_have_none() -> None:
 
 
 def test_potential_in_blocks_is_pyscfs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attraction of fractional nuclei here, integrals on a grid there; d functions, three blocks of charges."""
+    """Attraction of fractional nuclei here, integrals on a grid there; d functions, three blocks of
+    charges."""
     monkeypatch.setattr(hamiltonian, "CHARGES_PER_CALL", 7)
     random = np.random.default_rng(3)
     charges = np.column_stack([random.normal(size=(20, 3)) * 6.0, random.normal(size=20)])
@@ -193,13 +198,14 @@ def test_memory_of_the_transformation_is_planned() -> None:
     work = Workload(544, 2000, 2000, (Spin(144, 64, 400),), "fp64", 66, x2c_functions=944)
     small = replace(work, nao=10, naux_scf=10)
     given = {"program": 0, "budget": 10**12, "threads": 1, "limits": CpuBackend(1).limits}
-    assert memory.plan(small, **given).scf == pytest.approx(222e6, rel=0.05)
+    assert memory.memory_plan(small, **given).scf == pytest.approx(222e6, rel=0.05)
     assert (
-        memory.plan(work, **given).scf == memory.plan(replace(work, x2c_functions=0), **given).scf
+        memory.memory_plan(work, **given).scf
+        == memory.memory_plan(replace(work, x2c_functions=0), **given).scf
     )
 
 
-# --- recorded, repeated, and said by every command ---------------------------------------------------------
+# --- recorded, repeated, and said by every command ------------------------------------------------
 
 
 def test_recorded_repeated_and_shown(call: Runner, folder: Path, hcl: dfmp2.MP2Result) -> None:
@@ -252,7 +258,9 @@ def test_qcschema_there_and_back(keywords: dict[str, Any], asked: str) -> None:
             "symbols": list(WATER.symbols),
             "geometry": WATER.coordinates.ravel().tolist(),
         },
-        **{"driver": "energy", "model": {"method": "mp2", "basis": "sto-3g"}, "keywords": keywords},
+        "driver": "energy",
+        "model": {"method": "mp2", "basis": "sto-3g"},
+        "keywords": keywords,
     }
     result = qcschema.run(qcschema.read_request(document))
     assert result.options.relativity == asked
@@ -327,7 +335,10 @@ def test_every_run_of_a_study_is_in_the_same_field(call: Runner, folder: Path) -
 
 def test_items_of_a_batch_have_their_own(call: Runner, folder: Path) -> None:
     item = '[[item]]\nmolecule = "h2o.xyz"\nname = '
-    items = f'{item}"charged"\npoint-charges = "field.dat"\n{item}"bare"\n{item}"heavy"\nrelativity = "x2c"\n'
+    items = (
+        f'{item}"charged"\npoint-charges = '
+        f'"field.dat"\n{item}"bare"\n{item}"heavy"\nrelativity = "x2c"\n'
+    )
     (folder / "m.toml").write_text(f'basis = "sto-3g"\noutput = "out"\n{items}')
     succeed(call("batch", "run", "m.toml"))
     among, bare, heavy = (
@@ -359,7 +370,8 @@ def test_exports_say_it_or_refuse() -> None:
         export(result, "trexio")
     text = psi4_input(result, 10**9)
     assert text.count("field.extern.addCharge(") == 3
-    # E(SCF) of Psi4 1.3.2 with an input of this form agrees to 1e-12 Eh (water/cc-pVDZ, these charges).
+    # E(SCF) of Psi4 1.3.2 with an input of this form agrees to 1e-12 Eh (water/cc-pVDZ, these
+    # charges).
     assert (
         f"field.extern.addCharge(-0.834, {float(IN_BOHR[0, 0])!r}, 0.0, {float(IN_BOHR[0, 2])!r})"
         in text
@@ -369,7 +381,8 @@ def test_exports_say_it_or_refuse() -> None:
 def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
     hcl: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In cc-pVDZ Psi4 1.3.2 gave -461.33247416437 Eh, 9e-9 Eh from ours: its speed of light is another one."""
+    """In cc-pVDZ Psi4 1.3.2 gave -461.33247416437 Eh, 9e-9 Eh from ours: its speed of light is
+    another one."""
     text = psi4_input(hcl, 10**9)
     assert "relativistic x2c\nbasis_relativistic decontracted\n" in text
     shells = [
@@ -389,7 +402,7 @@ def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
         run_psi4(hcl, 1)
 
 
-# --- what is refused ----------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -14,47 +14,46 @@ STO3G = ("--basis", "sto-3g")
 CODE = "__import__('os').system('touch EXECUTED')"
 PLANTED = "import pathlib; pathlib.Path(r'{marker}').touch(); raise SystemExit('planted')\n"
 
-# --- the working directory --------------------------------------------------------------------------
+# --- the working directory ------------------------------------------------------------------------
 
-# What Python itself makes unavoidable, and is not planted for `python -m`: with -m the working directory is searched
-# first until dfmp2 gets to take it off, so a `dfmp2.py` there is what Python was asked to run, and a `typing.py` is
-# what the package's own first import finds. `python -P -m dfmp2` and the command `dfmp2` have no such window.
+# What Python itself makes unavoidable, and is not planted for `python -m`: with -m the working
+# directory is searched first until dfmp2 gets to take it off, so a `dfmp2.py` there is what Python
+# was asked to run, and a `typing.py` is what the package's own first import finds. `python -P -m
+# dfmp2` and the command `dfmp2` have no such window.
 MODULES = (
-    *(
-        "typing",
-        "numpy",
-        "scipy",
-        "h5py",
-        "click",
-        "json",
-        "uuid",
-        "ctypes",
-        "tempfile",
-        "concurrent",
-        "hashlib",
-    ),
-    *(
-        "torch",
-        "basis_set_exchange",
-        "sitecustomize",
-        "usercustomize",
-        "pyscf_conf",
-        "pyscf_forge",
-        "threadpoolctl",
-    ),
+    "typing",
+    "numpy",
+    "scipy",
+    "h5py",
+    "click",
+    "json",
+    "uuid",
+    "ctypes",
+    "tempfile",
+    "concurrent",
+    "hashlib",
+    "torch",
+    "basis_set_exchange",
+    "sitecustomize",
+    "usercustomize",
+    "pyscf_conf",
+    "pyscf_forge",
+    "threadpoolctl",
 )
 BASIS_FILES = (
-    *(
-        "sto-3g",
-        "sto-3g.dat",
-        "STO-3G",
-        "def2-universal-jkfit",
-        "def2-svp-ri",
-        "def2-svp-ri.dat",
-        "ano",
-        "ano.dat",
-    ),
-    *("cc-pvdz", "cc-pvdz.dat", "cc-pvdz-ri", "cc-pvdz-jkfit", "minao"),
+    "sto-3g",
+    "sto-3g.dat",
+    "STO-3G",
+    "def2-universal-jkfit",
+    "def2-svp-ri",
+    "def2-svp-ri.dat",
+    "ano",
+    "ano.dat",
+    "cc-pvdz",
+    "cc-pvdz.dat",
+    "cc-pvdz-ri",
+    "cc-pvdz-jkfit",
+    "minao",
 )
 
 
@@ -117,7 +116,7 @@ def test_planted_files_would_have_been_run(folder: Path) -> None:
     assert marker.exists()
 
 
-# --- geometries -------------------------------------------------------------------------------------
+# --- geometries -----------------------------------------------------------------------------------
 
 GEOMETRIES = {
     "coordinate": f"2\n\nH 0 0 0\nH 0 0 {CODE}\n",
@@ -149,48 +148,40 @@ def test_expressions_in_the_comment_are_only_text(call: Runner, folder: Path) ->
     assert not (folder / "EXECUTED").exists()
 
 
-# --- names of basis sets ----------------------------------------------------------------------------
+# --- names of basis sets --------------------------------------------------------------------------
 
 NAMES = (
-    *(
-        "../../x",
-        "./sto-3g",
-        "/etc/passwd",
-        "sto-3g/../sto-3g",
-        "~/sto-3g",
-        "C:\\sto-3g",
-        "file:///etc/passwd",
-    ),
-    *(
-        "sto-3g\nH S\n 1.0 1.0",
-        "sto-3g\x1b[31m",
-        "sto-3g\x7f",
-        "{'H': [[0, [1.0, 1.0]]]}",
-        "H S\n0.1 1.0\nEND",
-    ),
-    *(
-        CODE,
-        "$(touch EXECUTED)",
-        "`touch EXECUTED`",
-        "sto-3g;touch EXECUTED",
-        "sto-3g|cat",
-        "%s%s%n",
-        "{0.__class__}",
-    ),
-    *(
-        "x" * 10_000,
-        "stö-3g",
-        "sto-3g@1s",
-        "sto\u20113g",
-        " ",
-        "*",
-        "()",
-        "[]",
-        "None",
-        "nan",
-        "__init__",
-        "planted",
-    ),
+    "../../x",
+    "./sto-3g",
+    "/etc/passwd",
+    "sto-3g/../sto-3g",
+    "~/sto-3g",
+    "C:\\sto-3g",
+    "file:///etc/passwd",
+    "sto-3g\nH S\n 1.0 1.0",
+    "sto-3g\x1b[31m",
+    "sto-3g\x7f",
+    "{'H': [[0, [1.0, 1.0]]]}",
+    "H S\n0.1 1.0\nEND",
+    CODE,
+    "$(touch EXECUTED)",
+    "`touch EXECUTED`",
+    "sto-3g;touch EXECUTED",
+    "sto-3g|cat",
+    "%s%s%n",
+    "{0.__class__}",
+    "x" * 10_000,
+    "stö-3g",
+    "sto-3g@1s",
+    "sto\u20113g",
+    " ",
+    "*",
+    "()",
+    "[]",
+    "None",
+    "nan",
+    "__init__",
+    "planted",
 )
 
 
@@ -214,7 +205,7 @@ def test_hostile_basis_name(name: str, option: str, call: Runner, folder: Path) 
     assert listing(folder) == before
 
 
-# --- links ------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------
 
 
 def test_links_to_files_elsewhere(

@@ -1,4 +1,5 @@
-"""What an import may do: PySCF executes nothing of the folders of a user, and heavy modules are loaded by use."""
+"""What an import may do: PySCF executes nothing of the folders of a user, and heavy modules are
+loaded by use."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ LOADED = "'scipy.optimize._minimize' in sys.modules"
 
 
 def run_python(code: str, folder: Path, **environment: str) -> str:
-    """Standard output of a fresh interpreter with the working directory first on its path, as in `python -m`."""
+    """Standard output of a fresh interpreter with the working directory first on its path, as in
+    `python -m`."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYSCF_")}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -42,11 +44,12 @@ def flags() -> list[bool]:
     return [bool(getattr(import_module(name), FLAG)) for name in EVALUATING]
 
 
-# --- the shield around PySCF ------------------------------------------------------------------------------
+# --- the shield around PySCF ----------------------------------------------------------------------
 
 
 def test_nothing_from_the_working_directory_is_executed_or_imported(tmp_path: Path) -> None:
-    """Planted: configuration, a whole package `pyscf`, one as plugin path; the environment is left as it was."""
+    """Planted: configuration, a whole package `pyscf`, one as plugin path; the environment is left
+    as it was."""
     (tmp_path / ".pyscf_conf.py").write_text(PLANT)
     (tmp_path / "own.py").write_text(PLANT)
     (tmp_path / "pyscf").mkdir()
@@ -185,14 +188,17 @@ def test_a_deleted_working_directory_is_no_obstacle(tmp_path: Path) -> None:
     assert run_python(code, folder) == "fine\n"
 
 
-# --- modules that are loaded late --------------------------------------------------------------------------
+# --- modules that are loaded late -----------------------------------------------------------------
 
 
 def test_a_deferred_module_is_loaded_by_use(tmp_path: Path) -> None:
     """One interpreter for each way to import it."""
     for use in ("import scipy.optimize._linprog", "from scipy.optimize import *; minimize"):
         check = f"import scipy.linalg; assert not {LOADED}; {use}; assert {LOADED}; "
-        solve = "import scipy.optimize as o; assert abs(o.brentq(lambda x: x * x - 2, 0, 2) - 2**0.5) < 1e-9"
+        solve = (
+            "import scipy.optimize as o; assert abs(o.brentq(lambda x: x * x - 2, 0, 2) - "
+            "2**0.5) < 1e-9"
+        )
         run_python(SET_UP + check + solve, tmp_path)
     run_python(
         "import scipy.optimize as before; "
@@ -205,10 +211,11 @@ def test_a_deferred_module_is_loaded_by_use(tmp_path: Path) -> None:
 def test_a_run_does_not_load_it(tmp_path):
     code = (
         "import sys; from dfmp2.cli.main import main; "
-        f"code = main(['run', 'inputs/h2o.xyz', '--basis', 'sto-3g', '--output', r'{tmp_path}/h2o.h5']); "
-        f"assert code == 0; assert 'pyscf.scf.diis' in sys.modules; assert not {LOADED}; "
-        "assert 'scipy.special' in sys.modules; assert 'numpy.f2py.f2py2e' not in sys.modules; "
-        "assert 'pyscf.symm.geom' not in sys.modules; assert 'torch' not in sys.modules"
+        "code = main(['run', 'inputs/h2o.xyz', '--basis', 'sto-3g', '--output', "
+        f"r'{tmp_path}/h2o.h5']); assert code == 0; assert 'pyscf.scf.diis' in sys.modules; assert "
+        f"not {LOADED}; assert 'scipy.special' in sys.modules; assert 'numpy.f2py.f2py2e' not in "
+        "sys.modules; assert 'pyscf.symm.geom' not in sys.modules; assert 'torch' not in "
+        "sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 

@@ -1,4 +1,5 @@
-"""Integrals: the fit in the Coulomb metric, J and K, screening, the transformation, and the BLAS calls beneath them."""
+"""Integrals: the fit in the Coulomb metric, J and K, screening, the transformation, and the BLAS
+calls beneath them."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.screening import every_pair, significant
 from dfmp2.integrals.spaces import ActiveSpace, active_space
 from dfmp2.integrals.transform import Transformation
-from dfmp2.mp2.device_b import fitted_integrals as untransformed_integrals
+from dfmp2.mp2.device_b import fitted_ao_integrals as untransformed_integrals
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.scf import jk
-from dfmp2.scf.jk import FittedIntegrals, coulomb_exchange, fitted_integrals, signed_orbitals
+from dfmp2.scf.jk import JKFitting, coulomb_exchange_of_b, fit_scf_integrals, signed_orbitals
 from tests.test_nki_backend import GEOMETRIES
 from tests.twins import transform_twin
 
@@ -29,7 +30,8 @@ RNG = np.random.default_rng(8)
 MOLE = gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="cc-pvdz", spin=1, verbose=0)
 AUX = df.addons.make_auxmol(MOLE, "cc-pvdz-jkfit")
 ALL = every_pair(MOLE.nao)
-# Two radicals and a neon atom far apart, in an order that is not that of their places: most pairs are negligible.
+# Two radicals and a neon atom far apart, in an order that is not that of their places: most pairs
+# are negligible.
 APART = gto.M(
     atom="N 4 5 25; N 0 0 0; H 4 5.8 25.6; H 0 0.8 0.6; Ne 0 0 12; H 4 4.2 25.6; H 0 -0.8 0.6",
     basis="cc-pvdz",
@@ -39,7 +41,7 @@ APART = gto.M(
 APART_AUX = df.addons.make_auxmol(APART, "cc-pvdz-jkfit")
 
 
-# --- three-centre integrals and their fit ---------------------------------------------------------------
+# --- three-centre integrals and their fit ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("functions", [1, 7, 30, 10**6])
@@ -129,7 +131,7 @@ def test_nan_in_the_metric_is_refused():
         factorise(metric)
 
 
-# --- Coulomb and exchange matrices ----------------------------------------------------------------------
+# --- Coulomb and exchange matrices ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +145,7 @@ def test_matrices_of_an_open_shell_equal_pyscf(uhf, threads, monkeypatch):
     monkeypatch.setattr(jk, "CACHE_BYTES", 1)  # several parts per block
     density = uhf.make_rdm1()
     theirs = uhf.with_df.get_jk(density)
-    ours = FittedIntegrals(MOLE, AUX, threads).get_jk(density)
+    ours = JKFitting(MOLE, AUX, threads).get_jk(density)
     for mine, reference in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(mine, reference, atol=1e-11)
 
@@ -153,7 +155,7 @@ def test_matrices_of_densities_that_are_no_sum_of_occupied_orbitals_equal_pyscf(
     rng = np.random.default_rng(3)
     factors = rng.standard_normal((2, 2, MOLE.nao, 6))
     density = np.stack([a @ b.T + b @ a.T for a, b in factors])
-    theirs, fitted = uhf.with_df.get_jk(density), FittedIntegrals(MOLE, AUX, 2)
+    theirs, fitted = uhf.with_df.get_jk(density), JKFitting(MOLE, AUX, 2)
     np.testing.assert_allclose(fitted.get_jk(density), theirs, atol=1e-10)
     np.testing.assert_allclose(fitted.get_jk(density[1])[1], theirs[1][1], atol=1e-10)
     alone, nothing = fitted.get_jk(density, with_k=False)
@@ -167,16 +169,16 @@ def test_matrices_of_a_closed_shell_have_no_spin_axis():
     mole = gto.M(atom="F 0 0 0; H 0 0 0.92", basis="6-31g", verbose=0)
     aux = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
     mf = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run()
-    j, k = FittedIntegrals(mole, aux, 2).get_jk(mf.make_rdm1())
+    j, k = JKFitting(mole, aux, 2).get_jk(mf.make_rdm1())
     np.testing.assert_allclose((j, k), mf.with_df.get_jk(mf.make_rdm1()), atol=1e-11)
 
 
 @pytest.mark.bits
 def test_same_threads_give_the_same_bits(uhf):
-    b = fitted_integrals(MOLE, AUX, ALL, 2)
-    np.testing.assert_array_equal(b, fitted_integrals(MOLE, AUX, ALL, 1))
+    b = fit_scf_integrals(MOLE, AUX, ALL, 2)
+    np.testing.assert_array_equal(b, fit_scf_integrals(MOLE, AUX, ALL, 1))
     occupied = [np.asarray(c)[:, n > 0] for c, n in zip(uhf.mo_coeff, uhf.mo_occ, strict=True)]
-    first, second = (coulomb_exchange(b, ALL, occupied, 2) for _ in range(2))
+    first, second = (coulomb_exchange_of_b(b, ALL, occupied, 2) for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
@@ -186,7 +188,8 @@ def apart():
 
 
 def test_pairs_are_dropped_whose_diagonal_integral_is_below_1e_24():
-    """By Schwarz's inequality with (mn|mn)^1/2 < 1e-12; the largest of a pair of shells speaks for all of it."""
+    """By Schwarz's inequality with (mn|mn)^1/2 < 1e-12; the largest of a pair of shells speaks for
+    all of it."""
     mole = gto.M(atom=[("He", (0, 0, 0.8 * n)) for n in range(12)], basis="cc-pvdz", verbose=0)
     shells = mole.nbas
     largest = np.zeros((shells, shells))
@@ -203,7 +206,7 @@ def test_pairs_are_dropped_whose_diagonal_integral_is_below_1e_24():
 def test_dropped_pairs_change_nothing(apart, cluster, monkeypatch):
     monkeypatch.setattr(screening, "CLUSTER", cluster)  # many clusters, one
     monkeypatch.setattr(jk, "CACHE_BYTES", 1)
-    fitted = FittedIntegrals(APART, APART_AUX, 2)
+    fitted = JKFitting(APART, APART_AUX, 2)
     assert len(fitted.pairs.columns) < 0.6 * APART.nao * (APART.nao + 1) / 2
     density = apart.make_rdm1()
     theirs = apart.with_df.get_jk(density)
@@ -218,7 +221,7 @@ def test_dropped_pairs_change_nothing(apart, cluster, monkeypatch):
 )
 def test_float32_exchange_is_good_to_float32(mole, aux, reference, request):
     mf = request.getfixturevalue(reference)
-    fitted = FittedIntegrals(mole, aux, 2)
+    fitted = JKFitting(mole, aux, 2)
     fitted.single = True
     (j, k), (exact_j, exact_k) = fitted.get_jk(mf.make_rdm1()), mf.with_df.get_jk(mf.make_rdm1())
     np.testing.assert_allclose(j, exact_j, atol=1e-10)
@@ -228,7 +231,7 @@ def test_float32_exchange_is_good_to_float32(mole, aux, reference, request):
     )  # it was float32, and no worse
 
 
-# --- the transformation -----------------------------------------------------------------------------------
+# --- the transformation ---------------------------------------------------------------------------
 
 
 NAO = 11
@@ -307,13 +310,13 @@ def test_the_metric_after_a_float32_transform_is_wrong_and_before_it_is_right():
         rows = raw_b.reshape(-1, raw_b.shape[2]).astype(dtype).T
         b = (lower.astype(dtype) @ rows).T.reshape(raw_b.shape)
         errors[dtype.__name__] = energy(b) - exact
-    # E(corr) = -0.82817 Eh; metric first: 8e-8 to 1.9e-7 Eh off, run by run (float32 products of two machines and two
-    # versions of the code); metric last: -2.26e-3 Eh, in either precision.
+    # E(corr) = -0.82817 Eh; metric first: 8e-8 to 1.9e-7 Eh off, run by run (float32 products of
+    # two machines and two versions of the code); metric last: -2.26e-3 Eh, in either precision.
     assert abs(ours - exact) < 4e-7
     assert all(1e-4 < abs(error) < 1e-2 for error in errors.values())
 
 
-# --- BLAS -------------------------------------------------------------------------------------------------
+# --- BLAS -----------------------------------------------------------------------------------------
 
 
 def lower(n):

@@ -1,4 +1,5 @@
-"""Other programs' ways in: QCSchema documents, QCEngine with its own suite, QCManyBody, and ASE's calculator."""
+"""Other programs' ways in: QCSchema documents, QCEngine with its own suite, QCManyBody, and ASE's
+calculator."""
 
 from __future__ import annotations
 
@@ -45,12 +46,13 @@ WATER = [
 ]
 
 
-# H-F of QCEngine's standard suite (standard_suite_ref.py), cc-pVDZ, density-fitted SCF and MP2 by Psi4, all electrons.
+# H-F of QCEngine's standard suite (standard_suite_ref.py), cc-pVDZ, density-fitted SCF and MP2 by
+# Psi4, all electrons.
 HF = {"symbols": ["H", "F"], "geometry": [0.0, 0.0, -1.64558411, 0.0, 0.0, 0.08729475]}
 HF_SCF, HF_MP2 = -100.019400605629, -0.2037649370559149
 
 
-# --- QCSchema ---------------------------------------------------------------------------------------
+# --- QCSchema -------------------------------------------------------------------------------------
 
 
 def v1(
@@ -138,17 +140,13 @@ def test_standard_input(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_input_comes_back_untouched(pipe: Callable[[Any], Finished]) -> None:
     molecule = {
-        **{
-            "symbols": ["O", "H", "H"],
-            "geometry": WATER,
-            "fix_com": False,
-            "fix_orientation": True,
-        },
-        **{
-            "comment": "as it was",
-            "masses": [15.99, 1.008, 1.008],
-            "connectivity": [[0, 1, 1.0], [0, 2, 1.0]],
-        },
+        "symbols": ["O", "H", "H"],
+        "geometry": WATER,
+        "fix_com": False,
+        "fix_orientation": True,
+        "comment": "as it was",
+        "masses": [15.99, 1.008, 1.008],
+        "connectivity": [[0, 1, 1.0], [0, 2, 1.0]],
     }
     document = v1(molecule, extras={"mine": {"a": 1}}, keywords={"frozen_core": 1})
     answer = pipe(document).json
@@ -179,7 +177,8 @@ def test_qcelemental_accepts_result_and_failure(
 
 
 def test_drivers(pipe: Callable[[Any], Finished]) -> None:
-    """Gradient, Hessian and properties of a scaled method, as QCElemental reads them; in either version."""
+    """Gradient, Hessian and properties of a scaled method, as QCElemental reads them; in either
+    version."""
 
     def asked(driver: str, bond: float = 1.6, version: int = 1) -> Any:
         document = v1({"symbols": ["H", "F"], "geometry": [0, 0, 0, 0, 0, bond]}, driver=driver)
@@ -395,16 +394,19 @@ def test_files_that_are_none(call: Runner, folder: Path) -> None:
         assert done.json["input_data"] is None
 
 
-# --- QCEngine and QCManyBody --------------------------------------------------------------------------
+# --- QCEngine and QCManyBody ----------------------------------------------------------------------
 
 
-SUITE = [  # (molecule of the suite, reference, basis): all its DF-MP2 entries for RHF and UHF but those of CFOUR's QZ2P
+# (molecule of the suite, reference, basis): all its DF-MP2 entries for RHF and UHF but those of
+# CFOUR's QZ2P
+SUITE = [
     ("hf", "rhf", "cc-pvdz"),
     ("bh3p", "uhf", "cc-pvdz"),
     ("h2o", "rhf", "aug-cc-pvdz"),
     ("nh2", "uhf", "aug-cc-pvdz"),
 ]
-# Our options that make the suite's names true; Psi4's dialect is what its frozen-core values were made with.
+# Our options that make the suite's names true; Psi4's dialect is what its frozen-core values were
+# made with.
 SCF = {"pk": "conventional", "df": "df"}
 CORE = {"ae": "none", "fc": "psi4"}
 VERSIONS = {
@@ -428,7 +430,8 @@ def qcng() -> Any:
 
 
 class Keywords(dict[str, Any]):
-    """Keywords of a program of which QCEngine's runner does not know what it calls the kind of SCF."""
+    """Keywords of a program of which QCEngine's runner does not know what it calls the kind of
+    SCF."""
 
     scf_type = "df"
 
@@ -464,7 +467,8 @@ def test_standard_suite(
     scf_type: str,
     fcae: str,
 ) -> None:
-    """QCEngine's own runner, which asks for each energy by each of its names, to 2e-7 Eh (0.52.0)."""
+    """QCEngine's own runner, which asks for each energy by each of its names, to 2e-7 Eh
+    (0.52.0)."""
     monkeypatch.chdir(
         tmp_path
     )  # importing the runner starts the programs it finds, and Psi4 leaves a file
@@ -477,8 +481,14 @@ def test_standard_suite(
     keywords = Keywords(scf=SCF[scf_type], frozen_core=CORE[fcae], precision="fp64")
     keywords.scf_type = scf_type
     asked = {
-        **{"call": "dfmp2", "qc_module": "dfmp2", "driver": "energy", "corl_type": "df"},
-        **{"reference": reference, "fcae": fcae, "keywords": keywords, "basis": basis},
+        "call": "dfmp2",
+        "qc_module": "dfmp2",
+        "driver": "energy",
+        "corl_type": "df",
+        "reference": reference,
+        "fcae": fcae,
+        "keywords": keywords,
+        "basis": basis,
     }
     room = models.v1 if version == 1 else models.v2
     molecule = room.Molecule.from_data(suite.std_molecules[f"{subject}-xyz"], name=subject)
@@ -553,7 +563,8 @@ def test_a_package_that_is_missing_is_named(
 
 
 def test_counterpoise_by_qcmanybody(qcng: Any) -> None:
-    """It cuts fragments and charges, and makes the ghosts; our own study must have cut and made the same."""
+    """It cuts fragments and charges, and makes the ghosts; our own study must have cut and made the
+    same."""
     from qcmanybody import ManyBodyComputer
     from qcmanybody.models.v1 import ManyBodyInput
 
@@ -589,7 +600,7 @@ def test_counterpoise_by_qcmanybody(qcng: Any) -> None:
     assert abs(expected) > 1e-4
 
 
-# --- ASE ------------------------------------------------------------------------------------------------
+# --- ASE ------------------------------------------------------------------------------------------
 
 
 SETTINGS: dict[str, Any] = {

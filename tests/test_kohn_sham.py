@@ -1,4 +1,5 @@
-"""Direct RPA on Kohn-Sham orbitals: PySCF's energies, and every part of the program that has to know of `--xc`."""
+"""Direct RPA on Kohn-Sham orbitals: PySCF's energies, and every part of the program that has to
+know of `--xc`."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def of_pyscf(ours: Any, xc: str) -> Any:
     ids=str,
 )
 def test_energies_are_those_of_pyscf(molecule: Molecule, xc: str, scf: str) -> None:
-    """E(KS) of the SCF, E(EXX) that the correlation energy is added to, and dRPA on the same orbitals."""
+    """E(KS) of the SCF, E(EXX) that the correlation energy is added to, and dRPA on the same
+    orbitals."""
     ours = dfmp2.run(molecule, xc=xc, scf=scf, **EXACT)
     mf = of_pyscf(ours, xc)
     # The metric of a long-range operator is nearly singular, so that its last digits are rounding.
@@ -144,7 +146,8 @@ def test_what_is_stored_said_and_kept_apart(tmp_path: Path) -> None:
 
 
 def test_the_budget_knows_orbitals_that_are_not_stationary() -> None:
-    """E(EXX) is of first order in the orbitals' error, and the integration grid is a source of its own."""
+    """E(EXX) is of first order in the orbitals' error, and the integration grid is a source of its
+    own."""
     found = dfmp2.run(WATER, xc="pbe", **EXACT | {"scf_conv_tol": 1e-6})
     tight = dfmp2.run(WATER, xc="pbe", **EXACT)
     sources = found.error_budget.sources
@@ -245,7 +248,8 @@ def test_the_plan_counts_the_grid() -> None:
 
 
 def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
-    """O2 with b3lyp: 14 points are right within 1.2e-6 Eh by accident, and 28 are still 2.3e-7 Eh off."""
+    """O2 with b3lyp: 14 points are right within 1.2e-6 Eh by accident, and 28 are still 2.3e-7 Eh
+    off."""
     oxygen = Molecule(("O", "O"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.282]]), multiplicity=3)
     settings = {**SMALL, "xc": "b3lyp", "scf_conv_tol": 1e-9}
     found, exact = (

@@ -1,4 +1,5 @@
-"""Every limit refuses at its value and accepts just below it; what is planned, bounded and kept are these numbers."""
+"""Every limit refuses at its value and accepts just below it; what is planned, bounded and kept are
+these numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from scipy.stats import t as student
 import dfmp2
 from dfmp2.errors import InputError, NumericalError, ResourceError, ResultFileError
 from dfmp2.execution import items
-from dfmp2.execution.manifest import Item
-from dfmp2.execution.pool import SHARE_OF_FREE, Share, local_pool
+from dfmp2.execution.manifest import BatchItem
+from dfmp2.execution.pool import SHARE_OF_FREE, WorkerShare, local_pool
 from dfmp2.host import files, locks
 from dfmp2.host.resources import available_memory
 from dfmp2.integrals.metric import CONDITION_LIMIT, EIGENVALUE_CUT, factorise
@@ -37,7 +38,7 @@ from dfmp2.progress import Silent
 from dfmp2.scf.reference import Reference
 from tests.awkward import EXACT, MOLECULES
 
-# --- memory, disk ---------------------------------------------------------------------------------------------
+# --- memory, disk ---------------------------------------------------------------------------------
 
 PROGRAM = 300
 PLAN = MemoryPlan(
@@ -118,10 +119,10 @@ def test_an_item_of_a_batch_asks_for_free_disk(
     path, target = tmp_path / "h2.xyz", tmp_path / "h2.h5"
     path.write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
     options = Options(basis="sto-3g", backend="cpu")
-    given = items.read_input(Item("h2", str(path), path, options, {}, target))
+    given = items.read_input(BatchItem("h2", str(path), path, options, {}, target))
     for free, status, code in ((10**6 - 1, "pending", 0), (10**6, "complete", 0)):
         monkeypatch.setattr(files, "free_disk", lambda folder, free=free: free)
-        row = items.compute(given, None, None, "test", Share(1, 4 * 10**9))
+        row = items.compute_item(given, None, None, "test", WorkerShare(1, 4 * 10**9))
         assert (row.status, row.exit_code or 0) == (status, code)
         assert target.exists() == (status == "complete")
 
@@ -146,7 +147,7 @@ def test_a_dataset_larger_than_its_file_is_a_trap(tmp_path: Path) -> None:
                 pass
 
 
-# --- locks and what a stopped run leaves --------------------------------------------------------------------------
+# --- locks and what a stopped run leaves ----------------------------------------------------------
 
 
 def test_the_file_of_a_lock_is_gone_before_the_lock_is(
@@ -200,11 +201,12 @@ def test_the_scratch_folder_of_a_checkpoint_goes_with_it_and_others_stay(
     assert checkpoint_of(tmp_path / "two.h5").exists()
 
 
-# --- numbers that bound others ---------------------------------------------------------------------------------------
+# --- numbers that bound others --------------------------------------------------------------------
 
 
 def test_the_bound_of_a_sample_is_that_of_cochran_and_satterthwaite() -> None:
-    """Two strata of 40 and 25 pairs of which 5 and 4 are drawn, and one of 3 that is drawn whole."""
+    """Two strata of 40 and 25 pairs of which 5 and 4 are drawn, and one of 3 that is drawn
+    whole."""
     rng = np.random.default_rng(2)
     sizes = ((40, 5), (25, 4), (3, 3))
     strata = [(n, 1e-8 * rng.standard_normal((k, 3)), -0.01 - rng.random((k, 3))) for n, k in sizes]
@@ -266,7 +268,8 @@ def test_a_bound_is_refused_above_the_tolerance(error: float, accepted: bool) ->
 
 
 def test_the_bound_of_a_laplace_transform_has_the_factor_of_the_method() -> None:
-    """1.3 times the largest relative error of the rule, of the exact energy, not of that of the rule."""
+    """1.3 times the largest relative error of the rule, of the exact energy, not of that of the
+    rule."""
     result = dfmp2.run(
         MOLECULES["methylene"], **EXACT, method="sos-laplace", tolerance=1e-4, listener=Silent()
     )
@@ -363,7 +366,8 @@ SOUND = Polarizability(
 
 
 def test_a_polarizability_is_refused_at_its_limits() -> None:
-    """0.001 of its largest element, 20 bohr^3, for asymmetry and twice the error of the step; 0.001 e bohr."""
+    """0.001 of its largest element, 20 bohr^3, for asymmetry and twice the error of the step; 0.001
+    e bohr."""
     SOUND.require()
     for sign in (1, -1):
         for size, passed in ((0.0199, True), (0.0201, False)):
@@ -383,7 +387,8 @@ def test_a_polarizability_is_refused_at_its_limits() -> None:
 
 
 def test_what_is_said_of_a_polarizability_does_not_depend_on_the_frame() -> None:
-    """A third of the trace; the anisotropy by the eigenvalues a, b, c: sqrt of half the sum of (a - b)^2."""
+    """A third of the trace; the anisotropy by the eigenvalues a, b, c: sqrt of half the sum of (a -
+    b)^2."""
     a, b, c = np.linalg.eigvalsh(SOUND.relaxed)
     assert SOUND.isotropic == pytest.approx(12.0)
     expected = math.sqrt(((a - b) ** 2 + (b - c) ** 2 + (c - a) ** 2) / 2)

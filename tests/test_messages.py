@@ -19,7 +19,8 @@ STO3G = ("--basis", "sto-3g", "--threads", "1")
 
 
 def test_a_second_write_says_that_the_file_is_there(water, tmp_path):
-    """`except FileExistsError` catches it; the file is replaced as a whole, and only when that was asked for."""
+    """`except FileExistsError` catches it; the file is replaced as a whole, and only when that was
+    asked for."""
     result, path = dfmp2.read(water.path), tmp_path / "r.h5"
     dfmp2.write(result, path)
     path.write_bytes(b"precious")

@@ -1,6 +1,8 @@
-"""Methods of `--method` and the ROHF reference, held against sums written out here and against other programs.
+"""Methods of `--method` and the ROHF reference, held against sums written out here and against
+other programs.
 
-Published energies of kappa-MP2 and ROHF-MP2 are entries of `dfmp2 validate`, which test_physics.py runs.
+Published energies of kappa-MP2 and ROHF-MP2 are entries of `dfmp2 validate`, which test_physics.py
+runs.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ FACTORS = {  # as published
 def spin_orbital_sum(
     b: list[Any], occupied: list[Any], virtual: list[Any], kappa: float | None
 ) -> tuple[float, float]:
-    """Same-spin and opposite-spin energy of all spin orbitals, Eh: every term with its own factor."""
+    """Same-spin and opposite-spin energy of all spin orbitals, Eh: every term with its own
+    factor."""
     found = [0.0, 0.0]
     for one in (0, 1):
         for other in (0, 1):
@@ -61,14 +64,15 @@ def spin_orbital_sum(
 @pytest.mark.parametrize("precision", ["fp64", "mixed"])
 @pytest.mark.parametrize("name", ["cpu", "torch"])
 def test_regularised_terms_of_two_spins_are_the_sums_written_out(name: str, precision: str) -> None:
-    """Of different sizes, in several tiles, with a gap that vanishes in one place, where plain MP2 has no limit."""
+    """Of different sizes, in several tiles, with a gap that vanishes in one place, where plain MP2
+    has no limit."""
     if name == "torch":
         pytest.importorskip("torch")
     rng, kappa = np.random.default_rng(3), 1.1
     b = [0.3 * rng.standard_normal((n, v, 21)) for n, v in ((5, 70), (3, 72))]
     occupied = [np.sort(-rng.random(len(x)) - 0.2) for x in b]
     virtual = [np.sort(rng.random(x.shape[1]) - 0.2 + 1e-6) for x in b]
-    backend = registry.select(name, precision, 2)[0].regularised(kappa)
+    backend = registry.select_backend(name, precision, 2)[0].regularised(kappa)
     from dfmp2.mp2.pairs import pair_energies
 
     put = [backend.put(x, e, v, precision) for x, e, v in zip(b, occupied, virtual, strict=True)]
@@ -131,7 +135,8 @@ def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
 
 
 def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
-    """With frozen orbitals; PySCF's ROHF, its integrals without fitting, and sums over spin orbitals written out."""
+    """With frozen orbitals; PySCF's ROHF, its integrals without fitting, and sums over spin
+    orbitals written out."""
     atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
     mole = gto.M(atom=atoms, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
     mf = scf.ROHF(mole).run(conv_tol=1e-13)
@@ -287,11 +292,9 @@ def test_qcschema_takes_the_method_with_its_keywords() -> None:
             "symbols": list(WATER.symbols),
             "geometry": WATER.coordinates.ravel().tolist(),
         },
-        **{
-            "driver": "energy",
-            "model": {"method": "DF-kappa-MP2", "basis": "6-31g"},
-            "keywords": keywords,
-        },
+        "driver": "energy",
+        "model": {"method": "DF-kappa-MP2", "basis": "6-31g"},
+        "keywords": keywords,
     }
     request = qcschema.read_request(document)
     answer = qcschema.answer(request, qcschema.run(request))

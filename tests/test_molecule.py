@@ -1,4 +1,5 @@
-"""Molecules, elements, units and frozen cores against PySCF, Psi4, ORCA's manual, CODATA and Hill's rules."""
+"""Molecules, elements, units and frozen cores against PySCF, Psi4, ORCA's manual, CODATA and Hill's
+rules."""
 
 from __future__ import annotations
 
@@ -113,8 +114,8 @@ def test_coordinates_are_pyscfs_to_the_last_bit() -> None:
 
 
 def test_nuclear_repulsion_with_core_potential_and_ghost() -> None:
-    # Psi4 tests/dfmp2-ecp: Ne and Xe 3 angstrom apart, 28 electrons of Xe in the potential: 45.862024925 Eh
-    # (with 0.52917721067 angstrom per bohr, 5e-10 smaller than ours).
+    # Psi4 tests/dfmp2-ecp: Ne and Xe 3 angstrom apart, 28 electrons of Xe in the potential:
+    # 45.862024925 Eh (with 0.52917721067 angstrom per bohr, 5e-10 smaller than ours).
     points = [[0.0, 0.0, 0.0], [0.0, 0.0, 3.0 * BOHR_PER_ANGSTROM]]
     dimer = Molecule(("Ne", "Xe"), np.array(points))
     assert nuclear_repulsion(dimer, {"Xe": 28}) == pytest.approx(45.862024925, abs=1e-7)
@@ -263,13 +264,11 @@ def test_ten_thousand_atoms_take_no_time() -> None:
         ("H", 1, 1, "has 0 electrons: expected at least one"),
         ("H", 3, 1, "has -2 electrons"),
         ("H", 0, 4, "has 1 electron, too few for multiplicity 4: pass --multiplicity 2 or less"),
-        *(
-            ("OHH", 0, 1, ""),
-            ("NHH", 0, 2, ""),
-            ("OO", 0, 3, ""),
-            ("N", 0, 4, ""),
-            ("OHH", -1, 2, ""),
-        ),
+        ("OHH", 0, 1, ""),
+        ("NHH", 0, 2, ""),
+        ("OO", 0, 3, ""),
+        ("N", 0, 4, ""),
+        ("OHH", -1, 2, ""),
     ],
 )
 def test_electrons_are_pyscfs_or_refused(
@@ -288,7 +287,7 @@ def test_electrons_are_pyscfs_or_refused(
     assert molecule.check_electrons({}) == mol.nelec
 
 
-# --- frozen cores ---------------------------------------------------------------------------------------
+# --- frozen cores ---------------------------------------------------------------------------------
 
 
 # ORCA 6.0 manual, "Frozen Core Options", default number of frozen core ELECTRONS, row by row.
@@ -317,7 +316,8 @@ def count(molecule: Molecule, dialect: str, ecp: dict[str, int] | None = None) -
 
 
 def test_tables_are_those_of_the_programs() -> None:
-    """PySCF's own; ORCA's manual; Psi4: the noble gas before (also of a noble gas), and 14 f electrons from Hf on."""
+    """PySCF's own; ORCA's manual; Psi4: the noble gas before (also of a noble gas), and 14 f
+    electrons from Hf on."""
     assert [count_core(symbol, "pyscf", 0) for symbol in SYMBOLS] == pyscf_elements.chemcore_atm[
         1:119
     ]
@@ -327,7 +327,8 @@ def test_tables_are_those_of_the_programs() -> None:
         for symbol in row.split()
     }
     assert len(orca) == 112 and {symbol: count_core(symbol, "orca", 0) for symbol in orca} == orca
-    psi4 = {"H He": 0, "Li Be B Ne": 1, "Na Mg Al Ar": 5, "K Ca Sc Zn Ga Kr": 9, "Rb Sr Ag I Xe": 18,
+    psi4 = {"H "
+            "He": 0, "Li Be B Ne": 1, "Na Mg Al Ar": 5, "K Ca Sc Zn Ga Kr": 9, "Rb Sr Ag I Xe": 18,
             "Cs Ba La Lu": 27, "Hf Au Hg Tl Rn": 34, "Fr Ac Lr": 43, "Rf Cn Og": 50}  # fmt: skip
     assert {row: {count_core(symbol, "psi4", 0) for symbol in row.split()} for row in psi4} == {
         row: {orbitals} for row, orbitals in psi4.items()
@@ -356,7 +357,8 @@ def test_pyscf_dialect_is_chemcore(atoms: str, ecp: dict[str, int], charge: int)
 
 
 def test_psi4_suite() -> None:
-    # tests/dfmp2-ecp: "[He] electrons on Ne frozen, [Kr] electrons on Xe frozen"; SbH3 nfrzc 4 of 13 occupied
+    # tests/dfmp2-ecp: "[He] electrons on Ne frozen, [Kr] electrons on Xe frozen"; SbH3 nfrzc 4 of
+    # 13 occupied
     both = count(chain("Ne", "Xe"), "psi4", {"Xe": 28})
     assert both == FrozenCore(1 + 4, "psi4", (("Ne", 1), ("Xe", 4)))
     assert count(chain("Ne", "Xe", ghost=(True, False)), "psi4", {"Xe": 28}).orbitals == 4
@@ -371,15 +373,16 @@ def test_psi4_suite() -> None:
 @pytest.mark.parametrize(
     ("atoms", "charge", "orbitals"),
     [
-        *(
-            ("Li", 0, 1),
-            ("Li", 1, 0),
-            ("Na", 1, 1),
-            ("Mg", 2, 1),
-        ),  # of 1s 2s 2p the outer four are correlated
-        *(("K", 1, 5), ("Cs", 1, 18), ("Al", 1, 5)),
+        ("Li", 0, 1),
+        ("Li", 1, 0),
+        ("Na", 1, 1),
+        ("Mg", 2, 1),  # of 1s 2s 2p the outer four are correlated
+        ("K", 1, 5),
+        ("Cs", 1, 18),
+        ("Al", 1, 5),
         ("Li Li", 2, 1),  # one shell for the whole molecule
-        *(("Li He", 1, 1), ("Li Ne", 1, 2)),  # helium has valence electrons
+        ("Li He", 1, 1),
+        ("Li Ne", 1, 2),  # helium has valence electrons
         ("Rb", 1, 0),  # 28 electrons in its potential
     ],
 )
@@ -391,7 +394,8 @@ def test_psi4_unfreezes_cations(atoms: str, charge: int, orbitals: int) -> None:
 
 
 def test_other_counts() -> None:
-    # 53 of the 54 core electrons of Gd replaced: one is left, and two atoms have one orbital together
+    # 53 of the 54 core electrons of Gd replaced: one is left, and two atoms have one orbital
+    # together
     assert [count(chain(*["Gd"] * n), "psi4", {"Gd": 53}).orbitals for n in (1, 2)] == [0, 1]
     ghosts = count(chain("O", "Na", "H", "H", ghost=(False, True, False, False)), "auto")
     assert ghosts == FrozenCore(1, "pyscf", (("O", 1), ("H", 0)))

@@ -1,4 +1,5 @@
-"""The backend on the interpreter, in this process and in one per NeuronCore: molecules, tiles, bits, errors."""
+"""The backend on the interpreter, in this process and in one per NeuronCore: molecules, tiles,
+bits, errors."""
 
 from __future__ import annotations
 
@@ -96,11 +97,11 @@ def test_tiles_that_do_not_follow_the_blocks(variant, tile):
 
 def test_there_is_no_float64_on_the_device():
     with pytest.raises(UnsupportedByBackend, match="it offers mixed"):
-        registry.select("nki-interpreter", "fp64", 1)
-    backend = registry.select("nki-interpreter", "auto", 1)[0]
+        registry.select_backend("nki-interpreter", "fp64", 1)
+    backend = registry.select_backend("nki-interpreter", "auto", 1)[0]
     with pytest.raises(UnsupportedByBackend, match="fp64"):
         backend.put(*fitted(2, 3, 4), "fp64")
-    assert registry.exact(backend).name == "cpu"
+    assert registry.float64_backend(backend).name == "cpu"
 
 
 def test_an_estimate_above_the_tolerance_is_refused_and_not_repeated_elsewhere(tmp_path):
@@ -196,7 +197,7 @@ def test_answers_name_our_errors_and_let_others_through():
     def refuse():
         raise KernelError("too large")
 
-    assert cores.answer(lambda: 3) == ("done", 3)
-    assert cores.answer(refuse) == ("KernelError", "too large")
+    assert cores.answer_call(lambda: 3) == ("done", 3)
+    assert cores.answer_call(refuse) == ("KernelError", "too large")
     with pytest.raises(ZeroDivisionError):
-        cores.answer(lambda: 1 // 0)
+        cores.answer_call(lambda: 1 // 0)

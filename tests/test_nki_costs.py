@@ -1,5 +1,6 @@
-"""The closed-form costs against figures published for other kernels on trn1, against counts by hand, and against an
-in-order schedule of the kernels' own instructions (tests/data/timelines.tsv), which the model took the place of.
+"""The closed-form costs against figures published for other kernels on trn1, against counts by
+hand, and against an in-order schedule of the kernels' own instructions (tests/data/timelines.tsv),
+which the model took the place of.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def trace_of(call, chip=TRN1):
 
 
 def test_elementwise_kernel_takes_203_ms_of_vector_engine_against_206_measured():
-    """trnblas, medium: 16,384 strips of 448 columns, 22 passes; what its loads transpose by blocks of 32 besides."""
+    """trnblas, medium: 16,384 strips of 448 columns, 22 passes; what its loads transpose by blocks
+    of 32 besides."""
     found = Engines(TRN1)
     strips, statements = 16_384, 403_039
     found.vector_passes(strips * (22 * 448 + 14 * 112), statements)
@@ -49,7 +51,8 @@ def test_elementwise_kernel_takes_203_ms_of_vector_engine_against_206_measured()
 
 
 def test_batched_kernel_is_bound_by_its_transfers():
-    """trnblas, medium: four transposing loads of 128 x 128 per step of 786,432, 206 GB in 1.536 s and 64 launches."""
+    """trnblas, medium: four transposing loads of 128 x 128 per step of 786,432, 206 GB in 1.536 s
+    and 64 launches."""
     found = Engines(TRN1)
     found.transfer(4 * 786_432 * 128 * 128 * 4, 512)
     assert found.dma / 1e6 == pytest.approx(1536 - 64 * 1.3, rel=0.05)
@@ -133,7 +136,8 @@ def prices():
 
 
 def test_cycles_per_pair_of_the_plain_kernel(prices):
-    """From the layout: row tiles x slices x 4 N columns, U transposed columns, 5 U elementwise, 8 statements."""
+    """From the layout: row tiles x slices x 4 N columns, U transposed columns, 5 U elementwise, 8
+    statements."""
     call, engines = prices["trn1", "plain"].parts[0]
     assert engines.tensor * 2.8 / 256 == pytest.approx(86_016 + 4_096)
     assert engines.vector * 1.12 / 256 == pytest.approx(5 * 1024 + 9 * 100)
@@ -187,7 +191,8 @@ def test_memory_is_estimated_without_running_the_kernel(nvir, naux):
 
 def test_traffic_of_the_medium_shape(prices):
     call, engines = prices["trn1", "plain"].parts[0]
-    # Off-diagonal block: 16 rows of B_i, 16 columns for each turn of the residents, less what stays where it turns.
+    # Off-diagonal block: 16 rows of B_i, 16 columns for each turn of the residents, less what stays
+    # where it turns.
     turns = 16 // call.arguments["residents"]
     loads = 16 + turns * 16 - (turns - 1)
     tables = 4 * 128 * (1024 + 512 + 128)
@@ -244,7 +249,7 @@ def test_real_pairs_and_fitting_functions_are_beside_padded_ones():
 
 def test_programs_depend_on_the_last_block_alone():
     def needed(*spins):
-        found = catalogue.programs(spins, TRN1)
+        found = catalogue.listed_programs(spins, TRN1)
         return len(found), {p.neff for p in found if p.kernel.startswith("pair_energy")}
 
     few, many = needed(Shape(32, 100, 300)), needed(Shape(208, 100, 300))

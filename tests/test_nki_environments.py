@@ -1,4 +1,5 @@
-"""Two environments: one that runs, with a plain install of dfmp2, and one that compiles. Neither sees the other's."""
+"""Two environments: one that runs, with a plain install of dfmp2, and one that compiles. Neither
+sees the other's."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def plant(site: Path, name: str, version: str, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """An environment with dfmp2, its libraries and a package called nki that must not be met, and one with a compiler."""
+    """An environment with dfmp2, its libraries and a package called nki that must not be met, and
+    one with a compiler."""
     folder = tmp_path_factory.mktemp("environments")
     run, compile_ = folder / "run", folder / "compile"
     for prefix in (run, compile_):

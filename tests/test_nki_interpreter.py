@@ -1,4 +1,5 @@
-"""The interpreter: numbers the engines must return, views, hardware loops, and what the trace says of a kernel."""
+"""The interpreter: numbers the engines must return, views, hardware loops, and what the trace says
+of a kernel."""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ def test_rounding_to_nearest_even(value, bits, rounded):
 
 
 def test_width_of_products_is_visible(tmp_path):
-    """(1 + 2^-7)^2 - (1 + 2^-6) = 2^-14: there with full products, gone when products are rounded to bfloat16."""
+    """(1 + 2^-7)^2 - (1 + 2^-6) = 2^-14: there with full products, gone when products are rounded
+    to bfloat16."""
     a = [[1 + 2**-7], [1.0]]
     b = [[1 + 2**-7], [-(1 + 2**-6)]]
     assert product(tmp_path, a, b, "bfloat16", pe_model="fp32") == 2**-14
@@ -155,7 +157,8 @@ def test_products_against_float64(tmp_path):
 
 
 def test_accumulation_in_psum_is_float32(tmp_path):
-    """Three times x = 1 + 2^-23: x + x is exact, the third sum falls between float32 neighbours 2^-22 apart."""
+    """Three times x = 1 + 2^-23: x + x is exact, the third sum falls between float32 neighbours
+    2^-22 apart."""
     x = np.float32(1 + 2**-23)
     total = product(tmp_path, [[1.0]], [[x]], times=3, pe_model="exact")
     assert total == np.float32(x + x) + x
@@ -219,7 +222,8 @@ def test_element_instructions_against_numpy(tmp_path, storage):
 
 
 def test_formats_of_tiles(tmp_path):
-    """Casts on the way through 16-bit and integer tiles, as NumPy's float16 and round-half-even give them."""
+    """Casts on the way through 16-bit and integer tiles, as NumPy's float16 and round-half-even
+    give them."""
     a = np.array([[2.5, 3.5, -2.5, 1 / 3] * 2] * 4, np.float32)
     text = """(a):
     s = load(a)
@@ -281,7 +285,8 @@ def numbered(shape: tuple[int, ...], space: str = "sbuf") -> tuple[Tensor, np.nd
 
 @st.composite
 def keys(draw, shape):
-    """Slices for each dimension (no step in dimension 0), an integer in a middle one now and then."""
+    """Slices for each dimension (no step in dimension 0), an integer in a middle one now and
+    then."""
     parts = []
     for dimension, size in enumerate(shape):
         if 0 < dimension < len(shape) - 1 and draw(st.booleans()):
@@ -329,7 +334,8 @@ def test_slices_of_slices_are_numpys(data, shape, hbm):
     offset=st.integers(0, 10),
 )
 def test_access_patterns_follow_the_formula(counts, steps, offset):
-    """Element [w, z, ...] is element offset + 64 w + step z + ... of the flattened tensor (nki-aps.rst)."""
+    """Element [w, z, ...] is element offset + 64 w + step z + ... of the flattened tensor
+    (nki-aps.rst)."""
     tensor, values = numbered((4, 8, 8))
     pattern = [[64, 4], *([step, count] for step, count in zip(steps, counts, strict=False))]
     view = tensor.ap(pattern=pattern, offset=offset)
@@ -375,7 +381,12 @@ def test_program_order_and_lines(trace):
     assert [i.name for i in trace.instructions] == [
         *["dma_copy"] * 3,
         *["nc_matmul"] * 3,
-        *["activation", "tensor_tensor", "tensor_copy", "tensor_copy", "memset", "dma_copy"],
+        "activation",
+        "tensor_tensor",
+        "tensor_copy",
+        "tensor_copy",
+        "memset",
+        "dma_copy",
     ]
     assert [i.engine for i in trace.instructions[6:]] == [
         "scalar",
@@ -390,7 +401,8 @@ def test_program_order_and_lines(trace):
 
 
 def test_descriptors_are_the_shorter_runs(trace):
-    """Rows of a part of the last axis: one descriptor per partition and slice; whole rows: one per partition."""
+    """Rows of a part of the last axis: one descriptor per partition and slice; whole rows: one per
+    partition."""
     part, full, half = trace.instructions[:3]
     assert (part.bytes, part.descriptors, part.run_bytes) == (128 * 3 * 100 * 4, 128 * 3, 400)
     assert (full.bytes, full.descriptors, full.run_bytes) == (128 * 3 * 256 * 4, 128, 3 * 256 * 4)

@@ -1,10 +1,12 @@
-"""One small kernel per documented rule that breaks just that rule, beside the same kernel put right.
+"""One small kernel per documented rule that breaks just that rule, beside the same kernel put
+right.
 
-Each row: rule, statements that break it, statements that do not, settings; helper functions stand in the kernel file.
-A pair too long for a line is two rows, the second with nothing that breaks the rule.
-`s`, `t` are SBUF tiles (128, 64) loaded from the inputs (values in 0.5..1.5), `u` an SBUF tile not yet written, `c` a
-column (128, 1) of ones, `x` a PSUM tile (64, 64) that holds s^T t, `y` a PSUM tile not yet written, `e` an SBUF
-identity (64, 64); `s64` and so on are first 64 rows, `t32` and so on first 32 columns, `even` the even columns of `y`.
+Each row: rule, statements that break it, statements that do not, settings; helper functions stand
+in the kernel file. A pair too long for a line is two rows, the second with nothing that breaks the
+rule. `s`, `t` are SBUF tiles (128, 64) loaded from the inputs (values in 0.5..1.5), `u` an SBUF
+tile not yet written, `c` a column (128, 1) of ones, `x` a PSUM tile (64, 64) that holds s^T t, `y`
+a PSUM tile not yet written, `e` an SBUF identity (64, 64); `s64` and so on are first 64 rows, `t32`
+and so on first 32 columns, `even` the even columns of `y`.
 """
 
 from __future__ import annotations
@@ -133,7 +135,8 @@ FUZZ = Settings(fuzz=1)
 
 
 def big(first: int, second: int) -> str:
-    """Two SBUF tiles of 100,000 bytes per partition; `second` uses of the first after the second was declared."""
+    """Two SBUF tiles of 100,000 bytes per partition; `second` uses of the first after the second
+    was declared."""
     lines = [
         "v = nl.ndarray((128, 25000), dtype=nl.float32, buffer=nl.sbuf)",
         "nisa.memset(dst=v[:, 0:1], value=0.0)",
@@ -147,7 +150,10 @@ def big(first: int, second: int) -> str:
 
 def stored(columns: int) -> str:
     """A store into a part of the rows of an HBM tensor."""
-    return f"w = new((128, {columns}), nl.float32, nl.private_hbm); move(w[:, 0:512], filled((128, 512)))"
+    return (
+        f"w = new((128, {columns}), nl.float32, nl.private_hbm); move(w[:, 0:512], "
+        "filled((128, 512)))"
+    )
 
 
 def banks(count: int) -> str:
@@ -232,13 +238,15 @@ CASES = [
     ("both-psum", "sum_of(u64, x, x)", "sum_of(u64, x, s64)"),
     (
         "both-psum",
-        "nisa.scalar_tensor_tensor(dst=u64, data=x, op0=nl.add, operand0=1.0, op1=nl.add, operand1=x)",
+        "nisa.scalar_tensor_tensor(dst=u64, data=x, op0=nl.add, operand0=1.0, op1=nl.add, "
+        "operand1=x)",
         "",
     ),
     (
         "both-psum",
         "",
-        "nisa.scalar_tensor_tensor(dst=u64, data=x, op0=nl.add, operand0=1.0, op1=nl.add, operand1=e)",
+        "nisa.scalar_tensor_tensor(dst=u64, data=x, op0=nl.add, operand0=1.0, op1=nl.add, "
+        "operand1=e)",
     ),
     ("scalar-operand", "plus(u, s, 1)", "plus(u, s, 1.0)"),
     ("scalar-operand", "plus(u, s, t)", ""),
@@ -248,14 +256,16 @@ CASES = [
     ("engine", "copy(u, s, nisa.engine.scalar)", "copy(u, s, nisa.engine.gpsimd)"),
     (
         "engine",
-        "nisa.tensor_scalar(dst=u, data=s, op0=nl.subtract, operand0=1.0, engine=nisa.engine.scalar)",
+        "nisa.tensor_scalar(dst=u, data=s, op0=nl.subtract, operand0=1.0, "
+        "engine=nisa.engine.scalar)",
         "",
         GEN3,
     ),
     (
         "engine",
         "",
-        "nisa.tensor_scalar(dst=u, data=s, op0=nl.multiply, operand0=1.0, engine=nisa.engine.scalar)",
+        "nisa.tensor_scalar(dst=u, data=s, op0=nl.multiply, operand0=1.0, "
+        "engine=nisa.engine.scalar)",
         GEN3,
     ),
     ("engine", "nisa.dma_copy(dst=u, src=a, engine=nisa.engine.sync)", "move(u, a)"),
@@ -301,7 +311,8 @@ CASES = [
     (
         "matmul-group",
         "product(x32, s, t32, False); product(x[:, 32:64], s, t32, True)",
-        "w = t32; product(y32, s, w, False); product(y[:, 32:64], s, w, False); product(y32, s, w, True)",
+        "w = t32; product(y32, s, w, False); product(y[:, 32:64], s, w, False); product(y32, s, w, "
+        "True)",
     ),
     ("matmul-group", "product(y32, s, t32, False); product(y, s, t, True)", ""),
     ("matmul-group", "", "product(y, s, t, False); product(y32, s, t32, True)"),
@@ -385,8 +396,8 @@ CASES = [
     ("element-count", "reduce(u[:, 0:2], s, 1)", ""),
     (
         "not-in-subset",
-        "nisa.tensor_scalar_reduce(dst=u, data=s, op0=nl.add, operand0=1.0, reduce_op=nl.add, reduce_res=c, "
-        "reduce_cmd=nisa.reduce_cmd.reduce)",
+        "nisa.tensor_scalar_reduce(dst=u, data=s, op0=nl.add, operand0=1.0, reduce_op=nl.add, "
+        "reduce_res=c, reduce_cmd=nisa.reduce_cmd.reduce)",
         "plus_summed(u, s, c)",
     ),
     ("not-in-subset", "plus_summed(u, s, None)", "plus_summed(u, s, c)"),
@@ -406,7 +417,8 @@ CASES = [
     ("kernel-error", "w = part()", "w = part(1)"),
     (
         "not-in-subset",
-        "nisa.nc_matmul(dst=y, stationary=s, moving=t, accumulate=False, tile_position=(0, 0), tile_size=(128, 128))",
+        "nisa.nc_matmul(dst=y, stationary=s, moving=t, accumulate=False, tile_position=(0, 0), "
+        "tile_size=(128, 128))",
         "",
     ),
     ("not-in-subset", "nisa.tensor_tensor(dst=u, data1=s, data2=t, op=nl.square)", ""),
@@ -426,7 +438,8 @@ CASES = [
     ("overlap", "plus(s, s, s[:, 0:1])", "plus(s, s, t[:, 0:1])"),
     ("overlap", "move(s[0:64, 1:64], s[0:64, 0:63])", "move(s[0:64, :], s[64:128, :])"),
     ("overlap", "summed(s[:, 1:64], s[:, 0:63], c)", "summed(s, s, c)"),
-    # What the pages of 0.6 take: transposes, other shapes, several banks, addresses, transfers on chip
+    # What the pages of 0.6 take: transposes, other shapes, several banks, addresses, transfers on
+    # chip
     (
         "matmul-size",
         "nisa.nc_transpose(dst=psum((64, 128)), data=s, engine=nisa.engine.vector)",
@@ -530,8 +543,11 @@ def test_a_rule_refuses_the_kernel_that_breaks_it_and_lets_the_corrected_one_pas
 
 def test_counts_only_finds_the_rules_that_need_no_data(tmp_path):
     needs_data = {
-        *("activation-domain", "reciprocal-domain", "power-domain"),
-        *("matmul-onezero", "matmul-transpose"),
+        "activation-domain",
+        "reciprocal-domain",
+        "power-domain",
+        "matmul-onezero",
+        "matmul-transpose",
     }
     given = {
         **arguments(),
@@ -735,21 +751,20 @@ def test_addresses_may_be_used_again_when_the_tensor_there_is_no_longer_used(tmp
 
 
 def test_documented_calls_compute_what_their_pages_say(tmp_path):
-    """Transposes on both engines, other shapes, a product into the second bank, a transfer on chip."""
+    """Transposes on both engines, other shapes, a product into the second bank, a transfer on
+    chip."""
     given = arguments()
     bodies = {
         "p = psum((64, 128)); nisa.nc_transpose(dst=p, data=s)\nfor k in range(2):\n"
-        "    copy(u[0:64, :], p[:, 64 * k : 64 * k + 64]); move(out[64 * k : 64 * k + 64, :], u[0:64, :])\n"
-        "return out": lambda a, b: np.concatenate([a.T[:, :64], a.T[:, 64:]]),
-        "copy(u, s); nisa.nc_transpose(dst=u[0:32, 0:32], data=s[0:32, 0:32])\nmove(out, u); return out": (
-            lambda a, b: np.block([[a[:32, :32].T, a[:32, 32:]], [a[32:]]])
-        ),
+        "    copy(u[0:64, :], p[:, 64 * k : 64 * k + 64]); move(out[64 * k : 64 * k + 64, :], "
+        "u[0:64, :])\nreturn out": lambda a, b: np.concatenate([a.T[:, :64], a.T[:, 64:]]),
+        "copy(u, s); nisa.nc_transpose(dst=u[0:32, 0:32], data=s[0:32, 0:32])\nmove(out, u); "
+        "return out": (lambda a, b: np.block([[a[:32, :32].T, a[:32, 32:]], [a[32:]]])),
         "p = psum((64, 1024)); product(p[:, 512:576], s, t, False)\n"
         "copy(u64, p[:, 512:576]); copy(u[64:128, :], t[64:128, :])\n"
         "move(out, u); return out": lambda a, b: np.concatenate([a.T @ b, b[64:]]),
-        "move(u[0:64, :], s[64:128, :]); move(u[64:128, :], s[0:64, :])\nmove(out, u); return out": (
-            lambda a, b: np.concatenate([a[64:], a[:64]])
-        ),
+        "move(u[0:64, :], s[64:128, :]); move(u[64:128, :], s[0:64, :])\nmove(out, u); return "
+        "out": (lambda a, b: np.concatenate([a[64:], a[:64]])),
         "w = u.reshape((128, 2, 32)); copy(w[:, 0, :], s[:, 32:64]); copy(w[:, 1, :], s[:, 0:32])\n"
         "move(out, u); return out": lambda a, b: np.roll(a, 32, axis=1),
     }

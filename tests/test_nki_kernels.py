@@ -33,7 +33,8 @@ class Space:
 
 
 def space(nocc, nvir, naux, seed=0):
-    """Densities that overlap, so that exchange is of the size of direct, and shrink with the virtual energy."""
+    """Densities that overlap, so that exchange is of the size of direct, and shrink with the
+    virtual energy."""
     rng = np.random.default_rng([seed, nocc, nvir, naux])
     vir = np.sort(rng.uniform(0.1, 23.0, nvir))
     b = rng.standard_normal((1, nvir, naux)) + 0.7 * rng.standard_normal((nocc, nvir, naux))
@@ -103,13 +104,15 @@ CASES += [(288, "packed", False), (185, "packed", True)]
 
 
 def shape_of(nvir, variant):
-    """Block edge and residents: as many residents as the kernel allows, and a second block of rows."""
+    """Block edge and residents: as many residents as the kernel allows, and a second block of
+    rows."""
     if variant == "packed":
         return (4, 4) if layout.padded_nvir(nvir) % 128 == 32 else (4, 2)
     return (3, 1) if nvir > 512 else (4, 2)
 
 
-# Rounding does not depend on the size; what is addressed wrongly shows at every size in the test below.
+# Rounding does not depend on the size; what is addressed wrongly shows at every size in the test
+# below.
 ROUNDED = [
     case if case[0] in (1, 16, 129, 185, 448) else pytest.param(*case, marks=pytest.mark.slow)
     for case in CASES
@@ -130,8 +133,8 @@ def test_block_sums_and_the_rounding_of_a_plain_float32_program(nvir, variant, d
         assert (sums < 3e-7).all()
         errors.append((pairs, twin))
     pairs, twin = np.mean(errors, axis=0)
-    # A BLAS adds up small products in several strands, in as many as the processor likes, and long columns one after
-    # the other, as the padded operands of the kernel are.
+    # A BLAS adds up small products in several strands, in as many as the processor likes, and long
+    # columns one after the other, as the padded operands of the kernel are.
     assert pairs < 1.5 * max(twin, 2.0**-22 if nvir <= 16 else 2.0**-24)
 
 
@@ -405,7 +408,8 @@ def test_transform_makes_the_blocks_that_the_host_packs(settings, tolerance):
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_transform_in_pieces_keeps_the_order_of_fitting_functions(monkeypatch, most):
-    """Three slices of fitting functions, one or two to a call, then with one of padding; two spins."""
+    """Three slices of fitting functions, one or two to a call, then with one of padding; two
+    spins."""
     rng = np.random.default_rng(5)
     raw = rng.standard_normal((300, 30, 30))
     a, c = raw + raw.transpose(0, 2, 1), rng.standard_normal((30, 30))

@@ -1,4 +1,5 @@
-"""The lanes on a stand-in of AWS's packages: what they launch, what they prove, and how they end when it goes wrong."""
+"""The lanes on a stand-in of AWS's packages: what they launch, what they prove, and how they end
+when it goes wrong."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def water(machine, lane, basis="sto-3g", **more):
 
 def block(lane):
     """One block of pairs on a lane, as a run does it."""
-    backend = registry.select(lane, "auto", 1)[0]
+    backend = registry.select_backend(lane, "auto", 1)[0]
     backend.prepare((Shape(3, 8, 12),))
     operand = backend.put(*fitted(3, 8, 12), "mixed")
     return backend.pair_terms(operand, operand, Tile(0, 3, 0, 3, True))
@@ -94,7 +95,7 @@ def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
 @pytest.mark.parametrize("lane", LANES)
 def test_products_stay_on_a_lane_until_they_are_fetched(machine, lane):
     machine.sound()
-    backend = registry.select(lane, "auto", 1)[0]
+    backend = registry.select_backend(lane, "auto", 1)[0]
     device = backend.tensors()
     a, b = (
         np.random.default_rng(seed).standard_normal((100, 30)).astype(np.float32) for seed in (1, 2)
@@ -158,7 +159,9 @@ def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
     own = Path(sys.executable)
     other = next(own.with_name(name) for name in ("python3", "python") if own.name != name)
     machine.patch.setenv("DFMP2_NKI_PYTHON", str(other))
-    assert toolchain.versions(("nki", "absent"), environment.HERE, str(other)) == {"nki": "0.6.0"}
+    assert toolchain.toolchain_versions(("nki", "absent"), environment.HERE, str(other)) == {
+        "nki": "0.6.0"
+    }
     assert block("nki").direct.shape == (3, 3)
     assert len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
 
@@ -404,10 +407,10 @@ def test_auto_runs_a_small_molecule_on_the_host_and_says_why(machine):
         "auto: the host is faster: predicted "
     )
     machine.patch.setenv("DFMP2_REQUIRE_NKI", "1")
-    required, reason = registry.select("auto", "auto", 1)
+    required, reason = registry.select_backend("auto", "auto", 1)
     assert (required.name, reason) == ("nki", "auto; DFMP2_REQUIRE_NKI=1")
     machine.patch.setenv("DFMP2_USE_SIMULATOR", "1")
-    simulated, reason = registry.select("nki", "auto", 1)
+    simulated, reason = registry.select_backend("nki", "auto", 1)
     assert simulated.name == "nki-simulator"
     assert (
         reason
@@ -440,7 +443,7 @@ def test_two_visible_cores_share_a_run_and_one_compilation(machine):
     for visible in ("0", "0-1"):
         machine.patch.setenv("NEURON_RT_VISIBLE_CORES", visible)
         machine.patch.setattr(cores, "CoreProcess", InProcess)
-        backend = registry.select("nki", "auto", 1)[0]
+        backend = registry.select_backend("nki", "auto", 1)[0]
         backend.prepare(shape)
         found.append(pair_energies([backend.put(*space, "mixed")], backend))
     assert np.array_equal(found[0].opposite_spin, found[1].opposite_spin)
@@ -459,12 +462,13 @@ def by_core(text):
 
 
 def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
-    """Each core is sent a block once, whatever the number of its tiles, and energies have the bits of one core."""
+    """Each core is sent a block once, whatever the number of its tiles, and energies have the bits
+    of one core."""
     machine.sound()
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
     machine.patch.setattr(cores, "CoreProcess", InProcess)
     shapes = (Shape(33, 8, 12), Shape(17, 8, 12))  # three and two blocks
-    backend = registry.select("nki", "auto", 1)[0]
+    backend = registry.select_backend("nki", "auto", 1)[0]
     operands = [backend.put(*fitted(s.nocc, 8, 12, s.nocc), "mixed") for s in shapes]
     found = pair_energies(operands, backend)
     single = NkiBackend("k", InterpreterExecutor())

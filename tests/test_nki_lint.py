@@ -1,4 +1,5 @@
-"""Source rules for kernel files: each refused form, and the same statement in a form that is accepted."""
+"""Source rules for kernel files: each refused form, and the same statement in a form that is
+accepted."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def kernel(a, n):
     return out
 """
 
-# rule, refused statement in the kernel, accepted counterpart ("": leave it out, or it is the next row)
+# rule, refused statement in the kernel, accepted counterpart ("": leave it out, or it is the next
+# row)
 BODY = [
     ("syntax", "f = lambda x: x", "f = part(a, n)"),
     ("syntax", "def inner(x):\n    return x", ""),

@@ -1,7 +1,8 @@
 """One set of tests for every lane that launches kernels: interpreter, AWS's simulator, Trainium.
 
-Only the interpreter is there everywhere. The others are skipped with their reason, or fail with `--require MARKER`:
-`nki_simulator` (package nki), `nki` and `nki_xla` (a Trainium device, marked `neuron` as well).
+Only the interpreter is there everywhere. The others are skipped with their reason, or fail with
+`--require MARKER`: `nki_simulator` (package nki), `nki` and `nki_xla` (a Trainium device, marked
+`neuron` as well).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ MARKS = {
     "nki-xla": (pytest.mark.neuron, pytest.mark.nki_xla),
 }
 
-QUICK = 3  # contract cases that the interpreter runs by default; `dfmp2 kernels check` has its own tests
+# contract cases that the interpreter runs by default; `dfmp2 kernels check` has its own tests
+QUICK = 3
 _OPEN = {}
 
 
@@ -94,7 +96,7 @@ def launch(lane, module, kernel, **arguments):
 
 @pytest.mark.parametrize(("lane", "case"), cases())
 def test_contract(lane, case):
-    found = contract.examine(backend(lane), case)
+    found = contract.examine_backend(backend(lane), case)
     assert found.passed, found
 
 
@@ -148,7 +150,8 @@ def test_transform(lane):
 
 @pytest.mark.parametrize("lane", lanes())
 def test_pair_terms_of_what_was_transformed(lane):
-    """B that never left the device against B from the host, two spins with different virtual spaces."""
+    """B that never left the device against B from the host, two spins with different virtual
+    spaces."""
     rng = np.random.default_rng(13)
     raw = rng.standard_normal((30, 50 * 51 // 2)) * 0.01
     c = np.linalg.qr(rng.standard_normal((50, 50)))[0]

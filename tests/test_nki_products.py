@@ -1,4 +1,5 @@
-"""Products, the triangular solve and energies of a given T, of sizes that need no padding and operands above SBUF."""
+"""Products, the triangular solve and energies of a given T, of sizes that need no padding and
+operands above SBUF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Finding AWS's packages, or saying why not: exit 6 with reason and fix in seconds, before any SCF."""
+"""Finding AWS's packages, or saying why not: exit 6 with reason and fix in seconds, before any
+SCF."""
 
 from __future__ import annotations
 
@@ -164,7 +165,7 @@ def test_variables_are_read_when_a_run_starts(machine, capsys, variables, option
 
 def test_requiring_nki_allows_the_interpreter_and_takes_xla_where_only_that_runs(machine):
     machine.patch.setenv("DFMP2_REQUIRE_NKI", "1")
-    assert registry.select("nki-interpreter", "auto", 1)[0].name == "nki-interpreter"
+    assert registry.select_backend("nki-interpreter", "auto", 1)[0].name == "nki-interpreter"
     machine.sound(nrtpy=None)
     assert entry.named_lane("auto") == ("nki-xla", "DFMP2_REQUIRE_NKI=1")
 
@@ -172,7 +173,7 @@ def test_requiring_nki_allows_the_interpreter_and_takes_xla_where_only_that_runs
 def test_a_variable_that_is_neither_yes_nor_no_is_an_error(machine):
     machine.patch.setenv("DFMP2_REQUIRE_NKI", "perhaps")
     with pytest.raises(InputError, match="DFMP2_REQUIRE_NKI='perhaps': expected 1 or 0"):
-        registry.select("auto", "auto", 1)
+        registry.select_backend("auto", "auto", 1)
 
 
 def test_the_launcher_sets_what_keeps_numbers_and_tools_right(tmp_path):
@@ -213,7 +214,7 @@ def test_the_launcher_sets_what_keeps_numbers_and_tools_right(tmp_path):
     ],
 )
 def test_core_lists(text, cores):
-    assert environment.cores(text) == cores
+    assert environment.visible_cores(text) == cores
 
 
 def test_a_folder_named_like_a_package_in_the_working_directory_is_not_imported(machine):

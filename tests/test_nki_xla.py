@@ -1,7 +1,7 @@
 """The torch-xla lane for real, on PJRT_DEVICE=CPU: residency, graphs, transfers, two processes.
 
-The plain K3 kernel is replaced by a stand-in, which XLA traces; the lane is everything else. The counts are
-torch-xla's own. scripts/run_xla_tests.sh makes the environment and runs these.
+The plain K3 kernel is replaced by a stand-in, which XLA traces; the lane is everything else. The
+counts are torch-xla's own. scripts/run_xla_tests.sh makes the environment and runs these.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def metric(name):
 
 
 def run(executor, nocc):
-    """Pair energies of `nocc` occupied orbitals, and how graphs and transferred bytes grew meanwhile."""
+    """Pair energies of `nocc` occupied orbitals, and how graphs and transferred bytes grew
+    meanwhile."""
     names = ("CompileTime", "OutboundData", "InboundData")
     before = [metric(name) for name in names]
     backend = NkiBackend(TWIN, executor, "plain")

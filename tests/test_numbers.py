@@ -1,4 +1,5 @@
-"""Every number that leaves the program has a unit, a description, and a test: docs/validation/numbers.md names it."""
+"""Every number that leaves the program has a unit, a description, and a test:
+docs/validation/numbers.md names it."""
 
 from __future__ import annotations
 
@@ -21,36 +22,35 @@ from dfmp2.studies.vibrations import Vibrations
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/validation/numbers.md").read_text()
 UNITS = {
-    *(
-        "",
-        "angstrom",
-        "bohr",
-        "bohr^3",
-        "byte",
-        "cm^-1",
-        "hartree",
-        "hartree/bohr",
-        "km/mol",
-        "s",
-        "u",
-    ),
-    *("elementary charge", "elementary charge * bohr", "elementary charge * bohr^2"),
-    *("hartree / (elementary charge * bohr)", "mdyn/angstrom"),
+    "",
+    "angstrom",
+    "bohr",
+    "bohr^3",
+    "byte",
+    "cm^-1",
+    "hartree",
+    "hartree/bohr",
+    "km/mol",
+    "s",
+    "u",
+    "elementary charge",
+    "elementary charge * bohr",
+    "elementary charge * bohr^2",
+    "hartree / (elementary charge * bohr)",
+    "mdyn/angstrom",
 }
 RECORDS = [
     *(one for one in vars(result).values() if dataclasses.is_dataclass(one)),
-    *(
-        Memory,
-        Storage,
-        Sizes,
-        Timings,
-        Reference,
-        Solutions,
-        Stability,
-        Point,
-        Vibrations,
-        Provenance,
-    ),
+    Memory,
+    Storage,
+    Sizes,
+    Timings,
+    Reference,
+    Solutions,
+    Stability,
+    Point,
+    Vibrations,
+    Provenance,
 ]
 FIELDS = [
     (f"{record.__name__}.{field.name}", field)

@@ -1,4 +1,5 @@
-"""Optimisations and frequencies: against other starts, second differences, PySCF's analysis, and wrong requests."""
+"""Optimisations and frequencies: against other starts, second differences, PySCF's analysis, and
+wrong requests."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def coordinate(study, *atoms):
     return internal_coordinate(study.arrays["final_geometry"].value[[atom - 1 for atom in atoms]])
 
 
-# --- optimisations -----------------------------------------------------------------------------------------
+# --- optimisations --------------------------------------------------------------------------------
 
 
 def test_two_starts_come_to_the_same_minimum():
@@ -74,7 +75,8 @@ def test_two_starts_come_to_the_same_minimum():
 
 
 def test_what_is_left_of_passed_steps(folder: Path) -> None:
-    """Densities of the last geometry alone, in memory and in the file; a start that is converged takes no step."""
+    """Densities of the last geometry alone, in memory and in the file; a start that is converged
+    takes no step."""
     study = optimize_geometry(FLUORIDE, EXACT, keeper=Keeper(folder / "x.h5"), listener=Silent())
     for found in (study, read_study(folder / "x.h5")):
         *passed, last = (run.properties.relaxed_density.shape for run in found.runs.values())
@@ -90,7 +92,10 @@ def test_what_is_left_of_passed_steps(folder: Path) -> None:
 
 def test_torsions_are_soft():
     """Methylamine takes 9 steps with the force constants of torsions that geomeTRIC has."""
-    atoms = "C .15 1.48 .1; N 0 -1.51 .14; H -1.97 2.34 .11; H -.88 -2.15 1.45; H -.96 -2.1 -1.53; H 1.14 2.18 1.77"
+    atoms = (
+        "C .15 1.48 .1; N 0 -1.51 .14; H -1.97 2.34 .11; H -.88 -2.15 1.45; H -.96 -2.1 "
+        "-1.53; H 1.14 2.18 1.77"
+    )
     rows = [row.split() for row in f"{atoms}; H 1.17 2.18 -1.77".split(";")]
     start = Molecule([row[0] for row in rows], [[float(x) for x in row[1:]] for row in rows])
     assert optimized(start, Search(), replace(EXACT, basis="sto-3g")).settings["steps"] <= 6
@@ -112,7 +117,8 @@ def test_the_scaled_energy_is_minimised():
 
 
 def test_constrained_water_as_in_psi4():
-    """Psi4 (tests/pytests/test_geometric.py, commit 886caaab): DF-MP2/cc-pVDZ with geomeTRIC, angle of 90 degrees."""
+    """Psi4 (tests/pytests/test_geometric.py, commit 886caaab): DF-MP2/cc-pVDZ with geomeTRIC, angle
+    of 90 degrees."""
     start = Molecule(("O", "H", "H"), np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]]) / 0.52917721092)
     search = Search(Constraints(fixed=[("angle", "2,1,3", "90")]))
     study = optimized(start, search, make_options(basis="cc-pvdz", threads=1))
@@ -156,7 +162,8 @@ def test_lengths_of_options_and_of_a_file(constraints, bond):
 def test_stopped_again_and_again(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same way through the stored steps, to the minimum of one that was never stopped; also with more steps."""
+    """The same way through the stored steps, to the minimum of one that was never stopped; also
+    with more steps."""
     (folder / "h.xyz").write_text("2\n\nH 0 0 0\nH 0.2 0.3 0.6\n")
     command = ("optimize", "h.xyz", *COMMAND, "--precision", "fp64", "--json")
     whole = succeed(call(*command)).json
@@ -211,7 +218,8 @@ def test_stopped_again_and_again(
 
 
 def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
-    """Its step is named, the steps before are kept, and with more cycles they are not computed again."""
+    """Its step is named, the steps before are kept, and with more cycles they are not computed
+    again."""
     succeed(call("run", "h2o.xyz", *COMMAND, "--output", "start.h5"))
     command = (
         "optimize",
@@ -249,7 +257,8 @@ def check_files_of(found):
 
 @pytest.mark.slow
 def test_a_transition_state():
-    """Ammonia from a nearly planar start: the planar saddle point of its inversion, with one imaginary mode."""
+    """Ammonia from a nearly planar start: the planar saddle point of its inversion, with one
+    imaginary mode."""
     ring = [[1.9 * np.cos(a), 1.9 * np.sin(a), 0.15] for a in (0, 2 * np.pi / 3, 4 * np.pi / 3)]
     start = Molecule(("N", "H", "H", "H"), [[0, 0, 0], *ring])
     study = optimized(start, Search(transition_state=True, convergence="gau_tight"))
@@ -262,7 +271,7 @@ def test_a_transition_state():
     assert named.startswith("IMAGINARY mode 1: ") and named.partition("mostly of ")[2][:1] in "NH"
 
 
-# --- what a stationary point is -----------------------------------------------------------------------------
+# --- what a stationary point is -------------------------------------------------------------------
 
 NEON = Molecule(("Ne", "Ne"), [[0, 0, 0], [0, 0, 3.0 / 0.529177210903]])
 FLAT_AMMONIA = Molecule(
@@ -314,7 +323,8 @@ def test_a_run_without_steps_has_measured_the_curvature():
 
 
 def test_a_planar_start_is_said_and_no_minimum():
-    """Planar ammonia ends at the saddle point of its inversion, which is called a stationary point."""
+    """Planar ammonia ends at the saddle point of its inversion, which is called a stationary
+    point."""
     study = optimized(FLAT_AMMONIA, Search(), replace(EXACT, basis="sto-3g"))
     assert study.title.startswith("stationary point of") and "minimum" not in study.title
     assert study.settings["imaginary_modes"] is None
@@ -323,7 +333,8 @@ def test_a_planar_start_is_said_and_no_minimum():
 
 
 def test_straight_water_is_verified_and_bends():
-    """From the saddle point of second order down to what a bent start comes to, in the same study."""
+    """From the saddle point of second order down to what a bent start comes to, in the same
+    study."""
     options = replace(EXACT, basis="sto-3g")
     study = optimized(STRAIGHT_WATER, Search(verify=True), options)
     assert study.complete and study.title.startswith("minimum of")
@@ -367,7 +378,8 @@ def test_a_planar_minimum_stays():
 def test_what_is_not_a_minimum_in_the_end(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 4 and the number of imaginary modes where no new start is left; the same command does not go on."""
+    """Exit code 4 and the number of imaginary modes where no new start is left; the same command
+    does not go on."""
     monkeypatch.setattr("dfmp2.studies.optimize.MOST_RESTARTS", 0)
     (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 0 0 0.94\nH 0 0 -0.94\n")
     command = ("optimize", "w.xyz", "--basis", "sto-3g", "--stability", "off", "--threads", "1")
@@ -405,7 +417,8 @@ def test_verification_goes_on_where_it_was_stopped(
 
 
 def test_a_constrained_minimum_is_one_along_its_constraints():
-    """Water held at 140 degrees: the Hessian of the energy falls along the angle, which is held; two modes are left.
+    """Water held at 140 degrees: the Hessian of the energy falls along the angle, which is held;
+    two modes are left.
 
     Against differences of energies along both bonds, which are the rest of the molecule.
     """
@@ -436,7 +449,7 @@ def test_a_constrained_minimum_is_one_along_its_constraints():
     assert sorted(modes) == pytest.approx(sorted(expected), rel=0.02)
 
 
-# --- frequencies -------------------------------------------------------------------------------------------
+# --- frequencies ----------------------------------------------------------------------------------
 
 
 def test_hydrogen_fluoride_as_in_cfour():
@@ -475,7 +488,8 @@ def test_hydrogen_fluoride_as_in_cfour():
 
 @pytest.mark.slow
 def test_water_as_in_psi4():
-    """Published frequencies of DF-MP2 (psi4/psi4: tests/dfmp2-freq1 and dfmp2-freq2, commit 27e1b15f), one decimal."""
+    """Published frequencies of DF-MP2 (psi4/psi4: tests/dfmp2-freq1 and dfmp2-freq2, commit
+    27e1b15f), one decimal."""
     bond, angle = 0.958 / 0.52917721067, np.radians(104.4776)
     ends = [[0, 0, 0], [bond, 0, 0], [bond * np.cos(angle), bond * np.sin(angle), 0]]
     options = make_options(basis="cc-pvdz", frozen_core="auto", threads=1)
@@ -551,8 +565,13 @@ def test_bonds_angles_and_contacts_of_the_last_geometry(call: Runner, folder: Pa
     atoms = Atoms(
         "OH2NH3",
         [
-            *([0, 0, 0], [0.95, 0.05, 0], [-0.3, 0.9, 0]),
-            *([2.9, 0.3, 0.2], [3.3, 1.1, -0.3], [3.3, -0.6, -0.2], [3.2, 0.4, 1.2]),
+            [0, 0, 0],
+            [0.95, 0.05, 0],
+            [-0.3, 0.9, 0],
+            [2.9, 0.3, 0.2],
+            [3.3, 1.1, -0.3],
+            [3.3, -0.6, -0.2],
+            [3.2, 0.4, 1.2],
         ],
     )
     shape = structure(Molecule.from_ase(atoms))
@@ -584,7 +603,8 @@ def test_bonds_angles_and_contacts_of_the_last_geometry(call: Runner, folder: Pa
 
 @pytest.mark.parametrize("name", ["water", "carbon dioxide", "hydrogen peroxide"])
 def test_modes_as_in_pyscf(name):
-    """Of a Hartree-Fock Hessian with the same masses: bent, linear, without symmetry; any place and direction."""
+    """Of a Hartree-Fock Hessian with the same masses: bent, linear, without symmetry; any place and
+    direction."""
     atoms = {
         "water": "O 0 0 0.12; H 0 0.76 -0.47; H 0 -0.76 -0.47",
         "carbon dioxide": "C 0 0 0; O 0.6 0.7 0.7; O -0.6 -0.7 -0.7",
@@ -635,7 +655,8 @@ def test_symmetry_numbers(name):
     "atoms", ["F 0 0 0; F 0 0 1.41", "P 0 0 0.5; F 1.4 0 0; F -0.7 1.2124 0; F -0.7 -1.2124 0"]
 )
 def test_thermochemistry_as_in_pyscf(atoms):
-    """Of elements with one isotope, whose average mass PySCF has as well, and with its symmetry number."""
+    """Of elements with one isotope, whose average mass PySCF has as well, and with its symmetry
+    number."""
     mole = gto.M(atom=atoms, basis="sto-3g", verbose=0)
     molecule = Molecule([mole.atom_symbol(k) for k in range(mole.natm)], mole.atom_coords())
     wavenumbers = np.array([-300.0, 340.0, 480.0, 1200.0])
@@ -647,24 +668,21 @@ def test_thermochemistry_as_in_pyscf(atoms):
     expected = thermo.thermo(Field, roots, 400.0, 2e5)
     found = thermochemistry(molecule, -10.0, wavenumbers, 400.0, 2e5, expected["sym_number"][0])
     for name, theirs in (
-        *(
-            ("zero_point_energy", "ZPE"),
-            ("total_energy_at_0_kelvin", "E_0K"),
-            ("internal_energy", "E_tot"),
-        ),
-        *(
-            ("enthalpy", "H_tot"),
-            ("gibbs_energy", "G_tot"),
-            ("entropy", "S_tot"),
-            ("heat_capacity", "Cp_tot"),
-        ),
+        ("zero_point_energy", "ZPE"),
+        ("total_energy_at_0_kelvin", "E_0K"),
+        ("internal_energy", "E_tot"),
+        ("enthalpy", "H_tot"),
+        ("gibbs_energy", "G_tot"),
+        ("entropy", "S_tot"),
+        ("heat_capacity", "Cp_tot"),
     ):
         unit = 2625499.64 if "K)" in found[name][1] else 1.0
         assert found[name][0] == pytest.approx(expected[theirs][0] * unit, rel=1e-7, abs=1e-9)
 
 
 def test_frequencies_that_go_on_and_modes_for_viewers(call: Runner, folder: Path) -> None:
-    """Finished gradients are not computed again; the Molden file has sections, units and order of its format."""
+    """Finished gradients are not computed again; the Molden file has sections, units and order of
+    its format."""
     command = ("frequencies", "h2.xyz", *COMMAND, "--allow-gradient", "--json", "--output", "x.h5")
     with Stopping(every=40):
         assert call(*command).code == 75
@@ -707,7 +725,7 @@ def test_workers_give_the_same_bits(call: Runner, folder: Path) -> None:
     assert list(shared["runs"]) == list(alone["runs"])
 
 
-# --- wrong requests ----------------------------------------------------------------------------------------
+# --- wrong requests -------------------------------------------------------------------------------
 
 WRONG = {
     "no such atom": (
@@ -742,15 +760,18 @@ WRONG = {
     ),
     "twice constrained": (
         ("optimize", "h2o.xyz", "--set", "angle", "2,1,3", "90", "--freeze", "angle", "3,1,2"),
-        *(3, "angle 2,1,3 is constrained twice"),
+        3,
+        "angle 2,1,3 is constrained twice",
     ),
     "in the file as well": (
         ("optimize", "h2o.xyz", "--set", "bond", "1,2", "1", "--constraints", "bond.txt"),
-        *(3, "bond 1,2 is constrained twice"),
+        3,
+        "bond 1,2 is constrained twice",
     ),
     "held": (
         ("optimize", "h2o.xyz", "--freeze", "xyz", "1-2", "--set", "bond", "1,2", "1.2"),
-        *(3, "bond 1,2 is constrained, and all its atoms are held by xyz"),
+        3,
+        "bond 1,2 is constrained, and all its atoms are held by xyz",
     ),
     "scan": (
         ("optimize", "h2o.xyz", "--constraints", "scan.txt"),
@@ -795,7 +816,8 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_requests(name, call: Runner, folder: Path) -> None:
-    """Named before anything is computed, and nothing is left; but for the gradient, which has to be computed."""
+    """Named before anything is computed, and nothing is left; but for the gradient, which has to be
+    computed."""
     command, code, said = WRONG[name]
     (folder / "he.xyz").write_text("1\n\nHe 0 0 0\n")
     (folder / "stretched.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.9\n")

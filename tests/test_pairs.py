@@ -1,4 +1,5 @@
-"""Pair energies: tiles, workers, the order of sums, and a certificate that sees the errors planted here."""
+"""Pair energies: tiles, workers, the order of sums, and a certificate that sees the errors planted
+here."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def energy(pairs):
     return pairs.same_spin_energy + pairs.opposite_spin_energy
 
 
-# --- tiles and workers ------------------------------------------------------------------------------
+# --- tiles and workers ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nocc", [0, 1, 2, 9, 64, 129])
@@ -141,7 +142,7 @@ def test_nan_names_its_pair():
         pair_energies(operands([space], "fp64"), CPU)
 
 
-# --- gap and denominators -----------------------------------------------------------------------------
+# --- gap and denominators -------------------------------------------------------------------------
 
 
 def amplitudes(left, right, same):
@@ -176,13 +177,13 @@ def test_smallest_denominator_and_gap_are_those_of_all_amplitudes(sizes):
         assert homo_lumo_gap(np.array(energies), np.array(occupations, dtype=float)) == least
 
 
-# --- sums in float32 ----------------------------------------------------------------------------------
+# --- sums in float32 ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["cpu", "torch"])
 def test_backends_keep_their_contract(name):
-    backend, _ = registry.select(name, "auto", 2)
-    found = [contract.examine(backend, case) for case in contract.CASES]
+    backend, _ = registry.select_backend(name, "auto", 2)
+    found = [contract.examine_backend(backend, case) for case in contract.CASES]
     assert not [finding for finding in found if not finding.passed]
 
 
@@ -206,15 +207,15 @@ class Off(CpuBackend):
     "case", [contract.CASES[4], contract.CASES[7], contract.CASES[11]], ids=str
 )
 def test_the_contract_is_as_tight_as_float32(case):
-    assert contract.examine(Off(1.0, 0.0), case).passed
+    assert contract.examine_backend(Off(1.0, 0.0), case).passed
     for factor, shift in ((1 + 1e-6, 0.0), (1 - 1e-6, 0.0), (1.0, 1e-5), (float("nan"), 0.0)):
-        assert not contract.examine(Off(factor, shift), case).passed
+        assert not contract.examine_backend(Off(factor, shift), case).passed
 
 
 @pytest.mark.parametrize("name", ["cpu", "torch"])
 def test_float32_loses_no_small_terms_in_long_rows_and_none_of_float64_after_them(name):
     """A term of 1 and 4000 of 1e-8: float32 ends at 1 where it adds one by one."""
-    backend, _ = registry.select(name, "auto", 1)
+    backend, _ = registry.select_backend(name, "auto", 1)
     energies = np.array([-1.0]), np.linspace(0.5, 1.0, 4001)
     b = np.full((1, 4001, 1), 1e-4)
     b[0, 0] = 1.0
@@ -290,7 +291,7 @@ def test_the_order_is_the_same_on_disk(tmp_path):
         assert summation_order([tensor]).tolist() == summation_order([b]).tolist()
 
 
-# --- the certificate ----------------------------------------------------------------------------------
+# --- the certificate ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,7 +299,7 @@ def test_the_order_is_the_same_on_disk(tmp_path):
 )
 def test_exact_when_every_pair_is_redone(spaces):
     exact, mixed = operands(spaces, "fp64"), pair_energies(operands(spaces, "mixed"), CPU)
-    found = certificate.certify(mixed, exact, CPU, 1e-7)
+    found = certificate.certify_precision(mixed, exact, CPU, 1e-7)
     assert found.sampled == found.pairs
     assert found.correlation_error == pytest.approx(
         abs(energy(mixed) - energy(pair_energies(exact, CPU))), rel=1e-3
@@ -329,7 +330,8 @@ def times(right, factor):
 
 @pytest.fixture(scope="module", params=["rhf", "uhf"])
 def chain(request):
-    """Pair energies as of a chain of 40 orbitals: they fall with the distance, and no two of them are alike."""
+    """Pair energies as of a chain of 40 orbitals: they fall with the distance, and no two of them
+    are alike."""
     distance = np.abs(np.subtract.outer(np.arange(40), np.arange(40)))
     uneven = np.random.default_rng(0).normal(0.0, 0.5, (40, 40))
     opposite = -0.02 * np.exp(uneven - distance / 8)
@@ -342,14 +344,15 @@ def chain(request):
 def test_the_bound_covers_what_float32_does(restricted):
     spaces = [fitted(40, 20, 90)] if restricted else [fitted(40, 20, 90, 1), fitted(36, 18, 90, 2)]
     exact, mixed = operands(spaces, "fp64"), pair_energies(operands(spaces, "mixed"), CPU)
-    found = certificate.certify(mixed, exact, CPU, 1e-7)
+    found = certificate.certify_precision(mixed, exact, CPU, 1e-7)
     assert found.sampled < 0.1 * found.pairs
     error = abs(energy(mixed) - energy(pair_energies(exact, CPU)))
     assert error <= found.correlation_error < 1e-6 * abs(energy(mixed))
 
 
 def test_what_is_drawn_is_fixed_before_looking(chain):
-    """The same pairs whatever the errors, the tolerance and the last digits; others with another seed."""
+    """The same pairs whatever the errors, the tolerance and the last digits; others with another
+    seed."""
     noise = 1 + 1e-7 * np.random.default_rng(1).standard_normal((40, 40))
     asked = [[], [], [], []]
     first = certificate.bound_errors(chain, redone(chain, asked[0]), 1.0)
@@ -386,7 +389,8 @@ def test_pairs_of_equal_energy_are_not_told_apart_by_their_last_digits():
     ("wrong", "least", "most"), [("all", 1.0, 1.01), ("larger", 0.9, 2.0), ("smaller", 0.9, 2.0)]
 )
 def test_a_wrong_factor_is_seen(chain, wrong, least, most):
-    """From a sample of one pair in seventeen: of all pairs in every draw, of one half of them in nine of ten."""
+    """From a sample of one pair in seventeen: of all pairs in every draw, of one half of them in
+    nine of ten."""
     size = np.abs(chain.opposite_spin)
     half = {"all": size > 0, "larger": size > np.median(size), "smaller": size < np.median(size)}[
         wrong
@@ -491,7 +495,8 @@ def to_tolerance(kind, tolerance, listener=None, sizes=((6, 9, 40),)):
 @pytest.mark.bits
 @pytest.mark.parametrize("sizes", [((30, 9, 40),), ((20, 9, 40), (18, 8, 40))], ids=["RHF", "UHF"])
 def test_auto_repeats_the_largest_pairs_where_few_are_to_blame(sizes):
-    """They have the energies of float64, all others those of mixed precision; the bound of the rest is accepted."""
+    """They have the energies of float64, all others those of mixed precision; the bound of the rest
+    is accepted."""
     right, rough = (to_tolerance(kind, 1.0, sizes=sizes)[0] for kind in ("fp64", "mixed"))
     bound = to_tolerance("mixed", 1.0, sizes=sizes)[2]
     listener = Heard()

@@ -1,4 +1,5 @@
-"""What any correct MP2 program must obey, the definition itself, and energies that others published."""
+"""What any correct MP2 program must obey, the definition itself, and energies that others
+published."""
 
 from __future__ import annotations
 
@@ -104,9 +105,11 @@ def test_scalings_are_arithmetic_on_the_stored_components(water):
 
 
 def amplitudes(mf, frozen_core, frozen_virtual):
-    """E_SS and E_OS by their definition, sum over i, j, a, b of every spin, from PySCF's three-centre integrals.
+    """E_SS and E_OS by their definition, sum over i, j, a, b of every spin, from PySCF's
+    three-centre integrals.
 
-    E_OS = sum (ia|jb)^2 / D over alpha ia and beta jb, E_SS = 1/4 sum [(ia|jb) - (ib|ja)]^2 / D of each spin.
+    E_OS = sum (ia|jb)^2 / D over alpha ia and beta jb, E_SS = 1/4 sum [(ia|jb) - (ib|ja)]^2 / D of
+    each spin.
     """
     mole, auxmole = mf.mol, df.addons.make_auxmol(mf.mol, "def2-svp-ri")
     three, metric = df.incore.aux_e2(mole, auxmole), auxmole.intor("int2c2e")
@@ -192,7 +195,7 @@ def test_threads_and_memory_do_not_change_the_pair_energies():
             np.testing.assert_array_equal(first.pairs.same_spin[0], other.pairs.same_spin[0])
 
 
-# --- published by other programs' test suites (tests/data/reference_cases.json, with sources) ---------------
+# --- published by other programs' test suites (tests/data/reference_cases.json, with sources) -----
 
 
 SOURCE_TOLERANCE = 1e-6  # Eh; looser than a source's own only where the source itself is
@@ -258,7 +261,7 @@ def test_published_energy_is_reproduced(case):
     assert compared
 
 
-# --- every shipped input, by PySCF and, where it was run, Psi4 (inputs/README.md) -----------------------------
+# --- every shipped input, by PySCF and, where it was run, Psi4 (inputs/README.md) -----------------
 
 
 SLOW = {"benzene", "c20h42", "glycine", "water-8", "water-10"}

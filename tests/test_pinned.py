@@ -1,8 +1,10 @@
-"""What dfmp2 0.1 wrote and said, held fixed: its files are read, its JSON keys, options and exit codes are still there.
+"""What dfmp2 0.1 wrote and said, held fixed: its files are read, its JSON keys, options and exit
+codes are still there.
 
-`tests/data/written_by_0.1` holds one file of every kind (`commands.sh` says how each was made) and what 0.1 said:
-`shown.json.xz` what `show` printed of each, `json_keys.txt` the keys of every command that prints JSON,
-`options.txt` every option of every command with its choices. What is dropped on purpose is named here.
+`tests/data/written_by_0.1` holds one file of every kind (`commands.sh` says how each was made) and
+what 0.1 said: `shown.json.xz` what `show` printed of each, `json_keys.txt` the keys of every
+command that prints JSON, `options.txt` every option of every command with its choices. What is
+dropped on purpose is named here.
 """
 
 from __future__ import annotations
@@ -40,9 +42,10 @@ DROPPED_OPTIONS: dict[str, str] = {  # command: its dropped options, with all of
     "dfmp2 run": "--ranks --max-restarts",
     "dfmp2 report": "--format",
     "dfmp2 batch submit": "--mount --efs --programs",
-    "dfmp2 bench": "--against --auxbasis --basis --charge --frozen-core --molecule --multiplicity --reference "
-    "--scaling --scf-auxbasis --scratch --show-scripts --sizes --touch --units",
-    "dfmp2 batch plan": "--fleet --instances --molecule --ranks --measure-tiles --tiles --seed --replay "
+    "dfmp2 bench": "--against --auxbasis --basis --charge --frozen-core --molecule --multiplicity "
+    "--reference --scaling --scf-auxbasis --scratch --show-scripts --sizes --touch --units",
+    "dfmp2 batch "
+    "plan": "--fleet --instances --molecule --ranks --measure-tiles --tiles --seed --replay "
     "--store-latency "
     "--hand-out "
     "--overwrite --basis --charge --multiplicity --units --point-charges "
@@ -51,7 +54,8 @@ DROPPED_OPTIONS: dict[str, str] = {  # command: its dropped options, with all of
     "--frozen-virtual --os-scale --ss-scale --backend --precision --tolerance --transform --memory "
     "--scratch --threads --allow-small-gap --allow-poor-fit",
     "dfmp2 kernels cost": "--lane --recompile --one-zero-hint",
-    "dfmp2 kernels timeline": "--kernel --shape --target --variant --one-zero-hint --call --begin --length "
+    "dfmp2 kernels "
+    "timeline": "--kernel --shape --target --variant --one-zero-hint --call --begin --length "
     "-h --help",
 }
 DROPPED_COMMANDS = {"dfmp2 kernels timeline"}
@@ -83,7 +87,8 @@ def energy(name: str, which: str = "mp2_total_energy") -> float:
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads of a molecule this small wait for each other where other tests run beside them."""
+    """Two threads of a molecule this small wait for each other where other tests run beside
+    them."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
@@ -132,7 +137,8 @@ def rows_of(table: str) -> list[dict[str, str]]:
 
 
 def numbers(text: str) -> set[str]:
-    """Every number with a decimal point that a text holds; curves drawn with letters are left out."""
+    """Every number with a decimal point that a text holds; curves drawn with letters are left
+    out."""
     found = re.findall(
         r"-?\d+\.\d+(?:e[-+]\d+)?", re.sub(r"^.* \|.*$", "", text, flags=re.MULTILINE)
     )
@@ -237,7 +243,8 @@ def test_orbitals_of_a_result_start_an_scf(written: Path, call: Runner) -> None:
 
 
 def test_a_batch_goes_on(written: Path, call: Runner, tmp_path: Path) -> None:
-    """Complete items of 0.1 are complete, its failed item fails again, and its table is the same."""
+    """Complete items of 0.1 are complete, its failed item fails again, and its table is the
+    same."""
     shutil.copytree(written, tmp_path / "old")
     before = (tmp_path / "old/batch/h2.h5").stat().st_mtime_ns
     status = call("batch", "status", "old/batch.toml", "--json").json
@@ -427,8 +434,9 @@ def test_exit_codes(code: int, written: Path, call: Runner, tmp_path: Path) -> N
 def test_a_fault_in_dfmp2_is_exit_code_1(folder: Path) -> None:
     """And Python's traceback, by which it can be found."""
     broken = (
-        "import sys, importlib.metadata as m, h5py; h5py.File = None; sys.argv = ['dfmp2', 'show', 'h2.xyz'];"
-        "sys.exit(next(iter(m.entry_points(group='console_scripts', name='dfmp2'))).load()())"
+        "import sys, importlib.metadata as m, h5py; h5py.File = None; sys.argv = ['dfmp2', 'show', "
+        "'h2.xyz'];sys.exit(next(iter(m.entry_points(group='console_scripts', "
+        "name='dfmp2'))).load()())"
     )
     done = run_command(cwd=folder, program=(sys.executable, "-c", broken))
     assert (done.code, "Traceback" in done.err) == (1, True)

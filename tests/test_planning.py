@@ -1,4 +1,5 @@
-"""Plans: operations counted by hand, memory that refuses and advises, time by rates that are measured once and kept."""
+"""Plans: operations counted by hand, memory that refuses and advises, time by rates that are
+measured once and kept."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-# --- operations ---------------------------------------------------------------------------------------
+# --- operations -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,8 @@ def test_operations_counted_by_hand(changes, pairs):
         assert flops["fit"] == 84 * 84 * 95
         assert flops["transform"] == 2 * 84 * 5 * 24 * (24 + 19)
         assert flops["exchange"] == (CYCLES + 1) * (3 * 116 * 24 * 24 * 5 + 4 * 116 * 300)
-        # 40 primitive functions: 820 products of them, each as dear as 1.3 integrals of three or 0.5 of four centres
+        # 40 primitive functions: 820 products of them, each as dear as 1.3 integrals of three or
+        # 0.5 of four centres
         contracted = replace(work, primitives=40)
         assert contracted.integrals() == {
             "scf": 116 * (300 + 1.3 * 820),
@@ -84,7 +86,7 @@ def test_operations_counted_by_hand(changes, pairs):
         assert kept - flops["transform"] == 2 * 84 * 24 * (24 * 19 + 481)
 
 
-# --- memory -------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def planned(budget, spins=1, precision="auto"):
@@ -92,11 +94,12 @@ def planned(budget, spins=1, precision="auto"):
         LARGE, spins=LARGE.spins * spins, precision=precision, frontier=((16, 32),) * spins
     )
     limits = CpuBackend(2).limits
-    return memory.plan(work, limits, 2, program=100 * MEGABYTE, budget=budget)
+    return memory.memory_plan(work, limits, 2, program=100 * MEGABYTE, budget=budget)
 
 
 def test_memory_holds_the_large_arrays():
-    """B and its float32 copy, 30 matrices of the SCF for each spin, the SCF integrals; 2.54 GB were measured."""
+    """B and its float32 copy, 30 matrices of the SCF for each spin, the SCF integrals; 2.54 GB were
+    measured."""
     plan, exact, both = planned(10**11), planned(10**11, precision="fp64"), planned(10**11, spins=2)
     b, matrix = 81 * 409 * 1708, 490 * 490 * 8
     assert plan.mp2 > b * 12 and plan.mp2 > exact.mp2 > b * 8
@@ -138,7 +141,7 @@ def test_every_accepted_budget_is_kept(spins, precision):
 
 def test_memory_counts_the_hessian_of_the_frontier_orbitals():
     work = replace(WATER, frontier=((20, 30),))
-    plan = memory.plan(work, CpuBackend(1).limits, 1, program=0, budget=10**9)
+    plan = memory.memory_plan(work, CpuBackend(1).limits, 1, program=0, budget=10**9)
     b = (20 * 30 + 20**2 + 30**2) * 84 * 8
     assert plan.mp2_solve.needed - b == pytest.approx(4 * 600**2 * 8, rel=0.3)
     assert plan.mp2_in_core > b + 4 * 600**2 * 8
@@ -149,8 +152,8 @@ def test_integrals_of_occupied_orbitals_are_held_where_there_is_room(single, num
     work = replace(LARGE, examined=True, single_exchange=single)
     held = number * LARGE.naux_scf * LARGE.nao * LARGE.spins[0].occupied
     given = {"limits": CpuBackend(1).limits, "threads": 1, "program": 0}
-    needed = memory.plan(work, budget=10**12, **given).scf_in_core + held + memory.SLACK
-    just, below = (memory.plan(work, budget=needed - n, **given) for n in (0, 1))
+    needed = memory.memory_plan(work, budget=10**12, **given).scf_in_core + held + memory.SLACK
+    just, below = (memory.memory_plan(work, budget=needed - n, **given) for n in (0, 1))
     assert just.response_held and just.scf == just.scf_in_core + held
     assert below.scf_fits_in_core and not below.response_held and below.scf == below.scf_in_core
     assert just.comfortable >= needed
@@ -158,9 +161,9 @@ def test_integrals_of_occupied_orbitals_are_held_where_there_is_room(single, num
 
 def test_what_a_run_leaves_for_the_next_one_is_counted_once():
     given = {"limits": CpuBackend(1).limits, "threads": 1, "budget": 10**9}
-    first = memory.plan(WATER, program=100 * MEGABYTE, **given)
-    assert memory.plan(WATER, program=105 * MEGABYTE, grown=5 * MEGABYTE, **given) == first
-    later = memory.plan(
+    first = memory.memory_plan(WATER, program=100 * MEGABYTE, **given)
+    assert memory.memory_plan(WATER, program=105 * MEGABYTE, grown=5 * MEGABYTE, **given) == first
+    later = memory.memory_plan(
         WATER, program=200 * MEGABYTE, grown=100 * MEGABYTE, **given
     )  # an array of the caller
     assert later.program > 150 * MEGABYTE
@@ -175,7 +178,7 @@ def test_a_check_that_does_not_fit_is_refused_before_the_scf(monkeypatch):
         dfmp2.run("inputs/h2o.xyz", "sto-3g", check=True, memory=10**9)
 
 
-# --- time and rates -----------------------------------------------------------------------------------
+# --- time and rates -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -189,11 +192,12 @@ def test_a_check_that_does_not_fit_is_refused_before_the_scf(monkeypatch):
     ],
 )
 def test_built_in_rates_repeat_what_was_measured(name, basis, measured):
-    """Seconds of docs/performance, on the quiet machine whose rates are built in, 22 November 2026."""
-    work = planning.sizes(
+    """Seconds of docs/performance, on the quiet machine whose rates are built in, 22 November
+    2026."""
+    work = planning.workload_sizes(
         read_xyz(INPUTS / f"{name}.xyz").molecule, Options(basis), Silent(), scf=True
     )
-    assert time.seconds(work, Rates()).total == pytest.approx(measured, rel=0.2)
+    assert time.time_text(work, Rates()).total == pytest.approx(measured, rel=0.2)
 
 
 LARGER = {
@@ -216,7 +220,7 @@ LARGER = {
 @pytest.mark.parametrize("more", LARGER)
 def test_more_work_takes_longer(more):
     work = replace(LARGE, precision="auto", single_exchange=True)
-    plain, found = (time.seconds(w, Rates()) for w in (work, replace(work, **LARGER[more])))
+    plain, found = (time.time_text(w, Rates()) for w in (work, replace(work, **LARGER[more])))
     assert plain.total < found.total < 12 * plain.total
     assert found.total >= Rates().start + sum(getattr(found, name) for name in time.STAGES)
 
@@ -225,10 +229,11 @@ def test_more_work_takes_longer(more):
     ("stage", "order"), [("integrals", 3), ("transform", 4), ("fit", 4), ("pair_energies", 5)]
 )
 def test_stages_grow_as_they_should(stage, order):
-    """A molecule twice as large: integrals as N^3, transformation and fit as N^4, pair energies as N^5."""
+    """A molecule twice as large: integrals as N^3, transformation and fit as N^4, pair energies as
+    N^5."""
     small = replace(LARGE, frontier=())
     large = replace(small, nao=980, naux_scf=4732, naux=3416, spins=(Spin(162, 162, 818),))
-    first, second = (getattr(time.seconds(work, Rates()), stage) for work in (small, large))
+    first, second = (getattr(time.time_text(work, Rates()), stage) for work in (small, large))
     assert (
         2 ** (order - 0.4) < second / first < 2 ** (order + 0.1)
     )  # below it where new memory still counts
@@ -240,14 +245,15 @@ def test_four_centre_integrals_that_do_not_fit_are_made_in_every_iteration():
     limits = CpuBackend(1).limits
     found = []
     for budget in (10**11, 10**10):
-        plan = memory.plan(work, limits, 1, program=10**8, budget=budget)
-        found.append(time.seconds(work, Rates(), time.traffic(work, plan, limits)).scf)
+        plan = memory.memory_plan(work, limits, 1, program=10**8, budget=budget)
+        found.append(time.time_text(work, Rates(), time.traffic(work, plan, limits)).scf)
     once = work.integrals()["scf"] / Rates().four_centre
     assert found[1] - found[0] == pytest.approx((work.scf_builds - 1) * once)
 
 
 def test_a_certificate_takes_primitive_integrals_and_a_quadrature_more_than_its_products():
-    """A contraction has ten times the integrals behind it; every pass makes (mn|ls) and (ls|mn) both."""
+    """A contraction has ten times the integrals behind it; every pass makes (mn|ls) and (ls|mn)
+    both."""
     contracted = replace(LARGE, nao=100, primitives=200, single_exchange=False)
     plain = replace(contracted, primitives=0)
     more = (
@@ -261,7 +267,7 @@ def test_a_certificate_takes_primitive_integrals_and_a_quadrature_more_than_its_
     )
     assert more > 0.8e8 and twice - once == pytest.approx(2 * more / Rates().four_centre)
     pairs, points = (
-        time.seconds(replace(LARGE, precision="fp64", points=n), Rates()).pair_energies
+        time.time_text(replace(LARGE, precision="fp64", points=n), Rates()).pair_energies
         for n in (0, 56)
     )
     flops = [replace(LARGE, precision="fp64", points=n).flops()["pairs_fp64"] for n in (0, 56)]
@@ -290,19 +296,19 @@ def test_a_part_of_a_run_is_forecast_alone(tmp_path):
 
 def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
     disk = DiskRates(write=1e9, read=1e9)
-    plain = time.seconds(LARGE, Rates())
+    plain = time.time_text(LARGE, Rates())
     hidden = Traffic(pairs_read=10**9)
-    assert time.seconds(LARGE, Rates(), hidden, disk).pair_energies == pytest.approx(
+    assert time.time_text(LARGE, Rates(), hidden, disk).pair_energies == pytest.approx(
         plain.pair_energies
     )
-    slow = time.seconds(LARGE, Rates(), hidden, DiskRates(1e9, 1e7))
+    slow = time.time_text(LARGE, Rates(), hidden, DiskRates(1e9, 1e7))
     assert slow.pair_energies == pytest.approx(100.0)
-    cached = time.seconds(
+    cached = time.time_text(
         LARGE, Rates(), replace(hidden, cached=True), DiskRates(1e9, 1e7, cached=1.25e7)
     )
     assert cached.pair_energies == pytest.approx(80.0)
     moved = Traffic(scf_written=2 * 10**9, fit_written=10**9, fit_read=3 * 10**9)
-    found = time.seconds(LARGE, Rates(), moved, disk)
+    found = time.time_text(LARGE, Rates(), moved, disk)
     memory = 8 / Rates().reorder  # s per number, of arrays that are not in memory now
     scf, b = (
         numbers * memory for numbers in (2366 * LARGE.pairs_of_functions, LARGE.elements * 1708)
@@ -314,7 +320,7 @@ def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
 
 def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkeypatch):
     monkeypatch.setattr(rates, "REPEATS", 2)
-    found = rates.measure(CpuBackend(1), 1)
+    found = rates.measure_rates(CpuBackend(1), 1)
     assert all(
         value > 0
         for value in (found.integrals, found.exchange, found.solve, found.transform, found.eigen)
@@ -331,20 +337,21 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
         found.start != Rates().start and found.launch != Rates().launch
     )  # a command of its own was timed
     assert 0 < found.start < 30 and 0 < found.launch < 30 and found.foreign >= 0 and found.date
-    assert rates.load("cpu", 1) == found
-    assert rates.load("cpu", 2) is None and rates.load("torch", 1) is None
+    assert rates.load_rates("cpu", 1) == found
+    assert rates.load_rates("cpu", 2) is None and rates.load_rates("torch", 1) is None
     cache.path().write_text("{ not json")
-    assert rates.load("cpu", 1) is None
+    assert rates.load_rates("cpu", 1) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
-    rates.store("cpu", 2, Rates())  # an unwritable cache does not stop a plan
-    assert rates.load("cpu", 2) is None
+    rates.store_rates("cpu", 2, Rates())  # an unwritable cache does not stop a plan
+    assert rates.load_rates("cpu", 2) is None
 
 
 @pytest.mark.parametrize(
     ("now", "measured"), [(2.1, 1), (3.6, 0)], ids=["quieter now", "still busy"]
 )
 def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch, now, measured):
-    """The better rate of each kind is kept: others can only slow a routine down. Two of three cores are not needed."""
+    """The better rate of each kind is kept: others can only slow a routine down. Two of three cores
+    are not needed."""
     known = Rates(integrals=9e8, solve=1e9, start=0.9, foreign=1.5, date="2026-01-01")
     fresh = Rates(integrals=5e8, solve=9e9, start=0.3, foreign=0.05, date="2026-01-02")
     calls = []
@@ -356,12 +363,12 @@ def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch
     monkeypatch.setattr("dfmp2.host.resources.os.times", lambda: (0.0,) * 5)
     monkeypatch.setattr(rates.os, "cpu_count", lambda: 3)
     monkeypatch.setattr("dfmp2.host.resources.busy_seconds", lambda: now * clock[-1])
-    monkeypatch.setattr(rates, "measure", lambda *given: calls.append(given) or fresh)
+    monkeypatch.setattr(rates, "measure_rates", lambda *given: calls.append(given) or fresh)
     found = rates.refreshed(CpuBackend(1), 1, known)
     assert len(calls) == measured
     if measured:
         assert (found.integrals, found.solve, found.start) == (9e8, 9e9, 0.3)
-        assert not found.disturbed and rates.load("cpu", 1) == found
+        assert not found.disturbed and rates.load_rates("cpu", 1) == found
         assert rates.refreshed(CpuBackend(1), 1, found) == found and len(calls) == 1
     else:
         assert found == known
@@ -372,7 +379,7 @@ def test_plan_says_under_which_load_the_rates_were_measured(monkeypatch, capsys)
         (0.0, "measured on this host, 2026-11-22\n"),
         (1.4, "while others took 1.4 cores: times may"),
     ):
-        rates.store("cpu", 1, Rates(foreign=foreign, date="2026-11-22T12:00:00+00:00"))
+        rates.store_rates("cpu", 1, Rates(foreign=foreign, date="2026-11-22T12:00:00+00:00"))
         monkeypatch.setattr(rates, "refreshed", lambda backend, count, known: known)
         assert main(["plan", "inputs/h2o.xyz", "--basis", "cc-pvdz", "--threads", "1"]) == 0
         assert words in capsys.readouterr().out
@@ -390,7 +397,7 @@ def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
     assert dropped == [os.POSIX_FADV_DONTNEED]
     assert list(folder.iterdir()) == []
     assert rates.load_disk(folder) == found and rates.load_disk(tmp_path) is None
-    cache.store(rates._disk_key(folder), {"write": "fast"})
+    cache.store_cached(rates._disk_key(folder), {"write": "fast"})
     assert rates.load_disk(folder) is None
 
 
@@ -408,17 +415,17 @@ def test_a_full_or_failing_folder_is_named(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("dfmp2-scratch")] == []
 
 
-# --- the command, and a run against its plan ----------------------------------------------------------
+# --- the command, and a run against its plan ------------------------------------------------------
 
 
 def fixed_rates(monkeypatch, calls):
     def measure(backend, count):
         calls.append((backend.name, count))
         found = Rates(date="2026-11-22T12:00:00+00:00")
-        rates.store(backend.name, count, found)
+        rates.store_rates(backend.name, count, found)
         return found
 
-    monkeypatch.setattr(rates, "measure", measure)
+    monkeypatch.setattr(rates, "measure_rates", measure)
 
 
 def test_plan_command_measures_once_and_prints_every_key(monkeypatch, capsys):
@@ -438,7 +445,7 @@ def test_plan_command_measures_once_and_prints_every_key(monkeypatch, capsys):
 
 
 def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(rates, "measure", lambda backend, count: Rates())
+    monkeypatch.setattr(rates, "measure_rates", lambda backend, count: Rates())
     monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
     command = [
         "plan",

@@ -1,4 +1,5 @@
-"""A run in two parts: the same bits, nothing left behind, and no file taken that is not what it says."""
+"""A run in two parts: the same bits, nothing left behind, and no file taken that is not what it
+says."""
 
 from __future__ import annotations
 
@@ -79,8 +80,11 @@ CASES = {  # molecule, options of the first part, of the second, of both; whethe
     "uhf, core, disk": ("nh2", {"basis": "sto-3g", "frozen_core": "auto"}, {}, FP64, True),
     "mixed, disk": ("nh2", STO3G, {"tolerance": 1e-6}, {"precision": "mixed"}, True),
     "virtuals, conventional, repeated": (
-        *("h2o", {"basis": "sto-3g", "scf": "conventional", "frozen_virtual": 1}),
-        *({"tolerance": 1e-12}, {}, False),
+        "h2o",
+        {"basis": "sto-3g", "scf": "conventional", "frozen_virtual": 1},
+        {"tolerance": 1e-12},
+        {},
+        False,
     ),
     "stability, check": ("h2o", {**STO3G, "stability": "full"}, {"check": True}, FP64, False),
     "no beta electron, disk": ("h", {"basis": "cc-pvdz"}, {}, {}, True),
@@ -114,7 +118,8 @@ def test_two_parts_give_the_bits_of_a_run(
 def test_float32_exchange_of_the_scf_belongs_to_the_first_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without --precision fp64 the SCF begins in float32, which an energy in fp64 must not keep to itself."""
+    """Without --precision fp64 the SCF begins in float32, which an energy in fp64 must not keep to
+    itself."""
     from dfmp2.scf import hartree_fock
 
     monkeypatch.setattr(hartree_fock, "SINGLE_LEAST", 1)
@@ -177,7 +182,8 @@ def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert dfmp2.read(stored).preparation == made
 
 
-# Runs a command and says its peak memory, kB; from a small process, since Linux counts that of the one that starts it.
+# Runs a command and says its peak memory, kB; from a small process, since Linux counts that of the
+# one that starts it.
 MEASURED = """
 import resource, subprocess, sys
 code = subprocess.run(sys.argv[1:], stderr=subprocess.DEVNULL).returncode
@@ -189,7 +195,8 @@ sys.exit(code)
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", ["4GB", "230MB"])
 def test_a_budget_is_kept_and_there_is_no_copy_of_b(budget: str, tmp_path: Path) -> None:
-    """With 230 MB B does not fit beside the integrals and is made in its file; the pair energies hold all of it."""
+    """With 230 MB B does not fit beside the integrals and is made in its file; the pair energies
+    hold all of it."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     given = ("--precision", "fp64", "--memory", budget, "--scratch", "scratch", "--json")
@@ -214,7 +221,7 @@ def test_a_budget_is_kept_and_there_is_no_copy_of_b(budget: str, tmp_path: Path)
     assert result["mp2_total_energy"] == pytest.approx(-610.0169162773, abs=1e-8)
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +234,8 @@ def radical_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_b_is_what_the_file_says(radical_file: Path) -> None:
-    """A reader without dfmp2 finds B where the documentation says: its opposite-spin energy is that of a run."""
+    """A reader without dfmp2 finds B where the documentation says: its opposite-spin energy is that
+    of a run."""
     with h5py.File(radical_file) as handle:
         alpha, beta = handle["b/alpha"][()], handle["b/beta"][()]
         eps, occ = handle["scf/mo_energy"][()], handle["scf/mo_occ"][()]
@@ -377,7 +385,7 @@ def test_changed_anywhere(plan: list[Change], radical_file: Path, tmp_path: Path
     assert time.monotonic() - start < 20
 
 
-# --- the commands -----------------------------------------------------------------------------------------------------
+# --- the commands ---------------------------------------------------------------------------------
 
 
 def test_commands(call: Runner, folder: Path) -> None:
@@ -472,7 +480,7 @@ def test_python_refuses_options_of_the_other_part(radical_file: Path) -> None:
         dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", "x.h5", backend="torch")
 
 
-# --- stopped and gone on with -----------------------------------------------------------------------------------------
+# --- stopped and gone on with ---------------------------------------------------------------------
 
 
 def test_prepare_goes_on_from_its_checkpoint(
@@ -570,7 +578,8 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_while_it_is_written(number: signal.Signals, folder: Path, call: Runner) -> None:
-    """Nothing is left; what a killed process leaves is removed by the next one, and that of a living one is not."""
+    """Nothing is left; what a killed process leaves is removed by the next one, and that of a
+    living one is not."""
 
     def parts() -> list[str]:
         return [name for name in listing(folder) if ".part-" in name]

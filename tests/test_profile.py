@@ -1,4 +1,5 @@
-"""`--profile`: times and tracks on a clock of ours, rates counted by hand, and runs that end early."""
+"""`--profile`: times and tracks on a clock of ours, rates counted by hand, and runs that end
+early."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Event = dict[str, Any]
 
 
 def read(path: Path) -> dict[str, list[Event]]:
-    """Events of a file by the name of their track, in which they are nested; counters under "counters"."""
+    """Events of a file by the name of their track, in which they are nested; counters under
+    "counters"."""
     events = json.loads(path.read_text())["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
     found: dict[str, list[Event]] = {name: [] for name in [*names.values(), "counters"]}
@@ -121,7 +123,7 @@ def test_operations_of_the_scf_are_those_of_its_products(where: str, tmp_path: P
     auxmole = df.addons.make_auxmol(mole, "def2-universal-jkfit")
     n, p = mole.nao, auxmole.nao
     with Space(tmp_path, 10**6) as space:
-        fitted: jk.FittedIntegrals = jk_builder(mole, auxmole, where, 1, Room(space, 10**6, 10**6))
+        fitted: jk.JKFitting = jk_builder(mole, auxmole, where, 1, Room(space, 10**6, 10**6))
         fitted.matrices([np.eye(n)[:, :5].copy(), np.eye(n)[:, :4].copy()])
         once = [
             p * p * n * (n + 1) // 2 + 2 * 2 * p * n * (n + 1) + 3 * p * n * n * 9,

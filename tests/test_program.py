@@ -41,7 +41,10 @@ def test_what_is_buffered_is_written_and_handlers_are_called():
 def test_progress_that_cannot_be_written_is_no_failure_and_a_report_is(stream, code):
     """120 is the interpreter's own: https://docs.python.org/3/library/sys.html#sys.exit."""
     with open("/dev/full", "w") as full:
-        work = f"{PROGRAM} p.main = lambda **_: sys.{stream}.write('said') and 0; sys.exit(p.program())"
+        work = (
+            f"{PROGRAM} p.main = lambda **_: sys.{stream}.write('said') and 0; "
+            "sys.exit(p.program())"
+        )
         done = subprocess.run([sys.executable, "-c", work], **{stream: full}, env={}, timeout=60)
     assert done.returncode == code
 
@@ -49,7 +52,8 @@ def test_progress_that_cannot_be_written_is_no_failure_and_a_report_is(stream, c
 def test_threads_are_waited_for():
     thread = "threading.Thread(target=lambda: (time.sleep(0.3), print('thread'))).start()"
     done = ended(
-        f"{PROGRAM} import threading, time; p.main = lambda **_: {thread} or 0; sys.exit(p.program())"
+        f"{PROGRAM} import threading, time; p.main = lambda **_: {thread} or 0; "
+        "sys.exit(p.program())"
     )
     assert (done.returncode, done.stdout) == (0, "thread\n")
 
@@ -69,7 +73,8 @@ def test_the_interpreter_is_not_taken_apart():
 
 
 def test_extras_of_trainium_name_what_they_bring():
-    """torch-xla with its own PyTorch; of AWS's packages the releases that the kernels follow, never a placeholder."""
+    """torch-xla with its own PyTorch; of AWS's packages the releases that the kernels follow, never
+    a placeholder."""
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())[
         "project"
     ]

@@ -1,4 +1,5 @@
-"""Time left and how it is shown: synthetic runs on a clock of ours, lines on a terminal and in a pipe."""
+"""Time left and how it is shown: synthetic runs on a clock of ours, lines on a terminal and in a
+pipe."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning.time import Pace, TimeLeft, Timings
-from dfmp2.progress import Collector, Listener, Silent, Stopwatch, counted
+from dfmp2.progress import Collector, Listener, Silent, Stopwatch, counted_blocks
 from dfmp2.studies import runs
 from tests.conftest import Heard
 
@@ -76,14 +77,16 @@ def synthetic_run(clock: Clock, slower: float, cycles: int, pairs_slower: float 
 
     listener.stage("RHF (df)")
     with watch("scf"):
-        for _ in counted(parts(4, 8.0, "SCF"), 4, listener):
+        for _ in counted_blocks(parts(4, 8.0, "SCF"), 4, listener):
             pass
         for cycle in range(1, cycles + 1):
             clock.wait(4.0 * slower)
             listener.scf_cycle(cycle, -1.0, 0.0, 10 ** (-6.0 * cycle / cycles))
     listener.stage("integrals")
     with watch("fit"):
-        for _ in counted(watch.during("transform", parts(20, 20.0, "integrals")), 20, listener):
+        for _ in counted_blocks(
+            watch.during("transform", parts(20, 20.0, "integrals")), 20, listener
+        ):
             pass
         clock.wait(5.0 * slower)
     listener.stage("pair energies")
@@ -114,7 +117,8 @@ def test_time_left_is_right_within_a_third_and_calm(
 
 
 def test_a_stage_tells_its_own_speed(clock: Clock) -> None:
-    """Pair energies that take thrice their forecast: known when a fifth of them is done, though the SCF was in time."""
+    """Pair energies that take thrice their forecast: known when a fifth of them is done, though the
+    SCF was in time."""
     told = synthetic_run(clock, 1.0, 12, pairs_slower=3.0)
     late = [
         (now, seconds) for now, seconds in told.estimates if clock.now - 80 < now < clock.now - 24
@@ -125,7 +129,8 @@ def test_a_stage_tells_its_own_speed(clock: Clock) -> None:
 
 
 def test_a_gradient_goes_on_at_its_own_speed(clock: Clock) -> None:
-    """100 s are foreseen, 40 of them are over after 80 s; the pairs before took as long as foreseen."""
+    """100 s are foreseen, 40 of them are over after 80 s; the pairs before took as long as
+    foreseen."""
     watch = Stopwatch()
     forecast = TimeLeft(watch, replace(FORESEEN, gradient=100.0), PACE, 1e-6)
     with watch("integrals"):
@@ -163,7 +168,8 @@ def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
 
 
 def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three runs of 100, 50 and 50 s; all take twice as long, which the second one knows from the first."""
+    """Three runs of 100, 50 and 50 s; all take twice as long, which the second one knows from the
+    first."""
     forecasts = {"a": 100.0, "b": 50.0, "c": 50.0}
 
     def planned(step: runs.Step, task: str) -> Any:
@@ -197,7 +203,7 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
     assert told.estimates[-1][1] == pytest.approx(140.0, rel=0.03)
 
 
-# --- what is shown ----------------------------------------------------------------------------------------
+# --- what is shown --------------------------------------------------------------------------------
 
 
 class Terminal(io.StringIO):
@@ -281,13 +287,13 @@ def test_a_batch_shows_its_items_and_the_time_left(
 ) -> None:
     """Three items that cost the same and take 90 s each."""
     from dfmp2.execution import batch
-    from dfmp2.execution.items import Row, read_inputs
+    from dfmp2.execution.items import ItemStatus, read_inputs
     from dfmp2.execution.manifest import make_batch
 
-    clock, rows = Clock(), {"a": Row("a", "a.xyz", "complete", seconds=2.0)}
+    clock, rows = Clock(), {"a": ItemStatus("a", "a.xyz", "complete", seconds=2.0)}
     rows |= {
-        "b": Row("b", "b.xyz", "failed", 4, "no convergence"),
-        "c": Row("c", "c.xyz", "complete", energy=-1.5),
+        "b": ItemStatus("b", "b.xyz", "failed", 4, "no convergence"),
+        "c": ItemStatus("c", "c.xyz", "complete", energy=-1.5),
     }
 
     class Pool(contextlib.nullcontext[None]):
@@ -296,7 +302,7 @@ def test_a_batch_shows_its_items_and_the_time_left(
         def grow(self, size: int) -> None:
             pass
 
-        def work(self, queue: Any) -> Iterator[tuple[Any, Row]]:
+        def work(self, queue: Any) -> Iterator[tuple[Any, ItemStatus]]:
             call = queue.popleft()
             clock.wait(90.0)
             yield call, rows[call.given[0].item.name]

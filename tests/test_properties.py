@@ -1,4 +1,5 @@
-"""Moments, charges, spin populations and polarizabilities: against PySCF's functions and PySCF in finite fields."""
+"""Moments, charges, spin populations and polarizabilities: against PySCF's functions and PySCF in
+finite fields."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_th
 
 
 def test_psi4_prints_the_same_numbers():
-    """Psi4 1.3.2: properties("mp2") with opdm_relax, DF-MP2/cc-pVDZ, SCF to 1e-11 Eh; all the digits it prints."""
+    """Psi4 1.3.2: properties("mp2") with opdm_relax, DF-MP2/cc-pVDZ, SCF to 1e-11 Eh; all the
+    digits it prints."""
     own = dfmp2.run(WATER, "cc-pvdz", properties=True, listener=Silent(), **EXACT).properties
     angstrom = 1 / BOHR_PER_ANGSTROM
     assert own.relaxed_dipole == pytest.approx([0.0354, -0.0231, -0.7514], abs=6e-5)
@@ -111,16 +113,17 @@ def test_psi4_prints_the_same_numbers():
 
 
 def test_the_polarizability_is_that_of_pyscf_in_fields():
-    """PySCF's own relaxed densities of UHF, its Hamiltonian with the field added here. RHF: `dfmp2 validate`."""
+    """PySCF's own relaxed densities of UHF, its Hamiltonian with the field added here. RHF: `dfmp2
+    validate`."""
     from pyscf.mp import dfump2_native
 
     from dfmp2.molecule.mole import fitting_data
-    from dfmp2.planning.system import prepare, resolve
+    from dfmp2.planning.system import resolve, set_up_run
 
     molecule, field = WATER.with_state(1, 2), 0.001
     options = make_options(**SMALL | EXACT | FOUR_CENTRE, frozen_core="1", polarizability=True)
     result = mp2_properties(molecule, options, listener=Silent())
-    found, system = result.polarizability, resolve(molecule, prepare(options, "test"), Silent())
+    found, system = result.polarizability, resolve(molecule, set_up_run(options, "test"), Silent())
     mole, fitting = system.mole, fitting_data(molecule, system.mp2_fitting)
     occupied = result.reference.mo_coeff * result.reference.mo_occ[:, None]
 
@@ -201,7 +204,8 @@ def test_a_polarizability_that_fails_ends_with_8(call, monkeypatch):
 def test_a_batch_computes_properties(call, folder):
     (folder / "batch.toml").write_text(
         'basis = "sto-3g"\nauxbasis = "cc-pvdz-ri"\nallow_poor_fit = true\noutput = "results"\n'
-        '[[item]]\nmolecule = "h2.xyz"\nproperties = true\n[[item]]\nmolecule = "nh2.xyz"\ntask = "properties"\n'
+        '[[item]]\nmolecule = "h2.xyz"\nproperties = true\n[[item]]\nmolecule = "nh2.xyz"\ntask = '
+        '"properties"\n'
     )
     succeed(call("batch", "run", "batch.toml", "--workers", "1", "--threads", "1"))
     assert dfmp2.read("results/h2.h5").properties is not None
@@ -209,12 +213,13 @@ def test_a_batch_computes_properties(call, folder):
     assert spins.sum(axis=1) == pytest.approx([1, 1, 1])
 
 
-# --- natural orbitals and cubes -----------------------------------------------------------------------
+# --- natural orbitals and cubes -------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def densities(tmp_path_factory):
-    """Result files with densities: a closed shell with a core potential and a ghost, and a radical."""
+    """Result files with densities: a closed shell with a core potential and a ghost, and a
+    radical."""
     folder = tmp_path_factory.mktemp("densities")
     iodine = Molecule(
         ("H", "I", "H"), [[0.1, 0, 0.2], [0, 0.3, 3.2], [0, 3, 1]], ghost=(False, False, True)
@@ -229,7 +234,8 @@ def densities(tmp_path_factory):
 
 
 def stored(path):
-    """PySCF's molecule, and the density at points of three densities and of their spin, by the stored matrices."""
+    """PySCF's molecule, and the density at points of three densities and of their spin, by the
+    stored matrices."""
     result = dfmp2.read(path)
     mole, own = gto.Mole.loads(result.mole_json), result.properties
     c = result.reference.mo_coeff * (result.reference.mo_occ > 0)[:, None]

@@ -12,7 +12,8 @@ from dfmp2.validation import entries
 from tests.conftest import succeed
 
 ROOT = Path(__file__).parent.parent
-# What the sources say of their own figures: NKI over PyTorch on the same machine, in words of the table.
+# What the sources say of their own figures: NKI over PyTorch on the same machine, in words of the
+# table.
 RATIOS = {
     "pair": 53,
     "four-index": 1.0,
@@ -30,7 +31,7 @@ VERDICTS = {"better", "works", "different", "not here", "device"}
 
 
 def test_every_figure_has_a_source_and_what_can_be_repeated_is():
-    sources, figures = published.load()
+    sources, figures = published.load_published()
     assert {one.source for one in figures} <= set(sources) and len(
         {one.id for one in figures}
     ) == len(figures)
@@ -38,7 +39,7 @@ def test_every_figure_has_a_source_and_what_can_be_repeated_is():
     for name, ratio in RATIOS.items():
         assert by_id[name].published / by_id[name].torch == pytest.approx(ratio, rel=0.08), name
     assert {name for name, one in by_id.items() if one.torch} == set(RATIOS)
-    known = {entry.id for entry in entries.load("trnsci")}
+    known = {entry.id for entry in entries.load_entries("trnsci")}
     assert {one.entry for one in figures if one.entry} <= known
     for one in figures:
         predicted = published.model(one, "trn1") if one.operations < 1e10 else None
@@ -57,9 +58,9 @@ def test_every_figure_has_a_source_and_what_can_be_repeated_is():
 
 
 def test_the_table_is_labelled_and_measures_when_it_is_told_to(call, monkeypatch):
-    sources, figures = published.load()
+    sources, figures = published.load_published()
     short = tuple(one for one in figures if one.id in ("pair", "mp2-5", "cached", "h2o"))
-    monkeypatch.setattr(published, "load", lambda: (sources, short))
+    monkeypatch.setattr(published, "load_published", lambda: (sources, short))
     told = succeed(call("kernels", "published", "--threads", "1")).out
     assert (
         "measured by others on trn1" in told
@@ -77,7 +78,7 @@ def test_the_table_is_labelled_and_measures_when_it_is_told_to(call, monkeypatch
 
 
 def test_what_takes_long_is_measured_only_when_asked_for():
-    medium = next(one for one in published.load()[1] if one.id == "medium-fused")
+    medium = next(one for one in published.load_published()[1] if one.id == "medium-fused")
     assert medium.operations == 64 * 65 * 448**2 * 1536
     assert published.measured(medium, 1, slow=False) is None
 

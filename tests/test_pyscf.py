@@ -1,4 +1,5 @@
-"""PySCF users: mean fields taken over as what they are or refused by name, and the class with PySCF's names."""
+"""PySCF users: mean fields taken over as what they are or refused by name, and the class with
+PySCF's names."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def radical() -> Any:
     return fitted(water(atom=RADICAL, spin=1).UHF()).run(conv_tol=1e-11, conv_tol_grad=1e-7)
 
 
-# --- energies on PySCF's orbitals ---------------------------------------------------------------------------
+# --- energies on PySCF's orbitals -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("frozen", [None, 1])
@@ -82,7 +83,8 @@ def test_energies_against_pyscf(
 
 
 def test_orbitals_in_any_order_are_stored_by_energy(radical: Any) -> None:
-    """As mean fields with symmetry leave them, irreducible representation by irreducible representation."""
+    """As mean fields with symmetry leave them, irreducible representation by irreducible
+    representation."""
     expected = dfmp2.from_mean_field(radical, frozen_core=1, **{**PLAIN, "precision": "fp64"})
     mf, mixed = radical, radical.copy()
     order = np.random.default_rng(2).permutation(radical.mo_energy.shape[1])
@@ -98,7 +100,7 @@ def test_orbitals_in_any_order_are_stored_by_energy(radical: Any) -> None:
     np.testing.assert_allclose(found.pairs.opposite_spin, expected.pairs.opposite_spin, atol=1e-12)
 
 
-# --- what is taken over, and what is refused ---------------------------------------------------------------------
+# --- what is taken over, and what is refused ------------------------------------------------------
 
 
 TAKEN: dict[str, Made] = {  # what is equivalent to a plain mean field, or recorded
@@ -263,7 +265,7 @@ def test_convergence_as_pyscf_leaves_it_is_enough() -> None:
         assert dfmp2.from_mean_field(mf, **PLAIN).scf_total_energy == mf.e_tot
 
 
-# --- the class ----------------------------------------------------------------------------------------------------
+# --- the class ------------------------------------------------------------------------------------
 
 
 def test_settings_by_pyscfs_ways(closed: Any) -> None:
@@ -278,7 +280,8 @@ def test_settings_by_pyscfs_ways(closed: Any) -> None:
 
 
 def test_names_that_pyscf_and_gpu4pyscf_share(closed: Any) -> None:
-    """`kernel` returns E(corr); the SCS energies are those of PySCF's class, whatever the method; an SCF is run."""
+    """`kernel` returns E(corr); the SCS energies are those of PySCF's class, whatever the method;
+    an SCF is run."""
     mp = DFMP2(scf.RHF(closed.mol), **EXACT | PLAIN).set_frozen().set(os_scale=1.3, ss_scale=0.0)
     assert (mp.emp2, mp.emp2_scs, mp.e_tot_scs) == (None, None, None)
     assert mp.kernel() == mp.e_corr == mp.emp2

@@ -1,4 +1,5 @@
-"""The Python interface: typed keywords, molecules of all kinds, messages in its words, results that print."""
+"""The Python interface: typed keywords, molecules of all kinds, messages in its words, results that
+print."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def result() -> dfmp2.MP2Result:
     return dfmp2.run(dfmp2.Molecule.from_string(WATER), "sto-3g", **SMALL)
 
 
-# --- keywords -------------------------------------------------------------------------------------------------------
+# --- keywords -------------------------------------------------------------------------------------
 
 
 def test_keywords_are_the_fields_of_options() -> None:
@@ -125,7 +126,7 @@ def test_a_misspelt_keyword_is_answered(name: str, arguments: Any, given: Any, s
         getattr(dfmp2, name)(*arguments, **given)
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 Call = Callable[[], Any]
@@ -174,7 +175,8 @@ def test_refusals_speak_of_keywords(
 
 
 def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
-    """Through a run, with a checkpoint, and through ASE; a listener hears it in the words of Python too."""
+    """Through a run, with a checkpoint, and through ASE; a listener hears it in the words of Python
+    too."""
     far = dfmp2.Molecule(
         ("O", "H"), np.array([[0, 0, 0], [0, 0, 0.96]]), charge=-1
     )  # angstrom taken for bohr
@@ -198,7 +200,7 @@ def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
     here(atoms.get_potential_energy)
 
 
-# --- molecules ------------------------------------------------------------------------------------------------------
+# --- molecules ------------------------------------------------------------------------------------
 
 
 def test_every_kind_of_molecule_is_the_same(tmp_path: Path) -> None:
@@ -272,7 +274,7 @@ def test_what_is_no_molecule(said: str) -> None:
         BROKEN[said]()
 
 
-# --- functions beside run -------------------------------------------------------------------------------------------
+# --- functions beside run -------------------------------------------------------------------------
 
 
 def test_studies_are_those_of_the_command_line(tmp_path: Path) -> None:
@@ -367,7 +369,10 @@ def test_a_batch_of_all_kinds_goes_on_and_isolates_failures(
     assert (tmp_path / "out" / "w.h5").stat().st_mtime_ns == before.st_mtime_ns and len(again) == 1
     with pytest.raises(KeyError, match=r"ion: H?O has 9 electrons"):
         found["ion"]
-    manifest = 'basis = "sto-3g"\noutput = "out"\nprecision = "fp64"\n[[item]]\nmolecule = "out/molecules/w.xyz"\n'
+    manifest = (
+        'basis = "sto-3g"\noutput = "out"\nprecision = "fp64"\n[[item]]\nmolecule = '
+        '"out/molecules/w.xyz"\n'
+    )
     (tmp_path / "b.toml").write_text(manifest)
     assert len(dfmp2.batch(tmp_path / "b.toml", threads=1)) == 1
     assert (tmp_path / "out" / "w.h5").stat().st_mtime_ns == before.st_mtime_ns
@@ -408,7 +413,7 @@ def test_only_public_names_are_offered() -> None:
     assert missing.value.name == "rum"
 
 
-# --- results --------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def test_results_are_one_line_and_print_as_their_reports(
@@ -477,7 +482,10 @@ def test_without_pandas_it_is_named(
 
 
 def test_importing_loads_neither_pyscf_nor_numpy() -> None:
-    code = "import sys, dfmp2; dfmp2.Dfmp2Error, dfmp2.Listener, dfmp2.Options; print(sorted({'pyscf', 'numpy', 'torch', "
+    code = (
+        "import sys, dfmp2; dfmp2.Dfmp2Error, dfmp2.Listener, dfmp2.Options; "
+        "print(sorted({'pyscf', 'numpy', 'torch', "
+    )
     code += "'pandas'} & set(sys.modules)))"
     assert (
         subprocess.run(
@@ -488,7 +496,8 @@ def test_importing_loads_neither_pyscf_nor_numpy() -> None:
 
 
 def test_keywords_of_studies_do_not_hide_parameters() -> None:
-    """A keyword of `StudyKeywords` that a study also has as a parameter would never reach its options."""
+    """A keyword of `StudyKeywords` that a study also has as a parameter would never reach its
+    options."""
     for name in ("optimize", "frequencies", "interaction", "cbs", "scan"):
         own = set(inspect.signature(getattr(dfmp2, name)).parameters) - {"options"}
         assert not own & set(StudyKeywords.__annotations__), name

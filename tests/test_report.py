@@ -1,4 +1,5 @@
-"""`dfmp2 report` on one result: a page that is whole, says what is stored, and cannot be made to say anything else."""
+"""`dfmp2 report` on one result: a page that is whole, says what is stored, and cannot be made to
+say anything else."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ from dfmp2.scf.reference import Stability
 from tests.conftest import listing
 from tests.report_page import enlarged, open_shell, page_of, parse
 
-NASTY = "</title><script>alert(1)</script><img src=//x.invalid/a onerror=alert(2)> \"'&amp;\x1b[2J\r\n\x00\u202e|`*_$@x"
+NASTY = (
+    "</title><script>alert(1)</script><img src=//x.invalid/a onerror=alert(2)> "
+    "\"'&amp;\x1b[2J\r\n\x00\u202e|`*_$@x"
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +59,8 @@ def test_the_page_is_whole_and_refers_to_nothing_outside(page):
     assert elements.tags.count("script") == 1 and elements.tags.count("style") == 1
     policy = next(value for value in elements.values("content") if "src" in value)
     assert re.fullmatch(
-        "default-src 'none'; style-src 'sha256-[^' ;]+'; script-src 'sha256-[^' ;]+'; img-src data:; base-uri 'none'; "
-        "form-action 'none'",
+        "default-src 'none'; style-src 'sha256-[^' ;]+'; script-src 'sha256-[^' ;]+'; img-src "
+        "data:; base-uri 'none'; form-action 'none'",
         policy,
     )
     assert set(elements.values("scope")) == {"col", "row"}
@@ -219,7 +223,7 @@ def test_absurd_numbers_make_no_broken_page(result, value):
     assert drawn and not [v for v in drawn if re.search("nan|inf|e", v)]
 
 
-# --- pair energies ------------------------------------------------------------------------------------
+# --- pair energies --------------------------------------------------------------------------------
 
 
 def test_a_large_result_stays_below_a_third_of_a_megabyte(result):
@@ -229,7 +233,10 @@ def test_a_large_result_stays_below_a_third_of_a_megabyte(result):
     )  # three maps of the finest mesh each
     assert len(page_of(worst).encode()) < 333_000
     text = parse(page_of(large)).text
-    said = "100 by 100 values are too many to show: each square is the sum over a block of 5 by 5 orbitals"
+    said = (
+        "100 by 100 values are too many to show: each square is the sum over a block of 5 by 5 "
+        "orbitals"
+    )
     opposite, same = (
         large.pairs.opposite_spin,
         large.pairs.same_spin[0],
@@ -250,7 +257,7 @@ def test_pairs_add_up_to_the_correlation_energy(water, radical):
         assert [pair.total for pair in pairs] == sorted(pair.total for pair in pairs)
 
 
-# --- colours and drawings -----------------------------------------------------------------------------
+# --- colours and drawings -------------------------------------------------------------------------
 
 
 def palettes():
@@ -296,7 +303,8 @@ def test_drawing_keeps_distances_and_hands_and_shows_the_longest_axis_across():
 
 
 def test_rates_are_operations_over_time(result, monkeypatch):
-    # RHF: nocc (nocc + 1) / 2 pairs of nvir^2 integrals, each a product over naux, counted as two operations.
+    # RHF: nocc (nocc + 1) / 2 pairs of nvir^2 integrals, each a product over naux, counted as two
+    # operations.
     nocc, nvir, naux = 5, 2, result.sizes.naux
     flops = nocc * (nocc + 1) * nvir**2 * naux
     exact = replace(
@@ -343,7 +351,7 @@ def test_a_certificate_without_a_seed_is_called_an_estimate(result):
         assert [row[1] for row in page.rows if row[0] == name] == ["1.0e-09 Eh"]
 
 
-# --- the command --------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_nothing_to_correlate_is_a_page_too(call):

@@ -1,4 +1,5 @@
-"""The report in a real browser: it is drawn in light, dark and on paper, asks for nothing, and can be used."""
+"""The report in a real browser: it is drawn in light, dark and on paper, asks for nothing, and can
+be used."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def test_nothing_is_asked_for_and_nothing_can_be_put_in(three, tmp_path):
 def column(tab, place, table="table"):
     """Texts of a column of the first table that a selector finds."""
     return tab.run(
-        f"[...document.querySelector('{table}').tBodies[0].rows].map(r => r.cells[{place}].textContent)"
+        f"[...document.querySelector('{table}').tBodies[0].rows].map(r => "
+        f"r.cells[{place}].textContent)"
     )
 
 
@@ -142,7 +144,8 @@ def test_headings_sort(three):
     assert three.run("document.querySelectorAll('[aria-sort]').length") == 1
     # By keyboard as well: a heading is a button.
     three.run(
-        "document.querySelector('#overview table').tHead.rows[0].cells[0].querySelector('button').focus()"
+        "document.querySelector('#overview "
+        "table').tHead.rows[0].cells[0].querySelector('button').focus()"
     )
     for kind in ("keyDown", "keyUp"):
         three.ask(
@@ -167,7 +170,10 @@ def test_headings_sort(three):
 PEROXIDE = np.array(
     [[0.3, 0.95, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.45], [0.85, -0.4, 1.7]]
 )  # angstrom
-PLACES = "[...document.querySelectorAll('.molecule [data-atom]')].map(a => [+a.dataset.atom, a.getAttribute('transform')])"
+PLACES = (
+    "[...document.querySelectorAll('.molecule [data-atom]')].map(a => [+a.dataset.atom, "
+    "a.getAttribute('transform')])"
+)
 
 
 @pytest.fixture
@@ -182,7 +188,8 @@ def peroxide(tab, tmp_path, water):
 
 
 def places(tab):
-    """(x, y, scale) of every atom as it is drawn, by its number; and the order in which they are drawn."""
+    """(x, y, scale) of every atom as it is drawn, by its number; and the order in which they are
+    drawn."""
     found = tab.run(PLACES)
     return {k: [float(x) for x in re.findall(r"-?[\d.]+", text)] for k, text in found}, [
         k for k, _ in found
@@ -220,7 +227,8 @@ def test_the_molecule_turns_and_stays_in_its_frame(peroxide):
     assert again == order and all(np.allclose(back[k][:2], start[k][:2], atol=0.02) for k in start)
     # The same quarter of a turn by the mouse.
     x, y = tab.run(
-        "(r => [r.x + r.width / 2, r.y + r.height / 2])(document.querySelector('.molecule').getBoundingClientRect())"
+        "(r => [r.x + r.width / 2, r.y + r.height / "
+        "2])(document.querySelector('.molecule').getBoundingClientRect())"
     )
     mouse(tab, "mousePressed", x, y)
     mouse(tab, "mouseMoved", x + 60 * np.pi, y)  # 120 pixels are a radian
@@ -238,7 +246,8 @@ def test_the_molecule_is_measured(peroxide):
         ([0, 1, 2, 3], "torsion", "°", 180 / np.pi),
     ):
         tab.run(
-            f"{field}.value = '{' '.join(str(k + 1) for k in atoms)}'; {field}.dispatchEvent(new Event('input'))"
+            f"{field}.value = '{' '.join(str(k + 1) for k in atoms)}'; {field}.dispatchEvent(new "
+            "Event('input'))"
         )
         text = tab.run(f"{said}.textContent")
         value = float(text.removeprefix(name).removesuffix(unit))
@@ -270,9 +279,13 @@ def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, uni
     heads = "[...document.querySelector('table').tHead.rows[0].cells].map(c => c.textContent)"
     before, marks = (
         column(tab, 2),
-        "[...document.querySelectorAll('.ticks')[0].querySelectorAll('text')].map(t => +t.textContent)",
+        "[...document.querySelectorAll('.ticks')[0].querySelectorAll('text')].map(t => "
+        "+t.textContent)",
     )
-    pick = "(s => {{ s.value = '{}'; s.dispatchEvent(new Event('change')); }})(document.querySelector('select'))"
+    pick = (
+        "(s => {{ s.value = '{}'; s.dispatchEvent(new Event('change')); "
+        "}})(document.querySelector('select'))"
+    )
     tab.run(pick.format(UNITS[unit]))
     assert tab.run(heads)[2] == f"E(MP2) / {unit}"
     assert float(column(tab, 2)[0]) == pytest.approx(result.total_energy * UNITS[unit], rel=1e-9)

@@ -20,7 +20,7 @@ from tests.report_page import parse
 NASTY = "</td><script>alert(1)</script>"
 
 
-# --- a study ------------------------------------------------------------------------------------------
+# --- a study --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -33,11 +33,11 @@ def study(folder, water, radical):
         settings={"basis": NASTY},
         notes=(NASTY, "counterpoise"),
         values={
-            "cp_corrected_interaction_energy": hdf5.Item(-0.0224119246, "hartree", NASTY),
-            "cp_corrected_interaction_energy_kcal_per_mol": hdf5.Item(
+            "cp_corrected_interaction_energy": hdf5.Dataset(-0.0224119246, "hartree", NASTY),
+            "cp_corrected_interaction_energy_kcal_per_mol": hdf5.Dataset(
                 -14.06369499, "kcal/mol", "the same"
             ),
-            "distance": hdf5.Item(1.9, "angstrom", "between them"),
+            "distance": hdf5.Dataset(1.9, "angstrom", "between them"),
         },
         table={
             "run": Column(tuple(runs), "", ""),
@@ -66,7 +66,9 @@ def test_a_study_is_shown_with_its_runs(call, study, water):
         NASTY,
     ]
     assert next(row for row in elements.rows if row) == [
-        *("interaction energy, counterpoise-corrected / kcal/mol", "-14.0637", "the same")
+        "interaction energy, counterpoise-corrected / kcal/mol",
+        "-14.0637",
+        "the same",
     ]
     assert elements.row("status")[1] == "incomplete"
     assert elements.row("distance") == ["distance", "1.9", "angstrom", "", "between them"]
@@ -96,7 +98,7 @@ def test_a_study_that_was_changed_is_refused(call, study):
     assert done.code == 3 and "stored hash" in done.message and not Path("r.html").exists()
 
 
-# --- a batch ------------------------------------------------------------------------------------------
+# --- a batch --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -167,7 +169,8 @@ def test_every_item_has_its_row(call, batch, water, source):
 
 
 def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
-    """RHF or UHF and the number of core orbitals differ; an SCF or a basis that differs is said, with an example."""
+    """RHF or UHF and the number of core orbitals differ; an SCF or a basis that differs is said,
+    with an example."""
     (folder / "out").mkdir()
     for name in ("nh2", "nah", "h2"):
         options = ("--basis", "sto-3g", "--frozen-core", "auto", "--output", f"out/{name}.h5")
@@ -186,8 +189,8 @@ def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
         == 0
     )
     assert (
-        "different methods, so their energies cannot be compared: scf: df (3, e.g. h2), conventional (1"
-        in page()
+        "different methods, so their energies cannot be compared: scf: df (3, e.g. h2), "
+        "conventional (1" in page()
     )
 
 

@@ -1,4 +1,5 @@
-"""Result files: what was written is read, also years later; what was changed, damaged or planted is soon refused."""
+"""Result files: what was written is read, also years later; what was changed, damaged or planted is
+soon refused."""
 
 from __future__ import annotations
 
@@ -31,29 +32,31 @@ from tests.conftest import Runner, Stored, listing, succeed
 STO3G = ("--basis", "sto-3g")
 CODE = "__import__('os').system('touch EXECUTED')"
 
-# --- files of earlier versions ----------------------------------------------------------------------
+# --- files of earlier versions --------------------------------------------------------------------
 
 ADDED = (
-    *(
-        "options/certify_fit",
-        "options/dispersion",
-        "timings/fitting_certificate",
-        "predicted/fitting_certificate",
-        "certificate/seed",
-    ),
-    *("options/method", "options/kappa", "energies/total_energy", "energies/correlation_energy"),
-    *("energies/same_spin_correlation_energy", "energies/opposite_spin_correlation_energy"),
-    *("energies/mp2_singles_energy", "options/properties", "options/polarizability"),
-    *(
-        "timings/gradient",
-        "predicted/gradient",
-        "stability/internal_eigenvalue",
-        "stability/internal_gain",
-        "stability/external_eigenvalue",
-        "stability/external_gain",
-        "reference/interatomic_fitting_error",
-        "reference/dipole",
-    ),
+    "options/certify_fit",
+    "options/dispersion",
+    "timings/fitting_certificate",
+    "predicted/fitting_certificate",
+    "certificate/seed",
+    "options/method",
+    "options/kappa",
+    "energies/total_energy",
+    "energies/correlation_energy",
+    "energies/same_spin_correlation_energy",
+    "energies/opposite_spin_correlation_energy",
+    "energies/mp2_singles_energy",
+    "options/properties",
+    "options/polarizability",
+    "timings/gradient",
+    "predicted/gradient",
+    "stability/internal_eigenvalue",
+    "stability/internal_gain",
+    "stability/external_eigenvalue",
+    "stability/external_gain",
+    "reference/interatomic_fitting_error",
+    "reference/dipole",
     "reference/operations",
 )
 WRITTEN = (
@@ -95,7 +98,8 @@ def unpacked(name: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", OLD)
 def test_files_of_earlier_versions_are_written_as_they_were(name: str, tmp_path: Path) -> None:
-    """To the last dataset, type and unit; fields are added, and who changes one raises the version of the layout."""
+    """To the last dataset, type and unit; fields are added, and who changes one raises the version
+    of the layout."""
     old, new = unpacked(name, tmp_path), tmp_path / "new.h5"
     if name in STUDIES:
         study = read_study(old)
@@ -173,7 +177,7 @@ def test_start_orbitals_of_a_pair_as_pyscf_stores_it(radical: Stored, tmp_path: 
     )
 
 
-# --- the hash ---------------------------------------------------------------------------------------
+# --- the hash -------------------------------------------------------------------------------------
 
 Edit = Callable[[Any], Any]
 
@@ -251,7 +255,7 @@ def test_a_damaged_study_is_refused(call: Runner, folder: Path) -> None:
     assert call("show", "x.h5").code == 3
 
 
-# --- planted content --------------------------------------------------------------------------------
+# --- planted content ------------------------------------------------------------------------------
 
 
 def attribute(name: str, value: Any) -> Edit:
@@ -267,7 +271,8 @@ def element(**changed: Any) -> Edit:
         elements["O"].update(changed)
         put(f"{where}/elements", json.dumps(elements))(handle)
         hashes = [
-            f"{s} {ElementBasis(s, '', '', nested_tuples(e['shells']), nested_tuples(e['ecp'])).sha256}"
+            f"{s} "
+            f"{ElementBasis(s, '', '', nested_tuples(e['shells']), nested_tuples(e['ecp'])).sha256}"
             for s, e in elements.items()
         ]
         put(f"{where}/sha256", hashes, dtype=h5py.string_dtype())(handle)
@@ -380,7 +385,8 @@ NO_START: dict[str, Edit] = {
 
 @pytest.fixture
 def doctored(water: Stored, folder: Path) -> Callable[[Edit], str]:
-    """Name of a copy of the water result, changed; a file with something to steal lies beside it."""
+    """Name of a copy of the water result, changed; a file with something to steal lies beside
+    it."""
     shutil.copy(water.path, folder / "secret.h5")
 
     def make(edit: Edit, hashed: bool = False) -> str:
@@ -475,7 +481,7 @@ def test_text_of_a_stored_result_cannot_steer_the_terminal(
         assert sum(line.startswith("dfmp2 finished") for line in done.out.splitlines()) == 1
 
 
-# --- bytes changed anywhere --------------------------------------------------------------------------
+# --- bytes changed anywhere -----------------------------------------------------------------------
 
 PATIENCE = 20.0  # s; a reading takes some 0.03
 FILES = settings(

@@ -1,4 +1,5 @@
-"""Hartree-Fock: PySCF's energies and start densities, the rescue ladder, start orbitals, float32 far from the end."""
+"""Hartree-Fock: PySCF's energies and start densities, the rescue ladder, start orbitals, float32
+far from the end."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def built(molecule: Molecule, basis: str) -> Any:
     return build_mole(molecule, resolve_orbital(basis, molecule.elements), 10**9)
 
 
-# --- energies and start densities -----------------------------------------------------------------------
+# --- energies and start densities -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_start_densities_have_the_electrons_of_their_spin(name: str) -> None:
     )  # projected ones lose a little
 
 
-# --- the rescue ladder -------------------------------------------------------------------------------------
+# --- the rescue ladder ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -163,14 +164,15 @@ def test_frozen_orbitals_that_part_a_shell_are_warned_of(
 
 
 def test_a_soft_mode_is_followed_to_the_end() -> None:
-    """SO2+ with bonds of nearly the same length: PySCF's second-order solver stands still from 9e-8 Eh on."""
+    """SO2+ with bonds of nearly the same length: PySCF's second-order solver stands still from 9e-8
+    Eh on."""
     text = "3\n\nS -0.0445 -0.0025 -0.0009\nO -0.0218 1.2393 0.7619\nO 0.0401 -1.2505 0.7303\n"
     cation = replace(parse_xyz(text, file="so2").molecule, charge=1, multiplicity=2)
     result = dfmp2.run(cation, "6-31g", scf_conv_tol=1e-13, **ONE)
     assert result.reference.ladder[-1] == "second order" and result.reference.history[-1, 2] < 4e-8
 
 
-# --- start orbitals ----------------------------------------------------------------------------------------
+# --- start orbitals -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("molecule", [WATER, RADICAL], ids=["rhf", "uhf"])
@@ -178,7 +180,8 @@ def test_a_soft_mode_is_followed_to_the_end() -> None:
 def test_start_orbitals_are_made_orthonormal_where_they_are_used(
     molecule: Molecule, shift: float, tmp_path: Path
 ) -> None:
-    """The first iteration is that of PySCF from C (C^T S C)^-1/2, with S of the geometry of the run."""
+    """The first iteration is that of PySCF from C (C^T S C)^-1/2, with S of the geometry of the
+    run."""
     first = dfmp2.run(molecule, "6-31g", scf="conventional", **ONE)
     dfmp2.write(first, tmp_path / "first.h5")
     points = np.array(molecule.coordinates)
@@ -219,7 +222,7 @@ def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
         dfmp2.run(neon, "cc-pvdz", scf_from=str(tmp_path / "ne.h5"), **ONE)
 
 
-# --- conventional: the same bits, whatever the threads do -------------------------------------------------
+# --- conventional: the same bits, whatever the threads do -----------------------------------------
 
 
 @pytest.mark.bits
@@ -237,7 +240,7 @@ def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(
     np.testing.assert_allclose(found[0], expected, atol=1e-11)
 
 
-# --- float32 exchange early in the SCF: the same converged state --------------------------------------------
+# --- float32 exchange early in the SCF: the same converged state ----------------------------------
 
 
 @pytest.mark.parametrize(
@@ -271,16 +274,17 @@ def test_float32_ends_and_convergence_is_judged_in_float64(
 
 
 def test_same_state_as_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With float32 exchange only where float32 was asked for, and at least two iterations in float64 at the end."""
+    """With float32 exchange only where float32 was asked for, and at least two iterations in
+    float64 at the end."""
     monkeypatch.setattr(jk, "BLOCK_BYTES", 10**5)
     used: list[bool] = []
-    build = jk.coulomb_exchange
+    build = jk.coulomb_exchange_of_b
 
     def recorded(*arguments: Any, single: bool, **how: bool) -> Any:
         used.append(single)
         return build(*arguments, single=single, **how)
 
-    monkeypatch.setattr(jk, "coulomb_exchange", recorded)
+    monkeypatch.setattr(jk, "coulomb_exchange_of_b", recorded)
 
     def run(precision: str, least: int) -> dfmp2.MP2Result:
         used.clear()

@@ -1,4 +1,5 @@
-"""SIGTERM and Ctrl-C, wherever they hit: one line, the documented exit code, and nothing left, or just a checkpoint."""
+"""SIGTERM and Ctrl-C, wherever they hit: one line, the documented exit code, and nothing left, or
+just a checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ LOOSE = ("--scf-conv-tol", "1e-1", "--stability", "off", "--precision", "fp64", 
 
 
 def start(*arguments: str, cwd: Path, every: str = "1000") -> subprocess.Popen[str]:
-    """The command, running; like a shell's foreground job it listens to Ctrl-C. A checkpoint comes `every` seconds."""
+    """The command, running; like a shell's foreground job it listens to Ctrl-C. A checkpoint comes
+    `every` seconds."""
     return subprocess.Popen(
         [COMMAND, *arguments],
         cwd=cwd,
@@ -62,7 +64,8 @@ def wait_for(process: subprocess.Popen[str], words: str) -> None:
 
 
 def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
-    """What the process printed on stderr after the signal, which must have ended it in time and in order."""
+    """What the process printed on stderr after the signal, which must have ended it in time and in
+    order."""
     begun = time.monotonic()
     out, err = process.communicate(timeout=60)
     assert time.monotonic() - begun < SECONDS
@@ -105,7 +108,8 @@ def test_stopped_while_waiting_for_standard_input(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_any_moment(folder: Path) -> None:
-    """From the first line to the last: stopped, or finished with a whole file; nothing in between."""
+    """From the first line to the last: stopped, or finished with a whole file; nothing in
+    between."""
     for step in range(4):
         number = list(CODES)[step % 2]
         with start(
@@ -128,7 +132,7 @@ def test_any_moment(folder: Path) -> None:
         assert not (folder / "x.h5").exists() and not list(folder.glob(".*"))
 
 
-# --- with a checkpoint on disk ----------------------------------------------------------------------------------------
+# --- with a checkpoint on disk --------------------------------------------------------------------
 
 GLYCINE = (
     "run",
@@ -200,7 +204,7 @@ def listening() -> Iterator[None]:
     with signals.as_before():
         signals.listen()
         yield
-        signals.settle()
+        signals.settle_signal()
 
 
 class Slow:
@@ -217,7 +221,7 @@ def test_a_study_does_not_begin_another_run() -> None:
     """Where the run ends before its next tile, the study stops there."""
     signals.finish_first(Slow())
     os.kill(os.getpid(), signal.SIGTERM)
-    signals.check()  # nothing is raised yet
+    signals.check_signals()  # nothing is raised yet
     with pytest.raises(Interrupted):
         signals.finish_first(Slow())
 
@@ -231,7 +235,7 @@ def test_an_iteration_that_takes_too_long_is_not_waited_for(
     signals.finish_first(Slow())
     begun = time.monotonic()
     os.kill(os.getpid(), signal.SIGTERM)
-    signals.check()  # nothing is raised yet
+    signals.check_signals()  # nothing is raised yet
     with pytest.raises(Interrupted, match=r"x\.h5\.checkpoint holds what was done"):
         time.sleep(5)
     assert 0.15 < time.monotonic() - begun < 3
@@ -269,7 +273,7 @@ def test_no_tile_is_begun_after_a_signal(
     assert begun[0] <= 3 + 2 * workers < 15 and passed[-1].tiles
 
 
-# --- the interpreter's blind spots, one by one, in this process --------------------------------------
+# --- the interpreter's blind spots, one by one, in this process -----------------------------------
 
 
 @pytest.fixture
@@ -294,7 +298,8 @@ def stop(call: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[]
 def test_dropped_in_a_finaliser_it_is_raised_again(
     stop: Callable[[Callable[[], object]], Runner], folder: Path
 ) -> None:
-    """`__del__` swallows exceptions; the next event of the run brings them back, and no trace is shown."""
+    """`__del__` swallows exceptions; the next event of the run brings them back, and no trace is
+    shown."""
 
     class Grave:
         def __del__(self) -> None:
@@ -312,7 +317,8 @@ def test_dropped_in_a_finaliser_it_is_raised_again(
 def test_in_disguise_it_is_recognised(
     disguise: type[Exception], stop: Callable[[Callable[[], object]], Runner], folder: Path
 ) -> None:
-    """Python 3.11 makes a RuntimeError of what `__set_name__` raises, C code an ImportError, the shield its own."""
+    """Python 3.11 makes a RuntimeError of what `__set_name__` raises, C code an ImportError, the
+    shield its own."""
 
     def wrapped() -> None:
         try:
@@ -332,7 +338,8 @@ def test_in_disguise_it_is_recognised(
 def test_from_the_writing_on_a_signal_changes_nothing(
     step: str, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the renaming of the file and the last line there is no way back, so the run finishes."""
+    """Between the renaming of the file and the last line there is no way back, so the run
+    finishes."""
     original = getattr(os, step)
 
     def late(*given: object, **named: object) -> object:
@@ -346,7 +353,8 @@ def test_from_the_writing_on_a_signal_changes_nothing(
 
 
 def test_a_program_that_calls_the_command_line_keeps_its_handlers(folder: Path) -> None:
-    """Also when it fails: children of the program would inherit an ignored signal, and could not listen to it."""
+    """Also when it fails: children of the program would inherit an ignored signal, and could not
+    listen to it."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
     before = [signal.getsignal(number) for number in numbers]
     assert main(["show", str(folder / "nowhere.h5")]) == 3

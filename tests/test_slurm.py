@@ -1,4 +1,5 @@
-"""Slurm scripts: what bash and shellcheck say of them, what they do when signals come, and what is refused.
+"""Slurm scripts: what bash and shellcheck say of them, what they do when signals come, and what is
+refused.
 
 scripts/test_slurm runs them on a real Slurm.
 """
@@ -30,21 +31,18 @@ SHELLCHECK = shutil.which("shellcheck") or shutil.which(
 SUBMIT = ("batch", "submit", "m.toml", "--slurm", "--shards")
 JOBS = ("array", "collect")
 FULL = {
-    **{
-        "--partition": "long",
-        "--account": "chem",
-        "--qos": "high",
-        "--constraint": "[a|b]&c",
-        "--gres": "gpu:a100:2",
-    },
-    **{
-        "--parallel": "2",
-        "--setup": 'export A="b c"',
-        "--cpus-per-task": "8",
-        "--memory": "2GB",
-        "--time": "25h",
-    },
-    **{"--node-scratch": f"/scratch/{HOSTILE}", "--collect": f"/t/{HOSTILE}.csv"},
+    "--partition": "long",
+    "--account": "chem",
+    "--qos": "high",
+    "--constraint": "[a|b]&c",
+    "--gres": "gpu:a100:2",
+    "--parallel": "2",
+    "--setup": 'export A="b c"',
+    "--cpus-per-task": "8",
+    "--memory": "2GB",
+    "--time": "25h",
+    "--node-scratch": f"/scratch/{HOSTILE}",
+    "--collect": f"/t/{HOSTILE}.csv",
 }
 KINDS = {  # backend, options
     "plain": ("cpu", {}),
@@ -75,7 +73,8 @@ def rendered(call: Runner, manifest: Path, kind: str = "plain", *more: str) -> d
 
 
 def directives(text: str) -> list[str]:
-    """Options in #SBATCH lines; double quotes mean the same to Slurm and to a shell that expands nothing."""
+    """Options in #SBATCH lines; double quotes mean the same to Slurm and to a shell that expands
+    nothing."""
     lines = [
         line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")
     ]
@@ -104,22 +103,23 @@ def test_bash_and_shellcheck_accept_every_script(
 
 def test_what_the_array_asks_for(call: Runner, manifest: Path) -> None:
     assert set(directives(rendered(call, manifest, "full", "--write", ODD)["array.sbatch"])) == {
-        *(
-            "--job-name=dfmp2-it_s_a_folder_of_100_HOME_HOME_id_1_rm",
-            "--array=0-3%2",
-            "--signal=B:TERM@120",
-        ),
-        *(
-            "--partition=long",
-            "--account=chem",
-            "--qos=high",
-            "--constraint=[a|b]&c",
-            "--gres=gpu:a100:2",
-        ),
-        *("--nodes=1", "--ntasks=1", "--cpus-per-task=8", "--requeue", "--open-mode=append"),
+        "--job-name=dfmp2-it_s_a_folder_of_100_HOME_HOME_id_1_rm",
+        "--array=0-3%2",
+        "--signal=B:TERM@120",
+        "--partition=long",
+        "--account=chem",
+        "--qos=high",
+        "--constraint=[a|b]&c",
+        "--gres=gpu:a100:2",
+        "--nodes=1",
+        "--ntasks=1",
+        "--cpus-per-task=8",
+        "--requeue",
+        "--open-mode=append",
         "--mem=1908M",  # Slurm's M is 2^20 bytes: 2e9 / 1048576 = 1907.3
         "--time=1500:00",
-        *(f"--chdir={manifest.parent / ODD}", "--output=logs/%A_%a.log"),
+        f"--chdir={manifest.parent / ODD}",
+        "--output=logs/%A_%a.log",
     }
 
 
@@ -222,18 +222,16 @@ class Node:
             script.replace(f"\npython={sys.executable}\n", f"\npython={folder}/bin/python\n")
         )
         self.environment = {
-            **{"PATH": os.environ["PATH"], "SEEN": str(self.seen), "STATE": "RUNNING"},
-            **{
-                "TMPDIR": str(self.folder / "scratch"),
-                "OMP_NUM_THREADS": "64",
-                "OMP_PROC_BIND": "true",
-            },
-            **{
-                "SLURM_JOB_ID": "9",
-                "SLURM_ARRAY_JOB_ID": "7",
-                "SLURM_ARRAY_TASK_ID": "2",
-                "SLURM_CPUS_PER_TASK": "6",
-            },
+            "PATH": os.environ["PATH"],
+            "SEEN": str(self.seen),
+            "STATE": "RUNNING",
+            "TMPDIR": str(self.folder / "scratch"),
+            "OMP_NUM_THREADS": "64",
+            "OMP_PROC_BIND": "true",
+            "SLURM_JOB_ID": "9",
+            "SLURM_ARRAY_JOB_ID": "7",
+            "SLURM_ARRAY_TASK_ID": "2",
+            "SLURM_CPUS_PER_TASK": "6",
         }
 
     def launch(self, *, wait: bool = True, **environment: str) -> subprocess.Popen[str]:
@@ -281,9 +279,25 @@ def test_what_dfmp2_is_called_with(node: Node, manifest: Path) -> None:
     code, said = node.finish(node.launch(SLURM_MEM_PER_NODE="2000"))
     assert code == 0, said
     assert node.read("arguments").splitlines() == [
-        *("-P", "-m", "dfmp2", "batch", "run", str(manifest), "--root", str(manifest.parent)),
-        *("--output", str(manifest.parent / HOSTILE), "--workers", "2", "--scf-chain"),
-        *("--shard", "2/4", "--threads", "3", "--memory", "1800MiB"),
+        "-P",
+        "-m",
+        "dfmp2",
+        "batch",
+        "run",
+        str(manifest),
+        "--root",
+        str(manifest.parent),
+        "--output",
+        str(manifest.parent / HOSTILE),
+        "--workers",
+        "2",
+        "--scf-chain",
+        "--shard",
+        "2/4",
+        "--threads",
+        "3",
+        "--memory",
+        "1800MiB",
     ]
     environment = dict(
         line.split("=", 1) for line in node.read("environment").splitlines() if "=" in line
@@ -340,7 +354,8 @@ def test_cores_of_the_allocated_chips(call: Runner, manifest: Path, tmp_path: Pa
 
 
 def test_two_sigterm_at_once_are_one_request(folder: Path) -> None:
-    """A scheduler signals script and children, the script passes it on: dfmp2 still saves and ends with 75."""
+    """A scheduler signals script and children, the script passes it on: dfmp2 still saves and ends
+    with 75."""
     (folder / "chain.xyz").write_text(chain(5))
     running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out")
     wait_for(lambda: list((folder / "out").glob(".chain.lock")))
@@ -388,14 +403,14 @@ def test_shown_and_then_submitted(call: Runner, manifest: Path, slurm: Path) -> 
     target = manifest.parent / ODD / "slurm"
     assert value["jobs"] == {"array": "1", "collect": "2"}
     assert slurm.read_text().splitlines() == [
-        *("--parsable", "array.sbatch", "END"),
-        *(
-            "--parsable",
-            "--dependency=afterany:1",
-            "--kill-on-invalid-dep=yes",
-            "collect.sbatch",
-            "END",
-        ),
+        "--parsable",
+        "array.sbatch",
+        "END",
+        "--parsable",
+        "--dependency=afterany:1",
+        "--kill-on-invalid-dep=yes",
+        "collect.sbatch",
+        "END",
     ]
     assert {path.name for path in target.iterdir()} == {
         "array.sbatch",

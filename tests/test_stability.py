@@ -55,7 +55,7 @@ def solutions(result: MP2Result) -> Solutions:
     return result.reference.solutions
 
 
-# --- the solution that is used ----------------------------------------------------------------------------------
+# --- the solution that is used --------------------------------------------------------------------
 
 
 def test_a_singlet_leaves_the_rhf_solution_and_says_how() -> None:
@@ -131,7 +131,7 @@ def test_rhf_is_followed_to_a_lower_rhf() -> None:
     )
 
 
-# --- several starts -----------------------------------------------------------------------------------------------
+# --- several starts -------------------------------------------------------------------------------
 
 
 def test_the_lowest_of_several_starts_is_kept_and_is_the_same_again() -> None:
@@ -168,7 +168,7 @@ def test_a_start_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None
     assert "not converged" in report(result)
 
 
-# --- the eigenvalue and its eigenvector -------------------------------------------------------------------------------
+# --- the eigenvalue and its eigenvector -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,8 @@ def test_a_start_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None
 def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
     kind: str, distance: float, charge: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PySCF's own Hessian products on every unit vector, in four-centre integrals; by matrix, by iteration, by part."""
+    """PySCF's own Hessian products on every unit vector, in four-centre integrals; by matrix, by
+    iteration, by part."""
     mole = gto.M(
         atom=f"H 0 0 0; F 0 0 {distance}", basis="6-31g", charge=charge, spin=charge, verbose=0
     )
@@ -212,7 +213,8 @@ def test_lowest_eigenvalue_is_that_of_the_whole_hessian(
         return found.lowest_eigenvalue
 
     assert fitted() == pytest.approx(lowest, abs=1e-3)
-    # Of a large molecule the orbitals next to the gap alone: the two core orbitals take no part in this rotation.
+    # Of a large molecule the orbitals next to the gap alone: the two core orbitals take no part in
+    # this rotation.
     for name, value in (("EXACT_ROTATIONS", 0), ("FRONTIER_OCCUPIED", 3), ("FRONTIER_VIRTUAL", 4)):
         monkeypatch.setattr(stability, name, value)
     assert lowest - 1e-3 < fitted() < lowest + 0.05
@@ -299,7 +301,8 @@ def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
 def test_the_onset_is_the_coulson_fischer_point(
     distance: float, unstable: bool, method: str
 ) -> None:
-    """H2 in 6-31G: PySCF's UHF from mixed orbitals ends at RHF at 1.18 angstrom, and 2e-5 Eh below it at 1.20."""
+    """H2 in 6-31G: PySCF's UHF from mixed orbitals ends at RHF at 1.18 angstrom, and 2e-5 Eh below
+    it at 1.20."""
     result, said = run(hydrogen(distance), "6-31g", stability=method)
     found = result.reference.stability
     assert found is not None and found.verdict == (
@@ -382,7 +385,7 @@ def test_files_with_one_instability_alone_name_it(kind: str) -> None:
     assert unstable.gains == {kind: 0.11}
 
 
-# --- what is said and kept ------------------------------------------------------------------------------------------
+# --- what is said and kept ------------------------------------------------------------------------
 
 
 def test_a_grave_instability_is_said_and_stored(tmp_path: Path) -> None:
@@ -392,7 +395,8 @@ def test_a_grave_instability_is_said_and_stored(tmp_path: Path) -> None:
     (text,) = [text for text in said.warnings if "unstable" in text]
     assert (
         "lowest eigenvalue -0.3595 Eh" in text
-        and "a lower UHF solution exists, at least 1.5e-01 Eh below, and MP2 on this one may be mean"
+        and "a lower UHF solution exists, at least 1.5e-01 Eh below, and MP2 on this one may be "
+        "mean"
         in text
     )
 

@@ -1,4 +1,5 @@
-"""Studies: basis set limits, interaction energies and scans, against published numbers, PySCF and formulas."""
+"""Studies: basis set limits, interaction energies and scans, against published numbers, PySCF and
+formulas."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from pyscf import gto, lib, scf
 from pyscf.mp import dfmp2_native, dfump2_native
 
 from dfmp2.errors import ConvergenceError, InputError, Interrupted, ResultFileError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
@@ -41,11 +42,12 @@ EXACT = ("--precision", "fp64", "--scf-conv-tol", "1e-12", "--threads", "1", "--
 UNITS = {"": 1.0, "_kj_per_mol": 2625.4996394799, "_kcal_per_mol": 2625.4996394799 / 4.184}
 
 
-# --- basis set limits -------------------------------------------------------------------------------------
+# --- basis set limits -----------------------------------------------------------------------------
 
 
 def test_water_as_in_psi4(call: Runner, folder: Path) -> None:
-    """Psi4 test dlpnomp2-2: cc-pv[tq]z, core frozen, Hartree-Fock of cc-pVQZ and X^-3 for the correlation energy."""
+    """Psi4 test dlpnomp2-2: cc-pv[tq]z, core frozen, Hartree-Fock of cc-pVQZ and X^-3 for the
+    correlation energy."""
     water = (
         "3\n\nO 0.0 0.0 0.0\nH 0.957000000000 0.0 0.0\nH -0.23961366388010 0.92651729184185 0.0\n"
     )
@@ -85,7 +87,8 @@ def test_water_as_in_psi4(call: Runner, folder: Path) -> None:
 
 
 def test_diffuse_and_def2(call: Runner) -> None:
-    """The limit lies below the larger basis and differs between families by less than the step between two bases."""
+    """The limit lies below the larger basis and differs between families by less than the step
+    between two bases."""
     refused = call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--memory", "1MB")
     assert (
         refused.code == 7 and "in aug-cc-pvtz: not enough memory" in refused.message
@@ -111,10 +114,15 @@ def test_diffuse_and_def2(call: Runner) -> None:
 
 
 EXPONENTS = {  # of Neese and Valeev, as their paper prints them
-    **{("cc-pvnz", 2): (4.42, 2.46), ("cc-pvnz", 3): (5.46, 3.05), ("def2", 3): (7.88, 2.97)},
-    **{("aug-cc-pvnz", 2): (4.30, 2.51), ("aug-cc-pvnz", 3): (5.79, 3.05)},
+    ("cc-pvnz", 2): (4.42, 2.46),
+    ("cc-pvnz", 3): (5.46, 3.05),
+    ("def2", 3): (7.88, 2.97),
+    ("aug-cc-pvnz", 2): (4.30, 2.51),
+    ("aug-cc-pvnz", 3): (5.79, 3.05),
 }
-FORMS = [  # E(X) = E + A f(X): of which energy, formula, family, X of the smaller basis, f as the papers print it
+# E(X) = E + A f(X): of which energy, formula, family, X of the smaller basis, f as the papers print
+# it
+FORMS = [
     (scf_formula, "exponential", "cc-pvnz", 2, lambda x: math.exp(-1.63 * x)),
     (scf_formula, "karton-martin", "cc-pvnz", 3, lambda x: (x + 1) * math.exp(-9 * x**0.5)),
     (scf_formula, "exp-sqrt", "cc-pvnz", 4, lambda x: math.exp(-6.3 * x**0.5)),
@@ -170,7 +178,7 @@ def test_brackets(text: str, names: tuple[str, str], family: str) -> None:
         expand("cc-pv[56]z-ri", bracket, Option("auxbasis"))
 
 
-# --- interaction energies -----------------------------------------------------------------------------------
+# --- interaction energies -------------------------------------------------------------------------
 
 
 def pyscf_energies(atoms: str, basis: str, kind: Any, frozen: int, **molecule: Any) -> np.ndarray:
@@ -204,7 +212,8 @@ NEHE = (
 
 
 def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
-    """Neon has a frozen core and its ghost none; ghosts carry both fitting sets. The file is one of several results."""
+    """Neon has a frozen core and its ghost none; ghosts carry both fitting sets. The file is one of
+    several results."""
     (folder / "nehe.xyz").write_text("2\n\nNe 0 0 0\nHe 0 0 2.6\n")
     printed = succeed(call(*NEHE, "--output", "x.h5"))
     shown = succeed(call("show", "x.h5", "--verify"))
@@ -274,7 +283,8 @@ def test_fragments_against_pyscf(
     call: Runner,
     folder: Path,
 ) -> None:
-    """Every fragment has the basis of all, and the charge and the unpaired electrons that were put there."""
+    """Every fragment has the basis of all, and the charge and the unpaired electrons that were put
+    there."""
     (folder / "parts.xyz").write_text("\n".join((str(len(atoms)), "", *atoms)))
     kind = scf.UHF if any(spins) else scf.RHF
     numbers = ",".join(str(n + 1) for n in range(len(atoms)))
@@ -324,7 +334,8 @@ def test_ranges_and_ghosts_of_a_fragment() -> None:
 
 
 def test_cores_that_do_not_add_up_are_refused(call: Runner, folder: Path) -> None:
-    """Psi4 frees a shell of lone Na+ (5 to 1), but not of NaCl (10): the energies would not cancel."""
+    """Psi4 frees a shell of lone Na+ (5 to 1), but not of NaCl (10): the energies would not
+    cancel."""
     (folder / "nacl.xyz").write_text("2\n\nNa 0 0 0\nCl 0 0 2.36\n")
     arguments = (
         "--fragments",
@@ -355,7 +366,7 @@ def test_spins_that_couple() -> None:
                     make_fragments("1,2", molecule, None, text)
 
 
-# --- scans ------------------------------------------------------------------------------------------------
+# --- scans ----------------------------------------------------------------------------------------
 
 
 def pyscf_energy(distance: float) -> float:
@@ -450,7 +461,8 @@ def test_dihedral_turns_one_side_only() -> None:
 
 
 def test_the_side_of_the_last_atom_moves() -> None:
-    """Glycine is a chain; in the dimer a bond between the fragments moves one of them; a ring has no side."""
+    """Glycine is a chain; in the dimer a bond between the fragments moves one of them; a ring has
+    no side."""
     dimer = read_xyz(INPUTS / "formic-acid-dimer.xyz").molecule
     between = make_coordinate("bond", "3,10", "1.5:2.5:3", dimer)
     assert between.moving == (5, 6, 7, 8, 9)
@@ -574,7 +586,8 @@ def test_half_a_turn_has_ends_and_failed_points_hide_extrema() -> None:
 
 
 def test_peroxide_turned_round(call: Runner, folder: Path) -> None:
-    """Both minima and both barriers, one of them at the seam; energies there are those of runs at these dihedrals."""
+    """Both minima and both barriers, one of them at the seam; energies there are those of runs at
+    these dihedrals."""
     (folder / "p.xyz").write_text("4\n\nO 0.7 0 0\nO -0.7 0 0\nH 0.9 0.95 0.2\nH -0.9 0.95 -0.2\n")
     fixed = ("--basis", "sto-3g", "--threads", "1", "--stability", "off")
     scan = ("scan", "p.xyz", "--dihedral", "3,1,2,4", *fixed, "--json")
@@ -644,7 +657,8 @@ def test_a_failed_point_beside_the_lowest_leaves_no_minimum(
 
 
 def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
-    """H2 at 28 angstrom from the orbitals at 12 has a refused gap (code 5); the next point is computed all the same."""
+    """H2 at 28 angstrom from the orbitals at 12 has a refused gap (code 5); the next point is
+    computed all the same."""
     text = "".join(MOLECULES[name] for name in ("h2-far", "h2-apart", "h2"))
     (folder / "f.xyz").write_text(text)
     scan = ("scan", "f.xyz", "--basis", "sto-3g", "--threads", "1", "--json", "--output", "x.h5")
@@ -760,13 +774,14 @@ def test_what_cannot_be_studied_is_refused(
     assert listing(folder) == before
 
 
-# --- the file of a study -----------------------------------------------------------------------------------
+# --- the file of a study --------------------------------------------------------------------------
 
 
 def test_interrupted_and_resumed(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is finished stays in a whole file and is not computed again; the sums of the values are consistent."""
+    """What is finished stays in a whole file and is not computed again; the sums of the values are
+    consistent."""
     (folder / "pair.xyz").write_text("4\n\nH 0 0 0\nH 0 0 0.74\nH 3 0 0\nH 3 0 0.76\n")
     arguments = (
         "interaction",
@@ -836,7 +851,7 @@ def test_interrupted_and_resumed(
     assert succeed(call("show", "x.h5", "--json")).json == found
 
 
-# --- warnings of the runs ---------------------------------------------------------------------------------
+# --- warnings of the runs -------------------------------------------------------------------------
 
 
 def test_warnings_of_the_runs_stand_in_the_report_and_in_show(call: Runner, folder: Path) -> None:

@@ -32,7 +32,8 @@ PAIR = "5\n\nO 0 0 0.12\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\nH 3 0 0\nH 3 0 0.74\n"
 
 
 def same(found: Study, expected: Study) -> bool:
-    """Whether all runs have the same energies, but for an SCF that went on from its last orbitals."""
+    """Whether all runs have the same energies, but for an SCF that went on from its last
+    orbitals."""
     runs = found.runs.keys() == expected.runs.keys() and all(
         close(numbers(hdf5.to_bytes(found.runs[name])), numbers(hdf5.to_bytes(run)))
         for name, run in expected.runs.items()
@@ -42,7 +43,8 @@ def same(found: Study, expected: Study) -> bool:
 
 @pytest.fixture
 def stopping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every eleventh SCF iteration or tile ends the study, as a signal would; only then is anything saved."""
+    """Every eleventh SCF iteration or tile ends the study, as a signal would; only then is anything
+    saved."""
     monkeypatch.setenv(EACH, "1000")
     with Stopping(every=11):
         yield
@@ -75,7 +77,8 @@ def test_stopped_again_and_again(
 
 @pytest.mark.usefixtures("stopping")
 def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
-    """Of a point, of `dfmp2 run`, and of a study offered to `dfmp2 run`: named, and nothing is touched."""
+    """Of a point, of `dfmp2 run`, and of a study offered to `dfmp2 run`: named, and nothing is
+    touched."""
     assert call(*SCAN, "--output", "x.h5").code == 75 and not (folder / "x.h5").exists()
     other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
     assert (
@@ -105,7 +108,8 @@ def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
 @pytest.mark.usefixtures("stopping")
 @pytest.mark.parametrize("options", [(), ("--quiet",), ("--overwrite",)])
 def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str, ...]) -> None:
-    """A scan that was stopped at its second point; another scan is refused, or replaces it with --overwrite."""
+    """A scan that was stopped at its second point; another scan is refused, or replaces it with
+    --overwrite."""
     command = (*SCAN, "--output", "x.h5", *options)
     for _ in range(3):
         assert call(*command).code == 75
@@ -174,7 +178,8 @@ def test_a_study_has_one_writer(call: Runner, folder: Path) -> None:
 def test_a_broken_device_ends_a_scan(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A point of its own error is listed and the next one tried; a hardware fault would meet all of them."""
+    """A point of its own error is listed and the next one tried; a hardware fault would meet all of
+    them."""
     whole, calls = energy.mp2_energy, []
 
     def run(*given: object, **more: object) -> object:
@@ -194,7 +199,8 @@ def test_a_broken_device_ends_a_scan(
 
 
 def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
-    """From the second point on there is something to go on from: the tile is finished, saved, and the code is 75."""
+    """From the second point on there is something to go on from: the tile is finished, saved, and
+    the code is 75."""
     command = (
         "scan",
         str(INPUTS / "glycine.xyz"),
@@ -218,7 +224,8 @@ def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
         and "Traceback" not in err
     )
     assert err.splitlines()[-1].endswith(
-        "finished runs are in x.h5 and x.h5.checkpoint holds what was done; the same command goes on"
+        "finished runs are in x.h5 and x.h5.checkpoint holds what was done; the same command goes "
+        "on"
     )
     assert {path.name for path in folder.iterdir() if path.name.startswith(("x", "."))} == {
         "x.h5",

@@ -1,4 +1,5 @@
-"""`dfmp2 validate`: the entries agree, and a broken kernel, basis or core table makes them disagree."""
+"""`dfmp2 validate`: the entries agree, and a broken kernel, basis or core table makes them
+disagree."""
 
 from __future__ import annotations
 
@@ -20,23 +21,26 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.molecule.frozen_core import CORE_ORBITALS
 from dfmp2.validation import entries, synthetic, validate
-from dfmp2.validation.synthetic import Kernel, TorchStream
+from dfmp2.validation.synthetic import SyntheticSizes, TorchStream
 from dfmp2.validation.validate import Session
 
 DATA = Path(__file__).parent / "data"
-MAIN, TRNSCI = entries.load("main"), entries.load("trnsci")
+MAIN, TRNSCI = entries.load_entries("main"), entries.load_entries("trnsci")
 BY_ID = {entry.id: entry for entry in (*MAIN, *TRNSCI)}
-# Another program than PySCF, every reference and SCF type, core on and off, a ghost: a second together.
+# Another program than PySCF, every reference and SCF type, core on and off, a ghost: a second
+# together.
 QUICK = (
-    *(
-        "bagel-1.2.2-h2o",
-        "bagel-1.2.2-h2o-fc",
-        "nwchem-7.0.2-nh2-fc",
-        "psi4-1.3.2-nh2-ghost-ne",
-        "trnblas-small",
-    ),
-    *("psi4-dfmp2-5-li-uhf-fc", "closed-form-17-127-256", "psi4-dfomp2-1", "psi4-1.3.2-nah-fc"),
-    *("ferric-rimp2grad-h2o-distorted-fc1", "pyscf-native-o2-scs-natocc"),
+    "bagel-1.2.2-h2o",
+    "bagel-1.2.2-h2o-fc",
+    "nwchem-7.0.2-nh2-fc",
+    "psi4-1.3.2-nh2-ghost-ne",
+    "trnblas-small",
+    "psi4-dfmp2-5-li-uhf-fc",
+    "closed-form-17-127-256",
+    "psi4-dfomp2-1",
+    "psi4-1.3.2-nah-fc",
+    "ferric-rimp2grad-h2o-distorted-fc1",
+    "pyscf-native-o2-scs-natocc",
 )
 SHAPE = {
     "id",
@@ -144,7 +148,7 @@ def test_synthetic_integrals_are_those_of_the_recipe():
     """B B^T against the recipe written out with PyTorch and a general solver."""
     torch = pytest.importorskip("torch")
     nocc, nvir, naux = 3, 13, 16
-    b, space = synthetic.make(Kernel("trnblas", nocc, nvir, naux), 1)
+    b, space = synthetic.make_synthetic(SyntheticSizes("trnblas", nocc, nvir, naux), 1)
     torch.manual_seed(42)
     n = nocc + nvir
     c_occ, c_vir = torch.randn(n, nocc) * 0.1, torch.randn(n, nvir) * 0.1
@@ -267,7 +271,8 @@ def test_more_digits_than_float32_has_are_repeated_in_float64(call, monkeypatch)
     assert "repeated in float64" in row["reason"] and "1 calculations were too far off" in done.err
     done = call(*asked, "fp64", "--json")
     assert (done.code, "repeated" in done.json["entries"][0]["reason"]) == (0, False)
-    # A device without float64 cannot do it, which says nothing about us; one that computes something else has failed.
+    # A device without float64 cannot do it, which says nothing about us; one that computes
+    # something else has failed.
     monkeypatch.setattr(validate.registry, "exact", lambda backend: CpuBackend(1))
     monkeypatch.setattr("dfmp2.mp2.certificate.registry.exact", lambda backend: CpuBackend(1))
     done = call(*asked, "auto", "--require-all")
@@ -423,7 +428,8 @@ def test_table_is_written_to_a_file(call, folder):
 
 
 def test_an_optimised_geometry_and_a_method_without_fitting(call):
-    """Psi4's optimisation with geomeTRIC; the gradient of conventional MP2, whose difference has no verdict."""
+    """Psi4's optimisation with geomeTRIC; the gradient of conventional MP2, whose difference has no
+    verdict."""
     done = call(
         "validate",
         *only("psi4-geometric-h2o-dfmp2-angle90", "metalquicha-water-sto-3g-mp2_grad"),

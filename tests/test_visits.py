@@ -23,14 +23,14 @@ from dfmp2.cli.help import COLUMN, LINES, WISHES, GroupedCommand
 from dfmp2.cli.main import COMMANDS, cli
 from dfmp2.cli.options import GROUPS, OF_A_CALCULATION
 from dfmp2.output import hdf5
-from dfmp2.output.document import WIDEST, Table, aligned, fitted
+from dfmp2.output.document import WIDEST, Table, aligned, fitted_lines
 from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
 from tests.wrong_inputs import FILES, prepare, rows
 
 ROOT = Path(__file__).parent.parent
 TRANSCRIPTS = ROOT / "tests" / "data" / "transcripts.txt"
 
-# --- three visits -----------------------------------------------------------------------------------
+# --- three visits ---------------------------------------------------------------------------------
 
 
 def test_a_student(dfmp2: Runner, folder: Path) -> None:
@@ -123,7 +123,8 @@ def test_an_engineer(dfmp2: Runner, folder: Path) -> None:
 
 
 def test_a_referee(dfmp2: Runner, folder: Path) -> None:
-    """Somebody else's file: whose numbers, which program agrees, and nothing that tells where it was computed."""
+    """Somebody else's file: whose numbers, which program agrees, and nothing that tells where it
+    was computed."""
     secret = folder / "secret place"
     secret.mkdir()
     shutil.copy(folder / "h2o.xyz", secret)
@@ -146,7 +147,8 @@ def test_a_referee(dfmp2: Runner, folder: Path) -> None:
 
 
 def test_private_names_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of folders here, with blanks in their names, of others, of the user; what is no path stays."""
+    """Of folders here, with blanks in their names, of others, of the user; what is no path
+    stays."""
     secret = tmp_path / "secret place"
     secret.mkdir()
     monkeypatch.setenv("HOME", str(secret))
@@ -204,7 +206,8 @@ def test_other_formats_give_the_energy_of_the_xyz_file(
 def test_several_molecules_of_a_file_are_the_frames_of_a_scan(
     end: str, kind: str, call: Runner, folder: Path
 ) -> None:
-    """And items of a batch may be such files; where one molecule is expected, several are an error."""
+    """And items of a batch may be such files; where one molecule is expected, several are an
+    error."""
     io = pytest.importorskip("ase.io")
     frames = [io.read("h2.xyz") for _ in range(3)]
     for number, atoms in enumerate(frames):
@@ -238,7 +241,7 @@ def test_several_molecules_of_a_file_are_the_frames_of_a_scan(
     assert energies == pytest.approx(expected["mp2_total_energy"][::2], abs=1e-9)
 
 
-# --- wrong inputs -----------------------------------------------------------------------------------
+# --- wrong inputs ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -250,7 +253,8 @@ def beside(folder: Path, water: Stored) -> Path:
 
 
 def test_sixty_wrong_inputs_have_their_messages(beside: Path, call: Runner) -> None:
-    """As the documentation shows them: exit code, one line, nothing on standard output, nothing written."""
+    """As the documentation shows them: exit code, one line, nothing on standard output, nothing
+    written."""
     before = sorted(path.name for path in beside.iterdir())
     table = rows()
     assert len(table) >= 60 and set(FILES) <= set(" ".join(typed for typed, *_ in table).split())
@@ -264,7 +268,8 @@ def test_sixty_wrong_inputs_have_their_messages(beside: Path, call: Runner) -> N
 
 
 def test_wishes_name_what_is_there(call: Runner) -> None:
-    """Every command and option that a signpost points to exists, and no signpost hides one that does."""
+    """Every command and option that a signpost points to exists, and no signpost hides one that
+    does."""
     options = {name for command in ("run", "optimize", "export") for name in spoken(command)}
     for wish, text in WISHES.items():
         assert wish not in COMMANDS and wish not in spoken("run"), wish
@@ -280,7 +285,7 @@ def spoken(name: str) -> list[str]:
     return [word for one in (*command.get_params(context), *cli.params) for word in one.opts]
 
 
-# --- help, and what is printed ----------------------------------------------------------------------
+# --- help, and what is printed --------------------------------------------------------------------
 
 
 def names_of_commands() -> list[str]:
@@ -369,17 +374,18 @@ def test_wide_tables_are_shown_in_turns() -> None:
         *(f"#{kind} charge, density {k} / e" for kind in ("Mulliken", "Loewdin") for k in range(6)),
     ]
     rows = [(f"{k} C", *(f"{k}.{n:05d}" for n in range(12))) for k in (1, 2)]
-    lines = fitted(Table("", heads, rows))
+    lines = fitted_lines(Table("", heads, rows))
     assert max(map(len, lines)) <= WIDEST and sum(line.startswith("1 C") for line in lines) > 1
     cells = [word for line in lines for word in line.split()]
     assert all(cells.count(cell) == 1 for row in rows for cell in row[1:])
-    assert fitted(Table("", heads[:3], [row[:3] for row in rows])) == aligned(
+    assert fitted_lines(Table("", heads[:3], [row[:3] for row in rows])) == aligned(
         Table("", heads[:3], [r[:3] for r in rows])
     )
 
 
 def skeleton(text: str) -> list[str]:
-    """The words of the lines of a transcript, without numbers, hashes and what the machine decides."""
+    """The words of the lines of a transcript, without numbers, hashes and what the machine
+    decides."""
     own = r"^(memory|scratch|storage|threads|large|stage|peak|predicted|device|backend|rates|made|wall|\[|prepared:)"
     numbers = r"\b[0-9a-f]{12,}\b|[-+]?\d[\d.]*(e[-+]?\d+)?"
     lines = (re.sub(numbers, "", line) for line in text.splitlines() if not re.match(own, line))
@@ -426,7 +432,8 @@ def furnished(folder: Path) -> Path:
     (folder / "theirs" / "double.py").write_text(THEIRS)
     (folder / "cases.py").write_text(CASES)
     (folder / "batch.toml").write_text(
-        'basis = "sto-3g"\noutput = "out"\n[[item]]\nmolecule = "h2.xyz"\n[[item]]\nmolecule = "h2o.xyz"\n'
+        'basis = "sto-3g"\noutput = "out"\n[[item]]\nmolecule = "h2.xyz"\n[[item]]\nmolecule = '
+        '"h2o.xyz"\n'
     )
     return folder
 
@@ -531,7 +538,7 @@ def test_the_first_line_comes_before_numpy(
         assert run_command(*typed.split(), "--quiet", cwd=folder, env=env).err == "NUMPY\n"
 
 
-# --- shells -----------------------------------------------------------------------------------------
+# --- shells ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

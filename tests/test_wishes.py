@@ -9,10 +9,10 @@ import pytest
 
 import dfmp2
 from dfmp2.errors import InputError
+from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
 from dfmp2.interop.qcschema import read_request
 from dfmp2.molecule.basis_library import edits, known_names, nearest, resolve_orbital
 from dfmp2.options import METHODS, Options, make_options
-from dfmp2.wishes import way_out_of_method, way_out_of_option
 
 from .conftest import write_molecules
 
@@ -143,7 +143,7 @@ def test_names_that_are_like_none_get_no_suggestion() -> None:
         edits("abc", "ac"),
         edits("", "abc"),
         edits("kitten", "sitting"),
-    ] == [*(1, 1, 3, 3)]
+    ] == [1, 1, 3, 3]
 
 
 @pytest.mark.parametrize(

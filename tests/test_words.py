@@ -1,4 +1,5 @@
-"""Messages in the words of each front end: options are values of an error, not patterns in its text."""
+"""Messages in the words of each front end: options are values of an error, not patterns in its
+text."""
 
 from __future__ import annotations
 
@@ -15,9 +16,7 @@ import pytest
 
 import dfmp2
 from dfmp2.errors import Dfmp2Error, InputError, ResultExists
-from dfmp2.execution.manifest import read_manifest
-from dfmp2.interop.qcschema import read_request
-from dfmp2.messages import (
+from dfmp2.errors.messages import (
     COMMAND_LINE,
     MANIFEST,
     PYTHON,
@@ -30,6 +29,8 @@ from dfmp2.messages import (
     in_words,
     joined,
 )
+from dfmp2.execution.manifest import read_manifest
+from dfmp2.interop.qcschema import read_request
 from dfmp2.options import Options
 
 from .conftest import write_molecules
@@ -196,9 +197,8 @@ def test_errors_of_steps_and_items_are_in_the_words_of_python(folder: Path) -> N
     assert stored["message"].startswith("--frozen-core 9 freezes 9")
 
 
-COMMANDS = (
-    "run|gradient|optimize|frequencies|interaction|cbs|scan|plan|prepare|energy|derive"  # of Python
-)
+# of Python
+COMMANDS = "run|gradient|optimize|frequencies|interaction|cbs|scan|plan|prepare|energy|derive"
 OPTION = re.compile(
     rf"(?<![\w-])--(?:[a-z]+(?![a-z-]*=)|\{{\}})|\bdfmp2 (?:{COMMANDS})\b(?! (?:--|and))"
 )

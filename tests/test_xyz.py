@@ -1,4 +1,5 @@
-"""The xyz reader: geometry against PySCF, every refusal with its file and line, and arbitrary text."""
+"""The xyz reader: geometry against PySCF, every refusal with its file and line, and arbitrary
+text."""
 
 from __future__ import annotations
 
@@ -294,7 +295,7 @@ def test_write_is_read_by_pyscf_and_by_us() -> None:
     assert mol.atom_coords() == pytest.approx(plain.coordinates, abs=1e-11)
 
 
-# --- arbitrary input: a molecule or an InputError, within a second, nothing else -----------------------------
+# --- arbitrary input: a molecule or an InputError, within a second, nothing else ------------------
 
 
 LIMITS = settings(deadline=1000, max_examples=60, derandomize=True)

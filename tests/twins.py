@@ -1,4 +1,5 @@
-"""Plain twins of the kernels: the same results from whole matrices, in the working precision or in float64.
+"""Plain twins of the kernels: the same results from whole matrices, in the working precision or in
+float64.
 
 pair_energy   T_ab = sum_P B_iaP B_jbP     R = 1 / (e_a + e_b - e_i - e_j)     J = sum T^2 R     K = sum T T^t R
 transform     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), occupied index first (K12)
@@ -29,7 +30,8 @@ def pair_energy_twin(
     ----------
     b_i : (ni, na, naux), b_j : (nj, nb, naux), Eh^1/2
     eps_i, eps_j, eps_a, eps_b : (ni,), (nj,), (na,), (nb,), Eh
-    dtype : of products, denominators and row sums, one element after the other; the rows are added in float64
+    dtype : of products, denominators and row sums, one element after the other; the rows are added
+        in float64
 
     Returns
     -------

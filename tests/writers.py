@@ -1,4 +1,5 @@
-"""Everything that writes a file, and faults of the system in it: full disks, I/O errors, short writes, at any step."""
+"""Everything that writes a file, and faults of the system in it: full disks, I/O errors, short
+writes, at any step."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def named(fault: Fault) -> str:
     return f"{fault[0]} {errno.errorcode[fault[1]]}"
 
 
-# --- the faults -----------------------------------------------------------------------------------------------------
+# --- the faults -----------------------------------------------------------------------------------
 
 
 class _Failing(io.BytesIO):
@@ -81,7 +82,8 @@ class _Failing(io.BytesIO):
 def failing(
     fault: Fault, folder: Path | None = None, only: Callable[[str], bool] = lambda name: True
 ) -> Iterator[list[str]]:
-    """Let every file written in the block fail at one step; yields the names of the files that met the fault.
+    """Let every file written in the block fail at one step; yields the names of the files that met
+    the fault.
 
     Parameters
     ----------
@@ -143,7 +145,7 @@ def failing(
         yield met
 
 
-# --- the writers ----------------------------------------------------------------------------------------------------
+# --- the writers ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,8 @@ class Writer:
     only : of a file's name: whether it is on the bad disk
     allowed : other files that may be there afterwards
     settings : environment variables
-    once : module and function whose answer is the same whatever happens to the file, so that it is asked for once
+    once : module and function whose answer is the same whatever happens to the file, so that it is
+        asked for once
     """
 
     target: str
@@ -188,9 +191,9 @@ def _collected(folder: Path) -> None:
 
 def _error_file(folder: Path) -> None:
     from dfmp2.errors import ResourceError
+    from dfmp2.errors.messages import Message
     from dfmp2.execution.items import failed
     from dfmp2.execution.manifest import make_batch
-    from dfmp2.messages import Message
 
     row = failed(
         make_batch(["a.xyz"], {"basis": "sto-3g"}, folder).items[0], 3, Message("wrong"), "trace"
@@ -200,11 +203,11 @@ def _error_file(folder: Path) -> None:
 
 
 def _ledger(folder: Path) -> None:
-    from dfmp2.execution.items import Row, write_index
+    from dfmp2.execution.items import ItemStatus, write_index
     from dfmp2.execution.manifest import make_batch
 
     write_index(
-        make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [Row("h2", "h2.xyz", "pending")]
+        make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [ItemStatus("h2", "h2.xyz", "pending")]
     )
 
 
@@ -212,7 +215,7 @@ def _measured(folder: Path) -> None:
     from dfmp2.host import cache
 
     with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(folder)}):
-        cache.store("rates", {"eigen": 1.0})
+        cache.store_cached("rates", {"eigen": 1.0})
 
 
 def _compiled(folder: Path) -> None:
@@ -248,7 +251,9 @@ WRITERS: dict[str, Writer] = {
         "new.svg", SCAN, only=_ends_with(".svg"), allowed=("new.h5", "new.csv"), once=RUN
     ),
     "checkpoint of a run": Writer(
-        *("new.h5.checkpoint", ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"), True),
+        "new.h5.checkpoint",
+        ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"),
+        True,
         only=_ends_with(".checkpoint"),
         allowed=("new.h5",),
         settings=EACH,
@@ -270,18 +275,20 @@ WRITERS: dict[str, Writer] = {
     "measurement (`bench --json`)": Writer(
         "new.json",
         (
-            *(
-                "bench",
-                "--shape",
-                "12/128/256",
-                "--backend",
-                "cpu",
-                "--precision",
-                "fp64",
-                "--repeats",
-                "1",
-            ),
-            *("--threads", "1", "--json", "new.json", "--overwrite"),
+            "bench",
+            "--shape",
+            "12/128/256",
+            "--backend",
+            "cpu",
+            "--precision",
+            "fp64",
+            "--repeats",
+            "1",
+            "--threads",
+            "1",
+            "--json",
+            "new.json",
+            "--overwrite",
         ),
         once=("dfmp2.validation.bench", "measure_shape"),
     ),
@@ -291,7 +298,8 @@ WRITERS: dict[str, Writer] = {
     "batch.json": Writer("batch.json", _ledger, only=_ends_with("batch.json")),
     "collected table": Writer("new.h5", _collected),
     "log": Writer(
-        *("new.log", ("run", "h2.xyz", *H2, "--output", "new.h5", "--log", "new.log")),
+        "new.log",
+        ("run", "h2.xyz", *H2, "--output", "new.h5", "--log", "new.log"),
         steps=("open", "write", "short write", "flush"),
         only=_ends_with(".log"),
         once=RUN,

@@ -1,4 +1,5 @@
-"""The table of wrong inputs in docs/reference/messages.md: what is typed, the exit code, what is said.
+"""The table of wrong inputs in docs/reference/messages.md: what is typed, the exit code, what is
+said.
 
 `python -m tests.wrong_inputs` runs every line of the table and writes what is said now.
 """
@@ -25,14 +26,16 @@ FILES = {  # beside the molecules of the tests
     "odd.xyz": "1\n\nH 0 0 0\n",
     "empty.xyz": "",
     "cell.xyz": '2\nLattice="5 0 0 0 5 0 0 0 5"\nH 0 0 0\nH 0 0 0.74\n',
-    "drawing.mol": "\n  ChemDraw01012612002D\n\n  1  0  0  0  0  0  0  0  0  0999 V2000\n 0.0 0.0 0.0 O  0\nM  END\n",
+    "drawing.mol": "\n  ChemDraw01012612002D\n\n  1  0  0  0  0  0  0  0  0  0999 V2000\n 0.0 0.0 "
+    "0.0 O  0\nM  END\n",
     "two.sdf": 2 * "\n\n\n  1  0 V2000\n 0.0 0.0 0.0 He 0\nM  END\n$$$$\n",
     "spin.xyz": "2\nspin 1\nO 0 0 0\nO 0 0 1.21\n",
     "skeleton.sdf": (
         "\n\n\n  2  1 V2000\n 0.0 0.0 0.0 C 0\n 1.42 0.0 0.0 O 0\n  1  2  1\nM  END\n"
     ),
     "empty.toml": 'basis = "sto-3g"\noutput = "out"\n',
-    "typo.toml": 'basis = "sto-3g"\noutput = "out"\nfrozen-cor = "auto"\n[[item]]\nmolecule = "h2.xyz"\n',
+    "typo.toml": 'basis = "sto-3g"\noutput = "out"\nfrozen-cor = "auto"\n[[item]]\nmolecule = '
+    '"h2.xyz"\n',
 }
 
 

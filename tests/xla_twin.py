@@ -1,8 +1,9 @@
-"""A stand-in for the plain K3 kernel, for XLA to trace where the torch-xla lane is exercised without Trainium.
+"""A stand-in for the plain K3 kernel, for XLA to trace where the torch-xla lane is exercised
+without Trainium.
 
-Uploads, residency, synchronisation, counting and read-back are those of the lane `nki-xla`; the arithmetic is not that
-of the kernel: each output depends on its pair and on every operand. No backend of the registry uses it, and everything
-that the executor says of itself names it.
+Uploads, residency, synchronisation, counting and read-back are those of the lane `nki-xla`; the
+arithmetic is not that of the kernel: each output depends on its pair and on every operand. No
+backend of the registry uses it, and everything that the executor says of itself names it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from dfmp2.errors import UnsupportedByBackend
 from dfmp2.trainium.kernels.sizes import P, sum_columns, upper_columns
 from dfmp2.trainium.launch.executors import Kernel, XlaExecutor
 
-STAND_IN = "a stand-in traced by XLA on the host CPU: not Trainium and not the kernels; times and energies mean nothing"
+STAND_IN = (
+    "a stand-in traced by XLA on the host CPU: not Trainium and not the kernels; times and "
+    "energies mean nothing"
+)
 
 
 def stand_in(
@@ -28,7 +32,8 @@ def stand_in(
     diagonal: bool,
     transpose: bool,
 ) -> Any:
-    """(128, npair*columns) as the kernel's output, of torch tensors or NumPy arrays; arguments as pair_energy.py."""
+    """(128, npair*columns) as the kernel's output, of torch tensors or NumPy arrays; arguments as
+    pair_energy.py."""
     columns = sum_columns(upper_columns(nvir), run)
     scale = b_i.sum() + 2 * b_j.sum() + eu.sum() / 1e3 + identity.sum()
     pairs = neg[:, : neg.shape[1] // 2]

@@ -5,8 +5,9 @@ returns two numbers per pair, with D = e_i + e_j - e_a - e_b:
 
     direct_ij   = sum_ab (ia|jb)^2 / D              exchange_ij = sum_ab (ia|jb) (ib|ja) / D
 
-and (ia|jb) = sum_P B_iaP B_jbP. A regularised backend has the factor (1 - exp(kappa D))^2 in every term, where
-exp(kappa D) = exp(kappa (e_i - e_a)) exp(kappa (e_j - e_b)). RHF, UHF, SCS and frozen core are arithmetic above these.
+and (ia|jb) = sum_P B_iaP B_jbP. A regularised backend has the factor (1 - exp(kappa D))^2 in every
+term, where exp(kappa D) = exp(kappa (e_i - e_a)) exp(kappa (e_j - e_b)). RHF, UHF, SCS and frozen
+core are arithmetic above these.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import UnsupportedByBackend
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 
 if TYPE_CHECKING:
     from dfmp2.backends.tensors import Tensors
 
 
 class Shape(NamedTuple):
-    """Sizes of the pair step of one spin: correlated occupied and virtual orbitals, and fitting functions."""
+    """Sizes of the pair step of one spin: correlated occupied and virtual orbitals, and fitting
+    functions."""
 
     nocc: int
     nvir: int
@@ -56,7 +58,8 @@ class Limits:
     tile_elements : most elements of (ia|jb) a device wants to hold for one tile
     workers : number of tiles that may run at the same time
     memory : bytes of device memory for operands and work space, None where it is the host's
-    least_edge : occupied orbitals that a device pads a shorter edge of a tile to, 1 where it does not pad
+    least_edge : occupied orbitals that a device pads a shorter edge of a tile to, 1 where it does
+        not pad
     transforms : whether the device can make B itself (`put_untransformed`)
     work_elements : elements of work space for one tile beside them; None for twice as many
     square : whether one product takes a block of i and j, rather than one i and several j
@@ -98,7 +101,8 @@ class PairTerms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One spin's B and orbital energies where the device wants them, put once and used for many tiles.
+    """One spin's B and orbital energies where the device wants them, put once and used for many
+    tiles.
 
     Attributes
     ----------
@@ -121,8 +125,9 @@ class Operand:
 Batch = tuple[Operand, Operand, dict[Tile, Tile]]
 
 
-class Source(Protocol):
-    """One spin's B that a backend is given in resident parts: an Operand, or what takes its place."""
+class TileSource(Protocol):
+    """One spin's B that a backend is given in resident parts: an Operand, or what takes its
+    place."""
 
     @property
     def b(self) -> Any:
@@ -135,20 +140,22 @@ class Source(Protocol):
         ...
 
     def batches(self, backend: Backend, right: Any, tiles: list[Tile]) -> Iterator[Batch]:
-        """Resident operands of this and of `right`, a Source of the same kind, and for each tile of the batch in their
-        own numbering the tile it stands for; valid until the next is taken."""
+        """Resident operands of this and of `right`, a Source of the same kind, and for each tile of
+        the batch in their own numbering the tile it stands for; valid until the next is taken."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted pair energies on one core of an accelerator or several, programs compiled and loaded before.
+    """Predicted pair energies on one core of an accelerator or several, programs compiled and
+    loaded before.
 
     Attributes
     ----------
     chip, lane : which core, and how calls are launched
-    device : s of the core, in-order schedule; usual, slowest : s where its products keep 85 % and 40 % of their peak,
-        as AWS's tuned products and others' float32 kernels on trn1 do; dispatch : s of launches, each waited for;
+    device : s of the core, in-order schedule; usual, slowest : s where its products keep 85 % and
+        40 % of their peak, as AWS's tuned products and others' float32 kernels on trn1 do; dispatch
+        : s of launches, each waited for;
         queued : s of them where only the last is; link : s of uploads and downloads
     calls, neffs : kernel calls and compiled programs
     memory, available : bytes of device memory needed and there, of the fullest core
@@ -184,7 +191,8 @@ def decays(
 
 
 class Backend(ABC):
-    """A device that evaluates pair terms: three verbs that every backend has, the others with answers for a host."""
+    """A device that evaluates pair terms: three verbs that every backend has, the others with
+    answers for a host."""
 
     name: str
     limits: Limits
@@ -197,7 +205,8 @@ class Backend(ABC):
         eps_vir: NDArray[np.float64],
         precision: str,
     ) -> Operand:
-        """Make (nocc, nvir, naux) B resident in the given precision; for "mixed" it comes in float32 or float64."""
+        """Make (nocc, nvir, naux) B resident in the given precision; for "mixed" it comes in
+        float32 or float64."""
 
     @abstractmethod
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
@@ -217,7 +226,8 @@ class Backend(ABC):
         )
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:  # noqa: B027 - nothing to do on a host
-        """Have compiled what these shapes need; `nao` basis functions where the device makes B, else 0.
+        """Have compiled what these shapes need; `nao` basis functions where the device makes B,
+        else 0.
 
         Raises
         ------
@@ -233,7 +243,8 @@ class Backend(ABC):
 
         Parameters
         ----------
-        tensors : `dfmp2.backends.untransformed.UntransformedTensor` of each spin, of the same fitted integrals
+        tensors : `dfmp2.backends.untransformed.UntransformedTensor` of each spin, of the same
+            fitted integrals
         energies : (eps_occ, eps_vir) of each spin, Eh
         """
         raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
@@ -248,7 +259,8 @@ class Backend(ABC):
         raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
-        """Predicted pair energies on the accelerator that this backend is for; None where it is for none."""
+        """Predicted pair energies on the accelerator that this backend is for; None where it is for
+        none."""
         return None
 
     def tensors(self) -> Tensors:
@@ -259,7 +271,8 @@ class Backend(ABC):
 
 
 class Accelerator(Protocol):
-    """What a kind of accelerator answers before a backend is made: a module that the registry names."""
+    """What a kind of accelerator answers before a backend is made: a module that the registry
+    names."""
 
     def refusal(self, name: str) -> str | None:
         """Why a backend cannot be used here, None if it can."""
@@ -270,7 +283,8 @@ class Accelerator(Protocol):
         ...
 
     def named_lane(self, name: str) -> tuple[str, str]:
-        """The backend that a name stands for under the environment variables, and a note for the reason."""
+        """The backend that a name stands for under the environment variables, and a note for the
+        reason."""
         ...
 
     def weigh(
@@ -280,15 +294,18 @@ class Accelerator(Protocol):
         ...
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core and on all of each chip; none where there is nothing to correlate."""
+        """Predicted pair energies on one core and on all of each chip; none where there is nothing
+        to correlate."""
         ...
 
     def price(self, sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:
-        """Predicted product of these (batches, contracted, rows, columns) on one core of each chip."""
+        """Predicted product of these (batches, contracted, rows, columns) on one core of each
+        chip."""
         ...
 
     def bucket(self, spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
-        """What compiled programs of these shapes depend on: equal buckets are served by the same programs."""
+        """What compiled programs of these shapes depend on: equal buckets are served by the same
+        programs."""
         ...
 
     def cache_folder(self) -> Path:

@@ -2,8 +2,8 @@
 
     direct_ij = sum_ab (ia|jb)^2 / D      exchange_ij = sum_ab (ia|jb)(ib|ja) / D      D = e_i + e_j - e_a - e_b
 
-Sizes are those at which tiled kernels fail: one virtual orbital, one less and one more than a tile of 128,
-lengths that are no multiple of anything, i = j, two different virtual spaces.
+Sizes are those at which tiled kernels fail: one virtual orbital, one less and one more than a tile
+of 128, lengths that are no multiple of anything, i = j, two different virtual spaces.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dfmp2.backends.base import Backend, Operand, Tile
 
 EDGE = 3  # occupied orbitals along a block: odd, so that a block of a device is never full
 TOLERANCE = 3e-7  # relative, of the sums of a block, in float32 with float64 from the row sums on
-PAIR_TOLERANCE = (
-    2e-6  # relative, of a single pair; terms that went to a neighbouring pair show here only
-)
+# relative, of a single pair; terms that went to a neighbouring pair show here only
+PAIR_TOLERANCE = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A block to try: virtual orbitals of the left and the right space, fitting functions, kind of block."""
+    """A block to try: virtual orbitals of the left and the right space, fitting functions, kind of
+    block."""
 
     nvir: int
     right: int
@@ -50,7 +50,8 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Relative errors of a case: direct and exchange sum (None without exchange), worst pair; and whether it passed."""
+    """Relative errors of a case: direct and exchange sum (None without exchange), worst pair; and
+    whether it passed."""
 
     case: Case
     direct: float
@@ -59,7 +60,7 @@ class Finding:
     passed: bool
 
 
-def examine(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
+def examine_backend(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
     """Run one case on a backend and compare it with the definition.
 
     Parameters
@@ -100,7 +101,8 @@ def examine(backend: Backend, case: Case, *, seed: int = 0) -> Finding:
 def _operand(
     backend: Backend, rng: np.random.Generator, nocc: int, nvir: int, naux: int
 ) -> tuple[Operand, NDArray[np.float64]]:
-    """Random B, all of one sign so that exchange sums do not cancel, with eigenvalues like a molecule's."""
+    """Random B, all of one sign so that exchange sums do not cancel, with eigenvalues like a
+    molecule's."""
     b = (
         rng.uniform(0.1, 1.0, (nocc, nvir, naux))
         / np.sqrt(naux)

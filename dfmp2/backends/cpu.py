@@ -1,11 +1,13 @@
 """Pair terms on the host with NumPy and its BLAS; the default, never imports torch.
 
-A block of occupied i and j is contracted in one GEMM, as near to square as the tile and the cache allow,
+A block of occupied i and j is contracted in one GEMM, as near to square as the tile and the cache
+allow,
 
     G[j,b,i,a] = sum_P B_jbP B_iaP = (ia|jb),
 
-and is divided, regularised where that is asked for, multiplied and summed where it lies, a few pairs at a time.
-Parallelism is one tile per worker with one BLAS thread each; NumPy releases the GIL in every step.
+and is divided, regularised where that is asked for, multiplied and summed where it lies, a few
+pairs at a time. Parallelism is one tile per worker with one BLAS thread each; NumPy releases the
+GIL in every step.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, decay
 PRODUCT_ELEMENTS = (
     1 << 21
 )  # of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
-RUN = 64  # terms added up in float32 before float64 takes over: in longer sums the small terms get lost
+# terms added up in float32 before float64 takes over: in longer sums the small terms get lost
+RUN = 64
 QUOTIENT_ELEMENTS = (
     1 << 17
 )  # of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
@@ -76,7 +79,10 @@ class CpuBackend(Backend):
         exchanging = left is right
         shape = tile.i1 - tile.i0, tile.j1 - tile.j0
         direct = np.zeros(shape)
-        exchange = np.zeros(shape) if exchanging else None
+        if exchanging:
+            exchange = np.zeros(shape)
+        else:
+            exchange = None
         (nvir, naux), nvir_right = left.b.shape[1:], right.b.shape[1]
         blocks = list(_blocks(tile, nvir * nvir_right))
         step = max(1, QUOTIENT_ELEMENTS // (nvir * nvir_right))
@@ -134,7 +140,8 @@ class CpuBackend(Backend):
 
 
 def _blocks(tile: Tile, elements: int) -> Iterator[Tile]:
-    """Cut a tile into products of at most PRODUCT_ELEMENTS (one pair at least), a diagonal one into four to save work.
+    """Cut a tile into products of at most PRODUCT_ELEMENTS (one pair at least), a diagonal one into
+    four to save work.
 
     Parameters
     ----------

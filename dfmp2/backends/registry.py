@@ -1,8 +1,10 @@
-"""ONE table of backends, and the choice between them: made once, before the SCF, never changed after.
+"""ONE table of backends, and the choice between them: made once, before the SCF, never changed
+after.
 
-A row names the module of a backend, which is imported only when the backend is asked for: `refusal(name)` answers with
-the reason why it cannot be used here, or None, and `make(name, threads)` makes it. A requested backend that is not
-there is an error; only `auto` chooses, and says why.
+A row names the module of a backend, which is imported only when the backend is asked for:
+`refusal(name)` answers with the reason why it cannot be used here, or None, and `make(name,
+threads)` makes it. A requested backend that is not there is an error; only `auto` chooses, and says
+why.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Protocol, cast
 
 from dfmp2.backends.base import Accelerator, Backend, Prediction, Shape
 from dfmp2.errors import BackendUnavailable, UnsupportedByBackend
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.options import BACKEND_WORDS as WORDS
 
 TRAINIUM = "dfmp2.trainium.entry"
@@ -34,7 +36,7 @@ class _Module(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BackendRow:
     """One backend: its name, what it is, and the dotted name of its module."""
 
     name: str
@@ -54,13 +56,13 @@ class Row:
 
 
 BACKENDS = (
-    Row("cpu", "NumPy on the host's BLAS", "dfmp2.backends.cpu"),
-    Row("torch", "PyTorch on the CPU", "dfmp2.backends.torch"),
-    Row("cuda", "PyTorch on an NVIDIA GPU", "dfmp2.backends.torch"),
-    Row("nki", "AWS Trainium, compiled NKI kernels", TRAINIUM),
-    Row("nki-xla", "AWS Trainium through torch-xla", TRAINIUM),
-    Row("nki-simulator", "NKI kernels in AWS's simulator", TRAINIUM),
-    Row("nki-interpreter", "NKI kernels in our own interpreter", TRAINIUM),
+    BackendRow("cpu", "NumPy on the host's BLAS", "dfmp2.backends.cpu"),
+    BackendRow("torch", "PyTorch on the CPU", "dfmp2.backends.torch"),
+    BackendRow("cuda", "PyTorch on an NVIDIA GPU", "dfmp2.backends.torch"),
+    BackendRow("nki", "AWS Trainium, compiled NKI kernels", TRAINIUM),
+    BackendRow("nki-xla", "AWS Trainium through torch-xla", TRAINIUM),
+    BackendRow("nki-simulator", "NKI kernels in AWS's simulator", TRAINIUM),
+    BackendRow("nki-interpreter", "NKI kernels in our own interpreter", TRAINIUM),
 )
 
 
@@ -77,10 +79,12 @@ def known(name: str) -> str:
     BackendUnavailable : there is no such backend
     """
     name = WORDS.get(name, name)
-    return name if name == "auto" else _row(name).name
+    if name == "auto":
+        return name
+    return _row(name).name
 
 
-def select(name: str, precision: str, threads: int) -> tuple[Backend, str]:
+def select_backend(name: str, precision: str, threads: int) -> tuple[Backend, str]:
     """The backend to use for a whole run, and the reason.
 
     Raises
@@ -121,12 +125,13 @@ def _require(backend: Backend, precision: str) -> None:
 
 
 def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
-    """As `select`, for a plan: a Trainium lane that is not on this host has the limits of the interpreter.
+    """As `select`, for a plan: a Trainium lane that is not on this host has the limits of the
+    interpreter.
 
     `Backend.name` is that of the lane, and the reason says why it is not here.
     """
     try:
-        return select(name, precision, threads)
+        return select_backend(name, precision, threads)
     except BackendUnavailable as error:
         row = next((one for one in BACKENDS if one.name == name and one.module == TRAINIUM), None)
         if row is None:
@@ -140,8 +145,9 @@ def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
     return backend, reason
 
 
-def exact(backend: Backend) -> Backend:
-    """The backend that evaluates pair terms in float64: itself, or the host where the device has no float64."""
+def float64_backend(backend: Backend) -> Backend:
+    """The backend that evaluates pair terms in float64: itself, or the host where the device has no
+    float64."""
     if "fp64" in backend.limits.precisions:
         return backend
     return _row("cpu").make(1)
@@ -153,7 +159,8 @@ def accelerator() -> Accelerator:
 
 
 def predictions(backend: Backend, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
-    """Predicted pair energies on accelerators that the backend is for or this host has; None where there are none."""
+    """Predicted pair energies on accelerators that the backend is for or this host has; None where
+    there are none."""
     found = backend.predict(spins)
     if found is None and _neuron_devices():
         return accelerator().predict(spins)
@@ -163,12 +170,14 @@ def predictions(backend: Backend, spins: Sequence[Shape]) -> tuple[Prediction, .
 def weigh_trainium(
     spins: tuple[Shape, ...], seconds: float, measured: bool, threads: int
 ) -> tuple[Backend | None, str] | None:
-    """The lane that `auto` takes on a host with Neuron devices (None: the host), and the reason; None without devices.
+    """The lane that `auto` takes on a host with Neuron devices (None: the host), and the reason;
+    None without devices.
 
     Parameters
     ----------
     spins : shapes of the pair step
-    seconds : predicted time of the pair step on the host; measured : from rates measured on this host
+    seconds : predicted time of the pair step on the host; measured : from rates measured on this
+        host
     """
     if not _neuron_devices():
         return None
@@ -180,8 +189,9 @@ def _neuron_devices() -> bool:
     return bool(glob.glob(NEURON_DEVICES))
 
 
-def _choose() -> tuple[Row, str]:
-    """CUDA where a device is present, else the host; torch is imported only if a driver is there."""
+def _choose() -> tuple[BackendRow, str]:
+    """CUDA where a device is present, else the host; torch is imported only if a driver is
+    there."""
     if not os.path.exists(NVIDIA_DRIVER):
         return _row("cpu"), "auto: no accelerator on this host"
     refusal = _row("cuda").probe()
@@ -190,7 +200,7 @@ def _choose() -> tuple[Row, str]:
     return _row("cpu"), f"auto: an NVIDIA driver is present, but {refusal}"
 
 
-def _row(name: str) -> Row:
+def _row(name: str) -> BackendRow:
     for row in BACKENDS:
         if row.name == name:
             return row

@@ -1,8 +1,10 @@
-"""Arrays on a device and the products of them: what `dfmp2.tensor` calls of a backend. Here the host's, and PyTorch's.
+"""Arrays on a device and the products of them: what `dfmp2.tensor` calls of a backend. Here the
+host's, and PyTorch's.
 
-An array is sent once and used for many products. For each it is folded: its axes are taken in some order and put
-together to (batches, contracted, free), which on the host is a view. All is computed in float32 or float64, the type
-of the arrays. What `send` and the products return belongs to the device; nobody else looks inside.
+An array is sent once and used for many products. For each it is folded: its axes are taken in some
+order and put together to (batches, contracted, free), which on the host is a view. All is computed
+in float32 or float64, the type of the arrays. What `send` and the products return belongs to the
+device; nobody else looks inside.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ PRECISION = {"float64": "fp64", "float32": "mixed"}
 
 
 class Folding(NamedTuple):
-    """How an array is taken in a product: the order of its axes, and (batches, contracted, free) sizes."""
+    """How an array is taken in a product: the order of its axes, and (batches, contracted, free)
+    sizes."""
 
     axes: tuple[int, ...]
     sizes: tuple[int, int, int]
@@ -48,7 +51,8 @@ class Tensors:
         return np.asarray(value)
 
     def unfold(self, value: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
-        """What a product returned in `shape`, its axes then in another order; UnsupportedByBackend if it cannot."""
+        """What a product returned in `shape`, its axes then in another order; UnsupportedByBackend
+        if it cannot."""
         return self._ordered(value.reshape(shape), axes)
 
     def product(self, a: Any, b: Any, how: tuple[Folding, Folding]) -> Any:
@@ -78,7 +82,8 @@ class Tensors:
         return solve_triangular(lower, b, lower=True, check_finite=False)
 
     def energies(self, t: Any, eps_occ: Energies, eps_vir: Energies) -> Energies:
-        """e_ij = sum_ab T_iajb (2 T_iajb - T_ibja) / (e_i + e_j - e_a - e_b), Eh; row sums in the type of T."""
+        """e_ij = sum_ab T_iajb (2 T_iajb - T_ibja) / (e_i + e_j - e_a - e_b), Eh; row sums in the
+        type of T."""
         name, found = str(t.dtype).removeprefix("torch."), np.empty((len(eps_occ), len(eps_occ)))
         for i, eps in enumerate(eps_occ):
             part = self._ordered(t[i], (1, 0, 2))
@@ -88,7 +93,8 @@ class Tensors:
         return found
 
     def transform(self, a: Any, c_occ: Any, c_vir: Any) -> Any:
-        """B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), of A (naux, nao, nao) symmetric in mu and nu."""
+        """B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), of A (naux, nao, nao) symmetric
+        in mu and nu."""
         b = self._ordered(c_occ.T @ a @ c_vir, (1, 2, 0))
         return b.reshape(-1).reshape(b.shape)  # laid out as pair energies read it
 

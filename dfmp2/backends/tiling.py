@@ -2,8 +2,8 @@
 
 Tile shapes depend on the sizes of the molecule and the limits of the device, never on the memory
 budget, the number of threads or how the work is shared out. That one rule makes every run of the
-same molecule on the same device add up the same numbers in the same order. The edge of a tile is also
-what a run with B on disk has to hold at least, so on the host it is bounded in bytes.
+same molecule on the same device add up the same numbers in the same order. The edge of a tile is
+also what a run with B on disk has to hold at least, so on the host it is bounded in bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Cut = tuple[int, int]
 
 
 class Visit(NamedTuple):
-    """Rows begin:end are read. Some of their tiles, `mine`, lie `inside` them; columns pass for the others."""
+    """Rows begin:end are read. Some of their tiles, `mine`, lie `inside` them; columns pass for the
+    others."""
 
     begin: int
     end: int
@@ -107,7 +108,8 @@ def triangle(nocc: int, limits: Limits, row: int = 0) -> list[Tile]:
 
 
 def rectangle(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> list[Tile]:
-    """Tiles that cover all pairs (i, j) of two spin spaces, the large ones first; `row` of the larger."""
+    """Tiles that cover all pairs (i, j) of two spin spaces, the large ones first; `row` of the
+    larger."""
     rows, columns = (
         _cuts(nocc_left, edge(nocc_left, limits, row)),
         _cuts(nocc_right, edge(nocc_right, limits, row)),

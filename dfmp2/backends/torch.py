@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, decays
 from dfmp2.backends.tensors import TorchTensors
 from dfmp2.errors import ResourceError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 
-CUDA_RESERVE = (
-    0.85  # fraction of the free device memory used; the rest is for the allocator and cuBLAS
-)
+# fraction of the free device memory used; the rest is for the allocator and cuBLAS
+CUDA_RESERVE = 0.85
 
 
 def refusal(name: str) -> str | None:
@@ -64,7 +63,10 @@ class TorchBackend(Backend):
     def __init__(self, torch: ModuleType, device: str, threads: int) -> None:
         self._torch = torch
         self.kappa: float | None = None
-        self.name = "torch" if device == "cpu" else device
+        if device == "cpu":
+            self.name = "torch"
+        else:
+            self.name = device
         self.device = torch.device(device)
         memory = None
         if device == "cpu":
@@ -72,7 +74,10 @@ class TorchBackend(Backend):
         else:
             torch.backends.cuda.matmul.allow_tf32 = False
             memory = int(torch.cuda.mem_get_info()[0] * CUDA_RESERVE)
-        elements = 1 << 22 if device == "cpu" else 1 << 28
+        if device == "cpu":
+            elements = 1 << 22
+        else:
+            elements = 1 << 28
         self.limits = Limits(
             ("fp64", "mixed"), tile_edge=64, tile_elements=elements, workers=1, memory=memory
         )
@@ -91,7 +96,10 @@ class TorchBackend(Backend):
         ResourceError : the device has no room for it
         """
         torch = self._torch
-        dtype = torch.float64 if precision == "fp64" else torch.float32
+        if precision == "fp64":
+            dtype = torch.float64
+        else:
+            dtype = torch.float32
         try:
             resident = torch.from_numpy(b).to(device=self.device, dtype=dtype)
         except torch.cuda.OutOfMemoryError as error:
@@ -116,7 +124,10 @@ class TorchBackend(Backend):
         nvir_right = right.b.shape[1]
         step = max(1, self.limits.tile_elements // (nvir * nvir_right))
         direct = torch.zeros((i1 - i0, j1 - j0), dtype=torch.float64, device=self.device)
-        exchange = torch.zeros_like(direct) if left is right else None
+        if left is right:
+            exchange = torch.zeros_like(direct)
+        else:
+            exchange = None
         eps_ab = self._tensor(right.eps_vir[:, None] + left.eps_vir[None, :], dtype)
         damped = None
         if self.kappa is not None:

@@ -1,11 +1,13 @@
-"""B before its transformation: fitted integrals over basis functions, and the orbitals that make B of them.
+"""B before its transformation: fitted integrals over basis functions, and the orbitals that make B
+of them.
 
     A_P(mu nu) = sum_Q L^-1_PQ (Q|mu nu)        B_iaP = sum_mu,nu A_P(mu nu) C_mu,i C_nu,a
 
-A device makes B of it in float32. What must be known in float64, such as the certificate's sample, is made of the same
-fitted integrals on the host, orbital by orbital, for the tiles that ask for it and no others. The metric has been
-applied in float64 already: raw integrals transformed in float32, and fitted afterwards, are wrong by far more than
-float32 alone (tests/test_integrals.py has figures).
+A device makes B of it in float32. What must be known in float64, such as the certificate's sample,
+is made of the same fitted integrals on the host, orbital by orbital, for the tiles that ask for it
+and no others. The metric has been applied in float64 already: raw integrals transformed in float32,
+and fitted afterwards, are wrong by far more than float32 alone (tests/test_integrals.py has
+figures).
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class UntransformedTensor:
 
     Parameters
     ----------
-    a : (naux, nao (nao + 1) / 2) float64, Eh^1/2: A_P(mu nu), mu >= nu, row after row; spins share it
+    a : (naux, nao (nao + 1) / 2) float64, Eh^1/2: A_P(mu nu), mu >= nu, row after row; spins share
+        it
     c_occ, c_vir : (nao, nocc), (nao, nvir) float64, orbital coefficients
     """
 
@@ -70,7 +73,8 @@ class UntransformedTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UntransformedOperand:
-    """One spin's untransformed B and its orbital energies; takes the place of an Operand in float64.
+    """One spin's untransformed B and its orbital energies; takes the place of an Operand in
+    float64.
 
     Attributes
     ----------
@@ -85,7 +89,8 @@ class UntransformedOperand:
     def batches(
         self, backend: Backend, right: UntransformedOperand, tiles: list[Tile]
     ) -> Iterator[Batch]:
-        """As of `dfmp2.backends.base.Source`: the rows of B that the tiles need are made at once."""
+        """As of `dfmp2.backends.base.TileSource`: the rows of B that the tiles need are made at
+        once."""
         rows = {i for tile in tiles for i in range(tile.i0, tile.i1)}
         columns = {j for tile in tiles for j in range(tile.j0, tile.j1)}
         if self is right:

@@ -1,4 +1,5 @@
-"""`dfmp2 batch`: many molecules; run them, plan them, see where they stand, collect their energies, submit them."""
+"""`dfmp2 batch`: many molecules; run them, plan them, see where they stand, collect their energies,
+submit them."""
 
 from __future__ import annotations
 
@@ -39,21 +40,23 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line
 from dfmp2.errors import BackendUnavailable, DeviceFault, InputError, Interrupted, SomeFailed
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.text import printable
 from dfmp2.options import BACKEND_WORDS, Options, parse_bytes
-from dfmp2.output.document import counted
+from dfmp2.output.document import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.execution.batch import BatchRun
-    from dfmp2.execution.items import Row
+    from dfmp2.execution.items import ItemStatus
     from dfmp2.execution.manifest import Batch
     from dfmp2.execution.pool import Pool
 
 OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
 STOPPED_TWICE = 130
 MOST_SHOWN = 20
-TOGETHER = 1.0  # s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes it on
+# s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes
+# it on
+TOGETHER = 1.0
 
 
 @click.group(
@@ -61,11 +64,13 @@ TOGETHER = 1.0  # s within which two SIGTERM are one: a scheduler sends it to al
     cls=CommandGroup,
     short_help="Run many molecules, restart them, see where they stand, collect their energies.",
 )
-def command() -> None:
-    """Many molecules: isolated from each other, computed by several processes, never computed twice.
+def batch_command() -> None:
+    """Many molecules: isolated from each other, computed by several processes, never computed
+    twice.
 
-    A manifest is a TOML file: options of `dfmp2 run` (basis = "cc-pvdz"), output = "FOLDER", and one table [[item]]
-    with molecule = "FILE" (as of dfmp2 run) per molecule, which may have a name and options of its own.
+    A manifest is a TOML file: options of `dfmp2 run` (basis = "cc-pvdz"), output = "FOLDER", and
+    one table [[item]] with molecule = "FILE" (as of dfmp2 run) per molecule, which may have a name
+    and options of its own.
     """
 
 
@@ -94,10 +99,10 @@ def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
     return _folders(click.argument("manifest", metavar="MANIFEST.toml")(found))
 
 
-# --- run --------------------------------------------------------------------------------------------------------------
+# --- run ------------------------------------------------------------------------------------------
 
 
-@command.command("run", cls=AnnouncedCommand, short_help="Compute what is not complete.")
+@batch_command.command("run", cls=AnnouncedCommand, short_help="Compute what is not complete.")
 @click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE...")
 @_folders
 @click.option(
@@ -122,7 +127,7 @@ def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--warm-up", is_flag=True, hidden=True)
 @calculation_options
 @click.pass_context
-def run(
+def batch_run(
     ctx: click.Context,
     /,
     sources: tuple[str, ...],
@@ -139,12 +144,13 @@ def run(
     warm_up: bool,
     **options: Any,
 ) -> int:
-    """Compute every item of MANIFEST.toml, or every FILE (as of dfmp2 run) with the same options, that is not complete.
+    """Compute every item of MANIFEST.toml, or every FILE (as of dfmp2 run) with the same options,
+    that is not complete.
 
     Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. --threads
-    are those of each worker, --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops within
-    10 s; the same command goes on. Exit code 0 when all is complete, 9 when items failed, 75 when it was stopped, 7
-    when a device failed, or --engine does not answer.
+    are those of each worker, --memory is shared by all of them (on --engine: of each). Ctrl-C or
+    SIGTERM stops within 10 s; the same command goes on. Exit code 0 when all is complete, 9 when
+    items failed, 75 when it was stopped, 7 when a device failed, or --engine does not answer.
     """
     said = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     given = {
@@ -156,29 +162,34 @@ def run(
     part, signals = shard_of_job() if shard is None else read_shard(shard), Signals()
     with contextlib.ExitStack() as stack:
         handle = open_log(log)
-        log_file = stack.enter_context(handle) if handle else None
+        if handle:
+            log_file = stack.enter_context(handle)
+        else:
+            log_file = None
         console = stack.enter_context(Console(quiet=quiet or as_json, log=log_file))
         copies = None
         if sources[0].startswith(
             "s3://"
         ):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
-            from dfmp2.execution.aws import unpacked
+            from dfmp2.execution.aws import unpacked_archive
 
-            batch, copies = stack.enter_context(unpacked(sources[0], copy_every, console.warning))
+            batch, copies = stack.enter_context(
+                unpacked_archive(sources[0], copy_every, console.warning)
+            )
         else:
-            batch = load(sources, given, output, root)
+            batch = load_batch(sources, given, output, root)
         if warm_up:
             return _compile_programs(batch, signals)
         from dfmp2.execution.batch import BatchRun
         from dfmp2.execution.items import read_inputs
-        from dfmp2.output.table import to_json
+        from dfmp2.output.table import rows_json
 
         pool, who = _workers(batch, engine, workers, given)
         if part is None:
             shown = ""
         else:
             shown = f", shard {part[0]} of {part[1]}"
-        console.note(f"{counted(len(batch.items), 'item')}{shown}, {who} -> {batch.output}")
+        console.note(f"{counted_text(len(batch.items), 'item')}{shown}, {who} -> {batch.output}")
         if part is not None and part[1] > len(batch.items):
             console.warning(f"more shards ({part[1]}) than items: some of them have nothing to do")
         inputs = read_inputs(batch)
@@ -196,13 +207,13 @@ def run(
         done.compute(pool, workers)
         console.close()
         if as_json:
-            click.echo(to_json(_status(list(done.rows.values()))), nl=False)
+            click.echo(rows_json(_status(list(done.rows.values()))), nl=False)
         else:
             _report(batch, done, signals.count, quiet=quiet)
         return _conclude(batch, done, signals.count)
 
 
-for _parameter in run.params:
+for _parameter in batch_run.params:
     if _parameter.name == "basis":
         _parameter.required = False  # a manifest names it
 
@@ -221,10 +232,11 @@ class Signals:
             self.count += 1
 
 
-def load(
+def load_batch(
     sources: Sequence[str], given: Mapping[str, Any], output: str | None, root: str | None
 ) -> Batch:
-    """The batch that the command line names, with the options of the calculation that were given there."""
+    """The batch that the command line names, with the options of the calculation that were given
+    there."""
     from dfmp2.execution.manifest import make_batch, read_manifest
 
     manifests = [source for source in sources if source.endswith(".toml")]
@@ -234,12 +246,14 @@ def load(
         folders = [source for source in sources if os.path.isdir(source)]
         if folders:
             raise InputError(
-                f"{folders[0]} is a folder: name its files, for example {folders[0].rstrip('/')}/*.xyz"
+                f"{folders[0]} is a folder: name its files, for example "
+                f"{folders[0].rstrip('/')}/*.xyz"
             )
         return make_batch(sources, given, Path(output), root)
     if len(sources) > 1:
         raise InputError(
-            f"{len(sources)} arguments with {manifests[0]} among them: expected one manifest, or files of molecules"
+            f"{len(sources)} arguments with {manifests[0]} among them: expected one manifest, or "
+            "files of molecules"
         )
     foreign = [name for name in given if name not in OF_THE_MACHINE]
     if foreign:
@@ -259,23 +273,25 @@ def _workers(
     threads, memory = own.threads or common.threads, own.memory or common.memory
     if engine is not None:
         from dfmp2.execution.dask import DaskPool
-        from dfmp2.execution.pool import Share
+        from dfmp2.execution.pool import WorkerShare
 
         return DaskPool(
-            engine, batch.output, Share(threads or 0, memory or 0)
+            engine, batch.output, WorkerShare(threads or 0, memory or 0)
         ), f"the Dask cluster of {engine}"
     from dfmp2.execution.pool import local_pool
 
     pool = local_pool(batch.device, workers, threads, memory)
-    each = f"{counted(pool.share.threads, 'thread')}, {pool.share.memory / 1e9:.1f} GB each"
-    return pool, f"{counted(workers, 'worker')} x {each}"
+    each = f"{counted_text(pool.share.threads, 'thread')}, {pool.share.memory / 1e9:.1f} GB each"
+    return pool, f"{counted_text(workers, 'worker')} x {each}"
 
 
 def _compile_programs(batch: Batch, signals: Signals) -> int:
-    """Compile what the batch will launch, in a job of its own before its array: else every task does the same.
+    """Compile what the batch will launch, in a job of its own before its array: else every task
+    does the same.
 
-    One program serves a bucket of sizes (virtuals to 32, fitting functions to 256). Returns the exit code of the first
-    `dfmp2 kernels warmup` that fails, else 0; Interrupted when stopped, with what was compiled kept.
+    One program serves a bucket of sizes (virtuals to 32, fitting functions to 256). Returns the
+    exit code of the first `dfmp2 kernels warmup` that fails, else 0; Interrupted when stopped, with
+    what was compiled kept.
     """
     from dfmp2.backends.registry import accelerator
     from dfmp2.execution.items import read_inputs
@@ -317,7 +333,8 @@ def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:
     if len(failed) > MOST_SHOWN and not quiet:
         click.echo(f"... and {len(failed) - MOST_SHOWN} more: see dfmp2 batch status")
     parts = [
-        f"{len(done.own('complete'))} of {len(done.rows)} items complete ({done.found} of them before)"
+        f"{len(done.own('complete'))} of {len(done.rows)} items complete ({done.found} of them "
+        "before)"
     ]
     parts += [
         f"{len(done.own(state))} {state}"
@@ -334,7 +351,10 @@ def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:
 def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
     """The exit code, or the error that stands for it."""
     failed, running, left = (len(done.own(state)) for state in ("failed", "running", "pending"))
-    again, missing = "the same command goes on", f"{counted(left + running, 'item')} not complete"
+    again, missing = (
+        "the same command goes on",
+        f"{counted_text(left + running, 'item')} not complete",
+    )
     if stopped > 1:
         click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
         return STOPPED_TWICE
@@ -349,8 +369,8 @@ def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
         raise Interrupted(f"{missing}: {first.name}: {first.remark}; {again} when that has ended")
     if failed:
         raise SomeFailed(
-            f"{failed} of {len(done.rows)} items failed: see NAME.error.json in {batch.output}; the same command "
-            f"tries them again"
+            f"{failed} of {len(done.rows)} items failed: see NAME.error.json in {batch.output}; "
+            f"the same command tries them again"
         )
     return os.EX_OK
 
@@ -366,24 +386,28 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-# --- status, plan, collect --------------------------------------------------------------------------------------------
+# --- status, plan, collect ------------------------------------------------------------------------
 
 
-@command.command("status", short_help="Where every item stands.")
+@batch_command.command("status", short_help="Where every item stands.")
 @_of_a_batch
 @AS_JSON
 def status(batch: Batch, as_json: bool) -> None:
-    """Say which items are complete, failed, pending or running, at any time, also while the batch runs."""
+    """Say which items are complete, failed, pending or running, at any time, also while the batch
+    runs."""
     from dfmp2.execution.items import look, read_inputs
-    from dfmp2.output.table import to_json
+    from dfmp2.output.table import rows_json
 
     rows = look(batch, read_inputs(batch))
     found = _status(rows)
     if as_json:
-        click.echo(to_json(found), nl=False)
+        click.echo(rows_json(found), nl=False)
         return
     for row in rows:
-        code = f" ({row.exit_code})" if row.exit_code else ""
+        if row.exit_code:
+            code = f" ({row.exit_code})"
+        else:
+            code = ""
         more = row.error or row.remark
         if row.status == "complete":
             more = f"E(MP2) = {row.energy:.10f} Eh, {row.seconds or 0.0:.1f} s"
@@ -394,7 +418,7 @@ def status(batch: Batch, as_json: bool) -> None:
     click.echo(f"{', '.join(counts)}; {len(rows)} in all")
 
 
-def _status(rows: Sequence[Row]) -> dict[str, Any]:
+def _status(rows: Sequence[ItemStatus]) -> dict[str, Any]:
     """What --json prints: how many items there are in each state, and all of them."""
     from dfmp2.execution.items import STATES, STATUS_KEYS
 
@@ -403,7 +427,7 @@ def _status(rows: Sequence[Row]) -> dict[str, Any]:
     return {"total": len(rows), **{state: counts[state] for state in STATES}, "items": items}
 
 
-@command.command(
+@batch_command.command(
     "plan", cls=AnnouncedCommand, short_help="Predict the time of every item and of every shard."
 )
 @_of_a_batch
@@ -420,35 +444,42 @@ def _status(rows: Sequence[Row]) -> dict[str, Any]:
     help="Keep pieces of a series together, as batch run --scf-chain does.",
 )
 @AS_JSON
-def plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
+def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
     """Predict what every item costs and show the shards that `batch run --shard I/N` computes.
 
-    The shards depend on manifest and molecules only. Times are those of this machine when `dfmp2 plan` or `dfmp2 run`
-    has measured its rates, else of the machine the forecast was written on; one process, its default threads.
+    The shards depend on manifest and molecules only. Times are those of this machine when `dfmp2
+    plan` or `dfmp2 run` has measured its rates, else of the machine the forecast was written on;
+    one process, its default threads.
     """
-    from dfmp2.execution.shards import foresee
-    from dfmp2.output.table import to_json
+    from dfmp2.execution.shards import foresee_shards
+    from dfmp2.output.table import rows_json
 
-    outlook = foresee(batch, shards, chained=scf_chain)
+    outlook = foresee_shards(batch, shards, chained=scf_chain)
     if as_json:
-        click.echo(to_json(outlook), nl=False)
+        click.echo(rows_json(outlook), nl=False)
         return
     for row in outlook["items"]:
         if row["nao"] is None:
             sizes = "will be refused"
         else:
             sizes = f"{row['nao']} functions, {duration(row['seconds'])}"
-        error = f": {row['error']}" if row["error"] else ""
+        if row["error"]:
+            error = f": {row['error']}"
+        else:
+            error = ""
         click.echo(printable(f"shard {row['shard']:<5d} {row['name']:24s} {sizes}{error}"))
     loads = [shard["seconds"] for shard in outlook["shards"]]
+    remark = ""
+    if not outlook["measured"]:
+        remark = " (at built-in rates; dfmp2 plan MOLECULE measures those of this machine)"
     click.echo(
-        f"{counted(outlook['total'], 'item')} in {counted(shards, 'shard')}: {duration(sum(loads))} in all, the "
-        f"longest shard {duration(max(loads))}, the shortest {duration(min(loads))}"
-        f"{'' if outlook['measured'] else ' (at built-in rates; dfmp2 plan MOLECULE measures those of this machine)'}"
+        f"{counted_text(outlook['total'], 'item')} in {counted_text(shards, 'shard')}: "
+        f"{duration(sum(loads))} in all, the longest shard {duration(max(loads))}, the shortest "
+        f"{duration(min(loads))}{remark}"
     )
 
 
-@command.command("collect", short_help="One table of all complete results.")
+@batch_command.command("collect", short_help="One table of all complete results.")
 @_of_a_batch
 @click.option("-o", "table", required=True, metavar="TABLE.h5|.csv|.json", help="File to write.")
 @OVERWRITE
@@ -457,11 +488,12 @@ def plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
     is_flag=True,
     help="Also when the results were computed with different methods.",
 )
-def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> None:
-    """Write energies and key numbers of all complete results into one table, after checking every file's hash.
+def batch_collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> None:
+    """Write energies and key numbers of all complete results into one table, after checking every
+    file's hash.
 
-    Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused unless --allow-mixed is
-    given, because their energies cannot be compared.
+    Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused
+    unless --allow-mixed is given, because their energies cannot be compared.
     """
     from dfmp2.execution.items import collect_results
     from dfmp2.host.files import require_writable
@@ -483,7 +515,7 @@ def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> Non
     click.echo(f"{len(rows)} of {len(batch.items)} items -> {printable(table)}")
 
 
-# --- submit ---------------------------------------------------------------------------------------------------------
+# --- submit ---------------------------------------------------------------------------------------
 
 SLURM, AWS = "--slurm", "--aws-batch"
 INSTANCES = [
@@ -521,8 +553,8 @@ def parse_walltime(text: str) -> int:
         )
     if not 1 <= seconds <= LONGEST:
         raise InputError(
-            f"--time {text[:40]!r}: expected a time such as 90min, 2h, 1d, 02:00:00 or 1-12:00:00, up to "
-            f"{LONGEST // 86400} days"
+            f"--time {text[:40]!r}: expected a time such as 90min, 2h, 1d, 02:00:00 or 1-12:00:00, "
+            f"up to {LONGEST // 86400} days"
         )
     return round(seconds)
 
@@ -618,7 +650,7 @@ OPTIONS = (
 )
 
 
-@command.command("submit", short_help="Show, or submit, an array job of Slurm or AWS Batch.")
+@batch_command.command("submit", short_help="Show, or submit, an array job of Slurm or AWS Batch.")
 @click.argument("source", metavar="MANIFEST.toml | PREPARED.h5")
 @click.option(SLURM, "scheduler", flag_value=SLURM, help="An array job of Slurm.")
 @click.option(AWS, "scheduler", flag_value=AWS, help="An array job of AWS Batch.")
@@ -671,13 +703,14 @@ OPTIONS = (
 @AS_JSON
 @lambda command: with_options(OPTIONS, command)
 @click.pass_context
-def submit(ctx: click.Context, /, scheduler: str | None, as_json: bool, **given: Any) -> None:
+def batch_submit(ctx: click.Context, /, scheduler: str | None, as_json: bool, **given: Any) -> None:
     """Make an array job of N shards: task I computes shard I.
 
-    The shards are those of the items of MANIFEST.toml or, with --slurm, of the pair energies of a file that dfmp2
-    prepare has written, whose result a last job puts together. Nothing is submitted without --submit. Tasks that are
-    told to stop save what they have, and go on when they run again; what is complete is never computed twice. Exit code
-    3 when something named is wrong, also when the scheduler refuses it; 6 when there is no scheduler.
+    The shards are those of the items of MANIFEST.toml or, with --slurm, of the pair energies of a
+    file that dfmp2 prepare has written, whose result a last job puts together. Nothing is submitted
+    without --submit. Tasks that are told to stop save what they have, and go on when they run
+    again; what is complete is never computed twice. Exit code 3 when something named is wrong, also
+    when the scheduler refuses it; 6 when there is no scheduler.
     """
     if scheduler is None:
         raise click.UsageError(f"name the scheduler: {SLURM} or {AWS}")
@@ -722,7 +755,8 @@ def submit(ctx: click.Context, /, scheduler: str | None, as_json: bool, **given:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is shown: the texts of files, the numbers of jobs that were submitted, where to look, and all as JSON."""
+    """What is shown: the texts of files, the numbers of jobs that were submitted, where to look,
+    and all as JSON."""
 
     texts: Mapping[Path, str]
     jobs: Mapping[str, str]
@@ -744,7 +778,8 @@ def _read_batch(given: dict[str, Any]) -> Batch | None:
         common, count = batch.items[0].options, len(batch.items)
         if given["shards"] > count:
             raise InputError(
-                f"--shards {given['shards']}: the batch has {count} items: use at most that many shards"
+                f"--shards {given['shards']}: the batch has {count} items: use at most that many "
+                "shards"
             )
     given["threads"] = given["threads"] or common.threads or 1
     if given["memory"] is None:
@@ -773,7 +808,8 @@ def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
                 ("manifest", "prepared file")[:: 1 if batch is None else -1],
             )
             raise InputError(
-                f"--{option} belongs to a {kinds[0]}, and {given['source']} is a {kinds[1]}: leave it out"
+                f"--{option} belongs to a {kinds[0]}, and {given['source']} is a {kinds[1]}: leave "
+                "it out"
             )
     if batch is None:
         work = slurm.prepared_jobs(given)
@@ -783,13 +819,13 @@ def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
     texts, jobs = slurm.scripts(work, folder, given), {}
     if given["submit_now"] and shutil.which("sbatch") is None:
         raise BackendUnavailable(
-            "--submit: there is no sbatch on PATH: log in to a machine of the Slurm cluster, or use --write DIR and "
-            "submit from there"
+            "--submit: there is no sbatch on PATH: log in to a machine of the Slurm cluster, or "
+            "use --write DIR and submit from there"
         )
     if given["submit_now"] or given["write"]:
         _write({path: text.encode() for path, text in texts.items()})
     if given["submit_now"]:
-        jobs = slurm.submit(folder)
+        jobs = slurm.submit_to_slurm(folder)
     value = {
         "submitted": bool(jobs),
         "jobs": jobs,
@@ -809,7 +845,8 @@ def _aws(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
 
     if batch is None:
         raise InputError(
-            f"{given['source']} is a prepared file: its pair energies are shared out with {SLURM} only"
+            f"{given['source']} is a prepared file: its pair energies are shared out with {SLURM} "
+            "only"
         )
     requests, inputs = aws.make_requests(batch, given)
     texts = {
@@ -820,7 +857,7 @@ def _aws(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
         contents |= {Path(Path(place).name): content for place, content in inputs.items()}
         _write({Path(given["write"]) / name: content for name, content in contents.items()})
     if given["submit_now"]:
-        jobs = aws.submit(requests, inputs, given["region"], given["profile"])
+        jobs = aws.submit_to_aws(requests, inputs, given["region"], given["profile"])
     else:
         jobs = {}
     results = f"results: aws s3 sync {given['s3']}/results FOLDER"

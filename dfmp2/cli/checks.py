@@ -1,4 +1,5 @@
-"""What it can do here, how well, how fast: `dfmp2 doctor`, `methods`, `backends`, `validate`, `compare`, `bench`.
+"""What it can do here, how well, how fast: `dfmp2 doctor`, `methods`, `backends`, `validate`,
+`compare`, `bench`.
 
 And `completion`, of names by the shell.
 """
@@ -25,18 +26,18 @@ from dfmp2.cli.console import Console
 from dfmp2.cli.help import AnnouncedCommand, GroupedCommand
 from dfmp2.cli.options import AS_JSON, OVERWRITE, QUIET, options_of, prepare_libraries
 from dfmp2.errors import ComparisonFailed, InputError, ResourceError
+from dfmp2.errors.messages import Option
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
-from dfmp2.messages import Option
 from dfmp2.molecule.text import printable
 from dfmp2.options import parse_bytes
-from dfmp2.output.document import counted
+from dfmp2.output.document import counted_text
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
     from dfmp2.validation.compare import Comparison
-    from dfmp2.validation.doctor import Finding
-    from dfmp2.validation.tables import Row
+    from dfmp2.validation.doctor import Diagnosis
+    from dfmp2.validation.tables import QuantityRow
 
 REPORT = """What I typed:
 
@@ -59,7 +60,8 @@ SHORT = {  # of the energies that compare prints
     "rpa_correlation_energy": "E(RPA)",
 }
 SHELLS = ("bash", "zsh", "fish")
-START = "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }\n"  # zsh completes nothing without it
+# zsh completes nothing without it
+START = "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }\n"
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -72,7 +74,8 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
     """Check installation, machine and working directory; one fix line per problem.
 
-    Ends with a real run of a tiny molecule. Exit code 0 when the default run works, else the one it would have.
+    Ends with a real run of a tiny molecule. Exit code 0 when the default run works, else the one it
+    would have.
     """
     if as_json and report:
         raise InputError("--json and --report: choose one of them")
@@ -106,11 +109,11 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
         verdict = "the default run works"
     else:
         verdict = f"the default run does not work (exit code {code})"
-    click.echo(f"dfmp2 doctor: {verdict}, {counted(warnings, 'warning')}")
+    click.echo(f"dfmp2 doctor: {verdict}, {counted_text(warnings, 'warning')}")
     ctx.exit(code)
 
 
-def _finding_text(finding: Finding) -> str:
+def _finding_text(finding: Diagnosis) -> str:
     """The lines of one check."""
     says = [finding.detail, *([f"fix: {finding.fix}"] if finding.fix else [])]
     lines = [
@@ -121,7 +124,8 @@ def _finding_text(finding: Finding) -> str:
 
 
 def without_paths(text: str) -> str:
-    """The text with the last name of an absolute path only, and without the names of folders here, user and host."""
+    """The text with the last name of an absolute path only, and without the names of folders here,
+    user and host."""
     known = {
         os.getcwd(),
         os.path.expanduser("~"),
@@ -159,7 +163,8 @@ def backends(as_json: bool) -> None:
 @click.command("methods", cls=GroupedCommand)
 @AS_JSON
 def methods(as_json: bool) -> None:
-    """List the methods of --method: the factors of their two spin components, what they are for, their sources."""
+    """List the methods of --method: the factors of their two spin components, what they are for,
+    their sources."""
     from dfmp2.double_hybrids import table
     from dfmp2.mp2.result import plain
     from dfmp2.options import METHODS
@@ -173,7 +178,10 @@ def methods(as_json: bool) -> None:
         return
     for one in METHODS.values():
         short = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
-        factors = one.formula if one.kind == "rpa" else short
+        if one.kind == "rpa":
+            factors = one.formula
+        else:
+            factors = short
         click.echo(f"{one.name:<13}{factors:<25}{one.says}")
         click.echo(
             textwrap.fill(one.source, 80, initial_indent=" " * 13, subsequent_indent=" " * 13)
@@ -188,20 +196,23 @@ def _list_double_hybrids() -> None:
     from dfmp2.double_hybrids import DISPERSIONS, table
 
     click.echo(
-        "\ndouble hybrids, RKS and UKS: exact exchange, factors, dispersion, source, checked against"
+        "\ndouble hybrids, RKS and UKS: exact exchange, factors, dispersion, source, checked "
+        "against"
     )
     for name, row in table().items():
         if row.unavailable:
             text = f"{row.title} not available: {row.unavailable}; doi {row.doi}"
         else:
             short, long, omega = row.exact_exchange
-            exchange = (
-                f"{short:.3g}" if not omega else f"{short:.3g} to {long:.3g} ({omega:g}/bohr)"
-            )
+            if not omega:
+                exchange = f"{short:.3g}"
+            else:
+                exchange = f"{short:.3g} to {long:.3g} ({omega:g}/bohr)"
             corrections = [title for key, title in DISPERSIONS.items() if row.parameters_in(key)]
             text = (
-                f"{row.title}: {exchange} K, {row.opposite_spin:.4g} E(OS) + {row.same_spin:.4g} E(SS), "
-                f"{' or '.join(corrections) or 'no dispersion'}; doi {row.doi}; {row.checked}"
+                f"{row.title}: {exchange} K, {row.opposite_spin:.4g} E(OS) + {row.same_spin:.4g} "
+                f"E(SS), {' or '.join(corrections) or 'no dispersion'}; doi {row.doi}; "
+                f"{row.checked}"
             )
             if row.energy:
                 text += f"; energy {row.energy}, orbitals {row.scf}"
@@ -245,7 +256,7 @@ def _list_double_hybrids() -> None:
 @AS_JSON
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown tables.")
 @QUIET
-def validate(
+def validate_command(
     table: str,
     only: tuple[str, ...],
     tags: tuple[str, ...],
@@ -277,7 +288,7 @@ def validate(
     from dfmp2.validation.validate import Other, Session
     from dfmp2.validation.validate import validate as computed
 
-    chosen = entries.select(entries.load(table), only, tags, slow=slow)
+    chosen = entries.select_entries(entries.load_entries(table), only, tags, slow=slow)
     target = None if output is None else Path(output)
     session = Session(
         backend, precision, None if memory is None else parse_bytes(memory), threads, minimum
@@ -290,7 +301,7 @@ def validate(
     if target is not None:
         require_writable(target, overwrite=overwrite, expected_bytes=10**6)
     name, plain = session.backend.name, not (as_json or as_markdown)
-    rows: list[Row] = []
+    rows: list[QuantityRow] = []
     with Console(quiet=quiet, log=None) as console:
         console.note(f"{len(chosen)} entries on {name} ({session.reason}), {session.precision}")
         if plain:
@@ -303,14 +314,19 @@ def validate(
             console.note(f"[{count}/{len(chosen)}] {found[0].id}: {statuses}")
     if session.repeated:
         console.warning(
-            f"{session.repeated} calculations were too far off in mixed precision and repeated in float64"
+            f"{session.repeated} calculations were too far off in mixed precision and repeated in "
+            "float64"
         )
     if as_json:
         click.echo(
-            json.dumps(tables.to_dict(rows, name, session.precision), indent=2, allow_nan=False)
+            json.dumps(
+                tables.rows_to_dict(rows, name, session.precision), indent=2, allow_nan=False
+            )
         )
     else:
-        click.echo(tables.markdown(rows, table) if as_markdown else f"\n{tables.summary(rows)}")
+        click.echo(
+            tables.markdown(rows, table) if as_markdown else f"\n{tables.validation_summary(rows)}"
+        )
     if target is not None:
         written = {
             "table": table,
@@ -322,7 +338,8 @@ def validate(
     counts = tables.tally(rows)
     if counts["failed"]:
         raise ComparisonFailed(
-            f"{counts['failed']} of {len(rows)} values differ by more than their entries allow: see those that fail"
+            f"{counts['failed']} of {len(rows)} values differ by more than their entries allow: "
+            "see those that fail"
         )
     if counts["skipped"] and (require_all or not counts["passed"]):
         if require_all:
@@ -330,7 +347,8 @@ def validate(
         else:
             why = "nothing was compared"
         raise ComparisonFailed(
-            f"{counts['skipped']} of {len(rows)} values are skipped ({why}), for the reasons given with them"
+            f"{counts['skipped']} of {len(rows)} values are skipped ({why}), for the reasons given "
+            "with them"
         )
 
 
@@ -353,7 +371,8 @@ def validate(
     "--tolerance",
     type=float,
     metavar="EH",
-    help="Largest difference allowed; with --exact, per atom.  [default: 1e-06; with --exact 1e-03]",
+    help="Largest difference allowed; with --exact, per atom.  [default: 1e-06; with --exact "
+    "1e-03]",
 )
 @options_of("threads")
 @click.option(
@@ -361,7 +380,7 @@ def validate(
 )
 @AS_JSON
 @QUIET
-def compare(
+def compare_command(
     result: str,
     program: str,
     exact: bool,
@@ -373,10 +392,11 @@ def compare(
 ) -> None:
     """Recompute RESULT (.h5) from scratch: SCF, then the method, with the stored basis sets.
 
-    Both use the fitting sets of the run. --exact uses none: its differences are the fitting errors of this molecule.
-    PySCF's MP2 is compared with; kappa-MP2, dRPA and ROHF are written out over PySCF's integrals. Psi4 has MP2 alone.
-    Exit code 8 when an energy differs by more than --tolerance, 6 when there is no Psi4 or it fails, 7 when the
-    four-centre integrals do not fit into memory.
+    Both use the fitting sets of the run. --exact uses none: its differences are the fitting errors
+    of this molecule. PySCF's MP2 is compared with; kappa-MP2, dRPA and ROHF are written out over
+    PySCF's integrals. Psi4 has MP2 alone. Exit code 8 when an energy differs by more than
+    --tolerance, 6 when there is no Psi4 or it fails, 7 when the four-centre integrals do not fit
+    into memory.
     """
     if tolerance is not None and not 0 < tolerance < math.inf:
         raise InputError(f"--tolerance {tolerance}: expected a finite number above zero")
@@ -384,7 +404,8 @@ def compare(
         raise InputError(f"--timeout {timeout}: expected seconds above zero")
     if timeout is not None and program == "pyscf":
         raise InputError(
-            "--timeout stops Psi4, but the comparison is with PySCF: add --with psi4, or leave it out"
+            "--timeout stops Psi4, but the comparison is with PySCF: add --with psi4, or leave it "
+            "out"
         )
     if exact and program != "pyscf":
         raise InputError(f"--exact is computed by PySCF only: leave out --with {program}")
@@ -457,21 +478,22 @@ def _agreement(stored: MP2Result, check: Comparison, tolerance: float, *, exact:
         return f"agrees with {check.program} within {tolerance:.1e} Eh, same {shared}"
     return (
         f"fitting errors per atom: {_per_atom(stored, check.scf_difference)} Eh in E(SCF), "
-        f"{_per_atom(stored, check.correlation_difference)} Eh in E(corr); within {tolerance:.1e} Eh"
+        f"{_per_atom(stored, check.correlation_difference)} Eh in E(corr); within {tolerance:.1e} "
+        "Eh"
     )
 
 
 def _suspect(stored: MP2Result, check: Comparison) -> str:
     """Which energy is off without fitting sets, and which set is to blame."""
-    from dfmp2.mp2.result import describe
+    from dfmp2.mp2.result import basis_names
 
     if not abs(check.scf_difference) <= check.allowed:
         energy = f"; E(SCF) is off by {_per_atom(stored, check.scf_difference)} Eh per atom"
         if stored.scf_fitting is None:
             return f"{energy} although it was computed without a fitting set: report it, please"
         return (
-            f"{energy}: suspect the SCF fitting set ({describe(stored.scf_fitting)}): choose another one with "
-            "--scf-auxbasis, or --scf conventional"
+            f"{energy}: suspect the SCF fitting set ({basis_names(stored.scf_fitting)}): choose "
+            "another one with --scf-auxbasis, or --scf conventional"
         )
     if stored.options.correlation.plain:
         parts = (
@@ -481,8 +503,9 @@ def _suspect(stored: MP2Result, check: Comparison) -> str:
     else:
         parts = ""
     return (
-        f"; E(corr) is off by {_per_atom(stored, check.correlation_difference)} Eh per atom{parts}: "
-        f"suspect the MP2 fitting set ({describe(stored.mp2_fitting)}): choose another one with --auxbasis"
+        f"; E(corr) is off by {_per_atom(stored, check.correlation_difference)} Eh per "
+        f"atom{parts}: suspect the MP2 fitting set ({basis_names(stored.mp2_fitting)}): choose "
+        "another one with --auxbasis"
     )
 
 
@@ -492,11 +515,14 @@ def _reason(stored: MP2Result, check: Comparison, program: str) -> str:
 
     if abs(check.scf_difference) <= max(check.allowed, TOLERANCE):
         return ""
-    lower = "lower" if check.scf_difference > 0 else "higher"
+    if check.scf_difference > 0:
+        lower = "lower"
+    else:
+        lower = "higher"
     if program == "pyscf":
         return (
-            f"; its SCF energy is {lower}, also from the stored orbitals, which were converged with --scf-conv-tol "
-            f"{stored.options.scf_conv_tol:.1e}"
+            f"; its SCF energy is {lower}, also from the stored orbitals, which were converged "
+            f"with --scf-conv-tol {stored.options.scf_conv_tol:.1e}"
         )
     return f"; its SCF energy is {lower}, so the two may have found different SCF solutions"
 
@@ -545,7 +571,8 @@ def bench(
 ) -> None:
     """Measure. Choose --shape or --gemm.
 
-    Exit code 8 when the energy of a shape differs by more than its precision explains, 6 when a backend is missing.
+    Exit code 8 when the energy of a shape differs by more than its precision explains, 6 when a
+    backend is missing.
     """
     if (shape is not None) == gemm:
         if gemm:
@@ -571,7 +598,10 @@ def bench(
     from dfmp2.host.files import require_writable, write_atomically
     from dfmp2.validation import bench as measured
 
-    budget = None if memory is None else parse_bytes(memory)
+    if memory is None:
+        budget = None
+    else:
+        budget = parse_bytes(memory)
     if json_file in (None, "-"):
         target = None
     else:
@@ -584,7 +614,9 @@ def bench(
             text = measured.products_text(found)
         else:
             found = measured.measure_shape(
-                *(shape, list(backend), precisions),
+                shape,
+                list(backend),
+                precisions,
                 repeats=repeats,
                 count=count,
                 memory=budget,
@@ -609,7 +641,10 @@ def completion(shell: str | None, install: bool) -> None:
     ~/.local/share/dfmp2, fish a file in ~/.config/fish/completions. A second time changes nothing.
     """
     name = shell or Path(os.environ.get("SHELL", "")).name
-    kind = get_completion_class(name) if name in SHELLS else None
+    if name in SHELLS:
+        kind = get_completion_class(name)
+    else:
+        kind = None
     if kind is None:
         raise InputError(
             f"the shell of $SHELL is {name or 'not set'}: name one of {', '.join(SHELLS)}"
@@ -633,7 +668,10 @@ def completion(shell: str | None, install: bool) -> None:
         write_atomically(place, script.encode(), overwrite=True)
         if name != "fish":
             start, line = Path.home() / f".{name}rc", f'source "{place}"  # completion of dfmp2\n'
-            text = start.read_text() if start.exists() else ""
+            if start.exists():
+                text = start.read_text()
+            else:
+                text = ""
             if line not in text:
                 with open(start, "a", encoding="utf-8") as file:
                     file.write(line if not text or text.endswith("\n") else f"\n{line}")

@@ -1,8 +1,8 @@
 """What the command line shows on stderr while a calculation runs, and its log file.
 
-On a terminal the last line is rewritten: what is done of the present stage and how much time is left, every second even
-where nothing is told. Elsewhere, and in the log, lines are only added: one for each stage and SCF iteration, and one
-every LINE_EVERY seconds of what takes long.
+On a terminal the last line is rewritten: what is done of the present stage and how much time is
+left, every second even where nothing is told. Elsewhere, and in the log, lines are only added: one
+for each stage and SCF iteration, and one every LINE_EVERY seconds of what takes long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ SHORT = 5.0  # s; so little time left is not worth a number
 
 
 class Console(Listener):
-    """Progress on stderr: a line that is rewritten on a terminal, sparse lines otherwise; warnings always.
+    """Progress on stderr: a line that is rewritten on a terminal, sparse lines otherwise; warnings
+    always.
 
     As a context it redraws that line every second, and takes it away in the end.
 
@@ -76,18 +77,21 @@ class Console(Listener):
         self._erase()
 
     def stage(self, text: str) -> None:
-        signals.check()
+        signals.check_signals()
         self._begin()
         self._line(text + self._now_and_then())
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
-        signals.check()
+        signals.check_signals()
         self._parts = ""
-        numbers = f"  SCF {cycle:3d}  E = {energy:18.10f} Eh  change {change:9.1e}  gradient {gradient:8.1e}"
+        numbers = (
+            f"  SCF {cycle:3d}  E = {energy:18.10f} Eh  change {change:9.1e}  gradient "
+            f"{gradient:8.1e}"
+        )
         self._line(numbers + self._now_and_then())
 
     def step(self, done: int, total: int, what: str) -> None:
-        signals.check()
+        signals.check_signals()
         now, finished = time.monotonic(), done == total
         if self._live and (finished or now - self._drawn >= BAR_EVERY):
             filled = BAR_WIDTH * done // max(total, 1)
@@ -145,10 +149,13 @@ class Console(Listener):
             return ""
         told, seconds = self._left
         seconds -= time.monotonic() - told
-        return f", {about(seconds)} left" if seconds > least else ""
+        if seconds > least:
+            return f", {about(seconds)} left"
+        return ""
 
     def _now_and_then(self) -> str:
-        """The same for a line that stays: where it is worth saying, and was not said a moment ago."""
+        """The same for a line that stays: where it is worth saying, and was not said a moment
+        ago."""
         now = time.monotonic()
         if self._live or now - self._said < LINE_EVERY:
             said = ""
@@ -224,7 +231,8 @@ def about(seconds: float) -> str:
 
 
 def styled(report: str) -> str:
-    """A report with bold headings, warnings in yellow and failures in red, where standard output is a terminal."""
+    """A report with bold headings, warnings in yellow and failures in red, where standard output is
+    a terminal."""
     if sys.stdout is None or not sys.stdout.isatty():
         return report
     colours = {"warning:": "yellow", "failure:": "red"}

@@ -38,7 +38,7 @@ from dfmp2.cli.run import (
     require_distinct_files,
 )
 from dfmp2.errors import InputError, ResourceError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.options import (
     BEFORE_PAIRS,
     BOTH_PARTS,
@@ -75,13 +75,16 @@ OF_THE_JOB = "of the array job"  # --shard without a value
     "STEM.prepared.h5",
     "Leave a file that is complete as it is.",
 )
-def prepare(given: Given, display: Display) -> None:
+def prepare_command(given: Given, display: Display) -> None:
     """SCF, integrals and fitted tensor B of MOLECULE, a file as of dfmp2 run, into a file.
 
     dfmp2 energy --from FILE.h5 computes the pair energies, here or on other machines.
     """
     named_by = click.get_current_context().get_parameter_source("method")
-    named = None if named_by is ParameterSource.DEFAULT else given.options["method"]
+    if named_by is ParameterSource.DEFAULT:
+        named = None
+    else:
+        named = given.options["method"]
     given.options["method"] = method_of_orbitals(named, given.options["xc"])
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.prepared.h5")
@@ -107,7 +110,7 @@ def prepare(given: Given, display: Display) -> None:
                 file,
             ):
                 signals.finish_first(kept)
-                found = two_parts.prepare(
+                found = two_parts.prepare_b(
                     read.molecule,
                     chosen,
                     file,
@@ -143,7 +146,8 @@ def prepare(given: Given, display: Display) -> None:
 @options_of("memory", "scratch", "threads")
 @refused(
     [*OF_THE_MOLECULE, *BEFORE_PAIRS],
-    "belongs to dfmp2 prepare, which has already been done: leave it out here, or prepare another file with it",
+    "belongs to dfmp2 prepare, which has already been done: leave it out here, or prepare another "
+    "file with it",
 )
 @refused(["transform"], "is no choice here: dfmp2 prepare has made B on the host")
 @refused(WHOLE_RUN, NEEDS_WHOLE_RUN)
@@ -151,7 +155,8 @@ def prepare(given: Given, display: Display) -> None:
     "--workers",
     type=click.IntRange(1, MOST_WORKERS),
     metavar="N",
-    help="Processes that share the work; --threads are those of each, --memory is shared.  [default: all of --engine]",
+    help="Processes that share the work; --threads are those of each, --memory is shared.  "
+    "[default: all of --engine]",
 )
 @ENGINE
 @click.option(
@@ -163,7 +168,7 @@ def prepare(given: Given, display: Display) -> None:
 )
 @click.option("--collect", is_flag=True, help="Add the tiles of all shards beside OUTPUT.")
 @output_options("Result file", "STEM.dfmp2.h5")
-def energy(
+def energy_command(
     prepared: str,
     display: Display,
     workers: int | None,
@@ -174,9 +179,9 @@ def energy(
 ) -> None:
     """Compute the pair energies of a prepared file: no SCF, no integrals, on any backend.
 
-    The result is that of dfmp2 run, in fp64 to the last bit where the SCF had the same number of threads, and with
-    --workers or shards to the last bit that of one process. A shard goes on from what it has left in
-    OUTPUT.shard-I-of-N.checkpoint, where --collect finds it.
+    The result is that of dfmp2 run, in fp64 to the last bit where the SCF had the same number of
+    threads, and with --workers or shards to the last bit that of one process. A shard goes on from
+    what it has left in OUTPUT.shard-I-of-N.checkpoint, where --collect finds it.
     """
     ways = {
         ("--engine" if engine else "--workers"): engine or workers,
@@ -185,7 +190,8 @@ def energy(
     }
     if len(chosen_ways := [name for name, value in ways.items() if value]) > 1:
         raise InputError(
-            f"{' and '.join(chosen_ways)} were given: expected one of them, for one way to share the work"
+            f"{' and '.join(chosen_ways)} were given: expected one of them, for one way to share "
+            "the work"
         )
     named_by = click.get_current_context().get_parameter_source("method")
     if named_by is ParameterSource.DEFAULT:
@@ -201,8 +207,8 @@ def energy(
         target = display.target(f"{molecule.name}.dfmp2.h5")
         require_distinct({"--from": prepared, "--output": str(target), "--log": display.log})
         begun = (
-            f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity {molecule.multiplicity}; "
-            f"prepared on {made.host}, {made.created}"
+            f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity "
+            f"{molecule.multiplicity}; prepared on {made.host}, {made.created}"
         )
 
         if part is not None or workers or engine or collect:
@@ -221,7 +227,7 @@ def energy(
                 from dfmp2.output.shards import collected
 
                 given["elsewhere"] = partial(collected, target)
-            return two_parts.energy(source, chosen, **given)
+            return two_parts.prepared_energy(source, chosen, **given)
 
         compute_result(target, display, console, (molecule, chosen), begun, compute)
         if collect:
@@ -240,7 +246,8 @@ def _part_of(shard: str) -> tuple[int, int]:
         found = read_shard(shard)
     if found is None:
         raise InputError(
-            "--shard without I/N: this is no task of a Slurm or AWS Batch array job: pass --shard I/N"
+            "--shard without I/N: this is no task of a Slurm or AWS Batch array job: pass --shard "
+            "I/N"
         )
     return found
 
@@ -256,12 +263,13 @@ def _compute_shard(
     """Compute part of the tiles into a file of their own, and say which."""
     from dfmp2.host.files import require_writable
     from dfmp2.output.checkpoint import checkpointing
-    from dfmp2.output.shards import compute_shard, label, pairs_of, shard_of
+    from dfmp2.output.shards import compute_shard, label, pairs_of_shard, shard_of
 
     place = shard_of(target, *part)
     require_writable(place, overwrite=True, expected_bytes=10**6)
     with checkpointing(
-        *(place, label(*part)),
+        place,
+        label(*part),
         resume=True,
         note=lambda _: None,
         warn=console.warning,
@@ -273,12 +281,13 @@ def _compute_shard(
     facts = {
         "shard": list(part),
         "tiles": len(mine),
-        "pairs": pairs_of(mine),
-        "of_pairs": pairs_of(every),
+        "pairs": pairs_of_shard(mine),
+        "of_pairs": pairs_of_shard(every),
     }
     text = (
-        f"dfmp2 {label(*part)}: {facts['tiles']} tiles, {facts['pairs']} of {facts['of_pairs']} pairs -> {kept.path}; "
-        f"with all {part[1]}: dfmp2 energy --from {source.path} --output {target} --collect"
+        f"dfmp2 {label(*part)}: {facts['tiles']} tiles, {facts['pairs']} of {facts['of_pairs']} "
+        f"pairs -> {kept.path}; with all {part[1]}: dfmp2 energy --from {source.path} --output "
+        f"{target} --collect"
     )
     print_report(
         display, console, "", text, lambda: json.dumps({**facts, "file": kept.path}) + "\n"
@@ -301,10 +310,10 @@ def _by_workers(
     pool: Pool
     if engine is not None:
         from dfmp2.execution.dask import DaskPool
-        from dfmp2.execution.pool import Share
+        from dfmp2.execution.pool import WorkerShare
 
         share, count = chosen, workers or MOST_WORKERS
-        pool = DaskPool(engine, folder, Share(chosen.threads or 0, chosen.memory or 0))
+        pool = DaskPool(engine, folder, WorkerShare(chosen.threads or 0, chosen.memory or 0))
     else:
         count = workers or 1
         pool = local_pool(
@@ -314,7 +323,7 @@ def _by_workers(
     try:
         with pool:
             pool.grow(count)
-            result = two_parts.energy(
+            result = two_parts.prepared_energy(
                 source, share, **given, elsewhere=partial(by_workers, pool, source.path)
             )
     except ResourceError as error:

@@ -51,7 +51,8 @@ WISHES = {  # what users of other programs type for a command: what exists here
         "dfmp2 methods lists what is computed; E(HF) is part of every run",
     ),
     "print": "dfmp2 show prints a stored result",
-    "timeline": "dfmp2 kernels cost names the busy time of every engine; schedules are no longer drawn",
+    "timeline": "dfmp2 kernels cost names the busy time of every engine; schedules are no longer "
+    "drawn",
 }
 
 
@@ -62,7 +63,7 @@ def refuse_unknown(kind: str, name: str, known: list[str], ctx: click.Context | 
     ------
     click.UsageError : always
     """
-    from dfmp2.wishes import way_out_of_option
+    from dfmp2.errors.wishes import way_out_of_option
 
     if kind == "option":
         hint: str = way_out_of_option(name)
@@ -70,13 +71,16 @@ def refuse_unknown(kind: str, name: str, known: list[str], ctx: click.Context | 
         hint = WISHES.get(name, "")
     if name in known or not hint:
         near = get_close_matches(name, known, 2, CLOSE)
-        hint = f"did you mean {' or '.join(near)}?" if near else ""
+        if near:
+            hint = f"did you mean {' or '.join(near)}?"
+        else:
+            hint = ""
     raise click.UsageError(f"No such {kind} '{name}'{f': {hint}' if hint else ''}", ctx)
 
 
 def _with_way_out(error: click.UsageError) -> click.UsageError:
     """The error, which says of an unknown method what there is instead."""
-    from dfmp2.wishes import way_out_of_method
+    from dfmp2.errors.wishes import way_out_of_method
 
     if not isinstance(error, click.BadParameter) or error.param is None:
         return error
@@ -178,7 +182,8 @@ class GroupedCommand(click.Command):
 
 
 class AnnouncedCommand(GroupedCommand):
-    """A command that computes: a first line says so before libraries are loaded, which may take seconds."""
+    """A command that computes: a first line says so before libraries are loaded, which may take
+    seconds."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; --quiet and --json keep the line from the screen."""
@@ -213,7 +218,8 @@ class CommandGroup(click.Group):
     command_class: ClassVar[type[click.Command] | None] = GroupedCommand  # type: ignore[misc] # of click, per instance
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The arguments, with `help COMMAND` for `COMMAND --help`; an option is refused as by a command."""
+        """The arguments, with `help COMMAND` for `COMMAND --help`; an option is refused as by a
+        command."""
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         try:

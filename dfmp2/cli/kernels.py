@@ -1,4 +1,5 @@
-"""`dfmp2 kernels`: the Trainium kernels, what they are predicted to cost, and whether a backend keeps its contract."""
+"""`dfmp2 kernels`: the Trainium kernels, what they are predicted to cost, and whether a backend
+keeps its contract."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
 
 @click.group("kernels", cls=CommandGroup)
-def command() -> None:
+def kernels_command() -> None:
     """The Trainium kernels: list them, predict their cost, check a backend.
 
-    Costs are predicted in closed form from documented instruction costs; nothing is measured on a device. Exit codes:
-    3 for an unknown kernel, shape or chip; 6 when a backend is not there or a kernel breaks a rule of the chip; 8 when
-    a backend misses its contract.
+    Costs are predicted in closed form from documented instruction costs; nothing is measured on a
+    device. Exit codes: 3 for an unknown kernel, shape or chip; 6 when a backend is not there or a
+    kernel breaks a rule of the chip; 8 when a backend misses its contract.
     """
 
 
@@ -54,7 +55,8 @@ PROBLEM = (
 
 
 def _problem(command: Command) -> Command:
-    """Give a command MOLECULE with --basis, or --shape with --beta: shapes of the spins, and basis functions."""
+    """Give a command MOLECULE with --basis, or --shape with --beta: shapes of the spins, and basis
+    functions."""
 
     @functools.wraps(command)
     def gathered(
@@ -69,7 +71,8 @@ def _problem(command: Command) -> Command:
 def _shapes(
     molecule: str | None, basis: str | None, shape: str | None, beta: str | None
 ) -> tuple[tuple[Any, ...], int]:
-    """What MOLECULE or --shape names, nothing where neither is given; reads the basis library, does no calculation."""
+    """What MOLECULE or --shape names, nothing where neither is given; reads the basis library, does
+    no calculation."""
     if molecule is not None and shape is not None:
         raise click.UsageError("give either MOLECULE or --shape, not both")
     if molecule is not None and basis is None:
@@ -86,11 +89,15 @@ def _shapes(
     from dfmp2.molecule.files import read_file
     from dfmp2.planning import plan
 
-    work = plan.sizes(read_file(molecule).molecule, Options(basis), Console(quiet=True, log=None))
+    work = plan.workload_sizes(
+        read_file(molecule).molecule, Options(basis), Console(quiet=True, log=None)
+    )
     return plan.trainium_shapes(work), work.nao
 
 
-@command.command("list", short_help="Kernels, and the compiled programs a molecule or shape needs.")
+@kernels_command.command(
+    "list", short_help="Kernels, and the compiled programs a molecule or shape needs."
+)
 @_problem
 @click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
 @click.option(
@@ -108,17 +115,22 @@ def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_j
 
     chip = find_chip(target)
     if spins:
-        programs = catalogue.programs(spins, chip, nao)
+        programs = catalogue.listed_programs(spins, chip, nao)
     else:
         programs = ()
     if as_json:
-        sent = [sum(map(catalogue.b_bytes, spins))] * cores if spins else []
+        if spins:
+            sent = [sum(map(catalogue.b_bytes, spins))] * cores
+        else:
+            sent = []
         click.echo(json.dumps(catalogue.as_dict(spins, programs, sent), indent=2))
     else:
         click.echo(text.catalogue_text(spins, programs, chip, cores), nl=False)
 
 
-@command.command("cost", cls=AnnouncedCommand, short_help="Predict what a kernel costs at a shape.")
+@kernels_command.command(
+    "cost", cls=AnnouncedCommand, short_help="Predict what a kernel costs at a shape."
+)
 @click.option("--kernel", required=True, metavar="K", help="Name from dfmp2 kernels list.")
 @click.option(
     "--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC/NVIR/NAUX."
@@ -130,11 +142,11 @@ def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_j
     "--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"
 )
 @AS_JSON
-def cost(kernel: str, shape: str, target: str, variant: str | None, as_json: bool) -> None:
+def kernels_cost(kernel: str, shape: str, target: str, variant: str | None, as_json: bool) -> None:
     """Predict time, traffic and memory of all calls that cover SHAPE on one core, in float32.
 
-    The best time is that of the busiest engine and of what no other engine hides, without launches, which are listed
-    apart; all engines are derated alike for the range.
+    The best time is that of the busiest engine and of what no other engine hides, without launches,
+    which are listed apart; all engines are derated alike for the range.
     """
     from dfmp2.trainium.calls import parse_shape
     from dfmp2.trainium.costs import catalogue, text
@@ -149,7 +161,7 @@ def cost(kernel: str, shape: str, target: str, variant: str | None, as_json: boo
         click.echo(text.price_text(row, wanted, chip, price, trace), nl=False)
 
 
-@command.command(
+@kernels_command.command(
     "published",
     cls=AnnouncedCommand,
     short_help="Published trn1 figures beside the model's and this host's.",
@@ -170,19 +182,22 @@ def cost(kernel: str, shape: str, target: str, variant: str | None, as_json: boo
 def show_published(
     target: str, measure: bool, slow: bool, threads: int | None, as_json: bool
 ) -> None:
-    """Show what trnblas and trntensor measured on trn1, what our model predicts, and what this host takes."""
+    """Show what trnblas and trntensor measured on trn1, what our model predicts, and what this host
+    takes."""
     count = prepare_libraries(threads)
     from dfmp2.trainium.costs import published
 
     with Console(quiet=as_json, log=None) as console:
-        rows = published.table(target, count, measure=measure or slow, slow=slow, listener=console)
+        rows = published.published_table(
+            target, count, measure=measure or slow, slow=slow, listener=console
+        )
     found = {"target": target, "threads": count, "figures": rows}
     click.echo(
         json.dumps(found, indent=2) if as_json else published.to_text(rows, target), nl=as_json
     )
 
 
-@command.command(
+@kernels_command.command(
     "check", cls=AnnouncedCommand, short_help="Check that a backend keeps the pair-term contract."
 )
 @click.option(
@@ -198,7 +213,7 @@ def show_published(
     help="Chip whose rules nki-interpreter obeys.  [default: trn1]",
 )
 @options_of("threads")
-def check(lane: str, target: str | None, threads: int | None) -> None:
+def kernels_check(lane: str, target: str | None, threads: int | None) -> None:
     """Compare blocks of pair terms of a backend with their definition in float64.
 
     Exit code 8 when a block is wrong, 6 when the backend cannot be used here.
@@ -207,7 +222,7 @@ def check(lane: str, target: str | None, threads: int | None) -> None:
     from dfmp2.backends import contract, registry
 
     if target is None:
-        backend, _ = registry.select(lane, "auto", count)
+        backend, _ = registry.select_backend(lane, "auto", count)
     elif lane == "nki-interpreter":
         from dfmp2.trainium import entry
 
@@ -217,17 +232,18 @@ def check(lane: str, target: str | None, threads: int | None) -> None:
     findings = []
     with Console(quiet=False, log=None) as console:
         for case in contract.CASES:
-            findings.append(contract.examine(backend, case))
+            findings.append(contract.examine_backend(backend, case))
             console.step(len(findings), len(contract.CASES), "blocks")
     click.echo(_findings_text(lane, findings), nl=False)
     failed = sum(not found.passed for found in findings)
     if failed:
         raise ComparisonFailed(
-            f"backend {lane} misses its contract in {failed} of {len(findings)} blocks, see the table"
+            f"backend {lane} misses its contract in {failed} of {len(findings)} blocks, see the "
+            "table"
         )
 
 
-@command.command(
+@kernels_command.command(
     "warmup", cls=AnnouncedCommand, short_help="Compile the programs of a molecule or shape ahead."
 )
 @_problem
@@ -248,10 +264,10 @@ def warmup(
 ) -> None:
     """Compile the programs that MOLECULE or --shape needs, unless they are in the cache.
 
-    Programs serve every molecule whose sizes fall into the same buckets (virtuals to 32, fitting functions to 128) and
-    whose last block of occupied orbitals is as long, so that some of them serve a whole batch.
-    SIGTERM is held back until the program at work is compiled. Exit code 6 when nothing can be compiled here or the
-    compiler refuses a kernel.
+    Programs serve every molecule whose sizes fall into the same buckets (virtuals to 32, fitting
+    functions to 128) and whose last block of occupied orbitals is as long, so that some of them
+    serve a whole batch. SIGTERM is held back until the program at work is compiled. Exit code 6
+    when nothing can be compiled here or the compiler refuses a kernel.
     """
     from dfmp2.trainium import entry
     from dfmp2.trainium.costs.chips import find_chip
@@ -282,8 +298,8 @@ def warmup(
         click.echo(json.dumps(found, indent=2))
         return
     click.echo(
-        f"{found['programs']} programs for {chip}: {proof.compiled} compiled now in {proof.compile_seconds:.1f} s, "
-        f"{proof.cache_hits} found in {place}"
+        f"{found['programs']} programs for {chip}: {proof.compiled} compiled now in "
+        f"{proof.compile_seconds:.1f} s, {proof.cache_hits} found in {place}"
     )
 
 
@@ -307,8 +323,9 @@ def _findings_text(lane: str, findings: Sequence[Finding]) -> str:
         else:
             exchange = f"{found.exchange:.1e}"
         lines.append(
-            f"{nvir:>9}{case.naux:>6}  {case.kind:<10}{found.direct:>10.1e}{exchange:>10}{found.pair:>12.1e}"
-            f"  {'ok' if found.passed else 'FAILED'}"
+            f"{nvir:>9}{case.naux:>6}  "
+            f"{case.kind:<10}{found.direct:>10.1e}{exchange:>10}{found.pair:>12.1e}  "
+            f"{'ok' if found.passed else 'FAILED'}"
         )
     passed = sum(found.passed for found in findings)
     return "\n".join([*lines, f"{passed} of {len(findings)} blocks agree"]) + "\n"

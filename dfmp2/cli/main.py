@@ -4,8 +4,9 @@ Exit codes: 0 done; 1 a fault in dfmp2; 2 command line not understood; 3 somethi
 4 SCF; 5 numerical guard; 6 backend; 7 memory, disk, permissions; 8 comparison failed; 9 batch with
 failed items; 75 terminated; 130 Ctrl-C.
 
-The program `dfmp2` leaves its process once threads, exit handlers and buffers are done with: Python would take apart
-every module and object it holds, which after a small molecule takes a tenth of the whole run.
+The program `dfmp2` leaves its process once threads, exit handlers and buffers are done with: Python
+would take apart every module and object it holds, which after a small molecule takes a tenth of the
+whole run.
 """
 
 from __future__ import annotations
@@ -29,41 +30,60 @@ from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.host.deferred import defer_unused
 from dfmp2.molecule.text import printable
 
-COMMANDS = {  # name -> (module:function, one line); modules are loaded when called, so that --help stays fast
-    "run": ("dfmp2.cli.run:run", "Energy of a molecule."),
-    "gradient": ("dfmp2.cli.run:gradient", "Gradient, relaxed densities, dipole moment."),
-    "optimize": ("dfmp2.cli.studies:optimize", "Geometry of a minimum or a transition state."),
+# name -> (module:function, one line); modules are loaded when called, so that --help stays fast
+COMMANDS = {
+    "run": ("dfmp2.cli.run:run_command", "Energy of a molecule."),
+    "gradient": ("dfmp2.cli.run:gradient_command", "Gradient, relaxed densities, dipole moment."),
+    "optimize": (
+        "dfmp2.cli.studies:optimize_command",
+        "Geometry of a minimum or a transition state.",
+    ),
     "frequencies": (
-        "dfmp2.cli.studies:frequencies",
+        "dfmp2.cli.studies:frequencies_command",
         "Harmonic frequencies, intensities, thermochemistry.",
     ),
-    "plan": ("dfmp2.cli.run:plan", "Predict memory, operations and time of a run."),
+    "plan": ("dfmp2.cli.run:plan_command", "Predict memory, operations and time of a run."),
     "prepare": (
-        "dfmp2.cli.energy:prepare",
+        "dfmp2.cli.energy:prepare_command",
         "SCF, integrals and B into a file, without pair energies.",
     ),
-    "energy": ("dfmp2.cli.energy:energy", "Pair energies of a file that prepare has written."),
+    "energy": (
+        "dfmp2.cli.energy:energy_command",
+        "Pair energies of a file that prepare has written.",
+    ),
     "interaction": (
-        "dfmp2.cli.studies:interaction",
+        "dfmp2.cli.studies:interaction_command",
         "Interaction energy of fragments, counterpoise-corrected.",
     ),
-    "cbs": ("dfmp2.cli.studies:cbs", "Energy at the basis set limit from two basis sets."),
-    "scan": ("dfmp2.cli.studies:scan", "Energies along a coordinate, or of the frames of a file."),
+    "cbs": ("dfmp2.cli.studies:cbs_command", "Energy at the basis set limit from two basis sets."),
+    "scan": (
+        "dfmp2.cli.studies:scan_command",
+        "Energies along a coordinate, or of the frames of a file.",
+    ),
     "batch": ("dfmp2.cli.batch", "Many molecules: run, submit, restart, collect."),
     "show": ("dfmp2.cli.results:show", "Print a stored result."),
-    "report": ("dfmp2.cli.results:report", "Write stored results as an HTML page."),
+    "report": ("dfmp2.cli.results:report_command", "Write stored results as an HTML page."),
     "derive": (
-        "dfmp2.cli.results:derive",
+        "dfmp2.cli.results:derive_command",
         "Larger frozen core or other scaling, without a new run.",
     ),
-    "compare": ("dfmp2.cli.checks:compare", "Recompute a stored result with PySCF or Psi4."),
-    "export": ("dfmp2.cli.results:export", "Write it as Molden, TREXIO, QCSchema, xyz or cube."),
-    "qcschema": ("dfmp2.cli.run:qcschema", "Compute a QCSchema AtomicInput; JSON in, JSON out."),
+    "compare": (
+        "dfmp2.cli.checks:compare_command",
+        "Recompute a stored result with PySCF or Psi4.",
+    ),
+    "export": (
+        "dfmp2.cli.results:export_command",
+        "Write it as Molden, TREXIO, QCSchema, xyz or cube.",
+    ),
+    "qcschema": (
+        "dfmp2.cli.run:qcschema_command",
+        "Compute a QCSchema AtomicInput; JSON in, JSON out.",
+    ),
     "doctor": (
         "dfmp2.cli.checks:doctor",
         "Check installation, machine and folder; how to mend them.",
     ),
-    "validate": ("dfmp2.cli.checks:validate", "Compare with energies of other programs."),
+    "validate": ("dfmp2.cli.checks:validate_command", "Compare with energies of other programs."),
     "methods": ("dfmp2.cli.checks:methods", "List the methods with factors and sources."),
     "backends": (
         "dfmp2.cli.checks:backends",
@@ -141,7 +161,8 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
 
     Parameters
     ----------
-    last : the process ends with it, so that signals stay ignored once all is said; else they are handled as before
+    last : the process ends with it, so that signals stay ignored once all is said; else they are
+        handled as before
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     color = False if os.environ.get("NO_COLOR") else None  # None: as the terminal has it
@@ -160,7 +181,7 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
             code = cli.main(args=given, prog_name="dfmp2", standalone_mode=False, color=color)
             return code if isinstance(code, int) else 0
         except (Exception, KeyboardInterrupt) as error:
-            signals.settle()
+            signals.settle_signal()
             said = signals.received() or _said(
                 error
             )  # a signal may look like an import that failed
@@ -186,7 +207,10 @@ def _said(error: BaseException) -> tuple[str, int] | None:
         return signals.LINES[signal.SIGINT]
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
-        name = "dfmp2" if context is None else context.command_path
+        if context is None:
+            name = "dfmp2"
+        else:
+            name = context.command_path
         return (
             f"{' '.join(error.format_message().split()).rstrip('.')} (see {name} --help)",
             error.exit_code,
@@ -211,8 +235,9 @@ def _require_one_process() -> None:
     """
     if all(os.environ.get(name) for name in TORCHRUN) and os.environ["WORLD_SIZE"] != "1":
         raise click.UsageError(
-            f"torchrun has started {os.environ['WORLD_SIZE']} processes, and each would compute everything. For one "
-            "molecule on several hosts use dfmp2 prepare and dfmp2 energy, for many molecules dfmp2 batch"
+            f"torchrun has started {os.environ['WORLD_SIZE']} processes, and each would compute "
+            "everything. For one molecule on several hosts use dfmp2 prepare and dfmp2 energy, for "
+            "many molecules dfmp2 batch"
         )
 
 
@@ -224,7 +249,8 @@ def _escape_what_cannot_be_written() -> None:
 
 
 def _drop_stdout() -> None:
-    """Send what is still buffered to nowhere, so that the interpreter does not fail on it at its end."""
+    """Send what is still buffered to nowhere, so that the interpreter does not fail on it at its
+    end."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -238,9 +264,11 @@ def program() -> int:
 
 
 def _leave(codes: list[int]) -> None:
-    """End the process; the interpreter does it in its own way after a fault, or where stdout cannot be written.
+    """End the process; the interpreter does it in its own way after a fault, or where stdout cannot
+    be written.
 
-    What stderr still holds is progress: nobody may be able to read it, and the exit code tells how the work ended.
+    What stderr still holds is progress: nobody may be able to read it, and the exit code tells how
+    the work ended.
     """
     if codes:
         with contextlib.suppress(OSError, ValueError):

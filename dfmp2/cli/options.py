@@ -1,6 +1,7 @@
 """The options that commands share: what to compute and how, where a file goes and what is shown.
 
-Those of the calculation are made of the fields of `dfmp2.options.Options`, where each is declared once.
+Those of the calculation are made of the fields of `dfmp2.options.Options`, where each is declared
+once.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class MethodNames(click.Choice):  # type: ignore[type-arg]
         return f"[{'|'.join(self.choices)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The text as it is, which `Options` understands; what is no method at all is a usage error."""
+        """The text as it is, which `Options` understands; what is no method at all is a usage
+        error."""
         if value in (*self.choices, CUSTOM_DOUBLE_HYBRID) or look_up(value) is not None:
             return value
         listed = ", ".join(map(repr, (*self.choices, CUSTOM_DOUBLE_HYBRID)))
@@ -92,7 +94,10 @@ class MethodNames(click.Choice):  # type: ignore[type-arg]
 def _made(field: Field[Any]) -> click.Option:
     """The command line option of a field of `Options`."""
     says, kind = field.metadata, str(field.type)
-    shown = f"  [default: {says['shown']}]" if says["shown"] else ""
+    if says["shown"]:
+        shown = f"  [default: {says['shown']}]"
+    else:
+        shown = ""
     rest: dict[str, Any] = {"help": f"{says['help']}{shown}", "metavar": says["metavar"]}
     if kind == "bool":
         rest |= {"is_flag": True}
@@ -124,13 +129,14 @@ OF_A_CALCULATION = {
 ALL = tuple(name for name in OF_A_CALCULATION if name not in ("check", *WHOLE_RUN))
 
 OWN = "Options"  # heading of those that no group names
-GROUPS = {  # heading of --help: options always there, there where 45 lines suffice, and with --help-all only
+# heading of --help: options always there, there where 45 lines suffice, and with --help-all only
+GROUPS = {
     OWN: ("", "scf-chain", ""),
     "Method": (
         "basis method charge multiplicity frozen-core",
         "properties check",
-        "units point-charges point-charge-units relativity frozen-virtual kappa os-scale ss-scale dispersion "
-        "polarizability",
+        "units point-charges point-charge-units relativity frozen-virtual kappa os-scale ss-scale "
+        "dispersion polarizability",
     ),
     "SCF": (
         "",
@@ -194,14 +200,16 @@ def with_options(options: Iterable[Decorator], command: Command) -> Command:
 
 
 def _with(options: Iterable[click.Option], command: Command) -> Command:
-    """The function that click makes a command of, with copies of these options in front of those it has."""
+    """The function that click makes a command of, with copies of these options in front of those it
+    has."""
     added = [copy(option) for option in options][::-1]
     command.__click_params__ = [*getattr(command, "__click_params__", []), *added]  # type: ignore[attr-defined]
     return command
 
 
 def options_of(*names: str) -> Decorator:
-    """Give a command those options of a calculation that are called so, in the order of OF_A_CALCULATION."""
+    """Give a command those options of a calculation that are called so, in the order of
+    OF_A_CALCULATION."""
     chosen = [option for name, option in OF_A_CALCULATION.items() if name in names]
     return lambda command: _with(chosen, command)
 
@@ -210,7 +218,8 @@ calculation_options = options_of(*ALL, *WHOLE_RUN)  # of a command that computes
 
 
 def refused(names: Iterable[str], reason: str) -> Decorator:
-    """Let a command refuse options of a calculation with a reason, where they would not be known at all.
+    """Let a command refuse options of a calculation with a reason, where they would not be known at
+    all.
 
     Raises
     ------
@@ -231,7 +240,8 @@ def refused(names: Iterable[str], reason: str) -> Decorator:
 
 
 def prepare_libraries(threads: int | None) -> int:
-    """Before NumPy, PySCF and PyTorch are loaded: leave out what a run never uses, and set their threads.
+    """Before NumPy, PySCF and PyTorch are loaded: leave out what a run never uses, and set their
+    threads.
 
     Returns the number of threads, that of the usable cores for None.
 
@@ -247,7 +257,8 @@ def prepare_libraries(threads: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The options of a calculation as they were given: those of the molecule, and those of `Options`.
+    """The options of a calculation as they were given: those of the molecule, and those of
+    `Options`.
 
     Attributes
     ----------
@@ -290,7 +301,8 @@ class Given:
 
 
 def one_molecule(*names: str) -> Decorator:
-    """Give a command MOLECULE, its options and those of `Options` named (else all but --check), as one `given`."""
+    """Give a command MOLECULE, its options and those of `Options` named (else all but --check), as
+    one `given`."""
     wanted = [*OF_THE_MOLECULE, *(names or ALL)]
 
     def give(command: Command) -> Command:

@@ -43,14 +43,16 @@ def show(
     if is_prepared(result):
         if pairs or run is not None or as_csv:
             raise InputError(
-                f"{result} is prepared and has no energies yet: --pairs, --run and --csv are for results"
+                f"{result} is prepared and has no energies yet: --pairs, --run and --csv are for "
+                "results"
             )
         _show_prepared(result, as_json=as_json, verify=verify)
         return
     of_study = is_study(result)
     if not of_study and (run is not None or as_csv):
         raise InputError(
-            f"--{'csv' if run is None else 'run'} is for studies, and {result} is none: leave it out"
+            f"--{'csv' if run is None else 'run'} is for studies, and {result} is none: leave it "
+            "out"
         )
     if not verify:
         verified = ""
@@ -136,7 +138,9 @@ def _run_of(study: Study, file: str, name: str) -> MP2Result:
 )
 @click.option("--title", help="Heading of the page.  [default: made from the result]")
 @OVERWRITE
-def report(results: tuple[str, ...], output: str, title: str | None, overwrite: bool) -> None:
+def report_command(
+    results: tuple[str, ...], output: str, title: str | None, overwrite: bool
+) -> None:
     """Write a result, a study or the output folder of a batch as one self-contained HTML page.
 
     RESULT is an .h5 file of any command that computes, or the folder of a batch.
@@ -177,7 +181,8 @@ OF_THE_RUN = (
 
 
 def _of_the_run(command: Any) -> Any:
-    """Let a command know options of the run, so that a change of them is refused with its reason."""
+    """Let a command know options of the run, so that a change of them is refused with its
+    reason."""
     kinds = {"frozen-virtual": int}
     return with_options(
         [click.option(f"--{name}", type=kinds.get(name, str), hidden=True) for name in OF_THE_RUN],
@@ -206,14 +211,15 @@ def _of_the_run(command: Any) -> Any:
 @REPORT_AS_JSON
 @LAST_LINE
 @_of_the_run
-def derive(
+def derive_command(
     result: str, output: str | None, overwrite: bool, as_json: bool, quiet: bool, **changes: Any
 ) -> None:
     """Energies that follow from the stored pair energies of RESULT (.h5): exact, in no time.
 
-    The report always holds MP2, SCS-MP2 and SOS-MP2; --method asks for another, --os-scale and --ss-scale for a
-    scaling of your own.
-    Another basis, fitting set, reference, precision or virtual space, and a smaller frozen core, need a new run.
+    The report always holds MP2, SCS-MP2 and SOS-MP2; --method asks for another, --os-scale and
+    --ss-scale for a scaling of your own.
+    Another basis, fitting set, reference, precision or virtual space, and a smaller frozen core,
+    need a new run.
     """
     from dfmp2.host.files import require_writable
     from dfmp2.mp2.derive import derive
@@ -223,7 +229,8 @@ def derive(
 
     if overwrite and output is None:
         raise InputError(
-            "--overwrite replaces the file of --output, which was not given: add it, or leave it out"
+            "--overwrite replaces the file of --output, which was not given: add it, or leave it "
+            "out"
         )
     content = hdf5.verify(result)
     stored = hdf5.read(result, verify=False)
@@ -290,14 +297,15 @@ NAMES = ("molden", "trexio", "qcschema", "xyz", "cube")
 @click.option(
     "--margin", type=float, metavar="BOHR", help="Around the atoms in a cube.  [default: 3]"
 )
-def export(
+def export_command(
     result: str, to: str, output: str | None, overwrite: bool, run: str | None, **options: Any
 ) -> None:
     """Write the stored result RESULT (.h5) in the format of another program.
 
-    molden: orbitals and basis up to g functions. trexio: the wave function with its core potentials. qcschema: a
-    QCSchema AtomicResult. xyz: geometry and energies. cube: a density or an orbital on a grid. Densities of MP2 and
-    natural orbitals are there after dfmp2 run --properties and dfmp2 gradient.
+    molden: orbitals and basis up to g functions. trexio: the wave function with its core
+    potentials. qcschema: a QCSchema AtomicResult. xyz: geometry and energies. cube: a density or an
+    orbital on a grid. Densities of MP2 and natural orbitals are there after dfmp2 run --properties
+    and dfmp2 gradient.
     """
     from dfmp2.host.files import require_writable, write_atomically
     from dfmp2.output import hdf5

@@ -1,4 +1,5 @@
-"""`dfmp2 run`, `gradient`, `qcschema`, for other programs to call, and `plan`, what a run would need."""
+"""`dfmp2 run`, `gradient`, `qcschema`, for other programs to call, and `plan`, what a run would
+need."""
 
 from __future__ import annotations
 
@@ -50,8 +51,9 @@ PROFILE = click.option(
 @one_molecule(*ALL, "check", *WHOLE_RUN)
 @output_options("Result file", "STEM.dfmp2.h5")
 @PROFILE
-def run(given: Given, display: Display, trace: str | None) -> None:
-    """Compute the DF-MP2 energy of MOLECULE: an xyz, mol, sdf or pdb file, or - for xyz on standard input.
+def run_command(given: Given, display: Display, trace: str | None) -> None:
+    """Compute the DF-MP2 energy of MOLECULE: an xyz, mol, sdf or pdb file, or - for xyz on standard
+    input.
 
     The report goes to stdout, progress and warnings to stderr, everything to an HDF5 file.
     """
@@ -82,11 +84,13 @@ def run(given: Given, display: Display, trace: str | None) -> None:
 @one_molecule(*ALL, "check", "polarizability")
 @output_options("Result file, with the gradient", "STEM.gradient.h5")
 @PROFILE
-def gradient(given: Given, display: Display, trace: str | None) -> None:
-    """Compute energy, gradient, relaxed densities and dipole moment of MOLECULE, a file as of dfmp2 run.
+def gradient_command(given: Given, display: Display, trace: str | None) -> None:
+    """Compute energy, gradient, relaxed densities and dipole moment of MOLECULE, a file as of dfmp2
+    run.
 
-    The gradient is that of --method, or of the energy scaled by --os-scale and --ss-scale. --check also compares it
-    with energies along one direction. Exit code 8 where the gradient's certificate fails.
+    The gradient is that of --method, or of the energy scaled by --os-scale and --ss-scale. --check
+    also compares it with energies along one direction. Exit code 8 where the gradient's certificate
+    fails.
     """
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.gradient.h5")
@@ -133,7 +137,7 @@ def _with_gradient(path: Path) -> MP2Result:
     "--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again."
 )
 @AS_JSON
-def plan(given: Given, gradient: bool, calibrate: bool, as_json: bool) -> None:
+def plan_command(given: Given, gradient: bool, calibrate: bool, as_json: bool) -> None:
     """Predict what `dfmp2 run MOLECULE` (or `dfmp2 gradient`) with the same options would need.
 
     Rates are measured on this host at the first use (a few seconds) and kept. The exit code is 0
@@ -151,16 +155,16 @@ def plan(given: Given, gradient: bool, calibrate: bool, as_json: bool) -> None:
         else:
             task = "energy"
         outlook = foresee(given.read().molecule, chosen, console, calibrate=calibrate, task=task)
-    click.echo(text.to_json(outlook) if as_json else text.to_text(outlook), nl=False)
+    click.echo(text.plan_json(outlook) if as_json else text.plan_text(outlook), nl=False)
 
 
 @click.command("qcschema", cls=GroupedCommand)
 @click.argument("document", metavar="INPUT.json")
-def qcschema(document: str) -> None:
+def qcschema_command(document: str) -> None:
     """Compute what the QCSchema AtomicInput INPUT.json (- for standard input) asks for.
 
-    Prints an AtomicResult on stdout, or a FailedOperation when the exit code is 3 to 8; nothing else. Warnings and the
-    message of a failure go to stderr.
+    Prints an AtomicResult on stdout, or a FailedOperation when the exit code is 3 to 8; nothing
+    else. Warnings and the message of a failure go to stderr.
     """
     prepare_libraries(None)
     from dfmp2.interop import qcschema as schema
@@ -177,10 +181,10 @@ def qcschema(document: str) -> None:
         )
         answer = schema.answer(request, result)
     except (Dfmp2Error, MemoryError) as error:
-        signals.check()
+        signals.check_signals()
         _print(schema.failure(error, given, version))
         raise
-    signals.check()
+    signals.check_signals()
     _print(answer)
 
 
@@ -225,7 +229,8 @@ def compute_result(
     read: Callable[[Path], MP2Result] | None = None,
     trace: str | None = None,
 ) -> None:
-    """Print the result that an earlier run has completed, or compute it with a checkpoint beside it, and write it.
+    """Print the result that an earlier run has completed, or compute it with a checkpoint beside
+    it, and write it.
 
     Parameters
     ----------
@@ -237,7 +242,8 @@ def compute_result(
 
     Raises
     ------
-    ComparisonFailed : the check that was asked for, or the gradient's certificate; the result is written all the same
+    ComparisonFailed : the check that was asked for, or the gradient's certificate; the result is
+        written all the same
     """
     from dfmp2.host.files import require_writable
     from dfmp2.output import hdf5
@@ -357,7 +363,8 @@ def completed(
 def require_distinct_files(
     given: Given, target: Path, display: Display, trace: str | None = None
 ) -> None:
-    """Refuse to write a file over something that is read or written; --scf-from may be the file that is replaced."""
+    """Refuse to write a file over something that is read or written; --scf-from may be the file
+    that is replaced."""
     written = {"--log": display.log, "--profile": trace}
     require_distinct({**given.files, **written})
     require_distinct({**given.files, "--scf-from": None, "--output": target, **written})

@@ -1,9 +1,10 @@
 """Ctrl-C and SIGTERM: stop the work wherever it is, and say so in one line.
 
-A run that has a checkpoint on disk comes to the end of its SCF iteration or tile first, saves it, and ends with 75.
-The handler raises in whatever Python code is running. Callbacks of the interpreter (`__del__`, weak references) drop
-an exception, and the creation of a class wraps it in a RuntimeError; so the signal is remembered: `check` raises
-again at the next event of the run, and `dfmp2.cli.main` asks `received`.
+A run that has a checkpoint on disk comes to the end of its SCF iteration or tile first, saves it,
+and ends with 75. The handler raises in whatever Python code is running. Callbacks of the
+interpreter (`__del__`, weak references) drop an exception, and the creation of a class wraps it in
+a RuntimeError; so the signal is remembered: `check` raises again at the next event of the run, and
+`dfmp2.cli.main` asks `received`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ LINES = {  # signal -> (message, exit code)
         Interrupted.exit_code,
     ),
 }
-PATIENCE = 7.0  # s to the end of the iteration or tile; then the run stops where it is, with what was saved before
+# s to the end of the iteration or tile; then the run stops where it is, with what was saved before
+PATIENCE = 7.0
 STOPPED_TWICE = 130
 
 
@@ -60,7 +62,8 @@ _state = _State()
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """Put handlers of signals back at the end of the block: the command line may be called by a program of others."""
+    """Put handlers of signals back at the end of the block: the command line may be called by a
+    program of others."""
     handlers = {number: signal.getsignal(number) for number in (*LINES, signal.SIGALRM)}
     hook = sys.unraisablehook
     try:
@@ -82,21 +85,24 @@ def listen() -> None:
     sys.unraisablehook = _unraisable
 
 
-def settle() -> None:
-    """Ignore both from here on: a complete result is being written, or the one line that says why there is none."""
+def settle_signal() -> None:
+    """Ignore both from here on: a complete result is being written, or the one line that says why
+    there is none."""
     for number in (*LINES, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def commit() -> None:
-    """Raise what has come; ignore what comes from here on, because a complete result is being written."""
-    check()
-    settle()
+    """Raise what has come; ignore what comes from here on, because a complete result is being
+    written."""
+    check_signals()
+    settle_signal()
 
 
 def finish_first(run: FileCheckpoint) -> None:
-    """Let a run finish its iteration or tile where it has a checkpoint; a second signal stops it at once.
+    """Let a run finish its iteration or tile where it has a checkpoint; a second signal stops it at
+    once.
 
     Raises
     ------
@@ -104,16 +110,17 @@ def finish_first(run: FileCheckpoint) -> None:
     """
     if _state.finishing:
         _state.finishing = False
-        check()
+        check_signals()
     _state.run = run
 
 
 def leave(text: str) -> None:
-    """Say `text` instead of "nothing was written" when the command is stopped from here on: it can go on from that."""
+    """Say `text` instead of "nothing was written" when the command is stopped from here on: it can
+    go on from that."""
     _state.left = text
 
 
-def check() -> None:
+def check_signals() -> None:
     """Raise again what the interpreter has dropped."""
     if _state.received and not _state.finishing:
         _raise()
@@ -141,14 +148,15 @@ def received() -> tuple[str, int] | None:
 
 @contextmanager
 def deferred(left: str) -> Iterator[None]:
-    """Let a file be replaced in the block, which leaves what `left` says: what comes meanwhile is raised at its end."""
+    """Let a file be replaced in the block, which leaves what `left` says: what comes meanwhile is
+    raised at its end."""
     _state.deferring = True
     try:
         yield
         leave(left)
     finally:
         _state.deferring = False
-    check()
+    check_signals()
 
 
 def _remember(number: int, _frame: FrameType | None) -> None:
@@ -167,7 +175,7 @@ def _remember(number: int, _frame: FrameType | None) -> None:
 def _out_of_patience(_number: int, _frame: FrameType | None) -> None:
     _state.finishing = False
     if not _state.saving:
-        check()
+        check_signals()
 
 
 def _raise() -> None:

@@ -1,4 +1,5 @@
-"""`dfmp2 interaction`, `cbs`, `scan`, `optimize` and `frequencies`: studies, several calculations in one file."""
+"""`dfmp2 interaction`, `cbs`, `scan`, `optimize` and `frequencies`: studies, several calculations
+in one file."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.text import printable
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def run_study(
     Unfinished : what there is has been written and printed
     """
     from dfmp2.host.files import OUTPUT, require_writable, write_atomically
-    from dfmp2.output.document import counted
+    from dfmp2.output.document import counted_text
     from dfmp2.output.json import study_json
     from dfmp2.output.text import study_report
     from dfmp2.studies.runs import Keeper, Unfinished
@@ -107,7 +108,7 @@ def run_study(
         last = f"dfmp2 {state}: {ending(study)} -> {printable(str(target))}"
         warnings = len(study.all_warnings)
         if warnings:
-            last += f"; {counted(warnings, 'warning')}"
+            last += f"; {counted_text(warnings, 'warning')}"
         print_report(
             display, console, study_report(study), last, lambda: study_json(study, str(target))
         )
@@ -123,19 +124,21 @@ def run_study(
     "--fragments",
     required=True,
     metavar="RANGES",
-    help="Atoms of each fragment, from 1: 1-5,6-10 is two fragments, 1-3+7-9,4-6 joins two ranges in the first.",
+    help="Atoms of each fragment, from 1: 1-5,6-10 is two fragments, 1-3+7-9,4-6 joins two ranges "
+    "in the first.",
 )
 @click.option("--charges", metavar="Q,Q", help="Charge of each fragment.  [default: all 0]")
 @click.option("--multiplicities", metavar="M,M", help="2S+1 of each fragment.  [default: all 1]")
 @one_molecule()
 @study_options
-def interaction(
+def interaction_command(
     given: Given, display: Display, fragments: str, charges: str | None, multiplicities: str | None
 ) -> None:
     """Interaction energy of the fragments of MOLECULE, a file as of dfmp2 run.
 
-    Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and every fragment in
-    its own basis. All runs go into one file. --charge and --multiplicity are those of the complex.
+    Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and
+    every fragment in its own basis. All runs go into one file. --charge and --multiplicity are
+    those of the complex.
     """
     chosen = given.chosen()
     from dfmp2.studies.interaction import interaction_energy
@@ -145,7 +148,10 @@ def interaction(
             study.values[f"cp_corrected_interaction_energy{unit}"].value
             for unit in ("", "_kj_per_mol")
         )
-        return f"counterpoise-corrected interaction energy = {corrected:.10f} Eh = {kilojoules:.4f} kJ/mol"
+        return (
+            f"counterpoise-corrected interaction energy = {corrected:.10f} Eh = "
+            f"{kilojoules:.4f} kJ/mol"
+        )
 
     whole = given.read().molecule
     compute = partial(
@@ -165,17 +171,21 @@ CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
     type=click.Choice(SCF_FORMULAS),
     default="largest",
     show_default=True,
-    help="Hartree-Fock limit: energy in the larger basis, exp(-1.63 X), (X+1) exp(-9 sqrt X), exp(-6.3 sqrt X), "
-    "X^-3.4, exp(-alpha sqrt X) with alpha of the family.",
+    help="Hartree-Fock limit: energy in the larger basis, exp(-1.63 X), (X+1) exp(-9 sqrt X), "
+    "exp(-6.3 sqrt X), X^-3.4, exp(-alpha sqrt X) with alpha of the family.",
 )
 @click.option(
     "--correlation-formula",
     type=click.Choice(CORRELATION_FORMULAS),
-    help="Correlation limit: X^-3, X^-2.2, X^-beta of the family.  [default: helgaker; neese-valeev for def2]",
+    help="Correlation limit: X^-3, X^-2.2, X^-beta of the family.  [default: helgaker; "
+    "neese-valeev for def2]",
 )
 @study_options
-def cbs(given: Given, display: Display, scf_formula: str, correlation_formula: str | None) -> None:
-    """Energy of MOLECULE at the basis set limit, from the two sets that --basis names: --basis 'cc-pv[tq]z'.
+def cbs_command(
+    given: Given, display: Display, scf_formula: str, correlation_formula: str | None
+) -> None:
+    """Energy of MOLECULE at the basis set limit, from the two sets that --basis names: --basis
+    'cc-pv[tq]z'.
 
     Both runs go into one file. Spin components are extrapolated like the correlation energy.
     """
@@ -186,7 +196,10 @@ def cbs(given: Given, display: Display, scf_formula: str, correlation_formula: s
         total, correlation = (
             study.values[f"cbs_{name}_energy"].value for name in ("total", "correlation")
         )
-        return f"E({chosen.correlation.title}, limit) = {total:.10f} Eh, E(corr, limit) = {correlation:.10f} Eh"
+        return (
+            f"E({chosen.correlation.title}, limit) = {total:.10f} Eh, E(corr, limit) = "
+            f"{correlation:.10f} Eh"
+        )
 
     whole = given.read().molecule
     compute = partial(
@@ -228,7 +241,7 @@ KINDS = ("bond", "angle", "dihedral")
 )
 @one_molecule()
 @study_options
-def scan(
+def scan_command(
     given: Given,
     display: Display,
     moving: str | None,
@@ -237,11 +250,13 @@ def scan(
     plot_file: str | None,
     **coordinates: tuple[str, str] | None,
 ) -> None:
-    """Energies of MOLECULE along one coordinate: --bond 1,2 0.8:1.2:9, atoms from 1, nine points, both ends included.
+    """Energies of MOLECULE along one coordinate: --bond 1,2 0.8:1.2:9, atoms from 1, nine points,
+    both ends included.
 
-    Without a coordinate MOLECULE holds several geometries: frames (xyz), molecules (sdf) or models (pdb). Which atoms
-    move follows from the bonds: the side of the last atom named. A point that fails is listed with its exit code, and
-    the command then ends with exit code 9. Writes one file with all runs, the table (CSV) and the curve (SVG).
+    Without a coordinate MOLECULE holds several geometries: frames (xyz), molecules (sdf) or models
+    (pdb). Which atoms move follows from the bonds: the side of the last atom named. A point that
+    fails is listed with its exit code, and the command then ends with exit code 9. Writes one file
+    with all runs, the table (CSV) and the curve (SVG).
     """
     chosen = given.chosen()
     from dfmp2.studies.scan import scan_energies
@@ -282,14 +297,16 @@ def scan(
     study = run_study(target, compute, ending, display, given, beside=beside, contents=contents)
     if study.settings["failed"]:
         raise SomeFailed(
-            f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the notes); the others are in "
-            f"{target}, and the same command with --resume tries the failed ones again"
+            f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the "
+            f"notes); the others are in {target}, and the same command with --resume tries the "
+            "failed ones again"
         )
 
 
 def _extrema(study: Study) -> str:
-    """How many minima and maxima a scan has between its points, where there is more than one minimum."""
-    from dfmp2.output.document import counted
+    """How many minima and maxima a scan has between its points, where there is more than one
+    minimum."""
+    from dfmp2.output.document import counted_text
 
     bends = study.arrays.get("extrema_curvature")
     if bends is None:
@@ -298,7 +315,10 @@ def _extrema(study: Study) -> str:
     maxima = len(bends.value) - minima
     if (minima, maxima) == (1, 0):
         return ""
-    return f", {counted(minima, 'minimum', 'minima')}, {counted(maxima, 'maximum', 'maxima')}"
+    return (
+        f", {counted_text(minima, 'minimum', 'minima')}, "
+        f"{counted_text(maxima, 'maximum', 'maxima')}"
+    )
 
 
 def _make_scan(
@@ -330,7 +350,8 @@ def _make_scan(
     nargs=2,
     multiple=True,
     metavar="KIND ATOMS",
-    help="Keep bond I,J, angle I,J,K, dihedral I,J,K,L, or the positions xyz RANGES; may be repeated.",
+    help="Keep bond I,J, angle I,J,K, dihedral I,J,K,L, or the positions xyz RANGES; may be "
+    "repeated.",
 )
 @click.option(
     "--set",
@@ -338,7 +359,8 @@ def _make_scan(
     nargs=3,
     multiple=True,
     metavar="KIND ATOMS VALUE",
-    help="Bring a bond, angle or dihedral to a value, in the unit of the file or degrees; may be repeated.",
+    help="Bring a bond, angle or dihedral to a value, in the unit of the file or degrees; may be "
+    "repeated.",
 )
 @click.option(
     "--constraints", metavar="FILE", help="Constraints in geomeTRIC's format ($freeze, $set)."
@@ -360,7 +382,8 @@ def _make_scan(
     default="GAU",
     show_default=True,
     metavar="NAME",
-    help="Of geomeTRIC: GAU_LOOSE, GAU, GAU_TIGHT, GAU_VERYTIGHT, NWCHEM_LOOSE, TURBOMOLE or INTERFRAG_TIGHT.",
+    help="Of geomeTRIC: GAU_LOOSE, GAU, GAU_TIGHT, GAU_VERYTIGHT, NWCHEM_LOOSE, TURBOMOLE or "
+    "INTERFRAG_TIGHT.",
 )
 @click.option(
     "--max-steps", type=int, metavar="N", default=100, show_default=True, help="Limit on the steps."
@@ -382,7 +405,7 @@ def _make_scan(
 )
 @one_molecule()
 @study_options
-def optimize(
+def optimize_command(
     given: Given,
     display: Display,
     freeze: tuple[tuple[str, str], ...],
@@ -431,11 +454,12 @@ def optimize(
         return [frames[-1], b"".join(frames)]
 
     def ending(study: Study) -> str:
-        from dfmp2.output.document import counted
+        from dfmp2.output.document import counted_text
 
         energy, steps = study.values["optimized_total_energy"].value, study.settings["steps"]
         return (
-            f"{_found(study)} after {counted(steps, 'step')}, E = {energy:.10f} Eh; {last}, {path}"
+            f"{_found(study)} after {counted_text(steps, 'step')}, E = {energy:.10f} Eh; "
+            f"{last}, {path}"
         )
 
     files = {Option("xyz"): last, Option("trajectory"): path}
@@ -485,7 +509,7 @@ def _found(study: Study) -> str:
 )
 @one_molecule()
 @study_options
-def frequencies(
+def frequencies_command(
     given: Given,
     display: Display,
     temperature: float,
@@ -498,9 +522,9 @@ def frequencies(
 ) -> None:
     """Harmonic frequencies of MOLECULE, a file as of dfmp2 run, at its stationary point.
 
-    6 N + 1 gradients for N atoms: central differences give the Hessian, and its modes the infrared intensities and the
-    thermochemistry of an ideal gas. All runs go into one file. With --workers, --threads are those of each and
-    --memory is shared.
+    6 N + 1 gradients for N atoms: central differences give the Hessian, and its modes the infrared
+    intensities and the thermochemistry of an ideal gas. All runs go into one file. With --workers,
+    --threads are those of each and --memory is shared.
     """
     chosen, read = given.chosen(), given.read()
     from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
@@ -521,13 +545,16 @@ def frequencies(
         return [normal_modes(study)]
 
     def ending(study: Study) -> str:
-        from dfmp2.output.document import counted
+        from dfmp2.output.document import counted_text
 
         found = study.table["wavenumber"].values
         imaginary = sum(value < 0 for value in found)
-        said = f", {imaginary} IMAGINARY" if imaginary else ""
+        if imaginary:
+            said = f", {imaginary} IMAGINARY"
+        else:
+            said = ""
         ends = " to ".join(dict.fromkeys(f"{value:.1f}" for value in (found[0], found[-1])))
-        return f"{counted(len(found), 'vibration')}{said}, {ends} cm^-1; {modes}"
+        return f"{counted_text(len(found), 'vibration')}{said}, {ends} cm^-1; {modes}"
 
     files = {Option("molden"): modes}
     run_study(target, compute, ending, display, given, beside=files, contents=contents)

@@ -1,12 +1,14 @@
-"""A batch on AWS: jobs of AWS Batch, with a warm-up before them to compile kernels, and its files in S3.
+"""A batch on AWS: jobs of AWS Batch, with a warm-up before them to compile kernels, and its files
+in S3.
 
     s3://BUCKET/PREFIX/inputs/SHA256.zip    manifest, molecules, orbitals to start from; never changes
                        results/NAME.h5      and errors and checkpoints, as in the output folder of a batch
                        programs/...         compiled ones
 
 A container runs `dfmp2 batch run` on copies of these. Any host can go on with any shard.
-Sources: AWS Batch API reference, RegisterJobDefinition, SubmitJob and EvaluateOnExit; user guide, "Automated job
-retries" and "Compute resource memory management"; AWS Neuron documentation, "Amazon EC2 Trn1 architecture".
+Sources: AWS Batch API reference, RegisterJobDefinition, SubmitJob and EvaluateOnExit; user guide,
+"Automated job retries" and "Compute resource memory management"; AWS Neuron documentation, "Amazon
+EC2 Trn1 architecture".
 """
 
 from __future__ import annotations
@@ -25,25 +27,26 @@ from typing import Any, NamedTuple
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Interrupted
+from dfmp2.errors.messages import Option
 from dfmp2.execution.manifest import COMPILED, OF_THE_BATCH, Batch, read_manifest
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE
-from dfmp2.messages import Option
 from dfmp2.output.checkpoint import SUFFIX
 
-WORK = "/work"  # of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
+# of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
+WORK = "/work"
 MEBIBYTE = 2**20
-MEMORY_PER_CPU = (
-    1800  # MiB of a job without instance: what a compute-optimised instance has for one
-)
+# MiB of a job without instance: what a compute-optimised instance has for one
+MEMORY_PER_CPU = 1800
 RESERVED = 512  # MiB of a container, or a tenth, for what is not a worker
 TAGS = {"propagateTags": True, "tags": {"application": "dfmp2"}}
 ROLES = {
     "jobRoleArn": "job_role",
     "executionRoleArn": "execution_role",
 }  # in a request, and the option
-# In this order, five at most; the last one counts for all else, which would be tried again without it.
+# In this order, five at most; the last one counts for all else, which would be tried again without
+# it.
 RETRY_RULES = (
     {
         "onExitCode": str(Interrupted.exit_code),
@@ -62,33 +65,37 @@ RETRY_RULES = (
 INPUTS, RESULTS, PROGRAMS = "inputs", "results", "programs"  # below the location of a batch
 MANIFEST = "dfmp2-batch.toml"  # in the inputs
 OF_AN_ITEM = (".h5", f".h5{SUFFIX}", ".error.json")
-# Whole entries of the cache of compiled programs; none is ever changed, so hosts may copy at any time.
+# Whole entries of the cache of compiled programs; none is ever changed, so hosts may copy at any
+# time.
 PROGRAM = re.compile(r"[0-9a-f]{8,64}/[A-Za-z0-9.+_-]+\.(neff|json)")
 RESULT = re.compile(r"[^./][^/]*\.(h5|h5\..*|error\.json)")
 
 
 class Instance(NamedTuple):
-    """Of a type of instance: virtual CPUs, MiB that a job may ask for, and chips (/dev/neuron0 and so on)."""
+    """Of a type of instance: virtual CPUs, MiB that a job may ask for, and chips (/dev/neuron0 and
+    so on)."""
 
     vcpus: int
     memory: int  # less than the instance has: the system and the agent of AWS Batch keep some
     chips: int
 
 
-INSTANCES = {  # a job asks for all virtual CPUs of its instance, since AWS Batch does not count Neuron devices
+# a job asks for all virtual CPUs of its instance, since AWS Batch does not count Neuron devices
+INSTANCES = {
     "trn1.2xlarge": Instance(8, 30_000, 1),  # 32 GiB
     **dict.fromkeys(("trn1.32xlarge", "trn1n.32xlarge"), Instance(128, 490_000, 16)),  # 512 GiB
 }
 Requests = dict[str, dict[str, Any]]  # by the names of files for `aws batch ... --cli-input-json`
 
 
-# --- submission -------------------------------------------------------------------------------------------------------
+# --- submission -----------------------------------------------------------------------------------
 
 
 def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dict[str, bytes]]:
     """What AWS Batch is asked, and the inputs by their place in S3.
 
-    `given` are the options of `dfmp2 batch submit --aws-batch`; InputError where they do not fit together.
+    `given` are the options of `dfmp2 batch submit --aws-batch`; InputError where they do not fit
+    together.
     """
     for option, what in (
         ("queue", "job queue"),
@@ -144,7 +151,8 @@ def _definition(
 ) -> tuple[dict[str, Any], int]:
     """The request RegisterJobDefinition, and the memory that its workers share, MiB.
 
-    The definition is named after what is in it (SHA-256), so that what belongs to one batch comes with the job.
+    The definition is named after what is in it (SHA-256), so that what belongs to one batch comes
+    with the job.
     """
     workers, threads, instance = given["workers"], given["threads"], INSTANCES.get(kind)
     cores = workers * threads
@@ -154,7 +162,8 @@ def _definition(
         memory = -(-given["memory"] // MEBIBYTE)
     if cores > vcpus:
         raise InputError(
-            f"{workers} workers of {threads} threads need {cores} virtual CPUs, and {kind} has {vcpus}: use fewer"
+            f"{workers} workers of {threads} threads need {cores} virtual CPUs, and {kind} has "
+            f"{vcpus}: use fewer"
         )
     if lane is not None and workers > CORES_PER_CHIP * chips:
         raise InputError(
@@ -162,7 +171,10 @@ def _definition(
             f": {kind} has {CORES_PER_CHIP * chips} NeuronCores, one for each worker",
         )
     if not 2 * RESERVED <= memory <= (most or memory):
-        limit = f", and on {kind} at most {most} MiB" if most else ""
+        if most:
+            limit = f", and on {kind} at most {most} MiB"
+        else:
+            limit = ""
         raise InputError(
             Option("memory"),
             f": {memory} MiB for a container, expected {2 * RESERVED} MiB or more{limit}",
@@ -205,7 +217,7 @@ def _definition(
     return {"jobDefinitionName": name, **definition}, memory - max(RESERVED, memory // 10)
 
 
-def submit(
+def submit_to_aws(
     requests: Requests, inputs: Mapping[str, bytes], region: str | None, profile: str | None
 ) -> dict[str, str]:
     """Send a batch to its queue; the ARN of the job definition and the numbers of the jobs."""
@@ -231,7 +243,8 @@ def submit(
 
 
 def pack(batch: Batch) -> bytes:
-    """The inputs of a batch as an archive: the same inputs, the same bytes. InputError for an unreadable file.
+    """The inputs of a batch as an archive: the same inputs, the same bytes. InputError for an
+    unreadable file.
 
     The manifest is written anew, so that no path leads anywhere but into the archive.
     """
@@ -270,16 +283,18 @@ def pack(batch: Batch) -> bytes:
     return stream.getvalue()
 
 
-# --- in a container ---------------------------------------------------------------------------------------------------
+# --- in a container -------------------------------------------------------------------------------
 
 
 @contextmanager
-def unpacked(
+def unpacked_archive(
     source: str, every: float, warn: Callable[[str], None]
 ) -> Iterator[tuple[Batch, Copies]]:
-    """The batch of s3://BUCKET/PREFIX/inputs/NAME.zip in a folder that goes with the block, and copies of its files.
+    """The batch of s3://BUCKET/PREFIX/inputs/NAME.zip in a folder that goes with the block, and
+    copies of its files.
 
-    What changes is copied to S3 every so many seconds and in the end; Interrupted where that fails then.
+    What changes is copied to S3 every so many seconds and in the end; Interrupted where that fails
+    then.
     """
     client, (place, _, archive_name) = connect("s3"), source.rpartition(f"/{INPUTS}/")
     with tempfile.TemporaryDirectory(prefix="dfmp2-batch-", dir=os.environ.get(VARIABLE)) as made:

@@ -1,4 +1,5 @@
-"""Run a batch: whatever is not complete is computed, each item by itself, and nothing complete again."""
+"""Run a batch: whatever is not complete is computed, each item by itself, and nothing complete
+again."""
 
 from __future__ import annotations
 
@@ -8,17 +9,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dfmp2.errors import Dfmp2Error, DiskFull
-from dfmp2.execution.items import INDEX, Input, Row, compute, failed, look, look_at, write_index
+from dfmp2.errors.messages import Message
+from dfmp2.execution.items import (
+    INDEX,
+    Input,
+    ItemStatus,
+    compute_item,
+    failed,
+    look,
+    look_at,
+    write_index,
+)
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import Call, Died, Pool
 from dfmp2.execution.shards import arrange, memory_needed, works
 from dfmp2.host.files import make_folder, require_writable
 from dfmp2.host.locks import discard
-from dfmp2.messages import Message
 from dfmp2.progress import Listener
 
 PATIENCE = 8.0  # s that workers have to stop
-GRACE = 15.0  # s that items of other processes are waited for: the workers of a batch that was killed end within that
+# s that items of other processes are waited for: the workers of a batch that was killed end within
+# that
+GRACE = 15.0
 INDEX_EVERY = 5.0  # s between two versions of batch.json
 LONGEST_MESSAGE = 300  # characters shown of an error
 
@@ -31,7 +43,8 @@ class BatchRun:
     ----------
     inputs : of all items of the batch
     mine : places in the batch of the items of this run, those of its shard
-    listener : hears of each item that has ended, of one that failed as a warning, and how much time is left
+    listener : hears of each item that has ended, of one that failed as a warning, and how much time
+        is left
     chained : start the SCF from the orbitals of the item before, of the same atoms
     scratch : folder for what does not fit, None for the default
     command : for the provenance
@@ -50,7 +63,7 @@ class BatchRun:
     scratch: str | None = None
     command: str = "dfmp2 batch run"
     stop_asked: Callable[[], int] = lambda: 0
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: dict[int, ItemStatus] = field(default_factory=dict)
     found: int = 0
     fault: str = ""
     full: str = ""
@@ -64,12 +77,13 @@ class BatchRun:
     _cost: float = 0.0
     _cost_done: float = 0.0
 
-    def own(self, status: str) -> list[Row]:
+    def own(self, status: str) -> list[ItemStatus]:
         """Rows of this run in a state."""
         return [row for row in self.rows.values() if row.status == status]
 
     def compute(self, pool: Pool, workers: int) -> None:
-        """Compute what is not complete with up to `workers` workers of `pool`; the failure of an item is in its row.
+        """Compute what is not complete with up to `workers` workers of `pool`; the failure of an
+        item is in its row.
 
         Raises
         ------
@@ -111,8 +125,8 @@ class BatchRun:
         """The error for a disk that refused, with what to do."""
         left = len(self.rows) - len(self.own("complete"))
         return DiskFull(
-            f"{left} of {len(self.rows)} items not complete: {self.full}. Complete items are kept: make room on that "
-            "disk, and the same command goes on"
+            f"{left} of {len(self.rows)} items not complete: {self.full}. Complete items are kept: "
+            "make room on that disk, and the same command goes on"
         )
 
     def _plan(self, left: list[int], workers: int) -> None:
@@ -129,7 +143,8 @@ class BatchRun:
         self._began = self._written = time.monotonic()
 
     def _begin(self, before: int | None, places: list[int]) -> None:
-        """Let the first of these items that is not complete come next; the one `before` it may give orbitals."""
+        """Let the first of these items that is not complete come next; the one `before` it may give
+        orbitals."""
         while places and self.rows[places[0]].status == "complete":
             before, *places = places
         if places:
@@ -137,7 +152,11 @@ class BatchRun:
             if before is not None and self.rows[before].status == "complete":
                 start = self.batch.items[before].target
             self._queue.appendleft(
-                Call(compute, (self.inputs[places[0]], start, self.scratch, self.command), places)
+                Call(
+                    compute_item,
+                    (self.inputs[places[0]], start, self.scratch, self.command),
+                    places,
+                )
             )
 
     def _work(self, pool: Pool) -> list[Call]:
@@ -161,7 +180,7 @@ class BatchRun:
                     self.listener.stage(f"{error}; it is tried again")
         return [slot.call for slot in pool.busy]
 
-    def _take(self, call: Call, found: Row | Died, *, stopping: bool) -> None:
+    def _take(self, call: Call, found: ItemStatus | Died, *, stopping: bool) -> None:
         """Go on from what became of an item."""
         place, *rest = call.tag
         if isinstance(found, Died):
@@ -191,8 +210,9 @@ class BatchRun:
         self._tell(row)
         self._begin(place, rest)
 
-    def _tell(self, row: Row) -> None:
-        """Say what became of an item, and how much time is left: what is done has taken its share of the cost."""
+    def _tell(self, row: ItemStatus) -> None:
+        """Say what became of an item, and how much time is left: what is done has taken its share
+        of the cost."""
         total, spent = len(self.rows) - self.found, time.monotonic() - self._began
         if self._cost_done > 0:
             left = max(0.0, self._cost / self._cost_done - 1.0) * spent
@@ -218,8 +238,9 @@ class BatchRun:
             )
         self.listener.step(self._ended, total, "items")
 
-    def _after_death(self, place: int, death: Died) -> Row:
-        """A worker died: its item fails, unless it was complete or somebody asked the worker to end."""
+    def _after_death(self, place: int, death: Died) -> ItemStatus:
+        """A worker died: its item fails, unless it was complete or somebody asked the worker to
+        end."""
         item, load = self.batch.items[place], self._works[place].load
         discard(item.target)
         row = look_at(self.inputs[place])

@@ -1,8 +1,10 @@
-"""Workers of a Dask cluster that is already running, as the slots of a batch: the contract of `dfmp2.execution.pool`.
+"""Workers of a Dask cluster that is already running, as the slots of a batch: the contract of
+`dfmp2.execution.pool`.
 
-One slot per Dask worker and one call per slot, bound to the process of its worker, so that a death blames exactly one
-call and Dask tries none again. Each call carries the versions of its client. Results go to the output folder, which all
-workers see: each call looks for a token file there, whose disappearance later asks calls to stop.
+One slot per Dask worker and one call per slot, bound to the process of its worker, so that a death
+blames exactly one call and Dask tries none again. Each call carries the versions of its client.
+Results go to the output folder, which all workers see: each call looks for a token file there,
+whose disappearance later asks calls to stop.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, ResourceError
-from dfmp2.execution.pool import Call, Died, Pool, Share, fault
+from dfmp2.errors.messages import Option
+from dfmp2.execution.pool import Call, Died, Pool, WorkerShare, fault
 from dfmp2.host import provenance, threads
-from dfmp2.messages import Option
 
 LOOK_EVERY = 1.0  # s between two looks at the workers
 ANSWER = 15.0  # s that the scheduler has for an answer; a busy one takes more than 5
@@ -30,7 +32,8 @@ SHARE_OF_LIMIT = 0.8  # of a worker's memory limit; at 0.95 its nanny ends it
 
 
 def read_engine(text: str) -> str:
-    """The address of the scheduler that --engine names, itself or by its file; InputError for one open to others."""
+    """The address of the scheduler that --engine names, itself or by its file; InputError for one
+    open to others."""
     try:
         if "://" in text:
             address = text
@@ -57,7 +60,7 @@ def read_engine(text: str) -> str:
     return address
 
 
-def run_call(versions: dict[str, str], process: str, call: Call, share: Share) -> Any:
+def run_call(versions: dict[str, str], process: str, call: Call, share: WorkerShare) -> Any:
     """What a Dask worker executes, if it is the `process` (its own folder) that was meant."""
     from distributed import get_worker
 
@@ -68,7 +71,8 @@ def run_call(versions: dict[str, str], process: str, call: Call, share: Share) -
             for one in (here, versions)
         ]
         raise InputError(
-            f"the Dask worker {worker.address} has {shown[0]}, and here is {shown[1]}: install the same"
+            f"the Dask worker {worker.address} has {shown[0]}, and here is {shown[1]}: install the "
+            "same"
         )
     if not token.exists():
         where = f"the Dask worker {worker.address} does not see {token.parent}"
@@ -80,7 +84,8 @@ def run_call(versions: dict[str, str], process: str, call: Call, share: Share) -
 
 
 class DaskSlot:
-    """The worker at an address, until its process dies. Attributes and methods are those of `pool.Slot`."""
+    """The worker at an address, until its process dies. Attributes and methods are those of
+    `pool.Slot`."""
 
     future: Future[Any] | None = None
     call: Any = None
@@ -95,7 +100,7 @@ class DaskSlot:
                 ", that of each worker",
             )
         self._pool, self.address, self._process = pool, address, info["local_directory"]
-        self.share = Share(count or info["nthreads"], memory, pool.token)
+        self.share = WorkerShare(count or info["nthreads"], memory, pool.token)
         self._executor = pool.client.get_executor(
             workers=[address], allow_other_workers=False, pure=False, retries=0
         )
@@ -111,7 +116,8 @@ class DaskSlot:
         self.call, self.future = call, self._executor.submit(run_call, *given)
 
     def result(self) -> Any:
-        """What its call gives; Died when the worker has, or was asked to stop before it began; or what was raised."""
+        """What its call gives; Died when the worker has, or was asked to stop before it began; or
+        what was raised."""
         future, self.future = self.future or Future(), None
         error: BaseException | None
         if future.cancelled():
@@ -126,7 +132,10 @@ class DaskSlot:
             )
         if isinstance(error, Dfmp2Error) and not self._pool.stopping:
             raise error
-        cause = f"its Dask worker {self.address} was lost: killed, as for want of memory, or its host is gone"
+        cause = (
+            f"its Dask worker {self.address} was lost: killed, as for want of memory, or its "
+            "host is gone"
+        )
         self.address = ""  # what answers there from now on is another process
         if (
             not isinstance(error, Dfmp2Error | BrokenExecutor)
@@ -151,11 +160,11 @@ class DaskSlot:
 class DaskPool(Pool):
     """The workers of a Dask cluster, also those that join it later.
 
-    `engine` is a scheduler file or address, `folder` the output, which all workers see; threads and memory of the
-    `share` of each call are 0 for those of its Dask worker.
+    `engine` is a scheduler file or address, `folder` the output, which all workers see; threads and
+    memory of the `share` of each call are 0 for those of its Dask worker.
     """
 
-    def __init__(self, engine: str, folder: Path, share: Share) -> None:
+    def __init__(self, engine: str, folder: Path, share: WorkerShare) -> None:
         super().__init__((), share)
         self._address = read_engine(engine)
         self.token, self.stopping = folder.resolve() / f".dask-{uuid.uuid4().hex[:12]}", False
@@ -196,7 +205,8 @@ class DaskPool(Pool):
             self.client.close(timeout=2)
 
     def grow(self, size: int) -> None:
-        """Take up to `size` workers, now or when they come; ResourceError without a scheduler or a worker."""
+        """Take up to `size` workers, now or when they come; ResourceError without a scheduler or a
+        worker."""
         self._size = size
         self._look()
         while not self.slots:
@@ -204,7 +214,8 @@ class DaskPool(Pool):
             self._look()
 
     def finished(self) -> list[Any]:
-        """Slots that have ended what they do within a moment; ResourceError without a scheduler or a worker."""
+        """Slots that have ended what they do within a moment; ResourceError without a scheduler or
+        a worker."""
         self._look()
         for slot in self.busy:
             if not slot.ready and not slot.future.done():
@@ -241,6 +252,6 @@ class DaskPool(Pool):
 
     def _gone(self, error: Exception) -> ResourceError:
         return ResourceError(
-            f"the Dask scheduler {self._address} does not answer ({error}): start it, with TLS name the certificates; "
-            "finished items are kept, and the same command goes on"
+            f"the Dask scheduler {self._address} does not answer ({error}): start it, with TLS "
+            "name the certificates; finished items are kept, and the same command goes on"
         )

@@ -1,14 +1,15 @@
 """An item of a batch: its input, where it stands, and its computation by a worker.
 
-complete: NAME.h5 is whole and was made from the present input. running: a living process holds its lock. failed:
-NAME.error.json. pending: everything else. batch.json keeps what was found, so that whole results are not read again
-while size and time of change stay the same.
+complete: NAME.h5 is whole and was made from the present input. running: a living process holds its
+lock. failed: NAME.error.json. pending: everything else. batch.json keeps what was found, so that
+whole results are not read again while size and time of change stay the same.
 
-A result counts when its input has the same fingerprint: geometry and point charges (their bits), charge, multiplicity
-and every option that can change a result or its checks; memory, threads and scratch only decide how it is reached.
+A result counts when its input has the same fingerprint: geometry and point charges (their bits),
+charge, multiplicity and every option that can change a result or its checks; memory, threads and
+scratch only decide how it is reached.
 
-All that happens to an item's files happens in `compute`, under the item's lock; the result is written beside its place
-and renamed, so that a worker may be killed at any time.
+All that happens to an item's files happens in `compute`, under the item's lock; the result is
+written beside its place and renamed, so that a worker may be killed at any time.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from dfmp2.errors import (
     ResourceError,
     ResultFileError,
 )
-from dfmp2.execution.manifest import TASKS, Batch, Item
-from dfmp2.execution.pool import Share, stops
-from dfmp2.host.deferred import named
-from dfmp2.host.files import NO_FILE, refusal, require_writable, stamp, write_atomically
+from dfmp2.errors.messages import Message, Option
+from dfmp2.execution.manifest import TASKS, Batch, BatchItem
+from dfmp2.execution.pool import WorkerShare, stops
+from dfmp2.host.deferred import imported_by_name
+from dfmp2.host.files import NO_FILE, disk_refusal, require_writable, stamp, write_atomically
 from dfmp2.host.locks import acquire, holder, release
-from dfmp2.messages import Message, Option
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
@@ -47,7 +48,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
-from dfmp2.output.table import numbers_of, to_json
+from dfmp2.output.table import numbers_of, rows_json
 
 STATES = ("complete", "failed", "pending", "running")
 STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
@@ -59,27 +60,29 @@ INDEX, VERSION = "batch.json", 2
 
 
 class Input(NamedTuple):
-    """What an item is computed from: molecule in its field, or why it cannot be read; SHA-256 of all, and of the start
-    orbitals ("" for none)."""
+    """What an item is computed from: molecule in its field, or why it cannot be read; SHA-256 of
+    all, and of the start orbitals ("" for none)."""
 
-    item: Item
+    item: BatchItem
     molecule: Molecule | InputError
     fingerprint: str = ""
     start: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ItemStatus:
     """Where an item stands.
 
     Attributes
     ----------
     status : one of STATES
     exit_code, error : of a failed item; 0 and None of a complete one
-    output, seconds, energy : of a complete item: its file, wall time of the calculation, total MP2 energy in Eh
+    output, seconds, energy : of a complete item: its file, wall time of the calculation, total MP2
+        energy in Eh
     fingerprint, stamp : of a complete item: of its input; size and change of its file
     remark : why a result that is there does not count, or who computes the item
-    notes, device_fault : of its worker: for the user, and whether its device must not be used any more
+    notes, device_fault : of its worker: for the user, and whether its device must not be used any
+        more
     disk_full : whether it was given up because nothing can be written any more; why is in `error`
     """
 
@@ -99,11 +102,12 @@ class Row:
     disk_full: bool = False
 
 
-# --- input ------------------------------------------------------------------------------------------------------------
+# --- input ----------------------------------------------------------------------------------------
 
 
-def read_input(item: Item) -> Input:
-    """The input of an item; what `dfmp2 run` would say of it in place of a molecule that cannot be read."""
+def read_input(item: BatchItem) -> Input:
+    """The input of an item; what `dfmp2 run` would say of it in place of a molecule that cannot be
+    read."""
     given = {"units": "angstrom", "point_charge_units": "angstrom", **item.given}
     state: dict[str, Any] = {name: given.get(name) for name in ("charge", "multiplicity", "units")}
     try:
@@ -127,7 +131,8 @@ def read_inputs(batch: Batch) -> list[Input]:
 
 
 def fingerprint_of(result: MP2Result) -> str:
-    """The fingerprint of the input a stored result was made from; of a task that is no energy its command says it."""
+    """The fingerprint of the input a stored result was made from; of a task that is no energy its
+    command says it."""
     said = {
         mark: re.search(re.escape(mark) + "([0-9a-f]{64})", result.provenance.command)
         for mark in (INPUT, START)
@@ -147,20 +152,23 @@ def _file_hash(path: Path) -> str:
         ) from error
 
 
-# --- state ------------------------------------------------------------------------------------------------------------
+# --- state ----------------------------------------------------------------------------------------
 
 
-def look(batch: Batch, inputs: Iterable[Input]) -> list[Row]:
+def look(batch: Batch, inputs: Iterable[Input]) -> list[ItemStatus]:
     """Where items stand."""
     known = read_index(batch)
     return [look_at(given, known.get(given.item.name)) for given in inputs]
 
 
-def look_at(given: Input, known: Row | None = None) -> Row:
-    """Where an item stands, as its files say it, or what was `known` of a complete one where its file is the same."""
+def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
+    """Where an item stands, as its files say it, or what was `known` of a complete one where its
+    file is the same."""
     item = given.item
     if other := holder(item.target):
-        return Row(item.name, item.molecule, "running", remark=f"it is being computed by {other}")
+        return ItemStatus(
+            item.name, item.molecule, "running", remark=f"it is being computed by {other}"
+        )
     now = given.fingerprint, stamp(item.target)
     if known is not None and known.status == "complete" and (known.fingerprint, known.stamp) == now:
         return replace(known, molecule=item.molecule, output=str(item.target))
@@ -175,9 +183,10 @@ def look_at(given: Input, known: Row | None = None) -> Row:
     return replace(row, status="failed", exit_code=failure["code"], error=message)
 
 
-def read_result(given: Input) -> tuple[Row, MP2Result | None]:
-    """The row of an item and its result; pending and None, with a remark on a file that does not count."""
-    item, row = given.item, Row(given.item.name, given.item.molecule)
+def read_result(given: Input) -> tuple[ItemStatus, MP2Result | None]:
+    """The row of an item and its result; pending and None, with a remark on a file that does not
+    count."""
+    item, row = given.item, ItemStatus(given.item.name, given.item.molecule)
     if isinstance(given.molecule, InputError):
         return replace(row, remark=str(given.molecule)), None
     if not os.path.lexists(item.target):
@@ -193,9 +202,9 @@ def read_result(given: Input) -> tuple[Row, MP2Result | None]:
     return replace(row, remark=f"its input has changed since the result was made ({what})"), None
 
 
-def _complete(given: Input, result: MP2Result) -> Row:
+def _complete(given: Input, result: MP2Result) -> ItemStatus:
     item, seconds = given.item, result.timings.total
-    row = Row(
+    row = ItemStatus(
         item.name,
         item.molecule,
         "complete",
@@ -213,20 +222,23 @@ def error_file(target: Path) -> Path:
     return target.with_suffix(".error.json")
 
 
-def write_index(batch: Batch, rows: Sequence[Row]) -> None:
-    """Write batch.json: rows, and what it said of the other items; ResourceError where that cannot be."""
+def write_index(batch: Batch, rows: Sequence[ItemStatus]) -> None:
+    """Write batch.json: rows, and what it said of the other items; ResourceError where that cannot
+    be."""
     known = read_index(batch) | {row.name: row for row in rows}
-    items = [asdict(known.get(item.name) or Row(item.name, item.molecule)) for item in batch.items]
-    content = to_json({"dfmp2_batch_version": VERSION, "items": items})
+    items = [
+        asdict(known.get(item.name) or ItemStatus(item.name, item.molecule)) for item in batch.items
+    ]
+    content = rows_json({"dfmp2_batch_version": VERSION, "items": items})
     write_atomically(batch.output / INDEX, content.encode(), overwrite=True)
 
 
-def read_index(batch: Batch) -> dict[str, Row]:
+def read_index(batch: Batch) -> dict[str, ItemStatus]:
     """What batch.json says of items, by name; nothing where it is of another version."""
     value = _read_json(batch.output / INDEX)
     try:
         if value["dfmp2_batch_version"] == VERSION:
-            rows = [Row(**item) for item in value["items"]]
+            rows = [ItemStatus(**item) for item in value["items"]]
         else:
             rows = []
         return {row.name: replace(row, stamp=(row.stamp[0], row.stamp[1])) for row in rows}
@@ -246,9 +258,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 def collect_results(
     batch: Batch, *, allow_mixed: bool
 ) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
-    """Rows of all complete results, their hashes checked; what holds for all of them; and what there is to remark.
+    """Rows of all complete results, their hashes checked; what holds for all of them; and what
+    there is to remark.
 
-    InputError where there is none, or their methods differ, so that their energies do not belong beside each other.
+    InputError where there is none, or their methods differ, so that their energies do not belong
+    beside each other.
     """
     rows, remarks, methods = [], list[str](), dict[str, dict[str, str]]()
     for given in read_inputs(batch):
@@ -286,16 +300,16 @@ def collect_results(
     return rows, notes, remarks
 
 
-# --- computation ------------------------------------------------------------------------------------------------------
+# --- computation ----------------------------------------------------------------------------------
 
 
-def compute(
-    given: Input, start: Path | None, scratch: str | None, command: str, share: Share
-) -> Row:
+def compute_item(
+    given: Input, start: Path | None, scratch: str | None, command: str, share: WorkerShare
+) -> ItemStatus:
     """Compute an item and write its result or its error, unless another process is at it.
 
-    The row says what became of it; "pending" when it was stopped. An exception that is no `Dfmp2Error` is a fault in
-    dfmp2; the parent hears of it.
+    The row says what became of it; "pending" when it was stopped. An exception that is no
+    `Dfmp2Error` is a fault in dfmp2; the parent hears of it.
 
     Parameters
     ----------
@@ -304,7 +318,7 @@ def compute(
     command : for the provenance
     """
     begun, target, notes = time.perf_counter(), given.item.target, list[str]()
-    row = Row(given.item.name, given.item.molecule)
+    row = ItemStatus(given.item.name, given.item.molecule)
     try:
         if other := acquire(target):
             return replace(row, status="running", remark=f"it is being computed by {other}")
@@ -319,7 +333,7 @@ def compute(
         pass
     except (Dfmp2Error, MemoryError, OSError) as error:
         if isinstance(error, DiskFull) or (
-            isinstance(error, OSError) and refusal(error) is DiskFull
+            isinstance(error, OSError) and disk_refusal(error) is DiskFull
         ):  # no fault of the item: it is computed when there is room again
             return replace(
                 row, status="pending", error=str(error), notes=tuple(notes), disk_full=True
@@ -339,7 +353,7 @@ def compute(
     return replace(row, notes=(*notes, *row.notes))
 
 
-def failed(item: Item, code: int, message: Message, text: str) -> Row:
+def failed(item: BatchItem, code: int, message: Message, text: str) -> ItemStatus:
     """The row of an item that failed, after writing NAME.error.json with the traceback `text`."""
     content = {"code": code, "message": message, "parts": message.to_json(), "traceback": text}
     value, notes = json.dumps(content, indent=2), tuple[str, ...]()
@@ -347,13 +361,14 @@ def failed(item: Item, code: int, message: Message, text: str) -> Row:
         write_atomically(error_file(item.target), f"{value}\n".encode(), overwrite=True)
     except ResourceError as error:
         notes = (f"its error file is missing: {error}",)
-    return Row(item.name, item.molecule, "failed", code, message, notes=notes)
+    return ItemStatus(item.name, item.molecule, "failed", code, message, notes=notes)
 
 
 def _compute(
     given: Input, options: Options, start: Path | None, command: str, stop: Stop, notes: list[str]
-) -> Row:
-    """The row of an item with its result, which is there already where another process has finished it meanwhile."""
+) -> ItemStatus:
+    """The row of an item with its result, which is there already where another process has finished
+    it meanwhile."""
     item, target = given.item, given.item.target
     for part in target.parent.glob(
         f".{target.name}.part-*"
@@ -378,12 +393,15 @@ def _compute(
         full_ends=True,
     ) as stop.checkpoint:
         origin = start or options.scf_from
-        begun = f"; {START}{given.start}" if given.start else ""
+        if given.start:
+            begun = f"; {START}{given.start}"
+        else:
+            begun = ""
         if item.task == "energy":
             asked = ""
         else:
             asked = f"; {item.task}, {INPUT}{given.fingerprint}"
-        result = named(TASKS[item.task])(
+        result = imported_by_name(TASKS[item.task])(
             given.molecule,
             options,
             start=None if origin is None else hdf5.read_start_orbitals(str(origin)),

@@ -1,12 +1,14 @@
-"""A batch: its molecules, how each is computed, and where results go. Read from TOML, or made of a list of files.
+"""A batch: its molecules, how each is computed, and where results go. Read from TOML, or made of a
+list of files.
 
     basis = "cc-pvdz"             run options, "_" or "-"; they hold for every item
     output = "results"
     [[item]]
     molecule = "water.xyz"        name = "..." (default: the file's stem), and options that win over those above
 
-Options and their types are those of `dfmp2.options.Options`. Paths are relative to the manifest's folder, or to --root,
-and confined to it. Nothing is evaluated, and everything is checked before anything runs.
+Options and their types are those of `dfmp2.options.Options`. Paths are relative to the manifest's
+folder, or to --root, and confined to it. Nothing is evaluated, and everything is checked before
+anything runs.
 """
 
 from __future__ import annotations
@@ -20,26 +22,31 @@ from typing import Any
 
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
-from dfmp2.messages import MANIFEST, Option, Placeholder
+from dfmp2.errors.messages import MANIFEST, Option, Placeholder
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
-from dfmp2.options import Options, require_known
+from dfmp2.options import Options, require_known_option
 
 MAX_BYTES = 64 * 10**6
 LONGEST_NAME = 100
 LONGEST_SHOWN = 60
 
-# What a manifest may ask for with `task`: function of (molecule, options), as `dfmp2.mp2.energy.mp2_energy`.
+# What a manifest may ask for with `task`: function of (molecule, options), as
+# `dfmp2.mp2.energy.mp2_energy`.
 TASKS = {
     "energy": "dfmp2.mp2.energy:mp2_energy",
-    "properties": "dfmp2.studies.runs:properties",
-    "gradient": "dfmp2.studies.runs:gradient",
+    "properties": "dfmp2.studies.runs:certified_properties",
+    "gradient": "dfmp2.studies.runs:certified_gradient",
     "optimize": "dfmp2.studies.optimize:minimum",
 }
 # What a manifest may say beside the options of a calculation: type or choices.
 OF_THE_ITEM: dict[str, Any] = {
-    **{"charge": int, "multiplicity": int, "units": ("angstrom", "bohr"), "task": tuple(TASKS)},
-    **{"point_charges": str, "point_charge_units": ("angstrom", "bohr")},
+    "charge": int,
+    "multiplicity": int,
+    "units": ("angstrom", "bohr"),
+    "task": tuple(TASKS),
+    "point_charges": str,
+    "point_charge_units": ("angstrom", "bohr"),
 }
 KNOWN = (*(field.name for field in fields(Options)), *OF_THE_ITEM)
 FLOATS = {field.name for field in fields(Options) if str(field.type).startswith("float")}
@@ -53,11 +60,12 @@ COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """One molecule of a batch: the name of its files, its own file as given and found, and how it is computed.
+class BatchItem:
+    """One molecule of a batch: the name of its files, its own file as given and found, and how it
+    is computed.
 
-    `target` is where its result goes. `given` is all that was said about it: options by name, and what is in
-    OF_THE_ITEM. Memory, threads and scratch of its options are those of the whole batch.
+    `target` is where its result goes. `given` is all that was said about it: options by name, and
+    what is in OF_THE_ITEM. Memory, threads and scratch of its options are those of the whole batch.
     """
 
     name: str
@@ -80,14 +88,14 @@ class Item:
 class Batch:
     """All items, with different names, in the order in which they were given.
 
-    `source` is the manifest, "" when the files were named on the command line; `root` is the folder that paths are
-    relative to, `output` that of the results.
+    `source` is the manifest, "" when the files were named on the command line; `root` is the folder
+    that paths are relative to, `output` that of the results.
     """
 
     source: str
     root: Path
     output: Path
-    items: tuple[Item, ...]
+    items: tuple[BatchItem, ...]
 
     @property
     def device(self) -> str:
@@ -105,7 +113,8 @@ def read_manifest(
 ) -> Batch:
     """The batch a manifest describes; nothing but the manifest is read.
 
-    Paths are relative to `root`, None for the manifest's own folder; `output` wins over the manifest's.
+    Paths are relative to `root`, None for the manifest's own folder; `output` wins over the
+    manifest's.
     """
     file, text = read_text(
         path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split the batch", "a TOML manifest"
@@ -114,7 +123,10 @@ def read_manifest(
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not TOML, or a number of thousands of digits
         raise InputError(f"not TOML ({error}): correct the manifest", file=file) from error
-    root = Path(path).parent if root is None else Path(root)
+    if root is None:
+        root = Path(path).parent
+    else:
+        root = Path(root)
     if not root.is_dir():
         raise InputError(Option("root", root), ": there is no such folder")
     common = _read_values(table, ("output", "item"), file)
@@ -147,7 +159,8 @@ def read_manifest(
 def make_batch(
     files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None
 ) -> Batch:
-    """The batch of files named on the command line, relative to `root`, all computed with the same `values`."""
+    """The batch of files named on the command line, relative to `root`, all computed with the same
+    `values`."""
     root = Path.cwd() if root is None else Path(root)
     given = {
         name: str(root / x) if name in ("point_charges", "scf_from") else x
@@ -158,7 +171,7 @@ def make_batch(
     for file in files:
         name = slug(Path(file).stem)
         items.append(
-            Item(name, file, root / file, options, given, output.absolute() / f"{name}.h5")
+            BatchItem(name, file, root / file, options, given, output.absolute() / f"{name}.h5")
         )
     return _checked(Batch("", root, output, tuple(items)))
 
@@ -168,7 +181,7 @@ def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -
     values: dict[str, Any] = {}
     try:
         known = [*KNOWN, *other]
-        require_known(table, [*known, *(name.replace("_", "-") for name in known)], known)
+        require_known_option(table, [*known, *(name.replace("_", "-") for name in known)], known)
     except InputError as error:
         error.speak(MANIFEST)
         raise error.prefixed(where) from error
@@ -183,13 +196,14 @@ def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -
 
 
 def slug(text: str) -> str:
-    """Text as a file name: letters, digits, "." "_" "-", not starting with a dot; "" when nothing is left."""
+    """Text as a file name: letters, digits, "." "_" "-", not starting with a dot; "" when nothing
+    is left."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).lstrip(".-")[:LONGEST_NAME].rstrip(".")
 
 
 def _read_item(
     table: Mapping[str, Any], common: Mapping[str, Any], root: Path, output: Path, where: str
-) -> Item:
+) -> BatchItem:
     own, molecule = _read_values(table, ("molecule", "name"), where), table.get("molecule")
     if not isinstance(molecule, str):
         raise InputError(f'{where}: no molecule: expected molecule = "FILE"')
@@ -214,7 +228,7 @@ def _read_item(
     except InputError as error:
         error.speak(MANIFEST)
         raise
-    return Item(name, molecule, path, options, given, output.absolute() / f"{name}.h5")
+    return BatchItem(name, molecule, path, options, given, output.absolute() / f"{name}.h5")
 
 
 def _options(given: Mapping[str, Any], where: str) -> Options:
@@ -259,7 +273,8 @@ def _options(given: Mapping[str, Any], where: str) -> Options:
 
 
 def _confined(root: Path, given: Any, where: str) -> Path:
-    """The file or folder that a manifest names, which must lie under `root` also when links are followed."""
+    """The file or folder that a manifest names, which must lie under `root` also when links are
+    followed."""
     base = root.resolve()
     try:
         found: Path = (base / given).resolve()
@@ -287,17 +302,18 @@ def _checked(batch: Batch) -> Batch:
     file = batch.source or "command line"
     if not batch.items:
         raise InputError(f"{file}: no molecule: name a manifest or files of molecules")
-    seen: dict[str, tuple[int, Item]] = {}  # also where file names differ in case only
+    seen: dict[str, tuple[int, BatchItem]] = {}  # also where file names differ in case only
     for number, item in enumerate(batch.items, start=1):
         if not item.name:
             raise InputError(
-                f"{file}: item {number} ({item.molecule}): its file name makes no name: use a manifest"
+                f"{file}: item {number} ({item.molecule}): its file name makes no name: use a "
+                "manifest"
             )
         first, other = seen.setdefault(item.name.casefold(), (number, item))
         if first != number:
             raise InputError(
-                f"{file}: items {first} ({other.molecule}) and {number} ({item.molecule}) are both named "
-                f"{item.name!r}: give one of them another name"
+                f"{file}: items {first} ({other.molecule}) and {number} ({item.molecule}) are both "
+                f"named {item.name!r}: give one of them another name"
             )
     if batch.output.exists() and not batch.output.is_dir():
         raise InputError(f"{file}: output {batch.output} is a file: name a folder")

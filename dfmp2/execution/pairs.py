@@ -1,9 +1,11 @@
-"""One calculation in several processes: pair energies of a file of `dfmp2 prepare`, or the steps of a study.
+"""One calculation in several processes: pair energies of a file of `dfmp2 prepare`, or the steps of
+a study.
 
     by_workers    the workers of a pool take parts of the tiles, as they are free
     steps         the steps of a study that do not need each other (`dfmp2.studies.runs.Elsewhere`)
 
-Two numbers per pair travel between processes; why their sum has the bits of one process is in `dfmp2.output.shards`.
+Two numbers per pair travel between processes; why their sum has the bits of one process is in
+`dfmp2.output.shards`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dfmp2.backends.base import PairTerms
 from dfmp2.errors import Dfmp2Error, ResultFileError
-from dfmp2.execution.pool import Call, Pool, Share, local_pool, share_out
+from dfmp2.execution.pool import Call, Pool, WorkerShare, local_pool, share_out
 from dfmp2.host.threads import kernels
 from dfmp2.mp2.calculation import NOTHING, Calculation
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
@@ -35,7 +37,8 @@ SECONDS = 5.0  # that a part takes about, at most: what is lost with a worker
 
 
 class Job(NamedTuple):
-    """What a worker needs to know beside its tiles: the file of B, the options, and which calculation that is."""
+    """What a worker needs to know beside its tiles: the file of B, the options, and which
+    calculation that is."""
 
     path: str
     options: Options
@@ -54,8 +57,9 @@ class Tiles(NamedTuple):
     processor: str
 
 
-def compute_tiles(job: Job, keys: list[TileKey], share: Share) -> Tiles:
-    """Tiles of one pass; ResultFileError where the worker finds another file, options or versions."""
+def compute_tiles(job: Job, keys: list[TileKey], share: WorkerShare) -> Tiles:
+    """Tiles of one pass; ResultFileError where the worker finds another file, options or
+    versions."""
     if job not in _jobs:
         for stack, _ in _jobs.values():
             stack.close()
@@ -78,7 +82,8 @@ def compute_tiles(job: Job, keys: list[TileKey], share: Share) -> Tiles:
 
 
 def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileKey]) -> Results:
-    """Tiles of the prepared file `path` as the workers of a pool finish them; the errors are those of `share_out`."""
+    """Tiles of the prepared file `path` as the workers of a pool finish them; the errors are those
+    of `share_out`."""
     options = replace(
         calculation.options, backend=calculation.setup.backend.name, certify_fit=False
     )
@@ -100,7 +105,7 @@ def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileK
         yield from tiles.terms
 
 
-def compute_step(unit: Unit, share: Share) -> tuple[Step, MP2Result]:
+def compute_step(unit: Unit, share: WorkerShare) -> tuple[Step, MP2Result]:
     """A step and its result; errors name the step."""
     step = unit.step
     options = replace(step.options, threads=share.threads, memory=share.memory)

@@ -1,11 +1,12 @@
-"""Worker processes of this host: one executor with one process per slot, so that a death blames exactly one call.
+"""Worker processes of this host: one executor with one process per slot, so that a death blames
+exactly one call.
 
     slot = Slot(Share(threads=2, memory=4 * 10**9), {"CUDA_VISIBLE_DEVICES": "1"})
     slot.submit(Call(compute, (task,)));  slot.result()
 
-Processes are spawned, and import this module before threads and devices are set: so nothing here imports NumPy. Calls
-run in the main thread of the process. No port is open. `dfmp2.execution.dask` has slots of the same kind on a Dask
-cluster.
+Processes are spawned, and import this module before threads and devices are set: so nothing here
+imports NumPy. Calls run in the main thread of the process. No port is open. `dfmp2.execution.dask`
+has slots of the same kind on a Dask cluster.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
+from dfmp2.errors.messages import Message, Option
 from dfmp2.host import threads
 from dfmp2.host.devices import pinning
 from dfmp2.host.resources import available_memory, usable_cores
-from dfmp2.messages import Message, Option
 from dfmp2.units import format_bytes
 
 TICK = 0.2  # s between two looks at what the user wants
@@ -44,8 +45,9 @@ TRIES = 3  # of a call whose worker dies
 SHARE_OF_FREE = 0.9  # of the memory that is free
 
 
-class Share(NamedTuple):
-    """What a worker may use, and the file that is there while the work goes on (None: a signal ends it)."""
+class WorkerShare(NamedTuple):
+    """What a worker may use, and the file that is there while the work goes on (None: a signal ends
+    it)."""
 
     threads: int
     memory: int  # bytes
@@ -59,28 +61,29 @@ class Share(NamedTuple):
 class Call(NamedTuple):
     """What a worker does: a function of a module is called with `given` and the worker's Share.
 
-    Items of a batch, parts of the tiles of a molecule and steps of a study are calls. What the function returns or
-    raises as `Dfmp2Error` comes back; `tag` stays with the one who asked.
+    Items of a batch, parts of the tiles of a molecule and steps of a study are calls. What the
+    function returns or raises as `Dfmp2Error` comes back; `tag` stays with the one who asked.
     """
 
     function: Callable[..., Any]
     given: tuple[Any, ...]
     tag: Any = None
 
-    def run(self, share: Share) -> Any:
+    def run(self, share: WorkerShare) -> Any:
         """What it gives, in a worker of this host; one of Dask has other clients too."""
         with at_work:
             return self.function(*self.given, share)
 
 
-# --- in the worker ----------------------------------------------------------------------------------------------------
+# --- in the worker --------------------------------------------------------------------------------
 
 stops: set[int] = set()  # signals that have asked this process to stop what it does
 at_work = threading.Lock()  # held during a call
 
 
 def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
-    """Set threads and devices before anything reads them; the initializer of the process, whose signals are blocked.
+    """Set threads and devices before anything reads them; the initializer of the process, whose
+    signals are blocked.
 
     Parameters
     ----------
@@ -111,7 +114,9 @@ def load_libraries() -> None:
     import_pyscf()
     for name in ("dfmp2.mp2.energy", "dfmp2.execution.items", "pyscf.scf", "pyscf.df"):
         import_module(name)
-    gc.freeze()  # what is loaded stays: it is spared by the collections of every item, most of whose time it takes
+    # what is loaded stays: it is spared by the collections of every item, most of whose time it
+    # takes
+    gc.freeze()
 
 
 def _end_with_parent(errors: str) -> None:
@@ -125,23 +130,31 @@ def _end_with_parent(errors: str) -> None:
         os._exit(Interrupted.exit_code)
 
 
-# --- in the parent ----------------------------------------------------------------------------------------------------
+# --- in the parent --------------------------------------------------------------------------------
 
 
 class Died(Exception):
-    """A worker ended with its call: why, the exit code of its item, and what it was allowed (None: no matter).
+    """A worker ended with its call: why, the exit code of its item, and what it was allowed (None:
+    no matter).
 
-    `terminated`: somebody has asked it to end, or its call had not begun; `errors`: the last that it wrote.
+    `terminated`: somebody has asked it to end, or its call had not begun; `errors`: the last that
+    it wrote.
     """
 
     def __init__(
-        self, cause: str, code: int, share: Share | None, errors: str = "", terminated: bool = False
+        self,
+        cause: str,
+        code: int,
+        share: WorkerShare | None,
+        errors: str = "",
+        terminated: bool = False,
     ) -> None:
         super().__init__(cause)
         self.exit_code, self.share, self.errors, self.terminated = code, share, errors, terminated
 
     def message(self, need: tuple[int, int] | None) -> Message:
-        """Why its item failed; `need` are bytes foreseen with arrays on disk and in memory, None where not known."""
+        """Why its item failed; `need` are bytes foreseen with arrays on disk and in memory, None
+        where not known."""
         if self.share is None:
             return Message(str(self))
         text = f"{self}; it was allowed {format_bytes(self.share.memory)}"
@@ -159,7 +172,7 @@ def fault(error: BaseException) -> Died:
     return Died(f"a fault in dfmp2: {type(error).__name__}: {error}", FAULT, None, text)
 
 
-def process_death(code: int, share: Share, errors: str) -> Died:
+def process_death(code: int, share: WorkerShare, errors: str) -> Died:
     """The death of a process with an exit code, negative for a signal."""
     if code == -signal.SIGKILL:
         cause = "its worker process was killed (SIGKILL), as the system's out-of-memory killer does"
@@ -176,7 +189,8 @@ def process_death(code: int, share: Share, errors: str) -> Died:
 
 
 class Slot:
-    """A place for a worker process with its share of the machine; a new one starts where a call finds none.
+    """A place for a worker process with its share of the machine; a new one starts where a call
+    finds none.
 
     `future` and `call` are what it is doing, None when it is free.
     """
@@ -185,7 +199,7 @@ class Slot:
     call: Any = None
     _failed_starts = 0
 
-    def __init__(self, share: Share, variables: Mapping[str, str]) -> None:
+    def __init__(self, share: WorkerShare, variables: Mapping[str, str]) -> None:
         self.share, self._variables = share, dict(variables)
         self._start()
 
@@ -219,7 +233,8 @@ class Slot:
         )
 
     def result(self) -> Any:
-        """What its call gives or raises; Died where the process has, Dfmp2Error where none can start."""
+        """What its call gives or raises; Died where the process has, Dfmp2Error where none can
+        start."""
         future, self.future = self.future or Future(), None
         error = future.exception()
         if error is None:
@@ -261,7 +276,7 @@ class Slot:
 class Pool:
     """Slots with equal shares of this host; `devices` are the environment variables of each."""
 
-    def __init__(self, devices: Sequence[Mapping[str, str]], share: Share) -> None:
+    def __init__(self, devices: Sequence[Mapping[str, str]], share: WorkerShare) -> None:
         self._devices, self.share = devices, share
         self.slots: list[Any] = []
 
@@ -282,7 +297,8 @@ class Pool:
         self.slots += [Slot(self.share, given) for given in self._devices[len(self.slots) : size]]
 
     def work(self, queue: deque[Call]) -> Iterator[tuple[Call, Any]]:
-        """Give free slots what comes next; each call that has ended within a moment, and what it gives, or Died."""
+        """Give free slots what comes next; each call that has ended within a moment, and what it
+        gives, or Died."""
         for slot in self.slots:
             if queue and slot.future is None and slot.ready:
                 slot.submit(queue.popleft())
@@ -331,20 +347,20 @@ def local_pool(
 ) -> Pool:
     """Workers of this host, among which it is divided, each with its device.
 
-    `threads` are those of each, None to divide the cores; `memory` in bytes is that of all and of `others` processes
-    beside them, None for most of what is free.
+    `threads` are those of each, None to divide the cores; `memory` in bytes is that of all and of
+    `others` processes beside them, None for most of what is free.
     """
     threads = threads or max(1, usable_cores() // count)
     memory = (memory or int(SHARE_OF_FREE * available_memory())) // (count + others)
     return Pool(
-        [pinning(backend, number, count) for number in range(count)], Share(threads, memory)
+        [pinning(backend, number, count) for number in range(count)], WorkerShare(threads, memory)
     )
 
 
 @contextmanager
 def _clean_start() -> Iterator[None]:
-    """Start processes that do not run __main__ again, find no modules in the working directory, and have their
-    signals blocked until they can listen."""
+    """Start processes that do not run __main__ again, find no modules in the working directory, and
+    have their signals blocked until they can listen."""
     main, before = sys.modules["__main__"], os.environ.get("PYTHONSAFEPATH")
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     sys.modules["__main__"], os.environ["PYTHONSAFEPATH"] = ModuleType("__main__"), "1"

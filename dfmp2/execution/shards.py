@@ -1,8 +1,10 @@
-"""What items cost, in which order and by which shard they are computed, and which shard an array job asks for.
+"""What items cost, in which order and by which shard they are computed, and which shard an array
+job asks for.
 
-Costs are the forecast of the plan (`dfmp2.planning.time`) at fixed rates: the same on every host, so that the shards of
-a batch agree on who computes what. Large items come first, so that none of them is alone at the end. Shards are filled
-largest first, each item to the shard with the least so far.
+Costs are the forecast of the plan (`dfmp2.planning.time`) at fixed rates: the same on every host,
+so that the shards of a batch agree on who computes what. Large items come first, so that none of
+them is alone at the end. Shards are filled largest first, each item to the shard with the least so
+far.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.errors.messages import Option
 from dfmp2.execution.items import Input, read_inputs
 from dfmp2.execution.manifest import Batch
 from dfmp2.host import resources
-from dfmp2.messages import Option
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.identity import FREE
 from dfmp2.planning import memory, plan, time
@@ -36,7 +38,8 @@ SCHEDULERS = (  # variables: index, first index (0 where there is none), count
 
 
 class Work(NamedTuple):
-    """An item as a scheduler sees it: its place, its cost in s, what it is made of (None: it will be refused).
+    """An item as a scheduler sees it: its place, its cost in s, what it is made of (None: it will
+    be refused).
 
     Items of one `series` may start from each other's orbitals.
     """
@@ -48,7 +51,8 @@ class Work(NamedTuple):
 
 
 def works(inputs: Sequence[Input]) -> list[Work]:
-    """All items. Sizes follow from the atoms and the options, so each composition is looked at once."""
+    """All items. Sizes follow from the atoms and the options, so each composition is looked at
+    once."""
     import_pyscf()
     found, known = [], dict[str, Workload]()
     for place, (item, molecule, *_) in enumerate(inputs):
@@ -60,44 +64,50 @@ def works(inputs: Sequence[Input]) -> list[Work]:
             state = molecule.charge, molecule.multiplicity, asked
             alike = repr((sorted(molecule.labels), state))
             with suppress(Dfmp2Error):  # the item itself will say what is wrong
-                load = known[alike] = known.get(alike) or plan.sizes(
+                load = known[alike] = known.get(alike) or plan.workload_sizes(
                     molecule, item.options, Silent()
                 )
                 series = repr((molecule.labels, state))
         if load is not None and item.task != "energy":  # an optimisation counts as one gradient
             load = replace(load, task="properties" if item.task == "properties" else "gradient")
-        found.append(Work(place, cost(load), series, load))
+        found.append(Work(place, shard_cost(load), series, load))
     return found
 
 
-def cost(load: Workload | None, rates: Rates | None = None) -> float:
-    """Seconds an item will take at the given rates, those of all hosts by default; 0 for one that will be refused."""
+def shard_cost(load: Workload | None, rates: Rates | None = None) -> float:
+    """Seconds an item will take at the given rates, those of all hosts by default; 0 for one that
+    will be refused."""
     if load is None:
         return 0.0
     rates = rates or Rates()
     return (
-        PER_ITEM + time.seconds(load, rates).total - rates.start
+        PER_ITEM + time.time_text(load, rates).total - rates.start
     )  # a warm worker has its libraries loaded
 
 
 def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
-    """About how many bytes a worker needs for an item: with large arrays on disk, and with everything in memory."""
-    from dfmp2.backends.registry import select
+    """About how many bytes a worker needs for an item: with large arrays on disk, and with
+    everything in memory."""
+    from dfmp2.backends.registry import select_backend
 
-    limits = select("cpu", "fp64", threads)[0].limits
-    found = memory.plan(load, limits, threads, program=resources.resident_memory(), budget=0)
+    limits = select_backend("cpu", "fp64", threads)[0].limits
+    found = memory.memory_plan(load, limits, threads, program=resources.resident_memory(), budget=0)
     return found.least, found.comfortable
 
 
-def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any]:
-    """What `batch plan --json` prints: sizes and times of all items in `count` shards, whatever is complete already.
+def foresee_shards(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any]:
+    """What `batch plan --json` prints: sizes and times of all items in `count` shards, whatever is
+    complete already.
 
-    `nao` and `naux` are None for an item that will be refused, `error` says why its molecule cannot be read, and
-    `measured` whether the times rest on rates of this machine.
+    `nao` and `naux` are None for an item that will be refused, `error` says why its molecule cannot
+    be read, and `measured` whether the times rest on rates of this machine.
     """
     inputs, common = read_inputs(batch), batch.items[0].options
-    backend = "cpu" if common.backend == "auto" else common.backend
-    rates = calibration.load(backend, common.threads or resources.usable_cores())
+    if common.backend == "auto":
+        backend = "cpu"
+    else:
+        backend = common.backend
+    rates = calibration.load_rates(backend, common.threads or resources.usable_cores())
     rows, parts = dict[int, dict[str, Any]](), []
     for number, members in enumerate(shards(works(inputs), count, chained=chained)):
         for place, _, _, load in members:
@@ -105,7 +115,7 @@ def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any
             sizes = {
                 "nao": load and load.nao,
                 "naux": load and load.naux,
-                "seconds": cost(load, rates),
+                "seconds": shard_cost(load, rates),
             }
             if isinstance(molecule, InputError):
                 error = str(molecule)

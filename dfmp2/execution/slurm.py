@@ -1,7 +1,8 @@
-"""Slurm jobs: an array of shards, a warm-up before it where kernels are compiled, a collection after it.
+"""Slurm jobs: an array of shards, a warm-up before it where kernels are compiled, a collection
+after it.
 
-The text of the jobs is `slurm.sh.j2`. What they run is quoted for the shell there; what Slurm itself reads, in #SBATCH
-lines, stands in double quotes and is refused where that does not suffice.
+The text of the jobs is `slurm.sh.j2`. What they run is quoted for the shell there; what Slurm
+itself reads, in #SBATCH lines, stands in double quotes and is refused where that does not suffice.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option, Placeholder
 from dfmp2.execution.manifest import COMPILED, Batch, slug
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.files import require_writable
-from dfmp2.messages import Option, Placeholder
 from dfmp2.molecule.text import printable
 
 SUBMIT = "submit.sh"
@@ -39,7 +40,8 @@ class Jobs:
     ----------
     name, folder : of the jobs, and of their scripts unless another one is asked for
     backend, devices : whose devices are needed, and the jobs that need them
-    commands : arguments of dfmp2 by job, in their order; those of the array lack the shard and what Slurm gives it
+    commands : arguments of dfmp2 by job, in their order; those of the array lack the shard and what
+        Slurm gives it
     """
 
     name: str
@@ -59,7 +61,10 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         commands = {"warm-up": ["batch", "run", *source, "--warm-up"]}
     else:
         commands = {}
-    chain = ["--scf-chain"] if given["scf_chain"] else []
+    if given["scf_chain"]:
+        chain = ["--scf-chain"]
+    else:
+        chain = []
     commands["array"] = ["batch", "run", *source, "--workers", str(given["workers"]), *chain]
     if table is not None:
         if Path(table).suffix not in ENDINGS:
@@ -87,7 +92,8 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
 
 
 def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
-    """The pair energies of a file that dfmp2 prepare has written, then the result, which must not be there yet."""
+    """The pair energies of a file that dfmp2 prepare has written, then the result, which must not
+    be there yet."""
     backend = given["backend"]
     result = Path(
         given["output"]
@@ -115,7 +121,8 @@ def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
 def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
     """The script of each job, and the one that submits them, by their places in `folder`.
 
-    `given` are the options of `dfmp2 batch submit --slurm`; InputError where they do not fit together.
+    `given` are the options of `dfmp2 batch submit --slurm`; InputError where they do not fit
+    together.
     """
     import jinja2
 
@@ -187,8 +194,9 @@ def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
     return {"places": names, "cpus": cpus, "gres": gres, "variables": variables}
 
 
-def submit(folder: Path) -> dict[str, str]:
-    """Numbers, by name, of the jobs whose scripts are in a folder; InputError where Slurm refuses one."""
+def submit_to_slurm(folder: Path) -> dict[str, str]:
+    """Numbers, by name, of the jobs whose scripts are in a folder; InputError where Slurm refuses
+    one."""
     done = subprocess.run(["bash", str(folder / SUBMIT)], capture_output=True, text=True)
     if done.returncode:
         raise InputError(

@@ -1,4 +1,5 @@
-"""First-order amplitudes, made from B one occupied orbital at a time and contracted at once to densities.
+"""First-order amplitudes, made from B one occupied orbital at a time and contracted at once to
+densities.
 
     t_iajb = (ia|jb) / D          D = e_i + e_j - e_a - e_b        (ia|jb) = sum_P B_iaP B_jbP
     u_iajb = c_SS (t_iajb - t_ibja) + c_OS t_iajb                  RHF
@@ -9,13 +10,14 @@
 
     Z_jbQ = sum_P Y_jbP L^-1_PQ                 S_PQ = sum_jb Y_jbP B_jbQ
 
-Sums run over both spins of j. The energy changes by 2 sum Y dB in each spin when B does, and by sum P df with the Fock
-matrix between correlated orbitals; Z is to (Q|jb) what Y is to B. With c_OS = c_SS = 1 this is MP2. All t_iajb of one j
-and a block of b are held, never more, and Y of one j. Blocks are cut by sizes alone, so that the memory budget changes
-no bit. In single precision B, t, u and the products of
-a group of i are float32, with the fitting functions in the order of `dfmp2.mp2.certificate`; sums over groups, over j,
-and everything made of Y are float64. Sources: Weigend and Haeser, Theor. Chem. Acc.
-97, 331 (1997) for RHF; the spin cases follow from the energies of `dfmp2.mp2.pairs` by differentiation.
+Sums run over both spins of j. The energy changes by 2 sum Y dB in each spin when B does, and by sum
+P df with the Fock matrix between correlated orbitals; Z is to (Q|jb) what Y is to B. With c_OS =
+c_SS = 1 this is MP2. All t_iajb of one j and a block of b are held, never more, and Y of one j.
+Blocks are cut by sizes alone, so that the memory budget changes no bit. In single precision B, t, u
+and the products of a group of i are float32, with the fitting functions in the order of
+`dfmp2.mp2.certificate`; sums over groups, over j, and everything made of Y are float64. Sources:
+Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997) for RHF; the spin cases follow from the
+energies of `dfmp2.mp2.pairs` by differentiation.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.gradients.inverse_metric import InverseMetric
-from dfmp2.gradients.tensor import Tensor
+from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
@@ -52,7 +54,7 @@ class AmplitudeDensities:
     occupied, virtual : P_ik (nocc, nocc) and P_ac (nvir, nvir) per spin
     """
 
-    z: list[Tensor]
+    z: list[ScratchTensor]
     products: Array
     occupied: list[Array]
     virtual: list[Array]
@@ -63,7 +65,7 @@ def amplitude_densities(
     spaces: Sequence[ActiveSpace],
     scaling: Method,
     inverse: InverseMetric,
-    z: list[Tensor],
+    z: list[ScratchTensor],
     threads: int,
     *,
     single: bool,
@@ -85,7 +87,10 @@ def amplitude_densities(
     occupied = [np.zeros((s.nocc, s.nocc)) for s in spaces]
     virtual = [np.zeros((s.nvir, s.nvir)) for s in spaces]
     products = np.zeros((naux, naux))
-    order = summation_order(b) if single else np.arange(naux)
+    if single:
+        order = summation_order(b)
+    else:
+        order = np.arange(naux)
     others = [_Rows(tensor, order, threads, single=single) for tensor in b]
     for right, space in enumerate(spaces):  # the spin of j
         lefts = []
@@ -157,10 +162,15 @@ class _Rows:
     ) -> None:
         self.shape, self._order = b.shape, order
         self.dtype = np.dtype(np.float32 if single else np.float64)
-        self._stored = b if isinstance(b, StoredTensor) else None
+        self._stored: StoredTensor | None = None
+        if isinstance(b, StoredTensor):
+            self._stored = b
         self._held: Any = None
         if not isinstance(b, StoredTensor):
-            self._held = rounded(b, order, threads) if single else b
+            if single:
+                self._held = rounded(b, order, threads)
+            else:
+                self._held = b
 
     def rounded(self, rows: Array) -> NDArray[Any]:
         """Rows of B, (..., naux) float64, in this precision and order."""
@@ -169,7 +179,8 @@ class _Rows:
         return rows
 
     def groups(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        """B in groups of occupied orbitals (i0, i1, rows); their amplitudes with one j stay in cache."""
+        """B in groups of occupied orbitals (i0, i1, rows); their amplitudes with one j stay in
+        cache."""
         nocc, nvir, naux = self.shape
         step = max(1, AMPLITUDE_BYTES // (8 * nvir * nvir))
         if self._stored is None:
@@ -202,7 +213,8 @@ def _add(
 
     Parameters
     ----------
-    left, space : B and orbitals of i; own, energies : (nvir, naux) of j, its energy and those of b, Eh
+    left, space : B and orbitals of i; own, energies : (nvir, naux) of j, its energy and those of b,
+        Eh
     factors : c_SS and c_OS
     """
     (nocc, nvir, naux), (same, opposite) = left.shape, factors

@@ -5,9 +5,10 @@
     tr(D S) = N                                relaxed density
     sum_A F_A = 0,  sum_A R_A x F_A = 0        forces on atoms and point charges, torques by the extent of the molecule
 
-E_corr is that of the pair energies, another code. The derivatives of fitted integrals on the fitting centres are had by
-translation, so that their forces add up to zero whatever they are; the sum of the torques sees them. A wrong orbital
-response is seen by the torques and by `with_slope`, which compares the gradient along one direction d with energies,
+E_corr is that of the pair energies, another code. The derivatives of fitted integrals on the
+fitting centres are had by translation, so that their forces add up to zero whatever they are; the
+sum of the torques sees them. A wrong orbital response is seen by the torques and by `with_slope`,
+which compares the gradient along one direction d with energies,
 
     g.d = [E(-2h) - 8 E(-h) + 8 E(h) - E(2h)] / 12 h
 """
@@ -33,12 +34,13 @@ Array = NDArray[np.float64]
 
 ENERGY = 1e-9  # Eh, plus what the precision of the pair energies allows
 SUMS = 1e-6  # Eh/bohr, Eh, electrons
-SLOPE = 2e-6  # Eh/bohr; energies of an SCF of 1e-12 Eh scatter by up to 8e-7 (docs/validation/gradients.md)
+# Eh/bohr; energies of an SCF of 1e-12 Eh scatter by up to 8e-7 (docs/validation/gradients.md)
+SLOPE = 2e-6
 STEP = 0.005  # bohr
 TIGHT = 1e-12  # Eh, of the SCF of displaced molecules
 
 
-def certify(
+def certify_gradient(
     system: System,
     result: MP2Result,
     found: Gradient | None,
@@ -47,7 +49,8 @@ def certify(
     residual: float,
     left: float,
 ) -> GradientCertificate:
-    """The certificate of a gradient, or of densities alone for None, without energies of displaced molecules.
+    """The certificate of a gradient, or of densities alone for None, without energies of displaced
+    molecules.
 
     Parameters
     ----------
@@ -57,7 +60,10 @@ def certify(
     scaling, energy = result.options.correlation, result.correlation_energy
     with shielded():
         overlap = system.mole.intor("int1e_ovlp")
-    weight = 2.0 if len(densities.relaxed_density) == 1 else 1.0
+    if len(densities.relaxed_density) == 1:
+        weight = 2.0
+    else:
+        weight = 1.0
     electrons = weight * float(np.vdot(densities.relaxed_density.sum(axis=0), overlap))
     if found is None:
         translation, rotation = (None, None)
@@ -80,7 +86,8 @@ def certify(
 
 
 def _sums(molecule: Molecule, found: Gradient) -> tuple[float, float]:
-    """Largest components of the sum of all forces, and of all torques by the molecule's extent, Eh/bohr."""
+    """Largest components of the sum of all forces, and of all torques by the molecule's extent,
+    Eh/bohr."""
     forces, places = [found.mp2_total_gradient], [molecule.coordinates]
     if found.point_charge_gradient is not None and molecule.point_charges is not None:
         forces.append(found.point_charge_gradient)

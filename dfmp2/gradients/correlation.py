@@ -1,4 +1,5 @@
-"""Fitted integrals of the correlation energy: their derivatives, and what drives the response of the orbitals.
+"""Fitted integrals of the correlation energy: their derivatives, and what drives the response of
+the orbitals.
 
     dE = 2 sum_iaQ Z_iaQ d(ia|Q) - sum_PQ g_PQ d(P|Q)                   Z = Y L^-1,  in each spin
     g = L^-T S L^-1
@@ -6,13 +7,15 @@
     T_pi = 2 sum_aQ (pa|Q) Z_iaQ         T_pa = 2 sum_iQ (pi|Q) Z_iaQ
 
 Z and S come from the amplitudes (`dfmp2.gradients.amplitudes`). One pass over blocks of Q makes the
-densities G_Q,mn = sum_ia (C_mi C_na + C_na C_mi) Z_iaQ, contracts them with the derivatives of (mn|Q), and makes T.
+densities G_Q,mn = sum_ia (C_mi C_na + C_na C_mi) Z_iaQ, contracts them with the derivatives of
+(mn|Q), and makes T.
 
 Both ways of writing the energy,
 
     E = 1/4 sum_Q,mn G_Q,mn (mn|Q) = 1/2 sum_PQ g_PQ (P|Q)              sum over spins
 
-are kept as a check on Z, g and the integrals. Source: Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997).
+are kept as a check on Z, g and the integrals. Source: Weigend and Haeser, Theor. Chem. Acc. 97, 331
+(1997).
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from numpy.typing import NDArray
 
 from dfmp2.gradients import derivatives
 from dfmp2.gradients.inverse_metric import InverseMetric
-from dfmp2.gradients.tensor import Tensor
+from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
 
@@ -55,7 +58,7 @@ def correlation_part(
     mole: Any,
     auxmole: Any,
     spaces: Sequence[ActiveSpace],
-    z: Sequence[Tensor],
+    z: Sequence[ScratchTensor],
     products: Array,
     metric: Array,
     inverse: InverseMetric,
@@ -88,7 +91,10 @@ def correlation_part(
     def densities() -> Iterator[derivatives.Block]:
         nonlocal energy
         for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole, packed_bytes):
-            total = np.zeros_like(integrals) if with_gradient else None
+            if with_gradient:
+                total = np.zeros_like(integrals)
+            else:
+                total = None
             for s, space in enumerate(spaces):
                 energy += _add(
                     space,
@@ -138,7 +144,8 @@ def _add(
 
     Parameters
     ----------
-    z, integrals, total : (nocc, nvir, q), (q, nao, nao) and G (q, nao, nao), None where it is not needed
+    z, integrals, total : (nocc, nvir, q), (q, nao, nao) and G (q, nao, nao), None where it is not
+        needed
     driving : T, (nao, nocc) and (nao, nvir)
     """
     bounds = np.linspace(0, len(integrals), threads + 1).round().astype(int)
@@ -164,7 +171,8 @@ def _add(
 
 
 def add_product(total: Array, left: Array, right: Array) -> None:
-    """Add to each matrix of `total` (q, nao, nao) the product A of left (nao, n) and right (q, n, nao), and A^T."""
+    """Add to each matrix of `total` (q, nao, nao) the product A of left (nao, n) and right (q, n,
+    nao), and A^T."""
     for matrix, rows in zip(total, right, strict=True):
         one = left @ rows
         matrix += one

@@ -5,13 +5,14 @@
     q_A = Z_A - sum_{m on A} (D S)_mm                    Mulliken
     q_A = Z_A - sum_{m on A} (S^1/2 D S^1/2)_mm          Loewdin; spin populations with the alpha less the beta density
 
-n is 1 for occupied orbitals of the reference; P those of the correlation energy (`dfmp2.gradients.response`): unrelaxed
-between correlated orbitals of one kind alone, relaxed with the response of the orbitals. The relaxed moments are
-derivatives of the energy, of dipole moments with a field. Natural occupations are the eigenvalues of S^1/2 D S^1/2.
-Moments are about the origin of the coordinates: of a charged molecule the dipole moment depends on it, and the
-quadrupole moment, which keeps its trace, does where there is a dipole moment. Z is the charge of the nucleus less the
-electrons that a core potential replaces. Sources: Mulliken, J. Chem. Phys. 23, 1833 (1955); Loewdin, J. Chem. Phys. 18,
-365 (1950).
+n is 1 for occupied orbitals of the reference; P those of the correlation energy
+(`dfmp2.gradients.response`): unrelaxed between correlated orbitals of one kind alone, relaxed with
+the response of the orbitals. The relaxed moments are derivatives of the energy, of dipole moments
+with a field. Natural occupations are the eigenvalues of S^1/2 D S^1/2. Moments are about the origin
+of the coordinates: of a charged molecule the dipole moment depends on it, and the quadrupole
+moment, which keeps its trace, does where there is a dipole moment. Z is the charge of the nucleus
+less the electrons that a core potential replaces. Sources: Mulliken, J. Chem. Phys. 23, 1833
+(1955); Loewdin, J. Chem. Phys. 18, 365 (1950).
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@
     three centres     sum_Q,mn G_Q,mn (mn|Q)^x                           blocks of Q
     four centres      sum_mnls X_mn D_ls [(mn|ls)^x - 1/2 (ml|ns)^x]     conventional SCF
 
-All densities are symmetric in m and n. Basis functions move with their atoms: d/dA of a function on A is minus its
-derivative with respect to the electron, and by translation d/dQ (mn|Q) = -(d/dm + d/dn)(mn|Q), so that three-centre
-integrals need the derivative of one function only. Integrals are those of PySCF (libcint); PySCF also makes h^x, with
-core potentials, in the spin-free X2C Hamiltonian too.
+All densities are symmetric in m and n. Basis functions move with their atoms: d/dA of a function on
+A is minus its derivative with respect to the electron, and by translation d/dQ (mn|Q) = -(d/dm +
+d/dn)(mn|Q), so that three-centre integrals need the derivative of one function only. Integrals are
+those of PySCF (libcint); PySCF also makes h^x, with core potentials, in the spin-free X2C
+Hamiltonian too.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def by_atom(mole: Any, values: Array) -> Array:
     return np.stack([values[:, p0:p1].sum(axis=1) for p0, p1 in slices])
 
 
-def nuclear_repulsion(mole: Any, charges: Array | None) -> tuple[Array, Array | None]:
-    """Of the nuclei among themselves and with point charges: on the atoms (natom, 3), on the charges (n, 3), Eh/bohr.
+def nuclear_repulsion_gradient(mole: Any, charges: Array | None) -> tuple[Array, Array | None]:
+    """Of the nuclei among themselves and with point charges: on the atoms (natom, 3), on the
+    charges (n, 3), Eh/bohr.
 
     Parameters
     ----------
@@ -78,8 +80,9 @@ def one_electron(mole: Any, relativity: str, density: Array, weighted: Array) ->
     return gradient + 2 * by_atom(mole, np.einsum("xmn,mn->xm", overlap, weighted))
 
 
-def point_charges(mole: Any, charges: Array, density: Array) -> tuple[Array, Array]:
-    """Of the electrons in the field of point charges: on the atoms (natom, 3), on the charges (n, 3), Eh/bohr.
+def point_charge_gradient(mole: Any, charges: Array, density: Array) -> tuple[Array, Array]:
+    """Of the electrons in the field of point charges: on the atoms (natom, 3), on the charges (n,
+    3), Eh/bohr.
 
     Parameters
     ----------
@@ -100,7 +103,8 @@ def point_charges(mole: Any, charges: Array, density: Array) -> tuple[Array, Arr
 
 
 def two_center(auxmole: Any, factors: Array) -> Array:
-    """sum_PQ g_PQ (P|Q)^x, (natom, 3) Eh/bohr; `factors` is g, (naux, naux), not necessarily symmetric."""
+    """sum_PQ g_PQ (P|Q)^x, (natom, 3) Eh/bohr; `factors` is g, (naux, naux), not necessarily
+    symmetric."""
     edges, sums = auxmole.ao_loc_nr(), np.empty((3, auxmole.nao))
     both = factors + factors.T
     with shielded():
@@ -135,9 +139,17 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
         for p0, p1, density in densities:
             first, last = (mole.nbas + int(shell) for shell in np.searchsorted(edges, (p0, p1)))
             size = 3 * density.size
-            work = work if len(work) >= size else np.empty(size)
+            if len(work) >= size:
+                work = work
+            else:
+                work = np.empty(size)
             found = moleintor.getints3c(
-                *("int3c2e_ip1_sph", atm, bas, env, (0, mole.nbas, 0, mole.nbas, first, last), 3),
+                "int3c2e_ip1_sph",
+                atm,
+                bas,
+                env,
+                (0, mole.nbas, 0, mole.nbas, first, last),
+                3,
                 aosym="s1",
                 cintopt=optimiser,
                 out=work[:size],
@@ -157,7 +169,8 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
 
 
 def blocks(mole: Any, auxmole: Any, packed_bytes: int) -> list[tuple[int, int]]:
-    """Ranges of fitting functions that one block of densities and derivatives holds: whole shells."""
+    """Ranges of fitting functions that one block of densities and derivatives holds: whole
+    shells."""
     edges = auxmole.ao_loc_nr()
     return [
         (int(edges[p]), int(edges[q]))
@@ -176,7 +189,8 @@ def unpacked_blocks(mole: Any, auxmole: Any, packed_bytes: int) -> Iterator[Bloc
 def four_center(mole: Any, density: list[Array], others: list[Array], weight: float) -> Array:
     """Coulomb and exchange of D with X, four-centre integrals: (natom, 3) Eh/bohr.
 
-    sum (mn|ls)^x X^T_mn D^T_ls - w sum_s (ml|ns)^x X^s_mn D^s_ls, where T is w times the sum over spins
+    sum (mn|ls)^x X^T_mn D^T_ls - w sum_s (ml|ns)^x X^s_mn D^s_ls, where T is w times the sum over
+    spins
 
     Parameters
     ----------

@@ -4,18 +4,19 @@
           + [ (D/2 + P) with D: Coulomb - exchange ]^x                      JK fitting set, or four-centre           (2)
           + 2 sum_s sum_iaQ Z_iaQ (ia|Q)^x - sum_PQ g_PQ (P|Q)^x            RI fitting set                           (3)
 
-D and W_HF are the densities of Hartree-Fock (W_HF = sum_i e_i C_i C_i^T), Z and g the three- and two-index densities of
-the correlation energy, P and W its relaxed and its energy-weighted density. (ia|Q)^x is the derivative of the integrals
-over basis functions; that of the orbitals is in P and W:
+D and W_HF are the densities of Hartree-Fock (W_HF = sum_i e_i C_i C_i^T), Z and g the three- and
+two-index densities of the correlation energy, P and W its relaxed and its energy-weighted density.
+(ia|Q)^x is the derivative of the integrals over basis functions; that of the orbitals is in P and
+W:
 
     amplitudes -> Y, P of correlated orbitals      `amplitudes`
     Y -> Z, g, T                                   `correlation`     Eq. 3
     T -> P, W: Z-vector equations                  `response`
     D, P -> Eq. 2                                  `mean_field`, `derivatives`
 
-It is the gradient of the energy that `dfmp2.mp2.energy` computes, with its fitting sets, its frozen orbitals and the
-factors of its spin components. Sources: Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997); DiStasio, Steele, Rhee,
-Shao, Head-Gordon, J. Comput. Chem. 28, 839 (2007).
+It is the gradient of the energy that `dfmp2.mp2.energy` computes, with its fitting sets, its frozen
+orbitals and the factors of its spin components. Sources: Weigend and Haeser, Theor. Chem. Acc. 97,
+331 (1997); DiStasio, Steele, Rhee, Shao, Head-Gordon, J. Comput. Chem. 28, 839 (2007).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError, ResultFileError
+from dfmp2.errors.messages import Command, Option
 from dfmp2.gradients import certificate as checks
 from dfmp2.gradients import derivatives, polarizability
 from dfmp2.gradients.amplitudes import amplitude_densities
@@ -38,38 +40,43 @@ from dfmp2.gradients.density import properties
 from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
 from dfmp2.gradients.response import Orbitals, Relaxed, convergence_error, relax
-from dfmp2.gradients.tensor import Tensor
+from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host import resources
-from dfmp2.host.deferred import named
+from dfmp2.host.deferred import imported_by_name
 from dfmp2.host.scratch import Room
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
-from dfmp2.messages import Command, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.calculation import (
     NOTHING,
     Calculation,
+    CalculationKeywords,
     Checkpoint,
-    How,
     begun,
-    limited,
+    memory_limited,
     storage_of,
     timings_of,
 )
-from dfmp2.mp2.energy import build_b, correlate, hartree_fock, mp2_energy
+from dfmp2.mp2.energy import build_b, converged_reference, correlate, mp2_energy
 from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Polarizability, Properties
 from dfmp2.options import Options
 from dfmp2.planning.memory import GradientMemory, Memory
-from dfmp2.planning.plan import settle
-from dfmp2.planning.system import prepare as set_up
+from dfmp2.planning.plan import settle_plan
 from dfmp2.planning.system import resolve
+from dfmp2.planning.system import set_up_run as set_up
 from dfmp2.planning.time import gradient_seconds
 from dfmp2.progress import Collector, Listener, Silent, Stopwatch
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.hartree_fock import jk_builder, reference_kind, release, reproducible, uses_single
+from dfmp2.scf.hartree_fock import (
+    jk_builder,
+    reference_kind,
+    release_integrals,
+    reproducible,
+    uses_single,
+)
 from dfmp2.scf.reference import Reference, StartOrbitals
-from dfmp2.scf.rotations import fitted_integrals
+from dfmp2.scf.rotations import fitting_object
 
 Array = NDArray[np.float64]
 Part = TypeVar("Part")
@@ -121,7 +128,9 @@ class GradientResult:
             "symbol": self.result.molecule.labels,
             **dict(zip("xyz", self.gradient.T, strict=True)),
         }
-        return named("dfmp2.output.table:frame")(columns, dict.fromkeys("xyz", "hartree/bohr"))
+        return imported_by_name("dfmp2.output.table:frame")(
+            columns, dict.fromkeys("xyz", "hartree/bohr")
+        )
 
     def __repr__(self) -> str:
         found = self.result.gradient
@@ -150,35 +159,37 @@ class GradientResult:
 def mp2_gradient(
     molecule: Molecule,
     options: Options,
-    **how: Unpack[How],
+    **how: Unpack[CalculationKeywords],
 ) -> GradientResult:
     """Energy, gradient and relaxed densities of one molecule.
 
-    They are those of the method; kappa-MP2 and ROHF have none. Amplitudes are in the precision of the pair energies.
+    They are those of the method; kappa-MP2 and ROHF have none. Amplitudes are in the precision of
+    the pair energies.
 
     Parameters
     ----------
-    molecule, options : what to compute and how; with options.check the gradient is compared with energies along one
-        direction, too
+    molecule, options : what to compute and how; with options.check the gradient is compared with
+        energies along one direction, too
     how : as of `dfmp2.mp2.energy.mp2_energy`; a checkpoint holds what is done of the energy
 
     Raises
     ------
     Dfmp2Error : see `dfmp2.errors`
     """
-    asked: How = {"command": "dfmp2.gradient", **how}
+    asked: CalculationKeywords = {"command": "dfmp2.gradient", **how}
     return GradientResult(_with_densities(molecule, options, with_gradient=True, **asked))
 
 
 def mp2_properties(
     molecule: Molecule,
     options: Options,
-    **how: Unpack[How],
+    **how: Unpack[CalculationKeywords],
 ) -> MP2Result:
-    """Energy and relaxed densities of one molecule without its gradient: no derivatives of integrals.
+    """Energy and relaxed densities of one molecule without its gradient: no derivatives of
+    integrals.
 
-    Parameters and errors are those of `mp2_gradient`; the fields `properties` and `gradient_certificate` of the result
-    are set, with options.polarizability that field, too.
+    Parameters and errors are those of `mp2_gradient`; the fields `properties` and
+    `gradient_certificate` of the result are set, with options.polarizability that field, too.
     """
     return _with_densities(molecule, options, with_gradient=False, **how)
 
@@ -206,7 +217,8 @@ def _with_densities(
     if options.correlation.double_hybrid:
         raise InputError(
             Option("method", options.method),
-            " has no gradient or relaxed density yet: take a method of Hartree-Fock orbitals such as ",
+            " has no gradient or relaxed density yet: take a method of Hartree-Fock orbitals such "
+            "as ",
             Option("method", "mp2"),
             ", or energies of displaced molecules (scan, ASE with displacement=)",
         )
@@ -224,9 +236,12 @@ def _with_densities(
         )
     setup = set_up(options, command)
     system = resolve(molecule, setup, listener)
-    with limited(setup, system) as setup:
-        task = "gradient" if with_gradient else "properties"
-        core, setup, plan = settle(system, setup, kind, listener, task=task)
+    with memory_limited(setup, system) as setup:
+        if with_gradient:
+            task = "gradient"
+        else:
+            task = "properties"
+        core, setup, plan = settle_plan(system, setup, kind, listener, task=task)
         with begun(
             system, setup, kind, core, plan, listener, clock, checkpoint, start
         ) as calculation:
@@ -235,8 +250,10 @@ def _with_densities(
             if plan.memory.gradient.scf_kept:
                 finish = partial(_keep, kept=kept)
             else:
-                finish = release
-            result = on_reference(calculation, hartree_fock(calculation, start, finish), kept)
+                finish = release_integrals
+            result = gradient_on_reference(
+                calculation, converged_reference(calculation, start, finish), kept
+            )
     if options.polarizability:
         result = replace(result, polarizability=_polarizability(result, listener, command))
     return result
@@ -255,7 +272,9 @@ def _polarizability(result: MP2Result, listener: Listener, command: str) -> Pola
     )
 
 
-def on_reference(calculation: Calculation, reference: Reference, kept: list[Any]) -> MP2Result:
+def gradient_on_reference(
+    calculation: Calculation, reference: Reference, kept: list[Any]
+) -> MP2Result:
     """Energy and densities on a converged reference, and the gradient where it was planned.
 
     Parameters
@@ -276,8 +295,9 @@ def on_reference(calculation: Calculation, reference: Reference, kept: list[Any]
 
 
 def _keep(mf: Any, kept: list[Any]) -> None:
-    """Put the fitted SCF integrals of a mean field, where it has any, where the response finds them."""
-    fitted = fitted_integrals(mf)
+    """Put the fitted SCF integrals of a mean field, where it has any, where the response finds
+    them."""
+    fitted = fitting_object(mf)
     if fitted is not None:
         kept.append(fitted)
 
@@ -319,7 +339,7 @@ def differentiate(
                 point_charge_gradient=on_charges,
             )
     densities = properties(mole, spins, relaxed)
-    proof = checks.certify(system, result, found, densities, correlation, residual, left)
+    proof = checks.certify_gradient(system, result, found, densities, correlation, residual, left)
     peak = Memory(
         result.memory.budget,
         calculation.plan.memory.predicted_peak,
@@ -333,7 +353,8 @@ def differentiate(
 
 
 def _tell(calculation: Calculation, held: GradientMemory, done: int) -> None:
-    """Say which part of the predicted time is over when `done` stages of it are, of those of `GradientTimes`."""
+    """Say which part of the predicted time is over when `done` stages of it are, of those of
+    `GradientTimes`."""
     expected = list(
         asdict(gradient_seconds(calculation.plan.work, calculation.plan.rates, held)).values()
     )
@@ -358,9 +379,13 @@ def _correlation(
     inverse = InverseMetric(metric, threads)
     with_gradient = calculation.plan.work.task == "gradient"
     ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
-    where = calculation.space if held.z_on_disk else None
+    if held.z_on_disk:
+        where = calculation.space
+    else:
+        where = None
     z = [
-        Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)
+        ScratchTensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}")
+        for k, s in enumerate(spaces)
     ]
     found = amplitude_densities(b, spaces, options.correlation, inverse, z, threads, single=single)
     b.clear()
@@ -370,17 +395,15 @@ def _correlation(
         f"{'derivatives' if with_gradient else 'densities'} of the fitted integrals"
     )
     part = correlation_part(
-        *(
-            mole,
-            auxmole,
-            spaces,
-            found.z,
-            found.products,
-            metric,
-            inverse,
-            held.packed_bytes,
-            threads,
-        ),
+        mole,
+        auxmole,
+        spaces,
+        found.z,
+        found.products,
+        metric,
+        inverse,
+        held.packed_bytes,
+        threads,
         with_gradient=with_gradient,
     )
     for tensor in z:
@@ -436,7 +459,8 @@ def _response(
     kept: list[Any],
     held: GradientMemory,
 ) -> tuple[list[Relaxed], float, float]:
-    """P and W of each spin, the residual of the Z-vector equations, and what an SCF that ended early left, Eh."""
+    """P and W of each spin, the residual of the Z-vector equations, and what an SCF that ended
+    early left, Eh."""
     occupied = [o.coeff.T @ t for o, t in zip(spins, found.occupied, strict=True)]
     virtual = [o.coeff.T @ t for o, t in zip(spins, found.virtual, strict=True)]
     with shielded():
@@ -448,24 +472,30 @@ def _response(
                 mf, spins, unrelaxed, occupied, virtual, calculation.listener, **how
             )
             whole = hamiltonian.mean_field(
-                *(calculation.system.mole, calculation.kind, calculation.options.relativity),
+                calculation.system.mole,
+                calculation.kind,
+                calculation.options.relativity,
                 calculation.system.molecule.point_charges,
                 field=calculation.field,
             )
             return relaxed, residual, convergence_error(mf, whole.get_hcore(), spins, relaxed)
         finally:
-            release(mf)
+            release_integrals(mf)
 
 
 def _builder(calculation: Calculation, fitted: Any, held: GradientMemory) -> Any:
-    """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF; `fitted` holds them, or None."""
+    """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF; `fitted` holds
+    them, or None."""
     system, threads = calculation.system, calculation.setup.active
     mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
     if system.jk_auxmole is None:
         return reproducible(mf, held=not held.scf_on_disk)
     if fitted is None:
         room = Room(calculation.space, held.pair_bytes, held.read_bytes)
-        integrals = "disk" if held.scf_on_disk else "memory"
+        if held.scf_on_disk:
+            integrals = "disk"
+        else:
+            integrals = "memory"
         fitted = jk_builder(system.mole, system.jk_auxmole, integrals, threads, room)
     return mf.density_fit(with_df=fitted)
 
@@ -484,12 +514,12 @@ def _assemble(
         for o, p in zip(spins, relaxed, strict=True)
     ]
     density = weight * np.sum([*scf, *change], axis=0)
-    on_atoms, on_charges = derivatives.nuclear_repulsion(mole, charges)
+    on_atoms, on_charges = derivatives.nuclear_repulsion_gradient(mole, charges)
     on_atoms += derivatives.one_electron(
         mole, calculation.options.relativity, density, weight * np.sum(weighted, axis=0)
     )
     if charges is not None and on_charges is not None:
-        found = derivatives.point_charges(mole, charges, density)
+        found = derivatives.point_charge_gradient(mole, charges, density)
         on_atoms += found[0]
         on_charges += found[1]
     others = [d / 2 + p for d, p in zip(scf, change, strict=True)]
@@ -497,7 +527,10 @@ def _assemble(
         on_atoms += derivatives.four_center(mole, scf, others, weight)
     else:
         occupied = [o.coeff[:, : o.occupied] for o in spins]
-        where = calculation.space if held.half_on_disk else None
+        if held.half_on_disk:
+            where = calculation.space
+        else:
+            where = None
         on_atoms += mean_field_part(
             mole, system.jk_auxmole, occupied, others, held.packed_bytes, where, threads
         )

@@ -7,8 +7,9 @@ A cut inverse changes also because kept and dropped eigenvectors u_k, u_d mix:
 
     dV^+ = -V^+ dV V^+ + sum_kd (u_k u_d^T + u_d u_k^T) (u_k^T dV u_d) / (s_k (s_k - s_d))
 
-which first-order perturbation theory of the eigenvectors gives; with it the derivative is exact while the number of
-dropped functions stays what it is. The factors are those that B was made with (`dfmp2.integrals.metric`).
+which first-order perturbation theory of the eigenvectors gives; with it the derivative is exact
+while the number of dropped functions stays what it is. The factors are those that B was made with
+(`dfmp2.integrals.metric`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class InverseMetric:
 
     Attributes
     ----------
-    dropped : (naux, ndropped) float64, eigenvectors that were cut; none where V has a Cholesky factor
+    dropped : (naux, ndropped) float64, eigenvectors that were cut; none where V has a Cholesky
+        factor
     """
 
     def __init__(self, metric: Array, threads: int) -> None:
@@ -51,7 +53,8 @@ class InverseMetric:
 
         Parameters
         ----------
-        rows : (n, naux or as many as are kept) float64 in C order, overwritten where there is a Cholesky factor
+        rows : (n, naux or as many as are kept) float64 in C order, overwritten where there is a
+            Cholesky factor
 
         Returns
         -------
@@ -62,7 +65,8 @@ class InverseMetric:
         return self._multiply(rows, transposed=True)
 
     def apply(self, rows: Array) -> Array:
-        """V^-1 x of each row x, (n, naux) float64 in C order, overwritten where there is a Cholesky factor."""
+        """V^-1 x of each row x, (n, naux) float64 in C order, overwritten where there is a Cholesky
+        factor."""
         if not self._factor.triangular:
             return np.asarray(rows @ self._factor.factor) @ self._factor.factor.T
         return self._multiply(self._multiply(rows, transposed=False), transposed=True)
@@ -72,8 +76,8 @@ class InverseMetric:
 
         Parameters
         ----------
-        products : (naux, ndropped), sum_m c_mP (x_m u_d): all places where E has x V^+ x' with c' = V^+ x' in one,
-            and the unfitted x in the other
+        products : (naux, ndropped), sum_m c_mP (x_m u_d): all places where E has x V^+ x' with c' =
+            V^+ x' in one, and the unfitted x in the other
 
         Returns
         -------

@@ -1,16 +1,18 @@
-"""Coulomb and exchange of the Hartree-Fock density D with X = D/2 + P: derivatives of their fitted integrals.
+"""Coulomb and exchange of the Hartree-Fock density D with X = D/2 + P: derivatives of their fitted
+integrals.
 
     E = sum_mnls X^T_mn (mn|ls) D^T_ls - sum_s sum_mnls X^s_mn (ml|ns) D^s_ls         T: sum over the spins s
 
-With D/2 this is the energy of Hartree-Fock, with P the term P f of the correlation energy. In the Coulomb-exchange
-fitting set, with V = (P|Q), c = V^-1 (Q|, and i occupied orbitals of a spin,
+With D/2 this is the energy of Hartree-Fock, with P the term P f of the correlation energy. In the
+Coulomb-exchange fitting set, with V = (P|Q), c = V^-1 (Q|, and i occupied orbitals of a spin,
 
     dE = sum_Q [ X^T_mn c_Q(D^T) + D^T_mn c_Q(X^T) ] d(mn|Q) - sum_PQ c_P(X^T) c_Q(D^T) dV_PQ
          - sum_s [ 2 sum_i C_mi t_iQ,n d(mn|Q) - sum_iPQ c_iP,n t_iQ,n dV_PQ ]         t_iQ,m = sum_n X^s_mn c_iQ,n
 
-The half-transformed (in|Q) of all occupied orbitals are held, (nocc, nao, naux), in memory or on disk; t takes their
-place. Source: Weigend,
-Phys. Chem. Chem. Phys. 4, 4285 (2002), for the fitted matrices; the derivative is that of the expression above.
+The half-transformed (in|Q) of all occupied orbitals are held, (nocc, nao, naux), in memory or on
+disk; t takes their place. Source: Weigend,
+Phys. Chem. Chem. Phys. 4, 4285 (2002), for the fitted matrices; the derivative is that of the
+expression above.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from dfmp2.gradients import derivatives
 from dfmp2.gradients.correlation import add_product
 from dfmp2.gradients.inverse_metric import InverseMetric
-from dfmp2.gradients.tensor import Tensor
+from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host.scratch import Space
 from dfmp2.host.threads import each
 from dfmp2.integrals.three_center import coulomb_metric
@@ -60,7 +62,8 @@ def mean_field_part(
     raw = np.empty((2, naux))  # (Q|D), (Q|X)
     ranges = derivatives.blocks(mole, auxmole, packed_bytes)
     half = [  # (in|Q), then t
-        Tensor((c.shape[1], nao, naux), ranges, space, f"half-{s}") for s, c in enumerate(occupied)
+        ScratchTensor((c.shape[1], nao, naux), ranges, space, f"half-{s}")
+        for s, c in enumerate(occupied)
     ]
     for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole, packed_bytes):
         flat = integrals.reshape(p1 - p0, -1)
@@ -79,7 +82,7 @@ def mean_field_part(
         def share(
             worker: int,
             x: Array = x,
-            tensor: Tensor = tensor,
+            tensor: ScratchTensor = tensor,
             bounds: NDArray[np.int_] = bounds,
             found: list[Any] = found,
         ) -> None:

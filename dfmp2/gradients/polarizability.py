@@ -3,15 +3,17 @@
     alpha_xy = d mu_x / d F_y = [mu_x(+F e_y) - mu_x(-F e_y)] / 2F
     alpha_xx = -d2E / dF_x2   = [2 E(0) - E(+F e_x) - E(-F e_x)] / F^2
 
-mu is the relaxed dipole moment, which is -dE/dF (`dfmp2.gradients.density`), E the energy that the densities belong to.
-The first expression is off by F^2 gamma / 6, the second by F^2 gamma / 12, gamma being the second hyperpolarizability:
-twice their difference is the error of the first. Energies in fields also say whether the relaxed dipole moments are
-slopes of the energy, and with them the relaxed density is right: by Simpson's rule, to the fourth power of the field,
+mu is the relaxed dipole moment, which is -dE/dF (`dfmp2.gradients.density`), E the energy that the
+densities belong to. The first expression is off by F^2 gamma / 6, the second by F^2 gamma / 12,
+gamma being the second hyperpolarizability: twice their difference is the error of the first.
+Energies in fields also say whether the relaxed dipole moments are slopes of the energy, and with
+them the relaxed density is right: by Simpson's rule, to the fourth power of the field,
 
     [E(-F e_x) - E(+F e_x)] / 2F = [mu_x(-F e_x) + 4 mu_x(0) + mu_x(+F e_x)] / 6
 
 The field enters the one-electron Hamiltonian
-(`dfmp2.scf.hamiltonian`); basis functions do not follow it. The runs start from the orbitals without field.
+(`dfmp2.scf.hamiltonian`); basis functions do not follow it. The runs start from the orbitals
+without field.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ from dfmp2.progress import Listener
 Array = NDArray[np.float64]
 
 FIELD = 0.001  # Eh/(e bohr)
-ALLOWED = 1e-3  # asymmetry and error of the step, relative to the largest element or 1 bohr^3; e bohr of the slopes
+# asymmetry and error of the step, relative to the largest element or 1 bohr^3; e bohr of the slopes
+ALLOWED = 1e-3
 TIGHT = 1e-13  # Eh, of the SCF in fields: 1e-10 Eh left in an energy are 2e-4 bohr^3
 ROUNDING = 1e-15  # of the SCF energy: less is not to be had
 
 
 def options_in_fields(result: MP2Result) -> Options:
-    """Options of the runs in fields: nothing but densities, energies in float64, a tight SCF from given orbitals."""
+    """Options of the runs in fields: nothing but densities, energies in float64, a tight SCF from
+    given orbitals."""
     options, tight = result.options, max(TIGHT, ROUNDING * abs(result.scf_total_energy))
     return replace(
         options, check=False, certify_fit=False, polarizability=False, precision="fp64", guess="atoms", scf_from=None,

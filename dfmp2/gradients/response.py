@@ -1,11 +1,13 @@
 """What the energy gains when the orbitals respond: relaxed densities, and the Z-vector equations.
 
-The energy of second order is made stationary with the Fock matrix f and the overlap S of the orbitals,
+The energy of second order is made stationary with the Fock matrix f and the overlap S of the
+orbitals,
 
     L = E2 + sum_pq P_pq f_pq - sum_pq W_pq (S_pq - d_pq)                in each spin
 
-P_ik and P_ac of correlated orbitals come from the amplitudes (`dfmp2.gradients.amplitudes`). With dC = C U, the
-integrals (pq|Q) and Z_iaQ = sum_P Y_iaP L^-1_PQ, the derivative dL/dU_pq - 2 W_pq = 0 has
+P_ik and P_ac of correlated orbitals come from the amplitudes (`dfmp2.gradients.amplitudes`). With
+dC = C U, the integrals (pq|Q) and Z_iaQ = sum_P Y_iaP L^-1_PQ, the derivative dL/dU_pq - 2 W_pq = 0
+has
 
     M_pi = 2 sum_aQ (pa|Q) Z_iaQ + 2 e_p P_pi + 2 G_pi                   i correlated
     M_pc = 2 e_p P_pc + 2 G_pc                                           c frozen core
@@ -19,11 +21,11 @@ and M_pq = M_qp for every pair of orbitals. That gives, with T the first terms,
     (e_a - e_i) P_ai + G_ai[P_ov] = -(T_ai - T_ia) / 2 - G_ai[all other P]          Z-vector
     W_pq = (M_pq + M_qp) / 4
 
-The Z-vector equations are solved in the space of preconditioned residuals with the least residual, one Coulomb and
-exchange build for each, in float32 where the SCF has used it. The residual is made again in float64, of matrices of the
-SCF's own kind. Their matrix is that of the stability analysis (`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J.
-Chem. Phys. 81, 5031 (1984); Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc.
-110, 233 (2003).
+The Z-vector equations are solved in the space of preconditioned residuals with the least residual,
+one Coulomb and exchange build for each, in float32 where the SCF has used it. The residual is made
+again in float64, of matrices of the SCF's own kind. Their matrix is that of the stability analysis
+(`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
+Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc. 110, 233 (2003).
 """
 
 from __future__ import annotations
@@ -36,14 +38,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import ConvergenceError, NumericalError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.progress import Listener
-from dfmp2.scf.response_matrices import hessian
-from dfmp2.scf.rotations import Spin, coulomb_exchange
+from dfmp2.scf.response_matrices import orbital_hessian
+from dfmp2.scf.rotations import RotatedSpin, coulomb_exchange
 
 Array = NDArray[np.float64]
 
-RESIDUAL = 5e-11  # Eh, largest norm of the residual of the Z-vector equations: up to 1e-9 Eh/bohr in a gradient
+# Eh, largest norm of the residual of the Z-vector equations: up to 1e-9 Eh/bohr in a gradient
+RESIDUAL = 5e-11
 GAIN = 1e-5  # of the residual that iterations are trusted with until it is made anew, in float64
 MOST_CYCLES = 60
 SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
@@ -52,12 +55,14 @@ DEGENERATE = 1e-4  # Eh, between a correlated and a frozen orbital
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Orbitals:
-    """Orbitals of a spin: occupied ones first, by energy; frozen core, correlated, virtual, frozen virtual.
+    """Orbitals of a spin: occupied ones first, by energy; frozen core, correlated, virtual, frozen
+    virtual.
 
     Attributes
     ----------
     coeff : (nao, nmo); energy : (nmo,) Eh
-    core, nocc, nvir, virtual : frozen core, correlated occupied and virtual, and frozen virtual orbitals
+    core, nocc, nvir, virtual : frozen core, correlated occupied and virtual, and frozen virtual
+        orbitals
     """
 
     coeff: Array
@@ -144,7 +149,7 @@ def relax(
         for o, t, g in zip(spins, drive, fields, strict=True)
     ]
     rotations = [
-        Spin(
+        RotatedSpin(
             o.coeff[:, : o.occupied],
             o.coeff[:, o.occupied :],
             o.energy[o.occupied :, None] - o.energy[: o.occupied],
@@ -176,8 +181,8 @@ def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name
     closest = float(np.abs(gaps).min())
     if closest < DEGENERATE:
         raise NumericalError(
-            f"a frozen {name} orbital is degenerate with a correlated one ({closest:.0e} Eh apart), so that the energy "
-            "has no gradient: freeze one orbital more or less"
+            f"a frozen {name} orbital is degenerate with a correlated one ({closest:.0e} Eh "
+            "apart), so that the energy has no gradient: freeze one orbital more or less"
         )
     p[frozen, correlated] = t[frozen, correlated] / (2 * gaps)
     p[correlated, frozen] = p[frozen, correlated].T
@@ -186,7 +191,8 @@ def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name
 def _fields(
     mf: Any, spins: Sequence[Orbitals], densities: Sequence[Array], weight: float
 ) -> list[Array]:
-    """G of each spin between its orbitals, (nmo, nmo) Eh; each density as the difference of two with orbitals."""
+    """G of each spin between its orbitals, (nmo, nmo) Eh; each density as the difference of two
+    with orbitals."""
     orbitals = []
     for o, p in zip(spins, densities, strict=True):
         values, vectors = np.linalg.eigh(p)
@@ -200,11 +206,12 @@ def _fields(
 def _fields_of_rotations(
     mf: Any,
     spins: Sequence[Orbitals],
-    rotations: Sequence[Spin],
+    rotations: Sequence[RotatedSpin],
     found: Sequence[Array],
     weight: float,
 ) -> list[Array]:
-    """G of P_ai and P_ia alone, as `_fields`: C_vir x C_occ^T + C_occ x^T C_vir^T is the difference of two squares."""
+    """G of P_ai and P_ia alone, as `_fields`: C_vir x C_occ^T + C_occ x^T C_vir^T is the difference
+    of two squares."""
     orbitals = []
     for rotation, x in zip(rotations, found, strict=True):
         turned = rotation.virtual @ x
@@ -215,7 +222,8 @@ def _fields_of_rotations(
 def _field_of_differences(
     mf: Any, spins: Sequence[Orbitals], orbitals: list[Array], weight: float
 ) -> list[Array]:
-    """G between the orbitals of each spin of densities A A^T - B B^T, `orbitals` being A, B of the first spin, ..."""
+    """G between the orbitals of each spin of densities A A^T - B B^T, `orbitals` being A, B of the
+    first spin, ..."""
     j, k = coulomb_exchange(mf, orbitals)
     coulomb = weight * (j[0::2] - j[1::2]).sum(axis=0)
     return [
@@ -227,7 +235,7 @@ def _field_of_differences(
 def solve(
     mf: Any,
     spins: Sequence[Orbitals],
-    rotations: Sequence[Spin],
+    rotations: Sequence[RotatedSpin],
     right: Sequence[Array],
     weight: float,
     listener: Listener,
@@ -241,8 +249,10 @@ def solve(
     ----------
     rotations, right : orbitals and b, (nvir, nocc) per spin
     weight : of J in H, as of `dfmp2.scf.rotations.hessian_product`
-    single : whether fitted exchange matrices of the iterations are in float32; the residual never is
-    held : whether there is room for integrals of the occupied orbitals (`dfmp2.scf.response_matrices`)
+    single : whether fitted exchange matrices of the iterations are in float32; the residual never
+        is
+    held : whether there is room for integrals of the occupied orbitals
+        (`dfmp2.scf.response_matrices`)
 
     Raises
     ------
@@ -258,7 +268,7 @@ def solve(
             x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)
         ]
 
-    product = hessian(mf, rotations, single=single, held=held)
+    product = orbital_hessian(mf, rotations, single=single, held=held)
     vectors: list[Array] = []
     images: list[Array] = []
     x, residual = np.zeros_like(b), b
@@ -271,8 +281,8 @@ def solve(
                 raise ConvergenceError(
                     (
                         f"the Z-vector equations did not converge in {MOST_CYCLES} iterations: the "
-                        f"residual is {norm:.1e} Eh (needed {RESIDUAL:.0e}). The reference is nearly "
-                        "unstable; look at its stability with "
+                        f"residual is {norm:.1e} Eh (needed {RESIDUAL:.0e}). The reference is "
+                        "nearly unstable; look at its stability with "
                     ),
                     Option("stability", "full"),
                     ", or follow it with ",
@@ -307,8 +317,9 @@ def convergence_error(
 ) -> float:
     """What E(corr) has too much because the SCF ended early, to first order, Eh.
 
-    L is stationary, so that it is the energy of the converged orbitals but for terms of second order: E(corr) is off by
-    -sum_pq P_pq (F_pq - e_p d_pq), with F of the density that the orbitals make.
+    L is stationary, so that it is the energy of the converged orbitals but for terms of second
+    order: E(corr) is off by -sum_pq P_pq (F_pq - e_p d_pq), with F of the density that the orbitals
+    make.
 
     Parameters
     ----------

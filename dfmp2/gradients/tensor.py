@@ -1,4 +1,5 @@
-"""Tensors (n, width, naux) that are written one way and read another: by rows, or by blocks of fitting functions.
+"""Tensors (n, width, naux) that are written one way and read another: by rows, or by blocks of
+fitting functions.
 
     in memory     one array
     on disk       blocks of fitting functions one after another, each (n, width, functions) in C order
@@ -18,7 +19,7 @@ from dfmp2.host.scratch import Space
 Array = NDArray[np.float64]
 
 
-class Tensor:
+class ScratchTensor:
     """Numbers float64 in memory or in scratch space.
 
     Parameters
@@ -37,7 +38,9 @@ class Tensor:
         name: str,
     ):
         self.shape, self.blocks = shape, blocks
-        self._array = np.empty(shape) if space is None else np.empty(0)
+        self._array: Array = np.empty(0)
+        if space is None:
+            self._array = np.empty(shape)
         self._file: Any = None if space is None else space.array(name, int(np.prod(shape)))
 
     def rows(self, i: int) -> Array:

@@ -1,9 +1,10 @@
-"""Numbers in a file: flat float64 arrays read and written by position, and B(i,a,P) kept in one of them.
+"""Numbers in a file: flat float64 arrays read and written by position, and B(i,a,P) kept in one of
+them.
 
-B is written raw by blocks of fitting functions and fitted in place by groups of orbitals. A group of occupied orbitals
-i0:i1 owns a range of the file. Raw integrals arrive as pieces (i1-i0, nvir, p1-p0) one after another in it; the fit
-reads the pieces of a group, solves, and writes the group back as (i1-i0, nvir, naux). Afterwards the file holds
-(nocc, nvir, naux) in C order.
+B is written raw by blocks of fitting functions and fitted in place by groups of orbitals. A group
+of occupied orbitals i0:i1 owns a range of the file. Raw integrals arrive as pieces (i1-i0, nvir,
+p1-p0) one after another in it; the fit reads the pieces of a group, solves, and writes the group
+back as (i1-i0, nvir, naux). Afterwards the file holds (nocc, nvir, naux) in C order.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import Dfmp2Error, ResultFileError
-from dfmp2.host.files import refusal
+from dfmp2.host.files import disk_refusal
 from dfmp2.host.resources import return_memory
 from dfmp2.host.threads import each
 
@@ -27,8 +28,9 @@ FLOAT64 = 8
 PIECE_ELEMENTS = 1 << 17  # of raw integrals read at a time: 1 MB
 
 
-class Region:
-    """Numbers in an open file, little-endian as the hosts are; several threads may read and write at once.
+class FileRegion:
+    """Numbers in an open file, little-endian as the hosts are; several threads may read and write
+    at once.
 
     Parameters
     ----------
@@ -91,13 +93,14 @@ class Region:
         """The error for a failed access; None where the file ends too soon."""
         if error is None:
             return ResultFileError(f"{self._name} has become shorter: prepare it again")
-        return refusal(error)(
+        return disk_refusal(error)(
             f"cannot read or write {self._name}: {error.strerror}: check the disk"
         )
 
 
 def allocate(group: h5py.Group, name: str, shape: tuple[int, ...]) -> int:
-    """Room in an open HDF5 file for float64 numbers of any content, contiguous; the place of the first one, bytes."""
+    """Room in an open HDF5 file for float64 numbers of any content, contiguous; the place of the
+    first one, bytes."""
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout.set_layout(h5py.h5d.CONTIGUOUS)
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -125,7 +128,7 @@ class StoredTensor:
 
     def __init__(
         self,
-        array: Region,
+        array: FileRegion,
         shape: tuple[int, int, int],
         groups: list[tuple[int, int]],
         *,
@@ -169,7 +172,8 @@ class StoredTensor:
         Parameters
         ----------
         workers : groups in memory at a time
-        shrinks : rows may come back shorter; groups are then done in order, so that none is overwritten unread
+        shrinks : rows may come back shorter; groups are then done in order, so that none is
+            overwritten unread
         """
         return_memory()  # the integrals are done
         if not shrinks:

@@ -1,9 +1,10 @@
-"""Products of triangular and symmetric matrices on SciPy's BLAS, in place and with the GIL released.
+"""Products of triangular and symmetric matrices on SciPy's BLAS, in place and with the GIL
+released.
 
 SciPy's own wrapper of `trmm` holds the GIL and copies operands that are not contiguous, so workers
 would wait for each other. SciPy publishes the addresses of the routines for compiled callers
-(`scipy.linalg.cython_blas` and `cython_lapack`, documented there); calling them through ctypes releases
-the GIL and takes a leading dimension. Delete this when the wrappers release the GIL.
+(`scipy.linalg.cython_blas` and `cython_lapack`, documented there); calling them through ctypes
+releases the GIL and takes a leading dimension. Delete this when the wrappers release the GIL.
 """
 
 from __future__ import annotations
@@ -40,27 +41,51 @@ _POINTER = ctypes.c_void_p
 _SPREAD = ctypes.CFUNCTYPE(None, _TEXT, _INT, _POINTER, _POINTER, _INT, _INT)
 _SYMM = ctypes.CFUNCTYPE(
     None,
-    *(_TEXT, _TEXT, _INT, _INT),
-    *(_POINTER, _POINTER, _INT),
-    *(_POINTER, _INT),
-    *(_POINTER, _POINTER, _INT),
+    _TEXT,
+    _TEXT,
+    _INT,
+    _INT,
+    _POINTER,
+    _POINTER,
+    _INT,
+    _POINTER,
+    _INT,
+    _POINTER,
+    _POINTER,
+    _INT,
 )
 _syrk = ctypes.CFUNCTYPE(
     None, _TEXT, _TEXT, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT
 )(_address(cython_blas, "dsyrk"))
 _gemm = ctypes.CFUNCTYPE(
     None,
-    *(_TEXT, _TEXT, _INT, _INT, _INT),
-    *(_POINTER, _POINTER, _INT),
-    *(_POINTER, _INT),
-    *(_POINTER, _POINTER, _INT),
+    _TEXT,
+    _TEXT,
+    _INT,
+    _INT,
+    _INT,
+    _POINTER,
+    _POINTER,
+    _INT,
+    _POINTER,
+    _INT,
+    _POINTER,
+    _POINTER,
+    _INT,
 )(_address(cython_blas, "dgemm"))
 _gemv = ctypes.CFUNCTYPE(
     None,
-    *(_TEXT, _INT, _INT, _POINTER),
-    *(_POINTER, _INT),
-    *(_POINTER, _INT),
-    *(_POINTER, _POINTER, _INT),
+    _TEXT,
+    _INT,
+    _INT,
+    _POINTER,
+    _POINTER,
+    _INT,
+    _POINTER,
+    _INT,
+    _POINTER,
+    _POINTER,
+    _INT,
 )(_address(cython_blas, "dgemv"))
 _SYMMETRIC = {  # spread a packed triangle, multiply with it
     np.dtype(np.float32): (
@@ -136,7 +161,8 @@ def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
 
 
 def add_projection(rows: Array, vector: Array, sums: Array) -> None:
-    """Add rows^T (rows vector) to `sums`: NumPy would write the product first, as long as a row, and read it again.
+    """Add rows^T (rows vector) to `sums`: NumPy would write the product first, as long as a row,
+    and read it again.
 
     Parameters
     ----------
@@ -161,7 +187,8 @@ def add_projection(rows: Array, vector: Array, sums: Array) -> None:
 class SymmetricProducts:
     """Products of packed symmetric matrices with rows of vectors, in reused work space.
 
-    The calls are all there is between two matrices: what Python does in between, workers do one at a time.
+    The calls are all there is between two matrices: what Python does in between, workers do one at
+    a time.
 
     Parameters
     ----------
@@ -184,8 +211,8 @@ class SymmetricProducts:
 
         Parameters
         ----------
-        packed : lower triangles of A_k, (k, n (n + 1) / 2) float64 in C order, rows one after another; rounded if
-            the vectors are float32
+        packed : lower triangles of A_k, (k, n (n + 1) / 2) float64 in C order, rows one after
+            another; rounded if the vectors are float32
         out : of each set (k, count, n) in C order
         """
         size = self._n * (self._n + 1) // 2
@@ -236,8 +263,12 @@ def _multiply(
         return
     order = lower.shape[0]
     _trmm(
-        *(side, b"L", trans, b"N"),
-        *(_int(m), _int(n)),
+        side,
+        b"L",
+        trans,
+        b"N",
+        _int(m),
+        _int(n),
         ctypes.byref(ctypes.c_double(1.0)),
         lower.ctypes.data_as(_DOUBLE),
         _int(order),

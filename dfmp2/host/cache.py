@@ -1,7 +1,7 @@
 """What was measured on this host, kept between runs: `calibration.json` in `$XDG_CACHE_HOME/dfmp2`.
 
-One JSON object; keys name machine, versions and what was measured, values are objects of numbers and texts.
-The folder is `~/.cache/dfmp2` when XDG_CACHE_HOME is not set.
+One JSON object; keys name machine, versions and what was measured, values are objects of numbers
+and texts. The folder is `~/.cache/dfmp2` when XDG_CACHE_HOME is not set.
 """
 
 from __future__ import annotations
@@ -13,26 +13,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dfmp2.host.provenance import installed
+from dfmp2.host.provenance import installed_version
 
 
-def key(what: str, libraries: Sequence[str]) -> str:
-    """Key of a measurement on this machine with these versions of the libraries; "absent" where there is none."""
-    versions = [f"{library}-{installed(library) or 'absent'}" for library in libraries]
+def cache_key(what: str, libraries: Sequence[str]) -> str:
+    """Key of a measurement on this machine with these versions of the libraries; "absent" where
+    there is none."""
+    versions = [f"{library}-{installed_version(library) or 'absent'}" for library in libraries]
     return f"{platform.node()} {platform.machine()} {what} {' '.join(versions)}"
 
 
-def load(name: str) -> dict[str, Any] | None:
+def load_cached(name: str) -> dict[str, Any] | None:
     """The value of a key, None if it was never stored or the file cannot be read."""
     try:
         known = json.loads(path().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    value = known.get(name) if isinstance(known, dict) else None
+    if isinstance(known, dict):
+        value = known.get(name)
+    else:
+        value = None
     return value if isinstance(value, dict) else None
 
 
-def store(name: str, value: Mapping[str, Any]) -> None:
+def store_cached(name: str, value: Mapping[str, Any]) -> None:
     """Keep a value; a folder that cannot be written only costs the next measurement."""
     file = path()
     try:

@@ -1,10 +1,11 @@
-"""Modules that others import for features a run never uses: loaded when something in them is asked for.
+"""Modules that others import for features a run never uses: loaded when something in them is asked
+for.
 
-PySCF's DIIS imports `scipy.optimize` for two variants we do not call; that import takes a fifth of the
-time of a whole run on water. Its SCF package imports the classes for point groups, which we never use.
-SciPy's array-API layer asks NumPy for every name it has, which loads `numpy.f2py`, `numpy.testing` and
-others. Only processes of our own, the command line and workers, defer anything. Delete a name when its importer
-asks for it where it is used.
+PySCF's DIIS imports `scipy.optimize` for two variants we do not call; that import takes a fifth of
+the time of a whole run on water. Its SCF package imports the classes for point groups, which we
+never use. SciPy's array-API layer asks NumPy for every name it has, which loads `numpy.f2py`,
+`numpy.testing` and others. Only processes of our own, the command line and workers, defer anything.
+Delete a name when its importer asks for it where it is used.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class _Deferred(ModuleType):
 
 
 def defer(name: str) -> None:
-    """Let `import name` succeed at once and load the module at its first use; no effect if it is loaded.
+    """Let `import name` succeed at once and load the module at its first use; no effect if it is
+    loaded.
 
     A parent package that makes its submodules on request, as NumPy does, must be loaded already.
     """
@@ -56,8 +58,9 @@ def defer(name: str) -> None:
         setattr(sys.modules[parent], child, module)
 
 
-def named(path: str) -> Any:
-    """A function by the name "module:function", of a room above the one that asks; its module is loaded now."""
+def imported_by_name(path: str) -> Any:
+    """A function by the name "module:function", of a room above the one that asks; its module is
+    loaded now."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 

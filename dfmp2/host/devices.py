@@ -1,4 +1,5 @@
-"""One accelerator per process: which devices there are, and the variables that show a process only its own."""
+"""One accelerator per process: which devices there are, and the variables that show a process only
+its own."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 
 CUDA, NEURON = "CUDA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES"
 CORES_PER_CHIP = 2  # of Trainium1 (AWS Neuron documentation, "Trn1 architecture")
@@ -24,7 +25,8 @@ def pinning(
     nvidia: Path = NVIDIA,
     devices: Path = DEVICES,
 ) -> dict[str, str]:
-    """Variables that give a worker its device, from those of this process or folders that list the machine's devices.
+    """Variables that give a worker its device, from those of this process or folders that list the
+    machine's devices.
 
     Raises
     ------
@@ -35,7 +37,9 @@ def pinning(
             cards = _names(environment[CUDA])
         else:
             cards = _numbered(nvidia, ".*")
-        return {CUDA: cards[worker % len(cards)]} if cards else {}
+        if cards:
+            return {CUDA: cards[worker % len(cards)]}
+        return {}
     if backend not in ("nki", "nki-xla"):
         return {}
     given = environment.get(NEURON)
@@ -55,7 +59,9 @@ def pinning(
 def _names(text: str) -> list[str]:
     """Devices as they are named: numbers, or identifiers such as GPU-8f2c...; -1 ends the list."""
     names = [name.strip() for name in text.split(",") if name.strip()]
-    return names[: names.index("-1")] if "-1" in names else names
+    if "-1" in names:
+        return names[: names.index("-1")]
+    return names
 
 
 def _numbered(folder: Path, pattern: str, each: int = 1) -> list[str]:

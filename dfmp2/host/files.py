@@ -1,4 +1,5 @@
-"""Write files so that a reader never sees half of one: beside the target, flushed to disk, renamed."""
+"""Write files so that a reader never sees half of one: beside the target, flushed to disk,
+renamed."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists
+from dfmp2.errors.messages import Option
 from dfmp2.host.resources import free_disk
-from dfmp2.messages import Option
 from dfmp2.units import format_bytes
 
 NO_FILE = (0, 0)
@@ -21,7 +22,8 @@ OUTPUT = Option("output")
 
 
 def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
-    """Write `content` to `target`; on any failure or interrupt the old file is there still, and nothing beside it.
+    """Write `content` to `target`; on any failure or interrupt the old file is there still, and
+    nothing beside it.
 
     Raises
     ------
@@ -41,7 +43,8 @@ def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
 
 
 def move(part: Path, target: Path, *, overwrite: bool) -> None:
-    """Give the finished file `part` its name; where the system cannot rename without replacing, `part` stays as well.
+    """Give the finished file `part` its name; where the system cannot rename without replacing,
+    `part` stays as well.
 
     Raises
     ------
@@ -71,7 +74,7 @@ def _rename_new(part: Path, target: Path) -> None:
         os.replace(part, target)
 
 
-def refusal(error: OSError) -> type[ResourceError]:
+def disk_refusal(error: OSError) -> type[ResourceError]:
     """DiskFull where nothing can be written to the disk any more, else ResourceError."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return DiskFull
@@ -81,9 +84,11 @@ def refusal(error: OSError) -> type[ResourceError]:
 def require_writable(
     target: Path, *, overwrite: bool, expected_bytes: int = 0, option: Option = OUTPUT
 ) -> None:
-    """Check, before any computing, that `target`, named with `option`, can be written; leaves nothing behind.
+    """Check, before any computing, that `target`, named with `option`, can be written; leaves
+    nothing behind.
 
-    Commands ask twice: for the place (`overwrite` true) at once, for a file that is there when nothing else is wrong.
+    Commands ask twice: for the place (`overwrite` true) at once, for a file that is there when
+    nothing else is wrong.
 
     Raises
     ------
@@ -110,7 +115,7 @@ def require_writable(
             raise InputError(
                 option.of(f"{target.name[:40]}..."), ": the file name is too long"
             ) from error
-        raise refusal(error)(
+        raise disk_refusal(error)(
             f"cannot write into {folder}: {error.strerror}: choose another folder with ", option
         ) from error
     if taken:
@@ -140,7 +145,7 @@ def make_folder(folder: Path, option: Option = OUTPUT) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise refusal(error)(
+        raise disk_refusal(error)(
             f"cannot make the folder {folder}: {error.strerror}: choose another ", option
         ) from error
 
@@ -173,14 +178,15 @@ def settled(target: Path) -> Iterator[None]:
             f"{target} was written by another process meanwhile: name another file"
         ) from error
     except OSError as error:
-        raise refusal(error)(
+        raise disk_refusal(error)(
             f"cannot write {target}: {error.strerror}: nothing was changed"
         ) from error
     try:
         _sync_folder(target.parent)
     except OSError as error:
-        raise refusal(error)(
-            f"{target} was written, but the system cannot confirm that it is on the disk: {error.strerror}"
+        raise disk_refusal(error)(
+            f"{target} was written, but the system cannot confirm that it is on the disk: "
+            f"{error.strerror}"
         ) from error
 
 

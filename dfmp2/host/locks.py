@@ -1,4 +1,5 @@
-"""One process at a time works on a result: an exclusive lock on `.NAME.lock` beside it, which ends with the process."""
+"""One process at a time works on a result: an exclusive lock on `.NAME.lock` beside it, which ends
+with the process."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dfmp2.errors import ResourceError, ResultFileError
-from dfmp2.host.files import refusal
+from dfmp2.host.files import disk_refusal
 
 PATIENCE = 0.3  # s: another process that only looks who holds a lock has it for a moment
 LARGEST = 4096  # bytes of a lock file
@@ -90,7 +91,7 @@ def acquire(target: Path) -> Holder | None:
         return _read(path)
     except OSError as error:
         release(target)
-        raise refusal(error)(
+        raise disk_refusal(error)(
             f"cannot write into {path.parent}: {error.strerror}: nothing was changed"
         ) from error
     return None
@@ -104,7 +105,8 @@ def release(target: Path) -> None:
         lock = locks.pop()
         if not locks:
             with contextlib.suppress(OSError):
-                path.unlink()  # while it is held: whoever has opened it meanwhile sees that it has lost its name
+                # while it is held: whoever has opened it meanwhile sees that it has lost its name
+                path.unlink()
             lock.release()
 
 

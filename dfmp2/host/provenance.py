@@ -46,8 +46,9 @@ class Preparation(Provenance):
 
 
 @cache  # reading one takes a millisecond or two
-def installed(distribution: str) -> str | None:
-    """Version of an installed distribution by its metadata, without importing it; None if there is none."""
+def installed_version(distribution: str) -> str | None:
+    """Version of an installed distribution by its metadata, without importing it; None if there is
+    none."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -56,7 +57,7 @@ def installed(distribution: str) -> str | None:
 
 def version() -> str:
     """Version of the installed dfmp2."""
-    return installed("dfmp2") or "not installed"
+    return installed_version("dfmp2") or "not installed"
 
 
 def blas() -> str:
@@ -79,11 +80,13 @@ def blas_and_kernels() -> str:
 def versions() -> dict[str, str]:
     """Versions of everything that computes."""
     return {"dfmp2": version()} | {
-        name: str(installed(name.lower())) for name in ("PySCF", "NumPy", "SciPy")
+        name: str(installed_version(name.lower())) for name in ("PySCF", "NumPy", "SciPy")
     }
 
 
-def collect(command: str, threads: int, backend_details: Mapping[str, str]) -> Provenance:
+def collect_provenance(
+    command: str, threads: int, backend_details: Mapping[str, str]
+) -> Provenance:
     """Provenance of a run that ends now.
 
     Parameters
@@ -99,7 +102,7 @@ def collect(command: str, threads: int, backend_details: Mapping[str, str]) -> P
         host=socket.gethostname(),
         platform=platform.platform(),
         python=platform.python_version(),
-        **{name: str(installed(name)) for name in ("numpy", "scipy", "pyscf", "h5py")},
+        **{name: str(installed_version(name)) for name in ("numpy", "scipy", "pyscf", "h5py")},
         blas=blas_and_kernels(),
         threads=threads,
         backend_details=tuple(f"{name}: {value}" for name, value in backend_details.items()),

@@ -33,7 +33,8 @@ def available_memory() -> int:
 
 
 def usable_memory() -> int:
-    """Bytes this process may hold in all where nobody says how many: what it has, and most of what is free."""
+    """Bytes this process may hold in all where nobody says how many: what it has, and most of what
+    is free."""
     return resident_memory() + int(0.9 * available_memory())
 
 
@@ -52,7 +53,8 @@ def peak_resident_memory() -> int:
 
 
 def return_memory() -> None:
-    """Give what was freed back to the system: the C library keeps blocks of up to 32 MB for itself."""
+    """Give what was freed back to the system: the C library keeps blocks of up to 32 MB for
+    itself."""
     gc.collect()  # PySCF's objects refer to each other
     with contextlib.suppress(OSError, AttributeError, TypeError):  # not the GNU library
         ctypes.CDLL(None).malloc_trim(0)
@@ -61,15 +63,16 @@ def return_memory() -> None:
 def keep_nothing_back() -> None:
     """Let arrays go back to the system when they are freed, from now on and in the whole process.
 
-    The GNU C library learns from the first large array that is freed to keep blocks of up to 32 MB, for every thread by
-    itself: half of a small budget. Setting the threshold of `mmap` ends that.
+    The GNU C library learns from the first large array that is freed to keep blocks of up to 32 MB,
+    for every thread by itself: half of a small budget. Setting the threshold of `mmap` ends that.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def restart_peak() -> None:
-    """Let `peak_resident_memory` count from now on, so that a run in a long-lived process reports its own peak."""
+    """Let `peak_resident_memory` count from now on, so that a run in a long-lived process reports
+    its own peak."""
     with contextlib.suppress(
         OSError
     ):  # not Linux, or forbidden: the peak is that of the whole process
@@ -112,7 +115,9 @@ def _kilobytes(file: str, key: str) -> int | None:
 
 def _number(file: str) -> int | None:
     words = _words(file)
-    return int(words[0]) if words and words[0].isdigit() else None
+    if words and words[0].isdigit():
+        return int(words[0])
+    return None
 
 
 def _words(file: str) -> list[str]:
@@ -141,7 +146,8 @@ class Others:
 
 
 def busy_seconds() -> float:
-    """Processor seconds of the whole machine spent on anything but idling; 0 where the system does not say."""
+    """Processor seconds of the whole machine spent on anything but idling; 0 where the system does
+    not say."""
     try:
         fields = [
             int(word)
@@ -149,5 +155,6 @@ def busy_seconds() -> float:
         ]
     except (OSError, ValueError):
         return 0.0
-    # user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in the first two
+    # user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in the first
+    # two
     return (sum(fields[:8]) - sum(fields[3:5])) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,9 @@
-"""Files of a folder and their copies in S3, Amazon's object store; and who asks AWS for anything, by boto3.
+"""Files of a folder and their copies in S3, Amazon's object store; and who asks AWS for anything,
+by boto3.
 
-An object appears whole or not at all, and the newest version is seen at once (S3 documentation, "data consistency
-model"). Credentials and region come from where boto3 looks for them; it is imported here only.
+An object appears whole or not at all, and the newest version is seen at once (S3 documentation,
+"data consistency model"). Credentials and region come from where boto3 looks for them; it is
+imported here only.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from typing import Any, BinaryIO
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError
 from dfmp2.host.files import stamp
 
-# Which error an answer of AWS or an error of boto3 becomes, by its code or name; ResourceError where it is another one.
-# Sources: AWS documentation, "Common error types" and "S3 error responses".
+# Which error an answer of AWS or an error of boto3 becomes, by its code or name; ResourceError
+# where it is another one. Sources: AWS documentation, "Common error types" and "S3 error
+# responses".
 ERRORS: dict[type[Dfmp2Error], str] = {
     BackendUnavailable: r"\w*(NoRegion|Token|Credential|AccessKeyId|Signature|Profile|AuthFailure|Unrecognized)\w*",
     InputError: r"301|40[04]|ClientException|InvalidBucketName|NoSuch\w*|NotFound|Param\w*|Permanent\w*|Validation\w*",
@@ -52,7 +55,8 @@ def asking(what: str) -> Iterator[None]:
 
 
 def connect(service: str, region: str | None = None, profile: str | None = None) -> Any:
-    """A client of a service of AWS, as "s3"; BackendUnavailable where boto3 or the region is missing."""
+    """A client of a service of AWS, as "s3"; BackendUnavailable where boto3 or the region is
+    missing."""
     try:
         import boto3
     except ImportError as error:
@@ -66,7 +70,8 @@ def connect(service: str, region: str | None = None, profile: str | None = None)
 class Copies:
     """Copies below s3://BUCKET/PREFIX of the files of a folder whose names match `kind`.
 
-    Lock files stay on the host, so two jobs that compute one item do it twice, with the same result.
+    Lock files stay on the host, so two jobs that compute one item do it twice, with the same
+    result.
     """
 
     def __init__(self, client: Any, place: str, folder: Path, kind: re.Pattern[str]) -> None:
@@ -97,7 +102,8 @@ class Copies:
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
     def fetch(self, names: Iterable[str]) -> int:
-        """Get what the folder lacks of these objects, each all or nothing; how many were asked for."""
+        """Get what the folder lacks of these objects, each all or nothing; how many were asked
+        for."""
         before = len(self._known)
         with self._lock:
             for name in names:
@@ -112,7 +118,8 @@ class Copies:
     def save(self) -> None:
         """Bring S3 to what the host holds."""
         with self._lock:
-            # A result is there before its checkpoint or error goes: what is gone is looked for first, and goes last.
+            # A result is there before its checkpoint or error goes: what is gone is looked for
+            # first, and goes last.
             gone = self._known.keys() - set(self._files())
             for name in self._files():
                 path = self._folder / name
@@ -129,7 +136,8 @@ class Copies:
                 del self._known[name]
 
     def _files(self) -> list[str]:
-        """Names of the files there are; a program comes before its record, NAME.neff before .json."""
+        """Names of the files there are; a program comes before its record, NAME.neff before
+        .json."""
         paths = [path for path in sorted(self._folder.rglob("*"), reverse=True) if path.is_file()]
         return [
             name
@@ -144,7 +152,8 @@ def kept(copies: Sequence[Copies], every: float, warn: Callable[[str], None]) ->
 
     Raises
     ------
-    Interrupted : the last copies could not be made; earlier ones are tried again, and `warn` is told
+    Interrupted : the last copies could not be made; earlier ones are tried again, and `warn` is
+        told
     """
     over = threading.Event()
 

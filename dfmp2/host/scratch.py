@@ -3,8 +3,9 @@
     DIR/dfmp2-scratch-HOST-PID-RANDOM/   lock   *.raw
 
 The owner holds a lock on `lock` while it lives; a killed process loses it, and the next run removes
-the folder. Removed is only what bears such a name, belongs to this user and this host, whose process
-is dead and whose lock is free; of its content only files of ours, never through a symbolic link.
+the folder. Removed is only what bears such a name, belongs to this user and this host, whose
+process is dead and whose lock is free; of its content only files of ours, never through a symbolic
+link.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from types import TracebackType
 from typing import NamedTuple
 
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
-from dfmp2.host.arrays_on_disk import Region
-from dfmp2.host.files import refusal
+from dfmp2.errors.messages import Option, Part
+from dfmp2.host.arrays_on_disk import FileRegion
+from dfmp2.host.files import disk_refusal
 from dfmp2.host.resources import free_disk
-from dfmp2.messages import Option, Part
 from dfmp2.units import format_bytes
 
 VARIABLE = "DFMP2_SCRATCH"
@@ -41,7 +42,8 @@ _NAME = re.compile(rf"{PREFIX}-(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)-[a-z0-9_]{{
 
 
 def choose_root(given: str | None) -> Path:
-    """The folder scratch goes to: `--scratch`, else $DFMP2_SCRATCH, else $TMPDIR or what the system uses for it.
+    """The folder scratch goes to: `--scratch`, else $DFMP2_SCRATCH, else $TMPDIR or what the system
+    uses for it.
 
     Raises
     ------
@@ -96,7 +98,8 @@ def require_space(root: Path, needed: int) -> None:
 
 
 def in_memory(root: Path) -> bool:
-    """Whether the folder is on a file system that keeps its files in memory; False where that cannot be told."""
+    """Whether the folder is on a file system that keeps its files in memory; False where that
+    cannot be told."""
     try:
         device = os.stat(root).st_dev
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -186,22 +189,28 @@ class Space:
                     tempfile.mkdtemp(prefix=f"{PREFIX}-{_host()}-{os.getpid()}-", dir=self.root)
                 )
             except OSError as error:
-                raise refusal(error)(
-                    f"cannot make a scratch folder in {self.root}: {error.strerror}: name another one with ",
+                raise disk_refusal(error)(
+                    f"cannot make a scratch folder in {self.root}: {error.strerror}: name another "
+                    "one with ",
                     Option("scratch"),
                 ) from error
             self._lock = _locked(self.folder)
         return self.folder
 
     def keep(self, checkpoint: str) -> None:
-        """Leave the folder behind if this run is stopped, as long as the file `checkpoint` names it."""
+        """Leave the folder behind if this run is stopped, as long as the file `checkpoint` names
+        it."""
         with contextlib.suppress(OSError):  # where that cannot be noted in it, the folder goes
             (self.own_folder() / KEEPER).write_bytes(os.fsencode(os.path.abspath(checkpoint)))
             self._kept = True
 
     def adopt(self, folder: Path) -> bool:
-        """Take the folder that a stopped run has left; false when it is gone or somebody else has it."""
-        lock = _taken_over(folder) if self.folder is None else -1
+        """Take the folder that a stopped run has left; false when it is gone or somebody else has
+        it."""
+        if self.folder is None:
+            lock = _taken_over(folder)
+        else:
+            lock = -1
         if lock < 0:
             return False
         self.folder, self._lock, self._kept, self._adopted = folder, lock, True, True
@@ -222,7 +231,7 @@ class Space:
     def failure(self, error: OSError | str) -> ResourceError:
         """The error for a failed access to the folder, with the space needed and left."""
         if isinstance(error, OSError):
-            kind, reason = refusal(error), error.strerror
+            kind, reason = disk_refusal(error), error.strerror
         else:
             kind, reason = ResourceError, error
         try:
@@ -258,7 +267,8 @@ class Room(NamedTuple):
     ----------
     space : scratch space of the run
     pair_bytes : of raw integrals per block of pairs when they are made (one shell at least)
-    read_bytes : of all blocks of fitting functions together when they are read (a few rows at least)
+    read_bytes : of all blocks of fitting functions together when they are read (a few rows at
+        least)
     """
 
     space: Space
@@ -266,7 +276,7 @@ class Room(NamedTuple):
     read_bytes: int
 
 
-class ScratchArray(Region):
+class ScratchArray(FileRegion):
     """A flat array of float64 numbers in a file of its own; made by `Space.array`."""
 
     def __init__(self, space: Space, path: Path, *, existing: bool) -> None:
@@ -296,7 +306,8 @@ class ScratchArray(Region):
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove our files and then the folder; what somebody else put there stays, and so does the folder then."""
+    """Remove our files and then the folder; what somebody else put there stays, and so does the
+    folder then."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:  # gone, or no longer a folder of ours
@@ -351,7 +362,8 @@ def _is_kept(folder: Path) -> bool:
 
 
 def _taken_over(folder: Path) -> int:
-    """The descriptor that holds the lock of a folder of this user that a dead process left, -1 if it cannot be had."""
+    """The descriptor that holds the lock of a folder of this user that a dead process left, -1 if
+    it cannot be had."""
     try:
         status = os.stat(folder, follow_symlinks=False)
     except OSError:
@@ -366,7 +378,8 @@ def _taken_over(folder: Path) -> int:
 
 
 def _locked(folder: Path) -> int:
-    """The descriptor that holds the lock of a folder, -1 if somebody else has it or there are no locks."""
+    """The descriptor that holds the lock of a folder, -1 if somebody else has it or there are no
+    locks."""
     try:
         lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:

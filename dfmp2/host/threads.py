@@ -3,8 +3,8 @@
 NumPy, SciPy and PySCF bring one OpenBLAS each, and PySCF an OpenMP runtime; left alone they start
 several times as many threads as there are cores and spin against each other. Here every OpenBLAS
 runs single-threaded and all parallelism is PySCF's OpenMP loops and our workers, which never run at
-the same time. The settings of a process that imports dfmp2 are put back afterwards. Our workers: `Workers`, `each`,
-`prefetched`.
+the same time. The settings of a process that imports dfmp2 are put back afterwards. Our workers:
+`Workers`, `each`, `prefetched`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any, ClassVar, TypeVar
 
 Loaded = TypeVar("Loaded")
 
-# OpenBLAS exports its controls under the name of the build: plain, SciPy's and NumPy's 64-bit build.
+# OpenBLAS exports its controls under the name of the build: plain, SciPy's and NumPy's 64-bit
+# build.
 _OPENBLAS_NAMES = ("openblas_{}", "scipy_openblas_{}", "scipy_openblas_{}64_", "openblas_{}64_")
 _OPENMP_LIBRARIES = ("libgomp", "libomp", "libiomp5")
 
@@ -30,7 +31,8 @@ _OPENMP_LIBRARIES = ("libgomp", "libomp", "libiomp5")
 def set_environment(threads: int) -> None:
     """Set the thread variables; only of use before NumPy and PySCF are loaded."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    # Waiting threads sleep: spinning ones take the cores from our workers (glycine, SCF: 1.0 s against 0.4 s).
+    # Waiting threads sleep: spinning ones take the cores from our workers (glycine, SCF: 1.0 s
+    # against 0.4 s).
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         os.environ[name] = "1"
@@ -56,10 +58,11 @@ def openblas() -> dict[str, int | None]:
 
 
 def kernels() -> str:
-    """What the last bits of a product depend on beside its sizes: the kernels of each OpenBLAS, NumPy's instructions.
+    """What the last bits of a product depend on beside its sizes: the kernels of each OpenBLAS,
+    NumPy's instructions.
 
-    For instance "SkylakeX (NumPy, SciPy), Prescott (PySCF), AVX512_ICL". OpenBLAS and NumPy choose by the processor;
-    where neither tells, the kind of processor stands alone.
+    For instance "SkylakeX (NumPy, SciPy), Prescott (PySCF), AVX512_ICL". OpenBLAS and NumPy choose
+    by the processor; where neither tells, the kind of processor stands alone.
     """
     users: dict[str, list[str]] = {}
     for path in _loaded("openblas"):
@@ -144,7 +147,8 @@ class Workers(ThreadPoolExecutor):
 
     Attributes
     ----------
-    watch : where set, called by the worker with its name, the task, its begin and end (`time.perf_counter`, s)
+    watch : where set, called by the worker with its name, the task, its begin and end
+        (`time.perf_counter`, s)
     """
 
     watch: ClassVar[Callable[[str, str, float, float], None] | None] = None
@@ -174,7 +178,8 @@ def _watched(
 
 
 def each(count: int, work: Callable[[int], object], workers: int) -> None:
-    """Call work(0) .. work(count - 1) in threads; after an error or a signal nothing more is begun."""
+    """Call work(0) .. work(count - 1) in threads; after an error or a signal nothing more is
+    begun."""
     with Workers(workers) as pool:
         try:
             futures = [pool.submit(work, number) for number in range(count)]

@@ -1,4 +1,5 @@
-"""Four-centre integrals of which few are kept: (mn|mn) of pairs of basis functions, and (ia|jb) of a few orbitals i.
+"""Four-centre integrals of which few are kept: (mn|mn) of pairs of basis functions, and (ia|jb) of
+a few orbitals i.
 
 (ia|jb) with all others j come from integrals made in passing:
 
@@ -6,10 +7,10 @@
     H_i(j,a,s) = sum_l C_lj (ia|ls)           l and s in both orders
     (ia|jb) = sum_s C_sb H_i(j,a,s)
 
-No (mn|ls) is kept, and H of one orbital i at least: with less memory fewer orbitals go through a pass, and there are
-more passes. Integrals below PySCF's Schwarz bounds (1e-14 Eh) and negligible pairs l, s (`dfmp2.integrals.screening`)
-are left out. Everything is float64 on the host. Source of direct transformations: Head-Gordon, Pople, Frisch, Chem.
-Phys. Lett. 153, 503 (1988).
+No (mn|ls) is kept, and H of one orbital i at least: with less memory fewer orbitals go through a
+pass, and there are more passes. Integrals below PySCF's Schwarz bounds (1e-14 Eh) and negligible
+pairs l, s (`dfmp2.integrals.screening`) are left out. Everything is float64 on the host. Source of
+direct transformations: Head-Gordon, Pople, Frisch, Chem. Phys. Lett. 153, 503 (1988).
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ WORK_BYTES = 16 * 10**6  # of products that are added to H, for each worker
 def pair_diagonals(mole: Any, wanted: NDArray[np.bool_]) -> Array:
     """(mn|mn) of some pairs of shells, (nao, nao), 0 for the others, Eh.
 
-    PySCF has no loop over them, and a call of its own for each takes ten times as long as the integrals: libcint is
-    called directly.
+    PySCF has no loop over them, and a call of its own for each takes ten times as long as the
+    integrals: libcint is called directly.
 
     Parameters
     ----------
@@ -137,7 +138,8 @@ def _half_transformed(
 
 
 def _add(h: Array, x: Array, c_others: Array, l0: int, l1: int, threads: int) -> None:
-    """Add what the pairs l, s of a shell contribute, l in l0:l1 and s in 0:l1; s < l0 counts in both orders."""
+    """Add what the pairs l, s of a shell contribute, l in l0:l1 and s in 0:l1; s < l0 counts in
+    both orders."""
     step = max(1, WORK_BYTES // h[0].nbytes)
     left = np.ascontiguousarray(c_others[l0:l1].T)
 
@@ -154,8 +156,8 @@ def _add(h: Array, x: Array, c_others: Array, l0: int, l1: int, threads: int) ->
 def _shells(
     mole: Any, block_bytes: int
 ) -> Iterator[tuple[int, Iterator[tuple[Index, Index, Array]]]]:
-    """Each shell with the integrals of its functions l and all s <= l that are not negligible: blocks of l, s and
-    (mn|ls), (count, npair) float64, valid until the next is taken."""
+    """Each shell with the integrals of its functions l and all s <= l that are not negligible:
+    blocks of l, s and (mn|ls), (count, npair) float64, valid until the next is taken."""
     with shielded():
         from pyscf.ao2mo import _ao2mo
 
@@ -177,7 +179,13 @@ def _shells(
                     packed = _ao2mo.nr_e1fill(
                         "int2e_sph",
                         (start + first, start + last, len(lam)),
-                        *(mole._atm, mole._bas, mole._env, "s4", 1, screen, work),
+                        mole._atm,
+                        mole._bas,
+                        mole._env,
+                        "s4",
+                        1,
+                        screen,
+                        work,
                     )[0]
                 yield lam, sig, packed
 
@@ -186,7 +194,8 @@ def _shells(
 
 
 def _runs(kept: NDArray[np.bool_], ends: Index, shell: int, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of shells s <= l that are kept, with at most `most` pairs of functions (one pair of shells at least)."""
+    """Ranges of shells s <= l that are kept, with at most `most` pairs of functions (one pair of
+    shells at least)."""
     width = int(ends[shell + 1] - ends[shell])
     first, held = -1, 0
     for other, here in enumerate([*kept, False]):

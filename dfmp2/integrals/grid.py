@@ -133,8 +133,8 @@ def name_of_grid(grid: Any) -> str:
     for part in ("prune", "radi_method", "becke_scheme", "radii_adjust"):
         if getattr(grid, part) is not getattr(plain, part):
             raise InputError(
-                f"the mean field has grids.{part} = {getattr(grid, part)}, which cannot be recorded "
-                "and repeated: leave it as PySCF has it, and set mf.grids.level or "
+                f"the mean field has grids.{part} = {getattr(grid, part)}, which cannot be "
+                "recorded and repeated: leave it as PySCF has it, and set mf.grids.level or "
                 "mf.grids.atom_grid = (NRAD, NANG) for more points"
             )
     asked = grid.atom_grid

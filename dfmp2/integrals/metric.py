@@ -21,10 +21,10 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from dfmp2.errors import NumericalError
+from dfmp2.errors.messages import Option
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.blas import multiply_rows
 from dfmp2.host.threads import each
-from dfmp2.messages import Option
 
 Array = NDArray[np.float64]
 
@@ -64,7 +64,8 @@ class MetricFactor:
 
 
 def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
-    """Inverse of the Cholesky factor of (P|Q), or a cut eigenvector factor when it is not positive definite.
+    """Inverse of the Cholesky factor of (P|Q), or a cut eigenvector factor when it is not positive
+    definite.
 
     Parameters
     ----------
@@ -86,7 +87,8 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     if not overwrite or not metric.flags.f_contiguous:
         metric = metric.copy(order="F")
     diagonal = metric.diagonal().copy()
-    # The factor takes the lower triangle; the strict upper one keeps the metric until success is certain.
+    # The factor takes the lower triangle; the strict upper one keeps the metric until success is
+    # certain.
     factor, info = scipy.linalg.lapack.dpotrf(metric, lower=1, clean=0, overwrite_a=1)
     if info == 0:
         reciprocal, _ = scipy.linalg.lapack.dpocon(factor, norm, uplo="L")
@@ -112,7 +114,8 @@ def _estimate(condition: float) -> float:
 
 
 def orbital_groups(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
-    """Ranges of occupied orbitals that are fitted together; a matter of sizes alone, wherever B is kept."""
+    """Ranges of occupied orbitals that are fitted together; a matter of sizes alone, wherever B is
+    kept."""
     step = max(1, SOLVE_ELEMENTS // max(1, nvir * naux))
     return [(i0, min(i0 + step, nocc)) for i0 in range(0, nocc, step)]
 
@@ -137,7 +140,8 @@ def fit(
 
     Returns
     -------
-    list of B : (nocc, nvir, naux or fewer after an eigenvalue cut) float64, Eh^1/2, per spin; arrays, or what is in
+    list of B : (nocc, nvir, naux or fewer after an eigenvalue cut) float64, Eh^1/2, per spin;
+        arrays, or what is in
     `stored`
     """
     targets: list[Array | StoredTensor] = [
@@ -155,7 +159,8 @@ def fit(
 
 
 def _fitted(factor: MetricFactor, raw: Array | StoredTensor, workers: int) -> Array | StoredTensor:
-    """Turn raw (Q|ia), shape (nocc, nvir, naux), into B group by group of orbitals, in the same space."""
+    """Turn raw (Q|ia), shape (nocc, nvir, naux), into B group by group of orbitals, in the same
+    space."""
     nocc, nvir, naux = raw.shape
     groups, kept = orbital_groups(nocc, nvir, naux), factor.naux
     if isinstance(raw, StoredTensor):

@@ -1,11 +1,13 @@
-"""The pairs of basis functions worth keeping: products too small to matter are neither stored nor fitted.
+"""The pairs of basis functions worth keeping: products too small to matter are neither stored nor
+fitted.
 
     |(mn|P)| <= Q_mn (P|P)^1/2        sum_P B_P,mn^2 <= Q_mn^2        Q_mn = (mn|mn)^1/2
 
-so a pair with Q_mn below NEGLIGIBLE changes no element of J or K by more than a few times that. In an
-extended molecule most pairs are negligible; in a compact one few are, and all are kept, since then the
-bookkeeping costs more than it saves. For the exchange, functions are grouped into compact clusters, each
-with the list of functions it overlaps with. Source: Häser and Ahlrichs, J. Comput. Chem. 10, 104 (1989).
+so a pair with Q_mn below NEGLIGIBLE changes no element of J or K by more than a few times that. In
+an extended molecule most pairs are negligible; in a compact one few are, and all are kept, since
+then the bookkeeping costs more than it saves. For the exchange, functions are grouped into compact
+clusters, each with the list of functions it overlaps with. Source: Häser and Ahlrichs, J. Comput.
+Chem. 10, 104 (1989).
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Cluster:
 
     Attributes
     ----------
-    functions : (n,) the functions of the cluster; partners : (m,) those any of them makes a pair with
+    functions : (n,) the functions of the cluster; partners : (m,) those any of them makes a pair
+        with
     source : (m, n) column of B for each pair, or the number of columns where the pair is negligible
     """
 
@@ -97,14 +100,16 @@ def pair_list(mole: Any) -> PairList:
 
 
 def significant(mole: Any) -> NDArray[np.bool_]:
-    """Whether Q_mn >= NEGLIGIBLE, (npair,) in packed order; the largest of a pair of shells speaks for all of it."""
+    """Whether Q_mn >= NEGLIGIBLE, (npair,) in packed order; the largest of a pair of shells speaks
+    for all of it."""
     shell = np.repeat(np.arange(mole.nbas), np.diff(mole.ao_loc_nr()))
     kept = schwarz_bounds(mole)[np.ix_(shell, shell)] >= NEGLIGIBLE
     return np.asarray(kept[np.tril_indices(mole.nao)])
 
 
 def schwarz_bounds(mole: Any) -> Array:
-    """Largest Q_mn of each pair of shells, (nshell, nshell), Eh^1/2: PySCF's own, as its direct SCF uses them."""
+    """Largest Q_mn of each pair of shells, (nshell, nshell), Eh^1/2: PySCF's own, as its direct SCF
+    uses them."""
     with shielded():
         from pyscf.scf import _vhf
 

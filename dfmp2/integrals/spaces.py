@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.messages import Message, Option
+from dfmp2.errors.messages import Message, Option
 
 SMALL_GAP = 0.1  # Eh, warned: perturbation theory becomes questionable
-DEGENERATE = 1e-3  # Eh, between a frozen orbital and one that is not: what an SCF has left mixes them by 1e-5 / gap
+# Eh, between a frozen orbital and one that is not: what an SCF has left mixes them by 1e-5 / gap
+DEGENERATE = 1e-3
 REFUSED_GAP = 0.02  # Eh, refused unless --allow-small-gap: near-degenerate, MP2 is meaningless
 
 
@@ -57,7 +58,8 @@ def active_space(
 
     Parameters
     ----------
-    mo_coeff : (nao, nmo) float64; mo_energy : (nmo,) float64, Eh; mo_occ : (nmo,) float64, 0 or more
+    mo_coeff : (nao, nmo) float64; mo_energy : (nmo,) float64, Eh; mo_occ : (nmo,) float64, 0 or
+        more
     frozen_core, frozen_virtual : number of lowest occupied / highest virtual orbitals left out
 
     Raises
@@ -93,10 +95,11 @@ def arbitrary_cut(
     frozen_core: int,
     frozen_virtual: int,
 ) -> Message:
-    """Says of numbers of frozen orbitals that part orbitals of nearly the same energy; "" where they do not.
+    """Says of numbers of frozen orbitals that part orbitals of nearly the same energy; "" where
+    they do not.
 
-    Of F2 as a triplet with one of two core orbitals frozen, 2e-4 Eh apart, E(corr) changes by 5e-5 Eh with the
-    convergence of the SCF.
+    Of F2 as a triplet with one of two core orbitals frozen, 2e-4 Eh apart, E(corr) changes by 5e-5
+    Eh with the convergence of the SCF.
 
     Parameters
     ----------
@@ -184,5 +187,8 @@ def guard_gap(gap: float, denominator: float, allow_small_gap: bool) -> str | No
             " goes on all the same",
         )
     if gap < SMALL_GAP:
-        return f"the HOMO-LUMO gap is only {gap:.4f} Eh (below {SMALL_GAP}): the MP2 energy may be unreliable"
+        return (
+            f"the HOMO-LUMO gap is only {gap:.4f} Eh (below {SMALL_GAP}): the MP2 energy may "
+            "be unreliable"
+        )
     return None

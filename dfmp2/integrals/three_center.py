@@ -29,7 +29,8 @@ def coulomb_metric(auxmole: Any) -> Array:
 
 
 def smallest_overlap(mole: Any) -> float:
-    """Smallest eigenvalue of the overlap of the basis functions: small where they are nearly linearly dependent."""
+    """Smallest eigenvalue of the overlap of the basis functions: small where they are nearly
+    linearly dependent."""
     with shielded():
         return float(np.linalg.eigvalsh(mole.intor("int1e_ovlp", hermi=1))[0])
 
@@ -63,8 +64,8 @@ def packed_blocks(
 
     Parameters
     ----------
-    out : (naux, nao (nao + 1) / 2) float64, C order: the blocks are written into it; None for work space that
-        the next block overwrites
+    out : (naux, nao (nao + 1) / 2) float64, C order: the blocks are written into it; None for work
+        space that the next block overwrites
     block_bytes : of a block; it changes no number
 
     Yields
@@ -89,7 +90,10 @@ def packed_blocks(
             p0, p1 = int(ao_loc[slices[4]] - offset), int(ao_loc[slices[5]] - offset)
             packed = moleintor.getints3c(
                 "int3c2e_sph",
-                *(atm, bas, env, slices),
+                atm,
+                bas,
+                env,
+                slices,
                 aosym="s2ij",
                 ao_loc=ao_loc,
                 cintopt=optimiser,
@@ -99,20 +103,22 @@ def packed_blocks(
 
 
 def pair_integrals(mole: Any, auxmole: Any, first: int, last: int) -> Array:
-    """(P|mu nu) of all fitting functions, mu in the shells first:last, nu <= mu: (naux, npair) float64, C order."""
+    """(P|mu nu) of all fitting functions, mu in the shells first:last, nu <= mu: (naux, npair)
+    float64, C order."""
     with shielded():
         from pyscf.gto import moleintor
 
         atm, bas, env = _joined(mole, auxmole)
         slices = (first, last, 0, mole.nbas, mole.nbas, mole.nbas + auxmole.nbas)
-        values = moleintor.getints3c("int3c2e_sph", *(atm, bas, env, slices), aosym="s2ij")
+        values = moleintor.getints3c("int3c2e_sph", atm, bas, env, slices, aosym="s2ij")
     return np.asarray(values.T)
 
 
 def shell_blocks(
     functions: NDArray[np.int32], nao: int, block_bytes: int = BLOCK_BYTES
 ) -> list[tuple[int, int]]:
-    """Cut fitting shells into blocks of at most `block_bytes` of packed integrals (one shell at least).
+    """Cut fitting shells into blocks of at most `block_bytes` of packed integrals (one shell at
+    least).
 
     Parameters
     ----------

@@ -2,11 +2,11 @@
 
     X_Pi,m = sum_n (P|mn) C_ni from packed triangles, m >= n        (ia|P) = sum_m X_Pi,m C_ma
 
-Each route has its own work space that is reused, so that a worker touches fresh memory once. Where all
-pairs are kept, a triangle is spread with LAPACK's `tpttr` and multiplied with BLAS `symm`, which reads that
-triangle alone, so that the mirrored half is never made. Where negligible pairs were dropped, each cluster
-of functions is multiplied with its partners. Workers are our own single-threaded ones, each with its own
-share of a block.
+Each route has its own work space that is reused, so that a worker touches fresh memory once. Where
+all pairs are kept, a triangle is spread with LAPACK's `tpttr` and multiplied with BLAS `symm`,
+which reads that triangle alone, so that the mirrored half is never made. Where negligible pairs
+were dropped, each cluster of functions is multiplied with its partners. Workers are our own
+single-threaded ones, each with its own share of a block.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ class HalfTransform(Protocol):
     """One worker's transformation of a block of fitting functions to several sets of orbitals."""
 
     def put(self, place: int, rows: Array) -> None:
-        """Transform rows of B, (count, ncolumn) float64, C order, as number `place` and following of the block."""
+        """Transform rows of B, (count, ncolumn) float64, C order, as number `place` and following
+        of the block."""
         ...
 
     def halves(self, count: int) -> list[NDArray[Any]]:
-        """X of each set, (count, n, nao), for the first `count` fitting functions; valid until the next `put`."""
+        """X of each set, (count, n, nao), for the first `count` fitting functions; valid until the
+        next `put`."""
         ...
 
 
@@ -113,8 +115,8 @@ class Transformation:
 
     Parameters
     ----------
-    spaces : each a pair of orbital ranges, such as the active space of a spin; what is a part of a wider first range
-        is not made again
+    spaces : each a pair of orbital ranges, such as the active space of a spin; what is a part of a
+        wider first range is not made again
     threads : workers
     """
 
@@ -133,7 +135,8 @@ class Transformation:
         ]
 
     def __call__(self, packed: Array) -> list[Array]:
-        """(ia|P) of each space, (count, nocc, nvir), from packed (P|mn), (count, npair) float64, C order.
+        """(ia|P) of each space, (count, nocc, nvir), from packed (P|mn), (count, npair) float64, C
+        order.
 
         Valid until the next call.
         """
@@ -167,7 +170,8 @@ class Transformation:
 
 
 def _multiply(x: Array, virtual: Array, out: Array) -> None:
-    """out = x virtual, each row with the same bits among however many: BLAS has other kernels for the last few."""
+    """out = x virtual, each row with the same bits among however many: BLAS has other kernels for
+    the last few."""
     left = len(x) % ROWS
     whole = len(x) - left
     np.matmul(x[:whole], virtual, out=out[:whole])
@@ -206,7 +210,8 @@ def _shared_ranges(
 
 
 def _place(orbitals: Array, ranges: list[Array]) -> tuple[int, slice] | None:
-    """Number of the range and its columns that equal these orbitals, (nao, n); None if there are none."""
+    """Number of the range and its columns that equal these orbitals, (nao, n); None if there are
+    none."""
     count = orbitals.shape[1]
     for number, wider in enumerate(ranges):
         for first in range(wider.shape[1] - count + 1):

@@ -6,9 +6,10 @@
     atoms.calc = DFMP2(basis="cc-pvdz", frozen_core="auto")
     atoms.get_potential_energy()
 
-Forces are analytic (`dfmp2.gradients`); `DFMP2(..., displacement=0.002)` has them by central differences instead, at 6
-energies an atom. (ASE's FiniteDifferenceCalculator wants a stress, hence a cell.) The dipole moment is the relaxed one.
-Positions are turned into bohr with the constant dfmp2 reads xyz files with, energies into eV with ASE's.
+Forces are analytic (`dfmp2.gradients`); `DFMP2(..., displacement=0.002)` has them by central
+differences instead, at 6 energies an atom. (ASE's FiniteDifferenceCalculator wants a stress, hence
+a cell.) The dipole moment is the relaxed one. Positions are turned into bohr with the constant
+dfmp2 reads xyz files with, energies into eV with ASE's.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import PYTHON, plain
 from dfmp2.interop.python import Told, gradient_options, run_options, speaking
 from dfmp2.interop.qcschema import read_field, read_keywords
-from dfmp2.messages import PYTHON, plain
 from dfmp2.molecule.foreign import from_ase
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -48,11 +49,13 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
     Parameters
     ----------
     basis : orbital basis
-    method : a name of `dfmp2 methods`; "custom-scs-mp2" takes `os_scale` and `ss_scale`, "custom-dh" `xc` too
+    method : a name of `dfmp2 methods`; "custom-scs-mp2" takes `os_scale` and `ss_scale`,
+        "custom-dh" `xc` too
     charge : total charge; None for the sum of the atoms' initial charges
     multiplicity : 2S + 1; None for 1 plus the sum of their initial magnetic moments
-    displacement : angstrom; forces by central differences of the energy, None for analytic ones. Methanol/cc-pVDZ,
-        largest error in eV/angstrom: 5e-5 at 0.001, 2e-4 at 0.002, 1e-3 at 0.005; in mixed precision 1e-4, 2e-4, 1e-3
+    displacement : angstrom; forces by central differences of the energy, None for analytic ones.
+        Methanol/cc-pVDZ, largest error in eV/angstrom: 5e-5 at 0.001, 2e-4 at 0.002, 1e-3 at 0.005;
+        in mixed precision 1e-4, 2e-4, 1e-3
     point_charges : rows of x, y, z and charge around the atoms, None for none
     point_charge_units : of x, y, z, "angstrom" or "bohr"
     listener : receives progress and warnings; by default warnings are raised as Python warnings
@@ -64,13 +67,18 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
 
     Raises
     ------
-    dfmp2.Dfmp2Error : an unknown parameter, atoms that cannot be computed, or a calculation that failed
+    dfmp2.Dfmp2Error : an unknown parameter, atoms that cannot be computed, or a calculation that
+        failed
     """
 
     implemented_properties: ClassVar[list[str]] = ["energy", "free_energy", "forces", "dipole"]
     default_parameters: ClassVar[dict[str, Any]] = {
-        **{"method": "mp2", "charge": None, "multiplicity": None, "displacement": None},
-        **{"point_charges": None, "point_charge_units": "angstrom"},
+        "method": "mp2",
+        "charge": None,
+        "multiplicity": None,
+        "displacement": None,
+        "point_charges": None,
+        "point_charge_units": "angstrom",
     }
     discard_results_on_any_change = True
 
@@ -85,7 +93,8 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         super().__init__(atoms=atoms, basis=basis, **parameters)
 
     def set(self, **parameters: Any) -> dict[str, Any]:
-        """Change parameters; all are checked together before any is changed, and results are discarded.
+        """Change parameters; all are checked together before any is changed, and results are
+        discarded.
 
         Raises
         ------
@@ -164,6 +173,7 @@ def _understood(parameters: Mapping[str, Any]) -> Options:
         isinstance(step, bool) or not isinstance(plain(step), int | float) or not 0 < step < 0.5
     ):
         raise InputError(
-            f"displacement {step!r}: expected angstrom, more than 0 and less than 0.5, such as 0.002"
+            f"displacement {step!r}: expected angstrom, more than 0 and less than 0.5, such as "
+            "0.002"
         )
     return options

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import PYTHON, Option, in_words, plain
 from dfmp2.execution.batch import BatchRun
-from dfmp2.execution.items import STATUS_KEYS, Row, read_inputs
+from dfmp2.execution.items import STATUS_KEYS, ItemStatus, read_inputs
 from dfmp2.execution.manifest import OF_THE_BATCH, make_batch, read_manifest, slug
 from dfmp2.execution.pool import local_pool
 from dfmp2.host.files import make_folder, write_atomically
 from dfmp2.interop.python import MoleculeLike, Told, offered, read_molecule
-from dfmp2.messages import PYTHON, Option, in_words, plain
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Keywords, make_options
@@ -25,15 +25,16 @@ from dfmp2.progress import Listener
 
 
 class BatchResult(Mapping[str, MP2Result]):
-    """What became of a batch: the results of its complete items by name, each read when it is asked for.
+    """What became of a batch: the results of its complete items by name, each read when it is asked
+    for.
 
     Attributes
     ----------
     output : folder of the results
-    rows : all items, also those that failed (`dfmp2.execution.items.Row`)
+    rows : all items, also those that failed (`dfmp2.execution.items.ItemStatus`)
     """
 
-    def __init__(self, output: Path, rows: Sequence[Row]) -> None:
+    def __init__(self, output: Path, rows: Sequence[ItemStatus]) -> None:
         self.output, self.rows = output, tuple(rows)
 
     @property
@@ -46,7 +47,8 @@ class BatchResult(Mapping[str, MP2Result]):
         }
 
     def to_dataframe(self) -> Any:
-        """A row for each item as a pandas DataFrame, whose index is its name; units are in `attrs["units"]`.
+        """A row for each item as a pandas DataFrame, whose index is its name; units are in
+        `attrs["units"]`.
 
         Raises
         ------
@@ -75,7 +77,10 @@ class BatchResult(Mapping[str, MP2Result]):
         return sum(row.status == "complete" for row in self.rows)
 
     def __repr__(self) -> str:
-        failed = f", {len(self.failed)} failed" if self.failed else ""
+        if self.failed:
+            failed = f", {len(self.failed)} failed"
+        else:
+            failed = ""
         return (
             f"BatchResult({len(self)} of {len(self.rows)} items complete{failed} -> {self.output})"
         )
@@ -102,13 +107,15 @@ def batch(
     listener: Listener | None = None,
     **options: Unpack[Keywords],
 ) -> BatchResult:
-    """Many molecules in processes of this host, isolated from each other; what is complete is not computed again.
+    """Many molecules in processes of this host, isolated from each other; what is complete is not
+    computed again.
 
     Parameters
     ----------
-    molecules : a manifest (.toml), or molecules as of `run`: a list, or by the names of their results. Those that are
-        no files are written to OUTPUT/molecules
-    basis, options : of all of them; a manifest has its own, and takes memory, threads and scratch alone
+    molecules : a manifest (.toml), or molecules as of `run`: a list, or by the names of their
+        results. Those that are no files are written to OUTPUT/molecules
+    basis, options : of all of them; a manifest has its own, and takes memory, threads and scratch
+        alone
     output : folder of the results, None for that of a manifest
     workers : processes; `memory` is shared by all of them, `threads` are those of each
     chained : start each SCF from the orbitals of the item before, where it has the same atoms
@@ -116,12 +123,14 @@ def batch(
 
     Returns
     -------
-    BatchResult: `result["NAME"]` reads a result, `to_dataframe` has a row for each item, `failed` those that failed
+    BatchResult: `result["NAME"]` reads a result, `to_dataframe` has a row for each item, `failed`
+    those that failed
 
     Raises
     ------
     dfmp2.Dfmp2Error : before anything is computed; the failure of an item is in its row
-    dfmp2.DiskFull : nothing can be written any more; complete items are kept, and the same call goes on
+    dfmp2.DiskFull : nothing can be written any more; complete items are kept, and the same call
+        goes on
 
     Examples
     --------

@@ -1,15 +1,16 @@
-"""DF-MP2 as PySCF's own post-SCF classes are used: on a converged RHF or UHF, density-fitted or not.
+"""DF-MP2 as PySCF's own post-SCF classes are used: on a converged RHF or UHF, density-fitted or
+not.
 
     from pyscf import gto
     from dfmp2.interop.pyscf import DFMP2
-    mf = gto.M(atom="O 0 0 0.12; H 0 0.76 -0.47; H 0 -0.76 -0.47", basis="cc-pvdz").RHF().density_fit().run()
-    mp = mf.apply(DFMP2, frozen=1).run()
+    mf = gto.M(atom="O 0 0 0.12; H 0 0.76 -0.47; H 0 -0.76 -0.47",
+    basis="cc-pvdz").RHF().density_fit().run() mp = mf.apply(DFMP2, frozen=1).run()
     mp.e_corr, mp.e_corr_ss, mp.e_corr_os, mp.e_tot
     mp.nuc_grad_method().kernel(), mp.make_rdm1(relaxed=True)
 
-Names are those of `pyscf.mp.dfmp2_native` and of `gpu4pyscf.mp.dfmp2`; `kernel` returns E(corr), as theirs do. What
-these and `pyscf.mp.dfmp2` have besides is refused with the reason, also when it is set. Importing this module changes
-nothing in PySCF.
+Names are those of `pyscf.mp.dfmp2_native` and of `gpu4pyscf.mp.dfmp2`; `kernel` returns E(corr), as
+theirs do. What these and `pyscf.mp.dfmp2` have besides is refused with the reason, also when it is
+set. Importing this module changes nothing in PySCF.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import PYTHON, plain
 from dfmp2.interop.python import (
     OF_THE_SCF,
     from_mean_field,
@@ -27,7 +29,6 @@ from dfmp2.interop.python import (
     speaking,
 )
 from dfmp2.interop.qcschema import read_keywords
-from dfmp2.messages import PYTHON, plain
 from dfmp2.molecule.mole import MEGABYTE
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.result import MP2Result, Properties
@@ -61,7 +62,8 @@ ABSENT = {  # names of PySCF's and GPU4PySCF's classes, and why they are not her
     **dict.fromkeys(
         ("cphf_tol", "cphf_max_cycle"), "the Z-vector equations are converged as the SCF is"
     ),
-    "make_natorbs": "diagonalise make_rdm1(); occupations are in mp.result.properties after nuc_grad_method().kernel()",
+    "make_natorbs": "diagonalise make_rdm1(); occupations are in mp.result.properties after "
+    "nuc_grad_method().kernel()",
     "density_fit": "it is fitted already, by auxbasis=",
     "fp_type": 'it is precision=, "fp64" or "mixed"',
     "to_gpu": 'it is backend="cuda"',
@@ -80,12 +82,13 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
 
     Parameters
     ----------
-    mf : converged PySCF RHF or UHF of a molecule, spherical functions, also sf-X2C-1e and among point charges; what
-        cannot be recorded and repeated is refused by name
-    frozen : orbitals per spin left uncorrelated, or a dialect ("auto", "pyscf", "psi4", "orca"); None for none.
-        Lists of orbitals are refused
+    mf : converged PySCF RHF or UHF of a molecule, spherical functions, also sf-X2C-1e and among
+        point charges; what cannot be recorded and repeated is refused by name
+    frozen : orbitals per spin left uncorrelated, or a dialect ("auto", "pyscf", "psi4", "orca");
+        None for none. Lists of orbitals are refused
     auxbasis : MP2 fitting set by name; None for the partner of the orbital basis
-    options : other fields of `dfmp2.Options` that concern the MP2 step (precision, backend, memory, threads, ...)
+    options : other fields of `dfmp2.Options` that concern the MP2 step (precision, backend, memory,
+        threads, ...)
 
     Attributes
     ----------
@@ -93,7 +96,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
     e_corr_ss, e_corr_os : its same-spin and opposite-spin parts
     e_hf, e_tot : of the mean field, and with e_corr
     emp2_scs, e_tot_scs : of SCS-MP2, whatever the method is
-    max_memory : MB, as PySCF counts; where it is not that of the mean field it is the option `memory`
+    max_memory : MB, as PySCF counts; where it is not that of the mean field it is the option
+        `memory`
     result : the MP2Result, which `dfmp2.write` stores
 
     Raises
@@ -129,7 +133,10 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         _checked(frozen, auxbasis, self.options)
 
     def __getattr__(self, name: str) -> Any:
-        reason = f": {ABSENT[name]}" if name in ABSENT else ""
+        if name in ABSENT:
+            reason = f": {ABSENT[name]}"
+        else:
+            reason = ""
         raise AttributeError(f"dfmp2's {type(self).__name__} has no {name}{reason}")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -166,7 +173,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         return self.set(frozen="pyscf")
 
     def set(self, **settings: Any) -> DFMP2:
-        """Change `frozen`, `auxbasis`, `verbose`, `stdout`, or an option of the MP2 step; the result is discarded.
+        """Change `frozen`, `auxbasis`, `verbose`, `stdout`, or an option of the MP2 step; the
+        result is discarded.
 
         Raises
         ------
@@ -202,7 +210,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         return self.result.correlation_energy
 
     def differentiate(self) -> MP2Result:
-        """The result with gradient and densities; computed, with the energy, where it is not there yet.
+        """The result with gradient and densities; computed, with the energy, where it is not there
+        yet.
 
         Raises
         ------
@@ -224,12 +233,15 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
     Gradients = nuc_grad_method
 
     def make_rdm1(self, relaxed: bool = False, ao_repr: bool = False) -> Array:
-        """One-particle density as of `pyscf.mp.dfmp2_native`; the gradient is computed where it is not there yet.
+        """One-particle density as of `pyscf.mp.dfmp2_native`; the gradient is computed where it is
+        not there yet.
 
         Parameters
         ----------
-        relaxed : with the response of the orbitals: of dipole moments that are derivatives of the energy
-        ao_repr : between basis functions, C D C^T; else between the orbitals of the mean field, in its order
+        relaxed : with the response of the orbitals: of dipole moments that are derivatives of the
+            energy
+        ao_repr : between basis functions, C D C^T; else between the orbitals of the mean field, in
+            its order
 
         Returns
         -------
@@ -241,7 +253,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         )
 
     def as_scanner(self) -> Any:
-        """A function of a molecule that runs the SCF, from the last orbitals, and DF-MP2, and returns the energy."""
+        """A function of a molecule that runs the SCF, from the last orbitals, and DF-MP2, and
+        returns the energy."""
         return _scanner(_EnergyScanner, self)
 
     def reset(self, mol: Any = None) -> DFMP2:
@@ -278,18 +291,25 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         if not ao_repr:
             turned = coeff.transpose(0, 2, 1) @ self._scf.get_ovlp()
             density = turned @ density @ turned.transpose(0, 2, 1)
-        return density[0] if len(density) == 1 else density
+        if len(density) == 1:
+            density = density[0]
+        whole: NDArray[np.float64] = density
+        return whole
 
     def _note(self) -> None:
         lib.logger.note(
             self,
             "E(DF-MP2) = %.15g  E_corr = %.15g  E_corr_ss = %.15g  E_corr_os = %.15g",
-            *(self.e_tot, self.e_corr, self.e_corr_ss, self.e_corr_os),
+            self.e_tot,
+            self.e_corr,
+            self.e_corr_ss,
+            self.e_corr_os,
         )
 
 
 class Gradients(lib.StreamObject):  # type: ignore[misc]
-    """Gradient of a `DFMP2`, as PySCF's drivers use one; not a PySCF `GradientsBase`, whose import changes classes.
+    """Gradient of a `DFMP2`, as PySCF's drivers use one; not a PySCF `GradientsBase`, whose import
+    changes classes.
 
     Attributes
     ----------
@@ -401,7 +421,8 @@ def _checked(frozen: Any, auxbasis: Any, options: dict[str, Any]) -> dict[str, A
     frozen = plain(frozen)
     if isinstance(frozen, bool) or not isinstance(frozen, int | str | None):
         raise InputError(
-            f"frozen {frozen!r}: expected a number of core orbitals or a dialect, not single orbitals"
+            f"frozen {frozen!r}: expected a number of core orbitals or a dialect, not single "
+            "orbitals"
         )
     if not isinstance(auxbasis, str | None):
         raise InputError(

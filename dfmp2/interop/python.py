@@ -1,7 +1,8 @@
-"""The Python interface: what `import dfmp2` offers, but for studies and batches (`interop.studies`).
+"""The Python interface: what `import dfmp2` offers, but for studies and batches
+(`interop.studies`).
 
-Every function says what is wrong in the words of Python, `frozen_core=` where the command line has `--frozen-core`, and
-which keyword may have been meant by one that there is not.
+Every function says what is wrong in the words of Python, `frozen_core=` where the command line has
+`--frozen-core`, and which keyword may have been meant by one that there is not.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from dfmp2.backends.registry import BACKENDS
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultExists
-from dfmp2.messages import PYTHON, Message, Option, Words, in_words
+from dfmp2.errors.messages import PYTHON, Message, Option, Words, in_words
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2 import derive as derivation
-from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, How, begun, limited
+from dfmp2.mp2.calculation import (
+    NOTHING,
+    Calculation,
+    CalculationKeywords,
+    Checkpoint,
+    begun,
+    memory_limited,
+)
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import (
@@ -42,13 +50,13 @@ from dfmp2.options import (
     default_backend,
     make_options,
     method_of_orbitals,
-    require_known,
+    require_known_option,
 )
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import checkpointing
-from dfmp2.planning.plan import Outlook, foresee, settle
+from dfmp2.planning.plan import Outlook, foresee, settle_plan
 from dfmp2.planning.system import assemble
-from dfmp2.planning.system import prepare as set_up
+from dfmp2.planning.system import set_up_run as set_up
 from dfmp2.progress import Collector, Listener, Relay, Stopwatch
 from dfmp2.scf.adopt import adopt, double_hybrid_of, require_repeatable
 from dfmp2.scf.fitting_sets import with_errors
@@ -97,7 +105,7 @@ def offered(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @functools.wraps(function)
         def called(*arguments: P.args, **given: P.kwargs) -> R:
             with speaking(PYTHON):
-                require_known(given, known)
+                require_known_option(given, known)
                 return function(*arguments, **given)
 
         return called
@@ -143,20 +151,22 @@ def run(
 
     Parameters
     ----------
-    molecule : path of an xyz file (or .mol, .sdf, .pdb, by ASE), a Molecule, ASE's Atoms or PySCF's Mole, of which
-        nothing but the molecule is taken
+    molecule : path of an xyz file (or .mol, .sdf, .pdb, by ASE), a Molecule, ASE's Atoms or PySCF's
+        Mole, of which nothing but the molecule is taken
     basis : orbital basis name
     charge, multiplicity : win over the file; for a Molecule its own values are the default
-    units : unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in bohr
-    point_charges : charges around the molecule: path of a file of lines x, y, z, charge, or rows of the same; None for
-        those of a Molecule
+    units : unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in
+        bohr
+    point_charges : charges around the molecule: path of a file of lines x, y, z, charge, or rows of
+        the same; None for those of a Molecule
     point_charge_units : of their positions, "angstrom" or "bohr"
     listener : receives progress and warnings; by default warnings are raised as Python warnings
-    checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts, and gone on from where an
-        earlier run of the same calculation was stopped; None for no checkpoint
+    checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts, and
+        gone on from where an earlier run of the same calculation was stopped; None for no
+        checkpoint
     resume : say so where there is no checkpoint to go on from
-    require_proofs : raise where the check that was asked for, or the certificate of properties, fails; with False
-        that is a warning, and the result is returned
+    require_proofs : raise where the check that was asked for, or the certificate of properties,
+        fails; with False that is a warning, and the result is returned
     options : any field of `dfmp2.Options`
 
     Returns
@@ -173,7 +183,7 @@ def run(
     >>> dfmp2.run("inputs/h2o.xyz", basis="cc-pvdz").mp2_correlation_energy    # doctest: +SKIP
     -0.2039736135...
     """
-    told, (found, chosen) = Told(listener), question(molecule, basis, options)
+    told, (found, chosen) = Told(listener), molecule_and_options(molecule, basis, options)
     result = _checkpointed(
         checkpoint,
         resume,
@@ -214,7 +224,7 @@ def _checkpointed(
         return result
 
 
-def question(
+def molecule_and_options(
     molecule: MoleculeLike, basis: str, given: Mapping[str, Any]
 ) -> tuple[Molecule, Options]:
     """What is to be computed and how, from the keywords of a calculation."""
@@ -228,7 +238,8 @@ def options_among(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
-    """The molecule that is meant, and what is `said` of it by the keywords of MoleculeKeywords, as of `run`."""
+    """The molecule that is meant, and what is `said` of it by the keywords of MoleculeKeywords, as
+    of `run`."""
     field = read_point_charges(
         said.get("point_charges"), said.get("point_charge_units", "angstrom")
     )
@@ -236,13 +247,14 @@ def read_molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
     if isinstance(given, str | os.PathLike):
         if isinstance(given, str) and ("\\n" in given or ";" in given):
             raise InputError(
-                "molecule is a text: expected the path of an xyz file; dfmp2.Molecule.from_string reads it"
+                "molecule is a text: expected the path of an xyz file; dfmp2.Molecule.from_string "
+                "reads it"
             )
         return read_file(Path(given), units=units or "angstrom", **state).molecule.in_field(field)
     if units is not None:
         raise InputError(
-            f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; leave it out, and "
-            "multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
+            f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; "
+            "leave it out, and multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
         )
     if hasattr(given, "get_chemical_symbols"):
         given = Molecule.from_ase(given, **state)
@@ -250,23 +262,25 @@ def read_molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
         given = Molecule.from_pyscf(given)
     elif not isinstance(given, Molecule):
         raise InputError(
-            f"molecule is a {type(given).__name__}: expected the path of an xyz file, a dfmp2.Molecule, ASE's Atoms or "
-            "PySCF's Mole"
+            f"molecule is a {type(given).__name__}: expected the path of an xyz file, a "
+            "dfmp2.Molecule, ASE's Atoms or PySCF's Mole"
         )
     charge, multiplicity = (
         getattr(given, name) if state[name] is None else state[name] for name in state
     )
     stated: Molecule = given.with_state(charge, multiplicity)
-    return stated if field is None else stated.in_field(field)
+    if field is None:
+        return stated
+    return stated.in_field(field)
 
 
 def run_options(
     molecule: Molecule,
     options: Options,
-    **how: Unpack[How],
+    **how: Unpack[CalculationKeywords],
 ) -> MP2Result:
     """The same with options already made (the command line's way in)."""
-    asked: How = {"start": hdf5.start_of(options), **how}
+    asked: CalculationKeywords = {"start": hdf5.start_of(options), **how}
     if options.properties:
         from dfmp2.gradients.gradient import mp2_properties
 
@@ -285,19 +299,21 @@ def gradient(
     require_proofs: bool = True,
     **options: Unpack[RunKeywords],
 ) -> GradientResult:
-    """Energy, gradient, relaxed densities and dipole moments of a molecule; what is not listed is as of `run`.
+    """Energy, gradient, relaxed densities and dipole moments of a molecule; what is not listed is
+    as of `run`.
 
     Parameters
     ----------
     checkpoint, resume : of the energy; the gradient is computed again
-    options : any field of `dfmp2.Options`; with os_scale or ss_scale the gradient is that of the scaled energy, with
-        check it is compared with energies along one direction
-    require_proofs : raise where the certificate of the gradient fails; with False that is a warning, and the gradient
-        is returned
+    options : any field of `dfmp2.Options`; with os_scale or ss_scale the gradient is that of the
+        scaled energy, with check it is compared with energies along one direction
+    require_proofs : raise where the certificate of the gradient fails; with False that is a
+        warning, and the gradient is returned
 
     Returns
     -------
-    GradientResult with gradient (natom, 3) in Eh/bohr, properties, certificate, and result, which `dfmp2.write` stores
+    GradientResult with gradient (natom, 3) in Eh/bohr, properties, certificate, and result, which
+    `dfmp2.write` stores
 
     Raises
     ------
@@ -310,7 +326,7 @@ def gradient(
     """
     from dfmp2.gradients.gradient import GradientResult
 
-    told, (found, chosen) = Told(listener), question(molecule, basis, options)
+    told, (found, chosen) = Told(listener), molecule_and_options(molecule, basis, options)
 
     def compute(kept: Checkpoint) -> MP2Result:
         return gradient_options(found, chosen, listener=told, checkpoint=kept).result
@@ -322,12 +338,12 @@ def gradient(
 def gradient_options(
     molecule: Molecule,
     options: Options,
-    **how: Unpack[How],
+    **how: Unpack[CalculationKeywords],
 ) -> GradientResult:
     """The same with options already made (the command line's way in)."""
     from dfmp2.gradients.gradient import mp2_gradient
 
-    asked: How = {"start": hdf5.start_of(options), **how}
+    asked: CalculationKeywords = {"start": hdf5.start_of(options), **how}
     return mp2_gradient(molecule, options, **asked)
 
 
@@ -346,11 +362,13 @@ def plan(
     Parameters
     ----------
     gradient : of `dfmp2.gradient`
-    calibrate : measure the rates of this host and of the scratch folder again; they are measured at the first use
+    calibrate : measure the rates of this host and of the scratch folder again; they are measured at
+        the first use
 
     Returns
     -------
-    Outlook; `print` shows it, `to_dict` has bytes, operations and seconds, `change` what would make it fit
+    Outlook; `print` shows it, `to_dict` has bytes, operations and seconds, `change` what would make
+    it fit
 
     Raises
     ------
@@ -360,7 +378,7 @@ def plan(
     --------
     >>> print(dfmp2.plan("inputs/h2o.xyz", basis="cc-pvtz"))                    # doctest: +SKIP
     """
-    found, chosen = question(molecule, basis, options)
+    found, chosen = molecule_and_options(molecule, basis, options)
     if gradient:
         task = "gradient"
     elif chosen.properties:
@@ -417,7 +435,8 @@ def prepare(
     resume: bool = False,
     **options: Unpack[PrepareKeywords],
 ) -> Prepared:
-    """SCF, integrals and B of a molecule into a file, for `energy` to go on from, here or on another machine.
+    """SCF, integrals and B of a molecule into a file, for `energy` to go on from, here or on
+    another machine.
 
     What is not listed is as of `run`.
 
@@ -449,7 +468,8 @@ def prepare(
     foreign = sorted(set(Options.__slots__) & set(options) - of_this_part)
     if foreign:
         raise InputError(
-            f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here"
+            f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out "
+            "here"
         )
     named: Any = options.get("method")
     method = method_of_orbitals(named, options.get("xc"))
@@ -468,7 +488,7 @@ def prepare(
         ) as kept,
         file,
     ):
-        found = two_parts.prepare(whole_molecule, chosen, file, listener=told, checkpoint=kept)
+        found = two_parts.prepare_b(whole_molecule, chosen, file, listener=told, checkpoint=kept)
         file.publish()
         kept.complete()
         return found
@@ -490,7 +510,8 @@ def energy(
     ----------
     prepared : the file
     listener, checkpoint, resume, require_proofs : as in `run`
-    options : fields of `dfmp2.Options` that concern the pair energies (backend, precision, tolerance, memory, ...)
+    options : fields of `dfmp2.Options` that concern the pair energies (backend, precision,
+        tolerance, memory, ...)
 
     Raises
     ------
@@ -505,7 +526,7 @@ def energy(
             checkpoint,
             resume,
             told,
-            lambda kept: two_parts.energy(source, chosen, listener=told, checkpoint=kept),
+            lambda kept: two_parts.prepared_energy(source, chosen, listener=told, checkpoint=kept),
         )
     return _proven(result, told, required=require_proofs)
 
@@ -519,15 +540,17 @@ def from_mean_field(
     require_proofs: bool = True,
     **options: Unpack[MeanFieldKeywords],
 ) -> MP2Result:
-    """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not; with method="drpa" also RKS or UKS.
+    """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not; with method="drpa" also
+    RKS or UKS.
 
     Parameters
     ----------
-    mean_field : converged PySCF mean field of a molecule, spherical functions; sf-X2C-1e and point charges
-        (`qmmm.mm_charge`) are recorded
+    mean_field : converged PySCF mean field of a molecule, spherical functions; sf-X2C-1e and point
+        charges (`qmmm.mm_charge`) are recorded
     auxbasis : MP2 fitting set; None for the partner of the orbital basis
     require_proofs : as in `run`
-    options : fields of `dfmp2.Options` that concern the MP2 step (frozen_core, precision, backend, ...)
+    options : fields of `dfmp2.Options` that concern the MP2 step (frozen_core, precision, backend,
+        ...)
 
     Returns
     -------
@@ -535,18 +558,21 @@ def from_mean_field(
 
     Raises
     ------
-    dfmp2.Dfmp2Error : not converged, Kohn-Sham with another method, restricted open-shell, periodic, Cartesian
-        functions, and whatever cannot be recorded and repeated: solvent, fractional occupations, other integrals,
-        orbitals not canonical
+    dfmp2.Dfmp2Error : not converged, Kohn-Sham with another method, restricted open-shell,
+        periodic, Cartesian functions, and whatever cannot be recorded and repeated: solvent,
+        fractional occupations, other integrals, orbitals not canonical
     """
-    task = "properties" if options.get("properties") else "energy"
+    if options.get("properties"):
+        task = "properties"
+    else:
+        task = "energy"
     with _on_mean_field(mean_field, auxbasis, listener, options, task) as (calculation, reference):
         if task == "energy":
             result = correlate(calculation, *build_b(calculation, reference))
         else:
-            from dfmp2.gradients.gradient import on_reference
+            from dfmp2.gradients.gradient import gradient_on_reference
 
-            result = on_reference(calculation, reference, [])
+            result = gradient_on_reference(calculation, reference, [])
     return _proven(result, Told(listener), required=require_proofs)
 
 
@@ -559,24 +585,25 @@ def gradient_from_mean_field(
     require_proofs: bool = True,
     **options: Unpack[MeanFieldKeywords],
 ) -> GradientResult:
-    """DF-MP2 gradient and relaxed densities on a converged PySCF RHF or UHF; parameters as of `from_mean_field`.
+    """DF-MP2 gradient and relaxed densities on a converged PySCF RHF or UHF; parameters as of
+    `from_mean_field`.
 
     Raises
     ------
     dfmp2.Dfmp2Error : as of `from_mean_field` and `gradient`
     """
-    from dfmp2.gradients.gradient import GradientResult, on_reference
+    from dfmp2.gradients.gradient import GradientResult, gradient_on_reference
 
     if options.get("check"):
         raise InputError(
-            "check compares a gradient with energies of displaced molecules, whose SCF would not be that of this mean "
-            "field: leave it out, or use dfmp2.gradient"
+            "check compares a gradient with energies of displaced molecules, whose SCF would not "
+            "be that of this mean field: leave it out, or use dfmp2.gradient"
         )
     with _on_mean_field(mean_field, auxbasis, listener, options, "gradient") as (
         calculation,
         reference,
     ):
-        result = on_reference(calculation, reference, [])
+        result = gradient_on_reference(calculation, reference, [])
     return GradientResult(_proven(result, Told(listener), required=require_proofs))
 
 
@@ -588,7 +615,8 @@ def _on_mean_field(
     options: Mapping[str, Any],
     task: str,
 ) -> Iterator[tuple[Calculation, Reference]]:
-    """A calculation begun with the orbitals of a mean field; `task` as of `dfmp2.planning.plan.make_plan`."""
+    """A calculation begun with the orbitals of a mean field; `task` as of
+    `dfmp2.planning.plan.make_plan`."""
     import_pyscf()
     listener = Collector(Told(listener))
     clock = Stopwatch(listener)
@@ -604,13 +632,13 @@ def _on_mean_field(
         )
     if options.get("polarizability"):
         raise InputError(
-            "polarizability converges the SCF again, in fields, which has already been done: use dfmp2.run, with "
-            "scf_from for the orbitals"
+            "polarizability converges the SCF again, in fields, which has already been done: use "
+            "dfmp2.run, with scf_from for the orbitals"
         )
     if options.get("stability") == "follow":
         raise InputError(
-            "stability follow converges the SCF again, which has already been done: follow it in PySCF "
-            "(mf.stability()), or give full, auto or off"
+            "stability follow converges the SCF again, which has already been done: follow it in "
+            "PySCF (mf.stability()), or give full, auto or off"
         )
     reference, jk = found.reference, found.jk
     chosen = make_options(
@@ -626,8 +654,8 @@ def _on_mean_field(
         jk = with_errors(jk, found.orbital, allow_poor=chosen.allow_poor_fit)
     setup = set_up(chosen, "dfmp2.from_mean_field")
     system = assemble(found.molecule, found.orbital, jk, setup, listener)
-    with limited(setup, system) as setup:
-        core, setup, plan = settle(
+    with memory_limited(setup, system) as setup:
+        core, setup, plan = settle_plan(
             system, setup, reference.kind, listener, part="from orbitals", task=task
         )
         with begun(system, setup, reference.kind, core, plan, listener, clock) as calculation:

@@ -3,8 +3,9 @@
     from dfmp2.interop.qcengine import register
     register()
 
-Keywords are the options of `dfmp2.Options`; cores and memory come from QCEngine's task configuration. QCEngine takes
-QCSchema of both versions and hands over version 2; its Molecule rounds coordinates to 8 decimals of a bohr.
+Keywords are the options of `dfmp2.Options`; cores and memory come from QCEngine's task
+configuration. QCEngine takes QCSchema of both versions and hands over version 2; its Molecule
+rounds coordinates to 8 decimals of a bohr.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ GIBIBYTE = 2**30
 EXCEPTIONS = {
     kind.error_type: kind
     for kind in (
-        *(qcengine.exceptions.InputError, qcengine.exceptions.ConvergenceError),
-        *(qcengine.exceptions.ResourceError, qcengine.exceptions.UnknownError),
+        qcengine.exceptions.InputError,
+        qcengine.exceptions.ConvergenceError,
+        qcengine.exceptions.ResourceError,
+        qcengine.exceptions.UnknownError,
     )
 }
 
@@ -76,7 +79,8 @@ class Dfmp2Harness(ProgramHarness):  # type: ignore[misc] # QCEngine has no type
                 memory = None
             else:
                 memory = int(config.memory * GIBIBYTE)
-            # Warnings are part of the result (`stdout`, `extras["dfmp2"]`): the process may belong to somebody else.
+            # Warnings are part of the result (`stdout`, `extras["dfmp2"]`): the process may belong
+            # to somebody else.
             result = qcschema.run(
                 request,
                 memory=memory,

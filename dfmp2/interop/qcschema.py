@@ -1,8 +1,10 @@
-"""QCSchema in, QCSchema out: an AtomicInput of version 1 or 2 becomes a calculation, its result an AtomicResult.
+"""QCSchema in, QCSchema out: an AtomicInput of version 1 or 2 becomes a calculation, its result an
+AtomicResult.
 
-Only dictionaries of JSON types: no package of the QCArchive family is needed. Nothing is guessed and nothing is
-dropped: an unknown field, keyword, method or driver is refused. The geometry is taken in bohr, digit by digit, and
-never moved, so `fix_com`, `fix_orientation` and `fix_symmetry` have nothing to forbid.
+Only dictionaries of JSON types: no package of the QCArchive family is needed. Nothing is guessed
+and nothing is dropped: an unknown field, keyword, method or driver is refused. The geometry is
+taken in bohr, digit by digit, and never moved, so `fix_com`, `fix_orientation` and `fix_symmetry`
+have nothing to forbid.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from dfmp2.errors import (
     NumericalError,
     ResourceError,
 )
+from dfmp2.errors.messages import QCSCHEMA, Message
+from dfmp2.errors.wishes import way_out_of_method
 from dfmp2.interop.python import Told, gradient_options, run_options, speaking
-from dfmp2.messages import QCSCHEMA, Message
 from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
@@ -40,7 +43,6 @@ from dfmp2.options import (
 from dfmp2.output.export.qcschema import INPUT_NAMES, PROTOCOLS, VERSIONS, atomic_result
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
-from dfmp2.wishes import way_out_of_method
 
 
 def read_keywords(
@@ -68,7 +70,8 @@ def read_keywords(
 
 
 def read_field(keywords: dict[str, Any]) -> Any:
-    """Point charges (n, 4) in bohr and e, or None, from `point_charges` and `point_charge_units`, which are taken out.
+    """Point charges (n, 4) in bohr and e, or None, from `point_charges` and `point_charge_units`,
+    which are taken out.
 
     Raises
     ------
@@ -101,7 +104,10 @@ def read_method(text: object, *, scaled: bool) -> str:
     ------
     InputError : another method, or one that does not go with factors
     """
-    given = text.strip().lower() if isinstance(text, str) else ""
+    if isinstance(text, str):
+        given = text.strip().lower()
+    else:
+        given = ""
     name = next(
         (given.removeprefix(prefix) for prefix in PREFIXES if given.startswith(prefix)), given
     )
@@ -110,18 +116,23 @@ def read_method(text: object, *, scaled: bool) -> str:
         if look_up(name) is not None:
             return canonical_method(name)
         close = difflib.get_close_matches(name, method_names(), n=1, cutoff=0.85)
-        advice = f"did you mean {close[0]}? " if close else ""
+        if close:
+            advice = f"did you mean {close[0]}? "
+        else:
+            advice = ""
         way_out = way_out_of_method(given)
         if way_out:
             way_out = Message("; ", way_out)
             advice = ""
         raise InputError(
-            f"method {text!r}: {advice}expected one of {', '.join(names)}, or a double hybrid of dfmp2 methods",
+            f"method {text!r}: {advice}expected one of {', '.join(names)}, or a double hybrid of "
+            "dfmp2 methods",
             way_out,
         )
     if scaled and name not in (CUSTOM, CUSTOM_DOUBLE_HYBRID):
         raise InputError(
-            f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out"
+            f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave "
+            "them out"
         )
     return name
 
@@ -142,7 +153,10 @@ SPECIFICATION = {
     "extras": dict,
 }
 PROTOCOL_FIELDS = {
-    **{"wavefunction": object, "stdout": bool, "error_correction": object, "native_files": object},
+    "wavefunction": object,
+    "stdout": bool,
+    "error_correction": object,
+    "native_files": object,
     "schema_name": object,
 }
 NO_KEYWORDS = {
@@ -213,7 +227,8 @@ def schema_version(document: Any) -> int:
     """
     if not isinstance(document, Mapping):
         raise InputError(
-            f"the input is a {type(document).__name__}: expected a JSON object, a QCSchema AtomicInput"
+            f"the input is a {type(document).__name__}: expected a JSON object, a QCSchema "
+            "AtomicInput"
         )
     version = document.get("schema_version")
     if version is None:
@@ -280,7 +295,8 @@ def run(
     listener: Listener | None = None,
     command: str = "dfmp2.interop.qcschema.run",
 ) -> MP2Result | Study:
-    """Compute what was asked for: a result, with its gradient where that is wanted, or frequencies for a Hessian.
+    """Compute what was asked for: a result, with its gradient where that is wanted, or frequencies
+    for a Hessian.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
-"""Studies for Python, as `interop.python` offers single calculations and `interop.batch` many of them."""
+"""Studies for Python, as `interop.python` offers single calculations and `interop.batch` many of
+them."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from dfmp2.interop.python import (
     MoleculeLike,
     NoKeywords,
     Told,
+    molecule_and_options,
     offered,
     options_among,
-    question,
     read_molecule,
 )
 from dfmp2.molecule.files import read_frames
@@ -56,29 +57,32 @@ def optimize(
     verify: bool = False,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """The geometry of a stationary point, with `verify` of a minimum or a transition state; what is not listed is as of
-    `run`.
+    """The geometry of a stationary point, with `verify` of a minimum or a transition state; what is
+    not listed is as of `run`.
 
     Parameters
     ----------
     freeze : what stays, as ("bond", "1,2"), ("xyz", "1-3"); atoms count from 1
-    fixed : what is brought to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom or in `units`
+    fixed : what is brought to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom or
+        in `units`
     constraints : text of a constraints file of geomeTRIC
     convergence : one of `dfmp2.studies.optimize.PRESETS`
     max_steps : after the first geometry
     transition_state : look for a saddle point of first order
-    verify : compute the Hessian of what is found, and go on along imaginary modes that should not be there
+    verify : compute the Hessian of what is found, and go on along imaginary modes that should not
+        be there
     output : file that all steps go to, None for none
     overwrite, resume : replace that file, or go on from it
 
     Returns
     -------
-    Study; `study.arrays["final_geometry"].value` is (natom, 3) in bohr, `study.runs` has a result per step
+    Study; `study.arrays["final_geometry"].value` is (natom, 3) in bohr, `study.runs` has a result
+    per step
 
     Raises
     ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do; not converged is
-        `dfmp2.Unfinished`, whose `study` holds the steps
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do; not
+        converged is `dfmp2.Unfinished`, whose `study` holds the steps
 
     Examples
     --------
@@ -88,7 +92,7 @@ def optimize(
     values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
     kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
     search = Search(kept, convergence, max_steps, transition_state, verify)
-    found, chosen = question(molecule, basis, options)
+    found, chosen = molecule_and_options(molecule, basis, options)
     return optimize_geometry(found, chosen, search, **_kept(options, "dfmp2.optimize"))
 
 
@@ -104,7 +108,8 @@ def frequencies(
     allow_gradient: bool = False,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of `optimize`.
+    """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of
+    `optimize`.
 
     Parameters
     ----------
@@ -123,7 +128,7 @@ def frequencies(
     >>> dfmp2.frequencies(geometry, basis="cc-pvdz").table["wavenumber"].values # doctest: +SKIP
     """
     conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
-    found, chosen = question(molecule, basis, options)
+    found, chosen = molecule_and_options(molecule, basis, options)
     return harmonic_frequencies(found, chosen, conditions, **_kept(options, "dfmp2.frequencies"))
 
 
@@ -137,7 +142,8 @@ def interaction(
     multiplicities: Sequence[int] | str | None = None,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of `optimize`.
+    """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of
+    `optimize`.
 
     Parameters
     ----------
@@ -153,7 +159,7 @@ def interaction(
     >>> study = dfmp2.interaction("inputs/formic-acid-dimer.xyz", "cc-pvdz", "1-5,6-10")   # doctest: +SKIP
     >>> study.values["cp_corrected_interaction_energy"].value                              # doctest: +SKIP
     """
-    found, chosen = question(molecule, basis, options)
+    found, chosen = molecule_and_options(molecule, basis, options)
     if isinstance(fragments, str):
         parts = fragments
     else:
@@ -180,13 +186,14 @@ def cbs(
     correlation_formula: str | None = None,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of `optimize`.
+    """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of
+    `optimize`.
 
     Parameters
     ----------
     basis : a pair of neighbours in brackets, such as "cc-pv[tq]z"
-    scf_formula, correlation_formula : names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own
-        exponent
+    scf_formula, correlation_formula : names of formulas, see `dfmp2.mp2.extrapolation`; None is
+        X^-3, for def2 its own exponent
 
     Returns
     -------
@@ -196,7 +203,7 @@ def cbs(
     --------
     >>> dfmp2.cbs("inputs/h2o.xyz", "cc-pv[tq]z").values["cbs_total_energy"].value          # doctest: +SKIP
     """
-    found, chosen = question(molecule, basis, options)
+    found, chosen = molecule_and_options(molecule, basis, options)
     formulas: dict[str, Any] = {"scf": scf_formula, "correlation": correlation_formula}
     return basis_set_limit(found, chosen, **formulas, **_kept(options, "dfmp2.cbs"))
 
@@ -211,20 +218,23 @@ def scan(
     chained: bool = True,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """Energies along a coordinate, or of several geometries of one molecule; what is not listed is as of `optimize`.
+    """Energies along a coordinate, or of several geometries of one molecule; what is not listed is
+    as of `optimize`.
 
     Parameters
     ----------
-    molecule : without a coordinate the path of a file of several frames (xyz, sdf, pdb), or a list of molecules
-    coordinate : as ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or dihedral),
-        atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a list
+    molecule : without a coordinate the path of a file of several frames (xyz, sdf, pdb), or a list
+        of molecules
+    coordinate : as ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond,
+        angle or dihedral), atoms from 1, values in angstrom (or in `units`) or degrees,
+        FROM:TO:POINTS or a list
     moving : atoms that move, such as "4-6+8"; None for the side of the last atom
     chained : start every SCF from the orbitals of the point before
 
     Returns
     -------
-    Study; its table has a row for each point, NaN and the exit code of its error for one that failed, which is also a
-    warning; its values hold the minimum
+    Study; its table has a row for each point, NaN and the exit code of its error for one that
+    failed, which is also a warning; its values hold the minimum
 
     Raises
     ------
@@ -242,12 +252,14 @@ def scan(
     if coordinate is None:
         if moving is not None:
             raise InputError(
-                "moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', '0.8:1.2:9')"
+                "moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', "
+                "'0.8:1.2:9')"
             )
         frames = _frames(molecule, options)
         if len(frames) < 2:
             raise InputError(
-                "one geometry: name a coordinate, as in ('bond', '1,2', '0.8:1.2:9'), or give several"
+                "one geometry: name a coordinate, as in ('bond', '1,2', '0.8:1.2:9'), or give "
+                "several"
             )
         asked = over_frames(frames, chosen, chained=chained)
     else:

@@ -1,15 +1,18 @@
-"""`dfmp2.tensor`: products of arrays, and the steps of DF-MP2, one by one on any backend of `dfmp2 backends`.
+"""`dfmp2.tensor`: products of arrays, and the steps of DF-MP2, one by one on any backend of `dfmp2
+backends`.
 
     from dfmp2 import tensor as dt
     b = dt.ao_to_mo(dt.to_device(a, backend="torch"), c_occ, c_vir)      # (nocc, nvir, naux), stays on the device
     energy = dt.mp2_energy(b, eps_occ, eps_vir)                          # Eh
     print(dt.plan("ij,jk->ik", (2048, 2048), (2048, 2048), backend="nki"))
 
-Arrays are NumPy arrays or PyTorch tensors of float32 or float64, all of one type; what comes back is of their kind and
-type. Where one of them is on a device (`to_device`), so is the result, until `from_device`. For transposes give a.T, or
-use `einsum`. Padding is added and cut off here. The Trainium lanes take float32 alone. Nothing is computed elsewhere
-than asked for; what cannot be is an error: InputError (shapes, types, arrays that are apart), BackendUnavailable,
-UnsupportedByBackend, KernelError (a kernel cannot run at that size). `dfmp2 run` does not use this module.
+Arrays are NumPy arrays or PyTorch tensors of float32 or float64, all of one type; what comes back
+is of their kind and type. Where one of them is on a device (`to_device`), so is the result, until
+`from_device`. For transposes give a.T, or use `einsum`. Padding is added and cut off here. The
+Trainium lanes take float32 alone. Nothing is computed elsewhere than asked for; what cannot be is
+an error: InputError (shapes, types, arrays that are apart), BackendUnavailable,
+UnsupportedByBackend, KernelError (a kernel cannot run at that size). `dfmp2 run` does not use this
+module.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ _DEVICES: dict[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceArray:
-    """An array of a shape and dtype ("float32", "float64") on a device, for many calls, until `from_device`."""
+    """An array of a shape and dtype ("float32", "float64") on a device, for many calls, until
+    `from_device`."""
 
     shape: Sizes
     dtype: str
@@ -77,7 +81,8 @@ def from_device(array: DeviceArray) -> Any:
     """A copy on the host, of the kind that was sent."""
     if not isinstance(array, DeviceArray):
         raise InputError(
-            f"from_device: a {type(array).__name__} was given: expected what to_device or a call returned"
+            f"from_device: a {type(array).__name__} was given: expected what to_device or a call "
+            "returned"
         )
     host = np.array(array.device.fetch(array.value))
     if array.like is None:
@@ -88,8 +93,9 @@ def from_device(array: DeviceArray) -> Any:
 def einsum(expression: str, a: A, b: A, *, backend: str = "auto") -> A:
     """Contraction of two arrays, such as "iap,jbp->iajb", as one matrix product or a stack of them.
 
-    Every letter stands for one axis. Letters of both arrays and the result are batches, those of both arrays alone are
-    summed over. Without "->" the result has the letters that stand once, sorted.
+    Every letter stands for one axis. Letters of both arrays and the result are batches, those of
+    both arrays alone are summed over. Without "->" the result has the letters that stand once,
+    sorted.
     """
     return _contract("einsum", expression, backend, a, b)  # type: ignore[no-any-return]
 
@@ -122,7 +128,8 @@ def syrk(
 
 
 def trsm(triangle: A, b: A, *, alpha: float = 1.0, lower: bool = True, backend: str = "auto") -> A:
-    """X of L X = alpha B; L (n, n) lower triangular or upper, of which the other half is not read; B (n, m)."""
+    """X of L X = alpha B; L (n, n) lower triangular or upper, of which the other half is not read;
+    B (n, m)."""
     shape, columns = _shape("triangle", triangle), _shape("b", b)
     if len(columns) != 2 or shape != (columns[0], columns[0]):
         raise InputError(f"trsm: triangle {shape} and b {columns}: expected (n, n) and (n, m)")
@@ -156,13 +163,15 @@ def ao_to_mo(a: A, c_occ: A, c_vir: A, *, backend: str = "auto") -> A:
 def mp2_energy(
     integrals: Any, eps_occ: Any, eps_vir: Any, *, pairs: bool = False, backend: str = "auto"
 ) -> float | NDArray[np.float64]:
-    """MP2 correlation energy of a closed shell, Eh, or with `pairs` e_ij (nocc, nocc), float64, whose sum it is.
+    """MP2 correlation energy of a closed shell, Eh, or with `pairs` e_ij (nocc, nocc), float64,
+    whose sum it is.
 
     e_ij = sum_ab (ia|jb) (2 (ia|jb) - (ib|ja)) / (e_i + e_j - e_a - e_b)
 
     Parameters
     ----------
-    integrals : B (nocc, nvir, naux), Eh^1/2; or (ia|jb) as (nocc, nvir, nocc, nvir) or (nocc nvir, nocc nvir), Eh
+    integrals : B (nocc, nvir, naux), Eh^1/2; or (ia|jb) as (nocc, nvir, nocc, nvir) or (nocc nvir,
+        nocc nvir), Eh
     eps_occ, eps_vir : (nocc,), (nvir,) orbital energies on the host, Eh
     """
     occ, vir = (
@@ -177,14 +186,16 @@ def mp2_energy(
         or not (from_b or shape in (whole, (occ.size * vir.size,) * 2))
     ):
         raise InputError(
-            f"mp2_energy: integrals {shape}, eps_occ {occ.shape}, eps_vir {vir.shape}: expected B (nocc, nvir, naux), "
-            "or (ia|jb) as (nocc, nvir, nocc, nvir) or (nocc nvir, nocc nvir), with (nocc,) and (nvir,)"
+            f"mp2_energy: integrals {shape}, eps_occ {occ.shape}, eps_vir {vir.shape}: expected B "
+            "(nocc, nvir, naux), or (ia|jb) as (nocc, nvir, nocc, nvir) or (nocc nvir, nocc nvir), "
+            "with (nocc,) and (nvir,)"
         )
     if not np.isfinite([*occ, *vir]).all() or not occ.max(initial=-np.inf) < vir.min(
         initial=np.inf
     ):
         raise InputError(
-            "mp2_energy: expected every occupied orbital energy below every virtual one, and all finite"
+            "mp2_energy: expected every occupied orbital energy below every virtual one, and all "
+            "finite"
         )
     job = _job("mp2_energy", backend, integrals=integrals)
     if from_b:
@@ -195,16 +206,19 @@ def mp2_energy(
         energies = job.device.energies(
             job.device.unfold(job.values[0], whole, (0, 1, 2, 3)), occ, vir
         )
-    return energies if pairs else float(energies.sum())
+    if pairs:
+        return energies
+    return float(energies.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What `einsum` would do, where, and how long it is predicted to take; `print` shows it.
 
-    Of the call: what it is, sizes (batches, contracted, rows, columns), operations, bytes of operands and result. Of
-    Trainium: tiles of 128 x 128 that stay in the array, passes of up to 512 columns through each, and what is predicted
-    for one core of each chip. `host` : s here, predicted from `rates`; `reason` : why this backend, or why not here.
+    Of the call: what it is, sizes (batches, contracted, rows, columns), operations, bytes of
+    operands and result. Of Trainium: tiles of 128 x 128 that stay in the array, passes of up to 512
+    columns through each, and what is predicted for one core of each chip. `host` : s here,
+    predicted from `rates`; `reason` : why this backend, or why not here.
     """
 
     call: str
@@ -223,7 +237,8 @@ class Plan:
         """All of it, a line each."""
         sizes = "/".join(map(str, self.sizes))
         lines = [
-            f"{self.call}: {self.kind} {sizes}, {self.operations:.3g} operations, {format_bytes(self.bytes)}"
+            f"{self.call}: {self.kind} {sizes}, {self.operations:.3g} operations, "
+            f"{format_bytes(self.bytes)}"
         ]
         lines += [
             f"backend {self.backend}: {self.reason}",
@@ -231,15 +246,20 @@ class Plan:
         ]
         tiles = "{} tiles of 128 x 128, {} passes each".format(*self.tiles)
         for one in self.devices:
-            times = f"{one.device:.2e} to {one.slowest:.2e} s, launch {one.dispatch:.2e} s, link {one.link:.2e} s"
+            times = (
+                f"{one.device:.2e} to {one.slowest:.2e} s, launch {one.dispatch:.2e} s, link "
+                f"{one.link:.2e} s"
+            )
             lines.append(
-                f"{one.chip}, one core: {one.obstacle or f'{times}, predicted; {one.calls} call, {tiles}'}"
+                f"{one.chip}, one core: "
+                f"{one.obstacle or f'{times}, predicted; {one.calls} call, {tiles}'}"
             )
         return "\n".join(lines)
 
 
 def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str = "auto") -> Plan:
-    """What `einsum` would do with arrays of two shapes; answers for backends that are not on this host too."""
+    """What `einsum` would do with arrays of two shapes; answers for backends that are not on this
+    host too."""
     (how, *_), count, name = (
         _contraction("plan", expression, *shapes),
         usable_cores(),
@@ -248,15 +268,19 @@ def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str =
     if dtype not in PRECISION:
         raise InputError(f"plan: dtype {dtype!r}: expected {' or '.join(PRECISION)}")
     try:
-        chosen, reason = registry.select(name, PRECISION[dtype], count)
+        chosen, reason = registry.select_backend(name, PRECISION[dtype], count)
         name = chosen.name
     except BackendUnavailable as error:
         reason = f"not on this host: {error}"
     (g, k, m), n = how[0].sizes, how[1].sizes[2]
-    measured, operations = rates.load("cpu", count), 2 * g * k * m * n
+    measured, operations = rates.load_rates("cpu", count), 2 * g * k * m * n
     return Plan(
         f"{expression} {' '.join(map(str, shapes))} {dtype}",
-        *("gemm" if g == 1 else "gemm_batch", (g, k, m, n), name, reason, operations),
+        "gemm" if g == 1 else "gemm_batch",
+        (g, k, m, n),
+        name,
+        reason,
+        operations,
         bytes=g * (k * m + k * n + m * n) * np.dtype(dtype).itemsize,
         tiles=(g * -(-k // 128) * -(-m // 128), -(-n // 512)),
         host=operations / getattr(measured or rates.Rates(), f"pairs_{PRECISION[dtype]}"),
@@ -266,7 +290,8 @@ def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str =
 
 
 class _Job(NamedTuple):
-    """The operands of a call on their device; `stays` : whether the result does; `like` : a tensor of its kind."""
+    """The operands of a call on their device; `stays` : whether the result does; `like` : a tensor
+    of its kind."""
 
     device: Tensors
     values: list[Any]
@@ -283,7 +308,8 @@ class _Job(NamedTuple):
     def give(
         self, value: Any, made: Sizes, axes: Sizes, alpha: float = 1.0, beta: float = 0.0
     ) -> Any:
-        """What the user gets of a value of shape `made`: its axes in this order, scaled, the last operand added."""
+        """What the user gets of a value of shape `made`: its axes in this order, scaled, the last
+        operand added."""
         if self.stays:
             if alpha != 1.0 or beta:
                 raise UnsupportedByBackend(
@@ -306,12 +332,16 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
     name = registry.known(backend)
     key = (name, *map(os.environ.get, (*registry.VARIABLES, "NEURON_PLATFORM_TARGET_OVERRIDE")))
     if not there and key not in _DEVICES:
-        _DEVICES[key] = registry.select(name, "auto", usable_cores())[0].tensors()
-    device = next(iter(there.values())) if there else _DEVICES[key]
+        _DEVICES[key] = registry.select_backend(name, "auto", usable_cores())[0].tensors()
+    if there:
+        device = next(iter(there.values()))
+    else:
+        device = _DEVICES[key]
     if any(one is not device or name not in ("auto", one.backend.name) for one in there.values()):
         where = ", ".join(f"{x} is on {one.backend.name}" for x, one in there.items())
         raise InputError(
-            f"{function}: backend {name}, but {where}: bring them together by from_device and to_device"
+            f"{function}: backend {name}, but {where}: bring them together by from_device and "
+            "to_device"
         )
     types = {
         x: y.dtype if isinstance(y, DeviceArray) else str(_host(x, y).dtype)
@@ -339,7 +369,8 @@ def _job(function: str, backend: str, **operands: Any) -> _Job:
 def _contraction(
     function: str, expression: str, *shapes: Sizes
 ) -> tuple[tuple[Folding, Folding], Sizes, Sizes]:
-    """A product of two arrays: how they are folded, the sizes of its axes, and their order in the result."""
+    """A product of two arrays: how they are folded, the sizes of its axes, and their order in the
+    result."""
     inputs, arrow, out = expression.replace(" ", "").partition("->")
     terms, call = (
         inputs.split(","),
@@ -359,10 +390,14 @@ def _contraction(
             if sizes.setdefault(letter, size) != size:
                 raise InputError(f"{call}: {letter} is {sizes[letter]} and {size}")
     a, b = terms
-    out = out if arrow else "".join(sorted(set(a) ^ set(b)))
+    if arrow:
+        out = out
+    else:
+        out = "".join(sorted(set(a) ^ set(b)))
     if len(set(out)) != len(out) or not set(a) ^ set(b) <= set(out) <= set(sizes):
         raise InputError(
-            f"{call}: expected in the result letters of the arrays, each once, all that stand once among them"
+            f"{call}: expected in the result letters of the arrays, each once, all that stand once "
+            "among them"
         )
     batches, summed = (
         [x for x in out if x in a and x in b],
@@ -398,7 +433,8 @@ def _contract(
 def _check_added(function: str, beta: float, c: Any, shape: Sizes) -> None:
     if (c is not None or beta) and (c is None or _shape("c", c) != shape):
         raise InputError(
-            f"{function}: beta {beta:g} and c {c if c is None else _shape('c', c)}: expected c {shape}"
+            f"{function}: beta {beta:g} and c {c if c is None else _shape('c', c)}: expected c "
+            f"{shape}"
         )
 
 
@@ -432,4 +468,6 @@ def _reversed(x: Any, *axes: int) -> Any:
         raise InputError(
             "trsm: on a device expected a lower triangle: turn both arrays round before to_device"
         )
-    return x.flip(axes) if _is_torch(x) else np.flip(x, axes)
+    if _is_torch(x):
+        return x.flip(axes)
+    return np.flip(x, axes)

@@ -1,4 +1,5 @@
-"""Basis sets as explicit values, the exponents themselves with their origin and hash, and the names of sets.
+"""Basis sets as explicit values, the exponents themselves with their origin and hash, and the names
+of sets.
 
 One comparison key per name, and what a set is for:
 
@@ -7,8 +8,8 @@ One comparison key per name, and what a set is for:
 
 A name is only ever compared with names from the libraries' own tables; it never becomes a path.
 
-A name such as ``cc-pvdz`` is resolved once (`dfmp2.molecule.basis_library`); from then on the numbers
-travel, so that a result can be recomputed when a library changes what the name means.
+A name such as ``cc-pvdz`` is resolved once (`dfmp2.molecule.basis_library`); from then on the
+numbers travel, so that a result can be recomputed when a library changes what the name means.
 
 Shells are ((l, (exponent, c1, c2, ...), ...), ...) with exponents in bohr^-2. A potential is
 (core electrons, ((l, (terms of r^0, terms of r^1, ...)), ...)) with terms (exponent, coefficient);
@@ -62,8 +63,8 @@ def normalise(name: str) -> str:
     """
     if not _ALLOWED.fullmatch(name) or not (key := squash(name)):
         raise InputError(
-            f"basis set name {name[:60]!r}: expected a name such as cc-pvdz or 6-31G(d,p), made of letters, digits "
-            "and + * ( ) , - _; files are not read"
+            f"basis set name {name[:60]!r}: expected a name such as cc-pvdz or 6-31G(d,p), made of "
+            "letters, digits and + * ( ) , - _; files are not read"
         )
     return key
 
@@ -78,12 +79,14 @@ def squash(name: str) -> str:
 
 
 def readable(key: str) -> str:
-    """A key as people write it, for sets whose library gives no better spelling: "631g*" is "6-31g*"."""
+    """A key as people write it, for sets whose library gives no better spelling: "631g*" is
+    "6-31g*"."""
     return re.sub(r"^(\d)(\d{2,3}\+{0,2}g)", r"\1-\2", key)
 
 
 def kind(name: str) -> str | None:
-    """What a set is for: "ri", "jk", "j", "xfit", "optri", "admm", "guess", or None for orbitals."""
+    """What a set is for: "ri", "jk", "j", "xfit", "optri", "admm", "guess", or None for
+    orbitals."""
     key = squash(name)
     return next((kind for pattern, kind, _ in _KINDS if re.fullmatch(pattern, key)), None)
 
@@ -140,7 +143,8 @@ class BasisSet:
     role : "orbital", "jk" (SCF fitting set) or "ri" (MP2 fitting set)
     name : what was asked for, or "default" when the set was chosen from the orbital basis
     elements : symbol -> ElementBasis
-    errors : symbol -> what a fitting set misses for one atom, Eh (`dfmp2.scf.fitting_error`); {} where unknown
+    errors : symbol -> what a fitting set misses for one atom, Eh (`dfmp2.scf.fitting_error`); {}
+        where unknown
     """
 
     role: str
@@ -154,7 +158,8 @@ class BasisSet:
         return {symbol: element.ecp_electrons for symbol, element in self.elements.items()}
 
     def error_of(self, symbols: Iterable[str]) -> float | None:
-        """What a fitting set misses for these atoms one by one, Eh; None where that was not measured."""
+        """What a fitting set misses for these atoms one by one, Eh; None where that was not
+        measured."""
         found = [self.errors.get(symbol) for symbol in symbols]
         known = [error for error in found if error is not None]
         if known and len(known) == len(found):

@@ -1,14 +1,18 @@
-"""From the name of a basis set to the numbers: from PySCF's data files, else from the Basis Set Exchange.
+"""From the name of a basis set to the numbers: from PySCF's data files, else from the Basis Set
+Exchange.
 
-Each element is resolved on its own, to explicit shells with their origin. Fitting sets: `dfmp2.scf.fitting_sets`.
+Each element is resolved on its own, to explicit shells with their origin. Fitting sets:
+`dfmp2.scf.fitting_sets`.
 
-PySCF's `gto.basis.load` would look for a file of the set's name in the working directory first. Here a
-name is looked up in PySCF's alias table, which leads to a file inside its package, and nowhere else.
+PySCF's `gto.basis.load` would look for a file of the set's name in the working directory first.
+Here a name is looked up in PySCF's alias table, which leads to a file inside its package, and
+nowhere else.
 
 The package `basis-set-exchange` is optional and large: it is imported when PySCF lacks something.
 
 A set made for a core potential is useless without it, yet some of PySCF's files hold the functions
-only. Such an element counts as missing (`_is_complete`) rather than being run with all its electrons.
+only. Such an element counts as missing (`_is_complete`) rather than being run with all its
+electrons.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.basis import (
     BasisSet,
     ElementBasis,
@@ -39,8 +43,9 @@ from dfmp2.molecule.basis import (
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import no_imports_from_working_directory, pyscf_version, shielded
 
-# Sets whose core potential PySCF keeps in another file: (set, set with the potential or None if PySCF
-# has none, first Z that needs it). minao and qavg-vszps are no basis sets for MP2 beyond that Z.
+# Sets whose core potential PySCF keeps in another file: (set, set with the potential or None if
+# PySCF has none, first Z that needs it). minao and qavg-vszps are no basis sets for MP2 beyond that
+# Z.
 SEPARATE_POTENTIALS: tuple[tuple[str, str | None, int], ...] = (
     (r"ccpwcv([dtq5])zpp", r"ccpv\1zpp", 1),
     (r"ccecp(he|reg|28|36|)(aug)?ccpv[dtq56]z", r"ccecp\1", 1),
@@ -53,8 +58,9 @@ SEPARATE_POTENTIALS: tuple[tuple[str, str | None, int], ...] = (
 
 INSTALL_EXCHANGE = "pip install 'dfmp2[bse]'"
 
-# Families defined as additions to another set: (family, elements it leaves to the other set, other set).
-# Core functions mean nothing for H and He; -PP sets begin at Cu; heavy-aug has no diffuse functions on H.
+# Families defined as additions to another set: (family, elements it leaves to the other set, other
+# set). Core functions mean nothing for H and He; -PP sets begin at Cu; heavy-aug has no diffuse
+# functions on H.
 _LEFT_TO: tuple[tuple[str, range, str], ...] = (
     (r"(aug)?ccpw?cv([dtq56])z", range(1, 3), r"\1ccpv\2z"),
     (r"(aug)?ccp(w?c|)v([dtq5])zpp", range(1, 29), r"\1ccp\2v\3z"),
@@ -62,9 +68,16 @@ _LEFT_TO: tuple[tuple[str, range, str], ...] = (
     (r"heavyaug(ccpv[dtq56]z)", range(3, 119), r"aug\1"),
 )
 
-# Sets with many elements, for molecules that another set lacks an element of; the first few are named.
+# Sets with many elements, for molecules that another set lacks an element of; the first few are
+# named.
 COVERING = (
-    *("def2-svp", "def2-tzvp", "cc-pvdz-pp", "cc-pvtz-pp", "x2c-svpall", "ano-rcc-mb", "ano-rcc"),
+    "def2-svp",
+    "def2-tzvp",
+    "cc-pvdz-pp",
+    "cc-pvtz-pp",
+    "x2c-svpall",
+    "ano-rcc-mb",
+    "ano-rcc",
     "sto-3g",
 )
 MOST_NAMED = 3
@@ -78,8 +91,8 @@ def resolve_orbital(name: str, symbols: Sequence[str]) -> BasisSet:
     Parameters
     ----------
     name : name of a set, in any usual spelling
-    symbols : element symbols; a ghost is given by its element, and it is the caller's part to leave out
-        its core potential
+    symbols : element symbols; a ghost is given by its element, and it is the caller's part to leave
+        out its core potential
 
     Raises
     ------
@@ -223,7 +236,10 @@ def lacks(key: str, symbol: str) -> str:
     name = known_names(fitting=kind(key) is not None).get(key, readable(key))
     text = f"{name} has no functions for {symbol}"
     if exchange_would_help(key):
-        return f"{text} in PySCF {pyscf_version()}; the Basis Set Exchange may have them: {INSTALL_EXCHANGE}"
+        return (
+            f"{text} in PySCF {pyscf_version()}; the Basis Set Exchange may have them: "
+            f"{INSTALL_EXCHANGE}"
+        )
     if kind(key) is None and find_pyscf_element(key, symbol):
         return f"{text} that can be used, because the core potential they were made for is missing"
     return text
@@ -231,7 +247,8 @@ def lacks(key: str, symbol: str) -> str:
 
 @cache
 def find_pyscf_element(key: str, symbol: str) -> ElementBasis | None:
-    """Element of a set from PySCF's data files, with the core potential found there; None if PySCF lacks it."""
+    """Element of a set from PySCF's data files, with the core potential found there; None if PySCF
+    lacks it."""
     for entry in pyscf_entries(key, symbol):
         parts = [_pyscf_shells(part, symbol) for part in entry]
         if all(parts):
@@ -254,7 +271,8 @@ def find_pyscf_element(key: str, symbol: str) -> ElementBasis | None:
 
 @cache
 def exchange_listing() -> Mapping[str, Any]:
-    """Key -> (name, Z with core potential, partners): what PySCF knows of the Basis Set Exchange without having it."""
+    """Key -> (name, Z with core potential, partners): what PySCF knows of the Basis Set Exchange
+    without having it."""
     from pyscf.gto import mole
 
     return {squash(entry[0]): entry for entry in getattr(mole, "BSE_META", {}).values()}
@@ -270,7 +288,10 @@ def pyscf_index() -> Mapping[str, tuple[tuple[str, ...], ...]]:
 
     index: dict[str, tuple[tuple[str, ...], ...]] = {}
     for alias, value in ALIAS.items():
-        entry = (value,) if isinstance(value, str) else tuple(value)
+        if isinstance(value, str):
+            entry = (value,)
+        else:
+            entry = tuple(value)
         key = squash(alias)
         if entry not in index.get(key, ()):
             index[key] = (*index.get(key, ()), entry)
@@ -278,13 +299,17 @@ def pyscf_index() -> Mapping[str, tuple[tuple[str, ...], ...]]:
 
 
 def pyscf_entries(key: str, symbol: str) -> tuple[tuple[str, ...], ...]:
-    """Entries of a set, with Pople sets such as 6-31G(2df,p) composed from their polarisation functions."""
+    """Entries of a set, with Pople sets such as 6-31G(2df,p) composed from their polarisation
+    functions."""
     entries = pyscf_index().get(key, ())
     if match := _POPLE.fullmatch(key):
         first, rest, plus, heavy, light = match.groups()
         if heavy is None:  # * and **
             heavy, light = "d", "p" if key.endswith("**") else ""
-        needed = (light or "") if symbol in ("H", "He") else heavy
+        if symbol in ("H", "He"):
+            needed = light or ""
+        else:
+            needed = heavy
         files = [
             f"pople-basis/{first}-{rest}G-polarization-{one}.dat"
             for one in re.findall(r"\d?[a-z]", needed)
@@ -297,7 +322,8 @@ def pyscf_entries(key: str, symbol: str) -> tuple[tuple[str, ...], ...]:
 
 
 def pyscf_name(key: str) -> str:
-    """Readable name: the published one of an orbital set, the file name of a fitting set, else the key."""
+    """Readable name: the published one of an orbital set, the file name of a fitting set, else the
+    key."""
     if kind(key) is None and (listed := exchange_listing().get(key)):
         return str(listed[0]).lower()
     for entry in pyscf_index().get(key, ()):
@@ -368,7 +394,9 @@ def basis_set_exchange() -> ModuleType | None:
 def exchange_index() -> Mapping[str, Any]:
     """Key -> metadata of each set; empty without the package."""
     exchange = basis_set_exchange()
-    return {} if exchange is None else _exchange_metadata(exchange)
+    if exchange is None:
+        return {}
+    return _exchange_metadata(exchange)
 
 
 @cache
@@ -421,7 +449,8 @@ def _exchange_shells(group: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def _exchange_potential(data: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """Core potential in PySCF's form: per projector the terms by power of r; the local part is l = -1."""
+    """Core potential in PySCF's form: per projector the terms by power of r; the local part is l =
+    -1."""
     potentials = data.get("ecp_potentials", [])
     if not potentials:
         return None
@@ -442,7 +471,8 @@ _SHARPEST = 0.5  # least s exponent over Z^2 of an all-electron set; STO-2G, the
 
 
 def find_element(key: str, symbol: str) -> ElementBasis | None:
-    """Functions (and core potential) of an element in a set, from PySCF, else the Basis Set Exchange.
+    """Functions (and core potential) of an element in a set, from PySCF, else the Basis Set
+    Exchange.
 
     Parameters
     ----------
@@ -484,7 +514,8 @@ def exchange_partners(key: str) -> tuple[str, ...]:
 
 
 def _is_complete(key: str, element: ElementBasis) -> bool:
-    """Whether the functions can carry all electrons the element has left beside its core potential."""
+    """Whether the functions can carry all electrons the element has left beside its core
+    potential."""
     if element.ecp is not None or kind(key) is not None:
         return True
     number = atomic_number(element.symbol)

@@ -1,4 +1,5 @@
-"""Charge and spin in the comment line of an xyz file: read where a statement has one meaning, else refused.
+"""Charge and spin in the comment line of an xyz file: read where a statement has one meaning, else
+refused.
 
     charge: -1          net charge 1          chg=+1, mult 2          {"charge": -1}          read
     doublet             2S+1=3                unpaired=1              spin 1/2                read
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Message, N, Option
+from dfmp2.errors.messages import Message, N, Option
 
 MINUS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63\uff0d"), "-")
 SPIN_STATES = {
@@ -34,21 +35,89 @@ SPIN_STATES = {
 IONS = {"mono": 1, "di": 2, "tri": 3, "tetra": 4}
 # What may stand before a word: joined to it by _ or -, so that it is still the molecule's.
 OF_THE_MOLECULE = {
-    *("total", "net", "overall", "molecular", "molecule", "mol", "tot", "system", "formal"),
-    *("spin", "n", "num", "number", "nr", "state", "the", "job", "input"),
+    "total",
+    "net",
+    "overall",
+    "molecular",
+    "molecule",
+    "mol",
+    "tot",
+    "system",
+    "formal",
+    "spin",
+    "n",
+    "num",
+    "number",
+    "nr",
+    "state",
+    "the",
+    "job",
+    "input",
 }
 # What may not stand before it, joined or apart: these charges and spins are no molecule's.
 OF_SOMETHING_ELSE = {
-    *("nuclear", "core", "point", "partial", "atomic", "effective", "mulliken", "loewdin"),
-    *("lowdin", "hirshfeld", "resp", "esp", "chelpg", "npa", "nbo", "bader", "cm5", "atom"),
-    *("background", "fragment", "surface", "image", "probe", "counter", "electron", "proton"),
-    *("electronic", "metal", "ligand", "solvent", "site", "ion", "iron", "zinc", "oxygen"),
+    "nuclear",
+    "core",
+    "point",
+    "partial",
+    "atomic",
+    "effective",
+    "mulliken",
+    "loewdin",
+    "lowdin",
+    "hirshfeld",
+    "resp",
+    "esp",
+    "chelpg",
+    "npa",
+    "nbo",
+    "bader",
+    "cm5",
+    "atom",
+    "background",
+    "fragment",
+    "surface",
+    "image",
+    "probe",
+    "counter",
+    "electron",
+    "proton",
+    "electronic",
+    "metal",
+    "ligand",
+    "solvent",
+    "site",
+    "ion",
+    "iron",
+    "zinc",
+    "oxygen",
 }
 # Joined behind a word by _ or -, these make a quantity that is neither charge nor multiplicity.
 OTHER_QUANTITIES = {
-    *("transfer", "density", "contamination", "orbit", "squared", "method", "model", "scheme"),
-    *("population", "center", "centre", "energy", "gap", "correction", "component", "scaling"),
-    *("constant", "coupling", "basis", "type", "penalty", "separation", "error", "channels"),
+    "transfer",
+    "density",
+    "contamination",
+    "orbit",
+    "squared",
+    "method",
+    "model",
+    "scheme",
+    "population",
+    "center",
+    "centre",
+    "energy",
+    "gap",
+    "correction",
+    "component",
+    "scaling",
+    "constant",
+    "coupling",
+    "basis",
+    "type",
+    "penalty",
+    "separation",
+    "error",
+    "channels",
 }
 
 _BEFORE = r"(?<![a-z0-9])"
@@ -372,14 +441,23 @@ def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
     if kind == "spin":
         return _meanings_of_spin(number)
     if kind == "moment":
-        moment = abs(float(number)) if _is_decimal(number) else 0.5
+        if _is_decimal(number):
+            moment = abs(float(number))
+        else:
+            moment = 0.5
         if abs(moment - round(moment)) > 0.05:
             return frozenset(), "is no whole number of unpaired electrons"
         return frozenset({round(moment) + 1}), ""
-    trailing = number[-1] if number[-1] in "+-" else ""
+    if number[-1] in "+-":
+        trailing = number[-1]
+    else:
+        trailing = ""
     if trailing and number[0] in "+-":
         return frozenset(), "has two signs"
-    number = trailing + number.removesuffix(trailing) if trailing else number
+    if trailing:
+        number = trailing + number.removesuffix(trailing)
+    else:
+        number = number
     if not _WHOLE.fullmatch(number):
         raise InputError(
             f"{NAMES[kind]}={shown(number)}: expected a whole number; ", _spelling(KINDS[kind])

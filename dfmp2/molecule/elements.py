@@ -1,7 +1,8 @@
-"""Chemical elements, hydrogen (1) to oganesson (118): symbols, atomic numbers, covalent radii, masses.
+"""Chemical elements, hydrogen (1) to oganesson (118): symbols, atomic numbers, covalent radii,
+masses.
 
-Two atoms count as bonded when they are nearer than BOND times the sum of their radii. A drawing, the names of
-coordinates and a warning depend on it, no energy does.
+Two atoms count as bonded when they are nearer than BOND times the sum of their radii. A drawing,
+the names of coordinates and a warning depend on it, no energy does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Message, Option
+from dfmp2.errors.messages import Message, Option
 from dfmp2.units import BOHR_PER_ANGSTROM
 
 PERIODIC_TABLE = """
@@ -45,7 +46,8 @@ def normalise_symbol(symbol: str) -> str:
         return SYMBOLS[_NUMBERS[key] - 1]
     if key in _ISOTOPES:
         raise InputError(
-            f"{symbol.strip()!r} is {_ISOTOPES[key]}: write H, isotopes have the same electronic energy"
+            f"{symbol.strip()!r} is {_ISOTOPES[key]}: write H, isotopes have the same electronic "
+            "energy"
         )
     if len(key) <= 4:
         close = difflib.get_close_matches(key, _NUMBERS, n=3, cutoff=0.6)
@@ -81,204 +83,224 @@ def element_symbol(number: int) -> str:
     return SYMBOLS[number - 1]
 
 
-# Angstrom, hydrogen to curium: Cordero et al., Dalton Trans. 2832 (2008), table 2 (low spin, sp3 carbon).
+# Angstrom, hydrogen to curium: Cordero et al., Dalton Trans. 2832 (2008), table 2 (low spin, sp3
+# carbon).
 COVALENT = (
-    *(0.31, 0.28),
-    *(1.28, 0.96, 0.84, 0.76, 0.71, 0.66, 0.57, 0.58),
-    *(1.66, 1.41, 1.21, 1.11, 1.07, 1.05, 1.02, 1.06),
-    *(
-        2.03,
-        1.76,
-        1.70,
-        1.60,
-        1.53,
-        1.39,
-        1.39,
-        1.32,
-        1.26,
-        1.24,
-        1.32,
-        1.22,
-        1.22,
-        1.20,
-        1.19,
-        1.20,
-        1.20,
-        1.16,
-    ),
-    *(
-        2.20,
-        1.95,
-        1.90,
-        1.75,
-        1.64,
-        1.54,
-        1.47,
-        1.46,
-        1.42,
-        1.39,
-        1.45,
-        1.44,
-        1.42,
-        1.39,
-        1.39,
-        1.38,
-        1.39,
-        1.40,
-    ),
-    *(
-        2.44,
-        2.15,
-        2.07,
-        2.04,
-        2.03,
-        2.01,
-        1.99,
-        1.98,
-        1.98,
-        1.96,
-        1.94,
-        1.92,
-        1.92,
-        1.89,
-        1.90,
-        1.87,
-        1.87,
-    ),
-    *(1.75, 1.70, 1.62, 1.51, 1.44, 1.41, 1.36, 1.36, 1.32, 1.45, 1.46, 1.48, 1.40, 1.50, 1.50),
-    *(2.60, 2.21, 2.15, 2.06, 2.00, 1.96, 1.90, 1.87, 1.80, 1.69),
+    0.31,
+    0.28,
+    1.28,
+    0.96,
+    0.84,
+    0.76,
+    0.71,
+    0.66,
+    0.57,
+    0.58,
+    1.66,
+    1.41,
+    1.21,
+    1.11,
+    1.07,
+    1.05,
+    1.02,
+    1.06,
+    2.03,
+    1.76,
+    1.70,
+    1.60,
+    1.53,
+    1.39,
+    1.39,
+    1.32,
+    1.26,
+    1.24,
+    1.32,
+    1.22,
+    1.22,
+    1.20,
+    1.19,
+    1.20,
+    1.20,
+    1.16,
+    2.20,
+    1.95,
+    1.90,
+    1.75,
+    1.64,
+    1.54,
+    1.47,
+    1.46,
+    1.42,
+    1.39,
+    1.45,
+    1.44,
+    1.42,
+    1.39,
+    1.39,
+    1.38,
+    1.39,
+    1.40,
+    2.44,
+    2.15,
+    2.07,
+    2.04,
+    2.03,
+    2.01,
+    1.99,
+    1.98,
+    1.98,
+    1.96,
+    1.94,
+    1.92,
+    1.92,
+    1.89,
+    1.90,
+    1.87,
+    1.87,
+    1.75,
+    1.70,
+    1.62,
+    1.51,
+    1.44,
+    1.41,
+    1.36,
+    1.36,
+    1.32,
+    1.45,
+    1.46,
+    1.48,
+    1.40,
+    1.50,
+    1.50,
+    2.60,
+    2.21,
+    2.15,
+    2.06,
+    2.00,
+    1.96,
+    1.90,
+    1.87,
+    1.80,
+    1.69,
 )
-# u, hydrogen to tennessine: the most abundant isotope, of radioactive elements the longest-lived one (NIST, Atomic
-# Weights and Isotopic Compositions, SRD 144, as QCElemental 0.50 has them).
+# u, hydrogen to tennessine: the most abundant isotope, of radioactive elements the longest-lived
+# one (NIST, Atomic Weights and Isotopic Compositions, SRD 144, as QCElemental 0.50 has them).
 MASSES = (
-    *(1.007825, 4.0026033),
-    *(7.0160034, 9.0121831, 11.0093054, 12, 14.003074, 15.9949146, 18.9984032, 19.9924402),
-    *(
-        22.9897693,
-        23.9850417,
-        26.9815385,
-        27.9769265,
-        30.973762,
-        31.9720712,
-        34.9688527,
-        39.9623831,
-    ),
-    *(
-        38.9637065,
-        39.9625909,
-        44.9559083,
-        47.947942,
-        50.943957,
-        51.9405062,
-        54.9380439,
-        55.9349363,
-        58.9331943,
-    ),
+    1.007825,
+    4.0026033,
+    7.0160034,
+    9.0121831,
+    11.0093054,
+    12,
+    14.003074,
+    15.9949146,
+    18.9984032,
+    19.9924402,
+    22.9897693,
+    23.9850417,
+    26.9815385,
+    27.9769265,
+    30.973762,
+    31.9720712,
+    34.9688527,
+    39.9623831,
+    38.9637065,
+    39.9625909,
+    44.9559083,
+    47.947942,
+    50.943957,
+    51.9405062,
+    54.9380439,
+    55.9349363,
+    58.9331943,
     57.9353424,
-    *(
-        62.9295977,
-        63.929142,
-        68.9255735,
-        73.9211778,
-        74.9215946,
-        79.9165218,
-        78.9183376,
-        83.9114977,
-    ),
-    *(
-        84.9117897,
-        87.9056125,
-        88.9058403,
-        89.9046977,
-        92.906373,
-        97.9054048,
-        97.9072124,
-        101.904344,
-        102.905498,
-    ),
+    62.9295977,
+    63.929142,
+    68.9255735,
+    73.9211778,
+    74.9215946,
+    79.9165218,
+    78.9183376,
+    83.9114977,
+    84.9117897,
+    87.9056125,
+    88.9058403,
+    89.9046977,
+    92.906373,
+    97.9054048,
+    97.9072124,
+    101.904344,
+    102.905498,
     105.90348,
-    *(
-        106.905092,
-        113.903365,
-        114.903879,
-        119.902202,
-        120.903812,
-        129.906223,
-        126.904472,
-        131.904155,
-    ),
-    *(
-        132.905452,
-        137.905247,
-        138.906356,
-        139.905443,
-        140.907658,
-        141.907729,
-        144.912756,
-        151.91974,
-        152.921238,
-    ),
+    106.905092,
+    113.903365,
+    114.903879,
+    119.902202,
+    120.903812,
+    129.906223,
+    126.904472,
+    131.904155,
+    132.905452,
+    137.905247,
+    138.906356,
+    139.905443,
+    140.907658,
+    141.907729,
+    144.912756,
+    151.91974,
+    152.921238,
     157.924112,
-    *(
-        158.925355,
-        163.929182,
-        164.930329,
-        165.930299,
-        168.934218,
-        173.938866,
-        174.940775,
-        179.946557,
-        180.947996,
-    ),
+    158.925355,
+    163.929182,
+    164.930329,
+    165.930299,
+    168.934218,
+    173.938866,
+    174.940775,
+    179.946557,
+    180.947996,
     183.950931,
-    *(
-        186.95575,
-        191.961477,
-        192.962922,
-        194.964792,
-        196.966569,
-        201.970643,
-        204.974428,
-        207.976653,
-        208.980399,
-    ),
+    186.95575,
+    191.961477,
+    192.962922,
+    194.964792,
+    196.966569,
+    201.970643,
+    204.974428,
+    207.976653,
+    208.980399,
     208.982431,
-    *(209.987148, 222.017578),
-    *(
-        223.019736,
-        226.02541,
-        227.027752,
-        232.038056,
-        231.035884,
-        238.050788,
-        237.048174,
-        244.064205,
-        243.061381,
-    ),
+    209.987148,
+    222.017578,
+    223.019736,
+    226.02541,
+    227.027752,
+    232.038056,
+    231.035884,
+    238.050788,
+    237.048174,
+    244.064205,
+    243.061381,
     247.070354,
-    *(
-        247.070307,
-        251.079589,
-        252.08298,
-        257.095106,
-        258.098432,
-        259.10103,
-        266.11983,
-        267.12179,
-        268.12567,
-    ),
+    247.070307,
+    251.079589,
+    252.08298,
+    257.095106,
+    258.098432,
+    259.10103,
+    266.11983,
+    267.12179,
+    268.12567,
     271.13393,
-    *(
-        270.13336,
-        269.13375,
-        278.15631,
-        281.16451,
-        282.16912,
-        285.17712,
-        286.18221,
-        289.19042,
-        289.19363,
-    ),
+    270.13336,
+    269.13375,
+    278.15631,
+    281.16451,
+    282.16912,
+    285.17712,
+    286.18221,
+    289.19042,
+    289.19363,
     293.20449,
     294.21046,
 )
@@ -295,7 +317,9 @@ ROWS = 256  # of the distance matrix held at once
 def radius(symbol: str) -> float:
     """Covalent radius of an element, angstrom."""
     place = SYMBOLS.index(symbol)
-    return COVALENT[place] if place < len(COVALENT) else HEAVIEST
+    if place < len(COVALENT):
+        return COVALENT[place]
+    return HEAVIEST
 
 
 def fills_inner_shell(symbol: str) -> bool:
@@ -370,8 +394,9 @@ def unit_doubt(
 ) -> str:
     """What speaks for coordinates read in the wrong unit, for people; "" where nothing does.
 
-    Two atoms are too near for any bond; or none is near enough to any other, and in bohr or in pm some would be. Atoms
-    further apart, atoms beside a molecule, and noble gases are what the user wanted.
+    Two atoms are too near for any bond; or none is near enough to any other, and in bohr or in pm
+    some would be. Atoms further apart, atoms beside a molecule, and noble gases are what the user
+    wanted.
 
     Parameters
     ----------
@@ -413,16 +438,19 @@ def unit_doubt(
         return ""
     i, j = sorted((int(real[first]), int(real[near[first]])))
     return Message(
-        f"atoms {i + 1} {symbols[i]} and {j + 1} {symbols[j]} are {np.linalg.norm(positions[i] - positions[j]):.3f} "
-        f"angstrom apart, {length[first]:.2f} times the sum of their covalent radii: ",
+        f"atoms {i + 1} {symbols[i]} and {j + 1} {symbols[j]} are "
+        f"{np.linalg.norm(positions[i] - positions[j]):.3f} angstrom apart, {length[first]:.2f} "
+        "times the sum of their covalent radii: ",
         so,
     )
 
 
 def internal_coordinate(points: NDArray[np.float64]) -> float:
-    """Distance of two points, in their unit; angle of three at the second, or dihedral of four, in radians.
+    """Distance of two points, in their unit; angle of three at the second, or dihedral of four, in
+    radians.
 
-    A dihedral is positive when, seen from the second point to the third, the fourth is clockwise of the first.
+    A dihedral is positive when, seen from the second point to the third, the fourth is clockwise of
+    the first.
     """
     if len(points) == 2:
         return float(np.linalg.norm(points[1] - points[0]))

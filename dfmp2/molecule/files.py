@@ -1,8 +1,9 @@
-"""Molecules from files: xyz, and .mol, .sdf and .pdb by ASE; what ASE passes over in silence is refused or read here.
+"""Molecules from files: xyz, and .mol, .sdf and .pdb by ASE; what ASE passes over in silence is
+refused or read here.
 
 ASE takes symbols and positions. Charges (`M  CHG`, columns 79-80 of a PDB atom) are added up, and the valences of a mol
-block must be filled (`dfmp2.molecule.mol_block`); drawings in two dimensions, V3000 and alternate locations are
-refused, several molecules or models where one is expected too.
+block must be filled (`dfmp2.molecule.mol_block`); drawings in two dimensions, V3000 and alternate
+locations are refused, several molecules or models where one is expected too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.mol_block import read_mol_block, require_hydrogens, state
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable, read_text
@@ -43,7 +44,8 @@ def read_file(
     multiplicity: int | None = None,
     called: str | None = None,
 ) -> XyzFile:
-    """Read one molecule from a file, whose format is known by the end of its name: .mol, .sdf, .pdb, else xyz.
+    """Read one molecule from a file, whose format is known by the end of its name: .mol, .sdf,
+    .pdb, else xyz.
 
     Parameters
     ----------
@@ -69,11 +71,13 @@ def read_frames(
     charge: int | None = None,
     multiplicity: int | None = None,
 ) -> list[Molecule]:
-    """Every frame of an xyz file, molecule of an .sdf file or model of a .pdb file; parameters as in `read_file`.
+    """Every frame of an xyz file, molecule of an .sdf file or model of a .pdb file; parameters as
+    in `read_file`.
 
     Raises
     ------
-    InputError : the file cannot be read, or a frame is no molecule; the frame and its first line are named
+    InputError : the file cannot be read, or a frame is no molecule; the frame and its first line
+        are named
     BackendUnavailable : ASE is not installed
     """
     end, file, text = _read(path, f"{MORE}: split it")
@@ -130,7 +134,10 @@ def _parse(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> XyzFi
             )
         if kind == "proteindatabank":
             charged = _state_of_pdb(text, charge)
-            coupled = (1, "default") if multiplicity is None else (multiplicity, "option")
+            if multiplicity is None:
+                coupled = (1, "default")
+            else:
+                coupled = (multiplicity, "option")
         else:
             block = read_mol_block(text)
             charged, coupled = state(block, charge, multiplicity)
@@ -168,7 +175,8 @@ def _atoms(text: str, kind: str) -> Any:
         from ase.io import read
     except ImportError as absent:
         raise BackendUnavailable(
-            f"ASE, which reads {kind} files, is not installed ({absent}): pip install 'dfmp2[ase]', or give an xyz file"
+            f"ASE, which reads {kind} files, is not installed ({absent}): pip install "
+            "'dfmp2[ase]', or give an xyz file"
         ) from absent
     try:
         found = [atoms for atoms in read(io.StringIO(text), index=":", format=kind) if len(atoms)]
@@ -189,7 +197,8 @@ def _atoms(text: str, kind: str) -> Any:
 
 
 def _charge_of_pdb(text: str) -> int:
-    """Sum of the charges in columns 79 and 80, such as 2+ or 1-, in either order of sign and number.
+    """Sum of the charges in columns 79 and 80, such as 2+ or 1-, in either order of sign and
+    number.
 
     Raises
     ------

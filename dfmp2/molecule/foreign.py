@@ -1,8 +1,8 @@
 """Molecules of other programs: ASE's Atoms, PySCF's Mole, QCSchema documents.
 
-Read by their methods, so that ASE and QCElemental need not be there. Charge and multiplicity of a QCSchema molecule
-follow from its fragments where they are missing, as far as these leave no choice, else from the schema's defaults 0
-and 1. Masses, labels and bonds have no part in the energy.
+Read by their methods, so that ASE and QCElemental need not be there. Charge and multiplicity of a
+QCSchema molecule follow from its fragments where they are missing, as far as these leave no choice,
+else from the schema's defaults 0 and 1. Masses, labels and bonds have no part in the energy.
 """
 
 from __future__ import annotations
@@ -97,21 +97,18 @@ def from_pyscf(mole: Any, source: str = "python: PySCF Mole") -> Molecule:
 
 # Fields of a molecule -> their JSON type; those below have no part in the energy.
 MOLECULE = {
-    **{
-        "schema_name": str,
-        "schema_version": int,
-        "symbols": list,
-        "geometry": list,
-        "real": list,
-        "name": str,
-    },
-    **{
-        "atomic_numbers": list,
-        "molecular_charge": float,
-        "molecular_multiplicity": float,
-        "fragments": list,
-    },
-    **{"fragment_charges": list, "fragment_multiplicities": list},
+    "schema_name": str,
+    "schema_version": int,
+    "symbols": list,
+    "geometry": list,
+    "real": list,
+    "name": str,
+    "atomic_numbers": list,
+    "molecular_charge": float,
+    "molecular_multiplicity": float,
+    "fragments": list,
+    "fragment_charges": list,
+    "fragment_multiplicities": list,
     **dict.fromkeys(
         ("masses", "mass_numbers", "atom_labels", "connectivity", "identifiers", "comment", "id"),
         object,
@@ -136,7 +133,8 @@ def from_qcschema(document: Any) -> Molecule:
     name, version = given["schema_name"] or "qcschema_molecule", given["schema_version"] or 2
     if (name, version) not in SCHEMAS:
         raise InputError(
-            f"molecule is {name!r} of schema_version {version!r}: expected qcschema_molecule, 2 or 3"
+            f"molecule is {name!r} of schema_version {version!r}: expected qcschema_molecule, 2 or "
+            "3"
         )
     symbols = given["symbols"]
     if not symbols or not all(isinstance(symbol, str) for symbol in symbols):
@@ -145,7 +143,8 @@ def from_qcschema(document: Any) -> Molecule:
     numbers = _list(given, "atomic_numbers", len(symbols), int)
     if numbers and numbers != [atomic_number(symbol) for symbol in symbols]:
         raise InputError(
-            "molecule.atomic_numbers do not belong to molecule.symbols: leave them out, or correct them"
+            "molecule.atomic_numbers do not belong to molecule.symbols: leave them out, or correct "
+            "them"
         )
     points = _geometry(given["geometry"], len(symbols))
     charge, multiplicity = _state(given, ghost)
@@ -170,7 +169,8 @@ def _geometry(given: Any, natom: int) -> Any:
         numbers = np.empty(0)
     if numbers.shape not in ((3 * natom,), (natom, 3)):
         raise InputError(
-            f"molecule.geometry has {numbers.size} numbers: expected {3 * natom} in bohr, x, y, z of {natom} atoms"
+            f"molecule.geometry has {numbers.size} numbers: expected {3 * natom} in bohr, x, y, z "
+            f"of {natom} atoms"
         )
     return np.array(numbers, dtype=np.float64).reshape(natom, 3)
 
@@ -185,7 +185,8 @@ def _state(given: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
         range(len(ghost))
     ):
         raise InputError(
-            f"molecule.fragments: expected each of the atoms 0 to {len(ghost) - 1} in exactly one of them"
+            f"molecule.fragments: expected each of the atoms 0 to {len(ghost) - 1} in exactly one "
+            "of them"
         )
     real = [any(not ghost[atom] for atom in fragment) for fragment in fragments]
     numbers = {}
@@ -205,14 +206,15 @@ def _state(given: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
         charge = _whole("molecular_charge", charge)
     if given["fragment_charges"] and charge != total:
         raise InputError(
-            f"molecule.molecular_charge is {charge}, its fragment_charges add up to {total}: correct one"
+            f"molecule.molecular_charge is {charge}, its fragment_charges add up to {total}: "
+            "correct one"
         )
     if multiplicity is not None:
         return charge, _whole("molecular_multiplicity", multiplicity)
     if len(spins) > 1:
         raise InputError(
-            f"molecule.molecular_multiplicity was not given, and {len(spins)} fragments are open shells, which "
-            "couple in several ways: give it"
+            f"molecule.molecular_multiplicity was not given, and {len(spins)} fragments are open "
+            "shells, which couple in several ways: give it"
         )
     return charge, spins[0] if spins else 1
 
@@ -254,7 +256,8 @@ def read_fields(place: str, given: Mapping[str, Any], types: Mapping[str, type])
         number = kind is float and isinstance(value, int) and not isinstance(value, bool)
         if not isinstance(value, kind) and not number:
             raise InputError(
-                f"{place}.{name} is a {JSON.get(type(value), type(value).__name__)}: expected a {JSON[kind]}"
+                f"{place}.{name} is a {JSON.get(type(value), type(value).__name__)}: expected a "
+                f"{JSON[kind]}"
             )
     return {name: given.get(name) for name in types}
 

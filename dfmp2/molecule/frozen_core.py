@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dfmp2.errors import InputError
-from dfmp2.messages import N, Option
+from dfmp2.errors.messages import N, Option
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 
@@ -22,19 +22,41 @@ from dfmp2.molecule.molecule import Molecule
 CORE_ORBITALS: dict[str, tuple[tuple[int, int], ...]] = {
     # PySCF 2.14, pyscf/data/elements.py, chemcore_atm.
     "pyscf": (
-        *((4, 0), (12, 1), (30, 5), (38, 9), (48, 14), (70, 18)),
-        *((80, 23), (103, 34), (112, 50), (118, 55)),
+        (4, 0),
+        (12, 1),
+        (30, 5),
+        (38, 9),
+        (48, 14),
+        (70, 18),
+        (80, 23),
+        (103, 34),
+        (112, 50),
+        (118, 55),
     ),
     # ORCA 6.0 manual, "Frozen Core Options", default table (there in electrons); none beyond Cn.
     "orca": (
-        *((4, 0), (12, 1), (30, 5), (38, 9), (48, 14), (70, 18)),
-        *((80, 23), (103, 34), (112, 50)),
+        (4, 0),
+        (12, 1),
+        (30, 5),
+        (38, 9),
+        (48, 14),
+        (70, 18),
+        (80, 23),
+        (103, 34),
+        (112, 50),
     ),
     # Psi4 1.11, libmints/basisset.cc, n_frozen_core with freeze_core true: the previous noble gas,
     # and from Hf and Rf on the 14 f electrons as well.
     "psi4": (
-        *((2, 0), (10, 1), (18, 5), (36, 9), (54, 18), (71, 27)),
-        *((86, 34), (103, 43), (118, 50)),
+        (2, 0),
+        (10, 1),
+        (18, 5),
+        (36, 9),
+        (54, 18),
+        (71, 27),
+        (86, 34),
+        (103, 43),
+        (118, 50),
     ),
 }
 ALIASES = {"auto": "pyscf"}  # the integrals are PySCF's, so its table is the default
@@ -148,11 +170,13 @@ def frozen_core_count(
 def _psi4_orbitals(
     molecule: Molecule, real: tuple[str, ...], ecp_electrons: Mapping[str, int]
 ) -> tuple[int, str]:
-    """Psi4's count, made in electrons, with its rule for cations without a valence electron (Li+, Na+).
+    """Psi4's count, made in electrons, with its rule for cations without a valence electron (Li+,
+    Na+).
 
     That rule looks at the whole molecule and correlates one shell, once, that below the heaviest
-    period: two Li+ far apart keep one of their two core orbitals. Psi4 does not stop at zero where a
-    core potential has replaced that shell already; a negative count means nothing, so here it stops.
+    period: two Li+ far apart keep one of their two core orbitals. Psi4 does not stop at zero where
+    a core potential has replaced that shell already; a negative count means nothing, so here it
+    stops.
     """
     cores = {symbol: 2 * count_core(symbol, "psi4", 0) for symbol in real}
     frozen = sum(max(cores[symbol] - ecp_electrons.get(symbol, 0), 0) for symbol in real)
@@ -199,7 +223,8 @@ def _require_correlated(
 def dialect_warning(
     core: FrozenCore, molecule: Molecule, ecp_electrons: Mapping[str, int], nalpha: int, nbeta: int
 ) -> str | None:
-    """What to tell the user when a dialect's count is not that of every program; None when they agree."""
+    """What to tell the user when a dialect's count is not that of every program; None when they
+    agree."""
     if core.dialect in ("none", "explicit"):
         return None
     counts = {}
@@ -211,4 +236,7 @@ def dialect_warning(
     if len(set(counts.values())) < 2:
         return None
     listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-    return f"programs freeze different numbers of orbitals for this molecule: {listed}; used: {core.orbitals}"
+    return (
+        f"programs freeze different numbers of orbitals for this molecule: {listed}; used: "
+        f"{core.orbitals}"
+    )

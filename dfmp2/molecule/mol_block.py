@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.comment import Statement, settle, statements
 from dfmp2.molecule.elements import SYMBOLS, atomic_number
 
@@ -31,10 +31,23 @@ NO_VALENCE = 15  # of the valence field, where 0 says nothing
 VALENCES = {
     "H": (1,),
     **dict.fromkeys(("He", "Ne", "Ar"), (0,)),
-    **{"B": (3,), "C": (4,), "N": (3, 5), "O": (2,), "F": (1,)},
-    **{"Si": (4,), "P": (3, 5), "S": (2, 4, 6), "Cl": (1, 3, 5, 7)},
-    **{"Ge": (4,), "As": (3, 5), "Se": (2, 4, 6), "Br": (1, 3, 5, 7), "Kr": (0, 2, 4)},
-    **{"Te": (2, 4, 6), "I": (1, 3, 5, 7), "Xe": (0, 2, 4, 6, 8)},
+    "B": (3,),
+    "C": (4,),
+    "N": (3, 5),
+    "O": (2,),
+    "F": (1,),
+    "Si": (4,),
+    "P": (3, 5),
+    "S": (2, 4, 6),
+    "Cl": (1, 3, 5, 7),
+    "Ge": (4,),
+    "As": (3, 5),
+    "Se": (2, 4, 6),
+    "Br": (1, 3, 5, 7),
+    "Kr": (0, 2, 4),
+    "Te": (2, 4, 6),
+    "I": (1, 3, 5, 7),
+    "Xe": (0, 2, 4, 6, 8),
 }
 PERIOD_2 = ("B", "C", "N", "O", "F")  # these hold no more bonds than the first of their valences
 DATA_OF_STATE = re.compile(
@@ -285,8 +298,14 @@ def _read_atom(line: str, number: int) -> Atom:
     words = line.split()
     if len(words) < 4:
         raise InputError(f"{line[:40]!a}: expected x, y, z and a symbol", line=number)
-    code = _whole(words[5], "charge code", number) if len(words) > 5 else 0
-    valence = _whole(words[9], "valence", number) if len(words) > 9 else 0
+    if len(words) > 5:
+        code = _whole(words[5], "charge code", number)
+    else:
+        code = 0
+    if len(words) > 9:
+        valence = _whole(words[9], "valence", number)
+    else:
+        valence = 0
     if code not in (0, DOUBLET_CODE, *CHARGE_CODES):
         raise InputError(
             f"charge code {code}: expected 0 to 7, as in the format of mol files", line=number

@@ -7,8 +7,9 @@ Back to numbers: the atomic orbitals in the order of the rows of `mo_coeff`,
 
     chi_lm(r) = S_lm(r) sum_k c_k N_l(a_k) exp(-a_k r^2)      S_lm: real solid harmonic, |r^l Y_lm| normalised
 
-PySCF sorts the shells of an atom when a molecule is built, so the order is taken from the built molecule and not from
-the basis. Within a shell p functions come as x, y, z, all others from m = -l to +l.
+PySCF sorts the shells of an atom when a molecule is built, so the order is taken from the built
+molecule and not from the basis. Within a shell p functions come as x, y, z, all others from m = -l
+to +l.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def _pyscf_symbol(symbol: str, ghost: bool) -> str:
 
 
 def fitting_data(molecule: Molecule, basis: BasisSet) -> dict[str, Any]:
-    """Functions of each kind of atom, in the form PySCF's `Mole.basis` and `density_fit(auxbasis=...)` take."""
+    """Functions of each kind of atom, in the form PySCF's `Mole.basis` and
+    `density_fit(auxbasis=...)` take."""
     labels = {(s, g) for s, g in zip(molecule.symbols, molecule.ghost, strict=True)}
     return {
         _pyscf_symbol(symbol, ghost): to_pyscf(basis.elements[symbol])
@@ -102,7 +104,8 @@ class Shell:
     atom : index of its centre, from 0
     momentum : angular momentum l
     exponents : (nprim,) bohr^-2
-    coefficients : (nprim,) contraction coefficients of normalised primitives; the contracted function is normalised
+    coefficients : (nprim,) contraction coefficients of normalised primitives; the contracted
+        function is normalised
     norms : (nprim,) radial norms N_l(a_k), int_0^inf (N r^l exp(-a r^2))^2 r^2 dr = 1
     """
 
@@ -124,7 +127,8 @@ def rebuilt_mole(molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float
 def ao_shells(
     molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]
 ) -> tuple[Shell, ...]:
-    """Shells of an orbital basis in the order of the rows of `mo_coeff`; general contractions are taken apart.
+    """Shells of an orbital basis in the order of the rows of `mo_coeff`; general contractions are
+    taken apart.
 
     Parameters
     ----------
@@ -160,8 +164,9 @@ def _require_orthonormal(overlap: NDArray[np.float64], mo_coeff: NDArray[np.floa
             deviation = np.inf
         if not deviation <= MOST_DEVIATION:
             raise NumericalError(
-                f"the stored orbitals deviate by {deviation:.1e} from orthonormality in the stored basis, more than "
-                f"{MOST_DEVIATION:.0e}: their order or normalisation is not that of the basis; compute the result again"
+                f"the stored orbitals deviate by {deviation:.1e} from orthonormality in the stored "
+                f"basis, more than {MOST_DEVIATION:.0e}: their order or normalisation is not that "
+                "of the basis; compute the result again"
             )
 
 

@@ -1,8 +1,9 @@
 """Molecules: nuclei, ghost centres, charge and multiplicity, validated when built.
 
 Nuclear repulsion is E_nuc = sum_{A<B} Z_A Z_B / R_AB over real atoms, with Z the nuclear charge
-less the electrons an effective core potential replaces. Ghost atoms carry basis functions only. Point charges around
-the molecule belong to the Hamiltonian: they act on electrons and nuclei, not on each other.
+less the electrons an effective core potential replaces. Ghost atoms carry basis functions only.
+Point charges around the molecule belong to the Hamiltonian: they act on electrons and nuclei, not
+on each other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.elements import atomic_number, normalise_symbol
 from dfmp2.molecule.point_charges import LEAST_DISTANCE, checked, nuclear_energy, too_near
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
@@ -34,7 +35,8 @@ ROWS_PER_BLOCK = 256  # rows of the distance matrix held at once: 20 MB at 10 00
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Molecule:
-    """One molecule; lengths in bohr. Equal when atoms, coordinates, point charges (to the last bit) and state are.
+    """One molecule; lengths in bohr. Equal when atoms, coordinates, point charges (to the last bit)
+    and state are.
 
     Attributes
     ----------
@@ -46,7 +48,8 @@ class Molecule:
     name : short name for reports and output files
     source : file name, "stdin" or "python"
     text : input text verbatim, "" if there was none
-    point_charges : (n, 4) float64, read-only: x, y, z in bohr, charge in e; None for a molecule by itself
+    point_charges : (n, 4) float64, read-only: x, y, z in bohr, charge in e; None for a molecule by
+        itself
     """
 
     symbols: tuple[str, ...]
@@ -72,7 +75,8 @@ class Molecule:
             )
         if len(ghost) != len(symbols):
             raise InputError(
-                f"{len(ghost)} ghost flags for {len(symbols)} atoms: give one for each atom, or none"
+                f"{len(ghost)} ghost flags for {len(symbols)} atoms: give one for each atom, or "
+                "none"
             )
         if all(ghost):
             raise InputError("the molecule has no real atom: give at least one that is not a ghost")
@@ -84,7 +88,8 @@ class Molecule:
             )
             if clash:
                 raise InputError(
-                    f"{clash}, less than 0.1: leave out the charges of its own atoms, or check their units"
+                    f"{clash}, less than 0.1: leave out the charges of its own atoms, or check "
+                    "their units"
                 )
 
     def __repr__(self) -> str:
@@ -92,7 +97,10 @@ class Molecule:
             charges = ""
         else:
             charges = f", {len(self.point_charges)} point charges"
-        return f"Molecule({self.name}: {self.formula}, charge {self.charge}, multiplicity {self.multiplicity}{charges})"
+        return (
+            f"Molecule({self.name}: {self.formula}, charge {self.charge}, multiplicity "
+            f"{self.multiplicity}{charges})"
+        )
 
     # The readers stand above this module, of which they make values: they are loaded by name.
 
@@ -114,7 +122,8 @@ class Molecule:
 
         Raises
         ------
-        InputError : the file cannot be read, or is not the xyz file of one molecule; it names file and line
+        InputError : the file cannot be read, or is not the xyz file of one molecule; it names file
+            and line
         """
         found: Molecule = (
             _reader("xyz")
@@ -132,7 +141,8 @@ class Molecule:
         charge: int | None = None,
         multiplicity: int | None = None,
     ) -> Molecule:
-        """The molecule of a text: that of an xyz file, or its atoms alone, as in "O 0 0 0; H 0 0 0.96; H 0.93 0 -0.24".
+        """The molecule of a text: that of an xyz file, or its atoms alone, as in "O 0 0 0; H 0 0
+        0.96; H 0.93 0 -0.24".
 
         Parameters are those of `from_xyz`.
 
@@ -153,7 +163,8 @@ class Molecule:
 
         Parameters
         ----------
-        charge, multiplicity : None for the sum of the initial charges, and 1 plus that of the initial magnetic moments
+        charge, multiplicity : None for the sum of the initial charges, and 1 plus that of the
+            initial magnetic moments
 
         Raises
         ------
@@ -164,7 +175,8 @@ class Molecule:
 
     @classmethod
     def from_pyscf(cls, mole: Any) -> Molecule:
-        """The molecule of a PySCF Mole that is built: atoms, ghosts, charge and spin; its basis is not taken.
+        """The molecule of a PySCF Mole that is built: atoms, ghosts, charge and spin; its basis is
+        not taken.
 
         Raises
         ------
@@ -175,7 +187,8 @@ class Molecule:
 
     @classmethod
     def from_qcschema(cls, document: Any) -> Molecule:
-        """The molecule of a QCSchema document (molecule version 2 or 3), or of a QCElemental molecule, in bohr.
+        """The molecule of a QCSchema document (molecule version 2 or 3), or of a QCElemental
+        molecule, in bohr.
 
         Raises
         ------
@@ -223,11 +236,14 @@ class Molecule:
         """Formula in Hill order (C, H, then by letter); ghosts apart, as in "H2O + ghost HO"."""
         real = _hill(self.real_symbols)
         ghosts = _hill(s for s, flag in zip(self.symbols, self.ghost, strict=True) if flag)
-        return f"{real} + ghost {ghosts}" if ghosts else real
+        if ghosts:
+            return f"{real} + ghost {ghosts}"
+        return real
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of labels, coordinates and point charges (their bits), charge and multiplicity, not of texts."""
+        """SHA-256 of labels, coordinates and point charges (their bits), charge and multiplicity,
+        not of texts."""
         digest = hashlib.sha256(
             f"{' '.join(self.labels)}|{self.charge}|{self.multiplicity}|".encode()
         )
@@ -258,7 +274,8 @@ class Molecule:
         return dataclasses.replace(self, point_charges=point_charges)
 
     def electrons(self, ecp_electrons: Mapping[str, int]) -> int:
-        """Number of explicit electrons: sum over real atoms of (Z - core potential electrons) - charge.
+        """Number of explicit electrons: sum over real atoms of (Z - core potential electrons) -
+        charge.
 
         Parameters
         ----------
@@ -274,7 +291,10 @@ class Molecule:
         InputError : charge and multiplicity do not fit the number of electrons
         """
         electrons, unpaired = self.electrons(ecp_electrons), self.multiplicity - 1
-        state = f" with charge {self.charge}" if self.charge else ""
+        if self.charge:
+            state = f" with charge {self.charge}"
+        else:
+            state = ""
         if _replaced_electrons(self, ecp_electrons):
             ecp = " besides those of the core potential"
         else:
@@ -290,7 +310,10 @@ class Molecule:
             )
         if (electrons - unpaired) % 2:
             parity = "an odd" if unpaired % 2 else "an even"
-            nearest = self.multiplicity - 1 if unpaired else 2
+            if unpaired:
+                nearest = self.multiplicity - 1
+            else:
+                nearest = 2
             raise InputError(
                 f"{has}; multiplicity {self.multiplicity} needs {parity} number: pass ",
                 Option("multiplicity", nearest),
@@ -302,7 +325,8 @@ class Molecule:
 
 
 def nuclear_repulsion(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> float:
-    """Nuclear repulsion energy E_nuc = sum_{A<B} Z_A Z_B / R_AB, Eh; ghosts and point charges take no part.
+    """Nuclear repulsion energy E_nuc = sum_{A<B} Z_A Z_B / R_AB, Eh; ghosts and point charges take
+    no part.
 
     Parameters
     ----------
@@ -320,7 +344,8 @@ def nuclear_repulsion(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> f
 
 
 def field_energy(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> float:
-    """Energy of the nuclei in the potential of the point charges, Eh; parameters as in `nuclear_repulsion`."""
+    """Energy of the nuclei in the potential of the point charges, Eh; parameters as in
+    `nuclear_repulsion`."""
     if molecule.point_charges is None:
         return 0.0
     return nuclear_energy(*_nuclei(molecule, ecp_electrons), molecule.point_charges)
@@ -372,7 +397,8 @@ def _checked_coordinates(given: Any, labels: tuple[str, ...]) -> NDArray[np.floa
         ) from error
     if points.shape != (len(labels), 3):
         raise InputError(
-            f"coordinates have shape {points.shape}: expected ({len(labels)}, 3) for {len(labels)} atoms"
+            f"coordinates have shape {points.shape}: expected ({len(labels)}, 3) for {len(labels)} "
+            "atoms"
         )
     # A comparison that is false for NaN, so that one test finds NaN, infinity and far away.
     wrong = np.flatnonzero(~(np.abs(points) < MAX_COORDINATE).all(axis=1))
@@ -380,8 +406,8 @@ def _checked_coordinates(given: Any, labels: tuple[str, ...]) -> NDArray[np.floa
         atom = int(wrong[0])
         x, y, z = points[atom]
         raise InputError(
-            f"atom {atom + 1} {labels[atom]} is at ({x:g}, {y:g}, {z:g}) bohr: expected finite coordinates below "
-            f"{MAX_COORDINATE:g} bohr; check the number and the units"
+            f"atom {atom + 1} {labels[atom]} is at ({x:g}, {y:g}, {z:g}) bohr: expected finite "
+            f"coordinates below {MAX_COORDINATE:g} bohr; check the number and the units"
         )
     points += 0.0  # turns -0.0 into 0.0, so that equal geometries have equal bits
     pair = _pair_too_close(points)
@@ -389,15 +415,16 @@ def _checked_coordinates(given: Any, labels: tuple[str, ...]) -> NDArray[np.floa
         i, j = pair
         distance = float(np.linalg.norm(points[i] - points[j])) * ANGSTROM_PER_BOHR
         raise InputError(
-            f"atoms {i + 1} {labels[i]} and {j + 1} {labels[j]} are {distance:.4f} angstrom apart, less than 0.2: "
-            "remove one of them or check the units"
+            f"atoms {i + 1} {labels[i]} and {j + 1} {labels[j]} are {distance:.4f} angstrom apart, "
+            "less than 0.2: remove one of them or check the units"
         )
     points.setflags(write=False)
     return points
 
 
 def _pair_too_close(points: NDArray[np.float64]) -> tuple[int, int] | None:
-    """Two atoms nearer than MIN_DISTANCE, or None; they are as near along a line, where only neighbours need a look."""
+    """Two atoms nearer than MIN_DISTANCE, or None; they are as near along a line, where only
+    neighbours need a look."""
     along = points @ LINE
     order = np.argsort(along, kind="stable")
     for step in range(1, len(points)):

@@ -2,8 +2,9 @@
 
     V(r) = -sum_k q_k / |r - R_k|  per electron        E = sum_A sum_k Z_A q_k / |R_A - R_k|  with the nuclei
 
-Z is the nuclear charge less the electrons an effective core potential replaces; ghosts take no part. The energy of the
-charges among themselves is a constant of the surroundings and is left out, as in PySCF and Psi4.
+Z is the nuclear charge less the electrons an effective core potential replaces; ghosts take no
+part. The energy of the charges among themselves is a constant of the surroundings and is left out,
+as in PySCF and Psi4.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Array = NDArray[np.float64]
 
 MAX_POSITION = 1e4  # bohr, as for atoms
 MAX_CHARGE = 1e3  # e; larger than any nucleus', so it is a shifted column
-# bohr; a core orbital is larger, and nothing that a charge stands for (an atom, an ion) comes so near a nucleus.
+# bohr; a core orbital is larger, and nothing that a charge stands for (an atom, an ion) comes so
+# near a nucleus.
 LEAST_DISTANCE = 0.1 * BOHR_PER_ANGSTROM
 SUSPICIOUS_DISTANCE = (
     0.8 * BOHR_PER_ANGSTROM
@@ -59,8 +61,9 @@ def checked(given: Any, scale: float = 1.0) -> Array:
         number = int(np.flatnonzero(~sound)[0])
         x, y, z, q = charges[number]
         raise InputError(
-            f"point charge {number + 1} is {q:g} e at ({x:g}, {y:g}, {z:g}) bohr: expected finite coordinates below "
-            f"{MAX_POSITION:g} bohr and a charge below {MAX_CHARGE:g} e; check the columns and the units"
+            f"point charge {number + 1} is {q:g} e at ({x:g}, {y:g}, {z:g}) bohr: expected finite "
+            f"coordinates below {MAX_POSITION:g} bohr and a charge below {MAX_CHARGE:g} e; check "
+            "the columns and the units"
         )
     charges += 0.0  # turns -0.0 into 0.0, so that equal fields have equal bits
     charges.setflags(write=False)
@@ -82,7 +85,10 @@ def too_near(
         charge, place = divmod(int(distance.argmin()), len(real))
         if distance[charge, place] < least:
             apart, atom = float(distance[charge, place]) * ANGSTROM_PER_BOHR, int(real[place])
-            return f"point charge {first + charge + 1} is {apart:.3f} angstrom from atom {atom + 1} {symbols[atom]}"
+            return (
+                f"point charge {first + charge + 1} is {apart:.3f} angstrom from atom "
+                f"{atom + 1} {symbols[atom]}"
+            )
     return ""
 
 

@@ -1,4 +1,5 @@
-"""Configuration dfmp2 gives PySCF at import (see pyscf_shield.py); PySCF executes the first such file it finds.
+"""Configuration dfmp2 gives PySCF at import (see pyscf_shield.py); PySCF executes the first such
+file it finds.
 
 Geometry, basis and potential parsers then refuse expressions instead of evaluating them as Python.
 """

@@ -1,12 +1,12 @@
 """Import PySCF safely: no configuration from the working directory, no evaluated input.
 
-PySCF executes the first of `PYSCF_CONFIG_FILE`, `./.pyscf_conf.py` and `~/.pyscf_conf.py` when it is
-imported, and its parsers evaluate what they cannot read as a number. `import_pyscf` puts our own
+PySCF executes the first of `PYSCF_CONFIG_FILE`, `./.pyscf_conf.py` and `~/.pyscf_conf.py` when it
+is imported, and its parsers evaluate what they cannot read as a number. `import_pyscf` puts our own
 configuration (`pyscf_conf.py`, which switches evaluation off) first; `shielded` holds the switches
 closed while our calls run, also when PySCF was imported earlier and left open.
 
-The settings `PYSCF_MAX_MEMORY` and `PYSCF_TMPDIR` stay in force; a personal `~/.pyscf_conf.py` is not
-read. Plugins are found where packages are installed, not through `PYSCF_EXT_PATH` or a folder
+The settings `PYSCF_MAX_MEMORY` and `PYSCF_TMPDIR` stay in force; a personal `~/.pyscf_conf.py` is
+not read. Plugins are found where packages are installed, not through `PYSCF_EXT_PATH` or a folder
 `pyscf/` in the working directory.
 """
 
@@ -64,8 +64,8 @@ def import_pyscf() -> None:
 def shielded() -> Iterator[None]:
     """Keep PySCF's evaluation switched off while the block runs, then restore the switches.
 
-    Every entry into PySCF runs inside this block. It may be nested and used from several threads: the
-    first to enter closes the switches, the last to leave restores them.
+    Every entry into PySCF runs inside this block. It may be nested and used from several threads:
+    the first to enter closes the switches, the last to leave restores them.
 
     Raises
     ------
@@ -101,13 +101,14 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:  # OSError: its compiled libraries do not load
         raise InputError(
-            f"PySCF, which computes the SCF and the integrals, is not installed or cannot be imported ({error}; a copy "
-            f"in the working directory does not count): {INSTALL}"
+            "PySCF, which computes the SCF and the integrals, is not installed or cannot be "
+            f"imported ({error}; a copy in the working directory does not count): {INSTALL}"
         ) from error
 
 
 def _require_settings() -> None:
-    """Refuse what would make PySCF fail, or run another configuration, half way through its import."""
+    """Refuse what would make PySCF fail, or run another configuration, half way through its
+    import."""
     if not CONFIG.is_file():
         raise InputError(
             f"{CONFIG.name}, a part of dfmp2, is missing from {CONFIG.parent}: install dfmp2 again"
@@ -115,7 +116,8 @@ def _require_settings() -> None:
     memory = os.environ.get("PYSCF_MAX_MEMORY")
     if memory is not None and not re.fullmatch(r"\s*\d+\s*", memory):
         raise InputError(
-            f"the environment variable PYSCF_MAX_MEMORY is {memory!r}: expected whole megabytes or unset"
+            f"the environment variable PYSCF_MAX_MEMORY is {memory!r}: expected whole megabytes or "
+            "unset"
         )
 
 
@@ -133,15 +135,16 @@ def _evaluating_modules() -> list[ModuleType]:
         if not hasattr(module, FLAG):
             version = getattr(sys.modules["pyscf"], "__version__", "unknown")
             raise InputError(
-                f"PySCF {version} has no switch {FLAG} in {module.__name__}, so its parsers would execute input text: "
-                f"install a supported version, {INSTALL}"
+                f"PySCF {version} has no switch {FLAG} in {module.__name__}, so its parsers would "
+                f"execute input text: install a supported version, {INSTALL}"
             )
     return modules
 
 
 @contextmanager
 def _our_configuration() -> Iterator[None]:
-    """The environment of PySCF's import, with our configuration instead of others; restored afterwards."""
+    """The environment of PySCF's import, with our configuration instead of others; restored
+    afterwards."""
     before = {
         name: os.environ.pop(name, None)
         for name in ("PYSCF_CONFIG_FILE", "PYSCF_EXT_PATH", "PYSCF_ARGPARSE")
@@ -158,8 +161,8 @@ def _our_configuration() -> Iterator[None]:
 def no_imports_from_working_directory() -> Iterator[None]:
     """`sys.path` without the working directory.
 
-    `python -m` puts it first, so a folder `pyscf/` there would be imported in place of PySCF or join its
-    package path as a plugin.
+    `python -m` puts it first, so a folder `pyscf/` there would be imported in place of PySCF or
+    join its package path as a plugin.
     """
     try:
         here = os.path.realpath(os.getcwd())

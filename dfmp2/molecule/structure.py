@@ -1,4 +1,5 @@
-"""Bonds, angles and contacts of a molecule, by the distances of its atoms (`dfmp2.molecule.elements.bonds`)."""
+"""Bonds, angles and contacts of a molecule, by the distances of its atoms
+(`dfmp2.molecule.elements.bonds`)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Structure:
     angles : tuple of ((i, j, k), angle)
         Of two bonds that meet at j, degrees.
     contacts : tuple of ((i, j), distance)
-        For each fragment the atom that is nearest to another fragment, angstrom; none of one fragment.
+        For each fragment the atom that is nearest to another fragment, angstrom; none of one
+        fragment.
     """
 
     bonds: tuple[Bond, ...]

@@ -1,4 +1,5 @@
-"""Text of unknown origin: read from a file without reading more than is sensible, shown without control characters."""
+"""Text of unknown origin: read from a file without reading more than is sensible, shown without
+control characters."""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ def read_text(
             )
         return file, data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        reason = f"byte {error.start + 1} is not UTF-8 text (binary, or another encoding); save it as plain text"
+        reason = (
+            f"byte {error.start + 1} is not UTF-8 text (binary, or another encoding); save "
+            "it as plain text"
+        )
         raise InputError(f"not {kind}: {reason}", file=file) from error
     except InputError as error:
         raise error.placed(file=file) from error
@@ -75,7 +79,8 @@ def _read_regular(path: str, most: int, too_large: str, kind: str) -> bytes:
 
 
 def printable(text: str) -> str:
-    """One line of text with line breaks, control characters and undecodable bytes written as escapes."""
+    """One line of text with line breaks, control characters and undecodable bytes written as
+    escapes."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text

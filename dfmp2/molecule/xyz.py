@@ -10,7 +10,8 @@ In extended xyz, Properties=species:S:1:pos:R:3:... in the comment says which co
 initial_charges and initial_magmoms among them add up to the charge and the unpaired electrons.
 Text is never evaluated; size, number of atoms and line lengths are bounded before parsing.
 
-Trajectories and scans hold several frames, one behind the other. A file of point charges has a line for each:
+Trajectories and scans hold several frames, one behind the other. A file of point charges has a line
+for each:
 
     # water 2 of the cluster          a comment, also behind numbers; blank lines are skipped
     2.9117  0.0000  0.0592  -0.834    x, y, z, charge in e
@@ -28,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.comment import (
     Statement,
     numbers_alone,
@@ -69,9 +70,22 @@ _LABEL = re.compile(r"([A-Za-z]{1,2})[^A-Za-z].*|[0-9]+([A-Za-z]{1,2})")  # C1, 
 _COLUMN = re.compile(r"(\w+):([SRIL]):([1-9][0-9]?)", re.ASCII)
 # Keys whose quoted values are read as charge and spin.
 STATE_KEYS = {
-    *("charge", "chg", "chrg", "q", "total_charge", "net_charge", "molecular_charge"),
-    *("multiplicity", "mult", "spin_multiplicity", "molecular_multiplicity", "spin", "unpaired"),
-    *("uhf", "s", "magmom"),
+    "charge",
+    "chg",
+    "chrg",
+    "q",
+    "total_charge",
+    "net_charge",
+    "molecular_charge",
+    "multiplicity",
+    "mult",
+    "spin_multiplicity",
+    "molecular_multiplicity",
+    "spin",
+    "unpaired",
+    "uhf",
+    "s",
+    "magmom",
 }
 # Columns of atoms -> what they add up to, and whether they are set by the user (not a result).
 SUMS = {
@@ -96,7 +110,8 @@ class XyzFile:
     Attributes
     ----------
     molecule : the molecule, coordinates in bohr
-    charge_from, multiplicity_from : "option", "comment line" or "default" (charge 0, multiplicity 1)
+    charge_from, multiplicity_from : "option", "comment line" or "default" (charge 0, multiplicity
+        1)
     """
 
     molecule: Molecule
@@ -138,7 +153,8 @@ def parse_xyz(
     charge: int | None = None,
     multiplicity: int | None = None,
 ) -> XyzFile:
-    """Molecule from the text of an xyz file; `file` names it in errors, the rest is as in `read_xyz`."""
+    """Molecule from the text of an xyz file; `file` names it in errors, the rest is as in
+    `read_xyz`."""
     if units not in UNITS:
         raise InputError(f"units {units!r}: expected angstrom or bohr")
     try:
@@ -173,7 +189,8 @@ def parse_text(
     charge: int | None = None,
     multiplicity: int | None = None,
 ) -> Molecule:
-    """Molecule from a text: that of an xyz file, or atoms alone with line ends or semicolons between them.
+    """Molecule from a text: that of an xyz file, or atoms alone with line ends or semicolons
+    between them.
 
     Parameters are those of `read_xyz`.
 
@@ -204,7 +221,8 @@ def parse_text(
 
 
 def write_xyz(molecule: Molecule) -> str:
-    """Text of an xyz file, coordinates in angstrom with 12 decimals; `parse_xyz` reads it back to 1e-11 bohr."""
+    """Text of an xyz file, coordinates in angstrom with 12 decimals; `parse_xyz` reads it back to
+    1e-11 bohr."""
     rows = (
         f"{label:<4s}{x:20.12f}{y:20.12f}{z:20.12f}"
         for label, (x, y, z) in zip(
@@ -221,7 +239,8 @@ def _unix_lines(text: str) -> str:
 
 
 def _split_frame(text: str) -> list[str]:
-    """Count, comment and exactly the announced number of atom lines; nothing is split before the counts agree."""
+    """Count, comment and exactly the announced number of atom lines; nothing is split before the
+    counts agree."""
     body = _unix_lines(text)
     if not body:
         raise InputError("empty: expected the number of atoms, a comment line and the atoms")
@@ -235,14 +254,14 @@ def _split_frame(text: str) -> list[str]:
     second = body[begin : begin + MAX_LINE].partition("\n")[0]
     if _is_atom(second):
         raise InputError(
-            f"{_show(second)} is an atom, where the comment line belongs: insert a line after the number of atoms (may "
-            "be blank)",
+            f"{_show(second)} is an atom, where the comment line belongs: insert a line after the "
+            "number of atoms (may be blank)",
             line=2,
         )
     if natom > present:
         raise InputError(
-            f"announces {natom} atoms, but {present} atom line{'s' * (present != 1)} follow{'s' * (present == 1)} "
-            "the comment: correct the count or add the missing atoms",
+            f"announces {natom} atoms, but {present} atom line{'s' * (present != 1)} "
+            f"follow{'s' * (present == 1)} the comment: correct the count or add the missing atoms",
             line=1,
         )
     lines = body.split("\n", natom + 2)
@@ -257,7 +276,8 @@ def _split_frame(text: str) -> list[str]:
                 line=number,
             )
         raise InputError(
-            f"{_show(extra)} follows the {natom} atoms announced on line 1: correct the count or remove it",
+            f"{_show(extra)} follows the {natom} atoms announced on line 1: correct the count or "
+            "remove it",
             line=number,
         )
     if len(lines[1]) > MAX_COMMENT:
@@ -269,8 +289,8 @@ def _read_count(header: str) -> int:
     token = header[:MAX_LINE].strip()
     if len(header) > MAX_LINE or not _INTEGER.fullmatch(token):
         raise InputError(
-            f"not an xyz file: expected the number of atoms alone on line 1, found {_show(header)}; "
-            "convert other formats first (for example with Open Babel)",
+            "not an xyz file: expected the number of atoms alone on line 1, found "
+            f"{_show(header)}; convert other formats first (for example with Open Babel)",
             line=1,
         )
     natom = int(
@@ -286,7 +306,8 @@ def _read_count(header: str) -> int:
 
 
 def _read_pairs(comment: str) -> dict[str, list[str]]:
-    """The key=value words of the comment line, keys in lower case; periodic structures are refused."""
+    """The key=value words of the comment line, keys in lower case; periodic structures are
+    refused."""
     pairs: dict[str, list[str]] = {}
     for key, value in _PAIR.findall(comment):
         pairs.setdefault(key.lower(), []).append(value.strip("\"'{} \t"))
@@ -294,7 +315,8 @@ def _read_pairs(comment: str) -> dict[str, list[str]]:
         re.search("[t1]", value, re.IGNORECASE) for value in pairs.get("pbc", [])
     ):
         raise InputError(
-            "periodic structure (Lattice= or pbc=): only molecules are handled; remove these keys if it is one",
+            "periodic structure (Lattice= or pbc=): only molecules are handled; remove these keys "
+            "if it is one",
             line=2,
         )
     return pairs
@@ -339,7 +361,8 @@ def _read_state(comment: str) -> list[Statement]:
 
 
 def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
-    """What the columns of charges and magnetic moments of the atoms add up to, where they do not vanish."""
+    """What the columns of charges and magnetic moments of the atoms add up to, where they do not
+    vanish."""
     listed = []
     places = _column_places(pairs)
     for name, (place, width) in places.items():
@@ -368,12 +391,13 @@ def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
 
 
 def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> None:
-    """Refuse a comment such as `-1 1` that other programs read as another charge and multiplicity than these."""
+    """Refuse a comment such as `-1 1` that other programs read as another charge and multiplicity
+    than these."""
     numbers = numbers_alone(comment)
     if numbers is not None and numbers != (charge, multiplicity):
         raise InputError(
-            f"{_show(comment.strip())} looks like charge and multiplicity, which are taken by name only: write "
-            f"charge={numbers[0]} multiplicity={numbers[1]}, or pass both as options",
+            f"{_show(comment.strip())} looks like charge and multiplicity, which are taken by name "
+            f"only: write charge={numbers[0]} multiplicity={numbers[1]}, or pass both as options",
             line=2,
         )
 
@@ -389,7 +413,8 @@ def _column_places(pairs: dict[str, list[str]]) -> dict[str, tuple[int, int]]:
 
 
 def _read_columns(pairs: dict[str, list[str]]) -> tuple[int, int, int] | None:
-    """(symbol column, first coordinate column, number of columns) from Properties=, None in plain xyz."""
+    """(symbol column, first coordinate column, number of columns) from Properties=, None in plain
+    xyz."""
     if "properties" not in pairs:
         return None
     text = ":".join(pairs["properties"])
@@ -404,7 +429,8 @@ def _read_columns(pairs: dict[str, list[str]]) -> tuple[int, int, int] | None:
         and {"species:S:1", "pos:R:3"} <= start.keys()
     ):
         raise InputError(
-            f"Properties={_show(text)}: expected species:S:1 and pos:R:3, and name:type:width for other columns",
+            f"Properties={_show(text)}: expected species:S:1 and pos:R:3, and name:type:width for "
+            "other columns",
             line=2,
         )
     return start["species:S:1"], start["pos:R:3"], total
@@ -422,7 +448,8 @@ def _read_atom(
             else:
                 named = ""
             raise InputError(
-                f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z{named}"
+                f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, "
+                f"z{named}"
             )
         words = line.split()
         if columns is not None and len(words) != columns[2]:
@@ -438,7 +465,8 @@ def _read_atom(
         point = tuple(read_number(word) * scale for word in words[first : first + 3])
         if max(map(abs, point)) >= MAX_COORDINATE:
             raise InputError(
-                f"{_show(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and units"
+                f"{_show(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and "
+                "units"
             )
         for word in words[4:] if columns is None else ():
             read_number(word)  # text there means that the columns are not what they seem
@@ -461,12 +489,16 @@ def _read_symbol(word: str) -> tuple[str, bool]:
     inner = (ghost[1] or ghost[2]) if ghost else word
     if inner.lower() in DUMMIES:
         raise InputError(
-            f"{_show(word)} is a dummy atom: remove it and lower the count, or write @O for a ghost O"
+            f"{_show(word)} is a dummy atom: remove it and lower the count, or write @O for a "
+            "ghost O"
         )
     if re.fullmatch("[0-9]{1,3}", inner):
         return element_symbol(int(inner)), ghost is not None
     label = _LABEL.fullmatch(inner)
-    plain = (label[1] or label[2]).capitalize() if label else ""
+    if label:
+        plain = (label[1] or label[2]).capitalize()
+    else:
+        plain = ""
     if plain in SYMBOLS:
         raise InputError(f"{_show(word)} is a label or isotope, not a symbol: write {plain}")
     return normalise_symbol(inner), ghost is not None
@@ -505,7 +537,8 @@ def frames_of(text: str) -> Iterator[tuple[int, str]]:
 
 
 def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float64] | None:
-    """Point charges (n, 4), x, y, z in bohr and charge in e, from a file or from numbers; None for None.
+    """Point charges (n, 4), x, y, z in bohr and charge in e, from a file or from numbers; None for
+    None.
 
     Parameters
     ----------
@@ -543,8 +576,8 @@ def _charges(text: str) -> list[tuple[float, ...]]:
         try:
             if len(words) != 4 or len(line) > MAX_LINE:
                 raise InputError(
-                    f"{_show(line.strip())}: expected x, y, z and charge, four numbers with spaces between them, and # "
-                    "before a comment"
+                    f"{_show(line.strip())}: expected x, y, z and charge, four numbers with spaces "
+                    "between them, and # before a comment"
                 )
             rows.append(tuple(map(read_number, words)))
         except InputError as error:

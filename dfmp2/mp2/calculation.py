@@ -1,7 +1,8 @@
-"""A calculation under way: what was settled before it began, what is saved of it, and what it keeps on disk.
+"""A calculation under way: what was settled before it began, what is saved of it, and what it keeps
+on disk.
 
-The calculation reads the attributes of its `Checkpoint` before each stage and calls the methods after it. The class
-here keeps nothing; `dfmp2.output.checkpoint` has the one that writes a file.
+The calculation reads the attributes of its `Checkpoint` before each stage and calls the methods
+after it. The class here keeps nothing; `dfmp2.output.checkpoint` has the one that writes a file.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from numpy.typing import NDArray
 
 from dfmp2.backends.base import PairTerms
 from dfmp2.errors import ResourceError
+from dfmp2.errors.messages import Message, Option
 from dfmp2.host import threads
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Space, in_memory
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.integrals.spaces import ActiveSpace, active_space
-from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.mp2.diagnostics import Metric
 from dfmp2.mp2.dispersion import dispersion_energy
@@ -91,7 +92,8 @@ class State:
 
 
 class Checkpoint(State):
-    """The state of a calculation that goes on; this class saves nothing. `path` is that of the file, "" for none."""
+    """The state of a calculation that goes on; this class saves nothing. `path` is that of the
+    file, "" for none."""
 
     path: str = ""
 
@@ -108,15 +110,16 @@ class Checkpoint(State):
 
         Raises
         ------
-        Interrupted : the run was asked to stop; what was done is saved. The same holds for the methods below
+        Interrupted : the run was asked to stop; what was done is saved. The same holds for the
+            methods below
         """
 
     def add_reference(self, reference: Reference) -> None:
         """The converged reference."""
 
     def add_b(self, b: StoredB | None) -> None:
-        """B is complete, on disk, or in memory for None. Tiles of another B are dropped: a conventional SCF that
-        makes its integrals anew has orbitals with other last bits."""
+        """B is complete, on disk, or in memory for None. Tiles of another B are dropped: a
+        conventional SCF that makes its integrals anew has orbitals with other last bits."""
 
     def add_tile(self, key: TileKey, terms: PairTerms) -> None:
         """A tile is finished."""
@@ -125,7 +128,7 @@ class Checkpoint(State):
 NOTHING = Checkpoint()
 
 
-class How(TypedDict, total=False):
+class CalculationKeywords(TypedDict, total=False):
     """The keywords of every calculation of a molecule, see `dfmp2.mp2.energy.mp2_energy`."""
 
     start: StartOrbitals | None
@@ -194,8 +197,9 @@ class FittedIntegrals:
 
 
 @contextmanager
-def limited(setup: Setup, system: System) -> Iterator[Setup]:
-    """The set-up with the threads that are put to use, which all libraries are held to meanwhile."""
+def memory_limited(setup: Setup, system: System) -> Iterator[Setup]:
+    """The set-up with the threads that are put to use, which all libraries are held to
+    meanwhile."""
     setup = useful_threads(setup, system)
     with threads.limited(setup.active):
         yield setup
@@ -256,13 +260,23 @@ def begun(
     listener.forecast = TimeLeft(clock, plan.timings, plan.pace, setup.options.scf_gradient_tol)
     with Space(setup.scratch, plan.memory.scratch) as space:
         yield Calculation(
-            *(system, setup, kind, core, plan, space, listener, clock, checkpoint, mine),
+            system,
+            setup,
+            kind,
+            core,
+            plan,
+            space,
+            listener,
+            clock,
+            checkpoint,
+            mine,
             dispersion=dispersion,
         )
 
 
 def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[StoredTensor]:
-    """Room in scratch space for B of each spin, (nocc, nvir); with hashes where a later run may take it over."""
+    """Room in scratch space for B of each spin, (nocc, nvir); with hashes where a later run may
+    take it over."""
     naux, signed = calculation.system.auxmole.nao, bool(calculation.checkpoint.path)
     room = (
         calculation.space.array(f"b-{spin}", math.prod(shape) * naux)

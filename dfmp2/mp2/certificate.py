@@ -1,33 +1,37 @@
 """Pair energies to a tolerance: in mixed precision with a certificate, in float64 where that fails.
 
-"fp64" uses no float32 anywhere. "mixed" refuses a result whose error may exceed the tolerance. "auto" then repeats in
-float64 as many of the largest pairs as bring it below, or all where these would be many, and says so.
+"fp64" uses no float32 anywhere. "mixed" refuses a result whose error may exceed the tolerance.
+"auto" then repeats in float64 as many of the largest pairs as bring it below, or all where these
+would be many, and says so.
 
-The certificate redoes a random sample of pairs in float64 and bounds the error of the sum over all pairs. What is drawn
-is fixed before any difference is seen: the number of pairs follows from sizes (`planning.sizes.sampled_pairs`), the
-strata from the energies in mixed precision, the draw from a seed that is stored. The rounding error of a pair grows
-with its energy, so the pairs of each channel are cut by energy into strata of equal total energy, and equally many are
-drawn from each: a large share of the few large pairs, a small one of the many small ones. With N_h pairs and n_h drawn
-in stratum h, d the weighted difference mixed - float64 of a pair, e its energy and E the sum of all e, which is known,
+The certificate redoes a random sample of pairs in float64 and bounds the error of the sum over all
+pairs. What is drawn is fixed before any difference is seen: the number of pairs follows from sizes
+(`planning.sizes.sampled_pairs`), the strata from the energies in mixed precision, the draw from a
+seed that is stored. The rounding error of a pair grows with its energy, so the pairs of each
+channel are cut by energy into strata of equal total energy, and equally many are drawn from each: a
+large share of the few large pairs, a small one of the many small ones. With N_h pairs and n_h drawn
+in stratum h, d the weighted difference mixed - float64 of a pair, e its energy and E the sum of all
+e, which is known,
 
     D = sum_h N_h mean_h(d)      X = sum_h N_h mean_h(e)      R = D / X      error = R E
     V = sum_h v_h,   v_h = N_h (N_h - n_h) s_h^2 / n_h        s_h^2: variance of d - R e in the stratum
     nu = V^2 / sum_h v_h^2 / (n_h - 1)                        |error| <= |R E| + t_nu(0.975) sqrt(V)
 
-The bound is the end farther from zero of the 95 % confidence interval. It is exact where every pair is redone, as in
-small molecules, and where all pairs are off by one factor. Sources: Cochran, Sampling Techniques, 3rd ed. (1977),
-chapter 5 (strata) and chapter 6 (the ratio R of all strata combined); degrees of freedom: Satterthwaite, Biometrics
-Bull. 2, 110 (1946). An error has one sign, and t_nu(0.95) would do for normal differences; 0.975 makes up for those
-that are not, in strata of a dozen pairs (docs/explanation/certificate.md has the coverage).
+The bound is the end farther from zero of the 95 % confidence interval. It is exact where every pair
+is redone, as in small molecules, and where all pairs are off by one factor. Sources: Cochran,
+Sampling Techniques, 3rd ed. (1977), chapter 5 (strata) and chapter 6 (the ratio R of all strata
+combined); degrees of freedom: Satterthwaite, Biometrics Bull. 2, 110 (1946). An error has one sign,
+and t_nu(0.95) would do for normal differences; 0.975 makes up for those that are not, in strata of
+a dozen pairs (docs/explanation/certificate.md has the coverage).
 
 Float32 adds up fitting functions in the order of growing weight:
 
     (ia|jb) = sum_P B_iaP B_jbP
 
-A sum that is large already loses the small contributions that follow, one by one, below its last digit, and the
-integrals come out too small on average. Added in the order of growing sum_ia B_iaP^2, the small ones meet before the
-large ones come. Float64 needs no order. Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002),
-section 4.2.
+A sum that is large already loses the small contributions that follow, one by one, below its last
+digit, and the integrals come out too small on average. Added in the order of growing sum_ia
+B_iaP^2, the small ones meet before the large ones come. Float64 needs no order. Source: Higham,
+Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), section 4.2.
 """
 
 from __future__ import annotations
@@ -41,12 +45,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends import registry
-from dfmp2.backends.base import Backend, PairTerms, Source, Tile
+from dfmp2.backends.base import Backend, PairTerms, Tile, TileSource
 from dfmp2.errors import NumericalError
+from dfmp2.errors.messages import Message, Option
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.messages import Message, Option
 from dfmp2.mp2.pairs import Elsewhere, OnTile, TileKey, evaluate, pair_energies
 from dfmp2.mp2.result import Array, Certificate, PairEnergies
 from dfmp2.planning.sizes import SAMPLED, sampled_pairs
@@ -70,8 +74,8 @@ def pair_energies_to_tolerance(
 
     Parameters
     ----------
-    b : fitted integrals (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory, all of them on disk, or all on the
-        device in float32 with what they are made of
+    b : fitted integrals (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory, all of them on
+        disk, or all on the device in float32 with what they are made of
     spaces : active space per spin
     precision : "fp64", "mixed" or "auto"
     tolerance : largest accepted bound on the precision error of E(corr), Eh
@@ -81,24 +85,25 @@ def pair_energies_to_tolerance(
 
     Raises
     ------
-    NumericalError : the bound exceeds the tolerance, and the precision is "mixed" or the device has no float64
+    NumericalError : the bound exceeds the tolerance, and the precision is "mixed" or the device has
+        no float64
     """
 
     def progress(reached: int, total: int) -> None:
         listener.step(reached, total, "pairs")
 
-    host = registry.exact(backend)  # the backend itself, if it has float64
+    host = registry.float64_backend(backend)  # the backend itself, if it has float64
     exact = operands(b, spaces, host, "fp64", held, threads)
     if precision == "fp64":
         return pair_energies(exact, backend, progress, 0, done, on_tile, elsewhere), "fp64", None
     mixed = operands(b, spaces, backend, "mixed", held, threads)
     pairs = pair_energies(mixed, backend, progress, 0, done, on_tile, elsewhere)
-    certificate = certify(pairs, exact, host, tolerance)
+    certificate = certify_precision(pairs, exact, host, tolerance)
     if certificate.accepted:
         return pairs, "mixed", certificate
     found = (
-        f"the precision error may be {certificate.correlation_error:.1e} Eh, which exceeds the tolerance "
-        f"{tolerance:.1e} Eh"
+        f"the precision error may be {certificate.correlation_error:.1e} Eh, which exceeds the "
+        f"tolerance {tolerance:.1e} Eh"
     )
     if host is not backend:
         route = Message()
@@ -129,7 +134,7 @@ def pair_energies_to_tolerance(
             f"{found}: the {count} largest of {certificate.pairs} pairs are repeated in float64"
         )
         repeat_pairs(pairs, partial(_redo, host, exact), largest)
-        second = certify(pairs, exact, host, tolerance, largest)
+        second = certify_precision(pairs, exact, host, tolerance, largest)
         if second.accepted:
             return pairs, "mixed", second
     listener.warning(f"{found}: the pair energies are repeated in float64")
@@ -144,18 +149,19 @@ def operands(
     precision: str,
     held: int,
     threads: int,
-) -> list[Source]:
-    """B of each spin as the backend takes it in that precision, "fp64" or "mixed"; others as above."""
+) -> list[TileSource]:
+    """B of each spin as the backend takes it in that precision, "fp64" or "mixed"; others as
+    above."""
     on_device = _on_device(b)
     if on_device or precision == "fp64":
         order = None
     else:
         order = summation_order(b)
 
-    def operand(tensor: Any, space: ActiveSpace) -> Source:
+    def operand(tensor: Any, space: ActiveSpace) -> TileSource:
         energies = space.eps_occ, space.eps_vir
         if on_device:
-            made: Source = tensor.at(precision)
+            made: TileSource = tensor.at(precision)
             return made
         if isinstance(tensor, StoredTensor):
             from dfmp2.mp2.streaming import StoredOperand
@@ -173,7 +179,8 @@ def _on_device(b: Sequence[Any]) -> bool:
 
 
 def summation_order(b: Sequence[Any]) -> NDArray[np.intp]:
-    """Fitting functions by growing weight, the same for all spins; wherever B lies, the same numbers.
+    """Fitting functions by growing weight, the same for all spins; wherever B lies, the same
+    numbers.
 
     Parameters
     ----------
@@ -200,20 +207,23 @@ def rounded(b: Array, order: NDArray[np.intp], threads: int) -> NDArray[np.float
 
 
 SEED = 1946  # of every first draw, so that the same pair energies always have the same certificate
-AIM = 0.6  # of the tolerance, for the bound once the largest pairs are repeated: that of another sample scatters
+# of the tolerance, for the bound once the largest pairs are repeated: that of another sample
+# scatters
+AIM = 0.6
 MOST_REPEATED = 0.4  # of the pairs; beyond, one pass over all is not much longer and certain
 STRATA = 4
 QUANTILE = 0.975
-STEPS = 64  # per factor of two of a pair's energy: pairs that are equal but for rounding share a stratum
+# per factor of two of a pair's energy: pairs that are equal but for rounding share a stratum
+STEPS = 64
 
 Channel = tuple[int, int]
 Chosen = dict[Channel, NDArray[np.bool_]]  # which of the pairs of each channel
 Redo = Callable[[Channel, NDArray[np.intp], NDArray[np.intp]], Array]
 
 
-def certify(
+def certify_precision(
     pairs: PairEnergies,
-    exact: Sequence[Source],
+    exact: Sequence[TileSource],
     backend: Backend,
     tolerance: float,
     known: Chosen | None = None,
@@ -251,7 +261,8 @@ def largest_pairs(pairs: PairEnergies, certificate: Certificate) -> Chosen | Non
 
 
 def repeat_pairs(pairs: PairEnergies, redo: Redo, chosen: Chosen) -> None:
-    """Put the float64 energies that `redo` gives of these pairs in the place of those in mixed precision."""
+    """Put the float64 energies that `redo` gives of these pairs in the place of those in mixed
+    precision."""
     for one in _channels(pairs):
         rows, columns = one.rows[chosen[one.channel]], one.columns[chosen[one.channel]]
         energies = redo(one.channel, rows, columns)
@@ -269,7 +280,8 @@ def bound_errors(
 
     Parameters
     ----------
-    redo : takes a channel (spins of i and j) and n pairs, gives their energies (n, 2): same spin, opposite spin, Eh
+    redo : takes a channel (spins of i and j) and n pairs, gives their energies (n, 2): same spin,
+        opposite spin, Eh
     seed : of the draw
     known : pairs that are in float64 already
 
@@ -319,7 +331,8 @@ def bound_errors(
 
 
 class ChannelPairs(NamedTuple):
-    """The pairs of a channel: the matrices that it contributes to, and for each its place and how often it counts."""
+    """The pairs of a channel: the matrices that it contributes to, and for each its place and how
+    often it counts."""
 
     channel: Channel
     same: Array | None
@@ -338,7 +351,8 @@ class ChannelPairs(NamedTuple):
 
 
 def _channels(pairs: PairEnergies) -> list[ChannelPairs]:
-    """All pairs: i <= j within a spin, where i, j stands for j, i as well, and those of alpha with beta."""
+    """All pairs: i <= j within a spin, where i, j stands for j, i as well, and those of alpha with
+    beta."""
     within = [
         (same, pairs.opposite_spin if len(pairs.same_spin) == 1 else None)
         for same in pairs.same_spin
@@ -360,9 +374,11 @@ def _channels(pairs: PairEnergies) -> list[ChannelPairs]:
 
 
 def _strata(size: NDArray[np.float64]) -> list[NDArray[np.intp]]:
-    """Pairs cut by size into strata of equal total size, the large ones first; pairs of one size stay together.
+    """Pairs cut by size into strata of equal total size, the large ones first; pairs of one size
+    stay together.
 
-    Sizes are compared in steps of 1 %, so that the last digits, in which backends differ, do not move a pair.
+    Sizes are compared in steps of 1 %, so that the last digits, in which backends differ, do not
+    move a pair.
     """
     steps = np.round(-STEPS * np.log2(np.maximum(size, np.finfo(float).tiny)))
     levels, level = np.unique(steps, return_inverse=True)
@@ -375,9 +391,11 @@ def _strata(size: NDArray[np.float64]) -> list[NDArray[np.intp]]:
 def _draw(
     strata: list[NDArray[np.intp]], wanted: int, generator: np.random.Generator
 ) -> list[tuple[int, NDArray[np.intp]]]:
-    """Size of each stratum and the pairs drawn from it at random, equally many; small strata leave the rest to others.
+    """Size of each stratum and the pairs drawn from it at random, equally many; small strata leave
+    the rest to others.
 
-    Every pair has one random number, whatever its stratum, and the smallest numbers of a stratum are drawn.
+    Every pair has one random number, whatever its stratum, and the smallest numbers of a stratum
+    are drawn.
     """
     numbers = generator.random(sum(stratum.size for stratum in strata))
     drawn = []
@@ -390,7 +408,7 @@ def _draw(
 
 def _redo(
     backend: Backend,
-    exact: Sequence[Source],
+    exact: Sequence[TileSource],
     channel: Channel,
     rows: NDArray[np.intp],
     columns: NDArray[np.intp],

@@ -1,4 +1,5 @@
-"""PySCF's own MP2, component by component: with fitted integrals on given orbitals, and with four-centre integrals.
+"""PySCF's own MP2, component by component: with fitted integrals on given orbitals, and with
+four-centre integrals.
 
 `pyscf.mp.dfmp2_native` is a separate implementation (integrals, fit and energy); the unscaled
 components come from its spin-component factors, without repeating the integrals.
@@ -17,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import NumericalError
+from dfmp2.errors.messages import Option
 from dfmp2.host.resources import resident_memory
-from dfmp2.messages import Option
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.result import Certificate, Check, NativeEnergies, PairEnergies
 from dfmp2.planning.memory import CHECK_MODULES, FLOAT64, SCF_MATRICES
@@ -52,7 +53,10 @@ def native_energies(
         from pyscf.mp import dfmp2_native, dfump2_native
 
         restricted = reference.kind == "rhf"
-        mf = scf.RHF(mole) if restricted else scf.UHF(mole)
+        if restricted:
+            mf = scf.RHF(mole)
+        else:
+            mf = scf.UHF(mole)
         kept = reference.mo_energy.shape[1] - frozen_virtual
         parts = (
             reference.mo_coeff[:, :, :kept],
@@ -82,8 +86,8 @@ def native_energies(
                 except np.linalg.LinAlgError as error:
                     raise NumericalError(
                         (
-                            f"{program} cannot factorise the fitting metric ({error}), so there is nothing "
-                            "to compare with: choose another "
+                            f"{program} cannot factorise the fitting metric ({error}), so there is "
+                            "nothing to compare with: choose another "
                         ),
                         Option("auxbasis"),
                     ) from error
@@ -136,10 +140,11 @@ def exact_energies(
 
 
 def required_bytes(sizes: Sizes, nspin: int, nao: int) -> int:
-    """Bytes of the conventional SCF and the four-centre MP2 of a molecule in a basis of `nao` functions.
+    """Bytes of the conventional SCF and the four-centre MP2 of a molecule in a basis of `nao`
+    functions.
 
-    Eightfold symmetric (mu nu|la si) all the time; beside them the matrices of the SCF, then (ia|la si) of one spin and
-    (ia|jb) of all. The occupied orbitals are those of `sizes`.
+    Eightfold symmetric (mu nu|la si) all the time; beside them the matrices of the SCF, then (ia|la
+    si) of one spin and (ia|jb) of all. The occupied orbitals are those of `sizes`.
     """
     pairs = nao * (nao + 1) // 2
     spins = [n * max(0, v + nao - sizes.nao) for n, v in zip(sizes.nocc, sizes.nvir, strict=True)][
@@ -150,7 +155,8 @@ def required_bytes(sizes: Sizes, nspin: int, nao: int) -> int:
     return FLOAT64 * (pairs * (pairs + 1) // 2 + max(scf, max(spins) * pairs + products))
 
 
-SAME_ORBITALS = 1e-8  # Eh, on the same orbitals and fitting set; the bounds of a mixed-precision certificate are added
+# Eh, on the same orbitals and fitting set; the bounds of a mixed-precision certificate are added
+SAME_ORBITALS = 1e-8
 
 
 def allowed_difference(certificate: Certificate | None, precision: str) -> float:
@@ -165,7 +171,7 @@ def allowed_difference(certificate: Certificate | None, precision: str) -> float
     return SAME_ORBITALS + max(bounds)
 
 
-def compare(
+def native_check(
     reference: Reference, pairs: PairEnergies, theirs: NativeEnergies, allowed: float
 ) -> Check:
     """Differences of every component, ours - theirs, Eh."""

@@ -1,9 +1,10 @@
-"""Energies that follow from stored pair energies without a new run: other scalings, a larger frozen core.
+"""Energies that follow from stored pair energies without a new run: other scalings, a larger frozen
+core.
 
-With canonical orbitals the pair energy e_ij depends on i, j, the virtual orbitals and the fitted integrals, and on no
-other occupied orbital. A larger frozen core is therefore the same matrix of pairs without the rows and columns of the
-lowest orbitals, exact to the last digits of the original. Whatever changes orbitals, virtual space, fit or arithmetic
-cannot be had this way and is refused.
+With canonical orbitals the pair energy e_ij depends on i, j, the virtual orbitals and the fitted
+integrals, and on no other occupied orbital. A larger frozen core is therefore the same matrix of
+pairs without the rows and columns of the lowest orbitals, exact to the last digits of the original.
+Whatever changes orbitals, virtual space, fit or arithmetic cannot be had this way and is refused.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import Message, Option
 from dfmp2.host.provenance import version
 from dfmp2.integrals.spaces import active_space, smallest_denominator
-from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.mp2.dispersion import dispersion_energy
-from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies, describe
+from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies, basis_names
 from dfmp2.options import (
     CUSTOM,
     CUSTOM_DOUBLE_HYBRID,
@@ -34,9 +35,9 @@ from dfmp2.options import (
 )
 from dfmp2.progress import Collector, Listener
 
-# Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32. For all larger frozen
-# cores of 60 molecules the sums over the pairs left out had at most a seventh of it
-# (scripts/certificate_coverage.py of commit 5b1e9f5).
+# Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32.
+# For all larger frozen cores of 60 molecules the sums over the pairs left out had at most a seventh
+# of it (scripts/certificate_coverage.py of commit 5b1e9f5).
 ROUNDING = 8.0 * 2.0**-24
 DERIVABLE = ("frozen_core", "method", "os_scale", "ss_scale", "dispersion")
 # Every other option that a number depends on, and why its change needs a new run.
@@ -49,7 +50,8 @@ REFUSED = {
     "scf": "another kind of SCF has other orbitals",
     "scf_auxbasis": "another SCF fitting set gives other orbitals",
     "auxbasis": "another fitting set changes every pair energy",
-    "frozen_virtual": "every pair energy is a sum over the virtual orbitals, whose terms are not stored",
+    "frozen_virtual": "every pair energy is a sum over the virtual orbitals, whose terms are not "
+    "stored",
     "precision": "the rounding of stored pair energies cannot be undone or repeated",
 }
 
@@ -70,17 +72,18 @@ def derive(
     origin : what it was read from, for the record, e.g. file name and content hash
     command : stored in the provenance, in front of the original one
     listener : receives warnings; by default they are raised as Python warnings
-    changes : `frozen_core` (a dialect or a number of orbitals per spin), `method`, `os_scale`, `ss_scale` (one left
-        out is 1); another option of a run may be given with the value it had
+    changes : `frozen_core` (a dialect or a number of orbitals per spin), `method`, `os_scale`,
+        `ss_scale` (one left out is 1); another option of a run may be given with the value it had
 
     Returns
     -------
-    MP2Result; timings, memory and library versions stay those of the original run. The certificate of a
-    mixed-precision result is widened, see `widened`
+    MP2Result; timings, memory and library versions stay those of the original run. The certificate
+    of a mixed-precision result is widened, see `widened`
 
     Raises
     ------
-    InputError : it is no result; the change does not follow from pair energies, or leaves nothing to correlate
+    InputError : it is no result; the change does not follow from pair energies, or leaves nothing
+        to correlate
     """
     if not isinstance(result, MP2Result):
         raise InputError(f"derive takes a result, not {result!r}: read a file with dfmp2.read")
@@ -115,7 +118,8 @@ def derive(
             notes.append(f"pairs of {more} more orbital{'s' * (more > 1)} per spin left out")
         if more and certificate is not None:
             notes.append(
-                "certificate made for all pairs and widened by a limit on the error of those left out"
+                "certificate made for all pairs and widened by a limit on the error of those left "
+                "out"
             )
         if more and result.check is not None:
             notes.append("the check of the original does not apply and is gone")
@@ -165,17 +169,19 @@ def derive(
 
 
 def widened(result: MP2Result, more: int) -> Certificate | None:
-    """The certificate as a statement on the pairs that are left when `more` orbitals per spin are dropped.
+    """The certificate as a statement on the pairs that are left when `more` orbitals per spin are
+    dropped.
 
-    It bounds the sum over all pairs, in which errors cancel, so it is no bound for a part of them. The error of the
-    part is that of all pairs less that of the pairs left out, so the sum of a bound on each is one for the part.
-    Rounding makes the error of a direct or exchange term proportional to the direct term e_OS, and its largest relative
-    size is known, so what is added is a limit, not a matter of chance, and the sum holds in 95 % as before:
+    It bounds the sum over all pairs, in which errors cancel, so it is no bound for a part of them.
+    The error of the part is that of all pairs less that of the pairs left out, so the sum of a
+    bound on each is one for the part. Rounding makes the error of a direct or exchange term
+    proportional to the direct term e_OS, and its largest relative size is known, so what is added
+    is a limit, not a matter of chance, and the sum holds in 95 % as before:
 
         |error(left)| <= bound(all) + ROUNDING sum |e_OS| (left out)
 
-    for E_OS, and twice that sum for E_SS, which has direct and exchange terms; more than ROUNDING where the certificate
-    found a larger error relative to the largest pair energy.
+    for E_OS, and twice that sum for E_SS, which has direct and exchange terms; more than ROUNDING
+    where the certificate found a larger error relative to the largest pair energy.
     """
     certificate, opposite = result.certificate, np.abs(result.pairs.opposite_spin)
     if certificate is None or more == 0:
@@ -207,7 +213,7 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
     called = {str(getattr(result.options, name)).lower()}
     fitting = {"auxbasis": result.mp2_fitting, "scf_auxbasis": result.scf_fitting}.get(name)
     if fitting is not None:
-        called.add(describe(fitting).lower())
+        called.add(basis_names(fitting).lower())
     if name == "grid":
         called.add(str(result.reference.grid_name))
     if name == "reference":
@@ -228,7 +234,8 @@ def _unchanged_method(options: Options) -> dict[str, Any]:
 
 
 def _require_same_orbitals(result: MP2Result, method: str) -> None:
-    """Raise for a method with other functionals than the result, whose orbitals or energy are other ones.
+    """Raise for a method with other functionals than the result, whose orbitals or energy are other
+    ones.
 
     Raises
     ------
@@ -242,8 +249,8 @@ def _require_same_orbitals(result: MP2Result, method: str) -> None:
     ):
         raise InputError(
             Option("method", method),
-            f" cannot be derived of a result of {result.method}: its orbitals, or the functional of its energy, are "
-            "other ones. Run it with ",
+            f" cannot be derived of a result of {result.method}: its orbitals, or the functional "
+            "of its energy, are other ones. Run it with ",
             Option("method", method),
         )
 

@@ -1,8 +1,10 @@
-"""B made on a device: integrals over basis functions, fitted in float64 on the host, are what it is given.
+"""B made on a device: integrals over basis functions, fitted in float64 on the host, are what it is
+given.
 
     A_P(mu nu) = sum_Q L^-1_PQ (Q|mu nu)
 
-What else needs B in float64 (the stability of the frontier orbitals) has it made of the same A on the host.
+What else needs B in float64 (the stability of the frontier orbitals) has it made of the same A on
+the host.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from dfmp2.molecule.pyscf_shield import shielded
 Array = NDArray[np.float64]
 
 
-def fitted_integrals(a: Array, factor: MetricFactor, threads: int) -> Array:
-    """A_P(mu nu), mu >= nu: (naux or fewer after an eigenvalue cut, nao (nao + 1) / 2) float64, Eh^1/2.
+def fitted_ao_integrals(a: Array, factor: MetricFactor, threads: int) -> Array:
+    """A_P(mu nu), mu >= nu: (naux or fewer after an eigenvalue cut, nao (nao + 1) / 2) float64,
+    Eh^1/2.
 
     Parameters
     ----------

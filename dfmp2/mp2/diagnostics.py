@@ -1,11 +1,12 @@
-"""Can the energies be trusted? Instabilities of the reference, the fitting metric, gaps; in words and as numbers."""
+"""Can the energies be trusted? Instabilities of the reference, the fitting metric, gaps; in words
+and as numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dfmp2.errors.messages import Message, Option, joined
 from dfmp2.integrals.spaces import ActiveSpace, homo_lumo_gap, smallest_denominator
-from dfmp2.messages import Message, Option, joined
 from dfmp2.mp2.result import Diagnostics
 from dfmp2.options import Options
 from dfmp2.planning.system import System
@@ -34,7 +35,8 @@ def warn_of_doubts(
     """Warn of a metric and of a reference that the energies will suffer from."""
     if metric.dropped:
         listener.warning(
-            f"the fitting metric is near singular: {metric.dropped} of {system.auxmole.nao} functions dropped"
+            f"the fitting metric is near singular: {metric.dropped} of {system.auxmole.nao} "
+            "functions dropped"
         )
     unstable = instability(reference, options, system.molecule.multiplicity)
     if unstable:
@@ -63,7 +65,8 @@ def diagnostics(
 
 
 def instability(reference: Reference, options: Options, multiplicity: int) -> Message | str:
-    """Kinds and sizes of the instabilities of the reference, and what leads to lower solutions; "" for none found."""
+    """Kinds and sizes of the instabilities of the reference, and what leads to lower solutions; ""
+    for none found."""
     stability = reference.stability
     if stability is None or not stability.unstable:
         return ""

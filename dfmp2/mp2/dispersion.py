@@ -3,9 +3,9 @@
     D3(BJ)  E = - sum_AB [ s6 C6 / (r^6 + f^6) + s8 C8 / (r^8 + f^8) ],   f = a1 sqrt(C8 / C6) + a2
     D4      the same with C6, C8 that depend on the charges of atoms, and terms of three atoms
 
-D3(BJ) is without terms of three atoms (s9 = 0), as in ORCA, Psi4, Gaussian and Q-Chem; D4 has them. The
-parameters are those that the packages list for a functional. Sources: Grimme, Ehrlich, Goerigk, J. Comput.
-Chem. 32, 1456 (2011); Caldeweyher et al., J. Chem. Phys. 150, 154122 (2019).
+D3(BJ) is without terms of three atoms (s9 = 0), as in ORCA, Psi4, Gaussian and Q-Chem; D4 has them.
+The parameters are those that the packages list for a functional. Sources: Grimme, Ehrlich, Goerigk,
+J. Comput. Chem. 32, 1456 (2011); Caldeweyher et al., J. Chem. Phys. 150, 154122 (2019).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Dispersion
@@ -63,7 +63,8 @@ def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> D
             energy = float(model.get_dispersion(damping, grad=False)["energy"])
         except (RuntimeError, ValueError) as error:
             raise InputError(
-                f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this molecule ({error}): take ",
+                f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this "
+                f"molecule ({error}): take ",
                 Option("dispersion", "none"),
                 ", or another correction",
             ) from error
@@ -84,8 +85,8 @@ def _package(correction: str) -> Any:
         return importlib.import_module(f"{PACKAGES[correction]}.interface")
     except ImportError as absent:
         raise InputError(
-            f"{DISPERSIONS[correction]} needs the package {PACKAGES[correction]}, which is not installed ({absent}): "
-            "pip install 'dfmp2[disp]', or take ",
+            f"{DISPERSIONS[correction]} needs the package {PACKAGES[correction]}, which is not "
+            f"installed ({absent}): pip install 'dfmp2[disp]', or take ",
             Option("dispersion", "none"),
         ) from absent
 
@@ -101,12 +102,18 @@ def _parameters(correction: str, functional: str) -> dict[str, Any]:
     text = resources.files(package).joinpath("parameters.toml").read_text(encoding="utf-8")
     found: Any = tomllib.loads(text)["parameter"].get(functional, {})
     for key in TABLES[correction]:
-        found = found.get(key, {}) if isinstance(found, Mapping) else {}
+        if isinstance(found, Mapping):
+            found = found.get(key, {})
+        else:
+            found = {}
     if not found:
         raise InputError(
-            f"{package} {metadata.version(package)} lists no parameters of {DISPERSIONS[correction]} for "
-            f"{functional}: install a newer one, or take ",
+            f"{package} {metadata.version(package)} lists no parameters of "
+            f"{DISPERSIONS[correction]} for {functional}: install a newer one, or take ",
             Option("dispersion", "none"),
         )
-    three_atoms = 0.0 if correction == "d3bj" else 1.0
+    if correction == "d3bj":
+        three_atoms = 0.0
+    else:
+        three_atoms = 1.0
     return {"s6": 1.0, "s8": 0.0, **found, "s9": float(found.get("s9", three_atoms))}

@@ -7,9 +7,10 @@
     e_SS(i,j) = sum_ab (ia|jb) [(ia|jb) - (ib|ja)] / D                 same spin, with the exchange term           (5)
     E(MP2) = E(HF) + sum_ij e_OS(i,j) + sum_ij e_SS(i,j)                                                           (6)
 
-i, j: correlated occupied orbitals, a, b: virtual ones, P, Q: fitting functions. Sources: Feyereisen, Fitzgerald,
-Komornicki, Chem. Phys. Lett. 208, 359 (1993); Weigend, Haeser, Patzelt, Ahlrichs, Chem. Phys. Lett. 294, 143 (1998).
-The sums over a and b are those of a backend (`dfmp2.backends.cpu`); that over pairs is `dfmp2.mp2.pairs`.
+i, j: correlated occupied orbitals, a, b: virtual ones, P, Q: fitting functions. Sources:
+Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); Weigend, Haeser, Patzelt,
+Ahlrichs, Chem. Phys. Lett. 294, 143 (1998). The sums over a and b are those of a backend
+(`dfmp2.backends.cpu`); that over pairs is `dfmp2.mp2.pairs`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from dfmp2.mp2.calculation import (
     StoredB,
     begun,
     kept_b,
-    limited,
+    memory_limited,
     room_for_b,
     storage_of,
     timings_of,
@@ -54,11 +55,11 @@ from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import NO_PAIRS, MP2Result, Quadrature
 from dfmp2.options import Options
 from dfmp2.planning.memory import Memory
-from dfmp2.planning.plan import settle
-from dfmp2.planning.system import prepare as set_up
-from dfmp2.planning.system import resolve, sizes
-from dfmp2.progress import Collector, Listener, Stopwatch, counted
-from dfmp2.scf.hartree_fock import reference_kind, release, run_scf
+from dfmp2.planning.plan import settle_plan
+from dfmp2.planning.system import resolve, system_sizes
+from dfmp2.planning.system import set_up_run as set_up
+from dfmp2.progress import Collector, Listener, Stopwatch, counted_blocks
+from dfmp2.scf.hartree_fock import reference_kind, release_integrals, run_scf
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 Place = Callable[
@@ -97,20 +98,25 @@ def mp2_energy(
     kind = reference_kind(options, molecule.multiplicity)
     setup = set_up(options, command)  # backend, threads, memory
     system = resolve(molecule, setup, listener, doubt_units=doubt_units)  # basis and fitting sets
-    with limited(setup, system) as setup:
-        core, setup, plan = settle(system, setup, kind, listener)  # frozen core, memory, disk, time
+    with memory_limited(setup, system) as setup:
+        core, setup, plan = settle_plan(
+            system, setup, kind, listener
+        )  # frozen core, memory, disk, time
         with begun(
             system, setup, kind, core, plan, listener, clock, checkpoint, start
         ) as calculation:
-            reference = hartree_fock(calculation, start)  # Eq. 1
+            reference = converged_reference(calculation, start)  # Eq. 1
             reference, fitted = build_b(calculation, reference)  # Eqs. 2 and 3
             return correlate(calculation, reference, fitted)  # Eqs. 4 to 6
 
 
-def hartree_fock(
-    calculation: Calculation, start: StartOrbitals | None, finish: Callable[[Any], None] = release
+def converged_reference(
+    calculation: Calculation,
+    start: StartOrbitals | None,
+    finish: Callable[[Any], None] = release_integrals,
 ) -> Reference:
-    """The converged reference, Eq. 1; where a run that was stopped had converged it, the one that it has saved.
+    """The converged reference, Eq. 1; where a run that was stopped had converged it, the one that
+    it has saved.
 
     Parameters
     ----------
@@ -126,14 +132,12 @@ def hartree_fock(
         return checkpoint.reference
     with calculation.clock("scf"):
         mf, reference = run_scf(
-            *(
-                system.mole,
-                calculation.kind,
-                calculation.options,
-                system.jk_auxmole,
-                start,
-                calculation.listener,
-            ),
+            system.mole,
+            calculation.kind,
+            calculation.options,
+            system.jk_auxmole,
+            start,
+            calculation.listener,
             threads=calculation.setup.active,
             integrals="memory" if memory.scf_fits_in_core else "disk",
             charges=system.molecule.point_charges,
@@ -152,7 +156,8 @@ def hartree_fock(
 def build_b(
     calculation: Calculation, reference: Reference, place: Place | None = None
 ) -> tuple[Reference, FittedIntegrals]:
-    """B_iaP of each spin, Eqs. 2 and 3, and the reference with its stability, which takes B of the frontier orbitals.
+    """B_iaP of each spin, Eqs. 2 and 3, and the reference with its stability, which takes B of the
+    frontier orbitals.
 
     Parameters
     ----------
@@ -211,7 +216,8 @@ def _transform_and_fit(
     frontier: list[ActiveSpace],
     place: Place | None,
 ) -> tuple[FittedIntegrals, list[StoredTensor]]:
-    """B of the spins and of the frontier orbitals, from one pass over the integrals; and what of it is on disk."""
+    """B of the spins and of the frontier orbitals, from one pass over the integrals; and what of it
+    is on disk."""
     system, setup, held, clock = (
         calculation.system,
         calculation.setup,
@@ -238,14 +244,14 @@ def _transform_and_fit(
     blocks = three_center.packed_blocks(
         mole, auxmole, a, held.integral_bytes
     )  # (Q|mu nu) in blocks of Q
-    blocks = counted(clock.during("integrals", blocks), auxmole.nao, calculation.listener)
+    blocks = counted_blocks(clock.during("integrals", blocks), auxmole.nao, calculation.listener)
     if a is not None:
         from dfmp2.mp2 import device_b
 
         for _ in blocks:
             pass
         with clock("fit"):
-            a = device_b.fitted_integrals(a, factor, threads)
+            a = device_b.fitted_ao_integrals(a, factor, threads)
         with clock("transform"):
             b = device_b.on_device(a, spaces, frontier, setup.backend)
     else:
@@ -268,7 +274,8 @@ def correlate(
     fitted: FittedIntegrals,
     elsewhere: Elsewhere | None = None,
 ) -> MP2Result:
-    """Pair energies, Eqs. 4 and 5, their certificates and the check: the result. `fitted.b` is emptied.
+    """Pair energies, Eqs. 4 and 5, their certificates and the check: the result. `fitted.b` is
+    emptied.
 
     Parameters
     ----------
@@ -290,14 +297,12 @@ def correlate(
         else:
             listener.stage("pair energies")
             pairs, precision, certificate = pair_energies_to_tolerance(
-                *(
-                    fitted.b,
-                    spaces,
-                    setup.pair_backend,
-                    options.precision,
-                    options.tolerance,
-                    listener,
-                ),
+                fitted.b,
+                spaces,
+                setup.pair_backend,
+                options.precision,
+                options.tolerance,
+                listener,
                 held=plan.memory.tensor_bytes,
                 threads=setup.active,
                 done=calculation.checkpoint.tiles,
@@ -307,7 +312,7 @@ def correlate(
     fitted.b.clear()  # the check needs the room
     check = None
     if options.check:
-        from dfmp2.mp2.check import allowed_difference, compare, native_energies
+        from dfmp2.mp2.check import allowed_difference, native_check, native_energies
 
         listener.stage("check: PySCF's own DF-MP2 on the same orbitals")
         data = fitting_data(system.molecule, system.mp2_fitting)
@@ -315,7 +320,7 @@ def correlate(
         theirs = native_energies(
             system.mole, reference, data, *frozen, held=plan.memory.check_bytes
         )
-        check = compare(reference, pairs, theirs, allowed_difference(certificate, precision))
+        check = native_check(reference, pairs, theirs, allowed_difference(certificate, precision))
 
     fitting_certificate = None
     if options.certify_fit:
@@ -368,14 +373,14 @@ def calculated(
         "scf_fitting": system.scf_fitting,
         "mp2_fitting": system.mp2_fitting,
         "reference": reference,
-        "sizes": sizes(system, reference, spaces, calculation.core, calculation.options),
+        "sizes": system_sizes(system, reference, spaces, calculation.core, calculation.options),
         "diagnostics": diagnostics(system, reference, spaces, metric, warnings),
         "timings": timings_of(calculation.clock),
         "predicted": calculation.plan.timings,
         "memory": Memory(
             setup.budget, calculation.plan.memory.predicted_peak, resources.peak_resident_memory()
         ),
-        "provenance": provenance.collect(
+        "provenance": provenance.collect_provenance(
             setup.command, setup.threads, {**setup.backend.describe(), **made}
         ),
         "frozen_core_note": calculation.core.note,

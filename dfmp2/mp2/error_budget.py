@@ -1,7 +1,8 @@
 """The error budget: how wrong the energies of a result may be, and how that is known.
 
-The energies are held against those of the same basis set without fitting, rounding or an SCF that ended early. Each
-source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, so errors that cancel are counted twice.
+The energies are held against those of the same basis set without fitting, rounding or an SCF that
+ended early. Each source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, so
+errors that cancel are counted twice.
 
     source                 E(SCF)                   E(corr)
     precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
@@ -20,13 +21,14 @@ source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, 
 A sum without pairs adds its own errors to those of the SCF, where those of MP2 cancel a part of
 them: METHOD times the share of the MP2 set.
 
-dE_EXX and dE_c are what orbitals of a finer grid change, one step towards them (`dfmp2.scf.grid_error`); their signs
-are known, so that they are added before the magnitude is taken. E is what the run itself estimates of E(SCF)
-(`dfmp2.scf.fitting_error.between_atoms`); where there is no such estimate,
-BONDED for each real atom heavier than hydrogen that is bonded to another one. At convergence E(SCF) is stationary,
-E(corr) is not: hence g^2 and g. The condition of the triangular factor L of the metric is the root of that of the
-metric, and the relative error of B = L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd ed. (2002), chapters 8 and 10).
+dE_EXX and dE_c are what orbitals of a finer grid change, one step towards them
+(`dfmp2.scf.grid_error`); their signs are known, so that they are added before the magnitude is
+taken. E is what the run itself estimates of E(SCF) (`dfmp2.scf.fitting_error.between_atoms`); where
+there is no such estimate, BONDED for each real atom heavier than hydrogen that is bonded to another
+one. At convergence E(SCF) is stationary, E(corr) is not: hence g^2 and g. The condition of the
+triangular factor L of the metric is the root of that of the metric, and the relative error of B =
+L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of Numerical Algorithms,
+2nd ed. (2002), chapters 8 and 10).
 
 In a difference of energies, sum_r w_r E_r over runs r, most of the fitting errors cancel where no
 bond is another one:
@@ -35,12 +37,14 @@ bond is another one:
     else                        CANCELLING sum_r |w_r| e_r + changed
     changed                     BETWEEN |sum_r w_r E_r| + BOND dN + HYDROGEN dN_H + ELECTRON dn
 
-dN are the orders of the bonds that are made, broken, stretched or moved to another pair of elements,
-from the geometry (`dfmp2.molecule.elements.bond_orders`), dN_H of those to hydrogen; dn is the
-change of the number of unpaired electrons or, if that is larger, of all electrons. What is typical
-of a reaction energy is that of two molecules like this one with a bond made and another one broken.
+dN are the orders of the bonds that are made, broken, stretched or moved to another pair of
+elements, from the geometry (`dfmp2.molecule.elements.bond_orders`), dN_H of those to hydrogen; dn
+is the change of the number of unpaired electrons or, if that is larger, of all electrons. What is
+typical of a reaction energy is that of two molecules like this one with a bond made and another one
+broken.
 
-The constants cover 95 % of what `scripts/error_budget.py` measured (docs/validation/error-budget.md).
+The constants cover 95 % of what `scripts/error_budget.py` measured
+(docs/validation/error-budget.md).
 """
 
 from __future__ import annotations
@@ -75,8 +79,10 @@ KOHN_SHAM_LEFT = 1.5  # of the change of E(KS), which has no step in it: the fin
 KOHN_SHAM_LEAST = 4e-8  # Eh for each atom
 KOHN_SHAM_ROUGH = 2e-7  # the same with functionals whose default grid is a finer one
 GRID = 1e-7  # Eh for each atom, where the error was not measured, as in files of earlier versions
-GIVEN_TIMES = 4.5  # both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
-ORBITALS = 0.01  # of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
+# both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
+GIVEN_TIMES = 4.5
+# of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
+ORBITALS = 0.01
 DROPPED = 1e-6  # of E(corr), for each fitting function that the eigenvalue cut leaves out
 BETWEEN = {  # TIMES, dimensionless, and EACH, Eh
     "scf": (3.0, 1e-5),
@@ -156,7 +162,8 @@ class Source:
 
     Attributes
     ----------
-    both : magnitude of both together, Eh, where their signs are known; None where magnitudes are added
+    both : magnitude of both together, Eh, where their signs are known; None where magnitudes are
+        added
     """
 
     name: str
@@ -233,7 +240,8 @@ class ErrorBudget:
 
     @property
     def decimals(self) -> int | None:
-        """Decimals of E(MP2, total) in hartree that are good: half a unit of the last one is above `total`."""
+        """Decimals of E(MP2, total) in hartree that are good: half a unit of the last one is above
+        `total`."""
         if self.total is None:
             return None
         if self.total <= 0.5 * 10.0**-MOST_DECIMALS:
@@ -292,7 +300,8 @@ class ErrorBudget:
         }
 
     def _numerical(self) -> list[Source]:
-        """The sources but for the basis set where nothing is known of it: then the budget is that of this basis."""
+        """The sources but for the basis set where nothing is known of it: then the budget is that
+        of this basis."""
         found = dict(self.sources)
         if any(share.value is None for share in found["basis_set"].shares):
             del found["basis_set"]
@@ -324,7 +333,8 @@ NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
 
 
 def error_budget(result: MP2Result) -> ErrorBudget:
-    """The budget of one run: E(SCF), E(corr) and their sum against the same basis set without fitting.
+    """The budget of one run: E(SCF), E(corr) and their sum against the same basis set without
+    fitting.
 
     Where the method scales the components of MP2, it is that of MP2 unscaled.
     """
@@ -419,7 +429,8 @@ def _grid(result: MP2Result) -> Source:
 
 
 def _grid_changes(result: MP2Result) -> tuple[float, float] | None:
-    """Errors of E(EXX) and E(corr) by the grid as they were measured, with signs, Eh; None where they were not."""
+    """Errors of E(EXX) and E(corr) by the grid as they were measured, with signs, Eh; None where
+    they were not."""
     found, certificate = result.reference.grid_error, result.grid_certificate
     if found is None or certificate is None:
         return None
@@ -444,8 +455,8 @@ def _signed_source(
     """
     left, alone = GRID_LEFT * largest + least, GRID_ALONE * largest + least
     how = (
-        f"measured with {finer}: {scf:+.1e} Eh in E(EXX), {correlation:+.1e} Eh in E(corr), both within "
-        f"{left:.1e} Eh"
+        f"measured with {finer}: {scf:+.1e} Eh in E(EXX), {correlation:+.1e} Eh in E(corr), both "
+        f"within {left:.1e} Eh"
     )
     return Source(
         SOURCES["grid"],
@@ -531,7 +542,8 @@ def _pair_precision(result: MP2Result) -> Share:
 
 
 def _convergence(result: MP2Result) -> tuple[Share, Share]:
-    """Shares of an SCF that ended with an orbital gradient, whose norm is in the history or below its tolerance."""
+    """Shares of an SCF that ended with an orbital gradient, whose norm is in the history or below
+    its tolerance."""
     reference, tolerance = result.reference, result.options.scf_gradient_tol
     given = reference.ladder == GIVEN
     if given and reference.history is None:
@@ -552,7 +564,10 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
         result.gradient_certificate,
     )
     if found is not None and found.scf_convergence_error is not None and _unscaled(result):
-        how = f"relaxed density times what is left of the Fock matrix: {found.scf_convergence_error:+.1e} Eh"
+        how = (
+            "relaxed density times what is left of the Fock matrix: "
+            f"{found.scf_convergence_error:+.1e} Eh"
+        )
         correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
     stationary = reference.xc is None
     if result.options.correlation.double_hybrid:
@@ -579,7 +594,10 @@ def _metric(result: MP2Result) -> Share:
     how = f"root of the condition number {condition:.1e} times rounding"
     if not found.metric_dropped:
         return Share(value, BOUNDED, how)
-    dropped = f"{found.metric_dropped} fitting functions dropped at {found.metric_threshold:.0e} of the largest"
+    dropped = (
+        f"{found.metric_dropped} fitting functions dropped at {found.metric_threshold:.0e} "
+        "of the largest"
+    )
     return Share(
         value + DROPPED * found.metric_dropped * energy, ESTIMATED, f"{how}, and {dropped}"
     )
@@ -593,7 +611,8 @@ def _fitted_energy(result: MP2Result) -> float:
 
 
 def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
-    """Shares of both fitting sets, from four-centre integrals in the molecule where they were made, else from atoms."""
+    """Shares of both fitting sets, from four-centre integrals in the molecule where they were made,
+    else from atoms."""
     certificate, conventional = result.fitting_certificate, result.scf_fitting is None
     four_centre = Share(0.0, BOUNDED, "the SCF has four-centre integrals")
     if certificate is None:
@@ -603,7 +622,8 @@ def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
     error = abs(certificate.correlation_error) + certificate.correlation_uncertainty
     how = (
         f"four-centre integrals: {certificate.sampled_pairs} of {certificate.pairs} pairs, "
-        f"{certificate.correlation_error:+.1e} Eh within {certificate.correlation_uncertainty:.1e} Eh"
+        f"{certificate.correlation_error:+.1e} Eh within {certificate.correlation_uncertainty:.1e} "
+        "Eh"
     )
     if not conventional:
         how = f"{how}; the orbitals of the fitted SCF are in it"
@@ -655,7 +675,8 @@ def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
 
 
 def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
-    """Magnitudes of the errors of a set for the atoms one by one, Eh; None where one was not measured."""
+    """Magnitudes of the errors of a set for the atoms one by one, Eh; None where one was not
+    measured."""
     symbols = molecule.real_symbols
     if basis is None or basis.error_of(symbols) is None:
         return None
@@ -676,7 +697,8 @@ def _between(result: MP2Result, role: str) -> tuple[float, str]:
     value = times * estimate + each * count
     return (
         value,
-        f"{value:.1e} Eh between them: {times:g} times what the SCF estimates, and {each:g} Eh each",
+        f"{value:.1e} Eh between them: {times:g} times what the SCF estimates, and {each:g} Eh "
+        "each",
     )
 
 
@@ -689,7 +711,7 @@ def bonded_atoms(molecule: Molecule) -> int:
     return len({atom for pair in heavy for atom in pair})
 
 
-# --- several runs -------------------------------------------------------------------------------------
+# --- several runs ---------------------------------------------------------------------------------
 
 Weights = tuple[float, float]  # of a run's E(SCF) and of its E(corr) in a combination of energies
 
@@ -752,7 +774,8 @@ def combined(
 
 
 def _combined_grid(parts: Sequence[tuple[Weights, MP2Result]]) -> Source:
-    """The integration grid where every run has measured its error: changes with their signs, the rest by magnitude."""
+    """The integration grid where every run has measured its error: changes with their signs, the
+    rest by magnitude."""
     scf, correlation, largest, least = [], [], [], []
     for (scf_weight, correlation_weight), result in parts:
         changes = _grid_changes(result) or (0.0, 0.0)
@@ -872,4 +895,6 @@ def _with_signs(
     error, uncertainty = math.fsum(errors), math.fsum(uncertain)
     how = f"four-centre integrals in {len(found)} runs: {error:+.1e} Eh within {uncertainty:.1e} Eh"
     share = Share(abs(error) + uncertainty, MEASURED, how, error)
-    return (share, None) if which == 0 else (None, share)
+    if which == 0:
+        return (share, None)
+    return (None, share)

@@ -1,4 +1,5 @@
-"""Two-point formulas for the limit of a complete basis set, from energies E(X) and E(Y), X = Y + 1 cardinal numbers.
+"""Two-point formulas for the limit of a complete basis set, from energies E(X) and E(Y), X = Y + 1
+cardinal numbers.
 
 With E(X) = E(limit) + A f(X) and a fixed f,
 
@@ -14,11 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 
 PAIRS = ((2, 3), (3, 4), (4, 5), (5, 6))
 NEESE_VALEEV = "Neese and Valeev, J. Chem. Theory Comput. 7, 33 (2011)"
-# (family, Y, X) -> alpha of exp(-alpha sqrt X) for Hartree-Fock, beta of X^-beta for correlation; the same paper.
+# (family, Y, X) -> alpha of exp(-alpha sqrt X) for Hartree-Fock, beta of X^-beta for correlation;
+# the same paper.
 OPTIMISED = {
     ("cc-pvnz", 2, 3): (4.42, 2.46),
     ("cc-pvnz", 3, 4): (5.46, 3.05),
@@ -146,7 +148,9 @@ def correlation_formula(name: str, family: str, lower: int, upper: int) -> Formu
 
 def default_correlation(family: str) -> str:
     """Name of the correlation formula used unless another is asked for."""
-    return "neese-valeev" if family == "def2" else "helgaker"
+    if family == "def2":
+        return "neese-valeev"
+    return "helgaker"
 
 
 def _optimised(family: str, lower: int, upper: int, option: Option) -> tuple[float, float]:

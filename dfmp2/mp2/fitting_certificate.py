@@ -1,20 +1,23 @@
-"""The fitting error of E(SCF) and E(corr), measured in the molecule with four-centre integrals (`--certify-fit`).
+"""The fitting error of E(SCF) and E(corr), measured in the molecule with four-centre integrals
+(`--certify-fit`).
 
-E(SCF): the conventional solution next to the fitted one (`dfmp2.scf.conventional`). E(corr): that of its orbitals with
-exact integrals, a sum over the correlated occupied orbitals of both spins,
+E(SCF): the conventional solution next to the fitted one (`dfmp2.scf.conventional`). E(corr): that
+of its orbitals with exact integrals, a sum over the correlated occupied orbitals of both spins,
 
     E(corr) = sum_i x_i      x_i = sum_jab (ia|jb) [2 (ia|jb) - (ib|ja)] / D                                   RHF
                              x_i = 1/2 sum_jab (ia|jb) [(ia|jb) - (ib|ja)] / D + 1/2 sum_JaB (ia|JB)^2 / D     UHF
 
-with j of the spin of i and J of the other. Up to EXACT_ROWS orbitals all x_i are made, and the error is exact. Where
-there are more, a sample is drawn. The energy is then fitted again, on the orbitals of the conventional SCF with a dense
-fitting set: all f_i, sums of its pair energies over j. The little that this set misses is estimated from the sample,
+with j of the spin of i and J of the other. Up to EXACT_ROWS orbitals all x_i are made, and the
+error is exact. Where there are more, a sample is drawn. The energy is then fitted again, on the
+orbitals of the conventional SCF with a dense fitting set: all f_i, sums of its pair energies over
+j. The little that this set misses is estimated from the sample,
 
     E(corr) = sum_i f_i - sum_h N_h mean_h(f - x)      variance = sum_h N_h^2 (1 - n_h/N_h) s_h^2 / n_h
 
-over strata h of N_h orbitals, neighbours in energy, n_h of them drawn. The uncertainty is half the 95 % interval of
-Student's t with the degrees of freedom that the variance has (Cochran, Sampling Techniques, 3rd ed. (1977), sections
-5.3 and 5.4), and what is left of the coupling of occupied and virtual orbitals and of the rounding of the f_i.
+over strata h of N_h orbitals, neighbours in energy, n_h of them drawn. The uncertainty is half the
+95 % interval of Student's t with the degrees of freedom that the variance has (Cochran, Sampling
+Techniques, 3rd ed. (1977), sections 5.3 and 5.4), and what is left of the coupling of occupied and
+virtual orbitals and of the rounding of the f_i.
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from dfmp2.backends.registry import exact
+from dfmp2.backends.registry import float64_backend
 from dfmp2.errors import ConvergenceError
+from dfmp2.errors.messages import Message
 from dfmp2.host import resources
 from dfmp2.host.scratch import Room, Space
 from dfmp2.integrals.four_center import exact_rows
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.messages import Message
 from dfmp2.mp2.calculation import NOTHING, Calculation, FittedIntegrals
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.result import FittingCertificate, PairEnergies
@@ -56,7 +59,8 @@ RESPONSE = 0.5  # of E(corr) to what is left of F_ia, Eh per Eh
 def certify_fit(
     calculation: Calculation, reference: Reference, pairs: PairEnergies, build_b: BuildB
 ) -> FittingCertificate | None:
-    """The fitting errors of a calculation; None, and a warning, where the conventional SCF is not found.
+    """The fitting errors of a calculation; None, and a warning, where the conventional SCF is not
+    found.
 
     Parameters
     ----------
@@ -98,13 +102,18 @@ def certify_fit(
 def _scf_error(
     calculation: Calculation, reference: Reference
 ) -> tuple[Reference, float | None, float | None, float]:
-    """The conventional reference, the error of E(SCF) with its uncertainty, and the coupling F_ia that is left, Eh."""
+    """The conventional reference, the error of E(SCF) with its uncertainty, and the coupling F_ia
+    that is left, Eh."""
     if reference.scf_type == "conventional":
         return reference, None, None, 0.0
     system, held = calculation.system, _plan(calculation)
     with Space(calculation.setup.scratch, held.disk) as space:
         found = conventional_scf(
-            *(system.mole, reference, calculation.options, system.jk_auxmole, calculation.listener),
+            system.mole,
+            reference,
+            calculation.options,
+            system.jk_auxmole,
+            calculation.listener,
             threads=calculation.setup.active,
             integrals="memory" if held.scf_fits_in_core else "disk",
             charges=system.molecule.point_charges,
@@ -142,7 +151,8 @@ def _exact_energies(
     held, threads = _plan(calculation), calculation.setup.active
     total = sum(map(len, chosen))
     calculation.listener.stage(
-        f"four-centre integrals of {total} of {sum(space.nocc for space in spaces)} occupied orbitals"
+        f"four-centre integrals of {total} of {sum(space.nocc for space in spaces)} occupied "
+        "orbitals"
     )
     mole, found = calculation.system.mole, []
     at_once = max(1, held.row_bytes // held.exact_rows.least)
@@ -192,7 +202,8 @@ def orbital_energies(pairs: PairEnergies) -> list[Array]:
 def _fitted_again(
     calculation: Calculation, reference: Reference, build_b: BuildB
 ) -> tuple[PairEnergies, float]:
-    """Pair energies on the orbitals of the conventional SCF with the dense fitting set, and their precision, Eh."""
+    """Pair energies on the orbitals of the conventional SCF with the dense fitting set, and their
+    precision, Eh."""
     options = replace(calculation.options, stability="off", transform="host", allow_small_gap=True)
     setup, held = replace(calculation.setup, options=options), _plan(calculation)
     told = Collector(_Progress(calculation.listener))
@@ -209,13 +220,20 @@ def _fitted_again(
         )
         _, fitted = build_b(again, reference)
         told.stage("pair energies with the dense fitting set")
-        backend = exact(setup.backend)  # one without float64 may have no programs for these sizes
+        backend = float64_backend(
+            setup.backend
+        )  # one without float64 may have no programs for these sizes
         if backend is setup.backend:
             precision = options.precision
         else:
             precision = "fp64"
         pairs, _, certificate = pair_energies_to_tolerance(
-            *(fitted.b, again.spaces(reference), backend, precision, options.tolerance, told),
+            fitted.b,
+            again.spaces(reference),
+            backend,
+            precision,
+            options.tolerance,
+            told,
             held=held.tensor_bytes,
             threads=setup.active,
         )
@@ -237,7 +255,8 @@ def estimate(
     rows: Sequence[Array],
     strata: Sequence[Sequence[tuple[NDArray[np.intp], NDArray[np.intp]]]],
 ) -> tuple[float, float]:
-    """E(corr) from the energies f_i of all orbitals and x_i of those drawn, and half its 95 % interval, Eh.
+    """E(corr) from the energies f_i of all orbitals and x_i of those drawn, and half its 95 %
+    interval, Eh.
 
     Parameters
     ----------

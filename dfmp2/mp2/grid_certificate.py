@@ -1,4 +1,5 @@
-"""The error of the integration grid in the correlation energy: E_c again, on orbitals of a finer grid.
+"""The error of the integration grid in the correlation energy: E_c again, on orbitals of a finer
+grid.
 
     dE_c = E_c[C, e] - E_c[C U, e']                                                            (1)
 
@@ -42,13 +43,18 @@ def grid_certificate(
     calculation.listener.stage("error of the integration grid in E(corr)")
     moved = on_finer_grid(reference)
     memory = calculation.plan.memory
-    scratch = 0 if memory.mp2_fits_in_core else memory.mp2_disk
+    if memory.mp2_fits_in_core:
+        scratch = 0
+    else:
+        scratch = memory.mp2_disk
     with Space(calculation.setup.scratch, scratch) as space:
         again = replace(calculation, space=space, checkpoint=NOTHING)
         fitted = make_b(again, moved)
         with calculation.clock("pair_energies"):
             energy = rpa.at_points(
-                *(fitted.b, again.spaces(moved), quadrature),
+                fitted.b,
+                again.spaces(moved),
+                quadrature,
                 held=memory.tensor_bytes,
                 workers=calculation.setup.active,
                 listener=calculation.listener,

@@ -1,4 +1,5 @@
-"""When two runs are the same: by what decides an answer, by what decides its last bit, and by method.
+"""When two runs are the same: by what decides an answer, by what decides its last bit, and by
+method.
 
 Energies of the same method may be subtracted from each other, whatever the molecule.
 """
@@ -12,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from dfmp2.errors import ForeignCheckpoint, InputError
+from dfmp2.errors.messages import Message, Option, Part, joined
 from dfmp2.host import provenance, threads
-from dfmp2.messages import Message, Option, Part, joined
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
@@ -22,7 +23,8 @@ from dfmp2.options import Options
 from dfmp2.planning.system import Setup, System
 from dfmp2.scf.reference import StartOrbitals
 
-# Options with which a finished result stays the answer to the question; start orbitals count by their numbers.
+# Options with which a finished result stays the answer to the question; start orbitals count by
+# their numbers.
 FREE = (
     "memory",
     "threads",
@@ -57,7 +59,8 @@ AFTERWARDS = (
 PROCESSOR = "processor"  # in an identity: decides last bits, but a run may go on elsewhere
 OTHER_BITS = "the last bits of the result are not those of a run on one of them"
 SHOWN = 40  # characters of a value in a message
-# Options that make the method. What `auto` chose per molecule (RHF or UHF, frozen orbitals) is one method.
+# Options that make the method. What `auto` chose per molecule (RHF or UHF, frozen orbitals) is one
+# method.
 METHOD = (
     "basis",
     "reference",
@@ -79,7 +82,8 @@ MOST_NAMED = 3
 
 
 def question(molecule: Molecule, options: Options, start: str = "") -> dict[str, str]:
-    """Everything that decides the answer, by name: this is the function that says which options matter.
+    """Everything that decides the answer, by name: this is the function that says which options
+    matter.
 
     Parameters
     ----------
@@ -88,7 +92,7 @@ def question(molecule: Molecule, options: Options, start: str = "") -> dict[str,
     options = options.settled(molecule.multiplicity)
     return {
         "geometry": geometry(molecule),
-        "point charges": point_charges(molecule),
+        "point charges": point_charges_digest(molecule),
         "charge": str(molecule.charge),
         "multiplicity": str(molecule.multiplicity),
         "start orbitals": start or "none",
@@ -101,7 +105,8 @@ def question(molecule: Molecule, options: Options, start: str = "") -> dict[str,
 def identity(
     system: System, setup: Setup, core: FrozenCore, kind: str, start: StartOrbitals | None
 ) -> dict[str, str]:
-    """Everything that the last bit of a result depends on, by name: bases by their numbers, and how it is computed."""
+    """Everything that the last bit of a result depends on, by name: bases by their numbers, and how
+    it is computed."""
     if start is None:
         sha256 = ""
     else:
@@ -136,7 +141,7 @@ def geometry(molecule: Molecule) -> str:
     return _sha256(" ".join(molecule.labels).encode(), molecule.coordinates.astype("<f8").tobytes())
 
 
-def point_charges(molecule: Molecule) -> str:
+def point_charges_digest(molecule: Molecule) -> str:
     """SHA-256 of the point charges around it (their bits)."""
     charges = molecule.point_charges
     if charges is None:
@@ -252,7 +257,8 @@ def _sha256(*parts: bytes) -> str:
 
 
 def method(result: MP2Result) -> dict[str, str]:
-    """What makes two energies comparable: the options of METHOD, and the numbers behind the names of the bases."""
+    """What makes two energies comparable: the options of METHOD, and the numbers behind the names
+    of the bases."""
     given = {name: getattr(result.options, name) for name in METHOD}
     found = {name: "default" if value is None else str(value) for name, value in given.items()}
     for basis in filter(None, (result.orbital_basis, result.scf_fitting, result.mp2_fitting)):

@@ -4,10 +4,11 @@
     X^s_PQ(t) = sum_ia B_iaP B_iaQ exp(-t D_ia)                              for each spin s                         (2)
     E_OS = - sum_ia,jb (ia|jb)^2 / x ~ - sum_k w_k sum_PQ X^alpha_PQ(t_k) X^beta_PQ(t_k)                             (3)
 
-Almloef, Chem. Phys. Lett. 181, 319 (1991); SOS-MP2: Jung, Lochan, Dutoi, Head-Gordon, J. Chem. Phys. 121, 9793 (2004);
-quadratures fitted to the range of x: Takatsuka, Ten-no, Hackbusch, J. Chem. Phys. 129, 044112 (2008). Here it is the
-relative error of Eq. 1 that is made small: all terms of Eq. 3 have one sign, so an error of at most d in each is one of
-at most d |E_OS| in the sum, a bound and no estimate.
+Almloef, Chem. Phys. Lett. 181, 319 (1991); SOS-MP2: Jung, Lochan, Dutoi, Head-Gordon, J. Chem.
+Phys. 121, 9793 (2004); quadratures fitted to the range of x: Takatsuka, Ten-no, Hackbusch, J. Chem.
+Phys. 129, 044112 (2008). Here it is the relative error of Eq. 1 that is made small: all terms of
+Eq. 3 have one sign, so an error of at most d in each is one of at most d |E_OS| in the sum, a bound
+and no estimate.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import NumericalError
+from dfmp2.errors.messages import Option
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.messages import Option
-from dfmp2.mp2.response import differences, groups, weighted_products
+from dfmp2.mp2.response import groups, orbital_energy_differences, weighted_products
 from dfmp2.mp2.result import Quadrature
 from dfmp2.progress import Listener
 
@@ -40,7 +41,7 @@ LEVEL = 1.5  # largest maximum of the error by its smallest: good enough
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class ExponentialSum:
     """A sum of exponentials, sum_k w_k exp(-t_k x), in place of 1/x on a range.
 
     Attributes
@@ -63,7 +64,8 @@ def opposite_spin_energy(
     workers: int,
     listener: Listener,
 ) -> Quadrature:
-    """E_OS, Eq. 3, unscaled, with so many points that `factor` times its error is below the tolerance.
+    """E_OS, Eq. 3, unscaled, with so many points that `factor` times its error is below the
+    tolerance.
 
     Parameters
     ----------
@@ -77,7 +79,7 @@ def opposite_spin_energy(
     ------
     NumericalError : no quadrature of MOST_POINTS is good enough
     """
-    gaps = [differences(space) for space in spaces]
+    gaps = [orbital_energy_differences(space) for space in spaces]
     if not all(gap.size for gap in gaps):
         return Quadrature(0.0, 0, 0.0, 0.0, 0.0)
     lowest, highest = (
@@ -96,8 +98,8 @@ def opposite_spin_energy(
             listener.step(number, len(rule.t), "points of the Laplace transform")
         if not math.isfinite(energy):
             raise NumericalError(
-                f"the opposite-spin energy is {energy}: the orbitals or integrals hold NaN or infinite numbers; check "
-                "the geometry and the basis, then report this"
+                f"the opposite-spin energy is {energy}: the orbitals or integrals hold NaN or "
+                "infinite numbers; check the geometry and the basis, then report this"
             )
         error = factor * rule.error * abs(energy) / (1.0 - rule.error)
         if error <= tolerance:
@@ -105,10 +107,12 @@ def opposite_spin_energy(
         wanted = 0.5 * rule.error * tolerance / error
 
 
-def _size(b: Sequence[Any], gaps: Sequence[Array], rule: Rule) -> float:
-    """|E_OS|, Eq. 3, Eh, a little too large, from random z of signs: X_PQ^alpha X_PQ^beta is the mean of X^a z X^b z.
+def _size(b: Sequence[Any], gaps: Sequence[Array], rule: ExponentialSum) -> float:
+    """|E_OS|, Eq. 3, Eh, a little too large, from random z of signs: X_PQ^alpha X_PQ^beta is the
+    mean of X^a z X^b z.
 
-    Only the number of points depends on it. Hutchinson, Commun. Stat. Simul. Comput. 19, 433 (1990).
+    Only the number of points depends on it. Hutchinson, Commun. Stat. Simul. Comput. 19, 433
+    (1990).
     """
     z = np.random.default_rng(0).choice([-1.0, 1.0], (b[0].shape[2], VECTORS))
     products = []
@@ -128,7 +132,7 @@ def _decay(t: float | Array, gaps: Array) -> Array:
     return np.asarray(np.exp(-t * gaps))
 
 
-def quadrature(lowest: float, highest: float, error: float) -> Rule:
+def quadrature(lowest: float, highest: float, error: float) -> ExponentialSum:
     """The shortest rule for 1/x on lowest <= x <= highest, Eh, with this relative error.
 
     Raises
@@ -138,7 +142,7 @@ def quadrature(lowest: float, highest: float, error: float) -> Rule:
     for p, found in _fitted(math.log(max(highest / lowest, 1.01))):
         if found <= error:
             t, w = np.exp(p) / lowest
-            return Rule(t, w, found)
+            return ExponentialSum(t, w, found)
     raise NumericalError(
         (
             f"no sum of {MOST_POINTS} exponentials is 1/x from {lowest:.3g} to {highest:.3g}"
@@ -152,10 +156,12 @@ def quadrature(lowest: float, highest: float, error: float) -> Rule:
 
 
 def _fitted(length: float) -> Iterator[tuple[Array, float]]:
-    """ln t and ln w, (2, k), of rules for 1 <= x <= exp(length), k = 1, 2, ..., and their relative errors.
+    """ln t and ln w, (2, k), of rules for 1 <= x <= exp(length), k = 1, 2, ..., and their relative
+    errors.
 
-    A rule of k points is exact at 2k places; Newton's method finds it, from the rule before stretched to k points. The
-    places are then moved until the error is about as large between all of them, as it is in the best rule.
+    A rule of k points is exact at 2k places; Newton's method finds it, from the rule before
+    stretched to k points. The places are then moved until the error is about as large between all
+    of them, as it is in the best rule.
     """
     places, p, found = _spread(2), np.empty((2, 0)), np.inf
     for k in range(1, MOST_POINTS + 1):
@@ -200,7 +206,8 @@ def _fitted(length: float) -> Iterator[tuple[Array, float]]:
 
 
 def _newton(x: Array, p: Array) -> tuple[Array, float]:
-    """The rule that is exact at x, (2k,), from a guess (2, k); and its largest relative error there."""
+    """The rule that is exact at x, (2k,), from a guess (2, k); and its largest relative error
+    there."""
     before = np.inf
     for _ in range(30):
         terms = _terms(x, p)

@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends import tiling
-from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Source, Tile
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, TileSource
 from dfmp2.errors import NumericalError
 from dfmp2.host.threads import Workers
 from dfmp2.mp2.result import PairEnergies
 
 
 def evaluate(
-    backend: Backend, left: Source, right: Source, tiles: list[Tile]
+    backend: Backend, left: TileSource, right: TileSource, tiles: list[Tile]
 ) -> Generator[tuple[Tile, PairTerms], None, None]:
     """Tiles with their terms as they finish; every entry has its own place, so the order is free.
 
@@ -86,8 +86,9 @@ def tile_keys(shapes: Sequence[tuple[int, int, int]], limits: Limits, number: in
     return keys
 
 
-def evaluate_keys(backend: Backend, operands: Sequence[Source], keys: list[TileKey]) -> Results:
-    """Tiles of one pass with their terms as they finish, spins after spins; to be closed as `evaluate`."""
+def evaluate_keys(backend: Backend, operands: Sequence[TileSource], keys: list[TileKey]) -> Results:
+    """Tiles of one pass with their terms as they finish, spins after spins; to be closed as
+    `evaluate`."""
     for number, i, j in dict.fromkeys(key[:3] for key in keys):
         wanted = [key[3] for key in keys if key[1:3] == (i, j)]
         with closing(evaluate(backend, operands[i], operands[j], wanted)) as results:
@@ -96,7 +97,7 @@ def evaluate_keys(backend: Backend, operands: Sequence[Source], keys: list[TileK
 
 
 def pair_energies(
-    operands: Sequence[Source],
+    operands: Sequence[TileSource],
     backend: Backend,
     progress: Progress = lambda done, total: None,
     number: int = 0,
@@ -104,7 +105,8 @@ def pair_energies(
     on_tile: OnTile = lambda key, terms: None,
     elsewhere: Elsewhere | None = None,
 ) -> PairEnergies:
-    """Same-spin and opposite-spin pair energies of one (restricted) or two (alpha, beta) spin spaces.
+    """Same-spin and opposite-spin pair energies of one (restricted) or two (alpha, beta) spin
+    spaces.
 
     Parameters
     ----------
@@ -177,8 +179,9 @@ def _checked(pairs: PairEnergies) -> PairEnergies:
         if bad.size:
             i, j = bad[0] + 1
             raise NumericalError(
-                f"the {label} energy of active occupied pair ({i}, {j}) is {matrix[i - 1, j - 1]}: the orbitals or "
-                "integrals hold NaN or infinite numbers; check the geometry and the basis, then report this"
+                f"the {label} energy of active occupied pair ({i}, {j}) is {matrix[i - 1, j - 1]}: "
+                "the orbitals or integrals hold NaN or infinite numbers; check the geometry and "
+                "the basis, then report this"
             )
     return pairs
 

@@ -1,7 +1,9 @@
-"""Matrices over fitting functions, X_PQ = sum_ia f_ia B_iaP B_iaQ, in N^4: what methods without pairs are made of.
+"""Matrices over fitting functions, X_PQ = sum_ia f_ia B_iaP B_iaQ, in N^4: what methods without
+pairs are made of.
 
-B is taken by groups of occupied orbitals, in memory or on disk; on disk each pass over it serves as many matrices as
-there is room for. The workers share the rows of X above its diagonal. All in float64.
+B is taken by groups of occupied orbitals, in memory or on disk; on disk each pass over it serves as
+many matrices as there is room for. The workers share the rows of X above its diagonal. All in
+float64.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ STRIP = 64  # columns of X that are copied to the other side of its diagonal at 
 Factor = Callable[[Array], Array]  # orbital-energy differences, Eh, to factors f >= 0
 
 
-def differences(space: ActiveSpace) -> Array:
+def orbital_energy_differences(space: ActiveSpace) -> Array:
     """e_a - e_i of one spin, (nocc, nvir), Eh."""
     return space.eps_vir - space.eps_occ[:, None]
 
@@ -38,7 +40,8 @@ def weighted_products(
     *,
     joined: bool,
 ) -> Iterator[list[Array]]:
-    """X of every factor in turn, (naux, naux), of each spin or their sum; valid until the next is taken.
+    """X of every factor in turn, (naux, naux), of each spin or their sum; valid until the next is
+    taken.
 
     Parameters
     ----------
@@ -61,7 +64,7 @@ def weighted_products(
         room[...] = 0.0
         found = [list(matrices) for matrices in room[: len(chosen)]]
         for spin, (tensor, space) in enumerate(zip(b, spaces, strict=True)):
-            roots = [np.sqrt(factor(differences(space))) for factor in chosen]
+            roots = [np.sqrt(factor(orbital_energy_differences(space))) for factor in chosen]
             for i0, group in groups(tensor):
                 rows = group.reshape(-1, naux)
                 scaled = np.empty(rows.shape)
@@ -97,7 +100,8 @@ def groups(tensor: Any) -> Iterator[tuple[int, Array]]:
 def _add_square(
     rows: Array, weights: Array, scaled: Array, matrix: Array, blocks: Sequence[tuple[int, int]]
 ) -> None:
-    """Add the square of the weighted rows to the matrix, on and above its diagonal; a worker for each block."""
+    """Add the square of the weighted rows to the matrix, on and above its diagonal; a worker for
+    each block."""
 
     def scale(k: int) -> None:
         some = slice(k * len(rows) // len(blocks), (k + 1) * len(rows) // len(blocks))

@@ -1,8 +1,9 @@
-"""The result of a calculation and its parts: frozen values, with a unit and a description on every field.
+"""The result of a calculation and its parts: frozen values, with a unit and a description on every
+field.
 
-The metadata of the fields is the schema of the HDF5 file (`dfmp2.output.hdf5`). Derived quantities are
-properties, so they cannot disagree with their parts. Arrays are float64; energies in hartree (Eh). Names follow
-QCSchema where it has them. `to_dict` is what `--json` prints.
+The metadata of the fields is the schema of the HDF5 file (`dfmp2.output.hdf5`). Derived quantities
+are properties, so they cannot disagree with their parts. Arrays are float64; energies in hartree
+(Eh). Names follow QCSchema where it has them. `to_dict` is what `--json` prints.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import ComparisonFailed
+from dfmp2.errors.messages import Option
 from dfmp2.host.provenance import Preparation, Provenance
-from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
 from dfmp2.options import CUSTOM, SCS, SOS, Options
@@ -34,12 +35,10 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 # Energies of the method asked for, whatever it is; `mp2_` in front means plain MP2.
 OF_THE_METHOD = (
-    *(
-        "same_spin_correlation_energy",
-        "opposite_spin_correlation_energy",
-        "correlation_energy",
-        "total_energy",
-    ),
+    "same_spin_correlation_energy",
+    "opposite_spin_correlation_energy",
+    "correlation_energy",
+    "total_energy",
 )
 OF_MP2 = tuple(f"mp2_{name}" for name in OF_THE_METHOD)
 OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
@@ -47,7 +46,8 @@ OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairEnergies:
-    """Unscaled pair energies of the active occupied orbitals, Eh; each component is its matrix' sum.
+    """Unscaled pair energies of the active occupied orbitals, Eh; each component is its matrix'
+    sum.
 
     opposite_spin : (nocc_alpha, nocc_beta)
     same_spin : one (nocc, nocc) matrix (restricted) or two (alpha-alpha, beta-beta)
@@ -72,7 +72,8 @@ class PairEnergies:
         return self.same_spin_energy + self.opposite_spin_energy
 
     def channels(self) -> dict[str, Array]:
-        """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta; none of NO_PAIRS."""
+        """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta; none of
+        NO_PAIRS."""
         if not self.same_spin:
             return {}
         names = ["same_spin"]
@@ -109,7 +110,8 @@ class Quadrature:
 class Certificate:
     """What recomputing a sample of pairs in float64 found (`dfmp2.mp2.certificate`).
 
-    Where `seed` is None, in files of earlier versions, the errors are estimates from evenly spaced pairs.
+    Where `seed` is None, in files of earlier versions, the errors are estimates from evenly spaced
+    pairs.
     """
 
     pairs: int = _q("", "pairs evaluated")
@@ -140,7 +142,8 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class FittingCertificate:
-    """What four-centre integrals in this molecule say of the fitted ones (`dfmp2.mp2.fitting_certificate`).
+    """What four-centre integrals in this molecule say of the fitted ones
+    (`dfmp2.mp2.fitting_certificate`).
 
     Errors are fitted - exact; exact are a conventional SCF and four-centre MP2 on its orbitals.
     """
@@ -226,8 +229,8 @@ class Check:
         """
         if not self.passed:
             raise ComparisonFailed(
-                f"PySCF's DF-MP2 differs by {self.largest_difference:.1e} Eh, more than the allowed "
-                f"{self.allowed:.1e} Eh{then}"
+                f"PySCF's DF-MP2 differs by {self.largest_difference:.1e} Eh, more than the "
+                f"allowed {self.allowed:.1e} Eh{then}"
             )
 
 
@@ -255,7 +258,8 @@ class Diagnostics:
 
 @dataclass(frozen=True, slots=True)
 class Dispersion:
-    """A dispersion correction, D3 with the damping of Becke and Johnson or D4, as its authors' package makes it."""
+    """A dispersion correction, D3 with the damping of Becke and Johnson or D4, as its authors'
+    package makes it."""
 
     correction: str = _q("", "d3bj or d4")
     energy: float = _q("hartree", "dispersion energy")
@@ -310,7 +314,8 @@ class Gradient:
 class GradientCertificate:
     """What the parts of a gradient, or of the relaxed densities alone, say about each other.
 
-    Made in `dfmp2.gradients.certificate`; without a gradient there are no sums of forces and torques.
+    Made in `dfmp2.gradients.certificate`; without a gradient there are no sums of forces and
+    torques.
     """
 
     three_center_difference: float = _q(
@@ -413,10 +418,11 @@ OF_EACH_DENSITY = (  # arrays of `Properties` whose first axis is DENSITIES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Properties:
-    """Densities of one electron and what they give; unrelaxed: without the response of the orbitals.
+    """Densities of one electron and what they give; unrelaxed: without the response of the
+    orbitals.
 
-    Moments are about the origin of the coordinates; the quadrupole moment is that of the charges, sum q r_x r_y, with
-    its trace. Files of earlier versions have none, and no charges.
+    Moments are about the origin of the coordinates; the quadrupole moment is that of the charges,
+    sum q r_x r_y, with its trace. Files of earlier versions have none, and no charges.
     """
 
     scf_dipole: Array = _q("elementary charge * bohr", "dipole moment of the reference (3,)")
@@ -480,10 +486,12 @@ def _by_density(values: Array) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Polarizability:
-    """Static dipole polarizability by central differences of dipole moments (`dfmp2.gradients.polarizability`).
+    """Static dipole polarizability by central differences of dipole moments
+    (`dfmp2.gradients.polarizability`).
 
-    The differences of energies are an independent way to its diagonal. Both ways are off by a multiple of the square of
-    the field, dipole moments by twice as much, so that twice their difference is the error of the step.
+    The differences of energies are an independent way to its diagonal. Both ways are off by a
+    multiple of the square of the field, dipole moments by twice as much, so that twice their
+    difference is the error of the step.
     """
 
     relaxed: Array = _q(
@@ -499,7 +507,8 @@ class Polarizability:
     field: float = _q("hartree / (elementary charge * bohr)", "strength of the field")
     allowed: float = _q(
         "",
-        "largest of that, and of asymmetry and error of the step by the largest element or 1 bohr^3",
+        "largest of that, and of asymmetry and error of the step by the largest element or 1 "
+        "bohr^3",
     )
     seconds: float = _q("s", "wall time of the runs in the field")
 
@@ -521,12 +530,14 @@ class Polarizability:
 
     @property
     def step_error(self) -> float:
-        """Twice the largest difference of the diagonal from energies and from dipole moments, bohr^3."""
+        """Twice the largest difference of the diagonal from energies and from dipole moments,
+        bohr^3."""
         return 2 * float(np.abs(np.diag(self.relaxed) - self.from_energies).max())
 
     @property
     def passed(self) -> bool:
-        """Whether it is symmetric and it and the dipole moment agree with the energies; false where it is no number."""
+        """Whether it is symmetric and it and the dipole moment agree with the energies; false where
+        it is no number."""
         most = self.allowed * max(1.0, float(np.abs(self.relaxed).max()))
         return (
             self.asymmetry <= most
@@ -544,12 +555,12 @@ class Polarizability:
         if not self.passed:
             raise ComparisonFailed(
                 (
-                    f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and energies "
-                    f"in the same fields say that it is off by {self.step_error:.1e} bohr^3, the "
-                    f"dipole moment by {self.dipole_difference:.1e} e bohr; {self.allowed:.0e} of "
-                    f"the largest element and {self.allowed:.0e} e bohr are accepted: the molecule "
-                    "is too polarizable for the step, or the runs in fields have found different "
-                    "SCF solutions; look at their stability with "
+                    f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and "
+                    f"energies in the same fields say that it is off by {self.step_error:.1e} "
+                    f"bohr^3, the dipole moment by {self.dipole_difference:.1e} e bohr; "
+                    f"{self.allowed:.0e} of the largest element and {self.allowed:.0e} e bohr are "
+                    "accepted: the molecule is too polarizable for the step, or the runs in fields "
+                    "have found different SCF solutions; look at their stability with "
                 ),
                 Option("stability", "full"),
                 f"{then}",
@@ -630,7 +641,8 @@ class MP2Result(Calculated):
 
     @property
     def rpa_correlation_energy(self) -> float | None:
-        """Correlation energy of the direct random-phase approximation, Eh; None where it was not asked for."""
+        """Correlation energy of the direct random-phase approximation, Eh; None where it was not
+        asked for."""
         if self.quadrature is None or self.options.correlation.kind != "rpa":
             return None
         return self.quadrature.energy
@@ -647,17 +659,21 @@ class MP2Result(Calculated):
 
     @property
     def functional_energy(self) -> float | None:
-        """Energy of the functional of the energy, Eh; None where it is that of the SCF, or Hartree-Fock."""
+        """Energy of the functional of the energy, Eh; None where it is that of the SCF, or
+        Hartree-Fock."""
         return self.reference.functional_energy
 
     @property
     def dispersion_energy(self) -> float | None:
         """Dispersion energy of a double hybrid, Eh; None without a correction."""
-        return None if self.dispersion is None else self.dispersion.energy
+        if self.dispersion is None:
+            return None
+        return self.dispersion.energy
 
     @property
     def mean_field_energy(self) -> float:
-        """What the correlation energy is added to, Eh: E(HF), E(EXX), or that of a double hybrid's functional."""
+        """What the correlation energy is added to, Eh: E(HF), E(EXX), or that of a double hybrid's
+        functional."""
         if not self.options.correlation.double_hybrid:
             return self.hf_total_energy
         if self.functional_energy is not None:
@@ -668,12 +684,17 @@ class MP2Result(Calculated):
     def mean_field_name(self) -> str:
         """The key of `mean_field_energy` in JSON."""
         if self.options.correlation.double_hybrid:
-            return "scf_total_energy" if self.functional_energy is None else "functional_energy"
-        return "scf_total_energy" if self.reference.xc is None else "hf_total_energy"
+            if self.functional_energy is None:
+                return "scf_total_energy"
+            return "functional_energy"
+        if self.reference.xc is None:
+            return "scf_total_energy"
+        return "hf_total_energy"
 
     @property
     def method(self) -> str:
-        """Name of the method asked for: a key of `dfmp2.options.METHODS`, a double hybrid, or a custom one."""
+        """Name of the method asked for: a key of `dfmp2.options.METHODS`, a double hybrid, or a
+        custom one."""
         return self.options.correlation.name
 
     @property
@@ -683,12 +704,14 @@ class MP2Result(Calculated):
 
     @property
     def opposite_spin_correlation_energy(self) -> float:
-        """Part of the method's correlation energy that comes from pairs of two spins, scaled, Eh."""
+        """Part of the method's correlation energy that comes from pairs of two spins, scaled,
+        Eh."""
         return _scaled(self.options.correlation.opposite_spin, self.components[1])
 
     @property
     def mp2_singles_energy(self) -> float:
-        """Energy of single excitations of an ROHF reference, in every correlation energy and never scaled, Eh."""
+        """Energy of single excitations of an ROHF reference, in every correlation energy and never
+        scaled, Eh."""
         return self.reference.singles_energy(self.sizes.frozen_core, self.sizes.frozen_virtual)
 
     @property
@@ -712,7 +735,8 @@ class MP2Result(Calculated):
 
     @property
     def mp2_same_spin_correlation_energy(self) -> float:
-        """E_SS of plain MP2, unscaled, Eh; NaN where the method does not have it, as in all that takes it."""
+        """E_SS of plain MP2, unscaled, Eh; NaN where the method does not have it, as in all that
+        takes it."""
         if self.options.regulariser is None:
             return self.components[0]
         return math.nan
@@ -732,7 +756,8 @@ class MP2Result(Calculated):
 
     @property
     def mp2_total_energy(self) -> float:
-        """E(HF) + E(MP2 correlation), always unscaled, Eh; NaN with the orbitals of a double hybrid."""
+        """E(HF) + E(MP2 correlation), always unscaled, Eh; NaN with the orbitals of a double
+        hybrid."""
         if self.options.correlation.double_hybrid:
             return math.nan
         return self.scf_total_energy + self.mp2_correlation_energy
@@ -764,7 +789,8 @@ class MP2Result(Calculated):
 
     @property
     def scf_fitting_estimate(self) -> float | None:
-        """Most likely fitting error of E(SCF), fitted - exact, Eh; None where a part of it was not estimated."""
+        """Most likely fitting error of E(SCF), fitted - exact, Eh; None where a part of it was not
+        estimated."""
         atoms, between = (
             self.diagnostics.scf_fitting_error,
             self.reference.interatomic_fitting_error,
@@ -782,20 +808,23 @@ class MP2Result(Calculated):
 
     @property
     def grid_error_total(self) -> float | None:
-        """What the integration grid may add to the error of the total energy, Eh; None without a functional."""
+        """What the integration grid may add to the error of the total energy, Eh; None without a
+        functional."""
         source = self.error_budget.sources.get("grid")
         if source is None or any(share.value is None for share in source.shares):
             return None
         return source.total
 
     def require_proofs(self, then: str = "") -> None:
-        """Refuse a result whose check by PySCF or whose certificates fail; as `require_certified`."""
+        """Refuse a result whose check by PySCF or whose certificates fail; as
+        `require_certified`."""
         if self.check is not None:
             self.check.require(then)
         self.require_certified(then)
 
     def require_certified(self, then: str = "") -> MP2Result:
-        """The result itself, unless the certificate of its gradient, densities or polarizability fails.
+        """The result itself, unless the certificate of its gradient, densities or polarizability
+        fails.
 
         Parameters
         ----------
@@ -821,21 +850,21 @@ class MP2Result(Calculated):
         ------
         InputError : pandas is not installed
         """
-        from dfmp2.host.deferred import named
+        from dfmp2.host.deferred import imported_by_name
 
-        return named("dfmp2.output.table:result_frame")(self)
+        return imported_by_name("dfmp2.output.table:result_frame")(self)
 
     def __repr__(self) -> str:
         title = self.options.correlation.title
         return (
-            f"MP2Result({self.molecule.formula}: {self.level}, E({title}, total) = {self.total_energy:.10f} Eh, "
-            f"E(corr) = {self.correlation_energy:.10f} Eh)"
+            f"MP2Result({self.molecule.formula}: {self.level}, E({title}, total) = "
+            f"{self.total_energy:.10f} Eh, E(corr) = {self.correlation_energy:.10f} Eh)"
         )
 
     def __str__(self) -> str:
-        from dfmp2.host.deferred import named
+        from dfmp2.host.deferred import imported_by_name
 
-        return str(named("dfmp2.output.text:report")(self)).rstrip("\n")
+        return str(imported_by_name("dfmp2.output.text:report")(self)).rstrip("\n")
 
     def _repr_html_(self) -> str:
         return to_html(self)
@@ -844,7 +873,8 @@ class MP2Result(Calculated):
 def to_dict(result: MP2Result) -> dict[str, Any]:
     """Every quantity of interest under a flat, documented name; energies in hartree, times in s.
 
-    The keys are those of README, section "JSON". Non-finite numbers become None, which JSON can hold.
+    The keys are those of README, section "JSON". Non-finite numbers become None, which JSON can
+    hold.
     """
     reference, molecule, certificate, check = (
         result.reference,
@@ -869,8 +899,8 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "scs_mp2_total_energy": result.scf_total_energy + result.scs_mp2_correlation_energy,
         "sos_mp2_total_energy": result.scf_total_energy + result.sos_mp2_correlation_energy,
         "scf_dipole_moment": None if reference.dipole is None else reference.dipole.tolist(),
-        "scf_fitting_error": fitting_error(result.scf_fitting, molecule),
-        "mp2_fitting_error": fitting_error(result.mp2_fitting, molecule),
+        "scf_fitting_error": fitting_error_of_atoms(result.scf_fitting, molecule),
+        "mp2_fitting_error": fitting_error_of_atoms(result.mp2_fitting, molecule),
         "scf_fitting_estimate": result.scf_fitting_estimate,
         "error_budget": result.error_budget.to_dict(),
         "backend": result.backend,
@@ -983,7 +1013,8 @@ UNITS = {
 
 
 def calculation(found: Calculated) -> dict[str, Any]:
-    """Molecule, method and bases: the first keys of the objects of a result and of a prepared file."""
+    """Molecule, method and bases: the first keys of the objects of a result and of a prepared
+    file."""
     molecule, reference = found.molecule, found.reference
     return {
         "name": molecule.name,
@@ -1002,13 +1033,14 @@ def calculation(found: Calculated) -> dict[str, Any]:
         "relativity": found.options.relativity,
         "scf_type": reference.scf_type,
         "basis": found.orbital_basis.name,
-        "scf_auxbasis": None if found.scf_fitting is None else describe(found.scf_fitting),
-        "auxbasis": describe(found.mp2_fitting),
+        "scf_auxbasis": None if found.scf_fitting is None else basis_names(found.scf_fitting),
+        "auxbasis": basis_names(found.mp2_fitting),
     }
 
 
 def scf_solution(reference: Reference) -> dict[str, Any]:
-    """Stability of the SCF solution, and the others that were found, None where none was looked for."""
+    """Stability of the SCF solution, and the others that were found, None where none was looked
+    for."""
     found = reference.solutions
     return {
         "scf_start": reference.start,
@@ -1018,7 +1050,8 @@ def scf_solution(reference: Reference) -> dict[str, Any]:
 
 
 def describe_field(molecule: Molecule, basis: BasisSet) -> dict[str, float] | None:
-    """Number of point charges, their sum (e) and their energy with the nuclei (Eh); None where there are none."""
+    """Number of point charges, their sum (e) and their energy with the nuclei (Eh); None where
+    there are none."""
     if molecule.point_charges is None:
         return None
     return {
@@ -1035,18 +1068,20 @@ def say_field(molecule: Molecule, basis: BasisSet) -> str:
         return ""
     count, energy = int(found["count"]), found["nuclear_energy"]
     return (
-        f"{count} point charge{'s' * (count != 1)}, {found['total_charge']:+.6f} e in all; {energy:.10f} Eh with the "
-        "nuclei, contained in their repulsion; their energy among themselves is left out"
+        f"{count} point charge{'s' * (count != 1)}, {found['total_charge']:+.6f} e in all; "
+        f"{energy:.10f} Eh with the nuclei, contained in their repulsion; their energy among "
+        "themselves is left out"
     )
 
 
-def describe(basis: BasisSet) -> str:
+def basis_names(basis: BasisSet) -> str:
     """Names of the sets in a basis, e.g. "cc-pvdz-ri" or "cc-pvdz-jkfit, def2-universal-jkfit"."""
     return ", ".join(dict.fromkeys(element.name for element in basis.elements.values()))
 
 
-def fitting_error(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] | None:
-    """Error of a fitting set, Eh: its sum over the atoms and that of each element; None where it was not measured."""
+def fitting_error_of_atoms(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] | None:
+    """Error of a fitting set, Eh: its sum over the atoms and that of each element; None where it
+    was not measured."""
     if basis is None or not basis.errors:
         return None
     return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
@@ -1074,14 +1109,16 @@ def to_html(result: MP2Result) -> str:
     ]
     caption = f"{result.molecule.formula}: {result.level} on {result.backend}, {result.precision}"
     body = "".join(
-        f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td><td>E<sub>h</sub></td></tr>"
+        f"<tr><td>{name}</td><td "
+        f"style='text-align:right'>{value:.10f}</td><td>E<sub>h</sub></td></tr>"
         for name, value in rows
     )
     return f"<table><caption>{html.escape(caption)}</caption>{body}</table>"
 
 
 def _check(check: Check) -> dict[str, Any]:
-    """A check; its SCF energy is None, for --check has no SCF of its own but takes that of the run."""
+    """A check; its SCF energy is None, for --check has no SCF of its own but takes that of the
+    run."""
     compared = {
         name: None if name.startswith("scf_") else value for name, value in asdict(check).items()
     }

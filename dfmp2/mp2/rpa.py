@@ -3,15 +3,17 @@
     Q_PQ(w) = sum_s sum_ia B_iaP B_iaQ 2 D_ia / (D_ia^2 + w^2),   D_ia = e_a - e_i                                   (1)
     E_c = 1/(2 pi) int_0^inf dw Tr [ ln(1 + Q(w)) - Q(w) ]                                                           (2)
 
-s runs over both spins; without exchange in the response the pairs of orbitals of all spins add up. Eshuis, Yarkony,
-Furche, J. Chem. Phys. 132, 234114 (2010). As there, w = a cot(u) and equal steps of u: the integrand is a smooth
-periodic function of u, so that n points converge exponentially and are among 2n points. n is doubled until the error
-is small. It falls about as that of the terms of second order with i = j and a = b, which have poles at w = +-i D,
+s runs over both spins; without exchange in the response the pairs of orbitals of all spins add up.
+Eshuis, Yarkony, Furche, J. Chem. Phys. 132, 234114 (2010). As there, w = a cot(u) and equal steps
+of u: the integrand is a smooth periodic function of u, so that n points converge exponentially and
+are among 2n points. n is doubled until the error is small. It falls about as that of the terms of
+second order with i = j and a = b, which have poles at w = +-i D,
 
     r(n) = sum_ia (ia|ia)^2 / D_ia [(D_ia - a) / (D_ia + a)]^2n                                                      (3)
 
-but neither sum shows its own error: the last changes d(n/2) and d(n/4) of the energy stand for those of half and of a
-quarter of the points, and the error is taken as SAFETY r(n) max[ d(n/2) / r(n/2), d(n/4) / r(n/4) ].
+but neither sum shows its own error: the last changes d(n/2) and d(n/4) of the energy stand for
+those of half and of a quarter of the points, and the error is taken as SAFETY r(n) max[ d(n/2) /
+r(n/2), d(n/4) / r(n/4) ].
 """
 
 from __future__ import annotations
@@ -25,20 +27,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import NumericalError
+from dfmp2.errors.messages import Option
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.messages import Option
-from dfmp2.mp2.response import differences, weighted_products
+from dfmp2.mp2.response import orbital_energy_differences, weighted_products
 from dfmp2.mp2.result import Quadrature
 from dfmp2.progress import Listener
 
 Array = NDArray[np.float64]
 
 LAST = 1024  # points of the longest sum
-STEP = 4  # points are a multiple of it: the shortest of three sums has a quarter of those that should do
+# points are a multiple of it: the shortest of three sums has a quarter of those that should do
+STEP = 4
 FEWEST = 24  # that should do
 SCALES = 24  # values of a that are tried
-SAFETY = 40.0  # twice the largest error met, relative to what Eq. 3 makes of the changes (O2, orbitals of b3lyp)
-USUAL = 0.1  # Eh per correlated orbital of a spin; an energy of this size is good enough to foresee errors
+# twice the largest error met, relative to what Eq. 3 makes of the changes (O2, orbitals of b3lyp)
+SAFETY = 40.0
+# Eh per correlated orbital of a spin; an energy of this size is good enough to foresee errors
+USUAL = 0.1
 
 
 def correlation_energy(
@@ -67,7 +72,7 @@ def correlation_energy(
     ]
     if not spins:
         return Quadrature(0.0, 0, 0.0, 0.0, 0.0)
-    gaps = [differences(space) for _, space in spins]
+    gaps = [orbital_energy_differences(space) for _, space in spins]
     lowest, highest = (float(end([float(end(gap)) for gap in gaps])) for end in (np.min, np.max))
     if lowest <= 0.0:
         raise NumericalError(
@@ -170,13 +175,16 @@ def _response(occupation: float, frequency: float, gaps: Array) -> Array:
 def _fallen(envelope: Callable[[int], float], points: int, fewer: int) -> float:
     """r(points) / r(fewer), 1 where there is no telling."""
     before = envelope(fewer)
-    return min(1.0, envelope(points) / before) if before else 1.0
+    if before:
+        return min(1.0, envelope(points) / before)
+    return 1.0
 
 
 def _grid(
     spins: Sequence[tuple[Any, ActiveSpace]], gaps: Sequence[Array], tolerance: float
 ) -> tuple[float, int, Callable[[int], float]]:
-    """a of the frequencies, Eh, how many of them should do by Eq. 3, and that equation as a function of n."""
+    """a of the frequencies, Eh, how many of them should do by Eq. 3, and that equation as a
+    function of n."""
     d = np.concatenate([gap.ravel() for gap in gaps])
     shares = np.concatenate(
         [

@@ -1,8 +1,8 @@
 """Pair terms from B on disk: two sets of occupied orbitals in memory, the next one on its way.
 
-Tiles are those of a run in memory, so the numbers are the same to the last bit. For each set of rows I
-that fits, tiles within I are done first; then sets of columns J pass by, J + 1 being read while the
-tiles I x J are computed:
+Tiles are those of a run in memory, so the numbers are the same to the last bit. For each set of
+rows I that fits, tiles within I are done first; then sets of columns J pass by, J + 1 being read
+while the tiles I x J are computed:
 
     for I:  read I;  tiles (I, I);  for J > I:  [ read J + 1 | tiles (I, J) ]
 """
@@ -44,7 +44,8 @@ class StoredOperand:
     order: NDArray[np.intp] | None
 
     def read(self, i0: int, i1: int, out: NDArray[Any]) -> None:
-        """Fill `out`, (i1-i0, nvir, naux) in C order, with orbitals i0:i1 as the precision wants them."""
+        """Fill `out`, (i1-i0, nvir, naux) in C order, with orbitals i0:i1 as the precision wants
+        them."""
         if self.order is None:
             self.b.read(i0, i1, out)
             return
@@ -57,12 +58,13 @@ class StoredOperand:
         return self.b.shape[1] * self.b.shape[2] * np.dtype(DTYPES[self.precision]).itemsize
 
     def batches(self, backend: Backend, right: StoredOperand, tiles: list[Tile]) -> Iterator[Batch]:
-        """As of `dfmp2.backends.base.Source`."""
+        """As of `dfmp2.backends.base.TileSource`."""
         same = self is right
         wide = widest(tiles)
         found = visits(tiles, self.held, self.row_bytes, right.row_bytes, same=same)
         longest = max((visit.end - visit.begin for visit in found), default=0)
-        # One buffer, columns at either end of the rows, so that both are one operand where the spins are the same.
+        # One buffer, columns at either end of the rows, so that both are one operand where the
+        # spins are the same.
         if same and any(visit.passing for visit in found):
             edge = wide
         else:
@@ -107,7 +109,8 @@ class StoredOperand:
                 yield near, far, {_shifted(tile, *shifts): tile for tile in batch}
 
     def _put(self, backend: Backend, b: Any, cuts: list[Cut]) -> Operand:
-        """A resident operand of the orbitals in `cuts`, in this order; on the host its B is `b` itself."""
+        """A resident operand of the orbitals in `cuts`, in this order; on the host its B is `b`
+        itself."""
         eps_occ = np.concatenate([self.eps_occ[start:stop] for start, stop in cuts])
         return backend.put(b, eps_occ, self.eps_vir, self.precision)
 

@@ -5,9 +5,10 @@
     sha256 HASH               of everything that follows
     npz archive               JSON, and the arrays that are named in it by their numbers
 
-It is saved every few seconds and when the run is asked to stop, always after an SCF iteration, a stage or a tile of
-pairs, and removed when the result is written. After the SCF a run that goes on has the bits of one that was never
-stopped; an SCF that was stopped begins again with its last orbitals, or, where bits count, from its original start.
+It is saved every few seconds and when the run is asked to stop, always after an SCF iteration, a
+stage or a tile of pairs, and removed when the result is written. After the SCF a run that goes on
+has the bits of one that was never stopped; an SCF that was stopped begins again with its last
+orbitals, or, where bits count, from its original start.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from dfmp2.errors import (
     ResourceError,
     ResultFileError,
 )
+from dfmp2.errors.messages import Option
 from dfmp2.host.files import write_atomically
 from dfmp2.host.locks import locked
 from dfmp2.host.scratch import remove_kept
-from dfmp2.messages import Option
 from dfmp2.molecule.basis import nested_tuples
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, other_processor, require_same
@@ -76,17 +77,20 @@ class FileCheckpoint(Checkpoint):
     ----------
     target : the result file
     found : what there is to go on from, None to start from the beginning
-    replace_foreign : start from the beginning, instead of refusing, where `found` belongs to another calculation
+    replace_foreign : start from the beginning, instead of refusing, where `found` belongs to
+        another calculation
     same_bits : begin an SCF that was stopped from its original start
     run : which run of a study, "" for a calculation by itself
-    eager : stop where asked to even before the first save, because earlier runs of the study are on disk
+    eager : stop where asked to even before the first save, because earlier runs of the study are on
+        disk
     ready : called before the first number is computed, when nothing else is wrong; may refuse
     full_ends : end the run where the disk is full, instead of going on without a checkpoint
 
     Attributes
     ----------
     saved : whether there is a checkpoint of this calculation on disk
-    saving : whether it is being written: an exception now would part the file from the knowledge of it
+    saving : whether it is being written: an exception now would part the file from the knowledge of
+        it
     stop_asked : whether the run ends after the present iteration or tile
     """
 
@@ -108,7 +112,7 @@ class FileCheckpoint(Checkpoint):
         self._run, self._eager, self._ready = run, eager, ready
         self._full_ends = full_ends
         self._listener = Listener()
-        self._every = seconds()
+        self._every = seconds_text()
         self._due, self._failed = time.monotonic() + self._every, False
         self.path = str(self._file)
         self.saved = self.saving = self.stop_asked = False
@@ -130,7 +134,10 @@ class FileCheckpoint(Checkpoint):
             listener.stage(f"starting from the beginning: {error}")
             return
         self.reference, self.b, self.tiles = found.reference, found.b, found.tiles
-        self.orbitals = None if self._same_bits else found.orbitals
+        if self._same_bits:
+            self.orbitals = None
+        else:
+            self.orbitals = found.orbitals
         self.saved = True
         listener.stage(f"going on from {self.path}")
         processors = other_processor(found.identity, self.identity)
@@ -167,7 +174,8 @@ class FileCheckpoint(Checkpoint):
 
         Raises
         ------
-        ResourceError, ResultFileError : the disk refuses, or something else has that name; what was saved before stays
+        ResourceError, ResultFileError : the disk refuses, or something else has that name; what was
+            saved before stays
         """
         self.saving = True
         try:
@@ -212,7 +220,8 @@ class FileCheckpoint(Checkpoint):
 
 
 class Stop(Silent):
-    """Ends a run once `asked` says so: at its next safe point, or at its next event where it has no checkpoint."""
+    """Ends a run once `asked` says so: at its next safe point, or at its next event where it has no
+    checkpoint."""
 
     def __init__(self, asked: Callable[[], bool]) -> None:
         self.checkpoint: FileCheckpoint | None = None
@@ -245,7 +254,8 @@ def checkpointing(
     ready: Callable[[], None] = lambda: None,
     full_ends: bool = False,
 ) -> Iterator[FileCheckpoint]:
-    """Hold the lock of a result, go on from the checkpoint beside it, and save the state of the run there.
+    """Hold the lock of a result, go on from the checkpoint beside it, and save the state of the run
+    there.
 
     Parameters
     ----------
@@ -253,11 +263,13 @@ def checkpointing(
     resume : say so where there is no checkpoint to go on from
     note, warn : told what is found
     run, same_bits, ready, full_ends : as of FileCheckpoint
-    replace_foreign : start from the beginning where the checkpoint is of another calculation or version
+    replace_foreign : start from the beginning where the checkpoint is of another calculation or
+        version
 
     Raises
     ------
-    ResultFileError : another process is computing this result, or what lies there is no checkpoint of this version
+    ResultFileError : another process is computing this result, or what lies there is no checkpoint
+        of this version
     """
     target = Path(target)
     with locked(target):
@@ -275,7 +287,7 @@ def checkpointing(
         )
 
 
-def seconds() -> float:
+def seconds_text() -> float:
     """Time between two saves: $DFMP2_CHECKPOINT_SECONDS, or 5.
 
     Raises
@@ -295,7 +307,8 @@ def seconds() -> float:
 def found_beside(
     target: Path, *, resume: bool, replace_foreign: bool, note: Say, warn: Say
 ) -> State | None:
-    """What there is to go on from, None to start from the beginning; what is damaged is named and not used.
+    """What there is to go on from, None to start from the beginning; what is damaged is named and
+    not used.
 
     Parameters
     ----------
@@ -327,7 +340,8 @@ def found_beside(
 
 
 def content_of(file: Path, most: int = LARGEST) -> bytes | None:
-    """The first bytes of a checkpoint, None where there is none; nothing else in its place is read or replaced.
+    """The first bytes of a checkpoint, None where there is none; nothing else in its place is read
+    or replaced.
 
     Raises
     ------
@@ -373,7 +387,7 @@ def remove(file: Path) -> None:
         remove_kept(Path(state.b.folder))
 
 
-# --- the bytes of the file ------------------------------------------------------------------------------------------
+# --- the bytes of the file ------------------------------------------------------------------------
 
 
 class OldVersion(ValueError):
@@ -406,7 +420,10 @@ def encode(state: State) -> bytes:
     payload = io.BytesIO()
     np.savez(payload, text, *arrays, allow_pickle=False)
     content = payload.getvalue()
-    scratch = "-" if state.b is None else state.b.folder
+    if state.b is None:
+        scratch = "-"
+    else:
+        scratch = state.b.folder
     head = HEAD + VERSION + f"\nscratch {scratch}\n".encode("utf-8", "surrogateescape")
     return head + f"sha256 {hashlib.sha256(content).hexdigest()}\n".encode() + content
 

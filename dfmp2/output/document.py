@@ -1,6 +1,7 @@
 """What is printed and shown: sections made of facts, tables, figures and notes.
 
-`to_text` makes lines of them, `dfmp2.output.html.page` a page. Figures and tables of details are for the page alone.
+`to_text` makes lines of them, `dfmp2.output.html.page` a page. Figures and tables of details are
+for the page alone.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Table(NamedTuple):
     Attributes
     ----------
     caption : what it shows, "" where the heading of the section says so
-    heads : names of the columns, with " / unit" behind them; "#" before one stands over numbers, "~" before one that is
-        not printed as text
+    heads : names of the columns, with " / unit" behind them; "#" before one stands over numbers,
+        "~" before one that is not printed as text
     rows : cells; the first of a row may be (text, anchor that it leads to)
     sortable : by a click on a heading
     details : folded, and not printed as text
@@ -52,7 +53,8 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """What draws it (`dfmp2.output.html.svg`), what it shows, and its values, where they are worth a table.
+    """What draws it (`dfmp2.output.html.svg`), what it shows, and its values, where they are worth
+    a table.
 
     Where it is not `alone`, the other blocks of its section stand beside it.
     """
@@ -64,8 +66,9 @@ class Figure(NamedTuple):
     kind: str = "figure"
 
 
-class Tile(NamedTuple):
-    """What is seen first on a page: a name, its value, a remark below, and the mood of a `Note`, where it has one."""
+class SummaryTile(NamedTuple):
+    """What is seen first on a page: a name, its value, a remark below, and the mood of a `Note`,
+    where it has one."""
 
     name: str
     value: Any
@@ -107,8 +110,9 @@ class Section(NamedTuple):
         return any(isinstance(block, Figure) and not block.alone for block in self.blocks)
 
 
-def to_text(head: Iterable[str], sections: Iterable[Section]) -> str:
-    """Lines of the head, then those of each section under its title; control characters are made visible."""
+def document_text(head: Iterable[str], sections: Iterable[Section]) -> str:
+    """Lines of the head, then those of each section under its title; control characters are made
+    visible."""
     parts = [list(head)]
     for section in sections:
         lines = [line for block in section.blocks for line in _lines(block)]
@@ -129,7 +133,7 @@ def _lines(block: Block) -> list[str]:
             return wrap(mood + block.text, WIDTH)
         case Table() if not block.details:
             narrow = _narrowed(block)
-            return ["", *wrap(narrow.caption, WIDTH), *fitted(narrow)]
+            return ["", *wrap(narrow.caption, WIDTH), *fitted_lines(narrow)]
         case Code():
             return [f"{block.caption}:", *block.text.splitlines()]
     return []
@@ -166,12 +170,14 @@ def aligned(table: Table) -> list[str]:
 
 
 def without_folders(text: str) -> str:
-    """Text in which of every absolute path only the last name is left: a page is passed on, a home folder is not."""
+    """Text in which of every absolute path only the last name is left: a page is passed on, a home
+    folder is not."""
     return FOLDERS.sub("", text)
 
 
 def _folded(fact: str) -> list[str]:
-    """A fact in lines that fit a terminal; a word, such as a hash or the name of a file, is never torn apart."""
+    """A fact in lines that fit a terminal; a word, such as a hash or the name of a file, is never
+    torn apart."""
     value = fact.rpartition(": ")[2]
     if len(fact) <= WIDEST or " " not in value:
         return [fact]
@@ -180,7 +186,7 @@ def _folded(fact: str) -> list[str]:
     )
 
 
-def fitted(table: Table) -> list[str]:
+def fitted_lines(table: Table) -> list[str]:
     """Lines of a table, none wider than a terminal.
 
     A column of text at the end is folded where there is room for it. Otherwise heads are broken to
@@ -197,7 +203,8 @@ def fitted(table: Table) -> list[str]:
 
 
 def _with_last_column_folded(table: Table, printed: Sequence[int]) -> list[str]:
-    """Lines with the last of the printed columns folded; none where it holds numbers or has no room."""
+    """Lines with the last of the printed columns folded; none where it holds numbers or has no
+    room."""
     *others, last = printed
     if table.heads[last].startswith("#"):
         return []
@@ -219,7 +226,8 @@ def _with_last_column_folded(table: Table, printed: Sequence[int]) -> list[str]:
 
 
 def _columns_in_turns(table: Table, printed: Sequence[int]) -> list[str]:
-    """Lines with as many columns at a time as fit, each time behind the first one, below broken heads."""
+    """Lines with as many columns at a time as fit, each time behind the first one, below broken
+    heads."""
     cells = [[row[k] for row in table.rows] for k in printed]
     heads = [_broken_head(table.heads[k], column) for k, column in zip(printed, cells, strict=True)]
     height = max(map(len, heads))
@@ -258,12 +266,14 @@ def _broken_head(head: str, cells: Sequence[Any]) -> list[str]:
     return [line.replace("\0", " ") for line in wrap(" ".join(words), width)]
 
 
-# --- numbers ------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
-def energy(value: float) -> str:
+def energy_text(value: float) -> str:
     """An energy, Eh, to the last digit that a result is printed with; zero has no sign."""
-    return f"{value:z.10f}" if math.isfinite(value) else ABSENT
+    if math.isfinite(value):
+        return f"{value:z.10f}"
+    return ABSENT
 
 
 def difference(value: float) -> str:
@@ -293,7 +303,7 @@ def fixed(value: float | None, digits: int = 2) -> str:
     return ABSENT
 
 
-def counted(count: int, name: str, plural: str = "") -> str:
+def counted_text(count: int, name: str, plural: str = "") -> str:
     """A number of things, e.g. "1 warning"; a plural that does not end in s is given."""
     if count == 1:
         return f"1 {name}"

@@ -9,8 +9,9 @@
     /dfmp2/energies/...                               totals, derived from the above for other readers
 
 Every dataset carries its unit and description; those of a record are the metadata of its fields
-(`dfmp2.units.quantity`). Changing a name, type or unit raises SCHEMA_VERSION. A file is made in memory, then written
-beside the target, flushed and renamed: there is never half a result. It carries a hash of its content.
+(`dfmp2.units.quantity`). Changing a name, type or unit raises SCHEMA_VERSION. A file is made in
+memory, then written beside the target, flushed and renamed: there is never half a result. It
+carries a hash of its content.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, ResultFileError
+from dfmp2.errors.messages import Command, Option, Placeholder
 from dfmp2.host.files import write_atomically
-from dfmp2.messages import Command, Option, Placeholder
 from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import NO_PAIRS, OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, MP2Result, PairEnergies
@@ -41,14 +42,19 @@ from dfmp2.planning.sizes import Sizes
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 SCHEMA_VERSION = 1
-PREPARED = (
-    "dfmp2_prepared_version"  # attribute of a file of `dfmp2 prepare` (dfmp2.output.prepared)
-)
+# attribute of a file of `dfmp2 prepare` (dfmp2.output.prepared)
+PREPARED = "dfmp2_prepared_version"
 
 ENERGIES = (
-    *("scf_total_energy", "functional_energy", "dispersion_energy", *OF_THE_METHOD),
-    *("mp2_singles_energy", "rpa_correlation_energy"),
-    *(*OF_MP2, *OF_SCALED_MP2, "scaled_mp2_correlation_energy"),
+    "scf_total_energy",
+    "functional_energy",
+    "dispersion_energy",
+    *OF_THE_METHOD,
+    "mp2_singles_energy",
+    "rpa_correlation_energy",
+    *OF_MP2,
+    *OF_SCALED_MP2,
+    "scaled_mp2_correlation_energy",
 )
 RUN_FIELDS = {
     "backend": "backend that evaluated the pair energies",
@@ -66,7 +72,8 @@ HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
 
 
 def records_of(kind: type) -> dict[str, type]:
-    """Fields of a dataclass that are records, that is dataclasses whose fields have a unit, with their types."""
+    """Fields of a dataclass that are records, that is dataclasses whose fields have a unit, with
+    their types."""
     return {
         name: part
         for name, hint in get_type_hints(kind).items()
@@ -81,7 +88,7 @@ OF_REFERENCE = tuple(records_of(Reference))  # stability, solutions
 RECORDS = records_of(MP2Result) | records_of(Reference)
 
 
-class Item(NamedTuple):
+class Dataset(NamedTuple):
     """A dataset: its value, unit and description."""
 
     value: Any
@@ -89,7 +96,7 @@ class Item(NamedTuple):
     description: str
 
 
-# --- files --------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> None:
@@ -139,7 +146,8 @@ def read(path: str | Path, *, verify: bool = True) -> MP2Result:
     Raises
     ------
     InputError : no such file
-    ResultFileError : foreign, damaged, incomplete, of an unknown version, or changed since it was written
+    ResultFileError : foreign, damaged, incomplete, of an unknown version, or changed since it was
+        written
     """
     with open_checked(path) as handle:
         result = load(handle, path)
@@ -170,14 +178,15 @@ def check_hash(group: h5py.Group, path: str | Path, expected: object) -> str:
     found = content_hash(group)
     if expected != found:
         raise ResultFileError(
-            f"{path}: the content does not have its stored hash ({str(expected)[:12]}..., found {found[:12]}...): "
-            "compute it again"
+            f"{path}: the content does not have its stored hash ({str(expected)[:12]}..., found "
+            f"{found[:12]}...): compute it again"
         )
     return found
 
 
 def content_hash(group: h5py.Group, leave_out: Collection[str] = ()) -> str:
-    """SHA-256 over names, types, shapes and bytes of all datasets but some, in the order of their names."""
+    """SHA-256 over names, types, shapes and bytes of all datasets but some, in the order of their
+    names."""
     return _hash({name: content(item) for name, item in datasets(group) if name not in leave_out})
 
 
@@ -195,11 +204,12 @@ def _hash(values: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-# --- a result in a group -----------------------------------------------------------------------------
+# --- a result in a group --------------------------------------------------------------------------
 
 
 def store(group: h5py.Group, result: MP2Result) -> None:
-    """Put a result into an empty group: the root of a file of its own, or one of several in a study."""
+    """Put a result into an empty group: the root of a file of its own, or one of several in a
+    study."""
     texts = {
         "creator": "dfmp2",
         "creator_version": result.provenance.version,
@@ -211,26 +221,27 @@ def store(group: h5py.Group, result: MP2Result) -> None:
     _set_texts(group.id, texts | {"dfmp2_schema_version": SCHEMA_VERSION})
     items = calculation_items(result)
     for name, description in RUN_FIELDS.items():
-        items[f"dfmp2/run/{name}"] = Item(getattr(result, name), "", description)
+        items[f"dfmp2/run/{name}"] = Dataset(getattr(result, name), "", description)
     for name in RECORDS:
         if name not in ("reference", *OF_REFERENCE) and getattr(result, name) is not None:
             items |= record_items(name, getattr(result, name))
     for name, matrix in result.pairs.channels().items():
-        items[f"dfmp2/pairs/{name}"] = Item(
+        items[f"dfmp2/pairs/{name}"] = Dataset(
             matrix, "hartree", "unscaled pair energies; their sum is the component"
         )
     for name in ENERGIES:
         value = getattr(result, name)
         plain = result.options.correlation.plain and result.options.functional is None
         if value is not None and (math.isfinite(value) or plain):
-            items[f"dfmp2/energies/{name}"] = Item(value, "hartree", name.replace("_", " "))
+            items[f"dfmp2/energies/{name}"] = Dataset(value, "hartree", name.replace("_", " "))
     # Of fixed length, unlike the texts above: `safe_hdf5.read_attribute` says why.
     group.attrs["content_sha256"] = np.bytes_(_hash(write_items(group, items, storable)))
     group.attrs["status"] = np.bytes_("complete")
 
 
 def load(group: h5py.Group, path: str | Path) -> MP2Result:
-    """The result in a group that `store` filled; `path` names it in errors, which are those of `read`."""
+    """The result in a group that `store` filled; `path` names it in errors, which are those of
+    `read`."""
     _require_known(group, path)
     try:
         records = read_records(group, RECORDS)
@@ -263,8 +274,8 @@ def _require_known(group: h5py.Group, path: str | Path) -> None:
     """Refuse what is no complete result of a known version."""
     if "dfmp2_table_version" in group.attrs:
         raise ResultFileError(
-            f"{path}: a table, as dfmp2 validate and dfmp2 batch collect write it: read its columns with h5py; "
-            "dfmp2 show prints results"
+            f"{path}: a table, as dfmp2 validate and dfmp2 batch collect write it: read its "
+            "columns with h5py; dfmp2 show prints results"
         )
     version, status = read_attribute(group, "dfmp2_schema_version"), read_attribute(group, "status")
     if "dfmp2_study_version" in group.attrs:
@@ -285,20 +296,21 @@ def _require_known(group: h5py.Group, path: str | Path) -> None:
         raise ResultFileError(f"{path}: not a dfmp2 result (no dfmp2_schema_version)")
     if not isinstance(version, int | np.integer) or int(version) != SCHEMA_VERSION:
         raise ResultFileError(
-            f"{path}: schema version {version}, this dfmp2 reads version {SCHEMA_VERSION}: use the dfmp2 that wrote it"
+            f"{path}: schema version {version}, this dfmp2 reads version {SCHEMA_VERSION}: use the "
+            "dfmp2 that wrote it"
         )
     if status != "complete":
         raise ResultFileError(f"{path}: status {status!r}, not 'complete': compute it again")
 
 
-# --- start orbitals ----------------------------------------------------------------------------------
+# --- start orbitals -------------------------------------------------------------------------------
 
 
 def read_start_orbitals(path: str | Path) -> StartOrbitals:
     """Orbitals from `/scf` of a result or of a PySCF checkpoint.
 
-    PySCF's own loader evaluates the text under `/mol`; here it is parsed as JSON and only the nuclear charges are taken
-    from it, to recognise orbitals of another molecule.
+    PySCF's own loader evaluates the text under `/mol`; here it is parsed as JSON and only the
+    nuclear charges are taken from it, to recognise orbitals of another molecule.
 
     Raises
     ------
@@ -343,7 +355,8 @@ def _real_array(handle: h5py.File, name: str, path: str | Path) -> NDArray[np.fl
         return np.stack([np.asarray(pair[key], dtype=np.float64) for key in sorted(pair)])
     if not isinstance(item, h5py.Dataset) or item.dtype.kind != "f":
         raise InputError(
-            f"no dataset {name} of real numbers: name a PySCF chkfile of a converged RHF or UHF, or a dfmp2 result",
+            f"no dataset {name} of real numbers: name a PySCF chkfile of a converged RHF or UHF, "
+            "or a dfmp2 result",
             file=str(path),
         )
     return np.asarray(item[()], dtype=np.float64)
@@ -357,29 +370,30 @@ def _charges(handle: h5py.File) -> tuple[int, ...] | None:
         return None
 
 
-# --- what results and prepared files have in common --------------------------------------------------
+# --- what results and prepared files have in common -----------------------------------------------
 
 
-def calculation_items(source: Any) -> dict[str, Item]:
+def calculation_items(source: Any) -> dict[str, Dataset]:
     """Datasets of molecule, options, bases and reference, by path.
 
     Parameters
     ----------
-    source : a result, or another value with `molecule`, `options`, the three bases, `reference` and `mole_json`
+    source : a result, or another value with `molecule`, `options`, the three bases, `reference` and
+        `mole_json`
     """
     molecule, reference = source.molecule, source.reference
     text_hash = hashlib.sha256(molecule.text.encode()).hexdigest()
     given = {
-        "name": Item(molecule.name, "", "name of the molecule"),
-        "source": Item(molecule.source, "", "where the geometry came from"),
-        "text": Item(molecule.text, "", "input text, verbatim"),
-        "text_sha256": Item(text_hash, "", "hash of the input text"),
-        "symbols": Item(molecule.symbols, "", "element symbols"),
-        "ghost": Item(np.array(molecule.ghost, dtype=np.uint8), "", "1 for a ghost atom"),
-        "coordinates": Item(molecule.coordinates, "bohr", "nuclear positions (natom, 3)"),
-        "charge": Item(molecule.charge, "elementary charge", "total charge"),
-        "multiplicity": Item(molecule.multiplicity, "", "spin multiplicity 2S+1"),
-        "point_charges": Item(
+        "name": Dataset(molecule.name, "", "name of the molecule"),
+        "source": Dataset(molecule.source, "", "where the geometry came from"),
+        "text": Dataset(molecule.text, "", "input text, verbatim"),
+        "text_sha256": Dataset(text_hash, "", "hash of the input text"),
+        "symbols": Dataset(molecule.symbols, "", "element symbols"),
+        "ghost": Dataset(np.array(molecule.ghost, dtype=np.uint8), "", "1 for a ghost atom"),
+        "coordinates": Dataset(molecule.coordinates, "bohr", "nuclear positions (natom, 3)"),
+        "charge": Dataset(molecule.charge, "elementary charge", "total charge"),
+        "multiplicity": Dataset(molecule.multiplicity, "", "spin multiplicity 2S+1"),
+        "point_charges": Dataset(
             molecule.point_charges,
             "bohr, elementary charge",
             "point charges (n, 4): x, y, z, charge",
@@ -387,19 +401,19 @@ def calculation_items(source: Any) -> dict[str, Item]:
     }
     for field in fields(source.options):
         about = f"option --{field.name.replace('_', '-')}"
-        given[f"options/{field.name}"] = Item(getattr(source.options, field.name), "", about)
+        given[f"options/{field.name}"] = Dataset(getattr(source.options, field.name), "", about)
     coeff, energy, occ = (
         array if reference.nspin == 2 else array[0]
         for array in (getattr(reference, name) for name in ORBITALS)
     )
     items = {
-        "mol": Item(source.mole_json, "", "PySCF molecule, JSON"),
-        "scf/e_tot": Item(reference.scf_total_energy, "hartree", "total energy of the SCF"),
-        "scf/mo_energy": Item(
+        "mol": Dataset(source.mole_json, "", "PySCF molecule, JSON"),
+        "scf/e_tot": Dataset(reference.scf_total_energy, "hartree", "total energy of the SCF"),
+        "scf/mo_energy": Dataset(
             energy, "hartree", "orbital energies, first axis spin if unrestricted"
         ),
-        "scf/mo_occ": Item(occ, "", "orbital occupations"),
-        "scf/mo_coeff": Item(
+        "scf/mo_occ": Dataset(occ, "", "orbital occupations"),
+        "scf/mo_coeff": Dataset(
             coeff, "", "orbital coefficients (nao, nmo), first axis spin if unrestricted"
         ),
         **{f"dfmp2/input/{name}": item for name, item in given.items() if item.value is not None},
@@ -435,15 +449,18 @@ def read_records(group: h5py.Group, kinds: Mapping[str, type]) -> dict[str, Any]
 
 
 def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, Any]:
-    """Molecule, options, bases, reference and PySCF's molecule, by the names of the fields of a result.
+    """Molecule, options, bases, reference and PySCF's molecule, by the names of the fields of a
+    result.
 
     Parameters
     ----------
-    records : as `read_records` found them; "reference" and its parts are taken out, "sizes" is compared with
+    records : as `read_records` found them; "reference" and its parts are taken out, "sizes" is
+        compared with
 
     Raises
     ------
-    KeyError, TypeError, ValueError, InputError : something is missing, damaged, or does not belong together
+    KeyError, TypeError, ValueError, InputError : something is missing, damaged, or does not belong
+        together
     """
     bases = {
         field: basis_from(stored(group, f"dfmp2/bases/{name}"))
@@ -461,7 +478,10 @@ def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, An
         ORBITALS, ((sizes.nao, sizes.nmo), (sizes.nmo,), (sizes.nmo,)), strict=True
     ):
         values = numbers(group, f"scf/{name}", (*spins, *shape))
-        reference[name] = values if spins else values[None]
+        if spins:
+            reference[name] = values
+        else:
+            reference[name] = values[None]
     return {
         "molecule": molecule,
         "options": Options(**field_values(Options, stored(group, "dfmp2/input/options"))),
@@ -484,13 +504,13 @@ def _require_consistent(molecule: Molecule, orbital: BasisSet, sizes: Sizes) -> 
         raise ValueError("its numbers of orbitals do not belong to its molecule")
 
 
-# --- records -----------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
-def record_items(name: str, record: Any) -> dict[str, Item]:
+def record_items(name: str, record: Any) -> dict[str, Dataset]:
     """Datasets of a record, by path; fields that are None, or lie elsewhere, are left out."""
     return {
-        f"dfmp2/{name}/{field.name}": Item(
+        f"dfmp2/{name}/{field.name}": Dataset(
             value, field.metadata["units"], field.metadata["description"]
         )
         for field in fields(record)
@@ -500,7 +520,8 @@ def record_items(name: str, record: Any) -> dict[str, Item]:
 
 
 def field_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Constructor arguments of a dataclass from what was read, each turned into the type of its field.
+    """Constructor arguments of a dataclass from what was read, each turned into the type of its
+    field.
 
     What is not stored is left to the default of the field, as in files older than the field.
 
@@ -517,7 +538,8 @@ def field_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_type(hint: Any, value: Any) -> Any:
-    """A stored value as the annotated type of its field: text or a number, a tuple of either, or an array."""
+    """A stored value as the annotated type of its field: text or a number, a tuple of either, or an
+    array."""
     kind = next(
         (kind for kind in (hint, *get_args(hint)) if kind in (bool, int, float, str)), np.asarray
     )
@@ -526,10 +548,10 @@ def _as_type(hint: Any, value: Any) -> Any:
     return kind(value)
 
 
-# --- basis sets --------------------------------------------------------------------------------------
+# --- basis sets -----------------------------------------------------------------------------------
 
 
-def basis_items(place: str, basis: BasisSet) -> dict[str, Item]:
+def basis_items(place: str, basis: BasisSet) -> dict[str, Dataset]:
     """Datasets of a basis: its names, its numbers as JSON, and the hash of each element."""
     elements = {
         symbol: {
@@ -541,14 +563,14 @@ def basis_items(place: str, basis: BasisSet) -> dict[str, Item]:
     }
     about = "JSON: symbol -> name, source, shells (exponents in bohr^-2), ecp"
     items = {
-        "role": Item(basis.role, "", "orbital, jk (SCF fitting) or ri (MP2 fitting)"),
-        "name": Item(basis.name, "", "name that was asked for"),
-        "elements": Item(json.dumps(elements), "", about),
-        "sha256": Item(_hashes(basis.elements), "", "hash of exponents and coefficients"),
+        "role": Dataset(basis.role, "", "orbital, jk (SCF fitting) or ri (MP2 fitting)"),
+        "name": Dataset(basis.name, "", "name that was asked for"),
+        "elements": Dataset(json.dumps(elements), "", about),
+        "sha256": Dataset(_hashes(basis.elements), "", "hash of exponents and coefficients"),
     }
     if basis.errors:
         values = np.array([*basis.errors.values()])
-        items["fitting_error"] = Item(values, "hartree", "error for one atom of each element")
+        items["fitting_error"] = Dataset(values, "hartree", "error for one atom of each element")
     return {f"dfmp2/bases/{place}/{name}": item for name, item in items.items()}
 
 
@@ -588,7 +610,8 @@ def _hashes(elements: Mapping[str, ElementBasis]) -> tuple[str, ...]:
 
 
 def _require_numbers(element: ElementBasis) -> None:
-    """Refuse a basis that is not texts and numbers in their places: it goes to PySCF, whose parsers take text."""
+    """Refuse a basis that is not texts and numbers in their places: it goes to PySCF, whose parsers
+    take text."""
     core, channels = element.ecp or (0, ())
     momenta = [*(shell[0] for shell in element.shells), *(momentum + 1 for momentum, _ in channels)]
     primitives = [row for shell in element.shells for row in shell[1:]]
@@ -613,12 +636,12 @@ def _require_numbers(element: ElementBasis) -> None:
         raise ValueError(f"the basis of {element.symbol} is not made of shells of numbers")
 
 
-# --- datasets ----------------------------------------------------------------------------------------
+# --- datasets -------------------------------------------------------------------------------------
 
 
 def write_items(
     group: h5py.Group,
-    items: Mapping[str, Item],
+    items: Mapping[str, Dataset],
     convert: Callable[[Any], Any],
     label: Callable[[str], Any] | None = None,
 ) -> dict[str, NDArray[Any]]:
@@ -644,8 +667,8 @@ def write_items(
     return made
 
 
-# A result has 150 datasets and 300 attributes. What `group.create_dataset` and `dataset.attrs` make anew for each is
-# made once here: it takes two thirds of their time.
+# A result has 150 datasets and 300 attributes. What `group.create_dataset` and `dataset.attrs` make
+# anew for each is made once here: it takes two thirds of their time.
 TEXT, SCALAR = h5py.string_dtype(), h5py.h5s.create(h5py.h5s.SCALAR)
 PLAIN, WITH_GROUPS = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5p.create(h5py.h5p.LINK_CREATE)
 PLAIN.set_obj_track_times(False)
@@ -654,7 +677,8 @@ WITH_GROUPS.set_create_intermediate_group(True)
 
 @cache
 def _types(kind: np.dtype[Any], metadata: str) -> tuple[h5py.h5t.TypeID, h5py.h5t.TypeID]:
-    """In the file and in memory; types that differ in their `metadata` alone, the encoding of text, equal for NumPy."""
+    """In the file and in memory; types that differ in their `metadata` alone, the encoding of text,
+    equal for NumPy."""
     return h5py.h5t.py_create(kind, logical=True), h5py.h5t.py_create(kind)
 
 
@@ -664,7 +688,8 @@ def _words(text: str) -> NDArray[Any]:
 
 
 def _set_texts(holder: h5py.h5g.GroupID | h5py.h5d.DatasetID, texts: Mapping[str, Any]) -> None:
-    """Give a group or dataset attributes that it does not have yet, of variable length but where a text is an array."""
+    """Give a group or dataset attributes that it does not have yet, of variable length but where a
+    text is an array."""
     for name, text in texts.items():
         if isinstance(text, str):
             words = _words(text)
@@ -704,7 +729,8 @@ def _value(found: NDArray[Any]) -> Any:
 
 
 def numbers(group: h5py.Group, name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """A float64 dataset of the expected shape (checked before it is read) that holds finite numbers."""
+    """A float64 dataset of the expected shape (checked before it is read) that holds finite
+    numbers."""
     item = group[name]
     if item.shape != shape or item.dtype != np.float64:
         raise ValueError(f"{name} is {item.dtype} {item.shape}, expected float64 {shape}")

@@ -1,4 +1,5 @@
-"""Results for other programs: the objects that `--json` prints, the table of a study as CSV; energies in hartree."""
+"""Results for other programs: the objects that `--json` prints, the table of a study as CSV;
+energies in hartree."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from dfmp2.mp2.result import (
     OF_THE_METHOD,
     MP2Result,
     calculation,
-    fitting_error,
+    fitting_error_of_atoms,
     plain,
     scf_solution,
 )
@@ -25,26 +26,34 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
 RUN_KEYS = (  # of a result that are also those of a run of a study
-    *(
-        "formula",
-        "charge",
-        "multiplicity",
-        "symbols",
-        "real",
-        "geometry",
-        "point_charges",
-        "relativity",
-        "basis",
-    ),
-    *("scf_total_energy", "method", *OF_THE_METHOD, *OF_MP2, *OF_SCALED_MP2),
-    *("scs_mp2_total_energy", "sos_mp2_total_energy", "scf_dipole_moment", "frozen_core_orbitals"),
-    *("backend", "precision", "scf_iterations"),
+    "formula",
+    "charge",
+    "multiplicity",
+    "symbols",
+    "real",
+    "geometry",
+    "point_charges",
+    "relativity",
+    "basis",
+    "scf_total_energy",
+    "method",
+    *OF_THE_METHOD,
+    *OF_MP2,
+    *OF_SCALED_MP2,
+    "scs_mp2_total_energy",
+    "sos_mp2_total_energy",
+    "scf_dipole_moment",
+    "frozen_core_orbitals",
+    "backend",
+    "precision",
+    "scf_iterations",
 )
 OF_A_GRADIENT = ("mp2_total_gradient", "gradient_method", "gradient_norm")  # where the run has one
 
 
 def to_json(result: MP2Result, output: str | None) -> str:
-    """A result and its file: one object, 17 significant digits where they are needed, with a newline."""
+    """A result and its file: one object, 17 significant digits where they are needed, with a
+    newline."""
     return _json({**result.to_dict(), "output": output})
 
 
@@ -89,7 +98,8 @@ def study_json(study: Study, output: str) -> str:
 
 
 def study_csv(study: Study) -> str:
-    """The table as comma-separated values: headings `name [unit]`, all digits, nothing where a number is missing."""
+    """The table as comma-separated values: headings `name [unit]`, all digits, nothing where a
+    number is missing."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
@@ -111,8 +121,8 @@ def prepared_json(prepared: Prepared, output: str) -> str:
     return _json(
         {
             **calculation(prepared),
-            "scf_fitting_error": fitting_error(prepared.scf_fitting, molecule),
-            "mp2_fitting_error": fitting_error(prepared.mp2_fitting, molecule),
+            "scf_fitting_error": fitting_error_of_atoms(prepared.scf_fitting, molecule),
+            "mp2_fitting_error": fitting_error_of_atoms(prepared.mp2_fitting, molecule),
             "scf_total_energy": reference.scf_total_energy,
             "hf_total_energy": reference.hf_total_energy,
             "scf_iterations": reference.cycles,
@@ -137,7 +147,9 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def _whole(x: float) -> float | int:
-    return int(x) if x.is_integer() and abs(x) < 1e9 else x
+    if x.is_integer() and abs(x) < 1e9:
+        return int(x)
+    return x
 
 
 def _run(result: MP2Result) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from dfmp2.backends.base import Prediction
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
-from dfmp2.mp2.result import fitting_error
+from dfmp2.mp2.result import fitting_error_of_atoms
 from dfmp2.output.document import Table, aligned
 from dfmp2.output.report import AFTER, fitting_errors
 from dfmp2.planning.plan import Outlook
@@ -20,7 +20,7 @@ from dfmp2.units import format_bytes
 FILE_OVERHEAD = 300_000  # bytes of a result file besides orbitals and pair energies
 
 
-def to_dict(outlook: Outlook) -> dict[str, Any]:
+def plan_dict(outlook: Outlook) -> dict[str, Any]:
     """The object `dfmp2 plan --json` prints: bytes, operations, seconds."""
     plan, setup, system = outlook.plan, outlook.setup, outlook.system
     work, memory, limits = plan.work, plan.memory, setup.backend.limits
@@ -38,8 +38,8 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
             "nvir": [s.nvir for s in work.spins],
             "tiles": plan.tiles,
         },
-        "scf_fitting_error": fitting_error(system.scf_fitting, system.molecule),
-        "mp2_fitting_error": fitting_error(system.mp2_fitting, system.molecule),
+        "scf_fitting_error": fitting_error_of_atoms(system.scf_fitting, system.molecule),
+        "mp2_fitting_error": fitting_error_of_atoms(system.mp2_fitting, system.molecule),
         "memory_bytes": {
             "program": memory.program,
             "scf": memory.scf,
@@ -74,7 +74,8 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
         "trainium": None
         if outlook.trainium is None
         else {
-            "label": "pair energies on one core where no number of cores is given, float32; predicted, not measured",
+            "label": "pair energies on one core where no number of cores is given, float32; "
+            "predicted, not measured",
             **{
                 _place(one): {k: v for k, v in asdict(one).items() if k != "chip"}
                 for one in outlook.trainium
@@ -109,9 +110,9 @@ def _has_space(outlook: Outlook) -> bool:
     return needed == 0 or _free(outlook.setup.scratch) >= needed + RESERVE
 
 
-def to_json(outlook: Outlook) -> str:
+def plan_json(outlook: Outlook) -> str:
     """JSON text with a newline."""
-    return json.dumps(to_dict(outlook), indent=2) + "\n"
+    return json.dumps(plan_dict(outlook), indent=2) + "\n"
 
 
 MEMORY = {  # key of memory_bytes -> what it is called
@@ -136,9 +137,9 @@ TIMES = {
 }
 
 
-def to_text(outlook: Outlook) -> str:
+def plan_text(outlook: Outlook) -> str:
     """The plan for reading."""
-    facts, molecule = to_dict(outlook), outlook.system.molecule
+    facts, molecule = plan_dict(outlook), outlook.system.molecule
     sizes, memory, flops, scratch = (
         facts[key] for key in ("sizes", "memory_bytes", "flops", "scratch")
     )
@@ -166,10 +167,10 @@ def to_text(outlook: Outlook) -> str:
         )
     ]
     lines = [
-        f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} functions, "
-        f"fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
-        f"correlated: {sizes['nocc']} occupied, {sizes['nvir']} virtual; frozen core {sizes['frozen_core']}; "
-        f"{sizes['tiles']} tiles of pairs",
+        f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} "
+        f"functions, fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
+        f"correlated: {sizes['nocc']} occupied, {sizes['nvir']} virtual; frozen core "
+        f"{sizes['frozen_core']}; {sizes['tiles']} tiles of pairs",
         *fitting_errors(molecule, outlook.system.scf_fitting, outlook.system.mp2_fitting),
         f"backend {facts['backend']}: {facts['reason']}; {facts['threads']} threads",
         _rates(outlook.plan.rates),
@@ -181,8 +182,9 @@ def to_text(outlook: Outlook) -> str:
             for name, label in MEMORY.items()
             if memory[name] or name != "gradient"
         ),
-        f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, {format_bytes(scratch['free_bytes'])} "
-        f"free (SCF integrals: {scratch['scf_integrals']}, B: {scratch['fitted_tensor']})",
+        f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, "
+        f"{format_bytes(scratch['free_bytes'])} free (SCF integrals: {scratch['scf_integrals']}, "
+        f"B: {scratch['fitted_tensor']})",
     ]
     if scratch["bytes"]:
         speed, source = scratch["bytes_per_second"], "cached" if scratch["cached"] else "read"
@@ -191,8 +193,9 @@ def to_text(outlook: Outlook) -> str:
         else:
             where = "the system has no memory free for it"
         lines.append(
-            f"traffic: {format_bytes(scratch['written_bytes'])} written at {format_bytes(speed['write'])}/s, "
-            f"{format_bytes(scratch['read_bytes'])} read at {format_bytes(speed[source])}/s, partly while computing "
+            f"traffic: {format_bytes(scratch['written_bytes'])} written at "
+            f"{format_bytes(speed['write'])}/s, {format_bytes(scratch['read_bytes'])} read at "
+            f"{format_bytes(speed[source])}/s, partly while computing "
             f"({speed['date'][:10] or 'built-in rates'}; {where})"
         )
     if outlook.trainium is not None:
@@ -215,7 +218,10 @@ def _rates(found: Rates) -> str:
     said = f"rates measured on this host, {found.date[:10]}"
     if not found.disturbed:
         return said
-    return f"{said}, while others took {found.foreign:.1f} cores: times may be too long; plan again when it is quiet"
+    return (
+        f"{said}, while others took {found.foreign:.1f} cores: times may be too long; plan "
+        "again when it is quiet"
+    )
 
 
 def _place(one: Prediction) -> str:

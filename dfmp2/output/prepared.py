@@ -2,15 +2,16 @@
 
     prepare  molecule -> SCF -> B, in a file            energy  such a file -> pair energies -> result
 
-Both are the stages of `dfmp2.mp2.energy`, so together they give the bits of a run in one piece; the second part makes
-no integrals. The file, which a reader without dfmp2 understands:
+Both are the stages of `dfmp2.mp2.energy`, so together they give the bits of a run in one piece; the
+second part makes no integrals. The file, which a reader without dfmp2 understands:
 
     /b/{alpha, beta}                  (nocc, nvir, naux) float64, Eh^1/2, contiguous; restricted: alpha stands for both
     /b/{alpha, beta}_{ends, sha256}   groups of occupied orbitals, where each ends and the hash of its numbers
     /mol, /scf, /dfmp2/...            as in a result file (`dfmp2.output.hdf5`), texts of fixed length
 
-While it is made it lies beside its target as .NAME.part-RANDOM, B in its place where memory does not hold it; it gets
-its name when it is on disk. Who makes it holds the lock of the target, and removes what a killed process has left.
+While it is made it lies beside its target as .NAME.part-RANDOM, B in its place where memory does
+not hold it; it gets its name when it is on disk. Who makes it holds the lock of the target, and
+removes what a killed process has left.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ import numpy as np
 
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.errors.messages import Command, Message, Option
 from dfmp2.host import provenance
-from dfmp2.host.arrays_on_disk import Region, StoredTensor, allocate, numbers_hash
+from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, allocate, numbers_hash
 from dfmp2.host.files import beside, move, require_writable, settled
 from dfmp2.host.provenance import Preparation
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
-from dfmp2.messages import Command, Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
@@ -48,11 +49,11 @@ from dfmp2.mp2.calculation import (
     Checkpoint,
     FittedIntegrals,
     begun,
-    limited,
+    memory_limited,
     storage_of,
 )
 from dfmp2.mp2.diagnostics import Metric, warn_of_doubts
-from dfmp2.mp2.energy import build_b, calculated, correlate, hartree_fock
+from dfmp2.mp2.energy import build_b, calculated, converged_reference, correlate
 from dfmp2.mp2.pairs import Results, TileKey
 from dfmp2.mp2.result import Calculated, MP2Result
 from dfmp2.options import (
@@ -68,7 +69,7 @@ from dfmp2.options import (
 from dfmp2.output.hdf5 import (
     OF_REFERENCE,
     PREPARED,
-    Item,
+    Dataset,
     calculation_items,
     content_hash,
     printed,
@@ -81,9 +82,9 @@ from dfmp2.output.hdf5 import (
 )
 from dfmp2.output.safe_hdf5 import attributes_of, open_checked, read_attribute
 from dfmp2.planning.memory import FLOAT64, Storage
-from dfmp2.planning.plan import make_plan, settle
+from dfmp2.planning.plan import make_plan, settle_plan
 from dfmp2.planning.system import Setup, System, frozen_core, resolve
-from dfmp2.planning.system import prepare as set_up
+from dfmp2.planning.system import set_up_run as set_up
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
 from dfmp2.scf.reference import Reference
@@ -110,7 +111,8 @@ class Prepared(Calculated):
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """(nocc, nvir, naux) of B per spin; fewer naux than the fitting set has where the metric was near singular."""
+        """(nocc, nvir, naux) of B per spin; fewer naux than the fitting set has where the metric
+        was near singular."""
         naux = self.sizes.naux - self.diagnostics.metric_dropped
         spins = zip(self.sizes.nocc, self.sizes.nvir, strict=True)
         return tuple((nocc, nvir, naux) for nocc, nvir in spins)[: self.reference.nspin]
@@ -121,10 +123,10 @@ class Prepared(Calculated):
         return sum(FLOAT64 * nocc * nvir * naux for nocc, nvir, naux in self.shapes)
 
 
-# --- the first part ---------------------------------------------------------------------------------------------------
+# --- the first part -------------------------------------------------------------------------------
 
 
-def prepare(
+def prepare_b(
     molecule: Molecule,
     options: Options,
     file: PreparedFile,
@@ -133,7 +135,8 @@ def prepare(
     command: str = "dfmp2.prepare",
     checkpoint: Checkpoint = NOTHING,
 ) -> Prepared:
-    """SCF, integrals and B of one molecule, in a file still to be published; the parameters are those of `mp2_energy`.
+    """SCF, integrals and B of one molecule, in a file still to be published; the parameters are
+    those of `mp2_energy`.
 
     Raises
     ------
@@ -148,7 +151,7 @@ def prepare(
     )
     system = resolve(molecule, setup, listener)
     kind = reference_kind(options, molecule.multiplicity)
-    with limited(setup, system) as setup:
+    with memory_limited(setup, system) as setup:
         core = frozen_core(system, options, listener)
         plan = make_plan(system, setup, core, kind, part="up to b")
         plan.memory.require()
@@ -156,7 +159,9 @@ def prepare(
         with begun(
             system, setup, kind, core, plan, listener, clock, checkpoint, start
         ) as calculation:
-            reference, fitted = build_b(calculation, hartree_fock(calculation, start), file.place)
+            reference, fitted = build_b(
+                calculation, converged_reference(calculation, start), file.place
+            )
             warnings = list(listener.warnings)
             warn_of_doubts(
                 system, reference, fitted.metric, options, listener
@@ -169,11 +174,12 @@ def prepare(
             return made
 
 
-# --- the second part --------------------------------------------------------------------------------------------------
+# --- the second part ------------------------------------------------------------------------------
 
 
 def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
-    """Options of the whole calculation: those of the first part, and what is `given` for the second.
+    """Options of the whole calculation: those of the first part, and what is `given` for the
+    second.
 
     Raises
     ------
@@ -191,7 +197,8 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
             )
         if name not in Options.__slots__:
             raise InputError(
-                f"unknown option {name!r}: the options are {', '.join(sorted((*PAIRS, *BOTH_PARTS)))}"
+                f"unknown option {name!r}: the options are "
+                f"{', '.join(sorted((*PAIRS, *BOTH_PARTS)))}"
             )
     here = {
         "memory": None,
@@ -215,7 +222,7 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
     )
 
 
-def energy(
+def prepared_energy(
     source: OpenedFile,
     options: Options,
     *,
@@ -230,7 +237,8 @@ def energy(
     ----------
     options : of the whole calculation (`options_for`)
     checkpoint : saves finished tiles, and may hold those that were finished before
-    elsewhere : computes tiles in other processes (`dfmp2.execution.pairs`), so that B is not held here
+    elsewhere : computes tiles in other processes (`dfmp2.execution.pairs`), so that B is not held
+        here
 
     Raises
     ------
@@ -248,7 +256,8 @@ def energy(
             calculation.listener.warning(
                 Message(
                     Option("precision", "fp64"),
-                    ", but the SCF began with float32 exchange (its end is float64): prepare it with ",
+                    ", but the SCF began with float32 exchange (its end is float64): prepare it "
+                    "with ",
                     Option("precision", "fp64"),
                     " for a run without any float32",
                 )
@@ -291,14 +300,14 @@ def opened_calculation(
     there, here = prepared.provenance.blas, provenance.blas_and_kernels()
     if provenance.KERNELS in there and there != here:
         listener.stage(
-            f"{source.path} was prepared with other products ({there}; here {here}): the last bits of the result are "
-            "not those of a run on one of them"
+            f"{source.path} was prepared with other products ({there}; here {here}): the last bits "
+            "of the result are not those of a run on one of them"
         )
     core = FrozenCore(
         prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note
     )
-    with limited(setup, system) as setup:
-        _, setup, plan = settle(system, setup, kind, listener, core=core, part="from b")
+    with memory_limited(setup, system) as setup:
+        _, setup, plan = settle_plan(system, setup, kind, listener, core=core, part="from b")
         made = source.fingerprint
         with begun(
             system, setup, kind, core, plan, listener, clock, checkpoint, b_sha256=made
@@ -309,7 +318,8 @@ def opened_calculation(
 def read_b(
     calculation: Calculation, source: OpenedFile, *, in_memory: bool = True
 ) -> FittedIntegrals:
-    """B of each spin, its hashes checked: in memory if that is wanted and it fits, else in its file."""
+    """B of each spin, its hashes checked: in memory if that is wanted and it fits, else in its
+    file."""
     calculation.listener.stage(f"reading and checking the fitted integrals in {source.path}")
     found = source.prepared.diagnostics
     metric = Metric(found.metric_condition, found.metric_dropped, found.metric_threshold)
@@ -318,7 +328,8 @@ def read_b(
 
 
 def _rebuilt(prepared: Prepared, setup: Setup, path: str) -> System:
-    """The system of the first part, from the numbers it has stored: no basis is looked up by its name."""
+    """The system of the first part, from the numbers it has stored: no basis is looked up by its
+    name."""
     molecule, jk = prepared.molecule, prepared.scf_fitting
     mole = build_mole(molecule, prepared.orbital_basis, setup.budget)
     system = System(
@@ -338,11 +349,12 @@ def _rebuilt(prepared: Prepared, setup: Setup, path: str) -> System:
     return system
 
 
-# --- reading the file -------------------------------------------------------------------------------------------------
+# --- reading the file -----------------------------------------------------------------------------
 
 
-class UnchangedRegion(Region):
-    """Numbers in an open file that nobody may change meanwhile: what was read has the hashes that were checked."""
+class UnchangedRegion(FileRegion):
+    """Numbers in an open file that nobody may change meanwhile: what was read has the hashes that
+    were checked."""
 
     def __init__(self, descriptor: int, offset: int, name: str) -> None:
         super().__init__(descriptor, offset, name)
@@ -377,7 +389,7 @@ class OpenedFile:
         path: str,
         prepared: Prepared,
         sha256: str,
-        regions: Sequence[Region],
+        regions: Sequence[FileRegion],
         groups: list[list[Group]],
     ):
         self.path, self.prepared, self.sha256 = path, prepared, sha256
@@ -420,8 +432,8 @@ class OpenedFile:
             tensors[spin].read(i0, i1, rows)
             if numbers_hash(rows) != sha256:
                 raise ResultFileError(
-                    f"{self.path}: B of the {SPINS[spin]} orbitals {i0 + 1} to {i1} does not have its hash: prepare it "
-                    "again"
+                    f"{self.path}: B of the {SPINS[spin]} orbitals {i0 + 1} to {i1} does not have "
+                    "its hash: prepare it again"
                 )
 
         each(len(parts), check, workers if held else 1)
@@ -451,8 +463,8 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
         version = read_attribute(handle, PREPARED)
         if not isinstance(version, int | np.integer) or int(version) != VERSION:
             raise ResultFileError(
-                f"{path}: prepared file of version {version}, this dfmp2 reads version {VERSION}: use the dfmp2 that "
-                "wrote it, or prepare it again"
+                f"{path}: prepared file of version {version}, this dfmp2 reads version {VERSION}: "
+                "use the dfmp2 that wrote it, or prepare it again"
             )
         sha256 = _hash(handle)
         if read_attribute(handle, "content_sha256") != sha256:
@@ -492,7 +504,8 @@ def is_prepared(path: str | Path) -> bool:
 
 
 def _require_whole(prepared: Prepared) -> None:
-    """Refuse what PySCF's molecules cannot be built of, and orbitals that are not those of the sizes."""
+    """Refuse what PySCF's molecules cannot be built of, and orbitals that are not those of the
+    sizes."""
     for basis in (prepared.orbital_basis, prepared.scf_fitting, prepared.mp2_fitting):
         if basis is not None and not set(prepared.molecule.elements) <= set(basis.elements):
             raise ValueError("a basis lacks an element")
@@ -540,11 +553,12 @@ def _hash(handle: h5py.File) -> str:
     return content_hash(handle, leave_out=[f"b/{name}" for name in SPINS])
 
 
-# --- making the file --------------------------------------------------------------------------------------------------
+# --- making the file ------------------------------------------------------------------------------
 
 
 class PreparedFile:
-    """A prepared file while it is made; a context manager that leaves nothing of it unless it is published.
+    """A prepared file while it is made; a context manager that leaves nothing of it unless it is
+    published.
 
     Parameters
     ----------
@@ -563,7 +577,7 @@ class PreparedFile:
         self._target, self._overwrite = target, overwrite
         self._stack = ExitStack()
         self._part, self._descriptor = target, -1
-        self._regions: list[Region] = []
+        self._regions: list[FileRegion] = []
         self._placed: list[tuple[Shape, StoredTensor]] = []
         self._groups: list[list[Group]] = []
 
@@ -625,7 +639,7 @@ class PreparedFile:
         """
         with self._reported():
             with h5py.File(self._part, "r+", locking=False) as handle:
-                store(handle, prepared, self._groups)
+                store_prepared(handle, prepared, self._groups)
             os.fsync(self._descriptor)
 
     def publish(self) -> None:
@@ -657,10 +671,12 @@ class PreparedFile:
                 for b in group.values():
                     b.attrs["units"] = np.bytes_("hartree^1/2")
                     b.attrs["description"] = np.bytes_("fitted integrals B (nocc, nvir, naux)")
-        self._regions = [Region(self._descriptor, offset, str(self._target)) for offset in offsets]
+        self._regions = [
+            FileRegion(self._descriptor, offset, str(self._target)) for offset in offsets
+        ]
 
     def _copied(
-        self, region: Region, tensor: Any, cuts: list[tuple[int, int]], workers: int
+        self, region: FileRegion, tensor: Any, cuts: list[tuple[int, int]], workers: int
     ) -> tuple[str, ...]:
         """Hashes of the groups of a tensor, in memory or on disk, which are written to the file."""
         hashes = [""] * len(cuts)
@@ -703,21 +719,21 @@ class PreparedFile:
             ) from error
 
 
-def store(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> None:
+def store_prepared(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> None:
     """Put everything but B, which lies there already, into a file."""
     items = {
         **calculation_items(prepared),
-        NOTE: Item(prepared.frozen_core_note, "", "how the frozen core was counted"),
+        NOTE: Dataset(prepared.frozen_core_note, "", "how the frozen core was counted"),
     }
     for name in KINDS:
         if name not in ("reference", *OF_REFERENCE):
             items |= record_items(name, getattr(prepared, name))
     for name, groups in zip(SPINS, digests, strict=False):
         ends = np.array([i1 for _, i1, _ in groups], dtype=np.int64)
-        items[f"b/{name}_ends"] = Item(
+        items[f"b/{name}_ends"] = Dataset(
             ends, "", "occupied orbital behind the last one of each group"
         )
-        items[f"b/{name}_sha256"] = Item(
+        items[f"b/{name}_sha256"] = Dataset(
             tuple(sha256 for _, _, sha256 in groups), "", "hash of each group's numbers"
         )
     write_items(handle, items, _fixed)

@@ -1,10 +1,12 @@
 """The timeline of a run in the Trace Event Format, which Perfetto and chrome://tracing show.
 
-Tracks: what the run says it does, with its SCF iterations and counted parts inside; the stages that its time is charged
-to, those of the table of a report; the tasks of each worker. Counters: memory, and of a run that came to its end the
-rate of each stage, its operations over its time. Times are in microseconds from the begin of the profile.
+Tracks: what the run says it does, with its SCF iterations and counted parts inside; the stages that
+its time is charged to, those of the table of a report; the tasks of each worker. Counters: memory,
+and of a run that came to its end the rate of each stage, its operations over its time. Times are in
+microseconds from the begin of the profile.
 
-Source: Trace Event Format, Google (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
+Source: Trace Event Format, Google
+(docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.errors import ResourceError
+from dfmp2.errors.messages import Option
 from dfmp2.host import resources
 from dfmp2.host.files import require_writable, write_atomically
 from dfmp2.host.threads import Workers
-from dfmp2.messages import Option
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.report import AFTER, STAGES, operations, possible
 from dfmp2.progress import Listener, Relay
@@ -32,7 +34,8 @@ SAMPLED = 0.01  # s between two samples of the memory
 
 
 class Profile(Relay):
-    """A listener that passes everything on, and writes `path` at the end of its context, however that comes about.
+    """A listener that passes everything on, and writes `path` at the end of its context, however
+    that comes about.
 
     Nothing is written of a run that was refused before it began.
 
@@ -42,7 +45,8 @@ class Profile(Relay):
 
     Raises
     ------
-    InputError, ResultExists, ResourceError : the file cannot be written, found when the profile is made or at its end
+    InputError, ResultExists, ResourceError : the file cannot be written, found when the profile is
+        made or at its end
     """
 
     def __init__(self, listener: Listener, path: Path, *, overwrite: bool) -> None:
@@ -87,7 +91,8 @@ class Profile(Relay):
         super().spent(stage, begin, end)
 
     def finished(self, result: MP2Result) -> None:
-        """Add the rate of each stage, 10^9 operations (of the integrals, their number) per second."""
+        """Add the rate of each stage, 10^9 operations (of the integrals, their number) per
+        second."""
         seconds, run = asdict(result.timings), result.provenance
         rates = {
             name: n / seconds[name] / 1e9

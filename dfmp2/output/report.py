@@ -39,9 +39,9 @@ from dfmp2.output.document import (
     Note,
     Section,
     Table,
-    counted,
+    counted_text,
     difference,
-    energy,
+    energy_text,
     fixed,
     size,
     without_folders,
@@ -55,7 +55,10 @@ from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget, Share
 
-CITATION = "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. Chem. Phys. 153, 024109 (2020)"
+CITATION = (
+    "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. "
+    "Chem. Phys. 153, 024109 (2020)"
+)
 LONGEST_GEOMETRY = 200  # atoms
 LONGEST_INPUT = 8_000  # characters
 MOST_ROWS = 20  # of a pair map; more orbitals are put together in blocks
@@ -78,7 +81,7 @@ KINDS = {"fp64": "float64", "mixed": "float32"}  # of products
 LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose matrix products it uses
 
 
-def summary(result: MP2Result) -> list[Section]:
+def summary_blocks(result: MP2Result) -> list[Section]:
     """The sections that a run prints."""
     first = [part(result) for part in (_molecule, _method, _energies)]
     return [*first, *_derivatives(result), *(part(result) for part in (_reference, _trust, _cost))]
@@ -91,7 +94,7 @@ def input_sections(prepared: Calculated) -> list[Section]:
 
 def in_full(result: MP2Result, content: str) -> list[Section]:
     """All sections; `content` is the verified hash of its file."""
-    parts = summary(result)
+    parts = summary_blocks(result)
     if result.quadrature is not None:
         pairs = []
     else:
@@ -100,26 +103,30 @@ def in_full(result: MP2Result, content: str) -> list[Section]:
 
 
 def method_name(result: Calculated) -> str:
-    """The method as it is written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core orbital"."""
+    """The method as it is written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core
+    orbital"."""
     core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
     if core:
-        frozen = counted(core, "frozen core orbital")
+        frozen = counted_text(core, "frozen core orbital")
     else:
         frozen = "all electrons correlated"
     if virtual:
-        more = f", {counted(virtual, 'frozen virtual orbital')}"
+        more = f", {counted_text(virtual, 'frozen virtual orbital')}"
     else:
         more = ""
-    return f"{on_reference(result)}, {frozen}{more}"
+    return f"{method_on_reference(result)}, {frozen}{more}"
 
 
-def on_reference(result: Calculated) -> str:
+def method_on_reference(result: Calculated) -> str:
     """The method and its reference, e.g. "DF-MP2/cc-pvdz on DF-RHF"."""
     if result.options.relativity == "x2c":
         relativistic = "X2C-"
     else:
         relativistic = ""
-    fitted = "DF-" if result.reference.scf_type == "df" else ""
+    if result.reference.scf_type == "df":
+        fitted = "DF-"
+    else:
+        fitted = ""
     return f"{result.level} on {relativistic}{fitted}{_reference_title(result)}"
 
 
@@ -134,13 +141,13 @@ def asked_for(result: MP2Result) -> tuple[str, str]:
 def energies(result: MP2Result) -> tuple[str, str, str]:
     """Energy of the mean field, and correlation and total energy of the method, Eh."""
     return (
-        energy(result.mean_field_energy),
-        energy(result.correlation_energy),
-        energy(result.total_energy),
+        energy_text(result.mean_field_energy),
+        energy_text(result.correlation_energy),
+        energy_text(result.total_energy),
     )
 
 
-# --- records ------------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 LABELS = {  # of fields that are not called by their name
     "kind": "reference",
@@ -190,7 +197,8 @@ SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of i
 def record_facts(
     record: Any, start: str = "", leave: Collection[str] = ()
 ) -> list[tuple[str, str]]:
-    """The fields of a record but for its arrays, other records and warnings, by the names they have in its file."""
+    """The fields of a record but for its arrays, other records and warnings, by the names they have
+    in its file."""
     facts = []
     for field in fields(record):
         name, value, unit = field.name, getattr(record, field.name), field.metadata["units"]
@@ -220,7 +228,7 @@ def _said(name: str, value: Any, unit: str) -> str:
     return ABSENT
 
 
-# --- molecule and method ------------------------------------------------------------------------------
+# --- molecule and method --------------------------------------------------------------------------
 
 
 def _molecule(result: Calculated) -> Section:
@@ -247,8 +255,8 @@ def _molecule(result: Calculated) -> Section:
     caption = f"Geometry, angstrom{f'; {more} more atoms are in the result file' if more else ''}"
     figure = Figure(
         partial(draw_molecule, molecule),
-        "Turned to show the longest axis; sticks join atoms nearer than 1.25 times the sum of covalent radii, ghost "
-        "centres (@) have a dashed outline.",
+        "Turned to show the longest axis; sticks join atoms nearer than 1.25 times the sum of "
+        "covalent radii, ghost centres (@) have a dashed outline.",
     )
     return Section(
         "molecule",
@@ -258,7 +266,8 @@ def _molecule(result: Calculated) -> Section:
 
 
 def _comment(text: str) -> str:
-    """The comment of an xyz file, shortened; "" for none, and for a molecule that comes from elsewhere."""
+    """The comment of an xyz file, shortened; "" for none, and for a molecule that comes from
+    elsewhere."""
     lines = text.splitlines()
     if len(lines) > 2 and lines[0].strip().isdigit():
         return shorten(lines[1], 200)
@@ -344,7 +353,8 @@ def fitting_errors(
     mp2_fitting: BasisSet,
     between: float | None = None,
 ) -> list[str]:
-    """A line for each fitting set whose error was measured on the atoms, and what an SCF lacks between them, Eh."""
+    """A line for each fitting set whose error was measured on the atoms, and what an SCF lacks
+    between them, Eh."""
     lines = []
     for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
         if basis is None:
@@ -369,7 +379,8 @@ def _signed(value: float) -> str:
 
 
 def _cores(result: Calculated) -> list[int]:
-    """Frozen core orbitals of each spin; one with fewer electrons than the core freezes all it has."""
+    """Frozen core orbitals of each spin; one with fewer electrons than the core freezes all it
+    has."""
     sizes = result.sizes
     return [
         sizes.nmo - o - v - sizes.frozen_virtual
@@ -377,7 +388,7 @@ def _cores(result: Calculated) -> list[int]:
     ]
 
 
-# --- energies -----------------------------------------------------------------------------------------
+# --- energies -------------------------------------------------------------------------------------
 
 
 def _energies(result: MP2Result) -> Section:
@@ -386,7 +397,10 @@ def _energies(result: MP2Result) -> Section:
     scf, hf = result.mean_field_energy, "E(HF)" if xc is None else "E(EXX)"
     same, opposite = result.components
     scaled_alone = method.double_hybrid  # nothing else is made of the parts of a double hybrid
-    first = MP2 if method.plain and not scaled_alone else method
+    if method.plain and not scaled_alone:
+        first = MP2
+    else:
+        first = method
     correlation = result.correlation_energy
     if quadrature is None and not scaled_alone:
         correlation = same + opposite + singles
@@ -436,10 +450,10 @@ def _energies(result: MP2Result) -> Section:
         *added,
         (f"{first.title} total", scf + correlation + (result.dispersion_energy or 0.0), total),
     ]
-    drawn = [Bar(first.title, (opposite, same), energy(correlation))]
+    drawn = [Bar(first.title, (opposite, same), energy_text(correlation))]
     if scaled_alone:
         parts_drawn = (method.opposite_spin * opposite, method.same_spin * same)
-        drawn = [Bar(method.title, parts_drawn, energy(correlation))]
+        drawn = [Bar(method.title, parts_drawn, energy_text(correlation))]
     if method.plain and not scaled_alone:
         kinds = [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2]
     else:
@@ -455,10 +469,15 @@ def _energies(result: MP2Result) -> Section:
             (f"{kind.title} total", scf + scaled, f"{hf} + the line above"),
         ]
         drawn.append(
-            Bar(kind.title, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled))
+            Bar(
+                kind.title,
+                (kind.opposite_spin * opposite, kind.same_spin * same),
+                energy_text(scaled),
+            )
         )
     rows = [
-        (name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values
+        (name, energy_text(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning)
+        for name, e, meaning in values
     ]
     sources = "; ".join(
         f"{kind.title}: {kind.source}" for kind in kinds or (method,) if kind.source != "user"
@@ -503,13 +522,13 @@ def _reference_title(result: Calculated) -> str:
 def _damping(dispersion: Dispersion) -> str:
     """The parameters of a dispersion correction."""
     return (
-        f"{DISPERSIONS[dispersion.correction]} of {dispersion.program} for {dispersion.functional}: s6 "
-        f"{dispersion.s6:g}, s8 {dispersion.s8:g}, s9 {dispersion.s9:g}, a1 {dispersion.a1:g}, a2 "
-        f"{dispersion.a2:g} bohr; doi {dispersion.doi}"
+        f"{DISPERSIONS[dispersion.correction]} of {dispersion.program} for "
+        f"{dispersion.functional}: s6 {dispersion.s6:g}, s8 {dispersion.s8:g}, s9 "
+        f"{dispersion.s9:g}, a1 {dispersion.a1:g}, a2 {dispersion.a2:g} bohr; doi {dispersion.doi}"
     )
 
 
-# --- gradient and properties --------------------------------------------------------------------------
+# --- gradient and properties ----------------------------------------------------------------------
 
 
 def _derivatives(result: MP2Result) -> list[Section]:
@@ -587,7 +606,8 @@ def _certified(proof: GradientCertificate) -> list[Block]:
 
 
 def _charges(result: MP2Result, own: Properties) -> list[Block]:
-    """Quadrupole moment, charges and spin populations, which files of earlier versions do not have."""
+    """Quadrupole moment, charges and spin populations, which files of earlier versions do not
+    have."""
     blocks: list[Block] = []
     names = ("reference", *DENSITIES[1:])
     if own.quadrupole is not None:
@@ -611,7 +631,8 @@ def _charges(result: MP2Result, own: Properties) -> list[Block]:
         ("Charges of the atoms, e", own.mulliken_charges, own.lowdin_charges),
         (
             "Spin populations of the atoms, alpha less beta",
-            *(own.mulliken_spin_populations, own.lowdin_spin_populations),
+            own.mulliken_spin_populations,
+            own.lowdin_spin_populations,
         ),
     ):
         if mulliken is not None and lowdin is not None:
@@ -667,11 +688,12 @@ def _excited(result: MP2Result, occupations: Array) -> float:
     return float(occupations[int((result.reference.mo_occ > 0).sum(axis=1).max()) :].sum())
 
 
-# --- pair energies ------------------------------------------------------------------------------------
+# --- pair energies --------------------------------------------------------------------------------
 
 
 class Pair(NamedTuple):
-    """A pair of occupied orbitals, numbered from 1 over all orbitals; energies in Eh, both orders counted."""
+    """A pair of occupied orbitals, numbered from 1 over all orbitals; energies in Eh, both orders
+    counted."""
 
     total: float
     spins: str
@@ -690,7 +712,8 @@ SPINS = {
 
 
 def list_pairs(result: MP2Result) -> list[Pair]:
-    """All distinct pairs, most negative first; e_ij is the contribution of the occupied pair ij to E(corr)."""
+    """All distinct pairs, most negative first; e_ij is the contribution of the occupied pair ij to
+    E(corr)."""
     opposite, *same = result.pairs.channels().values()
     if result.reference.nspin == 1:
         both = 2.0 - np.eye(len(opposite))
@@ -733,8 +756,9 @@ def _pairs(result: MP2Result) -> Section:
     else:
         frozen = ""
     caption = (
-        f"The {len(rows)} strongest of {len(pairs)} pairs, with their share of E(corr); both orders (ij, ji) are "
-        f"counted; orbitals are numbered from 1{frozen}. dfmp2 show --pairs prints all of them"
+        f"The {len(rows)} strongest of {len(pairs)} pairs, with their share of E(corr); both "
+        f"orders (ij, ji) are counted; orbitals are numbered from 1{frozen}. dfmp2 show --pairs "
+        "prints all of them"
     )
     heads = (
         "i, j",
@@ -769,14 +793,17 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
         for found, n, core in zip(starts, matrix.shape, first, strict=True)
     ]
     grouped = (
-        f" {matrix.shape[0]} by {matrix.shape[1]} values are too many to show: each square is the sum over a block of "
-        f"{block} by {block} orbitals."
+        f" {matrix.shape[0]} by {matrix.shape[1]} values are too many to show: each square is the "
+        f"sum over a block of {block} by {block} orbitals."
     )
     caption = (
-        f"Pair energies, {name}.{grouped if block > 1 else ''} The side of a square falls with the logarithm of the "
-        "magnitude; smaller than 0.0001 of the largest is a dot. Outlined squares are positive."
+        f"Pair energies, {name}.{grouped if block > 1 else ''} The side of a square falls with the "
+        "logarithm of the magnitude; smaller than 0.0001 of the largest is a dot. Outlined squares "
+        "are positive."
     )
-    rows = [(name, *map(energy, row)) for name, row in zip(names[0], sums.tolist(), strict=True)]
+    rows = [
+        (name, *map(energy_text, row)) for name, row in zip(names[0], sums.tolist(), strict=True)
+    ]
     table = Table(
         f"Values of the map: {name}, Eh",
         ["i \\ j", *(f"#{n}" for n in names[1])],
@@ -790,7 +817,7 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
     )
 
 
-# --- reference ----------------------------------------------------------------------------------------
+# --- reference ------------------------------------------------------------------------------------
 
 
 def _reference(result: Calculated) -> Section:
@@ -813,7 +840,10 @@ def _reference(result: Calculated) -> Section:
     blocks.append(_iterations(reference))
     if reference.solutions is not None and len(reference.solutions.energy) > 1:
         blocks.append(_solutions(reference.solutions))
-    name = "Hartree-Fock" if reference.xc is None else "Kohn-Sham"
+    if reference.xc is None:
+        name = "Hartree-Fock"
+    else:
+        name = "Kohn-Sham"
     return Section("reference", f"{name} reference", blocks)
 
 
@@ -829,24 +859,28 @@ def _lower_solutions(stability: Stability) -> str:
 
 
 def _grid_facts(result: Calculated) -> dict[str, str]:
-    """What was measured of the integration grid in E(KS), which is no part of the energies in the budget."""
+    """What was measured of the integration grid in E(KS), which is no part of the energies in the
+    budget."""
     found = result.reference.grid_error
     error = kohn_sham_grid_error(result.reference, len(result.molecule.real_symbols))
     if found is None or error is None or error.value is None:
         return {}
     return {
         "finer grid": f"{found.finer}, {found.finer_points} points",
-        "grid error of E(KS)": f"{_signed(found.scf_error)} Eh, at most about {size(error.value)} Eh",
+        "grid error of "
+        "E(KS)": f"{_signed(found.scf_error)} Eh, at most about {size(error.value)} Eh",
     }
 
 
 def _solutions(found: Solutions) -> Table:
     rows = [
         (
-            *(row["start"], row["origin"]),
-            energy(row["energy"]) if math.isfinite(row["energy"]) else "not converged",
+            row["start"],
+            row["origin"],
+            energy_text(row["energy"]) if math.isfinite(row["energy"]) else "not converged",
             *(fixed(row[name], 4) for name in ("spin_square", "lowest_eigenvalue")),
-            *(row["kind"], "<- used" if number == found.chosen else ""),
+            row["kind"],
+            "<- used" if number == found.chosen else "",
         )
         for number, row in enumerate(found.rows(), start=1)
     ]
@@ -867,7 +901,8 @@ def _iterations(reference: Reference) -> Block:
         Curve("change of the energy", [(n, math.log10(abs(c))) for n, _, c, _ in found[1:] if c]),
     ]
     rows = [
-        (n, energy(e), difference(change), difference(gradient)) for n, e, change, gradient in found
+        (n, energy_text(e), difference(change), difference(gradient))
+        for n, e, change, gradient in found
     ]
     return Figure(
         partial(curves, "Convergence of the SCF", drawn, "iteration", "log10 of the value in Eh"),
@@ -876,7 +911,7 @@ def _iterations(reference: Reference) -> Block:
     )
 
 
-# --- how wrong the energies may be --------------------------------------------------------------------
+# --- how wrong the energies may be ----------------------------------------------------------------
 
 
 def budget_blocks(budget: ErrorBudget) -> list[Block]:
@@ -901,7 +936,8 @@ def budget_blocks(budget: ErrorBudget) -> list[Block]:
 
 
 def _share(share: Share | None) -> str:
-    """Magnitude of an error; "" where the energy has no part in it, ABSENT where it is not known."""
+    """Magnitude of an error; "" where the energy has no part in it, ABSENT where it is not
+    known."""
     if share is None:
         return ""
     if share.value is None:
@@ -963,7 +999,10 @@ def _trust(result: MP2Result) -> Section:
     elif check is None:
         blocks.append("Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare).")
     else:
-        verdict = f"{'agrees' if check.passed else 'differs'}: largest difference {size(check.largest_difference)} Eh"
+        verdict = (
+            f"{'agrees' if check.passed else 'differs'}: largest difference "
+            f"{size(check.largest_difference)} Eh"
+        )
         shared = "check, same orbitals and fitting set (whose errors it cannot see)"
         facts = [
             (shared, "passed" if check.passed else "FAILED"),
@@ -995,11 +1034,14 @@ def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:
         drawn = f", drawn at random (seed {found.seed})"
     else:
         drawn = ""
-    rest = f"four-centre integrals of {found.sampled_orbitals} of {found.orbitals} occupied orbitals{drawn}"
+    rest = (
+        f"four-centre integrals of {found.sampled_orbitals} of {found.orbitals} occupied "
+        f"orbitals{drawn}"
+    )
     return [*facts, ("", rest)]
 
 
-# --- cost ---------------------------------------------------------------------------------------------
+# --- cost -----------------------------------------------------------------------------------------
 
 
 def _cost(result: MP2Result) -> Section:
@@ -1010,7 +1052,10 @@ def _cost(result: MP2Result) -> Section:
     work = {} if derived else operations(result)
     rows: list[tuple[str, ...]] = []
     measured = _products(result)
-    known = {} if measured is None else measured.products
+    if measured is None:
+        known = {}
+    else:
+        known = measured.products
     stages = STAGES | {name: title for name, title in AFTER.items() if spent[name]}
     for name, title in stages.items():
         count, seconds = work.get(name, 0), spent[name]
@@ -1058,7 +1103,8 @@ def _cost(result: MP2Result) -> Section:
 def operations(result: MP2Result) -> dict[str, int]:
     """Operations of the stages that are matrix products, and the number of three-centre integrals.
 
-    A multiplication and an addition count as two. Those of the SCF are of its fit, of J and of K; 0 where not known.
+    A multiplication and an addition count as two. Those of the SCF are of its fit, of J and of K; 0
+    where not known.
     """
     sizes, certificate = result.sizes, result.certificate
     # A mixed pass whose result was not accepted was followed by one in float64: both were done.
@@ -1090,7 +1136,8 @@ def operations(result: MP2Result) -> dict[str, int]:
 
 
 def _products(result: MP2Result) -> rates.ProductRates | None:
-    """Rates of large matrix products with the threads of the run, where this is its host and they were measured."""
+    """Rates of large matrix products with the threads of the run, where this is its host and they
+    were measured."""
     run = result.provenance
     if run.host == socket.gethostname():
         return rates.load_products(run.threads)
@@ -1100,7 +1147,8 @@ def _products(result: MP2Result) -> rates.ProductRates | None:
 def _least_seconds(
     result: MP2Result, stage: str, count: int, known: Mapping[str, float]
 ) -> float | None:
-    """Time that the operations of a stage take at the `known` rates of products; None where there is none for it."""
+    """Time that the operations of a stage take at the `known` rates of products; None where there
+    is none for it."""
     if stage == "integrals":
         return None
     split, done = result.reference.operations, {("numpy", "fp64"): float(count)}
@@ -1124,10 +1172,13 @@ def possible(result: MP2Result) -> str:
         name: record.products.get(f"numpy {kind} {run.threads}", 0.0)
         for kind, name in KINDS.items()
     }
-    return f"{', '.join(f'{name} {rate / 1e9:.0f}' for name, rate in found.items())} GFLOP/s, {record.date[:10]}"
+    return (
+        f"{', '.join(f'{name} {rate / 1e9:.0f}' for name, rate in found.items())} GFLOP/s, "
+        f"{record.date[:10]}"
+    )
 
 
-# --- provenance ---------------------------------------------------------------------------------------
+# --- provenance -----------------------------------------------------------------------------------
 
 
 def _provenance(result: MP2Result, content: str) -> Section:

@@ -1,7 +1,8 @@
-"""Open an HDF5 file of unknown origin: nothing in it is run, leads to another file, or takes more than the file's size.
+"""Open an HDF5 file of unknown origin: nothing in it is run, leads to another file, or takes more
+than the file's size.
 
-Refused before any number is read: links, external storage, virtual datasets, every data type but numbers, booleans and
-UTF-8 text, and datasets that claim more bytes than the file has.
+Refused before any number is read: links, external storage, virtual datasets, every data type but
+numbers, booleans and UTF-8 text, and datasets that claim more bytes than the file has.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from dfmp2.errors import InputError, ResultFileError
 
 MOST_OBJECTS = 10_000
 DEEPEST = 8  # of the groups
-# What h5py, NumPy, json and our own constructors raise on content that is damaged or not what it claims to be.
+# What h5py, NumPy, json and our own constructors raise on content that is damaged or not what it
+# claims to be.
 FOREIGN_ERRORS = (
     ArithmeticError,
     AttributeError,
@@ -36,9 +38,11 @@ FOREIGN_ERRORS = (
 def open_checked(
     path: str | Path, *, most_objects: int = MOST_OBJECTS, heaps: bool = True
 ) -> Iterator[h5py.File]:
-    """Open for reading after checking every object in the file; whatever fails in the block means a damaged file.
+    """Open for reading after checking every object in the file; whatever fails in the block means a
+    damaged file.
 
-    A file of more than `most_objects` groups and datasets is refused; without `heaps`, so is text of variable length.
+    A file of more than `most_objects` groups and datasets is refused; without `heaps`, so is text
+    of variable length.
 
     Raises
     ------
@@ -64,7 +68,8 @@ def open_checked(
 
 
 def attributes_of(path: str | Path) -> set[str]:
-    """Names of a file's attributes, none where it is no HDF5 file: its reader says what is wrong with it."""
+    """Names of a file's attributes, none where it is no HDF5 file: its reader says what is wrong
+    with it."""
     try:
         if not Path(path).is_file():  # opening a pipe would wait for ever
             return set()
@@ -77,7 +82,8 @@ def attributes_of(path: str | Path) -> set[str]:
 def read_attribute(handle: h5py.File, name: str) -> Any:
     """An attribute of the file, None if there is none.
 
-    Text must have a fixed length: of a variable one the library reserves what it claims, up to 4 GB.
+    Text must have a fixed length: of a variable one the library reserves what it claims, up to 4
+    GB.
 
     Raises
     ------
@@ -88,7 +94,9 @@ def read_attribute(handle: h5py.File, name: str) -> Any:
     if handle.attrs.get_id(name).dtype.kind == "O":
         raise ValueError(f"attribute {name} is text of variable length")
     value = handle.attrs[name]
-    return value.decode() if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return value.decode()
+    return value
 
 
 def _require_regular(path: Path) -> None:
@@ -106,7 +114,8 @@ def _require_regular(path: Path) -> None:
 
 
 def _require_harmless(handle: h5py.File, size: int, most_objects: int, kinds: str) -> None:
-    """Refuse a file that holds what a result never holds; `kinds` are the NumPy kinds of the data types it may have."""
+    """Refuse a file that holds what a result never holds; `kinds` are the NumPy kinds of the data
+    types it may have."""
     for number, (name, item) in enumerate(_objects(handle)):
         if number >= most_objects:
             raise _refusal(handle, "", "has more objects (groups and datasets) than any result")
@@ -121,14 +130,16 @@ def _require_harmless(handle: h5py.File, size: int, most_objects: int, kinds: st
         text = kind.kind != "O" or h5py.check_string_dtype(kind) is not None
         if kind.kind not in kinds or kind.fields or not text:
             raise _refusal(handle, name, f"has data type {kind}")
-        # Our files and PySCF's are not compressed, so a larger dataset is a trap for the reader's memory.
+        # Our files and PySCF's are not compressed, so a larger dataset is a trap for the reader's
+        # memory.
         nothing = space.get_simple_extent_type() == h5py.h5s.NULL
         if nothing or space.get_simple_extent_npoints() * kind.itemsize > size:
             raise _refusal(handle, name, "claims to be empty or larger than the file")
 
 
 def datasets(group: h5py.Group) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
-    """All datasets below a group with their paths, as HDF5 has them: h5py's own objects take three times as long."""
+    """All datasets below a group with their paths, as HDF5 has them: h5py's own objects take three
+    times as long."""
     for name, item in _objects(group):
         if isinstance(item, h5py.h5d.DatasetID):
             yield name, item

@@ -1,9 +1,10 @@
-"""The pair energies of a prepared file in N shards: each a process's part of the tiles, in a file beside the result.
+"""The pair energies of a prepared file in N shards: each a process's part of the tiles, in a file
+beside the result.
 
     RESULT.shard-I-of-N.checkpoint    the tiles of part I, as they are finished
 
-A tile is a pure function of B and its place, and results are added in the order of tiles: the bits are those of one
-process, however the work is cut and whatever is computed twice.
+A tile is a pure function of B and its place, and results are added in the order of tiles: the bits
+are those of one process, however the work is cut and whatever is computed twice.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from dfmp2.backends.base import PairTerms, Source
+from dfmp2.backends.base import PairTerms, TileSource
 from dfmp2.backends.tiling import pairs_in
 from dfmp2.errors import InputError, ResultFileError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.mp2.calculation import RUN, Calculation, Checkpoint
 from dfmp2.mp2.certificate import operands
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
@@ -48,15 +49,16 @@ def require_pairs(options: Options) -> None:
         )
 
 
-def pairs_of(keys: list[TileKey]) -> int:
+def pairs_of_shard(keys: list[TileKey]) -> int:
     """Pairs in all of these tiles."""
     return sum(pairs_in(key[3]) for key in keys)
 
 
 def cut(keys: list[TileKey], count: int) -> list[list[TileKey]]:
-    """Parts of about equal numbers of pairs, each of neighbours, so that it needs few rows of B; some may be empty."""
+    """Parts of about equal numbers of pairs, each of neighbours, so that it needs few rows of B;
+    some may be empty."""
     parts: list[list[TileKey]] = [[] for _ in range(count)]
-    before, total = 0, pairs_of(keys)
+    before, total = 0, pairs_of_shard(keys)
     for key in sorted(keys):
         pairs = pairs_in(key[3])
         parts[(2 * before + pairs) * count // (2 * total)].append(key)
@@ -65,13 +67,14 @@ def cut(keys: list[TileKey], count: int) -> list[list[TileKey]]:
 
 
 def evaluator(calculation: Calculation, source: OpenedFile) -> Callable[[list[TileKey]], Results]:
-    """Evaluates tiles in this process; B is read now, into memory where it fits, and put to the backend once."""
+    """Evaluates tiles in this process; B is read now, into memory where it fits, and put to the
+    backend once."""
     fitted, setup = read_b(calculation, source), calculation.setup
     spaces, held = (
         calculation.spaces(source.prepared.reference),
         calculation.plan.memory.tensor_bytes,
     )
-    put: dict[str, list[Source]] = {}
+    put: dict[str, list[TileSource]] = {}
 
     def evaluate(keys: list[TileKey]) -> Results:
         if keys[0][0] or calculation.options.precision == "fp64":
@@ -142,11 +145,13 @@ def compute_shard(
 
 
 def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Results:
-    """The tiles of all shards of a result; none of the repetition in float64, which is left to the caller.
+    """The tiles of all shards of a result; none of the repetition in float64, which is left to the
+    caller.
 
     Raises
     ------
-    ResultFileError : a shard is damaged, or of another calculation, file, version or number of shards
+    ResultFileError : a shard is damaged, or of another calculation, file, version or number of
+        shards
     InputError : shards are missing or not complete
     """
     if keys[0][0]:
@@ -177,8 +182,8 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
         different = differences(state.identity, here, leave_out=[PROCESSOR])
         if different:
             raise ResultFileError(
-                f"{path} belongs to another calculation: {', '.join(different)}: compute it with the same file, "
-                "options and versions as the others, or collect with those"
+                f"{path} belongs to another calculation: {', '.join(different)}: compute it with "
+                "the same file, options and versions as the others, or collect with those"
             )
         processors = other_processor(state.identity, here)
         if processors:
@@ -186,7 +191,8 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
         done |= state.tiles or {}
     for processors, shards in elsewhere.items():
         calculation.listener.warning(
-            f"shards {', '.join(shards)} were made on another kind of processor ({processors}): {OTHER_BITS}"
+            f"shards {', '.join(shards)} were made on another kind of processor ({processors}): "
+            f"{OTHER_BITS}"
         )
     every = [*keys, *(key for key in calculation.checkpoint.tiles if not key[0])]
     parts = enumerate(cut(every, counts[0]))

@@ -1,12 +1,12 @@
-"""Files of several calculations: a study, which holds whole results with the table and the numbers made of them, and
-a table alone.
+"""Files of several calculations: a study, which holds whole results with the table and the numbers
+made of them, and a table alone.
 
     /runs/NAME/...                      results, each laid out as a result file (`dfmp2.output.hdf5`), with its own hash
     /study/{title, settings, notes}     what was asked for (settings as JSON)
     /study/{table/COLUMN, values/NAME, arrays/NAME}  what came out, each with its unit and description
 
-The file is written anew after every run, all or nothing, with status "incomplete" until the last one is done.
-A table (`write_table`) is a group with one dataset per column.
+The file is written anew after every run, all or nothing, with status "incomplete" until the last
+one is done. A table (`write_table`) is a group with one dataset per column.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import h5py
 import numpy as np
 
 from dfmp2.errors import ResultFileError
-from dfmp2.host.deferred import named
+from dfmp2.host.deferred import imported_by_name
 from dfmp2.host.files import write_atomically
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
-from dfmp2.output.hdf5 import Item
+from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.safe_hdf5 import attributes_of, open_checked, read_attribute
 
 if TYPE_CHECKING:
@@ -41,13 +41,12 @@ TABLE_VERSION = 1
 MOST_RUNS = 500
 MOST_OBJECTS = 300 * MOST_RUNS + 1000  # a result has about 200 groups and datasets
 FOREMOST = (  # what a study is made for, in one line
-    *(
-        "cp_corrected_interaction_energy_kj_per_mol",
-        "cbs_total_energy",
-        "minimum_quartic",
-        "minimum_parabola",
-    ),
-    *("optimized_total_energy", "zero_point_energy"),
+    "cp_corrected_interaction_energy_kj_per_mol",
+    "cbs_total_energy",
+    "minimum_quartic",
+    "minimum_parabola",
+    "optimized_total_energy",
+    "zero_point_energy",
 )
 FIGURE = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies")
@@ -91,24 +90,25 @@ class Study:
     title: str
     settings: Mapping[str, Any]
     notes: tuple[str, ...]
-    values: Mapping[str, Item]
+    values: Mapping[str, Dataset]
     table: Mapping[str, Column]
     runs: Mapping[str, MP2Result] = field(repr=False)
     complete: bool
     version: str = ""
     command: str = ""
     created: str = ""
-    arrays: Mapping[str, Item] = field(default_factory=dict)
+    arrays: Mapping[str, Dataset] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def to_dataframe(self) -> Any:
-        """Its table as a pandas DataFrame, of its values where it has no table; units are in `attrs["units"]`.
+        """Its table as a pandas DataFrame, of its values where it has no table; units are in
+        `attrs["units"]`.
 
         Raises
         ------
         InputError : pandas is not installed
         """
-        return named("dfmp2.output.table:study_frame")(self)
+        return imported_by_name("dfmp2.output.table:study_frame")(self)
 
     def __repr__(self) -> str:
         said = next(
@@ -122,7 +122,7 @@ class Study:
         return f"Study({self.title}: {self.status}, {len(self.runs)} runs{said})"
 
     def __str__(self) -> str:
-        return str(named("dfmp2.output.text:study_report")(self)).rstrip("\n")
+        return str(imported_by_name("dfmp2.output.text:study_report")(self)).rstrip("\n")
 
     @property
     def all_warnings(self) -> list[Warned]:
@@ -144,7 +144,8 @@ class Study:
 
     @property
     def path(self) -> dict[str, MP2Result]:
-        """The runs that its table has rows of, by name: of an optimisation its steps, else all of them."""
+        """The runs that its table has rows of, by name: of an optimisation its steps, else all of
+        them."""
         if self.kind != "optimization":
             return dict(self.runs)
         names = self.settings.get("path")
@@ -160,7 +161,9 @@ class Study:
     @property
     def status(self) -> str:
         """complete or incomplete."""
-        return "complete" if self.complete else "incomplete"
+        if self.complete:
+            return "complete"
+        return "incomplete"
 
     @property
     def error_budget(self) -> ErrorBudget | None:
@@ -285,7 +288,8 @@ def is_study(path: str | Path) -> bool:
 
 
 def is_unfinished(path: str | Path) -> bool:
-    """Whether an HDF5 file says that it is a study whose runs are not all done; false where it is damaged."""
+    """Whether an HDF5 file says that it is a study whose runs are not all done; false where it is
+    damaged."""
     if not is_study(path):
         return False
     try:
@@ -318,12 +322,14 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
             )
         if not isinstance(version, int | np.integer) or int(version) != STUDY_VERSION:
             raise ResultFileError(
-                f"{path}: study version {version}, this dfmp2 reads {STUDY_VERSION}: use the dfmp2 that wrote it"
+                f"{path}: study version {version}, this dfmp2 reads {STUDY_VERSION}: use the dfmp2 "
+                "that wrote it"
             )
         kind, status = read_attribute(handle, "kind"), read_attribute(handle, "status")
         if kind not in KINDS or status not in ("complete", "incomplete"):
             raise ResultFileError(
-                f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it again"
+                f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it "
+                "again"
             )
         given = {"array_names": (), "warnings": (), **hdf5.stored(handle, "study")}
         values, table, arrays = (
@@ -406,15 +412,15 @@ def write_table(
 
 def _store(handle: h5py.File, study: Study) -> None:
     items = {
-        "title": Item(study.title, "", "what was studied"),
-        "settings": Item(json.dumps(study.settings), "", "what was asked for, JSON"),
-        "version": Item(study.version, "", "dfmp2 version"),
-        "command": Item(study.command, "", "command line, or the Python entry point"),
-        "created": Item(study.created, "", "time of writing, ISO 8601 with time zone"),
-        "notes": Item(tuple(study.notes), "", "formulas, citations, remarks"),
-        "runs": Item(tuple(study.runs), "", "names of the runs, in order"),
-        "value_names": Item(tuple(study.values), "", "names below values, in order"),
-        "table_names": Item(tuple(study.table), "", "names below table, in order"),
+        "title": Dataset(study.title, "", "what was studied"),
+        "settings": Dataset(json.dumps(study.settings), "", "what was asked for, JSON"),
+        "version": Dataset(study.version, "", "dfmp2 version"),
+        "command": Dataset(study.command, "", "command line, or the Python entry point"),
+        "created": Dataset(study.created, "", "time of writing, ISO 8601 with time zone"),
+        "notes": Dataset(tuple(study.notes), "", "formulas, citations, remarks"),
+        "runs": Dataset(tuple(study.runs), "", "names of the runs, in order"),
+        "value_names": Dataset(tuple(study.values), "", "names below values, in order"),
+        "table_names": Dataset(tuple(study.table), "", "names below table, in order"),
         **{
             f"values/{name}": item._replace(value=float(item.value))
             for name, item in study.values.items()
@@ -422,9 +428,9 @@ def _store(handle: h5py.File, study: Study) -> None:
         **{f"table/{name}": item for name, item in _column_items(study.table).items()},
     }
     if study.warnings:
-        items["warnings"] = Item(study.warnings, "", "warnings that are of no single run")
+        items["warnings"] = Dataset(study.warnings, "", "warnings that are of no single run")
     if study.arrays:
-        items["array_names"] = Item(tuple(study.arrays), "", "names below arrays, in order")
+        items["array_names"] = Dataset(tuple(study.arrays), "", "names below arrays, in order")
         items |= {f"arrays/{name}": item for name, item in study.arrays.items()}
     group = handle.create_group("study")
     # The reader wants the units back: `safe_hdf5.read_attribute` says why they are of fixed length.
@@ -439,17 +445,19 @@ def _store(handle: h5py.File, study: Study) -> None:
     handle.attrs["status"] = np.bytes_(study.status)
 
 
-def _read(dataset: h5py.Dataset) -> Item:
+def _read(dataset: h5py.Dataset) -> Dataset:
     if dataset.dtype.kind == "O":
         value = dataset.asstr()[()]
     else:
         value = dataset[()]
-    return Item(value, *(str(read_attribute(dataset, name)) for name in ("units", "description")))
+    return Dataset(
+        value, *(str(read_attribute(dataset, name)) for name in ("units", "description"))
+    )
 
 
-def _column_items(columns: Mapping[str, Column]) -> dict[str, Item]:
+def _column_items(columns: Mapping[str, Column]) -> dict[str, Dataset]:
     """A dataset for each column."""
-    return {name: Item(_values(column.values), *column[1:]) for name, column in columns.items()}
+    return {name: Dataset(_values(column.values), *column[1:]) for name, column in columns.items()}
 
 
 def _values(values: Sequence[Any]) -> Any:

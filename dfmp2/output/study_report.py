@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.document import ABSENT, Block, Figure, Note, Section, Table, counted, fixed
+from dfmp2.output.document import ABSENT, Block, Figure, Note, Section, Table, counted_text, fixed
 from dfmp2.output.html.svg import Curve, curves, scan_drawing, sticks
-from dfmp2.output.report import budget_blocks, energies, on_reference
+from dfmp2.output.report import budget_blocks, energies, method_on_reference
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 
 if TYPE_CHECKING:
@@ -42,9 +42,17 @@ CONVERTED = {
     "_kcal_per_mol": "kcal/mol",
 }  # end of a name -> unit of the same energy
 DIGITS = {  # by the unit, or by the name of a column
-    **{"rms_displacement": ".6f", "max_displacement": ".6f"},
-    **{"hartree": ".10f", "kJ/mol": ".4f", "kcal/mol": ".4f", "hartree/bohr": ".7f"},
-    **{"cm^-1": ".1f", "km/mol": ".2f", "u": ".4f", "mdyn/angstrom": ".4f", "J/(mol K)": ".3f"},
+    "rms_displacement": ".6f",
+    "max_displacement": ".6f",
+    "hartree": ".10f",
+    "kJ/mol": ".4f",
+    "kcal/mol": ".4f",
+    "hartree/bohr": ".7f",
+    "cm^-1": ".1f",
+    "km/mol": ".2f",
+    "u": ".4f",
+    "mdyn/angstrom": ".4f",
+    "J/(mol K)": ".3f",
 }
 
 
@@ -55,7 +63,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
     """
     rows = []
     for name, r in results.items():
-        method, core = on_reference(r), r.sizes.frozen_core
+        method, core = method_on_reference(r), r.sizes.frozen_core
         ended = r.reference.cycles, fixed(r.timings.total), f"{r.backend}, {r.precision}"
         rows.append(
             ((name, anchors.get(name, "")), r.molecule.formula, method, core, *energies(r), *ended)
@@ -77,7 +85,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
     for k in alike:
         heads[k] = f"~{heads[k].lstrip('#')}"
     if 3 in alike:
-        alike[3] = counted(int(alike[3]), "frozen core orbital")
+        alike[3] = counted_text(int(alike[3]), "frozen core orbital")
     return Table(
         ", ".join(alike.values()), (*heads, "#cycles", "#time / s", "~backend"), rows, sortable=True
     )
@@ -106,7 +114,8 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     runs, said = overview(study.runs, anchors), []
     if study.kind == "frequencies":
         said = [
-            f"{counted(len(study.runs), 'run')}: reference, and plus and minus for each coordinate of each atom."
+            f"{counted_text(len(study.runs), 'run')}: reference, and plus and minus for each "
+            "coordinate of each atom."
         ]
         runs = runs._replace(details=True)
     groups = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
@@ -131,7 +140,8 @@ def study_warnings(study: Study) -> list[str]:
 
 
 def _shares(study: Study) -> list[Block]:
-    """The table of what each motion has of the thermochemistry; the total energy is left out of it."""
+    """The table of what each motion has of the thermochemistry; the total energy is left out of
+    it."""
     values = {name: item.value for name, item in study.values.items()}
     if f"entropy{MOTIONS[0]}" not in values:
         return []
@@ -229,7 +239,8 @@ def _stationary_points(study: Study) -> list[Block]:
 
 
 def _drawn(study: Study) -> list[Figure]:
-    """The curve of a scan, the energies of both basis sets, how an optimisation converged, the infrared spectrum."""
+    """The curve of a scan, the energies of both basis sets, how an optimisation converged, the
+    infrared spectrum."""
     table = {name: column.values for name, column in study.table.items()}
     if study.kind == "scan":
         return [
@@ -305,7 +316,8 @@ def series_figure(
 
 
 def _values(study: Study) -> Table:
-    """The numbers of a study; one energy in several units is one row, and of plain MP2 under its two names too."""
+    """The numbers of a study; one energy in several units is one row, and of plain MP2 under its
+    two names too."""
     values = study.values
     ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
     rows = []
@@ -358,4 +370,6 @@ def cell(value: str | float, units: str, name: str = "") -> str:
         form = ".1e"
     else:
         form = DIGITS.get(name, DIGITS.get(units, ".8g"))
-    return f"{value:{form}}" if math.isfinite(value) else ABSENT
+    if math.isfinite(value):
+        return f"{value:{form}}"
+    return ABSENT

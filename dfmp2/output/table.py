@@ -1,4 +1,5 @@
-"""Tables of several results: their key numbers in a row each, written as HDF5, CSV or JSON, or as pandas has them."""
+"""Tables of several results: their key numbers in a row each, written as HDF5, CSV or JSON, or as
+pandas has them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any
 from dfmp2.errors import InputError
 from dfmp2.host.files import write_atomically
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.hdf5 import Item, printed
+from dfmp2.output.hdf5 import Dataset, printed
 from dfmp2.output.study import Column, Study, write_table
 
 NUMBERS: dict[str, tuple[str, str | None]] = {  # attribute of a result, unit (None for text)
@@ -54,7 +55,8 @@ def numbers_of(result: MP2Result) -> dict[str, Any]:
 
 
 def result_frame(result: MP2Result) -> Any:
-    """The key numbers of a result as a pandas DataFrame of one row, whose index is the name of the molecule.
+    """The key numbers of a result as a pandas DataFrame of one row, whose index is the name of the
+    molecule.
 
     Raises
     ------
@@ -66,7 +68,8 @@ def result_frame(result: MP2Result) -> Any:
 
 
 def study_frame(study: Study) -> Any:
-    """The table of a study as a pandas DataFrame, of its values where it has no table; units in `attrs["units"]`.
+    """The table of a study as a pandas DataFrame, of its values where it has no table; units in
+    `attrs["units"]`.
 
     Raises
     ------
@@ -76,7 +79,7 @@ def study_frame(study: Study) -> Any:
         units = {name: column.units for name, column in study.table.items()}
         return frame({name: list(column.values) for name, column in study.table.items()}, units)
     columns = {
-        part: [getattr(item, part) for item in study.values.values()] for part in Item._fields
+        part: [getattr(item, part) for item in study.values.values()] for part in Dataset._fields
     }
     return frame(columns, {}, list(study.values))
 
@@ -103,7 +106,7 @@ def frame(
     return found
 
 
-def to_json(value: Any) -> str:
+def rows_json(value: Any) -> str:
     """JSON text with a newline."""
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
@@ -120,7 +123,8 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 def write_rows(
     path: Path, rows: Sequence[Mapping[str, Any]], notes: Mapping[str, str], *, overwrite: bool
 ) -> None:
-    """Write rows, and `notes` that hold for all of them, as HDF5, CSV or JSON by the end of the file's name.
+    """Write rows, and `notes` that hold for all of them, as HDF5, CSV or JSON by the end of the
+    file's name.
 
     Raises
     ------
@@ -131,7 +135,7 @@ def write_rows(
         write_atomically(path, to_csv(rows), overwrite=overwrite)
     elif path.suffix == ".json":
         write_atomically(
-            path, to_json({**notes, "items": list(rows)}).encode(), overwrite=overwrite
+            path, rows_json({**notes, "items": list(rows)}).encode(), overwrite=overwrite
         )
     else:
         columns = {name: _column(name, [row[name] for row in rows]) for name in rows[0]}

@@ -1,4 +1,5 @@
-"""What commands print: the reports of a result, of a study and of a prepared file, pair energies, last lines."""
+"""What commands print: the reports of a result, of a study and of a prepared file, pair energies,
+last lines."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.document import Block, Facts, Note, Section, Table, counted, to_text
-from dfmp2.output.report import input_sections, list_pairs, summary
+from dfmp2.output.document import Block, Facts, Note, Section, Table, counted_text, document_text
+from dfmp2.output.report import input_sections, list_pairs, summary_blocks
 from dfmp2.output.study_report import of_study, study_warnings
 from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
 
@@ -35,17 +36,19 @@ NO_DIPOLE = 1e-8  # e bohr; below, a component is rounding
 
 def report(result: MP2Result) -> str:
     """The report of a result, one string ending in a newline."""
-    parts = summary(result)
+    parts = summary_blocks(result)
     at = 1 + next(k for k, part in enumerate(parts) if part.anchor == "energies")
     orbitals = [*_dipole(result), *_frontier(result), *_strongest(result)]
     parts.insert(at, Section("orbitals", "Orbitals and pairs", orbitals))
-    return to_text([f"dfmp2 {result.provenance.version}: density-fitted MP2"], parts)
+    return document_text([f"dfmp2 {result.provenance.version}: density-fitted MP2"], parts)
 
 
 def _frontier(result: MP2Result) -> list[Block]:
     """Orbital energies around the gap of each spin."""
     reference = result.reference
-    spins = ("",) if reference.nspin == 1 else ("alpha", "beta")
+    spins = ["alpha", "beta"]
+    if reference.nspin == 1:
+        spins = [""]
     rows = []
     for spin, levels, occupied in zip(spins, reference.mo_energy, reference.mo_occ, strict=True):
         nocc = int((occupied > 0).sum())
@@ -82,7 +85,10 @@ def _strongest(result: MP2Result) -> list[Block]:
         total = 0.0
     else:
         total = result.pairs.correlation_energy
-    pairs = list_pairs(result)[:STRONGEST] if total else []
+    if total:
+        pairs = list_pairs(result)[:STRONGEST]
+    else:
+        pairs = []
     rows = [
         (
             f"{pair.i}, {pair.j}",
@@ -105,7 +111,7 @@ def study_report(study: Study) -> str:
     warnings = [Note("warning", text) for text in study_warnings(study)]
     if warnings:
         parts.append(Section("warnings", "Warnings", warnings))
-    return to_text([f"dfmp2 {study.version}: {study.title}"], parts)
+    return document_text([f"dfmp2 {study.version}: {study.title}"], parts)
 
 
 def _shortened(block: Block) -> Block:
@@ -123,14 +129,18 @@ def _shortened(block: Block) -> Block:
 def last_line(result: MP2Result, output: str) -> str:
     """One unmistakable line for the end of a finished run."""
     found, count = result.gradient, len(result.diagnostics.warnings)
-    warned = f"; {counted(count, 'warning')}" if count else ""
+    if count:
+        warned = f"; {counted_text(count, 'warning')}"
+    else:
+        warned = ""
     if found is None:
         slope = ""
     else:
         slope = f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
     return (
-        f"dfmp2 finished: E({result.options.correlation.title}, total) = {result.total_energy:.10f} Eh, "
-        f"E(corr) = {result.correlation_energy:.10f} Eh{slope} -> {printable(output)}{warned}"
+        f"dfmp2 finished: E({result.options.correlation.title}, total) = "
+        f"{result.total_energy:.10f} Eh, E(corr) = {result.correlation_energy:.10f} Eh{slope} -> "
+        f"{printable(output)}{warned}"
     )
 
 
@@ -159,7 +169,8 @@ def prepared_report(prepared: Prepared, path: str) -> str:
         ("reference energy", f"{prepared.reference.scf_total_energy:.10f} Eh"),
         (
             "",
-            f"B {shapes} (occupied, virtual, fitting functions), float64: {format_bytes(prepared.tensor_bytes)}",
+            f"B {shapes} (occupied, virtual, fitting functions), float64: "
+            f"{format_bytes(prepared.tensor_bytes)}",
         ),
         ("SCF made with", f"--precision {prepared.options.precision}"),
         ("wall time", f"{spent}; peak memory {memory}"),
@@ -168,7 +179,7 @@ def prepared_report(prepared: Prepared, path: str) -> str:
         ("go on", _go_on(path)),
     ]
     head = f"{path}: prepared by dfmp2 {made.version}, no pair energies yet"
-    return to_text(
+    return document_text(
         [head], [*input_sections(prepared), Section("prepared", "Prepared", [Facts(facts)])]
     )
 

@@ -1,8 +1,10 @@
-"""The memory model: what a run will hold in memory and write to disk, stage by stage, before it starts.
+"""The memory model: what a run will hold in memory and write to disk, stage by stage, before it
+starts.
 
 Counts the arrays that grow with the molecule; program and libraries are what is resident already.
-Each stage has a variant in memory and one on disk; the one in memory is taken where it fits. On disk
-a stage holds what it must and, of the streamed array, as many blocks as the budget leaves room for.
+Each stage has a variant in memory and one on disk; the one in memory is taken where it fits. On
+disk a stage holds what it must and, of the streamed array, as many blocks as the budget leaves room
+for.
 
 A gradient, or relaxed densities alone, hold beside an energy:
 
@@ -11,10 +13,11 @@ A gradient, or relaxed densities alone, hold beside an energy:
     Z-vector              Coulomb and exchange matrices as in the SCF, vectors of the iteration
     mean field            half-transformed integrals (nocc, nao, naux) of the JK set, blocks as above
 
-Z and the half-transformed integrals go to disk where they do not fit; B does where the energy has put it there. How
-many integrals are made at a time follows from what is left, and changes last bits only. Where there is
-room the SCF integrals stay until the Z-vector equations, instead of being made again, and integrals of the occupied
-orbitals are held in their iterations (`dfmp2.scf.response_matrices`).
+Z and the half-transformed integrals go to disk where they do not fit; B does where the energy has
+put it there. How many integrals are made at a time follows from what is left, and changes last bits
+only. Where there is room the SCF integrals stay until the Z-vector equations, instead of being made
+again, and integrals of the occupied orbitals are held in their iterations
+(`dfmp2.scf.response_matrices`).
 """
 
 from __future__ import annotations
@@ -24,16 +27,16 @@ from dataclasses import dataclass, replace
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
 from dfmp2.errors import ResourceError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.planning.sizes import Workload
 from dfmp2.units import format_bytes
 from dfmp2.units import quantity as _q
 
 FLOAT64, FLOAT32 = 8, 4
-SCF_MATRICES = (
-    30  # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
-)
-X2C_MATRICES = 32  # float64 arrays of the decontracted basis while X2C is made: 31 to 36 measured (Ar chain, cc-pVTZ)
+# (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
+SCF_MATRICES = 30
+# float64 arrays of the decontracted basis while X2C is made: 31 to 36 measured (Ar chain, cc-pVTZ)
+X2C_MATRICES = 32
 XC_BYTES = (
     80 * 10**6
 )  # basis functions on points of the grid and what is made of them, at most (dfmp2.scf.kohn_sham)
@@ -91,11 +94,11 @@ MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, field
 MODULES = 20 * 10**6  # bytes of PySCF's and our modules that only a gradient loads
 HEAP_LEAST, HEAP_MOST = 14 * 10**6, 40 * 10**6  # left in the C library's heap by earlier stages
 METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
-TWO_CENTER = (
-    3  # of them while the metric's derivative is contracted, when there are no blocks any more
-)
+# of them while the metric's derivative is contracted, when there are no blocks any more
+TWO_CENTER = 3
 VECTORS = 40  # of the Z-vector equations, with their images
-PASS_MATRICES = 9  # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
+# (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
+PASS_MATRICES = 9
 RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
 PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
 
@@ -123,7 +126,8 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Bytes of one step of a variant on disk: `fixed`, and between `least` and `most` of streamed blocks."""
+    """Bytes of one step of a variant on disk: `fixed`, and between `least` and `most` of streamed
+    blocks."""
 
     fixed: int = 0
     least: int = 0
@@ -153,15 +157,18 @@ class GradientMemory:
     Attributes
     ----------
     purpose : "gradient" or "relaxed densities"
-    z_on_disk, half_on_disk, scf_on_disk : whether these arrays, and the SCF integrals, are in scratch space; those of
-        four centres are made anew instead
-    scf_kept, response_held : whether the SCF integrals stay from the SCF on, and those of occupied orbitals are held
-    pair_bytes, read_bytes : of SCF integrals made and read at a time, as of `dfmp2.host.scratch.Room`
+    z_on_disk, half_on_disk, scf_on_disk : whether these arrays, and the SCF integrals, are in
+        scratch space; those of four centres are made anew instead
+    scf_kept, response_held : whether the SCF integrals stay from the SCF on, and those of occupied
+        orbitals are held
+    pair_bytes, read_bytes : of SCF integrals made and read at a time, as of
+        `dfmp2.host.scratch.Room`
     packed_bytes : of packed three-centre integrals per block
     peak : bytes held at most beside the program
     disk : bytes of scratch space beside what the energy leaves there
     needed : bytes beside the program without which it cannot run with this budget
-    least, comfortable : the same with the smallest one, and with one that keeps everything in memory
+    least, comfortable : the same with the smallest one, and with one that keeps everything in
+        memory
     """
 
     purpose: str = ""
@@ -189,17 +196,21 @@ class MemoryPlan:
     program : resident now, without what an earlier run of this process has left for this one
     budget : what the run may use
     scf_in_core, mp2_in_core : with everything in memory
-    scf_fit, scf_read : making and reading the SCF integrals on disk; a conventional SCF has no scf_fit, and makes its
-        integrals anew where scf_read is
-    mp2_integrals, mp2_solve, mp2_pairs : making B on disk, fitting it and looking at stability, pair energies
+    scf_fit, scf_read : making and reading the SCF integrals on disk; a conventional SCF has no
+        scf_fit, and makes its integrals anew where scf_read is
+    mp2_integrals, mp2_solve, mp2_pairs : making B on disk, fitting it and looking at stability,
+        pair energies
     scf_disk, mp2_disk : bytes on disk of the variants on disk
     integral_block : bytes of packed MP2 integrals per block where there is room
     exact_rows : integrals of single orbitals from four centres
     mp2_check : PySCF's DF-MP2 with its integrals on disk
-    scf_response : integrals of the occupied orbitals, where the stability of all rotations is looked at
-    certificate : of the fitting certificate, which has an SCF and pair energies of its own; None without one
+    scf_response : integrals of the occupied orbitals, where the stability of all rotations is
+        looked at
+    certificate : of the fitting certificate, which has an SCF and pair energies of its own; None
+        without one
     gradient : of the gradient, or of relaxed densities
-    grid_disk : bytes on disk of another B, on orbitals of a finer integration grid, beside the first one
+    grid_disk : bytes on disk of another B, on orbitals of a finer integration grid, beside the
+        first one
     """
 
     program: int
@@ -291,7 +302,8 @@ class MemoryPlan:
 
     @property
     def disk(self) -> int:
-        """Bytes of scratch space: the SCF integrals are gone before B is written, which lasts to the end."""
+        """Bytes of scratch space: the SCF integrals are gone before B is written, which lasts to
+        the end."""
         scf = mp2 = 0
         if not self.scf_fits_in_core:
             scf = self.scf_disk
@@ -355,9 +367,9 @@ class MemoryPlan:
                 purpose = ""
             raise ResourceError(
                 (
-                    f"not enough memory{purpose}: {format_bytes(self.least)} are required even with "
-                    f"all large arrays on disk ({format_bytes(self.program)} of them for the program"
-                    f" itself) and {format_bytes(self.budget)} may be used: allow at least "
+                    f"not enough memory{purpose}: {format_bytes(self.least)} are required even "
+                    f"with all large arrays on disk ({format_bytes(self.program)} of them for the "
+                    f"program itself) and {format_bytes(self.budget)} may be used: allow at least "
                 ),
                 Option("memory", f"{-(-self.least // 10**6)}MB"),
                 ", or choose a smaller ",
@@ -376,7 +388,7 @@ class MemoryPlan:
         return self.mp2_integrals, self.mp2_solve, self.mp2_pairs
 
 
-def plan(
+def memory_plan(
     work: Workload, limits: Limits, threads: int, *, program: int, budget: int, grown: int = 0
 ) -> MemoryPlan:
     """Bytes every stage will hold.
@@ -386,13 +398,17 @@ def plan(
     work : sizes of the calculation
     limits : of the backend, which say what a tile holds
     program, budget : resident and allowed bytes
-    grown : of the resident bytes, what came since the plan before in this process; modules and buffers serve again
+    grown : of the resident bytes, what came since the plan before in this process; modules and
+        buffers serve again
     """
     workers = max(limits.workers, threads)
     program -= min(grown, SLACK + min(workers * FIT_WORKER_BYTES, _blas_buffers(work, workers)))
     in_core, fit, read, disk = _scf(work, workers)
     block = work.block_functions * work.pairs_of_functions * FLOAT64
-    response = _of_occupied(work) if work.examined else 0
+    if work.examined:
+        response = _of_occupied(work)
+    else:
+        response = 0
     return MemoryPlan(
         program,
         budget,
@@ -407,7 +423,8 @@ def plan(
 
 
 def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
-    """As of `MemoryPlan`: with everything in memory, making and reading integrals on disk, bytes there."""
+    """As of `MemoryPlan`: with everything in memory, making and reading integrals on disk, bytes
+    there."""
     pairs, n, naux = work.pairs_of_functions, work.nao, work.naux_scf
     x2c = X2C_MATRICES * work.x2c_functions**2 * FLOAT64  # freed before the SCF integrals are made
     matrices = (
@@ -445,12 +462,16 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
 
 def _of_occupied(work: Workload) -> int:
     """Bytes of the integrals of occupied orbitals that `dfmp2.scf.response_matrices` holds."""
-    number = FLOAT32 if work.single_exchange else FLOAT64
+    if work.single_exchange:
+        number = FLOAT32
+    else:
+        number = FLOAT64
     return number * work.naux_scf * work.nao * sum(spin.occupied for spin in work.spins)
 
 
 def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stage, Stage, int]:
-    """As of `MemoryPlan`: with everything in memory, integrals, fit and pairs on disk, bytes there."""
+    """As of `MemoryPlan`: with everything in memory, integrals, fit and pairs on disk, bytes
+    there."""
     pairs, naux = work.pairs_of_functions, work.naux
     whole = work.elements * naux * FLOAT64
     if work.precision == "fp64":
@@ -490,13 +511,17 @@ def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stag
     pieces = workers * min(PIECE_BYTES, whole)
     solve = Stage(left + max(frontier + max(metric + solved + pieces, hessian), 2 * metric))
     rows = sum(s.nocc for s in work.spins)
-    rounding = 0 if work.precision == "fp64" else row // 2
+    if work.precision == "fp64":
+        rounding = 0
+    else:
+        rounding = row // 2
     streamed = Stage(left + tiles + row + rounding, 3 * edge * row, (rows + 2 * edge) * row)
     return in_core, integrals, solve, streamed, whole
 
 
-def exact_rows(work: Workload, workers: int, count: int) -> Stage:
-    """Bytes for exact integrals of `count` occupied orbitals of one spin, as many at once as there is room for."""
+def exact_rows_stage(work: Workload, workers: int, count: int) -> Stage:
+    """Bytes for exact integrals of `count` occupied orbitals of one spin, as many at once as there
+    is room for."""
     n, pairs, nvir = work.nao, work.pairs_of_functions, max(spin.nvir for spin in work.spins)
     occupied = sum(spin.nocc for spin in work.spins)
     one = FLOAT64 * n * nvir * (occupied + 2 * work.widest_shell)
@@ -509,7 +534,8 @@ def exact_rows(work: Workload, workers: int, count: int) -> Stage:
 
 
 def _blas_buffers(work: Workload, workers: int) -> int:
-    """Bytes that BLAS keeps: its own copies of half-transformed integrals, and of what is solved."""
+    """Bytes that BLAS keeps: its own copies of half-transformed integrals, and of what is
+    solved."""
     half = work.block_functions * work.half_transformed * work.nao * FLOAT64
     solved = min(
         workers * SOLVE_BYTES, (work.elements + work.frontier_elements) * work.naux * FLOAT64
@@ -518,7 +544,8 @@ def _blas_buffers(work: Workload, workers: int) -> int:
 
 
 def check_stage(work: Workload, workers: int) -> Stage:
-    """PySCF's native DF-MP2 on the orbitals of the run: B by rows, of which it reads some at a time."""
+    """PySCF's native DF-MP2 on the orbitals of the run: B by rows, of which it reads some at a
+    time."""
     row = max((s.nvir for s in work.spins), default=0) * work.naux * FLOAT64
     rows = max((s.nocc for s in work.spins), default=0)
     whole = work.elements * work.naux * FLOAT64
@@ -534,7 +561,8 @@ def check_stage(work: Workload, workers: int) -> Stage:
 
 
 def _tile_elements(limits: Limits, edge: int, pair: int) -> int:
-    """Numbers a tile holds: products of `pair` elements each, and work space of at most twice as many."""
+    """Numbers a tile holds: products of `pair` elements each, and work space of at most twice as
+    many."""
     held = min(max(limits.tile_elements, pair), max(1, edge) ** (2 if limits.square else 1) * pair)
     if limits.work_elements is None:
         wanted = 2 * limits.tile_elements
@@ -552,7 +580,8 @@ def group_bytes(naux: int) -> int:
 
 
 def without_pairs(found: MemoryPlan, work: Workload) -> MemoryPlan:
-    """The plan of a method that needs matrices over fitting functions (`dfmp2.mp2.response`) in place of tiles."""
+    """The plan of a method that needs matrices over fitting functions (`dfmp2.mp2.response`) in
+    place of tiles."""
     matrices = len(work.spins) * work.naux**2 * FLOAT64
     row = max((s.nvir for s in work.spins), default=0) * work.naux * FLOAT64
     whole = work.elements * work.naux * FLOAT64
@@ -564,8 +593,8 @@ def without_pairs(found: MemoryPlan, work: Workload) -> MemoryPlan:
 
 
 def device_host_bytes(work: Workload) -> int:
-    """Bytes the host holds where a device makes B of fitted integrals over basis functions: these, and beside them the
-    metric, a piece that goes up, or B of the certificate's sample."""
+    """Bytes the host holds where a device makes B of fitted integrals over basis functions: these,
+    and beside them the metric, a piece that goes up, or B of the certificate's sample."""
     tiles, groups = -(-work.nao // DEVICE_TILE), -(-work.naux // DEVICE_TILE)
     integrals = work.naux * work.pairs_of_functions * FLOAT64
     metric = 2 * work.naux**2 * FLOAT64 + work.block_functions * work.pairs_of_functions * FLOAT64
@@ -630,7 +659,8 @@ class _GradientArrays:
         return min(self.functions, max(self.least_functions, functions))
 
     def fitted_integrals(self, z: int, block: int) -> int:
-        """Bytes of the stage of the fitted integrals, with `z` bytes of Z and a block of integrals."""
+        """Bytes of the stage of the fitted integrals, with `z` bytes of Z and a block of
+        integrals."""
         return self.fixed + self.metric + z + block
 
     def mean_field(self, half: int, block: int) -> int:
@@ -639,7 +669,8 @@ class _GradientArrays:
 
 
 def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArrays:
-    """Sizes of the arrays of a gradient, or of relaxed densities; parameters as of `gradient_memory`."""
+    """Sizes of the arrays of a gradient, or of relaxed densities; parameters as of
+    `gradient_memory`."""
     nao, naux, naux_scf = work.nao, work.naux, work.naux_scf
     occupied = sum(spin.occupied for spin in work.spins)
     rotations = sum(spin.occupied * (nao - spin.occupied) for spin in work.spins)
@@ -736,7 +767,8 @@ def gradient_memory(
     at_once = arrays.block(min(PACKED_MOST // arrays.packed, rest // arrays.per_function))
     block = at_once * arrays.per_function
 
-    # The SCF integrals stay until the Z-vector equations where there is room beside everything before.
+    # The SCF integrals stay until the Z-vector equations where there is room beside everything
+    # before.
     kept = work.naux_scf * work.kept_pairs * FLOAT64
     peak_before_response = max(energy.mp2, amplitudes + z, arrays.fitted_integrals(z, block))
     scf_kept = (
@@ -791,12 +823,14 @@ def gradient_memory(
 
 
 def gradient_with_b(work: Workload, threads: int) -> int:
-    """Bytes beside the program while amplitudes are made of a B in memory, everything else on disk."""
+    """Bytes beside the program while amplitudes are made of a B in memory, everything else on
+    disk."""
     return _amplitudes(work, threads, work.elements * work.naux * FLOAT64)
 
 
 def _gradient_always(work: Workload, threads: int) -> tuple[int, int]:
-    """Bytes of modules and what earlier stages have left, and these with matrices over basis functions."""
+    """Bytes of modules and what earlier stages have left, and these with matrices over basis
+    functions."""
     whole = work.elements * work.naux * FLOAT64
     half = sum(spin.occupied for spin in work.spins) * work.nao * work.naux_scf * FLOAT64
     left = MODULES + max(HEAP_LEAST, min(HEAP_MOST, whole + half))
@@ -809,7 +843,10 @@ def _amplitudes(work: Workload, threads: int, b: int) -> int:
     """Bytes while amplitudes are made, without Z, `b` bytes of B being held."""
     naux, nvir = work.naux, max(spin.nvir for spin in work.spins)
     columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0)
-    number = FLOAT64 if work.precision == "fp64" else FLOAT32
+    if work.precision == "fp64":
+        number = FLOAT64
+    else:
+        number = FLOAT32
     tiles = TILE_ARRAYS * number * max(columns, min(columns * nvir, TILE_ELEMENTS))
     cached = max(AMPLITUDE_BYTES // FLOAT64, nvir * nvir) * number
     tiles += min(CACHE_ARRAYS * cached, 2 * tiles)

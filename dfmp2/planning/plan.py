@@ -1,4 +1,5 @@
-"""The plan of a run: its workload, the memory it will hold, the seconds it will take. Made before the SCF."""
+"""The plan of a run: its workload, the memory it will hold, the seconds it will take. Made before
+the SCF."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from dfmp2.backends.base import Backend, Prediction, Shape
-from dfmp2.backends.registry import foreseen, predictions, select, weigh_trainium
+from dfmp2.backends.registry import foreseen, predictions, select_backend, weigh_trainium
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
+from dfmp2.errors.messages import Message, Option
 from dfmp2.host import resources, threads
 from dfmp2.integrals import three_center
 from dfmp2.integrals.grid import count_points, finer_name, grid_name
-from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.mole import primitive_functions
 from dfmp2.molecule.molecule import Molecule
@@ -23,7 +24,7 @@ from dfmp2.planning import memory, rates, time
 from dfmp2.planning.memory import NOTHING
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
 from dfmp2.planning.sizes import IN_FIELDS, Spin, Workload, exact_row_shares, scf_cycles
-from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, prepare, resolve
+from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, resolve, set_up_run
 from dfmp2.planning.time import IN_MEMORY, NO_TIME, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
@@ -86,7 +87,8 @@ class Outlook:
     system, setup, core : what would be computed, with what, and the frozen core
     plan : what it would need
     change : the smallest change that would make it fit, "" when it fits
-    trainium : predicted pair energies on one core and on all of each Trainium chip; None where none is in question
+    trainium : predicted pair energies on one core and on all of each Trainium chip; None where none
+        is in question
     """
 
     system: System
@@ -98,9 +100,9 @@ class Outlook:
 
     def to_dict(self) -> dict[str, Any]:
         """The object `dfmp2 plan --json` prints: bytes, operations, seconds."""
-        from dfmp2.host.deferred import named
+        from dfmp2.host.deferred import imported_by_name
 
-        found: dict[str, Any] = named("dfmp2.output.plan:to_dict")(self)
+        found: dict[str, Any] = imported_by_name("dfmp2.output.plan:plan_dict")(self)
         return found
 
     def __repr__(self) -> str:
@@ -112,9 +114,9 @@ class Outlook:
         return f"Outlook({self.system.molecule.formula}: {peak}, {seconds:.2g} s, {verdict})"
 
     def __str__(self) -> str:
-        from dfmp2.host.deferred import named
+        from dfmp2.host.deferred import imported_by_name
 
-        return str(named("dfmp2.output.plan:to_text")(self)).rstrip("\n")
+        return str(imported_by_name("dfmp2.output.plan:plan_text")(self)).rstrip("\n")
 
 
 NO_SCF: dict[str, Any] = {
@@ -147,12 +149,14 @@ def make_plan(
     part: str = "all",
     task: str = "energy",
 ) -> Plan:
-    """Plan a run of kind "rhf" or "uhf"; times from the rates of this host if they were ever measured.
+    """Plan a run of kind "rhf" or "uhf"; times from the rates of this host if they were ever
+    measured.
 
     Parameters
     ----------
     task : what is computed, "energy", "properties" or "gradient"
-    part : of the run, a key of PARTS; a B that is made in its file, or lies there, takes no scratch space
+    part : of the run, a key of PARTS; a B that is made in its file, or lies there, takes no scratch
+        space
     """
     work = replace(_workload(system, setup.options, core, kind), task=task)
     if part in ("all", "up to b") or task != "energy":
@@ -164,7 +168,7 @@ def make_plan(
         if not work.finer_grid:
             work = replace(work, block_functions=0)
     known, disk = (
-        rates.load(setup.backend.name, setup.threads) or Rates(),
+        rates.load_rates(setup.backend.name, setup.threads) or Rates(),
         rates.load_disk(setup.scratch),
     )
     held = _memory(work, setup, part)
@@ -191,7 +195,7 @@ def make_plan(
     return replace(plan, timings=_seconds(setup, plan).only(PARTS[part][0]))
 
 
-def settle(
+def settle_plan(
     system: System,
     setup: Setup,
     kind: str,
@@ -231,8 +235,8 @@ def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) ->
         and setup.backend.name == "cpu"
         and options.precision != "fp64"
     ):
-        known = rates.load("cpu", setup.threads)
-        host = time.seconds(work, known or Rates()).pair_energies
+        known = rates.load_rates("cpu", setup.threads)
+        host = time.time_text(work, known or Rates()).pair_energies
         found = weigh_trainium(trainium_shapes(work), host, known is not None, setup.threads)
         if found is not None:
             setup = replace(setup, backend=found[0] or setup.backend, backend_reason=found[1])
@@ -287,9 +291,10 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
 
 
 def _seconds(setup: Setup, plan: Plan) -> Timings:
-    """Predicted times of a run; where the device makes B: more columns to fit, and its program in place of products."""
+    """Predicted times of a run; where the device makes B: more columns to fit, and its program in
+    place of products."""
     work, certificate = plan.work, plan.certificate
-    found = time.seconds(
+    found = time.time_text(
         work, plan.rates, plan.traffic, plan.disk or BUILT_IN, plan.memory.gradient
     )
     if certificate is not None:
@@ -306,7 +311,8 @@ def _seconds(setup: Setup, plan: Plan) -> Timings:
 
 
 def prepare_programs(setup: Setup, work: Workload, listener: Listener) -> None:
-    """Have compiled what the backend needs compiled for this run: before the SCF, because it may be refused.
+    """Have compiled what the backend needs compiled for this run: before the SCF, because it may be
+    refused.
 
     Raises
     ------
@@ -327,7 +333,8 @@ def foresee(
     calibrate: bool,
     task: str = "energy",
 ) -> Outlook:
-    """Plan a run without doing it; measures this host's rates when they are missing, or when asked to.
+    """Plan a run without doing it; measures this host's rates when they are missing, or when asked
+    to.
 
     Parameters
     ----------
@@ -338,12 +345,12 @@ def foresee(
     Dfmp2Error : the run itself would be refused, for any reason but memory
     """
     options = options.settled(molecule.multiplicity)
-    setup = prepare(
+    setup = set_up_run(
         options, "dfmp2 plan", lambda count: foreseen(options.backend, options.precision, count)
     )
     absent = setup.backend_reason.startswith("not on this host")
     if absent:
-        timed = select("cpu", "auto", setup.threads)[0]
+        timed = select_backend("cpu", "auto", setup.threads)[0]
     else:
         timed = setup.backend
     with threads.limited(setup.threads):
@@ -354,10 +361,10 @@ def foresee(
         plan = make_plan(
             system, setup, core, kind, task=task
         )  # before measuring, which leaves memory behind
-        known, disk = rates.load(timed.name, setup.threads) or plan.rates, plan.disk
+        known, disk = rates.load_rates(timed.name, setup.threads) or plan.rates, plan.disk
         if calibrate or not known.date:
             listener.stage("measuring the rates of this host, once")
-            known = rates.measure(timed, setup.threads)
+            known = rates.measure_rates(timed, setup.threads)
         elif known.disturbed:
             listener.stage(
                 "measuring the rates of this host again: others used it when they were measured"
@@ -368,7 +375,8 @@ def foresee(
         predicted = predictions(setup.backend, trainium_shapes(plan.work))
         plan = replace(plan, rates=known, disk=disk)
         plan = replace(plan, timings=_seconds(setup, plan))
-        # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does.
+        # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory
+        # does.
         if plan.memory.fits:
             change = Message()
         else:
@@ -376,7 +384,7 @@ def foresee(
         return Outlook(system, setup, core, plan, change, predicted)
 
 
-def sizes(
+def workload_sizes(
     molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False
 ) -> Workload:
     """Sizes of a run, without planning it: neither its backend nor its scratch folder need be here.
@@ -398,7 +406,9 @@ def sizes(
         system = resolve(molecule, setup, listener, doubt_units=False)
         kind = reference_kind(options, molecule.multiplicity)
         work = _workload(system, options, frozen_core(system, options, listener), kind)
-        return _with_columns(work, system) if scf else work
+        if scf:
+            return _with_columns(work, system)
+        return work
 
 
 def trainium_shapes(work: Workload) -> tuple[Shape, ...]:
@@ -427,7 +437,10 @@ def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:
 def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> Workload:
     """Sizes of the run; nvir is taken from nao, an upper limit."""
     mole = system.mole
-    spins = mole.nelec if kind != "rhf" else mole.nelec[:1]
+    if kind != "rhf":
+        spins = mole.nelec
+    else:
+        spins = mole.nelec[:1]
     nao = int(mole.nao)
     frontier: tuple[tuple[int, int], ...] = ()
     if options.stability == "auto":
@@ -493,8 +506,11 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     """Bytes of every stage of that part."""
     global _program
     limits, resident = setup.backend.limits, resources.resident_memory()
-    grown = 0 if _program is None else max(0, resident - _program)
-    found = memory.plan(
+    if _program is None:
+        grown = 0
+    else:
+        grown = max(0, resident - _program)
+    found = memory.memory_plan(
         work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown
     )
     _program = found.program
@@ -513,7 +529,8 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
 
 
 def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePlan:
-    """What a fitting certificate needs: the SCF again, exact integrals, and a second fit where they are a sample."""
+    """What a fitting certificate needs: the SCF again, exact integrals, and a second fit where they
+    are a sample."""
     counts = [spin.nocc for spin in work.spins]
     shares = [sum(parts) for parts in exact_row_shares(counts)]
     if work.scf_columns:
@@ -532,8 +549,8 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
         dense, unused = replace(work, naux=int(auxmole.nao), block_functions=functions), {}
     left = memory.CERTIFICATE_LEFT + memory.LEFT_BEHIND * setup.threads
     fixed = {"program": resources.resident_memory() + left, "budget": setup.budget}
-    held = memory.plan(dense or work, setup.backend.limits, setup.threads, **fixed)
-    rows = memory.exact_rows(work, setup.threads, max(shares))
+    held = memory.memory_plan(dense or work, setup.backend.limits, setup.threads, **fixed)
+    rows = memory.exact_rows_stage(work, setup.threads, max(shares))
     held = replace(held, **({} if work.naux_scf else NO_SCF), **unused, exact_rows=rows)
     at_once = max(1, held.row_bytes // rows.least)
     return CertificatePlan(dense, held, sum(shares), sum(-(-share // at_once) for share in shares))

@@ -1,12 +1,13 @@
-"""Rates of this machine: of the program's own routines, of a scratch folder, of large matrix products.
+"""Rates of this machine: of the program's own routines, of a scratch folder, of large matrix
+products.
 
-Each is measured once and kept by `dfmp2.host.cache`, one entry for a machine, what was measured, and the versions of
-the libraries that it depends on. Where nothing was measured the defaults below hold: those of the 2-core machine the
-first version was written on.
+Each is measured once and kept by `dfmp2.host.cache`, one entry for a machine, what was measured,
+and the versions of the libraries that it depends on. Where nothing was measured the defaults below
+hold: those of the 2-core machine the first version was written on.
 
-Other processes can only make a routine slower. So each rate is that of the best of several short runs, what others
-used meanwhile is kept with them, and rates that were disturbed are measured again, the better of each kept, until the
-machine is quiet (`refreshed`).
+Other processes can only make a routine slower. So each rate is that of the best of several short
+runs, what others used meanwhile is kept with them, and rates that were disturbed are measured
+again, the better of each kept, until the machine is quiet (`refreshed`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ import numpy as np
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Operand, Tile
 from dfmp2.errors import ResourceError
+from dfmp2.errors.messages import Option
 from dfmp2.host import cache, threads
 from dfmp2.host.resources import Others
 from dfmp2.host.scratch import SUFFIX, Space
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.messages import Option
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_auxiliary, build_mole, primitive_functions
 from dfmp2.molecule.molecule import Molecule
@@ -64,10 +65,11 @@ class Rates:
 
     Attributes
     ----------
-    integrals, four_centre : integrals of three and of four centres per second, as `Workload.integrals` counts them
-    exchange, exchange_single, solve, transform, pairs_fp64, pairs_mixed : floating-point operations per second
-        of the SCF's Coulomb and exchange matrices in float64 and float32, triangular solves, AO to MO
-        transformation, pair energies
+    integrals, four_centre : integrals of three and of four centres per second, as
+        `Workload.integrals` counts them
+    exchange, exchange_single, solve, transform, pairs_fp64, pairs_mixed : floating-point operations
+        per second of the SCF's Coulomb and exchange matrices in float64 and float32, triangular
+        solves, AO to MO transformation, pair energies
     products : the same of float64 products by one core, as PySCF makes them
     exact_exchange : the same of Coulomb and exchange matrices from four-centre integrals
     eigen : n^3 per second of a diagonalisation
@@ -75,7 +77,8 @@ class Rates:
     reorder : bytes per second of integrals that are put in another order into new memory
     start : seconds of a run outside its stages: libraries, bases
     launch : seconds of a command before and after the run: interpreter, imports, report, file
-    foreign : cores that other processes took from the measurement: those they used beyond the idle ones
+    foreign : cores that other processes took from the measurement: those they used beyond the idle
+        ones
     date : of the measurement, ISO 8601, "" for the built-in rates
     """
 
@@ -103,7 +106,8 @@ class Rates:
         return self.foreign > QUIET
 
     def better(self, other: Rates) -> Rates:
-        """The higher rate and the shorter time of each kind, with the date of the other measurement."""
+        """The higher rate and the shorter time of each kind, with the date of the other
+        measurement."""
         names = [f.name for f in fields(self) if f.name != "date"]
         best: dict[str, Any] = {
             name: max(getattr(self, name), getattr(other, name)) for name in names
@@ -117,7 +121,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class DiskRates:
-    """Speed of a scratch folder, bytes per second; `date` of the measurement, ISO 8601, "" for the built-in rates.
+    """Speed of a scratch folder, bytes per second; `date` of the measurement, ISO 8601, "" for the
+    built-in rates.
 
     write, read : of the disk; cached : of reading what is in the system's memory
     """
@@ -130,11 +135,13 @@ class DiskRates:
 
 @dataclass(frozen=True, slots=True)
 class ProductRates:
-    """Rates of matrix products with NumPy and PyTorch for a number of threads (`dfmp2 bench --gemm`).
+    """Rates of matrix products with NumPy and PyTorch for a number of threads (`dfmp2 bench
+    --gemm`).
 
     Attributes
     ----------
-    products : "numpy fp64 1", ... (library, precision, threads) -> operations per second of a large square product
+    products : "numpy fp64 1", ... (library, precision, threads) -> operations per second of a large
+        square product
     foreign : cores that other processes used meanwhile
     date : of the measurement, ISO 8601
     """
@@ -147,14 +154,15 @@ class ProductRates:
 BUILT_IN = DiskRates()
 
 
-def load(backend: str, count: int) -> Rates | None:
-    """Rates of the routines measured earlier on this host for a backend and thread count, or None."""
+def load_rates(backend: str, count: int) -> Rates | None:
+    """Rates of the routines measured earlier on this host for a backend and thread count, or
+    None."""
     return _known(Rates, _key(backend, count))
 
 
-def store(backend: str, count: int, rates: Rates) -> None:
+def store_rates(backend: str, count: int, rates: Rates) -> None:
     """Keep rates of the routines."""
-    cache.store(_key(backend, count), asdict(rates))
+    cache.store_cached(_key(backend, count), asdict(rates))
 
 
 def load_disk(root: Path) -> DiskRates | None:
@@ -169,7 +177,7 @@ def load_products(count: int) -> ProductRates | None:
 
 def store_products(count: int, record: ProductRates) -> None:
     """Keep rates of products."""
-    cache.store(_product_key(count), asdict(record))
+    cache.store_cached(_product_key(count), asdict(record))
 
 
 Record = TypeVar("Record", Rates, DiskRates, ProductRates)
@@ -182,7 +190,7 @@ OF_TYPE: dict[str, Callable[[Any], Any]] = {  # of a field -> its value out of J
 
 def _known(kind: type[Record], key: str) -> Record | None:
     """The record under a key; None for nothing, and for what is damaged or of another version."""
-    stored = cache.load(key)
+    stored = cache.load_cached(key)
     try:
         if stored:
             return kind(
@@ -194,41 +202,42 @@ def _known(kind: type[Record], key: str) -> Record | None:
 
 
 def _key(backend: str, count: int) -> str:
-    return cache.key(f"{backend} {count} threads", LIBRARIES)
+    return cache.cache_key(f"{backend} {count} threads", LIBRARIES)
 
 
 def _disk_key(root: Path) -> str:
-    return cache.key(f"scratch {root.resolve()}", ())
+    return cache.cache_key(f"scratch {root.resolve()}", ())
 
 
 def _product_key(count: int) -> str:
-    return cache.key(f"products {count} threads", PRODUCT_LIBRARIES)
+    return cache.cache_key(f"products {count} threads", PRODUCT_LIBRARIES)
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
-def measure(backend: Backend, count: int) -> Rates:
+def measure_rates(backend: Backend, count: int) -> Rates:
     """Measure the rates of all routines, a few seconds, and keep them."""
     others = Others()
     with threads.limited(count):
         found: dict[str, Any] = {**_host(count), **_pairs(backend), **_whole()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     rates = Rates(**found, foreign=_taken(others, count), date=now)
-    store(backend.name, count, rates)
+    store_rates(backend.name, count, rates)
     return rates
 
 
 def refreshed(backend: Backend, count: int, known: Rates) -> Rates:
-    """Rates that were disturbed when they were measured, measured again where the machine is quieter now."""
+    """Rates that were disturbed when they were measured, measured again where the machine is
+    quieter now."""
     if not known.disturbed:
         return known
     others = Others()
     time.sleep(WATCHED)
     if _taken(others, count) >= known.foreign:
         return known
-    rates = known.better(measure(backend, count))
-    store(backend.name, count, rates)
+    rates = known.better(measure_rates(backend, count))
+    store_rates(backend.name, count, rates)
     return rates
 
 
@@ -240,12 +249,12 @@ def _taken(others: Others, count: int) -> float:
 def _host(count: int) -> dict[str, float]:
     """Rates of the steps on the host, on water molecules 3 angstrom apart.
 
-    Four of them in cc-pVTZ for what depends on their sizes, in cc-pVDZ for the overhead of an SCF iteration, two for
-    four-centre integrals.
+    Four of them in cc-pVTZ for what depends on their sizes, in cc-pVDZ for the overhead of an SCF
+    iteration, two for four-centre integrals.
     """
     from dfmp2.integrals.screening import every_pair
     from dfmp2.integrals.transform import Transformation
-    from dfmp2.scf.jk import coulomb_exchange, fit_columns
+    from dfmp2.scf.jk import coulomb_exchange_of_b, fit_columns
 
     mole, auxmole = _waters(4, "cc-pvtz", "ri")
     nao, naux = int(mole.nao), int(auxmole.nao)
@@ -262,8 +271,8 @@ def _host(count: int) -> dict[str, float]:
     solve = shortest(lambda: fit_columns(b, factor, [npair], count))
     occupied = [np.ascontiguousarray(c[:, :nocc])]
     pairs = every_pair(nao)
-    exchange = shortest(lambda: coulomb_exchange(b, pairs, occupied, count))
-    single = shortest(lambda: coulomb_exchange(b, pairs, occupied, count, single=True))
+    exchange = shortest(lambda: coulomb_exchange_of_b(b, pairs, occupied, count))
+    single = shortest(lambda: coulomb_exchange_of_b(b, pairs, occupied, count, single=True))
     overlap = mole.intor_symmetric("int1e_ovlp")
     kinetic = mole.intor_symmetric("int1e_kin")
     square = rng.standard_normal((PRODUCT, PRODUCT))
@@ -296,7 +305,8 @@ def _reorder() -> float:
 
 
 def _waters(number: int, basis: str, kind: str) -> tuple[Any, Any]:
-    """PySCF molecules of water molecules in a row, 3 angstrom apart, and of their fitting functions, "jk" or "ri"."""
+    """PySCF molecules of water molecules in a row, 3 angstrom apart, and of their fitting
+    functions, "jk" or "ri"."""
     one = np.array([[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]])
     shift = np.array([5.67, 0.0, 0.0])
     molecule = Molecule(
@@ -310,8 +320,9 @@ def _waters(number: int, basis: str, kind: str) -> tuple[Any, Any]:
 
 
 def _matrices(count: int, exchange: float) -> float:
-    """n^2 per second of what an SCF iteration does beside J and K, whose operations per second are given."""
-    from dfmp2.scf.hartree_fock import release, run_scf
+    """n^2 per second of what an SCF iteration does beside J and K, whose operations per second are
+    given."""
+    from dfmp2.scf.hartree_fock import release_integrals, run_scf
 
     mole, auxmole = _waters(4, "cc-pvdz", "jk")
     clock = _Iterations()
@@ -319,7 +330,7 @@ def _matrices(count: int, exchange: float) -> float:
     mf, _ = run_scf(
         mole, "rhf", options, auxmole, None, clock, threads=count, integrals="memory", charges=None
     )
-    release(mf)
+    release_integrals(mf)
     nao, naux, nocc = int(mole.nao), int(auxmole.nao), mole.nelectron // 2
     products = (3 * naux * nao**2 * nocc + 2 * naux * nao * (nao + 1)) / exchange
     iteration = min(b - a for a, b in pairwise(clock.times))
@@ -448,14 +459,15 @@ def measure_disk(root: Path) -> DiskRates:
                 Option("scratch"),
             ) from error
     found = DiskRates(write, read, datetime.now(UTC).isoformat(timespec="seconds"), cached)
-    cache.store(_disk_key(root), asdict(found))
+    cache.store_cached(_disk_key(root), asdict(found))
     return found
 
 
 def _moved(path: Path) -> list[float]:
     """Bytes per second written to the disk, read from it, and read again, from the system's memory.
 
-    The system keeps what was written in memory and would answer a read at once: it is forced to disk and dropped.
+    The system keeps what was written in memory and would answer a read at once: it is forced to
+    disk and dropped.
     """
     buffer, done = bytearray(os.urandom(CHUNK)), 0  # a file system may compress zeros
     with path.open("w+b", buffering=0) as file:

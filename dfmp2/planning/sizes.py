@@ -1,4 +1,5 @@
-"""The size model: dimensions of a run, and the operations and integrals per stage that follow from them.
+"""The size model: dimensions of a run, and the operations and integrals per stage that follow from
+them.
 
 One multiplication and one addition count as two operations. The number of SCF iterations is not
 known beforehand: `scf_cycles` is what molecules near equilibrium need from atomic densities.
@@ -16,14 +17,16 @@ from dfmp2.molecule.elements import fills_inner_shell
 from dfmp2.units import quantity as _q
 
 LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there are fewer, all
-FRACTION = 0.02  # of the pairs of a channel: keeps the uncertainty of the certificate constant as molecules grow
+# of the pairs of a channel: keeps the uncertainty of the certificate constant as molecules grow
+FRACTION = 0.02
 SAMPLED = 16  # occupied orbitals per spin that the weights of fitting functions are taken from
-EXACT_ROWS = 24  # occupied orbitals whose integrals a fitting certificate makes exactly; where there are fewer, all
-EXACT_STRATA = (
-    4  # of the occupied orbitals of each spin, by energy; two orbitals of each are drawn at least
-)
+# occupied orbitals whose integrals a fitting certificate makes exactly; where there are fewer, all
+EXACT_ROWS = 24
+# of the occupied orbitals of each spin, by energy; two orbitals of each are drawn at least
+EXACT_STRATA = 4
 EXACT_BUILDS = 2  # of the exact Fock matrix on the way to the conventional SCF
-CYCLES = 12  # SCF iterations to a gradient of 1e-6 Eh: 9 to 14 for main group molecules of up to 30 atoms
+# SCF iterations to a gradient of 1e-6 Eh: 9 to 14 for main group molecules of up to 30 atoms
+CYCLES = 12
 CYCLES_PER_DIGIT = 1.7  # of the gradient
 METAL_CYCLES = 3  # more where a d or f shell is being filled
 IN_FIELDS = 6  # runs of a polarizability (dfmp2.gradients.polarizability)
@@ -31,20 +34,23 @@ PRIMITIVE = {
     3: 1.3,
     4: 0.5,
 }  # cost of a product of primitive functions, in integrals of three or four centres
-EXAMINED = 30  # products with the orbital Hessian for the lowest rotation of a kind: 21 to 54 (dfmp2.scf.rotations)
-XC_OPERATIONS = (
-    2400  # per point and function, as products of matrices: GGA, half of it LDA, twice meta-GGA
-)
+# products with the orbital Hessian for the lowest rotation of a kind: 21 to 54
+# (dfmp2.scf.rotations)
+EXAMINED = 30
+# per point and function, as products of matrices: GGA, half of it LDA, twice meta-GGA
+XC_OPERATIONS = 2400
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
 
 
 def sampled_pairs(count: int) -> int:
-    """Pairs that the certificate redoes in a channel of `count` pairs: known before any energy is."""
+    """Pairs that the certificate redoes in a channel of `count` pairs: known before any energy
+    is."""
     return min(count, max(LEAST_SAMPLED, math.ceil(FRACTION * count)))
 
 
 def exact_row_shares(counts: Sequence[int]) -> list[list[int]]:
-    """Occupied orbitals of each spin and stratum whose integrals a fitting certificate makes exactly.
+    """Occupied orbitals of each spin and stratum whose integrals a fitting certificate makes
+    exactly.
 
     Parameters
     ----------
@@ -103,7 +109,8 @@ class Workload:
     x2c_functions : functions of the decontracted basis in which X2C is made, 0 without it
     starts : starts of the SCF
     examined : whether each solution's stability is that of all rotations
-    primitives : primitive functions in the shells of the orbital basis, 0 where they are not contracted
+    primitives : primitive functions in the shells of the orbital basis, 0 where they are not
+        contracted
     potentials : atoms with a core potential
     cycles : SCF iterations expected of each start
     checked : whether PySCF's DF-MP2 is computed as well
@@ -111,11 +118,11 @@ class Workload:
     task : what is computed, "energy", "properties" (relaxed densities) or "gradient"
     in_fields : of how many runs in uniform fields it is followed
     points : of the quadrature of a method without pairs, as many as are usual; 0 with pairs
-    grid, finer_grid : points of the integration grid of Kohn-Sham, and of the one that its error is measured with; 0
-        for Hartree-Fock
+    grid, finer_grid : points of the integration grid of Kohn-Sham, and of the one that its error is
+        measured with; 0 for Hartree-Fock
     exchange : whether the SCF has K
-    operators : of two electrons in the SCF: 2 for a range-separated functional, whose long-range operator has
-        integrals of its own
+    operators : of two electrons in the SCF: 2 for a range-separated functional, whose long-range
+        operator has integrals of its own
     """
 
     nao: int
@@ -153,7 +160,9 @@ class Workload:
     def hessian_products(self) -> int:
         """For the stability of all solutions."""
         kinds = 2 if len(self.spins) == 1 else 1  # RHF to RHF and to UHF
-        return self.starts * kinds * EXAMINED if self.examined else 0
+        if self.examined:
+            return self.starts * kinds * EXAMINED
+        return 0
 
     @property
     def pairs_of_functions(self) -> int:
@@ -172,18 +181,22 @@ class Workload:
 
     @property
     def frontier_elements(self) -> int:
-        """Elements (i, a), (i, j) and (a, b) of the frontier orbitals of all spins, whose B the check holds."""
+        """Elements (i, a), (i, j) and (a, b) of the frontier orbitals of all spins, whose B the
+        check holds."""
         return sum(o * v + o**2 + v**2 for o, v in self.frontier)
 
     @property
     def half_transformed(self) -> int:
-        """Orbitals of all ranges that the first index of the MP2 integrals is transformed to, at most."""
+        """Orbitals of all ranges that the first index of the MP2 integrals is transformed to, at
+        most."""
         return sum(s.occupied for s in self.spins) + sum(virtual for _, virtual in self.frontier)
 
     def integrals(self) -> dict[str, float]:
-        """Integrals per stage, of three centres, or of four in a conventional SCF, and the primitive ones they take.
+        """Integrals per stage, of three centres, or of four in a conventional SCF, and the
+        primitive ones they take.
 
-        Of a contracted basis the primitive ones decide: each counts as PRIMITIVE of a contracted one.
+        Of a contracted basis the primitive ones decide: each counts as PRIMITIVE of a contracted
+        one.
         """
         n = self.primitives or self.nao
         contracted, primitive = self.pairs_of_functions, n * (n + 1) // 2
@@ -197,9 +210,12 @@ class Workload:
     def flops(self) -> dict[str, int]:
         """Floating-point operations per kind of work.
 
-        exchange, exchange_single : J and K of the SCF iterations in float64 and in float32; scf_fit : fit of the
-        SCF integrals; eigen : nao^3 per diagonalisation; transform, fit : AO to MO and fit of the MP2 integrals;
-        pairs_fp64, pairs_mixed : pair energies in that precision, the certificate's sample in float64; functional :
+        exchange, exchange_single : J and K of the SCF iterations in float64 and in float32; scf_fit
+            : fit of the
+        SCF integrals; eigen : nao^3 per diagonalisation; transform, fit : AO to MO and fit of the
+        MP2 integrals;
+        pairs_fp64, pairs_mixed : pair energies in that precision, the certificate's sample in
+            float64; functional :
         exchange-correlation energy and potential of the SCF iterations
         """
         n, p = self.nao, self.naux_scf
@@ -208,7 +224,8 @@ class Workload:
         else:
             single = 0
         if p:
-            # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc, Coulomb 4 p npair.
+            # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc,
+            # Coulomb 4 p npair.
             half = 2 * p * n * n * self.kept_pairs // self.pairs_of_functions
             per_build = self.operators * sum(
                 (p * n * n + half) * self.exchange * s.occupied + 4 * p * self.kept_pairs
@@ -270,7 +287,8 @@ def scf_cycles(tolerance: float, elements: Iterable[str], *, started: bool = Fal
     ----------
     tolerance : of the orbital gradient, Eh
     elements : symbols
-    started : from converged orbitals, of another geometry for example: about three digits less to go
+    started : from converged orbitals, of another geometry for example: about three digits less to
+        go
     """
     digits = -math.log10(tolerance) - (9 if started else 6)
     filling = any(map(fills_inner_shell, elements))

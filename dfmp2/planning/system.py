@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.backends.base import Backend
-from dfmp2.backends.registry import select
+from dfmp2.backends.registry import select_backend
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import Message, Option
 from dfmp2.host import resources
 from dfmp2.host.scratch import choose_root
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.messages import Message, Option
 from dfmp2.molecule.basis import BasisSet, is_mp2_fitting_set
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import unit_doubt
@@ -33,9 +33,8 @@ from dfmp2.scf.kohn_sham import require_functional
 from dfmp2.scf.reference import Reference
 from dfmp2.units import ANGSTROM_PER_BOHR
 
-SINGLE_THREADED = (
-    64  # basis functions; below, OpenMP's and our own threads only wait for each other
-)
+# basis functions; below, OpenMP's and our own threads only wait for each other
+SINGLE_THREADED = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +59,8 @@ class System:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """Choices made before any number is computed; `threads` were given, `active` of them are put to use.
+    """Choices made before any number is computed; `threads` were given, `active` of them are put to
+    use.
 
     `scratch` is the folder for what does not fit into `budget` bytes.
     """
@@ -88,10 +88,11 @@ class Setup:
         return self.backend.regularised(kappa)
 
 
-def prepare(
+def set_up_run(
     options: Options, command: str, choose: Callable[[int], tuple[Backend, str]] | None = None
 ) -> Setup:
-    """Choose the backend, the threads, the memory budget and the scratch folder, once and for the whole run.
+    """Choose the backend, the threads, the memory budget and the scratch folder, once and for the
+    whole run.
 
     Parameters
     ----------
@@ -108,14 +109,14 @@ def prepare(
     count = options.threads or resources.usable_cores()
     if options.correlation.kind != "pairs":
         backend, reason = (
-            select("cpu", "fp64", count)[0],
+            select_backend("cpu", "fp64", count)[0],
             f"--method {options.method} runs on the host",
         )
     else:
         if choose:
             backend, reason = choose(count)
         else:
-            backend, reason = select(options.backend, options.precision, count)
+            backend, reason = select_backend(options.backend, options.precision, count)
     budget = options.memory or resources.usable_memory()
     setup = Setup(options, backend, reason, count, count, budget, scratch, command)
     _ = setup.pair_backend  # refused before the SCF
@@ -129,7 +130,8 @@ def resolve(
 
     Parameters
     ----------
-    doubt_units : warn of a geometry that looks read in the wrong unit; of several runs the first one does
+    doubt_units : warn of a geometry that looks read in the wrong unit; of several runs the first
+        one does
     """
     options = setup.options
     doubt = unit_doubt(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
@@ -196,7 +198,8 @@ def densely_fitted(system: System) -> System:
 def _require_hamiltonian(
     molecule: Molecule, orbital: BasisSet, relativity: str, listener: Listener
 ) -> None:
-    """Refuse X2C with a core potential, which holds relativity already; warn of charges where no atom can be."""
+    """Refuse X2C with a core potential, which holds relativity already; warn of charges where no
+    atom can be."""
     potentials = orbital.ecp_electrons
     replaced = [
         s
@@ -216,7 +219,10 @@ def _require_hamiltonian(
         )
     if molecule.point_charges is not None:
         near = too_near(
-            *(molecule.coordinates, molecule.symbols, molecule.ghost, molecule.point_charges),
+            molecule.coordinates,
+            molecule.symbols,
+            molecule.ghost,
+            molecule.point_charges,
             SUSPICIOUS_DISTANCE,
         )
         if near:
@@ -231,7 +237,8 @@ def _require_hamiltonian(
 
 
 def useful_threads(setup: Setup, system: System) -> Setup:
-    """The set-up with one thread for a molecule so small that starting and joining threads costs more than it gains."""
+    """The set-up with one thread for a molecule so small that starting and joining threads costs
+    more than it gains."""
     if system.mole.nao < SINGLE_THREADED:
         return replace(setup, active=1)
     return setup
@@ -248,7 +255,7 @@ def frozen_core(system: System, options: Options, listener: Listener) -> FrozenC
     return core
 
 
-def sizes(
+def system_sizes(
     system: System,
     reference: Reference,
     spaces: list[ActiveSpace],

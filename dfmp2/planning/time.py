@@ -1,4 +1,5 @@
-"""The time model: seconds of a run, work divided by the rates of this host and traffic by those of the scratch folder.
+"""The time model: seconds of a run, work divided by the rates of this host and traffic by those of
+the scratch folder.
 
 Bytes written to and read from scratch, from the memory plan; nothing where all stays in memory:
 
@@ -6,23 +7,25 @@ Bytes written to and read from scratch, from the memory plan; nothing where all 
     B               written raw, read and written by the fit, read for the pair energies and, about as much of it, by
                     the certificate
 
-What is read while something is computed costs nothing as long as the computation takes longer. What was written stays
-in the system's memory where there is room for it beside the run, and is read from there.
+What is read while something is computed costs nothing as long as the computation takes longer. What
+was written stays in the system's memory where there is room for it beside the run, and is read from
+there.
 
-The SCF is its integrals, their fit, and as many builds of J and K as iterations are expected and a stability analysis
-of all rotations takes. New arrays of integrals cost the time of writing them once, in another order.
+The SCF is its integrals, their fit, and as many builds of J and K as iterations are expected and a
+stability analysis of all rotations takes. New arrays of integrals cost the time of writing them
+once, in another order.
 
 Seconds left of a calculation: its forecast, corrected by what it has measured of itself so far.
 
-A calculation goes through three phases: the SCF; integrals, transformation and fit, whose blocks alternate; the pair
-energies. What is left of the present one:
+A calculation goes through three phases: the SCF; integrals, transformation and fit, whose blocks
+alternate; the pair energies. What is left of the present one:
 
     SCF     time of the last iterations x how many are left, which the fall of the gradient's logarithm tells
     others  at the speed at which the counted parts, blocks or tiles, have been done, the forecast before that
 
-What is still to come costs its forecast times the ratio of measured to predicted seconds so far, of the SCF's
-integrals and iterations and of phases that are over: a machine that is half as fast as its rates say needs twice as
-long for everything.
+What is still to come costs its forecast times the ratio of measured to predicted seconds so far, of
+the SCF's integrals and iterations and of phases that are over: a machine that is half as fast as
+its rates say needs twice as long for everything.
 """
 
 from __future__ import annotations
@@ -83,16 +86,16 @@ X2C_SECONDS, X2C_PRODUCTS = 0.08, 200  # and operations per cube of the decontra
 POTENTIAL_SECONDS = 4e-6  # per pair of functions and core potential
 METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and its factor's checks
 CYCLE_SECONDS = 1e-3  # per SCF iteration, whatever the molecule
-EXAMINED_MATRICES = (
-    0.5  # of what an SCF iteration does beside J and K, per product with the orbital Hessian
-)
+# of what an SCF iteration does beside J and K, per product with the orbital Hessian
+EXAMINED_MATRICES = 0.5
 CHECK_INTEGRALS, CHECK_PRODUCTS = (
     2,
     3,
 )  # times our own operations that PySCF's DF-MP2 takes, its products by one core
-WEIGHED = 1.3  # times as long as a pair energy takes per operation: B is weighed for each point of a quadrature
-# Of a gradient, whose times are operations by the rates of the energy's own routines, and derivatives of integrals by
-# the rate of integrals:
+# times as long as a pair energy takes per operation: B is weighed for each point of a quadrature
+WEIGHED = 1.3
+# Of a gradient, whose times are operations by the rates of the energy's own routines, and
+# derivatives of integrals by the rate of integrals:
 Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with a gap
 Z_CHECKS = 2  # residuals made anew
 DERIVATIVES = {
@@ -130,10 +133,11 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes between memory and scratch: of the SCF integrals, of B raw and fitted, and of B for the pair energies.
+    """Bytes between memory and scratch: of the SCF integrals, of B raw and fitted, and of B for the
+    pair energies.
 
-    `recomputed` : whether the four-centre integrals of a conventional SCF do not fit, and are made in every iteration;
-    `cached` : whether all of it stays in the system's memory, beside the run.
+    `recomputed` : whether the four-centre integrals of a conventional SCF do not fit, and are made
+    in every iteration; `cached` : whether all of it stays in the system's memory, beside the run.
     """
 
     scf_written: int = 0
@@ -166,10 +170,11 @@ def certificate_seconds(
     Parameters
     ----------
     work : of the run; dense : of the second fit, None where all orbitals have exact integrals
-    rows, passes : orbitals with exact integrals, and passes over the four-centre integrals they take
+    rows, passes : orbitals with exact integrals, and passes over the four-centre integrals they
+        take
     """
     pairs, nvir = work.pairs_of_functions, max(spin.nvir for spin in work.spins)
-    again = seconds(dense or work, rates)
+    again = time_text(dense or work, rates)
     made = replace(work, naux_scf=0).integrals()["scf"] / rates.four_centre
     if work.naux_scf:
         fock = again.scf + EXACT_BUILDS * made
@@ -196,7 +201,10 @@ def tiles_of(work: Workload, limits: Limits) -> dict[tuple[int, int], list[Tile]
 
 def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     """What a run with this plan will move; the limits of the backend decide about tiles."""
-    scf = 0 if plan.scf_fits_in_core else plan.scf_disk
+    if plan.scf_fits_in_core:
+        scf = 0
+    else:
+        scf = plan.scf_disk
     recomputed = not work.naux_scf and not plan.scf_fits_in_core
     scf_read = scf * (work.scf_builds + len(work.spins) * work.hessian_products)
     if plan.mp2_fits_in_core:
@@ -218,7 +226,7 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     )
 
 
-def seconds(
+def time_text(
     work: Workload,
     rates: Rates,
     moved: Traffic = IN_MEMORY,
@@ -400,7 +408,8 @@ def _build(work: Workload, rates: Rates) -> float:
 
 
 def _examined(work: Workload, rates: Rates) -> float:
-    """Predicted wall time of the stability analyses of all rotations, s, with integrals in memory."""
+    """Predicted wall time of the stability analyses of all rotations, s, with integrals in
+    memory."""
     if work.single_exchange:
         rate = rates.exchange_single
     else:
@@ -501,7 +510,10 @@ class TimeLeft:
         self._advance()
         here = self._clock.elapsed(*PHASES[self._phase]), done / max(total, 1)
         again = not self._steps or here[1] < self._steps[-1][1]  # all pairs are repeated in float64
-        self._steps = [here] if again else [self._steps[0], here]
+        if again:
+            self._steps = [here]
+        else:
+            self._steps = [self._steps[0], here]
         if self._phase == 0:  # parts of the SCF's integrals
             seconds, fraction = here[0] - self._steps[0][0], here[1] - self._steps[0][1]
             self._made = seconds, fraction * self._pace.integrals
@@ -516,7 +528,10 @@ class TimeLeft:
             found = expected + (found - expected) * min(
                 1.0, passed / (SOFT[0] + SOFT[1] * expected)
             )
-        self._told = None if found is None else (now, found)
+        if found is None:
+            self._told = None
+        else:
+            self._told = (now, found)
         return found
 
     def _advance(self) -> None:

@@ -1,8 +1,8 @@
 """Take over a mean field the user converged with PySCF: check it, and turn it into our values.
 
-What is stored must be what was computed. Known additions that cannot be recorded are refused by name; what is left is
-proved: energy and Fock matrix are rebuilt from the recorded molecule, basis sets and orbitals, with one Coulomb and
-exchange build, and must be those of the mean field.
+What is stored must be what was computed. Known additions that cannot be recorded are refused by
+name; what is left is proved: energy and Fock matrix are rebuilt from the recorded molecule, basis
+sets and orbitals, with one Coulomb and exchange build, and must be those of the mean field.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from dfmp2.double_hybrids import DoubleHybrid, look_up
 from dfmp2.errors import ConvergenceError, InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.foreign import from_pyscf
 from dfmp2.molecule.molecule import Molecule
@@ -40,7 +40,10 @@ ADDITIONS = {
 SAME_ENERGY = 1e-6  # Eh, of a mean field converged to 1e-7 and better
 SAME_MATRIX = 1e-7  # Eh
 CANONICAL = 1e-4  # Eh; PySCF's default leaves orbital gradients of 3e-5
-TAKEN = "RHF, UHF, RKS and UKS as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges (qmmm.mm_charge) can be taken over"
+TAKEN = (
+    "RHF, UHF, RKS and UKS as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges "
+    "(qmmm.mm_charge) can be taken over"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,18 +68,22 @@ def double_hybrid_of(method: str, mf: Any) -> DoubleHybrid | None:
 
     Raises
     ------
-    InputError : there is no such method, or the orbitals of the mean field are not those of its functional
+    InputError : there is no such method, or the orbitals of the mean field are not those of its
+        functional
     """
     hybrid = look_up(canonical_method(method))
     if method in METHODS or hybrid is None:
         return None
     xc = vars(mf).get("xc")
-    functional = "Hartree-Fock" if xc is None else definition_of(str(xc))
+    if xc is None:
+        functional = "Hartree-Fock"
+    else:
+        functional = definition_of(str(xc))
     if xc is None or not same_functional(functional, hybrid.scf):
         raise InputError(
             Option("method", method),
-            f" takes orbitals of {hybrid.scf}, and the mean field has those of {functional}: run dft.RKS or dft.UKS "
-            "with that functional, or take ",
+            f" takes orbitals of {hybrid.scf}, and the mean field has those of {functional}: run "
+            "dft.RKS or dft.UKS with that functional, or take ",
             Option("method", CUSTOM_DOUBLE_HYBRID),
         )
     return hybrid
@@ -91,7 +98,8 @@ def adopt(mf: Any, energy_xc: str | None = None) -> Adopted:
 
     Raises
     ------
-    InputError : not a molecular RHF, UHF, RKS or UKS with spherical functions and whole occupations, or more than that
+    InputError : not a molecular RHF, UHF, RKS or UKS with spherical functions and whole
+        occupations, or more than that
     ConvergenceError : not converged
     """
     with shielded():
@@ -137,27 +145,34 @@ def adopt(mf: Any, energy_xc: str | None = None) -> Adopted:
 
 
 def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Reference:
-    """Rebuild energy and Fock matrix from what is recorded, and refuse a mean field that has others.
+    """Rebuild energy and Fock matrix from what is recorded, and refuse a mean field that has
+    others.
 
     Parameters
     ----------
     found : what `adopt` made of it
-    mole, auxmole : PySCF molecules of the recorded orbital and SCF fitting functions; None for a conventional SCF
+    mole, auxmole : PySCF molecules of the recorded orbital and SCF fitting functions; None for a
+        conventional SCF
 
     Returns
     -------
-    its reference, with what the mean field does not tell: the fitting error between atoms, and as its history the one
-    iteration that is known, its energy, 0 and the norm of the orbital gradient, Eh
+    its reference, with what the mean field does not tell: the fitting error between atoms, and as
+    its history the one iteration that is known, its energy, 0 and the norm of the orbital gradient,
+    Eh
 
     Raises
     ------
-    InputError : the mean field is of another Hamiltonian, or its orbitals are not canonical; it names what differs
+    InputError : the mean field is of another Hamiltonian, or its orbitals are not canonical; it
+        names what differs
     """
     with shielded():
         reference = found.reference
         charges = found.molecule.point_charges
         plain = hamiltonian.mean_field(
-            *(mole, reference.kind, found.relativity, charges),
+            mole,
+            reference.kind,
+            found.relativity,
+            charges,
             xc=reference.xc,
             grid=reference.grid_name,
         )
@@ -178,9 +193,10 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         gap = float(mf.e_tot) - energy
         if not (unit < SAME_ENERGY and abs(gap) <= max(SAME_ENERGY, 10 * mf.conv_tol)):
             raise InputError(
-                f"E(SCF) of the mean field is {gap:+.3e} Eh off that of its molecule, basis sets and orbitals"
-                f"{'' if reference.xc is None else ', functional and grid'}: "
-                f"{_differences(mf, plain, core, overlap)}. It cannot be recorded and repeated: {TAKEN}"
+                f"E(SCF) of the mean field is {gap:+.3e} Eh off that of its molecule, basis sets "
+                f"and orbitals{'' if reference.xc is None else ', functional and grid'}: "
+                f"{_differences(mf, plain, core, overlap)}. It cannot be recorded and repeated: "
+                f"{TAKEN}"
             )
         matrices = [(c.T @ f @ c, np.asarray(e)) for c, e, f in spins]
         shift = max(float(np.abs(m.diagonal() - e).max()) for m, e in matrices)
@@ -188,10 +204,10 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         allowed = max(CANONICAL, 3 * (mf.conv_tol_grad or math.sqrt(mf.conv_tol)))
         if max(shift, mixed) > allowed:
             raise InputError(
-                f"the orbitals of the mean field are not canonical: mo_energy is up to {shift:.1e} Eh off the Fock "
-                f"matrix, whose elements between orbitals reach {mixed:.1e} Eh (level_shift, localised or rotated "
-                "orbitals?): run it again without, or set mf.mo_energy, mf.mo_coeff = mf.canonicalize(mf.mo_coeff, "
-                "mf.mo_occ)"
+                f"the orbitals of the mean field are not canonical: mo_energy is up to {shift:.1e} "
+                f"Eh off the Fock matrix, whose elements between orbitals reach {mixed:.1e} Eh "
+                "(level_shift, localised or rotated orbitals?): run it again without, or set "
+                "mf.mo_energy, mf.mo_coeff = mf.canonicalize(mf.mo_coeff, mf.mo_occ)"
             )
         gradient = np.linalg.norm(plain.get_grad(orbitals, occupations, fock))
         between = None
@@ -259,7 +275,8 @@ def _require_plain(mf: Any, gto: Any) -> None:
 
 
 def _require_whole_occupations(mf: Any, kind: str) -> None:
-    """Refuse fractional occupations, and numbers of electrons that are not those of the molecule."""
+    """Refuse fractional occupations, and numbers of electrons that are not those of the
+    molecule."""
     occupations = np.asarray(mf.mo_occ)
     if not np.isin(occupations, (0, 2) if kind == "rhf" else (0, 1)).all():
         worst = float(occupations.flat[np.abs(occupations - np.round(occupations)).argmax()])
@@ -279,7 +296,9 @@ def _require_whole_occupations(mf: Any, kind: str) -> None:
 
 
 def _relativity(mf: Any) -> str:
-    return "x2c" if getattr(mf, "with_x2c", None) else "none"
+    if getattr(mf, "with_x2c", None):
+        return "x2c"
+    return "none"
 
 
 def _point_charges(mf: Any) -> Any:
@@ -291,7 +310,8 @@ def _point_charges(mf: Any) -> Any:
 
 
 def _differences(mf: Any, plain: Any, core: Any, overlap: Any) -> str:
-    """Which pieces of a mean field are not those of the recorded one, by the names of PySCF's methods."""
+    """Which pieces of a mean field are not those of the recorded one, by the names of PySCF's
+    methods."""
     own = {
         name
         for name, value in vars(mf).items()
@@ -307,7 +327,8 @@ def _differences(mf: Any, plain: Any, core: Any, overlap: Any) -> str:
     ]
     if not found:
         found = [
-            "its Coulomb and exchange matrices differ (get_veff, get_jk, _eri or with_df), or energy_tot adds to it"
+            "its Coulomb and exchange matrices differ (get_veff, get_jk, _eri or with_df), or "
+            "energy_tot adds to it"
         ]
     replaced = sorted(own - {"callback", "check_convergence"})
     return "; ".join(
@@ -318,7 +339,10 @@ def _differences(mf: Any, plain: Any, core: Any, overlap: Any) -> str:
 def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
     """The explicit numbers a PySCF molecule carries, per element."""
     elements: dict[str, ElementBasis] = {}
-    label = name if isinstance(name, str) else "custom"
+    if isinstance(name, str):
+        label = name
+    else:
+        label = "custom"
     for atom in range(mole.natm):
         key = mole.atom_symbol(atom)
         symbol = mole.atom_pure_symbol(atom).removeprefix("GHOST-").removeprefix("X-")
@@ -334,7 +358,8 @@ def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
         )
         if elements.setdefault(symbol, found).shells != found.shells:
             raise InputError(
-                f"atoms of {symbol} carry different basis sets in the mean field, which is not supported"
+                f"atoms of {symbol} carry different basis sets in the mean field, which is not "
+                "supported"
             )
     return BasisSet(role, label, elements)
 
@@ -342,4 +367,6 @@ def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
 def _tuples(value: Any) -> Any:
     if isinstance(value, list | tuple | np.ndarray):
         return tuple(_tuples(item) for item in value)
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    return value

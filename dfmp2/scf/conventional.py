@@ -1,16 +1,20 @@
-"""The conventional SCF solution next to a density-fitted one, from two or three builds of the exact Fock matrix.
+"""The conventional SCF solution next to a density-fitted one, from two or three builds of the exact
+Fock matrix.
 
-The fitted SCF is solved again with the error of its two-electron part at the last density, D0, put right,
+The fitted SCF is solved again with the error of its two-electron part at the last density, D0, put
+right,
 
     F(D) = h + G_fit[D] + (G[D0] - G_fit[D0])           G[D] = J - K/2 (RHF), J - K of each spin (UHF)
 
-until the exact Fock matrix of its solution couples occupied and virtual orbitals no more. Each turn leaves of that
-coupling what the fit leaves of a change of G, a thousandth with a sound set; a conventional SCF would need ten builds.
-With the orbitals i, a of the last turn and the elements of the exact Fock matrix,
+until the exact Fock matrix of its solution couples occupied and virtual orbitals no more. Each turn
+leaves of that coupling what the fit leaves of a change of G, a thousandth with a sound set; a
+conventional SCF would need ten builds. With the orbitals i, a of the last turn and the elements of
+the exact Fock matrix,
 
     E(SCF) = E[D] - w sum_ia F_ia^2 / (F_aa - F_ii)     w = 2 (RHF), 1 for each spin (UHF)
 
-J and K are made integral by integral by PySCF, which leaves out those that change them by less than 1e-13 Eh.
+J and K are made integral by integral by PySCF, which leaves out those that change them by less than
+1e-13 Eh.
 """
 
 from __future__ import annotations
@@ -71,7 +75,8 @@ def conventional_scf(
     Parameters
     ----------
     reference : converged with density fitting
-    auxmole : PySCF molecule carrying the Coulomb-exchange fitting set; others as of `hartree_fock.run_scf`
+    auxmole : PySCF molecule carrying the Coulomb-exchange fitting set; others as of
+        `hartree_fock.run_scf`
 
     Raises
     ------
@@ -115,8 +120,8 @@ def conventional_scf(
         fitted.discard()
     if coupling > COUPLED:
         raise ConvergenceError(
-            f"after {MOST_BUILDS} exact Fock matrices occupied and virtual orbitals still couple by {coupling:.1e} Eh "
-            f"(needed {COUPLED:.0e})"
+            f"after {MOST_BUILDS} exact Fock matrices occupied and virtual orbitals still couple "
+            f"by {coupling:.1e} Eh (needed {COUPLED:.0e})"
         )
     mo_coeff, mo_energy, mo_occ = _canonical(fock, overlap, coeff, occupations)
     found = replace(
@@ -133,8 +138,8 @@ def conventional_scf(
     common = common_orbitals(reference, found, overlap)
     if common < SAME_OCCUPIED:
         raise ConvergenceError(
-            "the conventional SCF leaves the fitted solution for another one (smallest cosine between the occupied "
-            f"spaces {common:.2f})"
+            "the conventional SCF leaves the fitted solution for another one (smallest cosine "
+            f"between the occupied spaces {common:.2f})"
         )
     return Conventional(found, below, coupling)
 
@@ -164,7 +169,8 @@ def _coupling(fock: Array, coeff: Array, occupations: Array) -> tuple[float, flo
 def _canonical(
     fock: Array, overlap: Array, coeff: Array, occupations: Array
 ) -> tuple[Array, Array, Array]:
-    """Orbitals, energies and occupations of the Fock matrices, those that hold the electrons first."""
+    """Orbitals, energies and occupations of the Fock matrices, those that hold the electrons
+    first."""
     found = []
     for f, c, n in zip(fock, coeff, occupations, strict=True):
         energy, turned = np.linalg.eigh(c.T @ f @ c)

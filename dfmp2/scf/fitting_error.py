@@ -1,4 +1,5 @@
-"""Fitting errors without four-centre integrals of the molecule: those of its atoms, and what lies between these.
+"""Fitting errors without four-centre integrals of the molecule: those of its atoms, and what lies
+between these.
 
 One atom: what a fitting set misses of exact four-centre integrals, before any molecule is computed.
 
@@ -6,23 +7,26 @@ One atom: what a fitting set misses of exact four-centre integrals, before any m
     MP2   E2[(ia|jb)_fit] - E2[(ia|jb)]
           E2 = sum_ijab w_i w_j (ia|jb) [2 (ia|jb) - (ib|ja)] / (D_ia + D_jb)     D_ia = -max(e_a - e_i, LEAST_GAP)
 
-D, i (weight w_i, half its occupation) and a belong to the neutral atom, converged with occupations averaged over each
-shell, whose integrals are radial ones (`dfmp2.scf.spherical_atom`). (Start orbitals would be cheaper, but have inner
-nodes that the basis of a core potential lacks: they find sound sets of Sn to Xe off by up to 5e-3 Eh.) All electrons
-are correlated. Pairs of the survey (`scripts/survey_fitting.py`) are looked up in `fitting_errors.tsv`, others are
-measured once and kept in the host's cache. Both go by the hash of the numbers, so that a library that changes a set is
-noticed.
+D, i (weight w_i, half its occupation) and a belong to the neutral atom, converged with occupations
+averaged over each shell, whose integrals are radial ones (`dfmp2.scf.spherical_atom`). (Start
+orbitals would be cheaper, but have inner nodes that the basis of a core potential lacks: they find
+sound sets of Sn to Xe off by up to 5e-3 Eh.) All electrons are correlated. Pairs of the survey
+(`scripts/survey_fitting.py`) are looked up in `fitting_errors.tsv`, others are measured once and
+kept in the host's cache. Both go by the hash of the numbers, so that a library that changes a set
+is noticed.
 
-Between atoms: the fitted exchange energy is too small by 1/2 sum_ij (d_ij|d_ij) of each spin, with d_ij what is left of
-a product of occupied orbitals. Of its terms (d_mn|d_ls) those are kept that have m and l on one atom and n and s on
-another, with (d_mn|d_ls) = q_mn q_ls S_ml S_ns: what is left of two pairs is as alike as their functions are.
+Between atoms: the fitted exchange energy is too small by 1/2 sum_ij (d_ij|d_ij) of each spin, with
+d_ij what is left of a product of occupied orbitals. Of its terms (d_mn|d_ls) those are kept that
+have m and l on one atom and n and s on another, with (d_mn|d_ls) = q_mn q_ls S_ml S_ns: what is
+left of two pairs is as alike as their functions are.
 
     E = 1/2 sum_mnls G_ml q_mn G_ns q_ls      G_ml = D_ml S_ml on one atom      q_mn^2 = (mn|mn) - sum_P B_P,mn^2
 
-D is the density matrix of a spin; q_mn^2 is the mean over the directions of both functions, so that E does not depend
-on how the molecule lies. G is positive semidefinite, as D and S are (Schur), and so E is never negative. What the
-Coulomb energy loses is smaller and of the other sign, and left out. No number here was fitted to anything: 120 errors
-of molecules are in docs/validation/fitting-certificates.md.
+D is the density matrix of a spin; q_mn^2 is the mean over the directions of both functions, so that
+E does not depend on how the molecule lies. G is positive semidefinite, as D and S are (Schur), and
+so E is never negative. What the Coulomb energy loses is smaller and of the other sign, and left
+out. No number here was fitted to anything: 120 errors of molecules are in
+docs/validation/fitting-certificates.md.
 """
 
 from __future__ import annotations
@@ -36,8 +40,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
 from dfmp2.host import cache as host_cache
-from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.mole import build_auxiliary, build_mole
@@ -49,7 +53,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 LARGEST = 1e-3  # Eh per atom; most sets stay below 2e-4
-LEAST_GAP = 0.4  # Eh; orbital energies of a spherical open-shell atom may cross, those of molecules stay apart
+# Eh; orbital energies of a spherical open-shell atom may cross, those of molecules stay apart
+LEAST_GAP = 0.4
 SMALLEST = 1e-7  # Eh, largest (mn|mn) of a pair of shells that counts between atoms
 SURVEY = Path(__file__).with_name("fitting_errors.tsv")
 DIGITS = 16  # of the hash; two of 10^4 pairs agree with a chance of 1e-12
@@ -57,36 +62,38 @@ DIGITS = 16  # of the hash; two of 10^4 pairs agree with a chance of 1e-12
 
 @cache
 def fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasis) -> float:
-    """Error of the energy of one atom, Eh, from the survey, else this host's cache, else measured now.
+    """Error of the energy of one atom, Eh, from the survey, else this host's cache, else measured
+    now.
 
     Parameters
     ----------
     role : "jk" (SCF) or "ri" (MP2)
     orbital, fitting : of the same element
     """
-    name = key(role, orbital, fitting)
+    name = fitting_error_key(role, orbital, fitting)
     known = surveyed(name)
     if known is not None:
         return known
     entry = f"fitting error of the converged atom {name}"
-    stored = host_cache.load(entry)
+    stored = host_cache.load_cached(entry)
     if stored is not None and isinstance(stored.get("error"), float):
         return float(stored["error"])
-    error = measure(role, orbital, fitting)
-    host_cache.store(
+    error = measure_fitting_error(role, orbital, fitting)
+    host_cache.store_cached(
         entry, {"error": error, "sets": f"{orbital.symbol} {orbital.name} {fitting.name}"}
     )
     return error
 
 
-def key(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
+def fitting_error_key(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
     """What an error belongs to: element, role, and the numbers of both sets."""
     text = f"{role} {orbital.symbol} {orbital.sha256} {fitting.sha256}"
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def surveyed(name: str) -> float | None:
-    """Error that the survey has under a key, Eh; rows are element, orbital set, role, fitting set, error, key."""
+    """Error that the survey has under a key, Eh; rows are element, orbital set, role, fitting set,
+    error, key."""
     text = _survey()
     end = text.find(f"\t{name}\n")
     if end < 0:
@@ -99,8 +106,9 @@ def _survey() -> str:
     return SURVEY.read_text(encoding="ascii")
 
 
-def measure(role: str, orbital: ElementBasis, fitting: ElementBasis) -> float:
-    """The error against four-centre integrals of the neutral atom, Eh; takes about a tenth of a second.
+def measure_fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasis) -> float:
+    """The error against four-centre integrals of the neutral atom, Eh; takes about a tenth of a
+    second.
 
     Raises
     ------
@@ -116,7 +124,7 @@ def measure(role: str, orbital: ElementBasis, fitting: ElementBasis) -> float:
             return spherical_atom.coulomb_exchange_energy(shells, factor)
         return spherical_atom.second_order_energy(shells, factor, LEAST_GAP)
 
-    return energy(spherical_atom.fitted(auxmole)) - energy(spherical_atom.exact)
+    return energy(spherical_atom.fitted_potential(auxmole)) - energy(spherical_atom.exact_potential)
 
 
 @lru_cache(maxsize=1)  # for both roles, one after the other
@@ -136,7 +144,7 @@ def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
         Option("basis"),
     )
     try:
-        shells = spherical_atom.hartree_fock(mole)
+        shells = spherical_atom.atomic_hartree_fock(mole)
     except (AssertionError, IndexError) as error:  # of PySCF, which fills shells that are not there
         raise too_few from error
     if (
@@ -152,7 +160,7 @@ def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
     return atom, mole, shells
 
 
-# --- between atoms ----------------------------------------------------------------------------------------------------
+# --- between atoms --------------------------------------------------------------------------------
 
 
 def between_atoms(mole: Any, density: Array, squares: Array) -> float:

@@ -1,9 +1,9 @@
 """Fitting sets that belong to an orbital basis: ONE table, orbital family -> (JK sets, RI sets).
 
-Sources. cc-pVnZ, aug-cc-pVnZ, def2 and Pople rows: the defaults Psi4 publishes, which PySCF repeats in
-`pyscf.df.addons.DEFAULT_AUXBASIS`. pcseg rows: Psi4. -PP, 6Z and cc-pV(n+d)Z rows: the `rifit` metadata
-of the Basis Set Exchange. Three rows are our choice, made on the fitting error of E(corr) against
-four-index MP2 (all electrons correlated):
+Sources. cc-pVnZ, aug-cc-pVnZ, def2 and Pople rows: the defaults Psi4 publishes, which PySCF repeats
+in `pyscf.df.addons.DEFAULT_AUXBASIS`. pcseg rows: Psi4. -PP, 6Z and cc-pV(n+d)Z rows: the `rifit`
+metadata of the Basis Set Exchange. Three rows are our choice, made on the fitting error of E(corr)
+against four-index MP2 (all electrons correlated):
 
 - cc-pCVnZ takes the set of cc-pwCVnZ: 2 microhartree for HF in cc-pCVDZ (735 with cc-pvdz-ri);
 - ma-def2 takes the set of the diffuse def2-...D basis: 46 for water in ma-def2-SVP and 32 in
@@ -13,9 +13,10 @@ four-index MP2 (all electrons correlated):
 JK sets end in def2-universal-jkfit, made for H to Rn at any level up to QZVPP. RI sets have no such
 substitute: what another family's set changes in E(corr) is larger than the error of a matching one.
 
-A published set may be wrong for an element (cc-pvdz-jkfit of Ga to Kr is off by 0.5 to 0.7 Eh), or made for the core
-potential that an all-electron basis does not have. So every set is held against `fitting_error`: where it fails, a
-default gives way to the next of its row, in the end to a generated one; a set that was named is refused.
+A published set may be wrong for an element (cc-pvdz-jkfit of Ga to Kr is off by 0.5 to 0.7 Eh), or
+made for the core potential that an all-electron basis does not have. So every set is held against
+`fitting_error`: where it fails, a default gives way to the next of its row, in the end to a
+generated one; a set that was named is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.messages import Message, Option
+from dfmp2.errors.messages import Message, Option
 from dfmp2.molecule import basis_library as library
 from dfmp2.molecule.basis import (
     FITTING_KINDS,
@@ -157,15 +158,17 @@ def resolve_fitting(
     Parameters
     ----------
     role : "jk" (SCF) or "ri" (MP2)
-    name : None for the partner of the orbital basis, "auto" for an even-tempered set generated from it,
-        else the name of a fitting set of any kind (see `dfmp2.molecule.basis.is_mp2_fitting_set`)
+    name : None for the partner of the orbital basis, "auto" for an even-tempered set generated from
+        it, else the name of a fitting set of any kind (see
+        `dfmp2.molecule.basis.is_mp2_fitting_set`)
     orbital : resolved orbital basis
     symbols : element symbols
     allow_poor : take a set that was named whatever its error
 
     Raises
     ------
-    InputError : no partner is known, no such set, an orbital basis, or a set without one of the elements
+    InputError : no partner is known, no such set, an orbital basis, or a set without one of the
+        elements
     NumericalError : the set that was named is too poor for an element
     """
     if role not in OPTIONS:
@@ -203,15 +206,16 @@ def with_errors(fitting: BasisSet, orbital: BasisSet, *, allow_poor: bool = Fals
 
 
 def objection(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
-    """Why a fitting set must not be the default of an orbital set of the same element, "" where it may."""
+    """Why a fitting set must not be the default of an orbital set of the same element, "" where it
+    may."""
     number, key = atomic_number(orbital.symbol), squash(fitting.name)
     potential = any(
         re.fullmatch(pattern, key) and number >= first for pattern, first in _FOR_POTENTIALS
     )
     if potential and orbital.ecp is None:
         return "made for a core potential"
-    # The reverse is left to the figure: for Ga to Kr in cc-pVnZ-PP def2-universal-jkfit, made for all electrons, is off
-    # by up to 3e-4 Eh, a generated set by up to 8e-4.
+    # The reverse is left to the figure: for Ga to Kr in cc-pVnZ-PP def2-universal-jkfit, made for
+    # all electrons, is off by up to 3e-4 Eh, a generated set by up to 8e-4.
     return _inaccuracy(role, orbital, fitting)
 
 
@@ -259,10 +263,12 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
 
 
 def dense_fitting(orbital: BasisSet, fitting: BasisSet) -> BasisSet:
-    """A large MP2 fitting set for the elements of another one, whatever its error: what `auto` is, and above its
-    highest angular momentum the even-tempered functions of PySCF's `aug_etb`, above theirs those of `fitting`.
+    """A large MP2 fitting set for the elements of another one, whatever its error: what `auto` is,
+    and above its highest angular momentum the even-tempered functions of PySCF's `aug_etb`, above
+    theirs those of `fitting`.
 
-    In polarised bases it leaves a fifth or less of the error of a published set, orbital by orbital.
+    In polarised bases it leaves a fifth or less of the error of a published set, orbital by
+    orbital.
 
     Raises
     ------
@@ -288,7 +294,8 @@ def _dense(orbital: ElementBasis, fitting: ElementBasis) -> ElementBasis:
 
 
 def _partner(role: str, orbital: ElementBasis) -> ElementBasis:
-    """Default fitting set of one element, from the set its orbital functions came from; what it replaces in `source`.
+    """Default fitting set of one element, from the set its orbital functions came from; what it
+    replaces in `source`.
 
     Raises
     ------
@@ -345,8 +352,8 @@ def _require_sound(role: str, orbital: ElementBasis, fitting: ElementBasis) -> N
         (f"the {FITTING_NAMES[role]} {fitting.name} ("),
         OPTIONS[role],
         (
-            f") does not fit {orbital.symbol} in {orbital.name}: {reason}, accepted up to {LARGEST:.0e}: "
-            f"{advice} or add "
+            f") does not fit {orbital.symbol} in {orbital.name}: {reason}, accepted up to "
+            f"{LARGEST:.0e}: {advice} or add "
         ),
         Option("allow_poor_fit", True),
     )
@@ -358,7 +365,10 @@ def _require_fitting(role: str, key: str, name: str) -> None:
     if kind(key) in FITTING_KINDS:
         return
     names = find_partners(key).get(role, ())
-    example = UNIVERSAL_JK if role == "jk" else "cc-pvdz-ri"
+    if role == "jk":
+        example = UNIVERSAL_JK
+    else:
+        example = "cc-pvdz-ri"
     if names:
         advice = f"its {FITTING_NAMES[role]} is {names[0]}"
     else:

@@ -1,8 +1,10 @@
-"""Which SCF solution is used: instabilities are followed to a minimum, from one start or from several.
+"""Which SCF solution is used: instabilities are followed to a minimum, from one start or from
+several.
 
-An SCF converges to a stationary point. Where the orbital Hessian has a negative eigenvalue, the orbitals are turned
-along its eigenvector to the lowest energy met on the way and converged again, up to MOST_STEPS times: a UHF started
-from densities without spin polarisation leaves the RHF solution so. Of several starts the lowest solution is kept.
+An SCF converges to a stationary point. Where the orbital Hessian has a negative eigenvalue, the
+orbitals are turned along its eigenvector to the lowest energy met on the way and converged again,
+up to MOST_STEPS times: a UHF started from densities without spin polarisation leaves the RHF
+solution so. Of several starts the lowest solution is kept.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dfmp2.errors import ConvergenceError
-from dfmp2.messages import Message
+from dfmp2.errors.messages import Message
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf.guess import random_density
@@ -35,8 +37,9 @@ Examine = Callable[[Any], list[Rotation]]  # `dfmp2.scf.stability.lowest_rotatio
 class Solve(Protocol):
     """Converges the SCF: mean field, ladder and iterations.
 
-    From a density, which may be that of `turned` orbitals; or from orbitals and their occupations by the second-order
-    solver, which does not climb. The iterations of the `first` SCF are saved for a run that goes on.
+    From a density, which may be that of `turned` orbitals; or from orbitals and their occupations
+    by the second-order solver, which does not climb. The iterations of the `first` SCF are saved
+    for a run that goes on.
     """
 
     def __call__(
@@ -45,7 +48,7 @@ class Solve(Protocol):
 
 
 @dataclass(slots=True)
-class Found:
+class FollowedSolution:
     """A solution and how it was found.
 
     Attributes
@@ -98,7 +101,7 @@ def find_solution(
     listener: Listener,
     solve: Solve,
     examine: Examine,
-) -> tuple[Found, Solutions | None]:
+) -> tuple[FollowedSolution, Solutions | None]:
     """The solution to use, and all that were found where more than one was looked for.
 
     Parameters
@@ -130,7 +133,13 @@ def find_solution(
             listener.stage(f"start {start} did not converge: {error}")
             continue
         found = _follow(
-            Found(solved[0], name, *solved[1:]), start, options, listener, solve, examine, log
+            FollowedSolution(solved[0], name, *solved[1:]),
+            start,
+            options,
+            listener,
+            solve,
+            examine,
+            log,
         )
         if best is None or found.mf.e_tot < best.mf.e_tot - LOWER:
             best = found
@@ -141,14 +150,14 @@ def find_solution(
 
 
 def _follow(
-    found: Found,
+    found: FollowedSolution,
     start: int,
     options: Options,
     listener: Listener,
     solve: Solve,
     examine: Examine,
     log: Log,
-) -> Found:
+) -> FollowedSolution:
     """The solution that the instabilities of one lead to."""
     if options.stability not in ("full", "follow"):
         found.place = log.add(start, found.origin, found.mf, None)
@@ -182,19 +191,23 @@ def _follow(
         if solved is None:
             break
         mf, ladder, history = solved
-        before = found.history[-1][0] if found.history else mf.e_tot
+        if found.history:
+            before = found.history[-1][0]
+        else:
+            before = mf.e_tot
         joined = [
             *found.history,
             *((e, e - before if not n else d, g) for n, (e, d, g) in enumerate(history)),
         ]
-        found = Found(mf, found.origin, [*found.ladder, *ladder], joined)
+        found = FollowedSolution(mf, found.origin, [*found.ladder, *ladder], joined)
     return found
 
 
 def _lower(
     mf: Any, way: Rotation, angle: float, solve: Solve
 ) -> tuple[Any, list[str], History] | None:
-    """The SCF converged from orbitals turned along a rotation, None where it does not end below that of `mf`.
+    """The SCF converged from orbitals turned along a rotation, None where it does not end below
+    that of `mf`.
 
     DIIS may climb back to where it came from; then the second-order solver goes down from there.
     """
@@ -204,7 +217,9 @@ def _lower(
         if solved[0].e_tot < mf.e_tot - LOWER:
             return solved
     solved = solve(None, orbitals=orbitals)
-    return solved if solved[0].e_tot < mf.e_tot - LOWER else None
+    if solved[0].e_tot < mf.e_tot - LOWER:
+        return solved
+    return None
 
 
 def spin_square(mf: Any) -> float:

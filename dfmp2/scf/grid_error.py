@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dfmp2.integrals.grid import finer_name, make_grid
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.scf.kohn_sham import exact_exchange_matrices, integrate
+from dfmp2.scf.kohn_sham import exact_exchange_matrices, integrate_functional
 from dfmp2.scf.reference import GridError, Reference
 
 Array = NDArray[np.float64]
@@ -44,8 +44,8 @@ def with_grid_error(mf: Any, reference: Reference) -> Reference:
         density = mf.make_rdm1()
         finer = make_grid(mf.mol, name)
         finer.build(with_non0tab=True)
-        energy, potential = integrate(mf, mf.grids, density)
-        finer_energy, finer_potential = integrate(mf, finer, density)
+        energy, potential = integrate_functional(mf, mf.grids, density)
+        finer_energy, finer_potential = integrate_functional(mf, finer, density)
         points = int(np.count_nonzero(finer.weights))
         del finer
         differences = finer_potential - potential

@@ -1,10 +1,11 @@
 """Start densities of the SCF.
 
-atoms : atomic natural orbitals with the occupations of the spherical ground state atoms, the recipe of PySCF's default
-    guess on data taken from PySCF's own file: PySCF itself looks for a file called `ano` in the working directory
-    first. Core shells inside an effective core potential are left out; elements without ANO data get PySCF's
-    atomic-SCF guess.
-mix : HOMO and LUMO of the Fock matrix of the atoms, mixed by 45 degrees in alpha and by -45 degrees in beta
+atoms : atomic natural orbitals with the occupations of the spherical ground state atoms, the recipe
+    of PySCF's default guess on data taken from PySCF's own file: PySCF itself looks for a file
+    called `ano` in the working directory first. Core shells inside an effective core potential are
+    left out; elements without ANO data get PySCF's atomic-SCF guess.
+mix : HOMO and LUMO of the Fock matrix of the atoms, mixed by 45 degrees in alpha and by -45 degrees
+    in beta
 core : the orbitals of the core Hamiltonian
 """
 
@@ -49,7 +50,8 @@ def guess_density(guess: str, mf: Any, kind: str) -> Any:
 
 
 def random_density(mf: Any, density: Any, number: int) -> Any:
-    """A start density of its own for each number: the orbitals of another density's Fock matrix, turned at random."""
+    """A start density of its own for each number: the orbitals of another density's Fock matrix,
+    turned at random."""
 
     found, rng, turned = (
         _diagonalised(mf, mf.get_fock(dm=density)),
@@ -75,7 +77,8 @@ def _diagonalised(mf: Any, fock: NDArray[np.float64]) -> Any:
 
 
 def start_density(mole: Any, kind: str) -> NDArray[np.float64]:
-    """Start density, total (nao, nao) for "rhf" or shared out over the spins (2, nao, nao) for "uhf".
+    """Start density, total (nao, nao) for "rhf" or shared out over the spins (2, nao, nao) for
+    "uhf".
 
     It carries its orbitals and occupations as PySCF's tags, so that a fitted exchange can use them.
     """

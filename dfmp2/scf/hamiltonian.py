@@ -1,12 +1,14 @@
-"""The Hamiltonian of the SCF beyond that of PySCF's molecule: spin-free X2C, point charges, a uniform field F.
+"""The Hamiltonian of the SCF beyond that of PySCF's molecule: spin-free X2C, point charges, a
+uniform field F.
 
-    h = T + V, or with X2C the electronic block of the one-electron Dirac Hamiltonian without spin-orbit terms
+    h = T + V, or with X2C the electronic block of the one-electron Dirac Hamiltonian without
+    spin-orbit terms
     h_mn - sum_k q_k (m| 1/|r - R_k| |n)        E_nuc + sum_A sum_k Z_A q_k / |R_A - R_k|
     h_mn + F (m| r |n)                          E_nuc - sum_A Z_A F R_A                    dE/dF = - dipole moment
 
-X2C is made by PySCF in the decontracted basis (Liu and Peng, J. Chem. Phys. 131, 031104 (2009)). The potentials of
-charges and field are not transformed, as in PySCF. Coulomb and exchange integrals are those of the non-relativistic
-SCF.
+X2C is made by PySCF in the decontracted basis (Liu and Peng, J. Chem. Phys. 131, 031104 (2009)).
+The potentials of charges and field are not transformed, as in PySCF. Coulomb and exchange integrals
+are those of the non-relativistic SCF.
 """
 
 from __future__ import annotations
@@ -57,13 +59,15 @@ def mean_field(
     xc: str | None = None,
     grid: str | None = None,
 ) -> Any:
-    """A PySCF RHF, UHF or ROHF of the molecule, not yet run, with exact Coulomb and exchange matrices.
+    """A PySCF RHF, UHF or ROHF of the molecule, not yet run, with exact Coulomb and exchange
+    matrices.
 
     Parameters
     ----------
     kind : "rhf", "uhf" or "rohf"; relativity : "none" or "x2c"
     charges : (n, 4) x, y, z in bohr and charge in e, None for none
-    native : leave the potential of the charges, and the Fock matrix of Kohn-Sham, to PySCF's own code
+    native : leave the potential of the charges, and the Fock matrix of Kohn-Sham, to PySCF's own
+        code
     field : (3,) Eh/(e bohr), None for none
     xc : functional of an RKS or UKS in its place, None for Hartree-Fock
     grid : name of its integration grid (`dfmp2.integrals.grid`), None for the default
@@ -76,7 +80,7 @@ def mean_field(
     else:
         from dfmp2.scf import kohn_sham
 
-        mf = kohn_sham.mean_field(mole, kind, xc, grid_name(grid, xc), native=native)
+        mf = kohn_sham.kohn_sham_mean_field(mole, kind, xc, grid_name(grid, xc), native=native)
     if relativity == "x2c":
         mf = mf.sfx2c1e()
     if field is not None:
@@ -97,7 +101,8 @@ def mean_field(
 
 
 def with_one_electron(mf: Any, one_electron: Array, nuclear: float) -> Any:
-    """The mean field with this one-electron matrix, one or (2, nao, nao) for each spin, and nuclear energy, Eh."""
+    """The mean field with this one-electron matrix, one or (2, nao, nao) for each spin, and nuclear
+    energy, Eh."""
     from pyscf import lib
 
     if not isinstance(mf, OwnHamiltonian):
@@ -109,7 +114,8 @@ def with_one_electron(mf: Any, one_electron: Array, nuclear: float) -> Any:
 def potential(mole: Any, charges: Array) -> Array:
     """Matrix of the potential of point charges for an electron, (nao, nao) Eh.
 
-    Evaluated as the attraction of nuclei with fractional charges, so that memory does not grow with their number.
+    Evaluated as the attraction of nuclei with fractional charges, so that memory does not grow with
+    their number.
     """
     from pyscf import gto
 

@@ -1,12 +1,13 @@
-"""Hartree-Fock through PySCF: RHF, UHF or ROHF, density-fitted or conventional, with a rescue ladder.
+"""Hartree-Fock through PySCF: RHF, UHF or ROHF, density-fitted or conventional, with a rescue
+ladder.
 
-DIIS first. Where it leaves the lowest energy it has met and does not come back, as with radicals that
-hop between occupations, ADIIS goes down from there, and DIIS takes over near the minimum. When DIIS has
-not converged after its share of the cycle limit, a level shift, then the second-order solver, all within
-the same limit. Whoever converges is recorded. What does not converge gives no MP2 energy: the error says
-what the last iteration looked like. Which of several solutions is used says `dfmp2.scf.following`. With
-a functional (`dfmp2.scf.kohn_sham`) the same loop converges Kohn-Sham. Source
-of ADIIS: Hu and Yang, J. Chem. Phys. 132, 054109 (2010).
+DIIS first. Where it leaves the lowest energy it has met and does not come back, as with radicals
+that hop between occupations, ADIIS goes down from there, and DIIS takes over near the minimum. When
+DIIS has not converged after its share of the cycle limit, a level shift, then the second-order
+solver, all within the same limit. Whoever converges is recorded. What does not converge gives no
+MP2 energy: the error says what the last iteration looked like. Which of several solutions is used
+says `dfmp2.scf.following`. With a functional (`dfmp2.scf.kohn_sham`) the same loop converges
+Kohn-Sham. Source of ADIIS: Hu and Yang, J. Chem. Phys. 132, 054109 (2010).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import ConvergenceError, InputError, NumericalError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener
@@ -28,7 +29,7 @@ from dfmp2.scf import hamiltonian
 from dfmp2.scf.fitting_error import between_atoms
 from dfmp2.scf.guess import ORIGINS, guess_density
 from dfmp2.scf.reference import Reference, StartOrbitals
-from dfmp2.scf.rotations import fitted_integrals
+from dfmp2.scf.rotations import fitting_object
 
 Array = NDArray[np.float64]
 OnIteration = Callable[[Array, Array], None]
@@ -36,10 +37,10 @@ OnIteration = Callable[[Array, Array], None]
 LEVEL_SHIFT = 0.3  # Eh, added to the virtual orbital energies on the second rung
 DIIS_LEAST = 40  # cycles DIIS always gets before the ladder starts
 DIIS_SHARE, SHIFT_SHARE = 0.6, 0.2  # of the cycle limit; the second-order solver has the rest
-CLIMBED = (
-    8  # iterations of DIIS above its lowest energy, after which it does not come back by itself
-)
-FAR = 1e-3  # Eh, norm of the orbital gradient; nearer to convergence the energy may go up by its rounding
+# iterations of DIIS above its lowest energy, after which it does not come back by itself
+CLIMBED = 8
+# Eh, norm of the orbital gradient; nearer to convergence the energy may go up by its rounding
+FAR = 1e-3
 CALM, CALM_LEAST = (
     5e-3,
     4,
@@ -52,7 +53,8 @@ def reference_kind(options: Options, multiplicity: int) -> str:
 
     Raises
     ------
-    InputError : RHF for an open shell, ROHF for a closed one, or a start that a restricted reference cannot have
+    InputError : RHF for an open shell, ROHF for a closed one, or a start that a restricted
+        reference cannot have
     """
     if options.reference == "rhf" and multiplicity != 1:
         raise InputError(
@@ -108,20 +110,23 @@ def run_scf(
     auxmole : PySCF molecule carrying the Coulomb-exchange fitting set, None for a conventional SCF
     start : start orbitals, None for those of options.guess
     threads : workers of our own Coulomb and exchange builder
-    integrals : "memory" or "disk" with our builder of a density-fitted SCF, "pyscf" for PySCF's own, which then also
-        makes the potential of the charges; of a conventional SCF "memory" to keep them, "disk" to make them anew in
-        each iteration, "pyscf" for what PySCF finds room for
+    integrals : "memory" or "disk" with our builder of a density-fitted SCF, "pyscf" for PySCF's
+        own, which then also makes the potential of the charges; of a conventional SCF "memory" to
+        keep them, "disk" to make them anew in each iteration, "pyscf" for what PySCF finds room for
     charges : (n, 4) point charges around the molecule, bohr and e
     room : dfmp2.host.scratch.Room, needed for "disk"
-    response_held : whether there is room for integrals of the occupied orbitals where all rotations are looked at
-    resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with them
-    on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each iteration of the first
-        SCF; what it raises ends the SCF
+    response_held : whether there is room for integrals of the occupied orbitals where all rotations
+        are looked at
+    resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with
+        them
+    on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each
+        iteration of the first SCF; what it raises ends the SCF
     field : uniform, (3,) Eh/(e bohr), None for none
 
     Returns
     -------
-    the converged PySCF object and its record, which has its stability where options.stability looks at all rotations
+    the converged PySCF object and its record, which has its stability where options.stability looks
+    at all rotations
 
     Raises
     ------
@@ -171,7 +176,11 @@ def run_scf(
                 try:
                     told = on_iteration if first else None
                     return climb(
-                        *(copy, density, options, listener, told),
+                        copy,
+                        density,
+                        options,
+                        listener,
+                        told,
                         second_order=orbitals is not None,
                         turned=turned,
                     )
@@ -184,8 +193,8 @@ def run_scf(
         except np.linalg.LinAlgError as error:
             raise NumericalError(
                 (
-                    f"the SCF equations cannot be solved in this basis ({error}): its functions are "
-                    "linearly dependent; check "
+                    f"the SCF equations cannot be solved in this basis ({error}): its functions "
+                    "are linearly dependent; check "
                 ),
                 Option("basis"),
                 " and the geometry",
@@ -207,7 +216,7 @@ def run_scf(
             reference = with_grid_error(found.mf, reference)
         between, operations = None, None
         if auxmole is not None and integrals != "pyscf":
-            fitted, between = fitted_integrals(found.mf), 0.0
+            fitted, between = fitting_object(found.mf), 0.0
             operations = np.array(fitted.operations, dtype=np.float64)
             if fitted.squares is not None:  # one electron needs no integrals
                 between = between_atoms(
@@ -227,19 +236,20 @@ def jk_builder(
     room: Any,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Any:
-    """Our builder of J and K with its integrals in "memory" or on "disk", where it needs a `Room`."""
+    """Our builder of J and K with its integrals in "memory" or on "disk", where it needs a
+    `Room`."""
     if integrals == "disk":
         from dfmp2.scf.jk_on_disk import DiskIntegrals
 
         return DiskIntegrals(mole, auxmole, threads, room, progress)
-    from dfmp2.scf.jk import FittedIntegrals
+    from dfmp2.scf.jk import JKFitting
 
-    return FittedIntegrals(mole, auxmole, threads, progress)
+    return JKFitting(mole, auxmole, threads, progress)
 
 
-def release(mf: Any) -> None:
+def release_integrals(mf: Any) -> None:
     """Free the fitted SCF integrals of a mean field that is no longer needed."""
-    fitted = fitted_integrals(mf)
+    fitted = fitting_object(mf)
     if fitted is not None:
         fitted.discard()
 
@@ -334,14 +344,16 @@ def dipole_moment(mole: Any, mo_coeff: Array, mo_occ: Array) -> Array:
 
 
 def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
-    """Orbitals of a converged ROHF that make the occupied and the virtual block of each spin's Fock matrix diagonal.
+    """Orbitals of a converged ROHF that make the occupied and the virtual block of each spin's Fock
+    matrix diagonal.
 
     Source: Knowles, Andrews, Amos, Handy, Pople, Chem. Phys. Lett. 186, 130 (1991).
 
     Returns
     -------
-    coefficients (2, nao, nmo), energies and occupations (2, nmo), occupied orbitals first and each kind by energy; and
-    the elements f_ia of the Fock matrices between them (2, nmo, nmo), which do not vanish, Eh
+    coefficients (2, nao, nmo), energies and occupations (2, nmo), occupied orbitals first and each
+    kind by energy; and the elements f_ia of the Fock matrices between them (2, nmo, nmo), which do
+    not vanish, Eh
     """
     with shielded():
         density = mf.make_rdm1()
@@ -372,9 +384,11 @@ def climb(
     second_order: bool = False,
     turned: bool = False,
 ) -> tuple[Any, list[str], list[tuple[float, float, float]]]:
-    """Run the rungs of the ladder until one converges, or the last one alone; record every iteration.
+    """Run the rungs of the ladder until one converges, or the last one alone; record every
+    iteration.
 
-    From `turned` orbitals DIIS may climb back to where they came from, which is nothing that ADIIS should mend.
+    From `turned` orbitals DIIS may climb back to where they came from, which is nothing that ADIIS
+    should mend.
     """
     limit = options.scf_max_cycles
     if second_order:
@@ -386,7 +400,7 @@ def climb(
     else:
         shift = min(limit - diis, int(limit * SHIFT_SHARE))
     last: dict[str, Any] = {}
-    fitted = fitted_integrals(mf)
+    fitted = fitting_object(mf)
     schedule = None
     if (
         hasattr(fitted, "single")
@@ -402,7 +416,10 @@ def climb(
     def watch(envs: dict[str, Any]) -> None:
         last.update({name: envs.get(name) for name in ("fock", "s1e", "x_orth")})
         energy, gradient = float(envs["e_tot"]), float(envs["norm_gorb"])
-        change = energy - history[-1][0] if history else 0.0
+        if history:
+            change = energy - history[-1][0]
+        else:
+            change = 0.0
         history.append((energy, change, gradient))
         if energy < lowest.get("energy", np.inf):
             lowest.update(energy=energy, orbitals=envs["mo_coeff"], occupations=envs["mo_occ"])
@@ -417,7 +434,8 @@ def climb(
             on_iteration(*((coeff[None], occ[None]) if occ.ndim == 1 else (coeff, occ)))
 
     def ended(envs: dict[str, Any]) -> bool:
-        """PySCF's own criterion, or that the rung leads nowhere; asked before `watch` sees the iteration."""
+        """PySCF's own criterion, or that the rung leads nowhere; asked before `watch` sees the
+        iteration."""
         if ladder[-1] == "ADIIS":
             return len(history) - begun >= CALM_LEAST and float(envs["norm_gorb"]) < CALM
         change, gradient = (
@@ -442,15 +460,22 @@ def climb(
             mf.check_convergence = None
         else:
             mf.check_convergence = ended
-        mf.level_shift = LEVEL_SHIFT if rung == "level shift" else 0.0
-        mf.DIIS = adiis() if rung == "ADIIS" else commutator_diis()
+        if rung == "level shift":
+            mf.level_shift = LEVEL_SHIFT
+        else:
+            mf.level_shift = 0.0
+        if rung == "ADIIS":
+            mf.DIIS = adiis()
+        else:
+            mf.DIIS = commutator_diis()
         mf.max_cycle = cycles
         ladder.append(rung)
         if rung == "second order":
             orbitals, occupations = mf.mo_coeff, mf.mo_occ
             mf = mf.newton()
             mf.verbose = 0
-            # PySCF's own limits, 1e-12 and 1e-14, end a step along a soft mode at a gradient of 6e-7 Eh, for good.
+            # PySCF's own limits, 1e-12 and 1e-14, end a step along a soft mode at a gradient of
+            # 6e-7 Eh, for good.
             mf.ah_conv_tol, mf.ah_lindep = 1e-16, 1e-20
             mf.max_cycle = cycles - 1  # its last iteration is reported after the loop
             mf.kernel(orbitals, occupations)
@@ -505,7 +530,8 @@ def adiis() -> Any:
 
 
 def commutator_diis() -> Any:
-    """PySCF's class of DIIS with error vectors X^T (F D S - S D F) X made by NumPy's BLAS: a third of the time."""
+    """PySCF's class of DIIS with error vectors X^T (F D S - S D F) X made by NumPy's BLAS: a third
+    of the time."""
     from pyscf import lib
     from pyscf.scf import diis
 
@@ -514,7 +540,10 @@ def commutator_diis() -> Any:
 
         def update(self, s: Array, d: Any, f: Any, *_: Any, **__: Any) -> Any:
             """The extrapolated Fock matrix, or that of each spin."""
-            spins = [(d, f)] if np.ndim(f) == 2 else zip(d, f, strict=True)
+            if np.ndim(f) == 2:
+                spins = [(d, f)]
+            else:
+                spins = list(zip(d, f, strict=True))
             left = self.Corth.T @ s
             products = [
                 left @ np.asarray(density) @ np.asarray(fock) @ self.Corth
@@ -573,8 +602,8 @@ def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array
                 raise InputError(
                     Option("scf_from", start.origin),
                     (
-                        ": its occupied orbitals are linearly dependent in this molecule: name a file "
-                        "of the same or a similar geometry"
+                        ": its occupied orbitals are linearly dependent in this molecule: name a "
+                        "file of the same or a similar geometry"
                     ),
                 )
             occupied = occupied @ (vectors / np.sqrt(values)) @ vectors.T
@@ -588,13 +617,16 @@ def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array
 
 
 SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
-SINGLE_GAIN = 0.8  # of the best gradient so far: an iteration that leaves more has met the noise, or has trouble of its own
+# of the best gradient so far: an iteration that leaves more has met the noise, or has trouble of
+# its own
+SINGLE_GAIN = 0.8
 SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
 SINGLE_LEAST = 128  # basis functions from which float32 products save time
 
 
 def uses_single(precision: str, nao: int) -> bool:
-    """Whether a density-fitted SCF of this precision and number of basis functions begins in float32."""
+    """Whether a density-fitted SCF of this precision and number of basis functions begins in
+    float32."""
     return precision != "fp64" and nao >= SINGLE_LEAST
 
 
@@ -615,7 +647,8 @@ class ExchangeSchedule:
         fitted.single = True
 
     def converged(self, envs: dict[str, Any]) -> bool:
-        """PySCF's own criterion, asked of two float64 energies in a row; called once per iteration."""
+        """PySCF's own criterion, asked of two float64 energies in a row; called once per
+        iteration."""
         self._cycles += 1
         if self._fitted.single:
             self._in_double = 0
@@ -640,16 +673,19 @@ class ExchangeSchedule:
 
 
 def reproducible(mf: Any, held: bool | None = None) -> Any:
-    """A conventional PySCF mean field whose J and K do not depend on how threads are scheduled, while in memory.
+    """A conventional PySCF mean field whose J and K do not depend on how threads are scheduled,
+    while in memory.
 
     Parameters
     ----------
-    held : whether four-centre integrals are kept, None to let PySCF decide, which asks for 8 bytes for all nao^4
+    held : whether four-centre integrals are kept, None to let PySCF decide, which asks for 8 bytes
+        for all nao^4
     """
     from pyscf import lib, scf
 
     class OneAdds(type(mf)):  # type: ignore[misc]
-        """J and K of integrals in memory by one thread, those of long-range operators beside them."""
+        """J and K of integrals in memory by one thread, those of long-range operators beside
+        them."""
 
         _keys = frozenset({"_long_range"})
         _eri: Any
@@ -657,7 +693,9 @@ def reproducible(mf: Any, held: bool | None = None) -> Any:
 
         def _is_mem_enough(self) -> bool:
             """Whether four-centre integrals are kept."""
-            return bool(super()._is_mem_enough()) if held is None else held
+            if held is None:
+                return bool(super()._is_mem_enough())
+            return held
 
         def get_jk(
             self,

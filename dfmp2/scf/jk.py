@@ -1,14 +1,15 @@
-"""Coulomb and exchange matrices J and K from fitted integrals kept in memory: the builder behind PySCF's DF-SCF:
+"""Coulomb and exchange matrices J and K from fitted integrals kept in memory: the builder behind
+PySCF's DF-SCF:
 
     B_P,mn = sum_Q L^-1_PQ (Q|mn)      m >= n, no negligible pairs, made once, in place
     J_mn = sum_P B_P,mn sum_ls B_P,ls D_ls
     K_mn = sum_Pi X_Pi,m X_Pi,n        X_Pi,m = sum_n B_P,mn C_ni
 
-J is float64 always. K may be made from float32 products while the SCF is far from its end (`single`).
-Every step streams over blocks of fitting functions that stay in cache, shared out over our own
-single-threaded workers; a fixed share for each worker keeps the sums in the same order from run to
-run. A density without orbitals (of the second-order solver) is the difference of two with orbitals, its
-eigenvectors of positive and negative eigenvalues: few, where it is of few orbitals.
+J is float64 always. K may be made from float32 products while the SCF is far from its end
+(`single`). Every step streams over blocks of fitting functions that stay in cache, shared out over
+our own single-threaded workers; a fixed share for each worker keeps the sums in the same order from
+run to run. A density without orbitals (of the second-order solver) is the difference of two with
+orbitals, its eigenvectors of positive and negative eigenvalues: few, where it is of few orbitals.
 Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
 """
 
@@ -45,19 +46,21 @@ NOTHING = 1e-14  # eigenvalues of a density this small, of the largest, are roun
 CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange
 
 
-class FittedIntegrals(df.DF):  # type: ignore[misc]
+class JKFitting(df.DF):  # type: ignore[misc]
     """PySCF's density-fitting object with our own integrals and matrices.
 
     Parameters
     ----------
     mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
     threads : workers
-    progress : called with (integrals done, all of them), counted in fitting functions or pairs, when B is made
+    progress : called with (integrals done, all of them), counted in fitting functions or pairs,
+        when B is made
     pairs : columns of B, None for those that are not negligible
 
     Attributes
     ----------
-    single : half-transform and exchange products in float32; the caller switches it off before the end
+    single : half-transform and exchange products in float32; the caller switches it off before the
+        end
     squares : (ncolumn,) sum_P B_P,mn^2, (mn|mn) as it is fitted, Eh; there with B
     operations : floating-point operations of all fits, J and K so far, in float64 and in float32
     name : of the file that B is in where it is on disk
@@ -81,11 +84,15 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         self.squares: Any = None
         self.operations = [0, 0]
         self._progress = progress
-        self.pairs = pair_list(mole) if pairs is None else pairs
-        self._long_range: dict[float, FittedIntegrals] = {}
+        if pairs is None:
+            self.pairs = pair_list(mole)
+        else:
+            self.pairs = pairs
+        self._long_range: dict[float, JKFitting] = {}
 
-    def at_long_range(self, omega: float) -> FittedIntegrals:
-        """The same builder for the operator erf(omega r) / r, with integrals and metric of its own; omega in 1/bohr."""
+    def at_long_range(self, omega: float) -> JKFitting:
+        """The same builder for the operator erf(omega r) / r, with integrals and metric of its own;
+        omega in 1/bohr."""
         if omega not in self._long_range:
             mole, auxmole = self.mol.copy(), self.auxmol.copy()
             mole.set_range_coulomb(omega)
@@ -97,14 +104,14 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         self._long_range[omega].single = self.single
         return self._long_range[omega]
 
-    def _like(self, mole: Any, auxmole: Any) -> FittedIntegrals:
+    def _like(self, mole: Any, auxmole: Any) -> JKFitting:
         """A builder of the same kind for other integrals."""
-        return FittedIntegrals(mole, auxmole, self.threads, self._progress, self.pairs)
+        return JKFitting(mole, auxmole, self.threads, self._progress, self.pairs)
 
-    def build(self) -> FittedIntegrals:
+    def build(self) -> JKFitting:
         """Make B, shape (naux, ncolumn) float64, unless it is there."""
         if self._cderi is None:
-            self._cderi = fitted_integrals(
+            self._cderi = fit_scf_integrals(
                 self.mol, self.auxmol, self.pairs, self.threads, self._progress
             )
             self.squares = column_squares(self._cderi)
@@ -120,7 +127,8 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         direct_scf_tol: float = 1e-13,
         omega: float | None = None,
     ) -> tuple[Any, Any]:
-        """J and K of symmetric densities, or J alone, as PySCF asks for them; omega 0 or None for 1/r."""
+        """J and K of symmetric densities, or J alone, as PySCF asks for them; omega 0 or None for
+        1/r."""
         if hermi != 1 or (omega or 0.0) < 0.0:
             raise NotImplementedError(f"fitted J and K of hermi={hermi}, omega={omega}")
         if omega:
@@ -146,13 +154,15 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         return j.reshape(np.shape(dm)), k.reshape(np.shape(dm)) if with_k else None
 
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
-        """J and K of each spin, from orbitals (nao, n) scaled with the root of their occupation; K is 0 if unwanted."""
+        """J and K of each spin, from orbitals (nao, n) scaled with the root of their occupation; K
+        is 0 if unwanted."""
         how = self._counted(occupied, exchange)
-        return coulomb_exchange(self.build()._cderi, self.pairs, occupied, self.threads, **how)
+        return coulomb_exchange_of_b(self.build()._cderi, self.pairs, occupied, self.threads, **how)
 
     def _counted(self, occupied: list[Array], exchange: bool) -> dict[str, bool]:
-        """How J and K are made, with their operations counted: 4 P npair of each J; of each K 2 P n^2 nocc, over the
-        kept pairs, of the half transformation, and P n^2 nocc of the symmetric product."""
+        """How J and K are made, with their operations counted: 4 P npair of each J; of each K 2 P
+        n^2 nocc, over the kept pairs, of the half transformation, and P n^2 nocc of the symmetric
+        product."""
         naux, n, columns = self.get_naoaux(), self.pairs.nao, len(self.pairs.columns)
         self.operations[0] += len(occupied) * 4 * naux * columns
         per_orbital = naux * n * n + 4 * naux * n * columns // (n + 1)
@@ -176,7 +186,7 @@ def signed_orbitals(density: Array) -> list[Array]:
     ]
 
 
-def fitted_integrals(
+def fit_scf_integrals(
     mole: Any,
     auxmole: Any,
     pairs: PairList,
@@ -216,10 +226,11 @@ class PairBlock:
 
 
 def pair_groups(mole: Any, pairs: PairList, most: int = 0) -> list[PairBlock]:
-    """Cut the rows m of the packed triangle, in front of a shell, into blocks of at most `most` pairs.
+    """Cut the rows m of the packed triangle, in front of a shell, into blocks of at most `most`
+    pairs.
 
-    A block has as many pairs as a row of the widest shell at least, so that those of 0 are the groups that B is fitted
-    in, and those of any other number are made of such groups.
+    A block has as many pairs as a row of the widest shell at least, so that those of 0 are the
+    groups that B is fitted in, and those of any other number are made of such groups.
     """
     edges = [int(x) for x in mole.ao_loc_nr()]
     ends = np.searchsorted(pairs.columns, [_triangle(edge) for edge in edges])
@@ -259,10 +270,11 @@ def ends_of(groups: list[PairBlock]) -> list[int]:
 
 
 def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -> Array:
-    """B from (Q|mn), shape (naux, ncolumn), in groups of columns that end there; in place for a triangular factor.
+    """B from (Q|mn), shape (naux, ncolumn), in groups of columns that end there; in place for a
+    triangular factor.
 
-    The columns of a group are made COLUMNS at a time, wherever they lie: the last bits are the same in memory and on
-    the way to the disk.
+    The columns of a group are made COLUMNS at a time, wherever they lie: the last bits are the same
+    in memory and on the way to the disk.
     """
     ranges = [
         (start, min(start + COLUMNS, end))
@@ -285,10 +297,11 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
     return fitted
 
 
-def coulomb_exchange(
+def coulomb_exchange_of_b(
     b: Array, pairs: PairList, occupied: list[Array], threads: int, **how: bool
 ) -> tuple[Array, Array]:
-    """J and K of each spin, from B in memory, (naux, ncolumn) float64; the rest is as in `accumulated`."""
+    """J and K of each spin, from B in memory, (naux, ncolumn) float64; the rest is as in
+    `accumulated`."""
     bounds = shares(len(b), threads)
     parts = [b[start:stop] for start, stop in pairwise(bounds)]
     return accumulated([parts], pairs, occupied, threads, **how)
@@ -300,7 +313,8 @@ def shares(naux: int, threads: int) -> list[int]:
 
 
 def rows_at_a_time(pairs: PairList, occupied: list[Array]) -> tuple[int, int]:
-    """Fitting functions that stay in cache from Coulomb to exchange, and a multiple of them per exchange product."""
+    """Fitting functions that stay in cache from Coulomb to exchange, and a multiple of them per
+    exchange product."""
     most = max(1, BLOCK_BYTES // (8 * len(occupied[0]) * max(1, sum(c.shape[1] for c in occupied))))
     few = min(most, max(1, CACHE_BYTES // (8 * max(1, len(pairs.columns)))))
     return few, most - most % few
@@ -319,8 +333,8 @@ def accumulated(
 
     Parameters
     ----------
-    chunks : of B, for each worker the next rows of its share, (n, ncolumn) float64; n is a multiple of
-        the first of `rows_at_a_time`, but for the last
+    chunks : of B, for each worker the next rows of its share, (n, ncolumn) float64; n is a multiple
+        of the first of `rows_at_a_time`, but for the last
     pairs : what the columns of B are
     occupied : per spin (nao, n) float64, orbitals scaled with the root of their occupation
     single : K from float32 products, each block of them added up in float64
@@ -335,12 +349,13 @@ def accumulated(
         [lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density]
     )
     workers = [
-        Share(folded, pairs, occupied, single=single, exchange=exchange) for _ in range(threads)
+        WorkerMatrices(folded, pairs, occupied, single=single, exchange=exchange)
+        for _ in range(threads)
     ]
     with Workers(threads) as pool:
         for chunk in chunks:
-            list(pool.map(Share.add, workers, chunk))
-        list(pool.map(Share.finish, workers))
+            list(pool.map(WorkerMatrices.add, workers, chunk))
+        list(pool.map(WorkerMatrices.finish, workers))
     j, k = (np.add.reduce(parts) for parts in ([w.j for w in workers], [w.k for w in workers]))
     if not pairs.complete:  # K has its rows and columns in the order of the clusters
         back = np.argsort(np.concatenate([cluster.functions for cluster in pairs.clusters]))
@@ -348,7 +363,7 @@ def accumulated(
     return np.stack([lib.unpack_tril(row) for row in pairs.expand(j)]), k
 
 
-class Share:
+class WorkerMatrices:
     """What one worker adds to J and K.
 
     Attributes

@@ -1,9 +1,10 @@
-"""Fitted SCF integrals on disk: the builder of J and K (`dfmp2.scf.jk`) for what does not fit into memory.
+"""Fitted SCF integrals on disk: the builder of J and K (`dfmp2.scf.jk`) for what does not fit into
+memory.
 
-B_P,mn is written by blocks of pairs, m in a range of shells with all n <= m: each holds all P, so the
-fit is local to it. It is read back by blocks of P, the next one fetched while J and K of the present
-one are built. On disk: pair blocks one after another, each (naux, columns) in C order, so that both
-ways of access are long contiguous runs.
+B_P,mn is written by blocks of pairs, m in a range of shells with all n <= m: each holds all P, so
+the fit is local to it. It is read back by blocks of P, the next one fetched while J and K of the
+present one are built. On disk: pair blocks one after another, each (naux, columns) in C order, so
+that both ways of access are long contiguous runs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dfmp2.integrals.metric import factorise
 from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.three_center import coulomb_metric, pair_integrals
 from dfmp2.scf.jk import (
-    FittedIntegrals,
+    JKFitting,
     PairBlock,
     Progress,
     accumulated,
@@ -40,7 +41,7 @@ Array = NDArray[np.float64]
 BUFFERS = 2  # blocks of P in memory: the one in use and the one on its way
 
 
-class DiskIntegrals(FittedIntegrals):
+class DiskIntegrals(JKFitting):
     """PySCF's density-fitting object with B on disk; same interface as FittedIntegrals.
 
     Parameters
@@ -129,7 +130,8 @@ class DiskIntegrals(FittedIntegrals):
         return accumulated(self._read(cuts), self.pairs, occupied, self.threads, **how)
 
     def rows(self) -> Iterator[Array]:
-        """B in blocks of fitting functions, (n, ncolumn) float64; each is valid until the next is taken."""
+        """B in blocks of fitting functions, (n, ncolumn) float64; each is valid until the next is
+        taken."""
         self.build()
         step = max(1, self._most())
         cuts = [[(start, min(start + step, self._naux))] for start in range(0, self._naux, step)]
@@ -141,7 +143,8 @@ class DiskIntegrals(FittedIntegrals):
         return self._room.read_bytes // (BUFFERS * FLOAT64 * max(1, len(self.pairs.columns)))
 
     def _read(self, cuts: list[list[tuple[int, int]]]) -> Iterator[list[Array]]:
-        """Ranges of fitting functions, several at a time, (n, ncolumn) each; valid until the next are taken."""
+        """Ranges of fitting functions, several at a time, (n, ncolumn) each; valid until the next
+        are taken."""
         stored: ScratchArray = self._cderi
         most = max((sum(p1 - p0 for p0, p1 in ranges) for ranges in cuts), default=0)
         widest = max((block.c1 - block.c0 for block in self._blocks), default=0)
@@ -179,7 +182,8 @@ def _integrals(mole: Any, auxmole: Any, pairs: PairList, block: PairBlock) -> Ar
 
 
 def _compressed(raw: Array, columns: NDArray[np.intp]) -> Array:
-    """Some columns of a C-ordered array, in its own memory: row by row, a shorter row never reaches the next one."""
+    """Some columns of a C-ordered array, in its own memory: row by row, a shorter row never reaches
+    the next one."""
     flat, count = raw.reshape(-1), len(columns)
     for row, values in enumerate(raw):
         flat[row * count : (row + 1) * count] = values[columns]

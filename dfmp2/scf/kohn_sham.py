@@ -4,15 +4,16 @@
     E = E_nuc + tr h D + tr J D / 2 - sum_s tr X_s D_s / 2 + E_xc                                   (2)
     E_EXX = E_nuc + tr h D + tr J D / 2 - sum_s tr K_s D_s / 2                                      (3)
 
-s: spins, D = sum_s D_s, c_SR and c_LR: exact exchange at short and at long range; K(omega) is the exchange matrix of
-the long-range operator erf(omega r) / r, which a global hybrid (c_SR = c_LR) does not need. E_EXX is the Hartree-Fock
-energy of the Kohn-Sham determinant, to which the correlation energy of the random-phase approximation is added; a
-double hybrid adds its second-order energy to E, or to the E of another functional. J and K are those of the mean field,
-E_xc and V_xc come from libxc on a grid of PySCF (`dfmp2.integrals.grid`). Sources: Kohn and Sham, Phys. Rev. 140,
+s: spins, D = sum_s D_s, c_SR and c_LR: exact exchange at short and at long range; K(omega) is the
+exchange matrix of the long-range operator erf(omega r) / r, which a global hybrid (c_SR = c_LR)
+does not need. E_EXX is the Hartree-Fock energy of the Kohn-Sham determinant, to which the
+correlation energy of the random-phase approximation is added; a double hybrid adds its second-order
+energy to E, or to the E of another functional. J and K are those of the mean field, E_xc and V_xc
+come from libxc on a grid of PySCF (`dfmp2.integrals.grid`). Sources: Kohn and Sham, Phys. Rev. 140,
 A1133 (1965); Leininger, Stoll, Werner, Savin, Chem. Phys. Lett. 275, 151 (1997).
 
-A functional is named as in PySCF. A term may have parameters of its own in brackets, by their names in libxc:
-`0.5*HF + 0.5*GGA_X_MPW91(_bt=0.00444, _expo=3.7868), MGGA_C_BC95`.
+A functional is named as in PySCF. A term may have parameters of its own in brackets, by their names
+in libxc: `0.5*HF + 0.5*GGA_X_MPW91(_bt=0.00444, _expo=3.7868), MGGA_C_BC95`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ import numpy as np
 
 from dfmp2.double_hybrids import PARAMETERS, look_up, without_parameters
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
 from dfmp2.integrals.grid import make_grid, name_of_grid
-from dfmp2.messages import Option
 from dfmp2.molecule.pyscf_shield import shielded
 
-BLOCK_MEGABYTES = 64.0  # of basis functions on points of the grid at a time, whatever the budget: the bits are the same
+# of basis functions on points of the grid at a time, whatever the budget: the bits are the same
+BLOCK_MEGABYTES = 64.0
 NEAR = 4  # names suggested for one that is not known
 
 
@@ -125,8 +127,9 @@ def require_functional(xc: str) -> None:
                 suggestion = ""
             raise InputError(
                 Option("xc", xc),
-                f": libxc has no such functional{suggestion}. Name one as PySCF does: pbe, tpss, pbe0, "
-                "b3lyp, or exchange and correlation with a comma between them such as b88,lyp",
+                f": libxc has no such functional{suggestion}. Name one as PySCF does: pbe, tpss, "
+                "pbe0, b3lyp, or exchange and correlation with a comma between them such as "
+                "b88,lyp",
             ) from error
     parts = {
         "a non-local correlation functional (VV10)": nonlocal_part,
@@ -137,8 +140,8 @@ def require_functional(xc: str) -> None:
         if present:
             raise InputError(
                 Option("xc", xc),
-                f" has {part}, which is not available: take a functional without it, such as pbe, tpss, pbe0 or "
-                "camb3lyp",
+                f" has {part}, which is not available: take a functional without it, such as pbe, "
+                "tpss, pbe0 or camb3lyp",
             )
 
 
@@ -174,10 +177,12 @@ def same_functional(first: str, second: str) -> bool:
 
 
 class KohnSham:
-    """PySCF's RKS or UKS with J and K of densities that carry their orbitals, and blocks of points of one size."""
+    """PySCF's RKS or UKS with J and K of densities that carry their orbitals, and blocks of points
+    of one size."""
 
     def get_veff(self: Any, mol: Any = None, dm: Any = None, *_last: Any, **_more: Any) -> Any:
-        """J - X + V_xc of a density, (nao, nao) or of each spin (2, nao, nao), Eh, tagged with energies."""
+        """J - X + V_xc of a density, (nao, nao) or of each spin (2, nao, nao), Eh, tagged with
+        energies."""
         from pyscf import lib
 
         if dm is None:
@@ -185,7 +190,7 @@ class KohnSham:
         coulomb, exchange = coulomb_and_exchange(self, dm, exact_exchange(self.xc))
         if self.grids.coords is None:
             self.grids.build(with_non0tab=True)
-        energy, potential = integrate(self, self.grids, dm)
+        energy, potential = integrate_functional(self, self.grids, dm)
         potential = potential + coulomb
         density = dm
         if np.ndim(dm) == 3:
@@ -209,14 +214,17 @@ def coulomb_and_exchange(mf: Any, dm: Any, exact: ExactExchange) -> tuple[Any, A
     if exact.separated:
         long_range = mf.get_k(mf.mol, dm, 1, omega=exact.omega)
         long_range = (exact.long_range - exact.short_range) * long_range
-        exchange = long_range if exchange is None else exchange + long_range
+        if exchange is None:
+            exchange = long_range
+        else:
+            exchange = exchange + long_range
     if np.ndim(dm) == 2:
         return coulomb, None if exchange is None else exchange / 2
     total = coulomb[0] + coulomb[1]
     return np.stack([total, total]), exchange
 
 
-def mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bool = False) -> Any:
+def kohn_sham_mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bool = False) -> Any:
     """A PySCF RKS ("rhf") or UKS ("uhf") of the molecule, not yet run.
 
     Parameters
@@ -252,7 +260,9 @@ def of_grid(grid: Any) -> dict[str, Any]:
     }
 
 
-def integrate(mf: Any, grid: Any, density: Any, xc: str | None = None) -> tuple[float, Any]:
+def integrate_functional(
+    mf: Any, grid: Any, density: Any, xc: str | None = None
+) -> tuple[float, Any]:
     """E_xc and V_xc of a density on a grid.
 
     Parameters
@@ -292,7 +302,7 @@ def functional_energy(mf: Any, xc: str) -> float:
     """E of Eq. 2 of another functional with the orbitals of a converged mean field, Eh."""
     with shielded():
         density = mf.make_rdm1()
-        energy, _ = integrate(mf, mf.grids, density, libxc_code(xc))
+        energy, _ = integrate_functional(mf, mf.grids, density, libxc_code(xc))
         return _energy(mf, density, exact_exchange(xc)) + energy
 
 

@@ -209,9 +209,11 @@ class Reference:
 
 
 def common_orbitals(first: Reference, second: Reference, overlap: Array) -> float:
-    """Smallest cosine between the occupied spaces of two references in the same basis: 1 where they are one.
+    """Smallest cosine between the occupied spaces of two references in the same basis: 1 where they
+    are one.
 
-    It is the smallest singular value of C1^T S C2 over both spins; 0 says that an electron is elsewhere.
+    It is the smallest singular value of C1^T S C2 over both spins; 0 says that an electron is
+    elsewhere.
 
     Parameters
     ----------

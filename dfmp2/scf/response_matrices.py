@@ -1,12 +1,14 @@
-"""J and K of rotated orbitals, between virtual and occupied ones, with integrals of the occupied ones made once:
+"""J and K of rotated orbitals, between virtual and occupied ones, with integrals of the occupied
+ones made once:
 
     G_ai = w J_ai - K_ai           of D = A C^T + C A^T,  A_mj = sum_b C_mb x_bj
 
     J_ai = sum_P B_P,ia r_P        r_P = 2 sum_bj B_P,jb x_bj                                      sum over spins
     K_ai = sum_m C_ma [sum_Pj (m A_j|P) B_P,ji] + sum_Pj B_P,ja sum_b x_bj B_P,ib                 in each spin
 
-B_P,ia and B_P,ij serve every x; only (m A_j|P) comes from the integrals over basis functions again. That halves the
-work that two densities with orbitals are in `dfmp2.scf.rotations`, where the same matrices are made of any integrals.
+B_P,ia and B_P,ij serve every x; only (m A_j|P) comes from the integrals over basis functions again.
+That halves the work that two densities with orbitals are in `dfmp2.scf.rotations`, where the same
+matrices are made of any integrals.
 """
 
 from __future__ import annotations
@@ -20,22 +22,23 @@ from numpy.typing import NDArray
 from dfmp2.host.threads import each
 from dfmp2.integrals.transform import half_transform
 from dfmp2.scf.jk import shares
-from dfmp2.scf.rotations import Product, Spin, fitted_integrals, hessian_product
+from dfmp2.scf.rotations import Product, RotatedSpin, fitting_object, hessian_product
 
 Array = NDArray[np.float64]
 
 HALF_BYTES = 4 * 10**6  # of half-transformed integrals of a worker at a time
 
 
-def hessian(mf: Any, spins: Sequence[Spin], *, single: bool, held: bool) -> Product:
-    """The function of x and weight that `dfmp2.scf.rotations.hessian_product` is with these `mf` and `spins`.
+def orbital_hessian(mf: Any, spins: Sequence[RotatedSpin], *, single: bool, held: bool) -> Product:
+    """The function of x and weight that `dfmp2.scf.rotations.hessian_product` is with these `mf`
+    and `spins`.
 
     Parameters
     ----------
     single : whether fitted exchange matrices are in float32
     held : whether there is room for integrals of the occupied orbitals
     """
-    fitted = fitted_integrals(mf)
+    fitted = fitting_object(mf)
     if fitted is not None and held:
         matrices = ResponseMatrices(fitted, spins, single=single)
         return lambda x, weight: [
@@ -57,19 +60,22 @@ def hessian(mf: Any, spins: Sequence[Spin], *, single: bool, held: bool) -> Prod
 
 
 class ResponseMatrices:
-    """G_ai of rotations of converged orbitals; every sum over more than HALF_BYTES of fitting functions is float64.
+    """G_ai of rotations of converged orbitals; every sum over more than HALF_BYTES of fitting
+    functions is float64.
 
     Parameters
     ----------
-    fitted : `dfmp2.scf.jk.FittedIntegrals` with its integrals in memory
+    fitted : `dfmp2.scf.jk.JKFitting` with its integrals in memory
     spins : orbitals of one spin or both
     single : products in float32
     """
 
-    def __init__(self, fitted: Any, spins: Sequence[Spin], *, single: bool) -> None:
+    def __init__(self, fitted: Any, spins: Sequence[RotatedSpin], *, single: bool) -> None:
         self._b, self._pairs, self._threads = fitted.build()._cderi, fitted.pairs, fitted.threads
         self._spins, self._single, self._operations = spins, single, fitted.operations
-        self._dtype = np.float32 if single else np.float64
+        self._dtype: type[np.floating[Any]] = np.float64
+        if single:
+            self._dtype = np.float32
         # Rows of X are the functions of one cluster after another, where pairs were dropped.
         self._order = np.concatenate(
             [np.empty(0, np.intp), *(c.functions for c in self._pairs.clusters)]
@@ -88,7 +94,8 @@ class ResponseMatrices:
         self._count([2 * self._pairs.nao * (nocc + nvir) for nocc, nvir in shapes])
 
     def __call__(self, x: Sequence[Array], weight: float) -> list[Array]:
-        """G of each spin, (nvir, nocc) float64 Eh, of x (nvir, nocc) per spin, with w of J of the spins' sum."""
+        """G of each spin, (nvir, nocc) float64 Eh, of x (nvir, nocc) per spin, with w of J of the
+        spins' sum."""
         found: list[Any] = [None] * self._threads
 
         def share(worker: int) -> None:
@@ -106,7 +113,8 @@ class ResponseMatrices:
         return result
 
     def _count(self, rest: list[int]) -> None:
-        """Count the half transformation over the kept pairs and `rest`, of an occupied orbital of each spin."""
+        """Count the half transformation over the kept pairs and `rest`, of an occupied orbital of
+        each spin."""
         half = 4 * self._pairs.nao * len(self._pairs.columns) // (self._pairs.nao + 1)
         counted = sum(
             nocc * (half + more) for (nocc, _), more in zip(self._shapes, rest, strict=True)
@@ -131,7 +139,8 @@ class ResponseMatrices:
     def _share(
         self, worker: int, x: Sequence[Array]
     ) -> tuple[list[Array], list[Array], list[Array]]:
-        """J_ia (nocc nvir,), sum_Pj (m A_j|P) B_P,ji (nao, nocc) and the rest of K_ai, of a worker's share."""
+        """J_ia (nocc nvir,), sum_Pj (m A_j|P) B_P,ji (nao, nocc) and the rest of K_ai, of a
+        worker's share."""
         turned = [
             np.ascontiguousarray(spin.virtual @ part)
             for spin, part in zip(self._spins, x, strict=True)

@@ -1,12 +1,15 @@
-"""Rotations of occupied into virtual orbitals: the lowest eigenvector of the orbital Hessian, the energy along it.
+"""Rotations of occupied into virtual orbitals: the lowest eigenvector of the orbital Hessian, the
+energy along it.
 
-With x_ai a rotation, e the orbital energies and C_occ, C_vir the orbitals of a spin, the Hessian takes x to
+With x_ai a rotation, e the orbital energies and C_occ, C_vir the orbitals of a spin, the Hessian
+takes x to
 
     (H x)_ai = (e_a - e_i) x_ai + [C_vir^T (w J[D] - K[D]) C_occ]_ai       D = A C_occ^T + C_occ A^T,  A = C_vir x
 
-with w J the sum of both spins (UHF), twice that of one (RHF to RHF), or nothing (RHF to UHF). Because of
-2 D = (A + C)(A + C)^T - (A - C)(A - C)^T the matrices are those of two densities with orbitals, which the fitted
-builder is quick with. Only real rotations are looked at. Source: Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
+with w J the sum of both spins (UHF), twice that of one (RHF to RHF), or nothing (RHF to UHF).
+Because of 2 D = (A + C)(A + C)^T - (A - C)(A - C)^T the matrices are those of two densities with
+orbitals, which the fitted builder is quick with. Only real rotations are looked at. Source: Seeger
+and Pople, J. Chem. Phys. 66, 3045 (1977).
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ FLAT = 1e-9  # Eh; energies closer than this are equal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spin:
+class RotatedSpin:
     """Orbitals of a spin: (nao, nocc), (nao, nvir), and e_a - e_i, (nvir, nocc), Eh."""
 
     occupied: Array
@@ -70,13 +73,13 @@ Product = Callable[
 ]  # x and weight -> H x, as of `hessian_product`
 
 
-def lowest_rotation(kind: str, spins: Sequence[Spin], product: Product) -> Rotation:
+def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -> Rotation:
     """The rotation of this kind with the lowest eigenvalue.
 
     Parameters
     ----------
     spins : canonical orbitals of a converged mean field
-    product : with the Hessian (`dfmp2.scf.response_matrices.hessian`)
+    product : with the Hessian (`dfmp2.scf.response_matrices.orbital_hessian`)
     """
     shapes = [spin.differences.shape for spin in spins]
     edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
@@ -105,7 +108,9 @@ def lowest_rotation(kind: str, spins: Sequence[Spin], product: Product) -> Rotat
         from pyscf import lib
 
         converged, values, vectors = lib.davidson1(
-            *(products, list(starts), precondition),
+            products,
+            list(starts),
+            precondition,
             tol=RESIDUAL**2,
             tol_residual=RESIDUAL,
             max_cycle=MOST_CYCLES,
@@ -123,7 +128,7 @@ def lowest_rotation(kind: str, spins: Sequence[Spin], product: Product) -> Rotat
     )
 
 
-def orbital_spins(mf: Any) -> list[Spin]:
+def orbital_spins(mf: Any) -> list[RotatedSpin]:
     """Orbitals of one spin (RHF) or both (UHF)."""
     coeff, energy, occ = (
         np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)
@@ -131,13 +136,14 @@ def orbital_spins(mf: Any) -> list[Spin]:
     if occ.ndim == 1:
         coeff, energy, occ = coeff[None], energy[None], occ[None]
     return [
-        Spin(c[:, n > 0], c[:, n == 0], e[n == 0][:, None] - e[n > 0])
+        RotatedSpin(c[:, n > 0], c[:, n == 0], e[n == 0][:, None] - e[n > 0])
         for c, e, n in zip(coeff, energy, occ, strict=True)
     ]
 
 
-def rotated(spin: Spin, x: Array, angle: float) -> tuple[Array, Array]:
-    """Occupied and virtual orbitals of a spin turned by exp(angle (x - x^T)), (nao, nocc) and (nao, nvir).
+def rotated(spin: RotatedSpin, x: Array, angle: float) -> tuple[Array, Array]:
+    """Occupied and virtual orbitals of a spin turned by exp(angle (x - x^T)), (nao, nocc) and (nao,
+    nvir).
 
     Parameters
     ----------
@@ -162,7 +168,8 @@ def turned_orbitals(mf: Any, rotation: Rotation, angle: float) -> tuple[Array, A
 
 
 def with_orbitals(mf: Any, spins: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Occupied and virtual orbitals of each spin in the places of those of `mf`, and its occupations."""
+    """Occupied and virtual orbitals of each spin in the places of those of `mf`, and its
+    occupations."""
     coeff, occ = np.array(mf.mo_coeff), np.asarray(mf.mo_occ)
     if occ.ndim == 1:
         wholes, numbers = (coeff[None], occ[None])
@@ -196,7 +203,8 @@ def energy_along(mf: Any, rotation: Rotation) -> Callable[[float], float]:
 
 
 def deepest(change: Callable[[float], float]) -> tuple[float, float]:
-    """Angle of the lowest energy tried along a rotation, and that energy relative to the start, Eh; 0, 0 if none falls.
+    """Angle of the lowest energy tried along a rotation, and that energy relative to the start, Eh;
+    0, 0 if none falls.
 
     Parameters
     ----------
@@ -215,17 +223,18 @@ def deepest(change: Callable[[float], float]) -> tuple[float, float]:
     return best if best[0] else (0.0, 0.0)
 
 
-def fitted_integrals(mf: Any) -> Any:
+def fitting_object(mf: Any) -> Any:
     """The density-fitting object of a mean field, None for a conventional SCF.
 
-    To ask PySCF for an attribute that is not there makes it load all of its methods: 300 modules, 40 MB.
+    To ask PySCF for an attribute that is not there makes it load all of its methods: 300 modules,
+    40 MB.
     """
     return vars(mf).get("with_df")
 
 
 def coulomb_exchange(mf: Any, orbitals: list[Array]) -> tuple[Array, Array]:
     """J and K of the densities C C^T of some orbitals, each (n, nao, nao), Eh."""
-    fitted = fitted_integrals(mf)
+    fitted = fitting_object(mf)
     if fitted is not None and hasattr(fitted, "matrices"):
         found: tuple[Array, Array] = fitted.matrices(orbitals)
         return found
@@ -248,7 +257,7 @@ def coulomb_exchange(mf: Any, orbitals: list[Array]) -> tuple[Array, Array]:
 
 
 def hessian_product(
-    mf: Any, spins: Sequence[Spin], x: Sequence[Array], weight: float
+    mf: Any, spins: Sequence[RotatedSpin], x: Sequence[Array], weight: float
 ) -> list[Array]:
     """H x of each spin, (nvir, nocc) Eh.
 

@@ -1,20 +1,22 @@
-"""A spherical atom: Hartree-Fock with averaged shells, and two-electron integrals from radial functions alone.
+"""A spherical atom: Hartree-Fock with averaged shells, and two-electron integrals from radial
+functions alone.
 
     (ab|cd) = sum_k R^k(ab,cd) sum_q c_kq(ab) c_kq(cd)      q = -k..k; c_kq comes from the angles                  (1)
     R^k(ab,cd) = int int f_a f_b(r) r_<^k / r_>^(k+1) f_c f_d(s) r^2 s^2 dr ds = sum_w X^k_ab,w X^k_cd,w           (2)
 
-f are the radial parts of a, b, c, d. With r = e^x, s = e^y and u = k + 1/2 the kernel is e^(-u|x-y|) / (rs)^(1/2), a
-convolution: X^k_ab,w is the Fourier transform of f_a f_b r^(5/2) times the root of 2 u / (u^2 + w^2). These functions
-of x are smooth and vanish on both sides, so that a plain grid gives 12 digits. A fitting set is another X: its
-functions of angular momentum k fit R^k. Summed over the angles, with n = (2i+1)(2a+1)(2j+1)(2b+1), i to b now the
-angular momenta, 3j symbols (i k a) of zero projections and 6j symbols:
+f are the radial parts of a, b, c, d. With r = e^x, s = e^y and u = k + 1/2 the kernel is
+e^(-u|x-y|) / (rs)^(1/2), a convolution: X^k_ab,w is the Fourier transform of f_a f_b r^(5/2) times
+the root of 2 u / (u^2 + w^2). These functions of x are smooth and vanish on both sides, so that a
+plain grid gives 12 digits. A fitting set is another X: its functions of angular momentum k fit R^k.
+Summed over the angles, with n = (2i+1)(2a+1)(2j+1)(2b+1), i to b now the angular momenta, 3j
+symbols (i k a) of zero projections and 6j symbols:
 
     sum (ij|ij)        = (2i+1)(2j+1) sum_k (i k j)^2 R^k(ij,ij)                                                   (3)
     sum (ia|jb)^2      = n sum_k (i k a)^2 (j k b)^2 / (2k+1) R^k(ia,jb)^2                                         (4)
     sum (ia|jb)(ib|ja) = n sum_kp (-1)^(k+p) (i k a)(j k b)(i p b)(j p a) {i a k, j b p} R^k(ia,jb) R^p(ib,ja)     (5)
 
-Source: Slater, Quantum Theory of Atomic Structure (1960), volume 1; Edmonds, Angular Momentum in Quantum Mechanics
-(1957), for the symbols.
+Source: Slater, Quantum Theory of Atomic Structure (1960), volume 1; Edmonds, Angular Momentum in
+Quantum Mechanics (1957), for the symbols.
 """
 
 # ruff: noqa: E741 - l is what an angular momentum is called
@@ -66,7 +68,8 @@ class Shells:
 
 
 def radial_functions(mole: Any) -> list[Array]:
-    """Radial parts of the basis functions of an atom, (n, points) for each angular momentum from 0."""
+    """Radial parts of the basis functions of an atom, (n, points) for each angular momentum from
+    0."""
     found: dict[int, list[Array]] = {}
     for shell in range(mole.nbas):
         momentum = mole.bas_angular(shell)
@@ -75,7 +78,7 @@ def radial_functions(mole: Any) -> list[Array]:
     return [np.reshape(found.get(momentum, []), (-1, len(R))) for momentum in range(max(found) + 1)]
 
 
-def exact(k: int, products: Array) -> Array:
+def exact_potential(k: int, products: Array) -> Array:
     """X^k of Eq. 2."""
     frequencies = 2 * np.pi * np.fft.rfftfreq(POINTS, LENGTH / POINTS)
     kernel = (2 * k + 1) / ((k + 0.5) ** 2 + frequencies**2) / LENGTH
@@ -84,10 +87,10 @@ def exact(k: int, products: Array) -> Array:
     return np.concatenate([transformed.real, transformed.imag], axis=-1)
 
 
-def fitted(auxmole: Any) -> Factor:
+def fitted_potential(auxmole: Any) -> Factor:
     """X^k as the fitting functions of an atom give it: B_ab,P of one of the 2k + 1 functions."""
     functions = [
-        exact(k, values) * math.sqrt(4 * np.pi / (2 * k + 1))
+        exact_potential(k, values) * math.sqrt(4 * np.pi / (2 * k + 1))
         for k, values in enumerate(radial_functions(auxmole))
     ]
     ends = np.cumsum([len(x) for x in functions])
@@ -95,20 +98,26 @@ def fitted(auxmole: Any) -> Factor:
     for x, end in zip(functions, ends, strict=True):
         metric[end - len(x) : end, end - len(x) : end] = x @ x.T
     found = factorise(metric)
-    inverse = found.factor.T if found.triangular else found.factor
+    if found.triangular:
+        inverse = found.factor.T
+    else:
+        inverse = found.factor
 
     def factor(k: int, products: Array) -> Array:
         if k >= len(functions):
             return np.zeros((*products.shape[:-1], 0))
         return np.asarray(
-            exact(k, products) @ functions[k].T @ inverse[ends[k] - len(functions[k]) : ends[k]]
+            exact_potential(k, products)
+            @ functions[k].T
+            @ inverse[ends[k] - len(functions[k]) : ends[k]]
         )
 
     return factor
 
 
-def hartree_fock(mole: Any) -> list[Shells]:
-    """Shells of the neutral atom, for each angular momentum from 0; PySCF's SCF with J and K from Eq. 2.
+def atomic_hartree_fock(mole: Any) -> list[Shells]:
+    """Shells of the neutral atom, for each angular momentum from 0; PySCF's SCF with J and K from
+    Eq. 2.
 
     Raises
     ------
@@ -130,14 +139,16 @@ def hartree_fock(mole: Any) -> list[Shells]:
             )
             there = np.abs(weights) > 1e-14
             natural.append((vectors[:, there].T @ values, weights[there]))
-        charge = exact(0, np.sum([weights @ values**2 for values, weights in natural], axis=0))
+        charge = exact_potential(
+            0, np.sum([weights @ values**2 for values, weights in natural], axis=0)
+        )
         j, k = np.zeros((2, mole.nao, mole.nao))
         for l, (at, values) in enumerate(zip(places, functions, strict=True)):
-            coulomb = exact(0, values[:, None] * values) @ charge
+            coulomb = exact_potential(0, values[:, None] * values) @ charge
             exchange = np.zeros_like(coulomb)
             for l2, (others, weights) in enumerate(natural):
                 for power in _powers(l, l2):
-                    x = exact(power, values[:, None] * others)
+                    x = exact_potential(power, values[:, None] * others)
                     exchange += three_j(l, power, l2) ** 2 * np.tensordot(
                         x * weights[:, None], x, axes=((1, 2), (1, 2))
                     )

@@ -6,12 +6,12 @@ With a in the virtual and i in the occupied orbitals, D = (e_a - e_i) delta_ij d
     RHF, triplet   D - (ib|ja) - (ij|ab)                  negative: a lower UHF solution exists
     UHF            D + 2 (ia|jb) - (ib|ja) - (ij|ab) within a spin, 2 (ia|jb) between the spins
 
-Method "auto" diagonalises the block of the frontier orbitals with fitted integrals: all rotations of
-a small molecule, the most likely ones of a large one (its lowest eigenvalue is an upper bound, so a
-negative one proves an instability). "full" and "follow" find the lowest eigenvector of all rotations
-iteratively (`dfmp2.scf.rotations`). Of each kind of instability the energy that falls along its
-eigenvector is recorded: the least that a lower solution gains. An RHF solution may have both kinds.
-Source: Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
+Method "auto" diagonalises the block of the frontier orbitals with fitted integrals: all rotations
+of a small molecule, the most likely ones of a large one (its lowest eigenvalue is an upper bound,
+so a negative one proves an instability). "full" and "follow" find the lowest eigenvector of all
+rotations iteratively (`dfmp2.scf.rotations`). Of each kind of instability the energy that falls
+along its eigenvector is recorded: the least that a lower solution gains. An RHF solution may have
+both kinds. Source: Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.scf import rotations
 from dfmp2.scf.reference import Reference, Stability
-from dfmp2.scf.response_matrices import hessian
-from dfmp2.scf.rotations import BROKEN, RHF, UHF, Rotation, Spin
+from dfmp2.scf.response_matrices import orbital_hessian
+from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
 
 Array = NDArray[np.float64]
 
@@ -60,13 +60,15 @@ class Lowest(NamedTuple):
 
 
 def frontier_spaces(reference: Reference) -> list[ActiveSpace]:
-    """Orbital ranges whose fitted integrals `frontier_stability` needs: (ia), (ij), (ab) of each spin's window."""
+    """Orbital ranges whose fitted integrals `frontier_stability` needs: (ia), (ij), (ab) of each
+    spin's window."""
     windows = _windows(reference)
     return [s for w in windows for s in (w, _same(w.c_occ, w.eps_occ), _same(w.c_vir, w.eps_vir))]
 
 
 def frontier_window(occupied: int, virtual: int) -> tuple[int, int]:
-    """Occupied and virtual orbitals of a spin that `frontier_spaces` has: all of a small molecule."""
+    """Occupied and virtual orbitals of a spin that `frontier_spaces` has: all of a small
+    molecule."""
     if occupied * virtual > EXACT_ROTATIONS:
         return min(occupied, FRONTIER_OCCUPIED), min(virtual, FRONTIER_VIRTUAL)
     return occupied, virtual
@@ -111,12 +113,15 @@ def full_stability(mf: Any) -> Stability:
 
 
 def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> list[Rotation]:
-    """The lowest rotation of each kind, the lowest of them first; `single` and `held` as of `hessian`."""
+    """The lowest rotation of each kind, the lowest of them first; `single` and `held` as of
+    `hessian`."""
     spins = rotations.orbital_spins(mf)
     if not any(spin.differences.size for spin in spins):
         return []
-    product = hessian(mf, spins, single=single, held=held)
-    kinds = (RHF, BROKEN) if len(spins) == 1 else (UHF,)
+    product = orbital_hessian(mf, spins, single=single, held=held)
+    kinds = [UHF]
+    if len(spins) == 1:
+        kinds = [RHF, BROKEN]
     found = [rotations.lowest_rotation(kind, spins, product) for kind in kinds]
     return sorted(found, key=lambda rotation: rotation.eigenvalue)
 
@@ -264,9 +269,11 @@ def _energy_along(
 ) -> Callable[[float], float]:
     """E(angle) - E(0) of the determinant turned along an eigenvector of the windows' Hessian, Eh.
 
-    With Delta the change of a spin's density among its window's orbitals and v_P = sum_pq B_pq,P Delta_pq
+    With Delta the change of a spin's density among its window's orbitals and v_P = sum_pq B_pq,P
+    Delta_pq
 
-        E(angle) - E(0) = sum_s [sum_p e_p Delta_pp - tr(B_P Delta B_P Delta) / 2] + |v_alpha + v_beta|^2 / 2
+        E(angle) - E(0) = sum_s [sum_p e_p Delta_pp - tr(B_P Delta B_P Delta) / 2] + |v_alpha +
+        v_beta|^2 / 2
     """
     if len(windows) == 2:
         parts = np.split(vector, [windows[0].nocc * windows[0].nvir])
@@ -284,7 +291,7 @@ def _energy_along(
             x = sign * scale * part.reshape(window.nocc, window.nvir).T
             one = np.eye(window.nocc + window.nvir)
             turned, _ = rotations.rotated(
-                Spin(one[:, : window.nocc], one[:, window.nocc :], x), x, angle
+                RotatedSpin(one[:, : window.nocc], one[:, window.nocc :], x), x, angle
             )
             delta = turned @ turned.T - np.diag(np.arange(len(one)) < window.nocc)
             energy += float(np.concatenate([window.eps_occ, window.eps_vir]) @ delta.diagonal())
@@ -297,7 +304,8 @@ def _energy_along(
 
 
 def _fields(b: list[Array], delta: Array) -> tuple[Array, float]:
-    """sum_pq B_pq,P Delta_pq, shape (naux,), and sum_P tr(B_P Delta B_P Delta), of a window's B: (ia), (ij), (ab)."""
+    """sum_pq B_pq,P Delta_pq, shape (naux,), and sum_P tr(B_P Delta B_P Delta), of a window's B:
+    (ia), (ij), (ab)."""
     b_ov, b_oo, b_vv = b
     nocc, nvir, naux = b_ov.shape
     potential, exchange = np.empty(naux), 0.0

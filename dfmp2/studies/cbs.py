@@ -1,9 +1,11 @@
-"""Energies at the limit of a complete basis set, from runs in two basis sets (`dfmp2.mp2.extrapolation`).
+"""Energies at the limit of a complete basis set, from runs in two basis sets
+(`dfmp2.mp2.extrapolation`).
 
     E(MP2, limit) = E(HF, limit) + E_SS(limit) + E_OS(limit)
 
 By default E(HF) is that of the larger basis and the correlation energy goes as X^-3. A pair of
-basis sets is written with brackets: cc-pv[tq]z is cc-pvtz and cc-pvqz, with cardinal numbers 3 and 4.
+basis sets is written with brackets: cc-pv[tq]z is cc-pvtz and cc-pvqz, with cardinal numbers 3 and
+4.
 """
 
 from __future__ import annotations
@@ -14,14 +16,23 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
 from dfmp2.mp2.result import OF_MP2, MP2Result
 from dfmp2.options import CUSTOM, SCS, SOS, Options
-from dfmp2.output.hdf5 import Item
+from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import Column, Study
-from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
+from dfmp2.studies.runs import (
+    CarryOutKeywords,
+    Failures,
+    Numbers,
+    Results,
+    Step,
+    Task,
+    carry_out,
+    examine_steps,
+)
 
 METHOD_COLUMNS = ("correlation_energy", "total_energy")  # where it is not plain MP2
 
@@ -32,21 +43,24 @@ def basis_set_limit(
     *,
     scf: str = "largest",
     correlation: str | None = None,
-    **how: Unpack[How],
+    **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """Energies at the basis set limit.
 
     Parameters
     ----------
     molecule : what to compute
-    options : how; `basis` is a pair with brackets such as cc-pv[tq]z, fitting sets may be written likewise
-    scf, correlation : names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own exponent
+    options : how; `basis` is a pair with brackets such as cc-pv[tq]z, fitting sets may be written
+        likewise
+    scf, correlation : names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its
+        own exponent
     how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
-    Study; its values are `cbs_scf_total_energy`, `cbs_correlation_energy` and `cbs_total_energy` of the method, those
-    of MP2 with its spin components and the SCS and SOS energies (`cbs_mp2_...`; not of kappa-MP2), all in hartree
+    Study; its values are `cbs_scf_total_energy`, `cbs_correlation_energy` and `cbs_total_energy` of
+    the method, those of MP2 with its spin components and the SCS and SOS energies (`cbs_mp2_...`;
+    not of kappa-MP2), all in hartree
 
     Raises
     ------
@@ -79,7 +93,7 @@ def basis_set_limit(
         )
         for name, j, r in zip(bracket.names, jk, ri, strict=True)
     ]
-    examine(steps)
+    examine_steps(steps)
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         if complete:
@@ -111,7 +125,8 @@ def _about(
         bracket.family == "cc-pcvnz" and options.frozen_core != "none"
     ):
         notes.append(
-            "the formula was tested on valence sets without core potentials and with their own frozen core"
+            "the formula was tested on valence sets without core potentials and with their own "
+            "frozen core"
         )
     settings = {
         "basis_sets": list(bracket.names),
@@ -123,9 +138,12 @@ def _about(
     return settings, notes
 
 
-def _table(results: Results, bracket: Bracket, values: Mapping[str, Item]) -> dict[str, Column]:
+def _table(results: Results, bracket: Bracket, values: Mapping[str, Dataset]) -> dict[str, Column]:
     """The energies of either basis, and of the limit when it is known."""
-    limit = [f"limit {bracket.text}"] if values else []
+    if values:
+        limit = [f"limit {bracket.text}"]
+    else:
+        limit = []
     table = {"basis": Column((*results, *limit), "", "basis set, or the limit")}
     if all(run.method == "mp2" for run in results.values()):
         names = OF_MP2
@@ -142,7 +160,7 @@ def _table(results: Results, bracket: Bracket, values: Mapping[str, Item]) -> di
 
 def _values(
     results: Results, bracket: Bracket, scf: Formula, correlation: Formula, options: Options
-) -> dict[str, Item]:
+) -> dict[str, Dataset]:
     def limit(formula: Formula, energy: Callable[[MP2Result], float]) -> float:
         smaller, larger = (energy(results[basis]) for basis in bracket.names)
         return formula.limit(smaller, larger, *bracket.cardinals)
@@ -177,14 +195,15 @@ def _values(
     both = f"{scf.name} and {correlation.name}"
     how = {reference: scf.name, "total_energy": both, "mp2_total_energy": both}
     return {
-        f"cbs_{name}": Item(energy, "hartree", f"limit, {how.get(name, correlation.name)}")
+        f"cbs_{name}": Dataset(energy, "hartree", f"limit, {how.get(name, correlation.name)}")
         for name, energy in energies.items()
     }
 
 
 CARDINALS = {"d": 2, "t": 3, "q": 4, "5": 5, "6": 6}
 _BRACKET = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^\[\]]*)")
-# Name with n for the letter -> family whose formulas apply. Sets of another series have no published formula here.
+# Name with n for the letter -> family whose formulas apply. Sets of another series have no
+# published formula here.
 FAMILIES = (
     (re.compile(r"cc-pvnz|cc-pv\(n\+d\)z"), "cc-pvnz"),
     (re.compile(r"aug-cc-pvnz|aug-cc-pv\(n\+d\)z"), "aug-cc-pvnz"),
@@ -193,8 +212,8 @@ FAMILIES = (
     (re.compile(r"def2-nzvpp?d?"), "def2"),
 )
 EXPECTED = (
-    "expected two neighbours of d, t, q, 5, 6 in brackets and in rising order, such as cc-pv[tq]z, aug-cc-pv[dt]z or "
-    "def2-[tq]zvpp (quote it, brackets mean something to the shell)"
+    "expected two neighbours of d, t, q, 5, 6 in brackets and in rising order, such as cc-pv[tq]z, "
+    "aug-cc-pv[dt]z or def2-[tq]zvpp (quote it, brackets mean something to the shell)"
 )
 
 
@@ -223,7 +242,8 @@ def parse_bracket(text: str) -> Bracket:
 
     Raises
     ------
-    InputError : no brackets, other letters than two neighbours, or a family without a published formula
+    InputError : no brackets, other letters than two neighbours, or a family without a published
+        formula
     """
     match = _BRACKET.fullmatch(text.strip())
     before, letters, after = "", "", ""

@@ -4,9 +4,10 @@
     angle I,J,K      the side of K turns about the normal of the plane through J
     dihedral I,J,K,L the side of K turns about the line from J to K
 
-The side of an atom is everything bonded to it, directly or through others, once the bond I-J (in an angle or dihedral
-J-K) is cut. Atoms are bonded when nearer than 1.25 times the sum of their covalent radii; ghosts are bonded to ghosts
-only. In a ring there is no such side, and the atoms that move must be named.
+The side of an atom is everything bonded to it, directly or through others, once the bond I-J (in an
+angle or dihedral J-K) is cut. Atoms are bonded when nearer than 1.25 times the sum of their
+covalent radii; ghosts are bonded to ghosts only. In a ring there is no such side, and the atoms
+that move must be named.
 
 Atoms are named by ranges that a plus joins, 1-3+7; they count from 1, and ranges include both ends.
 """
@@ -24,7 +25,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.transform import Rotation
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Message, Option
+from dfmp2.errors.messages import Message, Option
 from dfmp2.molecule.elements import bonds, internal_coordinate
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
@@ -68,13 +69,17 @@ class Coordinate:
 
         Raises
         ------
-        InputError : two atoms come too close, or the coordinate is not defined in the geometry given
+        InputError : two atoms come too close, or the coordinate is not defined in the geometry
+            given
         """
         points = np.array(molecule.coordinates)
         place = list(self.atoms)
         moving = list(self.moving)
         if self.kind == "bond":
-            scale = BOHR_PER_ANGSTROM if self.units == "angstrom" else 1.0
+            if self.units == "angstrom":
+                scale = BOHR_PER_ANGSTROM
+            else:
+                scale = 1.0
             line = points[place[1]] - points[place[0]]
             length = float(np.linalg.norm(line))
             points[moving] += line / length * (value * scale - length)
@@ -110,7 +115,8 @@ def make_coordinate(
 
     Raises
     ------
-    InputError : atoms that do not exist or are named twice, a range that is none, a ring, a linear angle
+    InputError : atoms that do not exist or are named twice, a range that is none, a ring, a linear
+        angle
     """
     if kind not in ATOMS:
         raise InputError(f"coordinate {kind!r}: expected one of {', '.join(ATOMS)}")
@@ -139,7 +145,8 @@ def parse_atoms(text: str, natom: int, option: Option) -> tuple[int, ...]:
 
     Raises
     ------
-    InputError : not a list of ranges, a range that runs backwards, no such atom, an atom named twice
+    InputError : not a list of ranges, a range that runs backwards, no such atom, an atom named
+        twice
     """
     chosen: list[int] = []
     for word in text.split("+"):
@@ -181,7 +188,8 @@ def show_atoms(atoms: Sequence[int]) -> str:
 
 
 def parse_place(option: Option, kind: str, atoms: str, natom: int) -> tuple[int, ...]:
-    """The atoms of a coordinate, from 0, from numbers with commas between them; `option` names it in errors.
+    """The atoms of a coordinate, from 0, from numbers with commas between them; `option` names it
+    in errors.
 
     Raises
     ------
@@ -202,7 +210,12 @@ def parse_place(option: Option, kind: str, atoms: str, natom: int) -> tuple[int,
 def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[float, ...]:
     text = given if isinstance(given, str) else ""
     match = _POINTS.fullmatch(text)
-    count = int(match[3]) if match else 0 if text else len(given)
+    if match:
+        count = int(match[3])
+    elif text:
+        count = 0
+    else:
+        count = len(given)
     if not FEWEST <= count <= MOST:
         if text:
             named = Message(option.of(text[:60]))
@@ -251,8 +264,8 @@ def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, .
         raise InputError(
             Option("coordinate", ",".join(str(atom + 1) for atom in place), flag=kind),
             (
-                ": the atoms are in a ring or not bonded in this order, so no side can move alone: name the atoms "
-                "that move, e.g. "
+                ": the atoms are in a ring or not bonded in this order, so no side can move alone: "
+                "name the atoms that move, e.g. "
             ),
             Option("moving", show_atoms([place[-1]])),
         )
@@ -263,11 +276,15 @@ def _named_side(
     kind: str, place: tuple[int, ...], moving: str, molecule: Molecule
 ) -> tuple[int, ...]:
     chosen = parse_atoms(moving, molecule.natom, Option("moving"))
-    still = place[:1] if kind == "bond" else place[:2]
+    if kind == "bond":
+        still = place[:1]
+    else:
+        still = place[:2]
     if place[-1] not in chosen or set(still) & set(chosen):
         raise InputError(
             Option("moving", moving),
-            f": atom {place[-1] + 1} must be among the atoms that move, and {show_atoms(still)} not",
+            f": atom {place[-1] + 1} must be among the atoms that move, and {show_atoms(still)} "
+            "not",
         )
     return chosen
 
@@ -282,7 +299,8 @@ def _bonded(molecule: Molecule) -> NDArray[np.bool_]:
 
 
 def _axis(kind: str, points: Vector) -> tuple[Vector, Vector]:
-    """A point of the axis and its direction; turning about it by a positive angle raises the coordinate."""
+    """A point of the axis and its direction; turning about it by a positive angle raises the
+    coordinate."""
     if kind == "dihedral":
         return points[1], points[2] - points[1]
     a, b = points[0] - points[1], points[2] - points[1]

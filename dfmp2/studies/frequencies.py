@@ -1,10 +1,11 @@
-"""Harmonic frequencies by central differences of gradients, with infrared intensities and thermochemistry.
+"""Harmonic frequencies by central differences of gradients, with infrared intensities and
+thermochemistry.
 
     H_ij = [g_i(x + d e_j) - g_i(x - d e_j)] / 2 d, made symmetric        d mu / d x_j likewise
 
-One run at the geometry given, then two for each coordinate of each atom, which need each other not at all: they start
-from the orbitals of the first and may be computed by other processes. What follows from the Hessian is in
-`dfmp2.studies.vibrations`.
+One run at the geometry given, then two for each coordinate of each atom, which need each other not
+at all: they start from the orbitals of the first and may be computed by other processes. What
+follows from the Hessian is in `dfmp2.studies.vibrations`.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
+from dfmp2.errors.messages import Command, Option, plain
 from dfmp2.gradients.gradient import GradientResult
-from dfmp2.messages import Command, Option, plain
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output.hdf5 import Item
+from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.runs import (
+    CarryOutKeywords,
     Failures,
-    How,
     Numbers,
     Results,
     Step,
     Task,
     carry_out,
-    examine,
-    gradient,
+    certified_gradient,
+    examine_steps,
     without_densities,
 )
 from dfmp2.studies.vibrations import (
@@ -104,7 +105,7 @@ def harmonic_frequencies(
     molecule: Molecule,
     options: Options,
     conditions: Conditions = Conditions(),
-    **how: Unpack[How],
+    **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """Harmonic frequencies at the geometry of `molecule`.
 
@@ -115,8 +116,9 @@ def harmonic_frequencies(
 
     Returns
     -------
-    Study; its table has one row per vibration (imaginary ones negative), its arrays are `hessian` (3 natom, 3 natom),
-    Eh/bohr^2, `normal_modes` (n, natom, 3) and `dipole_derivatives` (3 natom, 3), e; its values the thermochemistry
+    Study; its table has one row per vibration (imaginary ones negative), its arrays are `hessian`
+    (3 natom, 3 natom), Eh/bohr^2, `normal_modes` (n, natom, 3) and `dipole_derivatives` (3 natom,
+    3), e; its values the thermochemistry
 
     Raises
     ------
@@ -127,7 +129,7 @@ def harmonic_frequencies(
     _require_vibrations(molecule)
     options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
     reference = Step(REFERENCE, "the geometry given", molecule, options)
-    examine([reference])
+    examine_steps([reference])
 
     def then(results: Results) -> Iterator[Sequence[Step]]:
         if not conditions.allow_gradient:
@@ -139,7 +141,12 @@ def harmonic_frequencies(
 
     what = f"frequencies of {molecule.name} ({molecule.formula})"
     task = Task(
-        *("frequencies", what, molecule, options, [reference], evaluate),
+        "frequencies",
+        what,
+        molecule,
+        options,
+        [reference],
+        evaluate,
         then=then,
         compute=gradient_alone,
         free=("precision", "tolerance"),  # of the pair energies; amplitudes are in float64
@@ -148,8 +155,9 @@ def harmonic_frequencies(
 
 
 def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
-    """As `dfmp2.studies.runs.gradient`, without the densities: of 6 natom + 1 runs they would fill memory and file."""
-    return without_densities(gradient(*arguments, **more))
+    """As `dfmp2.studies.runs.certified_gradient`, without the densities: of 6 natom + 1 runs they
+    would fill memory and file."""
+    return without_densities(certified_gradient(*arguments, **more))
 
 
 def _require_vibrations(molecule: Molecule) -> None:
@@ -163,8 +171,8 @@ def _require_vibrations(molecule: Molecule) -> None:
         raise InputError("ghost atoms have no mass, so no vibrations: leave them out")
     if 6 * molecule.natom >= MOST_RUNS:
         raise InputError(
-            f"{molecule.natom} atoms take {6 * molecule.natom + 1} gradients, and a study holds at most {MOST_RUNS}: "
-            f"compute a smaller molecule, of up to {(MOST_RUNS - 1) // 6} atoms"
+            f"{molecule.natom} atoms take {6 * molecule.natom + 1} gradients, and a study holds at "
+            f"most {MOST_RUNS}: compute a smaller molecule, of up to {(MOST_RUNS - 1) // 6} atoms"
         )
     masses(molecule)
 
@@ -190,7 +198,7 @@ def require_stationary(result: MP2Result) -> None:
         )
 
 
-# --- differences ------------------------------------------------------------------------------------------
+# --- differences ----------------------------------------------------------------------------------
 
 
 def displaced(reference: Step, displacement: float, prefix: str = "") -> list[Step]:
@@ -228,7 +236,8 @@ def displaced(reference: Step, displacement: float, prefix: str = "") -> list[St
 def hessian(
     molecule: Molecule, results: Mapping[str, MP2Result], displacement: float, prefix: str = ""
 ) -> Array:
-    """(3 natom, 3 natom) float64, Eh/bohr^2, symmetric, from the results of the steps of `displaced`."""
+    """(3 natom, 3 natom) float64, Eh/bohr^2, symmetric, from the results of the steps of
+    `displaced`."""
     gradients = {
         name: GradientResult(run).gradient.ravel() for name, run in _moved(results, prefix)
     }
@@ -252,7 +261,7 @@ def _differences(molecule: Molecule, values: Mapping[str, Array], displacement: 
     )
 
 
-# --- numbers ----------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 def _numbers(
@@ -265,7 +274,8 @@ def _numbers(
         "symbols": list(molecule.symbols),
     }
     notes = [
-        f"central differences of gradients, displacement {conditions.displacement:g} bohr; harmonic, not scaled",
+        f"central differences of gradients, displacement {conditions.displacement:g} bohr; "
+        "harmonic, not scaled",
         "masses of the most abundant isotopes: "
         + ", ".join(f"{s} {_mass(molecule, s)}" for s in molecule.elements),
     ]
@@ -285,21 +295,22 @@ def _numbers(
     if largest > LARGEST_GRADIENT:
         notes.append(f"NO STATIONARY POINT: the gradient of an atom is {largest:.1e} Eh/bohr")
     notes += _imaginary(molecule, modes)
-    values = {"total_energy": Item(first.total_energy, "hartree", "at the geometry given")}
+    values = {"total_energy": Dataset(first.total_energy, "hartree", "at the geometry given")}
     if molecule.point_charges is None:
         symmetry = conditions.symmetry or symmetry_number(molecule)
         settings["symmetry_number"] = symmetry
-        chosen = "given" if conditions.symmetry else "counted"
+        if conditions.symmetry:
+            chosen = "given"
+        else:
+            chosen = "counted"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
         values |= thermochemistry(
-            *(
-                molecule,
-                first.total_energy,
-                modes.wavenumber,
-                conditions.temperature,
-                conditions.pressure,
-                symmetry,
-            )
+            molecule,
+            first.total_energy,
+            modes.wavenumber,
+            conditions.temperature,
+            conditions.pressure,
+            symmetry,
         )
         notes += (
             ["imaginary modes are no part of the thermochemistry"]
@@ -308,7 +319,8 @@ def _numbers(
         )
     else:
         notes.append(
-            "among point charges the molecule cannot move freely: all its motions are listed, there is no gas"
+            "among point charges the molecule cannot move freely: all its motions are listed, "
+            "there is no gas"
         )
     numbers = tuple(float(k + 1) for k in range(len(modes.wavenumber)))
     table = {"mode": Column(numbers, "", "number of the vibration")} | {
@@ -321,13 +333,13 @@ def _numbers(
         if field.metadata
     }
     arrays = {
-        "hessian": Item(
+        "hessian": Dataset(
             found, "hartree/bohr^2", "second derivatives of the energy (3 natom, 3 natom)"
         ),
-        "normal_modes": Item(
+        "normal_modes": Dataset(
             modes.displacements, "", "normalised displacements of the atoms (n, natom, 3)"
         ),
-        "dipole_derivatives": Item(
+        "dipole_derivatives": Dataset(
             dipoles, "elementary charge", "of the relaxed dipole moment (3 natom, 3)"
         ),
     }

@@ -1,10 +1,12 @@
-"""Interaction energy of fragments, uncorrected and with the counterpoise correction of Boys and Bernardi.
+"""Interaction energy of fragments, uncorrected and with the counterpoise correction of Boys and
+Bernardi.
 
     uncorrected      E(complex) - sum_k E(fragment k in its own basis)
     cp-corrected     E(complex) - sum_k E(fragment k in the basis of the complex, the other atoms as ghosts)
 
-All at the geometry of the complex. Ghosts carry orbital functions and both fitting sets, and no core orbitals.
-For more than two fragments every fragment gets the basis of the whole complex (site-site function counterpoise).
+All at the geometry of the complex. Ghosts carry orbital functions and both fitting sets, and no
+core orbitals. For more than two fragments every fragment gets the basis of the whole complex
+(site-site function counterpoise).
 
     1-5,6-10          two fragments: a comma ends one; atoms count from 1, ranges include both ends
     1-3+7-9,4-6       the first has two ranges: a plus joins them
@@ -21,23 +23,23 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Message, Option
+from dfmp2.errors.messages import Message, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output.hdf5 import Item
+from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import Study
 from dfmp2.studies.coordinate import parse_atoms, show_atoms
 from dfmp2.studies.runs import (
+    CarryOutKeywords,
     Failures,
-    How,
     Numbers,
     Results,
     Step,
     Task,
     carry_out,
     certified,
-    examine,
+    examine_steps,
 )
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
@@ -74,7 +76,10 @@ COMPLEX = "complex"
 ADVICE = Message(" (for a fragment: ", Option("charges"), ", ", Option("multiplicities"), ")")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 CITATION = "counterpoise: Boys and Bernardi, Mol. Phys. 19, 553 (1970)"
-MANY = "more than two fragments: each in the basis of all (site-site), Wells and Wilson, Mol. Phys. 50, 787 (1983)"
+MANY = (
+    "more than two fragments: each in the basis of all (site-site), Wells and Wilson, Mol. "
+    "Phys. 50, 787 (1983)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ def interaction_energy(
     *,
     charges: str | None = None,
     multiplicities: str | None = None,
-    **how: Unpack[How],
+    **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """Interaction energies of the fragments of a complex.
 
@@ -110,8 +115,9 @@ def interaction_energy(
 
     Returns
     -------
-    Study; its values are `cp_corrected_interaction_energy` and `uncorrected_interaction_energy`, the same with the
-    prefixes of PARTS, in hartree (no plain MP2 with kappa-MP2), and all with `_kj_per_mol` and `_kcal_per_mol`
+    Study; its values are `cp_corrected_interaction_energy` and `uncorrected_interaction_energy`,
+    the same with the prefixes of PARTS, in hartree (no plain MP2 with kappa-MP2), and all with
+    `_kj_per_mol` and `_kcal_per_mol`
 
     Raises
     ------
@@ -138,16 +144,17 @@ def interaction_energy(
     warnings = []
     if unpaired != molecule.multiplicity - 1:
         warnings.append(
-            f"the fragments have {unpaired} unpaired electrons and the complex {molecule.multiplicity - 1}: bonds are "
-            "made, and MP2 may be unreliable for what lies between"
+            f"the fragments have {unpaired} unpaired electrons and the complex "
+            f"{molecule.multiplicity - 1}: bonds are made, and MP2 may be unreliable for what lies "
+            "between"
         )
 
     steps, note, chosen = certified(steps)
-    examine(steps)
+    examine_steps(steps)
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         settings, notes = _about(molecule, found)
-        values: dict[str, Item] = {}
+        values: dict[str, Dataset] = {}
         if complete:
             values = _values(results, len(found))
         return Numbers(settings, [*notes, note], values)
@@ -188,8 +195,9 @@ def _require_comparable(options: Options) -> None:
 
 
 def _require_same_core(steps: list[Step], count: int) -> None:
-    """Examine every run, and refuse cores that do not add up: the complex would freeze other orbitals."""
-    cores = dict(zip((step.name for step in steps), examine(steps), strict=True))
+    """Examine every run, and refuse cores that do not add up: the complex would freeze other
+    orbitals."""
+    cores = dict(zip((step.name for step in steps), examine_steps(steps), strict=True))
     for basis in SCHEMES.values():
         parts = [cores[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         if sum(parts) != cores[COMPLEX]:
@@ -216,7 +224,8 @@ def _about(molecule: Molecule, fragments: Sequence[Fragment]) -> tuple[dict[str,
         for f, formula in zip(fragments, formulas, strict=True)
     ]
     notes = [
-        f"fragment {n}: atoms {f.label}, {formula}, charge {f.charge}, multiplicity {f.multiplicity}"
+        f"fragment {n}: atoms {f.label}, {formula}, charge {f.charge}, multiplicity "
+        f"{f.multiplicity}"
         for n, (f, formula) in enumerate(zip(fragments, formulas, strict=True), start=1)
     ]
     notes += [
@@ -226,8 +235,8 @@ def _about(molecule: Molecule, fragments: Sequence[Fragment]) -> tuple[dict[str,
     return {"fragments": settings}, [*notes, MANY] if len(fragments) > 2 else notes
 
 
-def _values(results: Results, count: int) -> dict[str, Item]:
-    values: dict[str, Item] = {}
+def _values(results: Results, count: int) -> dict[str, Dataset]:
+    values: dict[str, Dataset] = {}
     for scheme, basis in SCHEMES.items():
         runs = [results[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         for prefix, (words, energy) in PARTS.items():
@@ -252,21 +261,21 @@ def _values(results: Results, count: int) -> dict[str, Item]:
         for run in results.values()
         if run.certificate is not None and run.precision != "fp64"
     ]
-    values["precision_error"] = Item(
+    values["precision_error"] = Dataset(
         sum(errors), "hartree", "sum of the 95 % bounds on the precision errors of all runs"
     )
     return values
 
 
-def _in_units(name: str, energy: float, description: Any) -> dict[str, Item]:
+def _in_units(name: str, energy: float, description: Any) -> dict[str, Dataset]:
     others = {
-        f"{name}{suffix}": Item(energy * factor, unit, description)
+        f"{name}{suffix}": Dataset(energy * factor, unit, description)
         for suffix, (unit, factor) in UNITS.items()
     }
-    return {name: Item(energy, "hartree", description), **others}
+    return {name: Dataset(energy, "hartree", description), **others}
 
 
-# --- fragments --------------------------------------------------------------------------------------------
+# --- fragments ------------------------------------------------------------------------------------
 
 
 def make_fragments(
@@ -276,14 +285,15 @@ def make_fragments(
 
     Parameters
     ----------
-    text : ranges of atoms, see above; every real atom belongs to exactly one fragment. A ghost may be left out: it
-        then carries its functions wherever the basis of the whole complex is used
-    charges, multiplicities : whole numbers with commas between them, one for each fragment; None for 0 and 1, which is
-        possible only when the complex is neutral and a singlet
+    text : ranges of atoms, see above; every real atom belongs to exactly one fragment. A ghost may
+        be left out: it then carries its functions wherever the basis of the whole complex is used
+    charges, multiplicities : whole numbers with commas between them, one for each fragment; None
+        for 0 and 1, which is possible only when the complex is neutral and a singlet
 
     Raises
     ------
-    InputError : atoms overlap, are missing or do not exist, or charge and spin do not add up to those of the complex
+    InputError : atoms overlap, are missing or do not exist, or charge and spin do not add up to
+        those of the complex
     """
     parts = [parse_atoms(part, molecule.natom, Option("fragments")) for part in text.split(",")]
     if len(parts) < 2:
@@ -326,7 +336,8 @@ def alone(molecule: Molecule, fragment: Fragment) -> Molecule:
 
 
 def in_complex(molecule: Molecule, fragment: Fragment) -> Molecule:
-    """The fragment with the basis functions of the whole complex: every other atom becomes a ghost."""
+    """The fragment with the basis functions of the whole complex: every other atom becomes a
+    ghost."""
     own = np.zeros(molecule.natom, dtype=bool)
     own[list(fragment.atoms)] = True
     return replace(
@@ -345,8 +356,8 @@ def _require_partition(parts: list[tuple[int, ...]], molecule: Molecule) -> None
                 raise InputError(
                     Option("fragments"),
                     (
-                        f": atom {atom + 1} {molecule.labels[atom]} is in fragments {owner[atom]} and "
-                        f"{number}: every atom belongs to one"
+                        f": atom {atom + 1} {molecule.labels[atom]} is in fragments {owner[atom]} "
+                        f"and {number}: every atom belongs to one"
                     ),
                 )
             owner[atom] = number

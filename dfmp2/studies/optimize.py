@@ -1,14 +1,16 @@
 """Geometries of minima and of transition states, in internal coordinates.
 
-geomeTRIC proposes the geometries (Wang, Song, J. Chem. Phys. 144, 214108 (2016): translation-rotation-internal
-coordinates); each is one run with its gradient, its SCF started from the orbitals of the run before. A transition state
-begins with the Hessian of the first geometry, by differences of gradients (`dfmp2.studies.frequencies`), a minimum with
-a model of it, whose force constant of a torsion about the bond jk is
+geomeTRIC proposes the geometries (Wang, Song, J. Chem. Phys. 144, 214108 (2016):
+translation-rotation-internal coordinates); each is one run with its gradient, its SCF started from
+the orbitals of the run before. A transition state begins with the Hessian of the first geometry, by
+differences of gradients (`dfmp2.studies.frequencies`), a minimum with a model of it, whose force
+constant of a torsion about the bond jk is
 
     0.0023 - 0.07 (r_jk - r_cov)    Eh/rad^2, 0.0023 at least, lengths in bohr                                      (1)
 
-(Schlegel, Theor. Chim. Acta 66, 333 (1984)); geomeTRIC has ten times as much. Everything is decided by the numbers
-alone, so that a study which goes on takes the same way through its stored runs again.
+(Schlegel, Theor. Chim. Acta 66, 333 (1984)); geomeTRIC has ten times as much. Everything is decided
+by the numbers alone, so that a study which goes on takes the same way through its stored runs
+again.
 
 Energy and gradient are those of MP2, or of the custom scaling where os_scale or ss_scale are given.
 """
@@ -26,32 +28,32 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
+from dfmp2.errors.messages import Command, Message, Option, plain
 from dfmp2.gradients.gradient import GradientResult
-from dfmp2.messages import Command, Message, Option, plain
 from dfmp2.molecule.elements import internal_coordinate, radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.calculation import NOTHING, Checkpoint
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
-from dfmp2.output.document import counted
-from dfmp2.output.hdf5 import Item
+from dfmp2.output.document import counted_text
+from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.coordinate import ATOMS, parse_atoms, parse_place
 from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, displaced, hessian
 from dfmp2.studies.runs import (
+    CarryOutKeywords,
     Failures,
-    How,
     Numbers,
     Results,
     Step,
     Task,
     Unfinished,
     carry_out,
-    examine,
-    gradient,
+    certified_gradient,
+    examine_steps,
     without_densities,
 )
 from dfmp2.studies.stationary import StationaryPoint, stationary_point, symmetry_kept
@@ -59,9 +61,10 @@ from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, quantity
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 INSTALL = "pip install 'dfmp2[opt]'"
-# What a minimum is held to, by geomeTRIC's names: change of the energy (Eh), gradient and displacement of an atom, root
-# mean square and largest (Eh/bohr, angstrom). Change and displacement are those of the last step, as geomeTRIC has
-# them, or of the next one, as Gaussian and optking have them.
+# What a minimum is held to, by geomeTRIC's names: change of the energy (Eh), gradient and
+# displacement of an atom, root mean square and largest (Eh/bohr, angstrom). Change and displacement
+# are those of the last step, as geomeTRIC has them, or of the next one, as Gaussian and optking
+# have them.
 PRESETS = (
     "GAU",
     "GAU_LOOSE",
@@ -73,22 +76,21 @@ PRESETS = (
 )
 MOST_STEPS = 100
 MOST_RESTARTS = 3  # along imaginary modes
-BESIDE = 50  # runs that a study has room for beside its steps and Hessians: probes, and sides of saddle points
-UNLIMITED = (
-    0.8  # of the trust radius; a shorter step is as long as the model of the energy wants it
-)
+# runs that a study has room for beside its steps and Hessians: probes, and sides of saddle points
+BESIDE = 50
+# of the trust radius; a shorter step is as long as the model of the energy wants it
+UNLIMITED = 0.8
 NOT_VERIFIED = "a stationary point: dfmp2 frequencies, or --verify, tells whether it is a {sought}"
 PROBE = 0.05  # bohr; how far the atom that moves most goes to measure a curvature
 MOST_PROBES = 6  # at one geometry
 BETWEEN_FRAGMENTS = 0.02  # Eh/bohr^2, of the model; geomeTRIC has 0.05
 FLAT = 1e-7  # Eh/bohr; gradients below are noise, and say nothing of a step
-# The softest that coordinates get, as parts of the model's force constants; between fragments, Eh/bohr^2 as such:
-# chosen below the 1.4e-4 that was measured for He2.
+# The softest that coordinates get, as parts of the model's force constants; between fragments,
+# Eh/bohr^2 as such: chosen below the 1.4e-4 that was measured for He2.
 SOFTEST = {"Distance": 0.5, "Angle": 0.3, "LinearAngle": 0.1, "Dihedral": 0.2, "OutOfPlane": 0.2}
 SOFTEST_BETWEEN = 1e-5
-SOFTER = (
-    10.0  # how much softer than the curvature measured last another one between fragments can be
-)
+# how much softer than the curvature measured last another one between fragments can be
+SOFTER = 10.0
 ENFORCED = 0.1  # bohr or radian; constraints that are nearer to their value are met exactly
 KINDS = {
     "bond": "distance",
@@ -123,8 +125,9 @@ class Constraints:
 
         Raises
         ------
-        InputError : atoms that do not exist or are named twice, a value that no such coordinate has, a coordinate that
-            is constrained twice or whose atoms are all held, a file with more than constraints
+        InputError : atoms that do not exist or are named twice, a value that no such coordinate
+            has, a coordinate that is constrained twice or whose atoms are all held, a file with
+            more than constraints
         """
         lines = [f"$freeze\n{_line(FREEZE, kind, atoms, molecule)}" for kind, atoms in self.frozen]
         lines += [
@@ -225,7 +228,8 @@ class Search:
     convergence : one of PRESETS, in any case
     max_steps : after the first geometry
     transition_state : look for a saddle point of first order
-    verify : compute the Hessian of what is found, and start again along imaginary modes that should not be
+    verify : compute the Hessian of what is found, and start again along imaginary modes that should
+        not be
     """
 
     constraints: Constraints = Constraints()
@@ -260,7 +264,8 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A geometry that was judged; gradients and displacements as of PRESETS, NaN where there is none yet."""
+    """A geometry that was judged; gradients and displacements as of PRESETS, NaN where there is
+    none yet."""
 
     total_energy: float = quantity("hartree", "energy that is minimised")
     rms_gradient: float = quantity(
@@ -282,7 +287,10 @@ class Point:
             moved = ""
         else:
             moved = f", moved by {self.max_displacement:.1e} angstrom at most"
-        return f"E = {self.total_energy:.10f} Eh, largest gradient of an atom {self.max_gradient:.1e} Eh/bohr{moved}"
+        return (
+            f"E = {self.total_energy:.10f} Eh, largest gradient of an atom "
+            f"{self.max_gradient:.1e} Eh/bohr{moved}"
+        )
 
 
 def optimize_geometry(
@@ -291,9 +299,10 @@ def optimize_geometry(
     search: Search = Search(),
     *,
     start: StartOrbitals | None = None,
-    **how: Unpack[How],
+    **how: Unpack[CarryOutKeywords],
 ) -> Study:
-    """The geometry of a stationary point, from that of `molecule`; with `search.verify` of a minimum.
+    """The geometry of a stationary point, from that of `molecule`; with `search.verify` of a
+    minimum.
 
     Parameters
     ----------
@@ -302,12 +311,13 @@ def optimize_geometry(
 
     Returns
     -------
-    Study; its runs are the steps, its table their energies and gradients, its arrays `final_geometry` (natom, 3), bohr
+    Study; its runs are the steps, its table their energies and gradients, its arrays
+    `final_geometry` (natom, 3), bohr
 
     Raises
     ------
-    Unfinished : not converged after `search.max_steps` steps, or what was looked for is not what is found after
-        MOST_RESTARTS restarts; its `study` holds them
+    Unfinished : not converged after `search.max_steps` steps, or what was looked for is not what is
+        found after MOST_RESTARTS restarts; its `study` holds them
     InputError : geomeTRIC is missing, one atom, ghosts, constraints that cannot be
     Dfmp2Error : of a run
     """
@@ -319,8 +329,8 @@ def optimize_geometry(
         )
     if any(molecule.ghost):
         raise InputError(
-            "ghost atoms have a gradient but no geometry of their own, and would wander: leave them out, or optimise "
-            "the molecule without them"
+            "ghost atoms have a gradient but no geometry of their own, and would wander: leave "
+            "them out, or optimise the molecule without them"
         )
     if search.verify and 6 * molecule.natom + search.max_steps + BESIDE > MOST_RUNS:
         raise InputError(
@@ -335,7 +345,7 @@ def optimize_geometry(
         )
     listener = how.get("listener") or Listener()
     course = _Course(molecule, options, search, listener)
-    examine(course.first)
+    examine_steps(course.first)
     kept = symmetry_kept(molecule)
     if kept and not search.verify:
         listener.stage(_may_be_a_saddle(kept))
@@ -349,7 +359,7 @@ def optimize_geometry(
         chained=True,
         start=start,
         then=course.then,
-        compute=gradient,
+        compute=certified_gradient,
         passed=without_densities,
         free=("precision", "tolerance", "scf_conv_tol"),  # what an error advises to change half way
     )
@@ -452,7 +462,7 @@ class _Course:
         self._foreseen = method.foreseen
         if not method.converged:
             raise Unfinished(
-                f"no stationary point after {counted(self._steps(), 'step')}: allow more with ",
+                f"no stationary point after {counted_text(self._steps(), 'step')}: allow more with ",
                 Option("max_steps"),
             )
 
@@ -469,10 +479,11 @@ class _Course:
             GradientResult(last).gradient,
             self._method.constraint_derivatives(),
         )
-        self._remark(f"after {counted(self._steps(), 'step')}: {self.verified.lines[0]}")
+        self._remark(f"after {counted_text(self._steps(), 'step')}: {self.verified.lines[0]}")
 
     def _may_restart(self) -> bool:
-        """Whether there is room in the study for one more way down and its Hessian, and are steps left."""
+        """Whether there is room in the study for one more way down and its Hessian, and are steps
+        left."""
         hessians = self._restarts + 2 + int(self._search.transition_state)
         runs = self._search.max_steps + hessians * 6 * self._molecule.natom
         return (
@@ -511,8 +522,8 @@ class _Course:
 
     def _not_found(self, verified: StationaryPoint) -> Unfinished:
         """The error where the last stationary point is not what was looked for."""
-        left = counted(verified.imaginary, "imaginary mode")
-        starts = counted(self._restarts, "new start")
+        left = counted_text(verified.imaginary, "imaginary mode")
+        starts = counted_text(self._restarts, "new start")
         error = Unfinished(
             f"no {self._search.sought}, but a {verified.kind} ({left}) after {starts} along "
             "imaginary modes: begin with another geometry"
@@ -538,7 +549,8 @@ class _Course:
             **self._kind(),
         }
         notes = [
-            f"geometries by geomeTRIC {_library().__version__}, convergence {search.convergence.upper()}",
+            f"geometries by geomeTRIC {_library().__version__}, convergence "
+            f"{search.convergence.upper()}",
             CITATION,
         ]
         what = f"{settings['stationary_point']} of {self._molecule.name} ({self._molecule.formula})"
@@ -575,23 +587,24 @@ class _Course:
             "imaginary_modes": self.verified.imaginary,
         }
 
-    def _arrays(self, last: Molecule) -> dict[str, Item]:
+    def _arrays(self, last: Molecule) -> dict[str, Dataset]:
         about = "positions of the atoms in the last geometry (natom, 3)"
-        arrays = {"final_geometry": Item(last.coordinates, "bohr", about)} | _structure(last)
+        arrays = {"final_geometry": Dataset(last.coordinates, "bohr", about)} | _structure(last)
         if self.verified is not None:
-            arrays["hessian"] = Item(
+            arrays["hessian"] = Dataset(
                 self.verified.hessian,
                 "hartree/bohr^2",
                 "second derivatives of the energy, along the constraints (3 natom, 3 natom)",
             )
-            arrays["wavenumbers"] = Item(
+            arrays["wavenumbers"] = Dataset(
                 self.verified.modes.wavenumber, "cm^-1", "harmonic, negative where imaginary (n)"
             )
         return arrays
 
 
-def _structure(molecule: Molecule) -> dict[str, Item]:
-    """Bonds, angles and contacts as arrays, atoms counted from 1; those of which there are none are left out."""
+def _structure(molecule: Molecule) -> dict[str, Dataset]:
+    """Bonds, angles and contacts as arrays, atoms counted from 1; those of which there are none are
+    left out."""
     shape = structure(molecule)
     kinds = (
         ("bond", "lengths", "angstrom", "of bonds", shape.bonds),
@@ -609,15 +622,15 @@ def _structure(molecule: Molecule) -> dict[str, Item]:
         if not rows:
             continue
         atoms = np.array([[atom + 1 for atom in place] for place, _ in rows])
-        arrays[f"{name}_atoms"] = Item(atoms, "", f"numbers of the atoms {about}, from 1")
-        arrays[f"{name}_{values}"] = Item(np.array([value for _, value in rows]), units, about)
+        arrays[f"{name}_atoms"] = Dataset(atoms, "", f"numbers of the atoms {about}, from 1")
+        arrays[f"{name}_{values}"] = Dataset(np.array([value for _, value in rows]), units, about)
     return arrays
 
 
 def _may_be_a_saddle(symmetry: str) -> str:
     return (
-        f"the start is {symmetry}: its forces keep it so, and it can end at a saddle point; --verify "
-        "computes what it is and goes on from there"
+        f"the start is {symmetry}: its forces keep it so, and it can end at a saddle point; "
+        "--verify computes what it is and goes on from there"
     )
 
 
@@ -630,14 +643,16 @@ def _table(points: Sequence[Point]) -> dict[str, Column]:
     return table
 
 
-def _values(points: Sequence[Point]) -> dict[str, Item]:
+def _values(points: Sequence[Point]) -> dict[str, Dataset]:
     first, last = points[0], points[-1]
     return {
-        "optimized_total_energy": Item(last.total_energy, "hartree", "energy of the last geometry"),
-        "energy_change": Item(
+        "optimized_total_energy": Dataset(
+            last.total_energy, "hartree", "energy of the last geometry"
+        ),
+        "energy_change": Dataset(
             last.total_energy - first.total_energy, "hartree", "since the first geometry"
         ),
-        "max_gradient": Item(
+        "max_gradient": Dataset(
             last.max_gradient, "hartree/bohr", "largest gradient of an atom, last geometry"
         ),
     }
@@ -653,7 +668,8 @@ def minimum(
     checkpoint: Checkpoint = NOTHING,
     constraints: str = "",
 ) -> MP2Result:
-    """The result at the stationary point, with its gradient: the item of a batch. One that is stopped begins again.
+    """The result at the stationary point, with its gradient: the item of a batch. One that is
+    stopped begins again.
 
     Parameters
     ----------
@@ -671,7 +687,8 @@ def minimum(
 
 
 def _kept(text: str, molecule: Molecule) -> list[str]:
-    """The bonds, angles and dihedrals that are constrained, with their values in a geometry; and other constraints."""
+    """The bonds, angles and dihedrals that are constrained, with their values in a geometry; and
+    other constraints."""
     said = []
     for line in text.splitlines():
         words = line.partition("#")[0].split()
@@ -693,7 +710,7 @@ def _kept(text: str, molecule: Molecule) -> list[str]:
     return said
 
 
-# --- geomeTRIC ------------------------------------------------------------------------------------------
+# --- geomeTRIC ------------------------------------------------------------------------------------
 
 
 def torsional_constant(molecule: Molecule, places: Any, j: int, k: int) -> float:
@@ -793,7 +810,8 @@ class GeomeTRIC:
             load_guess_files = save_guess_files
 
         class Coordinates(DelocalizedInternalCoordinates):  # type: ignore[misc]
-            """Its coordinates, with another model Hessian: torsions of Eq. 1, and between fragments."""
+            """Its coordinates, with another model Hessian: torsions of Eq. 1, and between
+            fragments."""
 
             def guess_hessian(own, place: Any) -> Any:  # noqa: N805
                 model = own.Prims.guess_hessian(place)
@@ -807,7 +825,8 @@ class GeomeTRIC:
                 return own.Vecs.T @ model @ own.Vecs
 
             def softest_hessian(own, place: Any, between: float) -> Any:  # noqa: N805
-                """As the model, of the softest molecules there are: SOFTEST, and `between` fragments, Eh/bohr^2."""
+                """As the model, of the softest molecules there are: SOFTEST, and `between`
+                fragments, Eh/bohr^2."""
                 model = own.Prims.guess_hessian(place)
                 for k, primitive in enumerate(own.Prims.Internals):
                     if type(primitive) is Dihedral:
@@ -830,7 +849,7 @@ class GeomeTRIC:
             if constraints.strip():
                 objects, values = parse_constraints(frozen, constraints)
             coordinates = Coordinates(
-                *(atoms,),
+                atoms,
                 build=True,
                 connect=False,
                 addcart=False,
@@ -840,7 +859,8 @@ class GeomeTRIC:
             )
         except (*self._errors, LookupError, np.linalg.LinAlgError) as error:
             raise InputError(
-                f"geomeTRIC cannot take the constraints ({' '.join(str(error).split())}): correct them"
+                f"geomeTRIC cannot take the constraints ({' '.join(str(error).split())}): correct "
+                "them"
             ) from error
         parameters = OptParams(
             convergence_set=search.convergence.upper(),
@@ -864,7 +884,8 @@ class GeomeTRIC:
 
     @property
     def converged(self) -> bool:
-        """Whether the last geometry is what was looked for; then `foreseen` says what the next one would change."""
+        """Whether the last geometry is what was looked for; then `foreseen` says what the next one
+        would change."""
         return bool(self._optimizer.state == self._states.CONVERGED)
 
     def judge(self, found: MP2Result, hessian: Any = None) -> Point:
@@ -926,18 +947,21 @@ class GeomeTRIC:
         return None
 
     def _learn_last_step(self) -> None:
-        """What geomeTRIC does after all steps but one that has converged: the Hessian knows of it."""
+        """What geomeTRIC does after all steps but one that has converged: the Hessian knows of
+        it."""
         optimizer = self._optimizer
         optimizer.X_hist.append(optimizer.X)
         optimizer.Gx_hist.append(optimizer.gradx)
         optimizer.UpdateHessian()
 
     def unmeasured(self) -> Any:
-        """(natom, 3) bohr, a displaced geometry that tells whether the present one has converged; None if it has.
+        """(natom, 3) bohr, a displaced geometry that tells whether the present one has converged;
+        None if it has.
 
-        The Hessian is made of the steps so far again, but from the softest force constants that molecules have. Where
-        its step is below every limit as well, nothing that has not been measured can change the verdict. Else, and
-        always where there was no step, the gradient of a geometry a little along that step measures the curvature.
+        The Hessian is made of the steps so far again, but from the softest force constants that
+        molecules have. Where its step is below every limit as well, nothing that has not been
+        measured can change the verdict. Else, and always where there was no step, the gradient of a
+        geometry a little along that step measures the curvature.
         """
         optimizer = self._optimizer
         coordinates = optimizer.IC
@@ -977,7 +1001,8 @@ class GeomeTRIC:
         return here.reshape(-1, 3) + move * (PROBE * ANGSTROM_PER_BOHR / lengths.max())
 
     def _without_rigid_motions(self, gradient: Any) -> Any:
-        """(3 natom,) a gradient without its components along motions of the whole, which are errors; all in a field."""
+        """(3 natom,) a gradient without its components along motions of the whole, which are
+        errors; all in a field."""
         if self._in_field:
             return gradient
         centred = self._judged.reshape(-1, 3) - self._judged.reshape(-1, 3).mean(axis=0)
@@ -987,7 +1012,8 @@ class GeomeTRIC:
         return gradient - rigid @ np.linalg.lstsq(rigid, gradient, rcond=None)[0]
 
     def measure(self, result: MP2Result) -> str:
-        """Learn the curvature from the gradient at the geometry that `unmeasured` gave; what it is, for people."""
+        """Learn the curvature from the gradient at the geometry that `unmeasured` gave; what it is,
+        for people."""
         optimizer = self._optimizer
         here = self._judged
         gradient = optimizer.Gx_hist[-1]
@@ -1024,9 +1050,13 @@ class GeomeTRIC:
         )
 
     def constraint_derivatives(self) -> tuple[Any, Any] | None:
-        """((m, 3 natom), (m, 3 natom, 3 natom)) of the constrained coordinates at the present geometry; None without."""
+        """((m, 3 natom), (m, 3 natom, 3 natom)) of the constrained coordinates at the present
+        geometry; None without."""
         optimizer = self._optimizer
-        constrained = optimizer.IC.Prims.cPrims if self._constrained else []
+        if self._constrained:
+            constrained = optimizer.IC.Prims.cPrims
+        else:
+            constrained = []
         if not constrained:
             return None
         here = self._judged
@@ -1039,13 +1069,14 @@ class GeomeTRIC:
         return np.array(first), np.array(second)
 
     def _needless(self, here: Any, gradients: tuple[float, float]) -> bool:
-        """Whether the step that would come next, from `here` (3 natom,), is below every limit, as the gradients are."""
+        """Whether the step that would come next, from `here` (3 natom,), is below every limit, as
+        the gradients are."""
         optimizer = self._optimizer
         limits, coordinates = optimizer.params, optimizer.IC
         moved = self._displacements(optimizer.X, here)
         self.foreseen = (
-            f"the next step would move no atom by more than {moved[1]:.1e} angstrom and change the energy by "
-            f"{optimizer.expect:.1e} Eh"
+            f"the next step would move no atom by more than {moved[1]:.1e} angstrom and change the "
+            f"energy by {optimizer.expect:.1e} Eh"
         )
         kept = not coordinates.haveConstraints() or (
             coordinates.maxConstraintViolation(here) < limits.Convergence_cmax
@@ -1068,5 +1099,6 @@ class GeomeTRIC:
             else:
                 also = ""
             raise NumericalError(
-                f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another geometry{also}"
+                f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another "
+                f"geometry{also}"
             ) from error

@@ -1,11 +1,11 @@
 """The runs of a study, one after the other, each kept and written as soon as it is done.
 
-A study is its steps and a function that makes numbers of their results (`Task`); all else is here. Steps that follow
-from results, as those of an optimisation, come group by group (`Task.then`); stored ones are recalled as they come, so
-that a study which goes on takes the same way again. One stopped half way
-leaves a file with status "incomplete" and its finished runs in it, and beside it the state of the run it was at;
-started again, those are not repeated. (Killed without notice the file may lack the last of many runs
-quicker than its writing.)
+A study is its steps and a function that makes numbers of their results (`Task`); all else is here.
+Steps that follow from results, as those of an optimisation, come group by group (`Task.then`);
+stored ones are recalled as they come, so that a study which goes on takes the same way again. One
+stopped half way leaves a file with status "incomplete" and its finished runs in it, and beside it
+the state of the run it was at; started again, those are not repeated. (Killed without notice the
+file may lack the last of many runs quicker than its writing.)
 
 While the file grows:
 
@@ -42,11 +42,11 @@ from dfmp2.errors import (
     ResourceError,
     ResultFileError,
 )
+from dfmp2.errors.messages import Message, Option
 from dfmp2.host.files import OUTPUT, require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
-from dfmp2.messages import Message, Option
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
@@ -55,7 +55,7 @@ from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
-from dfmp2.output.hdf5 import Item, start_of
+from dfmp2.output.hdf5 import Dataset, start_of
 from dfmp2.output.study import (
     MOST_RUNS,
     Column,
@@ -77,14 +77,13 @@ CONFIRMED = 1.0  # s by which the forecast of all runs counts as confirmed
 LATER = (
     16 * 10**6
 )  # bytes by which a process grows with its first run, beyond what the plan of the next one credits
-NEAR = (
-    1e-6  # bohr; what rounding on another machine changes of a geometry that follows from results
-)
-CERTIFICATES = (
-    10.0  # s of one core, predicted with built-in rates: what certificates may add to a study
-)
+# bohr; what rounding on another machine changes of a geometry that follows from results
+NEAR = 1e-6
+# s of one core, predicted with built-in rates: what certificates may add to a study
+CERTIFICATES = 10.0
 REST = 5.0  # pause after writing the file, in units of the time that took
-# Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
+# Errors that are not the step's own: the next step would meet them as well, or they concern the
+# whole study.
 OF_THE_STUDY = (ForeignCheckpoint, DeviceFault, DiskFull)
 
 
@@ -96,7 +95,8 @@ class Step:
     ----------
     start : the run whose orbitals its SCF starts from, "" for those of the task
     advice : what is said behind the reason why it cannot be run
-    passing : a run beside the way of the study: `Task.passed` is applied to it at once, and the run before stays whole
+    passing : a run beside the way of the study: `Task.passed` is applied to it at once, and the run
+        before stays whole
     """
 
     name: str
@@ -119,9 +119,9 @@ class Numbers:
 
     settings: Mapping[str, Any]
     notes: Sequence[str]
-    values: Mapping[str, Item] = field(default_factory=dict)
+    values: Mapping[str, Dataset] = field(default_factory=dict)
     table: Mapping[str, Column] = field(default_factory=dict)
-    arrays: Mapping[str, Item] = field(default_factory=dict)
+    arrays: Mapping[str, Dataset] = field(default_factory=dict)
     what: str = ""
 
 
@@ -148,7 +148,7 @@ Elsewhere = Callable[
 ]  # in the order in which they are done
 
 
-class How(TypedDict, total=False):
+class CarryOutKeywords(TypedDict, total=False):
     """The keywords of `carry_out`, which every study takes."""
 
     keeper: Keeper | None
@@ -158,7 +158,8 @@ class How(TypedDict, total=False):
 
 
 class Unfinished(ConvergenceError):
-    """What was looked for is not reached; the study holds what was computed, and goes on with `resume`.
+    """What was looked for is not reached; the study holds what was computed, and goes on with
+    `resume`.
 
     Attributes
     ----------
@@ -184,11 +185,13 @@ class Task:
     chained : start every SCF from the converged orbitals of the run before
     tolerant : a step that fails is recorded and the next one goes on; else its error ends the study
     start : start orbitals of the first run, None for those that the options name
-    then : the steps after those, in groups whose steps do not need each other, from the results so far (which grow);
-        raises Unfinished where it gives up
+    then : the steps after those, in groups whose steps do not need each other, from the results so
+        far (which grow); raises Unfinished where it gives up
     compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
-    passed : what is left of a run when the next one that is not `Step.passing` is done, None for all of it
-    free : options that may be others where an unfinished study goes on, since the numbers agree to what it needs
+    passed : what is left of a run when the next one that is not `Step.passing` is done, None for
+        all of it
+    free : options that may be others where an unfinished study goes on, since the numbers agree to
+        what it needs
     chosen : options that the study sets by itself: stored runs may have others
     warnings : what is wrong with the question itself, said before the first run
     """
@@ -248,11 +251,12 @@ class Task:
         )
 
 
-def examine(steps: Sequence[Step]) -> list[int]:
-    """Frozen core orbitals of each run, after everything that one would be refused for has been looked at.
+def examine_steps(steps: Sequence[Step]) -> list[int]:
+    """Frozen core orbitals of each run, after everything that one would be refused for has been
+    looked at.
 
-    Runs of the same atoms with the same options are planned once; each must fit into memory beside the results of
-    those before it.
+    Runs of the same atoms with the same options are planned once; each must fit into memory beside
+    the results of those before it.
 
     Raises
     ------
@@ -265,7 +269,10 @@ def examine(steps: Sequence[Step]) -> list[int]:
             if _alike(step) not in plans:
                 plans[_alike(step)] = _planned(step)
         except Dfmp2Error as error:
-            advice = step.advice if isinstance(error, InputError) else Message()
+            if isinstance(error, InputError):
+                advice = step.advice
+            else:
+                advice = Message()
             raise error.prefixed(step.who, advice) from error
         work, memory = plans[_alike(step)][1].work, plans[_alike(step)][1].memory
         needed.append(
@@ -289,7 +296,7 @@ def _alike(step: Step) -> Hashable:
 
 def _planned(step: Step, task: str = "energy") -> tuple[FrozenCore, plan.Plan]:
     options = step.options.settled(step.molecule.multiplicity)
-    setup = system.prepare(options, "")
+    setup = system.set_up_run(options, "")
     found = system.resolve(step.molecule, setup, Silent())
     kind = reference_kind(options, step.molecule.multiplicity)
     core = system.frozen_core(found, options, Silent())
@@ -341,8 +348,8 @@ def certified(steps: Sequence[Step]) -> Certified:
         if total > CERTIFICATES:
             return Certified(given, estimated, chosen)
     note = (
-        f"fitting errors: measured in all {len(given)} runs with four-centre integrals, which costs "
-        "little here"
+        f"fitting errors: measured in all {len(given)} runs with four-centre integrals, which "
+        "costs little here"
     )
     return Certified(with_certificates, note, chosen)
 
@@ -359,8 +366,10 @@ def _certificate_seconds(step: Step) -> float:
     try:
         planned = _planned(step)[1]
     except Dfmp2Error as error:
-        advice = step.advice if isinstance(error, InputError) else ""
-        raise type(error)(f"{step.who}: {error}{advice}") from error
+        advice = Message()
+        if isinstance(error, InputError):
+            advice = step.advice
+        raise type(error)(f"{step.who}: ", error.message, advice) from error
     certificate = planned.certificate
     if certificate is None or not certificate.memory.fits:
         return math.inf
@@ -372,9 +381,9 @@ def _certificate_seconds(step: Step) -> float:
 class Series(Relay):
     """Adds the time of the runs to come to what is left of the present one.
 
-    Forecasts are scaled with the ratio of measured to predicted seconds of the runs before, and of the present one as
-    it is expected now; its own estimate counts more and more while it goes on. `task` is what every run computes, as of
-    `dfmp2.planning.plan.make_plan`.
+    Forecasts are scaled with the ratio of measured to predicted seconds of the runs before, and of
+    the present one as it is expected now; its own estimate counts more and more while it goes on.
+    `task` is what every run computes, as of `dfmp2.planning.plan.make_plan`.
     """
 
     def __init__(self, listener: Listener, steps: Sequence[Step], task: str) -> None:
@@ -407,7 +416,10 @@ class Series(Relay):
             time.perf_counter() - self._begun,
             self._present * self._measured / self._predicted,
         )
-        own = min(1.0, elapsed / (TRUSTED * whole)) if whole else 1.0
+        if whole:
+            own = min(1.0, elapsed / (TRUSTED * whole))
+        else:
+            own = 1.0
         if seconds is not None:
             seconds = own * seconds + (1 - own) * max(0.0, whole - elapsed)
         elif whole > elapsed:
@@ -418,7 +430,7 @@ class Series(Relay):
         super().time_left(seconds)
 
 
-def gradient(
+def certified_gradient(
     molecule: Molecule, options: Options, *, doubt_units: bool = True, **rest: Any
 ) -> MP2Result:
     """The result of a run with its gradient and its relaxed density, for `Task.compute`.
@@ -434,7 +446,8 @@ def gradient(
 
 
 def without_densities(result: MP2Result) -> MP2Result:
-    """The result with its dipole moments and natural occupations, its densities left out (nspin, 0, 0)."""
+    """The result with its dipole moments and natural occupations, its densities left out (nspin, 0,
+    0)."""
     own = result.properties
     if own is None:
         return result
@@ -442,8 +455,9 @@ def without_densities(result: MP2Result) -> MP2Result:
     return replace(result, properties=replace(own, unrelaxed_density=none, relaxed_density=none))
 
 
-def properties(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
-    """The result of a run with its relaxed density and what that gives, for a batch; errors as of `gradient`."""
+def certified_properties(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
+    """The result of a run with its relaxed density and what that gives, for a batch; errors as of
+    `gradient`."""
     from dfmp2.gradients.gradient import mp2_properties
 
     return mp2_properties(molecule, options, **rest).require_certified()
@@ -502,7 +516,8 @@ def carry_out(
         checkpoint = keeper.checkpoint(step)
         try:
             result = compute(
-                *(step.molecule, step.options),
+                step.molecule,
+                step.options,
                 start=begin(step),
                 listener=series,
                 command=command,
@@ -576,8 +591,8 @@ def carry_out(
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """What is there already is spared by the garbage collections of the runs, most of whose time they take where the
-    molecule is small."""
+    """What is there already is spared by the garbage collections of the runs, most of whose time
+    they take where the molecule is small."""
     if gc.get_freeze_count():
         yield
         return
@@ -596,17 +611,19 @@ def _orbitals_of(name: str, result: MP2Result) -> StartOrbitals:
 
 
 class Keeper:
-    """Keeps finished runs in a file and the state of the present one beside it; nowhere when there is no path.
+    """Keeps finished runs in a file and the state of the present one beside it; nowhere when there
+    is no path.
 
     Parameters
     ----------
-    path : file of the study, None for none; the finished runs of one that was stopped are taken from it, and the
-        present one goes on from the checkpoint beside it
+    path : file of the study, None for none; the finished runs of one that was stopped are taken
+        from it, and the present one goes on from the checkpoint beside it
     overwrite : replace a file that is complete, or what has been done of another study
     resume : take the runs of a file that is complete, too, and compute those that failed again
     beside : files that are made of the study when it is done, by the option that names them
     undisturbed : context in which the file is written (the command line defers signals there)
-    finishing : told of the checkpoint of every run (the command line lets a signal wait for the next iteration or tile)
+    finishing : told of the checkpoint of every run (the command line lets a signal wait for the
+        next iteration or tile)
     """
 
     def __init__(
@@ -667,8 +684,8 @@ class Keeper:
 
         Raises
         ------
-        InputError : a run of that name is another calculation, or steps are missing and the stored ones had other last
-            bits
+        InputError : a run of that name is another calculation, or steps are missing and the stored
+            ones had other last bits
         """
         recalled: dict[str, MP2Result] = {}
         if self._stored is None or self._writer is None:
@@ -715,14 +732,15 @@ class Keeper:
         products = blas_and_kernels()
         if any(result.provenance.blas != products for result in recalled.values()):
             listener.stage(
-                f"runs in {self._path} were made with other products than those of this host ({products}): "
-                "their last bits may differ from those of a run here"
+                f"runs in {self._path} were made with other products than those of this host "
+                f"({products}): their last bits may differ from those of a run here"
             )
         return recalled
 
     @contextmanager
     def held(self, task: Task, listener: Listener) -> Iterator[None]:
-        """The file for this process alone; in the end nothing but the file is left, unless the study was stopped.
+        """The file for this process alone; in the end nothing but the file is left, unless the
+        study was stopped.
 
         Raises
         ------
@@ -781,7 +799,8 @@ class Keeper:
                 self.write(study())
 
     def checkpoint(self, step: Step) -> Checkpoint:
-        """Saves the state of a run beside the file, and holds what a stopped study had done of that run."""
+        """Saves the state of a run beside the file, and holds what a stopped study had done of that
+        run."""
         if self._path is None:
             return NOTHING
         if self._begun is not None and self._begun.run == step.name:
@@ -809,7 +828,8 @@ class Keeper:
             checkpoint.complete()
 
     def keep(self, name: str, result: MP2Result, study: Callable[[], Study]) -> None:
-        """Put a finished run into the file; a little later where writing it takes longer than the runs do."""
+        """Put a finished run into the file; a little later where writing it takes longer than the
+        runs do."""
         if self._writer is not None:
             with self._undisturbed():
                 self._writer.add(name, result)

@@ -1,8 +1,9 @@
-"""Energies along a coordinate, or of the frames of a file; every SCF starts from the orbitals of the point before.
+"""Energies along a coordinate, or of the frames of a file; every SCF starts from the orbitals of
+the point before.
 
-A point that fails is recorded with the exit code of its error; the others stay. Every point that is lower or higher
-than both its neighbours has a minimum or a maximum beside it, that of the quartic or of the parabola through the points
-around. A dihedral that is scanned once round has no ends.
+A point that fails is recorded with the exit code of its error; the others stay. Every point that is
+lower or higher than both its neighbours has a minimum or a maximum beside it, that of the quartic
+or of the parabola through the points around. A dihedral that is scanned once round has no ends.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_budget import combined
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
-from dfmp2.output.hdf5 import Item
+from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.coordinate import Coordinate, show_atoms
 from dfmp2.studies.runs import (
+    CarryOutKeywords,
     Failures,
-    How,
     Numbers,
     Results,
     Step,
     Task,
     carry_out,
     certified,
-    examine,
+    examine_steps,
 )
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
@@ -101,7 +102,9 @@ class Scan:
     @property
     def units(self) -> str:
         """Of the first column."""
-        return "" if self.coordinate is None else self.coordinate.units
+        if self.coordinate is None:
+            return ""
+        return self.coordinate.units
 
 
 def along(
@@ -142,15 +145,16 @@ def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool =
         )
         if not same:
             raise InputError(
-                f"frame {number} is {frame.formula} (charge {frame.charge}, multiplicity {frame.multiplicity}) or has "
-                f"its atoms in another order than frame 1, {first.formula}: a scan needs geometries of one molecule"
+                f"frame {number} is {frame.formula} (charge {frame.charge}, multiplicity "
+                f"{frame.multiplicity}) or has its atoms in another order than frame 1, "
+                f"{first.formula}: a scan needs geometries of one molecule"
             )
     return Scan(
         tuple(frames), tuple(float(n) for n in range(1, len(frames) + 1)), None, options, chained
     )
 
 
-def scan_energies(scan: Scan, **how: Unpack[How]) -> Study:
+def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
     """Energies of all points.
 
     Parameters
@@ -160,7 +164,8 @@ def scan_energies(scan: Scan, **how: Unpack[How]) -> Study:
 
     Returns
     -------
-    Study; its table has one row per point tried, NaN and an exit code for one that failed; its values hold the minimum
+    Study; its table has one row per point tried, NaN and an exit code for one that failed; its
+    values hold the minimum
 
     Raises
     ------
@@ -174,9 +179,9 @@ def scan_energies(scan: Scan, **how: Unpack[How]) -> Study:
         if scan.coordinate is None:
             kind, who = "frame", f"frame {number}"
         steps.append(Step(f"{kind}-{number:03d}", who, molecule, scan.options))
-    examine(steps)
+    examine_steps(steps)
     steps, note, chosen = certified(steps)
-    examine(steps)
+    examine_steps(steps)
 
     def evaluate(results: Results, failures: Failures, complete: bool) -> Numbers:
         numbers = _numbers(scan, steps, results, failures, complete=complete)
@@ -240,10 +245,11 @@ def _numbers(
     for step in points:
         if step.name in failures:
             notes.append(
-                f"{step.who}: failed with code {failures[step.name].exit_code}: {failures[step.name]}"
+                f"{step.who}: failed with code {failures[step.name].exit_code}: "
+                f"{failures[step.name]}"
             )
-    minima: dict[str, Item] = {}
-    arrays: dict[str, Item] = {}
+    minima: dict[str, Dataset] = {}
+    arrays: dict[str, Dataset] = {}
     if complete and scan.coordinate is not None:
         energies = table.get("total_energy", table["mp2_total_energy"]).values
         curve = make_curve(values, energies, _period(scan.coordinate))
@@ -282,12 +288,13 @@ def relative_errors(runs: Sequence[MP2Result | None]) -> tuple[float, ...]:
     return tuple(errors)
 
 
-def _minima(curve: Sampled, units: str) -> dict[str, Item]:
-    """Position, energy and curvature of the lowest minimum by parabola and quartic, where they can be had.
+def _minima(curve: Sampled, units: str) -> dict[str, Dataset]:
+    """Position, energy and curvature of the lowest minimum by parabola and quartic, where they can
+    be had.
 
     None across a failed point, whose energy is NaN.
     """
-    values: dict[str, Item] = {}
+    values: dict[str, Dataset] = {}
     if np.isnan(curve.energies).all():
         return values
     lowest = int(np.nanargmin(curve.energies))
@@ -299,15 +306,15 @@ def _minima(curve: Sampled, units: str) -> dict[str, Item]:
         if found is None:
             continue
         how = f"{name} through {count} points"
-        values[f"minimum_{name}"] = Item(curve.inside(found.position), units, how)
-        values[f"minimum_{name}_energy"] = Item(found.energy, "hartree", f"{how}, E(MP2 total)")
-        values[f"minimum_{name}_curvature"] = Item(
+        values[f"minimum_{name}"] = Dataset(curve.inside(found.position), units, how)
+        values[f"minimum_{name}_energy"] = Dataset(found.energy, "hartree", f"{how}, E(MP2 total)")
+        values[f"minimum_{name}_curvature"] = Dataset(
             found.curvature, f"hartree/{units}^2", f"{how}, second derivative"
         )
     return values
 
 
-def _without_minimum(minima: dict[str, Item], extrema: Sequence[Extremum]) -> list[str]:
+def _without_minimum(minima: dict[str, Dataset], extrema: Sequence[Extremum]) -> list[str]:
     """What is to be said where the lowest point is no minimum."""
     if minima:
         return []
@@ -361,7 +368,8 @@ class Sampled:
     def window(
         self, middle: int, points: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Values and energies of neighbours around a point; None beyond an end, or across a failed point."""
+        """Values and energies of neighbours around a point; None beyond an end, or across a failed
+        point."""
         count = len(self.places)
         chosen = np.arange(middle - points // 2, middle + points // 2 + 1)
         turns = chosen // count
@@ -390,7 +398,8 @@ class Sampled:
 
 
 def _period(coordinate: Coordinate) -> float | None:
-    """After which a coordinate has the same geometries again, in its unit; None where it has not."""
+    """After which a coordinate has the same geometries again, in its unit; None where it has
+    not."""
     if coordinate.kind == "dihedral":
         return 360.0
     return None
@@ -429,8 +438,9 @@ def make_curve(
 def find_extrema(curve: Sampled) -> list[Extremum]:
     """Every minimum and maximum between the points of a scan, by rising position.
 
-    A point that is lower, or higher, than its neighbours is the middle of the polynomial through five points around it,
-    or through three where there are no five, one of the five failed, or their polynomial turns elsewhere.
+    A point that is lower, or higher, than its neighbours is the middle of the polynomial through
+    five points around it, or through three where there are no five, one of the five failed, or
+    their polynomial turns elsewhere.
     """
     found = []
     for middle in range(len(curve.places)):
@@ -441,7 +451,8 @@ def find_extrema(curve: Sampled) -> list[Extremum]:
 
 
 def _extremum(curve: Sampled, middle: int) -> Extremum | None:
-    """The extremum around a point that is lower or higher than its two neighbours; None elsewhere."""
+    """The extremum around a point that is lower or higher than its two neighbours; None
+    elsewhere."""
     neighbours = curve.window(middle, 3)
     if neighbours is None:
         return None
@@ -464,20 +475,20 @@ def _extremum(curve: Sampled, middle: int) -> Extremum | None:
     return None
 
 
-def _of_extrema(extrema: Sequence[Extremum], units: str) -> dict[str, Item]:
+def _of_extrema(extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:
     """Arrays with an element for each of them; nothing where there are none."""
     if not extrema:
         return {}
     about = "of every minimum and maximum between the points, by rising position"
     return {
-        "extrema_position": Item(np.array([one.position for one in extrema]), units, about),
-        "extrema_energy": Item(np.array([one.energy for one in extrema]), "hartree", about),
-        "extrema_curvature": Item(
+        "extrema_position": Dataset(np.array([one.position for one in extrema]), units, about),
+        "extrema_energy": Dataset(np.array([one.energy for one in extrema]), "hartree", about),
+        "extrema_curvature": Dataset(
             np.array([one.curvature for one in extrema]),
             f"hartree/{units}^2",
             f"second derivative {about}: positive at a minimum, negative at a maximum",
         ),
-        "extrema_points": Item(
+        "extrema_points": Dataset(
             np.array([float(one.points) for one in extrema]),
             "",
             "of the polynomial: 3, a parabola, or 5, a quartic",
@@ -485,7 +496,7 @@ def _of_extrema(extrema: Sequence[Extremum], units: str) -> dict[str, Item]:
     }
 
 
-def _of_barriers(curve: Sampled, extrema: Sequence[Extremum], units: str) -> dict[str, Item]:
+def _of_barriers(curve: Sampled, extrema: Sequence[Extremum], units: str) -> dict[str, Dataset]:
     """Arrays with an element for each maximum between two minima; nothing where there are none."""
     found = barriers(curve, extrema)
     if not found:
@@ -502,11 +513,11 @@ def _of_barriers(curve: Sampled, extrema: Sequence[Extremum], units: str) -> dic
     ]
     columns = np.array(rows).T
     return {
-        "barrier_from": Item(columns[0], units, "position of the minimum before"),
-        "barrier_position": Item(columns[1], units, "position of the maximum"),
-        "barrier_to": Item(columns[2], units, "position of the minimum after"),
-        "barrier_forward": Item(columns[3], "kJ/mol", "maximum above the minimum before"),
-        "barrier_backward": Item(columns[4], "kJ/mol", "maximum above the minimum after"),
+        "barrier_from": Dataset(columns[0], units, "position of the minimum before"),
+        "barrier_position": Dataset(columns[1], units, "position of the maximum"),
+        "barrier_to": Dataset(columns[2], units, "position of the minimum after"),
+        "barrier_forward": Dataset(columns[3], "kJ/mol", "maximum above the minimum before"),
+        "barrier_backward": Dataset(columns[4], "kJ/mol", "maximum above the minimum after"),
     }
 
 
@@ -532,7 +543,8 @@ def barriers(
 
 
 class Minimum(NamedTuple):
-    """A minimum by interpolation: position in the unit of the coordinate, energy in Eh, second derivative there."""
+    """A minimum by interpolation: position in the unit of the coordinate, energy in Eh, second
+    derivative there."""
 
     position: float
     energy: float
@@ -546,7 +558,8 @@ def find_minimum(
 ) -> Minimum | None:
     """The minimum of the polynomial through `points` neighbours centred on the lowest point.
 
-    Returns None when the lowest point lies too near an end, or the polynomial has no minimum between its outer points.
+    Returns None when the lowest point lies too near an end, or the polynomial has no minimum
+    between its outer points.
 
     Parameters
     ----------

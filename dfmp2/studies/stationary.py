@@ -1,15 +1,17 @@
 """What kind of stationary point a geometry is, by the signs of the curvatures of its Hessian.
 
-A minimum has no negative one, a transition state has one, a saddle point of order n has n. Curvatures are those along
-the vibrations, per length of the displacement of all atoms; without the rigid motions, and without what is constrained:
-there, with g = sum_i l_i dc_i, the Hessian is that of the energy along the constraints,
+A minimum has no negative one, a transition state has one, a saddle point of order n has n.
+Curvatures are those along the vibrations, per length of the displacement of all atoms; without the
+rigid motions, and without what is constrained: there, with g = sum_i l_i dc_i, the Hessian is that
+of the energy along the constraints,
 
     H - sum_i l_i d^2 c_i        l_i: multipliers of the constrained coordinates c_i                                (1)
 
-Differences of gradients leave some noise in a curvature, so one that is smaller than NOISE has no sign. At displacements
-of 0.005 bohr the gradients' errors, 1e-8 Eh/bohr where the SCF has converged to 1e-11 Eh, leave 2e-6 Eh/bohr^2, and
-the fourth derivatives of the energy about as much. NOISE of 1e-5 Eh/bohr^2 is a wavenumber of 16 cm^-1 where one hydrogen
-moves, and of 4 cm^-1 where two neon atoms do.
+Differences of gradients leave some noise in a curvature, so one that is smaller than NOISE has no
+sign. At displacements of 0.005 bohr the gradients' errors, 1e-8 Eh/bohr where the SCF has converged
+to 1e-11 Eh, leave 2e-6 Eh/bohr^2, and the fourth derivatives of the energy about as much. NOISE of
+1e-5 Eh/bohr^2 is a wavenumber of 16 cm^-1 where one hydrogen moves, and of 4 cm^-1 where two neon
+atoms do.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.output.document import counted
+from dfmp2.output.document import counted_text
 from dfmp2.studies.vibrations import MDYNE_PER_ANGSTROM, Vibrations, on_a_line, vibrations
 from dfmp2.units import BOHR_PER_ANGSTROM
 
@@ -79,13 +81,13 @@ class StationaryPoint:
         numbers = self.modes.wavenumber
         shown = ", ".join(_wavenumber(x) for x in numbers[: max(3, self.imaginary)])
         said = [
-            f"{self.kind}: {counted(self.imaginary, 'imaginary mode')} of {len(numbers)}; "
+            f"{self.kind}: {counted_text(self.imaginary, 'imaginary mode')} of {len(numbers)}; "
             f"lowest: {shown} cm^-1"
         ]
         if self.flat:
             said.append(
-                f"{counted(self.flat, 'mode')} with a curvature below {NOISE:g} Eh/bohr^2, the "
-                "noise of the differences: neither sign is certain"
+                f"{counted_text(self.flat, 'mode')} with a curvature below {NOISE:g} Eh/bohr^2, "
+                "the noise of the differences: neither sign is certain"
             )
         return said
 
@@ -129,7 +131,8 @@ def stationary_point(
 
 
 def symmetry_kept(molecule: Molecule) -> str:
-    """linear or planar where forces cannot change it: all atoms on a line or in a plane; "" elsewhere.
+    """linear or planar where forces cannot change it: all atoms on a line or in a plane; ""
+    elsewhere.
 
     Two atoms are always on a line, and three in a plane; point charges can push atoms out of it.
     """

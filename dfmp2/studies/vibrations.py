@@ -4,9 +4,10 @@
     mu_k = 1 / sum_i L_ik^2 / m_i                          reduced mass of the displacement L_ik / sqrt(m_i)       (2)
     A_k = N_A / (12 e_0 c^2) |sum_i (d mu / d x_i) L_ik / sqrt(m_i)|^2                infrared intensity           (3)
 
-R: translations and rotations of the whole, orthonormal and weighted with masses, six of them, five where all atoms lie
-on a line. Masses are those of the most abundant isotopes (`dfmp2.molecule.elements`). Source: Wilson, Decius, Cross,
-Molecular Vibrations (McGraw-Hill, 1955). The thermochemistry (ideal gas, rigid rotor, harmonic oscillator) is that of
+R: translations and rotations of the whole, orthonormal and weighted with masses, six of them, five
+where all atoms lie on a line. Masses are those of the most abundant isotopes
+(`dfmp2.molecule.elements`). Source: Wilson, Decius, Cross, Molecular Vibrations (McGraw-Hill,
+1955). The thermochemistry (ideal gas, rigid rotor, harmonic oscillator) is that of
 `pyscf.hessian.thermo`, with these masses and a rotational symmetry number that is counted here.
 """
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from dfmp2.molecule.elements import mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.output.hdf5 import Item
+from dfmp2.output.hdf5 import Dataset
 from dfmp2.units import WAVENUMBER_PER_HARTREE, quantity
 
 Array = NDArray[np.float64]
@@ -34,7 +35,9 @@ JOULE_PER_MOL = 2625499.6394799  # of 1 Eh
 ON_A_LINE = 0.01  # bohr from the axis, of every atom of a linear molecule
 MOTIONS = {"translation": "trans", "rotation": "rot", "vibration": "vib", "electrons": "elec"}
 DEPENDENT = 1e-6  # of constraints and rigid motions, which are of length 1
-SAME_PLACE = 0.05  # bohr between an atom and the place of its like after a rotation; optimised geometries are not exact
+# bohr between an atom and the place of its like after a rotation; optimised geometries are not
+# exact
+SAME_PLACE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -44,7 +47,8 @@ class Vibrations:
     Attributes
     ----------
     displacements : (n, natom, 3), normalised, of the atoms
-    removed : motions that were projected out, without constraints the rigid ones: 6, 5 on a line, 0 in a field
+    removed : motions that were projected out, without constraints the rigid ones: 6, 5 on a line, 0
+        in a field
     """
 
     wavenumber: Array = quantity("cm^-1", "harmonic, negative where imaginary")
@@ -71,14 +75,16 @@ def vibrations(
     dipole_derivatives: Array,
     constraints: Array | None = None,
 ) -> Vibrations:
-    """The vibrations of a molecule; among point charges, where it cannot move freely, all 3 natom motions.
+    """The vibrations of a molecule; among point charges, where it cannot move freely, all 3 natom
+    motions.
 
     Parameters
     ----------
     hessian : (3 natom, 3 natom) Eh/bohr^2, symmetric
     dipole_derivatives : (3 natom, 3) e
     constraints : (m, 3 natom) array, optional
-        Derivatives of coordinates that cannot change; the vibrations are those that leave them alone.
+        Derivatives of coordinates that cannot change; the vibrations are those that leave them
+        alone.
     """
     weights = np.repeat(masses(molecule), 3)
     weighted = hessian / np.sqrt(np.outer(weights, weights))
@@ -135,7 +141,8 @@ def _largest(displacements: Array) -> Any:
 
 
 def rigid_motions(molecule: Molecule) -> Array:
-    """R of Eq. 1: translations and rotations, (3 natom, 6), orthonormal and weighted; (3 natom, 5) on a line."""
+    """R of Eq. 1: translations and rotations, (3 natom, 6), orthonormal and weighted; (3 natom, 5)
+    on a line."""
     weights, centred, axes = _principal(molecule)
     if on_a_line(molecule):
         centred = np.outer(centred @ axes[2], axes[2])
@@ -153,8 +160,8 @@ def on_a_line(molecule: Molecule) -> bool:
 
 
 def _principal(molecule: Molecule) -> tuple[Array, Array, Array]:
-    """Masses, positions about their centre (natom, 3) in bohr, and the principal axes as rows, that of the smallest
-    moment of inertia last."""
+    """Masses, positions about their centre (natom, 3) in bohr, and the principal axes as rows, that
+    of the smallest moment of inertia last."""
     weights = masses(molecule)
     centred = molecule.coordinates - weights @ molecule.coordinates / weights.sum()
     spread = np.einsum("a,ax,ay->xy", weights, centred, centred)
@@ -164,8 +171,8 @@ def _principal(molecule: Molecule) -> tuple[Array, Array, Array]:
 def symmetry_number(molecule: Molecule) -> int:
     """Number of rotations, the identity included, that put like atoms in each other's places.
 
-    A rotation is fixed by where it puts two atoms that are not on a line with the centre; on a line there is none but
-    the one that turns it round.
+    A rotation is fixed by where it puts two atoms that are not on a line with the centre; on a line
+    there is none but the one that turns it round.
     """
     _, centred, axes = _principal(molecule)
     if on_a_line(molecule):
@@ -194,7 +201,8 @@ def symmetry_number(molecule: Molecule) -> int:
 
 
 def _frame(first: Array, second: Array) -> Array:
-    """Right-handed orthonormal rows: along the first vector, in the plane of both, and normal to it."""
+    """Right-handed orthonormal rows: along the first vector, in the plane of both, and normal to
+    it."""
     x, z = first / np.linalg.norm(first), np.cross(first, second)
     z = z / np.linalg.norm(z)
     return np.stack([x, np.cross(z, x), z])
@@ -249,11 +257,12 @@ def thermochemistry(
     temperature: float,
     pressure: float,
     symmetry: int,
-) -> dict[str, Item]:
-    """Quantities of one mole of ideal gas, by name with unit and description; imaginary modes are left out.
+) -> dict[str, Dataset]:
+    """Quantities of one mole of ideal gas, by name with unit and description; imaginary modes are
+    left out.
 
-    Shares of motions end in their names: the zero-point energy is one of vibration, the total energy one of electrons,
-    and p V = R T of the enthalpy one of translation.
+    Shares of motions end in their names: the zero-point energy is one of vibration, the total
+    energy one of electrons, and p V = R T of the enthalpy one of translation.
 
     Parameters
     ----------
@@ -277,30 +286,30 @@ def thermochemistry(
     zero_point = found["ZPE"][0]
     gas = f"ideal gas at {temperature:g} K and {pressure:g} Pa"
     values = {
-        "temperature": Item(temperature, "K", "of the gas"),
-        "pressure": Item(pressure, "Pa", "of the gas"),
-        "zero_point_energy": Item(zero_point, "hartree", "of the harmonic vibrations"),
-        "zero_point_energy_kj_per_mol": Item(
+        "temperature": Dataset(temperature, "K", "of the gas"),
+        "pressure": Dataset(pressure, "Pa", "of the gas"),
+        "zero_point_energy": Dataset(zero_point, "hartree", "of the harmonic vibrations"),
+        "zero_point_energy_kj_per_mol": Dataset(
             zero_point * kilojoules, "kJ/mol", "of the harmonic vibrations"
         ),
-        "total_energy_at_0_kelvin": Item(
+        "total_energy_at_0_kelvin": Dataset(
             found["E_0K"][0], "hartree", "total energy and zero-point energy"
         ),
-        "gibbs_energy": Item(gibbs, "hartree", gas),
-        "gibbs_energy_kj_per_mol": Item(gibbs * kilojoules, "kJ/mol", gas),
-        "gibbs_energy_correction": Item(
+        "gibbs_energy": Dataset(gibbs, "hartree", gas),
+        "gibbs_energy_kj_per_mol": Dataset(gibbs * kilojoules, "kJ/mol", gas),
+        "gibbs_energy_correction": Dataset(
             gibbs - energy, "hartree", f"Gibbs energy less total energy, {gas}"
         ),
-        "gibbs_energy_correction_kj_per_mol": Item(
+        "gibbs_energy_correction_kj_per_mol": Dataset(
             (gibbs - energy) * kilojoules, "kJ/mol", f"Gibbs energy less total energy, {gas}"
         ),
-        "internal_energy": Item(found["E_tot"][0], "hartree", gas),
-        "enthalpy": Item(enthalpy, "hartree", gas),
-        "entropy": Item(entropy, "J/(mol K)", gas),
-        "heat_capacity": Item(
+        "internal_energy": Dataset(found["E_tot"][0], "hartree", gas),
+        "enthalpy": Dataset(enthalpy, "hartree", gas),
+        "entropy": Dataset(entropy, "J/(mol K)", gas),
+        "heat_capacity": Dataset(
             found["Cp_tot"][0] * JOULE_PER_MOL, "J/(mol K)", f"at constant pressure, {gas}"
         ),
-        "heat_capacity_at_constant_volume": Item(
+        "heat_capacity_at_constant_volume": Dataset(
             found["Cv_tot"][0] * JOULE_PER_MOL, "J/(mol K)", f"at constant volume, {gas}"
         ),
     }
@@ -310,10 +319,10 @@ def thermochemistry(
         if motion == "rotation":
             share -= turned
         capacity = found[f"Cv_{key}"][0] * JOULE_PER_MOL
-        values[f"internal_energy_{motion}"] = Item(found[f"E_{key}"][0], "hartree", about)
-        values[f"enthalpy_{motion}"] = Item(found[f"H_{key}"][0], "hartree", about)
-        values[f"entropy_{motion}"] = Item(share, "J/(mol K)", about)
-        values[f"heat_capacity_at_constant_volume_{motion}"] = Item(capacity, "J/(mol K)", about)
+        values[f"internal_energy_{motion}"] = Dataset(found[f"E_{key}"][0], "hartree", about)
+        values[f"enthalpy_{motion}"] = Dataset(found[f"H_{key}"][0], "hartree", about)
+        values[f"entropy_{motion}"] = Dataset(share, "J/(mol K)", about)
+        values[f"heat_capacity_at_constant_volume_{motion}"] = Dataset(capacity, "J/(mol K)", about)
     return values
 
 

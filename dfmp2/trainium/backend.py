@@ -1,17 +1,18 @@
 """Pair terms by the Trainium kernels, on any executor.
 
-B is padded, packed and uploaded once, in blocks of occupied orbitals; every block of pairs is one kernel call whose
-float32 partial sums are added in float64 on the host, in a fixed order. The kernels return J and K for
-D = e_a + e_b - e_i - e_j > 0, so direct = -J and exchange = -K. There is no float64 on the device.
+B is padded, packed and uploaded once, in blocks of occupied orbitals; every block of pairs is one
+kernel call whose float32 partial sums are added in float64 on the host, in a fixed order. The
+kernels return J and K for D = e_a + e_b - e_i - e_j > 0, so direct = -J and exchange = -K. There is
+no float64 on the device.
 
 B may also be made on the device (K12), of fitted integrals that are rounded to float32 here:
 
     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a)        A_P fitted in float64
 
-The slices of 128 A_P go up piece by piece, once for all spins, the last first; a call takes a piece and a block of occupied
-orbitals, and puts its slices of B in front of those that the call before it returned, which never leave the device. All
-spins have the columns of the one with most virtual orbitals, so that they share the programs, and those of the pair
-energies as well.
+The slices of 128 A_P go up piece by piece, once for all spins, the last first; a call takes a piece
+and a block of occupied orbitals, and puts its slices of B in front of those that the call before it
+returned, which never leave the device. All spins have the columns of the one with most virtual
+orbitals, so that they share the programs, and those of the pair energies as well.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Prediction, Shape, Tile
 from dfmp2.backends.untransformed import UntransformedTensor, unpacked
 from dfmp2.errors import UnsupportedByBackend
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.trainium import layout
 from dfmp2.trainium.calls import KERNELS, PairForm, programs, variants
 from dfmp2.trainium.interpreter.rules import CHIP
@@ -41,7 +42,8 @@ LIMITS = Limits(
 
 
 def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> list[tuple[Any, ...]]:
-    """Blocks of B as `layout.pack_b` makes them, one per block of occupied orbitals, resident, for each spin.
+    """Blocks of B as `layout.pack_b` makes them, one per block of occupied orbitals, resident, for
+    each spin.
 
     Parameters
     ----------
@@ -69,7 +71,10 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
         for own, c_vir, blocks in zip(occupied, virtual, made, strict=True):
             for number, c_occ in enumerate(own):
                 given, before = {"a": piece, "c_occ": c_occ, "c_vir": c_vir}, blocks[number]
-                kernel = "ao_to_mo" if before is None else "ao_to_mo_next"
+                if before is None:
+                    kernel = "ao_to_mo"
+                else:
+                    kernel = "ao_to_mo_next"
                 given |= {"stored": stored} if before is None else {"before": before}
                 blocks[number] = executor.keep(f"{KERNELS}.transform", kernel, given)
     return [tuple(blocks) for blocks in made]
@@ -110,7 +115,8 @@ class Resident:
 
     Attributes
     ----------
-    blocks : B in blocks of `edge` occupied orbitals by number, as `layout.pack_b` makes them; those that are there
+    blocks : B in blocks of `edge` occupied orbitals by number, as `layout.pack_b` makes them; those
+        that are there
     shape : (nocc, nvir, naux), not padded; nvir, naux : padded
     eps_vir : (nvir or fewer,) Eh, energies of the columns of the blocks
     kept : tables on the device that many blocks share, by name
@@ -229,11 +235,15 @@ class NkiBackend(Backend):
         return NkiTensors(self, self._executor)
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
-        """Direct and exchange terms of a tile of occupied pairs, float64, Eh; whole blocks are evaluated."""
+        """Direct and exchange terms of a tile of occupied pairs, float64, Eh; whole blocks are
+        evaluated."""
         i0, i1, j0, j1, diagonal = tile
         same = left is right
         direct = np.zeros((i1 - i0, j1 - j0))
-        exchange = np.zeros_like(direct) if same else None
+        if same:
+            exchange = np.zeros_like(direct)
+        else:
+            exchange = None
         if not left.eps_vir.size or not right.eps_vir.size:
             return PairTerms(direct, exchange)
         above, beside = left.b.edge, right.b.edge
@@ -251,7 +261,10 @@ class NkiBackend(Backend):
                         _cut(matrix, -values, tile, row * above, column * beside)
         if diagonal:
             direct = np.triu(direct)
-            exchange = None if exchange is None else np.triu(exchange)
+            if exchange is None:
+                exchange = None
+            else:
+                exchange = np.triu(exchange)
         return PairTerms(direct, exchange)
 
     def describe(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Which kernel calls cover a shape, and the compiled programs (NEFFs) that they need.
 
-A program belongs to a kernel, the padded shapes of its tensors and its compile-time constants; all tensors are float32,
-and nothing depends on the number of occupied orbitals.
+A program belongs to a kernel, the padded shapes of its tensors and its compile-time constants; all
+tensors are float32, and nothing depends on the number of occupied orbitals.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.trainium import layout
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
@@ -33,7 +33,9 @@ SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
 }
 KERNELS = "dfmp2.trainium.kernels"
 VARIANTS = ("plain", "packed")
-MOST = 80_000  # products of a program: nobody has reported how larger ones compile (trnblas: 88,000 statements in 27 s)
+# products of a program: nobody has reported how larger ones compile (trnblas: 88,000 statements in
+# 27 s)
+MOST = 80_000
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 
 
@@ -82,13 +84,14 @@ def spin_shapes(text: str, beta: str | None) -> tuple[Shape, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class KernelCall:
     """A kernel call.
 
     Attributes
     ----------
     source : module of the kernel; kernel : function in it
-    arguments : by name; `interpreter.rules.Shape` placeholders for tensors, the rest compile-time constants
+    arguments : by name; `interpreter.rules.Shape` placeholders for tensors, the rest compile-time
+        constants
     count : how often a calculation makes it
     neff : name of the compiled program; equal names are the same program
     """
@@ -102,7 +105,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class PairForm:
-    """K3 at padded sizes, plain or packed: its kernel, constants and tables, and the order of its pairs.
+    """K3 at padded sizes, plain or packed: its kernel, constants and tables, and the order of its
+    pairs.
 
     Attributes
     ----------
@@ -121,7 +125,9 @@ class PairForm:
     @property
     def module(self) -> str:
         """File of the kernel."""
-        return "pair_energy_packed" if self.packed else "pair_energy"
+        if self.packed:
+            return "pair_energy_packed"
+        return "pair_energy"
 
     @property
     def kernel(self) -> str:
@@ -151,11 +157,15 @@ class PairForm:
 
     def items(self, diagonal: bool) -> tuple[layout.Item, ...]:
         """Pairs in the order in which they are emitted."""
-        group = P // (self.nvir % P) if self.packed else 1
+        if self.packed:
+            group = P // (self.nvir % P)
+        else:
+            group = 1
         return layout.emission(self.rows, self.columns, self.residents, diagonal, group)
 
     def unpacked_pairs(self, diagonal: bool) -> bool:
-        """Whether the packed kernel emits single pairs, too, whose table of e_a + e_b is another one."""
+        """Whether the packed kernel emits single pairs, too, whose table of e_a + e_b is another
+        one."""
         return self.packed and any(len(item.rows) == 1 for item in self.items(diagonal))
 
     def eu(self, eps_vir: Array, diagonal: bool) -> Array:
@@ -196,7 +206,8 @@ class PairForm:
 
 
 def blocks_of(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
-    """(occupied orbitals of a block, number of such blocks): whole ones, and the last where it is shorter."""
+    """(occupied orbitals of a block, number of such blocks): whole ones, and the last where it is
+    shorter."""
     edge = layout.block_edge(layout.padded_nvir(nvir), layout.padded_naux(naux))
     whole, rest = divmod(nocc, edge)
     return [(size, count) for size, count in ((edge, whole), (rest, 1)) if size and count]
@@ -204,8 +215,9 @@ def blocks_of(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
 
 def pair_energy_calls(
     nocc: int, nvir: int, naux: int, target: str = "gen2", variant: str = "plain"
-) -> tuple[Call, ...]:
-    """Calls of K3 for all pairs i <= j of one spin space: off-diagonal and diagonal blocks, whole and last ones.
+) -> tuple[KernelCall, ...]:
+    """Calls of K3 for all pairs i <= j of one spin space: off-diagonal and diagonal blocks, whole
+    and last ones.
 
     Parameters
     ----------
@@ -249,7 +261,7 @@ def variants(nvir: int, naux: int, target: str = "gen2") -> tuple[str, ...]:
 
 def cross_calls(
     nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str = "gen2"
-) -> tuple[Call, ...]:
+) -> tuple[KernelCall, ...]:
     """Calls of K3's cross mode for all pairs of an alpha and a beta occupied orbital."""
     padded = layout.padded_naux(naux)
     left, right = (layout.tile_columns(layout.padded_nvir(n)) for n in nvir)
@@ -270,8 +282,9 @@ def cross_calls(
     return tuple(made)
 
 
-def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[Call, ...]:
-    """Calls that make the blocks of B of one spin: the first of each block, then those of its other pieces.
+def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[KernelCall, ...]:
+    """Calls that make the blocks of B of one spin: the first of each block, then those of its other
+    pieces.
 
     Raises
     ------
@@ -292,7 +305,7 @@ def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[Call, ..
     return tuple(made)
 
 
-def transform_traffic(calls: Sequence[Call], spins: int = 1) -> int:
+def transform_traffic(calls: Sequence[KernelCall], spins: int = 1) -> int:
     """Bytes that go up: fitted integrals once for all spins, orbitals of each."""
     firsts = [call for call in calls if call.kernel == "ao_to_mo"]
     blocks = sum(call.count for call in firsts)
@@ -306,7 +319,7 @@ def transform_traffic(calls: Sequence[Call], spins: int = 1) -> int:
     return 4 * elements
 
 
-def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call:
+def product_call(batches: int, contracted: int, rows: int, columns: int) -> KernelCall:
     """The call that multiplies (batches, contracted, rows) and (batches, contracted, columns).
 
     Raises
@@ -315,7 +328,8 @@ def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call
     """
     if contracted > DEPTH:
         raise KernelError(
-            f"gemm: {contracted} contracted rows: a call takes {DEPTH}: add up products of parts of them"
+            f"gemm: {contracted} contracted rows: a call takes {DEPTH}: add up products of parts "
+            "of them"
         )
     slices = max(1, -(-contracted // P))
     parts = -(-columns // min(BANK, PART // slices))
@@ -329,11 +343,12 @@ def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call
 def _require_program(kernel: str, products: int) -> None:
     if products > MOST:
         raise KernelError(
-            f"{kernel}: {products} products of tiles: a program has at most {MOST}: take fewer columns"
+            f"{kernel}: {products} products of tiles: a program has at most {MOST}: take fewer "
+            "columns"
         )
 
 
-def syrk_call(contracted: int, columns: int) -> Call:
+def syrk_call(contracted: int, columns: int) -> KernelCall:
     """The call that makes A^t A of A (contracted, columns)."""
     given = product_call(1, contracted, columns, columns).arguments
     return _call(
@@ -341,7 +356,7 @@ def syrk_call(contracted: int, columns: int) -> Call:
     )
 
 
-def trsm_call(size: int, columns: int) -> Call:
+def trsm_call(size: int, columns: int) -> KernelCall:
     """The call that solves L (size, size) X = B (size, columns).
 
     Raises
@@ -350,7 +365,8 @@ def trsm_call(size: int, columns: int) -> Call:
     """
     if size > DEPTH:
         raise KernelError(
-            f"trsm: {size} rows: a call takes {DEPTH}: solve for blocks of them, one after the other"
+            f"trsm: {size} rows: a call takes {DEPTH}: solve for blocks of them, one after the "
+            "other"
         )
     tiles = -(-size // P)
     _require_program("trsm", tiles * (tiles + 1) // 2 * -(-columns // min(BANK, SOLVED // tiles)))
@@ -363,7 +379,7 @@ def trsm_call(size: int, columns: int) -> Call:
     )
 
 
-def energy_call(nocc: int, nvir: int) -> Call:
+def energy_call(nocc: int, nvir: int) -> KernelCall:
     """The calls of `mp2_energy`, one for each occupied orbital.
 
     Raises
@@ -373,14 +389,15 @@ def energy_call(nocc: int, nvir: int) -> Call:
     rows = equal_parts(nvir, P)
     if -(-nvir // P) * nvir > PART:
         raise KernelError(
-            f"mp2_energy: {nvir} virtual orbitals: T of a pair takes 24 kB of a partition, at most 877"
+            f"mp2_energy: {nvir} virtual orbitals: T of a pair takes 24 kB of a partition, at most "
+            "877"
         )
     given = {"t": Tensor((nvir, layout.stored_columns(nocc * nvir))), "eu": Tensor((nvir, nvir))}
     given |= {"neg": Tensor((rows, nocc)), "identity": Tensor((rows, rows))}
     return _call("pair_checks", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
 
 
-def fused_call(nocc: int, nvir: int, naux: int) -> Call:
+def fused_call(nocc: int, nvir: int, naux: int) -> KernelCall:
     """The calls of `pair_fused`, one for each pair i <= j.
 
     Raises
@@ -401,7 +418,7 @@ def _block(edge: int, naux: int, columns: int) -> Tensor:
     return Tensor((edge * P, layout.stored_slices(columns, naux), columns))
 
 
-def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> Call:
+def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> KernelCall:
     """The program's name is made of everything that it was compiled for.
 
     Raises
@@ -412,16 +429,16 @@ def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> Ca
         if isinstance(value, Tensor) and 4 * prod(value.shape) > layout.TENSOR:
             raise KernelError(
                 (
-                    f"{kernel}: {name} {'x'.join(map(str, value.shape))} has {4 * prod(value.shape)}"
-                    f" bytes: a tensor may have {layout.TENSOR}, because DMA offsets have 32 bits: "
-                    "use "
+                    f"{kernel}: {name} {'x'.join(map(str, value.shape))} has "
+                    f"{4 * prod(value.shape)} bytes: a tensor may have {layout.TENSOR}, because "
+                    "DMA offsets have 32 bits: use "
                 ),
                 Option("backend", "cpu"),
             )
     words = [
         "x".join(map(str, v.shape)) if isinstance(v, Tensor) else str(v) for v in arguments.values()
     ]
-    return Call(f"{KERNELS}.{module}", kernel, arguments, count, "-".join([kernel, *words]))
+    return KernelCall(f"{KERNELS}.{module}", kernel, arguments, count, "-".join([kernel, *words]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,13 +488,15 @@ def program_of(source: str, kernel: str, arguments: Mapping[str, Any]) -> Progra
 
 
 def one_bucket(spins: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """The shapes as the kernels see them where the device transforms: all spins with most virtual orbitals of any."""
+    """The shapes as the kernels see them where the device transforms: all spins with most virtual
+    orbitals of any."""
     most = max((shape.nvir for shape in spins), default=0)
     return tuple(shape._replace(nvir=most) for shape in spins)
 
 
 def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Program, ...]:
-    """All programs of the pair energies of one or two spins, as the backend launches them, and of the transformation.
+    """All programs of the pair energies of one or two spins, as the backend launches them, and of
+    the transformation.
 
     Parameters
     ----------
@@ -485,7 +504,7 @@ def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Progr
     nao : basis functions where the device transforms, else 0
     """
     generation = GENERATION[target]
-    wanted: list[Call] = []
+    wanted: list[KernelCall] = []
     if nao:
         spins = one_bucket(spins)
         wanted += [call for shape in spins for call in transform_calls(nao, *shape)]

@@ -1,11 +1,12 @@
-"""What the registry asks of Trainium: which lanes can be used, their backends, predictions, what is compiled ahead.
+"""What the registry asks of Trainium: which lanes can be used, their backends, predictions, what is
+compiled ahead.
 
 nki            compiled programs (NEFF) through the runtime bindings       nki-xla          torch-xla
 nki-simulator  AWS's simulator on the CPU                                 nki-interpreter  our own, on the CPU
 
-`auto` on a host with Neuron devices decides once, for the whole pair step, from predicted times: device, dispatch,
-transfers, and compilation of what is not in the cache, against this host's own rates. Nothing of the device's side was
-measured.
+`auto` on a host with Neuron devices decides once, for the whole pair step, from predicted times:
+device, dispatch, transfers, and compilation of what is not in the cache, against this host's own
+rates. Nothing of the device's side was measured.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from dfmp2.backends.base import Backend, Prediction, Shape
 from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import programs
 from dfmp2.trainium.costs import prediction
@@ -33,9 +34,8 @@ from dfmp2.trainium.layout import padded_naux, padded_nvir
 
 __all__ = ["bucket", "cache_folder", "make", "named_lane", "predict", "price", "refusal", "weigh"]
 
-COMPILE_SECONDS = (
-    30.0  # per program; public reports name 10 s for a tiny kernel and 27 s for 88,000 statements
-)
+# per program; public reports name 10 s for a tiny kernel and 27 s for 88,000 statements
+COMPILE_SECONDS = 30.0
 
 
 def refusal(lane: str) -> str | None:
@@ -48,7 +48,8 @@ def refusal(lane: str) -> str | None:
 
 
 def make(name: str, threads: int) -> Backend:
-    """The backend of a lane: one process per visible NeuronCore, pairs of it recomputed on the host now and then.
+    """The backend of a lane: one process per visible NeuronCore, pairs of it recomputed on the host
+    now and then.
 
     Raises
     ------
@@ -64,7 +65,8 @@ def make(name: str, threads: int) -> Backend:
 
 
 def interpreter(target: str) -> Backend:
-    """The kernels in the interpreter under the rules of a chip, by one of the names that NKI has for it.
+    """The kernels in the interpreter under the rules of a chip, by one of the names that NKI has
+    for it.
 
     Raises
     ------
@@ -72,20 +74,23 @@ def interpreter(target: str) -> Backend:
     """
     if target not in GENERATION:
         raise InputError(
-            f"NEURON_PLATFORM_TARGET_OVERRIDE={target}: nki-interpreter knows {', '.join(GENERATION)}"
+            f"NEURON_PLATFORM_TARGET_OVERRIDE={target}: nki-interpreter knows "
+            f"{', '.join(GENERATION)}"
         )
     return NkiBackend("nki-interpreter", InterpreterExecutor(Settings(target=GENERATION[target])))
 
 
 def visible_cores() -> tuple[int, ...]:
     """NeuronCores that this process may use."""
-    return environment.cores(HERE.environ.get("NEURON_RT_VISIBLE_CORES") or "0") or (0,)
+    return environment.visible_cores(HERE.environ.get("NEURON_RT_VISIBLE_CORES") or "0") or (0,)
 
 
 def named_lane(name: str) -> tuple[str, str]:
-    """The backend that a name stands for under the variables, and a note for the reason ("" if they change nothing).
+    """The backend that a name stands for under the variables, and a note for the reason ("" if they
+    change nothing).
 
-    DFMP2_REQUIRE_NKI allows nothing but these lanes, DFMP2_USE_SIMULATOR takes the simulator in place of nki and auto.
+    DFMP2_REQUIRE_NKI allows nothing but these lanes, DFMP2_USE_SIMULATOR takes the simulator in
+    place of nki and auto.
 
     Raises
     ------
@@ -123,7 +128,8 @@ def _flag(name: str) -> bool:
 
 
 def predict(spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-    """Predicted pair energies on one core and on all cores of each chip; none where there is nothing to correlate."""
+    """Predicted pair energies on one core and on all cores of each chip; none where there is
+    nothing to correlate."""
     return prediction.offer(spins)
 
 
@@ -133,11 +139,13 @@ def price(sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:
 
 
 def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tuple[str | None, str]:
-    """For `auto` on a host with Neuron devices: the lane to take, None for the host, and the reason.
+    """For `auto` on a host with Neuron devices: the lane to take, None for the host, and the
+    reason.
 
     Parameters
     ----------
-    host_seconds : predicted time of the pair step on the host, s; measured : from rates measured on this host
+    host_seconds : predicted time of the pair step on the host, s; measured : from rates measured on
+        this host
     """
     target = toolchain.device_target()
     problems = {lane: toolchain.refusal(lane) for lane in ("nki", "nki-xla")}
@@ -145,14 +153,16 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
     if target is None or lane is None:
         return (
             None,
-            f"auto: a Neuron device is present, but {'; '.join(f'{k}: {v}' for k, v in problems.items() if v)}",
+            "auto: a Neuron device is present, but "
+            f"{'; '.join(f'{k}: {v}' for k, v in problems.items() if v)}",
         )
     cores = len(visible_cores())
     found = next(iter(prediction.predict(spins, chips=(target,), cores=cores)), None)
     if found is None or found.obstacle:
         return (
             None,
-            f"auto: a Neuron device is present, but {found.obstacle if found else 'there is nothing to do'}",
+            "auto: a Neuron device is present, but "
+            f"{found.obstacle if found else 'there is nothing to do'}",
         )
     cache, versions = NeffCache(cache_folder()), compiler.compiler_versions()
     missing = sum(
@@ -165,7 +175,8 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
         f"(device {found.usual:.3f}, from {found.device:.3f} to {found.slowest:.3f}, "
         f"dispatch {found.dispatch:.3f}, if queued {found.queued:.3f}, "
         f"transfers {found.link:.3f}, compiling {missing} programs {compiling:.0f}) "
-        f"against {host_seconds:.2f} s on the host ({'rates measured here' if measured else 'built-in rates'})"
+        f"against {host_seconds:.2f} s on the host "
+        f"({'rates measured here' if measured else 'built-in rates'})"
     )
     if device < host_seconds:
         return (lane, f"auto: {told}")
@@ -173,12 +184,14 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
 
 
 def bucket(spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
-    """Padded virtual orbitals and fitting functions of each spin: what compiled programs are made for."""
+    """Padded virtual orbitals and fitting functions of each spin: what compiled programs are made
+    for."""
     return tuple((padded_nvir(shape.nvir), padded_naux(shape.naux)) for shape in spins)
 
 
 def launch_ahead(spins: tuple[Shape, ...], nao: int = 0) -> Proof:
-    """Have torch-xla compile what these shapes need, by launching each program once; needs the device.
+    """Have torch-xla compile what these shapes need, by launching each program once; needs the
+    device.
 
     Raises
     ------

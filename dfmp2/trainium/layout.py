@@ -2,13 +2,14 @@
 
     B3[i*128 + p, k, a] = B[i, a, k*128 + p]        one block of `edge` occupied orbitals per device buffer
 
-A row of B3 gets an empty slice where its length would be a power of two of bytes, from 8 kB on: transfers of parts of
-such rows run at half their rate (aws-samples/sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 7).
+A row of B3 gets an empty slice where its length would be a power of two of bytes, from 8 kB on:
+transfers of parts of such rows run at half their rate
+(aws-samples/sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 7).
 
-Sizes are padded to buckets so that compiled programs do not depend on the molecule's details: virtuals to 32,
-fitting functions to 128. The last block of occupied orbitals has as many as are left and programs of its own. B is
-zero in all padding, and padded virtuals lie at +1000 Eh, so that every denominator is positive and padded terms are
-exactly zero.
+Sizes are padded to buckets so that compiled programs do not depend on the molecule's details:
+virtuals to 32, fitting functions to 128. The last block of occupied orbitals has as many as are
+left and programs of its own. B is zero in all padding, and padded virtuals lie at +1000 Eh, so that
+every denominator is positive and padded terms are exactly zero.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ SHORT_EDGE = 8  # where a block of pairs would be a longer program than PRODUCTS
 RUN = 128  # elements of a float32 row sum, a block of columns: runs of 256 lose twice as much
 TEMPORARIES = 6  # tiles of a chunk that are there at a time
 STAGING = 4 * AHEAD * STAGE  # bytes per partition of the staging tiles
-# Bytes per partition that residents may fill: 70 % of 192 and 224 KiB, since nobody knows yet how the compiler places
-# tiles; the packed variant needs the residents of a group, and may take more for them.
+# Bytes per partition that residents may fill: 70 % of 192 and 224 KiB, since nobody knows yet how
+# the compiler places tiles; the packed variant needs the residents of a group, and may take more
+# for them.
 COMFORTABLE = {"gen2": 137_625, "gen3": 160_563}
 BUDGETS = {"gen2": 178_688, "gen3": 208_896}
 PRODUCTS = 16_384  # of a program: the pair energies of the large shape have 15,300
@@ -73,13 +75,15 @@ def tile_columns(nvir: int) -> int:
 
 
 def stored_slices(columns: int, naux: int) -> int:
-    """Slices of 128 fitting functions in a row of a B tile of that many columns; `naux` is padded."""
+    """Slices of 128 fitting functions in a row of a B tile of that many columns; `naux` is
+    padded."""
     row = 4 * naux * columns // P
     return naux // P + (row >= STRIDE and row & (row - 1) == 0)
 
 
 def stored_columns(width: int) -> int:
-    """Columns of a table of that width: one more where its rows would be a power of two of bytes."""
+    """Columns of a table of that width: one more where its rows would be a power of two of
+    bytes."""
     return width + (4 * width >= STRIDE and width & (width - 1) == 0)
 
 
@@ -105,7 +109,8 @@ def slices_at_once(tiles: int, slices: int) -> int:
 
 
 def pack_triangle(lower: Array) -> Array:
-    """L (n, n) as `trsm` reads it: (128 NT, NT, 128), row i*128+p, slice j < i: L_ij[:, p], slice i: L_ii^-1[:, p]."""
+    """L (n, n) as `trsm` reads it: (128 NT, NT, 128), row i*128+p, slice j < i: L_ij[:, p], slice
+    i: L_ii^-1[:, p]."""
     tiles = -(-len(lower) // P)
     padded = np.eye(tiles * P)
     padded[: len(lower), : len(lower)] = np.tril(lower)
@@ -147,7 +152,8 @@ def residents(nvir: int, naux: int, target: str = "gen2", extra: int = 0, group:
 
 
 def sbuf_bytes(nvir: int, naux: int, count: int = 1) -> int:
-    """Bytes per partition that the pair energies take, about, with `count` residents; nvir, naux : padded."""
+    """Bytes per partition that the pair energies take, about, with `count` residents; nvir, naux :
+    padded."""
     upper, edge = upper_columns(nvir), block_edge(nvir, naux)
     block = naux // P * tile_columns(nvir) * 4
     part = naux // P * min(tile_columns(nvir), -(-nvir // parts_of(nvir, naux // P))) * 4
@@ -160,7 +166,8 @@ def sbuf_bytes(nvir: int, naux: int, count: int = 1) -> int:
 def pack_b(
     b: Array, edge: int = 0, dtype: type[np.floating[Any]] = np.float32
 ) -> Iterator[NDArray[Any]]:
-    """B (nocc, nvir, naux) as blocks (orbitals*128, stored slices, tile columns), zero in the padding.
+    """B (nocc, nvir, naux) as blocks (orbitals*128, stored slices, tile columns), zero in the
+    padding.
 
     Parameters
     ----------
@@ -193,7 +200,8 @@ def pad_virtuals(eps_vir: Array) -> Array:
 
 
 def eu_table(eps_vir: Array) -> Array:
-    """(128, U) table of e_a + e_b: all diagonal blocks (doubled), then the blocks right of each, row by row."""
+    """(128, U) table of e_a + e_b: all diagonal blocks (doubled), then the blocks right of each,
+    row by row."""
     return _stored(_folded(eps_vir))
 
 
@@ -214,7 +222,8 @@ def cross_table(left: Array, right: Array) -> Array:
 
 
 class Item(NamedTuple):
-    """Pairs that a kernel emits together: rows i of a block, one j; more than one i only where they are packed."""
+    """Pairs that a kernel emits together: rows i of a block, one j; more than one i only where they
+    are packed."""
 
     rows: tuple[int, ...]
     j: int
@@ -223,7 +232,8 @@ class Item(NamedTuple):
 def emission(
     rows: int, columns: int, held: int, diagonal: bool, group: int = 1
 ) -> tuple[Item, ...]:
-    """The items of a block of rows x columns pairs in the order in which a kernel with `held` residents emits them."""
+    """The items of a block of rows x columns pairs in the order in which a kernel with `held`
+    residents emits them."""
     steps = traversal(rows, columns, held, 1, diagonal)
     places = (
         (*steps[step][:2], start, count)
@@ -236,7 +246,8 @@ def emission(
 
 
 def neg_table(eps_i: Array, eps_j: Array, items: tuple[Item, ...]) -> Array:
-    """(128, 2 npair + ngroup): -(e_i + e_j) in emission order, then twice that, then a stacked column per group."""
+    """(128, 2 npair + ngroup): -(e_i + e_j) in emission order, then twice that, then a stacked
+    column per group."""
     sums = np.array([eps_i[i] + eps_j[item.j] for item in items for i in item.rows])
     plain = np.broadcast_to(np.concatenate([-sums, -2 * sums]), (P, 2 * sums.size))
     groups = [
@@ -276,12 +287,16 @@ def packed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
 
 
 def packed_tables(eps_vir: Array, unpacked_pairs: bool) -> Array:
-    """`eu` of the packed variant: blocks below L, (A, L), the last block stacked, the whole table for single pairs."""
+    """`eu` of the packed variant: blocks below L, (A, L), the last block stacked, the whole table
+    for single pairs."""
     e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
     left = nvir // P * P
     shared = [e[start : start + P, None] + e[None, left:nvir] for start in range(0, left, P)]
     last = np.tile(2 * (e[left:nvir, None] + e[None, left:nvir]), (P // (nvir - left), 1))
-    whole = [_folded(eps_vir)] if unpacked_pairs else []
+    if unpacked_pairs:
+        whole = [_folded(eps_vir)]
+    else:
+        whole = []
     return _stored(np.hstack([_folded(e[:left]), *shared, last, *whole]))
 
 
@@ -294,14 +309,18 @@ def packed_identity(nvir: int) -> Array:
 def read_pairs(
     out: NDArray[Any], items: tuple[Item, ...], shape: tuple[int, int], nvir: int
 ) -> tuple[Array, Array]:
-    """J and K of a block of that shape from the kernel's partial sums; zero where no pair was emitted."""
+    """J and K of a block of that shape from the kernel's partial sums; zero where no pair was
+    emitted."""
     whole, own = (chunk_columns(upper_columns(n)) for n in (nvir, nvir // P * P))
     single, mine = (sum(j + k for j, k in chunks) for chunks in (whole, own))
     direct, exchange = np.zeros(shape), np.zeros(shape)
     column = 0
     for item in items:
         group = len(item.rows)
-        width = single if group == 1 else group * (mine + 3) + 3
+        if group == 1:
+            width = single
+        else:
+            width = group * (mine + 3) + 3
         part = out[:, column : column + width]
         for m, i in enumerate(item.rows):
             if group == 1:

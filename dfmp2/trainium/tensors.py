@@ -1,8 +1,10 @@
-"""Products of arrays by the Trainium kernels: folded and stored here as they read them, all in float32.
+"""Products of arrays by the Trainium kernels: folded and stored here as they read them, all in
+float32.
 
-An array that was sent goes up in each form that a kernel reads, once, when it is first asked for: folded to
-(batches contracted, free); T in strips of one occupied orbital; L with its inverted tiles; B in blocks. What a kernel
-has made stays on the device until it is fetched, and can only be taken as it lies there.
+An array that was sent goes up in each form that a kernel reads, once, when it is first asked for:
+folded to (batches contracted, free); T in strips of one occupied orbital; L with its inverted
+tiles; B in blocks. What a kernel has made stays on the device until it is fetched, and can only be
+taken as it lies there.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from dfmp2.trainium.launch.faults import launching
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """An array on the device: as it was sent, None for what a kernel has made; its forms there, by name.
+    """An array on the device: as it was sent, None for what a kernel has made; its forms there, by
+    name.
 
-    stack : of a product, its form and (batches, rows, columns) in it, not padded; operand : B for the pair energies
+    stack : of a product, its form and (batches, rows, columns) in it, not padded; operand : B for
+        the pair energies
     symmetric : of a product A^t A, of which the upper triangle counts
     """
 
@@ -91,7 +95,8 @@ class NkiTensors(Tensors):
         return replace(made, symmetric=True)
 
     def solve(self, lower: Held, b: Held) -> Held:
-        """One call of `trsm`; the host inverts the diagonal tiles of L in float64, and sends them with L once."""
+        """One call of `trsm`; the host inverts the diagonal tiles of L in float64, and sends them
+        with L once."""
         size, columns = b.shape
         call, sizes = calls.trsm_call(size, columns), (1, size, columns)
         factor = self._form(
@@ -100,7 +105,8 @@ class NkiTensors(Tensors):
         return self._made(call, sizes, factor=factor, b=self._folded(b, Folding((0, 1), sizes)))
 
     def energies(self, t: Held, eps_occ: Energies, eps_vir: Energies) -> Energies:
-        """One call of `mp2_energy` for each occupied orbital i, one in all for T that was made on the device."""
+        """One call of `mp2_energy` for each occupied orbital i, one in all for T that was made on
+        the device."""
         nocc, nvir = len(eps_occ), len(eps_vir)
         call, rows = calls.energy_call(nocc, nvir), equal_parts(nvir, P)
         eu, identity = (
@@ -132,7 +138,8 @@ class NkiTensors(Tensors):
             fitted, fitted.swapaxes(1, 2), atol=1e-6 * np.abs(fitted).max(initial=0.0)
         ):
             raise InputError(
-                "ao_to_mo: a (naux, nao, nao) is not symmetric in its basis functions, and half of it is sent"
+                "ao_to_mo: a (naux, nao, nao) is not symmetric in its basis functions, and half of "
+                "it is sent"
             )
         tensor = UntransformedTensor(fitted[:, *np.tril_indices(len(occupied))], occupied, virtual)
         (operand,) = self.backend.put_untransformed(
@@ -181,7 +188,7 @@ class NkiTensors(Tensors):
             f"backend {self.backend.name}: {why}: take it to the host first (from_device)"
         )
 
-    def _made(self, call: calls.Call, sizes: tuple[int, int, int], **tensors: Any) -> Held:
+    def _made(self, call: calls.KernelCall, sizes: tuple[int, int, int], **tensors: Any) -> Held:
         made = self._executor.keep(call.source, call.kernel, {**call.arguments, **tensors})
         return Held(sizes, stack=(made, sizes))
 

@@ -1,9 +1,11 @@
-"""The pair step on arrays of a known size and energy, against the matrix products that bound its rate.
+"""The pair step on arrays of a known size and energy, against the matrix products that bound its
+rate.
 
-Operations of the pair step are those of its products: nocc (nocc + 1) nvir^2 naux. Products are timed with the arrays
-and workers of a backend, in the same run: one large square product, the most a BLAS can do, and the products of the
-pair step in their own shape, (nj nvir, naux) times (naux, ni nvir), without anything done to what comes out.
-`dfmp2 bench --gemm` keeps the rates of this host for `dfmp2 plan` and `dfmp2 report`.
+Operations of the pair step are those of its products: nocc (nocc + 1) nvir^2 naux. Products are
+timed with the arrays and workers of a backend, in the same run: one large square product, the most
+a BLAS can do, and the products of the pair step in their own shape, (nj nvir, naux) times (naux, ni
+nvir), without anything done to what comes out. `dfmp2 bench --gemm` keeps the rates of this host
+for `dfmp2 plan` and `dfmp2 report`.
 """
 
 from __future__ import annotations
@@ -22,24 +24,27 @@ import numpy as np
 from dfmp2.backends import registry, tiling
 from dfmp2.backends.base import Backend, Limits, Operand, Tile
 from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, ResourceError
+from dfmp2.errors.messages import Option
 from dfmp2.host import threads
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.messages import Option
-from dfmp2.mp2.certificate import certify
+from dfmp2.mp2.certificate import certify_precision
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import BACKEND_WORDS
-from dfmp2.output.document import WIDEST, Table, fitted, size
+from dfmp2.output.document import WIDEST, Table, fitted_lines, size
 from dfmp2.planning import rates
 from dfmp2.planning.rates import ProductRates
 from dfmp2.progress import Listener
 from dfmp2.units import format_bytes
 from dfmp2.validation import entries, synthetic
 from dfmp2.validation.machine import Meter, Spread, header, ratios, spread
-from dfmp2.validation.synthetic import KERNEL_CERTIFICATE, Kernel
+from dfmp2.validation.synthetic import KERNEL_CERTIFICATE, SyntheticSizes
 
 TIMED = ("cpu", "torch", "cuda")  # what runs on hardware of its own speed
 EMULATED = "the nki lanes are never timed here: their simulator and interpreter compute on the host"
-SMALL = "the shapes of trnblas: 128/16/384, 512/64/1536, 768/96/2304 functions, occupied, fitting functions"
+SMALL = (
+    "the shapes of trnblas: 128/16/384, 512/64/1536, 768/96/2304 functions, occupied, fitting "
+    "functions"
+)
 FROM_TABLE = {  # shape -> entry of `dfmp2 validate`, which has its arrays and its energy
     "small": "trnblas-small",
     "medium": "trnblas-medium",
@@ -49,7 +54,7 @@ FROM_TABLE = {  # shape -> entry of `dfmp2 validate`, which has its arrays and i
     "c60": "gamess-miniapp-c60",
     "w30": "gamess-miniapp-w30",
 }
-W60 = Kernel(
+W60 = SyntheticSizes(
     "closed-form", 240, 1140, 5040
 )  # jkwack/GAMESS_RI-MP2_MiniApp, source/rimp2_energy_whole_KERN.f90
 GPU_ONLY = ("w60",)
@@ -69,11 +74,11 @@ PRECISIONS = {"fp64": "float64", "mixed": "float32"}
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class BenchProblem:
     """Arrays of a shape and the energy they must give; `tolerance` in float64, Eh."""
 
     name: str
-    kernel: Kernel
+    kernel: SyntheticSizes
     energy: float
     tolerance: float
 
@@ -84,7 +89,7 @@ class Problem:
         return float(k.nocc * (k.nocc + 1) * k.nvir**2 * k.naux)
 
 
-def problem(name: str) -> Problem:
+def problem(name: str) -> BenchProblem:
     """The problem of a shape.
 
     Raises
@@ -104,18 +109,18 @@ def problem(name: str) -> Problem:
         if own is None:
             kernel = W60
         else:
-            kernel = Kernel("closed-form", *map(int, own.groups()))
+            kernel = SyntheticSizes("closed-form", *map(int, own.groups()))
         energy = -((kernel.nvir * kernel.nocc / kernel.naux) ** 2) / 2
-        return Problem(name, kernel, energy, ROUNDING * abs(energy))
-    entry = {entry.id: entry for table in ("trnsci", "main") for entry in entries.load(table)}[
-        FROM_TABLE[name]
-    ]
+        return BenchProblem(name, kernel, energy, ROUNDING * abs(energy))
+    entry = {
+        entry.id: entry for table in ("trnsci", "main") for entry in entries.load_entries(table)
+    }[FROM_TABLE[name]]
     if entry.kernel is None or entry.tolerance is None:
         raise InputError(
             Option("shape", name),
             ": the table of dfmp2 validate has no arrays for it: install dfmp2 again",
         )
-    return Problem(name, entry.kernel, entry.quantities[0].value, entry.tolerance)
+    return BenchProblem(name, entry.kernel, entry.quantities[0].value, entry.tolerance)
 
 
 def measure_shape(
@@ -128,7 +133,8 @@ def measure_shape(
     memory: int | None,
     listener: Listener,
 ) -> dict[str, Any]:
-    """Time the pair step of a shape on every backend that is there, alternating; the object `--json` writes.
+    """Time the pair step of a shape on every backend that is there, alternating; the object
+    `--json` writes.
 
     Parameters
     ----------
@@ -151,7 +157,7 @@ def measure_shape(
     lanes: dict[tuple[str, str], list[dict[str, Any]]] = {}
     found = []
     with threads.limited(count):
-        b, space = synthetic.make(task.kernel, count)
+        b, space = synthetic.make_synthetic(task.kernel, count)
         for number in range(1, repeats + 1):
             for backend in chosen:
                 for precision in precisions:
@@ -222,8 +228,8 @@ def shape_text(found: dict[str, Any]) -> str:
     task, k = found["problem"], found["problem"]["kernel"]
     lines = [
         *header(found),
-        f"{task['name']}: {k['nocc']} occupied, {k['nvir']} virtual, {k['naux']} fitting functions; "
-        f"{found['operations']:.3g} operations; {found['threads']} threads; "
+        f"{task['name']}: {k['nocc']} occupied, {k['nvir']} virtual, {k['naux']} fitting "
+        f"functions; {found['operations']:.3g} operations; {found['threads']} threads; "
         f"{len(found['measurements']) // len(found['results'])} runs of each, alternating",
         *(
             f"{name} not timed: {reason}"
@@ -242,7 +248,9 @@ def shape_text(found: dict[str, Any]) -> str:
         for row in found["results"]
     ]
     lines = [part for line in lines for part in wrap(line, WIDEST) or [""]]
-    lines += fitted(Table("", ("backend", *(f"#{name}" for name in SHOWN), "#error / Eh"), rows))
+    lines += fitted_lines(
+        Table("", ("backend", *(f"#{name}" for name in SHOWN), "#error / Eh"), rows)
+    )
     if found["ratios"]:
         lines += ["", "ratio of times, run by run"]
     lines += [f"{name:<32}{Spread(**value).show():>20}" for name, value in found["ratios"].items()]
@@ -268,11 +276,15 @@ def _series(operations: float, group: list[dict[str, Any]]) -> dict[str, list[fl
 
 
 def _compared(seconds: dict[tuple[str, str], list[float]]) -> dict[str, dict[str, float]]:
-    """Ratios of times, run by run: mixed to fp64 of a backend, and each backend to the first one in its precision."""
+    """Ratios of times, run by run: mixed to fp64 of a backend, and each backend to the first one in
+    its precision."""
     first = next(iter(seconds))
     found = {}
     for backend, precision in seconds:
-        others = [(backend, "fp64")] if precision == "mixed" else []
+        if precision == "mixed":
+            others = [(backend, "fp64")]
+        else:
+            others = []
         others += [first] if precision == first[1] and backend != first[0] else []
         for other in (other for other in others if other in seconds):
             name = f"{backend} {precision} / {' '.join(other)}"
@@ -281,7 +293,7 @@ def _compared(seconds: dict[tuple[str, str], list[float]]) -> dict[str, dict[str
 
 
 def _measure(
-    task: Problem,
+    task: BenchProblem,
     b: synthetic.Array,
     space: ActiveSpace,
     backend: Backend,
@@ -311,7 +323,7 @@ def _measure(
     if precision == "mixed":
         exact = backend.put(b, space.eps_occ, space.eps_vir, "fp64")
         start = time.perf_counter()
-        certify(pairs, [exact], backend, KERNEL_CERTIFICATE * abs(task.energy))
+        certify_precision(pairs, [exact], backend, KERNEL_CERTIFICATE * abs(task.energy))
         found["certificate"] = time.perf_counter() - start
     return {
         **found,
@@ -319,7 +331,9 @@ def _measure(
     }
 
 
-def _backends(task: Problem, names: list[str], count: int) -> tuple[list[Backend], dict[str, str]]:
+def _backends(
+    task: BenchProblem, names: list[str], count: int
+) -> tuple[list[Backend], dict[str, str]]:
     """Backends to time, and why the others are not."""
     names = [BACKEND_WORDS.get(name, name) for name in names]
     for name in names:
@@ -331,7 +345,10 @@ def _backends(task: Problem, names: list[str], count: int) -> tuple[list[Backend
             continue
         reason = row.probe()
         if task.name in GPU_ONLY and row.name != "cuda":
-            reason = f"{task.name} would take a host many minutes and is timed on a GPU only; w30 is the largest for it"
+            reason = (
+                f"{task.name} would take a host many minutes and is timed on a GPU only; w30 "
+                "is the largest for it"
+            )
         if reason is None:
             chosen.append(row.make(count))
         elif names:
@@ -346,13 +363,13 @@ def _backends(task: Problem, names: list[str], count: int) -> tuple[list[Backend
     return chosen, unused
 
 
-def _require_memory(task: Problem, memory: int | None, chosen: list[Backend]) -> None:
+def _require_memory(task: BenchProblem, memory: int | None, chosen: list[Backend]) -> None:
     """Refuse arrays that do not fit, on the host or on a device."""
     single = 12 * task.kernel.elements  # float64 B and one float32 copy
     products = (
         24 * max(SQUARE_DEVICE if b.limits.memory is not None else SQUARE_HOST for b in chosen) ** 2
     )
-    synthetic.require_memory(task.kernel, single + products, memory)
+    synthetic.require_host_memory(task.kernel, single + products, memory)
     held = max(single, 8 * task.kernel.elements + products)
     for backend in chosen:
         if backend.limits.memory is not None and backend.limits.memory < held:
@@ -370,7 +387,8 @@ def _require_memory(task: Problem, memory: int | None, chosen: list[Backend]) ->
 
 
 def square_rate(backend: Backend, precision: str, count: int) -> float:
-    """Operations per second of a large square product: the best of the ways the host can share it out.
+    """Operations per second of a large square product: the best of the ways the host can share it
+    out.
 
     Parameters
     ----------
@@ -394,7 +412,8 @@ def square_rate(backend: Backend, precision: str, count: int) -> float:
 
 
 def shaped_rate(backend: Backend, operand: Operand, count: int, expected: float) -> float:
-    """Operations per second of the products of the pair step, in their shape and all workers at once.
+    """Operations per second of the products of the pair step, in their shape and all workers at
+    once.
 
     Parameters
     ----------
@@ -433,7 +452,8 @@ def shaped_rate(backend: Backend, operand: Operand, count: int, expected: float)
 
 
 def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, Any]:
-    """Measure and store the rates of this host for up to `count` threads; the object `--json` writes.
+    """Measure and store the rates of this host for up to `count` threads; the object `--json`
+    writes.
 
     The libraries alternate; of all repetitions the median is kept.
     """
@@ -446,7 +466,8 @@ def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, 
     found: dict[tuple[str, str, int], list[float]] = {}
     for number in range(1, repeats + 1):
         listener.stage(
-            f"[{number}/{repeats}] square products of {', '.join(LIBRARIES[name] for name in usable)}"
+            f"[{number}/{repeats}] square products of "
+            f"{', '.join(LIBRARIES[name] for name in usable)}"
         )
         for n in counts:
             for name, make in usable.items():
@@ -455,7 +476,7 @@ def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, 
                         square_rate(make(n), precision, n)
                     )
     listener.stage("rates of the stages of a run, for dfmp2 plan")
-    plan = {name: rates.measure(make(count), count) for name, make in usable.items()}
+    plan = {name: rates.measure_rates(make(count), count) for name, make in usable.items()}
     record = meter.record()
     spreads = {name: spread(values) for name, values in found.items()}
     kept = {

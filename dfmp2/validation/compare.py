@@ -1,7 +1,9 @@
-"""Recompute a stored result from scratch: with another program's SCF and method, or without any fitting set.
+"""Recompute a stored result from scratch: with another program's SCF and method, or without any
+fitting set.
 
-PySCF has modules for MP2 of RHF and UHF, whose opposite-spin energy is also that of a Laplace transform. All else
-(kappa-MP2, dRPA, ROHF) is written out over PySCF's integrals (`dfmp2.validation.formulas`).
+PySCF has modules for MP2 of RHF and UHF, whose opposite-spin energy is also that of a Laplace
+transform. All else (kappa-MP2, dRPA, ROHF) is written out over PySCF's integrals
+(`dfmp2.validation.formulas`).
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import ComparisonFailed, ConvergenceError, InputError, ResourceError
+from dfmp2.errors.messages import Option
 from dfmp2.host import resources, threads
-from dfmp2.messages import Option
 from dfmp2.molecule.mole import build_auxiliary, build_mole, fitting_data
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 from dfmp2.mp2 import check
@@ -28,9 +30,8 @@ from dfmp2.validation import formulas
 from dfmp2.validation.psi4 import run_psi4
 
 TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to much less
-FITTING_TOLERANCE = (
-    1e-3  # Eh per atom; sound sets show up to 5.5e-4 in a component (docs/explanation/checks.md)
-)
+# Eh per atom; sound sets show up to 5.5e-4 in a component (docs/explanation/checks.md)
+FITTING_TOLERANCE = 1e-3
 LOADED = 10 * 10**6  # bytes of PySCF's MP2 modules and of work space, beside what is counted
 CONVERGED, LEAST_CYCLES = (
     1e-10,
@@ -178,9 +179,11 @@ def recompute(
 def recompute_exact(
     result: MP2Result, tolerance: float, count: int, listener: Listener
 ) -> Comparison:
-    """Differences between a stored result and its method without fitting sets: the fitting errors of this molecule, Eh.
+    """Differences between a stored result and its method without fitting sets: the fitting errors
+    of this molecule, Eh.
 
-    A conventional SCF from the stored orbitals and four-centre integrals in PySCF, with everything in memory.
+    A conventional SCF from the stored orbitals and four-centre integrals in PySCF, with everything
+    in memory.
 
     Parameters
     ----------
@@ -200,7 +203,8 @@ def recompute_exact(
     stored = result.reference
     with threads.limited(count):
         listener.stage(
-            f"conventional {stored.title} with PySCF, {result.sizes.nao} functions, from the stored orbitals"
+            f"conventional {stored.title} with PySCF, {result.sizes.nao} functions, from the "
+            "stored orbitals"
         )
         mf, reference = _scf(mole, result, None, listener, count, stored=True)
         with shielded():
@@ -235,7 +239,7 @@ def _is_written_out(result: MP2Result) -> bool:
     return method.regularised or method.kind == "rpa" or result.reference.kind == "rohf"
 
 
-def _correlated(mf: Any, result: MP2Result) -> list[formulas.Orbitals]:
+def _correlated(mf: Any, result: MP2Result) -> list[formulas.ReferenceOrbitals]:
     """The correlated orbitals of each spin of a mean field, as many as in the result."""
     return formulas.correlated_orbitals(
         mf, result.reference.kind, result.sizes.frozen_core, result.sizes.frozen_virtual
@@ -281,10 +285,11 @@ def _written_out(
     result: MP2Result,
     allowed: float,
     *,
-    spins: list[formulas.Orbitals],
+    spins: list[formulas.ReferenceOrbitals],
     rows: formulas.Rows,
 ) -> Comparison:
-    """The energies of a result beside sums written out over PySCF's integrals; parameters as of `_fitted`.
+    """The energies of a result beside sums written out over PySCF's integrals; parameters as of
+    `_fitted`.
 
     Parameters
     ----------
@@ -308,7 +313,10 @@ def _written_out(
     singles = 0.0
     if result.reference.kind == "rohf":
         singles = formulas.singles_energy(spins)
-    kappa = result.options.kappa if method.regularised else None
+    if method.regularised:
+        kappa = result.options.kappa
+    else:
+        kappa = None
     if method.regularised and kappa is None:
         kappa = KAPPA
     same, opposite = formulas.spin_components(spins, rows, kappa)
@@ -319,7 +327,8 @@ def _written_out(
 def _of_mp2(
     result: MP2Result, theirs: NativeEnergies, allowed: float, functional: float | None = None
 ) -> Comparison:
-    """The components of a result, which are those of plain or regularised MP2, beside another program's.
+    """The components of a result, which are those of plain or regularised MP2, beside another
+    program's.
 
     Parameters
     ----------
@@ -377,7 +386,8 @@ def _exact_exchange(mole: Any, mf: Any, result: MP2Result) -> float:
 def _same_solution(
     mole: Any, result: MP2Result, jk: Any, listener: Listener, count: int
 ) -> tuple[Any, Reference]:
-    """PySCF's SCF from atomic densities; where that does not find the stored solution, from the stored orbitals."""
+    """PySCF's SCF from atomic densities; where that does not find the stored solution, from the
+    stored orbitals."""
     kind = result.reference.title
     listener.stage(f"{kind} with PySCF")
     fresh = None
@@ -396,8 +406,8 @@ def _same_solution(
     if fresh is not None and abs(above) > TOLERANCE:
         return fresh  # the stored energy is that of neither
     listener.warning(
-        f"from atomic densities PySCF's SCF {outcome}: the comparison is with the solution that the stored orbitals "
-        "lead to"
+        f"from atomic densities PySCF's SCF {outcome}: the comparison is with the solution that "
+        "the stored orbitals lead to"
     )
     return again
 
@@ -407,7 +417,8 @@ def _scf(
 ) -> tuple[Any, Reference]:
     """PySCF's SCF of a result, from atomic densities or from the stored orbitals.
 
-    It converges further than a run with a loose --scf-conv-tol, whose path it would otherwise repeat to the same end.
+    It converges further than a run with a loose --scf-conv-tol, whose path it would otherwise
+    repeat to the same end.
     """
     found, options = result.reference, result.options
     tight = replace(
@@ -421,7 +432,12 @@ def _scf(
     else:
         start = None
     return hartree_fock.run_scf(
-        *(mole, found.kind, tight, jk, start, listener),
+        mole,
+        found.kind,
+        tight,
+        jk,
+        start,
+        listener,
         threads=count,
         integrals="pyscf",
         charges=result.molecule.point_charges,

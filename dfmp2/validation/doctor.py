@@ -1,9 +1,11 @@
-"""Is this installation, this machine and this folder fit for a run? `CHECKS` has one row per question.
+"""Is this installation, this machine and this folder fit for a run? `CHECKS` has one row per
+question.
 
-The proof comes last: the smallest calculation, with all defaults, held against PySCF's energy, and its result file.
-H2 at 1.4 bohr in STO-3G, fitting sets def2-universal-jkfit and def2-svp-ri: PySCF 2.14.0 (scf.RHF density-fitted,
-mp.dfmp2_native) gives the energies below. Symmetry fixes the orbitals, so nothing depends on SCF convergence.
-NumPy, PySCF and what needs them are imported by the checks themselves: they may be what is broken.
+The proof comes last: the smallest calculation, with all defaults, held against PySCF's energy, and
+its result file. H2 at 1.4 bohr in STO-3G, fitting sets def2-universal-jkfit and def2-svp-ri: PySCF
+2.14.0 (scf.RHF density-fitted, mp.dfmp2_native) gives the energies below. Symmetry fixes the
+orbitals, so nothing depends on SCF convergence. NumPy, PySCF and what needs them are imported by
+the checks themselves: they may be what is broken.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error
 from dfmp2.host import resources
-from dfmp2.host.provenance import installed
+from dfmp2.host.provenance import installed_version
 from dfmp2.units import format_bytes
 
 if TYPE_CHECKING:
@@ -75,16 +77,18 @@ device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "device": device}))
 """
 
-NEURON = "dfmp2.trainium.launch.toolchain"  # by name: it needs no library, which the registry of backends does
+# by name: it needs no library, which the registry of backends does
+NEURON = "dfmp2.trainium.launch.toolchain"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """The outcome of one check.
 
     Attributes
     ----------
-    status : "ok"; "warn" (the default run works, but something else may not); "fail" (it does not work)
+    status : "ok"; "warn" (the default run works, but something else may not); "fail" (it does not
+        work)
     detail : what was found
     fix : what to do about it, one line; "" where there is nothing to do
     exit_code : of the default run, where it fails
@@ -98,24 +102,25 @@ class Finding:
     name: str = ""
 
 
-def ok(detail: str) -> Finding:
+def ok(detail: str) -> Diagnosis:
     """Nothing to do."""
-    return Finding("ok", detail)
+    return Diagnosis("ok", detail)
 
 
-def warn(detail: str, fix: str = "") -> Finding:
+def warn(detail: str, fix: str = "") -> Diagnosis:
     """The default run works; the fix is that of the row where none is given, as in `fail`."""
-    return Finding("warn", detail, fix)
+    return Diagnosis("warn", detail, fix)
 
 
-def fail(detail: str, code: int, fix: str = "") -> Finding:
+def fail(detail: str, code: int, fix: str = "") -> Diagnosis:
     """The default run ends with this exit code."""
-    return Finding("fail", detail, fix, code)
+    return Diagnosis("fail", detail, fix, code)
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Everything a check may look at, as one value that tests can plant; made before a variable is changed.
+    """Everything a check may look at, as one value that tests can plant; made before a variable is
+    changed.
 
     Attributes
     ----------
@@ -126,7 +131,8 @@ class Surroundings:
     path : Python's module search path
     cores : cores this process may be scheduled on
     version : distribution name -> installed version or None
-    requirements : what the package's own metadata says it needs, as in "numpy>=1.26"; None where it is not installed
+    requirements : what the package's own metadata says it needs, as in "numpy>=1.26"; None where it
+        is not installed
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -141,7 +147,7 @@ class Surroundings:
             else os.cpu_count() or 1
         )
     )
-    version: Callable[[str], str | None] = installed
+    version: Callable[[str], str | None] = installed_version
     requirements: tuple[str, ...] | None = field(default_factory=lambda: _metadata("dfmp2"))
 
     @property
@@ -152,7 +158,8 @@ class Surroundings:
         return None
 
     def words(self, *files: str) -> list[str]:
-        """Words of system files such as "/sys/fs/cgroup/cpu.max"; none where they cannot be read."""
+        """Words of system files such as "/sys/fs/cgroup/cpu.max"; none where they cannot be
+        read."""
         try:
             texts = [(self.root / file.lstrip("/")).read_text(errors="replace") for file in files]
         except OSError:
@@ -161,7 +168,8 @@ class Surroundings:
 
 
 def _metadata(name: str) -> tuple[str, ...] | None:
-    """Requirements in the metadata of an installed distribution, the version of Python first; None without any."""
+    """Requirements in the metadata of an installed distribution, the version of Python first; None
+    without any."""
     try:
         found = distribution(name)
     except PackageNotFoundError:
@@ -170,16 +178,17 @@ def _metadata(name: str) -> tuple[str, ...] | None:
     return (*([f"python{python}"] if python else []), *(found.requires or ()))
 
 
-def examine(s: Surroundings) -> Iterator[Finding]:
-    """Every finding about these surroundings, in the order of `CHECKS`, those about Trainium behind the libraries'."""
+def examine(s: Surroundings) -> Iterator[Diagnosis]:
+    """Every finding about these surroundings, in the order of `CHECKS`, those about Trainium behind
+    the libraries'."""
     for name in CHECKS:
         yield inspect(name, s)
         if name == "libraries":
             for question, status, detail, fix in import_module(NEURON).diagnose(s):
-                yield Finding(status, detail, fix, name=question)
+                yield Diagnosis(status, detail, fix, name=question)
 
 
-def inspect(name: str, s: Surroundings) -> Finding:
+def inspect(name: str, s: Surroundings) -> Diagnosis:
     """The outcome of one row of `CHECKS`."""
     look, fix = CHECKS[name]
     try:
@@ -189,7 +198,7 @@ def inspect(name: str, s: Surroundings) -> Finding:
     return replace(found, name=name, fix=found.fix or ("" if found.status == "ok" else fix))
 
 
-def exit_code(findings: Sequence[Finding]) -> int:
+def exit_code(findings: Sequence[Diagnosis]) -> int:
     """What the default run would exit with: 0, or the code of the first failure."""
     return next((finding.exit_code for finding in findings if finding.status == "fail"), 0)
 
@@ -197,7 +206,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
 # --- packages ---
 
 
-def check_command(s: Surroundings) -> Finding:
+def check_command(s: Surroundings) -> Diagnosis:
     """Is the `dfmp2` on PATH this one?"""
     installed = s.version("dfmp2")
     detail = f"{installed or 'not installed'}, {Path(__file__).resolve().parents[1]}"
@@ -212,7 +221,7 @@ def check_command(s: Surroundings) -> Finding:
     return ok(detail)
 
 
-class Requirement(NamedTuple):
+class PackageRequirement(NamedTuple):
     """A library, or Python itself, and the versions that will do: (">=", (1, 26)), ..."""
 
     name: str
@@ -235,7 +244,7 @@ class Requirement(NamedTuple):
         return True
 
 
-def required(requirements: Sequence[str]) -> list[Requirement]:
+def required(requirements: Sequence[str]) -> list[PackageRequirement]:
     """Those of metadata that every run has; what an extra adds is left out."""
     found = []
     for text in requirements:
@@ -246,12 +255,13 @@ def required(requirements: Sequence[str]) -> list[Requirement]:
         if name is not None:
             limits = re.findall(r"(>=|<=|==|!=|~=|>|<)\s*([0-9.]+)", specifier)
             versions = tuple((sign, _numbers(number)) for sign, number in limits)
-            found.append(Requirement(name[0], versions, specifier.strip()))
+            found.append(PackageRequirement(name[0], versions, specifier.strip()))
     return found
 
 
-def check_libraries(s: Surroundings) -> Finding:
-    """Are Python and the libraries there that the package's own metadata names, and do they import?"""
+def check_libraries(s: Surroundings) -> Diagnosis:
+    """Are Python and the libraries there that the package's own metadata names, and do they
+    import?"""
     if s.requirements is None:
         return warn("dfmp2 is not installed: what it needs is not known", INSTALL_SOURCE)
     needed = required(s.requirements)
@@ -281,7 +291,7 @@ def _version_of(s: Surroundings, name: str) -> str | None:
     return s.version(name)
 
 
-def check_pyscf(_s: Surroundings) -> Finding:
+def check_pyscf(_s: Surroundings) -> Diagnosis:
     """Does PySCF import, and are its evaluating parsers switched off inside the shield?"""
     from dfmp2.molecule import pyscf_shield as shield
 
@@ -298,13 +308,16 @@ def check_pyscf(_s: Surroundings) -> Finding:
         else:
             fix = shield.INSTALL
         return fail(str(error), error.exit_code, fix)
-    detail = f"{shield.pyscf_version()}, shield closed ({len(closed)} of {len(shield.EVALUATING)} parsers)"
+    detail = (
+        f"{shield.pyscf_version()}, shield closed ({len(closed)} of {len(shield.EVALUATING)} "
+        "parsers)"
+    )
     if len(closed) < len(shield.EVALUATING):
         return fail(detail, INPUT, f"install it again: {shield.INSTALL}")
     return ok(detail)
 
 
-def check_torch(s: Surroundings) -> Finding:
+def check_torch(s: Surroundings) -> Diagnosis:
     """Can the torch and cuda backends be used? (optional)"""
     driver, version = (s.root / "proc/driver/nvidia/version").exists(), s.version("torch")
     if version is None:
@@ -326,12 +339,13 @@ def check_torch(s: Surroundings) -> Finding:
     return warn(f"{version} does not import: {reason}", "pip install --force-reinstall torch")
 
 
-def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool) -> Finding:
+def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool) -> Diagnosis:
     """What an importable torch is good for.
 
     Parameters
     ----------
-    version : of torch; cuda : version it was built with, or None; device : name of the CUDA device, or None
+    version : of torch; cuda : version it was built with, or None; device : name of the CUDA device,
+        or None
     driver : whether an NVIDIA driver is loaded
     """
     detail = (
@@ -348,7 +362,7 @@ def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool
     return ok(detail)
 
 
-def check_module_path(s: Surroundings) -> Finding:
+def check_module_path(s: Surroundings) -> Diagnosis:
     """Would Python import files of the working directory in place of libraries?"""
     needed = {
         *sys.stdlib_module_names,
@@ -382,7 +396,10 @@ def check_module_path(s: Surroundings) -> Finding:
             danger = "is"
         else:
             danger = "would be, with PYTHONPATH=. or python -c,"
-        detail = f"{', '.join(shadows[:5])} in the working directory {danger} imported in place of a library"
+        detail = (
+            f"{', '.join(shadows[:5])} in the working directory {danger} imported in place "
+            "of a library"
+        )
         return warn(detail, "rename it, or work in another folder")
     if on_path and s.environ.get("PYTHONPATH") is not None:
         return warn(
@@ -402,7 +419,7 @@ def _numbers(version: str | None) -> tuple[int, ...]:
 # --- cores, memory, clock ---
 
 
-def check_threads(s: Surroundings) -> Finding:
+def check_threads(s: Surroundings) -> Diagnosis:
     """Will a run use the cores it may use, and no more?"""
     quota = s.words(QUOTA) or s.words(*OLD_QUOTA)
     if len(quota) == 2 and quota[0].isdigit():
@@ -413,7 +430,10 @@ def check_threads(s: Surroundings) -> Finding:
         usable = s.cores
     else:
         usable = min(s.cores, max(1, int(share)))
-    detail = f"{usable} usable ({s.cores} by affinity, {'no quota' if share is None else f'quota {share:g}'})"
+    detail = (
+        f"{usable} usable ({s.cores} by affinity, "
+        f"{'no quota' if share is None else f'quota {share:g}'})"
+    )
     problems: list[tuple[str, str]] = []
     asked = s.environ.get("OMP_NUM_THREADS")  # which a run takes as its number of threads
     if asked is not None:
@@ -459,7 +479,7 @@ def _stubborn_blas() -> list[str]:
     return [name for name, count in loaded.items() if count != 1]
 
 
-def check_memory(s: Surroundings) -> Finding:
+def check_memory(s: Surroundings) -> Diagnosis:
     """Is there memory, within the limits of control group and shell?"""
     free = resources.available_memory()
     limits = [
@@ -475,15 +495,20 @@ def check_memory(s: Surroundings) -> Finding:
     )
     address = resource.getrlimit(resource.RLIMIT_AS)[0]
     if address != resource.RLIM_INFINITY:
-        detail += f"; the shell limits addresses to {format_bytes(address)}, which counts reserved memory as used"
+        detail += (
+            f"; the shell limits addresses to {format_bytes(address)}, which counts "
+            "reserved memory as used"
+        )
         return warn(detail, "ulimit -v unlimited, and limit runs with --memory")
-    return warn(detail) if free < LITTLE_MEMORY else ok(detail)
+    if free < LITTLE_MEMORY:
+        return warn(detail)
+    return ok(detail)
 
 
 # --- folders ---
 
 
-def check_scratch(s: Surroundings) -> Finding:
+def check_scratch(s: Surroundings) -> Diagnosis:
     """Can PySCF write its temporary files? It makes one in every SCF, in PYSCF_TMPDIR or TMPDIR."""
     variable = next((name for name in ("PYSCF_TMPDIR", "TMPDIR") if s.environ.get(name)), None)
     try:
@@ -493,7 +518,10 @@ def check_scratch(s: Surroundings) -> Finding:
             folder = tempfile.gettempdir()
     except FileNotFoundError as error:
         return fail(str(error), NO_RESOURCES, "export TMPDIR=a folder that can be written")
-    origin = f"{variable}={folder}" if variable else folder
+    if variable:
+        origin = f"{variable}={folder}"
+    else:
+        origin = folder
     try:
         with tempfile.NamedTemporaryFile(prefix="dfmp2-doctor-", dir=folder):
             return _room(origin, Path(folder))
@@ -503,13 +531,14 @@ def check_scratch(s: Surroundings) -> Finding:
         else:
             fix = "make it writable"
         detail = f"{origin} cannot be written ({error.strerror})"
-        # Python passes over a TMPDIR that cannot be used, PySCF does so too; a PYSCF_TMPDIR it takes as it is.
+        # Python passes over a TMPDIR that cannot be used, PySCF does so too; a PYSCF_TMPDIR it
+        # takes as it is.
         if variable == "TMPDIR":
             return warn(detail, fix)
         return fail(detail, NO_RESOURCES, fix)
 
 
-def _room(shown: str, folder: Path) -> Finding:
+def _room(shown: str, folder: Path) -> Diagnosis:
     free = resources.free_disk(folder)
     detail = f"{shown}, {format_bytes(free)} free"
     if free < LITTLE_DISK:
@@ -544,7 +573,7 @@ def default_result() -> tuple[MP2Result, float]:
     return result, time.perf_counter() - start
 
 
-def check_default_run(_s: Surroundings) -> Finding:
+def check_default_run(_s: Surroundings) -> Diagnosis:
     """Does a run with all defaults give the right energy?"""
     try:
         return judge_run(*default_result())
@@ -554,15 +583,15 @@ def check_default_run(_s: Surroundings) -> Finding:
         return fail(f"the system refused: {error}", NO_RESOURCES, "see scratch")
 
 
-def judge_run(result: MP2Result, seconds: float) -> Finding:
+def judge_run(result: MP2Result, seconds: float) -> Diagnosis:
     """Is the energy of the trial molecule what PySCF gives?"""
     scf, correlation = (
         result.scf_total_energy - SCF_ENERGY,
         result.mp2_correlation_energy - CORRELATION_ENERGY,
     )
     detail = (
-        f"H2/{BASIS} on {result.backend} ({result.precision}, {result.provenance.threads} threads) in {seconds:.1f} s: "
-        f"E(SCF) {scf:+.0e}, E(corr) {correlation:+.0e} Eh from PySCF's"
+        f"H2/{BASIS} on {result.backend} ({result.precision}, {result.provenance.threads} threads) "
+        f"in {seconds:.1f} s: E(SCF) {scf:+.0e}, E(corr) {correlation:+.0e} Eh from PySCF's"
     )
     if max(abs(scf), abs(correlation)) > LARGEST_ERROR:
         fix = f"do not trust this installation: {REINSTALL}, then dfmp2 validate"
@@ -570,7 +599,7 @@ def judge_run(result: MP2Result, seconds: float) -> Finding:
     return ok(detail)
 
 
-def check_working_directory(s: Surroundings) -> Finding:
+def check_working_directory(s: Surroundings) -> Diagnosis:
     """Can a result be written into the working directory and read back, file locks included?"""
     from dfmp2.host.files import require_writable
 
@@ -614,7 +643,7 @@ def check_working_directory(s: Surroundings) -> Finding:
 
 
 # What is looked at -> the check, and what to do about a problem that names no fix of its own.
-CHECKS: dict[str, tuple[Callable[[Surroundings], Finding], str]] = {
+CHECKS: dict[str, tuple[Callable[[Surroundings], Diagnosis], str]] = {
     "dfmp2": (check_command, ""),
     "libraries": (check_libraries, ""),
     # As a run does, before PySCF is loaded.

@@ -8,7 +8,8 @@ quantity is a linear combination of a property over the entry's calculations,
 
 so that interaction energies and basis set extrapolations are entries like any other.
 
-The data are `cases.json` and `trnsci.json` beside this module, made by scripts/make_validation_entries.py.
+The data are `cases.json` and `trnsci.json` beside this module, made by
+scripts/make_validation_entries.py.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
-from dfmp2.validation.synthetic import Kernel
+from dfmp2.validation.synthetic import SyntheticSizes
 
 TABLES = {"main": "cases.json", "trnsci": "trnsci.json"}
 TAGS = {
@@ -47,7 +48,8 @@ TAGS = {
     "combination": "interaction energy or basis set extrapolation: several calculations",
     "gradient": "gradient (Eh/bohr), natural occupations, dipole moment, polarizability",
     "optimized": "energy of a geometry that is optimised first",
-    "conventional-mp2": "a reference without density fitting: the difference is shown, without a verdict",
+    "conventional-mp2": "a reference without density fitting: the difference is shown, without a "
+    "verdict",
     "kernel": "arrays with a known energy, no molecule",
     "float64": "float32 may be more than 1e-7 Eh off: computed with auto where mixed is asked for",
     "slow": "more than about 20 seconds on two cores, or more than 2 GB",
@@ -64,16 +66,18 @@ OF_ALL: dict[str, Any] = {"stability": "off", "allow_small_gap": True, "allow_po
 
 
 @dataclass(frozen=True, slots=True)
-class Calculation:
+class ReferenceCalculation:
     """One DF-MP2 calculation.
 
     Attributes
     ----------
     geometry : "O 0.0 0.0 0.22; @H ...", bohr; @ marks a ghost atom
     charge, multiplicity : of the molecule
-    options : with names of all bases; frozen_core is a number of orbitals per spin, or the name of a program's table
+    options : with names of all bases; frozen_core is a number of orbitals per spin, or the name of
+        a program's table
     gradient : whether gradient and densities are computed as well
-    constraints : the geometry is optimised first, under these constraints in geomeTRIC's format; None: it is not
+    constraints : the geometry is optimised first, under these constraints in geomeTRIC's format;
+        None: it is not
     """
 
     geometry: str
@@ -117,7 +121,8 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a program published about its own agreement with the reference; Eh, None where it did not."""
+    """What a program published about its own agreement with the reference; Eh, None where it did
+    not."""
 
     difference: float | None
     bound: float | None
@@ -125,7 +130,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReferenceEntry:
     """Reference values of one program.
 
     Attributes
@@ -136,7 +141,8 @@ class Entry:
     quantities : the numbers
     calculations : what we compute; () for a kernel
     kernel : arrays instead of a molecule, or None
-    tolerance : largest difference, Eh; `validate.MIXED` is added in mixed precision; None to show it without a verdict
+    tolerance : largest difference, Eh; `validate.MIXED` is added in mixed precision; None to show
+        it without a verdict
     tolerance_reason : why that much
     tags : keys of TAGS
     needs : keys of MODULES
@@ -148,8 +154,8 @@ class Entry:
     version: str
     source: tuple[str, ...]
     quantities: tuple[Quantity, ...]
-    calculations: tuple[Calculation, ...]
-    kernel: Kernel | None
+    calculations: tuple[ReferenceCalculation, ...]
+    kernel: SyntheticSizes | None
     tolerance: float | None
     tolerance_reason: str
     tags: frozenset[str]
@@ -164,7 +170,7 @@ class Entry:
         return None
 
 
-def load(table: str = "main") -> tuple[Entry, ...]:
+def load_entries(table: str = "main") -> tuple[ReferenceEntry, ...]:
     """All entries of a table.
 
     Raises
@@ -177,9 +183,9 @@ def load(table: str = "main") -> tuple[Entry, ...]:
     return tuple(_entry(item) for item in json.loads(text)["entries"])
 
 
-def select(
-    entries: Sequence[Entry], only: Sequence[str], tags: Sequence[str], *, slow: bool
-) -> tuple[Entry, ...]:
+def select_entries(
+    entries: Sequence[ReferenceEntry], only: Sequence[str], tags: Sequence[str], *, slow: bool
+) -> tuple[ReferenceEntry, ...]:
     """The entries a user asked for.
 
     Parameters
@@ -231,10 +237,10 @@ def _matches(name: str, pattern: str) -> bool:
     )
 
 
-def _entry(item: dict[str, Any]) -> Entry:
+def _entry(item: dict[str, Any]) -> ReferenceEntry:
     combine = item.pop("combine", {})
     kernel, published = item.get("kernel"), item.get("published")
-    return Entry(
+    return ReferenceEntry(
         **{
             **item,
             "source": tuple(item["source"]),
@@ -247,12 +253,12 @@ def _entry(item: dict[str, Any]) -> Entry:
                 for name, value in item["quantities"].items()
             ),
             "calculations": tuple(map(_calculation, item.get("calculations", ()))),
-            "kernel": None if kernel is None else Kernel(**kernel),
+            "kernel": None if kernel is None else SyntheticSizes(**kernel),
             "published": None if published is None else Published(**published),
         }
     )
 
 
-def _calculation(item: dict[str, Any]) -> Calculation:
+def _calculation(item: dict[str, Any]) -> ReferenceCalculation:
     options = {name: item.pop(name) for name in Options.__slots__ if name in item}
-    return Calculation(**item, options=Options(**options, **OF_ALL))
+    return ReferenceCalculation(**item, options=Options(**options, **OF_ALL))

@@ -1,4 +1,5 @@
-"""Correlation energies written out over (ia|jb) from PySCF: none of our fit, transformation, pair terms or quadratures.
+"""Correlation energies written out over (ia|jb) from PySCF: none of our fit, transformation, pair
+terms or quadratures.
 
 With D = e_a + e_b - e_i - e_j > 0, s and t spins, and r = 1, or 1 - exp(-kappa D) with kappa-MP2
 
@@ -10,9 +11,10 @@ and the direct random-phase approximation as zero-point energies of plasmons,
 
     E_c = 1/2 sum_n W_n - 1/2 tr A,    W_n^2 = eigenvalues of d^1/2 (d + 2 K) d^1/2,    A = d + K          (4)
 
-over all ia of both spins, d_ia = e_a - e_i, K_ia,jb = (ia|jb); of RHF, where triplets have no part, 2 K in
-place of K over the ia of one spin. Sources: Szabo and Ostlund, Modern Quantum Chemistry (1996), section
-6.5; Lee and Head-Gordon, J. Chem. Theory Comput. 14, 5203 (2018); Furche, J. Chem. Phys. 129, 114105 (2008).
+over all ia of both spins, d_ia = e_a - e_i, K_ia,jb = (ia|jb); of RHF, where triplets have no part,
+2 K in place of K over the ia of one spin. Sources: Szabo and Ostlund, Modern Quantum Chemistry
+(1996), section 6.5; Lee and Head-Gordon, J. Chem. Theory Comput. 14, 5203 (2018); Furche, J. Chem.
+Phys. 129, 114105 (2008).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Rows = Callable[
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Orbitals:
+class ReferenceOrbitals:
     """Correlated orbitals of one spin.
 
     Attributes
@@ -62,7 +64,7 @@ class Orbitals:
 
 def correlated_orbitals(
     mf: Any, kind: str, frozen_core: int, frozen_virtual: int
-) -> list[Orbitals]:
+) -> list[ReferenceOrbitals]:
     """Orbitals of each spin of a PySCF mean field; those of ROHF are made semicanonical here.
 
     Parameters
@@ -92,7 +94,7 @@ def correlated_orbitals(
         last = len(e_vir) - frozen_virtual
         coupling = turn_occ.T @ matrix[np.ix_(occupied, ~occupied)] @ turn_vir
         orbitals.append(
-            Orbitals(
+            ReferenceOrbitals(
                 occupied=(coefficients[:, occupied] @ turn_occ)[:, frozen_core:],
                 virtual=(coefficients[:, ~occupied] @ turn_vir)[:, :last],
                 occupied_energies=e_occ[frozen_core:],
@@ -103,7 +105,9 @@ def correlated_orbitals(
     return orbitals
 
 
-def fitted_integrals(mole: Any, fitting: dict[str, Any], spins: Sequence[Orbitals]) -> Rows:
+def fitted_integrals(
+    mole: Any, fitting: dict[str, Any], spins: Sequence[ReferenceOrbitals]
+) -> Rows:
     """(ia|jb) with a fitting set, from PySCF's three-centre integrals and its factor of the metric.
 
     Parameters
@@ -135,7 +139,7 @@ def fitted_integrals(mole: Any, fitting: dict[str, Any], spins: Sequence[Orbital
     return rows
 
 
-def four_center_integrals(mf: Any, spins: Sequence[Orbitals]) -> Rows:
+def four_center_integrals(mf: Any, spins: Sequence[ReferenceOrbitals]) -> Rows:
     """(ia|jb) without a fitting set, all in memory.
 
     Parameters
@@ -169,7 +173,7 @@ def four_center_integrals(mf: Any, spins: Sequence[Orbitals]) -> Rows:
 
 
 def spin_components(
-    spins: Sequence[Orbitals], rows: Rows, kappa: float | None
+    spins: Sequence[ReferenceOrbitals], rows: Rows, kappa: float | None
 ) -> tuple[float, float]:
     """E_SS and E_OS, Eqs. 1 and 2, Eh."""
 
@@ -199,12 +203,12 @@ def spin_components(
     return same, opposite
 
 
-def singles_energy(spins: Sequence[Orbitals]) -> float:
+def singles_energy(spins: Sequence[ReferenceOrbitals]) -> float:
     """E_S, Eq. 3, Eh."""
     return -sum(float((orbitals.coupling**2 / orbitals.differences).sum()) for orbitals in spins)
 
 
-def plasmon_energy(spins: Sequence[Orbitals], rows: Rows) -> float:
+def plasmon_energy(spins: Sequence[ReferenceOrbitals], rows: Rows) -> float:
     """E_c of the direct random-phase approximation, Eq. 4, Eh."""
     sizes = [orbitals.differences.size for orbitals in spins]
     if not sum(sizes):
@@ -243,5 +247,8 @@ def fitted_bytes(spins: Sequence[tuple[int, int]], nao: int, naux: int, *, plasm
     tensors = 2 * sum(nocc * nvir * naux for nocc, nvir in spins)
     three_center = naux * nao * (nao + 1) // 2
     row = max(nvir for _, nvir in spins) * sum(nocc * nvir for nocc, nvir in spins)
-    matrix = sum(nocc * nvir for nocc, nvir in spins) ** 2 if plasmons else 0
+    if plasmons:
+        matrix = sum(nocc * nvir for nocc, nvir in spins) ** 2
+    else:
+        matrix = 0
     return FLOAT64 * (tensors + three_center + 4 * row + 2 * matrix)

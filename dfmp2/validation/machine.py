@@ -48,14 +48,17 @@ class Machine:
         """The header of a report."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
-            f"machine: {self.processor}, {self.cores} usable cores, {format_bytes(self.memory)}; {platform.platform()}",
+            f"machine: {self.processor}, {self.cores} usable cores, {format_bytes(self.memory)}; "
+            f"{platform.platform()}",
             f"versions: {versions}",
-            f"date: {self.date}; load average {self.load:.2f}; others used {self.busy:.2f} cores before the start",
+            f"date: {self.date}; load average {self.load:.2f}; others used {self.busy:.2f} cores "
+            "before the start",
         ]
 
 
 def watch(listener: Listener | None = None) -> Machine:
-    """Look at the machine for a second in which nothing of ours runs; tell the listener where it is not quiet."""
+    """Look at the machine for a second in which nothing of ours runs; tell the listener where it is
+    not quiet."""
     others = Others()
     time.sleep(WATCHED)
     busy = others.used()
@@ -73,7 +76,7 @@ def watch(listener: Listener | None = None) -> Machine:
             **{
                 name: found
                 for name in LIBRARIES
-                if (found := provenance.installed(name)) is not None
+                if (found := provenance.installed_version(name)) is not None
             },
             "BLAS of NumPy": provenance.blas(),
         },
@@ -90,7 +93,8 @@ class Meter:
         self.machine, self._listener, self._others = watch(listener), listener, Others()
 
     def record(self) -> dict[str, Any]:
-        """Machine, load, and cores that others kept busy since the meter was made (0 where the system does not say)."""
+        """Machine, load, and cores that others kept busy since the meter was made (0 where the
+        system does not say)."""
         foreign = self._others.used()
         if foreign > QUIET:
             self._listener.warning(
@@ -128,7 +132,9 @@ class Spread:
     def show(self, digits: int = 2) -> str:
         """Median and range, e.g. "1.26 (1.20-1.31)"; the median alone when they are the same."""
         middle, low, high = (f"{value:.{digits}f}" for value in (self.median, self.low, self.high))
-        return middle if low == high else f"{middle} ({low}-{high})"
+        if low == high:
+            return middle
+        return f"{middle} ({low}-{high})"
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -137,7 +143,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Spread of ours/theirs, measurement k with measurement k: what slows both at the same time cancels."""
+    """Spread of ours/theirs, measurement k with measurement k: what slows both at the same time
+    cancels."""
     return spread([a / b for a, b in zip(ours, theirs, strict=True)])
 
 

@@ -1,8 +1,8 @@
 """Psi4 as a second opinion: the same calculation from scratch, in a separate process.
 
-Geometry in bohr, orbital basis, core potentials and both fitting sets are written out as data, so that
-neither program's library can disagree. Psi4 executes its input as Python: nothing but numbers and element
-symbols goes into it, no name or comment out of a result file.
+Geometry in bohr, orbital basis, core potentials and both fitting sets are written out as data, so
+that neither program's library can disagree. Psi4 executes its input as Python: nothing but numbers
+and element symbols goes into it, no name or comment out of a result file.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from dfmp2.errors import (
     ResourceError,
     UnsupportedByBackend,
 )
+from dfmp2.errors.messages import Option
 from dfmp2.host import resources
 from dfmp2.integrals.three_center import smallest_overlap
-from dfmp2.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.mole import build_mole
 from dfmp2.molecule.pyscf_shield import shielded
@@ -50,12 +50,13 @@ FOREIGN_VARIABLES = (
     "MKL_NUM_THREADS",
     "BLIS_NUM_THREADS",
 )
-INEXACT = "Failed to converge"  # what Psi4 1.3 prints, and then goes on; gold with its potential is 3e-5 Eh off
-# X2C of Psi4 1.3.2 and PySCF 2.14, E(SCF): HCl 9e-9, HBr 2e-7 Eh apart (4e-9 in c, E about c^-2 Z^4: Ag 9e-7).
+# what Psi4 1.3 prints, and then goes on; gold with its potential is 3e-5 Eh off
+INEXACT = "Failed to converge"
+# X2C of Psi4 1.3.2 and PySCF 2.14, E(SCF): HCl 9e-9, HBr 2e-7 Eh apart (4e-9 in c, E about c^-2
+# Z^4: Ag 9e-7).
 HEAVIEST = 5 * 10**6  # sum of Z^4
-LEAST_OVERLAP = (
-    1e-6  # eigenvalue; HBr/6-31G with 1e-8 is 3e-5 Eh off, HBr/def2-TZVP with 2e-6 is not
-)
+# eigenvalue; HBr/6-31G with 1e-8 is 3e-5 Eh off, HBr/def2-TZVP with 2e-6 is not
+LEAST_OVERLAP = 1e-6
 LAST_LINES = 3  # of a failed run's output, shown in the error
 LONGEST_LINE = 160
 
@@ -72,7 +73,8 @@ ECP_LETTERS = "spdfgh"  # highest potential its parser knows: h
 HIGHEST_POWER = 9  # of r in a core potential: one digit there
 E_CONVERGENCE, D_CONVERGENCE = 1e-10, 1e-8  # Eh; E(corr) is of first order in the orbital error
 GHOST = "_bare"  # label of ghosts that need a basis of their own
-UNUSED_ROLE = "df_basis_cc"  # Psi4 1.3 knows no block basis_relativistic, but takes a name defined for another role
+# Psi4 1.3 knows no block basis_relativistic, but takes a name defined for another role
+UNUSED_ROLE = "df_basis_cc"
 OVERLAP_CUT = 1e-6  # PySCF's cut on overlap eigenvalues, made Psi4's where functions were dropped
 
 
@@ -96,7 +98,9 @@ class Psi4Output:
 def find_psi4() -> str | None:
     """Absolute path of the `psi4` on PATH, or None."""
     found = shutil.which("psi4")
-    return None if found is None else os.path.abspath(found)
+    if found is None:
+        return None
+    return os.path.abspath(found)
 
 
 def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -> NativeEnergies:
@@ -111,7 +115,8 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
     Raises
     ------
     BackendUnavailable : there is no psi4 on PATH
-    BackendError : Psi4 failed, was stopped or cannot express the calculation; its last lines are quoted
+    BackendError : Psi4 failed, was stopped or cannot express the calculation; its last lines are
+        quoted
     ComparisonFailed : Psi4 correlated other orbitals or used other functions
     ResourceError : no temporary folder can be made
     """
@@ -125,14 +130,15 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
     _require_repeatable(result)
     text = psi4_input(result, int(0.7 * resources.available_memory()))  # bytes
     scratch = os.environ.get("PSI_SCRATCH") or None
-    try:  # a folder only we can read, on Psi4's scratch disk if one is named, gone when the block is left
+    # a folder only we can read, on Psi4's scratch disk if one is named, gone when the block is left
+    try:
         private = tempfile.TemporaryDirectory(
             prefix="dfmp2-psi4-", dir=scratch, ignore_cleanup_errors=True
         )
     except OSError as error:
         raise ResourceError(
-            f"no temporary folder for Psi4 can be made in {scratch or tempfile.gettempdir()} ({error.strerror}): "
-            "set PSI_SCRATCH to a folder that can be written"
+            f"no temporary folder for Psi4 can be made in {scratch or tempfile.gettempdir()} "
+            f"({error.strerror}): set PSI_SCRATCH to a folder that can be written"
         ) from error
     with private as name:
         folder = Path(name)
@@ -150,8 +156,8 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
         raise BackendError(f"Psi4 failed ({reason}): {_ending(screen or output)}")
     if INEXACT in screen:
         raise BackendError(
-            "Psi4's integrals over the core potential did not converge, so its energies are no reference here: use a "
-            f"newer Psi4, or {PYSCF}"
+            "Psi4's integrals over the core potential did not converge, so its energies are no "
+            f"reference here: use a newer Psi4, or {PYSCF}"
         )
     found = parse_output(output)
     _require_same(found, result)
@@ -159,7 +165,8 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
 
 
 def _require_repeatable(result: MP2Result) -> None:
-    """Refuse X2C where Psi4's differs from PySCF's by more than 1e-6 Eh: other constants, and what rounding leaves."""
+    """Refuse X2C where Psi4's differs from PySCF's by more than 1e-6 Eh: other constants, and what
+    rounding leaves."""
     if result.options.relativity == "none":
         return
     molecule, why = result.molecule, ""
@@ -170,7 +177,10 @@ def _require_repeatable(result: MP2Result) -> None:
             molecule, decontracted(result.orbital_basis), resources.available_memory()
         )
         if smallest_overlap(basis) < LEAST_OVERLAP:
-            why = f"with the decontracted {result.orbital_basis.name}, which is nearly linearly dependent"
+            why = (
+                f"with the decontracted {result.orbital_basis.name}, which is nearly linearly "
+                "dependent"
+            )
     if why:
         raise UnsupportedByBackend(
             Option("relativity", "x2c"),
@@ -188,7 +198,8 @@ def parse_output(text: str) -> Psi4Output:
     version = re.search(r"^\s*Psi4 (\d\S*)", text, re.MULTILINE)
     values = {name: re.search(pattern, text, re.MULTILINE) for name, pattern in _ENERGIES.items()}
     functions = re.search(r"NBF =\s*(\d+), NAUX =\s*(\d+)", text)
-    # Class, frozen and all occupied, active occupied, active virtual, all and frozen virtual orbitals.
+    # Class, frozen and all occupied, active occupied, active virtual, all and frozen virtual
+    # orbitals.
     classes = re.findall(r"^\s*(?:PAIRS|ALPHA|BETA)((?:\s+\d+){6})\s*$", text, re.MULTILINE)
     if version is None or functions is None or not classes or not all(values.values()):
         raise BackendError(f"Psi4's output holds no DF-MP2 energies: {_ending(text)}; {PYSCF}")
@@ -209,16 +220,17 @@ def _require_same(found: Psi4Output, result: MP2Result) -> None:
     theirs = (found.nao, found.naux, found.active)
     if theirs != (sizes.nao, sizes.naux, ours):
         raise ComparisonFailed(
-            f"Psi4 did another calculation: {found.nao} basis functions, {found.naux} fitting functions and "
-            f"{found.active} active (occupied, virtual) orbitals, the result has {sizes.nao}, {sizes.naux} and {ours}"
+            f"Psi4 did another calculation: {found.nao} basis functions, {found.naux} fitting "
+            f"functions and {found.active} active (occupied, virtual) orbitals, the result has "
+            f"{sizes.nao}, {sizes.naux} and {ours}"
         )
 
 
 def _execute(command: list[str], folder: Path, threads: int, timeout: float | None) -> int:
     """Run Psi4 in `folder`, away from the terminal; whatever ends the wait also ends Psi4.
 
-    It gets a process group of its own, so that everything it starts can be stopped, and `folder` as its
-    home, because it would execute a ~/.psi4rc.
+    It gets a process group of its own, so that everything it starts can be stopped, and `folder` as
+    its home, because it would execute a ~/.psi4rc.
     """
     environment = {
         name: value for name, value in os.environ.items() if name not in FOREIGN_VARIABLES
@@ -229,7 +241,8 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
         "OMP_NUM_THREADS": str(threads),
     }
     with open(folder / "screen.txt", "wb") as screen, ThreadPoolExecutor(1) as thread:
-        started = thread.submit(  # signals come to the main thread: none between the start of Psi4 and the `try`
+        # signals come to the main thread: none between the start of Psi4 and the `try`
+        started = thread.submit(
             subprocess.Popen,
             command,
             cwd=folder,
@@ -258,7 +271,8 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
 
 
 def _ending(text: str) -> str:
-    """What a failed run said: its error message, else its last lines; on one line, fit for a terminal."""
+    """What a failed run said: its error message, else its last lines; on one line, fit for a
+    terminal."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)]
     shown = [line[:LONGEST_LINE] for line in errors[:1] or lines[-LAST_LINES:]]
@@ -343,11 +357,13 @@ def _grid(result: MP2Result) -> dict[str, str]:
 
 
 def _functional(result: MP2Result) -> dict[str, Any]:
-    """The functional as Psi4 takes one that it has no name for; its second order has factors 1, which are not used.
+    """The functional as Psi4 takes one that it has no name for; its second order has factors 1,
+    which are not used.
 
     Raises
     ------
-    UnsupportedByBackend : the energy has another functional than the orbitals, or exact exchange has two ranges
+    UnsupportedByBackend : the energy has another functional than the orbitals, or exact exchange
+        has two ranges
     """
     xc = result.reference.xc or ""
     if (
@@ -356,8 +372,8 @@ def _functional(result: MP2Result) -> dict[str, Any]:
         or exact_exchange(xc).separated
     ):
         raise UnsupportedByBackend(
-            f"Psi4 is not asked for {result.method}: it takes functionals of libxc's own parts, without range "
-            f"separation, for energy and orbitals alike: {PYSCF}"
+            f"Psi4 is not asked for {result.method}: it takes functionals of libxc's own parts, "
+            f"without range separation, for energy and orbitals alike: {PYSCF}"
         )
     with shielded():
         from pyscf.dft import libxc
@@ -378,7 +394,8 @@ def _functional(result: MP2Result) -> dict[str, Any]:
 
 
 def decontracted(basis: BasisSet) -> BasisSet:
-    """One shell for each exponent and angular momentum: Psi4 finds no such set for a basis that is given as data."""
+    """One shell for each exponent and angular momentum: Psi4 finds no such set for a basis that is
+    given as data."""
     elements = {}
     for symbol, element in basis.elements.items():
         found = dict.fromkeys((shell[0], row[0]) for shell in element.shells for row in shell[1:])
@@ -427,13 +444,15 @@ def _elements(result: MP2Result, basis: BasisSet) -> dict[str, ElementBasis]:
     missing = [symbol for symbol in result.molecule.elements if symbol not in basis.elements]
     if missing:
         raise InputError(
-            f"the {basis.role} basis of the result has no functions for {missing[0]}: compute it again"
+            f"the {basis.role} basis of the result has no functions for {missing[0]}: compute it "
+            "again"
         )
     return {symbol: basis.elements[symbol] for symbol in result.molecule.elements}
 
 
 def _bare_ghosts(result: MP2Result) -> set[str]:
-    """Elements with a core potential that are there as ghosts, which must not have it: Psi4 would apply it."""
+    """Elements with a core potential that are there as ghosts, which must not have it: Psi4 would
+    apply it."""
     elements = _elements(result, result.orbital_basis)
     centres = zip(result.molecule.symbols, result.molecule.ghost, strict=True)
     return {symbol for symbol, ghost in centres if ghost and elements[symbol].ecp_electrons}
@@ -442,7 +461,8 @@ def _bare_ghosts(result: MP2Result) -> set[str]:
 def _basis_block(
     keyword: str, name: str, elements: Mapping[str, ElementBasis], bare: Collection[str] = ()
 ) -> str:
-    """A set as data in Gaussian's format, under a name of ours; ghosts of the elements `bare` get its shells only."""
+    """A set as data in Gaussian's format, under a name of ours; ghosts of the elements `bare` get
+    its shells only."""
     shells = {symbol: _shells(symbol, element) for symbol, element in elements.items()}
     potentials = [_potential(symbol, e) for symbol, e in elements.items() if e.ecp_electrons]
     assigned = [
@@ -464,7 +484,8 @@ def _shells(symbol: str, element: ElementBasis) -> str:
     for momentum, *rows in element.shells:
         if momentum >= len(LETTERS):
             raise UnsupportedByBackend(
-                f"Psi4's basis format has no letter for the shells of angular momentum {momentum} on {symbol}: {PYSCF}"
+                f"Psi4's basis format has no letter for the shells of angular momentum {momentum} "
+                f"on {symbol}: {PYSCF}"
             )
         for column in range(1, len(rows[0])):
             kept = [(row[0], row[column]) for row in rows if column < len(row) and row[column]]
@@ -482,8 +503,8 @@ def _potential(symbol: str, element: ElementBasis) -> str:
     power = max((power for _, power, _, _ in terms), default=0)
     if not 0 < highest < len(ECP_LETTERS) or power > HIGHEST_POWER:
         raise UnsupportedByBackend(
-            f"Psi4's basis format cannot express the core potential of {symbol} (angular momentum {highest}, power "
-            f"{power} of r): {PYSCF}"
+            f"Psi4's basis format cannot express the core potential of {symbol} (angular momentum "
+            f"{highest}, power {power} of r): {PYSCF}"
         )
     lines = [f"{symbol} 0", f"{symbol}-ECP {highest} {element.ecp_electrons}"]
     for momentum in (highest, *range(highest)):

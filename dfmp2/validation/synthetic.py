@@ -5,8 +5,8 @@ denominators are negative as in a molecule: B_iaP = 1/naux, e_i = 1, e_a = 2, he
 
     (ia|jb) = 1/naux,  D = -2,  E = sum_ij (2 direct_ij - exchange_ij) = -nvir^2 nocc^2 / (2 naux^2)
 
-"trnblas", the pseudo-random arrays of the public example of trnblas: `torch.manual_seed(42)`, then in this
-order and in float32 (n = nocc + nvir; randn normal, rand uniform in [0, 1))
+"trnblas", the pseudo-random arrays of the public example of trnblas: `torch.manual_seed(42)`, then
+in this order and in float32 (n = nocc + nvir; randn normal, rand uniform in [0, 1))
 
     C_occ = 0.1 randn(n, nocc)        C_vir = 0.1 randn(n, nvir)       (mu nu|P) = 0.01 randn(n, n, naux)
     R = 0.01 randn(naux, naux)        (P|Q) = R R^T + naux 1
@@ -14,7 +14,8 @@ order and in float32 (n = nocc + nvir; randn normal, rand uniform in [0, 1))
 
 PyTorch's stream is the 32-bit Mersenne twister, which NumPy has too, so PyTorch is not needed.
 
-Sources: jkwack/GAMESS_RI-MP2_MiniApp, source/rimp2_energy_whole_KERN.f90; trnsci/trnblas, examples/df_mp2.py.
+Sources: jkwack/GAMESS_RI-MP2_MiniApp, source/rimp2_energy_whole_KERN.f90; trnsci/trnblas,
+examples/df_mp2.py.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import ResourceError
+from dfmp2.errors.messages import Option
 from dfmp2.host import resources
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.messages import Option
 from dfmp2.units import format_bytes
 
 Array = NDArray[np.float64]
@@ -38,13 +39,14 @@ Single = NDArray[np.float32]
 SEED = 42
 DRAWN_AT_ONCE = 1 << 18  # random numbers; a multiple of 16, PyTorch's block of normal deviates
 BLOCK_FUNCTIONS = 128  # fitting functions transformed at a time
-# Largest certificate accepted for a kernel, of its energy: sums of equal numbers round systematically in float32
-# (6e-6 for the arrays of the GAMESS mini-app), which nothing in a molecule does.
+# Largest certificate accepted for a kernel, of its energy: sums of equal numbers round
+# systematically in float32 (6e-6 for the arrays of the GAMESS mini-app), which nothing in a
+# molecule does.
 KERNEL_CERTIFICATE = 2e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class SyntheticSizes:
     """Sizes of a synthetic problem.
 
     Attributes
@@ -64,8 +66,9 @@ class Kernel:
         return self.nocc * self.nvir * self.naux
 
 
-def require_memory(kernel: Kernel, held: int, memory: int | None) -> None:
-    """Refuse arrays that do not fit; while B is made, "trnblas" also holds the half-transformed integrals.
+def require_host_memory(kernel: SyntheticSizes, held: int, memory: int | None) -> None:
+    """Refuse arrays that do not fit; while B is made, "trnblas" also holds the half-transformed
+    integrals.
 
     Parameters
     ----------
@@ -96,15 +99,16 @@ def require_memory(kernel: Kernel, held: int, memory: int | None) -> None:
         )
 
 
-def make(kernel: Kernel, workers: int) -> tuple[Array, ActiveSpace]:
-    """Fitted integrals B (nocc, nvir, naux) float64, Eh^1/2, and orbital energies of a synthetic problem."""
+def make_synthetic(kernel: SyntheticSizes, workers: int) -> tuple[Array, ActiveSpace]:
+    """Fitted integrals B (nocc, nvir, naux) float64, Eh^1/2, and orbital energies of a synthetic
+    problem."""
     if kernel.recipe == "closed-form":
         b = np.full((kernel.nocc, kernel.nvir, kernel.naux), 1.0 / kernel.naux)
         return b, _space(np.ones(kernel.nocc), np.full(kernel.nvir, 2.0))
     return _trnblas(kernel, workers)
 
 
-def _trnblas(kernel: Kernel, workers: int) -> tuple[Array, ActiveSpace]:
+def _trnblas(kernel: SyntheticSizes, workers: int) -> tuple[Array, ActiveSpace]:
     nocc, nvir, naux = kernel.nocc, kernel.nvir, kernel.naux
     n = nocc + nvir
     stream = TorchStream(SEED)
@@ -139,7 +143,8 @@ def _space(eps_occ: Array, eps_vir: Array) -> ActiveSpace:
 
 
 class TorchStream:
-    """The numbers PyTorch's CPU generator gives after `torch.manual_seed(seed)`, to float32 rounding."""
+    """The numbers PyTorch's CPU generator gives after `torch.manual_seed(seed)`, to float32
+    rounding."""
 
     def __init__(self, seed: int) -> None:
         self._twister = np.random.RandomState(seed)

@@ -32,7 +32,7 @@ COLUMNS = {  # key of a row as JSON and column of a file -> (unit, description)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class QuantityRow:
     """The outcome for one quantity; energies in Eh, None where there is none.
 
     Attributes
@@ -40,7 +40,8 @@ class Row:
     id, quantity : which number
     maker, version : program that made the reference
     reference, value : theirs, ours
-    tolerance : largest |difference| that passes, the certificate's part included; None without a verdict
+    tolerance : largest |difference| that passes, the certificate's part included; None without a
+        verdict
     status : "pass", "fail", "skipped" or "shown"
     reason : why this tolerance; of a failure or a skip, what happened
     source : where the reference is published
@@ -76,19 +77,20 @@ Tally = dict[str, int]  # values by what became of them, a key of COUNTED
 COUNTED = {"passed": PASS, "failed": FAIL, "skipped": SKIPPED, "shown": SHOWN}
 
 
-def tally(rows: Iterable[Row]) -> Tally:
+def tally(rows: Iterable[QuantityRow]) -> Tally:
     """Count rows."""
     found = Counter(row.status for row in rows)
     return {name: found[status] for name, status in COUNTED.items()}
 
 
-def by_program(rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
-    """The rows of each program that produced the references, in order of appearance, and of "all"."""
+def by_program(rows: Sequence[QuantityRow]) -> dict[str, Sequence[QuantityRow]]:
+    """The rows of each program that produced the references, in order of appearance, and of
+    "all"."""
     names = dict.fromkeys(row.maker for row in rows)
     return {**{name: [row for row in rows if row.maker == name] for name in names}, "all": rows}
 
 
-def largest(rows: Iterable[Row]) -> str:
+def largest(rows: Iterable[QuantityRow]) -> str:
     """The largest difference that has a verdict, Eh, "" without one."""
     judged = (abs(d) for row in rows if (d := row.difference) is not None and row.status != SHOWN)
     if (found := max(judged, default=None)) is None:
@@ -96,8 +98,9 @@ def largest(rows: Iterable[Row]) -> str:
     return f"{found:.1e}"
 
 
-def lines_of(rows: Sequence[Row]) -> list[str]:
-    """The rows of one entry as text under its name, no wider than a terminal; the reference is value - difference."""
+def lines_of(rows: Sequence[QuantityRow]) -> list[str]:
+    """The rows of one entry as text under its name, no wider than a terminal; the reference is
+    value - difference."""
     lines: list[str] = []
     for row in rows:
         head = f"{row.id}: {row.program}"
@@ -114,14 +117,17 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
                 allowed = "-"
             else:
                 allowed = f"{row.tolerance:.1e}"
-            difference = f"{row.difference:.1e}" if row.difference else "0"
+            if row.difference:
+                difference = f"{row.difference:.1e}"
+            else:
+                difference = "0"
             lines.append(f"{start}{row.value:>17.10f}{difference:>11}{allowed:>9}")
         remarks += [row.reason] if row.difference is None or row.status == FAIL else []
         lines += [f"          {line}" for text in remarks for line in wrap(text, 70)]
     return lines
 
 
-def summary(rows: Sequence[Row]) -> str:
+def validation_summary(rows: Sequence[QuantityRow]) -> str:
     """One line per program, all together, and what both sides share."""
     lines = [
         f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'shown':>8}{'largest difference / Eh':>26}"
@@ -133,8 +139,9 @@ def summary(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def to_dict(rows: Sequence[Row], backend: str, precision: str) -> dict[str, Any]:
-    """The object `--json` prints; energies in hartree. Rows with something published say so in three more keys."""
+def rows_to_dict(rows: Sequence[QuantityRow], backend: str, precision: str) -> dict[str, Any]:
+    """The object `--json` prints; energies in hartree. Rows with something published say so in
+    three more keys."""
     counted = {name: tally(own) for name, own in by_program(rows).items()}
     total = counted.pop("all")
     return {
@@ -145,7 +152,7 @@ def to_dict(rows: Sequence[Row], backend: str, precision: str) -> dict[str, Any]
     }
 
 
-def columns(rows: Sequence[Row]) -> dict[str, Column]:
+def columns(rows: Sequence[QuantityRow]) -> dict[str, Column]:
     """The rows as columns of a file."""
     return {
         name: Column([getattr(row, name) for row in rows], *about)
@@ -153,8 +160,9 @@ def columns(rows: Sequence[Row]) -> dict[str, Column]:
     }
 
 
-def markdown(rows: Sequence[Row], table: str) -> str:
-    """The tables of the documentation: per program and per entry, or, for trnsci, one row per published number."""
+def markdown(rows: Sequence[QuantityRow], table: str) -> str:
+    """The tables of the documentation: per program and per entry, or, for trnsci, one row per
+    published number."""
     if table == "trnsci":
         header = (
             "entry|dfmp2 / Eh|reference / Eh|by|our difference|published difference|published by"
@@ -163,13 +171,13 @@ def markdown(rows: Sequence[Row], table: str) -> str:
             header,
             [
                 (
-                    *(row.id.removeprefix("trnsci-"), _energy(row.value), _energy(row.reference)),
-                    *(
-                        row.program,
-                        _difference(row),
-                        _published(row),
-                        row.published.by if row.published else "",
-                    ),
+                    row.id.removeprefix("trnsci-"),
+                    _energy(row.value),
+                    _energy(row.reference),
+                    row.program,
+                    _difference(row),
+                    _published(row),
+                    row.published.by if row.published else "",
                 )
                 for row in rows
             ],
@@ -193,7 +201,7 @@ def markdown(rows: Sequence[Row], table: str) -> str:
     )
 
 
-def _row_dict(row: Row) -> dict[str, Any]:
+def _row_dict(row: QuantityRow) -> dict[str, Any]:
     cells = {name: getattr(row, name) for name in COLUMNS}
     item = {
         name: None if isinstance(x, float) and not math.isfinite(x) else x
@@ -217,7 +225,7 @@ def _energy(value: float | None) -> str:
     return "" if value is None else f"{value:.10f}"
 
 
-def _difference(row: Row) -> str:
+def _difference(row: QuantityRow) -> str:
     """The difference, or what happened instead."""
     failed = " (fail)" if row.status == FAIL else ""
     if row.difference is None:
@@ -225,7 +233,7 @@ def _difference(row: Row) -> str:
     return f"{abs(row.difference):.1e}{failed}"
 
 
-def _published(row: Row) -> str:
+def _published(row: QuantityRow) -> str:
     if row.published is None:
         return ""
     known = row.published.difference

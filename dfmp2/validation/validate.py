@@ -1,16 +1,19 @@
 """Hold our energies against the entries, one after the other; each calculation is computed once.
 
-A difference passes within the entry's tolerance, to which MIXED is added where a pair step ran in mixed precision: what
-a run accepts as its error, and nothing that we measured ourselves. Entries that float32 may miss by more (tag
-"float64") are computed with "auto" where "mixed" is asked for, and say whether they were repeated in float64.
+A difference passes within the entry's tolerance, to which MIXED is added where a pair step ran in
+mixed precision: what a run accepts as its error, and nothing that we measured ourselves. Entries
+that float32 may miss by more (tag "float64") are computed with "auto" where "mixed" is asked for,
+and say whether they were repeated in float64.
 
-Conventional MP2 is another method, which fitting approaches: its differences are shown without a verdict.
+Conventional MP2 is another method, which fitting approaches: its differences are shown without a
+verdict.
 
-An entry is skipped, with the reason, when this installation or machine cannot do it; whatever else goes wrong in it is
-a failure of that entry, and the others go on.
+An entry is skipped, with the reason, when this installation or machine cannot do it; whatever else
+goes wrong in it is a failure of that entry, and the others go on.
 
-Calculations that differ only in the frozen core or the MP2 fitting set start their SCF from the converged
-orbitals of the first. A kernel goes through the same put, pair terms and certificate as a molecule.
+Calculations that differ only in the frozen core or the MP2 fitting set start their SCF from the
+converged orbitals of the first. A kernel goes through the same put, pair terms and certificate as a
+molecule.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ from dfmp2.errors import (
     ResourceError,
     UnsupportedByBackend,
 )
+from dfmp2.errors.messages import Option
 from dfmp2.host import resources, threads
-from dfmp2.messages import Option
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
@@ -44,14 +47,17 @@ from dfmp2.scf.reference import StartOrbitals
 from dfmp2.units import DEBYE
 from dfmp2.validation import synthetic
 from dfmp2.validation.compare import recompute
-from dfmp2.validation.entries import Calculation, Entry, Quantity
+from dfmp2.validation.entries import Quantity, ReferenceCalculation, ReferenceEntry
 from dfmp2.validation.psi4 import INSTALL, find_psi4
 from dfmp2.validation.synthetic import KERNEL_CERTIFICATE
-from dfmp2.validation.tables import FAIL, PASS, SHOWN, SKIPPED, Row
+from dfmp2.validation.tables import FAIL, PASS, SHOWN, SKIPPED, QuantityRow
 
 MIXED = 1e-7  # Eh, the default of --tolerance
 AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
-AGAINST_REASON = "recomputed from scratch with the same bases; two converged SCFs, E(corr) of first order in theirs"
+AGAINST_REASON = (
+    "recomputed from scratch with the same bases; two converged SCFs, E(corr) of "
+    "first order in theirs"
+)
 OF_SCF = (
     "scf_total_energy",
     "nuclear_repulsion_energy",
@@ -62,8 +68,9 @@ NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 Values = dict[str, float]
 
 
-class Found(NamedTuple):
-    """A program's energies of one calculation, Eh, and whether its pair energies are of mixed precision."""
+class ProgramEnergies(NamedTuple):
+    """A program's energies of one calculation, Eh, and whether its pair energies are of mixed
+    precision."""
 
     values: Values
     mixed: bool = False
@@ -73,14 +80,16 @@ class Found(NamedTuple):
 class Session:
     """Our program with settings that stay; the backend is chosen when it is made.
 
-    `repeated` counts the calculations that were too far off in mixed precision and were repeated in float64.
+    `repeated` counts the calculations that were too far off in mixed precision and were repeated in
+    float64.
 
     Parameters
     ----------
     backend, precision : as for `dfmp2 run`
     memory : bytes the process may use, None for what is free
     count : threads, None for the usable cores
-    optimize : the result at the minimum, from molecule, options and constraints (`dfmp2.studies.optimize.minimum`)
+    optimize : the result at the minimum, from molecule, options and constraints
+        (`dfmp2.studies.optimize.minimum`)
 
     Raises
     ------
@@ -100,11 +109,11 @@ class Session:
         checked = Options(basis="none", precision=precision, memory=memory, threads=count)
         self.precision, self.memory = checked.precision, checked.memory
         self.threads = checked.threads or resources.usable_cores()
-        self.backend, self.reason = registry.select(backend, self.precision, self.threads)
+        self.backend, self.reason = registry.select_backend(backend, self.precision, self.threads)
         self.repeated, self._optimize = 0, optimize
-        self._results: dict[Calculation, MP2Result] = {}
+        self._results: dict[ReferenceCalculation, MP2Result] = {}
 
-    def result(self, calculation: Calculation) -> MP2Result:
+    def result(self, calculation: ReferenceCalculation) -> MP2Result:
         """The calculation's result, computed when it is asked for the first time."""
         if calculation not in self._results:
             pairs = (
@@ -134,7 +143,7 @@ class Session:
             self._results[calculation] = result
         return self._results[calculation]
 
-    def calculate(self, calculation: Calculation) -> Found:
+    def calculate(self, calculation: ReferenceCalculation) -> ProgramEnergies:
         """Our energies of a calculation."""
         result = self.result(calculation)
         values = {name: value for name in ENERGIES if (value := getattr(result, name)) is not None}
@@ -142,10 +151,11 @@ class Session:
         values["scs_mp2_total_energy"] = result.scf_total_energy + result.scs_mp2_correlation_energy
         values["sos_mp2_total_energy"] = result.scf_total_energy + result.sos_mp2_correlation_energy
         values |= _derivatives(result)
-        return Found(values, result.precision == "mixed")
+        return ProgramEnergies(values, result.precision == "mixed")
 
-    def evaluate(self, entry: Entry) -> tuple[float, bool, str]:
-        """Our energy of a synthetic problem, Eh, whether it is of mixed precision, and what is to be said about it.
+    def evaluate(self, entry: ReferenceEntry) -> tuple[float, bool, str]:
+        """Our energy of a synthetic problem, Eh, whether it is of mixed precision, and what is to
+        be said about it.
 
         Raises
         ------
@@ -160,19 +170,19 @@ class Session:
         else:
             asked = self.precision
         single = (
-            asked != "fp64" and registry.exact(self.backend) is not self.backend
+            asked != "fp64" and registry.float64_backend(self.backend) is not self.backend
         )  # it cannot repeat in float64
         if single:
             accepted = KERNEL_CERTIFICATE * abs(quantity.value)
         else:
             accepted = MIXED
-        synthetic.require_memory(
+        synthetic.require_host_memory(
             kernel, (8 if asked == "fp64" else 12) * kernel.elements, self.memory
         )
         with threads.limited(self.threads):
-            b, space = synthetic.make(kernel, self.threads)
+            b, space = synthetic.make_synthetic(kernel, self.threads)
             pairs, precision, certificate = pair_energies_to_tolerance(
-                *([b], [space], self.backend, asked, accepted, Silent()), threads=self.threads
+                [b], [space], self.backend, asked, accepted, Silent(), threads=self.threads
             )
         self._count(certificate)
         said = ""
@@ -188,7 +198,7 @@ class Session:
     def _count(self, certificate: Certificate | None) -> None:
         self.repeated += certificate is not None and certificate.repeated_in_fp64
 
-    def _start(self, calculation: Calculation) -> StartOrbitals | None:
+    def _start(self, calculation: ReferenceCalculation) -> StartOrbitals | None:
         """Converged orbitals of the same SCF, if it has been done."""
         for other, result in self._results.items():
             if _of_scf(other) == _of_scf(calculation):
@@ -198,7 +208,7 @@ class Session:
         return None
 
 
-def _of_scf(calculation: Calculation) -> Calculation:
+def _of_scf(calculation: ReferenceCalculation) -> ReferenceCalculation:
     """The same without what comes after the SCF."""
     return replace(
         calculation, options=replace(calculation.options, auxbasis=None, frozen_core="none")
@@ -233,9 +243,9 @@ class Other:
                 " pyscf",
             )
         self.program, self.name, self._session = program, NAMES[program], session
-        self._found: dict[Calculation, Found] = {}
+        self._found: dict[ReferenceCalculation, ProgramEnergies] = {}
 
-    def calculate(self, calculation: Calculation) -> Found:
+    def calculate(self, calculation: ReferenceCalculation) -> ProgramEnergies:
         """Its energies of a calculation.
 
         Raises
@@ -267,13 +277,13 @@ class Other:
                 "scs_mp2_correlation_energy": scs,
                 "scs_mp2_total_energy": scf + scs,
             }
-            self._found[calculation] = Found(values, program=check.program)
+            self._found[calculation] = ProgramEnergies(values, program=check.program)
         return self._found[calculation]
 
 
 def validate(
-    entries: Sequence[Entry], session: Session, others: Sequence[Other] = ()
-) -> Iterator[list[Row]]:
+    entries: Sequence[ReferenceEntry], session: Session, others: Sequence[Other] = ()
+) -> Iterator[list[QuantityRow]]:
     """The rows of each entry as soon as they are known.
 
     Parameters
@@ -284,7 +294,7 @@ def validate(
         yield [row for other in others or (None,) for row in _rows(entry, session, other)]
 
 
-def _rows(entry: Entry, session: Session, other: Other | None) -> list[Row]:
+def _rows(entry: ReferenceEntry, session: Session, other: Other | None) -> list[QuantityRow]:
     why = entry.missing()
     if why is None and other is not None and entry.kernel is not None:
         why = f"arrays without a molecule, which {other.name} cannot recompute"
@@ -305,7 +315,7 @@ def _rows(entry: Entry, session: Session, other: Other | None) -> list[Row]:
     return [replace(row, maker=other.name, version="", reference=None) for row in rows]
 
 
-def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
+def _judged(entry: ReferenceEntry, session: Session, other: Other | None) -> list[QuantityRow]:
     if entry.kernel is not None:
         [quantity], (value, mixed, said) = entry.quantities, session.evaluate(entry)
         reason = "; ".join(text for text in (said, entry.tolerance_reason) if text)
@@ -317,7 +327,7 @@ def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
         theirs = [other.calculate(calculation) for calculation in entry.calculations]
     rows = []
     for quantity in entry.quantities:
-        value = combined([found.values for found in ours], quantity)
+        value = combined_value([found.values for found in ours], quantity)
         of_pairs = quantity.of.endswith("_energy") and quantity.of not in OF_SCF
         mixed = of_pairs and any(found.mixed for found in ours)
         if other is None:
@@ -333,7 +343,7 @@ def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
                 entry,
                 quantity,
                 value,
-                combined([f.values for f in theirs], quantity),
+                combined_value([f.values for f in theirs], quantity),
                 limit,
                 AGAINST_REASON,
             )
@@ -341,7 +351,7 @@ def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
     return rows
 
 
-def combined(values: list[Values], quantity: Quantity) -> float:
+def combined_value(values: list[Values], quantity: Quantity) -> float:
     """sum_k factor_k property(calculation_k)."""
     of, factors = quantity.of, quantity.factors
     if len(values) != len(factors) or any(of not in value for value in values):
@@ -351,21 +361,22 @@ def combined(values: list[Values], quantity: Quantity) -> float:
     return sum(factor * value[of] for factor, value in zip(factors, values, strict=True))
 
 
-def _limit(entry: Entry, mixed: bool) -> float | None:
-    """Largest difference allowed, None without a verdict; a published one is to be undercut as it stands."""
+def _limit(entry: ReferenceEntry, mixed: bool) -> float | None:
+    """Largest difference allowed, None without a verdict; a published one is to be undercut as it
+    stands."""
     if entry.tolerance is None:
         return None
     return entry.tolerance + MIXED * (mixed and entry.published is None)
 
 
 def _compared(
-    entry: Entry,
+    entry: ReferenceEntry,
     quantity: Quantity,
     value: float,
     reference: float,
     limit: float | None,
     reason: str | None = None,
-) -> Row:
+) -> QuantityRow:
     """The row of a quantity; `reason` replaces the entry's."""
     row = _row(entry, quantity, status=PASS, reason=reason or entry.tolerance_reason)
     row = replace(row, reference=reference, value=value, tolerance=limit)
@@ -379,9 +390,9 @@ def _compared(
     )
 
 
-def _row(entry: Entry, quantity: Quantity, *, status: str, reason: str) -> Row:
+def _row(entry: ReferenceEntry, quantity: Quantity, *, status: str, reason: str) -> QuantityRow:
     """A row without a value of ours."""
-    return Row(
+    return QuantityRow(
         id=entry.id,
         maker=entry.program,
         version=entry.version,
@@ -404,8 +415,9 @@ def _with_gradient(*arguments: Any, **more: Any) -> MP2Result:
 
 
 def _derivatives(result: MP2Result) -> Values:
-    """Components of the gradient (Eh/bohr), natural occupations, dipole moments (debye) and polarizabilities (bohr^3)
-    by name, where there are; what the correlation adds to dipole moments is in e bohr."""
+    """Components of the gradient (Eh/bohr), natural occupations, dipole moments (debye) and
+    polarizabilities (bohr^3) by name, where there are; what the correlation adds to dipole moments
+    is in e bohr."""
     found, own = result.gradient, result.properties
     if found is None or own is None:
         return {}

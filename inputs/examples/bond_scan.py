@@ -14,5 +14,6 @@ for distance, energy in zip(
     print(f"r(OH) = {distance:.2f} angstrom   E(MP2) = {energy:.8f} Eh")
 minimum = study.values["minimum_quartic"]
 print(
-    f"minimum at {minimum.value:.4f} {minimum.units}; the curve as SVG has {len(scan_curve(study))} characters"
+    f"minimum at {minimum.value:.4f} {minimum.units}; the curve as SVG has "
+    f"{len(scan_curve(study))} characters"
 )

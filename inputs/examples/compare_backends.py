@@ -21,5 +21,6 @@ for backend in ("cpu", "torch", "cuda", "nki"):
         difference = result.mp2_correlation_energy - reference.mp2_correlation_energy
         seconds = result.timings.pair_energies
         print(
-            f"{backend:<6} {precision:<6} difference {difference:+.1e} Eh, pair energies in {seconds:.3f} s"
+            f"{backend:<6} {precision:<6} difference {difference:+.1e} Eh, pair energies in "
+            f"{seconds:.3f} s"
         )

@@ -15,7 +15,8 @@ print(f"E(MP2)  = {result.mp2_total_energy:.10f} Eh")
 print(f"E(SCS)  = {result.scs_mp2_correlation_energy:.10f} Eh (correlation)")
 print(f"fitting sets: {result.scf_fitting.describe()[0]}; {result.mp2_fitting.describe()[0]}")
 print(
-    f"backend {result.backend}, precision {result.precision}, frozen core orbitals {result.sizes.frozen_core}"
+    f"backend {result.backend}, precision {result.precision}, frozen core orbitals "
+    f"{result.sizes.frozen_core}"
 )
 
 with TemporaryDirectory() as folder:

@@ -1,4 +1,5 @@
-"""Interaction energy of the formic acid dimer (S22 no. 3) with counterpoise correction, beside Psi4's value."""
+"""Interaction energy of the formic acid dimer (S22 no. 3) with counterpoise correction, beside
+Psi4's value."""
 
 from pathlib import Path
 

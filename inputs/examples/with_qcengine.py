@@ -1,4 +1,5 @@
-"""The QCEngine program: energy of water through QCSchema. Needs QCEngine: pip install 'dfmp2[qc]'."""
+"""The QCEngine program: energy of water through QCSchema. Needs QCEngine: pip install
+'dfmp2[qc]'."""
 
 try:
     import qcengine

@@ -1,18 +1,21 @@
-"""Optimise small molecules from distorted starts, and compare frequencies with published Hessians; tables as markdown.
+"""Optimise small molecules from distorted starts, and compare frequencies with published Hessians;
+tables as markdown.
 
     python scripts/benchmarks/optimisations.py geometries --rows rows.json
     python scripts/benchmarks/optimisations.py geometries --only H2O,NH3 --psi4 /usr/bin/psi4
     python scripts/benchmarks/optimisations.py frequencies --only hf,h2o
     python scripts/benchmarks/optimisations.py kinds --psi4 /usr/bin/psi4
 
-geometries: atoms of ASE's G2 set (a water dimer and two transition states are given here) moved at random by up to 0.1
-angstrom, the same for everybody. `--psi4` names the program of Psi4: it optimises the same starts with optking,
-density-fitted MP2 and the same numbers of convergence (GAU, `g_convergence gau`). Counted are the geometries at which
-energy and gradient were computed, the first one included, those of a Hessian left out. Every row is appended to --rows
-as it comes, and rows that are there are not computed again. frequencies: conventional MP2 Hessians of CFOUR, as
-QCEngine's standard_suite_ref has them, and for NH3 and H2CO differences of PySCF's conventional MP2 gradients. kinds:
-starts that are flat or symmetric, without and with --verify, and by optking from the same starts.
-Exit code 1: something did not converge, or a frequency differs by more than 2 cm^-1.
+geometries: atoms of ASE's G2 set (a water dimer and two transition states are given here) moved at
+random by up to 0.1 angstrom, the same for everybody. `--psi4` names the program of Psi4: it
+optimises the same starts with optking, density-fitted MP2 and the same numbers of convergence (GAU,
+`g_convergence gau`). Counted are the geometries at which energy and gradient were computed, the
+first one included, those of a Hessian left out. Every row is appended to --rows as it comes, and
+rows that are there are not computed again. frequencies: conventional MP2 Hessians of CFOUR, as
+QCEngine's standard_suite_ref has them, and for NH3 and H2CO differences of PySCF's conventional MP2
+gradients. kinds: starts that are flat or symmetric, without and with --verify, and by optking from
+the same starts. Exit code 1: something did not converge, or a frequency differs by more than 2
+cm^-1.
 """
 
 from __future__ import annotations
@@ -42,12 +45,28 @@ BASIS = "cc-pvdz"
 MOVED = 0.1  # angstrom
 ALLOWED = 2.0  # cm^-1
 NAMES = (
-    *("H2O", "NH3", "CH4", "HCN", "H2CO", "CH3OH", "HCOOH", "C2H2", "C2H4", "C2H6", "H2O2", "N2H4"),
-    *("CH3Cl", "H3CNH2", "CH3CHO", "CH3", "NH2"),
+    "H2O",
+    "NH3",
+    "CH4",
+    "HCN",
+    "H2CO",
+    "CH3OH",
+    "HCOOH",
+    "C2H2",
+    "C2H4",
+    "C2H6",
+    "H2O2",
+    "N2H4",
+    "CH3Cl",
+    "H3CNH2",
+    "CH3CHO",
+    "CH3",
+    "NH2",
 )
 OWN = {  # name -> (atoms in angstrom, whether a transition state)
     "(H2O)2": (
-        "O -1.49 -0.01 0; H -1.82 0.90 0; H -0.53 0.08 0; O 1.42 -0.01 0; H 1.77 -0.45 -0.76; H 1.77 -0.45 0.76",
+        "O -1.49 -0.01 0; H -1.82 0.90 0; H -0.53 0.08 0; O 1.42 -0.01 0; H 1.77 -0.45 -0.76; H "
+        "1.77 -0.45 0.76",
         0,
     ),
     "NH3 inversion": ("N 0 0 0.05; H 1 0 0; H -0.5 0.866 0; H -0.5 -0.866 0", 1),
@@ -119,7 +138,8 @@ def molecules() -> Iterator[tuple[str, dfmp2.Molecule, bool]]:
 
 
 def by_dfmp2(molecule: dfmp2.Molecule, saddle: bool, verify: bool = False) -> dict[str, Any]:
-    """Geometries that were computed, steps, energy, kind and shortest distance, or why it failed."""
+    """Geometries that were computed, steps, energy, kind and shortest distance, or why it
+    failed."""
     try:
         study = dfmp2.optimize(
             molecule,
@@ -192,11 +212,13 @@ def shortest(places: Any) -> float:
 
 
 def kinds(given: argparse.Namespace) -> bool:
-    """The table of flat and symmetric starts; whether all of ours end as a minimum with --verify."""
+    """The table of flat and symmetric starts; whether all of ours end as a minimum with
+    --verify."""
     only = given.only.split(",") if given.only else None
     minima = True
     print(
-        "| start | E / Eh | shortest / angstrom | with `--verify` | E / Eh | shortest | E(Psi4) | shortest |"
+        "| start | E / Eh | shortest / angstrom | with `--verify` | E / Eh | shortest | E(Psi4) | "
+        "shortest |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for name, (text, charge, multiplicity) in STARTS.items():
@@ -269,7 +291,8 @@ def geometries(given: argparse.Namespace) -> bool:
         else:
             said = ""
         print(
-            f"{program}: {len(every)} end, median {statistics.median(every):g}, sum {sum(every)}{said}"
+            f"{program}: {len(every)} end, median {statistics.median(every):g}, sum "
+            f"{sum(every)}{said}"
         )
     return not any("failed" in row for row in found.values() if row["program"] == "dfmp2")
 
@@ -277,7 +300,7 @@ def geometries(given: argparse.Namespace) -> bool:
 GEOMETRIES = {  # of the standard suite, bohr
     "hf": (("H", "F"), [[0, 0, -1.64558411], [0, 0, 0.08729475]], {}),
     "h2o": (
-        *(("O", "H", "H"),),
+        ("O", "H", "H"),
         [
             [0, 0, -0.1240388603],
             [0, -1.431430901356, 0.984293362719],
@@ -286,7 +309,7 @@ GEOMETRIES = {  # of the standard suite, bohr
         {},
     ),
     "nh2": (
-        *(("N", "H", "H"),),
+        ("N", "H", "H"),
         [
             [0, 0, -0.145912918634892],
             [0, -1.511214298139, 1.013682596946108],
@@ -306,8 +329,9 @@ HESSIANS = {  # name -> (molecule, basis, frozen core, key of the suite, or PySC
     "h2co": ("H2CO", "cc-pvdz", "none", "PySCF"),
 }
 
-# DF-MP2/cc-pVDZ of Psi4, cm^-1: name -> (geometry, frozen core, wavenumbers, where). The first is published; the others
-# are own runs of Psi4 1.3.2 (scf_type df, mp2_type df, differences of gradients, points 5) at ASE's geometries.
+# DF-MP2/cc-pVDZ of Psi4, cm^-1: name -> (geometry, frozen core, wavenumbers, where). The first is
+# published; the others are own runs of Psi4 1.3.2 (scf_type df, mp2_type df, differences of
+# gradients, points 5) at ASE's geometries.
 FITTED = {
     "h2o": (
         "Psi4",
@@ -331,7 +355,8 @@ FITTED = {
 
 
 def by_pyscf(molecule: dfmp2.Molecule, basis: str, displacement: float = 0.005) -> Any:
-    """(3 natom, 3 natom) Eh/bohr^2, differences of PySCF's gradients of conventional MP2, all electrons correlated."""
+    """(3 natom, 3 natom) Eh/bohr^2, differences of PySCF's gradients of conventional MP2, all
+    electrons correlated."""
     from pyscf import gto, mp, scf
 
     def gradient(places: Any) -> Any:
@@ -356,7 +381,8 @@ def frequencies(given: argparse.Namespace) -> bool:
 
     only, agreed = given.only.split(",") if given.only else None, True
     print(
-        "| molecule | basis | dfmp2, df SCF / cm^-1 | dfmp2, conventional SCF | conventional MP2 | of |"
+        "| molecule | basis | dfmp2, df SCF / cm^-1 | dfmp2, conventional SCF | conventional MP2 | "
+        "of |"
     )
     print("|---|---|---|---|---|---|")
     for name, (key, basis, core, entry) in HESSIANS.items():
@@ -388,8 +414,9 @@ def frequencies(given: argparse.Namespace) -> bool:
             agreed &= bool(np.abs(found - expected).max() < ALLOWED)
             shown.append(", ".join(f"{x:.1f}" for x in found))
         print(
-            f"| {name} | {basis} | {shown[0]} | {shown[1]} | {', '.join(f'{x:.1f}' for x in expected)} "
-            f"| {'PySCF' if entry == 'PySCF' else 'CFOUR'} |",
+            f"| {name} | {basis} | {shown[0]} | {shown[1]} | "
+            f"{', '.join(f'{x:.1f}' for x in expected)} | "
+            f"{'PySCF' if entry == 'PySCF' else 'CFOUR'} |",
             flush=True,
         )
     print("\n| molecule | dfmp2 / cm^-1 | Psi4 | of |\n|---|---|---|---|")

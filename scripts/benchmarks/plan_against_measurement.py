@@ -1,10 +1,12 @@
-"""Run molecules of many kinds as whole processes; write predicted against measured time and memory as a page.
+"""Run molecules of many kinds as whole processes; write predicted against measured time and memory
+as a page.
 
-    python scripts/benchmarks/plan_against_measurement.py --machine "2 cores of an AMD EPYC" --date "22 November 2026"
+    python scripts/benchmarks/plan_against_measurement.py --machine "2 cores of an AMD EPYC" --date
+    "22 November 2026"
 
-Calibrates first; about three minutes on two quiet cores. Prediction and measurement stand in every result file; this
-puts them side by side in docs/performance/plan.md. Rows go to --rows as they come, and a run that was broken off goes
-on from there.
+Calibrates first; about three minutes on two quiet cores. Prediction and measurement stand in every
+result file; this puts them side by side in docs/performance/plan.md. Rows go to --rows as they
+come, and a run that was broken off goes on from there.
 """
 
 from __future__ import annotations
@@ -112,20 +114,19 @@ def write_molecules(folder: Path) -> None:
 
 
 def measured(case: Sequence[str], folder: Path, launch: float) -> dict[str, Any]:
-    """Predicted and measured seconds and bytes of a run; `launch`, predicted seconds of a command outside it."""
+    """Predicted and measured seconds and bytes of a run; `launch`, predicted seconds of a command
+    outside it."""
     molecule, basis, *more = case
     child, run = run_dfmp2(
-        *(
-            "run",
-            f"{molecule}.xyz",
-            "--basis",
-            basis,
-            *more,
-            "--output",
-            "x.h5",
-            "--overwrite",
-            "--quiet",
-        ),
+        "run",
+        f"{molecule}.xyz",
+        "--basis",
+        basis,
+        *more,
+        "--output",
+        "x.h5",
+        "--overwrite",
+        "--quiet",
         folder=folder,
     )
     if child.code:
@@ -177,14 +178,17 @@ def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: floa
     head = f"| {' | '.join((*heads, *totals))} |\n|{'---|' * (len(heads) + len(totals))}"
     others = sum(one["foreign"] for one in rows.values()) / max(1, len(rows))
     memory = [
-        f"| {' '.join(case)} | {side_by_side([x / 1e6 for x in rows[' '.join(case)]['bytes']], 0)} |"
+        f"| {' '.join(case)} | {side_by_side([x / 1e6 for x in rows[' '.join(case)]['bytes']], 0)} "
+        "|"
         for case in usual
     ]
     lines = [
         "# Plan against measurement",
         "",
-        "What `dfmp2 plan` predicts beside what a run needs, default options but for those named. Seconds; of stages",
-        "the predicted time, then the measured one. *Total* is that of the result, *command* the whole process.",
+        "What `dfmp2 plan` predicts beside what a run needs, default options but for those named. "
+        "Seconds; of stages",
+        "the predicted time, then the measured one. *Total* is that of the result, *command* the "
+        "whole process.",
         "",
         head,
         *(row_of(case, one) for case, one in zip(usual, found, strict=True)),
@@ -192,7 +196,8 @@ def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: floa
         f"Off by more than a factor {FACTOR}: {beyond(found, 'total')} of {len(found)} totals, "
         f"{beyond(found, 'command')} of {len(found)} commands.",
         "",
-        "How many iterations an SCF needs that DIIS does not converge, or whose instabilities are followed from one",
+        "How many iterations an SCF needs that DIIS does not converge, or whose instabilities are "
+        "followed from one",
         "solution to the next, is not known beforehand:",
         "",
         head,
@@ -206,8 +211,10 @@ def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: floa
         "|---|---|---|---|",
         *memory,
         "",
-        f"`python scripts/benchmarks/plan_against_measurement.py`, {machine}, {date}; rates measured just before.",
-        f"Others took {foreign:.2f} cores while the rates were measured, and used {others:.2f} during the runs.",
+        f"`python scripts/benchmarks/plan_against_measurement.py`, {machine}, {date}; rates "
+        "measured just before.",
+        f"Others took {foreign:.2f} cores while the rates were measured, and used {others:.2f} "
+        "during the runs.",
     ]
     return "\n".join(lines) + "\n"
 

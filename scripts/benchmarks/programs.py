@@ -1,4 +1,5 @@
-"""Whole programs as child processes, measured from outside: seconds, peak memory, what others did meanwhile."""
+"""Whole programs as child processes, measured from outside: seconds, peak memory, what others did
+meanwhile."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# A program of the standard library alone starts each command: the kernel hands a process' peak memory on to what it
-# starts, so a peak measured from a process with NumPy loaded would never be below NumPy's. `foreign` are the
-# processor seconds that everything else on the machine used meanwhile (and that a host took away).
+# A program of the standard library alone starts each command: the kernel hands a process' peak
+# memory on to what it starts, so a peak measured from a process with NumPy loaded would never be
+# below NumPy's. `foreign` are the processor seconds that everything else on the machine used
+# meanwhile (and that a host took away).
 LAUNCHER = """
 import json, os, sys, time
 def busy():
@@ -40,7 +42,8 @@ block = mmap.mmap(-1, int(sys.argv[1]))
 for start in range(0, len(block), mmap.PAGESIZE):
     block[start] = 1
 """
-# What a shell may have set and a timed program must not inherit: thread counts, binding, foreign configuration.
+# What a shell may have set and a timed program must not inherit: thread counts, binding, foreign
+# configuration.
 DROPPED = (
     "OMP_",
     "GOMP_",
@@ -95,9 +98,11 @@ class Child:
 
 
 def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> Child:
-    """Run a command in `folder` and measure it; whatever ends the wait also ends the command and what it started.
+    """Run a command in `folder` and measure it; whatever ends the wait also ends the command and
+    what it started.
 
-    Temporary files go to `folder`; PySCF would execute a configuration file of the user and is given an empty one.
+    Temporary files go to `folder`; PySCF would execute a configuration file of the user and is
+    given an empty one.
     """
     report, empty = folder / "launcher.json", folder / "empty.conf"
     report.unlink(missing_ok=True)
@@ -113,7 +118,8 @@ def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str])
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            start_new_session=True,  # a group of its own, so that everything it starts can be stopped
+            # a group of its own, so that everything it starts can be stopped
+            start_new_session=True,
         )
         try:
             launcher.wait()
@@ -133,7 +139,8 @@ def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str])
 def run_dfmp2(
     *arguments: str, folder: Path, threads: int | None = None
 ) -> tuple[Child, dict[str, Any]]:
-    """A command of dfmp2 with --json, measured, and the object it printed ({} where it printed none)."""
+    """A command of dfmp2 with --json, measured, and the object it printed ({} where it printed
+    none)."""
     if threads is None:
         counted = ()
     else:
@@ -145,12 +152,14 @@ def run_dfmp2(
 
 
 def touch_memory(size: int) -> None:
-    """Write to `size` bytes in another process, so that a virtual machine's host has handed them out already."""
+    """Write to `size` bytes in another process, so that a virtual machine's host has handed them
+    out already."""
     subprocess.run([*STANDARD_LIBRARY, TOUCH, str(size)], check=True)
 
 
 def private_folder(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
-    """A folder for input, output and scratch files of the timed programs, gone when the block is left."""
+    """A folder for input, output and scratch files of the timed programs, gone when the block is
+    left."""
     return tempfile.TemporaryDirectory(
         prefix="dfmp2-bench-", dir=parent, ignore_cleanup_errors=True
     )

@@ -1,7 +1,9 @@
-"""The text of a PySCF script that repeats a calculation of ours: DF-SCF, then `pyscf.mp.dfmp2_native`.
+"""The text of a PySCF script that repeats a calculation of ours: DF-SCF, then
+`pyscf.mp.dfmp2_native`.
 
-It is what a user would write: names of basis and fitting sets where PySCF's library has them (the numbers
-themselves where it has not), the geometry from the xyz file, the convergence of dfmp2's defaults.
+It is what a user would write: names of basis and fitting sets where PySCF's library has them (the
+numbers themselves where it has not), the geometry from the xyz file, the convergence of dfmp2's
+defaults.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""Time dfmp2 and other programs on one molecule, as whole processes from an xyz file to the energy: A B C A B C ...
+"""Time dfmp2 and other programs on one molecule, as whole processes from an xyz file to the energy:
+A B C A B C ...
 
-    python scripts/benchmarks/race.py inputs/benzene.xyz --basis cc-pvtz --against pyscf,pyscf-tuned,psi4 --repeats 5
+    python scripts/benchmarks/race.py inputs/benzene.xyz --basis cc-pvtz --against
+    pyscf,pyscf-tuned,psi4 --repeats 5
 
-All are given the same geometry, the same orbital and both fitting sets, the same frozen core, and converge to 1e-10 Eh
-and an orbital gradient of 1e-6 (Psi4: a root mean square of 1e-7, its own measure). Every program first computes H2
-once, untimed: its files are in the system's cache afterwards, and one that does not work is found before the long run.
-`pyscf-tuned` is PySCF with OPENBLAS_NUM_THREADS=1. What follows `--` behind the molecule, as in `inputs/benzene.xyz --
---frozen-core auto`, are options of `dfmp2 run`; the others repeat what came of them. Prints Markdown (tables.py); exit
-code 8 when energies differ by more than 1e-7 Eh.
+All are given the same geometry, the same orbital and both fitting sets, the same frozen core, and
+converge to 1e-10 Eh and an orbital gradient of 1e-6 (Psi4: a root mean square of 1e-7, its own
+measure). Every program first computes H2 once, untimed: its files are in the system's cache
+afterwards, and one that does not work is found before the long run. `pyscf-tuned` is PySCF with
+OPENBLAS_NUM_THREADS=1. What follows `--` behind the molecule, as in `inputs/benzene.xyz --
+--frozen-core auto`, are options of `dfmp2 run`; the others repeat what came of them. Prints
+Markdown (tables.py); exit code 8 when energies differ by more than 1e-7 Eh.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ class Outcome:
     ----------
     program : name and version
     scf_energy, correlation_energy : Eh
-    sizes : orbital functions, MP2 fitting functions, correlated occupied and virtual orbitals (alpha)
+    sizes : orbital functions, MP2 fitting functions, correlated occupied and virtual orbitals
+        (alpha)
     stages : wall seconds of "scf", "between" (MP2 integrals, transformation, fit) and "pairs"
     cycles : SCF iterations, None when the program does not say
     """
@@ -94,7 +98,13 @@ class Program:
 def ours(basis: str, precision: str, threads: int, more: list[str]) -> Program:
     """dfmp2 in one precision."""
     command = [
-        *(sys.executable, "-P", "-m", "dfmp2", "run", "molecule.xyz", f"--basis={basis}"),
+        sys.executable,
+        "-P",
+        "-m",
+        "dfmp2",
+        "run",
+        "molecule.xyz",
+        f"--basis={basis}",
         *more,
     ]
     command += [
@@ -197,7 +207,8 @@ def psi4_times(text: str) -> dict[str, float]:
 def run_all(
     programs: list[Program], molecule: str, parent: Path, touched: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """One run of every program, in their order, the first of them dfmp2; the title of the calculation."""
+    """One run of every program, in their order, the first of them dfmp2; the title of the
+    calculation."""
     runs: list[dict[str, Any]] = []
     result: MP2Result | None = None
     for program in programs:
@@ -213,7 +224,8 @@ def run_all(
         outcome = program.read(folder)
         if runs and outcome.sizes != runs[0]["outcome"]["sizes"]:
             raise SystemExit(
-                f"{program.name} did another calculation: {outcome.sizes}, not {runs[0]['outcome']['sizes']}"
+                f"{program.name} did another calculation: {outcome.sizes}, not "
+                f"{runs[0]['outcome']['sizes']}"
             )
         print(
             f"{program.name:<12} {child.wall:8.2f} s  E(corr) {outcome.correlation_energy:.10f} Eh",
@@ -226,12 +238,14 @@ def run_all(
     sizes = runs[0]["outcome"]["sizes"]
     return (
         runs,
-        f"{result.molecule.formula}, {result.reference.kind.upper()}, functions, fitting, occ., virt. {sizes}",
+        f"{result.molecule.formula}, {result.reference.kind.upper()}, functions, fitting, occ., "
+        f"virt. {sizes}",
     )
 
 
 def compared(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians and ranges of every program, ratios run by run, largest differences of the energies."""
+    """Medians and ranges of every program, ratios run by run, largest differences of the
+    energies."""
     names = list(dict.fromkeys(run["lane"] for run in runs))
     of = {name: [run for run in runs if run["lane"] == name] for name in names}
     own = [name for name in names if name.startswith("dfmp2")]
@@ -276,7 +290,8 @@ def main() -> int:
     wanted = [name for name in given.against.split(",") if name]
     if unknown := [name for name in wanted if name not in known]:
         parser.error(
-            f"--against {unknown[0]}: expected one or more of {', '.join(known)}, with commas between"
+            f"--against {unknown[0]}: expected one or more of {', '.join(known)}, with commas "
+            "between"
         )
     precisions = given.precision.split(",")
 

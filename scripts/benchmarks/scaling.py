@@ -1,10 +1,11 @@
-"""How the stages of dfmp2 grow: whole processes on a series of n-alkanes, beside the matrix products of the same host.
+"""How the stages of dfmp2 grow: whole processes on a series of n-alkanes, beside the matrix
+products of the same host.
 
     python scripts/benchmarks/scaling.py --sizes 10,20,40
 
-The exponents are those of all sizes (least squares, log-log). Of transformation, fit and pair energies the fraction of
-the rate of a large square product is shown, measured just before each run: in float64, and in float32 for pair
-energies in mixed precision. Prints Markdown (tables.py).
+The exponents are those of all sizes (least squares, log-log). Of transformation, fit and pair
+energies the fraction of the rate of a large square product is shown, measured just before each run:
+in float64, and in float32 for pair energies in mixed precision. Prints Markdown (tables.py).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from dfmp2.validation.machine import spread, watch
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
-    """p of the least-squares fit log(value) = p log(size) + c; None for fewer than two different sizes.
+    """p of the least-squares fit log(value) = p log(size) + c; None for fewer than two different
+    sizes.
 
     Every size counts once, however long it took: the fit is one of relative errors.
     """

@@ -53,7 +53,8 @@ def shapes(found: list[Found]) -> list[str]:
     if not found:
         return []
     lines = [
-        "| shape | backend | precision | pair step / s | GF/s | of a square product | of products of the same shape |",
+        "| shape | backend | precision | pair step / s | GF/s | of a square product | of products "
+        "of the same shape |",
         "|" + "---|" * 7,
     ]
     for shape in found:

@@ -2,10 +2,11 @@
 
     python scripts/benchmarks/versions.py --other OTHER/bin/python --repeats 3
 
-OTHER is an environment with the other version. Whole processes with default options, which take turns. The last column
-is what the default precision changes: two runs of this version, this one and fp64, both with --scf-conv-tol 1e-12,
-since E(corr) is of first order in what the SCF leaves. Geometries are those of ASE's G2 set, clusters are copies of
-them on a square or cube. Exit code 8 when an energy differs by more than --tolerance allows, 1e-7 Eh.
+OTHER is an environment with the other version. Whole processes with default options, which take
+turns. The last column is what the default precision changes: two runs of this version, this one and
+fp64, both with --scf-conv-tol 1e-12, since E(corr) is of first order in what the SCF leaves.
+Geometries are those of ASE's G2 set, clusters are copies of them on a square or cube. Exit code 8
+when an energy differs by more than --tolerance allows, 1e-7 Eh.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def main() -> None:
     names = ("scf_total_energy", "mp2_correlation_energy")
     records, worst = [], 0.0
     print(
-        "| molecule | functions | iterations: before, now | before / s | now / s | ratio | dE(SCF), dE(corr) / Eh |"
+        "| molecule | functions | iterations: before, now | before / s | now / s | ratio | "
+        "dE(SCF), dE(corr) / Eh |"
     )
     print("|---|---|---|---|---|---|---|")
     for case in CASES:
@@ -142,16 +144,18 @@ def main() -> None:
             {"case": case, "ratio": ratio, "seconds": seconds, "away": away, "foreign": foreign}
         )
         print(
-            f"| {' '.join(case)} | {now[0]['sizes']['nao']} | {cycles[0]}, {cycles[1]} | {seconds[0]:.2f} | "
-            f"{seconds[1]:.2f} | {ratio:.2f} | {away[0]:.0e}, {away[1]:.0e} |",
+            f"| {' '.join(case)} | {now[0]['sizes']['nao']} | {cycles[0]}, {cycles[1]} | "
+            f"{seconds[0]:.2f} | {seconds[1]:.2f} | {ratio:.2f} | {away[0]:.0e}, {away[1]:.0e} |",
             flush=True,
         )
     total = statistics.geometric_mean(record["ratio"] for record in records)
     print(
-        f"\nGeometric mean of the ratios {total:.2f}; largest {max(record['ratio'] for record in records):.2f}."
+        f"\nGeometric mean of the ratios {total:.2f}; largest "
+        f"{max(record['ratio'] for record in records):.2f}."
     )
     print(
-        f"Others used {statistics.mean(record['foreign'] for record in records):.2f} cores meanwhile."
+        f"Others used {statistics.mean(record['foreign'] for record in records):.2f} cores "
+        "meanwhile."
     )
     if given.json:
         given.json.write_text(json.dumps(records), encoding="ascii")

@@ -1,8 +1,10 @@
-"""Notes which functions of dfmp2 each test calls, also in the processes that it starts: the map of `scripts/mutants`.
+"""Notes which functions of dfmp2 each test calls, also in the processes that it starts: the map of
+`scripts/mutants`.
 
-Python loads this module by its name when it starts, where its folder is on PYTHONPATH; it is a plugin of pytest, too.
-Each process adds lines of JSON to a file of its own in the folder MUTANTS_MAP. MUTANTS_NAME is what runs: the id of a
-test or the name of a fixture, whose calls count for every test that has it.
+Python loads this module by its name when it starts, where its folder is on PYTHONPATH; it is a
+plugin of pytest, too. Each process adds lines of JSON to a file of its own in the folder
+MUTANTS_MAP. MUTANTS_NAME is what runs: the id of a test or the name of a fixture, whose calls count
+for every test that has it.
 """
 
 from __future__ import annotations

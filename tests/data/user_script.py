@@ -1,4 +1,5 @@
-"""What a user may write, with ten mistakes that a type checker finds: each line that ends in `# wrong`."""
+"""What a user may write, with ten mistakes that a type checker finds: each line that ends in `#
+wrong`."""
 
 from pathlib import Path
 

@@ -27,9 +27,8 @@ SOUND = {
     "torch-neuronx": "2.9.0.2.15.32035",
     "libneuronxla": "2.2.16408.0",
 }
-SUMMARY = (
-    "a stand-in, not the package of AWS"  # nothing that was made with it may look like a device
-)
+# nothing that was made with it may look like a device
+SUMMARY = "a stand-in, not the package of AWS"
 OURS = (
     "nki",
     "nrtpy",
@@ -104,7 +103,10 @@ class Site:
         """Let other Python processes find this machine, too."""
         text = "import pathlib\nfrom dfmp2.backends import registry\n"
         text += "from dfmp2.trainium.launch.environment import HERE\n"
-        text += f"root = pathlib.Path({str(self.folder / 'root')!r})\nobject.__setattr__(HERE, 'root', root)\n"
+        text += (
+            f"root = pathlib.Path({str(self.folder / 'root')!r})\nobject.__setattr__(HERE, "
+            "'root', root)\n"
+        )
         text += "registry.NEURON_DEVICES = f'{root}{registry.NEURON_DEVICES}'\n"
         (self.folder / "site" / "sitecustomize.py").write_text(text)
 

@@ -1,4 +1,5 @@
-"""Results in the formats of other programs: one literal table of formats, each a function from a result to bytes."""
+"""Results in the formats of other programs: one literal table of formats, each a function from a
+result to bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
@@ -19,9 +20,11 @@ __all__ = ["FORMATS", "Format", "export"]
 
 
 def xyz(result: MP2Result) -> bytes:
-    """The geometry in angstrom, with charge, multiplicity, method and energies as key=value in the comment line.
+    """The geometry in angstrom, with charge, multiplicity, method and energies as key=value in the
+    comment line.
 
-    Every energy key names its unit, because programs that read extended xyz take a bare `energy` for electronvolts.
+    Every energy key names its unit, because programs that read extended xyz take a bare `energy`
+    for electronvolts.
     """
     count, comment, *atoms = write_xyz(result.molecule).splitlines()
     energies = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
@@ -41,7 +44,8 @@ def xyz(result: MP2Result) -> bytes:
 
 
 class Format(NamedTuple):
-    """A file format: what makes its bytes, the ending of its files, what is in it, and options of its own."""
+    """A file format: what makes its bytes, the ending of its files, what is in it, and options of
+    its own."""
 
     write: Callable[..., bytes]
     ending: str
@@ -62,7 +66,9 @@ FORMATS = {
     ),
     "xyz": Format(xyz, ".xyz", "geometry, energies in the comment line"),
     "cube": Format(
-        *(cube, ".cube", "a density or an orbital on a grid"),
+        cube,
+        ".cube",
+        "a density or an orbital on a grid",
         ("density", "spin", "orbital", "orbitals", "of", "spacing", "margin"),
     ),
 }
@@ -78,7 +84,8 @@ def export(result: MP2Result, to: str, **options: Any) -> bytes:
 
     Raises
     ------
-    InputError : unknown format, an option of another one, a package is missing, or it cannot hold this result
+    InputError : unknown format, an option of another one, a package is missing, or it cannot hold
+        this result
     ResultFileError : the result does not hold the density that was asked for
     """
     if to not in FORMATS:

@@ -1,7 +1,8 @@
-"""Where file formats differ: the order of the functions in a spherical shell, and the terms of a core potential.
+"""Where file formats differ: the order of the functions in a spherical shell, and the terms of a
+core potential.
 
-Rows of `mo_coeff` are in PySCF's order. Real solid harmonics have one sign convention in all formats: m > 0 goes with
-cos(m phi), m < 0 with sin(|m| phi), both positive.
+Rows of `mo_coeff` are in PySCF's order. Real solid harmonics have one sign convention in all
+formats: m > 0 goes with cos(m phi), m < 0 with sin(|m| phi), both positive.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ LOCAL = -1  # angular momentum of the local channel in a stored core potential
 
 def pyscf(momentum: int) -> list[int]:
     """-l to +l, but p functions as x, y, z."""
-    return [1, -1, 0] if momentum == 1 else cca(momentum)
+    if momentum == 1:
+        return [1, -1, 0]
+    return cca(momentum)
 
 
 def cca(momentum: int) -> list[int]:
@@ -33,13 +36,16 @@ def alternating(momentum: int) -> list[int]:
     return [0, *(sign * m for m in range(1, momentum + 1) for sign in (1, -1))]
 
 
-def molden(momentum: int) -> list[int]:
+def molden_conventions(momentum: int) -> list[int]:
     """Molden: 0, +1, -1, +2, -2, ..., but p functions as x, y, z."""
-    return pyscf(1) if momentum == 1 else alternating(momentum)
+    if momentum == 1:
+        return pyscf(1)
+    return alternating(momentum)
 
 
 def rows(momenta: Iterable[int], order: Order) -> NDArray[np.intp]:
-    """Rows of `mo_coeff` in the order of a format: `mo_coeff[rows(momenta, molden)]`; momenta of the shells by row."""
+    """Rows of `mo_coeff` in the order of a format: `mo_coeff[rows(momenta, molden)]`; momenta of
+    the shells by row."""
     places: list[int] = []
     for momentum in momenta:
         first = len(places)
@@ -57,14 +63,16 @@ def core_electrons(result: MP2Result) -> list[int]:
 
 
 def local_momentum(element: ElementBasis) -> int:
-    """The angular momentum that stands for the local channel of a core potential: one more than the highest other."""
+    """The angular momentum that stands for the local channel of a core potential: one more than the
+    highest other."""
     if element.ecp:
         return max([momentum for momentum, _ in element.ecp[1]], default=LOCAL) + 1
     return 0
 
 
 def core_terms(element: ElementBasis) -> Iterator[tuple[int, int, float, float]]:
-    """Terms coefficient * r^(power - 2) * exp(-exponent * r^2): (momentum, power, exponent, coefficient)."""
+    """Terms coefficient * r^(power - 2) * exp(-exponent * r^2): (momentum, power, exponent,
+    coefficient)."""
     for momentum, powers in element.ecp[1] if element.ecp else ():
         for power, terms in enumerate(powers):
             for exponent, coefficient, *_ in terms:  # what follows is spin-orbit coupling

@@ -1,10 +1,12 @@
-"""Densities of one electron that a result holds, their natural orbitals, and cube files of them and of orbitals.
+"""Densities of one electron that a result holds, their natural orbitals, and cube files of them and
+of orbitals.
 
     D = sum_i n_i C_i C_i^T        n_i, C_i: natural occupations and orbitals, C^T S C = 1
 
-Grid and cube format are those of `pyscf.tools.cubegen` (https://gaussian.com/cubegen): a box around the atoms, lengths
-in bohr, densities in e/bohr^3, orbitals in bohr^-3/2. The line with PySCF's version and the date is replaced, so that
-equal results give equal files. A ghost has atomic number 0.
+Grid and cube format are those of `pyscf.tools.cubegen` (https://gaussian.com/cubegen): a box around
+the atoms, lengths in bohr, densities in e/bohr^3, orbitals in bohr^-3/2. The line with PySCF's
+version and the date is replaced, so that equal results give equal files. A ghost has atomic number
+0.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, ResultFileError
-from dfmp2.messages import Command, N, Option
+from dfmp2.errors.messages import Command, N, Option
 from dfmp2.molecule.mole import rebuilt_mole
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.molecule.text import printable
@@ -68,7 +70,8 @@ def densities(result: MP2Result, of: str) -> Array:
 
 
 def natural_orbitals(result: MP2Result, of: str) -> tuple[Array, Array]:
-    """Occupations (nmo,), largest first, and natural orbitals (nao, nmo) of the density of both spins.
+    """Occupations (nmo,), largest first, and natural orbitals (nao, nmo) of the density of both
+    spins.
 
     Raises
     ------
@@ -98,7 +101,8 @@ def cube(
 
     Parameters
     ----------
-    density, spin, orbital : one of the three; an orbital by its number from 1, with "b" behind it for a beta orbital
+    density, spin, orbital : one of the three; an orbital by its number from 1, with "b" behind it
+        for a beta orbital
     orbitals : "scf" or "natural"
     of : as of `densities`, None for relaxed
     spacing : of the points, bohr; None for 80 points along each axis
@@ -135,7 +139,10 @@ def cube(
             Option("density"),
         )
     found = densities(result, kind)
-    matrix = found[0] - found[1] if spin else _of_both_spins(found)
+    if spin:
+        matrix = found[0] - found[1]
+    else:
+        matrix = _of_both_spins(found)
     what = f"{'spin' if spin else 'electron'} density {SAID[kind]}{_scaled(result, kind)}, e/bohr^3"
     return _written(
         result, what, lambda ao: np.einsum("gm,gm->g", ao @ matrix, ao), spacing, margin
@@ -180,10 +187,16 @@ def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> 
     if natural:
         kind = of or "relaxed"
         occupations, coeff = natural_orbitals(result, kind)
-        said = f"natural orbital {number + 1} {SAID[kind]}{_scaled(result, kind)}, occupation {occupations[number]:.6f}"
+        said = (
+            f"natural orbital {number + 1} {SAID[kind]}{_scaled(result, kind)}, occupation "
+            f"{occupations[number]:.6f}"
+        )
         return said, coeff[:, number]
     s = 1 if given[2] else 0
-    name = "" if reference.nspin == 1 else ("alpha ", "beta ")[s]
+    if reference.nspin == 1:
+        name = ""
+    else:
+        name = ("alpha ", "beta ")[s]
     energy, occ = reference.mo_energy[s, number], reference.mo_occ[s, number]
     return f"{name}orbital {number + 1}, {energy:.6f} Eh, occupation {occ:g}", reference.mo_coeff[
         s, :, number

@@ -1,13 +1,15 @@
-"""Molden files: geometry in bohr, basis, orbitals (https://www.theochem.ru.nl/molden/molden_format.html).
+"""Molden files: geometry in bohr, basis, orbitals
+(https://www.theochem.ru.nl/molden/molden_format.html).
 
-The format knows spherical functions up to g and no charge, multiplicity, fitting set or effective core potential.
-A ghost atom has its element's symbol and atomic number 0, as Psi4 writes it; the electrons that a core potential
-replaces are named in the [Core] section that Molden2AIM introduced, and the atomic number stays the element's.
+The format knows spherical functions up to g and no charge, multiplicity, fitting set or effective
+core potential. A ghost atom has its element's symbol and atomic number 0, as Psi4 writes it; the
+electrons that a core potential replaces are named in the [Core] section that Molden2AIM introduced,
+and the atomic number stays the element's.
 
-`pyscf.tools.molden` (PySCF 2.14) has the same order and normalisation up to g, but writes a ghost as "GHOST-I", which
-readers refuse (IOData) or take for another element, the effective charge for the atomic number where there is a core
-potential (iodine is manganese), orbital energies with 10 digits, and leaves h functions out without a word. This module
-can go when it does none of that.
+`pyscf.tools.molden` (PySCF 2.14) has the same order and normalisation up to g, but writes a ghost
+as "GHOST-I", which readers refuse (IOData) or take for another element, the effective charge for
+the atomic number where there is a core potential (iodine is manganese), orbital energies with 10
+digits, and leaves h functions out without a word. This module can go when it does none of that.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.mole import Shell, ao_shells
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
@@ -36,8 +38,9 @@ SPINS = ("Alpha", "Beta")
 
 
 def normal_modes(study: Study) -> bytes:
-    """A Molden file of the vibrations of a study of frequencies: wavenumbers in cm^-1, negative where imaginary,
-    intensities in km/mol, the geometry in bohr and the normalised displacements of the atoms."""
+    """A Molden file of the vibrations of a study of frequencies: wavenumbers in cm^-1, negative
+    where imaginary, intensities in km/mol, the geometry in bohr and the normalised displacements of
+    the atoms."""
     molecule = study.runs["reference"].molecule
     places = list(zip(molecule.symbols, molecule.coordinates, strict=True))
     lines = ["[Molden Format]", "[Title]", printable(study.title), "[Atoms] AU"]
@@ -131,7 +134,7 @@ def molden(result: MP2Result, orbitals: str = "scf", of: str | None = None) -> b
         if core
     ]
     lines += ["[Core]", *cores] if cores else []
-    order = conventions.rows((shell.momentum for shell in shells), conventions.molden)
+    order = conventions.rows((shell.momentum for shell in shells), conventions.molden_conventions)
     lines += ["[MO]", *(line for one in sets for line in _orbitals(*one, order))]
     return ("\n".join(lines) + "\n").encode("ascii", "backslashreplace")
 
@@ -148,8 +151,9 @@ def _title(result: MP2Result) -> str:
     else:
         field = f", in the field of {len(charges)} point charges (not in this file)"
     return printable(
-        f"{result.reference.title}/{result.orbital_basis.name} orbitals of dfmp2 {result.provenance.version}, "
-        f"charge {molecule.charge}, multiplicity {molecule.multiplicity}{relativity}{field}"
+        f"{result.reference.title}/{result.orbital_basis.name} orbitals of dfmp2 "
+        f"{result.provenance.version}, charge {molecule.charge}, multiplicity "
+        f"{molecule.multiplicity}{relativity}{field}"
     )
 
 

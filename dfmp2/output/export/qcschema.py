@@ -1,10 +1,10 @@
 """QCSchema documents (versions 1 and 2) as plain dictionaries that hold nothing but JSON types.
 
-Version 1 merges the input into the result; version 2 keeps it under `input_data`, with method and keywords under
-`specification`. Lengths are in bohr, energies in hartree; the geometry is handed on digit by digit. Basis functions
-come shell by shell, m from -l to +l in each (CCA order, p functions too); matrices are flat, row by row. Occupations
-are those of one spin, 0 or 1, also of a restricted reference, which leaves the beta quantities out.
-https://molssi.github.io/QCElemental
+Version 1 merges the input into the result; version 2 keeps it under `input_data`, with method and
+keywords under `specification`. Lengths are in bohr, energies in hartree; the geometry is handed on
+digit by digit. Basis functions come shell by shell, m from -l to +l in each (CCA order, p functions
+too); matrices are flat, row by row. Occupations are those of one spin, 0 or 1, also of a restricted
+reference, which leaves the beta quantities out. https://molssi.github.io/QCElemental
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ VERSIONS = (1, 2)
 INPUT_NAMES = {1: "qcschema_input", 2: "qcschema_atomic_input"}
 OUTPUT_NAMES = {1: "qcschema_output", 2: "qcschema_atomic_result"}
 BASIS_NAMES = {1: "qcschema_basis", 2: "qcschema_basis_set"}
-# What a document may not carry: the basis has its own place, the others describe one machine or one file.
+# What a document may not carry: the basis has its own place, the others describe one machine or one
+# file.
 NO_KEYWORDS = ("basis", "scf_from", "memory", "threads")
 PROTOCOLS = {  # what each protocol keeps, as in QCElemental
     "none": (),
@@ -64,8 +65,8 @@ def atomic_result(
     given : the AtomicInput; handed back as it came
     version : of the schema, 1 or 2
     kept : protocol `wavefunction`, one of PROTOCOLS
-    returned : what is returned, under its name: `return_gradient` or `return_hessian`, flat, or `properties`; None for
-        the total energy
+    returned : what is returned, under its name: `return_gradient` or `return_hessian`, flat, or
+        `properties`; None for the total energy
 
     Returns
     -------
@@ -105,7 +106,8 @@ def atomic_result(
 
 
 def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
-    """The AtomicInput that asks for this result: its molecule, and the options that differ from the defaults."""
+    """The AtomicInput that asks for this result: its molecule, and the options that differ from the
+    defaults."""
     defaults = Options(basis=result.options.basis).settled(result.molecule.multiplicity)
     keywords = {
         field.name: getattr(result.options, field.name)
@@ -138,7 +140,8 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
 
 
 def _molecule(molecule: Molecule, version: int) -> dict[str, Any]:
-    """A QCSchema molecule whose frame is not to be changed; ghosts are the atoms that are not real."""
+    """A QCSchema molecule whose frame is not to be changed; ghosts are the atoms that are not
+    real."""
     return {
         "schema_name": "qcschema_molecule",
         "schema_version": {1: 2, 2: 3}[version],
@@ -176,7 +179,8 @@ def _properties(result: MP2Result) -> dict[str, float | int]:
 
 
 def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Gradient, Hessian, dipole moments (e bohr), quadrupole moment of the SCF (e bohr^2) where there are some."""
+    """Gradient, Hessian, dipole moments (e bohr), quadrupole moment of the SCF (e bohr^2) where
+    there are some."""
     derivatives = {name: value for name, value in (returned or {}).items() if name != "properties"}
     if result.properties is None:
         return derivatives

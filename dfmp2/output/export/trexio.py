@@ -1,9 +1,11 @@
-"""TREXIO files (https://trex-coe.github.io/trexio/): the wave function in atomic units, with its core potentials.
+"""TREXIO files (https://trex-coe.github.io/trexio/): the wave function in atomic units, with its
+core potentials.
 
     chi_i(r) = N'_i P_i(r) N_s sum_k a_k f_k exp(-g_k r^2)        P: solid harmonics with P = z, (3z^2 - r^2)/2, ...
 
-so f_k is the radial norm times sqrt((2l+1)/4 pi), and N_s = N'_i = 1. An effective core potential term is
-coefficient * r^power * exp(-exponent * r^2). A ghost is a nucleus of charge 0 with its element's label.
+so f_k is the radial norm times sqrt((2l+1)/4 pi), and N_s = N'_i = 1. An effective core potential
+term is coefficient * r^power * exp(-exponent * r^2). A ghost is a nucleus of charge 0 with its
+element's label.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError, ResourceError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.mole import ao_shells
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import conventions
@@ -64,7 +66,8 @@ def trexio(result: MP2Result) -> bytes:
             return path.read_bytes()
     except (OSError, library.Error) as error:
         raise ResourceError(
-            f"the TREXIO file could not be written into a temporary folder ({error}): check TMPDIR and its disk"
+            f"the TREXIO file could not be written into a temporary folder ({error}): check TMPDIR "
+            "and its disk"
         ) from error
 
 

@@ -1,8 +1,9 @@
-"""The page of a batch: every item with its state, energies and time, and why the failed ones failed.
+"""The page of a batch: every item with its state, energies and time, and why the failed ones
+failed.
 
-A batch's folder holds NAME.h5 for complete items, NAME.error.json {code, message, traceback} for failed ones, and
-batch.json, whose `items` also name those that are pending. Nothing outside the folder is read, whatever batch.json
-says.
+A batch's folder holds NAME.h5 for complete items, NAME.error.json {code, message, traceback} for
+failed ones, and batch.json, whose `items` also name those that are pending. Nothing outside the
+folder is read, whatever batch.json says.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from dfmp2.output.document import (
     Figure,
     Note,
     Section,
+    SummaryTile,
     Table,
-    Tile,
     fixed,
     without_folders,
 )
@@ -56,14 +57,15 @@ MOST_FAILURES = 100  # shown one by one
 SLOWEST = 12  # items drawn
 
 
-class Item(NamedTuple):
+class BatchRow(NamedTuple):
     """One molecule of a batch; what is not known is None or "".
 
     Attributes
     ----------
     name, state : item and one of STATES
     seconds : wall time, s
-    cells : formula, basis functions, E(HF), E(corr), E(total), backend, number of warnings of a complete one, as text
+    cells : formula, basis functions, E(HF), E(corr), E(total), backend, number of warnings of a
+        complete one, as text
     method : what makes its energies comparable, by name
     asked : the method asked for, and what of it
     code, message, traceback : exit code and error of a failed item
@@ -101,19 +103,19 @@ def batch_page(source: Path, title: str | None) -> str:
     methods = list(dict.fromkeys(item.asked for item in done))
     warned = sum(int(item.cells[-1]) for item in done)
     tiles = [
-        Tile("complete", f"{len(done)} of {len(items)}", f"wall time {spent:.1f} s in all"),
+        SummaryTile("complete", f"{len(done)} of {len(items)}", f"wall time {spent:.1f} s in all"),
         *(
-            Tile(state, counts[state], "", MOODS.get(state, ""))
+            SummaryTile(state, counts[state], "", MOODS.get(state, ""))
             for state in STATES[1:]
             if counts[state]
         ),
-        *(Tile("method", *asked) for asked in methods[:1] if len(methods) == 1),
+        *(SummaryTile("method", *asked) for asked in methods[:1] if len(methods) == 1),
         *(
-            [Tile("methods", len(methods), "; ".join(level for level, _ in methods[:3]))]
+            [SummaryTile("methods", len(methods), "; ".join(level for level, _ in methods[:3]))]
             if len(methods) > 1
             else []
         ),
-        Tile("warnings", warned, "of complete items", "warning" if warned else ""),
+        SummaryTile("warnings", warned, "of complete items", "warning" if warned else ""),
     ]
     failed = [item for item in items if item.state in ("failed", "damaged")]
     anchors = {
@@ -124,12 +126,17 @@ def batch_page(source: Path, title: str | None) -> str:
     return render(title or f"Batch: {folder}", subtitle, tiles, sections, f"the folder {folder}")
 
 
-def _overview(items: Sequence[Item], remarks: Sequence[str], anchors: Mapping[str, str]) -> Section:
+def _overview(
+    items: Sequence[BatchRow], remarks: Sequence[str], anchors: Mapping[str, str]
+) -> Section:
     done = [item for item in items if item.state == "complete"]
     blocks: list[Block] = [Note("warning", text) for text in remarks]
     different = method_differences({item.name: item.method for item in done})
     if different:
-        said = f"The items were computed with different methods, so their energies cannot be compared: {different}"
+        said = (
+            "The items were computed with different methods, so their energies cannot be "
+            f"compared: {different}"
+        )
         blocks.append(Note("warning", said))
     elif done:
         known = {name: done[0].method[name] for name in METHOD if done[0].method[name] != "default"}
@@ -156,7 +163,7 @@ def _overview(items: Sequence[Item], remarks: Sequence[str], anchors: Mapping[st
     return Section("overview", "Overview", blocks)
 
 
-def _failures(failed: Sequence[Item], anchors: Mapping[str, str]) -> list[Section]:
+def _failures(failed: Sequence[BatchRow], anchors: Mapping[str, str]) -> list[Section]:
     codes = sorted(
         Counter(item.code for item in failed).items(), key=lambda one: (-one[1], one[0] or 0)
     )
@@ -189,12 +196,15 @@ def _failures(failed: Sequence[Item], anchors: Mapping[str, str]) -> list[Sectio
     return sections
 
 
-# --- files --------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
-def _read(source: Path) -> tuple[list[Item], list[str]]:
+def _read(source: Path) -> tuple[list[BatchRow], list[str]]:
     """Items of a batch, and remarks on what could not be read."""
-    folder = source if source.is_dir() else source.parent
+    if source.is_dir():
+        folder = source
+    else:
+        folder = source.parent
     if not source.exists():
         raise InputError("no such file", file=str(source))
     try:
@@ -225,40 +235,44 @@ def _read(source: Path) -> tuple[list[Item], list[str]]:
                 items[listed.name] = known._replace(seconds=listed.seconds)
     if not items:
         raise ResultFileError(
-            f"{folder}: no results (.h5), no *{ERROR_SUFFIX} and no items in {INDEX}: name the output folder of a batch"
+            f"{folder}: no results (.h5), no *{ERROR_SUFFIX} and no items in {INDEX}: name the "
+            "output folder of a batch"
         )
     return [items[name] for name in sorted(items)], remarks
 
 
-def _complete(path: Path) -> Item:
+def _complete(path: Path) -> BatchRow:
     try:
         result = hdf5.read(path)
     except (InputError, ResultFileError) as error:
-        return Item(path.stem, "damaged", code=error.exit_code, message=str(error))
+        return BatchRow(path.stem, "damaged", code=error.exit_code, message=str(error))
     shown = (f"{result.backend}, {result.precision}", str(len(result.diagnostics.warnings)))
     cells = (result.molecule.formula, str(result.sizes.nao), *energies(result), *shown)
-    return Item(
+    return BatchRow(
         path.stem, "complete", result.timings.total, cells, method(result), asked_for(result)
     )
 
 
-def _failed(name: str, path: Path) -> Item:
+def _failed(name: str, path: Path) -> BatchRow:
     found = _json(path)
     if not isinstance(found, dict):
-        return Item(
+        return BatchRow(
             name, "failed", message=f"{path.name} cannot be read as JSON: see the log of the batch"
         )
     code, message, traceback = (found.get(key) for key in ("code", "message", "traceback"))
     known = code if type(code) is int else None
-    return Item(
+    return BatchRow(
         name, "failed", code=known, message=str(message or ""), traceback=str(traceback or "")
     )
 
 
-def _listed(index: Path, remarks: list[str]) -> list[Item]:
+def _listed(index: Path, remarks: list[str]) -> list[BatchRow]:
     """The items in batch.json; those that it calls complete are lost unless their file is there."""
     found = _json(index)
-    rows = found.get("items") if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        rows = found.get("items")
+    else:
+        rows = None
     if not isinstance(rows, list):
         remarks.append(f"{INDEX} holds no list of items: only the files in the folder are shown")
         return []
@@ -271,9 +285,9 @@ def _listed(index: Path, remarks: list[str]) -> list[Item]:
             else:
                 spent = None
             if state == "complete":
-                listed.append(Item(row["name"], "damaged", spent, message=LOST))
+                listed.append(BatchRow(row["name"], "damaged", spent, message=LOST))
             else:
-                listed.append(Item(row["name"], state if state in STATES else "pending", spent))
+                listed.append(BatchRow(row["name"], state if state in STATES else "pending", spent))
     return listed
 
 

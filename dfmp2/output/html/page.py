@@ -1,9 +1,9 @@
 """A page as one HTML file: no other file, no network, readable without its few lines of script.
 
-The template beside this module holds the structure. Whatever it prints is plain text of unknown origin: Jinja2 escapes
-it, control characters are made visible. The file forbids itself everything it does not contain
-(Content-Security-Policy with the hashes of its one style sheet and one script), so that even a mistake in escaping
-could neither run nor fetch anything.
+The template beside this module holds the structure. Whatever it prints is plain text of unknown
+origin: Jinja2 escapes it, control characters are made visible. The file forbids itself everything
+it does not contain (Content-Security-Policy with the hashes of its one style sheet and one script),
+so that even a mistake in escaping could neither run nor fetch anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 
 from dfmp2.host.provenance import version
 from dfmp2.molecule.text import printable
-from dfmp2.output.document import Section, Tile, without_folders
+from dfmp2.output.document import Section, SummaryTile, without_folders
 from dfmp2.units import (
     EV_PER_HARTREE,
     KCAL_PER_MOL_PER_HARTREE,
@@ -46,7 +46,7 @@ UNITS = {  # that energies may be shown in -> how many of it are a hartree
 def render(
     title: str,
     subtitle: str,
-    tiles: Sequence[Tile],
+    tiles: Sequence[SummaryTile],
     sections: Sequence[Section],
     sources: str,
     warnings: Sequence[str] = (),
@@ -74,10 +74,12 @@ def render(
         sheet=Markup(sheet),
         script=Markup(script),
         policy=Markup(
-            f"default-src 'none'; style-src '{_digest(sheet)}'; script-src '{_digest(script)}'; img-src data:; "
+            f"default-src 'none'; style-src '{_digest(sheet)}'; script-src '{_digest(script)}'; "
+            "img-src data:; "
         )
         + Markup("base-uri 'none'; form-action 'none'"),
-        footer=f"Written by dfmp2 {version()} from {sources}. Energies in hartree (Eh) unless another unit is named.",
+        footer=f"Written by dfmp2 {version()} from {sources}. Energies in hartree (Eh) unless "
+        "another unit is named.",
     )
 
 
@@ -92,7 +94,8 @@ def _unbroken(value: Any) -> Markup:
 
 
 def _printed(value: Any) -> str:
-    """What a template prints: markup as it is, everything else as text without control characters and folders."""
+    """What a template prints: markup as it is, everything else as text without control characters
+    and folders."""
     if isinstance(value, Markup):
         return value
     return printable(without_folders(str(value)))

@@ -19,9 +19,9 @@ from dfmp2.output.document import (
     Code,
     Note,
     Section,
-    Tile,
-    counted,
-    energy,
+    SummaryTile,
+    counted_text,
+    energy_text,
     fixed,
     size,
     without_folders,
@@ -33,9 +33,12 @@ from dfmp2.output.study import Study, is_study, read_study, verify_study
 from dfmp2.output.study_report import cell, of_study, study_warnings
 
 MOST_IN_FULL = 8  # results that get sections of their own: a page of 100 stays below 2 MB
-FOUND = {  # by the kind of a study: what a tile is called, and the names of its value, of which the first one counts
+# by the kind of a study: what a tile is called, and the names of its value, of which the first one
+# counts
+FOUND = {
     "interaction": {
-        "interaction energy, counterpoise-corrected": "cp_corrected_interaction_energy_kcal_per_mol",
+        "interaction energy, "
+        "counterpoise-corrected": "cp_corrected_interaction_energy_kcal_per_mol",
         "interaction energy, uncorrected": "uncorrected_interaction_energy_kcal_per_mol",
     },
     "cbs": {
@@ -98,18 +101,18 @@ def result_page(entry: Entry, title: str | None) -> str:
     r = entry.result
     name, level = r.options.correlation.title, method_name(r)
     tiles = [
-        Tile(f"E({name}, total) / Eh", energy(r.total_energy)),
-        Tile(f"E({name}, correlation) / Eh", energy(r.correlation_energy)),
+        SummaryTile(f"E({name}, total) / Eh", energy_text(r.total_energy)),
+        SummaryTile(f"E({name}, correlation) / Eh", energy_text(r.correlation_energy)),
         *(
             []
             if r.gradient is None
-            else [Tile("|gradient| / Eh/bohr", f"{r.gradient.norm:.8f}", r.gradient.scaling)]
+            else [SummaryTile("|gradient| / Eh/bohr", f"{r.gradient.norm:.8f}", r.gradient.scaling)]
         ),
         *_errors(r),
-        Tile("method", *level.split(" on ", 1)),
+        SummaryTile("method", *level.split(" on ", 1)),
         _stability(r),
         _checks(r),
-        Tile(
+        SummaryTile(
             "backend, precision",
             f"{r.backend}, {r.precision}",
             f"wall time {fixed(r.timings.total)} s",
@@ -117,13 +120,16 @@ def result_page(entry: Entry, title: str | None) -> str:
     ]
     title = title or f"{r.molecule.name}: {r.level}"
     spin = f"charge {r.molecule.charge}, multiplicity {r.molecule.multiplicity}"
-    subtitle = f"{r.molecule.formula}, {spin}; computed {r.provenance.created} by dfmp2 {r.provenance.version}"
+    subtitle = (
+        f"{r.molecule.formula}, {spin}; computed {r.provenance.created} by dfmp2 "
+        f"{r.provenance.version}"
+    )
     return render(
         title, subtitle, tiles, in_full(r, entry.content), entry.name, r.diagnostics.warnings
     )
 
 
-def _errors(r: MP2Result) -> list[Tile]:
+def _errors(r: MP2Result) -> list[SummaryTile]:
     """How many digits are good, and what density fitting is expected to change."""
     budget = r.error_budget
     fits = [
@@ -139,8 +145,11 @@ def _errors(r: MP2Result) -> list[Tile]:
     if budget.decimals is None:
         good = ("not known", "")
     else:
-        good = (counted(budget.decimals, "decimal"), _about(budget))
-    return [Tile("good to", *good), Tile("fitting error / Eh", total, f"{kinds}: {parts}")]
+        good = (counted_text(budget.decimals, "decimal"), _about(budget))
+    return [
+        SummaryTile("good to", *good),
+        SummaryTile("fitting error / Eh", total, f"{kinds}: {parts}"),
+    ]
 
 
 def _about(budget: ErrorBudget) -> str:
@@ -151,23 +160,23 @@ def _about(budget: ErrorBudget) -> str:
     return f"±{size(budget.total)} Eh; in a reaction energy ±{size(budget.reaction)} Eh"
 
 
-def _stability(r: MP2Result) -> Tile:
+def _stability(r: MP2Result) -> SummaryTile:
     """The reference, and whether a lower SCF solution exists."""
     kind, found = r.reference.title, r.reference.stability
     if found is None:
-        return Tile("reference", kind, "its stability was not examined")
+        return SummaryTile("reference", kind, "its stability was not examined")
     if not found.unstable:
-        return Tile("reference", f"{kind}, {found.verdict}", found.method)
+        return SummaryTile("reference", f"{kind}, {found.verdict}", found.method)
     remarks = []
     for instability, gain in found.gains.items():
         remark = f"a lower {instability.split(' to ')[1]} solution exists"
         if gain:
             remark += f", at least {size(gain)} Eh below"
         remarks.append(remark)
-    return Tile("reference", f"{kind}, {found.verdict}", "; ".join(remarks), "warning")
+    return SummaryTile("reference", f"{kind}, {found.verdict}", "; ".join(remarks), "warning")
 
 
-def _checks(r: MP2Result) -> Tile:
+def _checks(r: MP2Result) -> SummaryTile:
     """What the run checked of itself, by what, and how many warnings it gave."""
     certificate, check, count = r.certificate, r.check, len(r.diagnostics.warnings)
     passed, said = {}, []
@@ -184,8 +193,8 @@ def _checks(r: MP2Result) -> Tile:
         said.append(f"certificate, {certificate.sampled} of {certificate.pairs} pairs: {found}")
     failed = [f"{name} failed" for name, good in passed.items() if not good]
     words = failed or ([f"{' and '.join(passed)} passed"] if passed else [])
-    words.append(counted(count, "warning") if count else "no warnings")
-    return Tile(
+    words.append(counted_text(count, "warning") if count else "no warnings")
+    return SummaryTile(
         "checks",
         ", ".join(words),
         "; ".join(said),
@@ -193,19 +202,19 @@ def _checks(r: MP2Result) -> Tile:
     )
 
 
-def _common(entries: Sequence[Entry]) -> list[Tile]:
+def _common(entries: Sequence[Entry]) -> list[SummaryTile]:
     """The method asked for, and how many warnings there are."""
     methods = list(dict.fromkeys(asked_for(entry.result) for entry in entries))
     levels = first(list(dict.fromkeys(level for level, _ in methods)), 2)
     counts = [len(entry.result.diagnostics.warnings) for entry in entries]
-    of = f"{len(entries) - counts.count(0)} of {counted(len(entries), 'run')}"
+    of = f"{len(entries) - counts.count(0)} of {counted_text(len(entries), 'run')}"
     return [
-        Tile(
+        SummaryTile(
             "method",
             levels,
-            methods[0][1] if len(methods) == 1 else counted(len(methods), "method"),
+            methods[0][1] if len(methods) == 1 else counted_text(len(methods), "method"),
         ),
-        Tile("warnings", sum(counts), f"in {of}", "warning" if any(counts) else ""),
+        SummaryTile("warnings", sum(counts), f"in {of}", "warning" if any(counts) else ""),
     ]
 
 
@@ -218,7 +227,7 @@ def _warnings(entries: Sequence[Entry]) -> list[str]:
     return [f"{first(names, 3)}: {text}" for text, names in found.items()]
 
 
-def _answers(study: Study) -> list[Tile]:
+def _answers(study: Study) -> list[SummaryTile]:
     """What a study was made for."""
     tiles = []
     for said, names in FOUND[study.kind].items():
@@ -229,7 +238,9 @@ def _answers(study: Study) -> list[Tile]:
             else:
                 value = cell(item.value, item.units)
             tiles.append(
-                Tile(f"{said} / {item.units.replace('hartree', 'Eh')}", value, item.description)
+                SummaryTile(
+                    f"{said} / {item.units.replace('hartree', 'Eh')}", value, item.description
+                )
             )
     if "wavenumber" in study.table:
         found = study.table["wavenumber"].values
@@ -238,15 +249,18 @@ def _answers(study: Study) -> list[Tile]:
             lowest = f"lowest {cell(min(found), 'cm^-1')} cm^-1"
         else:
             lowest = ""
-        tiles.insert(0, Tile("imaginary modes", imaginary, f"of {len(found)}, {lowest}"))
+        tiles.insert(0, SummaryTile("imaginary modes", imaginary, f"of {len(found)}, {lowest}"))
     if "stationary_point" in study.settings:
         tiles.insert(0, _kind_of_point(study))
     bends = study.arrays.get("extrema_curvature")
     if study.kind == "scan" and bends is not None:
         minima = int((bends.value > 0).sum())
         maxima = len(bends.value) - minima
-        words = f"{counted(minima, 'minimum', 'minima')}, {counted(maxima, 'maximum', 'maxima')}"
-        tiles.append(Tile("between the points", words, ""))
+        words = (
+            f"{counted_text(minima, 'minimum', 'minima')}, "
+            f"{counted_text(maxima, 'maximum', 'maxima')}"
+        )
+        tiles.append(SummaryTile("between the points", words, ""))
     elif study.kind == "scan" and not tiles:
         coordinate, above = list(study.table.values())[:2]
         points = [
@@ -260,25 +274,27 @@ def _answers(study: Study) -> list[Tile]:
             else:
                 said = "lowest point"
             tiles.append(
-                Tile(
+                SummaryTile(
                     said, f"{min(points)[1]:.6g}", "of those computed: no minimum inside was found"
                 )
             )
     return tiles
 
 
-def _kind_of_point(study: Study) -> Tile:
+def _kind_of_point(study: Study) -> SummaryTile:
     """What an optimisation has come to, and whether its Hessian says so."""
     imaginary = study.settings["imaginary_modes"]
     if imaginary is None:
-        return Tile("geometry", "stationary point", "its Hessian was not computed: --verify")
+        return SummaryTile("geometry", "stationary point", "its Hessian was not computed: --verify")
     wanted = int(study.settings["transition_state"])
     if imaginary == wanted:
         mood = ""
     else:
         mood = "failure"
-    modes = counted(imaginary, "imaginary mode")
-    return Tile("geometry", study.settings["stationary_point"], f"{modes}, by its Hessian", mood)
+    modes = counted_text(imaginary, "imaginary mode")
+    return SummaryTile(
+        "geometry", study.settings["stationary_point"], f"{modes}, by its Hessian", mood
+    )
 
 
 def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str) -> str:
@@ -286,20 +302,23 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     tiles = [*_answers(study), *_common(runs)]
     if not study.complete:
         tiles.append(
-            Tile(
+            SummaryTile(
                 "status", study.status, "not everything that was asked for has been run", "failure"
             )
         )
     budget = study.error_budget
     if budget is not None and budget.total is not None:
-        tiles.append(Tile("good to", _about(budget), f"{budget.energy}, from {budget.exact}"))
+        tiles.append(
+            SummaryTile("good to", _about(budget), f"{budget.energy}, from {budget.exact}")
+        )
     shown = runs
     if study.kind == "optimization":  # the last step is what was looked for
         steps = [entry for entry in runs if entry.name in study.path]
         shown = [*steps[-1:], *steps[:-1]]
     elif study.kind == "frequencies":  # the displaced ones are all alike
         shown = runs[:1]
-    # The energies of a scan differ by its geometries, of which the lowest is drawn; the other studies have one.
+    # The energies of a scan differ by its geometries, of which the lowest is drawn; the other
+    # studies have one.
     if study.kind == "scan":
         drawn = min(shown, key=lambda entry: entry.result.total_energy)
     else:
@@ -317,12 +336,16 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         listed,
         *each_in_full(shown),
     ]
-    subtitle = f"{study.kind} of {counted(len(runs), 'run')}; computed {study.created} by dfmp2 {study.version}"
+    subtitle = (
+        f"{study.kind} of {counted_text(len(runs), 'run')}; computed {study.created} by "
+        f"dfmp2 {study.version}"
+    )
     return render(title or study.title, subtitle, tiles, sections, file, study_warnings(study))
 
 
 def _slim(result: MP2Result) -> MP2Result:
-    """Without the orbital coefficients, which no page shows and many of which would not fit into memory."""
+    """Without the orbital coefficients, which no page shows and many of which would not fit into
+    memory."""
     none = np.empty((result.reference.nspin, 0, 0))
     return replace(result, reference=replace(result.reference, mo_coeff=none), mole_json="")
 

@@ -1,7 +1,7 @@
 """Drawings as SVG text: bars, curves, the map of pair energies, a molecule.
 
-Every text is escaped here; coordinates get two decimals. Series differ in dash and marker, not only in colour. The
-classes are those of `page.css`.
+Every text is escaped here; coordinates get two decimals. Series differ in dash and marker, not only
+in colour. The classes are those of `page.css`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ class Curve(NamedTuple):
     points: Sequence[tuple[float, float]]
 
 
-# --- elements ---------------------------------------------------------------------------------------
+# --- elements -------------------------------------------------------------------------------------
 
 
 def element(tag: str, *children: str, title: str = "", **attributes: str | float) -> str:
-    """An element; `cls` is the attribute class, `title` is shown when it is pointed at, numbers are rounded."""
+    """An element; `cls` is the attribute class, `title` is shown when it is pointed at, numbers are
+    rounded."""
     names = {"cls": "class"}
     written = "".join(
         f' {names.get(k, k.replace("_", "-"))}="{_value(v)}"'
@@ -92,7 +93,9 @@ def _value(value: str | float) -> str:
 
 
 def _shortened(name: str, most: int) -> str:
-    return name if len(name) < most else name[: most - 2] + "…"
+    if len(name) < most:
+        return name
+    return name[: most - 2] + "…"
 
 
 def _text(x: float, y: float, content: str, cls: str = "") -> str:
@@ -119,11 +122,14 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
 
 def _length(value: float) -> float:
     """A magnitude that can be drawn, whatever a damaged file says."""
-    return abs(value) if 0.0 < abs(value) < 1e300 else 0.0
+    if 0.0 < abs(value) < 1e300:
+        return abs(value)
+    return 0.0
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten apart) from the first one below `low` to the first above `high`."""
+    """Round numbers (1, 2 or 5 times a power of ten apart) from the first one below `low` to the
+    first above `high`."""
     span = high - low or abs(high) or 1.0
     raw = span / max(1, most - 1)
     unit = 10.0 ** math.floor(math.log10(raw))
@@ -134,11 +140,12 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [round(k * step, 12) for k in range(first, max(last, first + 1) + 1)]
 
 
-# --- plots ------------------------------------------------------------------------------------------
+# --- plots ----------------------------------------------------------------------------------------
 
 
 def bars(label: str, items: Sequence[Bar], names: Sequence[str] = ()) -> str:
-    """Horizontal bars from zero, the longest to the full width; `names` are those of the parts of a bar."""
+    """Horizontal bars from zero, the longest to the full width; `names` are those of the parts of a
+    bar."""
     left, row, top = 106.0, 30.0, 30.0 if names else 8.0
     lengths = [[_length(part) for part in item.parts] for item in items]
     to_x = _scale(0.0, max(map(sum, lengths), default=0.0), left, WIDTH - 112.0)
@@ -191,7 +198,10 @@ def curves(
     top, bottom = 30.0 + legend, 278.0 + legend
     xs, ys = zip(*(point for item in items for point in item.points), strict=True)
     pad = 0.08 * (max(xs) - min(xs)) or 0.5
-    x_ticks = [] if x_labels else ticks(min(xs), max(xs), 7)
+    if x_labels:
+        x_ticks = []
+    else:
+        x_ticks = ticks(min(xs), max(xs), 7)
     if x_labels:
         span = (min(xs) - pad, max(xs) + pad)
     else:
@@ -238,7 +248,8 @@ def _axes(
     top: float,
     bottom: float,
 ) -> tuple[list[str], Callable[[float], float], Callable[[float], float], dict[str, str]]:
-    """Both axes, the scales along them, and what `page.js` needs to draw the vertical one in another unit.
+    """Both axes, the scales along them, and what `page.js` needs to draw the vertical one in
+    another unit.
 
     Parameters
     ----------
@@ -301,11 +312,12 @@ def of_its_own(svg: str) -> str:
     return f'{start}>{style}<rect class="under" width="100%" height="100%"/>{rest}\n'
 
 
-# --- pair energies ----------------------------------------------------------------------------------
+# --- pair energies --------------------------------------------------------------------------------
 
 
 def pair_map(label: str, values: Array, rows: Sequence[str], columns: Sequence[str]) -> str:
-    """A matrix as squares whose side falls with the logarithm of the magnitude, so that it reads without colour.
+    """A matrix as squares whose side falls with the logarithm of the magnitude, so that it reads
+    without colour.
 
     Parameters
     ----------
@@ -350,7 +362,7 @@ def _square(x: float, y: float, cell: float, value: float, largest: float, title
     return element("rect", title=title, cls=cls, x=x, y=y, width=side, height=side)
 
 
-# --- molecule ---------------------------------------------------------------------------------------
+# --- molecule -------------------------------------------------------------------------------------
 
 MOST_DRAWN = 300  # atoms; beyond, a drawing of this size is a blot
 SMALLEST_LABELLED = 6.0  # radius of a ball that a letter fits into
@@ -358,30 +370,28 @@ TILT = np.radians((12.0, -10.0))  # about x and y, so that atoms behind each oth
 FLAT = 0.5  # angstrom; a molecule that is not thicker is seen face on
 # Pale fills, so that one dark ink is readable on all of them; the label says which element it is.
 FILLS = {
-    **{
-        "H": "#f2f4f5",
-        "C": "#b4bcc2",
-        "N": "#a9c0f2",
-        "O": "#f3a9a0",
-        "F": "#b8e6a8",
-        "P": "#f5c48d",
-    },
-    **{
-        "S": "#f1df7d",
-        "Cl": "#a4dda0",
-        "Br": "#d6a48f",
-        "I": "#cfaee6",
-        "B": "#f3c9bd",
-        "Si": "#e3d1b2",
-    },
+    "H": "#f2f4f5",
+    "C": "#b4bcc2",
+    "N": "#a9c0f2",
+    "O": "#f3a9a0",
+    "F": "#b8e6a8",
+    "P": "#f5c48d",
+    "S": "#f1df7d",
+    "Cl": "#a4dda0",
+    "Br": "#d6a48f",
+    "I": "#cfaee6",
+    "B": "#f3c9bd",
+    "Si": "#e3d1b2",
 }
 OTHER_FILL = "#cdd8c9"
 
 
 def draw_molecule(molecule: Molecule) -> str:
-    """Sticks and labelled balls, seen about along the shortest principal axis; `molecule.js` turns them.
+    """Sticks and labelled balls, seen about along the shortest principal axis; `molecule.js` turns
+    them.
 
-    For it each ball has its number and its place, each stick its two balls, and the drawing its scale.
+    For it each ball has its number and its place, each stick its two balls, and the drawing its
+    scale.
     """
     width, height, margin = 520.0, 340.0, 30.0
     shown = min(molecule.natom, MOST_DRAWN)
@@ -416,8 +426,8 @@ def draw_molecule(molecule: Molecule) -> str:
 
 
 def orient(positions: Array) -> Array:
-    """Positions about their centre, longest principal axis along x, shortest towards the reader, then tilted
-    a little.
+    """Positions about their centre, longest principal axis along x, shortest towards the reader,
+    then tilted a little.
 
     Parameters
     ----------
@@ -433,7 +443,10 @@ def orient(positions: Array) -> Array:
         axes[k] *= math.copysign(1.0, axes[k, np.argmax(np.abs(axes[k]))])
     axes[2] = np.cross(axes[0], axes[1])
     view = centred @ axes.T
-    tilt = TILT if np.ptp(view[:, 2]) > FLAT else 0.0 * TILT
+    if np.ptp(view[:, 2]) > FLAT:
+        tilt = TILT
+    else:
+        tilt = 0.0 * TILT
     (ca, cb), (sa, sb) = np.cos(tilt), np.sin(tilt)
     about_x = np.array([[1.0, 0.0, 0.0], [0.0, ca, -sa], [0.0, sa, ca]])
     about_y = np.array([[cb, 0.0, sb], [0.0, 1.0, 0.0], [-sb, 0.0, cb]])
@@ -449,7 +462,10 @@ def _ball(molecule: Molecule, k: int, point: Array, place: Array, scale: float) 
         kind = {"cls": "atom", "fill": FILLS.get(symbol, OTHER_FILL)}
     parts = [element("circle", r=size, **kind)]
     if size >= SMALLEST_LABELLED:
-        small, drop = ("", 5.0) if size >= 13 else (" mid", 4.0)
+        if size >= 13:
+            small, drop = ("", 5.0)
+        else:
+            small, drop = (" mid", 4.0)
         parts.append(
             _text(0, drop, molecule.labels[k], f"symbol{small}{' ghostly' if ghost else ''}")
         )

@@ -1,9 +1,11 @@
-"""The kernels by name, the price of a shape, and the compiled programs (NEFFs) that a molecule needs.
+"""The kernels by name, the price of a shape, and the compiled programs (NEFFs) that a molecule
+needs.
 
     time = sum over calls of count * `model.engines`        floor = multiplications / (128 * 128) * passes / clock
 
-The floor of the pair energies counts pairs i <= j (all pairs between two spins) at full use of the array. A program
-belongs to padded virtual orbitals and fitting functions and to the occupied orbitals of whole and of last blocks.
+The floor of the pair energies counts pairs i <= j (all pairs between two spins) at full use of the
+array. A program belongs to padded virtual orbitals and fitting functions and to the occupied
+orbitals of whole and of last blocks.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from typing import Any, NamedTuple
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.trainium import calls, layout
-from dfmp2.trainium.calls import Call
+from dfmp2.trainium.calls import KernelCall
 from dfmp2.trainium.costs import model
 from dfmp2.trainium.costs.chips import Chip
 from dfmp2.trainium.costs.model import FLOAT32, Engines
@@ -40,7 +42,7 @@ class Row(NamedTuple):
     name: str
     short: str
     about: str
-    calls: Callable[[Shape, str, str], tuple[Call, ...]]
+    calls: Callable[[Shape, str, str], tuple[KernelCall, ...]]
     multiplications: Callable[[Shape], int]
     sizes: tuple[str, str, str] = ("nocc", "nvir", "naux")
 
@@ -53,7 +55,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A compiled program that a molecule needs: its name, the kernel, what for, and how often it is called."""
+    """A compiled program that a molecule needs: its name, the kernel, what for, and how often it is
+    called."""
 
     neff: str
     kernel: str
@@ -73,7 +76,7 @@ class Price:
     """
 
     variant: str
-    parts: tuple[tuple[Call, Engines], ...]
+    parts: tuple[tuple[KernelCall, Engines], ...]
     floor: float
 
     def total(self, of: Callable[[Engines], float]) -> float:
@@ -85,7 +88,8 @@ class Price:
         return self.total(lambda engines: engines.at(use))
 
     def queued(self, submit: float) -> float:
-        """What submitting calls takes longer than they last, where none is waited for; `submit` : ns of each."""
+        """What submitting calls takes longer than they last, where none is waited for; `submit` :
+        ns of each."""
         return self.total(lambda engines: max(0.0, submit - engines.at(1.0)))
 
     @property
@@ -99,7 +103,7 @@ class Price:
         return len({call.neff for call, _ in self.parts})
 
 
-def price(variant: str, made: Iterable[Call], multiplications: int, chip: Chip) -> Price:
+def price(variant: str, made: Iterable[KernelCall], multiplications: int, chip: Chip) -> Price:
     """The price of calls that together make `multiplications` float32 multiplications."""
     parts = tuple((call, model.engines(call, chip)) for call in made)
     return Price(variant, parts, multiplications / P**2 * model.PASSES / chip.tensor)
@@ -137,7 +141,8 @@ KERNELS = (
     Row(
         name="transform",
         short="K12",
-        about="AO to MO transformation of fitted integrals in one program (ao_to_mo), in pieces where there are many",
+        about="AO to MO transformation of fitted integrals in one program (ao_to_mo), in pieces "
+        "where there are many",
         calls=lambda shape, *_: calls.transform_calls(shape.nao, *shape),
         multiplications=lambda shape: (
             shape.naux * shape.nocc * shape.nao * (shape.nao + shape.nvir)
@@ -220,7 +225,7 @@ def best(row: Row, shape: Shape, chip: Chip, variant: str | None = None) -> Pric
             Option("variant", variant), f": {row.name} offers {', '.join(offered)} at this shape"
         )
     if row.name.startswith("pair_energy"):
-        require_memory(row.name, shape, chip)
+        require_partition(row.name, shape, chip)
     prices = [
         price(name, row.calls(shape, chip.target, name), row.multiplications(shape), chip)
         for name in offered
@@ -229,7 +234,7 @@ def best(row: Row, shape: Shape, chip: Chip, variant: str | None = None) -> Pric
     return min(prices, key=lambda found: found.at())
 
 
-def require_memory(kernel: str, shape: Shape, chip: Chip) -> None:
+def require_partition(kernel: str, shape: Shape, chip: Chip) -> None:
     """Refuse pair energies that need more of a partition than there is.
 
     Raises
@@ -240,23 +245,26 @@ def require_memory(kernel: str, shape: Shape, chip: Chip) -> None:
     least = layout.sbuf_bytes(nvir, naux)
     if least > chip.sbuf:
         raise KernelError(
-            f"{kernel} needs {least} bytes per SBUF partition for {shape.nvir} virtual orbitals and {shape.naux} "
-            f"fitting functions: a {chip.name} core has {chip.sbuf}: use ",
+            f"{kernel} needs {least} bytes per SBUF partition for {shape.nvir} virtual orbitals "
+            f"and {shape.naux} fitting functions: a {chip.name} core has {chip.sbuf}: use ",
             Option("backend", "cpu"),
         )
 
 
-def programs(
+def listed_programs(
     spins: tuple[Shape, ...], chip: Chip, nao: int | None = None
 ) -> tuple[Requirement, ...]:
-    """Compiled programs for one (restricted) or two spins, those of the device transformation included.
+    """Compiled programs for one (restricted) or two spins, those of the device transformation
+    included.
 
     Parameters
     ----------
     nao : basis functions, None for as many as there are orbitals
     """
-    wanted: list[tuple[str, str, Call]] = []
-    names = ("alpha", "beta") if len(spins) == 2 else ("all",)
+    wanted: list[tuple[str, str, KernelCall]] = []
+    names = ["all"]
+    if len(spins) == 2:
+        names = ["alpha", "beta"]
     for label, shape in zip(names, spins, strict=True):
         found = best(find("pair_energy"), shape, chip)
         wanted += [
@@ -280,7 +288,7 @@ def programs(
     return tuple(merged.values())
 
 
-def cross(spins: Sequence[Shape], chip: Chip) -> tuple[Call, ...]:
+def cross(spins: Sequence[Shape], chip: Chip) -> tuple[KernelCall, ...]:
     """Calls for the pairs of two spins."""
     alpha, beta = spins
     return calls.cross_calls(
@@ -288,7 +296,7 @@ def cross(spins: Sequence[Shape], chip: Chip) -> tuple[Call, ...]:
     )
 
 
-def uploaded(made: Iterable[Call]) -> int:
+def uploaded(made: Iterable[KernelCall]) -> int:
     """Bytes of the tensors of one call of each kind."""
     tensors = [v for call in made for v in call.arguments.values() if isinstance(v, Tensor)]
     return FLOAT32 * sum(prod(tensor.shape) for tensor in tensors)

@@ -1,9 +1,9 @@
 """The chips as the documentation has them, as literal tables: clocks, memories, rates of transfers.
 
-Sources: the Trainium/Inferentia2 and Trainium2 architecture guides of the AWS Neuron documentation (engine
-specifications: clocks, SBUF, ports), its DMA bandwidth guide, trainium2.rst and logical-neuroncore-config.rst. At four
-passes these clocks are 22.9 and 19.7 float32 TFLOPS a core; the guides say 23 and 20. Two cores share a bank of 24 GiB
-on trn2, of which each has half here.
+Sources: the Trainium/Inferentia2 and Trainium2 architecture guides of the AWS Neuron documentation
+(engine specifications: clocks, SBUF, ports), its DMA bandwidth guide, trainium2.rst and
+logical-neuroncore-config.rst. At four passes these clocks are 22.9 and 19.7 float32 TFLOPS a core;
+the guides say 23 and 20. Two cores share a bank of 24 GiB on trn2, of which each has half here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dfmp2.errors import InputError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.trainium.interpreter.rules import Settings, Target
 
 

@@ -1,4 +1,5 @@
-"""What one call of a kernel costs, in closed form: products x passes, passes over elements, bytes moved.
+"""What one call of a kernel costs, in closed form: products x passes, passes over elements, bytes
+moved.
 
     Tensor Engine    4 max(64, columns) cycles per float32 product of a tile        (2 for transposes on trn2)
     Vector Engine    passes x elements + 100 cycles per statement      passes: 5 of the pair energies, 8 of a reciprocal
@@ -7,12 +8,13 @@
     transfers        bytes (run + 512) / run / (16 queues x rate)      run: contiguous bytes
     time             the busiest of these / use + what is exposed at the beginning and at the end of a call
 
-`use` is 1 at best. AWS's tuned products keep an engine busy for 85 % of the time (documentation 2.26, matrix
-multiplication tutorial); float32 kernels of others on trn1 reach 40 % (aws-samples/sample-spectral-dns-on-aws-neuron,
-docs/results.md). All engines are derated alike. Cycles per element are those of the instruction pages of documentation
-2.26, the last that give them; 100 and 64 cycles per statement reproduce a published kernel of 403,039 instructions (202
-ms against 206 measured), 512 bytes the 135 to 142 GB/s published for rows of that length. Nothing was measured on a
-device.
+`use` is 1 at best. AWS's tuned products keep an engine busy for 85 % of the time (documentation
+2.26, matrix multiplication tutorial); float32 kernels of others on trn1 reach 40 %
+(aws-samples/sample-spectral-dns-on-aws-neuron, docs/results.md). All engines are derated alike.
+Cycles per element are those of the instruction pages of documentation 2.26, the last that give
+them; 100 and 64 cycles per statement reproduce a published kernel of 403,039 instructions (202 ms
+against 206 measured), 512 bytes the 135 to 142 GB/s published for rows of that length. Nothing was
+measured on a device.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from dfmp2.trainium.calls import Call
+from dfmp2.trainium.calls import KernelCall
 from dfmp2.trainium.costs.chips import Chip
 from dfmp2.trainium.kernels.sizes import (
     AHEAD,
@@ -94,7 +96,8 @@ class Engines:
     def vector_passes(
         self, elements: float, statements: float, *, psum: float = 0.0, psum_statements: float = 0.0
     ) -> None:
-        """Passes over elements per partition; `psum` : those of statements that read or write PSUM."""
+        """Passes over elements per partition; `psum` : those of statements that read or write
+        PSUM."""
         self.vector += (elements + VECTOR_STATEMENT * statements) / self.chip.vector
         if self.chip.shared_port:
             self.port += (psum + VECTOR_STATEMENT * psum_statements) / self.chip.vector
@@ -121,14 +124,14 @@ class Engines:
         return moved * (run + DMA_HALF) / run / (DMA_QUEUES * self.chip.dma)
 
 
-def engines(call: Call, chip: Chip) -> Engines:
+def engines(call: KernelCall, chip: Chip) -> Engines:
     """What a call keeps busy on a core of a chip."""
     found = Engines(chip)
     KERNELS[call.kernel](found, call)
     return found
 
 
-def _pairs(found: Engines, call: Call) -> None:
+def _pairs(found: Engines, call: KernelCall) -> None:
     """K3, plain or packed; see the heads of both kernel files."""
     block = _Block(call)
     group = 1
@@ -153,7 +156,8 @@ def _pairs(found: Engines, call: Call) -> None:
 
 
 def _folded(found: Engines, pairs: int, nvir: int, parts: int) -> None:
-    """Elementwise work on the upper triangle of blocks: five passes of the Vector Engine, three sums."""
+    """Elementwise work on the upper triangle of blocks: five passes of the Vector Engine, three
+    sums."""
     tiles, upper = -(-nvir // P), upper_columns(nvir)
     chunks = -(-upper // BANK)
     cut = int(nvir < upper and nvir % BANK != 0)  # a chunk of doubled and of single denominators
@@ -191,7 +195,7 @@ def _three_sums(found: Engines, elements: int, sums: int) -> None:
     found.scalar_passes(2 * elements, 2 * sums, sums=2 * sums)
 
 
-def _cross(found: Engines, call: Call) -> None:
+def _cross(found: Engines, call: KernelCall) -> None:
     """K3 between two spins: two passes of the Vector Engine, one sum."""
     block = _Block(call)
     tiles = call.arguments["b_i"].shape[2] // P
@@ -210,7 +214,7 @@ def _cross(found: Engines, call: Call) -> None:
 class _Block:
     """Sizes of a call of the pair energies."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: KernelCall) -> None:
         given = call.arguments
         self.rows, self.columns = given["b_i"].shape[0] // P, given["b_j"].shape[0] // P
         self.nvir, self.slices = int(given["nvir"]), int(given["slices"])
@@ -223,7 +227,8 @@ class _Block:
 
 
 def _operands(found: Engines, block: _Block, pairs: int, places: int) -> None:
-    """Transfers and copies of blocks of B, and what waits for them; `places` : partial sums of a pair."""
+    """Transfers and copies of blocks of B, and what waits for them; `places` : partial sums of a
+    pair."""
     steps = traversal(block.rows, block.columns, block.residents, block.parts, block.diagonal)
     loads = 1 + sum(step[1:] != before[1:] for before, step in pairwise(steps))
     row = FLOAT32 * P * block.slices
@@ -246,8 +251,9 @@ def _operands(found: Engines, block: _Block, pairs: int, places: int) -> None:
     found.exposed = DMA_START + first + late + after
 
 
-def _transform(found: Engines, call: Call) -> None:
-    """K12: 128 x 128 products of few columns, then whole ones; fitted integrals are read once per block."""
+def _transform(found: Engines, call: KernelCall) -> None:
+    """K12: 128 x 128 products of few columns, then whole ones; fitted integrals are read once per
+    block."""
     _, tiles, edge = call.arguments["c_occ"].shape
     columns = call.arguments["c_vir"].shape[2]
     rows, stored = call.arguments["a"].shape[0], call.arguments.get("stored", 0)
@@ -271,7 +277,7 @@ def _transform(found: Engines, call: Call) -> None:
     found.exposed = 2 * DMA_START + (edge * columns) / found.chip.scalar
 
 
-def _products(found: Engines, call: Call) -> None:
+def _products(found: Engines, call: KernelCall) -> None:
     """gemm, gemm_batch and syrk: panels of A stay, B is streamed beside each."""
     given = call.arguments
     triangle, batches = call.kernel == "syrk", given.get("batches", 1)
@@ -299,7 +305,7 @@ def _products(found: Engines, call: Call) -> None:
     found.exposed = 2 * DMA_START + found.seconds(first, FLOAT32 * part)
 
 
-def _solve(found: Engines, call: Call) -> None:
+def _solve(found: Engines, call: KernelCall) -> None:
     """trsm: row tile after row tile, two parts of columns at a time."""
     size, columns = call.arguments["b"].shape
     tiles = -(-size // P)
@@ -316,7 +322,7 @@ def _solve(found: Engines, call: Call) -> None:
     found.exposed = 4 * DMA_START
 
 
-def _energies(found: Engines, call: Call) -> None:
+def _energies(found: Engines, call: KernelCall) -> None:
     """mp2_energy: five passes of the Vector Engine and a reciprocal over a given T."""
     nvir, nocc = call.arguments["eu"].shape[0], call.arguments["nocc"]
     tiles = -(-nvir // P)
@@ -336,7 +342,7 @@ def _energies(found: Engines, call: Call) -> None:
     found.exposed = 4 * DMA_START + (found.vector + found.scalar) / nocc
 
 
-def _one_pair(found: Engines, call: Call) -> None:
+def _one_pair(found: Engines, call: KernelCall) -> None:
     """pair_fused: T and its transpose by two products each, all of it in a row."""
     _, slices, columns = call.arguments["b_i"].shape
     nvir, tiles = call.arguments["nvir"], columns // P
@@ -355,7 +361,7 @@ def _one_pair(found: Engines, call: Call) -> None:
     found.exposed = found.vector + 2 * DMA_START
 
 
-KERNELS: dict[str, Callable[[Engines, Call], None]] = {
+KERNELS: dict[str, Callable[[Engines, KernelCall], None]] = {
     "pair_energy_block": _pairs,
     "pair_energy_packed": _pairs,
     "pair_energy_cross": _cross,

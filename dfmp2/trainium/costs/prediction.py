@@ -1,10 +1,12 @@
-"""Predicted time and device memory of a calculation: what the host adds to kernel calls, pair energies, transformation.
+"""Predicted time and device memory of a calculation: what the host adds to kernel calls, pair
+energies, transformation.
 
-1.3 ms per round trip, 4.6 GB/s to and 5.6 GB/s from the device are figures published for trn1 through torch-xla; for
-compiled programs the link is assumed to be the same. One spin needs the pairs i <= j of its space, two spins both of
-these and all pairs between them. B comes from the host, to each of several cores the blocks of the tiles that it takes,
-all of them at most; or it is made on the core from fitted integrals over basis functions, which go up once for all
-spins, and stays there.
+1.3 ms per round trip, 4.6 GB/s to and 5.6 GB/s from the device are figures published for trn1
+through torch-xla; for compiled programs the link is assumed to be the same. One spin needs the
+pairs i <= j of its space, two spins both of these and all pairs between them. B comes from the
+host, to each of several cores the blocks of the tiles that it takes, all of them at most; or it is
+made on the core from fitted integrals over basis functions, which go up once for all spins, and
+stays there.
 
 Nothing here was measured on a device.
 """
@@ -24,13 +26,15 @@ from dfmp2.trainium.costs.model import SLOWEST, USUAL
 
 LANE = "nki"
 SUBMIT = 0.67  # ms of each further call of a queue
-ROUND_TRIP = 1.3  # ms of a call that is waited for, as the executors wait for each; newer runtimes need about 0.2
+# ms of a call that is waited for, as the executors wait for each; newer runtimes need about 0.2
+ROUND_TRIP = 1.3
 UPLOAD, DOWNLOAD = 4.6e6, 5.6e6  # bytes per ms
 MS, NS = 1e3, 1e9  # in a second
 
 
 def queued_ms(prices: Sequence[Price]) -> float:
-    """Host time of the launches of all calls where none but the last is waited for, ms, beside the device's."""
+    """Host time of the launches of all calls where none but the last is waited for, ms, beside the
+    device's."""
     calls = sum(one.calls for one in prices)
     if not calls:
         return 0.0
@@ -53,7 +57,8 @@ def predict(
 
 
 def offer(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
-    """Predictions on one core of each chip, on all cores of each, and on `own` cores where that is another number."""
+    """Predictions on one core of each chip, on all cores of each, and on `own` cores where that is
+    another number."""
     found = predict(spins)
     for chip in CHIPS.values():
         found += predict(spins, chips=(chip.name,), cores=chip.cores)
@@ -95,7 +100,8 @@ def _on(chip: Chip, spins: Sequence[Shape], cores: int) -> Prediction:
 
 
 def _shared(prices: Sequence[Price], use: float, cores: int) -> float:
-    """Seconds of all calls on cores that take the next one when they are idle: no less than that of the longest."""
+    """Seconds of all calls on cores that take the next one when they are idle: no less than that of
+    the longest."""
     longest = max(
         (engines.at(use) for one in prices for _, engines in one.parts if cores > 1), default=0.0
     )
@@ -116,7 +122,8 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction
 
 
 def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
-    """One call for (batches, contracted, rows, columns): operands go up once, the result comes back."""
+    """One call for (batches, contracted, rows, columns): operands go up once, the result comes
+    back."""
     try:
         done = price("plain", [product_call(*sizes)], prod(sizes), chip)
     except KernelError as error:

@@ -1,8 +1,9 @@
-"""Figures published for trn1 by trnblas and trntensor beside our model's and, measured now, this host's.
+"""Figures published for trn1 by trnblas and trntensor beside our model's and, measured now, this
+host's.
 
-A product's figure is that of one call with its transfers, as theirs is. An energy step begins with a resident B, also
-where theirs begins with T. On one thread the host's is processor time, which other programs do not lengthen. The
-figures and their sources are in published.json.
+A product's figure is that of one call with its transfers, as theirs is. An energy step begins with
+a resident B, also where theirs begins with T. On one thread the host's is processor time, which
+other programs do not lengthen. The figures and their sources are in published.json.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ LONG = 1e11  # operations of what is measured only with --slow
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PublishedFigure:
     """A published figure.
 
     Attributes
     ----------
-    published : in `unit`, ms where it is a time; torch : of PyTorch on the CPU of the same machine, None for none
-    kind, sizes : of what the model and the host repeat; entry : of `dfmp2 validate --table trnsci`, "" for none
+    published : in `unit`, ms where it is a time; torch : of PyTorch on the CPU of the same machine,
+        None for none
+    kind, sizes : of what the model and the host repeat; entry : of `dfmp2 validate --table trnsci`,
+        "" for none
     """
 
     id: str
@@ -61,16 +64,17 @@ class Figure:
 
 
 @cache
-def load() -> tuple[dict[str, str], tuple[Figure, ...]]:
+def load_published() -> tuple[dict[str, str], tuple[PublishedFigure, ...]]:
     """Sources by name, and all figures."""
     found = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     return found["sources"], tuple(
-        Figure(**{**row, "sizes": tuple(row.get("sizes", ()))}) for row in found["rows"]
+        PublishedFigure(**{**row, "sizes": tuple(row.get("sizes", ()))}) for row in found["rows"]
     )
 
 
-def model(figure: Figure, chip: str) -> tuple[float, float] | None:
-    """Least and largest prediction for one core, in the figure's unit; None where nothing is predicted."""
+def model(figure: PublishedFigure, chip: str) -> tuple[float, float] | None:
+    """Least and largest prediction for one core, in the figure's unit; None where nothing is
+    predicted."""
     if not figure.kind:
         return None
     if figure.kind == "pairs":
@@ -87,8 +91,9 @@ def model(figure: Figure, chip: str) -> tuple[float, float] | None:
     return alone.get(figure.kind) or (calls[0] + up + down, calls[1] + up + down)
 
 
-def measured(figure: Figure, threads: int, *, slow: bool) -> float | None:
-    """ms of the same on this host in float32, the best of three (of one with more than 1e11 operations); None for none.
+def measured(figure: PublishedFigure, threads: int, *, slow: bool) -> float | None:
+    """ms of the same on this host in float32, the best of three (of one with more than 1e11
+    operations); None for none.
 
     Parameters
     ----------
@@ -103,7 +108,7 @@ def measured(figure: Figure, threads: int, *, slow: bool) -> float | None:
         with limited(threads, blas=threads):
             return _best(lambda: a.swapaxes(1, 2) @ b, figure, threads)
     nocc, nvir, naux = figure.sizes
-    backend, _ = registry.select("cpu", "mixed", threads)
+    backend, _ = registry.select_backend("cpu", "mixed", threads)
     b = rng.standard_normal(figure.sizes, np.float32) / np.float32(naux)
     operand = backend.put(b, -np.linspace(2.0, 1.0, nocc), np.linspace(0.5, 5.0, nvir), "mixed")
     tiles = tiling.triangle(nocc, backend.limits, nvir * naux)
@@ -116,7 +121,7 @@ def measured(figure: Figure, threads: int, *, slow: bool) -> float | None:
         return _best(pairs, figure, threads)
 
 
-def _best(work: Callable[[], object], figure: Figure, threads: int) -> float:
+def _best(work: Callable[[], object], figure: PublishedFigure, threads: int) -> float:
     seconds, clock = [], time.process_time if threads == 1 else time.perf_counter
     for _ in range(1 if figure.operations > LONG else 3):
         start = clock()
@@ -125,11 +130,11 @@ def _best(work: Callable[[], object], figure: Figure, threads: int) -> float:
     return MS * min(seconds)
 
 
-def table(
+def published_table(
     chip: str, threads: int, *, measure: bool, slow: bool, listener: Listener | None = None
 ) -> list[dict[str, Any]]:
     """Every figure with the model's and, where asked for, this host's."""
-    sources, figures = load()
+    sources, figures = load_published()
     found: dict[tuple[object, ...], float | None] = {}
     rows = []
     for one in figures:

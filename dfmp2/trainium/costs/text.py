@@ -7,7 +7,7 @@ from textwrap import fill
 from typing import Any
 
 from dfmp2.backends.base import Shape
-from dfmp2.trainium.calls import Call
+from dfmp2.trainium.calls import KernelCall
 from dfmp2.trainium.costs.catalogue import KERNELS, Price, Requirement, Row, b_bytes
 from dfmp2.trainium.costs.chips import Chip
 from dfmp2.trainium.costs.model import SLOWEST, USUAL
@@ -29,13 +29,14 @@ MS = 1e6  # ns
 
 
 def largest_trace(price: Price, chip: Chip) -> Trace:
-    """The trace of the call that takes longest, without its arithmetic: memory, and rules that it breaks.
+    """The trace of the call that takes longest, without its arithmetic: memory, and rules that it
+    breaks.
 
     Raises
     ------
     KernelError : the kernel breaks a rule of the chip
     """
-    call: Call = max(price.parts, key=lambda part: part[1].at(1.0))[0]
+    call: KernelCall = max(price.parts, key=lambda part: part[1].at(1.0))[0]
     settings = Settings(target=chip.target, arithmetic=False, measured=False)
     return run_kernel(call.source, call.kernel, call.arguments, settings)[1]
 
@@ -72,11 +73,13 @@ def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -
     sizes = ", ".join(f"{name} {size}" for name, size in zip(row.sizes, shape, strict=True))
     lines = [
         f"{row.name}, {sizes}: predicted, not measured",
-        f"variant {price.variant}: {price.calls} calls of {price.neffs} programs, one {chip.name} core, float32",
+        f"variant {price.variant}: {price.calls} calls of {price.neffs} programs, one {chip.name} "
+        "core, float32",
     ]
     if row.name.startswith("pair_energy"):
         lines.append(
-            f"computed as nvir {padded_nvir(shape.nvir)}, naux {padded_naux(shape.naux)}; no padded pairs"
+            f"computed as nvir {padded_nvir(shape.nvir)}, naux {padded_naux(shape.naux)}; no "
+            "padded pairs"
         )
     lines += ["", f"{'predicted':<22}{'busy / ms':>12}"]
     for name, label in NAMES.items():
@@ -97,7 +100,8 @@ def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -
     lines += [
         f"{'HBM traffic':<22}{format_bytes(found['hbm_bytes']):>12}",
         f"{'SBUF high water':<22}{trace.sbuf_high_water:>12} of {chip.sbuf} bytes per partition",
-        f"{'written by DMA':<22}{trace.moved_high_water:>12} of {MOVED_BYTES} bytes per partition (trn1)",
+        f"{'written by DMA':<22}{trace.moved_high_water:>12} of {MOVED_BYTES} bytes per partition "
+        "(trn1)",
         f"{'PSUM high water':<22}{trace.psum_high_water:>12} of 8 banks",
     ]
     return "\n".join(lines) + "\n"
@@ -117,8 +121,8 @@ def catalogue_text(
     for shape in spins:
         lines += [
             "",
-            f"nocc {shape.nocc}, nvir {shape.nvir}, naux {shape.naux}: bucket of nvir {padded_nvir(shape.nvir)}, "
-            f"naux {padded_naux(shape.naux)}",
+            f"nocc {shape.nocc}, nvir {shape.nvir}, naux {shape.naux}: bucket of nvir "
+            f"{padded_nvir(shape.nvir)}, naux {padded_naux(shape.naux)}",
         ]
     lines += ["", f"{len(programs)} compiled programs (NEFFs) for {chip.name}"]
     for program in programs:

@@ -1,10 +1,11 @@
 """Number formats and arithmetic of the engines on NumPy arrays.
 
-bfloat16 and tfloat32 are held as float32 with the low 16 or 13 mantissa bits cleared; with float64 storage every float
-format is held as float64 and nothing is rounded. Matrix products follow one of four models (`pe_model`): fp32, one
-float32 dot per instruction; exact, float64 dot, rounded once, added in float32; bf16prod, products of 16-bit operands
-rounded to bfloat16, then summed in float32; split4, float32 operands as hi + lo with 12 bits each, four float32 dots
-(hi hi + hi lo + lo hi + lo lo).
+bfloat16 and tfloat32 are held as float32 with the low 16 or 13 mantissa bits cleared; with float64
+storage every float format is held as float64 and nothing is rounded. Matrix products follow one of
+four models (`pe_model`): fp32, one float32 dot per instruction; exact, float64 dot, rounded once,
+added in float32; bf16prod, products of 16-bit operands rounded to bfloat16, then summed in float32;
+split4, float32 operands as hi + lo with 12 bits each, four float32 dots (hi hi + hi lo + lo hi + lo
+lo).
 """
 
 from __future__ import annotations
@@ -35,15 +36,26 @@ UNARY: dict[str, Callable[[Array], Array]] = {
 }
 # Those that kernels may name.
 SUBSET = (
-    *("add", "subtract", "multiply", "maximum", "minimum", "power"),
-    *("copy", "square", "exp", "sqrt", "rsqrt", "reciprocal"),
+    "add",
+    "subtract",
+    "multiply",
+    "maximum",
+    "minimum",
+    "power",
+    "copy",
+    "square",
+    "exp",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
 )
 SPLIT_BITS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """A number format: name, bytes per element on the device, the NumPy type that holds it, mantissa bits dropped."""
+    """A number format: name, bytes per element on the device, the NumPy type that holds it,
+    mantissa bits dropped."""
 
     name: str
     itemsize: int
@@ -75,7 +87,8 @@ def held_as(dtype: DType, storage: str) -> np.dtype[Any]:
 
 
 def drop_bits(values: Array, bits: int) -> Array:
-    """float32 values rounded to nearest even with the lowest `bits` mantissa bits cleared; NaN and inf stay."""
+    """float32 values rounded to nearest even with the lowest `bits` mantissa bits cleared; NaN and
+    inf stay."""
     raw = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     half = np.uint32((1 << (bits - 1)) - 1)
     rounded = (raw + half + ((raw >> np.uint32(bits)) & np.uint32(1))) & np.uint32(
@@ -85,7 +98,8 @@ def drop_bits(values: Array, bits: int) -> Array:
 
 
 def cast(values: Array, dtype: DType, storage: str) -> Array:
-    """Engine results (float32, or float64 under float64 storage) as the format `dtype` holds them."""
+    """Engine results (float32, or float64 under float64 storage) as the format `dtype` holds
+    them."""
     if not dtype.floating:
         info = np.iinfo(dtype.held)
         return np.clip(np.rint(values), info.min, info.max).astype(dtype.held)
@@ -102,7 +116,8 @@ def working(values: Array, double: bool) -> Array:
 
 
 def reduce_rows(values: Array, op: str, keep: int, row_sum: str) -> Array:
-    """Reduces all but the first `keep` dimensions of working values, in order; add follows the row-sum model."""
+    """Reduces all but the first `keep` dimensions of working values, in order; add follows the
+    row-sum model."""
     rows = values.reshape((*values.shape[:keep], -1))
     if op != "add":
         reduced: Array = BINARY[op].reduce(rows, axis=-1)  # type: ignore[attr-defined]
@@ -115,7 +130,8 @@ def reduce_rows(values: Array, op: str, keep: int, row_sum: str) -> Array:
 
 
 def contract(stationary: Array, moving: Array, model: str, narrow: bool) -> Array:
-    """stationary^T moving of one instruction: (K, M), (K, N) -> (M, N), in float32 (float64 if the operands are).
+    """stationary^T moving of one instruction: (K, M), (K, N) -> (M, N), in float32 (float64 if the
+    operands are).
 
     narrow : both operands are 16-bit formats.
     """

@@ -1,4 +1,5 @@
-"""The instructions of the subset: what their operands have to obey, their arithmetic, and what the trace keeps of them.
+"""The instructions of the subset: what their operands have to obey, their arithmetic, and what the
+trace keeps of them.
 
 dma_copy              dst = src, in HBM and SBUF; a descriptor per contiguous run of the side with shorter runs
 nc_matmul             dst (+)= stationary^T moving, on the Tensor Engine, with the rules of PSUM groups
@@ -9,7 +10,8 @@ tensor_copy           dst = src                                 memset          
 tensor_reduce         over the last free axes                   tensor_scalar_reduce  a row sum besides
 activation            dst = op(data scale + bias), on the Scalar Engine; optionally the row sums of dst besides
 
-Element instructions work in float32 and cast to the destination's format. In counts-only runs values are unknown.
+Element instructions work in float32 and cast to the destination's format. In counts-only runs
+values are unknown.
 """
 
 from __future__ import annotations
@@ -67,12 +69,14 @@ DOMAIN = {
     "rsqrt": (2.0**-87, 2.0**97),
     "sqrt": (2.0**-116, 2.0**118),
 }
-Given = SimpleNamespace  # the arguments of an instruction, by the names of its signature; defaults filled in
+# the arguments of an instruction, by the names of its signature; defaults filled in
+Given = SimpleNamespace
 RESET = Member("reduce_cmd", "reset_reduce")
 
 
 def on_chip(core: Core, value: object, role: str) -> Tensor:
-    """`value` as an engine operand: a view in SBUF or PSUM that obeys partition and access-pattern rules."""
+    """`value` as an engine operand: a view in SBUF or PSUM that obeys partition and access-pattern
+    rules."""
     tensor = _tensor(core, value, role)
     if tensor.checked:
         return tensor
@@ -81,7 +85,12 @@ def on_chip(core: Core, value: object, role: str) -> Tensor:
             "operand-space", f"{role} is {describe(tensor)}; engines reach SBUF and PSUM only"
         )
     start, count = tensor.start, tensor.partitions
-    step = 128 if count > 64 else 64 if count > 32 else 32
+    if count > 64:
+        step = 128
+    elif count > 32:
+        step = 64
+    else:
+        step = 32
     if start % step:
         raise core.refuse(
             "partition-start", f"{role} starts at partition {start} with {count} partitions"
@@ -192,12 +201,16 @@ def compute(
 ) -> None:
     """An element instruction: out = function(inputs), and result = the reduced rows of it.
 
-    inputs : the first sets the shape, floats and [P, 1] tensors are broadcast; operands : tiles read, for the cost;
+    inputs : the first sets the shape, floats and [P, 1] tensors are broadcast; operands : tiles
+        read, for the cost;
     elements : where the input, not out, sets the length
     """
     _apart(core, out, inputs)
     values = _values(core, inputs)
-    done = None if values is None else function(*values)
+    if values is None:
+        done = None
+    else:
+        done = function(*values)
     rows = None  # before out is written, which may overlap an input
     if result is not None and done is not None:
         rows = reduce_rows(done, reduction, 1, core.settings.row_sum)
@@ -210,7 +223,8 @@ def compute(
 
 
 def _apart(core: Core, out: Tensor, inputs: tuple[float | Tensor, ...]) -> None:
-    """Refuse a destination that overlaps a source, unless both are the same elements in the same order."""
+    """Refuse a destination that overlaps a source, unless both are the same elements in the same
+    order."""
     for operand in inputs:
         if not isinstance(operand, Tensor) or not _overlap(out, operand):
             continue
@@ -227,7 +241,8 @@ def _apart(core: Core, out: Tensor, inputs: tuple[float | Tensor, ...]) -> None:
 
 
 def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[Array] | None:
-    """Reads the inputs as working values that broadcast along the first; None where one is not known."""
+    """Reads the inputs as working values that broadcast along the first; None where one is not
+    known."""
     found: list[Array | None] = []
     shape: tuple[int, ...] = ()
     for operand in inputs:
@@ -243,7 +258,9 @@ def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[Array] | Non
         raw = operand.values()
         found.append(None if raw is None else working(raw, core.double).reshape(own))
     known = [values for values in found if values is not None]
-    return known if len(known) == len(found) else None
+    if len(known) == len(found):
+        return known
+    return None
 
 
 def store(core: Core, out: Tensor, values: Array | None) -> None:
@@ -278,7 +295,8 @@ def issue(
     inputs: tuple[float | Tensor, ...],
     **own: Any,
 ) -> None:
-    """Adds an instruction to the trace; `own` are its fields where they differ from what the operands say."""
+    """Adds an instruction to the trace; `own` are its fields where they differ from what the
+    operands say."""
     read = [operand for operand in inputs if isinstance(operand, Tensor)]
     accesses: tuple[Access, ...] = ()
     for operand in read:
@@ -346,8 +364,13 @@ def scalar_tensor_tensor(core: Core, given: Given) -> None:
     factor = scalar(core, given.operand0, source, "operand0")
 
     def function(a: Array, s: Array, b: Array) -> Array:
-        a = first(s, a) if given.reverse0 else first(a, s)
-        return second(b, a) if given.reverse1 else second(a, b)
+        if given.reverse0:
+            a = first(s, a)
+        else:
+            a = first(a, s)
+        if given.reverse1:
+            return second(b, a)
+        return second(a, b)
 
     compute(
         core, "scalar_tensor_tensor", "vector", out, (source, factor, other), function, operands=2
@@ -482,7 +505,10 @@ def activation(core: Core, given: Given) -> None:
             values = step(values, other)
         if name in DOMAIN:
             low, high = DOMAIN[name]
-            size = np.abs(values) if name == "reciprocal" else values
+            if name == "reciprocal":
+                size = np.abs(values)
+            else:
+                size = values
             if not ((size >= low) & (size <= high)).all():
                 raise core.refuse(
                     "activation-domain",
@@ -550,7 +576,10 @@ def dma_copy(core: Core, given: Given) -> None:
         raise core.refuse("engine", f"dma_copy with engine={given.engine!r} without hardware DGE")
     _copy(core, out, source)
     out.storage.life.moved = True
-    chip = out if out.storage.space == "sbuf" else source
+    if out.storage.space == "sbuf":
+        chip = out
+    else:
+        chip = source
     sizes = (out.dtype.itemsize, source.dtype.itemsize)
     total, run = prod(out.shape), min(out.run(), source.run())
     far = source if chip is out else out
@@ -689,7 +718,10 @@ def _check_dtypes(core: Core, out: Tensor, left: Tensor, right: Tensor, transpos
 
 
 def _check_transpose(core: Core, right: Tensor, accumulate: bool) -> None:
-    values = right.values() if core.arithmetic else None
+    if core.arithmetic:
+        values = right.values()
+    else:
+        values = None
     square = right.shape[0] == right.shape[1]
     if (
         accumulate
@@ -700,7 +732,8 @@ def _check_transpose(core: Core, right: Tensor, accumulate: bool) -> None:
 
 
 def _holds_one_zero(tensor: Tensor) -> bool:
-    """Whether all elements are 0 or 1 (True when only counting); remembered until the storage is written again."""
+    """Whether all elements are 0 or 1 (True when only counting); remembered until the storage is
+    written again."""
     version, known = tensor.one_zero
     if version != tensor.storage.version:
         values = tensor.values()

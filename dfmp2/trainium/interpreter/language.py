@@ -1,4 +1,5 @@
-"""What kernels see of `nki`: `nki.language` (ndarray, constants, no_reorder), `nki.isa`, the jit mark.
+"""What kernels see of `nki`: `nki.language` (ndarray, constants, no_reorder), `nki.isa`, the jit
+mark.
 
 The instructions are those of the signature table; any other name is outside the subset.
 """

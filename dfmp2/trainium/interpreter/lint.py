@@ -1,7 +1,7 @@
 """Source rules for kernel files: what the front ends of NKI accept, by the file alone.
 
-Loops with a counter in a register (dynamic_range, fori_loop) are outside the subset: each round ends with a drain of
-the DMA queues and a barrier, which unrolled code does not need.
+Loops with a counter in a register (dynamic_range, fori_loop) are outside the subset: each round
+ends with a drain of the DMA queues and a barrier, which unrolled code does not need.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def lint(text: str, name: str) -> None:
     ------
     Violation : the first, with the rule and "name:line"
     """
-    for violation in read(text, name).broken.values():
+    for violation in read_source(text, name).broken.values():
         raise violation
 
 
@@ -75,7 +75,7 @@ class Source(NamedTuple):
     broken: dict[str, Violation]
 
 
-def read(text: str, name: str) -> Source:
+def read_source(text: str, name: str) -> Source:
     """Look through kernel source.
 
     Parameters
@@ -237,7 +237,8 @@ class Lint:
         return isinstance(node.value, ast.Name) and self._modules.get(node.value.id) == module
 
     def _walk(self, node: ast.AST, *, strings: bool) -> None:
-        """One node of a function body and everything below it; strings : f-strings are allowed here."""
+        """One node of a function body and everything below it; strings : f-strings are allowed
+        here."""
         if isinstance(node, ast.FunctionDef):
             raise self._refuse("syntax", node, f"nested function {node.name}")
         self._refuse_forms(node, strings)
@@ -370,7 +371,8 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def _constant(node: ast.expr) -> bool:
-    """Whether an expression can only be an immutable constant: literals, tuples, arithmetic, names, members."""
+    """Whether an expression can only be an immutable constant: literals, tuples, arithmetic, names,
+    members."""
     if isinstance(node, ast.Tuple):
         return all(_constant(part) for part in node.elts)
     if isinstance(node, ast.BinOp):

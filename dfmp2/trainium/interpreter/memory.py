@@ -1,9 +1,11 @@
-"""The simulated memory of one kernel run: buffers, views of them, and what reads and writes of their elements obey.
+"""The simulated memory of one kernel run: buffers, views of them, and what reads and writes of
+their elements obey.
 
-A view is a slice or an access pattern of one storage, as (offset, shape, strides) in elements: element [p, k, ...] lies
-at offset + p strides[0] + k strides[1] + ...; on chip dimension 0 is the partition, whose stride is the free size of
-the storage. A matmul group is the rectangle of PSUM elements that one nc_matmul(accumulate=False) initialised; it stays
-open until another engine writes into it or a later accumulate=False overlaps it.
+A view is a slice or an access pattern of one storage, as (offset, shape, strides) in elements:
+element [p, k, ...] lies at offset + p strides[0] + k strides[1] + ...; on chip dimension 0 is the
+partition, whose stride is the free size of the storage. A matmul group is the rectangle of PSUM
+elements that one nc_matmul(accumulate=False) initialised; it stays open until another engine writes
+into it or a later accumulate=False overlaps it.
 
     high water = max over instructions t of sum of bytes of all buffers with born <= t <= last use
 """
@@ -43,15 +45,20 @@ HBM_TENSOR = 2**31  # bytes
 
 
 @dataclass(slots=True, eq=False)
-class Storage:
+class TileStorage:
     """The memory of one declared tensor; freed when the kernel drops its last view.
 
     life : what the trace keeps of it;
-    array : the elements, C order (None: counts only); written : a bit per element (None: all written);
-    writer : number of the write that made each element, 0 for none or a fill (with fuzz only); used : which of these
-    writes were read, at least in part; lost : where a write was overwritten before anything of the tensor was read;
-    version : number of writes; fresh : elements written since the last look at all bits; was_read : by anybody;
-    ordered_in : the no_reorder block of the last store (HBM only); groups : open matmul groups (PSUM only).
+    array : the elements, C order (None: counts only); written : a bit per element (None: all
+        written);
+    writer : number of the write that made each element, 0 for none or a fill (with fuzz only); used
+        : which of these
+    writes were read, at least in part; lost : where a write was overwritten before anything of the
+    tensor was read;
+    version : number of writes; fresh : elements written since the last look at all bits; was_read :
+        by anybody;
+    ordered_in : the no_reorder block of the last store (HBM only); groups : open matmul groups
+        (PSUM only).
     """
 
     life: Allocation
@@ -88,7 +95,9 @@ class Storage:
     @property
     def element_bytes(self) -> int:
         """Bytes of an element; PSUM elements are 4 bytes wide whatever the format (arch guide)."""
-        return 4 if self.space == "psum" else self.dtype.itemsize
+        if self.space == "psum":
+            return 4
+        return self.dtype.itemsize
 
 
 class Core:
@@ -130,13 +139,14 @@ class Core:
         array: Array | None = None,
         *,
         readonly: bool = False,
-    ) -> Storage:
-        """New memory. readonly : a kernel input, written throughout with `array` where that is known."""
+    ) -> TileStorage:
+        """New memory. readonly : a kernel input, written throughout with `array` where that is
+        known."""
         space = region.space
         held = held_as(dtype, self.settings.storage)
         here = self.place(callers=True)
         life = Allocation(len(self.lives), name, space, 0, self.index, self.index, here)
-        storage = Storage(life, region, dtype, shape)
+        storage = TileStorage(life, region, dtype, shape)
         life.bytes = storage.row * storage.element_bytes
         if space == "hbm" and life.bytes > HBM_TENSOR:
             raise self.refuse("tensor-size", f"{name or 'a tensor'} of {life.bytes} bytes in HBM")
@@ -155,7 +165,8 @@ class Core:
         return storage
 
     def _garbage(self, shape: tuple[int, ...], held: np.dtype[Any]) -> Array:
-        """Uninitialised memory: random with fuzz, else NaN and 4; under strict reads of it are refused, so anything."""
+        """Uninitialised memory: random with fuzz, else NaN and 4; under strict reads of it are
+        refused, so anything."""
         if self.fuzz:
             if held.kind == "f":
                 return (
@@ -184,7 +195,8 @@ def finish(core: Core) -> None:
 
 
 def _check_addresses(allocations: list[Allocation]) -> None:
-    """Refuse tensors that are alive at a time in one place, and kernels that place only some of their tensors."""
+    """Refuse tensors that are alive at a time in one place, and kernels that place only some of
+    their tensors."""
     for space in ("sbuf", "psum"):
         own = [one for one in allocations if one.space == space]
         placed = [one for one in own if one.address is not None]
@@ -220,33 +232,39 @@ def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, un
 
 
 class Tensor:
-    """A view of a storage; kernels see `shape`, `dtype`, `buffer`, slicing and `ap`, instructions the rest.
+    """A view of a storage; kernels see `shape`, `dtype`, `buffer`, slicing and `ap`, instructions
+    the rest.
 
     start, partitions : on-chip partitions (0, 1 in HBM); elements : per partition (all in HBM);
-    access : what a trace records; strided : innermost stride of 16 bytes or more; dynamic : offset known at run time
-    only, then `also_reads` holds the access of the offset; checked : the engine rules hold (filled on first use).
+    access : what a trace records; strided : innermost stride of 16 bytes or more; dynamic : offset
+        known at run time
+    only, then `also_reads` holds the access of the offset; checked : the engine rules hold (filled
+    on first use).
     """
 
     __slots__ = (
-        *(
-            "storage",
-            "shape",
-            "strides",
-            "offset",
-            "start",
-            "partitions",
-            "elements",
-            "access",
-            "whole",
-            "strided",
-        ),
-        *("checked", "one_zero", "_array", "_bits", "_children", "_core"),
+        "_array",
+        "_bits",
+        "_children",
+        "_core",
+        "access",
+        "checked",
+        "elements",
+        "offset",
+        "one_zero",
+        "partitions",
+        "shape",
+        "start",
+        "storage",
+        "strided",
+        "strides",
+        "whole",
     )
 
     def __init__(
         self,
         core: Core,
-        storage: Storage,
+        storage: TileStorage,
         shape: tuple[int, ...],
         strides: tuple[int, ...],
         offset: int,
@@ -340,7 +358,10 @@ class Tensor:
     def reshape(self, shape: object) -> Tensor:
         """The same elements in another shape; on chip the partitions stay."""
         core = self._core
-        sizes = shape if isinstance(shape, (tuple, list)) else ()
+        if isinstance(shape, (tuple, list)):
+            sizes = shape
+        else:
+            sizes = ()
         if not sizes or any(type(size) is not int or size < 1 for size in sizes):
             raise core.refuse("tensor-shape", f"reshape({shape!r})")
         on_chip = self.storage.space != "hbm"
@@ -359,7 +380,8 @@ class Tensor:
         return view
 
     def run(self) -> int:
-        """Elements of the longest contiguous run that starts each row (innermost dimensions without gaps)."""
+        """Elements of the longest contiguous run that starts each row (innermost dimensions without
+        gaps)."""
         length = 1
         for n, step in zip(reversed(self.free_shape), reversed(self.strides), strict=False):
             if n > 1 and step != length:
@@ -502,7 +524,7 @@ class Tensor:
     __hash__ = object.__hash__
 
 
-def whole(core: Core, storage: Storage) -> Tensor:
+def whole(core: Core, storage: TileStorage) -> Tensor:
     """The view of a whole storage."""
     strides = [1]
     for size in reversed(storage.shape[1:]):
@@ -538,7 +560,10 @@ def describe(tensor: Tensor) -> str:
     """Name and shape of a view for messages."""
     storage = tensor.storage
     life = storage.life
-    return f"{life.name or 'tensor'} {tensor.shape} of {life.space} (declared at {life.line or 'the call'})"
+    return (
+        f"{life.name or 'tensor'} {tensor.shape} of {life.space} (declared at "
+        f"{life.line or 'the call'})"
+    )
 
 
 def note_read(core: Core, tensor: Tensor) -> None:
@@ -562,7 +587,8 @@ def note_read(core: Core, tensor: Tensor) -> None:
 
 
 def note_write(core: Core, tensor: Tensor, *, matmul: bool = False, fill: bool = False) -> None:
-    """An instruction writes the elements of `tensor`. fill : a constant, which may be overwritten unread."""
+    """An instruction writes the elements of `tensor`. fill : a constant, which may be overwritten
+    unread."""
     storage = tensor.storage
     _touch(core, storage, tensor)
     if storage.readonly:
@@ -599,7 +625,8 @@ def open_group(tensor: Tensor) -> None:
 
 
 def continues_group(core: Core, tensor: Tensor) -> bool:
-    """nc_matmul without accumulate: whether it adds to an open group; refused where it meets one only in part."""
+    """nc_matmul without accumulate: whether it adds to an open group; refused where it meets one
+    only in part."""
     own = _rectangle(tensor)
     met = [group for group in tensor.storage.groups if overlap(group, own)]
     if len(met) > 1 or not all(covers(group, own) for group in met):
@@ -610,7 +637,8 @@ def continues_group(core: Core, tensor: Tensor) -> bool:
 
 
 def require_group(core: Core, tensor: Tensor) -> None:
-    """nc_matmul(accumulate=True): adds to elements, whose rectangle must lie inside one open group."""
+    """nc_matmul(accumulate=True): adds to elements, whose rectangle must lie inside one open
+    group."""
     _touch(core, tensor.storage, tensor)
     tensor.storage.version += 1
     written = tensor.storage.written
@@ -627,15 +655,15 @@ def require_group(core: Core, tensor: Tensor) -> None:
     )
 
 
-def _touch(core: Core, storage: Storage, tensor: Tensor) -> None:
+def _touch(core: Core, storage: TileStorage, tensor: Tensor) -> None:
     storage.life.last_use = core.index
 
 
-def _note_lost(core: Core, storage: Storage, tensor: Tensor, fill: bool) -> None:
+def _note_lost(core: Core, storage: TileStorage, tensor: Tensor, fill: bool) -> None:
     """Refuses to overwrite the result of an instruction of which no element was ever read.
 
-    A tensor that is never read at all (the unwanted main output of a row sum) may be overwritten: the first loss is
-    remembered and refused only when the tensor is read later.
+    A tensor that is never read at all (the unwanted main output of a row sum) may be overwritten:
+    the first loss is remembered and refused only when the tensor is read later.
     """
     if storage.writer is None or storage.used is None:
         return
@@ -651,7 +679,7 @@ def _note_lost(core: Core, storage: Storage, tensor: Tensor, fill: bool) -> None
     writers[...] = number
 
 
-def _note_store(core: Core, storage: Storage, tensor: Tensor) -> None:
+def _note_store(core: Core, storage: TileStorage, tensor: Tensor) -> None:
     written = storage.written
     again = written is None or bool(tensor.bits(written).any())
     if again and not _ordered(core, storage):
@@ -659,7 +687,7 @@ def _note_store(core: Core, storage: Storage, tensor: Tensor) -> None:
     storage.ordered_in = core.no_reorder
 
 
-def _ordered(core: Core, storage: Storage) -> bool:
+def _ordered(core: Core, storage: TileStorage) -> bool:
     return core.no_reorder != 0 and storage.ordered_in == core.no_reorder
 
 

@@ -1,7 +1,8 @@
 """The rules a kernel can break, the error that names one, and the settings of a run.
 
-The table of rules is rules.tsv beside this file: what is allowed, what to write instead, and the page that says so, a
-path in the aws-neuron-sdk documentation; "own rule" marks one that is narrower than the pages, with its reason.
+The table of rules is rules.tsv beside this file: what is allowed, what to write instead, and the
+page that says so, a path in the aws-neuron-sdk documentation; "own rule" marks one that is narrower
+than the pages, with its reason.
 """
 
 from __future__ import annotations
@@ -33,16 +34,20 @@ RULES = _read_rules()
 # name of nl, nisa, a tensor or Python -> what to write instead
 INSTEAD_OF: dict[str, str] = {
     "divide": "nisa.reciprocal(dst=r, data=b), then nisa.tensor_tensor(op=nl.multiply)",
-    "broadcast_to": "nisa.tensor_scalar(operand0=column), which spreads a (P, 1) column over the row",
+    "broadcast_to": "nisa.tensor_scalar(operand0=column), which spreads a (P, 1) column over the "
+    "row",
     "expand_dims": "a slice of length one, t[:, k : k + 1]",
     "load": "a tile, nl.ndarray(.., buffer=nl.sbuf), and nisa.dma_copy(dst=tile, src=..)",
     "store": "nisa.dma_copy(dst=out[..], src=tile)",
     "zeros": "nl.ndarray and nisa.memset(value=0.0)",
     "ones": "nl.ndarray and nisa.memset(value=1.0)",
     "full": "nl.ndarray and nisa.memset",
-    "sum": "nisa.tensor_reduce(op=nl.add, axis=1), or row sums of nisa.activation(reduce_op=nl.add)",
-    "mean": "row sums of nisa.activation(reduce_op=nl.add), then nisa.tensor_scalar(op0=nl.multiply)",
-    "matmul": "nisa.nc_matmul(dst=psum tile, stationary=.., moving=..), the stationary operand transposed",
+    "sum": "nisa.tensor_reduce(op=nl.add, axis=1), or row sums of "
+    "nisa.activation(reduce_op=nl.add)",
+    "mean": "row sums of nisa.activation(reduce_op=nl.add), then "
+    "nisa.tensor_scalar(op0=nl.multiply)",
+    "matmul": "nisa.nc_matmul(dst=psum tile, stationary=.., moving=..), the stationary operand "
+    "transposed",
     "transpose": "nisa.nc_transpose, or nisa.nc_matmul with an identity as moving operand",
     "load_transpose2d": "nisa.dma_copy, then nisa.nc_matmul with an identity",
     "affine_range": "range()",
@@ -70,15 +75,16 @@ Target = Literal["gen2", "gen3"]
 PeModel = Literal["exact", "fp32", "bf16prod", "split4"]
 RowSum = Literal["float64", "fp32"]
 StorageModel = Literal["declared", "float64"]
-# Names of chips, as the variables of the runtime and instance types have them -> generation; and what we call these.
+# Names of chips, as the variables of the runtime and instance types have them -> generation; and
+# what we call these.
 GENERATION: dict[str, Target] = {
     **dict.fromkeys(("trn1", "trn1n", "inf2", "gen2"), "gen2"),
     **dict.fromkeys(("trn2", "trn2u", "gen3"), "gen3"),
 }
 CHIP: dict[str, str] = {"gen2": "trn1", "gen3": "trn2"}
 
-# SBUF bytes per partition (trainium_inferentia2_arch.rst, trainium2_arch.rst); the compiler keeps a part of them for
-# itself (16 KiB documented for gen2 at v2.26.0).
+# SBUF bytes per partition (trainium_inferentia2_arch.rst, trainium2_arch.rst); the compiler keeps a
+# part of them for itself (16 KiB documented for gen2 at v2.26.0).
 SBUF_BYTES: dict[str, int] = {"gen2": 192 * 1024, "gen3": 224 * 1024}
 COMPILER_BYTES = 16 * 1024
 MOVED_BYTES = 64 * 1024  # of them that transfers may write on gen2
@@ -92,16 +98,17 @@ class Settings:
     """How a kernel is interpreted.
 
     target : chip generation, gen2 (trn1) or gen3 (trn2)
-    pe_model : Tensor Engine arithmetic: exact (float64 dot per instruction, added to PSUM in float32), fp32 (float32
-        dot), bf16prod (products of 16-bit operands rounded to bfloat16), split4 (float32 as four products of 12-bit
-        halves)
+    pe_model : Tensor Engine arithmetic: exact (float64 dot per instruction, added to PSUM in
+        float32), fp32 (float32 dot), bf16prod (products of 16-bit operands rounded to bfloat16),
+        split4 (float32 as four products of 12-bit halves)
     row_sum : engine reductions in float64, or sequentially in float32
     storage : declared dtypes, or every float buffer in float64 (tests the algebra alone)
-    fuzz : None, or the seed of random garbage in new buffers and random order inside contractions; also turns on the
-        lost-write rule
+    fuzz : None, or the seed of random garbage in new buffers and random order inside contractions;
+        also turns on the lost-write rule
     strict : refuse reads of unwritten elements at once (False: NaN, or 4 for integers, flows on)
     arithmetic : False counts only: all rules that need no data, and the trace
-    measured : refuse also what is slow by others' measurements and breaks no documented rule (sbuf-moved, dma-stride)
+    measured : refuse also what is slow by others' measurements and breaks no documented rule
+        (sbuf-moved, dma-stride)
     """
 
     target: Target = "gen2"
@@ -122,7 +129,8 @@ class Settings:
                 )
         if self.storage == "float64" and self.pe_model not in ("exact", "fp32"):
             raise InputError(
-                f"pe_model={self.pe_model!r} rounds products and cannot be combined with storage='float64'"
+                f"pe_model={self.pe_model!r} rounds products and cannot be combined with "
+                "storage='float64'"
             )
 
     @property
@@ -153,7 +161,8 @@ class Violation(KernelError):
     ----------
     rule : key of `RULES`
     done : what the kernel did, with the numbers
-    place : "file:line" of the kernel statement, with its caller where that is a helper function ("" : the call itself)
+    place : "file:line" of the kernel statement, with its caller where that is a helper function (""
+        : the call itself)
     """
 
     def __init__(self, rule: str, done: str, place: str = "") -> None:
@@ -164,7 +173,8 @@ class Violation(KernelError):
                 instead,
             )
         super().__init__(
-            f"{place + ': ' if place else ''}[{rule}] {done}; allowed: {allowed} ({source}); instead: {instead}"
+            f"{place + ': ' if place else ''}[{rule}] {done}; allowed: {allowed} ({source}); "
+            f"instead: {instead}"
         )
         self.rule = rule
         self.done = done
@@ -175,16 +185,19 @@ class Violation(KernelError):
 
 
 class NotInSubset(Violation):
-    """A call, keyword or attribute that no kernel of this package may use, whatever the releases say."""
+    """A call, keyword or attribute that no kernel of this package may use, whatever the releases
+    say."""
 
     def __init__(self, done: str, place: str = "") -> None:
         super().__init__("not-in-subset", done, place)
 
 
 def kernel_place(files: dict[str, str], *, callers: bool = False) -> str:
-    """ "file:line" of the innermost running statement whose file is one of `files` (path -> short name).
+    """ "file:line" of the innermost running statement whose file is one of `files` (path -> short
+    name).
 
-    callers : add the statement that called the helper function it stands in, as "file:line (from file:line)".
+    callers : add the statement that called the helper function it stands in, as "file:line (from
+        file:line)".
     """
     found: list[str] = []
     frame: FrameType | None = sys._getframe(1)

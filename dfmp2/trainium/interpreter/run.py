@@ -1,8 +1,8 @@
 """Runs one kernel on the simulated NeuronCore: NumPy arrays in, NumPy arrays and the trace out.
 
-Kernel files are found by module name, linted once, and executed in a private namespace with `nki`, `nki.language` and
-`nki.isa` replaced by the interpreter's own, never through sys.modules: the real nki may be absent, and every run gets
-modules bound to its own simulated core.
+Kernel files are found by module name, linted once, and executed in a private namespace with `nki`,
+`nki.language` and `nki.isa` replaced by the interpreter's own, never through sys.modules: the real
+nki may be absent, and every run gets modules bound to its own simulated core.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ import numpy as np
 from dfmp2.errors import InputError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, Array, held_as
 from dfmp2.trainium.interpreter.language import Kernel, package, tensor_shape
-from dfmp2.trainium.interpreter.lint import BUILTINS, Source, read
+from dfmp2.trainium.interpreter.lint import BUILTINS, Source, read_source
 from dfmp2.trainium.interpreter.memory import Core, Tensor, finish, whole
 from dfmp2.trainium.interpreter.rules import Settings, Shape, Violation
 from dfmp2.trainium.interpreter.signatures import REGIONS
 from dfmp2.trainium.interpreter.trace import Trace
 
 __all__ = ["Settings", "Shape", "run_kernel"]
-# What kernel code may raise by itself; the same from the interpreter's own code is a fault of ours and passes through.
+# What kernel code may raise by itself; the same from the interpreter's own code is a fault of ours
+# and passes through.
 PYTHON_ERRORS = (
     ArithmeticError,
     AttributeError,
@@ -44,7 +45,8 @@ STATIC = (int, float, str, type(None))
 
 
 def locate(source: str, beside: Path | None = None) -> Path:
-    """File of a kernel module: a path that ends in .py, a name in the importing file's folder, or a module name."""
+    """File of a kernel module: a path that ends in .py, a name in the importing file's folder, or a
+    module name."""
     if source.endswith(".py"):
         path = Path(source)
     elif beside is not None and "." not in source:
@@ -66,14 +68,15 @@ def locate(source: str, beside: Path | None = None) -> Path:
 
 @lru_cache(maxsize=64)
 def _compiled(path: str, _modified: int, _size: int) -> tuple[CodeType, Source]:
-    """Linted code of a kernel file, without functions that break a rule; compiled once per version of the file."""
+    """Linted code of a kernel file, without functions that break a rule; compiled once per version
+    of the file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise Violation(
             "syntax", f"not UTF-8: {error.reason} at byte {error.start}", Path(path).name
         ) from error
-    found = read(text, Path(path).name)
+    found = read_source(text, Path(path).name)
     return compile(found.tree, path, "exec", dont_inherit=True), found
 
 
@@ -151,7 +154,8 @@ def run_kernel(
     ----------
     source : module name of the kernel file (or a path that ends in .py)
     kernel : name of a function in it that carries @nki.jit
-    arguments : by name; NumPy arrays (or `Shape` in counts-only runs) are HBM inputs, the rest compile-time constants
+    arguments : by name; NumPy arrays (or `Shape` in counts-only runs) are HBM inputs, the rest
+        compile-time constants
     settings : how to interpret it; default `Settings()`
 
     Returns
@@ -161,7 +165,8 @@ def run_kernel(
 
     Raises
     ------
-    Violation : the kernel breaks a documented rule; InputError : no such kernel, or arguments that do not fit it
+    Violation : the kernel breaks a documented rule; InputError : no such kernel, or arguments that
+        do not fit it
     """
     settings = settings or Settings()
     core = Core(settings)
@@ -195,7 +200,8 @@ def run_kernel(
 
 @contextmanager
 def kernel_code(core: Core) -> Iterator[None]:
-    """Code of kernel files runs inside: its own Python errors become violations, ours pass through."""
+    """Code of kernel files runs inside: its own Python errors become violations, ours pass
+    through."""
     try:
         with np.errstate(
             all="ignore"
@@ -233,7 +239,10 @@ def _argument(core: Core, name: str, value: object) -> object:
             dtype = value.dtype.name
         if dtype not in DTYPES:
             raise Violation("tensor-dtype", f"argument {name} is {value.dtype}")
-        array = value if core.arithmetic or dtype == "int32" else None
+        if core.arithmetic or dtype == "int32":
+            array = value
+        else:
+            array = None
     elif _static(value):
         return value
     else:
@@ -273,11 +282,15 @@ def _output(core: Core, value: object) -> Array:
 
 
 def _raised_at(core: Core, error: BaseException) -> tuple[str, bool]:
-    """ "file:line" of the innermost kernel statement in a traceback, and whether the error arose in it."""
+    """ "file:line" of the innermost kernel statement in a traceback, and whether the error arose in
+    it."""
     place, innermost, link = "", False, error.__traceback__
     while link is not None:
         short = core.files.get(link.tb_frame.f_code.co_filename)
         innermost = short is not None
-        place = f"{short}:{link.tb_lineno}" if innermost else place
+        if innermost:
+            place = f"{short}:{link.tb_lineno}"
+        else:
+            place = place
         link = link.tb_next
     return place, innermost

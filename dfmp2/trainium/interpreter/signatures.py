@@ -1,6 +1,8 @@
-"""Names of the language: regions, engines, operators, enumerations, and the parameters of the instructions.
+"""Names of the language: regions, engines, operators, enumerations, and the parameters of the
+instructions.
 
-The parameters are those of NKI 0.6 (SDK 2.32), which the pages of 0.7 repeat for all that the kernels name.
+The parameters are those of NKI 0.6 (SDK 2.32), which the pages of 0.7 repeat for all that the
+kernels name.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ ENUMERATIONS: dict[str, tuple[str, ...]] = {
 }
 # instruction -> parameters in order; "name=default" where there is a default
 INSTRUCTIONS: dict[str, str] = {
-    "nc_matmul": "dst stationary moving is_stationary_onezero=False is_moving_onezero=False is_transpose=False"
-    " accumulate=None tile_position=() tile_size=() perf_mode=None name=None",
+    "nc_matmul": "dst stationary moving is_stationary_onezero=False is_moving_onezero=False "
+    "is_transpose=False accumulate=None tile_position=() tile_size=() perf_mode=None name=None",
     "nc_transpose": "dst data engine=unknown name=None",
-    "activation": "dst op data bias=None scale=1.0 reduce_op=None reduce_res=None reduce_cmd=idle name=None",
+    "activation": "dst op data bias=None scale=1.0 reduce_op=None reduce_res=None reduce_cmd=idle "
+    "name=None",
     "tensor_tensor": "dst data1 data2 op engine=unknown name=None",
-    "tensor_scalar": "dst data op0 operand0 reverse0=False op1=None operand1=None reverse1=False engine=unknown"
-    " name=None",
-    "scalar_tensor_tensor": "dst data op0 operand0 op1 operand1 reverse0=False reverse1=False name=None",
+    "tensor_scalar": "dst data op0 operand0 reverse0=False op1=None operand1=None reverse1=False "
+    "engine=unknown name=None",
+    "scalar_tensor_tensor": "dst data op0 operand0 op1 operand1 reverse0=False reverse1=False "
+    "name=None",
     "reciprocal": "dst data name=None",
     "tensor_copy": "dst src engine=unknown name=None",
     "memset": "dst value engine=unknown name=None",
@@ -70,7 +74,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A math operator, passed as op= to an instruction (calling it would be the high-level language)."""
+    """A math operator, passed as op= to an instruction (calling it would be the high-level
+    language)."""
 
     name: str
 

@@ -39,7 +39,8 @@ class Instruction(NamedTuple):
     reduces : a row sum is read out (activation with reduce_res, tensor_scalar_reduce);
     operands : tensor operands read (scalars not counted);
     strided : an operand whose stride is 16 bytes or more;
-    bytes, descriptors, run_bytes : dma_copy only: bytes moved, contiguous runs, bytes per run (the smaller side);
+    bytes, descriptors, run_bytes : dma_copy only: bytes moved, contiguous runs, bytes per run (the
+        smaller side);
     row_bytes : dma_copy only: between partitions in HBM, 0 where the transfer takes whole rows;
     line : "file:line" of the kernel statement.
     """
@@ -79,7 +80,8 @@ def covers(a: Rectangle, b: Rectangle) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between which it lives."""
+    """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between
+    which it lives."""
 
     tensor: int
     name: str
@@ -94,9 +96,11 @@ class Allocation:
 
 @dataclass(slots=True)
 class Trace:
-    """All instructions and allocations of one kernel call, and the high-water marks found from them.
+    """All instructions and allocations of one kernel call, and the high-water marks found from
+    them.
 
-    sbuf_high_water : most bytes per partition alive at once; moved_high_water : those of tensors that transfers write;
+    sbuf_high_water : most bytes per partition alive at once; moved_high_water : those of tensors
+        that transfers write;
     psum_high_water : most PSUM banks alive at once.
     """
 

@@ -1,18 +1,20 @@
-"""Two simple forms of the pair energy, slower than K3 and independent of its folding: its cross-checks.
+"""Two simple forms of the pair energy, slower than K3 and independent of its folding: its
+cross-checks.
 
     mp2_energy   e_ij = sum_ab T_ab (2 T_ab - T_ba) / D_ab     D_ab = e_a + e_b - e_i - e_j, from a given T
     pair_fused   J = sum_ab T_ab^2 / D_ab, K = sum_ab T_ab T_ba / D_ab of one pair, T and its transpose by two products
 
-mp2_energy, nvir <= 877, so that T of a pair takes at most 24 kB of a partition; its NT = ceil(nvir/128) row tiles have
-R = ceil(nvir/NT) rows, the last as many as there are:
+mp2_energy, nvir <= 877, so that T of a pair takes at most 24 kB of a partition; its NT =
+ceil(nvir/128) row tiles have R = ceil(nvir/NT) rows, the last as many as there are:
   t (ic*nvir, nocc*nvir or more) row (i, a), column (j, b): B_i B_j^t of all j side by side
   eu (nvir, nvir) e_a + e_b;  neg (R, ic*nocc) -(e_i + e_j);  identity (R, R);  returns (R, ic, nocc) partial sums
 pair_fused, n = nvir padded to 32, n <= 512; operands as in pair_energy.py, one orbital each:
   b_i, b_j (128, NK, 128 NT);  eu (128, NT*n) e_a + e_b, row tile after row tile;  neg (128, 1) -(e_i + e_j)
   returns (128, 2 NT) partial sums, J and K per row tile
-Budget of mp2_energy per pair at large (nvir 672): 36 transposes, 84 elementwise statements, 53 us of Vector Engine; of
-pair_fused at medium: 96 products per pair, twice those of K3, which transposes on the Tensor Engine instead.
-Documented (AWS Neuron documentation): tiles of at most 128 rows, or fewer (nki/about/tiling-overview).
+Budget of mp2_energy per pair at large (nvir 672): 36 transposes, 84 elementwise statements, 53 us
+of Vector Engine; of pair_fused at medium: 96 products per pair, twice those of K3, which transposes
+on the Tensor Engine instead. Documented (AWS Neuron documentation): tiles of at most 128 rows, or
+fewer (nki/about/tiling-overview).
 
     mp2_energy: per pair, per row tile, per part of at most 512 columns:
         Y = transposed tiles of these columns;  sum X (2 X - Y) / D, added up

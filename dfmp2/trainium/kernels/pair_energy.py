@@ -1,31 +1,34 @@
-"""K3: direct and exchange terms of a block of occupied pairs; contraction, elementwise and row sums in one program.
+"""K3: direct and exchange terms of a block of occupied pairs; contraction, elementwise and row sums
+in one program.
 
     T_ab = sum_P B_iaP B_jbP        D_ab = e_a + e_b - e_i - e_j > 0        H = D^(-1/2)
     J = sum_ab (T_ab H_ab)^2        K = sum_ab (T_ab H_ab) (T_ba H_ab)      (direct = -J, exchange = -K)
 
-T never leaves the chip. H is symmetric, so the sums are folded onto the upper triangle of 128 x 128 blocks: with
-X = T_AB and Y = (T_BA)^t, J = sum (X H)^2 + (Y H)^2 and K = 2 sum (X H) (Y H) over A < B; diagonal blocks (A, A) enter
-with 2 D in place of D. Only half of T is transposed, on the Tensor Engine against an identity.
+T never leaves the chip. H is symmetric, so the sums are folded onto the upper triangle of 128 x 128
+blocks: with X = T_AB and Y = (T_BA)^t, J = sum (X H)^2 + (Y H)^2 and K = 2 sum (X H) (Y H) over A <
+B; diagonal blocks (A, A) enter with 2 D in place of D. Only half of T is transposed, on the Tensor
+Engine against an identity.
 
-Dimensions: n = nvir padded to 32, NT = ceil(n/128) row tiles, aux in NK = naux/128 slices (padded to 128).
+Dimensions: n = nvir padded to 32, NT = ceil(n/128) row tiles, aux in NK = naux/128 slices (padded
+to 128).
   b_i, b_j  (ni*128, S, 128 NT), (nj*128, S, 128 NT)  row i*128+p, slice k, column a = B[i, a, k*128+p]; zero in all
-            padding; S is NK, or one more where a row would be a power of two of bytes, which halves the rate of
-            transfers (trn1)
+            padding; S is NK, or one more where a row would be a power of two of bytes, which halves
+            the rate of transfers (trn1)
   eu        (128, U)                e_a + e_b: all diagonal blocks (doubled), then right of the diagonal, row by row
   neg       (128, 2 npair)          -(e_i + e_j), then twice that; pairs in the order in which they are emitted
   identity  (128, 128)
   returns   (128, npair*columns)    per pair and chunk of 512 packed columns: J parts, then K parts / 2
 Limits: residents = 1 where B_j comes in parts, of at most 512 columns and 24 kB.
-Sums: an engine adds a row one element after the other in float32, and the host the results in float64. Rows of 1,024
-elements that fall fast lose 6e-7 of the energy, of 256 up to 3e-7, of 128 (`run`) 4e-8; squares are summed as the
-Scalar Engine makes them.
-Budget per pair, medium (n 448, NK 12): 59 Tensor, 9 Vector, 35 Scalar Engine statements, 32 us of Tensor Engine, which
-the others stay below (trn1).
-Order: i residents, j streamed one ahead, forwards and backwards in turn so that the last B_j of a row of blocks is the
-first of the next. The elementwise work of a pair is emitted between the products of the next, also across rows. B_i is
-copied out of staging tiles, piece by piece between the products, since what DMA writes may take 64 kB only (trn1).
-Where B_j comes in parts, a tile of B_i holds two row tiles; the next B_i replaces them one by one under the last
-products.
+Sums: an engine adds a row one element after the other in float32, and the host the results in
+float64. Rows of 1,024 elements that fall fast lose 6e-7 of the energy, of 256 up to 3e-7, of 128
+(`run`) 4e-8; squares are summed as the Scalar Engine makes them.
+Budget per pair, medium (n 448, NK 12): 59 Tensor, 9 Vector, 35 Scalar Engine statements, 32 us of
+Tensor Engine, which the others stay below (trn1).
+Order: i residents, j streamed one ahead, forwards and backwards in turn so that the last B_j of a
+row of blocks is the first of the next. The elementwise work of a pair is emitted between the
+products of the next, also across rows. B_i is copied out of staging tiles, piece by piece between
+the products, since what DMA writes may take 64 kB only (trn1). Where B_j comes in parts, a tile of
+B_i holds two row tiles; the next B_i replaces them one by one under the last products.
 
     for each `residents` rows i:  B_i -> staging -> SBUF
         for j:  B_j -> SBUF (loaded during the previous j)
@@ -135,9 +138,11 @@ def emit_chunk(
     run: int,
     transpose: bool,
 ) -> None:
-    """J and K parts of 512 packed columns of one pair into sums, from column at + chunk * sum_columns(512) on.
+    """J and K parts of 512 packed columns of one pair into sums, from column at + chunk *
+    sum_columns(512) on.
 
-    made : as of `store_row_tile`; tables : eu, neg, identity; eu_at : first column of the table in eu; single, double :
+    made : as of `store_row_tile`; tables : eu, neg, identity; eu_at : first column of the table in
+        eu; single, double :
     columns of neg with -(e_i+e_j) and twice that
     """
     xu = made[0]
@@ -184,7 +189,8 @@ def weighted(
 def row_sums(
     sums: nl.ndarray, at: int, data: nl.ndarray, size: int, run: int, squared: bool
 ) -> None:
-    """Row sums of `size` elements or of their squares, at most `run` at a time, into columns at, at + 1, .. of sums."""
+    """Row sums of `size` elements or of their squares, at most `run` at a time, into columns at, at
+    + 1, .. of sums."""
     for low in range(0, size, run):
         high = min(size, low + run)
         column = at + low // run
@@ -207,8 +213,10 @@ def pair_energy_block(
 ) -> nl.ndarray:
     """J and K partial sums of a block of pairs of one spin space.
 
-    nvir : padded to 32; slices : NK; residents : B_i held at a time; run : elements per row sum; diagonal : b_i and b_j
-    are the same block, only i <= j; transpose : True on gen3. Shapes, limits and budget: see the module.
+    nvir : padded to 32; slices : NK; residents : B_i held at a time; run : elements per row sum;
+        diagonal : b_i and b_j
+    are the same block, only i <= j; transpose : True on gen3. Shapes, limits and budget: see the
+    module.
     """
     rows = b_i.shape[0] // P
     across = b_j.shape[0] // P
@@ -219,7 +227,10 @@ def pair_energy_block(
     chunks = (total + BANK - 1) // BANK
     columns = sum_columns(total, run)
     units = tiles * parts
-    npair = rows * (rows + 1) // 2 if diagonal else rows * across
+    if diagonal:
+        npair = rows * (rows + 1) // 2
+    else:
+        npair = rows * across
     assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
 
     out = nl.ndarray((P, npair * columns), dtype=nl.float32, buffer=nl.shared_hbm)
@@ -234,14 +245,16 @@ def pair_energy_block(
             last_blocks.append(sbuf(P))
             nisa.memset(dst=last_blocks[turn], value=0.0)
 
-    # Row tiles of B_i per SBUF tile: two where B_j comes in parts, so that the next B_i can follow in their places.
+    # Row tiles of B_i per SBUF tile: two where B_j comes in parts, so that the next B_i can follow
+    # in their places.
     together = tiles if parts == 1 else 2
     groups = (tiles + together - 1) // together
     steps = traversal(rows, across, residents, parts, diagonal)
     part = eu_tile
     coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
     held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups)
-    # The pair being made, and the pair before it, whose elementwise work is emitted between its products.
+    # The pair being made, and the pair before it, whose elementwise work is emitted between its
+    # products.
     tables = [eu_tile, neg_tile, identity_tile]
     q = 0
     base = 0
@@ -277,7 +290,10 @@ def pair_energy_block(
                     lower = sbuf(lower_start(tiles))
                 else:
                     lower = identity_tile
-                short = last_blocks[q % 2] if nvir % P != 0 else identity_tile
+                if nvir % P != 0:
+                    short = last_blocks[q % 2]
+                else:
+                    short = identity_tile
                 made = [sbuf(total), lower, short]
             if backwards:
                 seen = parts - 1 - steps[step][2]

@@ -1,16 +1,19 @@
-"""K3, cross mode: direct terms of all pairs of a block of alpha and a block of beta occupied orbitals.
+"""K3, cross mode: direct terms of all pairs of a block of alpha and a block of beta occupied
+orbitals.
 
     T_ab = sum_P B_iaP B_jbP     J = sum_ab T_ab^2 / (e_a + e_b - e_i - e_j)     a alpha, b beta
 
 T is rectangular, nothing is folded or transposed, and there is no exchange.
 
-Dimensions: NT = ceil(nvir_a/128) row tiles; n = nvir_b in parts (pair_energy.py), a unit is one tile of one part.
+Dimensions: NT = ceil(nvir_a/128) row tiles; n = nvir_b in parts (pair_energy.py), a unit is one
+tile of one part.
   b_i       (ni*128, NK, 128 NT), b_j (nj*128, NK, 128 ceil(n/128)): as in pair_energy.py, same number of slices
   eu        (128, NT*n)             e_a + e_b, row tile after row tile
   neg       (128, ni*nj)            -(e_i + e_j), pairs in the order in which they are emitted
   returns   (128, ni*nj*units)  one column of partial sums per unit
 Limits: residents = 1 where B_j comes in parts.
-Budget per pair, medium: 48 Tensor, 8 Vector, 4 Scalar Engine statements, 31 us of Tensor Engine (trn1).
+Budget per pair, medium: 48 Tensor, 8 Vector, 4 Scalar Engine statements, 31 us of Tensor Engine
+(trn1).
 
     as pair_energy.py, and per unit:  H = (eu + neg)^(-1/2);  X = B_i[A]^t B_j;  out = row sum of (X H)^2
 Twins: tests/twins.py
@@ -47,7 +50,8 @@ def pair_energy_cross(
     slices: int,
     residents: int,
 ) -> nl.ndarray:
-    """J partial sums of a block of alpha-beta pairs; nvir : of b_j, padded to 32. Shapes and limits: see the module."""
+    """J partial sums of a block of alpha-beta pairs; nvir : of b_j, padded to 32. Shapes and
+    limits: see the module."""
     rows = b_i.shape[0] // P
     across = b_j.shape[0] // P
     tiles = b_i.shape[2] // P
@@ -61,7 +65,10 @@ def pair_energy_cross(
     neg_tile = sbuf(rows * across)
     load(neg_tile, neg)
     steps = traversal(rows, across, residents, parts, False)
-    together = min(tiles, TOGETHER) if parts == 1 else 2
+    if parts == 1:
+        together = min(tiles, TOGETHER)
+    else:
+        together = 2
     groups = (tiles + together - 1) // together
     coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
     held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups)

@@ -1,25 +1,29 @@
-"""K3 with leftover rows packed: g = 128/h pairs share one row tile for the last h = n mod 128 rows of T.
+"""K3 with leftover rows packed: g = 128/h pairs share one row tile for the last h = n mod 128 rows
+of T.
 
-    n = 128 L + h, h = 64 or 32: the rows 128 L .. n of T of pairs m = 0..g-1 (rows i_m, one j) are one product
+    n = 128 L + h, h = 64 or 32: the rows 128 L .. n of T of pairs m = 0..g-1 (rows i_m, one j) are
+    one product
 
         XP[m*h + r, b] = T^m[128 L + r, b]     stationary (B_i0 | B_i1 | ..)[:, 128 L : n], moving B_j
 
-so that the Tensor Engine has no idle columns. Equations, folding and signs as in pair_energy.py, whose blocks
-(A, B), A <= B < L, a pair computes by itself; columns (A, L) and the block (L, L) are computed for g pairs at once.
+so that the Tensor Engine has no idle columns. Equations, folding and signs as in pair_energy.py,
+whose blocks (A, B), A <= B < L, a pair computes by itself; columns (A, L) and the block (L, L) are
+computed for g pairs at once.
 
 Dimensions (U' = 64 L (L+1) columns of the blocks below L, C' = ceil(U'/512)):
   b_i, b_j  as in pair_energy.py
   eu        (128, W)         tables side by side: blocks below L [U'], (A, L) for A < L [L h], 2 (e_a + e_b) of the last
-                             block repeated g times down the partitions [h], and for diagonal blocks the table of
-                             pair_energy.py [U]
+                             block repeated g times down the partitions [h], and for diagonal blocks
+                             the table of pair_energy.py [U]
   neg       (128, 2 npair + ngroup)  as in pair_energy.py, then -2 (e_i + e_j) of the g pairs of each group, h rows each
   identity  (128, 128 + h)   identity, and identities (h, h) stacked
   returns   (128, columns)   per group: the columns of pair_energy.py for the blocks below L, per pair; J in two parts
-                             and K/2 of (A, L), per pair; of (L, L), where rows m*h .. belong to pair m;
-                             per single pair: as in pair_energy.py
+                             and K/2 of (A, L), per pair; of (L, L), where rows m*h .. belong to
+                             pair m; per single pair: as in pair_energy.py
 Limits: n <= 512, L >= 1, `residents` a multiple of g.
 Single pairs (where i > j for some of the g, in a diagonal block) take the path of pair_energy.py.
-Budget per pair, medium (g = 2): 51.5 Tensor, 13.5 Vector, 35 Scalar Engine statements, 28 us of Tensor Engine (trn1).
+Budget per pair, medium (g = 2): 51.5 Tensor, 13.5 Vector, 35 Scalar Engine statements, 28 us of
+Tensor Engine (trn1).
 
     per group:  for m: for A < L:  X = B_im[A]^t B_j;  xu, tl as before;  columns (A, L) -> xs[m, A]
                 XP;  columns [0, 128 L) -> tlp;  rest -> xlp, and block m of bd
@@ -72,9 +76,11 @@ def emit_shared(
     height: int,
     full: int,
 ) -> None:
-    """J and K parts of the blocks (A, L) of the pairs of a group: three columns of sums per pair, from `at` on.
+    """J and K parts of the blocks (A, L) of the pairs of a group: three columns of sums per pair,
+    from `at` on.
 
-    shared : columns (A, L) of all pairs, pair after pair; columns [0, 128 L) of the packed rows, and the rest
+    shared : columns (A, L) of all pairs, pair after pair; columns [0, 128 L) of the packed rows,
+        and the rest
     """
     tlp = shared[1]
     eu = tables[0]
@@ -113,7 +119,8 @@ def emit_last(
     at: int,
     height: int,
 ) -> None:
-    """J and K parts of the blocks (L, L) of a group, rows m*height.. for pair m, into three columns of sums."""
+    """J and K parts of the blocks (L, L) of a group, rows m*height.. for pair m, into three columns
+    of sums."""
     h = sbuf(height)
     inverse_root(h, tables[0][:, eu_at : eu_at + height], tables[1][:, double : double + 1])
     y = psum(height)
@@ -147,7 +154,8 @@ def pair_energy_packed(
     diagonal: bool,
     transpose: bool,
 ) -> nl.ndarray:
-    """J and K partial sums of a block of pairs of one spin space; arguments as in pair_energy.py, tables wider."""
+    """J and K partial sums of a block of pairs of one spin space; arguments as in pair_energy.py,
+    tables wider."""
     rows = b_i.shape[0] // P
     across = b_j.shape[0] // P
     full = nvir // P
@@ -164,7 +172,10 @@ def pair_energy_packed(
     shared_at = own
     last_at = own + full * height
     plain_at = last_at + height
-    npair = rows * (rows + 1) // 2 if diagonal else rows * across
+    if diagonal:
+        npair = rows * (rows + 1) // 2
+    else:
+        npair = rows * across
     assert height == 64 or height == 32, "leftover rows of 64 or 32 only"
     assert full > 0 and parts_of(nvir, slices) == 1, "1 to 3 full row tiles, and B_j in one part"
     assert residents % group == 0, "residents must hold whole groups"
@@ -181,7 +192,8 @@ def pair_energy_packed(
     load(neg_tile, neg)
     identity_tile = sbuf(P + height)
     load(identity_tile, identity)
-    short_blocks = []  # last diagonal blocks on the diagonal of a tile that is zero elsewhere; two used in turn
+    # last diagonal blocks on the diagonal of a tile that is zero elsewhere; two used in turn
+    short_blocks = []
     for turn in range(4):  # 0, 1 for groups, 2, 3 for single pairs
         short_blocks.append(sbuf(P))
         nisa.memset(dst=short_blocks[turn], value=0.0)
@@ -193,9 +205,8 @@ def pair_energy_packed(
     q = 0  # pairs, groups and columns before the current item
     groups = 0
     column = 0
-    before_kind = (
-        0  # 0 nothing, 1 a single pair, else a group: the item whose elementwise work is due
-    )
+    # 0 nothing, 1 a single pair, else a group: the item whose elementwise work is due
+    before_kind = 0
     before_q = 0
     before_group = 0
     before_column = 0
@@ -248,7 +259,10 @@ def pair_energy_packed(
         if kind > 1:
             units = group * full + 1
             for _ in range(group):
-                lower = sbuf(lower_start(full)) if full > 1 else identity_tile
+                if full > 1:
+                    lower = sbuf(lower_start(full))
+                else:
+                    lower = identity_tile
                 made.append([sbuf(own), lower, short_blocks[groups % 2]])
             shared = [sbuf(full * P), sbuf(full * P), sbuf(height)]
         if before_kind == 0:
@@ -288,7 +302,10 @@ def pair_energy_packed(
                         data=x[low : low + height, full * P : nvir],
                     )
             if kind > 0:  # used : residents of this item that are done after the unit
-                used = min(kind - 1, (unit + 1) // full) if kind > 1 else 0
+                if kind > 1:
+                    used = min(kind - 1, (unit + 1) // full)
+                else:
+                    used = 0
                 needed = first + member + used + 1
                 allowed = first + residents
                 if turning:

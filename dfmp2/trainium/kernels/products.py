@@ -1,20 +1,25 @@
-"""Matrix products and a triangular solve of any size: operands need neither padding nor room in SBUF.
+"""Matrix products and a triangular solve of any size: operands need neither padding nor room in
+SBUF.
 
     gemm        C = A^t B                     a (K, M), b (K, N), C (M, N)
     gemm_batch  C_g = A_g^t B_g               a (G K, M), b (G K, N), C (G M, N), `batches` = G
     syrk        C = A^t A                     upper tiles by products, lower ones transposed on the Tensor Engine
     trsm        L X = B, L lower triangular   X_i = L_ii^-1 (B_i - sum_j<i L_ij X_j) in tiles of 128 rows
 
-K and the order of L at most 4,096, M and N free; the last tile of rows or columns is as short as it is. A panel of A
-stays in SBUF, in groups of row tiles that the Scalar Engine copies out of staging tiles; B is streamed beside it in
-parts of at most 512 columns and 24 kB of a partition, one ahead. So A is read once and B once per panel of A (M 1,024
-at K 2,048). On trn1 rows that lie 8 kB, 16 kB, .. apart are read at half the rate, so that the host stores a column
-more of A and says how many count (`columns`, 0 for all); one more of B costs little: its parts are equally wide.
-trsm : factor (128 n, n or n + 1, 128) holds L in n tiles, row i*128+p, slice j < i: L_ij[:, p], slice i: L_ii^-1[:, p],
-which the host makes in float64; B is solved in two parts of columns at a time, which hide each other's dependencies.
-Budget: gemm (K/128)(M/128) products per part, a copy of each 128 x part of C; 2,048^3: 1,536 products, 0.75 ms (trn1).
-Documented (pages of the AWS Neuron documentation): tiles of fewer rows and columns than 128 and 512, accumulation in
-PSUM (nki/api/generated/nki.isa.nc_matmul); slices of HBM and of free dimensions (nki/about/indexing-overview).
+K and the order of L at most 4,096, M and N free; the last tile of rows or columns is as short as it
+is. A panel of A stays in SBUF, in groups of row tiles that the Scalar Engine copies out of staging
+tiles; B is streamed beside it in parts of at most 512 columns and 24 kB of a partition, one ahead.
+So A is read once and B once per panel of A (M 1,024 at K 2,048). On trn1 rows that lie 8 kB, 16 kB,
+.. apart are read at half the rate, so that the host stores a column more of A and says how many
+count (`columns`, 0 for all); one more of B costs little: its parts are equally wide.
+trsm : factor (128 n, n or n + 1, 128) holds L in n tiles, row i*128+p, slice j < i: L_ij[:, p],
+    slice i: L_ii^-1[:, p],
+which the host makes in float64; B is solved in two parts of columns at a time, which hide each
+other's dependencies. Budget: gemm (K/128)(M/128) products per part, a copy of each 128 x part of C;
+2,048^3: 1,536 products, 0.75 ms (trn1). Documented (pages of the AWS Neuron documentation): tiles
+of fewer rows and columns than 128 and 512, accumulation in PSUM
+(nki/api/generated/nki.isa.nc_matmul); slices of HBM and of free dimensions
+(nki/about/indexing-overview).
 
     for panel of A: for part of B (loaded one ahead): for row tile m of the panel:
         bank = sum_k A[k, m]^t B[k, part];  copy, store          (syrk: only right of the diagonal, and its transpose)
@@ -30,13 +35,13 @@ import nki.language as nl
 from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts
 from dfmp2.trainium.kernels.tiles import TOGETHER, load, multiply, psum, sbuf, sbuf3, transposed
 
-PANEL = (
-    24_576  # float32 numbers per partition of a panel of A, the next panel's first group included
-)
+# float32 numbers per partition of a panel of A, the next panel's first group included
+PANEL = 24_576
 
 
 def load_columns(src: nl.ndarray, row: int, depth: int, low: int, high: int) -> nl.ndarray:
-    """Rows [row, row+depth) and columns [low, high) of an HBM matrix as (128, slices, columns), straight from HBM."""
+    """Rows [row, row+depth) and columns [low, high) of an HBM matrix as (128, slices, columns),
+    straight from HBM."""
     slices = (depth + P - 1) // P
     tile = sbuf3(slices, high - low)
     for k in range(slices):
@@ -76,7 +81,8 @@ def product(
 ) -> None:
     """out_g = a_g^t b_g.
 
-    columns : of a that count; triangle : b is a: only what is right of the diagonal, mirrored with the identity
+    columns : of a that count; triangle : b is a: only what is right of the diagonal, mirrored with
+        the identity
     """
     depth = a.shape[0] // batches
     slices = (depth + P - 1) // P
@@ -212,7 +218,8 @@ def trsm(factor: nl.ndarray, b: nl.ndarray) -> nl.ndarray:
 def solve_operands(
     factor: nl.ndarray, b: nl.ndarray, first: int, i: int, part: int
 ) -> list[nl.ndarray]:
-    """Row tile i of L, and that of B in two parts of columns from `first` on, one where there is no second."""
+    """Row tile i of L, and that of B in two parts of columns from `first` on, one where there is no
+    second."""
     rows = min(P, b.shape[0] - i * P)
     left = sbuf3(i + 1, P)
     load(left, factor[i * P : (i + 1) * P, 0 : i + 1, 0:P])

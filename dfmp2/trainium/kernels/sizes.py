@@ -1,4 +1,5 @@
-"""Sizes of tiles, places of packed columns, order of pairs: what the kernels and the host that packs for them share.
+"""Sizes of tiles, places of packed columns, order of pairs: what the kernels and the host that
+packs for them share.
 
 Plain Python on integers, which needs no nki; like every kernel file it keeps to what NKI takes.
 """
@@ -7,7 +8,8 @@ from __future__ import annotations
 
 P = 128  # partitions, and most columns of a stationary operand
 BANK = 512  # float32 numbers in a PSUM bank, and most columns of a moving operand
-PART = 6144  # float32 numbers per partition of a part of B_j: DMA writes it, and two are there at a time
+# float32 numbers per partition of a part of B_j: DMA writes it, and two are there at a time
+PART = 6144
 STAGE = 1536  # of a staging tile, through which everything else comes that stays
 AHEAD = 2  # staging tiles at a time
 DEPTH = 4096  # most contracted rows of a product, and the largest order of a triangular solve
@@ -40,7 +42,8 @@ def lower_start(row: int) -> int:
 
 
 def sum_columns(total: int, run: int) -> int:
-    """Columns of partial sums of `total` packed columns: two of J and one of K / 2 per run of `run` elements."""
+    """Columns of partial sums of `total` packed columns: two of J and one of K / 2 per run of `run`
+    elements."""
     count = 0
     for low in range(0, total, BANK):
         size = min(total, low + BANK) - low
@@ -49,7 +52,8 @@ def sum_columns(total: int, run: int) -> int:
 
 
 def parts_of(nvir: int, slices: int) -> int:
-    """Parts in which B_j comes: of at most 512 columns and 24 kB per partition, so that two of them take 48 kB."""
+    """Parts in which B_j comes: of at most 512 columns and 24 kB per partition, so that two of them
+    take 48 kB."""
     parts = max(1, (nvir + BANK - 1) // BANK)
     if parts == 1:
         columns = (nvir + P - 1) // P * P
@@ -75,7 +79,8 @@ def pieces_of(slices: int, together: int) -> int:
 def traversal(
     rows: int, columns: int, residents: int, parts: int, diagonal: bool
 ) -> list[tuple[int, int, int]]:
-    """(first resident i, j, part of B_j) in the order of the loads: j forwards, then backwards, in turn.
+    """(first resident i, j, part of B_j) in the order of the loads: j forwards, then backwards, in
+    turn.
 
     rows, columns : occupied orbitals i and j of the block
     """
@@ -107,7 +112,8 @@ def sum_places(size: int, run: int) -> int:
 def grouped(
     steps: list[tuple[int, int, int]], rows: int, residents: int, group: int, diagonal: bool
 ) -> list[tuple[int, int, int]]:
-    """(step, first member, members) in the order of emission: whole groups, single pairs where some do not exist."""
+    """(step, first member, members) in the order of emission: whole groups, single pairs where some
+    do not exist."""
     items = []
     for step in range(len(steps)):
         present = pairs_of(steps[step][0], steps[step][1], rows, residents, diagonal)
@@ -132,9 +138,11 @@ def window(
     turning: bool,
     following: int,
 ) -> tuple[int, int]:
-    """After row tile `row` of resident `member`: tiles of B_i that the next product needs, and those there is room for.
+    """After row tile `row` of resident `member`: tiles of B_i that the next product needs, and
+    those there is room for.
 
-    present : residents that pair with this j; turning : other residents come next; following : the first of the next j
+    present : residents that pair with this j; turning : other residents come next; following : the
+        first of the next j
     """
     groups = (tiles + together - 1) // together
     last = row == tiles - 1

@@ -1,7 +1,7 @@
 """What all kernels share: fresh tiles, loads, products and transposes.
 
-Every kernel file keeps to what NKI 0.6 and 0.7 have in common: instructions with keywords only, 2-D operands of the
-Tensor Engine, static Python loops, no closures, no comprehensions.
+Every kernel file keeps to what NKI 0.6 and 0.7 have in common: instructions with keywords only, 2-D
+operands of the Tensor Engine, static Python loops, no closures, no comprehensions.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import nki.language as nl
 from dfmp2.trainium.kernels.sizes import AHEAD, STAGE, P, depth_of, parts_of, pieces_of
 
 TOGETHER = 4  # row tiles of B_i in an SBUF tile, at most
-NEWTON = False  # a Newton step for every root: on where the first day finds the Vector Engine's too coarse
-# All addresses are static, on either chip; on gen2 other ways may use GpSimd, which then blocks SBUF.
+# a Newton step for every root: on where the first day finds the Vector Engine's too coarse
+NEWTON = False
+# All addresses are static, on either chip; on gen2 other ways may use GpSimd, which then blocks
+# SBUF.
 DGE = nisa.dge_mode.none
 
 
@@ -40,7 +42,8 @@ def load(dst: nl.ndarray, src: nl.ndarray) -> None:
 def copy_columns(
     dst: nl.ndarray, at: int, x: nl.ndarray, lo: int, hi: int, first: int, last: int
 ) -> None:
-    """dst[:, at:] <- columns [first, last) of a matrix of which x holds [lo, hi); nothing where they do not meet."""
+    """dst[:, at:] <- columns [first, last) of a matrix of which x holds [lo, hi); nothing where
+    they do not meet."""
     start = max(first, lo)
     stop = min(last, hi)
     if start < stop:
@@ -54,7 +57,8 @@ def copy_columns(
 def add_column(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
     """dst = table + column (128, 1), on the Vector Engine.
 
-    Not a copy with bias on the Scalar Engine: trn1 does not add that bias (aws-neuron-sdk issue 1296).
+    Not a copy with bias on the Scalar Engine: trn1 does not add that bias (aws-neuron-sdk issue
+    1296).
     """
     nisa.tensor_scalar(dst=dst, data=table, op0=nl.add, operand0=column)
 
@@ -62,8 +66,8 @@ def add_column(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
 def inverse_root(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
     """dst = (table + column)^(-1/2), column (128, 1), in one instruction of the Vector Engine.
 
-    Not an activation with bias on the Scalar Engine, whose root is a table of unstated accuracy. 1 / D takes eight
-    cycles an element instead of one.
+    Not an activation with bias on the Scalar Engine, whose root is a table of unstated accuracy. 1
+    / D takes eight cycles an element instead of one.
     """
     if NEWTON:  # h (1.5 - 0.5 D h^2): squares the relative error
         rows = dst.shape[0]
@@ -150,7 +154,8 @@ def transpose_piece(
 
 
 def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray, squared: bool = False) -> None:
-    """result (128, 1) = row sums of data, or of its squares; dump takes what the instruction writes besides."""
+    """result (128, 1) = row sums of data, or of its squares; dump takes what the instruction writes
+    besides."""
     op = nl.copy
     if squared:
         op = nl.square
@@ -169,7 +174,10 @@ def load_part(b_j: nl.ndarray, slices: int, j: int, part: int, nvir: int) -> nl.
     parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
     low = part * width
-    high = min(nvir, low + width) if parts > 1 else b_j.shape[2]
+    if parts > 1:
+        high = min(nvir, low + width)
+    else:
+        high = b_j.shape[2]
     tile = sbuf3(slices, high - low)
     load(tile, b_j[j * P : (j + 1) * P, 0:slices, low:high])
     return tile
@@ -199,7 +207,8 @@ def fetch_slices(src: nl.ndarray) -> nl.ndarray:
 
 
 def stage_piece(b_i: nl.ndarray, slices: int, number: int, together: int) -> nl.ndarray:
-    """A piece of all rows i of a block, on its way from HBM: slices of `together` row tiles; see `advance`."""
+    """A piece of all rows i of a block, on its way from HBM: slices of `together` row tiles; see
+    `advance`."""
     count = pieces_of(slices, together)
     groups = (b_i.shape[2] // P + together - 1) // together
     i = number // (groups * count)
@@ -222,13 +231,15 @@ def advance(
     needed: int,
     allowed: int,
 ) -> tuple[list[nl.ndarray], list[nl.ndarray], int]:
-    """Copy the pieces asked for before, and all of the first `needed` tiles; then ask for two more of `allowed` tiles.
+    """Copy the pieces asked for before, and all of the first `needed` tiles; then ask for two more
+    of `allowed` tiles.
 
-    A piece lands in a staging tile and the Scalar Engine copies it to where it stays: what DMA writes may take no more
-    than 64 kB of a partition on trn1, what engines write is not counted.
+    A piece lands in a staging tile and the Scalar Engine copies it to where it stays: what DMA
+    writes may take no more than 64 kB of a partition on trn1, what engines write is not counted.
 
     held : tiles (128, slices, `together` row tiles) so far, row i after row i
-    staged : pieces on their way, from number `done` on; returned are the new lists and the new number
+    staged : pieces on their way, from number `done` on; returned are the new lists and the new
+        number
     """
     count = pieces_of(slices, together)
     groups = (b_i.shape[2] // P + together - 1) // together

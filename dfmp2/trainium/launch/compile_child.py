@@ -1,19 +1,22 @@
-"""Compiles one kernel to a NEFF file; run as a script by the interpreter that has nki, see `compiler`.
+"""Compiles one kernel to a NEFF file; run as a script by the interpreter that has nki, see
+`compiler`.
 
     python -P compile_child.py REQUEST.json
 
-There are two ways into the compiler. Each is looked for by import and by the arguments it takes, in this order; the
-one taken is written to `entry.json` before it is called, and the next is tried only where it does not fit its release:
+There are two ways into the compiler. Each is looked for by import and by the arguments it takes, in
+this order; the one taken is written to `entry.json` before it is called, and the next is tried only
+where it does not fit its release:
 
   tracer       nki.compiler.frontend.TracerFrontend without backend optimisation, then CompiledKernel.from_frontend with
-               backend optimisations disabled: seen to run on trn1 with NKI 0.6.0 (export/export_neff.py of
-               aws-samples/sample-spectral-dns-on-aws-neuron)
+               backend optimisations disabled: seen to run on trn1 with NKI 0.6.0
+               (export/export_neff.py of aws-samples/sample-spectral-dns-on-aws-neuron)
   call         the documented way: NKI_ARTIFACTS_DIR, set before nki is imported, keeps kernel.neff of a plain call;
                where there is no device the call fails after the compilation, and the file is there
 
-neuronx-cc refuses an artifacts folder that is not empty (NCC_IDRV077), so it has one of its own. A kernel compiles for
-trn3 where the target is not named; it is named twice, in the variable and in the call. Unverified: no release of nki
-was available to try them; arguments are those of the released packages' own sources.
+neuronx-cc refuses an artifacts folder that is not empty (NCC_IDRV077), so it has one of its own. A
+kernel compiles for trn3 where the target is not named; it is named twice, in the variable and in
+the call. Unverified: no release of nki was available to try them; arguments are those of the
+released packages' own sources.
 """
 
 from __future__ import annotations

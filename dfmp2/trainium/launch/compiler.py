@@ -1,14 +1,17 @@
-"""Compiled programs (NEFF files): kept on disk, and compiled in a process of its own; no device is needed.
+"""Compiled programs (NEFF files): kept on disk, and compiled in a process of its own; no device is
+needed.
 
     FOLDER/FINGERPRINT/COMPILER.neff   with COMPILER.json beside it: versions, seconds, SHA-256, what the program is
 
-The fingerprint holds kernel sources, shapes, constants and chip, the file name the compiler's versions. Files appear by
-renaming, failed compilations leave a log only, and a file whose SHA-256 does not match counts as absent; so nothing
-broken is ever found here. A host without a compiler takes the file of the newest one.
+The fingerprint holds kernel sources, shapes, constants and chip, the file name the compiler's
+versions. Files appear by renaming, failed compilations leave a log only, and a file whose SHA-256
+does not match counts as absent; so nothing broken is ever found here. A host without a compiler
+takes the file of the newest one.
 
-The interpreter that compiles may be another one than this (`DFMP2_NKI_PYTHON`), since nki and the runtime bindings may
-not share an environment. SIGTERM is held back until the compilation ends, which may take minutes: what is compiled is
-kept, and the signal then stops the run. Ctrl-C ends the compiler at once and leaves nothing behind.
+The interpreter that compiles may be another one than this (`DFMP2_NKI_PYTHON`), since nki and the
+runtime bindings may not share an environment. SIGTERM is held back until the compilation ends,
+which may take minutes: what is compiled is kept, and the signal then stops the run. Ctrl-C ends the
+compiler at once and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ from types import FrameType
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import BackendUnavailable, KernelError, ResourceError
+from dfmp2.errors.messages import Option
 from dfmp2.host.files import put
-from dfmp2.messages import Option
 from dfmp2.trainium.calls import Program, programs
 from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.environment import HERE
@@ -75,7 +78,8 @@ class NeffCache:
 
         Parameters
         ----------
-        compiler : versions of the compiler here; empty where there is none, then any compiler's file will do
+        compiler : versions of the compiler here; empty where there is none, then any compiler's
+            file will do
         """
         place = self.folder / program.fingerprint(target)
         if compiler:
@@ -125,8 +129,8 @@ class NeffCache:
                 raise
         except OSError as error:
             raise ResourceError(
-                f"cannot keep the compiled program in {self.folder}: {error.strerror}: free some space, or name "
-                "another folder with DFMP2_NEFF_CACHE"
+                f"cannot keep the compiled program in {self.folder}: {error.strerror}: free some "
+                "space, or name another folder with DFMP2_NEFF_CACHE"
             ) from error
         return done
 
@@ -161,8 +165,10 @@ def _numbers(text: str) -> list[int]:
 
 def compiler_versions() -> dict[str, str]:
     """Versions of the compiler, empty unless all of it is there."""
-    found = toolchain.versions(COMPILERS, python=HERE.python)
-    return found if len(found) == len(COMPILERS) else {}
+    found = toolchain.toolchain_versions(COMPILERS, python=HERE.python)
+    if len(found) == len(COMPILERS):
+        return found
+    return {}
 
 
 def ensure(program: Program, target: str, cache: NeffCache, proof: Proof) -> Compiled:
@@ -181,9 +187,9 @@ def ensure(program: Program, target: str, cache: NeffCache, proof: Proof) -> Com
     missing = toolchain.compiler_problems(target)
     if missing:
         raise BackendUnavailable(
-            f"{program.label} is not compiled for {target} in {cache.folder}, and it cannot be compiled here: "
-            f"{toolchain.told(missing)}; or compile it where nki is installed (dfmp2 kernels warmup), then copy "
-            "the folder"
+            f"{program.label} is not compiled for {target} in {cache.folder}, and it cannot be "
+            f"compiled here: {toolchain.told(missing)}; or compile it where nki is installed "
+            "(dfmp2 kernels warmup), then copy the folder"
         )
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="dfmp2-neff-") as place:
@@ -198,7 +204,8 @@ def ensure(program: Program, target: str, cache: NeffCache, proof: Proof) -> Com
 
 
 def compile_ahead(spins: tuple[Shape, ...], target: str, nao: int = 0) -> Proof:
-    """Compile what the pair energies of these shapes need, unless it is in the cache; needs no device.
+    """Compile what the pair energies of these shapes need, unless it is in the cache; needs no
+    device.
 
     Parameters
     ----------
@@ -215,7 +222,8 @@ def compile_ahead(spins: tuple[Shape, ...], target: str, nao: int = 0) -> Proof:
 
 
 def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[Path, str]:
-    """The NEFF file and the entry point that made it; the log of a compilation that fails is left in `kept`."""
+    """The NEFF file and the entry point that made it; the log of a compilation that fails is left
+    in `kept`."""
     request = {
         "source": program.source,
         "kernel": program.kernel,
@@ -241,7 +249,8 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
         entry = "not reached"
     made = [path for path in sorted(folder.rglob("*.neff")) if path.stat().st_size]
     made = [path for path in made if path.name == "kernel.neff"] or made
-    # The documented plain call runs the kernel after it has compiled it, which fails where there is no device.
+    # The documented plain call runs the kernel after it has compiled it, which fails where there is
+    # no device.
     if len(made) == 1 and (code == 0 or entry == "call" or (folder / "compiled").exists()):
         return made[0], entry
     told = log.read_text(errors="replace").strip().splitlines() or ["no message"]

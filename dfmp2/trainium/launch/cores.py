@@ -1,13 +1,15 @@
-"""Several NeuronCores: one process each takes the next tile of pairs when it is idle, and is sent the blocks it lacks.
+"""Several NeuronCores: one process each takes the next tile of pairs when it is idle, and is sent
+the blocks it lacks.
 
-Every entry of the pair matrix has its own place, and sums are taken in float64 in the order of that matrix; so energies
-have the same bits for one core and for many, whoever computed what. Nothing is exchanged between cores. Unverified on
-hardware; the same processes run the interpreter in the tests.
+Every entry of the pair matrix has its own place, and sums are taken in float64 in the order of that
+matrix; so energies have the same bits for one core and for many, whoever computed what. Nothing is
+exchanged between cores. Unverified on hardware; the same processes run the interpreter in the
+tests.
 
     python -P -m dfmp2.trainium.launch.cores LANE CORE CONNECTION
 
-is such a process: requests (verb, arguments) and answers (kind, value) go over a pipe, whose end ends the process; what
-the runtime prints goes to standard error. Ctrl-C is the parent's.
+is such a process: requests (verb, arguments) and answers (kind, value) go over a pipe, whose end
+ends the process; what the runtime prints goes to standard error. Ctrl-C is the parent's.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 from dfmp2 import errors
 from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, Tile
 from dfmp2.errors import Dfmp2Error, KernelFailed
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.trainium.backend import LIMITS, NkiBackend
 from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.compiler import compile_ahead
@@ -99,8 +101,8 @@ class CoreProcess:
     def _ended(self) -> KernelFailed:
         code = self._process.wait()
         return KernelFailed(
-            f"the process of NeuronCore {self.core} ended with {code} while it was needed; there is no result: look at "
-            "what it printed above, then report this"
+            f"the process of NeuronCore {self.core} ended with {code} while it was needed; there "
+            "is no result: look at what it printed above, then report this"
         )
 
 
@@ -151,18 +153,21 @@ class CoresBackend(Backend):
         self._keys = 0
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
-        """Have the programs compiled that these shapes need: here, once, before the cores load them."""
+        """Have the programs compiled that these shapes need: here, once, before the cores load
+        them."""
         if self.limits.compiles:
             compile_ahead(tuple(spins), toolchain.device_target() or "trn1")
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip, on all, and on as many as there are here."""
+        """Predicted pair energies on one core of each chip, on all, and on as many as there are
+        here."""
         from dfmp2.trainium.costs import prediction  # loaded only where it is asked for
 
         return prediction.offer(spins, self.limits.workers)
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
-        """Keep B in the float32 that the kernels take; blocks of it go to the cores that need them."""
+        """Keep B in the float32 that the kernels take; blocks of it go to the cores that need
+        them."""
         if precision not in self.limits.precisions:
             raise errors.UnsupportedByBackend(
                 Option("backend", self.name), f" has no {precision}: it offers mixed"
@@ -207,7 +212,8 @@ class CoresBackend(Backend):
                 process.blocks[shared.key].add(number)
 
     def describe(self) -> dict[str, str]:
-        """What the cores say: once where they agree, by core where they differ; launches also in total."""
+        """What the cores say: once where they agree, by core where they differ; launches also in
+        total."""
         told = [process.ask("describe") for process in self._all]
         merged = {"cores": ", ".join(str(process.core) for process in self._all)}
         for name in told[0]:
@@ -264,7 +270,7 @@ class Served:
         return self._backend.describe()
 
 
-def answer(work: Callable[[], object]) -> tuple[str, object]:
+def answer_call(work: Callable[[], object]) -> tuple[str, object]:
     """The value, or our error by name and message."""
     try:
         return "done", work()
@@ -276,13 +282,13 @@ def serve(lane: str, core: int, pipe: Connection) -> None:
     """Serve one core until the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     held: list[Served] = []
-    pipe.send(answer(lambda: held.append(Served(lane, core))))
+    pipe.send(answer_call(lambda: held.append(Served(lane, core))))
     while held:
         try:
             verb, arguments = pipe.recv()
         except EOFError:
             return
-        pipe.send(answer(lambda: getattr(held[0], verb)(*arguments)))  # noqa: B023 - called at once
+        pipe.send(answer_call(lambda: getattr(held[0], verb)(*arguments)))  # noqa: B023 - called at once
 
 
 if __name__ == "__main__":

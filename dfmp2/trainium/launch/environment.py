@@ -1,9 +1,10 @@
 """The variables a Neuron process needs, set by the launcher before anything of Neuron is imported.
 
-What the user has set wins, except where it would change numbers or leave the tools unfound: PATH gets the folders of
-the tools in front, HOME a value where there is none, NEURON_CC_FLAGS the flag without which float32 products may be
-rounded, and with torch-xla the one without which failed compilations are kept. Sources: Neuron Runtime configuration,
-NKI `jit` and persistent cache pages of the AWS Neuron documentation 2.29 to 2.33. None of it was tried on a device.
+What the user has set wins, except where it would change numbers or leave the tools unfound: PATH
+gets the folders of the tools in front, HOME a value where there is none, NEURON_CC_FLAGS the flag
+without which float32 products may be rounded, and with torch-xla the one without which failed
+compilations are kept. Sources: Neuron Runtime configuration, NKI `jit` and persistent cache pages
+of the AWS Neuron documentation 2.29 to 2.33. None of it was tried on a device.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
 
 
 def installed(name: str) -> str | None:
-    """Version of an installed distribution by its metadata, without importing it; None if there is none."""
+    """Version of an installed distribution by its metadata, without importing it; None if there is
+    none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -58,7 +60,8 @@ class Host:
 
     @property
     def python(self) -> str:
-        """Interpreter that compiles kernels: this one, or `DFMP2_NKI_PYTHON` where nki and the bindings clash."""
+        """Interpreter that compiles kernels: this one, or `DFMP2_NKI_PYTHON` where nki and the
+        bindings clash."""
         return self.environ.get("DFMP2_NKI_PYTHON") or sys.executable
 
     def flag(self, name: str) -> bool | None:
@@ -91,7 +94,8 @@ def settings(lane: str, target: str, host: Host = HERE, core: int | None = None)
     ----------
     lane : "nki", "nki-xla" or "nki-simulator"
     target : "trn1" or "trn2"
-    core : the NeuronCore this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
+    core : the NeuronCore this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the
+        first
     """
     env = host.environ
     found = {"PATH": search_path(host), "NEURON_PLATFORM_TARGET_OVERRIDE": target}
@@ -117,9 +121,11 @@ def settings(lane: str, target: str, host: Host = HERE, core: int | None = None)
 
 @cache
 def package_folder() -> Path:
-    """A folder that holds dfmp2 and nothing else, for interpreters that have other packages than this one.
+    """A folder that holds dfmp2 and nothing else, for interpreters that have other packages than
+    this one.
 
-    The folder that dfmp2 is installed in may hold the NumPy of this environment and a placeholder of nki, too.
+    The folder that dfmp2 is installed in may hold the NumPy of this environment and a placeholder
+    of nki, too.
     """
     kept = tempfile.TemporaryDirectory(prefix="dfmp2-package-")
     atexit.register(kept.cleanup)
@@ -129,20 +135,23 @@ def package_folder() -> Path:
 
 
 def with_package(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a process that imports dfmp2, wherever it is installed, and else what its interpreter has."""
+    """Variables of a process that imports dfmp2, wherever it is installed, and else what its
+    interpreter has."""
     entries = [str(package_folder()), variables.get("PYTHONPATH", "")]
     return {**variables, "PYTHONPATH": os.pathsep.join(filter(None, entries))}
 
 
 def compiler_variables(target: str, host: Host = HERE) -> dict[str, str]:
-    """Variables of the process that compiles kernels for a chip, and of those that ask whether it could."""
+    """Variables of the process that compiles kernels for a chip, and of those that ask whether it
+    could."""
     return with_package({**host.environ, **settings("nki", target, host)})
 
 
 def compiler_flags(given: str, lane: str) -> str:
     """NEURON_CC_FLAGS with the flags that are needed, whatever `--auto-cast` it had.
 
-    nki hands them to neuronx-cc as they are, which ends at a flag that it does not know; torch-xla takes its own out.
+    nki hands them to neuronx-cc as they are, which ends at a flag that it does not know; torch-xla
+    takes its own out.
     """
     kept = re.sub(r"--auto-cast[=\s]+\S+", "", given).split()
     kept = [flag for flag in kept if flag != RETRY]
@@ -176,8 +185,9 @@ def cache_folder(host: Host = HERE) -> Path:
     return Path(base) / "dfmp2" / "neff"
 
 
-def cores(text: str) -> tuple[int, ...] | None:
-    """NeuronCores of NEURON_RT_VISIBLE_CORES: "0", "0,2" or "0-3"; None where the text is neither."""
+def visible_cores(text: str) -> tuple[int, ...] | None:
+    """NeuronCores of NEURON_RT_VISIBLE_CORES: "0", "0,2" or "0-3"; None where the text is
+    neither."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,4})(?:\s*-\s*(\d{1,4}))?\s*", part)

@@ -1,17 +1,20 @@
-"""Where kernels run: an executor launches one kernel by name and counts its launches. One class per lane:
+"""Where kernels run: an executor launches one kernel by name and counts its launches. One class per
+lane:
 
     nki-interpreter        our own, on the CPU
     nki-simulator          AWS's simulator: a kernel as Python on the CPU, slowly and with AWS's checks of arguments;
-                           it models trn3 unless NEURON_PLATFORM_TARGET_OVERRIDE says otherwise, which is set here
+                           it models trn3 unless NEURON_PLATFORM_TARGET_OVERRIDE says otherwise,
+                           which is set here
     nki                    compiled programs: compiler process (nki) -> NEFF file in our cache -> this process (runtime
                            bindings): load once, launch many times on resident tensors
     nki-xla                torch-xla tensors that stay on the device, one graph per kernel
 
-The bindings are nrtpy's NrtpyModel and NrtpyTensor as its pages document them (SDK 2.32 on), under their older names
-where only these are there. With torch-xla blocks are separate device buffers and never slices of one, since a slice
-becomes part of the traced graph and every offset another program; every launch is synchronised, so that a graph holds
-one kernel only; torch-xla takes the CPU in silence where PJRT_DEVICE is not set before its import, so it is set, and
-the device's type asserted afterwards. Everything but the interpreter is unverified on hardware.
+The bindings are nrtpy's NrtpyModel and NrtpyTensor as its pages document them (SDK 2.32 on), under
+their older names where only these are there. With torch-xla blocks are separate device buffers and
+never slices of one, since a slice becomes part of the traced graph and every offset another
+program; every launch is synchronised, so that a graph holds one kernel only; torch-xla takes the
+CPU in silence where PJRT_DEVICE is not set before its import, so it is set, and the device's type
+asserted afterwards. Everything but the interpreter is unverified on hardware.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import BackendUnavailable, KernelFailed
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 from dfmp2.trainium.calls import Program, program_of, source_hash
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
@@ -74,11 +77,13 @@ class Executor(ABC):
         """Make an array resident; what comes back is passed to `launch`."""
 
     def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output and read it back: resident tensors and compile-time constants by name.
+        """Run a kernel of one output and read it back: resident tensors and compile-time constants
+        by name.
 
         Raises
         ------
-        BackendUnavailable, KernelError : it is not compiled and cannot be, or breaks a rule of its language or chip
+        BackendUnavailable, KernelError : it is not compiled and cannot be, or breaks a rule of its
+            language or chip
         DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
         """
         out: NDArray[Any] = self._called(source, kernel, arguments, kept=False)
@@ -170,12 +175,14 @@ class NativeExecutor(Executor):
         self._chip, self._before = chip, inferences()
 
     def upload(self, array: NDArray[Any]) -> Any:
-        """The array as a device stores it, float32 and contiguous; on the host where there is none."""
+        """The array as a device stores it, float32 and contiguous; on the host where there is
+        none."""
         return np.ascontiguousarray(array, dtype=np.float32)
 
     def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, and the device's counters since the start."""
-        found = toolchain.versions(DISTRIBUTIONS)
+        """Lane, chip, versions, kernel sources, launches, times, and the device's counters since
+        the start."""
+        found = toolchain.toolchain_versions(DISTRIBUTIONS)
         return {
             "lane": self.lane,
             "target": self._chip,
@@ -262,18 +269,20 @@ def one_output(out: Any, kernel: str) -> Any:
     )
     if dtype.removeprefix("torch.") != "float32" or len(shape) < 2:
         raise KernelFailed(
-            f"kernel {kernel} returned {dtype} of shape {shape} where one float32 tensor was expected: the "
-            "release of nki and dfmp2 do not fit each other"
+            f"kernel {kernel} returned {dtype} of shape {shape} where one float32 tensor was "
+            "expected: the release of nki and dfmp2 do not fit each other"
         )
     return only
 
 
 class Loaded:
-    """A program on the device: the model, and the output tensors of its first call, which later calls reuse.
+    """A program on the device: the model, and the output tensors of its first call, which later
+    calls reuse.
 
-    The runtime does not always know the type of an output that it has made (nrtpy's trouble-shooting page: a void
-    type), and refuses a tensor whose type is not the one that the program names (`_validate_io` of nkipy's SpikeModel,
-    which nrtpy has grown out of). All bytes are float32; so a tensor gets the name that the program knows it by.
+    The runtime does not always know the type of an output that it has made (nrtpy's
+    trouble-shooting page: a void type), and refuses a tensor whose type is not the one that the
+    program names (`_validate_io` of nkipy's SpikeModel, which nrtpy has grown out of). All bytes
+    are float32; so a tensor gets the name that the program knows it by.
     """
 
     def __init__(self, model: Any, program: Program, entry: str) -> None:
@@ -284,14 +293,16 @@ class Loaded:
         expected = {name for name, _ in program.tensors}
         if inputs != expected or len(outputs) != 1:
             raise KernelFailed(
-                f"the compiled {program.label} takes {sorted(inputs)} and gives {outputs}; expected {sorted(expected)} "
-                "and one output: the compiler and dfmp2 do not fit each other"
+                f"the compiled {program.label} takes {sorted(inputs)} and gives {outputs}; "
+                f"expected {sorted(expected)} and one output: the compiler and dfmp2 do not fit "
+                "each other"
             )
         self.output = outputs[0]
         self.shape = tuple(int(n) for n in model.output_tensors_info[self.output].shape)
 
     def run(self, inputs: dict[str, Any], *, kept: bool) -> Any:
-        """Run it; the output stays on the device, and is overwritten by the next call unless it is `kept`."""
+        """Run it; the output stays on the device, and is overwritten by the next call unless it is
+        `kept`."""
         for name, tensor in inputs.items():
             name_type(tensor, self.model.input_tensors_info[name])
         if kept or self.outputs is None:
@@ -305,7 +316,8 @@ class Loaded:
 
 
 def name_type(tensor: Any, known: Any) -> None:
-    """Give a tensor the type that a program names for it, where one of both is void and they have the same size."""
+    """Give a tensor the type that a program names for it, where one of both is void and they have
+    the same size."""
     wanted, own = np.dtype(getattr(known, "dtype", np.float32)), np.dtype(tensor.dtype)
     if wanted != own and "V" in (wanted.kind, own.kind) and wanted.itemsize == own.itemsize:
         tensor.dtype = wanted
@@ -386,7 +398,8 @@ class NeffExecutor(DeviceExecutor):
         return raw.reshape(-1).view(np.float32).reshape(kept.shape)
 
     def _prove_device(self) -> None:
-        """Write to the device and read back: an occupied core or a broken driver shows before the SCF."""
+        """Write to the device and read back: an occupied core or a broken driver shows before the
+        SCF."""
         back = (
             np.ascontiguousarray(self._tensor.from_numpy(PATTERN).numpy())
             .reshape(-1)
@@ -435,8 +448,8 @@ class XlaExecutor(DeviceExecutor):
                     Option("backend", "nki-xla"),
                     (
                         f" cannot be used: torch-xla has taken the device {taken} and not "
-                        f"{self.platform}: start a new process with PJRT_DEVICE unset, and look at the "
-                        "import of libneuronxla"
+                        f"{self.platform}: start a new process with PJRT_DEVICE unset, and look at "
+                        "the import of libneuronxla"
                     ),
                 )
             self._device = self._xla.device()
@@ -466,7 +479,8 @@ class XlaExecutor(DeviceExecutor):
         return np.asarray(kept.value.cpu().numpy())
 
     def _graphs(self) -> tuple[int, float]:
-        """Graphs compiled in this process so far, by torch-xla's own counter, and seconds of that."""
+        """Graphs compiled in this process so far, by torch-xla's own counter, and seconds of
+        that."""
         data = self._metrics.metric_data("CompileTime")
         if data:
             return (int(data[0]), float(data[1]) / 1e9)
@@ -478,7 +492,8 @@ def executor(lane: str, core: int | None = None) -> Executor:
 
     Parameters
     ----------
-    lane : as the table above says; or "module:class" of a stand-in, which tests of several processes give
+    lane : as the table above says; or "module:class" of a stand-in, which tests of several
+        processes give
 
     Raises
     ------

@@ -1,4 +1,5 @@
-"""What went wrong on a device, in the error tree: faults of the hardware, of the numbers, of the kernel.
+"""What went wrong on a device, in the error tree: faults of the hardware, of the numbers, of the
+kernel.
 
     1200-1205, NRT_TIMEOUT, NRT_HW_ERROR, ...UNRECOVERABLE   DeviceFault, exit 7: the run is discarded, the host named
     1003 completed with numerical errors                     NumericalError, exit 5
@@ -6,8 +7,9 @@
     4, 11 a resource is short                                ResourceError, exit 7
     anything else                                            KernelFailed, exit 1
 
-Codes: nrt_status.h of the Neuron Runtime. The bindings raise RuntimeError with "NRT Error NAME(CODE): ..." (nrtpy
-error page); torch-xla a RuntimeError that quotes the status. Unverified on hardware: no error was ever provoked there.
+Codes: nrt_status.h of the Neuron Runtime. The bindings raise RuntimeError with "NRT Error
+NAME(CODE): ..." (nrtpy error page); torch-xla a RuntimeError that quotes the status. Unverified on
+hardware: no error was ever provoked there.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from dfmp2.errors import (
     NumericalError,
     ResourceError,
 )
-from dfmp2.messages import Message, Option
+from dfmp2.errors.messages import Message, Option
 
 HARDWARE = {*range(1200, 1206), 5, 6, 101}
 HARDWARE_NAMES = (
@@ -65,25 +67,25 @@ OTHERS: tuple[tuple[type[Dfmp2Error], tuple[str, ...], tuple[int, ...], Message]
         ),
     ),
 )
-# What kernel code, bindings and frameworks raise. They have no common class; nothing is swallowed here.
+# What kernel code, bindings and frameworks raise. They have no common class; nothing is swallowed
+# here.
 FOREIGN = (
-    *(
-        RuntimeError,
-        ValueError,
-        TypeError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        ArithmeticError,
-        OSError,
-    ),
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    OSError,
     ImportError,
 )
 
 
 @contextmanager
 def launching(what: str) -> Iterator[None]:
-    """Code of the device's software runs inside: whatever it raises ends the run with one of our errors.
+    """Code of the device's software runs inside: whatever it raises ends the run with one of our
+    errors.
 
     Parameters
     ----------
@@ -102,16 +104,22 @@ def translate(error: BaseException, what: str) -> Dfmp2Error:
     text = " ".join(str(error).split())[:400] or "no message"
     named, plain = NAMED.search(text), STATUS.search(text)
     name = named[1] if named else ""
-    number = named[2] if named else plain[1] if plain else None
+    if named:
+        number = named[2]
+    elif plain:
+        number = plain[1]
+    else:
+        number = None
     code = int(number) if number else None
     told = f"{what} on host {socket.gethostname()}: {type(error).__name__}: {text}"
-    # A named status decides below 1000: loading a program for another chip is reported as NRT_FAILURE(6).
+    # A named status decides below 1000: loading a program for another chip is reported as
+    # NRT_FAILURE(6).
     if any(part in name for part in HARDWARE_NAMES) or (
         code in HARDWARE and (not name or (code or 0) >= 1000)
     ):
         return DeviceFault(
-            f"{told}: the device reported a fault or did not answer, so nothing it computed is kept; take this host "
-            "out of use (neuron-ls, dmesg) and run again on another one"
+            f"{told}: the device reported a fault or did not answer, so nothing it computed is "
+            "kept; take this host out of use (neuron-ls, dmesg) and run again on another one"
         )
     for kind, names, codes, advice in OTHERS:
         if name in names or code in codes:

@@ -1,11 +1,13 @@
-"""Pairs recomputed in float64 on the host while the device works: a device that answers wrong numbers is caught.
+"""Pairs recomputed in float64 on the host while the device works: a device that answers wrong
+numbers is caught.
 
     |found - redone| <= RELATIVE |direct| + 2 g |B_i| |B_j| sqrt(|direct| / D_min)        g = 2^-23
 
-The second term bounds what float32 products do to far pairs, whose integrals are differences of large terms: an error
-g |B_ia| |B_jb| of each integral, by Cauchy's inequality. B is what the device was given, rounded to float32. The
-certificate of the whole run comes besides (`dfmp2.mp2.certificate`) and sees the rounding too; this finds out at once,
-and before everything else has been computed.
+The second term bounds what float32 products do to far pairs, whose integrals are differences of
+large terms: an error g |B_ia| |B_jb| of each integral, by Cauchy's inequality. B is what the device
+was given, rounded to float32. The certificate of the whole run comes besides
+(`dfmp2.mp2.certificate`) and sees the rounding too; this finds out at once, and before everything
+else has been computed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, 
 from dfmp2.backends.tensors import Tensors
 from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.errors import NumericalError
-from dfmp2.messages import Option
+from dfmp2.errors.messages import Option
 
 EVERY = 16  # tiles; the first is always looked at
 RELATIVE = 1e-5  # float32 kernels are right to 2e-6 in a pair
@@ -75,7 +77,8 @@ class GuardedBackend(Backend):
         ]
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
-        """Have the programs compiled that these shapes need; `nao` basis functions where the device transforms."""
+        """Have the programs compiled that these shapes need; `nao` basis functions where the device
+        transforms."""
         self._inner.prepare(spins, nao)
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
@@ -145,7 +148,8 @@ class GuardedBackend(Backend):
 
 
 def redo(left: Operand, right: Operand, i: int, j: int) -> tuple[float, float, float]:
-    """Direct and exchange term of a pair in float64, and the largest difference that float32 explains, Eh."""
+    """Direct and exchange term of a pair in float64, and the largest difference that float32
+    explains, Eh."""
     b_i, b_j = (np.asarray(b, dtype=np.float64) for b in (left.b.b[i], right.b.b[j]))
     t = b_i @ b_j.T
     d = left.eps_occ[i] + right.eps_occ[j] - left.eps_vir[:, None] - right.eps_vir[None, :]

@@ -1,10 +1,10 @@
 """Proof of what ran: programs, launches, times, bytes, and the device's own counters.
 
-Compilation is timed apart from launches, and the first launch of a program apart from the later ones. These are warm
-after some seconds: until then the engines run about 2.2 times slower, whatever is launched (aws-samples/
-sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 6). The device counts inferences itself (sysfs
-`inference_count` per core): its counts before and after are stored as they were read, because older drivers update
-them late. Unverified on hardware.
+Compilation is timed apart from launches, and the first launch of a program apart from the later
+ones. These are warm after some seconds: until then the engines run about 2.2 times slower, whatever
+is launched (aws-samples/ sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 6). The
+device counts inferences itself (sysfs `inference_count` per core): its counts before and after are
+stored as they were read, because older drivers update them late. Unverified on hardware.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Proof:
     ----------
     launches : kernel launches; programs : different compiled programs launched
     compiled : programs compiled by this run; cache_hits : found compiled
-    compile_seconds, load_seconds : s; first_seconds : of the first launch of each program; ramp_seconds : of the
-        others in the first seconds; warm_seconds : of the rest
+    compile_seconds, load_seconds : s; first_seconds : of the first launch of each program;
+        ramp_seconds : of the others in the first seconds; warm_seconds : of the rest
     uploads, bytes_up, bytes_down : transfers
     """
 
@@ -53,7 +53,10 @@ class Proof:
         """Count and time a launch that succeeds."""
         begin = time.perf_counter()
         warm = self._begun is not None and begin - self._begun >= RAMP
-        self._begun = begin if self._begun is None else self._begun
+        if self._begun is None:
+            self._begun = begin
+        else:
+            self._begun = self._begun
         yield
         seconds = time.perf_counter() - begin
         self.launches += 1
@@ -70,16 +73,21 @@ class Proof:
         """The counts as texts, for the record."""
         return {
             "kernel launches": str(self.launches),
-            "programs": f"{self.programs} launched, {self.compiled} compiled now, {self.cache_hits} found in the cache",
-            "compile time": f"{self.compile_seconds:.3f} s compiling, {self.load_seconds:.3f} s loading",
-            "launch time": f"{self.first_seconds:.4f} s in first launches, {self.ramp_seconds:.4f} s in others of the "
-            f"first {RAMP:g} s, {self.warm_seconds:.4f} s in warm ones",
-            "transfers": f"{self.uploads} uploads, {self.bytes_up} bytes up, {self.bytes_down} bytes down",
+            "programs": f"{self.programs} launched, {self.compiled} compiled now, "
+            f"{self.cache_hits} found in the cache",
+            "compile "
+            "time": f"{self.compile_seconds:.3f} s compiling, {self.load_seconds:.3f} s loading",
+            "launch "
+            "time": f"{self.first_seconds:.4f} s in first launches, {self.ramp_seconds:.4f} s in "
+            f"others of the first {RAMP:g} s, {self.warm_seconds:.4f} s in warm ones",
+            "transfers": f"{self.uploads} uploads, {self.bytes_up} bytes up, {self.bytes_down} "
+            "bytes down",
         }
 
 
 def inferences() -> dict[str, int]:
-    """The devices' own counts of inferences by core, such as {"neuron0/neuron_core1": 36}; empty where unreadable."""
+    """The devices' own counts of inferences by core, such as {"neuron0/neuron_core1": 36}; empty
+    where unreadable."""
     folder = HERE.root / COUNTERS
     found = {}
     for file in sorted(folder.glob("neuron*/neuron_core*/stats/other_info/inference_count")):

@@ -1,10 +1,12 @@
-"""Finds what a Trainium lane needs, or says why it cannot be used and what to do; before any calculation.
+"""Finds what a Trainium lane needs, or says why it cannot be used and what to do; before any
+calculation.
 
-Cheap questions first (device, versions from the packages' metadata, tools on PATH), and only if all are answered the
-packages are imported, in a process of its own: a broken native library then costs an error message and not the run.
-Packages are recognised by version, never by presence: PyPI's packages of these names are placeholders that raise on
-import. Sources: the AWS Neuron setup guides and release notes for SDK 2.29 to 2.33. `dfmp2 doctor` asks the same
-questions and a few about traps around them (`diagnose`).
+Cheap questions first (device, versions from the packages' metadata, tools on PATH), and only if all
+are answered the packages are imported, in a process of its own: a broken native library then costs
+an error message and not the run. Packages are recognised by version, never by presence: PyPI's
+packages of these names are placeholders that raise on import. Sources: the AWS Neuron setup guides
+and release notes for SDK 2.29 to 2.33. `dfmp2 doctor` asks the same questions and a few about traps
+around them (`diagnose`).
 """
 
 from __future__ import annotations
@@ -31,12 +33,16 @@ PLACEHOLDERS = {
     "torch-neuronx": "1.0",
     "libneuronxla": "1.0",
 }
-INDEX = "install it from AWS's own package index (pip --extra-index-url https://pip.repos.neuron.amazonaws.com)"
+INDEX = (
+    "install it from AWS's own package index (pip --extra-index-url "
+    "https://pip.repos.neuron.amazonaws.com)"
+)
 RELEASES = {
     "trn1": (0, 6),
     "trn2": (0, 7),
 }  # of nki, as the extras neuron and neuron-trn2 install it
-# Modules of the runtime bindings and prefixes of their Model and Tensor, newest first; nki has its own since 0.3.
+# Modules of the runtime bindings and prefixes of their Model and Tensor, newest first; nki has its
+# own since 0.3.
 BINDINGS = (("nrtpy", ("Nrtpy", "Spike")), ("spike", ("Spike",)), ("nki.runtime", ("Spike",)))
 IMPORT_SECONDS = 90.0  # a first import from a cold disk takes tens of seconds
 NEEDED = {  # lane -> distributions in the interpreter that runs, in the one that compiles
@@ -51,7 +57,10 @@ TOOLS = {
 VERSIONS = (
     "import importlib.metadata as m, json, sys\nout = {}\nfor n in json.loads(sys.argv[1]):\n"
 )
-VERSIONS += "    try: out[n] = m.version(n)\n    except m.PackageNotFoundError: pass\nprint(json.dumps(out))"
+VERSIONS += (
+    "    try: out[n] = m.version(n)\n    except m.PackageNotFoundError: "
+    "pass\nprint(json.dumps(out))"
+)
 PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "libneuronxla", "torch-xla", "nrtpy")
 PRODUCT = "/sys/devices/virtual/dmi/id/product_name"
 CACHE = "/var/tmp/neuron-compile-cache"
@@ -118,11 +127,11 @@ def problems(
     cheap = [*_variables(lane, host), *(_device(host) if lane in HARDWARE else [])]
     runs, compiles = NEEDED[lane]
     target = device_target(host) or ""
-    cheap += _packages(runs, versions(runs, host), target)
+    cheap += _packages(runs, toolchain_versions(runs, host), target)
     cheap += (
         []
         if compiled or not compiles
-        else _packages(compiles, versions(compiles, host, host.python), target)
+        else _packages(compiles, toolchain_versions(compiles, host, host.python), target)
     )
     cheap += (
         []
@@ -130,7 +139,7 @@ def problems(
         else _tools(lane, host)
     )
     if lane == "nki-xla":
-        cheap += _torch(versions(("torch", "torch-xla"), host))
+        cheap += _torch(toolchain_versions(("torch", "torch-xla"), host))
     if lane == "nki" and bindings(host) is None:
         reason = "the runtime bindings nrtpy are absent (neuronx-cc brings them since SDK 2.32)"
         cheap.append(
@@ -144,7 +153,7 @@ def problems(
 def compiler_problems(target: str) -> tuple[Problem, ...]:
     """What keeps kernels from being compiled here; no device is needed."""
     needed = NEEDED["nki"][1]
-    absent = _packages(needed, versions(needed, python=HERE.python), target)
+    absent = _packages(needed, toolchain_versions(needed, python=HERE.python), target)
     cheap = [*_variables("nki", HERE), *(absent or _tools("nki", HERE))]
     return tuple(cheap) or tuple(
         _broken(HERE.python, ("nki",), environment.compiler_variables(target))
@@ -152,7 +161,8 @@ def compiler_problems(target: str) -> tuple[Problem, ...]:
 
 
 def device_target(host: Host = HERE) -> str | None:
-    """ "trn1" or "trn2" by the instance type or the chip's own entry in sysfs, None where neither tells."""
+    """ "trn1" or "trn2" by the instance type or the chip's own entry in sysfs, None where neither
+    tells."""
     family = host.text(PRODUCT).split(".")[0]
     chip = host.text(
         "/sys/devices/virtual/neuron_device/neuron0/neuron_core0/info/architecture/arch_type"
@@ -160,17 +170,19 @@ def device_target(host: Host = HERE) -> str | None:
     return CHIP.get(GENERATION.get(family) or {"NCv2": "gen2", "NCv3": "gen3"}.get(chip, ""))
 
 
-def versions(
+def toolchain_versions(
     names: tuple[str, ...], host: Host = HERE, python: str = sys.executable
 ) -> dict[str, str]:
-    """Versions of installed distributions by their metadata, nothing imported; absent ones are left out."""
+    """Versions of installed distributions by their metadata, nothing imported; absent ones are left
+    out."""
     if python == sys.executable:
         return {name: found for name in names if (found := host.version(name)) is not None}
     return dict(_foreign_versions(names, python))
 
 
 def bindings(host: Host = HERE) -> tuple[str, tuple[str, ...]] | None:
-    """Module of the runtime bindings that is installed and the prefixes its classes may have; nothing is imported."""
+    """Module of the runtime bindings that is installed and the prefixes its classes may have;
+    nothing is imported."""
     for module, prefixes in BINDINGS:
         place = Path(*module.split("."), "__init__.py")
         if host.version(module) is not None or any(
@@ -201,14 +213,17 @@ def _variables(lane: str, host: Host) -> list[Problem]:
     """Variables that would make a lane something else than it says."""
     env = host.environ
     wanted, given = env.get("NEURON_PLATFORM_TARGET_OVERRIDE"), env.get("NEURON_RT_VISIBLE_CORES")
-    here = device_target(host) if host.devices() else None
+    if host.devices():
+        here = device_target(host)
+    else:
+        here = None
     wrong = {
         "NKI_SIMULATOR": host.flag("NKI_SIMULATOR") is not False,
         "PJRT_DEVICE": lane == "nki-xla" and env.get("PJRT_DEVICE", "NEURON").upper() != "NEURON",
         "NEURON_PLATFORM_TARGET_OVERRIDE": bool(
             wanted and here and CHIP.get(GENERATION.get(wanted, "")) != here
         ),
-        "NEURON_RT_VISIBLE_CORES": bool(given) and environment.cores(given or "") is None,
+        "NEURON_RT_VISIBLE_CORES": bool(given) and environment.visible_cores(given or "") is None,
     }
     if lane in HARDWARE:
         return _traps(env, wrong, here=here)
@@ -262,7 +277,8 @@ def _device(host: Host) -> list[Problem]:
 
 
 def _packages(names: tuple[str, ...], found: dict[str, str], target: str = "") -> list[Problem]:
-    """Packages that are absent, placeholders, or of another release than the chip's; any chip's for ""."""
+    """Packages that are absent, placeholders, or of another release than the chip's; any chip's for
+    ""."""
     fitting = [release for chip, release in RELEASES.items() if target in ("", chip)]
     bad = []
     for name in names:
@@ -284,7 +300,9 @@ def _packages(names: tuple[str, ...], found: dict[str, str], target: str = "") -
 
 def _release(version: str) -> tuple[int, ...]:
     match = re.match(r"(\d+)\.(\d+)", version)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
+    if match:
+        return (int(match[1]), int(match[2]))
+    return (0, 0)
 
 
 def _tools(lane: str, host: Host) -> list[Problem]:
@@ -310,7 +328,8 @@ def _torch(found: dict[str, str]) -> list[Problem]:
 
 
 def _imports(lane: str, host: Host, compiled: bool) -> list[Problem]:
-    """Import what the lane uses, in a process of its own; the interpreter that compiles may be another one."""
+    """Import what the lane uses, in a process of its own; the interpreter that compiles may be
+    another one."""
     variables = environment.settings(lane, device_target(host) or "trn1", host)
     if lane == "nki":
         bound = bindings(host)
@@ -367,11 +386,14 @@ def diagnose(surroundings: Any) -> list[Finding]:
     """
     s = surroundings
     host = Host(s.environ, s.root, s.prefix, s.version)
-    devices, found = host.devices(), versions(PACKAGES, host)
+    devices, found = host.devices(), toolchain_versions(PACKAGES, host)
     fake = [problem for problem in _packages(PACKAGES, found) if "placeholder" in problem.reason]
     if not devices:
         return [_finding("Neuron", "no Neuron device", fake)]
-    product = f"{len(devices)} device{'s' * (len(devices) > 1)} ({host.text(PRODUCT) or 'unknown instance'})"
+    product = (
+        f"{len(devices)} device{'s' * (len(devices) > 1)} "
+        f"({host.text(PRODUCT) or 'unknown instance'})"
+    )
     shut = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
     if shut:
         closed = [Problem(f"{', '.join(shut)} may not be opened", "join the group of /dev/neuron*")]
@@ -421,7 +443,7 @@ def _together(found: dict[str, str], host: Host) -> list[Problem]:
     if "nki" in found and "nrtpy" in found:
         return [Problem("nki and nrtpy clash in one environment", "give each an environment")]
     if "torch-xla" in found:
-        return _torch(versions(("torch", "torch-xla"), host))
+        return _torch(toolchain_versions(("torch", "torch-xla"), host))
     return []
 
 

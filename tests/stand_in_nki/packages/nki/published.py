@@ -1,4 +1,5 @@
-"""What the released packages offer and refuse, so that the stand-in refuses it too; each with its public source.
+"""What the released packages offer and refuse, so that the stand-in refuses it too; each with its
+public source.
 
 Documentation: aws-neuron/aws-neuron-sdk at commit 81ce03ae (SDK 2.32, NKI 0.6.0).
 """
@@ -71,8 +72,9 @@ FLAGS = {
     "--output": None,
     "--verbose": None,  # a level, or a number in older releases
 }
-# nki/api/nki/__init__.py `jit`: values of NEURON_PLATFORM_TARGET_OVERRIDE; without it a standalone kernel is compiled
-# for Trainium3 (sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 8).
+# nki/api/nki/__init__.py `jit`: values of NEURON_PLATFORM_TARGET_OVERRIDE; without it a standalone
+# kernel is compiled for Trainium3 (sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule
+# 8).
 TARGETS = {
     "trn1": "v2",
     "gen2": "v2",
@@ -109,7 +111,8 @@ def member(module, known, name):
 
 
 def check_names(source):
-    """The names that a kernel file and the files it imports use: the front end resolves them all."""
+    """The names that a kernel file and the files it imports use: the front end resolves them
+    all."""
     files, seen = [source], set()
     while files:
         module = files.pop()
@@ -166,7 +169,8 @@ def check_folder(folder):
 
 
 def check_compiler():
-    """Rule 8 again: the driver looks for neuronx-cc on PATH, and runs `python None compile` where it is not."""
+    """Rule 8 again: the driver looks for neuronx-cc on PATH, and runs `python None compile` where
+    it is not."""
     if fault() == "no-compiler-on-path":
         print(
             "python: can't open file '/artifacts/None': [Errno 2] No such file or directory",

@@ -1,8 +1,9 @@
 """Imitates nrtpy: models and tensors; a device that counts its inferences in STAND_IN_COUNTER.
 
-Signatures, messages of errors and the opaque type of outputs are those of neuron-runtime/nrtpy/ in the documentation
-(aws-neuron/aws-neuron-sdk at commit 81ce03ae); what is refused before a launch is what `_validate_io` of
-spike/src/spike/spike_model.py refuses (aws-neuron/nkipy at commit b91c9800), which nrtpy has grown out of.
+Signatures, messages of errors and the opaque type of outputs are those of neuron-runtime/nrtpy/ in
+the documentation (aws-neuron/aws-neuron-sdk at commit 81ce03ae); what is refused before a launch is
+what `_validate_io` of spike/src/spike/spike_model.py refuses (aws-neuron/nkipy at commit b91c9800),
+which nrtpy has grown out of.
 """
 
 import json
@@ -21,7 +22,8 @@ ERRORS = {
     "out-of-bounds": "NRT Error NRT_EXEC_OOB(1006): Failed to execute model",
     "not-a-number": "NRT Error NRT_EXEC_COMPLETED_WITH_NUM_ERR(1003): Failed to execute model",
 }
-OUT = "output_0"  # the name that the compiler gives (export_neff.py of sample-spectral-dns-on-aws-neuron)
+# the name that the compiler gives (export_neff.py of sample-spectral-dns-on-aws-neuron)
+OUT = "output_0"
 ARCHITECTURE = {"trn1": "v2", "trn2": "v3"}
 SLOW, SLOWER = (
     5.0,
@@ -105,7 +107,8 @@ class NrtpyModel:
         built, here = TARGETS[record["target"]], ARCHITECTURE.get(product, "v2")
         if built != here or fault() == "other-chip":
             raise NrtError(
-                f"NRT Error NRT_FAILURE(6): Failed to load model: NEFF arch: {built}, instance arch: {here}"
+                f"NRT Error NRT_FAILURE(6): Failed to load model: NEFF arch: {built}, instance "
+                f"arch: {here}"
             )
         return cls(record, core_id)
 

@@ -1,5 +1,6 @@
-"""Imitates the driver of neuronx-cc: what export/export_neff.py of sample-spectral-dns-on-aws-neuron calls (NKI 0.6.0),
-and the options that test/utils/kernel_tracer.py of aws-neuron/nki-library gives."""
+"""Imitates the driver of neuronx-cc: what export/export_neff.py of
+sample-spectral-dns-on-aws-neuron calls (NKI 0.6.0), and the options that
+test/utils/kernel_tracer.py of aws-neuron/nki-library gives."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -18,10 +18,10 @@
       SomeFailed            9   some of several calculations failed, the others are done
       Interrupted          75   SIGTERM (Ctrl-C is Python's KeyboardInterrupt: 130)
 
-Exit code 0 is success, 1 a fault in dfmp2 itself (KernelFailed: a kernel failed while it ran), 2 a command line
-that cannot be parsed.
-A message says what was given, what was expected and what to do about it. Options in it are values, which each front
-end writes in its own words (`dfmp2.messages`).
+Exit code 0 is success, 1 a fault in dfmp2 itself (KernelFailed: a kernel failed while it ran), 2 a
+command line that cannot be parsed.
+A message says what was given, what was expected and what to do about it. Options in it are values,
+which each front end writes in its own words (`dfmp2.errors.messages`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from __future__ import annotations
 import copy
 from typing import Self
 
-from dfmp2.messages import Message, Option, Part, Words, in_words
+from dfmp2.errors.messages import Message, Option, Part, Words, in_words
 
 
 class Dfmp2Error(Exception):
@@ -167,7 +167,8 @@ class ResourceError(Dfmp2Error):
 
 
 class DiskFull(ResourceError):
-    """A disk is full, over quota or read-only while it is written to: whoever writes there next fails too."""
+    """A disk is full, over quota or read-only while it is written to: whoever writes there next
+    fails too."""
 
 
 class DeviceFault(ResourceError):

@@ -196,7 +196,10 @@ class Message(str):
                 if isinstance(value, Placeholder):
                     entry["placeholder"] = value.name
                 elif value is not NOT_GIVEN:
-                    entry["value"] = value if isinstance(value, bool | int | float) else str(value)
+                    if isinstance(value, bool | int | float):
+                        entry["value"] = value
+                    else:
+                        entry["value"] = str(value)
                 written.append(entry)
             elif isinstance(part, Command):
                 written.append({"command": part.name})
@@ -285,5 +288,7 @@ def _literal(value: Any, true: str = "True", false: str = "False") -> str:
     if isinstance(value, Placeholder | int | float):
         return str(value)
     if isinstance(value, str):
-        return value if NUMBER.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+        if NUMBER.fullmatch(value):
+            return value
+        return json.dumps(value, ensure_ascii=False)
     return repr(value)

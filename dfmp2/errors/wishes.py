@@ -1,4 +1,5 @@
-"""What users of other programs ask for, and the way out: methods and options that there are none of.
+"""What users of other programs ask for, and the way out: methods and options that there are none
+of.
 
 docs/explanation/limits.md has the same with more words.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from dfmp2.messages import Command, Message, Option, Placeholder
+from dfmp2.errors.messages import Command, Message, Option, Placeholder
 
 LARGE = Option("method", "sos-laplace")
 # Pattern of a method in small letters, without spaces -> what there is.
