@@ -273,8 +273,10 @@ def test_more_digits_than_float32_has_are_repeated_in_float64(call, monkeypatch)
     assert (done.code, "repeated" in done.json["entries"][0]["reason"]) == (0, False)
     # A device without float64 cannot do it, which says nothing about us; one that computes
     # something else has failed.
-    monkeypatch.setattr(validate.registry, "exact", lambda backend: CpuBackend(1))
-    monkeypatch.setattr("dfmp2.mp2.certificate.registry.exact", lambda backend: CpuBackend(1))
+    monkeypatch.setattr(validate.registry, "float64_backend", lambda backend: CpuBackend(1))
+    monkeypatch.setattr(
+        "dfmp2.mp2.certificate.registry.float64_backend", lambda backend: CpuBackend(1)
+    )
     done = call(*asked, "auto", "--require-all")
     assert (done.code, outcome(done, "gamess-miniapp-benz")) == (8, "skipped")
     assert "has no float64" in " ".join(done.out.split())

@@ -60,7 +60,7 @@ COMMANDS = {
         "dfmp2.cli.studies:scan_command",
         "Energies along a coordinate, or of the frames of a file.",
     ),
-    "batch": ("dfmp2.cli.batch", "Many molecules: run, submit, restart, collect."),
+    "batch": ("dfmp2.cli.batch:batch_command", "Many molecules: run, submit, restart, collect."),
     "show": ("dfmp2.cli.results:show", "Print a stored result."),
     "report": ("dfmp2.cli.results:report_command", "Write stored results as an HTML page."),
     "derive": (
@@ -90,7 +90,10 @@ COMMANDS = {
         "List the backends and why they can or cannot be used.",
     ),
     "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
-    "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, cost, timeline, checks."),
+    "kernels": (
+        "dfmp2.cli.kernels:kernels_command",
+        "Trainium kernels: list, cost, published, checks.",
+    ),
     "completion": ("dfmp2.cli.checks:completion", "Completion of names by bash, zsh or fish."),
 }
 HEADINGS = {  # over the command that is the first of its kind
@@ -115,7 +118,7 @@ class LazyGroup(CommandGroup):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), name or "command")
+        command: click.Command = getattr(import_module(module), name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
