@@ -270,7 +270,7 @@ def test_precision_and_room_decide_how_all_rotations_are_looked_at(
         seen.append(how)
         return made(*given, **how)
 
-    monkeypatch.setattr(stability, "hessian", watched)
+    monkeypatch.setattr(stability, "orbital_hessian", watched)
     monkeypatch.setattr(hartree_fock, "SINGLE_LEAST", 1)
     for precision, single in (("fp64", False), ("auto", True)):
         seen.clear()
