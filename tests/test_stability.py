@@ -264,7 +264,7 @@ def test_fitting_of_pyscf_is_left_as_it_is() -> None:
 def test_precision_and_room_decide_how_all_rotations_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen, made = list[dict[str, bool]](), stability.hessian
+    seen, made = list[dict[str, bool]](), stability.orbital_hessian
 
     def watched(*given: Any, **how: bool) -> Any:
         seen.append(how)
