@@ -50,6 +50,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Files of `pytest -m quick`: every room in less than a minute on two cores.
+QUICK = {
+    "test_architecture.py",
+    "test_awkward.py",  # gradients, interop, output
+    "test_backends.py",
+    "test_basis.py",
+    "test_batch_manifest.py",  # execution
+    "test_charge_and_spin.py",  # molecule
+    "test_cli_options.py",
+    "test_integrals.py",
+    "test_limits.py",  # host, mp2, planning, studies
+    "test_nki_lint.py",  # trainium
+    "test_numbers.py",
+    "test_pairs.py",
+    "test_stability.py",  # scf
+    "test_wishes.py",  # errors
+    "test_xyz.py",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of QUICK that are not slow."""
+    for item in items:
+        if item.path.name in QUICK and item.get_closest_marker("slow") is None:
+            item.add_marker("quick")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Turn the skip of a required test into a failure."""
@@ -74,9 +101,9 @@ MOLECULES = {
     "nh2": "3\nmultiplicity=2\nN 0 0 0\nH 0 0.8036 0.6347\nH 0 -0.8036 0.6347\n",
     "h2-far": "2\n\nH 0 0 0\nH 0 0 12\n",  # gap about 1/R = 0.044 Eh, and unstable towards UHF
     "h2-apart": "2\n\nH 0 0 0\nH 0 0 28\n",  # gap 0.019 Eh when started from the orbitals of h2-far
-    "crowd": "6\nsix centres of which one is real\nHe 0 0 0\n@He 0 0 0.2001\n@He 0 0 0.4002\n@He 0 "
-    # the fitting metric of aug-cc-pvtz is near singular here
-    "0 -0.2001\n@He 0 0.2001 0\n@He 0.2001 0 0\n",
+    # The fitting metric of aug-cc-pvtz is near singular here.
+    "crowd": "6\nsix centres of which one is real\nHe 0 0 0\n@He 0 0 0.2001\n@He 0 0 0.4002\n"
+    "@He 0 0 -0.2001\n@He 0 0.2001 0\n@He 0.2001 0 0\n",
     "nah": "2\n\nNa 0 0 0\nH 0 0 1.8874\n",
     "o2": "2\nmultiplicity=3\nO 0 0 0\nO 0 0 1.2075\n",
 }
