@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The first hour on a Trainium host: what works, what that decides, and one archive of it
-(docs/trainium/first-day.md).
+"""The first hour on a Trainium host, in one archive (docs/trainium/first-day.md).
 
     python scripts/neuron_first_day.py                   all steps of the lanes that can be used
     python scripts/neuron_first_day.py --results DIR     again: goes on with what has not passed in DIR
@@ -287,12 +286,9 @@ def machine() -> dict[str, Any]:
 
 
 def ask_root(lane: str) -> int:
-    """Print the largest relative error of 1 / D that the pair kernels make, 8 if the Newton step is
-    needed.
-
-    One virtual orbital and T = 1 leave -1 / D of each pair; energies are multiples of 2^-8, so that
-    D is exact.
-    """
+    """Print the largest relative error of 1 / D in the pair kernels, 8 if a Newton step is needed."""
+    # One virtual orbital and T = 1 leave -1 / D of each pair; energies are multiples of 2^-8, so that
+    # D is exact.
     backend, _ = registry.select_backend(lane, "auto", 1)
     backend.prepare((Shape(16, 1, 1),))
     rng, worst = np.random.default_rng(1), 0.0
@@ -334,8 +330,7 @@ def ask_times(lane: str) -> int:
 
 
 def pack(folder: Path) -> Path:
-    """An archive of logs, summary and failed compilations; the machine's names and addresses are
-    replaced."""
+    """An archive of logs, summary and failed compilations, without names and addresses."""
     private = [(re.escape(socket.gethostname()), "HOST"), (rf"\b{getpass.getuser()}\b", "USER")]
     target = folder.with_suffix(".tar.gz")
     kept = [*folder.glob("*.log"), *folder.glob("*.json"), *folder.glob("neff/*/failed.log")]

@@ -242,7 +242,7 @@ def test_arrays_go_back_to_the_system_when_they_are_freed() -> None:
     follow."""
     program = (
         "import numpy as np; from dfmp2.host.resources import resident_memory; from dfmp2.options "
-        "import Options\nfrom dfmp2.planning.system import prepare; prepare(Options('sto-3g', "
+        "import Options\nfrom dfmp2.planning.system import set_up_run; set_up_run(Options('sto-3g', "
         "memory=10**9), '')\nbefore = resident_memory(); large = np.ones(3 * 10**6); del large\n"
         "several = [np.ones(250_000) for _ in range(40)]; last = several[-1]; del several\n"
         "print(resident_memory() - before)\n"

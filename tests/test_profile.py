@@ -162,7 +162,7 @@ def test_a_run_is_timed_as_its_result_says(call: Runner, folder: Path) -> None:
     assert [event["args"]["energy"] for event in cycles][-1] == pytest.approx(
         done.json["scf_total_energy"], abs=1e-6
     )
-    assert "Share.add" in {event["name"] for event in found["worker_0"]}
+    assert "WorkerMatrices.add" in {event["name"] for event in found["worker_0"]}
     memory = [event["args"] for event in found["counters"] if event["name"] == "memory / MB"]
     assert all(0 < one["resident"] <= 1.01 * one["peak"] for one in memory)
     again = call(
