@@ -5,6 +5,8 @@
     tr(D S) = N                                relaxed density
     sum_A F_A = 0,  sum_A R_A x F_A = 0        forces on atoms and point charges, torques by the extent of the molecule
 
+with the torque on the spheres of an integration grid, which do not turn with the molecule, added
+
 E_corr is that of the pair energies, another code. The derivatives of fitted integrals on the
 fitting centres are had by translation, so that their forces add up to zero whatever they are; the
 sum of the torques sees them. A wrong orbital response is seen by the torques and by `with_slope`,
@@ -48,6 +50,7 @@ def certify_gradient(
     correlation: CorrelationPart,
     residual: float,
     left: float,
+    sphere_torque: Array,
 ) -> GradientCertificate:
     """The certificate of a gradient, or of densities alone for None, without energies of displaced
     molecules.
@@ -56,6 +59,7 @@ def certify_gradient(
     ----------
     residual : of the Z-vector equations, Eh
     left : error of E(corr) because the SCF ended early, Eh
+    sphere_torque : on the spheres of the integration grid, (3,) Eh; 0 for Hartree-Fock
     """
     scaling, energy = result.options.correlation, result.correlation_energy
     with shielded():
@@ -68,7 +72,7 @@ def certify_gradient(
     if found is None:
         translation, rotation = (None, None)
     else:
-        translation, rotation = _sums(system.molecule, found)
+        translation, rotation = _sums(system.molecule, found, sphere_torque)
     exact = result.precision == "fp64"
     factor = max(abs(scaling.opposite_spin), abs(scaling.same_spin), 1.0)
     return GradientCertificate(
@@ -85,7 +89,7 @@ def certify_gradient(
     )
 
 
-def _sums(molecule: Molecule, found: Gradient) -> tuple[float, float]:
+def _sums(molecule: Molecule, found: Gradient, sphere_torque: Array) -> tuple[float, float]:
     """Largest components of the sum of all forces, and of all torques by the molecule's extent,
     Eh/bohr."""
     forces, places = [found.mp2_total_gradient], [molecule.coordinates]
@@ -95,7 +99,7 @@ def _sums(molecule: Molecule, found: Gradient) -> tuple[float, float]:
     force, place = np.concatenate(forces), np.concatenate(places)
     arms = place - place.mean(axis=0)
     extent = max(1.0, float(np.linalg.norm(arms, axis=1).max()))
-    torque = np.cross(arms, force).sum(axis=0)
+    torque = np.cross(arms, force).sum(axis=0) + sphere_torque
     return float(np.abs(force.sum(axis=0)).max()), float(np.abs(torque).max()) / extent
 
 

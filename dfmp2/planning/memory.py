@@ -101,6 +101,10 @@ VECTORS = 40  # of the Z-vector equations, with their images
 PASS_MATRICES = 9
 RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
 PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
+# Of the functional (dfmp2.gradients.functional): bytes of a worker's block of points, and the
+# numbers that it holds of a function at a point
+XC_GRADIENT_BYTES = 32 * 10**6
+XC_GRADIENT_VALUES = 40
 
 
 @dataclass(frozen=True, slots=True)
