@@ -720,7 +720,7 @@ class Options:
             )
 
     def _require_double_hybrid(self) -> None:
-        """Raise for what a double hybrid lacks, or does not have yet."""
+        """Raise for what a double hybrid lacks."""
         given = Option("method", self.method)
         if self.method == CUSTOM_DOUBLE_HYBRID:
             needed = ("xc", "os_scale", "ss_scale")
@@ -742,15 +742,14 @@ class Options:
                 " (or auto), not rohf",
             )
         self._require_no_stability(given)
-        for name in ("certify_fit", "polarizability", "properties"):
-            if getattr(self, name):
-                raise InputError(
-                    Option(name, True),
-                    " is not available for double hybrids (",
-                    given,
-                    "): leave it out, or take a method of Hartree-Fock orbitals such as ",
-                    Option("method", "mp2"),
-                )
+        if self.certify_fit:
+            raise InputError(
+                Option("certify_fit", True),
+                " is not available for double hybrids (",
+                given,
+                "): leave it out, or take a method of Hartree-Fock orbitals such as ",
+                Option("method", "mp2"),
+            )
 
     def _require_dispersion(self) -> None:
         """Raise for a dispersion correction that there are no parameters for."""

@@ -92,7 +92,7 @@ def certify_gradient(
 def _sums(molecule: Molecule, found: Gradient, sphere_torque: Array) -> tuple[float, float]:
     """Largest components of the sum of all forces, and of all torques by the molecule's extent,
     Eh/bohr."""
-    forces, places = [found.mp2_total_gradient], [molecule.coordinates]
+    forces, places = [found.total_gradient], [molecule.coordinates]
     if found.point_charge_gradient is not None and molecule.point_charges is not None:
         forces.append(found.point_charge_gradient)
         places.append(molecule.point_charges[:, :3])
@@ -126,7 +126,7 @@ def with_slope(
             mp2_energy(moved, tight, start=start, listener=Silent(), doubt_units=False).total_energy
         )
     slope = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * STEP)
-    analytic = float(np.vdot(found.mp2_total_gradient, direction))
+    analytic = float(np.vdot(found.total_gradient, direction))
     return replace(proof, analytic_slope=analytic, numerical_slope=slope, allowed_slope=SLOPE)
 
 

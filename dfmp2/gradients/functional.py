@@ -39,13 +39,14 @@ from dfmp2.scf.kohn_sham import (
     BLOCK_MEGABYTES,
     ExactExchange,
     exact_exchange,
+    functional_variables,
     libxc_code,
 )
 from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
 
-VARIABLES = {"HF": 0, "LDA": 1, "GGA": 4, "MGGA": 5}  # of a functional of each kind
+KINDS = {1: "LDA", 4: "GGA", 5: "MGGA"}  # of functionals, by their variables of a spin
 CELL_ARRAYS = 6  # (natom, natom, n) numbers while derivatives of weights are made
 NOTHING = 1e-300  # added to denominators that may vanish
 SECOND = np.array([[4, 5, 6], [5, 7, 8], [6, 8, 9]])  # where PySCF has d2/dxdy of a function
@@ -60,46 +61,27 @@ class Kernel:
         The molecule.
     xc : str
         Functional of the SCF, in libxc's terms.
-    grid : str
-        Name of its integration grid.
+    grid : pyscf.dft.gen_grid.Grids
+        Its grid, built.
     occupied : sequence of (nao, nocc)
         Occupied orbitals of each spin; one spin stands for both.
-
-    Attributes
-    ----------
-    grid : pyscf.dft.gen_grid.Grids
-        The grid, built.
     """
 
-    def __init__(self, mole: Any, xc: str, grid: str, occupied: Sequence[Array]) -> None:
-        self.grid = built_grid(mole, grid)
+    def __init__(self, mole: Any, xc: str, grid: Any, occupied: Sequence[Array]) -> None:
         self._mole = mole
+        self._grid = grid
         self._xc = libxc_code(xc)
+        self._variables = functional_variables(xc)
         with shielded():
             from pyscf.dft import numint
 
             self._numint = numint.NumInt()
-            self._constant = self._numint._xc_type(self._xc) == "HF"
-            if self._constant:
-                return
-            coeff: Any = list(occupied)
-            occupations: Any = [np.ones(c.shape[1]) for c in occupied]
-            if len(occupied) == 1:
-                coeff = coeff[0]
-                occupations = 2 * occupations[0]
-            _, _, self._values = self._numint.cache_xc_kernel(
-                mole,
-                self.grid,
-                self._xc,
-                coeff,
-                occupations,
-                spin=len(occupied) - 1,
-                max_memory=BLOCK_MEGABYTES,
-            )
+            if self._variables:
+                self._values = self._second_derivatives(occupied)
 
     def __call__(self, changes: Sequence[Array]) -> list[Array]:
         """V_xc of each spin, (nao, nao) Eh, of symmetric changes of its density, (nao, nao)."""
-        if self._constant:
+        if not self._variables:
             return [np.zeros_like(change) for change in changes]
         density: Any = np.stack(changes)
         evaluate = self._numint.nr_uks_fxc
@@ -109,7 +91,7 @@ class Kernel:
         with shielded():
             potential = evaluate(
                 self._mole,
-                self.grid,
+                self._grid,
                 self._xc,
                 None,
                 density,
@@ -117,32 +99,54 @@ class Kernel:
                 fxc=self._values,
                 max_memory=BLOCK_MEGABYTES,
             )
-        if len(changes) == 1:
-            return [np.asarray(potential)]
-        return [np.asarray(potential[0]), np.asarray(potential[1])]
+        return _of_spins(potential, len(changes))
 
-    def potential(self, code: str, occupied: Sequence[Array]) -> list[Array]:
-        """V_xc of each spin, (nao, nao) Eh, of any functional with the density of the orbitals.
-
-        Parameters
-        ----------
-        code : str
-            The functional, as PySCF calls it.
-        occupied : sequence of (nao, nocc)
-            Occupied orbitals of each spin.
-        """
-        density: Any = np.stack([c @ c.T for c in occupied])
-        evaluate = self._numint.nr_uks
-        if len(occupied) == 1:
-            density = 2 * density[0]
-            evaluate = self._numint.nr_rks
-        with shielded():
-            potential = evaluate(
-                self._mole, self.grid, code, density, max_memory=BLOCK_MEGABYTES
+    def _second_derivatives(self, occupied: Sequence[Array]) -> Any:
+        """f at each point as PySCF has it, (variables, variables, n), or of two spins (2,
+        variables, 2, variables, n)."""
+        spins, kind = len(occupied), KINDS[self._variables]
+        shape: tuple[int, ...] = (self._variables, self._variables)
+        if spins == 2:
+            shape = (2, self._variables, 2, self._variables)
+        values = np.empty((*shape, len(self._grid.weights)))
+        first = 0
+        blocks = self._numint.block_loop(
+            self._mole,
+            self._grid,
+            self._mole.nao,
+            0 if kind == "LDA" else 1,
+            max_memory=BLOCK_MEGABYTES,
+        )
+        for functions, mask, weights, _ in blocks:
+            density: Any = np.stack(
+                [
+                    self._numint.eval_rho2(
+                        self._mole,
+                        functions,
+                        np.asarray(c),
+                        np.full(c.shape[1], 2.0 / spins),
+                        mask,
+                        kind,
+                        with_lapl=False,
+                    )
+                    for c in occupied
+                ]
+            )
+            if spins == 1:
+                density = density[0]
+            last = first + len(weights)
+            values[..., first:last] = self._numint.eval_xc_eff(
+                self._xc, density, deriv=2, xctype=kind, spin=spins - 1
             )[2]
-        if len(occupied) == 1:
-            return [np.asarray(potential)]
-        return [np.asarray(potential[0]), np.asarray(potential[1])]
+            first = last
+        return values
+
+
+def _of_spins(potential: Any, count: int) -> list[Array]:
+    """Matrices of each spin."""
+    if count == 1:
+        return [np.asarray(potential)]
+    return [np.asarray(potential[0]), np.asarray(potential[1])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,58 +157,53 @@ class Functionals:
     ----------
     scf, energy : of the SCF and of the energy, in libxc's terms
     scf_exact, energy_exact : their exact exchange
-    kernel : of that of the SCF, with the grid
+    grid : pyscf.dft.gen_grid.Grids, built
     """
 
     scf: str
     energy: str
     scf_exact: ExactExchange
     energy_exact: ExactExchange
-    kernel: Kernel
+    grid: Any
 
     @property
     def stationary(self) -> bool:
         """Whether the orbitals make the energy stationary."""
         return self.scf == self.energy
 
-    def potential(self, xc: str, occupied: Sequence[Array]) -> list[Array]:
+    def potential(self, mole: Any, xc: str, occupied: Sequence[Array]) -> list[Array]:
         """V_xc of one of the functionals for each spin, (nao, nao) Eh, of occupied orbitals (nao,
         nocc)."""
-        return self.kernel.potential(libxc_code(xc), occupied)
+        density: Any = np.stack([c @ c.T for c in occupied])
+        with shielded():
+            from pyscf.dft import numint
+
+            integrator = numint.NumInt()
+            evaluate = integrator.nr_uks
+            if len(occupied) == 1:
+                density = 2 * density[0]
+                evaluate = integrator.nr_rks
+            _, _, potential = evaluate(
+                mole, self.grid, libxc_code(xc), density, max_memory=BLOCK_MEGABYTES
+            )
+        return _of_spins(potential, len(occupied))
 
 
-def functionals_of(
-    mole: Any, reference: Reference, occupied: Sequence[Array]
-) -> Functionals | None:
-    """The functionals of a reference, None for Hartree-Fock.
-
-    Parameters
-    ----------
-    mole : pyscf.gto.Mole
-        The molecule.
-    reference : Reference
-        Its orbitals.
-    occupied : sequence of (nao, nocc)
-        The occupied ones of each spin.
-    """
+def functionals_of(mole: Any, reference: Reference) -> Functionals | None:
+    """The functionals of a reference, None for Hartree-Fock."""
     if reference.xc is None:
         return None
     energy = reference.energy_xc or reference.xc
+    with shielded():
+        grid = make_grid(mole, str(reference.grid_name))
+        grid.build(with_non0tab=True)
     return Functionals(
         scf=reference.xc,
         energy=energy,
         scf_exact=exact_exchange(reference.xc),
         energy_exact=exact_exchange(energy),
-        kernel=Kernel(mole, reference.xc, str(reference.grid_name), occupied),
+        grid=grid,
     )
-
-
-def built_grid(mole: Any, name: str) -> Any:
-    """A grid of PySCF with its points, whose order is that of the SCF."""
-    with shielded():
-        grid = make_grid(mole, name)
-        grid.build(with_non0tab=True)
-    return grid
 
 
 def functional_gradient(
@@ -295,10 +294,7 @@ def _quadrature(
         grid=grid,
         numint=integrator,
         codes=codes,
-        counts=(
-            VARIABLES[integrator._xc_type(codes[0])],
-            VARIABLES[integrator._xc_type(codes[1])],
-        ),
+        counts=(functional_variables(functionals[0]), functional_variables(functionals[1])),
         densities=[weight * density for density in densities],
         changes=[weight * change for change in changes],
     )
@@ -395,7 +391,7 @@ def _evaluated(
         quadrature.codes[which],
         given,
         deriv=order,
-        xctype={number: kind for kind, number in VARIABLES.items()}[count],
+        xctype=KINDS[count],
         spin=spins - 1,
     )[:3]
     points = density.shape[2]
@@ -433,9 +429,7 @@ def _moved(values: Array, half: Array, factor: Array) -> Array:
     return moved
 
 
-def _weight_gradient(
-    mole: Any, grid: Any, energy: Array, threads: int
-) -> tuple[Array, Array]:
+def _weight_gradient(mole: Any, grid: Any, energy: Array, threads: int) -> tuple[Array, Array]:
     """sum_g w_g^x e_g, (natom, 3) Eh/bohr, from Eq. 3, and its torque on the spheres, (3,) Eh.
 
     Parameters

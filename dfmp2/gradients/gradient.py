@@ -40,7 +40,12 @@ from dfmp2.gradients import derivatives, polarizability
 from dfmp2.gradients.amplitudes import amplitude_densities
 from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
-from dfmp2.gradients.functional import Functionals, functional_gradient, functionals_of
+from dfmp2.gradients.functional import (
+    Functionals,
+    Kernel,
+    functional_gradient,
+    functionals_of,
+)
 from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
 from dfmp2.gradients.response import (
@@ -113,7 +118,7 @@ class GradientResult:
     @property
     def gradient(self) -> Array:
         """(natom, 3) float64, Eh/bohr."""
-        return self._stored(self.result.gradient).mp2_total_gradient
+        return self._stored(self.result.gradient).total_gradient
 
     @property
     def point_charge_gradient(self) -> Array | None:
@@ -323,13 +328,12 @@ def differentiate(
     begin = time.perf_counter()
     with calculation.clock("gradient"):
         spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
-        occupied = [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins]
-        functionals = functionals_of(mole, reference, occupied)
         sphere_torque = np.zeros(3)
         single = result.precision == "mixed"
         correlation, unrelaxed = _correlation(
             calculation, spaces, spins, b, held, single=single
         )  # Eq. 3
+        functionals = functionals_of(mole, reference)
         listener.stage("Z-vector equations")
         relaxed, residual, left = _response(
             calculation, spins, unrelaxed, correlation, kept, held, functionals
@@ -345,7 +349,7 @@ def differentiate(
                 listener.stage("derivatives of the functional")
                 of_functional, sphere_torque = functional_gradient(
                     mole,
-                    functionals.kernel.grid,
+                    functionals.grid,
                     (functionals.energy, functionals.scf),
                     [o.density for o in spins],
                     [o.in_functions(p.relaxed) for o, p in zip(spins, relaxed, strict=True)],
@@ -504,16 +508,18 @@ def _response(
             ).get_hcore()
             builder, potential, energy_fock = FockBuilder(mf), None, None
             if functionals is not None:
-                builder = FockBuilder(mf, functionals.scf_exact, functionals.kernel)
+                mole = calculation.system.mole
                 orbitals = [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins]
-                potential = functionals.potential(functionals.scf, orbitals)
+                kernel = Kernel(mole, functionals.scf, functionals.grid, orbitals)
+                builder = FockBuilder(mf, functionals.scf_exact, kernel)
+                potential = functionals.potential(mole, functionals.scf, orbitals)
                 if not functionals.stationary:
                     fock = fock_matrices(
                         mf,
                         core,
                         spins,
                         functionals.energy_exact,
-                        functionals.potential(functionals.energy, orbitals),
+                        functionals.potential(mole, functionals.energy, orbitals),
                     )
                     energy_fock = [
                         o.coeff.T @ one @ o.coeff for o, one in zip(spins, fock, strict=True)

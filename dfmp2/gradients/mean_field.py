@@ -5,7 +5,8 @@ integrals.
 
 With X = Y = D/2 this is the energy of Hartree-Fock, with P the term P f of the correlation energy.
 A functional has c D/2 and c P in Y, c being its exact exchange, and integrals of the long-range
-operator, without Coulomb, where it is range-separated. In the Coulomb-exchange fitting set, with V = (P|Q), c = V^-1 (Q|, and i occupied orbitals of a spin,
+operator, without Coulomb, where it is range-separated. In the Coulomb-exchange fitting set, with V
+= (P|Q), c = V^-1 (Q|, and i occupied orbitals of a spin,
 
     dE = sum_Q [ X^T_mn c_Q(D^T) + D^T_mn c_Q(X^T) ] d(mn|Q) - sum_PQ c_P(X^T) c_Q(D^T) dV_PQ
          - sum_s [ 2 sum_i C_mi t_iQ,n d(mn|Q) - sum_iPQ c_iP,n t_iQ,n dV_PQ ]         t_iQ,m = sum_n Y^s_mn c_iQ,n

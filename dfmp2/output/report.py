@@ -540,7 +540,7 @@ def _derivatives(result: MP2Result) -> list[Section]:
         labels = [f"{k} {label}" for k, label in enumerate(result.molecule.labels, start=1)]
         blocks: list[Block] = [
             _vectors(
-                f"Gradient of E({found.scaling}), Eh/bohr", heads, labels, found.mp2_total_gradient
+                f"Gradient of E({found.scaling}), Eh/bohr", heads, labels, found.total_gradient
             )
         ]
         if found.point_charge_gradient is not None:

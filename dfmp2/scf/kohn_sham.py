@@ -35,6 +35,7 @@ from dfmp2.molecule.pyscf_shield import shielded
 
 # of basis functions on points of the grid at a time, whatever the budget: the bits are the same
 BLOCK_MEGABYTES = 64.0
+VARIABLES = {"HF": 0, "LDA": 1, "GGA": 4, "MGGA": 5}  # of functionals of each kind
 NEAR = 4  # names suggested for one that is not known
 
 
@@ -156,6 +157,15 @@ def exact_exchange(xc: str) -> ExactExchange:
             share = float(libxc.hybrid_coeff(code))
             return ExactExchange(share, share, 0.0)
         return ExactExchange(long_range + difference, long_range, omega)
+
+
+def functional_variables(xc: str) -> int:
+    """Variables of a functional for each spin: 1, the density, for LDA, 4 with its gradient, 5 with
+    tau; 0 for exact exchange alone."""
+    with shielded():
+        from pyscf.dft import numint
+
+        return VARIABLES[numint.NumInt()._xc_type(libxc_code(xc))]
 
 
 def same_functional(first: str, second: str) -> bool:

@@ -64,7 +64,9 @@ def orbital_hessian(
             changes.append(change + change.T)
         return [
             image + spin.virtual.T @ potential @ spin.occupied
-            for spin, image, potential in zip(spins, product(x, weight), kernel(changes), strict=True)
+            for spin, image, potential in zip(
+                spins, product(x, weight), kernel(changes), strict=True
+            )
         ]
 
     return with_kernel
@@ -170,9 +172,7 @@ class ResponseMatrices:
         for s, spin in enumerate(self._spins):
             coulomb, half, other = (sum(parts[k][s] for parts in found) for k in range(3))
             exchange = spin.virtual[self._order].T @ half + other
-            result.append(
-                weight * coulomb.reshape(other.shape[::-1]).T - self._exchange * exchange
-            )
+            result.append(weight * coulomb.reshape(other.shape[::-1]).T - self._exchange * exchange)
         return result
 
     def _count(self, rest: list[int]) -> None:
