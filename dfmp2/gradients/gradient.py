@@ -232,7 +232,7 @@ def _with_densities(
             Option("transform", "device"),
             " makes B on the device, and relaxed densities need it on the host: leave it out",
         )
-    if not options.correlation.plain:
+    if not options.correlation.differentiable:
         raise InputError(
             Option("method", options.method),
             " has no gradient or relaxed density: the scaled ones have (dfmp2 methods)",
@@ -330,14 +330,22 @@ def differentiate(
         spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
         sphere_torque = np.zeros(3)
         single = result.precision == "mixed"
-        correlation, unrelaxed = _correlation(
-            calculation, spaces, spins, b, held, single=single
-        )  # Eq. 3
+        if options.correlation.kind == "none":
+            correlation, unrelaxed = _no_correlation(calculation, spaces, spins)
+        else:
+            correlation, unrelaxed = _correlation(
+                calculation, spaces, spins, b, held, single=single
+            )  # Eq. 3
         functionals = functionals_of(mole, reference)
-        listener.stage("Z-vector equations")
-        relaxed, residual, left = _response(
-            calculation, spins, unrelaxed, correlation, kept, held, functionals
-        )
+        if options.correlation.kind == "none":
+            relaxed = [Relaxed(p, p, p) for p in unrelaxed]
+            residual = left = 0.0
+            _release_kept(kept)
+        else:
+            listener.stage("Z-vector equations")
+            relaxed, residual, left = _response(
+                calculation, spins, unrelaxed, correlation, kept, held, functionals
+            )
         resources.return_memory()
         _tell(calculation, held, 3)
         if correlation.gradient is not None:
@@ -443,6 +451,29 @@ def _correlation(
     resources.return_memory()
     _tell(calculation, held, 2)
     return part, [_placed(*each) for each in zip(spins, found.occupied, found.virtual, strict=True)]
+
+
+def _no_correlation(
+    calculation: Calculation, spaces: list[ActiveSpace], spins: list[Orbitals]
+) -> tuple[CorrelationPart, list[Array]]:
+    """The same where there is no correlation energy: zero."""
+    gradient = None
+    if calculation.plan.work.task == "gradient":
+        gradient = np.zeros((calculation.system.mole.natm, 3))
+    part = CorrelationPart(
+        gradient=gradient,
+        occupied=[np.zeros_like(space.c_occ) for space in spaces],
+        virtual=[np.zeros_like(space.c_vir) for space in spaces],
+        three_center=0.0,
+        two_center=0.0,
+    )
+    return part, [np.zeros((len(o.energy),) * 2) for o in spins]
+
+
+def _release_kept(kept: list[Any]) -> None:
+    """Free the SCF integrals that were kept for a response, where there is none."""
+    while kept:
+        kept.pop().discard()
 
 
 def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:

@@ -178,7 +178,7 @@ def make_plan(
         held = replace(held, certificate=certificate.memory)
     if task != "energy":
         fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
-        widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
+        widest = max(int(np.diff(aux.ao_loc_nr()).max(initial=1)) for aux in fitting)
         held = replace(
             held, mp2_in_core=max(held.mp2_in_core, memory.gradient_with_b(work, setup.active))
         )
