@@ -216,7 +216,7 @@ class Method:
         if self.kind == "rpa":
             return "E(RPA)"
         if self.kind == "none":
-            return "0"
+            return "E(KS)"
         return f"{self.opposite_spin:.6g} E(OS) + {self.same_spin:.6g} E(SS)"
 
     def apply(self, opposite_spin_energy: float, same_spin_energy: float) -> float:
@@ -302,7 +302,7 @@ METHODS = {
         ),
         Method(
             "ks",
-            "Kohn-Sham",
+            "KS",
             0.0,
             0.0,
             "Kohn and Sham, Phys. Rev. 140, A1133 (1965)",

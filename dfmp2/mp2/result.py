@@ -608,6 +608,8 @@ class Calculated:
     @property
     def level(self) -> str:
         """Method and basis, e.g. "DF-MP2/cc-pvdz"."""
+        if self.options.correlation.kind == "none":
+            return f"{self.options.correlation.title}/{self.orbital_basis.name}"
         return f"DF-{self.options.correlation.title}/{self.orbital_basis.name}"
 
 
@@ -638,11 +640,12 @@ class MP2Result(Calculated):
     @property
     def components(self) -> tuple[float, float]:
         """E_SS and E_OS as they were computed, unscaled, Eh; NaN where the method has none."""
-        if self.quadrature is None:
+        kind = self.options.correlation.kind
+        if kind == "pairs":
             return self.pairs.same_spin_energy, self.pairs.opposite_spin_energy
         return (
             math.nan,
-            self.quadrature.energy if self.options.correlation.kind == "laplace" else math.nan,
+            self.quadrature.energy if self.quadrature and kind == "laplace" else math.nan,
         )
 
     @property
@@ -1042,7 +1045,7 @@ def calculation(found: Calculated) -> dict[str, Any]:
         "scf_type": reference.scf_type,
         "basis": found.orbital_basis.name,
         "scf_auxbasis": None if found.scf_fitting is None else basis_names(found.scf_fitting),
-        "auxbasis": basis_names(found.mp2_fitting),
+        "auxbasis": basis_names(found.mp2_fitting) or None,
     }
 
 
