@@ -47,6 +47,8 @@ from dfmp2.scf.reference import Reference
 Array = NDArray[np.float64]
 
 KINDS = {1: "LDA", 4: "GGA", 5: "MGGA"}  # of functionals, by their variables of a spin
+COARSE = "1"  # grid of the kernel in iterations whose residual is made anew on that of the SCF
+COARSER = 2  # times fewer points that it has at least
 CELL_ARRAYS = 6  # (natom, natom, n) numbers while derivatives of weights are made
 NOTHING = 1e-300  # added to denominators that may vanish
 SECOND = np.array([[4, 5, 6], [5, 7, 8], [6, 8, 9]])  # where PySCF has d2/dxdy of a function
@@ -206,6 +208,30 @@ def functionals_of(mole: Any, reference: Reference) -> Functionals | None:
     )
 
 
+def coarser_kernel(
+    mole: Any, functionals: Functionals, occupied: Sequence[Array], kernel: Kernel
+) -> Kernel:
+    """The kernel of the SCF's functional on a coarse grid, or `kernel` where that is not finer.
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    functionals : Functionals
+        With the grid of the SCF.
+    occupied : sequence of (nao, nocc)
+        Occupied orbitals of each spin.
+    kernel : Kernel
+        On the grid of the SCF.
+    """
+    with shielded():
+        grid = make_grid(mole, COARSE)
+        grid.build(with_non0tab=True)
+    if COARSER * len(grid.weights) > len(functionals.grid.weights):
+        return kernel
+    return Kernel(mole, functionals.scf, grid, occupied)
+
+
 def functional_gradient(
     mole: Any,
     grid: Any,
@@ -304,13 +330,15 @@ def _of_points(quadrature: _Quadrature, points: slice) -> tuple[Array, Array, Ar
     """What a block of points adds to the gradient, (natom, 3) Eh/bohr, and to the torque, and f + v
     p at them, Eh."""
     from pyscf import lib
+    from pyscf.dft import gen_grid
 
     mole, grid, count = quadrature.mole, quadrature.grid, quadrature.variables
     weights, parents = grid.weights[points], grid.atm_idx[points]
     order = 1 if count == 1 else 2
     with lib.with_omp_threads(1):
-        values = quadrature.numint.eval_ao(mole, grid.coords[points], deriv=order)
-    present = np.abs(values).max(axis=(0, 1)) > 0.0
+        mask = gen_grid.make_mask(mole, grid.coords[points])
+        values = quadrature.numint.eval_ao(mole, grid.coords[points], deriv=order, non0tab=mask)
+    present = np.repeat(mask.any(axis=0), np.diff(mole.ao_loc_nr()))
     values = np.ascontiguousarray(values[:, :, present])
     inside = np.ix_(present, present)
     used = 1 if count == 1 else 4

@@ -43,6 +43,7 @@ from dfmp2.gradients.density import properties
 from dfmp2.gradients.functional import (
     Functionals,
     Kernel,
+    coarser_kernel,
     functional_gradient,
     functionals_of,
 )
@@ -542,7 +543,8 @@ def _response(
                 mole = calculation.system.mole
                 orbitals = [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins]
                 kernel = Kernel(mole, functionals.scf, functionals.grid, orbitals)
-                builder = FockBuilder(mf, functionals.scf_exact, kernel)
+                quick = coarser_kernel(mole, functionals, orbitals, kernel)
+                builder = FockBuilder(mf, functionals.scf_exact, kernel, quick)
                 potential = functionals.potential(mole, functionals.scf, orbitals)
                 if not functionals.stationary:
                     fock = fock_matrices(

@@ -30,8 +30,9 @@ matrix F', which the orbitals do not make stationary, M_pi of all occupied i gai
 that of the whole energy. Neese, Schwabe, Grimme, J. Chem. Phys. 126, 124115 (2007).
 
 The Z-vector equations are solved in the space of preconditioned residuals with the least residual,
-one Coulomb and exchange build for each, in float32 where the SCF has used it. The residual is made
-again in float64, of matrices of the SCF's own kind. Their matrix is that of the stability analysis
+one Coulomb and exchange build for each, in float32 where the SCF has used it, and a functional's
+kernel on a coarser grid. The residual is made again in float64, of matrices of the SCF's own
+kind. Their matrix is that of the stability analysis
 (`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
 Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc. 110, 233 (2003).
 """
@@ -127,11 +128,13 @@ class FockBuilder:
     mf : PySCF mean field that makes Coulomb and exchange matrices
     exact : exact exchange of the functional, that of Hartree-Fock where there is none
     kernel : V_xc of changes of the density, None for Hartree-Fock
+    quick_kernel : the same on a coarser grid, for iterations whose residual is made anew
     """
 
     mf: Any
     exact: ExactExchange = HARTREE_FOCK
     kernel: Kernel | None = None
+    quick_kernel: Kernel | None = None
 
 
 def relax(
@@ -304,7 +307,7 @@ def solve(
         ]
 
     product = orbital_hessian(
-        builder.mf, rotations, builder.exact, builder.kernel, single=single, held=held
+        builder.mf, rotations, builder.exact, builder.quick_kernel, single=single, held=held
     )
     vectors: list[Array] = []
     images: list[Array] = []

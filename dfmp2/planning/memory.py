@@ -106,7 +106,7 @@ RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
 PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
 # Of the functional (dfmp2.gradients.functional): bytes of a worker's block of points, and the
 # numbers that it holds of a function at a point
-XC_GRADIENT_BYTES = 32 * 10**6
+XC_GRADIENT_BYTES = 16 * 10**6
 XC_GRADIENT_VALUES = 40
 
 
@@ -699,6 +699,7 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
     if work.grid:
         values = min(XC_BYTES, work.grid * nao * XC_VALUES * FLOAT64)
         kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES) + values
+        kernel += kernel // 2  # on a coarser grid too
     return _GradientArrays(
         b=work.elements * naux * FLOAT64,
         half=half,

@@ -100,7 +100,7 @@ Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with
 Z_CHECKS = 2  # residuals made anew
 # Evaluations of the functional that are made of its kernel and of the potentials beside the Z-vector
 # equations, and that its derivative with the nuclei costs
-KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 4, 6
+KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 8, 3
 DERIVATIVES = {
     3: 3.4,
     4: 7.7,
@@ -346,7 +346,7 @@ def _functional(work: Workload, rates: Rates) -> float:
 def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
     """Predicted time of the Z-vector equations, s."""
     n, p, occupied = work.nao, work.naux_scf, sum(s.occupied for s in work.spins)
-    functional = (Z_CYCLES + Z_CHECKS + KERNEL_BUILDS) * _functional(work, rates)
+    functional = KERNEL_BUILDS * _functional(work, rates)
     if not p:
         builds = 2 * len(work.spins) * (1 + Z_CHECKS + Z_CYCLES)
         if held is not None and held.scf_on_disk:
