@@ -112,7 +112,15 @@ class PairKeywords(TypedDict, total=False):
     os_scale: float | None
     ss_scale: float | None
     backend: Literal[
-        "auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"
+        "auto",
+        "cpu",
+        "torch",
+        "cuda",
+        "cuda-tf32",
+        "nki",
+        "nki-xla",
+        "nki-simulator",
+        "nki-interpreter",
     ]
     tolerance: float
     check: bool

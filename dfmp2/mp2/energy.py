@@ -303,7 +303,7 @@ def correlate(
                 fitted.b,
                 spaces,
                 setup.pair_backend,
-                options.precision,
+                setup.pair_backend.limits.settled(options.precision),
                 options.tolerance,
                 listener,
                 held=plan.memory.tensor_bytes,

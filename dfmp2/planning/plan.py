@@ -156,6 +156,7 @@ def make_plan(
         space
     """
     work = replace(_workload(system, setup.options, core, kind), task=task)
+    work = replace(work, precision=setup.backend.limits.settled(work.precision))
     if part in ("all", "up to b") or task != "energy":
         work = _with_columns(work, system)
     if part == "up to b":
