@@ -14,7 +14,7 @@ FLOORS = (
     {"errors", "units", "progress", "double_hybrids"},
     {"options", "host", "molecule"},
     {"integrals", "backends"},
-    {"scf", "trainium"},
+    {"fitting", "scf", "trainium"},
     {"planning"},
     {"mp2"},
     {"output", "gradients"},
@@ -28,6 +28,7 @@ FOREIGN = {
     "pyscf": {
         "molecule",
         "integrals",
+        "fitting",
         "scf",
         "mp2",
         "planning",

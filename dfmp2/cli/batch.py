@@ -132,7 +132,7 @@ class WorkDivision:
         ------
         InputError : not I/N
         """
-        from dfmp2.execution.shards import read_shard, shard_of_job
+        from dfmp2.execution.schedule import read_shard, shard_of_job
 
         if self.shard is not None:
             return read_shard(self.shard)
@@ -209,7 +209,7 @@ def batch_run(
             return _compile_programs(batch, signals)
         from dfmp2.execution.batch import BatchRun
         from dfmp2.execution.items import read_inputs
-        from dfmp2.execution.shards import of_shard
+        from dfmp2.execution.schedule import of_shard
         from dfmp2.output.table import rows_json
 
         pool, workers_text = make_pool(batch, division, options)
@@ -351,7 +351,7 @@ def _compile_programs(batch: Batch, signals: Signals) -> int:
     from dfmp2.backends.registry import accelerator
     from dfmp2.execution.items import read_inputs
     from dfmp2.execution.manifest import COMPILED
-    from dfmp2.execution.shards import works
+    from dfmp2.execution.schedule import works
     from dfmp2.planning.plan import trainium_shapes
 
     lane = str(batch.asks_for(*COMPILED))
@@ -513,7 +513,7 @@ def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> Non
     plan` or `dfmp2 run` has measured its rates, else of the machine the forecast was written on;
     one process, its default threads.
     """
-    from dfmp2.execution.shards import foresee_shards
+    from dfmp2.execution.schedule import foresee_shards
     from dfmp2.output.table import rows_json
 
     outlook = foresee_shards(batch, shards, chained=scf_chain)
