@@ -25,6 +25,7 @@ from dfmp2.mp2 import dispersion
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
+from dfmp2.output.export import export
 from dfmp2.progress import Silent
 from dfmp2.scf.kohn_sham import libxc_code
 from dfmp2.scf.reference import StartOrbitals
@@ -412,3 +413,11 @@ def test_a_functional_that_jumps_has_slopes_of_its_own() -> None:
         found = dfmp2.gradient(WATER, method=method, check=True, **SMALL)
         assert found.certificate.allowed_slope == allowed
         assert found.certificate.passed
+
+
+def test_an_xyz_file_has_the_energies_that_there_are() -> None:
+    given = {"basis": "6-31g", "grid": 0, "xc": "pbe", **FOUR_CENTRE}
+    found = dfmp2.run(WATER, method="ks", **given)
+    line = export(found, "xyz").decode().splitlines()[1]
+    assert f"total_energy_hartree={found.total_energy:.12f}" in line and "nan" not in line
+    assert 'method="KS/6-31g"' in line
