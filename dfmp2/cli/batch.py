@@ -156,7 +156,7 @@ def batch_run(
     given = {
         name: value for name, value in options.items() if ctx.get_parameter_source(name) in said
     }
-    from dfmp2.execution.shards import of_shard, read_shard, shard_of_job
+    from dfmp2.execution.schedule import of_shard, read_shard, shard_of_job
 
     workers = workers or (1 if engine is None else MOST_WORKERS)
     part, signals = shard_of_job() if shard is None else read_shard(shard), Signals()
@@ -296,7 +296,7 @@ def _compile_programs(batch: Batch, signals: Signals) -> int:
     from dfmp2.backends.registry import accelerator
     from dfmp2.execution.items import read_inputs
     from dfmp2.execution.manifest import COMPILED
-    from dfmp2.execution.shards import works
+    from dfmp2.execution.schedule import works
     from dfmp2.planning.plan import trainium_shapes
 
     lane, buckets = str(batch.asks_for(*COMPILED)), dict[Any, list[str]]()
@@ -451,7 +451,7 @@ def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> Non
     plan` or `dfmp2 run` has measured its rates, else of the machine the forecast was written on;
     one process, its default threads.
     """
-    from dfmp2.execution.shards import foresee_shards
+    from dfmp2.execution.schedule import foresee_shards
     from dfmp2.output.table import rows_json
 
     outlook = foresee_shards(batch, shards, chained=scf_chain)

@@ -196,8 +196,8 @@ def _list_double_hybrids() -> None:
     from dfmp2.double_hybrids import DISPERSIONS, table
 
     click.echo(
-        "\ndouble hybrids, RKS and UKS: exact exchange, factors, dispersion, source, checked "
-        "against"
+        "\ndouble hybrids, RKS and UKS: exact exchange, factors, dispersion, source,\n"
+        "checked against"
     )
     for name, row in table().items():
         if row.unavailable:
@@ -218,7 +218,11 @@ def _list_double_hybrids() -> None:
                 text += f"; energy {row.energy}, orbitals {row.scf}"
             if row.p86:
                 text += f"; P86 with {row.p86}"
-        click.echo(textwrap.fill(f"{name:<19}{text}", 100, subsequent_indent=" " * 19))
+        click.echo(
+            textwrap.fill(
+                f"{name:<19}{text}", 80, subsequent_indent=" " * 19, break_on_hyphens=False
+            )
+        )
     click.echo("custom-dh          --xc, --os-scale and --ss-scale of your own\n")
 
 

@@ -535,7 +535,7 @@ def frequencies_command(
 
     compute = partial(harmonic_frequencies, read.molecule, chosen, conditions)
     if workers is not None:
-        from dfmp2.execution.pairs import steps
+        from dfmp2.execution.parts import steps
 
         compute = partial(compute, elsewhere=partial(steps, workers))
 

@@ -59,7 +59,7 @@ from dfmp2.gradients.response import (
 )
 from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host import resources
-from dfmp2.host.deferred import imported_by_name
+from dfmp2.host.deferred import presentation
 from dfmp2.host.scratch import Room
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
@@ -147,9 +147,7 @@ class GradientResult:
             "symbol": self.result.molecule.labels,
             **dict(zip("xyz", self.gradient.T, strict=True)),
         }
-        return imported_by_name("dfmp2.output.table:frame")(
-            columns, dict.fromkeys("xyz", "hartree/bohr")
-        )
+        return presentation().frame(columns, dict.fromkeys("xyz", "hartree/bohr"))
 
     def __repr__(self) -> str:
         found = self.result.gradient

@@ -143,7 +143,7 @@ class BasisSet:
     role : "orbital", "jk" (SCF fitting set) or "ri" (MP2 fitting set)
     name : what was asked for, or "default" when the set was chosen from the orbital basis
     elements : symbol -> ElementBasis
-    errors : symbol -> what a fitting set misses for one atom, Eh (`dfmp2.scf.fitting_error`); {}
+    errors : symbol -> what a fitting set misses for one atom, Eh (`dfmp2.fitting.atomic_error`); {}
         where unknown
     """
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import ComparisonFailed
 from dfmp2.errors.messages import Option
+from dfmp2.host.deferred import presentation
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
@@ -857,9 +858,7 @@ class MP2Result(Calculated):
         ------
         InputError : pandas is not installed
         """
-        from dfmp2.host.deferred import imported_by_name
-
-        return imported_by_name("dfmp2.output.table:result_frame")(self)
+        return presentation().result_frame(self)
 
     def __repr__(self) -> str:
         title = self.options.correlation.title
@@ -869,9 +868,7 @@ class MP2Result(Calculated):
         )
 
     def __str__(self) -> str:
-        from dfmp2.host.deferred import imported_by_name
-
-        return str(imported_by_name("dfmp2.output.text:report")(self)).rstrip("\n")
+        return str(presentation().report(self)).rstrip("\n")
 
     def _repr_html_(self) -> str:
         return to_html(self)

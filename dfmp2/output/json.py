@@ -22,7 +22,7 @@ from dfmp2.mp2.result import (
 )
 
 if TYPE_CHECKING:
-    from dfmp2.output.prepared import Prepared
+    from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Study
 
 RUN_KEYS = (  # of a result that are also those of a run of a study

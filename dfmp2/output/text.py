@@ -16,7 +16,7 @@ from dfmp2.output.study_report import of_study, study_warnings
 from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
-    from dfmp2.output.prepared import Prepared
+    from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Study
 
 SHORT = (  # of the names of quantities, which are long keys in JSON

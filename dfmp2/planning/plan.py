@@ -14,6 +14,7 @@ from dfmp2.backends.registry import foreseen, predictions, select_backend, weigh
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.errors.messages import Message, Option
 from dfmp2.host import resources, threads
+from dfmp2.host.deferred import presentation
 from dfmp2.integrals import three_center
 from dfmp2.integrals.grid import count_points, finer_name, grid_name
 from dfmp2.molecule.frozen_core import FrozenCore
@@ -100,9 +101,7 @@ class Outlook:
 
     def to_dict(self) -> dict[str, Any]:
         """The object `dfmp2 plan --json` prints: bytes, operations, seconds."""
-        from dfmp2.host.deferred import imported_by_name
-
-        found: dict[str, Any] = imported_by_name("dfmp2.output.plan:plan_dict")(self)
+        found: dict[str, Any] = presentation().plan_dict(self)
         return found
 
     def __repr__(self) -> str:
@@ -114,9 +113,7 @@ class Outlook:
         return f"Outlook({self.system.molecule.formula}: {peak}, {seconds:.2g} s, {verdict})"
 
     def __str__(self) -> str:
-        from dfmp2.host.deferred import imported_by_name
-
-        return str(imported_by_name("dfmp2.output.plan:plan_text")(self)).rstrip("\n")
+        return str(presentation().plan_text(self)).rstrip("\n")
 
 
 NO_SCF: dict[str, Any] = {

@@ -14,6 +14,7 @@ from dfmp2.backends.base import Backend
 from dfmp2.backends.registry import select_backend
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Message, Option
+from dfmp2.fitting.sets import dense_fitting, resolve_fitting
 from dfmp2.host import resources
 from dfmp2.host.scratch import choose_root
 from dfmp2.integrals.spaces import ActiveSpace
@@ -28,7 +29,6 @@ from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.options import Options
 from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Listener
-from dfmp2.scf.fitting_sets import dense_fitting, resolve_fitting
 from dfmp2.scf.kohn_sham import require_functional
 from dfmp2.scf.reference import Reference
 from dfmp2.units import ANGSTROM_PER_BOHR
