@@ -556,7 +556,7 @@ class Options:
         positive=True,
     )
     transform: str = _option(
-        "Where B is made of the integrals: device on Trainium lanes only (auto: host).",
+        "Where B is made: device on cuda, with J and K, and Trainium lanes (auto: cuda's, else host).",
         "auto",
         choices=("auto", "host", "device"),
     )
