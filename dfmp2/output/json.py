@@ -48,7 +48,12 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
     "precision",
     "scf_iterations",
 )
-OF_A_GRADIENT = ("mp2_total_gradient", "gradient_method", "gradient_norm")  # where the run has one
+OF_A_GRADIENT = (  # where the run has one
+    "total_gradient",
+    "mp2_total_gradient",
+    "gradient_method",
+    "gradient_norm",
+)
 
 
 def to_json(result: MP2Result, output: str | None) -> str:

@@ -34,7 +34,7 @@ from dfmp2.validation import entries, synthetic
 from dfmp2.validation.machine import Meter, Spread, header, ratios, spread
 from dfmp2.validation.synthetic import KERNEL_CERTIFICATE, SyntheticSizes
 
-TIMED = ("cpu", "torch", "cuda")  # what runs on hardware of its own speed
+TIMED = ("cpu", "torch", "cuda", "cuda-tf32")  # what runs on hardware of its own speed
 EMULATED = "the nki lanes are never timed here: their simulator and interpreter compute on the host"
 SHAPES = {  # name -> entry of `dfmp2 validate`, which has its arrays and its energy
     "small": "trnblas-small",
@@ -153,6 +153,7 @@ def measure_shape(
         "problem": asdict(task),
         "operations": task.operations,
         "threads": count,
+        "devices": {backend.name: backend.describe() for backend in chosen},
         "not_timed": {**unused, "nki": EMULATED},
         "results": [
             {
@@ -207,6 +208,11 @@ def shape_text(found: dict[str, Any]) -> str:
         f"{task['name']}: {k['nocc']} occupied, {k['nvir']} virtual, {k['naux']} fitting "
         f"functions; {found['operations']:.3g} operations; {found['threads']} threads; "
         f"{len(found['measurements']) // len(found['results'])} runs of each, alternating",
+        *(
+            f"{name}: " + ", ".join(f"{word} {value}" for word, value in device.items())
+            for name, device in found["devices"].items()
+            if name.startswith("cuda")
+        ),
         *(
             f"{name} not timed: {reason}"
             for name, reason in found["not_timed"].items()
