@@ -27,7 +27,6 @@ from dfmp2.mp2.result import (
     MP2Result,
     Polarizability,
     Properties,
-    say_field,
 )
 from dfmp2.options import MP2, SCS, SOS
 from dfmp2.output.document import (
@@ -47,6 +46,7 @@ from dfmp2.output.document import (
     without_folders,
 )
 from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
+from dfmp2.output.json import describe_field
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.reference import GIVEN, Reference, Solutions, Stability
@@ -231,9 +231,21 @@ def _said(name: str, value: Any, unit: str) -> str:
 # --- molecule and method --------------------------------------------------------------------------
 
 
+def point_charge_line(molecule: Molecule, basis: BasisSet) -> str:
+    """The point charges around a molecule in one line, "" where there are none."""
+    charges = describe_field(molecule, basis)
+    if charges is None:
+        return ""
+    count = counted_text(int(charges["count"]), "point charge")
+    return (
+        f"{count}, {charges['total_charge']:+.6f} e in all; {charges['nuclear_energy']:.10f} Eh "
+        "with the nuclei, contained in their repulsion; their energy among themselves is left out"
+    )
+
+
 def _molecule(result: Calculated) -> Section:
     molecule = result.molecule
-    field = say_field(molecule, result.orbital_basis)
+    field = point_charge_line(molecule, result.orbital_basis)
     facts = [
         ("name", molecule.name),
         *([("comment", comment)] if (comment := _comment(molecule.text)) else []),
