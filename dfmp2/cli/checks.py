@@ -186,7 +186,7 @@ def methods(as_json: bool) -> None:
         return
     for one in METHODS.values():
         short = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
-        if one.kind == "rpa":
+        if one.kind in ("rpa", "none"):
             factors = one.formula
         else:
             factors = short
@@ -194,7 +194,7 @@ def methods(as_json: bool) -> None:
         click.echo(
             textwrap.fill(one.source, 80, initial_indent=" " * 13, subsequent_indent=" " * 13)
         )
-    click.echo("RHF, UHF and ROHF references (drpa: RHF, UHF, RKS, UKS)")
+    click.echo("RHF, UHF and ROHF references (drpa: RHF, UHF, RKS, UKS; ks: RKS, UKS)")
     _list_double_hybrids()
     click.echo("cost: occ^2 virt^2 fit; of sos-laplace and drpa occ virt fit^2 for each point")
 

@@ -36,7 +36,17 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
-BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
+BACKENDS = [
+    "auto",
+    "cpu",
+    "torch",
+    "cuda",
+    "cuda-tf32",
+    "nki",
+    "nki-xla",
+    "nki-simulator",
+    "nki-interpreter",
+]
 TYPES = {"str": str, "int": int, "float": float}
 IN_UNITS: dict[str, Any] = {
     "type": click.Choice(["angstrom", "bohr"]),

@@ -182,6 +182,9 @@ class BasisSet:
         ]
 
 
+NO_FUNCTIONS = BasisSet("ri", "none", {})  # the MP2 fitting set of what has no second order
+
+
 def tidy_shells(shells: Iterable[Any]) -> tuple[Any, ...]:
     """Shells from PySCF's form, sorted by l, without primitives no function uses.
 

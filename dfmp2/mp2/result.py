@@ -285,18 +285,24 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """The gradient of the total energy, Hartree-Fock and correlation."""
+    """The gradient of the total energy, with all its parts; `mp2_total_gradient` is its name in
+    files of every method."""
 
     mp2_total_gradient: Array = _q(
         "hartree/bohr", "derivative of the total energy with the positions (natom, 3)"
     )
-    scaling: str = _q("", "energy that is differentiated: MP2 or scaled MP2")
+    scaling: str = _q("", "energy that is differentiated: MP2, scaled MP2, or a double hybrid")
     opposite_spin_factor: float = _q("", "factor of its opposite-spin component")
     same_spin_factor: float = _q("", "factor of its same-spin component")
     seconds: float = _q("s", "wall time beyond that of the energy")
     point_charge_gradient: Array | None = _q(
         "hartree/bohr", "derivative with the positions of the point charges (n, 3)", None
     )
+
+    @property
+    def total_gradient(self) -> Array:
+        """Derivative of the total energy with the positions, (natom, 3) Eh/bohr."""
+        return self.mp2_total_gradient
 
     @property
     def norm(self) -> float:
@@ -601,6 +607,8 @@ class Calculated:
     @property
     def level(self) -> str:
         """Method and basis, e.g. "DF-MP2/cc-pvdz"."""
+        if self.options.correlation.kind == "none":
+            return f"{self.options.correlation.title}/{self.orbital_basis.name}"
         return f"DF-{self.options.correlation.title}/{self.orbital_basis.name}"
 
 
@@ -631,11 +639,12 @@ class MP2Result(Calculated):
     @property
     def components(self) -> tuple[float, float]:
         """E_SS and E_OS as they were computed, unscaled, Eh; NaN where the method has none."""
-        if self.quadrature is None:
+        kind = self.options.correlation.kind
+        if kind == "pairs":
             return self.pairs.same_spin_energy, self.pairs.opposite_spin_energy
         return (
             math.nan,
-            self.quadrature.energy if self.options.correlation.kind == "laplace" else math.nan,
+            self.quadrature.energy if self.quadrature and kind == "laplace" else math.nan,
         )
 
     @property

@@ -62,7 +62,12 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
     "precision",
     "scf_iterations",
 )
-OF_A_GRADIENT = ("mp2_total_gradient", "gradient_method", "gradient_norm")  # where the run has one
+OF_A_GRADIENT = (  # where the run has one
+    "total_gradient",
+    "mp2_total_gradient",
+    "gradient_method",
+    "gradient_norm",
+)
 
 
 def to_json(result: MP2Result, output: str | None) -> str:
@@ -297,8 +302,12 @@ def _derivatives(result: MP2Result) -> dict[str, Any]:
         values["polarizability"] = result.polarizability.to_dict()
     gradient = result.gradient
     if gradient is not None:
+        mp2_total_gradient = None
+        if not result.options.correlation.double_hybrid:  # its energies are not those of MP2 either
+            mp2_total_gradient = gradient.total_gradient.tolist()
         values |= {
-            "mp2_total_gradient": gradient.mp2_total_gradient.tolist(),
+            "total_gradient": gradient.total_gradient.tolist(),
+            "mp2_total_gradient": mp2_total_gradient,
             "point_charge_gradient": _listed(gradient.point_charge_gradient),
             "gradient_method": gradient.scaling,
             "gradient_norm": gradient.norm,
@@ -357,7 +366,7 @@ def calculation_keys(calculated: Calculated) -> dict[str, Any]:
         "scf_type": reference.scf_type,
         "basis": calculated.orbital_basis.name,
         "scf_auxbasis": scf_auxbasis,
-        "auxbasis": calculated.mp2_fitting.names,
+        "auxbasis": calculated.mp2_fitting.names or None,
     }
 
 

@@ -30,7 +30,7 @@ from dfmp2.planning.time import IN_MEMORY, NO_TIME, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind
-from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange
+from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange, functional_variables
 from dfmp2.scf.ladder import uses_single
 from dfmp2.units import format_bytes
 
@@ -157,6 +157,7 @@ def make_plan(
         space
     """
     work = replace(_workload(system, setup.options, core, kind), task=task)
+    work = replace(work, precision=setup.backend.limits.settled(work.precision))
     if part in ("all", "up to b") or task != "energy":
         work = _with_columns(work, system)
     if part == "up to b":
@@ -176,7 +177,7 @@ def make_plan(
         held = replace(held, certificate=certificate.memory)
     if task != "energy":
         fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
-        widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
+        widest = max(int(np.diff(aux.ao_loc_nr()).max(initial=1)) for aux in fitting)
         held = replace(
             held, mp2_in_core=max(held.mp2_in_core, memory.gradient_with_b(work, setup.active))
         )
@@ -475,11 +476,12 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
 
         frontier = tuple(frontier_window(int(n), nao - int(n)) for n in spins)
     exact = HARTREE_FOCK
-    points = finer_points = 0
+    points = finer_points = kernel = 0
     if options.functional is not None:
         exact = exact_exchange(options.functional)
         grid = grid_name(options.grid, options.functional)
         points = count_points(mole, grid)
+        kernel = (len(spins) * functional_variables(options.functional)) ** 2
         finer_points = count_points(mole, finer_name(mole, grid, options.functional))
     return Workload(
         nao=nao,
@@ -514,6 +516,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         finer_grid=finer_points,
         exchange=exact.full or exact.separated,
         operators=2 if exact.separated else 1,
+        kernel=kernel,
     )
 
 
