@@ -41,9 +41,9 @@ from dfmp2.mp2.calculation import (
     Checkpoint,
     FittedIntegrals,
     StoredB,
-    begun,
     kept_b,
     memory_limited,
+    open_calculation,
     room_for_b,
     storage_of,
     timings_of,
@@ -51,6 +51,7 @@ from dfmp2.mp2.calculation import (
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.diagnostics import NO_METRIC, Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.grid_certificate import grid_certificate
+from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import NO_PAIRS, MP2Result, Quadrature
 from dfmp2.options import Options
@@ -59,7 +60,9 @@ from dfmp2.planning.plan import settle_plan
 from dfmp2.planning.system import resolve, system_sizes
 from dfmp2.planning.system import set_up_run as set_up
 from dfmp2.progress import Collector, Listener, Stopwatch, counted_blocks
-from dfmp2.scf.hartree_fock import reference_kind, release_integrals, run_scf
+from dfmp2.scf.hamiltonian import Environment
+from dfmp2.scf.hartree_fock import reference_kind, run_scf
+from dfmp2.scf.integrals import ScfIntegrals, release_integrals
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 Place = Callable[
@@ -99,12 +102,8 @@ def mp2_energy(
     setup = set_up(options, command)  # backend, threads, memory
     system = resolve(molecule, setup, listener, doubt_units=doubt_units)  # basis and fitting sets
     with memory_limited(setup, system) as setup:
-        core, setup, plan = settle_plan(
-            system, setup, kind, listener
-        )  # frozen core, memory, disk, time
-        with begun(
-            system, setup, kind, core, plan, listener, clock, checkpoint, start
-        ) as calculation:
+        run = settle_plan(system, setup, kind, listener)  # frozen core, memory, disk, time
+        with open_calculation(run, listener, clock, checkpoint, start) as calculation:
             reference = converged_reference(calculation, start)  # Eq. 1
             reference, fitted = build_b(calculation, reference)  # Eqs. 2 and 3
             return correlate(calculation, reference, fitted)  # Eqs. 4 to 6
@@ -134,22 +133,23 @@ def converged_reference(
     if checkpoint.reference is not None:
         return checkpoint.reference
     with calculation.clock("scf"):
+        integrals = ScfIntegrals(
+            auxmole=system.jk_auxmole,
+            place="memory" if memory.scf_fits_in_core else "disk",
+            threads=calculation.setup.active,
+            room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
+            response_in_memory=memory.response_held,
+            device=device,
+        )
         mf, reference = run_scf(
             system.mole,
             calculation.kind,
             calculation.options,
-            system.jk_auxmole,
+            integrals,
             start,
             calculation.listener,
-            threads=calculation.setup.active,
-            integrals="memory" if memory.scf_fits_in_core else "disk",
-            charges=system.molecule.point_charges,
-            room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
-            response_held=memory.response_held,
-            device=device,
-            resumed=checkpoint.orbitals,
-            on_iteration=checkpoint.add_orbitals,
-            field=calculation.field,
+            Environment(system.molecule.point_charges, calculation.field),
+            store=checkpoint,
         )
         finish(mf)  # before B is made
         checkpoint.add_reference(reference)
@@ -306,17 +306,19 @@ def correlate(
             quadrature = integrate(calculation, spaces, fitted)
         elif options.correlation.kind == "pairs":
             listener.stage("pair energies")
+            operands = PairOperands(
+                b=fitted.b,
+                spaces=spaces,
+                stream_bytes=plan.memory.tensor_bytes,
+                threads=setup.active,
+            )
             pairs, precision, certificate = pair_energies_to_tolerance(
-                fitted.b,
-                spaces,
+                operands,
                 setup.pair_backend,
                 setup.pair_backend.limits.settled(options.precision),
                 options.tolerance,
                 listener,
-                held=plan.memory.tensor_bytes,
-                threads=setup.active,
-                done=calculation.checkpoint.tiles,
-                on_tile=calculation.checkpoint.add_tile,
+                store=calculation.checkpoint,
                 elsewhere=elsewhere,
             )
     fitted.b.clear()  # the check needs the room
