@@ -112,7 +112,15 @@ class PairKeywords(TypedDict, total=False):
     os_scale: float | None
     ss_scale: float | None
     backend: Literal[
-        "auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"
+        "auto",
+        "cpu",
+        "torch",
+        "cuda",
+        "cuda-tf32",
+        "nki",
+        "nki-xla",
+        "nki-simulator",
+        "nki-interpreter",
     ]
     tolerance: float
     check: bool
@@ -548,7 +556,7 @@ class Options:
         positive=True,
     )
     transform: str = _option(
-        "Where B is made of the integrals: device on Trainium lanes only (auto: host).",
+        "Where B is made: device on cuda, with J and K, and Trainium lanes (auto: cuda's, else host).",
         "auto",
         choices=("auto", "host", "device"),
     )

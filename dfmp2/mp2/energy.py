@@ -128,6 +128,9 @@ def converged_reference(
         name = options.xc or options.correlation.title
         kind = f"{kind.replace('HF', 'KS')}, {name}"
     calculation.listener.stage(f"{kind} ({calculation.options.scf})")
+    device = None
+    if options.transform == "device" and calculation.setup.backend.limits.fits:
+        device = calculation.setup.backend
     if checkpoint.reference is not None:
         return checkpoint.reference
     with calculation.clock("scf"):
@@ -143,6 +146,7 @@ def converged_reference(
             charges=system.molecule.point_charges,
             room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
             response_held=memory.response_held,
+            device=device,
             resumed=checkpoint.orbitals,
             on_iteration=checkpoint.add_orbitals,
             field=calculation.field,
@@ -239,8 +243,8 @@ def _transform_and_fit(
             stored = place(on_disk, auxmole.nao)
         else:
             stored = room_for_b(calculation, on_disk)
-    device = setup.options.transform == "device"
-    if device:
+    fits = setup.options.transform == "device" and setup.backend.limits.fits
+    if setup.options.transform == "device" and not fits:
         a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2))
     else:
         a = None
@@ -257,6 +261,9 @@ def _transform_and_fit(
             a = device_b.fitted_ao_integrals(a, factor, threads)
         with clock("transform"):
             b = device_b.on_device(a, spaces, frontier, setup.backend)
+    elif fits:
+        with clock("transform"):
+            b = setup.backend.make_b(blocks, factor.of_rows(), spaces, frontier)
     else:
         transformed = clock.during(
             "transform", three_center.transformed_blocks(blocks, [*spaces, *frontier], threads)
@@ -303,7 +310,7 @@ def correlate(
                 fitted.b,
                 spaces,
                 setup.pair_backend,
-                options.precision,
+                setup.pair_backend.limits.settled(options.precision),
                 options.tolerance,
                 listener,
                 held=plan.memory.tensor_bytes,
@@ -336,10 +343,11 @@ def correlate(
     if quadrature is not None and reference.grid_error is not None:
         of_grid = grid_certificate(calculation, reference, quadrature, _b_of)
 
-    if options.transform == "device":
+    made = {}
+    if options.transform == "device" and setup.backend.limits.fits:
+        made = {"on the device": "J and K, transformation and fit, pair energies"}
+    elif options.transform == "device":
         made = {"transformation": "device: asked for with --transform device"}
-    else:
-        made = {}
     return MP2Result(
         **calculated(calculation, reference, fitted.metric, listener.warnings, made),
         pairs=pairs,

@@ -79,7 +79,8 @@ def evaluator(
     put: dict[str, list[TileSource]] = {}
 
     def evaluate(keys: list[TileKey]) -> Results:
-        if keys[0][0] or calculation.options.precision == "fp64":
+        asked = setup.pair_backend.limits.settled(calculation.options.precision)
+        if keys[0][0] or asked == "fp64":
             precision = "fp64"
         else:
             precision = "mixed"

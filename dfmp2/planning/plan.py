@@ -156,6 +156,7 @@ def make_plan(
         space
     """
     work = replace(_workload(system, setup.options, core, kind), task=task)
+    work = replace(work, precision=setup.backend.limits.settled(work.precision))
     if part in ("all", "up to b") or task != "energy":
         work = _with_columns(work, system)
     if part == "up to b":
@@ -215,7 +216,23 @@ def settle_plan(
     """
     core = core or frozen_core(system, setup.options, listener)
     setup = settle_backend(setup, system, core, kind)
-    return core, setup, make_plan(system, setup, core, kind, part=part, task=task)
+    plan = make_plan(system, setup, core, kind, part=part, task=task)
+    limits, options = setup.backend.limits, setup.options
+    in_core = plan.memory.mp2_fits_in_core and plan.memory.scf_fits_in_core
+    if limits.fits and options.transform == "device" and not in_core:
+        raise ResourceError(
+            Option("transform", "device"),
+            ": the fitted integrals do not fit into host memory: allow more with ",
+            Option("memory"),
+            ", or use ",
+            Option("transform", "host"),
+        )
+    on_card = limits.fits and limits.memory is not None and in_core
+    whole = task == "energy" and part == "all" and options.correlation.kind == "pairs"
+    if on_card and whole and options.transform == "auto":
+        setup = replace(setup, options=replace(options, transform="device"))
+        plan = make_plan(system, setup, core, kind, part=part, task=task)
+    return core, setup, plan
 
 
 def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
@@ -253,6 +270,8 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
     ResourceError : the host's part does not fit into memory
     """
     spins = trainium_shapes(work)
+    if backend.limits.fits and spins:
+        return
     if not backend.limits.transforms or not spins:
         if spins:
             why = "this backend takes B from the host"
@@ -260,7 +279,9 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
             why = "there is nothing to correlate"
         raise UnsupportedByBackend(
             Option("transform", "device"),
-            f": {why}; use an nki lane on one core, or ",
+            f": {why}; use ",
+            Option("backend", "cuda"),
+            ", an nki lane on one core, or ",
             Option("transform", "host"),
         )
     try:
@@ -301,7 +322,9 @@ def _seconds(setup: Setup, plan: Plan) -> Timings:
         found = replace(found, fitting_certificate=more, total=found.total + more)
     if setup.options.transform != "device":
         return found
-    fit = found.fit * work.pairs_of_functions / work.elements
+    fit = 0.0  # counted with the transformation
+    if not setup.backend.limits.fits:
+        fit = found.fit * work.pairs_of_functions / work.elements
     transform = setup.backend.transform_seconds(trainium_shapes(work), work.nao)
     total = found.total + fit - found.fit + transform - found.transform
     return replace(found, fit=fit, transform=transform, total=total)
@@ -517,7 +540,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = memory.without_pairs(found, work)
     if setup.options.check:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
-    if setup.options.transform == "device":
+    if setup.options.transform == "device" and not limits.fits:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     if not work.finer_grid or part == "up to b":
         return replace(found, **PARTS[part][1])

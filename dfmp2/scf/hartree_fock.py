@@ -98,6 +98,7 @@ def run_scf(
     charges: Array | None,
     room: Any = None,
     response_held: bool = False,
+    device: Any = None,
     resumed: StartOrbitals | None = None,
     on_iteration: OnIteration | None = None,
     field: Array | None = None,
@@ -117,6 +118,7 @@ def run_scf(
     room : dfmp2.host.scratch.Room, needed for "disk"
     response_held : whether there is room for integrals of the occupied orbitals where all rotations
         are looked at
+    device : backend that makes J and K of integrals in "memory", None for the host
     resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with
         them
     on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each
@@ -148,7 +150,7 @@ def run_scf(
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, **more)
         if auxmole is not None and integrals != "pyscf":
             mf = mf.density_fit(
-                with_df=jk_builder(mole, auxmole, integrals, threads, room, progress)
+                with_df=jk_builder(mole, auxmole, integrals, threads, room, progress, device)
             )
         elif auxmole is not None:
             mf = mf.density_fit(auxbasis=auxmole.basis)
@@ -235,13 +237,18 @@ def jk_builder(
     threads: int,
     room: Any,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    device: Any = None,
 ) -> Any:
     """Our builder of J and K with its integrals in "memory" or on "disk", where it needs a
-    `Room`."""
+    `Room`; of those in memory the products may be left to a device."""
     if integrals == "disk":
         from dfmp2.scf.jk_on_disk import DiskIntegrals
 
         return DiskIntegrals(mole, auxmole, threads, room, progress)
+    if device is not None:
+        from dfmp2.scf.jk_on_device import DeviceIntegrals
+
+        return DeviceIntegrals(mole, auxmole, threads, device, progress)
     from dfmp2.scf.jk import JKFitting
 
     return JKFitting(mole, auxmole, threads, progress)
