@@ -551,17 +551,11 @@ def _response(
                     energy_fock = [
                         o.coeff.T @ one @ o.coeff for o, one in zip(spins, fock, strict=True)
                     ]
-            single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
+            nao = int(calculation.system.mole.nao)
+            single = uses_single(calculation.options.precision, nao)
+            builder = replace(builder, single=single, held=held.response_held)
             relaxed, residual = relax(
-                builder,
-                spins,
-                unrelaxed,
-                occupied,
-                virtual,
-                calculation.listener,
-                energy_fock,
-                single=single,
-                held=held.response_held,
+                builder, spins, unrelaxed, occupied, virtual, calculation.listener, energy_fock
             )
             fock = fock_matrices(mf, core, spins, builder.exact, potential)
             return relaxed, residual, convergence_error(fock, spins, relaxed)
