@@ -214,6 +214,13 @@ class Method:
         return self.kind == "pairs" and not self.regularised
 
     @property
+    def level(self) -> str:
+        """The method in front of a basis, e.g. "DF-MP2"; of a functional alone "KS"."""
+        if self.kind == "none":
+            return self.title
+        return f"DF-{self.title}"
+
+    @property
     def differentiable(self) -> bool:
         """Whether it has a gradient and a relaxed density."""
         return self.plain or self.kind == "none"

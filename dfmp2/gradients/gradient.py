@@ -234,7 +234,11 @@ def _with_densities(
     if not options.correlation.differentiable:
         raise InputError(
             Option("method", options.method),
-            " has no gradient or relaxed density: the scaled ones have (dfmp2 methods)",
+            " has no gradient or relaxed density: take ",
+            Option("method", "mp2"),
+            " (also with scaled components), a double hybrid such as ",
+            Option("method", "b2plyp"),
+            ", or energies of displaced molecules (scan, ASE with displacement=)",
         )
     kind = reference_kind(options, molecule.multiplicity)
     if kind == "rohf":
