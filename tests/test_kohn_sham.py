@@ -25,7 +25,7 @@ from dfmp2.output import hdf5
 from dfmp2.output.text import report
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
-from dfmp2.scf.hartree_fock import jk_builder
+from dfmp2.scf.integrals import jk_builder
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from tests.conftest import Runner, succeed
@@ -265,7 +265,7 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
     ("options", "said"),
     [
         ({"method": "mp2"}, 'method="mp2" is not there on Kohn-Sham orbitals (xc="pbe")'),
-        ({"method": "kappa-mp2", "kappa": 1.0}, 'Take method="drpa", a double hybrid by its name'),
+        ({"method": "kappa-mp2", "kappa": 1.0}, 'method="drpa", a double hybrid by its name'),
         ({"reference": "rohf"}, 'use reference="uhf" (or auto), not rohf'),
         ({"stability": "follow"}, 'stability="follow" is not there for Kohn-Sham orbitals'),
         ({"xc": " "}, "xc is empty"),

@@ -330,6 +330,7 @@ UNKNOWN_BASIS = Share(None, UNKNOWN, "one basis set cannot tell; dfmp2 cbs estim
 
 
 NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
+NO_CORRELATION = Share(0.0, BOUNDED, "the method has no correlation energy beside its functional")
 
 
 def error_budget(result: MP2Result) -> ErrorBudget:
@@ -353,10 +354,13 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         elif result.reference.xc is not None:
             sources[key] = _grid(result)
     if _fitted_energy(result) == 0.0:
+        nothing = NO_PAIRS
+        if result.options.correlation.kind == "none":
+            nothing = NO_CORRELATION
         sources = {
             key: source
             if source.correlation is None
-            else replace(source, correlation=NO_PAIRS, both=None)
+            else replace(source, correlation=nothing, both=None)
             for key, source in sources.items()
         }
     method, energy = result.options.correlation, "E(MP2, total)"

@@ -3,6 +3,7 @@ last lines."""
 
 from __future__ import annotations
 
+import html
 import os
 import shlex
 from dataclasses import asdict
@@ -137,16 +138,19 @@ def last_line(result: MP2Result, output: str) -> str:
         slope = ""
     else:
         slope = f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
+    method = result.options.correlation
+    correlation = f", E(corr) = {result.correlation_energy:.10f} Eh"
+    if method.kind == "none":
+        correlation = ""
     return (
-        f"dfmp2 finished: E({result.options.correlation.title}, total) = "
-        f"{result.total_energy:.10f} Eh, E(corr) = {result.correlation_energy:.10f} Eh{slope} -> "
-        f"{printable(output)}{warned}"
+        f"dfmp2 finished: E({method.title}, total) = {result.total_energy:.10f} Eh{correlation}"
+        f"{slope} -> {printable(output)}{warned}"
     )
 
 
 def pair_table(result: MP2Result) -> str:
     """All stored pair energies, one line per pair, indices from 1 over the correlated orbitals."""
-    if result.quadrature is not None:
+    if result.options.correlation.kind != "pairs":
         return f"{result.method} has no pair energies\n"
     lines = [f"{'channel':<18}{'i':>5}{'j':>5}{'energy / Eh':>22}"]
     for name, matrix in result.pairs.channels().items():
@@ -195,3 +199,25 @@ def prepared_last_line(prepared: Prepared, path: str) -> str:
 def _go_on(path: str) -> str:
     """The command that computes the pair energies."""
     return shlex.join(["dfmp2", "energy", "--from", os.fspath(path)])
+
+
+def result_html(result: MP2Result) -> str:
+    """A table of the energies of the method, for notebooks."""
+    title = result.options.correlation.title
+    rows = [("E(SCF)", result.scf_total_energy)]
+    if result.functional_energy is not None:
+        rows.append((f"E({title} functional)", result.functional_energy))
+    if result.quadrature is None:
+        rows.append(("E(SS)", result.same_spin_correlation_energy))
+        rows.append(("E(OS)", result.opposite_spin_correlation_energy))
+    rows.append((f"E({title} correlation)", result.correlation_energy))
+    if result.dispersion is not None:
+        rows.append(("E(dispersion)", result.dispersion.energy))
+    rows.append((f"E({title} total)", result.total_energy))
+    caption = f"{result.molecule.formula}: {result.level} on {result.backend}, {result.precision}"
+    body = "".join(
+        f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td>"
+        "<td>E<sub>h</sub></td></tr>"
+        for name, value in rows
+    )
+    return f"<table><caption>{html.escape(caption)}</caption>{body}</table>"

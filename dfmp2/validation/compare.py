@@ -24,6 +24,8 @@ from dfmp2.options import KAPPA, MP2
 from dfmp2.planning.memory import FLOAT64
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian, hartree_fock
+from dfmp2.scf.hamiltonian import Environment
+from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.reference import Reference, StartOrbitals, common_orbitals
 from dfmp2.units import format_bytes
 from dfmp2.validation import formulas
@@ -158,7 +160,7 @@ def recompute(
         allowed += result.quadrature.error
     if program == "psi4":
         method = result.options.correlation
-        if method.regularised or method.kind == "rpa":
+        if method.regularised or method.kind in ("rpa", "none"):
             raise InputError(
                 Option("with", "psi4"),
                 f" computes MP2, with which {result.method} cannot be compared: leave it out to "
@@ -264,8 +266,11 @@ def _fitted(
     reference : Reference
         The record of `mf`.
     """
-    data = fitting_data(result.molecule, result.mp2_fitting)
     listener.stage(f"{result.options.correlation.title} with PySCF")
+    if result.options.correlation.kind == "none":
+        energy = Compared("scf_total_energy", result.scf_total_energy, reference.scf_total_energy)
+        return Comparison(f"PySCF {pyscf_version()}", (energy,), allowed)
+    data = fitting_data(result.molecule, result.mp2_fitting)
     if not _is_written_out(result):
         theirs = check.native_energies(
             mole, reference, data, result.sizes.frozen_core, result.sizes.frozen_virtual
@@ -435,12 +440,10 @@ def _scf(
         mole,
         found.kind,
         tight,
-        jk,
+        ScfIntegrals(jk, "pyscf", threads=count),
         start,
         listener,
-        threads=count,
-        integrals="pyscf",
-        charges=result.molecule.point_charges,
+        Environment(charges=result.molecule.point_charges),
     )
 
 
