@@ -98,6 +98,7 @@ def run_scf(
     charges: Array | None,
     room: Any = None,
     response_held: bool = False,
+    gathers: bool = False,
     resumed: StartOrbitals | None = None,
     on_iteration: OnIteration | None = None,
     field: Array | None = None,
@@ -117,6 +118,7 @@ def run_scf(
     room : dfmp2.host.scratch.Room, needed for "disk"
     response_held : whether there is room for integrals of the occupied orbitals where all rotations
         are looked at
+    gathers : whether there is room to gather the integrals of the float32 iterations once
     resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with
         them
     on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each
@@ -147,9 +149,9 @@ def run_scf(
         }
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, **more)
         if auxmole is not None and integrals != "pyscf":
-            mf = mf.density_fit(
-                with_df=jk_builder(mole, auxmole, integrals, threads, room, progress)
-            )
+            builder = jk_builder(mole, auxmole, integrals, threads, room, progress)
+            builder.gathers = gathers
+            mf = mf.density_fit(with_df=builder)
         elif auxmole is not None:
             mf = mf.density_fit(auxbasis=auxmole.basis)
         else:
@@ -158,6 +160,7 @@ def run_scf(
         mf.chkfile = None
         mf.conv_tol = options.scf_conv_tol
         mf.conv_tol_grad = options.scf_gradient_tol
+        mf._eigh = diagonalise
         mf.conv_check = False  # `climb` diagonalises the last Fock matrix without building another
         try:
             if start is None:
@@ -190,6 +193,8 @@ def run_scf(
             single = uses_single(options.precision, int(mole.nao))
             examine = partial(lowest_rotations, single=single, held=response_held)
             found, solutions = find_solution(mf, density, origin, options, listener, solve, examine)
+            if auxmole is not None and integrals != "pyscf":
+                builder.stop_gathering()
         except np.linalg.LinAlgError as error:
             raise NumericalError(
                 (
@@ -540,20 +545,46 @@ def commutator_diis() -> Any:
 
         def update(self, s: Array, d: Any, f: Any, *_: Any, **__: Any) -> Any:
             """The extrapolated Fock matrix, or that of each spin."""
-            if np.ndim(f) == 2:
-                spins = [(d, f)]
-            else:
-                spins = list(zip(d, f, strict=True))
-            left = self.Corth.T @ s
-            products = [
-                left @ np.asarray(density) @ np.asarray(fock) @ self.Corth
-                for density, fock in spins
-            ]
-            return lib.diis.DIIS.update(
-                self, f, xerr=np.concatenate([(x.T - x).ravel() for x in products])
-            )
+            shape = (-1, *np.shape(s))
+            errors = []
+            for (left, right), fock in zip(density_factors(d), np.reshape(f, shape), strict=True):
+                product = (self.Corth.T @ (s @ left)) @ (right @ fock @ self.Corth)
+                errors.append((product.T - product).ravel())
+            return lib.diis.DIIS.update(self, f, xerr=np.concatenate(errors))
 
     return Commutators
+
+
+def density_factors(density: Any) -> list[tuple[Array, Array]]:
+    """L, (nao, n), and R, (n, nao), of each spin, with the density L R: of occupied orbitals where
+    PySCF has put these beside it, so that products with it are of few columns."""
+    orbitals: Any = getattr(density, "mo_coeff", None)
+    shape = (-1, *np.shape(density)[-2:])
+    if np.ndim(orbitals) != np.ndim(density):
+        return [(np.eye(shape[-1]), matrix) for matrix in np.reshape(density, shape)]
+    factors = []
+    for coeff, occupations in zip(
+        np.reshape(orbitals, (-1, *np.shape(orbitals)[-2:])),
+        np.reshape(density.mo_occ, (-1, np.shape(orbitals)[-1])),
+        strict=True,
+    ):
+        occupied = coeff[:, occupations > 0]
+        factors.append((occupied * occupations[occupations > 0], occupied.T))
+    return factors
+
+
+def diagonalise(
+    fock: Array, overlap: Array, overwrite: bool = False, x: Array | None = None
+) -> tuple[Array, Array]:
+    """Orbital energies (nmo,), Eh, and coefficients (nao, nmo), by divide and conquer: half the
+    time of PySCF's `_eigh`, whose arguments and phases these are."""
+    from pyscf.scf.hf import _adjust_phase_, eig
+
+    if x is None:
+        energies, coefficients = eig(fock, overlap, overwrite)
+        return energies, coefficients
+    energies, vectors = np.linalg.eigh(x.T @ fock @ x)
+    return energies, _adjust_phase_(x @ vectors)
 
 
 def require_fitting(start: StartOrbitals, mole: Any) -> None:
