@@ -28,7 +28,7 @@ from dfmp2.integrals.transform import ClusterRectangles
 from dfmp2.mp2 import energy as energy_steps
 from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import memory
-from dfmp2.scf import hartree_fock, jk
+from dfmp2.scf import jk, ladder
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_disk import DiskIntegrals
 from tests.conftest import COMMAND, Runner, succeed, write_molecules
@@ -190,7 +190,7 @@ def test_the_scf_of_a_run_gathers_once_and_frees_before_b(
     lines += [f"{atom} {9 * n} {n} 0.3" for n, atom in enumerate(("Ne", "Ar", "Ne", "He"), 1)]
     path = tmp_path / "apart.xyz"
     path.write_text(f"{len(lines)}\n\n" + "\n".join(lines) + "\n")
-    monkeypatch.setattr(hartree_fock, "SINGLE_LEAST", 1)
+    monkeypatch.setattr(ladder, "SINGLE_LEAST", 1)
     made: list[int] = []
     alive: WeakSet[ClusterRectangles] = WeakSet()
 

@@ -31,8 +31,8 @@ from dfmp2.mp2.calculation import (
     Calculation,
     CalculationKeywords,
     Checkpoint,
-    begun,
     memory_limited,
+    open_calculation,
 )
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
 from dfmp2.mp2.result import MP2Result
@@ -664,10 +664,8 @@ def _on_mean_field(
     setup = set_up(chosen, "dfmp2.from_mean_field")
     system = assemble(found.molecule, found.orbital, jk, setup, listener)
     with memory_limited(setup, system) as setup:
-        core, setup, plan = settle_plan(
-            system, setup, reference.kind, listener, part="from orbitals", task=task
-        )
-        with begun(system, setup, reference.kind, core, plan, listener, clock) as calculation:
+        run = settle_plan(system, setup, reference.kind, listener, part="from orbitals", task=task)
+        with open_calculation(run, listener, clock) as calculation:
             reference = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
             if chosen.stability == "full":
                 reference = replace(reference, stability=full_stability(mean_field))

@@ -33,7 +33,7 @@ from dfmp2.mp2.pairs import TileKey
 from dfmp2.mp2.result import Dispersion
 from dfmp2.options import Options
 from dfmp2.planning.memory import Storage
-from dfmp2.planning.plan import Plan, prepare_programs
+from dfmp2.planning.plan import Plan, PlannedRun, prepare_programs
 from dfmp2.planning.system import Setup, System, useful_threads
 from dfmp2.planning.time import STAGES, TimeLeft, Timings
 from dfmp2.progress import Collector, Listener, Stopwatch
@@ -139,11 +139,11 @@ class CalculationKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calculation:
-    """What is computed and how, settled before any number is; made by `begun`.
+    """A planned run under way; made by `open_calculation`.
 
     Attributes
     ----------
-    kind : "rhf" or "uhf"
+    system, setup, kind, core, plan : as of `dfmp2.planning.plan.PlannedRun`
     space : scratch space, entered
     listener, clock : progress and warnings, wall times
     checkpoint : saves what is done, and may hold what a run that was stopped has done
@@ -206,12 +206,8 @@ def memory_limited(setup: Setup, system: System) -> Iterator[Setup]:
 
 
 @contextmanager
-def begun(
-    system: System,
-    setup: Setup,
-    kind: str,
-    core: FrozenCore,
-    plan: Plan,
+def open_calculation(
+    run: PlannedRun,
     listener: Collector,
     clock: Stopwatch,
     checkpoint: Checkpoint = NOTHING,
@@ -219,17 +215,24 @@ def begun(
     *,
     b_sha256: str = "",
 ) -> Iterator[Calculation]:
-    """Begin, or go on with what a checkpoint holds, and keep scratch space meanwhile.
+    """Begin a calculation, or go on with what a checkpoint holds; scratch space is open meanwhile.
 
     Parameters
     ----------
-    start : start orbitals of the SCF
-    b_sha256 : of B where it has been made, "" where it is still to be made
+    run : PlannedRun
+    listener : Collector
+    clock : Stopwatch
+    checkpoint : Checkpoint, optional
+    start : StartOrbitals, optional
+        Of the SCF.
+    b_sha256 : str, optional
+        Hash of B where it has been made already.
 
     Raises
     ------
     Dfmp2Error : whatever can be refused before a number is computed
     """
+    system, setup, plan = run.system, run.setup, run.plan
     plan.memory.require()
     dispersion = None
     correction = setup.options.dispersion_correction
@@ -238,12 +241,11 @@ def begun(
     if start is not None:
         require_fitting(start, system.mole)
     prepare_programs(setup, plan.work, listener)
-    mine = identity(system, setup, core, kind, start)
-    if b_sha256:  # tiles do not depend on threads
-        mine = {name: value for name, value in mine.items() if name != "--threads"} | {
-            "fitted integrals": b_sha256
-        }
-    checkpoint.begin(mine, listener)
+    own_identity = identity(system, setup, run.core, run.kind, start)
+    if b_sha256:
+        own_identity.pop("--threads", None)  # tiles do not depend on them
+        own_identity["fitted integrals"] = b_sha256
+    checkpoint.begin(own_identity, listener)
     if plan.memory.scratch:
         listener.stage(
             f"{format_bytes(plan.memory.scratch)} do not fit into memory and go to {setup.scratch}"
@@ -260,16 +262,16 @@ def begun(
     listener.forecast = TimeLeft(clock, plan.timings, plan.pace, setup.options.scf_gradient_tol)
     with Space(setup.scratch, plan.memory.scratch) as space:
         yield Calculation(
-            system,
-            setup,
-            kind,
-            core,
-            plan,
-            space,
-            listener,
-            clock,
-            checkpoint,
-            mine,
+            system=system,
+            setup=setup,
+            kind=run.kind,
+            core=run.core,
+            plan=plan,
+            space=space,
+            listener=listener,
+            clock=clock,
+            checkpoint=checkpoint,
+            identity=own_identity,
             dispersion=dispersion,
         )
 
@@ -294,23 +296,23 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
     if kept is None:
         return None
     expected = [(s.nocc, s.nvir) for s in spaces]
-    if [shape[:2] for shape in kept.shapes] == expected and space.adopt(Path(kept.folder)):
-        calculation.listener.stage(f"checking the fitted integrals in {kept.folder}")
-        try:
-            tensors = []
-            for spin, (shape, digests) in enumerate(zip(kept.shapes, kept.digests, strict=True)):
-                groups = orbital_groups(*shape[:2], calculation.system.auxmole.nao)
-                array = space.array(f"b-{spin}", math.prod(shape), existing=True)
-                tensors.append(StoredTensor(array, shape, groups, signed=True))
-                if not tensors[-1].agrees(digests):
-                    raise ResourceError("the numbers do not have their hash")
-            return FittedIntegrals(
-                list(tensors), Metric(kept.condition, kept.dropped, kept.threshold)
-            )
-        except ResourceError as error:
-            calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")
-            space.close()
-    return None
+    if [shape[:2] for shape in kept.shapes] != expected or not space.adopt(Path(kept.folder)):
+        return None
+    calculation.listener.stage(f"checking the fitted integrals in {kept.folder}")
+    tensors: list[Any] = []
+    try:
+        for spin, (shape, digests) in enumerate(zip(kept.shapes, kept.digests, strict=True)):
+            groups = orbital_groups(*shape[:2], calculation.system.auxmole.nao)
+            array = space.array(f"b-{spin}", math.prod(shape), existing=True)
+            tensor = StoredTensor(array, shape, groups, signed=True)
+            if not tensor.agrees(digests):
+                raise ResourceError("the numbers do not have their hash")
+            tensors.append(tensor)
+    except ResourceError as error:
+        calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")
+        space.close()
+        return None
+    return FittedIntegrals(tensors, Metric(kept.condition, kept.dropped, kept.threshold))
 
 
 def timings_of(clock: Stopwatch) -> Timings:
@@ -321,15 +323,20 @@ def timings_of(clock: Stopwatch) -> Timings:
 def storage_of(calculation: Calculation) -> Storage:
     """Where the large arrays lived, for the record."""
     memory, space = calculation.plan.memory, calculation.space
+    if not memory.scf_disk:
+        scf_integrals = "none"
+    elif memory.scf_fits_in_core:
+        scf_integrals = "memory"
+    else:
+        scf_integrals = "disk"
+    folder = ""
+    if space.folder is not None or space.written:
+        folder = str(space.root)
     return Storage(
-        scf_integrals="none"
-        if not memory.scf_disk
-        else "memory"
-        if memory.scf_fits_in_core
-        else "disk",
+        scf_integrals=scf_integrals,
         fitted_tensor="memory" if memory.mp2_fits_in_core else "disk",
-        folder=str(space.root) if space.folder is not None or space.written else "",
-        predicted=calculation.plan.memory.scratch,
+        folder=folder,
+        predicted=memory.scratch,
         written=space.written,
         read=space.read,
     )

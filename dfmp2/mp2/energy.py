@@ -41,9 +41,9 @@ from dfmp2.mp2.calculation import (
     Checkpoint,
     FittedIntegrals,
     StoredB,
-    begun,
     kept_b,
     memory_limited,
+    open_calculation,
     room_for_b,
     storage_of,
     timings_of,
@@ -51,6 +51,7 @@ from dfmp2.mp2.calculation import (
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.diagnostics import NO_METRIC, Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.grid_certificate import grid_certificate
+from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import NO_PAIRS, MP2Result, Quadrature
 from dfmp2.options import Options
@@ -59,7 +60,9 @@ from dfmp2.planning.plan import settle_plan
 from dfmp2.planning.system import resolve, system_sizes
 from dfmp2.planning.system import set_up_run as set_up
 from dfmp2.progress import Collector, Listener, Stopwatch, counted_blocks
-from dfmp2.scf.hartree_fock import reference_kind, release_integrals, run_scf
+from dfmp2.scf.hamiltonian import Environment
+from dfmp2.scf.hartree_fock import reference_kind, run_scf
+from dfmp2.scf.integrals import ScfIntegrals, release_integrals
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 Place = Callable[
@@ -99,12 +102,8 @@ def mp2_energy(
     setup = set_up(options, command)  # backend, threads, memory
     system = resolve(molecule, setup, listener, doubt_units=doubt_units)  # basis and fitting sets
     with memory_limited(setup, system) as setup:
-        core, setup, plan = settle_plan(
-            system, setup, kind, listener
-        )  # frozen core, memory, disk, time
-        with begun(
-            system, setup, kind, core, plan, listener, clock, checkpoint, start
-        ) as calculation:
+        run = settle_plan(system, setup, kind, listener)  # frozen core, memory, disk, time
+        with open_calculation(run, listener, clock, checkpoint, start) as calculation:
             reference = converged_reference(calculation, start)  # Eq. 1
             reference, fitted = build_b(calculation, reference)  # Eqs. 2 and 3
             return correlate(calculation, reference, fitted)  # Eqs. 4 to 6
@@ -128,25 +127,30 @@ def converged_reference(
         name = options.xc or options.correlation.title
         kind = f"{kind.replace('HF', 'KS')}, {name}"
     calculation.listener.stage(f"{kind} ({calculation.options.scf})")
+    device = None
+    if options.transform == "device" and calculation.setup.backend.limits.fits:
+        device = calculation.setup.backend
     if checkpoint.reference is not None:
         return checkpoint.reference
     with calculation.clock("scf"):
+        integrals = ScfIntegrals(
+            auxmole=system.jk_auxmole,
+            place="memory" if memory.scf_fits_in_core else "disk",
+            threads=calculation.setup.active,
+            room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
+            response_in_memory=memory.response_held,
+            gathers=memory.scf_gathers and device is None,
+            device=device,
+        )
         mf, reference = run_scf(
             system.mole,
             calculation.kind,
             calculation.options,
-            system.jk_auxmole,
+            integrals,
             start,
             calculation.listener,
-            threads=calculation.setup.active,
-            integrals="memory" if memory.scf_fits_in_core else "disk",
-            charges=system.molecule.point_charges,
-            room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
-            response_held=memory.response_held,
-            gathers=memory.scf_gathers,
-            resumed=checkpoint.orbitals,
-            on_iteration=checkpoint.add_orbitals,
-            field=calculation.field,
+            Environment(system.molecule.point_charges, calculation.field),
+            store=checkpoint,
         )
         finish(mf)  # before B is made
         checkpoint.add_reference(reference)
@@ -240,8 +244,8 @@ def _transform_and_fit(
             stored = place(on_disk, auxmole.nao)
         else:
             stored = room_for_b(calculation, on_disk)
-    device = setup.options.transform == "device"
-    if device:
+    fits = setup.options.transform == "device" and setup.backend.limits.fits
+    if setup.options.transform == "device" and not fits:
         a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2))
     else:
         a = None
@@ -258,6 +262,9 @@ def _transform_and_fit(
             a = device_b.fitted_ao_integrals(a, factor, threads)
         with clock("transform"):
             b = device_b.on_device(a, spaces, frontier, setup.backend)
+    elif fits:
+        with clock("transform"):
+            b = setup.backend.make_b(blocks, factor.of_rows(), spaces, frontier)
     else:
         transformed = clock.during(
             "transform", three_center.transformed_blocks(blocks, [*spaces, *frontier], threads)
@@ -300,17 +307,19 @@ def correlate(
             quadrature = integrate(calculation, spaces, fitted)
         elif options.correlation.kind == "pairs":
             listener.stage("pair energies")
+            operands = PairOperands(
+                b=fitted.b,
+                spaces=spaces,
+                stream_bytes=plan.memory.tensor_bytes,
+                threads=setup.active,
+            )
             pairs, precision, certificate = pair_energies_to_tolerance(
-                fitted.b,
-                spaces,
+                operands,
                 setup.pair_backend,
                 setup.pair_backend.limits.settled(options.precision),
                 options.tolerance,
                 listener,
-                held=plan.memory.tensor_bytes,
-                threads=setup.active,
-                done=calculation.checkpoint.tiles,
-                on_tile=calculation.checkpoint.add_tile,
+                store=calculation.checkpoint,
                 elsewhere=elsewhere,
             )
     fitted.b.clear()  # the check needs the room
@@ -337,10 +346,11 @@ def correlate(
     if quadrature is not None and reference.grid_error is not None:
         of_grid = grid_certificate(calculation, reference, quadrature, _b_of)
 
-    if options.transform == "device":
+    made = {}
+    if options.transform == "device" and setup.backend.limits.fits:
+        made = {"on the device": "J and K, transformation and fit, pair energies"}
+    elif options.transform == "device":
         made = {"transformation": "device: asked for with --transform device"}
-    else:
-        made = {}
     return MP2Result(
         **calculated(calculation, reference, fitted.metric, listener.warnings, made),
         pairs=pairs,

@@ -29,8 +29,8 @@ from dfmp2.mp2.calculation import (
     Calculation,
     Checkpoint,
     FittedIntegrals,
-    begun,
     memory_limited,
+    open_calculation,
     storage_of,
 )
 from dfmp2.mp2.diagnostics import Metric, warn_of_doubts
@@ -48,11 +48,12 @@ from dfmp2.options import (
     functionals_of,
 )
 from dfmp2.planning.memory import FLOAT64, Storage
-from dfmp2.planning.plan import make_plan, settle_plan
+from dfmp2.planning.plan import PlannedRun, make_plan, settle_plan
 from dfmp2.planning.system import Setup, System, frozen_core, resolve
 from dfmp2.planning.system import set_up_run as set_up
 from dfmp2.progress import Collector, Listener, Stopwatch
-from dfmp2.scf.hartree_fock import reference_kind, uses_single
+from dfmp2.scf.hartree_fock import reference_kind
+from dfmp2.scf.ladder import uses_single
 from dfmp2.scf.reference import StartOrbitals
 
 Shape = tuple[int, int, int]
@@ -155,9 +156,8 @@ def prepare_b(
         plan = make_plan(system, setup, core, kind, part="up to b")
         plan.memory.require()
         file.require(FLOAT64 * plan.work.elements * plan.work.naux)
-        with begun(
-            system, setup, kind, core, plan, listener, clock, checkpoint, start
-        ) as calculation:
+        run = PlannedRun(system, setup, kind, core, plan)
+        with open_calculation(run, listener, clock, checkpoint, start) as calculation:
             reference, fitted = build_b(
                 calculation, converged_reference(calculation, start), file.place
             )
@@ -306,10 +306,9 @@ def opened_calculation(
         prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note
     )
     with memory_limited(setup, system) as setup:
-        _, setup, plan = settle_plan(system, setup, kind, listener, core=core, part="from b")
-        made = source.fingerprint
-        with begun(
-            system, setup, kind, core, plan, listener, clock, checkpoint, b_sha256=made
+        run = settle_plan(system, setup, kind, listener, core=core, part="from b")
+        with open_calculation(
+            run, listener, clock, checkpoint, b_sha256=source.fingerprint
         ) as calculation:
             yield calculation
 

@@ -49,7 +49,6 @@ from dfmp2.planning.sizes import Workload
 from dfmp2.progress import Silent
 
 LIBRARIES = ("numpy", "scipy", "pyscf", "dfmp2")  # a new version of any of them is measured again
-PRODUCT_LIBRARIES = ("numpy", "torch", "dfmp2")
 REPEATS = 3
 PRODUCT = 768  # edge of the matrices
 QUIET = 0.1  # cores used by other processes, above which rates are called disturbed
@@ -133,24 +132,6 @@ class DiskRates:
     cached: float = 4e9
 
 
-@dataclass(frozen=True, slots=True)
-class ProductRates:
-    """Rates of matrix products with NumPy and PyTorch for a number of threads (`dfmp2 bench
-    --gemm`).
-
-    Attributes
-    ----------
-    products : "numpy fp64 1", ... (library, precision, threads) -> operations per second of a large
-        square product
-    foreign : cores that other processes used meanwhile
-    date : of the measurement, ISO 8601
-    """
-
-    products: dict[str, float]
-    foreign: float
-    date: str
-
-
 BUILT_IN = DiskRates()
 
 
@@ -170,21 +151,10 @@ def load_disk(root: Path) -> DiskRates | None:
     return _known(DiskRates, _disk_key(root))
 
 
-def load_products(count: int) -> ProductRates | None:
-    """Rates of products measured earlier on this host for a number of threads, or None."""
-    return _known(ProductRates, _product_key(count))
-
-
-def store_products(count: int, record: ProductRates) -> None:
-    """Keep rates of products."""
-    cache.store_cached(_product_key(count), asdict(record))
-
-
-Record = TypeVar("Record", Rates, DiskRates, ProductRates)
+Record = TypeVar("Record", Rates, DiskRates)
 OF_TYPE: dict[str, Callable[[Any], Any]] = {  # of a field -> its value out of JSON
     "float": float,
     "str": str,
-    "dict[str, float]": lambda stored: {name: float(value) for name, value in stored.items()},
 }
 
 
@@ -207,10 +177,6 @@ def _key(backend: str, count: int) -> str:
 
 def _disk_key(root: Path) -> str:
     return cache.cache_key(f"scratch {root.resolve()}", ())
-
-
-def _product_key(count: int) -> str:
-    return cache.cache_key(f"products {count} threads", PRODUCT_LIBRARIES)
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -322,14 +288,14 @@ def _waters(number: int, basis: str, kind: str) -> tuple[Any, Any]:
 def _matrices(count: int, exchange: float) -> float:
     """n^2 per second of what an SCF iteration does beside J and K, whose operations per second are
     given."""
-    from dfmp2.scf.hartree_fock import release_integrals, run_scf
+    from dfmp2.scf.hartree_fock import run_scf
+    from dfmp2.scf.integrals import ScfIntegrals, release_integrals
 
     mole, auxmole = _waters(4, "cc-pvdz", "jk")
     clock = _Iterations()
     options = Options("cc-pvdz", stability="off")
-    mf, _ = run_scf(
-        mole, "rhf", options, auxmole, None, clock, threads=count, integrals="memory", charges=None
-    )
+    integrals = ScfIntegrals(auxmole, "memory", threads=count)
+    mf, _ = run_scf(mole, "rhf", options, integrals, start=None, listener=clock)
     release_integrals(mf)
     nao, naux, nocc = int(mole.nao), int(auxmole.nao), mole.nelectron // 2
     products = (3 * naux * nao**2 * nocc + 2 * naux * nao * (nao + 1)) / exchange
