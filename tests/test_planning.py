@@ -148,6 +148,20 @@ def test_memory_counts_the_hessian_of_the_frontier_orbitals():
     assert plan.mp2_in_core > b + 4 * 600**2 * 8
 
 
+def test_integrals_of_the_float32_iterations_are_gathered_where_there_is_room():
+    work = replace(LARGE, scf_columns=40_000, rectangles=90_000, single_exchange=True)
+    gathered = 4 * LARGE.naux_scf * 90_000
+    given = {"limits": CpuBackend(1).limits, "threads": 1, "program": 0}
+    needed = memory.memory_plan(work, budget=10**12, **given).scf_in_core + gathered + memory.SLACK
+    just, below = (memory.memory_plan(work, budget=needed - n, **given) for n in (0, 1))
+    assert just.scf_gathers and just.scf == just.scf_in_core + gathered
+    assert below.scf_fits_in_core and not below.scf_gathers and below.scf == below.scf_in_core
+    assert just.comfortable >= needed and just.least == below.least
+    # Integrals of occupied orbitals come first: they are made for more products.
+    examined = memory.memory_plan(replace(work, examined=True), budget=needed, **given)
+    assert examined.response_held and not examined.scf_gathers
+
+
 @pytest.mark.parametrize(("single", "number"), [(False, 8), (True, 4)])
 def test_integrals_of_occupied_orbitals_are_held_where_there_is_room(single, number):
     work = replace(LARGE, examined=True, single_exchange=single)

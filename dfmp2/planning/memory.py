@@ -214,6 +214,8 @@ class MemoryPlan:
     mp2_check : PySCF's DF-MP2 with its integrals on disk
     scf_response : integrals of the occupied orbitals, where the stability of all rotations is
         looked at
+    scf_gathered : integrals of the float32 iterations, gathered once where negligible pairs were
+        dropped
     certificate : of the fitting certificate, which has an SCF and pair energies of its own; None
         without one
     gradient : of the gradient, or of relaxed densities
@@ -236,6 +238,7 @@ class MemoryPlan:
     exact_rows: Stage = NOTHING
     mp2_check: Stage = NOTHING
     scf_response: int = 0
+    scf_gathered: int = 0
     certificate: MemoryPlan | None = None
     gradient: GradientMemory = GradientMemory()
     grid_disk: int = 0
@@ -256,6 +259,14 @@ class MemoryPlan:
         return self.scf_fits_in_core and 0 < self.scf_response <= self.room - self.scf_in_core
 
     @property
+    def scf_gathers(self) -> bool:
+        """Whether integrals of the float32 iterations are gathered once: the last to get room."""
+        held = self.scf_in_core
+        if self.response_held:
+            held += self.scf_response
+        return self.scf_fits_in_core and 0 < self.scf_gathered <= self.room - held
+
+    @property
     def mp2_fits_in_core(self) -> bool:
         """Whether B stays in memory."""
         return self.mp2_in_core <= self.room
@@ -264,7 +275,12 @@ class MemoryPlan:
     def scf(self) -> int:
         """Bytes the SCF will hold."""
         if self.scf_fits_in_core:
-            return self.scf_in_core + (self.scf_response if self.response_held else 0)
+            scf = self.scf_in_core
+            if self.response_held:
+                scf += self.scf_response
+            if self.scf_gathers:
+                scf += self.scf_gathered
+            return scf
         return max(self.scf_fit.held(self.room), self.scf_read.held(self.room))
 
     @property
@@ -347,7 +363,7 @@ class MemoryPlan:
     def comfortable(self) -> int:
         """Smallest budget with which everything stays in memory, bytes."""
         rows = self.exact_rows.fixed + self.exact_rows.most
-        scf = self.scf_in_core + self.scf_response
+        scf = self.scf_in_core + self.scf_response + self.scf_gathered
         comfortable = (
             self.program + SLACK + max(scf, self.mp2_in_core, rows, self.gradient.comfortable)
         )
@@ -427,6 +443,7 @@ def memory_plan(
         *_mp2(work, workers, limits),
         block,
         scf_response=response,
+        scf_gathered=work.operators * work.naux_scf * work.rectangles * FLOAT32,
     )
 
 
