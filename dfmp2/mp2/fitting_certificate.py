@@ -48,7 +48,7 @@ from dfmp2.scf.conventional import conventional_scf
 from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
-BuildB = Callable[[Calculation, Reference], tuple[Reference, FittedIntegrals]]
+BuildB = Callable[[Calculation, Reference], FittedIntegrals]
 
 SEED = 1
 CONFIDENCE = 0.95
@@ -218,7 +218,7 @@ def _fitted_again(
             clock=Stopwatch(),
             checkpoint=NOTHING,
         )
-        _, fitted = build_b(again, reference)
+        fitted = build_b(again, reference)
         told.stage("pair energies with the dense fitting set")
         backend = float64_backend(
             setup.backend
