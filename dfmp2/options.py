@@ -214,6 +214,13 @@ class Method:
         return self.kind == "pairs" and not self.regularised
 
     @property
+    def level(self) -> str:
+        """The method in front of a basis, e.g. "DF-MP2"; of a functional alone "KS"."""
+        if self.kind == "none":
+            return self.title
+        return f"DF-{self.title}"
+
+    @property
     def differentiable(self) -> bool:
         """Whether it has a gradient and a relaxed density."""
         return self.plain or self.kind == "none"
@@ -549,7 +556,7 @@ class Options:
         positive=True,
     )
     transform: str = _option(
-        "Where B is made of the integrals: device on Trainium lanes only (auto: host).",
+        "Where B is made: device on cuda, with J and K, and Trainium lanes (auto: cuda's, else host).",
         "auto",
         choices=("auto", "host", "device"),
     )

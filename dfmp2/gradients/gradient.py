@@ -91,14 +91,10 @@ from dfmp2.planning.system import resolve
 from dfmp2.planning.time import gradient_seconds
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.hartree_fock import (
-    jk_builder,
-    reference_kind,
-    release_integrals,
-    reproducible,
-    uses_single,
-)
+from dfmp2.scf.hartree_fock import reference_kind
+from dfmp2.scf.integrals import jk_builder, release_integrals, reproducible
 from dfmp2.scf.kohn_sham import HARTREE_FOCK
+from dfmp2.scf.ladder import uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object
 
@@ -237,7 +233,11 @@ def _with_densities(
     if not options.correlation.differentiable:
         raise InputError(
             Option("method", options.method),
-            " has no gradient or relaxed density: the scaled ones have (dfmp2 methods)",
+            " has no gradient or relaxed density: take ",
+            Option("method", "mp2"),
+            " (also with scaled components), a double hybrid such as ",
+            Option("method", "b2plyp"),
+            ", or energies of displaced molecules (scan, ASE with displacement=)",
         )
     kind = reference_kind(options, molecule.multiplicity)
     if kind == "rohf":
@@ -443,9 +443,7 @@ def _correlation(
         mole,
         auxmole,
         spaces,
-        found.z,
-        found.products,
-        metric,
+        found,
         inverse,
         held.packed_bytes,
         threads,
@@ -561,17 +559,11 @@ def _response(
                     energy_fock = [
                         o.coeff.T @ one @ o.coeff for o, one in zip(spins, fock, strict=True)
                     ]
-            single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
+            nao = int(calculation.system.mole.nao)
+            single = uses_single(calculation.options.precision, nao)
+            builder = replace(builder, single=single, held=held.response_held)
             relaxed, residual = relax(
-                builder,
-                spins,
-                unrelaxed,
-                occupied,
-                virtual,
-                calculation.listener,
-                energy_fock,
-                single=single,
-                held=held.response_held,
+                builder, spins, unrelaxed, occupied, virtual, calculation.listener, energy_fock
             )
             fock = fock_matrices(mf, core, spins, builder.exact, potential)
             return relaxed, residual, convergence_error(fock, spins, relaxed)
@@ -585,7 +577,7 @@ def _builder(calculation: Calculation, fitted: Any, held: GradientMemory) -> Any
     system, threads = calculation.system, calculation.setup.active
     mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
     if system.jk_auxmole is None:
-        return reproducible(mf, held=not held.scf_on_disk)
+        return reproducible(mf, in_memory=not held.scf_on_disk)
     if fitted is None:
         room = Room(calculation.space, held.pair_bytes, held.read_bytes)
         if held.scf_on_disk:

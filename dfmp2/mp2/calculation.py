@@ -33,7 +33,7 @@ from dfmp2.mp2.pairs import TileKey
 from dfmp2.mp2.result import Dispersion
 from dfmp2.options import Options
 from dfmp2.planning.memory import Storage
-from dfmp2.planning.plan import Plan, prepare_programs, settle_plan
+from dfmp2.planning.plan import Plan, PlannedRun, prepare_programs, settle_plan
 from dfmp2.planning.system import Setup, System, set_up_run, useful_threads
 from dfmp2.planning.time import STAGES, TimeLeft, Timings
 from dfmp2.progress import Collector, Listener, Stopwatch
@@ -139,11 +139,11 @@ class CalculationKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calculation:
-    """What is computed and how, settled before any number is; made by `open_calculation`.
+    """A planned run under way; made by `open_calculation`.
 
     Attributes
     ----------
-    kind : "rhf" or "uhf"
+    system, setup, kind, core, plan : as of `dfmp2.planning.plan.PlannedRun`
     space : scratch space, entered
     listener, clock : progress and warnings, wall times
     checkpoint : saves what is done, and may hold what a run that was stopped has done
@@ -206,7 +206,7 @@ class FittedIntegrals:
 
 
 Resolve = Callable[[Setup, Collector], System]
-Settle = Callable[[System, Setup, str, Collector], tuple[FrozenCore, Setup, Plan]]
+Settle = Callable[[System, Setup, str, Collector], PlannedRun]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,7 +218,7 @@ class Opening:
     resolve : callable
         Makes the molecule with its bases.
     settle : callable
-        Makes the frozen core, the set-up with its backend, and the plan.
+        Plans the run, with its frozen core and its backend.
     choose_backend : callable, optional
         Number of threads -> backend and reason, where the options do not choose it.
     b_sha256 : str
@@ -275,28 +275,31 @@ def open_calculation(
     system = opening.resolve(setup, collector)
     setup = useful_threads(setup, system)
     with threads.limited(setup.active):
-        core, setup, plan = opening.settle(system, setup, kind, collector)
+        run = opening.settle(system, setup, kind, collector)
+        setup, plan = run.setup, run.plan
         plan.memory.require()
         dispersion = None
-        correction = options.dispersion_correction
+        correction = setup.options.dispersion_correction
         if correction is not None:
             dispersion = dispersion_energy(system.molecule, *correction)
         if start is not None:
             require_fitting(start, system.mole)
         prepare_programs(setup, plan.work, collector)
-        names = identity(system, setup, core, kind, start)
+        names = identity(system, setup, run.core, kind, start)
         if opening.b_sha256:
             del names["--threads"]  # tiles do not depend on them
             names["fitted integrals"] = opening.b_sha256
         checkpoint.begin(names, collector)
         _tell_of_scratch(setup, plan, collector)
-        collector.forecast = TimeLeft(clock, plan.timings, plan.pace, options.scf_gradient_tol)
+        collector.forecast = TimeLeft(
+            clock, plan.timings, plan.pace, setup.options.scf_gradient_tol
+        )
         with Space(setup.scratch, plan.memory.scratch) as space:
             yield Calculation(
                 system=system,
                 setup=setup,
                 kind=kind,
-                core=core,
+                core=run.core,
                 plan=plan,
                 space=space,
                 listener=collector,
@@ -345,22 +348,23 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
     if kept is None:
         return None
     expected = [(s.nocc, s.nvir) for s in spaces]
-    if [shape[:2] for shape in kept.shapes] == expected and space.adopt(Path(kept.folder)):
-        calculation.listener.stage(f"checking the fitted integrals in {kept.folder}")
-        try:
-            tensors = []
-            for spin, (shape, digests) in enumerate(zip(kept.shapes, kept.digests, strict=True)):
-                groups = orbital_groups(*shape[:2], calculation.system.auxmole.nao)
-                array = space.array(f"b-{spin}", math.prod(shape), existing=True)
-                tensors.append(StoredTensor(array, shape, groups, signed=True))
-                if not tensors[-1].agrees(digests):
-                    raise ResourceError("the numbers do not have their hash")
-            metric = Metric(kept.condition, kept.dropped, kept.threshold)
-            return FittedIntegrals(list(tensors), metric)
-        except ResourceError as error:
-            calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")
-            space.close()
-    return None
+    if [shape[:2] for shape in kept.shapes] != expected or not space.adopt(Path(kept.folder)):
+        return None
+    calculation.listener.stage(f"checking the fitted integrals in {kept.folder}")
+    tensors: list[Any] = []
+    try:
+        for spin, (shape, digests) in enumerate(zip(kept.shapes, kept.digests, strict=True)):
+            groups = orbital_groups(*shape[:2], calculation.system.auxmole.nao)
+            array = space.array(f"b-{spin}", math.prod(shape), existing=True)
+            tensor = StoredTensor(array, shape, groups, signed=True)
+            if not tensor.agrees(digests):
+                raise ResourceError("the numbers do not have their hash")
+            tensors.append(tensor)
+    except ResourceError as error:
+        calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")
+        space.close()
+        return None
+    return FittedIntegrals(tensors, Metric(kept.condition, kept.dropped, kept.threshold))
 
 
 def save_b(calculation: Calculation, reference: Reference, fitted: FittedIntegrals) -> None:
@@ -388,15 +392,20 @@ def timings_of(clock: Stopwatch) -> Timings:
 def storage_of(calculation: Calculation) -> Storage:
     """Where the large arrays lived, for the record."""
     memory, space = calculation.plan.memory, calculation.space
+    if not memory.scf_disk:
+        scf_integrals = "none"
+    elif memory.scf_fits_in_core:
+        scf_integrals = "memory"
+    else:
+        scf_integrals = "disk"
+    folder = ""
+    if space.folder is not None or space.written:
+        folder = str(space.root)
     return Storage(
-        scf_integrals="none"
-        if not memory.scf_disk
-        else "memory"
-        if memory.scf_fits_in_core
-        else "disk",
+        scf_integrals=scf_integrals,
         fitted_tensor="memory" if memory.mp2_fits_in_core else "disk",
-        folder=str(space.root) if space.folder is not None or space.written else "",
-        predicted=calculation.plan.memory.scratch,
+        folder=folder,
+        predicted=memory.scratch,
         written=space.written,
         read=space.read,
     )

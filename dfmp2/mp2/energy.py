@@ -52,13 +52,16 @@ from dfmp2.mp2.calculation import (
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.diagnostics import NO_METRIC, Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.grid_certificate import grid_certificate
+from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import NO_PAIRS, Certificate, MP2Result, PairEnergies, Quadrature
 from dfmp2.options import Options
 from dfmp2.planning.memory import Memory
 from dfmp2.planning.system import resolve, system_sizes
 from dfmp2.progress import Listener, counted_blocks
-from dfmp2.scf.hartree_fock import reference_kind, release_integrals, run_scf
+from dfmp2.scf.hamiltonian import Environment
+from dfmp2.scf.hartree_fock import reference_kind, run_scf
+from dfmp2.scf.integrals import ScfIntegrals, release_integrals
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 Place = Callable[
@@ -133,24 +136,29 @@ def converged_reference(
         name = options.xc or options.correlation.title
         kind = f"{kind.replace('HF', 'KS')}, {name}"
     calculation.listener.stage(f"{kind} ({calculation.options.scf})")
+    device = None
+    if options.transform == "device" and calculation.setup.backend.limits.fits:
+        device = calculation.setup.backend
     if checkpoint.reference is not None:
         return checkpoint.reference
     with calculation.clock("scf"):
+        integrals = ScfIntegrals(
+            auxmole=system.jk_auxmole,
+            place="memory" if memory.scf_fits_in_core else "disk",
+            threads=calculation.setup.active,
+            room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
+            response_in_memory=memory.response_held,
+            device=device,
+        )
         mf, reference = run_scf(
             system.mole,
             calculation.kind,
             calculation.options,
-            system.jk_auxmole,
+            integrals,
             start,
             calculation.listener,
-            threads=calculation.setup.active,
-            integrals="memory" if memory.scf_fits_in_core else "disk",
-            charges=system.molecule.point_charges,
-            room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
-            response_held=memory.response_held,
-            resumed=checkpoint.orbitals,
-            on_iteration=checkpoint.add_orbitals,
-            field=calculation.field,
+            Environment(system.molecule.point_charges, calculation.field),
+            store=checkpoint,
         )
         finish(mf)  # before B is made
         checkpoint.add_reference(reference)
@@ -259,8 +267,8 @@ def build_b(
             stored = place(on_disk, auxmole.nao)
         else:
             stored = room_for_b(calculation, on_disk)
-    device = setup.options.transform == "device"
-    if device:
+    fits = setup.options.transform == "device" and setup.backend.limits.fits
+    if setup.options.transform == "device" and not fits:
         a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2))
     else:
         a = None
@@ -277,6 +285,9 @@ def build_b(
             a = device_b.fitted_ao_integrals(a, factor, threads)
         with clock("transform"):
             b = device_b.on_device(a, spaces, list(frontier), setup.backend)
+    elif fits:
+        with clock("transform"):
+            b = setup.backend.make_b(blocks, factor.of_rows(), spaces, list(frontier))
     else:
         transformed = clock.during(
             "transform", three_center.transformed_blocks(blocks, [*spaces, *frontier], threads)
@@ -339,17 +350,19 @@ def correlate(
             quadrature = integrate(calculation, spaces, fitted)
         elif options.correlation.kind == "pairs":
             listener.stage("pair energies")
+            operands = PairOperands(
+                b=fitted.b,
+                spaces=spaces,
+                stream_bytes=calculation.plan.memory.tensor_bytes,
+                threads=setup.active,
+            )
             pairs, precision, certificate = pair_energies_to_tolerance(
-                fitted.b,
-                spaces,
+                operands,
                 setup.pair_backend,
                 setup.pair_backend.limits.settled(options.precision),
                 options.tolerance,
                 listener,
-                held=calculation.plan.memory.tensor_bytes,
-                threads=setup.active,
-                done=calculation.checkpoint.tiles,
-                on_tile=calculation.checkpoint.add_tile,
+                store=calculation.checkpoint,
                 elsewhere=elsewhere,
             )
     return Correlation(fitted.metric, pairs, precision, certificate, quadrature)
@@ -383,10 +396,11 @@ def complete(calculation: Calculation, reference: Reference, correlation: Correl
     if quadrature is not None and reference.grid_error is not None:
         of_grid = grid_certificate(calculation, reference, quadrature, build_b)
 
-    if options.transform == "device":
+    made = {}
+    if options.transform == "device" and setup.backend.limits.fits:
+        made = {"on the device": "J and K, transformation and fit, pair energies"}
+    elif options.transform == "device":
         made = {"transformation": "device: asked for with --transform device"}
-    else:
-        made = {}
     return MP2Result(
         **calculated(calculation, reference, correlation.metric, listener.warnings, made),
         pairs=pairs,

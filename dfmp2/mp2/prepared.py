@@ -54,10 +54,11 @@ from dfmp2.options import (
     functionals_of,
 )
 from dfmp2.planning.memory import FLOAT64, Storage
-from dfmp2.planning.plan import Plan, make_plan, settle_plan
+from dfmp2.planning.plan import PlannedRun, make_plan, settle_plan
 from dfmp2.planning.system import Setup, System, frozen_core, resolve
 from dfmp2.progress import Collector, Listener
-from dfmp2.scf.hartree_fock import reference_kind, uses_single
+from dfmp2.scf.hartree_fock import reference_kind
+from dfmp2.scf.ladder import uses_single
 from dfmp2.scf.reference import StartOrbitals
 
 Shape = tuple[int, int, int]
@@ -149,14 +150,12 @@ def prepare_b(
     """
     options = options.settled(molecule.multiplicity)
 
-    def plan_up_to_b(
-        system: System, setup: Setup, kind: str, listener: Collector
-    ) -> tuple[FrozenCore, Setup, Plan]:
+    def plan_up_to_b(system: System, setup: Setup, kind: str, listener: Collector) -> PlannedRun:
         core = frozen_core(system, options, listener)
         plan = make_plan(system, setup, core, kind, part="up to b")
         plan.memory.require()
         file.require(FLOAT64 * plan.work.elements * plan.work.naux)
-        return core, setup, plan
+        return PlannedRun(system, setup, kind, core, plan)
 
     opening = Opening(
         partial(resolve, molecule),

@@ -10,8 +10,8 @@ from typing import Any
 from dfmp2.backends.base import Prediction
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
-from dfmp2.mp2.result import fitting_error_of_atoms
 from dfmp2.output.document import Table, aligned
+from dfmp2.output.json import fitting_error_of_atoms
 from dfmp2.output.report import AFTER, fitting_errors
 from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates

@@ -693,12 +693,11 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
         two_center = fixed + TWO_CENTER * functions**2 * FLOAT64
         if work.grid:
             of_functional = fixed + work.grid * POINT_BYTES + threads * XC_GRADIENT_BYTES
-    if naux_scf:
+    if naux and naux_scf:
         of_occupied = work.operators * _of_occupied(work) + threads * RESPONSE_WORK
     kernel = 0
-    if work.grid:
-        values = min(XC_BYTES, work.grid * nao * XC_VALUES * FLOAT64)
-        kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES) + values
+    if work.grid:  # functions at points are counted with the SCF
+        kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
         kernel += kernel // 2  # on a coarser grid too
     return _GradientArrays(
         b=work.elements * naux * FLOAT64,
@@ -752,6 +751,8 @@ def gradient_memory(
     fit, read = energy.scf_fit, energy.scf_read
     response_in_memory = arrays.vectors + energy.scf_in_core
     response_on_disk = arrays.vectors + max(fit.needed, read.needed)
+    if not work.naux:  # Kohn-Sham alone has no response
+        response_in_memory = response_on_disk = 0
     disk_is_smaller = response_on_disk < response_in_memory
     scf_on_disk = disk_is_smaller and response_in_memory > room
     response_held = False
@@ -791,6 +792,7 @@ def gradient_memory(
     peak_before_response = max(energy.mp2, amplitudes + z, arrays.fitted_integrals(z, block))
     scf_kept = (
         work.naux_scf > 0
+        and work.naux > 0
         and energy.scf_fits_in_core
         and energy.certificate is None
         and peak_before_response + kept <= room

@@ -288,14 +288,14 @@ def _waters(number: int, basis: str, kind: str) -> tuple[Any, Any]:
 def _matrices(count: int, exchange: float) -> float:
     """n^2 per second of what an SCF iteration does beside J and K, whose operations per second are
     given."""
-    from dfmp2.scf.hartree_fock import release_integrals, run_scf
+    from dfmp2.scf.hartree_fock import run_scf
+    from dfmp2.scf.integrals import ScfIntegrals, release_integrals
 
     mole, auxmole = _waters(4, "cc-pvdz", "jk")
     clock = _Iterations()
     options = Options("cc-pvdz", stability="off")
-    mf, _ = run_scf(
-        mole, "rhf", options, auxmole, None, clock, threads=count, integrals="memory", charges=None
-    )
+    integrals = ScfIntegrals(auxmole, "memory", threads=count)
+    mf, _ = run_scf(mole, "rhf", options, integrals, start=None, listener=clock)
     release_integrals(mf)
     nao, naux, nocc = int(mole.nao), int(auxmole.nao), mole.nelectron // 2
     products = (3 * naux * nao**2 * nocc + 2 * naux * nao * (nao + 1)) / exchange
