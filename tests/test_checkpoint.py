@@ -138,7 +138,7 @@ def test_resumed_from_any_state(
     ]
     assert close(found, whole) and cycles[0] <= cycles[1] // 2
     assert any("going on from" in text for text in said.stages)
-    again = FileCheckpoint(tmp_path / "y.h5", within[-2], same_bits=True)
+    again = FileCheckpoint(tmp_path / "y.h5", within[-2], in_batch=True)
     assert compute(name, chosen, again) == whole
 
 
@@ -200,7 +200,7 @@ def test_stopped_again_and_again_with_everything_on_disk(
             said = Heard()
             try:
                 with checkpointing(
-                    target, resume=True, note=said.stage, warn=pytest.fail, same_bits=True
+                    target, resume=True, note=said.stage, warn=pytest.fail, in_batch=True
                 ) as kept:
                     found = compute(name, on_disk, kept, listener=said)
                     kept.complete()

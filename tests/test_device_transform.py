@@ -150,7 +150,7 @@ def test_resumed_with_the_same_bits_and_not_on_the_other_route(tmp_path):
     with recorded() as states:
         assert compute("nh2", options, FileCheckpoint(target)) == whole
     for state in states[-1], states[len(states) // 2]:
-        assert compute("nh2", options, FileCheckpoint(target, state, same_bits=True)) == whole
+        assert compute("nh2", options, FileCheckpoint(target, state, in_batch=True)) == whole
     with pytest.raises(InputError, match="--transform"):
         compute("nh2", replace(options, transform="host"), FileCheckpoint(target, states[-1]))
 

@@ -16,7 +16,7 @@ from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Reference, Solutions, Stability
-from dfmp2.studies.optimize import Point
+from dfmp2.studies.geometric_search import Point
 from dfmp2.studies.vibrations import Vibrations
 
 ROOT = Path(__file__).parent.parent

@@ -25,13 +25,10 @@ from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.output.study import read_study
 from dfmp2.progress import Silent
+from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
-from dfmp2.studies.optimize import (
-    Constraints,
-    Search,
-    optimize_geometry,
-    torsional_constant,
-)
+from dfmp2.studies.geometric_search import Search, torsional_constant
+from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.runs import Keeper
 from dfmp2.studies.vibrations import masses, symmetry_number, thermochemistry, vibrations
 from tests.conftest import Runner, listing, succeed

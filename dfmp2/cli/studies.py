@@ -31,7 +31,7 @@ from dfmp2.options import CONVERGENCE
 if TYPE_CHECKING:
     from dfmp2.options import Options
     from dfmp2.output.study import Study
-    from dfmp2.studies.optimize import Constraints
+    from dfmp2.studies.constraints import Constraints
     from dfmp2.studies.scan import Scan
 
 study_options = output_options(
@@ -365,7 +365,7 @@ class ConstraintOptions:
             Of the lengths of --set, "angstrom" or "bohr".
         """
         from dfmp2.molecule.text import read_text
-        from dfmp2.studies.optimize import Constraints
+        from dfmp2.studies.constraints import Constraints
 
         text = ""
         if self.constraints is not None:
@@ -472,7 +472,8 @@ def optimize_command(
     Where --max-steps are not enough (exit code 4), the same command with more goes on.
     """
     chosen, read = given.chosen(), given.read()
-    from dfmp2.studies.optimize import Search, optimize_geometry
+    from dfmp2.studies.geometric_search import Search
+    from dfmp2.studies.optimize import optimize_geometry
 
     search = Search(
         constraints=constraints.read(given.state["units"]),

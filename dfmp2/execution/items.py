@@ -389,8 +389,7 @@ def _compute(
         note=lambda _: None,
         warn=notes.append,
         replace_foreign=True,
-        same_bits=True,
-        full_ends=True,
+        in_batch=True,
     ) as stop.checkpoint:
         origin = start or options.scf_from
         if given.start:

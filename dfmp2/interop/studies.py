@@ -26,10 +26,12 @@ from dfmp2.output import study as stored
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
+from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.interaction import interaction_energy
-from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
+from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.runs import Keeper
 from dfmp2.studies.scan import along, over_frames, scan_energies
 

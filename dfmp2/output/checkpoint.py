@@ -79,12 +79,13 @@ class FileCheckpoint(Checkpoint):
     found : what there is to go on from, None to start from the beginning
     replace_foreign : start from the beginning, instead of refusing, where `found` belongs to
         another calculation
-    same_bits : begin an SCF that was stopped from its original start
+    in_batch : begin an SCF that was stopped from its original start, so that an item of a batch has
+        the same bits however often it was stopped; and end the run where the disk is full, instead
+        of going on without a checkpoint
     run : which run of a study, "" for a calculation by itself
     eager : stop where asked to even before the first save, because earlier runs of the study are on
         disk
     ready : called before the first number is computed, when nothing else is wrong; may refuse
-    full_ends : end the run where the disk is full, instead of going on without a checkpoint
 
     Attributes
     ----------
@@ -100,17 +101,19 @@ class FileCheckpoint(Checkpoint):
         found: State | None = None,
         *,
         replace_foreign: bool = False,
-        same_bits: bool = False,
+        in_batch: bool = False,
         run: str = "",
         eager: bool = False,
         ready: Callable[[], None] = lambda: None,
-        full_ends: bool = False,
     ) -> None:
         super().__init__()
         self._file = checkpoint_of(target)
-        self._found, self._replace_foreign, self._same_bits = found, replace_foreign, same_bits
-        self._run, self._eager, self._ready = run, eager, ready
-        self._full_ends = full_ends
+        self._found = found
+        self._replace_foreign = replace_foreign
+        self._in_batch = in_batch
+        self._run = run
+        self._eager = eager
+        self._ready = ready
         self._listener = Listener()
         self._every = seconds_text()
         self._due, self._failed = time.monotonic() + self._every, False
@@ -134,7 +137,7 @@ class FileCheckpoint(Checkpoint):
             listener.stage(f"starting from the beginning: {error}")
             return
         self.reference, self.b, self.tiles = found.reference, found.b, found.tiles
-        if self._same_bits:
+        if self._in_batch:
             self.orbitals = None
         else:
             self.orbitals = found.orbitals
@@ -196,7 +199,7 @@ class FileCheckpoint(Checkpoint):
         try:
             self.write()
         except (ResourceError, ResultFileError) as error:
-            if self._full_ends and isinstance(error, DiskFull):
+            if self._in_batch and isinstance(error, DiskFull):
                 raise
             if not self._failed:
                 self._listener.warning(
@@ -250,9 +253,8 @@ def checkpointing(
     note: Say,
     warn: Say,
     replace_foreign: bool = False,
-    same_bits: bool = False,
+    in_batch: bool = False,
     ready: Callable[[], None] = lambda: None,
-    full_ends: bool = False,
 ) -> Iterator[FileCheckpoint]:
     """Hold the lock of a result, go on from the checkpoint beside it, and save the state of the run
     there.
@@ -262,7 +264,7 @@ def checkpointing(
     target : the result file
     resume : say so where there is no checkpoint to go on from
     note, warn : told what is found
-    run, same_bits, ready, full_ends : as of FileCheckpoint
+    run, in_batch, ready : as of FileCheckpoint
     replace_foreign : start from the beginning where the checkpoint is of another calculation or
         version
 
@@ -280,10 +282,9 @@ def checkpointing(
             target,
             found,
             replace_foreign=replace_foreign,
-            same_bits=same_bits,
+            in_batch=in_batch,
             run=run,
             ready=ready,
-            full_ends=full_ends,
         )
 
 

@@ -99,13 +99,12 @@ def store_row_tile(
 def transposes(
     y: nl.ndarray,
     lo: int,
-    hi: int,
     nvir: int,
     made: list[nl.ndarray],
     identity: nl.ndarray,
     transpose: bool,
 ) -> None:
-    """y = packed columns [lo, hi) of the transposed lower triangle of T."""
+    """y = packed columns of the transposed lower triangle of T, from column lo on."""
     xu = made[0]
     tl = made[1]
     ld = made[2]
@@ -113,15 +112,15 @@ def transposes(
     for row in range(tiles):
         height = min(P, nvir - P * row)
         if height < P:
-            transpose_piece(y, lo, hi, P * row, height, ld, 0, identity, transpose)
+            transpose_piece(y, lo, P * row, height, ld, 0, identity, transpose)
         else:
-            transpose_piece(y, lo, hi, P * row, height, xu, P * row, identity, transpose)
+            transpose_piece(y, lo, P * row, height, xu, P * row, identity, transpose)
     for row in range(tiles):
         for column in range(row + 1, tiles):
             start = run_start(nvir, row) + P * (column - row - 1)
             height = min(P, nvir - P * column)
             transpose_piece(
-                y, lo, hi, start, height, tl, lower_start(column) + P * row, identity, transpose
+                y, lo, start, height, tl, lower_start(column) + P * row, identity, transpose
             )
 
 
@@ -154,7 +153,7 @@ def emit_chunk(
     doubled = max(0, min(hi, nvir) - lo)
     at += chunk * sum_columns(BANK, run)
     y = psum(size)
-    transposes(y, lo, hi, nvir, made, tables[2], transpose)
+    transposes(y, lo, nvir, made, tables[2], transpose)
     h = sbuf(size)
     if doubled > 0:
         inverse_root(

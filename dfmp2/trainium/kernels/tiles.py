@@ -131,7 +131,6 @@ def contract(
 def transpose_piece(
     y: nl.ndarray,
     lo: int,
-    hi: int,
     start: int,
     height: int,
     source: nl.ndarray,
@@ -139,12 +138,12 @@ def transpose_piece(
     identity: nl.ndarray,
     transpose: bool,
 ) -> None:
-    """y[a, start+b-lo] = source[b, at+a] for the b < height whose column start+b lies in [lo, hi).
+    """y[a, start+b-lo] = source[b, at+a] for the b < height whose column start+b lies in y, from lo on.
 
     transpose : mark whole blocks as transposes (2x on gen3, a label on gen2)
     """
     first = max(start, lo)
-    last = min(start + height, hi)
+    last = min(start + height, lo + y.shape[1])
     if first < last:
         own = identity[0:height, first - start : last - start]
         whole = last - first == height

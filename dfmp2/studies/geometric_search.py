@@ -1,0 +1,521 @@
+"""geomeTRIC asked for one geometry after the other.
+
+Its translation-rotation-internal coordinates: Wang, Song, J. Chem. Phys. 144, 214108 (2016). Its
+model of the Hessian is softer here: the force constant of a torsion about the bond jk is
+
+    0.0023 - 0.07 (r_jk - r_cov)    Eh/rad^2, 0.0023 at least, lengths in bohr                                      (1)
+
+(Schlegel, Theor. Chim. Acta 66, 333 (1984)); geomeTRIC has ten times as much.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dfmp2.errors import InputError, NumericalError
+from dfmp2.errors.messages import Option, plain
+from dfmp2.gradients.gradient import GradientResult
+from dfmp2.molecule.elements import radius
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import CONVERGENCE
+from dfmp2.output.study import MOST_RUNS
+from dfmp2.studies.constraints import Constraints
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, quantity
+
+MOST_STEPS = 100
+INSTALL = "pip install 'dfmp2[opt]'"
+# of the trust radius; a shorter step is as long as the model of the energy wants it
+UNLIMITED = 0.8
+PROBE = 0.05  # bohr; how far the atom that moves most goes to measure a curvature
+MOST_PROBES = 6  # at one geometry
+BETWEEN_FRAGMENTS = 0.02  # Eh/bohr^2, of the model; geomeTRIC has 0.05
+FLAT = 1e-7  # Eh/bohr; gradients below are noise, and say nothing of a step
+# The softest that coordinates get, as parts of the model's force constants; between fragments,
+# Eh/bohr^2 as such: chosen below the 1.4e-4 that was measured for He2.
+SOFTEST = {"Distance": 0.5, "Angle": 0.3, "LinearAngle": 0.1, "Dihedral": 0.2, "OutOfPlane": 0.2}
+SOFTEST_BETWEEN = 1e-5
+# how much softer than the curvature measured last another one between fragments can be
+SOFTER = 10.0
+ENFORCED = 0.1  # bohr or radian; constraints that are nearer to their value are met exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How a geometry is looked for.
+
+    Attributes
+    ----------
+    constraints : what is kept or set
+    convergence : one of `dfmp2.options.CONVERGENCE`, in any case: change of the energy (Eh),
+        gradient and displacement of an atom, root mean square and largest (Eh/bohr, angstrom);
+        change and displacement are those of the last step, as geomeTRIC has them, or of the next
+        one, as Gaussian and optking have them
+    max_steps : after the first geometry
+    transition_state : look for a saddle point of first order
+    verify : compute the Hessian of what is found, and start again along imaginary modes that should
+        not be
+    """
+
+    constraints: Constraints = Constraints()
+    convergence: str = "GAU"
+    max_steps: int = MOST_STEPS
+    transition_state: bool = False
+    verify: bool = False
+
+    @property
+    def sought(self) -> str:
+        """minimum or transition state."""
+        if self.transition_state:
+            return "transition state"
+        return "minimum"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_steps", plain(self.max_steps))
+        if self.convergence.upper() not in CONVERGENCE:
+            raise InputError(
+                Option("convergence", self.convergence),
+                f": expected one of {', '.join(CONVERGENCE)}",
+            )
+        if (
+            isinstance(self.max_steps, bool)
+            or not isinstance(self.max_steps, int)
+            or not 1 <= self.max_steps < MOST_RUNS
+        ):
+            raise InputError(
+                Option("max_steps", self.max_steps),
+                f": expected a whole number from 1 to {MOST_RUNS - 1}",
+            )
+
+
+MINIMUM = Search()
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A geometry that was judged; gradients and displacements as of `convergence`, NaN where there is
+    none yet."""
+
+    total_energy: float = quantity("hartree", "energy that is minimised")
+    rms_gradient: float = quantity(
+        "hartree/bohr",
+        "root mean square of the gradients of the atoms, without constrained directions",
+    )
+    max_gradient: float = quantity(
+        "hartree/bohr", "largest gradient of an atom, without constrained directions"
+    )
+    rms_displacement: float = quantity(
+        "angstrom", "root mean square of the displacements since the geometry before"
+    )
+    max_displacement: float = quantity("angstrom", "largest displacement since the geometry before")
+
+    @property
+    def said(self) -> str:
+        """It in one line."""
+        if math.isnan(self.max_displacement):
+            moved = ""
+        else:
+            moved = f", moved by {self.max_displacement:.1e} angstrom at most"
+        return (
+            f"E = {self.total_energy:.10f} Eh, largest gradient of an atom "
+            f"{self.max_gradient:.1e} Eh/bohr{moved}"
+        )
+
+
+def torsional_constant(molecule: Molecule, places: Any, j: int, k: int) -> float:
+    """Eq. 1, Eh/rad^2, of the bond between atoms j and k at `places` (natom, 3), bohr."""
+    stretched = float(np.linalg.norm(places[j] - places[k])) - BOHR_PER_ANGSTROM * sum(
+        radius(molecule.symbols[atom]) for atom in (j, k)
+    )
+    return 0.0023 - 0.07 * min(0.0, stretched)
+
+
+def geometric_library() -> Any:
+    """geomeTRIC.
+
+    Raises
+    ------
+    InputError : it is not installed
+    """
+    try:
+        import geometric
+    except ImportError as error:
+        raise InputError(f"the optimisation needs geomeTRIC ({error}): {INSTALL}") from error
+    return geometric
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """geomeTRIC says nothing in the block; its progress is in our table."""
+    logger = logging.getLogger("geometric")
+    handler, propagates = logging.NullHandler(), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.propagate = propagates
+        logger.removeHandler(handler)
+
+
+class GeomeTRIC:
+    """Its optimiser, asked for one geometry after the other.
+
+    Parameters
+    ----------
+    constraints : in its format, "" for none
+    origin : the molecule whose coordinates are frozen, None for this one
+
+    Raises
+    ------
+    InputError : it is missing, or cannot make coordinates with these constraints
+    """
+
+    def __init__(
+        self,
+        molecule: Molecule,
+        search: Search,
+        constraints: str,
+        origin: Molecule | None = None,
+    ) -> None:
+        geometric_library()
+        from geometric.engine import Engine
+        from geometric.errors import Error
+        from geometric.internal import DelocalizedInternalCoordinates, Dihedral
+        from geometric.molecule import Molecule as Geometry
+        from geometric.nifty import bohr2ang
+        from geometric.optimize import OPT_STATE, Optimizer
+        from geometric.params import OptParams
+        from geometric.prepare import parse_constraints
+        from geometric.step import calc_drms_dmax, get_delta_prime, update_hessian
+
+        self._states = OPT_STATE
+        self._errors = (Error, RuntimeError, ValueError)
+        self._displacements = calc_drms_dmax
+        self._step_of = get_delta_prime
+        self._updated = update_hessian
+        self._found: list[MP2Result] = []  # the last one is of the present geometry
+        atoms = Geometry()
+        atoms.elem = list(molecule.symbols)
+        atoms.xyzs = [molecule.coordinates * bohr2ang]
+        atoms.build_topology()
+        frozen = deepcopy(atoms)
+        if origin is not None:
+            frozen.xyzs = [origin.coordinates * bohr2ang]
+
+        class Given(Engine):  # type: ignore[misc] # its types are not followed
+            """Energy and gradient of the run that was made of the optimiser's geometry."""
+
+            def calc(engine, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N805 - `self` is the optimiser here
+                found = self._found[-1]
+                return {
+                    "energy": found.total_energy,
+                    "gradient": GradientResult(found).gradient.ravel().copy(),
+                }
+
+            def save_guess_files(engine, _: str) -> None:  # noqa: N805
+                pass
+
+            load_guess_files = save_guess_files
+
+        class Coordinates(DelocalizedInternalCoordinates):  # type: ignore[misc]
+            """Its coordinates, with another model Hessian: torsions of Eq. 1, and between
+            fragments."""
+
+            def guess_hessian(own, place: Any) -> Any:  # noqa: N805
+                model = own.Prims.guess_hessian(place)
+                for k, primitive in enumerate(own.Prims.Internals):
+                    if type(primitive) is Dihedral:
+                        model[k, k] = torsional_constant(
+                            molecule, place.reshape(-1, 3), primitive.b, primitive.c
+                        )
+                    elif own.is_between_fragments(primitive):
+                        model[k, k] = BETWEEN_FRAGMENTS
+                return own.Vecs.T @ model @ own.Vecs
+
+            def softest_hessian(own, place: Any, between: float) -> Any:  # noqa: N805
+                """As the model, of the softest molecules there are: SOFTEST, and `between`
+                fragments, Eh/bohr^2."""
+                model = own.Prims.guess_hessian(place)
+                for k, primitive in enumerate(own.Prims.Internals):
+                    if type(primitive) is Dihedral:
+                        model[k, k] = torsional_constant(
+                            molecule, place.reshape(-1, 3), primitive.b, primitive.c
+                        )
+                    if own.is_between_fragments(primitive):
+                        model[k, k] = between
+                    else:
+                        model[k, k] *= SOFTEST.get(type(primitive).__name__, 1.0)
+                return own.Vecs.T @ model @ own.Vecs
+
+            def is_between_fragments(own, primitive: Any) -> bool:  # noqa: N805
+                """Whether it moves or turns one of several fragments."""
+                kind = type(primitive).__name__
+                return len(own.Prims.frags) > 1 and kind.startswith(("Translation", "Rotation"))
+
+        objects, values = None, [None]
+        try:
+            if constraints.strip():
+                objects, values = parse_constraints(frozen, constraints)
+            coordinates = Coordinates(
+                atoms,
+                build=True,
+                connect=False,
+                addcart=False,
+                constraints=objects,
+                cvals=values[0],
+                conmethod=0,
+            )
+        except (*self._errors, LookupError, np.linalg.LinAlgError) as error:
+            raise InputError(
+                f"geomeTRIC cannot take the constraints ({' '.join(str(error).split())}): correct "
+                "them"
+            ) from error
+        parameters = OptParams(
+            convergence_set=search.convergence.upper(),
+            maxiter=search.max_steps + 1,  # `next_geometry` stops before
+            transition=search.transition_state,
+            enforce=ENFORCED,
+            frequency=False,
+            subfrctor=1 if molecule.point_charges is None else 0,
+        )
+        given, self._max_steps = molecule.coordinates.flatten(), search.max_steps
+        self._judged, self._constrained = given, bool(constraints.strip())
+        self._in_field = molecule.point_charges is not None
+        self._started_from_hessian = False
+        self._probes = 0  # at the present geometry
+        self._between = SOFTEST_BETWEEN
+        self._measured = False  # whether a step or a probe has measured a curvature
+        self.foreseen = ""
+        self._optimizer = Optimizer(
+            given, atoms, coordinates, Given(atoms), None, parameters, print_info=False
+        )
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last geometry is what was looked for; then `foreseen` says what the next one
+        would change."""
+        return bool(self._optimizer.state == self._states.CONVERGED)
+
+    def judge(self, found: MP2Result, hessian: Any = None) -> Point:
+        """Take energy and gradient of the present geometry.
+
+        Parameters
+        ----------
+        hessian : (3 natom, 3 natom) Eh/bohr^2 of the first geometry, None for a model
+
+        Raises
+        ------
+        NumericalError : geomeTRIC cannot go on
+        """
+        optimizer, self.foreseen = self._optimizer, ""
+        self._probes = 0
+        self._found[:] = [found]
+        moved = (math.nan, math.nan)
+        with self._asked():
+            first = optimizer.Iteration == 0
+            if hessian is not None and first:
+                optimizer.params.hess_data = hessian
+                optimizer.params.reset = False  # it stays where it has negative curvatures
+                self._started_from_hessian = True
+            optimizer.calcEnergyForce()
+            if first:
+                optimizer.prepareFirstStep()
+            energy, gradients = (
+                optimizer.E,
+                optimizer.calcGradNorm(),
+            )  # a step that is refused is undone below
+            self._judged = optimizer.X.copy()
+            if not first:
+                moved = self._displacements(optimizer.X, optimizer.Xprev)
+                optimizer.evaluateStep()
+                self._measured = True
+                if optimizer.state == self._states.CONVERGED:
+                    self._learn_last_step()
+        return Point(float(energy), *map(float, (*gradients, *moved)))
+
+    def next_geometry(self) -> Any:
+        """(natom, 3) bohr, or None at the end.
+
+        Raises
+        ------
+        NumericalError : geomeTRIC cannot go on
+        """
+        optimizer, states = self._optimizer, self._states
+        with self._asked():
+            here, gradients = optimizer.X.copy(), optimizer.calcGradNorm()
+            while optimizer.state not in (states.CONVERGED, states.FAILED):
+                optimizer.step()
+                if optimizer.state == states.NEEDS_EVALUATION:
+                    if np.array_equal(here, self._judged) and self._needless(here, gradients):
+                        optimizer.state = states.CONVERGED
+                    elif optimizer.Iteration > self._max_steps:
+                        optimizer.state = states.FAILED
+                    else:
+                        return optimizer.X.reshape(-1, 3).copy()
+        return None
+
+    def _learn_last_step(self) -> None:
+        """What geomeTRIC does after all steps but one that has converged: the Hessian knows of
+        it."""
+        optimizer = self._optimizer
+        optimizer.X_hist.append(optimizer.X)
+        optimizer.Gx_hist.append(optimizer.gradx)
+        optimizer.UpdateHessian()
+
+    def unmeasured(self) -> Any:
+        """(natom, 3) bohr, a displaced geometry that tells whether the present one has converged;
+        None if it has.
+
+        The Hessian is made of the steps so far again, but from the softest force constants that
+        molecules have. Where its step is below every limit as well, nothing that has not been
+        measured can change the verdict. Else, and always where there was no step, the gradient of a
+        geometry a little along that step measures the curvature.
+        """
+        optimizer = self._optimizer
+        coordinates = optimizer.IC
+        limits = optimizer.params
+        if self._started_from_hessian or not hasattr(coordinates, "softest_hessian"):
+            return None
+        here = self._judged
+        gradient = self._without_rigid_motions(optimizer.Gx_hist[-1])
+        if abs(gradient).max() < FLAT or self._probes == MOST_PROBES:
+            return None
+        free = copy(limits)
+        free.reset = False
+        with self._asked():
+            softest = self._updated(
+                coordinates,
+                coordinates.softest_hessian(here, self._between),
+                optimizer.X_hist,
+                optimizer.Gx_hist,
+                free,
+                trust_limit=True,
+                max_updates=100,
+            )
+            internal = coordinates.calcGrad(here, gradient)
+            shift = max(0.0, SOFTEST_BETWEEN / 10 - float(np.linalg.eigvalsh(softest).min()))
+            step, expected, _ = self._step_of(shift, here, internal, softest, coordinates, False, 0)
+            to_cartesian = coordinates.wilsonB(here).T @ coordinates.GInverse(here)
+            move = (to_cartesian @ np.ravel(step)[: len(internal)]).reshape(-1, 3)
+        lengths = np.linalg.norm(move, axis=1) * ANGSTROM_PER_BOHR
+        small = (
+            lengths.max() < limits.Convergence_dmax
+            and np.sqrt(np.mean(lengths**2)) < limits.Convergence_drms
+            and abs(float(expected)) < limits.Convergence_energy
+        )
+        if lengths.max() == 0.0 or (small and self._measured):
+            return None
+        self._probes += 1
+        return here.reshape(-1, 3) + move * (PROBE * ANGSTROM_PER_BOHR / lengths.max())
+
+    def _without_rigid_motions(self, gradient: Any) -> Any:
+        """(3 natom,) a gradient without its components along motions of the whole, which are
+        errors; all in a field."""
+        if self._in_field:
+            return gradient
+        centred = self._judged.reshape(-1, 3) - self._judged.reshape(-1, 3).mean(axis=0)
+        motions = [np.tile(axis, (len(centred), 1)).ravel() for axis in np.eye(3)]
+        motions += [np.cross(axis, centred).ravel() for axis in np.eye(3)]
+        rigid = np.stack(motions, axis=1)
+        return gradient - rigid @ np.linalg.lstsq(rigid, gradient, rcond=None)[0]
+
+    def measure(self, result: MP2Result) -> str:
+        """Learn the curvature from the gradient at the geometry that `unmeasured` gave; what it is,
+        for people."""
+        optimizer = self._optimizer
+        here = self._judged
+        gradient = optimizer.Gx_hist[-1]
+        other = GradientResult(result).gradient.ravel().copy()
+        place = result.molecule.coordinates.ravel()
+        move = place - here
+        curvature = float(move @ (other - gradient) / (move @ move))
+        slope = float(move @ gradient / np.linalg.norm(move))
+        # Between the step before and the present geometry, so that updates by differences use it.
+        optimizer.X_hist[-1:] = [place, here.copy()]
+        optimizer.Gx_hist[-1:] = [other, gradient]
+        optimizer.params.reset = False  # what was measured stays, also where it is negative
+        if not np.array_equal(optimizer.X, here):
+            optimizer.Iteration -= 1  # the step that was foreseen and not taken
+        optimizer.X = here.copy()
+        with self._asked():
+            optimizer.Y = optimizer.IC.calculate(optimizer.X)
+            optimizer.G = optimizer.IC.calcGrad(optimizer.X, gradient).flatten()
+            optimizer.H = self._updated(
+                optimizer.IC,
+                optimizer.H,
+                optimizer.X_hist,
+                optimizer.Gx_hist,
+                optimizer.params,
+                trust_limit=False,
+                max_updates=1,
+            )
+        optimizer.state = self._states.NEEDS_EVALUATION
+        self._measured = True
+        self._between = max(SOFTEST_BETWEEN, curvature / SOFTER)
+        return (
+            f"curvature along the gradient that is left, measured: {curvature:.1e} Eh/bohr^2, at a "
+            f"slope of {abs(slope):.1e} Eh/bohr"
+        )
+
+    def constraint_derivatives(self) -> tuple[Any, Any] | None:
+        """((m, 3 natom), (m, 3 natom, 3 natom)) of the constrained coordinates at the present
+        geometry; None without."""
+        optimizer = self._optimizer
+        if self._constrained:
+            constrained = optimizer.IC.Prims.cPrims
+        else:
+            constrained = []
+        if not constrained:
+            return None
+        here = self._judged
+        size = here.size
+        first = [np.reshape(one.derivative(here.reshape(-1, 3)), size) for one in constrained]
+        second = [
+            np.reshape(one.second_derivative(here.reshape(-1, 3)), (size, size))
+            for one in constrained
+        ]
+        return np.array(first), np.array(second)
+
+    def _needless(self, here: Any, gradients: tuple[float, float]) -> bool:
+        """Whether the step that would come next, from `here` (3 natom,), is below every limit, as
+        the gradients are."""
+        optimizer = self._optimizer
+        limits, coordinates = optimizer.params, optimizer.IC
+        moved = self._displacements(optimizer.X, here)
+        self.foreseen = (
+            f"the next step would move no atom by more than {moved[1]:.1e} angstrom and change the "
+            f"energy by {optimizer.expect:.1e} Eh"
+        )
+        kept = not coordinates.haveConstraints() or (
+            coordinates.maxConstraintViolation(here) < limits.Convergence_cmax
+        )
+        found = (*gradients, *moved, abs(optimizer.expect))
+        names = ("grms", "gmax", "drms", "dmax", "energy")
+        small = all(
+            x < getattr(limits, f"Convergence_{name}") for x, name in zip(found, names, strict=True)
+        )
+        return bool(kept and small and optimizer.cnorm < UNLIMITED * optimizer.trust)
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        try:
+            with quiet(), np.errstate(all="ignore"):  # a step of no length has no quality
+                yield
+        except (*self._errors, np.linalg.LinAlgError) as error:
+            if self._constrained:
+                also = ", or correct the constraints, which may contradict each other"
+            else:
+                also = ""
+            raise NumericalError(
+                f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another "
+                f"geometry{also}"
+            ) from error
