@@ -500,6 +500,7 @@ def test_differences(result: MP2Result) -> None:
     runs = [with_gradient(result, [[-75.0, 0.0, g]]) for g in (1e-6, 2e-6, 3e-6)]
     weights = ((1.0, 1.0), (-0.5, -0.5), (-0.5, -0.5))
     budget = combined(list(zip(weights, runs, strict=True)), "the difference")
+    assert budget.exact == result.error_budget.exact
     convergence = budget.sources["scf_convergence"].correlation
     assert convergence is not None and convergence.value == pytest.approx(0.12 * 3.5e-6, rel=1e-12)
     one, left = (

@@ -315,6 +315,9 @@ def test_rates_are_operations_over_time(result):
         operations(repeated)["pair_energies"] == 3 * flops
     )  # mixed, its sample of all pairs, float64
     summed = replace(exact, quadrature=Quadrature(-0.1, 7, 0.5, 40.0, 1e-9))
+    for unknown in ({"operations": None}, {"xc": "pbe"}):
+        changed = replace(exact, reference=replace(exact.reference, **unknown))
+        assert operations(changed)["scf"] == 0
     # Of each point a symmetric naux by naux matrix, a sum over i and a: half of its elements.
     assert operations(summed)["pair_energies"] == 7 * nocc * nvir * naux**2
 
