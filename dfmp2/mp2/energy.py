@@ -148,6 +148,7 @@ def converged_reference(
             threads=calculation.setup.active,
             room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
             response_in_memory=memory.response_held,
+            gathers=memory.scf_gathers and device is None,
             device=device,
         )
         mf, reference = run_scf(

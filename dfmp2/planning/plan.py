@@ -119,6 +119,7 @@ class Outlook:
 
 NO_SCF: dict[str, Any] = {
     "scf_in_core": 0,
+    "scf_gathered": 0,
     "scf_fit": NOTHING,
     "scf_read": NOTHING,
     "scf_disk": 0,
@@ -547,7 +548,11 @@ def _with_columns(work: Workload, system: System) -> Workload:
         return work
     from dfmp2.integrals.screening import pair_list
 
-    return replace(work, scf_columns=len(pair_list(system.mole).columns))
+    pairs = pair_list(system.mole)
+    rectangles = 0
+    if work.single_exchange and work.exchange:
+        rectangles = pairs.rectangles
+    return replace(work, scf_columns=len(pairs.columns), rectangles=rectangles)
 
 
 _program: int | None = None  # bytes, of the plan before in this process
@@ -588,7 +593,7 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
         work = work
     else:
         work = _with_columns(work, system)
-    work = replace(work, frontier=(), x2c_functions=0, starts=1, examined=False)
+    work = replace(work, frontier=(), x2c_functions=0, starts=1, examined=False, rectangles=0)
     dense: Workload | None = None
     unused: dict[str, Any] = {
         "mp2_in_core": 0,

@@ -30,6 +30,8 @@ class ScfIntegrals:
     response_in_memory : bool
         Whether there is room for integrals of the occupied orbitals where all rotations are looked
         at.
+    gathers : bool
+        Whether there is room to gather the integrals of the float32 iterations once, on the host.
     device : Backend or None
         Makes J and K of fitted integrals in memory; None for the host.
     """
@@ -39,6 +41,7 @@ class ScfIntegrals:
     threads: int
     room: Any = None
     response_in_memory: bool = False
+    gathers: bool = False
     device: Any = None
 
     @property
@@ -64,9 +67,11 @@ class ScfIntegrals:
 
     def builder(self, mole: Any, progress: Progress = lambda done, total: None) -> Any:
         """Our builder of J and K of a molecule."""
-        return jk_builder(
+        builder = jk_builder(
             mole, self.auxmole, self.place, self.threads, self.room, progress, self.device
         )
+        builder.gathers = self.gathers
+        return builder
 
 
 def jk_builder(
