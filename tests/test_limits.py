@@ -4,6 +4,7 @@ these numbers."""
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from dfmp2.host.resources import available_memory
 from dfmp2.integrals.metric import CONDITION_LIMIT, EIGENVALUE_CUT, factorise
 from dfmp2.integrals.spaces import guard_gap
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2 import certificate, laplace
+from dfmp2.molecule.xyz import parse_xyz
+from dfmp2.mp2 import certificate, check, energy, laplace
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.result import Polarizability
@@ -37,6 +39,7 @@ from dfmp2.planning.sizes import sampled_pairs
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import Reference
 from tests.awkward import EXACT, MOLECULES
+from tests.conftest import MOLECULES as EVERYDAY
 
 # --- memory, disk ---------------------------------------------------------------------------------
 
@@ -457,3 +460,27 @@ def test_a_tolerance_must_be_a_positive_number() -> None:
         with pytest.raises(InputError, match="tolerance"):
             Options(basis="sto-3g", tolerance=wrong)
     assert Options(basis="sto-3g", tolerance=1e-300).tolerance == 1e-300
+
+
+def test_b_ends_before_what_is_measured_beside_the_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check needs the room of B, and of that of the frontier orbitals."""
+    made: list[weakref.ref[Any]] = []
+    alive: list[bool] = []
+    build, native = energy.build_b, check.native_energies
+
+    def watched(*given: Any, **more: Any) -> Any:
+        fitted = build(*given, **more)
+        made.extend(weakref.ref(b) for b in (*fitted.b, *fitted.frontier))
+        return fitted
+
+    def look(*given: Any, **more: Any) -> Any:
+        alive.extend(b() is not None for b in made)
+        return native(*given, **more)
+
+    monkeypatch.setattr(energy, "build_b", watched)
+    monkeypatch.setattr(check, "native_energies", look)
+    radical = parse_xyz(EVERYDAY["nh2"], file="nh2").molecule
+    result = dfmp2.run(radical, "cc-pvdz", check=True, threads=1, stability="auto")
+    assert result.reference.stability is not None
+    assert len(made) > 2  # of both spins, and of frontier orbitals
+    assert alive == [False] * len(made)

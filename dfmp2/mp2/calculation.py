@@ -205,6 +205,7 @@ class FittedIntegrals:
     stored: list[StoredTensor] = field(default_factory=list)
 
 
+BuildB = Callable[[Calculation, Reference], FittedIntegrals]  # `dfmp2.mp2.energy.build_b`
 Resolve = Callable[[Setup, Collector], System]
 Settle = Callable[[System, Setup, str, Collector], PlannedRun]
 

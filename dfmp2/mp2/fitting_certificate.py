@@ -23,7 +23,7 @@ virtual orbitals and of the rounding of the f_i.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -37,7 +37,7 @@ from dfmp2.host import resources
 from dfmp2.host.scratch import Room, Space
 from dfmp2.integrals.four_center import exact_rows
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.mp2.calculation import NOTHING, Calculation, FittedIntegrals
+from dfmp2.mp2.calculation import NOTHING, BuildB, Calculation
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.result import FittingCertificate, PairEnergies
@@ -50,7 +50,6 @@ from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
-BuildB = Callable[[Calculation, Reference], FittedIntegrals]
 
 SEED = 1
 CONFIDENCE = 0.95

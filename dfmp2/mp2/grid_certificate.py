@@ -10,21 +10,18 @@ anew, and the frequencies are those of E_c, so that the error of their sum cance
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from dfmp2.host.scratch import Space
 from dfmp2.mp2 import rpa
-from dfmp2.mp2.calculation import NOTHING, Calculation, FittedIntegrals
+from dfmp2.mp2.calculation import NOTHING, BuildB, Calculation
 from dfmp2.mp2.result import GridCertificate, Quadrature
 from dfmp2.scf.grid_error import on_finer_grid
 from dfmp2.scf.reference import Reference
 
-MakeB = Callable[[Calculation, Reference], FittedIntegrals]
-
 
 def grid_certificate(
-    calculation: Calculation, reference: Reference, quadrature: Quadrature, make_b: MakeB
+    calculation: Calculation, reference: Reference, quadrature: Quadrature, build_b: BuildB
 ) -> GridCertificate:
     """The error of E_c, Eq. 1.
 
@@ -36,7 +33,7 @@ def grid_certificate(
         With the measured error of its grid.
     quadrature : Quadrature
         E_c on it.
-    make_b : callable
+    build_b : callable
         Makes B of a reference (`dfmp2.mp2.energy`).
     """
     begun = time.perf_counter()
@@ -49,7 +46,7 @@ def grid_certificate(
         scratch = memory.mp2_disk
     with Space(calculation.setup.scratch, scratch) as space:
         again = replace(calculation, space=space, checkpoint=NOTHING)
-        fitted = make_b(again, moved)
+        fitted = build_b(again, moved)
         with calculation.clock("pair_energies"):
             energy = rpa.at_points(
                 fitted.b,

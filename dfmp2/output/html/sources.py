@@ -218,15 +218,6 @@ def _common(entries: Sequence[Entry]) -> list[SummaryTile]:
     ]
 
 
-def _warnings(entries: Sequence[Entry]) -> list[str]:
-    """Every warning once, with the names of those that gave it."""
-    found: dict[str, list[str]] = {}
-    for entry in entries:
-        for text in entry.result.diagnostics.warnings:
-            found.setdefault(text, []).append(entry.name)
-    return [f"{first(names, 3)}: {text}" for text, names in found.items()]
-
-
 def _answers(study: Study) -> list[SummaryTile]:
     """What a study was made for."""
     tiles = []
