@@ -100,6 +100,7 @@ METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
 # of them while the metric's derivative is contracted, when there are no blocks any more
 TWO_CENTER = 3
 VECTORS = 40  # of the Z-vector equations, with their images
+MORE_VECTORS = 20  # of these with a functional, whose kernel is on a coarser grid in the iterations
 # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
 PASS_MATRICES = 9
 RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
@@ -712,10 +713,11 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
             of_functional = fixed + work.grid * POINT_BYTES + threads * XC_GRADIENT_BYTES
     if naux and naux_scf:
         of_occupied = work.operators * _of_occupied(work) + threads * RESPONSE_WORK
-    kernel = 0
+    vectors, kernel = VECTORS, 0
     if work.grid:  # functions at points are counted with the SCF
         kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
         kernel += kernel // 2  # on a coarser grid too
+        vectors += MORE_VECTORS
     return _GradientArrays(
         b=work.elements * naux * FLOAT64,
         half=half,
@@ -724,7 +726,7 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
         jk_metric=METRICS * naux_scf**2 * FLOAT64,
         mean_field_work=mean_field_work,
         two_center=two_center,
-        vectors=left + VECTORS * rotations * FLOAT64 + kernel,
+        vectors=left + vectors * rotations * FLOAT64 + kernel,
         of_occupied=of_occupied,
         functional=of_functional,
         packed=nao * (nao + 1) // 2 * FLOAT64,
