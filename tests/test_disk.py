@@ -204,10 +204,10 @@ def test_the_scf_of_a_run_gathers_once_and_frees_before_b(
     plans: list[memory.MemoryPlan] = []
     before_b = energy_steps.build_b
 
-    def build_b(calculation: Any, *rest: Any) -> Any:
+    def build_b(calculation: Any, *rest: Any, **named: Any) -> Any:
         plans.append(calculation.plan.memory)
         assert not alive
-        return before_b(calculation, *rest)
+        return before_b(calculation, *rest, **named)
 
     monkeypatch.setattr(energy_steps, "build_b", build_b)
     given: dict[str, Any] = {"charge": 1, "multiplicity": 2, "stability": "full"}

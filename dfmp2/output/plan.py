@@ -118,7 +118,7 @@ def plan_json(outlook: Outlook) -> str:
 
 MEMORY = {  # key of memory_bytes -> what it is called
     "scf": "SCF",
-    "scf_gathered": "of it gathered once",
+    "scf_gathered": "SCF, gathered",
     "mp2": "MP2",
     "gradient": "gradient",
     "peak": "peak",
@@ -182,7 +182,7 @@ def plan_text(outlook: Outlook) -> str:
         *(
             f"memory, {label:<13}{format_bytes(memory[name]):>13}"
             for name, label in MEMORY.items()
-            if memory[name] or name != "gradient"
+            if memory[name] or name not in ("gradient", "scf_gathered")
         ),
         f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, "
         f"{format_bytes(scratch['free_bytes'])} free (SCF integrals: {scratch['scf_integrals']}, "
