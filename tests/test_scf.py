@@ -23,7 +23,7 @@ from dfmp2.molecule.mole import build_mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.scf import guess, hartree_fock, jk
-from dfmp2.scf.hartree_fock import ExchangeSchedule, reproducible
+from dfmp2.scf.hartree_fock import SingleSchedule, reproducible
 from tests.conftest import MOLECULES, Heard
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
@@ -264,7 +264,7 @@ def test_float32_ends_and_convergence_is_judged_in_float64(
     gradients: list[float], change: float, single: int, done: list[int]
 ) -> None:
     fitted = SimpleNamespace(single=False)
-    schedule, used, converged = ExchangeSchedule(fitted), [], []
+    schedule, used, converged = SingleSchedule([fitted]), [], []
     energies = {"e_tot": -1.0 + change, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": 1e-6}
     for gradient in gradients:
         used.append(fitted.single)

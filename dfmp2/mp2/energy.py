@@ -143,6 +143,7 @@ def converged_reference(
             charges=system.molecule.point_charges,
             room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
             response_held=memory.response_held,
+            grid_room=memory.grid_room,
             resumed=checkpoint.orbitals,
             on_iteration=checkpoint.add_orbitals,
             field=calculation.field,

@@ -98,6 +98,7 @@ def run_scf(
     charges: Array | None,
     room: Any = None,
     response_held: bool = False,
+    grid_room: int = 0,
     resumed: StartOrbitals | None = None,
     on_iteration: OnIteration | None = None,
     field: Array | None = None,
@@ -117,6 +118,7 @@ def run_scf(
     room : dfmp2.host.scratch.Room, needed for "disk"
     response_held : whether there is room for integrals of the occupied orbitals where all rotations
         are looked at
+    grid_room : bytes for values of basis functions on the integration grid that are kept
     resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with
         them
     on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each
@@ -154,6 +156,10 @@ def run_scf(
             mf = mf.density_fit(auxbasis=auxmole.basis)
         else:
             mf = reproducible(mf, held=None if integrals == "pyscf" else integrals == "memory")
+        on_grid = vars(mf).get("on_grid")
+        if on_grid is not None:
+            on_grid.threads = threads
+            on_grid.room = grid_room
         mf.verbose = 0
         mf.chkfile = None
         mf.conv_tol = options.scf_conv_tol
@@ -214,6 +220,8 @@ def run_scf(
 
             listener.stage("error of the integration grid, on a finer one")
             reference = with_grid_error(found.mf, reference)
+        if on_grid is not None:
+            on_grid.discard()
         between, operations = None, None
         if auxmole is not None and integrals != "pyscf":
             fitted, between = fitting_object(found.mf), 0.0
@@ -400,14 +408,11 @@ def climb(
     else:
         shift = min(limit - diis, int(limit * SHIFT_SHARE))
     last: dict[str, Any] = {}
-    fitted = fitting_object(mf)
+    parts = (fitting_object(mf), vars(mf).get("on_grid"))
+    coarse = [part for part in parts if hasattr(part, "single")]
     schedule = None
-    if (
-        hasattr(fitted, "single")
-        and not second_order
-        and uses_single(options.precision, int(mf.mol.nao))
-    ):
-        schedule = ExchangeSchedule(fitted)
+    if coarse and not second_order and uses_single(options.precision, int(mf.mol.nao)):
+        schedule = SingleSchedule(coarse)
     history: list[tuple[float, float, float]] = []
     ladder: list[str] = []
     lowest: dict[str, Any] = {}  # energy, orbitals and occupations
@@ -630,27 +635,30 @@ def uses_single(precision: str, nao: int) -> bool:
     return precision != "fp64" and nao >= SINGLE_LEAST
 
 
-class ExchangeSchedule:
-    """Switches `fitted.single` from one SCF iteration to the next.
+class SingleSchedule:
+    """Switches `single` of what makes a Fock matrix from one SCF iteration to the next.
 
     Parameters
     ----------
-    fitted : an object with the attribute `single` (dfmp2.scf.jk)
+    parts : list
+        Objects with the attribute `single` (dfmp2.scf.jk, dfmp2.scf.exchange_correlation).
     """
 
-    def __init__(self, fitted: Any) -> None:
-        self._fitted = fitted
+    def __init__(self, parts: list[Any]) -> None:
+        self._parts = parts
         self._cycles = self._in_double = (
             0  # iterations; those in float64 since the last one that was not
         )
         self._best = float("inf")  # gradient
-        fitted.single = True
+        self._single = True
+        for part in parts:
+            part.single = True
 
     def converged(self, envs: dict[str, Any]) -> bool:
         """PySCF's own criterion, asked of two float64 energies in a row; called once per
         iteration."""
         self._cycles += 1
-        if self._fitted.single:
+        if self._single:
             self._in_double = 0
         else:
             self._in_double = self._in_double + 1
@@ -669,7 +677,9 @@ class ExchangeSchedule:
 
     def finish(self) -> None:
         """Float64 from here on."""
-        self._fitted.single = False
+        self._single = False
+        for part in self._parts:
+            part.single = False
 
 
 def reproducible(mf: Any, held: bool | None = None) -> Any:
