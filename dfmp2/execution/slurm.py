@@ -56,7 +56,7 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
     source, table = [os.path.abspath(given["source"])], given["collect"]
     for option in ("root", "output"):
         source += [] if given[option] is None else [f"--{option}", os.path.abspath(given[option])]
-    backend = batch.asks_for(*COMPILED, "cuda") or "cpu"
+    backend = batch.asks_for(*COMPILED, "cuda", "cuda-tf32") or "cpu"
     if backend in COMPILED:
         commands = {"warm-up": ["batch", "run", *source, "--warm-up"]}
     else:
@@ -188,7 +188,7 @@ def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
             Option("cache"),
             ": no item asks for the backend nki or nki-xla, so no kernel is compiled",
         )
-    elif jobs.backend == "cuda":
+    elif jobs.backend.startswith("cuda"):
         gres = gres or f"gpu:{workers}"
     cpus = given["cpus_per_task"] or workers * given["threads"]
     return {"places": names, "cpus": cpus, "gres": gres, "variables": variables}

@@ -49,7 +49,7 @@ from dfmp2.mp2.calculation import (
     timings_of,
 )
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
+from dfmp2.mp2.diagnostics import NO_METRIC, Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.grid_certificate import grid_certificate
 from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import NO_PAIRS, MP2Result, Quadrature
@@ -128,6 +128,9 @@ def converged_reference(
         name = options.xc or options.correlation.title
         kind = f"{kind.replace('HF', 'KS')}, {name}"
     calculation.listener.stage(f"{kind} ({calculation.options.scf})")
+    device = None
+    if options.transform == "device" and calculation.setup.backend.limits.fits:
+        device = calculation.setup.backend
     if checkpoint.reference is not None:
         return checkpoint.reference
     with calculation.clock("scf"):
@@ -144,6 +147,7 @@ def converged_reference(
             room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
             response_held=memory.response_held,
             grid_room=memory.grid_room,
+            device=device,
             resumed=checkpoint.orbitals,
             on_iteration=checkpoint.add_orbitals,
             field=calculation.field,
@@ -158,7 +162,7 @@ def build_b(
     calculation: Calculation, reference: Reference, place: Place | None = None
 ) -> tuple[Reference, FittedIntegrals]:
     """B_iaP of each spin, Eqs. 2 and 3, and the reference with its stability, which takes B of the
-    frontier orbitals.
+    frontier orbitals; no B for Kohn-Sham alone.
 
     Parameters
     ----------
@@ -169,6 +173,9 @@ def build_b(
     NumericalError : the gap is too small for MP2
     """
     spaces, checkpoint = calculation.spaces(reference), calculation.checkpoint
+    if calculation.options.correlation.kind == "none":
+        checkpoint.add_reference(reference)
+        return reference, FittedIntegrals([], NO_METRIC)
     gap = homo_lumo_gap(reference.mo_energy, reference.mo_occ)
     frozen = calculation.core.orbitals, calculation.options.frozen_virtual
     for doubt in (
@@ -237,8 +244,8 @@ def _transform_and_fit(
             stored = place(on_disk, auxmole.nao)
         else:
             stored = room_for_b(calculation, on_disk)
-    device = setup.options.transform == "device"
-    if device:
+    fits = setup.options.transform == "device" and setup.backend.limits.fits
+    if setup.options.transform == "device" and not fits:
         a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2))
     else:
         a = None
@@ -255,6 +262,9 @@ def _transform_and_fit(
             a = device_b.fitted_ao_integrals(a, factor, threads)
         with clock("transform"):
             b = device_b.on_device(a, spaces, frontier, setup.backend)
+    elif fits:
+        with clock("transform"):
+            b = setup.backend.make_b(blocks, factor.of_rows(), spaces, frontier)
     else:
         transformed = clock.during(
             "transform", three_center.transformed_blocks(blocks, [*spaces, *frontier], threads)
@@ -293,15 +303,15 @@ def correlate(
 
     quadrature, pairs, precision, certificate = None, NO_PAIRS, "fp64", None
     with calculation.clock("pair_energies"):
-        if options.correlation.kind != "pairs":
+        if options.correlation.kind in ("laplace", "rpa"):
             quadrature = integrate(calculation, spaces, fitted)
-        else:
+        elif options.correlation.kind == "pairs":
             listener.stage("pair energies")
             pairs, precision, certificate = pair_energies_to_tolerance(
                 fitted.b,
                 spaces,
                 setup.pair_backend,
-                options.precision,
+                setup.pair_backend.limits.settled(options.precision),
                 options.tolerance,
                 listener,
                 held=plan.memory.tensor_bytes,
@@ -334,10 +344,11 @@ def correlate(
     if quadrature is not None and reference.grid_error is not None:
         of_grid = grid_certificate(calculation, reference, quadrature, _b_of)
 
-    if options.transform == "device":
+    made = {}
+    if options.transform == "device" and setup.backend.limits.fits:
+        made = {"on the device": "J and K, transformation and fit, pair energies"}
+    elif options.transform == "device":
         made = {"transformation": "device: asked for with --transform device"}
-    else:
-        made = {}
     return MP2Result(
         **calculated(calculation, reference, fitted.metric, listener.warnings, made),
         pairs=pairs,

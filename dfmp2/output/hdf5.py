@@ -261,7 +261,9 @@ def load(group: h5py.Group, path: str | Path) -> MP2Result:
                     for name, nocc in same.items()
                 ),
             )
-        elif records.get("quadrature") is None:
+        elif (
+            calculation["options"].correlation.kind != "none" and records.get("quadrature") is None
+        ):
             raise InputError("neither pair energies nor a quadrature")
         said = stored(group, "dfmp2/run")
         run: dict[str, Any] = {name: str(said[name]) for name in RUN_FIELDS}

@@ -14,6 +14,7 @@ from dfmp2.backends.registry import foreseen, predictions, select_backend, weigh
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.errors.messages import Message, Option
 from dfmp2.host import resources, threads
+from dfmp2.host.deferred import presentation
 from dfmp2.integrals import three_center
 from dfmp2.integrals.grid import count_points, finer_name, grid_name
 from dfmp2.molecule.frozen_core import FrozenCore
@@ -29,7 +30,7 @@ from dfmp2.planning.time import IN_MEMORY, NO_TIME, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
-from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange
+from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange, functional_variables
 from dfmp2.units import format_bytes
 
 
@@ -100,9 +101,7 @@ class Outlook:
 
     def to_dict(self) -> dict[str, Any]:
         """The object `dfmp2 plan --json` prints: bytes, operations, seconds."""
-        from dfmp2.host.deferred import imported_by_name
-
-        found: dict[str, Any] = imported_by_name("dfmp2.output.plan:plan_dict")(self)
+        found: dict[str, Any] = presentation().plan_dict(self)
         return found
 
     def __repr__(self) -> str:
@@ -114,9 +113,7 @@ class Outlook:
         return f"Outlook({self.system.molecule.formula}: {peak}, {seconds:.2g} s, {verdict})"
 
     def __str__(self) -> str:
-        from dfmp2.host.deferred import imported_by_name
-
-        return str(imported_by_name("dfmp2.output.plan:plan_text")(self)).rstrip("\n")
+        return str(presentation().plan_text(self)).rstrip("\n")
 
 
 NO_SCF: dict[str, Any] = {
@@ -159,6 +156,7 @@ def make_plan(
         space
     """
     work = replace(_workload(system, setup.options, core, kind), task=task)
+    work = replace(work, precision=setup.backend.limits.settled(work.precision))
     if part in ("all", "up to b") or task != "energy":
         work = _with_columns(work, system)
     if part == "up to b":
@@ -178,7 +176,7 @@ def make_plan(
         held = replace(held, certificate=certificate.memory)
     if task != "energy":
         fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
-        widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
+        widest = max(int(np.diff(aux.ao_loc_nr()).max(initial=1)) for aux in fitting)
         held = replace(
             held, mp2_in_core=max(held.mp2_in_core, memory.gradient_with_b(work, setup.active))
         )
@@ -218,7 +216,23 @@ def settle_plan(
     """
     core = core or frozen_core(system, setup.options, listener)
     setup = settle_backend(setup, system, core, kind)
-    return core, setup, make_plan(system, setup, core, kind, part=part, task=task)
+    plan = make_plan(system, setup, core, kind, part=part, task=task)
+    limits, options = setup.backend.limits, setup.options
+    in_core = plan.memory.mp2_fits_in_core and plan.memory.scf_fits_in_core
+    if limits.fits and options.transform == "device" and not in_core:
+        raise ResourceError(
+            Option("transform", "device"),
+            ": the fitted integrals do not fit into host memory: allow more with ",
+            Option("memory"),
+            ", or use ",
+            Option("transform", "host"),
+        )
+    on_card = limits.fits and limits.memory is not None and in_core
+    whole = task == "energy" and part == "all" and options.correlation.kind == "pairs"
+    if on_card and whole and options.transform == "auto":
+        setup = replace(setup, options=replace(options, transform="device"))
+        plan = make_plan(system, setup, core, kind, part=part, task=task)
+    return core, setup, plan
 
 
 def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
@@ -256,6 +270,8 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
     ResourceError : the host's part does not fit into memory
     """
     spins = trainium_shapes(work)
+    if backend.limits.fits and spins:
+        return
     if not backend.limits.transforms or not spins:
         if spins:
             why = "this backend takes B from the host"
@@ -263,7 +279,9 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
             why = "there is nothing to correlate"
         raise UnsupportedByBackend(
             Option("transform", "device"),
-            f": {why}; use an nki lane on one core, or ",
+            f": {why}; use ",
+            Option("backend", "cuda"),
+            ", an nki lane on one core, or ",
             Option("transform", "host"),
         )
     try:
@@ -304,7 +322,9 @@ def _seconds(setup: Setup, plan: Plan) -> Timings:
         found = replace(found, fitting_certificate=more, total=found.total + more)
     if setup.options.transform != "device":
         return found
-    fit = found.fit * work.pairs_of_functions / work.elements
+    fit = 0.0  # counted with the transformation
+    if not setup.backend.limits.fits:
+        fit = found.fit * work.pairs_of_functions / work.elements
     transform = setup.backend.transform_seconds(trainium_shapes(work), work.nao)
     total = found.total + fit - found.fit + transform - found.transform
     return replace(found, fit=fit, transform=transform, total=total)
@@ -448,11 +468,12 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
 
         frontier = tuple(frontier_window(int(n), nao - int(n)) for n in spins)
     exact = HARTREE_FOCK
-    points = finer_points = 0
+    points = finer_points = kernel = 0
     if options.functional is not None:
         exact = exact_exchange(options.functional)
         grid = grid_name(options.grid, options.functional)
         points = count_points(mole, grid)
+        kernel = (len(spins) * functional_variables(options.functional)) ** 2
         finer_points = count_points(mole, finer_name(mole, grid, options.functional))
     return Workload(
         nao=nao,
@@ -487,6 +508,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         finer_grid=finer_points,
         exchange=exact.full or exact.separated,
         operators=2 if exact.separated else 1,
+        kernel=kernel,
     )
 
 
@@ -518,7 +540,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = memory.without_pairs(found, work)
     if setup.options.check:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
-    if setup.options.transform == "device":
+    if setup.options.transform == "device" and not limits.fits:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     if not work.finer_grid or part == "up to b":
         return replace(found, **PARTS[part][1])

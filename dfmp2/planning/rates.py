@@ -33,6 +33,7 @@ from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Operand, Tile
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
+from dfmp2.fitting.sets import resolve_fitting
 from dfmp2.host import cache, threads
 from dfmp2.host.resources import Others
 from dfmp2.host.scratch import SUFFIX, Space
@@ -46,10 +47,8 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.planning.sizes import Workload
 from dfmp2.progress import Silent
-from dfmp2.scf.fitting_sets import resolve_fitting
 
 LIBRARIES = ("numpy", "scipy", "pyscf", "dfmp2")  # a new version of any of them is measured again
-PRODUCT_LIBRARIES = ("numpy", "torch", "dfmp2")
 REPEATS = 3
 PRODUCT = 768  # edge of the matrices
 QUIET = 0.1  # cores used by other processes, above which rates are called disturbed
@@ -133,24 +132,6 @@ class DiskRates:
     cached: float = 4e9
 
 
-@dataclass(frozen=True, slots=True)
-class ProductRates:
-    """Rates of matrix products with NumPy and PyTorch for a number of threads (`dfmp2 bench
-    --gemm`).
-
-    Attributes
-    ----------
-    products : "numpy fp64 1", ... (library, precision, threads) -> operations per second of a large
-        square product
-    foreign : cores that other processes used meanwhile
-    date : of the measurement, ISO 8601
-    """
-
-    products: dict[str, float]
-    foreign: float
-    date: str
-
-
 BUILT_IN = DiskRates()
 
 
@@ -170,21 +151,10 @@ def load_disk(root: Path) -> DiskRates | None:
     return _known(DiskRates, _disk_key(root))
 
 
-def load_products(count: int) -> ProductRates | None:
-    """Rates of products measured earlier on this host for a number of threads, or None."""
-    return _known(ProductRates, _product_key(count))
-
-
-def store_products(count: int, record: ProductRates) -> None:
-    """Keep rates of products."""
-    cache.store_cached(_product_key(count), asdict(record))
-
-
-Record = TypeVar("Record", Rates, DiskRates, ProductRates)
+Record = TypeVar("Record", Rates, DiskRates)
 OF_TYPE: dict[str, Callable[[Any], Any]] = {  # of a field -> its value out of JSON
     "float": float,
     "str": str,
-    "dict[str, float]": lambda stored: {name: float(value) for name, value in stored.items()},
 }
 
 
@@ -207,10 +177,6 @@ def _key(backend: str, count: int) -> str:
 
 def _disk_key(root: Path) -> str:
     return cache.cache_key(f"scratch {root.resolve()}", ())
-
-
-def _product_key(count: int) -> str:
-    return cache.cache_key(f"products {count} threads", PRODUCT_LIBRARIES)
 
 
 # --- measuring ------------------------------------------------------------------------------------

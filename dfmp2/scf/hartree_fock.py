@@ -26,8 +26,8 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.fitting_error import between_atoms
 from dfmp2.scf.guess import ORIGINS, guess_density
+from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object
 
@@ -99,6 +99,7 @@ def run_scf(
     room: Any = None,
     response_held: bool = False,
     grid_room: int = 0,
+    device: Any = None,
     resumed: StartOrbitals | None = None,
     on_iteration: OnIteration | None = None,
     field: Array | None = None,
@@ -119,6 +120,7 @@ def run_scf(
     response_held : whether there is room for integrals of the occupied orbitals where all rotations
         are looked at
     grid_room : bytes for values of basis functions on the integration grid that are kept
+    device : backend that makes J and K of integrals in "memory", None for the host
     resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with
         them
     on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each
@@ -150,7 +152,7 @@ def run_scf(
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, **more)
         if auxmole is not None and integrals != "pyscf":
             mf = mf.density_fit(
-                with_df=jk_builder(mole, auxmole, integrals, threads, room, progress)
+                with_df=jk_builder(mole, auxmole, integrals, threads, room, progress, device)
             )
         elif auxmole is not None:
             mf = mf.density_fit(auxbasis=auxmole.basis)
@@ -243,13 +245,18 @@ def jk_builder(
     threads: int,
     room: Any,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    device: Any = None,
 ) -> Any:
     """Our builder of J and K with its integrals in "memory" or on "disk", where it needs a
-    `Room`."""
+    `Room`; of those in memory the products may be left to a device."""
     if integrals == "disk":
         from dfmp2.scf.jk_on_disk import DiskIntegrals
 
         return DiskIntegrals(mole, auxmole, threads, room, progress)
+    if device is not None:
+        from dfmp2.scf.jk_on_device import DeviceIntegrals
+
+        return DeviceIntegrals(mole, auxmole, threads, device, progress)
     from dfmp2.scf.jk import JKFitting
 
     return JKFitting(mole, auxmole, threads, progress)
