@@ -341,7 +341,8 @@ def correlate(
             fitting_certificate = certify_fit(calculation, reference, pairs, build_b)
 
     of_grid = None
-    if quadrature is not None and reference.grid_error is not None:
+    of_rpa = options.correlation.kind == "rpa"
+    if quadrature is not None and of_rpa and reference.grid_error is not None:
         of_grid = grid_certificate(calculation, reference, quadrature, _b_of)
 
     made = {}
