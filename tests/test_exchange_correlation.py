@@ -159,7 +159,7 @@ def test_a_coarse_grid_is_never_finer_than_that_of_the_end() -> None:
 def test_an_scf_that_begins_coarse_ends_where_one_that_does_not_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hartree_fock, "SINGLE_LEAST", 1)
+    monkeypatch.setattr(hartree_fock, "COARSE_LEAST", 1)
     used: list[bool] = []
     plain = exchange_correlation.ExchangeCorrelation.energy_and_potential
 

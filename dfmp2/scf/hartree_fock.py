@@ -415,11 +415,16 @@ def climb(
     else:
         shift = min(limit - diis, int(limit * SHIFT_SHARE))
     last: dict[str, Any] = {}
-    parts = (fitting_object(mf), vars(mf).get("on_grid"))
-    coarse = [part for part in parts if hasattr(part, "single")]
+    fitted = fitting_object(mf)
+    on_grid = vars(mf).get("on_grid")
+    single = []
+    if hasattr(fitted, "single") and uses_single(options.precision, int(mf.mol.nao)):
+        single.append(fitted)
+    if on_grid is not None and begins_coarse(options.precision, int(mf.mol.nao)):
+        single.append(on_grid)
     schedule = None
-    if coarse and not second_order and uses_single(options.precision, int(mf.mol.nao)):
-        schedule = SingleSchedule(coarse)
+    if single and not second_order:
+        schedule = SingleSchedule(single)
     history: list[tuple[float, float, float]] = []
     ladder: list[str] = []
     lowest: dict[str, Any] = {}  # energy, orbitals and occupations
@@ -634,12 +639,18 @@ SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
 SINGLE_GAIN = 0.8
 SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
 SINGLE_LEAST = 128  # basis functions from which float32 products save time
+COARSE_LEAST = 64  # basis functions from which a coarse grid does
 
 
 def uses_single(precision: str, nao: int) -> bool:
     """Whether a density-fitted SCF of this precision and number of basis functions begins in
     float32."""
     return precision != "fp64" and nao >= SINGLE_LEAST
+
+
+def begins_coarse(precision: str, nao: int) -> bool:
+    """Whether the SCF of a functional begins on a coarse grid."""
+    return precision != "fp64" and nao >= COARSE_LEAST
 
 
 class SingleSchedule:
