@@ -15,12 +15,34 @@ import re
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from decimal import Decimal
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, table
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option, plain
 from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
+
+BackendName = Literal[
+    "auto",
+    "cpu",
+    "torch",
+    "cuda",
+    "cuda-tf32",
+    "nki",
+    "nki-xla",
+    "nki-simulator",
+    "nki-interpreter",
+]
+BACKENDS: tuple[BackendName, ...] = get_args(BackendName)  # as `dfmp2.backends.registry` has them
+CONVERGENCE = (  # of an optimisation, by geomeTRIC's names
+    "GAU",
+    "GAU_LOOSE",
+    "GAU_TIGHT",
+    "GAU_VERYTIGHT",
+    "NWCHEM_LOOSE",
+    "TURBOMOLE",
+    "INTERFRAG_TIGHT",
+)
 
 
 class MoleculeKeywords(TypedDict, total=False):
@@ -112,17 +134,7 @@ class PairKeywords(TypedDict, total=False):
     kappa: float | None
     os_scale: float | None
     ss_scale: float | None
-    backend: Literal[
-        "auto",
-        "cpu",
-        "torch",
-        "cuda",
-        "cuda-tf32",
-        "nki",
-        "nki-xla",
-        "nki-simulator",
-        "nki-interpreter",
-    ]
+    backend: BackendName
     tolerance: float
     check: bool
     certify_fit: bool

@@ -21,7 +21,7 @@ from dfmp2.planning.rates import Rates
 from dfmp2.progress import Silent
 from dfmp2.validation import bench, machine
 from dfmp2.validation.machine import ratios, spread
-from tests.conftest import Runner, Stored, listing, succeed
+from tests.conftest import Heard, Runner, Stored, listing, succeed
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts" / "benchmarks"
@@ -294,3 +294,17 @@ def test_the_generator_gives_the_alkane_that_is_shipped():
         check=True,
     )
     assert made.stdout == (ROOT / "inputs" / "c20h42.xyz").read_text()
+
+
+@pytest.mark.parametrize(("foreign", "warned"), [(0.0999, False), (0.1001, True)])
+def test_others_on_the_machine_are_warned_of(
+    foreign: float, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a tenth of a core on, and what was measured is recorded in any case."""
+    monkeypatch.setattr(machine, "WATCHED", 0.01)
+    heard = Heard()
+    meter = machine.Meter(heard)
+    heard.warnings.clear()
+    monkeypatch.setattr(meter._others, "used", lambda: foreign)
+    assert meter.record()["foreign_cores"] == foreign
+    assert len(heard.warnings) == warned

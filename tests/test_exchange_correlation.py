@@ -13,7 +13,7 @@ import dfmp2
 from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, BasisOnGrid, compact_order, values_bytes
 from dfmp2.integrals.grid import coarse_name, count_points, make_grid
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.scf import exchange_correlation, hartree_fock
+from dfmp2.scf import exchange_correlation, ladder
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation
 
 # None has a symmetry; a charged doublet with a third-row atom, an anion, an iodide with a core
@@ -159,7 +159,7 @@ def test_a_coarse_grid_is_never_finer_than_that_of_the_end() -> None:
 def test_an_scf_that_begins_coarse_ends_where_one_that_does_not_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hartree_fock, "COARSE_LEAST", 1)
+    monkeypatch.setattr(ladder, "COARSE_LEAST", 1)
     used: list[bool] = []
     plain = exchange_correlation.ExchangeCorrelation.energy_and_potential
 

@@ -440,3 +440,13 @@ def test_an_xyz_file_has_the_energies_that_there_are() -> None:
     line = export(found, "xyz").decode().splitlines()[1]
     assert f"total_energy_hartree={found.total_energy:.12f}" in line and "nan" not in line
     assert 'method="KS/6-31g"' in line
+
+
+def test_exact_exchange_alone_is_mp2() -> None:
+    given = {"frozen_core": "1", **SMALL}
+    as_functional = {"method": "custom-dh", "xc": "hf", "os_scale": 1.0, "ss_scale": 1.0}
+    found = dfmp2.gradient(CATION, **given, **as_functional)
+    given.pop("grid")
+    expected = dfmp2.gradient(CATION, **given, method="mp2", stability="off")
+    assert found.result.total_energy == pytest.approx(expected.result.total_energy, abs=1e-9)
+    np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-7)

@@ -22,7 +22,7 @@ from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.planning import memory as planning
 from dfmp2.progress import Silent
-from dfmp2.scf.hartree_fock import jk_builder
+from dfmp2.scf.integrals import jk_builder
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.scf.response_matrices import ResponseMatrices
 from dfmp2.scf.rotations import RotatedSpin

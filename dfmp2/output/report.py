@@ -26,7 +26,6 @@ from dfmp2.mp2.result import (
     MP2Result,
     Polarizability,
     Properties,
-    say_field,
 )
 from dfmp2.options import MP2, SCS, SOS
 from dfmp2.output.document import (
@@ -46,6 +45,7 @@ from dfmp2.output.document import (
     without_folders,
 )
 from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
+from dfmp2.output.json import describe_field
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.reference import GIVEN, Reference, Solutions, Stability
 from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format_bytes
@@ -228,9 +228,21 @@ def _said(name: str, value: Any, unit: str) -> str:
 # --- molecule and method --------------------------------------------------------------------------
 
 
+def point_charge_line(molecule: Molecule, basis: BasisSet) -> str:
+    """The point charges around a molecule in one line, "" where there are none."""
+    charges = describe_field(molecule, basis)
+    if charges is None:
+        return ""
+    count = counted_text(int(charges["count"]), "point charge")
+    return (
+        f"{count}, {charges['total_charge']:+.6f} e in all; {charges['nuclear_energy']:.10f} Eh "
+        "with the nuclei, contained in their repulsion; their energy among themselves is left out"
+    )
+
+
 def _molecule(result: Calculated) -> Section:
     molecule = result.molecule
-    field = say_field(molecule, result.orbital_basis)
+    field = point_charge_line(molecule, result.orbital_basis)
     facts = [
         ("name", molecule.name),
         *([("comment", comment)] if (comment := _comment(molecule.text)) else []),

@@ -100,6 +100,7 @@ METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
 # of them while the metric's derivative is contracted, when there are no blocks any more
 TWO_CENTER = 3
 VECTORS = 40  # of the Z-vector equations, with their images
+MORE_VECTORS = 20  # of these with a functional, whose kernel is on a coarser grid in the iterations
 # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
 PASS_MATRICES = 9
 RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
@@ -214,6 +215,8 @@ class MemoryPlan:
     scf_response : integrals of the occupied orbitals, where the stability of all rotations is
         looked at
     grid_values : of basis functions on the integration grid
+    scf_gathered : integrals of the float32 iterations, gathered once where negligible pairs were
+        dropped
     certificate : of the fitting certificate, which has an SCF and pair energies of its own; None
         without one
     gradient : of the gradient, or of relaxed densities
@@ -236,6 +239,7 @@ class MemoryPlan:
     exact_rows: Stage = NOTHING
     mp2_check: Stage = NOTHING
     scf_response: int = 0
+    scf_gathered: int = 0
     grid_values: int = 0
     certificate: MemoryPlan | None = None
     gradient: GradientMemory = GradientMemory()
@@ -257,18 +261,12 @@ class MemoryPlan:
         return self.scf_fits_in_core and 0 < self.scf_response <= self.room - self.scf_in_core
 
     @property
-    def grid_room(self) -> int:
-        """Bytes for values of basis functions on the integration grid that are kept."""
-        return max(0, min(self.grid_values, self.room - self._scf_without_grid))
-
-    @property
-    def _scf_without_grid(self) -> int:
-        """Bytes the SCF will hold beside values of basis functions on the integration grid."""
-        if not self.scf_fits_in_core:
-            return max(self.scf_fit.held(self.room), self.scf_read.held(self.room))
+    def scf_gathers(self) -> bool:
+        """Whether integrals of the float32 iterations are gathered once: the last to get room."""
+        held = self.scf_in_core
         if self.response_held:
-            return self.scf_in_core + self.scf_response
-        return self.scf_in_core
+            held += self.scf_response
+        return self.scf_fits_in_core and 0 < self.scf_gathered <= self.room - held
 
     @property
     def mp2_fits_in_core(self) -> bool:
@@ -279,6 +277,23 @@ class MemoryPlan:
     def scf(self) -> int:
         """Bytes the SCF will hold."""
         return self._scf_without_grid + self.grid_room
+
+    @property
+    def grid_room(self) -> int:
+        """Bytes for values of basis functions on the integration grid that are kept."""
+        return max(0, min(self.grid_values, self.room - self._scf_without_grid))
+
+    @property
+    def _scf_without_grid(self) -> int:
+        """Bytes the SCF will hold beside values of basis functions on the integration grid."""
+        if self.scf_fits_in_core:
+            scf = self.scf_in_core
+            if self.response_held:
+                scf += self.scf_response
+            if self.scf_gathers:
+                scf += self.scf_gathered
+            return scf
+        return max(self.scf_fit.held(self.room), self.scf_read.held(self.room))
 
     @property
     def mp2(self) -> int:
@@ -360,7 +375,7 @@ class MemoryPlan:
     def comfortable(self) -> int:
         """Smallest budget with which everything stays in memory, bytes."""
         rows = self.exact_rows.fixed + self.exact_rows.most
-        scf = self.scf_in_core + self.scf_response + self.grid_values
+        scf = self.scf_in_core + self.scf_response + self.scf_gathered + self.grid_values
         comfortable = (
             self.program + SLACK + max(scf, self.mp2_in_core, rows, self.gradient.comfortable)
         )
@@ -440,13 +455,9 @@ def memory_plan(
         *_mp2(work, workers, limits),
         block,
         scf_response=response,
-        grid_values=_grid_values(work),
+        scf_gathered=work.operators * work.naux_scf * work.rectangles * FLOAT32,
+        grid_values=values_bytes(work.grid, work.nao, derivatives=True, single=False),
     )
-
-
-def _grid_values(work: Workload) -> int:
-    """Bytes of the values of basis functions on the grids of Kohn-Sham, at most."""
-    return values_bytes(work.grid, work.nao, derivatives=True, single=False)
 
 
 def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
@@ -717,10 +728,11 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
             of_functional = fixed + work.grid * POINT_BYTES + threads * XC_GRADIENT_BYTES
     if naux and naux_scf:
         of_occupied = work.operators * _of_occupied(work) + threads * RESPONSE_WORK
-    kernel = 0
+    vectors, kernel = VECTORS, 0
     if work.grid:  # functions at points are counted with the SCF
         kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
         kernel += kernel // 2  # on a coarser grid too
+        vectors += MORE_VECTORS
     return _GradientArrays(
         b=work.elements * naux * FLOAT64,
         half=half,
@@ -729,7 +741,7 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
         jk_metric=METRICS * naux_scf**2 * FLOAT64,
         mean_field_work=mean_field_work,
         two_center=two_center,
-        vectors=left + VECTORS * rotations * FLOAT64 + kernel,
+        vectors=left + vectors * rotations * FLOAT64 + kernel,
         of_occupied=of_occupied,
         functional=of_functional,
         packed=nao * (nao + 1) // 2 * FLOAT64,
