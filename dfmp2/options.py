@@ -130,6 +130,7 @@ class PairKeywords(TypedDict, total=False):
         "rsx-qidh",
     ]
     dispersion: Literal["auto", "none", "d3bj", "d4"]
+    laplace: bool
     kappa: float | None
     os_scale: float | None
     ss_scale: float | None
@@ -554,6 +555,9 @@ class Options:
         "auto",
         choices=("auto", "none", *DISPERSIONS),
     )
+    laplace: bool = _option(
+        "Second order of a double hybrid without same spin by a Laplace transform.", False
+    )
     kappa: float | None = _option(
         "Of kappa-mp2.", shown=f"{KAPPA} with kappa-mp2", metavar="1/EH", positive=True
     )
@@ -646,6 +650,8 @@ class Options:
         if method.double_hybrid:
             self._require_double_hybrid()
         self._require_dispersion()
+        if self.laplace:
+            self._require_opposite_spin_alone()
         if self.grid is not None and self.functional is None:
             raise InputError(
                 Option("grid", self.grid),
@@ -847,6 +853,29 @@ class Options:
                 _without_dispersion(row),
             )
 
+    def _require_opposite_spin_alone(self) -> None:
+        """Raise for a Laplace transform of a method that is no double hybrid of opposite spin."""
+        given = Option("laplace", True)
+        method = self.correlation
+        if not method.double_hybrid:
+            raise InputError(
+                given,
+                " belongs to double hybrids, not to ",
+                Option("method", self.method),
+                ": leave it out, or take ",
+                Option("method", "sos-laplace"),
+            )
+        if method.same_spin != 0.0 or method.opposite_spin == 0.0:
+            raise InputError(
+                given,
+                f" takes opposite spin alone, but this functional has {method.formula}: leave it "
+                "out, take one such as ",
+                Option("method", "xygj-os"),
+                ", or add ",
+                Option("ss_scale", "0"),
+                " for a functional of your own",
+            )
+
     def _require_no_pairs(self) -> None:
         """Refuse what takes pair energies, of a method that has none."""
         asked = {
@@ -860,14 +889,20 @@ class Options:
         }
         if self.method == "sos-laplace":
             way_out = Message("or take ", Option("method", "sos-mp2"))
+        elif self.laplace:
+            way_out = Message("or leave out ", Option("laplace"))
         elif self.method == KOHN_SHAM:
             way_out = Message("or take a double hybrid, such as ", Option("method", "b2plyp"))
         else:
             way_out = Message("or take another method")
+        by_quadrature = Message()
+        if self.laplace:
+            by_quadrature = Message(" with ", Option("laplace", True))
         for option, is_asked in asked.items():
             if is_asked:
                 raise InputError(
                     Option("method", self.method),
+                    by_quadrature,
                     " has no pair energies and runs in float64 on the host, so ",
                     option,
                     " is not there for it: leave it out, ",
@@ -927,10 +962,20 @@ class Options:
             return custom_scaling(self.os_scale, self.ss_scale) or METHODS[self.method]
         row = self.double_hybrid
         factors = self.os_scale, self.ss_scale
+        if self.laplace:
+            kind = "laplace"
+        else:
+            kind = "pairs"
         if row is None:
             opposite, same = (0.0 if factor is None else factor for factor in factors)
             return Method(
-                CUSTOM_DOUBLE_HYBRID, "double hybrid", opposite, same, "user", double_hybrid=True
+                CUSTOM_DOUBLE_HYBRID,
+                "double hybrid",
+                opposite,
+                same,
+                "user",
+                kind=kind,
+                double_hybrid=True,
             )
         name, title, source = row.name, row.title, f"doi {row.doi}"
         if factors != (None, None):
@@ -942,6 +987,7 @@ class Options:
             row.opposite_spin if self.os_scale is None else self.os_scale,
             row.same_spin if self.ss_scale is None else self.ss_scale,
             source,
+            kind=kind,
             double_hybrid=True,
         )
 

@@ -37,6 +37,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "grid": ("99, 590", "99,590"),
     "memory": ("8GiB", 8 * 2**30),
     "polarizability": ("", True),
+    "laplace": ("", True),
     **dict.fromkeys(("allow_small_gap", "allow_poor_fit", "certify_fit", "properties", "check"), ("", True)),
 }  # fmt: skip
 
@@ -64,7 +65,8 @@ def test_every_option_reaches_the_calculation(
     text, value = GIVEN[option.name]
     (folder / "a.h5").touch()
     asked = (f"--{option.name.replace('_', '-')}", *([text] if text else []))
-    method = {"kappa": "kappa-mp2", "xc": "drpa", "grid": "drpa"}.get(option.name)
+    of_method = {"kappa": "kappa-mp2", "xc": "drpa", "grid": "drpa", "laplace": "xygj-os"}
+    method = of_method.get(option.name)
     asked += () if method is None else ("--method", method)
     asked += ("--xc", "pbe") if option.name == "grid" else ()
     assert call("run", "h2o.xyz", *STO3G[:2], *asked).message == "dfmp2: seen"

@@ -556,6 +556,13 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
                                                     "hybrids"),
         ({"method": "b2plyp", "kappa": 1.1}, "belongs to --method kappa-mp2"),
         ({"method": "b2plyp", "grid": "99"}, "--grid"),
+        ({"method": "b2plyp", "laplace": True}, "0.27 E(OS) + 0.27 E(SS): leave it out, take one "
+                                                "such as --method xygj-os, or add --ss-scale 0"),
+        ({"method": "sos-mp2", "laplace": True}, "or take --method sos-laplace"),
+        ({"method": "xygj-os", "laplace": True, "check": True}, "leave out --laplace"),
+        ({"method": "xygj-os", "laplace": True, "precision": "mixed"}, "leave out --laplace"),
+        ({"method": "custom-dh", "xc": "pbe", "os_scale": 0.0, "ss_scale": 0.0, "laplace": True},
+         "opposite spin alone"),
     ],
     ids=str,
 )  # fmt: skip

@@ -77,6 +77,36 @@ def test_laplace_is_the_sum_over_pairs(molecule: Molecule, more: dict[str, Any])
     assert found.mp2_singles_energy == pytest.approx(tiles.mp2_singles_energy, abs=1e-11)
 
 
+@pytest.mark.parametrize("molecule", [WATER, RADICAL], ids=str)
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"method": "xygj-os"},
+        {"method": "pwpb95"},
+        {"method": "dsd-pbep86", "ss_scale": 0.0, "os_scale": 0.5, "frozen_core": 1},
+        {"method": "custom-dh", "xc": "camb3lyp", "os_scale": -0.4, "ss_scale": 0.0},
+    ],
+    ids=str,
+)
+def test_a_double_hybrid_of_opposite_spin_is_the_sum_over_pairs(
+    molecule: Molecule, method: dict[str, Any]
+) -> None:
+    settings = EXACT | {"grid": "1"} | method
+    tiles = dfmp2.run(molecule, **settings)
+    for tolerance in (1e-5, 1e-8):
+        found = dfmp2.run(molecule, laplace=True, tolerance=tolerance, **settings)
+        assert found.quadrature is not None
+        assert found.grid_certificate is None
+        assert np.isnan(found.components[0])
+        assert found.mean_field_energy == pytest.approx(tiles.mean_field_energy, abs=1e-10)
+        wrong = abs(found.correlation_energy - tiles.correlation_energy)
+        assert wrong <= found.quadrature.error + 1e-11
+        assert 0.005 * tolerance < found.quadrature.error <= tolerance
+        assert abs(found.total_energy - tiles.total_energy) <= tolerance
+        assert found.same_spin_correlation_energy == 0.0
+    assert "quadrature" in report(found)
+
+
 def test_a_misjudged_size_of_the_energy_is_made_good(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laplace, "_size", lambda *given: 1e-6)
     found = dfmp2.run(WATER, method="sos-laplace", **EXACT)

@@ -25,7 +25,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.scf import guess, jk, ladder
 from dfmp2.scf.integrals import reproducible
-from dfmp2.scf.ladder import ExchangeSchedule
+from dfmp2.scf.ladder import SingleSchedule
 from tests.conftest import MOLECULES, Heard
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
@@ -266,7 +266,7 @@ def test_float32_ends_and_convergence_is_judged_in_float64(
     gradients: list[float], change: float, single: int, done: list[int]
 ) -> None:
     fitted = SimpleNamespace(single=False)
-    schedule, used, converged = ExchangeSchedule(fitted), [], []
+    schedule, used, converged = SingleSchedule([fitted]), [], []
     energies = {"e_tot": -1.0 + change, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": 1e-6}
     for gradient in gradients:
         used.append(fitted.single)

@@ -137,7 +137,7 @@ GROUPS = {
         "basis method charge multiplicity frozen-core",
         "properties check",
         "units point-charges point-charge-units relativity frozen-virtual kappa os-scale ss-scale "
-        "dispersion polarizability",
+        "dispersion laplace polarizability",
     ),
     "SCF": (
         "",

@@ -31,6 +31,7 @@ LEVELS = {
 PREFIXES = tuple(f"{hybrid}MGGA_{part}_" for hybrid in ("", "HYB_") for part in ("XC", "X", "C"))
 FINER_LEVELS = 2  # from a grid to the one that its error is measured with
 FINER_RADIUS = 1.4  # times the points along the radius, as PySCF has it for two levels
+COARSE_LEVEL = 1  # of the grid that an SCF begins with
 LAST_LEVEL = 200, 1454  # NRAD, NANG of level 9
 SPHERES = (50, 86, 110, 194, 302, 434, 590, 770, 974, 1202, 1454, 1730, 2030)  # one a level
 
@@ -152,6 +153,21 @@ def name_of_grid(grid: Any) -> str:
             "cannot be recorded and repeated: set mf.grids.atom_grid = (NRAD, NANG)"
         )
     return parse_grid(numbers.pop())
+
+
+def coarse_name(grid: Any) -> str:
+    """Name of the grid that an SCF which ends on this one begins with: no finer than it.
+
+    Parameters
+    ----------
+    grid : pyscf.dft.gen_grid.Grids
+        The grid of the end.
+    """
+    name = name_of_grid(grid)
+    coarse = str(COARSE_LEVEL)
+    if count_points(grid.mol, name) <= count_points(grid.mol, coarse):
+        return name
+    return coarse
 
 
 def finer_name(mole: Any, name: str, xc: str) -> str:

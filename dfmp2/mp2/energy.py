@@ -149,6 +149,7 @@ def converged_reference(
             room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
             response_in_memory=memory.response_held,
             gathers=memory.scf_gathers and device is None,
+            grid_room=memory.grid_room,
             device=device,
         )
         mf, reference = run_scf(
@@ -394,7 +395,8 @@ def complete(calculation: Calculation, reference: Reference, correlation: Correl
             fitting_certificate = certify_fit(calculation, reference, pairs, build_b)
 
     of_grid = None
-    if quadrature is not None and reference.grid_error is not None:
+    of_rpa = options.correlation.kind == "rpa"
+    if quadrature is not None and of_rpa and reference.grid_error is not None:
         of_grid = grid_certificate(calculation, reference, quadrature, build_b)
 
     made = {}

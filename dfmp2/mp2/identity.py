@@ -51,6 +51,7 @@ AFTERWARDS = (
     "os_scale",
     "ss_scale",
     "dispersion",
+    "laplace",
     "check",
     "certify_fit",
     "properties",

@@ -85,6 +85,7 @@ def opposite_spin_energy(
     lowest, highest = (
         math.fsum(float(end(gap)) for gap in (gaps[0], gaps[-1])) for end in (np.min, np.max)
     )
+    factor = abs(factor)
     wanted = tolerance / (factor * _size(b, gaps, quadrature(lowest, highest, ROUGH)))
     while True:
         rule = quadrature(lowest, highest, wanted)

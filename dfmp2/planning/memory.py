@@ -31,6 +31,7 @@ from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
+from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, values_bytes
 from dfmp2.planning.sizes import Workload
 from dfmp2.units import format_bytes
 from dfmp2.units import quantity as _q
@@ -40,13 +41,12 @@ FLOAT64, FLOAT32 = 8, 4
 SCF_MATRICES = 30
 # float64 arrays of the decontracted basis while X2C is made: 31 to 36 measured (Ar chain, cc-pVTZ)
 X2C_MATRICES = 32
-XC_BYTES = (
-    80 * 10**6
-)  # basis functions on points of the grid and what is made of them, at most (dfmp2.scf.kohn_sham)
-XC_VALUES, POINT_BYTES = (
-    7,
-    48,
-)  # float64 values of a function at a point there; coordinates, weight, screening
+# Of Kohn-Sham (dfmp2.scf.exchange_correlation):
+# float64 arrays of a function at the points of a block, of a worker: values and derivatives,
+# those that matter among them, what they are multiplied with
+XC_VALUES = 12
+XC_MATRICES = 4  # (nao, nao) of each spin of a worker: potential, its transpose, products
+POINT_BYTES = 96  # coordinates and weight of a point, in both orders, and of the order itself
 START_MATRICES = 10  # of them at the first iteration, when the integrals are made
 WORKER_BYTES = (
     32 * 10**6
@@ -214,6 +214,7 @@ class MemoryPlan:
     mp2_check : PySCF's DF-MP2 with its integrals on disk
     scf_response : integrals of the occupied orbitals, where the stability of all rotations is
         looked at
+    grid_values : of basis functions on the integration grid
     scf_gathered : integrals of the float32 iterations, gathered once where negligible pairs were
         dropped
     certificate : of the fitting certificate, which has an SCF and pair energies of its own; None
@@ -239,6 +240,7 @@ class MemoryPlan:
     mp2_check: Stage = NOTHING
     scf_response: int = 0
     scf_gathered: int = 0
+    grid_values: int = 0
     certificate: MemoryPlan | None = None
     gradient: GradientMemory = GradientMemory()
     grid_disk: int = 0
@@ -274,6 +276,16 @@ class MemoryPlan:
     @property
     def scf(self) -> int:
         """Bytes the SCF will hold."""
+        return self._scf_without_grid + self.grid_room
+
+    @property
+    def grid_room(self) -> int:
+        """Bytes for values of basis functions on the integration grid that are kept."""
+        return max(0, min(self.grid_values, self.room - self._scf_without_grid))
+
+    @property
+    def _scf_without_grid(self) -> int:
+        """Bytes the SCF will hold beside values of basis functions on the integration grid."""
         if self.scf_fits_in_core:
             scf = self.scf_in_core
             if self.response_held:
@@ -363,7 +375,7 @@ class MemoryPlan:
     def comfortable(self) -> int:
         """Smallest budget with which everything stays in memory, bytes."""
         rows = self.exact_rows.fixed + self.exact_rows.most
-        scf = self.scf_in_core + self.scf_response + self.scf_gathered
+        scf = self.scf_in_core + self.scf_response + self.scf_gathered + self.grid_values
         comfortable = (
             self.program + SLACK + max(scf, self.mp2_in_core, rows, self.gradient.comfortable)
         )
@@ -444,6 +456,7 @@ def memory_plan(
         block,
         scf_response=response,
         scf_gathered=work.operators * work.naux_scf * work.rectangles * FLOAT32,
+        grid_values=values_bytes(work.grid, work.nao, derivatives=True, single=False),
     )
 
 
@@ -456,7 +469,9 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
         SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
     )
     points = work.grid + work.finer_grid  # both are there while the error of the first is measured
-    matrices += min(XC_BYTES, points * n * XC_VALUES * FLOAT64) + points * POINT_BYTES
+    if points:
+        block = min(points, BLOCK_POINTS) * n * XC_VALUES + XC_MATRICES * n * n * len(work.spins)
+        matrices += workers * block * FLOAT64 + points * POINT_BYTES
     if not naux:
         everything = work.operators * pairs * (pairs + 1) // 2 * FLOAT64
         again = RECOMPUTED_MATRICES * n * n * FLOAT64 * len(work.spins) * workers

@@ -43,7 +43,7 @@ def with_grid_error(mf: Any, reference: Reference) -> Reference:
     with shielded():
         density = mf.make_rdm1()
         finer = make_grid(mf.mol, name)
-        finer.build(with_non0tab=True)
+        finer.build(with_non0tab=False)
         energy, potential = integrate_functional(mf, mf.grids, density)
         finer_energy, finer_potential = integrate_functional(mf, finer, density)
         points = int(np.count_nonzero(finer.weights))

@@ -189,6 +189,9 @@ def run_scf(
 
             listener.stage("error of the integration grid, on a finer one")
             reference = with_grid_error(solution.mf, reference)
+            on_grid = vars(solution.mf).get("on_grid")
+            if on_grid is not None:
+                on_grid.discard()
         if integrals.auxmole is not None and not integrals.native:
             reference = _with_fitting(solution.mf, reference)
         reference = replace(
@@ -224,6 +227,10 @@ def _unconverged(
         grid=options.grid,
     )
     mf = integrals.attach(mf, progress)
+    on_grid = vars(mf).get("on_grid")
+    if on_grid is not None:
+        on_grid.threads = integrals.threads
+        on_grid.room = integrals.grid_room
     mf.verbose = 0
     mf.chkfile = None
     mf.conv_tol = options.scf_conv_tol

@@ -32,6 +32,8 @@ class ScfIntegrals:
         at.
     gathers : bool
         Whether there is room to gather the integrals of the float32 iterations once, on the host.
+    grid_room : int
+        Bytes for values of basis functions on the integration grid of Kohn-Sham that are kept.
     device : Backend or None
         Makes J and K of fitted integrals in memory; None for the host.
     """
@@ -42,6 +44,7 @@ class ScfIntegrals:
     room: Any = None
     response_in_memory: bool = False
     gathers: bool = False
+    grid_room: int = 0
     device: Any = None
 
     @property

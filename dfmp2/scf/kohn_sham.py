@@ -32,8 +32,9 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.integrals.grid import make_grid, name_of_grid
 from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.scf.exchange_correlation import ExchangeCorrelation
 
-# of basis functions on points of the grid at a time, whatever the budget: the bits are the same
+# of basis functions on points of the grid at a time in PySCF's kernels (dfmp2.gradients.functional)
 BLOCK_MEGABYTES = 64.0
 VARIABLES = {"HF": 0, "LDA": 1, "GGA": 4, "MGGA": 5}  # of functionals of each kind
 # Electrons per bohr^3 where r_s is 1 and PZ81 correlation jumps by 3e-5 Eh per electron: its branches
@@ -205,8 +206,16 @@ def same_functional(first: str, second: str) -> bool:
 
 
 class KohnSham:
-    """PySCF's RKS or UKS with J and K of densities that carry their orbitals, and blocks of points
-    of one size."""
+    """PySCF's RKS or UKS with J and K of densities that carry their orbitals, and E_xc and V_xc of
+    our own.
+
+    Attributes
+    ----------
+    on_grid : ExchangeCorrelation
+        What makes E_xc and V_xc of the functional of the SCF.
+    """
+
+    _keys = frozenset({"on_grid"})
 
     def get_veff(self: Any, mol: Any = None, dm: Any = None, *_last: Any, **_more: Any) -> Any:
         """J - X + V_xc of a density, (nao, nao) or of each spin (2, nao, nao), Eh, tagged with
@@ -216,8 +225,6 @@ class KohnSham:
         if dm is None:
             dm = self.make_rdm1()
         coulomb, exchange = coulomb_and_exchange(self, dm, exact_exchange(self.xc))
-        if self.grids.coords is None:
-            self.grids.build(with_non0tab=True)
         energy, potential = integrate_functional(self, self.grids, dm)
         potential = potential + coulomb
         density = dm
@@ -269,7 +276,9 @@ def kohn_sham_mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bo
     mf.grids = make_grid(mole, grid)
     if native:
         return mf
-    return lib.set_class(mf, (KohnSham, type(mf)))
+    mf = lib.set_class(mf, (KohnSham, type(mf)))
+    mf.on_grid = ExchangeCorrelation(mole, mf.grids)
+    return mf
 
 
 def of_grid(grid: Any) -> dict[str, Any]:
@@ -298,7 +307,7 @@ def integrate_functional(
     mf : pyscf.dft.rks.RKS or pyscf.dft.uks.UKS
         The mean field.
     grid : pyscf.dft.gen_grid.Grids
-        A grid that has been built.
+        The grid; that of the mean field is coarser where its SCF is far from its end.
     density : (nao, nao), or of each spin (2, nao, nao)
         Density matrix.
     xc : str or None
@@ -311,12 +320,13 @@ def integrate_functional(
     potential : shape of the density
         Its derivative, Eh.
     """
-    if np.ndim(density) == 2:
-        evaluate = mf._numint.nr_rks
-    else:
-        evaluate = mf._numint.nr_uks
-    _, energy, potential = evaluate(mf.mol, grid, xc or mf.xc, density, max_memory=BLOCK_MEGABYTES)
-    return float(energy), np.asarray(potential)
+    on_grid: ExchangeCorrelation | None = vars(mf).get("on_grid")
+    if on_grid is None or on_grid.grid is not grid:
+        threads = 1
+        if on_grid is not None:
+            threads = on_grid.threads
+        on_grid = ExchangeCorrelation(mf.mol, grid, threads)
+    return on_grid.energy_and_potential(mf._numint, xc or mf.xc, density)
 
 
 def exact_exchange_energy(mf: Any) -> float:

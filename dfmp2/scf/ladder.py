@@ -42,6 +42,7 @@ SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
 SINGLE_GAIN = 0.8
 SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
 SINGLE_LEAST = 128  # basis functions from which float32 products save time
+COARSE_LEAST = 64  # basis functions from which a coarse grid does
 
 
 class Ladder:
@@ -86,7 +87,7 @@ class Ladder:
         self.history: list[Iteration] = []
         self._rung_start = 0  # iterations before the present rung
         self._gave_up = False  # whether DIIS left the lowest energy for good
-        self._schedule: ExchangeSchedule | None = None
+        self._schedule: SingleSchedule | None = None
         # of the last iteration, and of that with the lowest energy
         self._fock: tuple[Any, Any, Any] | None = None
         self._lowest_energy = np.inf
@@ -144,10 +145,15 @@ class Ladder:
     def _begin_in_single(self) -> None:
         """Let the first rung make exchange in float32 where that saves time."""
         fitted = fitting_object(self._mf)
-        if hasattr(fitted, "single") and uses_single(
-            self._options.precision, int(self._mf.mol.nao)
-        ):
-            self._schedule = ExchangeSchedule(fitted)
+        precision, nao = self._options.precision, int(self._mf.mol.nao)
+        on_grid = vars(self._mf).get("on_grid")
+        parts = []
+        if hasattr(fitted, "single") and uses_single(precision, nao):
+            parts.append(fitted)
+        if on_grid is not None and begins_coarse(precision, nao):
+            parts.append(on_grid)
+        if parts:
+            self._schedule = SingleSchedule(parts)
 
     def _iterate(self, rung: str, cycles: int, density: Any) -> None:
         """DIIS, ADIIS or DIIS with a level shift, from a density."""
@@ -322,26 +328,34 @@ def uses_single(precision: str, nao: int) -> bool:
     return precision != "fp64" and nao >= SINGLE_LEAST
 
 
-class ExchangeSchedule:
-    """Switches `fitted.single` from one SCF iteration to the next.
+def begins_coarse(precision: str, nao: int) -> bool:
+    """Whether the SCF of a functional begins on a coarse grid."""
+    return precision != "fp64" and nao >= COARSE_LEAST
+
+
+class SingleSchedule:
+    """Switches `single` of what makes a Fock matrix from one SCF iteration to the next.
 
     Parameters
     ----------
-    fitted : an object with the attribute `single` (dfmp2.scf.jk)
+    parts : list
+        Objects with the attribute `single` (dfmp2.scf.jk, dfmp2.scf.exchange_correlation).
     """
 
-    def __init__(self, fitted: Any) -> None:
-        self._fitted = fitted
+    def __init__(self, parts: list[Any]) -> None:
+        self._parts = parts
         self._cycles = 0  # iterations
         self._in_double = 0  # those in float64 since the last one that was not
         self._best = float("inf")  # gradient
-        fitted.single = True
+        self._single = True
+        for part in parts:
+            part.single = True
 
     def converged(self, envs: dict[str, Any]) -> bool:
         """PySCF's own criterion, asked of two float64 energies in a row; called once per
         iteration."""
         self._cycles += 1
-        if self._fitted.single:
+        if self._single:
             self._in_double = 0
         else:
             self._in_double = self._in_double + 1
@@ -354,4 +368,6 @@ class ExchangeSchedule:
 
     def finish(self) -> None:
         """Float64 from here on."""
-        self._fitted.single = False
+        self._single = False
+        for part in self._parts:
+            part.single = False

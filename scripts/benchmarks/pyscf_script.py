@@ -1,5 +1,5 @@
-"""The text of a PySCF script that repeats a calculation of ours: DF-SCF, then
-`pyscf.mp.dfmp2_native`.
+"""The text of a PySCF script that repeats a calculation of ours: DF-SCF, or DF-Kohn-Sham of a double
+hybrid, then `pyscf.mp.dfmp2_native`, whose energies are unscaled.
 
 It is what a user would write: names of basis and fitting sets where PySCF's library has them (the
 numbers themselves where it has not), the geometry from the xyz file, the convergence of dfmp2's
@@ -36,7 +36,7 @@ def lap(stage):
 import json
 
 import pyscf
-from pyscf import gto, scf
+from pyscf import dft, gto, scf
 from pyscf.mp import {module}
 
 lap("import")
@@ -49,8 +49,8 @@ mol = gto.M(
     spin={spin},
     verbose=0,
 )
-mf = scf.{kind}(mol).density_fit(auxbasis={jk})
-mf.conv_tol = {conv_tol}
+mf = {mean_field}.density_fit(auxbasis={jk})
+{grid}mf.conv_tol = {conv_tol}
 mf.conv_tol_grad = {conv_tol_grad}
 mf.max_cycle = {max_cycle}
 lap("molecule")
@@ -91,8 +91,18 @@ def pyscf_script(ours: MP2Result, geometry: str) -> str:
     molecule, restricted = ours.molecule, ours.reference.kind == "rhf"
     ghosts = any(molecule.ghost)
     module = "dfmp2_native" if restricted else "dfump2_native"
+    if restricted:
+        kind = "RHF"
+    else:
+        kind = "UHF"
+    mean_field = f"scf.{kind}(mol)"
+    grid = ""
+    if ours.reference.xc is not None:
+        kind = kind.replace("HF", "KS")
+        mean_field = f"dft.{kind}(mol, xc={ours.reference.xc!r})"
+        grid = _grid(str(ours.reference.grid_name))
     return _SCRIPT.format(
-        method="DF-RHF" if restricted else "DF-UHF",
+        method=f"DF-{kind}",
         module=module,
         atom=repr(_atoms(molecule) if ghosts else geometry),
         unit="bohr" if ghosts else "angstrom",
@@ -100,7 +110,8 @@ def pyscf_script(ours: MP2Result, geometry: str) -> str:
         ecp=repr(_potentials(ours.orbital_basis, molecule)),
         charge=molecule.charge,
         spin=molecule.multiplicity - 1,
-        kind="RHF" if restricted else "UHF",
+        mean_field=mean_field,
+        grid=grid,
         jk="None" if ours.scf_fitting is None else _literal(ours.scf_fitting, molecule),
         conv_tol=CONV_TOL,
         conv_tol_grad=CONV_TOL_GRAD,
@@ -110,6 +121,13 @@ def pyscf_script(ours: MP2Result, geometry: str) -> str:
         ri=_literal(ours.mp2_fitting, molecule),
         nocc="mp.nocc" if restricted else "mp.nocc[0]",
     )
+
+
+def _grid(name: str) -> str:
+    """A line of Python text that chooses the integration grid."""
+    if "," in name:
+        return f"mf.grids.atom_grid = ({name})\n"
+    return f"mf.grids.level = {name}\n"
 
 
 def _literal(basis: BasisSet, molecule: Molecule) -> str:

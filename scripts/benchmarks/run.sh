@@ -25,7 +25,7 @@ bench() { # NAME OPTION...
 race() { # FILE BASIS REPEATS MEMORY [OPTION...]: what is touched beforehand, a little more than the largest of them takes
     file=$1 basis=$2 given="--repeats $3 --touch $4 --against pyscf,pyscf-tuned,psi4"
     shift 4
-    name=$(basename "$file" .xyz)-$basis$(printf %s "$@")
+    name=$(basename "$file" .xyz)-$basis$(printf %s "$@" | tr , -)
     measure "$name" python scripts/benchmarks/race.py --basis "$basis" $given --json "$folder/$name.json" "$file" -- "$@"
 }
 
@@ -39,6 +39,10 @@ race scripts/benchmarks/tert-butyl.xyz cc-pvtz 5 1GB
 race scripts/benchmarks/tert-butyl.xyz cc-pvtz 3 1GB --stability off
 race inputs/water-10.xyz cc-pvdz 5 1GB
 race inputs/water-8.xyz cc-pvtz 5 3GB
+# Grids of as many points in all programs.
+race inputs/benzene.xyz cc-pvtz 5 2GB --method b2plyp --grid 75,302
+race inputs/water-8.xyz cc-pvtz 3 5GB --method b2plyp --grid 75,302
+race scripts/benchmarks/tert-butyl.xyz cc-pvdz 5 1GB --method b2plyp --grid 75,302
 race inputs/c20h42.xyz cc-pvdz 3 5GB
 measure scaling python scripts/benchmarks/scaling.py --sizes 10,20,40 --json "$folder/scaling.json"
 measure c60 python -P -m dfmp2 run scripts/benchmarks/c60.xyz --basis cc-pvdz --output "$folder/c60.h5"

@@ -1,0 +1,198 @@
+"""E_xc and V_xc of our own integration against PySCF's, what it keeps, and the coarse beginning of
+an SCF."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import dft, gto, lib
+
+import dfmp2
+from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, BasisOnGrid, compact_order, values_bytes
+from dfmp2.integrals.grid import coarse_name, count_points, make_grid
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.scf import exchange_correlation, ladder
+from dfmp2.scf.exchange_correlation import ExchangeCorrelation
+
+# None has a symmetry; a charged doublet with a third-row atom, an anion, an iodide with a core
+# potential.
+CASES: dict[str, dict[str, Any]] = {
+    "water": {
+        "atom": "O 0.02 0 0.12; H 0.05 0.80 -0.47; H 0 -0.73 -0.51",
+        "basis": "cc-pvtz",
+    },
+    "cation": {
+        "atom": "S 0 0 0.1; H 0.1 1.0 -0.8; H 0 -0.9 -0.9",
+        "basis": "cc-pvdz",
+        "charge": 1,
+        "spin": 1,
+    },
+    "iodide": {
+        "atom": "I 0 0 0; C 0.1 0.2 2.15; H 1.1 0.1 2.5; H -0.4 1.1 2.5; H -0.4 -0.8 2.6",
+        "basis": "def2-svp",
+        "ecp": "def2-svp",
+    },
+}
+FUNCTIONALS = ("lda,vwn", "pbe", "camb3lyp", "r2scan", "m062x", "0.53*HF+0.47*B88,0.73*LYP")
+
+
+def _converged_somewhat(case: str) -> Any:
+    """A mean field a few iterations old, with its density tagged with orbitals."""
+    mole = gto.M(**CASES[case], verbose=0)
+    if mole.spin:
+        mf = dft.UKS(mole)
+    else:
+        mf = dft.RKS(mole)
+    mf.grids.level = 1
+    mf.max_cycle = 3
+    mf.kernel()
+    return mf
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_energies_and_matrices_are_those_of_pyscf(case: str) -> None:
+    mf = _converged_somewhat(case)
+    density = mf.make_rdm1()
+    if density.ndim == 2:
+        evaluate = mf._numint.nr_rks
+    else:
+        evaluate = mf._numint.nr_uks
+    bare = np.array(density)  # without its orbitals
+    for xc in FUNCTIONALS:
+        on_grid = ExchangeCorrelation(mf.mol, mf.grids, threads=2, room=10**9)
+        _, energy, potential = evaluate(mf.mol, mf.grids, xc, density)
+        for one in (density, density, bare):  # the second time from kept values
+            found = on_grid.energy_and_potential(mf._numint, xc, one)
+            assert found[0] == pytest.approx(energy, abs=1e-10)
+            assert np.abs(found[1] - potential).max() < 1e-10
+
+
+def test_a_difference_of_densities_has_negative_occupations() -> None:
+    mf = _converged_somewhat("water")
+    density = mf.make_rdm1()
+    wrong = np.array(density)
+    wrong[0, 0] -= 0.05  # of an s function of oxygen, where there are electrons enough
+    assert np.linalg.eigvalsh(wrong)[0] < -1e-4
+    on_grid = ExchangeCorrelation(mf.mol, mf.grids)
+    _, energy, potential = mf._numint.nr_rks(mf.mol, mf.grids, "tpss", wrong)
+    found = on_grid.energy_and_potential(mf._numint, "tpss", wrong)
+    assert found[0] == pytest.approx(energy, abs=1e-10)
+    assert np.abs(found[1] - potential).max() < 1e-10
+
+
+def test_bits_do_not_depend_on_what_is_kept_nor_results_on_workers() -> None:
+    mf = _converged_somewhat("cation")
+    density = mf.make_rdm1()
+    found = {}
+    for room in (0, 2 * 10**6, 10**9):
+        on_grid = ExchangeCorrelation(mf.mol, mf.grids, threads=2, room=room)
+        for _ in range(2):
+            found[room] = on_grid.energy_and_potential(mf._numint, "b3lyp", density)
+        assert on_grid._fine is not None
+        assert on_grid._fine.kept_bytes <= room
+        assert bool(on_grid._fine.kept_bytes) is (room > 0)
+        on_grid.discard()
+        assert on_grid._fine is None
+    for energy, potential in found.values():
+        assert energy == found[0][0]
+        assert (potential == found[0][1]).all()
+    alone = ExchangeCorrelation(mf.mol, mf.grids, threads=1)
+    energy, potential = alone.energy_and_potential(mf._numint, "b3lyp", density)
+    assert energy == pytest.approx(found[0][0], abs=1e-12)
+    assert np.abs(potential - found[0][1]).max() < 1e-12
+
+
+def test_blocks_are_compact_and_leave_out_what_is_far_away() -> None:
+    rng = np.random.default_rng(1)
+    points = rng.random((5000, 3))
+    order = compact_order(points, 100)
+    assert sorted(order) == list(range(5000))
+    widths = [np.ptp(points[order[n : n + 100]], axis=0).max() for n in range(0, 5000, 100)]
+    assert np.median(widths) < 0.6
+    assert len(compact_order(np.zeros((0, 3)), 100)) == 0
+
+    chain = gto.M(atom=[("He", (0, 0, 4.0 * n)) for n in range(12)], basis="6-31g", verbose=0)
+    grid = make_grid(chain, "0").build(with_non0tab=False)
+    basis = BasisOnGrid(chain, grid, derivatives=True)
+    blocks = [basis.block(number) for number in range(basis.count)]
+    assert sum(len(block.weights) for block in blocks) == np.count_nonzero(grid.weights)
+    assert np.mean([len(block.functions) for block in blocks]) < 0.7 * chain.nao
+    most = values_bytes(grid.weights.size, chain.nao, derivatives=True, single=False)
+    assert sum(block.values.nbytes for block in blocks) < 0.7 * most
+    weights = np.concatenate([block.weights for block in blocks])
+    assert weights.sum() == pytest.approx(grid.weights.sum(), rel=1e-12)
+    assert max(len(block.weights) for block in blocks) <= BLOCK_POINTS
+
+
+def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:
+    mf = _converged_somewhat("water")
+    mf.grids.level = 3
+    mf.grids.build()
+    density = mf.make_rdm1()
+    on_grid = ExchangeCorrelation(mf.mol, mf.grids, room=10**9)
+    fine = on_grid.energy_and_potential(mf._numint, "pbe", density)
+    on_grid.single = True
+    rough = on_grid.energy_and_potential(mf._numint, "pbe", density)
+    assert on_grid._coarse is not None
+    assert on_grid._coarse.block(0).values.dtype == np.float32
+    coarse_grid = make_grid(mf.mol, "1").build()
+    _, energy, potential = mf._numint.nr_rks(mf.mol, coarse_grid, "pbe", density)
+    assert rough[0] == pytest.approx(energy, abs=3e-6)  # float32
+    assert np.abs(rough[1] - potential).max() < 3e-5
+    assert 1e-7 < abs(rough[0] - fine[0]) < 1e-3
+    on_grid.single = False
+    again = on_grid.energy_and_potential(mf._numint, "pbe", density)
+    assert again[0] == fine[0]
+    assert on_grid._coarse is None
+
+
+def test_a_coarse_grid_is_never_finer_than_that_of_the_end() -> None:
+    mole = gto.M(atom="O 0 0 0; H 0 0.8 0.5; H 0 -0.8 0.5", basis="sto-3g", verbose=0)
+    for name in ("0", "1", "3", "20,50", "99,590"):
+        coarse = coarse_name(make_grid(mole, name))
+        assert count_points(mole, coarse) <= count_points(mole, name)
+    assert coarse_name(make_grid(mole, "5")) == "1"
+
+
+def test_an_scf_that_begins_coarse_ends_where_one_that_does_not_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ladder, "COARSE_LEAST", 1)
+    used: list[bool] = []
+    plain = exchange_correlation.ExchangeCorrelation.energy_and_potential
+
+    def recorded(self: ExchangeCorrelation, *given: Any) -> Any:
+        used.append(self.single)
+        return plain(self, *given)
+
+    monkeypatch.setattr(ExchangeCorrelation, "energy_and_potential", recorded)
+    radical = Molecule(
+        ("O", "H", "H"),
+        np.array([[0.02, 0.0, 0.22], [0.1, 1.51, -0.89], [0.0, -1.38, -0.97]]),
+    ).with_state(1, 2)
+    settings: dict[str, Any] = {
+        "method": "b2plyp",
+        "basis": "6-31g",
+        "auxbasis": "cc-pvdz-ri",
+        "scf_conv_tol": 1e-11,
+        "threads": 1,
+    }
+    exact = dfmp2.run(radical, precision="fp64", **settings)
+    assert not any(used)
+    used.clear()
+    coarse = dfmp2.run(radical, precision="mixed", **settings)
+    assert used[0] and not used[-1]
+    assert used == sorted(used, reverse=True)  # never back
+    assert coarse.scf_total_energy == pytest.approx(exact.scf_total_energy, abs=1e-9)
+    assert np.abs(coarse.reference.mo_energy - exact.reference.mo_energy).max() < 1e-6
+
+
+def test_orbitals_of_a_tagged_density_are_used_with_their_occupations() -> None:
+    mf = _converged_somewhat("water")
+    half = lib.tag_array(np.array(mf.make_rdm1()) / 2, mo_coeff=mf.mo_coeff, mo_occ=mf.mo_occ / 2)
+    on_grid = ExchangeCorrelation(mf.mol, mf.grids)
+    found = on_grid.energy_and_potential(mf._numint, "pbe", half)
+    _, energy, _ = mf._numint.nr_rks(mf.mol, mf.grids, "pbe", half)
+    assert found[0] == pytest.approx(energy, abs=1e-10)
