@@ -37,7 +37,13 @@ from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import NO_PAIRS, OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, MP2Result, PairEnergies
 from dfmp2.options import Options
-from dfmp2.output.safe_hdf5 import content, datasets, open_checked, read_attribute
+from dfmp2.output.safe_hdf5 import (
+    content,
+    datasets,
+    open_checked,
+    read_attribute,
+    read_contents,
+)
 from dfmp2.planning.sizes import Sizes
 from dfmp2.scf.reference import Reference, StartOrbitals
 
@@ -68,6 +74,7 @@ BASES = {
     "mp2_fitting": "mp2_fitting",
 }  # group -> field
 ORBITALS = ("mo_coeff", "mo_energy", "mo_occ")  # of the reference; they lie under /scf
+Groups = Mapping[str, Mapping[str, Any]]  # datasets by the path of their group, and their name
 HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
 
 
@@ -149,10 +156,12 @@ def read(path: str | Path, *, verify: bool = True) -> MP2Result:
     ResultFileError : foreign, damaged, incomplete, of an unknown version, or changed since it was
         written
     """
-    with open_checked(path) as handle:
-        result = load(handle, path)
+    with open_checked(path, walk=False) as handle:
+        _require_known(handle, path)
+        contents = read_contents(handle)
+        result = load(contents, path)
         if verify:
-            check_hash(handle, path, read_attribute(handle, "content_sha256"))
+            _require_hash(contents, path, read_attribute(handle, "content_sha256"))
     return result
 
 
@@ -163,9 +172,10 @@ def verify(path: str | Path) -> str:
     ------
     InputError, ResultFileError : as for `read`, or the two differ
     """
-    with open_checked(path) as handle:
+    with open_checked(path, walk=False) as handle:
         _require_known(handle, path)
-        return check_hash(handle, path, read_attribute(handle, "content_sha256"))
+        contents = read_contents(handle)
+        return _require_hash(contents, path, read_attribute(handle, "content_sha256"))
 
 
 def check_hash(group: h5py.Group, path: str | Path, expected: object) -> str:
@@ -175,7 +185,13 @@ def check_hash(group: h5py.Group, path: str | Path, expected: object) -> str:
     ------
     ResultFileError : the content was changed since it was written
     """
-    found = content_hash(group)
+    return _require_hash(
+        {name: content(item) for name, item in datasets(group)}, path, expected
+    )
+
+
+def _require_hash(contents: Mapping[str, NDArray[Any]], path: str | Path, expected: object) -> str:
+    found = _hash(contents)
     if expected != found:
         raise ResultFileError(
             f"{path}: the content does not have its stored hash ({str(expected)[:12]}..., found "
@@ -239,13 +255,19 @@ def store(group: h5py.Group, result: MP2Result) -> None:
     group.attrs["status"] = np.bytes_("complete")
 
 
-def load(group: h5py.Group, path: str | Path) -> MP2Result:
+def load_group(group: h5py.Group, path: str | Path) -> MP2Result:
     """The result in a group that `store` filled; `path` names it in errors, which are those of
     `read`."""
     _require_known(group, path)
+    return load(read_contents(group), path)
+
+
+def load(contents: Mapping[str, NDArray[Any]], path: str | Path) -> MP2Result:
+    """The result in the contents of a group that `store` filled; as `load_group`."""
+    groups = by_group(contents)
     try:
-        records = read_records(group, RECORDS)
-        calculation = read_calculation(group, records)
+        records = read_records(groups, RECORDS)
+        calculation = read_calculation(groups, records)
         alpha, beta = records["sizes"].nocc
         unrestricted = calculation["reference"].nspin == 2
         if unrestricted:
@@ -255,15 +277,15 @@ def load(group: h5py.Group, path: str | Path) -> MP2Result:
         pairs = NO_PAIRS
         if calculation["options"].correlation.kind == "pairs":
             pairs = PairEnergies(
-                numbers(group, "dfmp2/pairs/opposite_spin", (alpha, beta)),
+                numbers(groups, "dfmp2/pairs", "opposite_spin", (alpha, beta)),
                 tuple(
-                    numbers(group, f"dfmp2/pairs/{name}", (nocc, nocc))
+                    numbers(groups, "dfmp2/pairs", name, (nocc, nocc))
                     for name, nocc in same.items()
                 ),
             )
         elif records.get("quadrature") is None:
             raise InputError("neither pair energies nor a quadrature")
-        said = stored(group, "dfmp2/run")
+        said = stored(groups, "dfmp2/run")
         run: dict[str, Any] = {name: str(said[name]) for name in RUN_FIELDS}
         return MP2Result(pairs=pairs, **calculation, **records, **run)
     except InputError as error:  # a molecule or options that could not have been run
@@ -430,7 +452,7 @@ def calculation_items(source: Any) -> dict[str, Dataset]:
     return items
 
 
-def read_records(group: h5py.Group, kinds: Mapping[str, type]) -> dict[str, Any]:
+def read_records(groups: Groups, kinds: Mapping[str, type]) -> dict[str, Any]:
     """The records that are there, by name; of the reference its plain values only.
 
     Raises
@@ -438,9 +460,9 @@ def read_records(group: h5py.Group, kinds: Mapping[str, type]) -> dict[str, Any]
     KeyError, TypeError, ValueError : a field is missing or of another type
     """
     values = {
-        name: field_values(kind, stored(group, f"dfmp2/{name}"))
+        name: field_values(kind, stored(groups, f"dfmp2/{name}"))
         for name, kind in kinds.items()
-        if name in group["dfmp2"]
+        if f"dfmp2/{name}" in groups
     }
     return {
         name: found if name == "reference" else kinds[name](**found)
@@ -448,7 +470,7 @@ def read_records(group: h5py.Group, kinds: Mapping[str, type]) -> dict[str, Any]
     }
 
 
-def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, Any]:
+def read_calculation(groups: Groups, records: dict[str, Any]) -> dict[str, Any]:
     """Molecule, options, bases, reference and PySCF's molecule, by the names of the fields of a
     result.
 
@@ -463,33 +485,33 @@ def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, An
         together
     """
     bases = {
-        field: basis_from(stored(group, f"dfmp2/bases/{name}"))
-        if name in group["dfmp2/bases"]
+        field: basis_from(stored(groups, f"dfmp2/bases/{name}"))
+        if f"dfmp2/bases/{name}" in groups
         else None
         for name, field in BASES.items()
     }
     if bases["orbital_basis"] is None or bases["mp2_fitting"] is None:
         raise KeyError("dfmp2/bases")
     sizes, reference = records["sizes"], records.pop("reference")
-    molecule = Molecule(**field_values(Molecule, stored(group, "dfmp2/input")))
+    molecule = Molecule(**field_values(Molecule, stored(groups, "dfmp2/input")))
     _require_consistent(molecule, bases["orbital_basis"], sizes)
     spins = {"rhf": (), "uhf": (2,), "rohf": (2,)}[reference["kind"]]
     for name, shape in zip(
         ORBITALS, ((sizes.nao, sizes.nmo), (sizes.nmo,), (sizes.nmo,)), strict=True
     ):
-        values = numbers(group, f"scf/{name}", (*spins, *shape))
+        values = numbers(groups, "scf", name, (*spins, *shape))
         if spins:
             reference[name] = values
         else:
             reference[name] = values[None]
     return {
         "molecule": molecule,
-        "options": Options(**field_values(Options, stored(group, "dfmp2/input/options"))),
+        "options": Options(**field_values(Options, stored(groups, "dfmp2/input/options"))),
         **bases,
         "reference": Reference(
             **reference, **{name: records.pop(name, None) for name in OF_REFERENCE}
         ),
-        "mole_json": group["mol"].asstr()[()],
+        "mole_json": stored(groups, "")["mol"],
     }
 
 
@@ -529,23 +551,29 @@ def field_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
     ------
     TypeError, ValueError, OverflowError : a value is of another type
     """
-    hints = get_type_hints(kind)
     return {
-        field.name: _as_type(hints[field.name], stored[field.name])
-        for field in fields(kind)
-        if stored.get(field.name) is not None
+        name: convert(stored[name])
+        for name, convert in _converters(kind)
+        if stored.get(name) is not None
     }
 
 
-def _as_type(hint: Any, value: Any) -> Any:
-    """A stored value as the annotated type of its field: text or a number, a tuple of either, or an
+@cache
+def _converters(kind: type[Any]) -> list[tuple[str, Callable[[Any], Any]]]:
+    """Fields of a dataclass with what turns a stored value into their type."""
+    hints = get_type_hints(kind)
+    return [(field.name, _converter(hints[field.name])) for field in fields(kind)]
+
+
+def _converter(hint: Any) -> Callable[[Any], Any]:
+    """What turns a stored value into an annotated type: text or a number, a tuple of either, or an
     array."""
     kind = next(
         (kind for kind in (hint, *get_args(hint)) if kind in (bool, int, float, str)), np.asarray
     )
     if get_origin(hint) is tuple:
-        return tuple(kind(x) for x in value)
-    return kind(value)
+        return lambda value: tuple(kind(x) for x in value)
+    return kind
 
 
 # --- basis sets -----------------------------------------------------------------------------------
@@ -581,16 +609,8 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
     ------
     KeyError, TypeError, ValueError : it is damaged, or its numbers do not have their hash
     """
-    table = json.loads(stored["elements"])
-    elements = {
-        symbol: ElementBasis(
-            symbol, **{name: nested_tuples(value) for name, value in values.items()}
-        )
-        for symbol, values in table.items()
-    }
-    for element in elements.values():
-        _require_numbers(element)
-    if _hashes(elements) != tuple(stored["sha256"]):
+    elements, hashes = _elements(stored["elements"])
+    if hashes != tuple(stored["sha256"]):
         raise ValueError("the hash of a basis does not belong to its numbers")
     errors = [
         float(error) for error in stored.get("fitting_error", ())
@@ -600,9 +620,23 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
     return BasisSet(
         str(stored["role"]),
         str(stored["name"]),
-        elements,
+        dict(elements),
         dict(zip(elements, errors, strict=False)),
     )
+
+
+@lru_cache(256)  # the results of a batch have the same bases
+def _elements(text: str) -> tuple[dict[str, ElementBasis], tuple[str, ...]]:
+    """Elements of a basis from its JSON, and their hashes; ValueError where they are no numbers."""
+    elements = {
+        symbol: ElementBasis(
+            symbol, **{name: nested_tuples(value) for name, value in values.items()}
+        )
+        for symbol, values in json.loads(text).items()
+    }
+    for element in elements.values():
+        _require_numbers(element)
+    return elements, _hashes(elements)
 
 
 def _hashes(elements: Mapping[str, ElementBasis]) -> tuple[str, ...]:
@@ -713,9 +747,18 @@ def printed(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def stored(group: h5py.Group, name: str) -> dict[str, Any]:
+def by_group(contents: Mapping[str, NDArray[Any]]) -> Groups:
+    """Datasets by the path of their group, "" for the root, and their names in it."""
+    groups: dict[str, dict[str, Any]] = {}
+    for path, value in contents.items():
+        group, _, name = path.rpartition("/")
+        groups.setdefault(group, {})[name] = value
+    return groups
+
+
+def stored(groups: Groups, name: str) -> dict[str, Any]:
     """The datasets directly in a group, text decoded."""
-    return {key: _value(content(item)) for key, item in datasets(group[name]) if "/" not in key}
+    return {key: _value(value) for key, value in groups[name].items()}
 
 
 def _value(found: NDArray[Any]) -> Any:
@@ -728,13 +771,12 @@ def _value(found: NDArray[Any]) -> Any:
     return found[()]
 
 
-def numbers(group: h5py.Group, name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """A float64 dataset of the expected shape (checked before it is read) that holds finite
-    numbers."""
-    item = group[name]
-    if item.shape != shape or item.dtype != np.float64:
-        raise ValueError(f"{name} is {item.dtype} {item.shape}, expected float64 {shape}")
-    values = np.asarray(item[()])
+def numbers(groups: Groups, group: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """A float64 dataset of a group that has the expected shape and holds finite numbers."""
+    values: NDArray[Any] = groups[group][name]
+    if values.shape != shape or values.dtype != np.float64:
+        where = f"{group}/{name}"
+        raise ValueError(f"{where} is {values.dtype} {values.shape}, expected float64 {shape}")
     if not np.isfinite(values).all():
-        raise ValueError(f"{name} holds NaN or infinite numbers")
+        raise ValueError(f"{group}/{name} holds NaN or infinite numbers")
     return values
