@@ -185,9 +185,7 @@ def check_hash(group: h5py.Group, path: str | Path, expected: object) -> str:
     ------
     ResultFileError : the content was changed since it was written
     """
-    return _require_hash(
-        {name: content(item) for name, item in datasets(group)}, path, expected
-    )
+    return _require_hash({name: content(item) for name, item in datasets(group)}, path, expected)
 
 
 def _require_hash(contents: Mapping[str, NDArray[Any]], path: str | Path, expected: object) -> str:
