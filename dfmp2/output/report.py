@@ -95,7 +95,7 @@ def input_sections(prepared: Calculated) -> list[Section]:
 def in_full(result: MP2Result, content: str) -> list[Section]:
     """All sections; `content` is the verified hash of its file."""
     parts = summary_blocks(result)
-    if result.quadrature is not None:
+    if result.quadrature is not None or result.pairs.summed:
         pairs = []
     else:
         pairs = [_pairs(result)]
@@ -714,6 +714,8 @@ SPINS = {
 def list_pairs(result: MP2Result) -> list[Pair]:
     """All distinct pairs, most negative first; e_ij is the contribution of the occupied pair ij to
     E(corr)."""
+    if result.pairs.summed:
+        return []
     opposite, *same = result.pairs.channels().values()
     if result.reference.nspin == 1:
         both = 2.0 - np.eye(len(opposite))

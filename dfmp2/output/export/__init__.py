@@ -104,4 +104,6 @@ def export(result: MP2Result, to: str, **options: Any) -> bytes:
                 Option("to", to),
                 ": leave it out",
             )
+    if to not in ("xyz", "extxyz"):
+        result.require_kept(f"the format {to}")
     return FORMATS[to].write(result, **options)
