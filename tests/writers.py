@@ -203,12 +203,9 @@ def _error_file(folder: Path) -> None:
 
 
 def _ledger(folder: Path) -> None:
-    from dfmp2.execution.items import ItemStatus, write_index
-    from dfmp2.execution.manifest import make_batch
+    from dfmp2.output.batch_index import IndexWriter
 
-    write_index(
-        make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [ItemStatus("h2", "h2.xyz", "pending")]
-    )
+    IndexWriter(folder, None).append([{"name": "h2", "molecule": "h2.xyz"}])
 
 
 def _measured(folder: Path) -> None:

@@ -42,6 +42,7 @@ from dfmp2.cli.run import command_line
 from dfmp2.errors import BackendUnavailable, DeviceFault, InputError, Interrupted, SomeFailed
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.text import printable
+from dfmp2.mp2.result import ALL, KEPT
 from dfmp2.options import BACKEND_WORDS, Options, parse_bytes
 from dfmp2.output.document import counted_text
 
@@ -88,15 +89,15 @@ def _folders(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command MANIFEST, --output and --root, which it gets as one `batch`."""
+    """Give a command MANIFEST or OUTPUT, --output and --root, which it gets as one `batch`."""
 
     @functools.wraps(function)
     def found(manifest: str, root: str | None, output: str | None, **given: Any) -> Any:
-        from dfmp2.execution.manifest import read_manifest
+        from dfmp2.execution.manifest import read_batch
 
-        return function(batch=read_manifest(manifest, root=root, output=output), **given)
+        return function(batch=read_batch(manifest, root=root, output=output), **given)
 
-    return _folders(click.argument("manifest", metavar="MANIFEST.toml")(found))
+    return _folders(click.argument("manifest", metavar="MANIFEST.toml | OUTPUT")(found))
 
 
 # --- run ------------------------------------------------------------------------------------------
@@ -117,6 +118,13 @@ def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
     help="Part I (from 0) of N.  [default: of the Slurm or AWS Batch array job]",
 )
 @SCF_CHAIN
+@click.option(
+    "--keep",
+    type=click.Choice(KEPT),
+    default=ALL,
+    show_default=True,
+    help="Of each result: forces and energies, all numbers, or orbitals too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
 @LAST_LINE
 @click.option("--log", metavar="FILE", help="Append progress to a file.")
@@ -137,6 +145,7 @@ def batch_run(
     engine: str | None,
     shard: str | None,
     scf_chain: bool,
+    keep: str,
     as_json: bool,
     quiet: bool,
     log: str | None,
@@ -156,6 +165,8 @@ def batch_run(
     given = {
         name: value for name, value in options.items() if ctx.get_parameter_source(name) in said
     }
+    if ctx.get_parameter_source("keep") in said:
+        given["keep"] = keep
     from dfmp2.execution.shards import of_shard, read_shard, shard_of_job
 
     workers = workers or (1 if engine is None else MOST_WORKERS)
@@ -168,6 +179,7 @@ def batch_run(
             log_file = None
         console = stack.enter_context(Console(quiet=quiet or as_json, log=log_file))
         copies = None
+        listed = None
         if sources[0].startswith(
             "s3://"
         ):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
@@ -177,7 +189,13 @@ def batch_run(
                 unpacked_archive(sources[0], copy_every, console.warning)
             )
         else:
-            batch = load_batch(sources, given, output, root)
+            if part is not None and output is not None and set(given) <= set(OF_THE_MACHINE):
+                from dfmp2.execution.shard_lists import read_list
+
+                listed = read_list(sources[0], root, Path(output), part, chained=scf_chain)
+            batch = listed or load_batch(sources, given, output, root)
+            if not batch.source:
+                leave_manifest(batch)
         if warm_up:
             return _compile_programs(batch, signals)
         from dfmp2.execution.batch import BatchRun
@@ -190,10 +208,12 @@ def batch_run(
         else:
             shown = f", shard {part[0]} of {part[1]}"
         console.note(f"{counted_text(len(batch.items), 'item')}{shown}, {who} -> {batch.output}")
-        if part is not None and part[1] > len(batch.items):
+        if part is not None and part[1] > len(batch.items) and not listed:
             console.warning(f"more shards ({part[1]}) than items: some of them have nothing to do")
         inputs = read_inputs(batch)
-        mine = of_shard(inputs, part, chained=scf_chain)
+        mine: Sequence[int] = range(len(inputs))
+        if not listed:
+            mine = of_shard(inputs, part, chained=scf_chain)
         if copies is not None:
             from dfmp2.execution.aws import fetch_items
 
@@ -204,6 +224,7 @@ def batch_run(
         done = BatchRun(
             batch, inputs, mine, console, scf_chain, scratch, line, stop_asked=lambda: signals.count
         )
+        done.shard = part
         done.compute(pool, workers)
         console.close()
         if as_json:
@@ -262,6 +283,15 @@ def load_batch(
             f"--{option} beside a manifest: write {foreign[0]} = ... into {manifests[0]}"
         )
     return read_manifest(manifests[0], root=root, output=output)
+
+
+def leave_manifest(batch: Batch) -> None:
+    """Leave a manifest of a batch of files in its output folder, which then stands for it."""
+    from dfmp2.execution.manifest import LEFT_MANIFEST, manifest_of
+    from dfmp2.host.files import make_folder, write_atomically
+
+    make_folder(batch.output)
+    write_atomically(batch.output / LEFT_MANIFEST, manifest_of(batch), overwrite=True)
 
 
 def _workers(
@@ -395,10 +425,10 @@ def duration(seconds: float) -> str:
 def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch
     runs."""
-    from dfmp2.execution.items import look, read_inputs
+    from dfmp2.execution.items import look_items
     from dfmp2.output.table import rows_json
 
-    rows = look(batch, read_inputs(batch))
+    rows = look_items(batch)
     found = _status(rows)
     if as_json:
         click.echo(rows_json(found), nl=False)
@@ -824,6 +854,10 @@ def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
         )
     if given["submit_now"] or given["write"]:
         _write({path: text.encode() for path, text in texts.items()})
+        if batch is not None:
+            from dfmp2.execution.shard_lists import write_lists
+
+            write_lists(batch, given["shards"], chained=given["scf_chain"])
     if given["submit_now"]:
         jobs = slurm.submit_to_slurm(folder)
     value = {

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.errors.messages import Option
-from dfmp2.execution.manifest import COMPILED, OF_THE_BATCH, Batch, read_manifest
+from dfmp2.execution.manifest import COMPILED, OF_THE_BATCH, Batch, manifest_lines, read_manifest
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE
@@ -258,15 +258,8 @@ def pack(batch: Batch) -> bytes:
             raise InputError(f"{path} cannot be read ({error.strerror})") from error
         return name
 
-    def lines(given: Mapping[str, Any]) -> list[str]:
-        # Strings, numbers and truth values of TOML look as in JSON; but DEL must be escaped.
-        return [
-            f"{name} = {json.dumps(x, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-            for name, x in given.items()
-        ]
-
     shared = batch.items[0].given
-    text = lines({name: shared[name] for name in ("memory", "threads") if name in shared})
+    text = manifest_lines({name: shared[name] for name in ("memory", "threads") if name in shared})
     for item in batch.items:
         values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
         values |= {
@@ -274,7 +267,10 @@ def pack(batch: Batch) -> bytes:
             for name in ("scf_from", "point_charges")
             if name in values
         }
-        text += ["[[item]]", *lines({**values, "name": item.name, "molecule": add(item.path)})]
+        text += [
+            "[[item]]",
+            *manifest_lines({**values, "name": item.name, "molecule": add(item.path)}),
+        ]
     files[MANIFEST] = "\n".join([*text, ""]).encode()
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:

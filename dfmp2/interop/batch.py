@@ -12,7 +12,7 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import PYTHON, Option, in_words, plain
 from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.items import STATUS_KEYS, ItemStatus, read_inputs
-from dfmp2.execution.manifest import OF_THE_BATCH, make_batch, read_manifest, slug
+from dfmp2.execution.manifest import OF_THE_BATCH, make_batch, read_batch, slug
 from dfmp2.execution.pool import local_pool
 from dfmp2.host.files import make_folder, write_atomically
 from dfmp2.interop.python import MoleculeLike, Told, offered, read_molecule
@@ -147,7 +147,7 @@ def batch(
             raise InputError(
                 f"{foreign[0]} beside a manifest: write it into {os.fspath(molecules)}"
             )
-        found = read_manifest(Path(molecules), output=None if output is None else Path(output))
+        found = read_batch(Path(molecules), output=None if output is None else Path(output))
     else:
         if output is None:
             raise InputError("output was not given: name the folder of the results")

@@ -68,7 +68,8 @@ def reduced(result: MP2Result, keep: str) -> MP2Result:
     pairs = result.pairs
     if keep == "energies":
         if properties is not None:
-            properties = replace(properties, **dict.fromkeys(OF_PROPERTIES))
+            nothing: dict[str, Any] = dict.fromkeys(OF_PROPERTIES)
+            properties = replace(properties, **nothing)
         if result.quadrature is None:
             pairs = pair_sums(pairs.opposite_spin_energy, pairs.same_spin_energy)
     return replace(
