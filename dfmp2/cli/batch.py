@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from dfmp2.execution.manifest import Batch
     from dfmp2.execution.pool import Pool
 
+# Those of `dfmp2.output.dataset.WRITERS`, which --help need not import.
+DATASETS = ("extxyz", "h5", "parquet", "csv", "json", "ase.db")
 OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
 STOPPED_TWICE = 130
 MOST_SHOWN = 20
@@ -509,40 +511,43 @@ def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> Non
     )
 
 
-@batch_command.command("collect", short_help="One table of all complete results.")
+@batch_command.command("collect", short_help="One table or data set of all complete results.")
 @_of_a_batch
-@click.option("-o", "table", required=True, metavar="TABLE.h5|.csv|.json", help="File to write.")
+@click.option("-o", "table", required=True, metavar="FILE", help="Table.h5, .csv, .json, or data.")
+@click.option(
+    "--to",
+    type=click.Choice(DATASETS),
+    help="Data set: energies, forces, dipole moments.  [default: a table of energies]",
+)
+@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), default=1, show_default=True)
+@click.option(
+    "--split", metavar="A:B:C", help="Files for training, validation and test, by hash of names."
+)
+@click.option("--duplicates", is_flag=True, help="Also equal geometries into a data set.")
+@click.option("--uncertified", is_flag=True, help="Also results whose certificate fails.")
 @OVERWRITE
 @click.option(
     "--allow-mixed",
     is_flag=True,
     help="Also when the results were computed with different methods.",
 )
-def batch_collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> None:
-    """Write energies and key numbers of all complete results into one table, after checking every
-    file's hash.
+def batch_collect(
+    batch: Batch, table: str, to: str | None, overwrite: bool, allow_mixed: bool, **how: Any
+) -> None:
+    """Write energies and key numbers of all complete results into one table, or with --to a data
+    set for machine learning, after checking every file's hash.
 
     Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused
-    unless --allow-mixed is given, because their energies cannot be compared.
+    unless --allow-mixed is given, because their energies cannot be compared. Equal geometries and
+    results whose certificates fail are reported and left out of a data set. --split 8:1:1 writes
+    FILE.train, .validation and .test in front of the ending.
     """
-    from dfmp2.execution.items import collect_results
-    from dfmp2.host.files import require_writable
-    from dfmp2.output.table import write_rows
+    from dfmp2.cli.collecting import Destination
 
-    target = Path(table)
-    if target.suffix not in (".h5", ".csv", ".json"):
-        raise InputError(f"-o {table}: expected a name ending in .h5, .csv or .json")
-    if target.suffix == ".h5" and target.parent.resolve() == batch.output.resolve():
-        raise InputError(
-            f"-o {table}: every .h5 in {batch.output} is the result of an item: name another folder"
-        )
-    rows, notes, remarks = collect_results(batch, allow_mixed=allow_mixed)
-    require_writable(target, overwrite=overwrite, option=Option("output"))
+    destination = Destination.chosen(batch.output, table, to, how["split"], overwrite=overwrite)
     console = Console(quiet=False, log=None)
-    for text in remarks:
-        console.warning(text)
-    write_rows(target, rows, notes, overwrite=overwrite)
-    click.echo(f"{len(rows)} of {len(batch.items)} items -> {printable(table)}")
+    for line in destination.collect(batch, console.warning, allow_mixed=allow_mixed, **how):
+        click.echo(printable(line))
 
 
 # --- submit ---------------------------------------------------------------------------------------

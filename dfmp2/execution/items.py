@@ -46,13 +46,12 @@ from dfmp2.host.provenance import version
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
-from dfmp2.mp2.identity import METHOD, changed, fingerprint, method, method_differences, question
+from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import ALL, KEPT, MP2Result
 from dfmp2.options import Options
 from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
 from dfmp2.output.kept import reduced
-from dfmp2.output.table import numbers_of
 
 STATES = ("complete", "failed", "pending", "running")
 STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
@@ -315,51 +314,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def collect_results(
-    batch: Batch, *, allow_mixed: bool
-) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
-    """Rows of all complete results, their hashes checked; what holds for all of them; and what
-    there is to remark.
-
-    InputError where there is none, or their methods differ, so that their energies do not belong
-    beside each other.
-    """
-    rows, remarks, methods = [], list[str](), dict[str, dict[str, str]]()
-    for given in read_inputs(batch):
-        row, result = read_result(given)
-        if result is not None:
-            methods[row.name] = method(result)
-            rows.append(
-                {
-                    "name": row.name,
-                    "molecule": row.molecule,
-                    **numbers_of(result),
-                    "seconds": row.seconds,
-                }
-            )
-        elif row.remark and os.path.lexists(given.item.target):
-            remarks.append(f"{row.name} is left out: {row.remark}")
-    if not rows:
-        raise InputError(
-            f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)"
-        )
-    if different := method_differences(methods):
-        remarks.append(f"different methods in one table: {different}")
-        if not allow_mixed:
-            raise InputError(
-                f"{remarks[-1]}: collect them apart, or pass ", Option("allow_mixed", True)
-            )
-    if missing := len(batch.items) - len(rows):
-        remarks.append(
-            f"{missing} of {len(batch.items)} items are not complete and not in the table"
-        )
-    notes = {
-        field: ", ".join(dict.fromkeys(found[field] for found in methods.values()))
-        for field in METHOD
-    }
-    return rows, notes, remarks
 
 
 # --- computation ----------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ OF_THE_ITEM: dict[str, Any] = {
     "units": ("angstrom", "bohr"),
     "task": tuple(TASKS),
     "keep": KEPT,
+    "smiles": str,
     "point_charges": str,
     "point_charge_units": ("angstrom", "bohr"),
 }
