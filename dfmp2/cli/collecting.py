@@ -107,6 +107,8 @@ class Destination:
         if part:
             shares = list(self.shares.values())
             records = [record for record in records if record.split(shares) == part]
+        if part and not records:
+            return f"no item belongs to {part}: {path} is not written"
         write_dataset(path, str(self.to), records, overwrite=self.overwrite)
         return f"{len(records)} of {len(batch.items)} items -> {path}"
 

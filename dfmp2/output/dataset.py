@@ -208,7 +208,7 @@ def _unfit(result: MP2Result) -> str:
 
 def extxyz(records: Iterable[DataRecord]) -> bytes:
     """Frames of extended xyz, as ASE and MACE read them: eV, eV/angstrom, e angstrom."""
-    return "".join(map(_frame, records)).encode("ascii", "backslashreplace")
+    return printed("".join(map(_frame, records)))
 
 
 def _frame(record: DataRecord) -> str:
