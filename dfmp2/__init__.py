@@ -15,6 +15,7 @@ from importlib import import_module
 # path here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from dfmp2 import tensor
     from dfmp2.errors import (
         BackendError,
         BackendUnavailable,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         SomeFailed,
         UnsupportedByBackend,
     )
-    from dfmp2.interop import tensor
     from dfmp2.interop.batch import batch
     from dfmp2.interop.python import (
         available_backends,
@@ -79,7 +79,7 @@ _OFFERED = {  # module -> names
         "read_study",
     ),
     "dfmp2.interop.batch": ("batch",),
-    "dfmp2.interop.tensor": (),  # the module itself
+    "dfmp2.tensor": (),  # the module itself
     "dfmp2.molecule.molecule": ("Molecule",),
     "dfmp2.options": ("Options",),
     "dfmp2.mp2.result": ("MP2Result",),

@@ -71,6 +71,7 @@ class PairKeywords(TypedDict, total=False):
         "kappa-mp2",
         "sos-laplace",
         "drpa",
+        "ks",
         "custom-scs-mp2",
         "custom-dh",
         "b2plyp",
@@ -111,7 +112,15 @@ class PairKeywords(TypedDict, total=False):
     os_scale: float | None
     ss_scale: float | None
     backend: Literal[
-        "auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"
+        "auto",
+        "cpu",
+        "torch",
+        "cuda",
+        "cuda-tf32",
+        "nki",
+        "nki-xla",
+        "nki-simulator",
+        "nki-interpreter",
     ]
     tolerance: float
     check: bool
@@ -185,7 +194,7 @@ class Method:
     says : what it is, and when to take it
     regularised : each pair term has the factor (1 - exp(-kappa D))^2, D = e_a + e_b - e_i - e_j
     kind : what it is a sum of: "pairs"; "laplace" or "rpa", points of a quadrature, which has no
-        pair energies
+        pair energies; "none", the energy of a functional with no correlation energy added
     double_hybrid : whether the energy that it is added to is that of a functional
     """
 
@@ -205,10 +214,17 @@ class Method:
         return self.kind == "pairs" and not self.regularised
 
     @property
+    def differentiable(self) -> bool:
+        """Whether it has a gradient and a relaxed density."""
+        return self.plain or self.kind == "none"
+
+    @property
     def formula(self) -> str:
         """The correlation energy in terms of its components."""
         if self.kind == "rpa":
             return "E(RPA)"
+        if self.kind == "none":
+            return "E(KS)"
         return f"{self.opposite_spin:.6g} E(OS) + {self.same_spin:.6g} E(SS)"
 
     def apply(self, opposite_spin_energy: float, same_spin_energy: float) -> float:
@@ -292,8 +308,19 @@ METHODS = {
             "direct random-phase approximation",
             kind="rpa",
         ),
+        Method(
+            "ks",
+            "KS",
+            0.0,
+            0.0,
+            "Kohn and Sham, Phys. Rev. 140, A1133 (1965)",
+            "the functional of --xc alone, energy and gradient",
+            kind="none",
+            double_hybrid=True,
+        ),
     )
 }
+KOHN_SHAM = "ks"  # a functional alone
 CUSTOM = "custom-scs-mp2"  # what the method is called with factors of the user
 CUSTOM_DOUBLE_HYBRID = "custom-dh"  # the same on the orbitals of a functional
 
@@ -689,12 +716,14 @@ class Options:
                 " and ",
                 Option("ss_scale"),
             )
-        if self.method not in ("drpa", CUSTOM_DOUBLE_HYBRID):
+        if self.method not in ("drpa", KOHN_SHAM, CUSTOM_DOUBLE_HYBRID):
             raise InputError(
                 Option("method", self.method),
                 " is not there on Kohn-Sham orbitals (",
                 Option("xc", self.xc),
                 "): of second order they need a double hybrid. Take ",
+                Option("method", KOHN_SHAM),
+                " for the functional alone, ",
                 Option("method", "drpa"),
                 ", a double hybrid by its name such as ",
                 Option("method", "b2plyp"),
@@ -720,8 +749,10 @@ class Options:
             )
 
     def _require_double_hybrid(self) -> None:
-        """Raise for what a double hybrid lacks, or does not have yet."""
+        """Raise for what a double hybrid lacks."""
         given = Option("method", self.method)
+        if self.method == KOHN_SHAM:
+            self._require_functional_alone(given)
         if self.method == CUSTOM_DOUBLE_HYBRID:
             needed = ("xc", "os_scale", "ss_scale")
             missing = [Option(name) for name in needed if getattr(self, name) is None]
@@ -742,14 +773,38 @@ class Options:
                 " (or auto), not rohf",
             )
         self._require_no_stability(given)
-        for name in ("certify_fit", "polarizability", "properties"):
-            if getattr(self, name):
+        if self.certify_fit:
+            raise InputError(
+                Option("certify_fit", True),
+                " is not available for double hybrids (",
+                given,
+                "): leave it out, or take a method of Hartree-Fock orbitals such as ",
+                Option("method", "mp2"),
+            )
+
+    def _require_functional_alone(self, given: Option) -> None:
+        """Raise for a missing functional, and for what belongs to a correlation energy."""
+        if self.xc is None:
+            raise InputError(
+                given,
+                " needs ",
+                Option("xc"),
+                ": name a functional, such as ",
+                Option("xc", "pbe0"),
+                ", or leave both out for MP2",
+            )
+        unused = {
+            "auxbasis": self.auxbasis is not None,
+            "frozen_core": self.frozen_core != "none",
+            "frozen_virtual": self.frozen_virtual != 0,
+        }
+        for name, is_asked in unused.items():
+            if is_asked:
                 raise InputError(
-                    Option(name, True),
-                    " is not available for double hybrids (",
                     given,
-                    "): leave it out, or take a method of Hartree-Fock orbitals such as ",
-                    Option("method", "mp2"),
+                    " has no correlated orbitals, to which ",
+                    Option(name, getattr(self, name)),
+                    " belongs: leave it out",
                 )
 
     def _require_dispersion(self) -> None:
@@ -781,11 +836,13 @@ class Options:
             Option("transform", self.transform): self.transform == "device",
             Option("check", True): self.check,
             Option("certify_fit", True): self.certify_fit,
-            Option("properties", True): self.properties,
+            Option("properties", True): self.properties and self.method != KOHN_SHAM,
             Option("reference", self.reference): self.method == "drpa" and self.reference == "rohf",
         }
         if self.method == "sos-laplace":
             way_out = Message("or take ", Option("method", "sos-mp2"))
+        elif self.method == KOHN_SHAM:
+            way_out = Message("or take a double hybrid, such as ", Option("method", "b2plyp"))
         else:
             way_out = Message("or take another method")
         for option, is_asked in asked.items():

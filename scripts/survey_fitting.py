@@ -3,7 +3,7 @@
     python scripts/survey_fitting.py measure [--processes N] [--orbital NAME ...]
     python scripts/survey_fitting.py page > docs/validation/fitting-errors.md
 
-`measure` adds what is missing to dfmp2/scf/fitting_errors.tsv. An error that exceeds the limit is
+`measure` adds what is missing to dfmp2/fitting/atomic_errors.tsv. An error that exceeds the limit is
 kept too, with that of the set which takes its place.
 """
 
@@ -19,11 +19,11 @@ from importlib import metadata
 from pathlib import Path
 
 from dfmp2.errors import InputError
+from dfmp2.fitting import atomic_error
+from dfmp2.fitting.sets import TABLE, candidates, objection
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
-from dfmp2.scf import fitting_error
-from dfmp2.scf.fitting_sets import TABLE, candidates, objection
 
 HEAVIEST = 86  # Rn
 POPLE = (
@@ -60,8 +60,8 @@ def measured(task: tuple[str, str]) -> list[str]:
         try:
             with shielded():
                 for fitting in candidates(role, orbital):
-                    known = fitting_error.fitting_error(role, orbital, fitting)
-                    key = fitting_error.fitting_error_key(role, orbital, fitting)
+                    known = atomic_error.fitting_error(role, orbital, fitting)
+                    key = atomic_error.fitting_error_key(role, orbital, fitting)
                     rows.append(
                         f"{symbol}\t{orbital.name}\t{role}\t{fitting.name}\t{known:.3e}\t{key}"
                     )
@@ -79,7 +79,7 @@ def _own_cache(folder: str) -> None:
 def measure(names: list[str], processes: int) -> None:
     """Add the rows that are missing."""
     import_pyscf()
-    path = fitting_error.SURVEY
+    path = atomic_error.SURVEY
     rows = {line.rsplit("\t", 1)[1]: line for line in path.read_text().splitlines()[1:]}
     tasks = [(name, symbol) for name in names for symbol in SYMBOLS[:HEAVIEST]]
     with (
@@ -109,9 +109,9 @@ def save(path: Path, rows: dict[str, str]) -> None:
 INTRODUCTION = """# Fitting error of every element
 
 What the fitting sets miss of exact four-centre integrals, measured on single neutral atoms with all electrons
-correlated (`dfmp2/scf/fitting_error.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
+correlated (`dfmp2/fitting/atomic_error.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
 and Basis Set Exchange {exchange}. `python scripts/survey_fitting.py measure` made the figures, which are in
-`dfmp2/scf/fitting_errors.tsv`, `python scripts/survey_fitting.py page` this page.
+`dfmp2/fitting/atomic_errors.tsv`, `python scripts/survey_fitting.py page` this page.
 
 A set that is off by more than {limit:.0e} Eh per atom, or was made for the core potential that an all-electron basis
 does not have, is not used by default: the next of its row is, in the end an even-tempered one
@@ -149,10 +149,10 @@ def page() -> str:
             f"| {orbital} | {counts} | {_largest(errors['jk'])} | {_largest(errors['ri'])} |"
         )
     text = INTRODUCTION.format(
-        rows=len(fitting_error.SURVEY.read_text(encoding="ascii").splitlines()) - 1,
+        rows=len(atomic_error.SURVEY.read_text(encoding="ascii").splitlines()) - 1,
         pyscf=metadata.version("pyscf"),
         exchange=metadata.version("basis-set-exchange"),
-        limit=fitting_error.LARGEST,
+        limit=atomic_error.LARGEST,
         replaced=replaced,
     )
     table = [
@@ -192,7 +192,7 @@ def chosen(
     lost = []
     with shielded():
         for fitting in candidates(role, basis):
-            error = fitting_error.surveyed(fitting_error.fitting_error_key(role, basis, fitting))
+            error = atomic_error.surveyed(atomic_error.fitting_error_key(role, basis, fitting))
             if error is None:
                 raise LookupError(f"{symbol} {orbital} {fitting.name}")
             reason = objection(role, basis, fitting)

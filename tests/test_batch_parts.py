@@ -9,7 +9,7 @@ import pytest
 from dfmp2.errors import InputError
 from dfmp2.execution.items import read_inputs
 from dfmp2.execution.manifest import make_batch
-from dfmp2.execution.shards import Work, arrange, read_shard, shard_of_job, shards, works
+from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
 from dfmp2.host.devices import pinning
 from tests.conftest import MOLECULES
 

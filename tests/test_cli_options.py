@@ -338,7 +338,16 @@ def test_compare(call: Runner, water: Stored, radical: Stored) -> None:
 
 
 def test_backends(call: Runner) -> None:
-    named = ["cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
+    named = [
+        "cpu",
+        "torch",
+        "cuda",
+        "cuda-tf32",
+        "nki",
+        "nki-xla",
+        "nki-simulator",
+        "nki-interpreter",
+    ]
     table = succeed(call("backends", "--json")).json
     assert list(table) == named
     assert table["cpu"]["available"] and table["cpu"]["reason"] is None

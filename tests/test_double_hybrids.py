@@ -554,8 +554,6 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
         ({"method": "b2plyp", "stability": "full"}, "is not there for Kohn-Sham orbitals"),
         ({"method": "b2plyp", "certify_fit": True}, "--certify-fit is not available for double "
                                                     "hybrids"),
-        ({"method": "b2plyp", "properties": True}, "--properties is not available for double "
-                                                   "hybrids"),
         ({"method": "b2plyp", "kappa": 1.1}, "belongs to --method kappa-mp2"),
         ({"method": "b2plyp", "grid": "99"}, "--grid"),
     ],
@@ -567,9 +565,3 @@ def test_wrong_requests_name_a_way_out(options: dict[str, Any], said: str) -> No
     with pytest.raises(InputError) as refusal:
         mp2_energy(CATION, make_options(**{"basis": "6-31g", **options}))
     assert said in str(refusal.value)
-
-
-def test_gradients_and_what_needs_them_are_refused() -> None:
-    for compute in (dfmp2.gradient, dfmp2.optimize, dfmp2.frequencies):
-        with pytest.raises(InputError, match="has no gradient or relaxed density yet"):
-            compute(HELIUM if compute is dfmp2.gradient else CROOKED, method="b2plyp", **SMALL)

@@ -22,14 +22,15 @@ import pytest
 import dfmp2
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import ResourceError, ResultFileError
-from dfmp2.execution import pairs
+from dfmp2.execution import parts
 from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare
 from dfmp2.mp2.calculation import NOTHING
 from dfmp2.mp2.identity import PROCESSOR
 from dfmp2.mp2.pairs import tile_keys
-from dfmp2.output import hdf5, shards
+from dfmp2.mp2.prepared import opened_calculation, options_for, prepared_energy
+from dfmp2.output import hdf5, tile_shards
 from dfmp2.output.checkpoint import RUN, VARIABLE, FileCheckpoint, decode, encode
-from dfmp2.output.prepared import opened, opened_calculation, options_for, prepared_energy
+from dfmp2.output.prepared import opened
 from tests.conftest import Finished, Heard, Runner, listing, run_command, succeed
 from tests.faults import Stopping, numbers
 from tests.test_prepared import set_disk
@@ -125,16 +126,16 @@ def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
     try:
         with opened(B) as source:
             chosen = options_for(source.prepared, options)
-            elsewhere = partial(pairs.by_workers, pool, source.path)
+            elsewhere = partial(parts.by_workers, pool, source.path)
             return mine(
                 hdf5.to_bytes(
                     prepared_energy(source, chosen, listener=Heard(), elsewhere=elsewhere)
                 )
             )
     finally:
-        for stack, _ in pairs._jobs.values():
+        for stack, _ in parts._jobs.values():
             stack.close()
-        pairs._jobs.clear()
+        parts._jobs.clear()
 
 
 # --- the same bits --------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ def test_processes_that_are_killed_and_stopped(
 
     def submit_and_kill(slot: Slot, call: Call) -> None:
         submit(slot, call)
-        if call.function is pairs.compute_tiles and not killed:
+        if call.function is parts.compute_tiles and not killed:
             killed.append(slot._process.pid)
             os.kill(slot._process.pid, signal.SIGKILL)
 
@@ -224,11 +225,11 @@ def test_a_shard_goes_on_by_itself(
 def test_parts_are_even_and_of_neighbours() -> None:
     keys = tile_keys(((40, 100, 300), (38, 102, 300)), CpuBackend(1).limits, 0)
     for count in (1, 2, 7, 50):
-        parts = shards.cut(keys, count)
+        parts = tile_shards.cut(keys, count)
         assert sorted(key for part in parts for key in part) == sorted(keys)
-        sizes = [shards.pairs_of_shard(part) for part in parts]
-        assert max(sizes) - min(sizes) <= 2 * max(shards.pairs_of_shard([key]) for key in keys)
-    rows = [{key[:3] + key[3][:2] for key in part} for part in shards.cut(keys, 8)]
+        sizes = [tile_shards.pairs_of_shard(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 2 * max(tile_shards.pairs_of_shard([key]) for key in keys)
+    rows = [{key[:3] + key[3][:2] for key in part} for part in tile_shards.cut(keys, 8)]
     assert max(map(len, rows)) <= 6  # of 24
 
 
@@ -400,7 +401,7 @@ def test_what_a_worker_refuses(prepared: Path) -> None:
         with pytest.raises(
             ResultFileError, match=f"a worker finds another calculation in {path}: .*{said}"
         ):
-            pairs.compute_tiles(pairs.Job(path, options, known), [], WorkerShare(1, 10**9))
+            parts.compute_tiles(parts.Job(path, options, known), [], WorkerShare(1, 10**9))
 
 
 def test_shards_and_workers_of_another_kind_of_processor_are_named(
@@ -424,12 +425,12 @@ def test_shards_and_workers_of_another_kind_of_processor_are_named(
     pair_energies = "dfmp2/pairs/opposite_spin"
     assert mine(folder / "x.h5")[pair_energies] == expected[pair_energies]
 
-    monkeypatch.setattr(pairs, "kernels", lambda: "Zen9 (NumPy)")
+    monkeypatch.setattr(parts, "kernels", lambda: "Zen9 (NumPy)")
     assert by_pool(HerePool(2))[pair_energies] == expected[pair_energies]
     heard = Heard()
     with opened(B) as source:
         options = options_for(source.prepared, {})
-        elsewhere = partial(pairs.by_workers, HerePool(2), source.path)
+        elsewhere = partial(parts.by_workers, HerePool(2), source.path)
         prepared_energy(source, options, listener=heard, elsewhere=elsewhere)
     assert [text for text in heard.warnings if f"(Zen9 (NumPy) there, {here} here)" in text] == [
         f"a worker runs on another kind of processor (Zen9 (NumPy) there, {here} here): the last "

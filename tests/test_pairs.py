@@ -14,7 +14,6 @@ import pytest
 from dfmp2.backends import contract, registry, tiling
 from dfmp2.backends.base import Limits
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.backends.torch import TorchBackend
 from dfmp2.backends.untransformed import UntransformedOperand
 from dfmp2.errors import NumericalError
 from dfmp2.host.arrays_on_disk import StoredTensor
@@ -231,17 +230,6 @@ def test_float32_loses_no_small_terms_in_long_rows_and_none_of_float64_after_the
     terms = backend.pair_terms(operand, operand, tiling.Tile(0, 2, 2, 4, False))
     for part in (terms.direct, terms.exchange):
         assert (part != part.astype(np.float32)).any()
-
-
-def test_cuda_multiplies_without_tf32():
-    """A stand-in for the module: no device is needed to see what is asked of it."""
-    matmul = SimpleNamespace(allow_tf32=True)
-    cuda = SimpleNamespace(mem_get_info=lambda: (10**10, 10**10))
-    torch = SimpleNamespace(
-        device=str, backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul)), cuda=cuda
-    )
-    assert TorchBackend(torch, "cuda", 1).limits.memory < 10**10
-    assert matmul.allow_tf32 is False
 
 
 SMALL, COUNT = (

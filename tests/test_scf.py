@@ -18,6 +18,7 @@ from pyscf.scf.diis import get_err_vec
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError, NumericalError
 from dfmp2.integrals.spaces import guard_gap
+from dfmp2.molecule.atomic_densities import start_density
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_mole
 from dfmp2.molecule.molecule import Molecule
@@ -75,7 +76,7 @@ IODIDE = Molecule(
 def test_start_density_is_that_of_pyscf(molecule: Molecule, basis: str) -> None:
     mole = built(molecule, basis)
     np.testing.assert_allclose(
-        guess.start_density(mole, "rhf"), scf.hf.init_guess_by_minao(mole), atol=1e-12
+        start_density(mole, "rhf"), scf.hf.init_guess_by_minao(mole), atol=1e-12
     )
 
 

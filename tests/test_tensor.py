@@ -379,6 +379,25 @@ def test_the_module_is_loaded_when_it_is_asked_for():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from dfmp2.tensor import einsum as e",
+        "import dfmp2.tensor; e = dfmp2.tensor.einsum",
+        "import dfmp2.tensor as t; e = t.einsum",
+        "import dfmp2; e = dfmp2.tensor.einsum",
+        "from dfmp2 import tensor; e = tensor.einsum",
+        "from dfmp2 import *; e = tensor.einsum",
+        "import importlib; e = importlib.import_module('dfmp2.tensor').einsum",
+    ],
+)
+def test_every_way_to_import_it(line: str) -> None:
+    """In an interpreter that has imported nothing yet; the product is written out."""
+    script = f"{line}; import numpy as np; print(e('ij,jk->ik', np.eye(2), np.diag([2.0, 3.0])))"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    assert done.stdout.split() == [b"[[2.", b"0.]", b"[0.", b"3.]]"]
+
+
 def test_pytorch_is_a_word_for_torch():
     x = dt.to_device(numbers("float32", 2, 2), backend="pytorch")
     assert (

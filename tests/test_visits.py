@@ -419,12 +419,6 @@ OF_THE_MACHINE = (
 )  # only the widths are held
 
 
-@pytest.fixture(scope="module")
-def visited(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the transcripts run in, one after the other."""
-    return furnished(tmp_path_factory.mktemp("transcripts"))
-
-
 def furnished(folder: Path) -> Path:
     """The folder, with what the commands of the transcripts read."""
     prepare(folder)
@@ -488,22 +482,26 @@ def test_every_command_has_a_transcript() -> None:
     ] == []
 
 
-@pytest.mark.parametrize(
-    "typed", [pytest.param(typed, marks=pytest.mark.slow) for typed in transcripts()]
-)
-def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(
-    typed: str, visited: Path
-) -> None:
-    printed = typed_and_printed(typed, visited)
-    for text in (printed, transcripts()[typed]):
-        wide = [
-            line
-            for line in text.splitlines()
-            if len(line) > 80 and not line.startswith((*SENTENCES, *NAMES))
-        ]
-        assert not wide or "==> " in text, wide  # a script of Slurm is shown as it is
-    if not typed.startswith(OF_THE_MACHINE):
-        assert skeleton(printed) == skeleton(transcripts()[typed])
+@pytest.mark.slow
+def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(tmp_path: Path) -> None:
+    """All of them in one folder, in their order: later ones read what earlier ones wrote."""
+    folder = furnished(tmp_path)
+    wide = []
+    changed = {}
+    for typed, looked_at in transcripts().items():
+        printed = typed_and_printed(typed, folder)
+        for text in (printed, looked_at):
+            if "==> " in text:  # a script of Slurm is shown as it is
+                continue
+            for line in text.splitlines():
+                if len(line) > 80 and not line.startswith((*SENTENCES, *NAMES)):
+                    wide.append((typed, line))
+        if typed.startswith(OF_THE_MACHINE):
+            continue
+        if skeleton(printed) != skeleton(looked_at):
+            changed[typed] = (skeleton(looked_at), skeleton(printed))
+    assert wide == []
+    assert changed == {}
 
 
 @pytest.mark.parametrize(

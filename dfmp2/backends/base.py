@@ -13,7 +13,7 @@ core are arithmetic above these.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -64,6 +64,13 @@ class Limits:
     work_elements : elements of work space for one tile beside them; None for twice as many
     square : whether one product takes a block of i and j, rather than one i and several j
     compiles : whether programs have to be compiled before they run (`prepare`)
+    edge_elements : elements of B along the edge of a tile, for a device that works on one tile at
+        a time and wants them as large as this and `tile_edge` allow; 0 for as many as keep several
+        workers busy
+    product_edge : rows that either side of a product needs to fill the device; 0 for one i
+    queued : tiles that are begun (`begin`) before the terms of the first are asked for
+    auto : the precision that `precision="auto"` stands for
+    fits : whether the device makes B of raw integrals in float64 (`make_b`), and J and K
     """
 
     precisions: tuple[str, ...]
@@ -76,6 +83,18 @@ class Limits:
     work_elements: int | None = None
     square: bool = False
     compiles: bool = False
+    edge_elements: int = 0
+    product_edge: int = 0
+    queued: int = 0
+    auto: str = "mixed"
+    fits: bool = False
+
+    def settled(self, precision: str) -> str:
+        """The precision of the pair energies: "mixed" or "fp64" as asked for; "auto" is "fp64"
+        where the device computes that as fast, otherwise it stays, for a certificate to decide."""
+        if precision == "auto" and self.auto == "fp64":
+            return "fp64"
+        return precision
 
 
 class Tile(NamedTuple):
@@ -211,6 +230,11 @@ class Backend(ABC):
     @abstractmethod
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
         """Direct and exchange terms of a tile; exchange only when `left is right`."""
+
+    def begin(self, left: Operand, right: Operand, tile: Tile) -> Callable[[], PairTerms]:
+        """Begin a tile; what is returned waits for its terms. A host computes it at once."""
+        terms = self.pair_terms(left, right, tile)
+        return lambda: terms
 
     @abstractmethod
     def describe(self) -> dict[str, str]:

@@ -59,6 +59,9 @@ BACKENDS = (
     BackendRow("cpu", "NumPy on the host's BLAS", "dfmp2.backends.cpu"),
     BackendRow("torch", "PyTorch on the CPU", "dfmp2.backends.torch"),
     BackendRow("cuda", "PyTorch on an NVIDIA GPU", "dfmp2.backends.torch"),
+    BackendRow(
+        "cuda-tf32", "the same, float32 products made of three in TF32", "dfmp2.backends.torch"
+    ),
     BackendRow("nki", "AWS Trainium, compiled NKI kernels", TRAINIUM),
     BackendRow("nki-xla", "AWS Trainium through torch-xla", TRAINIUM),
     BackendRow("nki-simulator", "NKI kernels in AWS's simulator", TRAINIUM),

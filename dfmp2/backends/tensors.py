@@ -117,6 +117,12 @@ class TorchTensors(Tensors):
         """A tensor on the device."""
         return self._torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self._device)
 
+    def operand(self, b: Any, eps_occ: Energies, eps_vir: Energies) -> Operand:
+        """As of Tensors; B is on the device already."""
+        precision = PRECISION[str(b.dtype).removeprefix("torch.")]
+        made: Operand = self.backend.operand(b, eps_occ, eps_vir, precision)  # type: ignore[attr-defined]
+        return made
+
     def fetch(self, value: Any) -> NDArray[Any]:
         """As NumPy."""
         return np.asarray(value.cpu().numpy())

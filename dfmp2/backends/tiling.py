@@ -89,6 +89,12 @@ def edge(nocc: int, limits: Limits, row: int = 0) -> int:
     ----------
     row : elements of B per occupied orbital, nvir naux; 0 for no bound in bytes
     """
+    if limits.edge_elements:
+        most = limits.tile_edge
+        if row:
+            most = max(1, min(most, limits.edge_elements // row))
+        parts = -(-nocc // most)
+        return max(1, -(-nocc // max(1, parts)))  # equal tiles
     most = min(limits.tile_edge, -(-nocc // WANTED_TILES_PER_SIDE))
     if row and limits.memory is None:
         most = min(most, EDGE_ELEMENTS // row)
@@ -116,6 +122,19 @@ def rectangle(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> 
     )
     tiles = [Tile(*row, *column, diagonal=False) for row in rows for column in columns]
     return sorted(tiles, key=_area, reverse=True)
+
+
+def strip(limits: Limits, nvir: int, nvir_right: int, rows: int) -> tuple[int, int]:
+    """Occupied orbitals i and, at most, j of one product in a tile with so many rows.
+
+    Parameters
+    ----------
+    nvir, nvir_right : virtual orbitals of i and of j
+    """
+    pair = nvir * nvir_right
+    height = max(1, -(-limits.product_edge // nvir))
+    height = max(1, min(height, rows, limits.tile_elements // pair))
+    return height, max(1, limits.tile_elements // (height * pair))
 
 
 def pairs_in(tile: Tile) -> int:

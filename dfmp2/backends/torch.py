@@ -1,32 +1,52 @@
 """Pair terms with PyTorch, on the CPU ("torch", the plain twin) or a CUDA device ("cuda").
 
-One class: device and workers are fields. Each occupied i of a tile is one batched contraction,
+One class: device and workers are fields. A strip of occupied orbitals i with all j of a tile is one
+product,
 
-    G[j,b,a] = sum_P B_jbP B_iaP = (ia|jb).
+    G[j,b,i,a] = sum_P B_jbP B_iaP = (ia|jb),
 
-TF32 is switched off for the products: float32 means float32.
+and its sums are made in one pass by a fused kernel (`dfmp2.backends.fused`), on the CPU by plain
+PyTorch. The sums of a tile stay on the device until all its strips are done, then come down in one
+copy that nothing waits for but whoever reads it. A B that the device has no room for stays in
+host memory, and rows of it go up while others are worked on (`StreamedOperand`).
+
+Float32 means float32: TF32 is switched off, but for the backend "cuda-tf32", where a float32 is
+the sum of two numbers that TF32 multiplies exactly,
+
+    x = h + l       x y = h h' + h l' + l h'        (l l' is below the last bit of x y)
+
+Source: Ootomo, Yokota, Int. J. High Perform. Comput. Appl. 36, 475 (2022), Eq. 5.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from copy import copy
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, decays
+from dfmp2.backends import fused
+from dfmp2.backends.base import Backend, Batch, Limits, Operand, PairTerms, Tile
+from dfmp2.backends.cards import RESIDENT_EDGES, Card, present_card
 from dfmp2.backends.tensors import TorchTensors
+from dfmp2.backends.tiling import edge, strip, visits, widest
+from dfmp2.backends.transfers import Transfers
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
+from dfmp2.host.threads import prefetched
 
-# fraction of the free device memory used; the rest is for the allocator and cuBLAS
-CUDA_RESERVE = 0.85
+HOST_ELEMENTS = 1 << 22  # of (ia|jb) of one product on the CPU
+HOST_EDGE, DEVICE_EDGE = 256, 1024  # rows that fill one core, and the processors of a card
+TF32_BITS = 13  # of a float32's fraction that TF32 drops
+SPLIT = "cuda-tf32"
 
 
 def refusal(name: str) -> str | None:
-    """Why "torch" or "cuda" cannot be used, None if it can."""
+    """Why "torch", "cuda" or "cuda-tf32" cannot be used, None if it can."""
     try:
         import torch
     except ImportError as error:
@@ -38,16 +58,54 @@ def refusal(name: str) -> str | None:
         return None
     if torch.version.cuda is None:
         return f"PyTorch {torch.__version__} is built without CUDA: install a CUDA build of torch"
-    if torch.cuda.is_available():
-        return None
-    return "PyTorch finds no CUDA device: check nvidia-smi and the driver"
+    if not torch.cuda.is_available():
+        return "PyTorch finds no CUDA device: check nvidia-smi and the driver"
+    if name == SPLIT and torch.cuda.get_device_capability() < (8, 0):
+        return f"{torch.cuda.get_device_name()} has no TF32: use --backend cuda"
+    return None
 
 
 def make(name: str, threads: int) -> Backend:
     """The backend for the registry: "torch" is the CPU."""
     import torch
 
-    return TorchBackend(torch, "cpu" if name == "torch" else name, threads)
+    if name == "torch":
+        return TorchBackend(torch, "cpu", threads)
+    return TorchBackend(torch, "cuda", threads, present_card(torch), split=name == SPLIT)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchOperand(Operand):
+    """An operand on the device.
+
+    Attributes
+    ----------
+    occupied, virtual : (nocc,), (nvir,) energies on the device in the type of B, Eh
+    space : the same object for all parts of one spin's B
+    low : what TF32 leaves of B, of the same shape; None where products are not split
+    """
+
+    occupied: Any = None
+    virtual: Any = None
+    space: Any = None
+    low: Any = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamedOperand(Operand):
+    """An operand whose B stays on the host, because the device has no room for it.
+
+    Attributes
+    ----------
+    space : as of TorchOperand
+    """
+
+    space: Any = None
+
+    def batches(self, backend: Backend, right: Any, tiles: list[Tile]) -> Iterator[Batch]:
+        """As of `dfmp2.backends.base.TileSource`."""
+        assert isinstance(backend, TorchBackend)
+        yield from backend.stream(self, right, tiles)
 
 
 class TorchBackend(Backend):
@@ -58,51 +116,271 @@ class TorchBackend(Backend):
     torch : the imported module (imported where it is used, since it takes seconds)
     device : "cpu" or "cuda"
     threads : CPU threads of the intra-operator pool (only for device "cpu")
+    card : what a CUDA device is; on the CPU a card whose tiles and memory are to be kept to, None
+        for the CPU's own
+    split : whether float32 products are made of three in TF32
+
+    Attributes
+    ----------
+    elementwise : what makes the sums of a product
     """
 
-    def __init__(self, torch: ModuleType, device: str, threads: int) -> None:
+    def __init__(
+        self,
+        torch: ModuleType,
+        device: str,
+        threads: int,
+        card: Card | None = None,
+        *,
+        split: bool = False,
+    ) -> None:
         self._torch = torch
         self.kappa: float | None = None
+        self.device = torch.device(device)
+        self.card = card
+        self.split = split
         if device == "cpu":
             self.name = "torch"
-        else:
-            self.name = device
-        self.device = torch.device(device)
-        memory = None
-        if device == "cpu":
             torch.set_num_threads(threads)
         else:
-            torch.backends.cuda.matmul.allow_tf32 = False
-            memory = int(torch.cuda.mem_get_info()[0] * CUDA_RESERVE)
-        if device == "cpu":
-            elements = 1 << 22
+            self.name = device
+        if split:
+            self.name = SPLIT
+        self.transfers = Transfers(torch, self.device)
+        self._fused, self.elementwise = _elementwise(device)
+        if card is None:
+            self.limits = Limits(
+                ("fp64", "mixed"),
+                tile_edge=64,
+                tile_elements=HOST_ELEMENTS,
+                workers=1,
+                product_edge=HOST_EDGE,
+                fits=True,
+            )
         else:
-            elements = 1 << 28
-        self.limits = Limits(
-            ("fp64", "mixed"), tile_edge=64, tile_elements=elements, workers=1, memory=memory
-        )
+            auto = card.precision
+            if split:
+                auto = "mixed"
+            self.limits = Limits(
+                ("fp64", "mixed"),
+                tile_edge=64,
+                tile_elements=card.product_elements,
+                workers=1,
+                memory=card.usable,
+                edge_elements=card.edge_elements,
+                product_edge=DEVICE_EDGE,
+                queued=1,
+                auto=auto,
+                fits=True,
+            )
 
     def put(
         self,
-        b: NDArray[np.float64],
+        b: NDArray[Any],
         eps_occ: NDArray[np.float64],
         eps_vir: NDArray[np.float64],
         precision: str,
     ) -> Operand:
-        """Copy B to the device in the given precision.
+        """Copy B to the device in the given precision, or keep it on the host where the device has
+        no room for it.
 
         Raises
         ------
-        ResourceError : the device has no room for it
+        ResourceError : the device has no room for the rows of a single tile either
         """
-        torch = self._torch
-        if precision == "fp64":
-            dtype = torch.float64
+        dtype = self._type(precision)
+        size = b.size * dtype.itemsize
+        if precision == "mixed" and self.split:
+            size *= 2
+        row = b[:1].size
+        rows = RESIDENT_EDGES * edge(len(b), self.limits, row)
+        least = rows * row * dtype.itemsize
+        room = self.room()
+        # What stays on the device leaves room for another operand to pass through it.
+        if room is not None and size + least > room:
+            if least > room:
+                raise ResourceError(
+                    (
+                        f"{self.name}: {rows} of {len(b)} occupied orbitals of the fitted "
+                        f"integrals need {least} bytes of device memory and {room} are usable: use "
+                    ),
+                    Option("backend", "cpu"),
+                    " or a larger device",
+                )
+            wanted = np.ascontiguousarray(b, dtype=NUMPY_TYPES[precision])
+            return StreamedOperand(wanted, eps_occ, eps_vir, precision, space=object())
+        return self.operand(self._upload(b, dtype), eps_occ, eps_vir, precision)
+
+    def operand(
+        self,
+        resident: Any,
+        eps_occ: NDArray[np.float64],
+        eps_vir: NDArray[np.float64],
+        precision: str,
+        space: Any = None,
+    ) -> TorchOperand:
+        """An operand of a B that is on the device already, in the type of that precision."""
+        low = None
+        if self.split and precision == "mixed":
+            resident, low = split_tf32(self._torch, resident)
+        size = resident.numel() * resident.element_size()
+        if low is not None:
+            size *= 2
+        self.transfers.hold(resident, size)
+        return TorchOperand(
+            resident,
+            eps_occ,
+            eps_vir,
+            precision,
+            occupied=self.transfers.up(eps_occ, resident.dtype),
+            virtual=self.transfers.up(eps_vir, resident.dtype),
+            space=object() if space is None else space,
+            low=low,
+        )
+
+    def room(self) -> int | None:
+        """Bytes that B may still take on the device, None on the host."""
+        if self.limits.memory is None:
+            return None
+        products = 3 * 8 * self.limits.tile_elements
+        return max(0, self.limits.memory - products - self.transfers.resident)
+
+    def begin(self, left: Operand, right: Operand, tile: Tile) -> Callable[[], PairTerms]:
+        """Queue a tile on the device; what is returned waits for its terms."""
+        near = self._resident(left, tile.i0, tile.i1)
+        if left is right and (tile.i0, tile.i1) == (tile.j0, tile.j1):
+            far = near
         else:
-            dtype = torch.float32
+            far = self._resident(right, tile.j0, tile.j1)
+        i0 = tile.i0
+        if near is not left:
+            i0 = 0
+        j0 = tile.j0
+        if far is not right:
+            j0 = 0
+        local = Tile(i0, i0 + tile.i1 - tile.i0, j0, j0 + tile.j1 - tile.j0, tile.diagonal)
+        fetch = self.transfers.down(self._sums(near, far, local))
+
+        def terms() -> PairTerms:
+            values = fetch()
+            if len(values) == 1:
+                return PairTerms(values[0], None)
+            return PairTerms(values[0], values[1])
+
+        return terms
+
+    def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
+        """Direct and exchange terms of a tile of occupied pairs, float64, Eh."""
+        return self.begin(left, right, tile)()
+
+    def _sums(self, left: TorchOperand, right: TorchOperand, tile: Tile) -> Any:
+        """(1 or 2, ni, nj) float64 on the device: direct sums of a tile, and exchange sums."""
+        torch = self._torch
+        set_float32_products(torch, tf32=self.split)
+        exchange = left.space is right.space
+        i0, i1, j0, j1, diagonal = tile
+        nvir = left.b.shape[1]
+        nvir_right = right.b.shape[1]
+        height, width = strip(self.limits, nvir, nvir_right, i1 - i0)
+        shape = [1 + exchange, i1 - i0, j1 - j0]
+        if self._fused:
+            shape.append(-(-nvir_right // fused.BLOCK))
+        sums = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        energies = left.occupied, left.virtual, right.occupied, right.virtual
+        kappa = None
+        if self.kappa is not None:
+            kappa = torch.full((1,), self.kappa, dtype=left.b.dtype, device=self.device)
+        for i in range(i0, i1, height):
+            end = min(i + height, i1)
+            for j in range(i if diagonal else j0, j1, width):
+                stop = min(j + width, j1)
+                product = self._product(left, right, (i, end), (j, stop))
+                g = product.view(stop - j, nvir_right, end - i, nvir)
+                if self._fused:
+                    fused.add_pair_sums(
+                        sums,
+                        g,
+                        (i - i0, j - j0, i, j),
+                        energies,
+                        kappa,
+                        exchange=exchange,
+                        triangle=diagonal,
+                    )
+                else:
+                    part = sums[:, i - i0 : end - i0, j - j0 : stop - j0]
+                    some = energies[0][i:end], energies[1], energies[2][j:stop], energies[3]
+                    plain_sums(torch, part, g, some, kappa)
+        if self._fused:
+            return sums.sum(3)
+        if diagonal:
+            return sums.triu_()
+        return sums
+
+    def _product(
+        self,
+        left: TorchOperand,
+        right: TorchOperand,
+        rows: tuple[int, int],
+        columns: tuple[int, int],
+    ) -> Any:
+        """G of some i and j, ((j, b), (i, a))."""
+        naux = left.b.shape[2]
+        here = left.b[slice(*rows)].reshape(-1, naux).T
+        there = right.b[slice(*columns)].reshape(-1, naux)
+        if left.low is None:
+            return there @ here
+        product = right.low[slice(*columns)].reshape(-1, naux) @ here
+        product.addmm_(there, left.low[slice(*rows)].reshape(-1, naux).T)
+        return product.addmm_(there, here)
+
+    def stream(self, left: Operand, right: Operand, tiles: list[Tile]) -> Iterator[Batch]:
+        """Resident operands of rows and columns of B that is on the host, the next columns on
+        their way."""
+        same = left is right
+        row = int(left.b[:1].nbytes)
+        column = int(right.b[:1].nbytes)
+        room = self.room() or 0
+        # Rows of this visit and the one before, columns of this batch, the one before and the next.
+        passes = widest(tiles) * column
+        held = (room - 3 * passes) // 2 + 2 * passes
+        for begin, end, mine, inside, passing in visits(tiles, held, row, column, same=same):
+            near = self._resident(left, begin, end)
+            if inside:
+                yield near, near, {_shifted(tile, begin, begin): tile for tile in inside}
+
+            def load(k: int, passing: list[tuple[int, int]] = passing) -> tuple[TorchOperand, Any]:
+                with self.transfers.aside():
+                    return self._resident(right, *passing[k]), self.transfers.mark()
+
+            for cut, (far, arrived) in zip(passing, prefetched(load, len(passing)), strict=True):
+                self.transfers.after(arrived)
+                batch = [tile for tile in mine if (tile.j0, tile.j1) == cut and tile not in inside]
+                # A side that is resident as a whole keeps its own numbers.
+                shifts = begin if near is not left else 0, cut[0] if far is not right else 0
+                yield near, far, {_shifted(tile, *shifts): tile for tile in batch}
+
+    def _resident(self, operand: Operand, start: int, stop: int) -> TorchOperand:
+        """An operand on the device: itself, or a copy of these orbitals of what is on the host."""
+        if isinstance(operand, TorchOperand):
+            return operand
+        assert isinstance(operand, StreamedOperand)
+        return self.operand(
+            self._upload(operand.b[start:stop], self._type(operand.precision)),
+            operand.eps_occ[start:stop],
+            operand.eps_vir,
+            operand.precision,
+            operand.space,
+        )
+
+    def _type(self, precision: str) -> Any:
+        if precision == "fp64":
+            return self._torch.float64
+        return self._torch.float32
+
+    def _upload(self, b: NDArray[Any], dtype: Any) -> Any:
         try:
-            resident = torch.from_numpy(b).to(device=self.device, dtype=dtype)
-        except torch.cuda.OutOfMemoryError as error:
+            return self.transfers.up(b, dtype)
+        except self._torch.cuda.OutOfMemoryError as error:
             raise ResourceError(
                 (
                     f"{self.name}: the fitted integrals need {b.size * dtype.itemsize} bytes of "
@@ -113,42 +391,6 @@ class TorchBackend(Backend):
                 Option("frozen_core"),
                 ", or a larger device",
             ) from error
-        return Operand(resident, eps_occ, eps_vir, precision)
-
-    def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
-        """Direct and exchange terms of a tile of occupied pairs, float64, Eh."""
-        torch = self._torch
-        i0, i1, j0, j1, diagonal = tile
-        dtype = left.b.dtype
-        nvir, naux = left.b.shape[1:]
-        nvir_right = right.b.shape[1]
-        step = max(1, self.limits.tile_elements // (nvir * nvir_right))
-        direct = torch.zeros((i1 - i0, j1 - j0), dtype=torch.float64, device=self.device)
-        if left is right:
-            exchange = torch.zeros_like(direct)
-        else:
-            exchange = None
-        eps_ab = self._tensor(right.eps_vir[:, None] + left.eps_vir[None, :], dtype)
-        damped = None
-        if self.kappa is not None:
-            damped = [self._tensor(x, dtype) for x in decays(self.kappa, left, right, np.float64)]
-        for i in range(i0, i1):
-            for start in range(i if diagonal else j0, j1, step):
-                stop = min(start + step, j1)
-                g = (right.b[start:stop].reshape(-1, naux) @ left.b[i].T).reshape(
-                    -1, nvir_right, nvir
-                )
-                eps_ij = self._tensor(left.eps_occ[i] + right.eps_occ[start:stop], dtype)
-                w = g / (eps_ij[:, None, None] - eps_ab)
-                if damped is not None:
-                    w *= (1 - damped[1][start:stop, :, None] * damped[0][i]) ** 2
-                columns = slice(start - j0, stop - j0)
-                # Row sums in the working precision, their sum in float64.
-                direct[i - i0, columns] = (g * w).sum(dim=2).sum(dim=1, dtype=torch.float64)
-                if exchange is not None:
-                    rows = (w * g.transpose(1, 2)).sum(dim=2)
-                    exchange[i - i0, columns] = rows.sum(dim=1, dtype=torch.float64)
-        return PairTerms(direct.cpu().numpy(), None if exchange is None else exchange.cpu().numpy())
 
     def regularised(self, kappa: float) -> TorchBackend:
         """The same with kappa, 1/Eh."""
@@ -161,13 +403,75 @@ class TorchBackend(Backend):
         return TorchTensors(self, self._torch, self.device)
 
     def describe(self) -> dict[str, str]:
-        """Device name and PyTorch version."""
+        """Device, PyTorch, and what makes the sums of a product."""
         torch = self._torch
-        if self.device.type == "cuda":
-            device = torch.cuda.get_device_name()
-        else:
-            device = "cpu"
-        return {"device": str(device), "torch": str(torch.__version__)}
+        found = {"device": "cpu", "torch": str(torch.__version__)}
+        if self.card is not None:
+            found["device"] = self.card.name
+            found["pair sums"] = self.elementwise
+            if self.split:
+                found["float32 products"] = "three of TF32"
+            elif self.card.full_float64:
+                found["precision"] = "auto is float64: the card computes it at float32's rate"
+        return found
 
-    def _tensor(self, values: NDArray[np.float64], dtype: Any) -> Any:
-        return self._torch.from_numpy(values).to(device=self.device, dtype=dtype)
+
+def set_float32_products(torch: ModuleType, *, tf32: bool) -> None:
+    """Switch TF32 on or off for products in float32."""
+    matmul = torch.backends.cuda.matmul
+    if hasattr(matmul, "fp32_precision"):
+        matmul.fp32_precision = "tf32" if tf32 else "ieee"
+    else:  # before PyTorch 2.9
+        matmul.allow_tf32 = tf32
+
+
+def split_tf32(torch: ModuleType, values: Any) -> tuple[Any, Any]:
+    """h and l, h + l = values in float32: h has the bits that TF32 keeps, l what is left."""
+    mask = -(1 << TF32_BITS)
+    high = (values.view(torch.int32) & mask).view(torch.float32)
+    return high, values - high
+
+
+def plain_sums(torch: ModuleType, sums: Any, g: Any, energies: Any, kappa: Any) -> None:
+    """What the fused kernel does, one operation after another.
+
+    Parameters
+    ----------
+    sums : (1 or 2, I, J) float64, Eh: direct sums, and exchange sums where they are wanted
+    g : (J, nb, I, na), Eh
+    energies : (I,), (na,), (J,), (nb,) in the type of g, Eh
+    kappa : (1,), 1/Eh; None for none
+    """
+    occupied, virtual, right_occupied, right_virtual = energies
+    pairs = right_occupied[:, None, None, None] + occupied[:, None]
+    weight = pairs - (right_virtual[:, None, None] + virtual)
+    if kappa is None:
+        torch.div(g, weight, out=weight)
+    else:
+        factor = torch.expm1(kappa * weight)
+        torch.div(g, weight, out=weight)
+        weight.mul_(factor.square_())
+    # Row sums in the working precision, their sum in float64.
+    sums[0] = (g * weight).sum(dim=3).sum(dim=1, dtype=torch.float64).T
+    if len(sums) == 2:
+        sums[1] = (weight * g.transpose(1, 3)).sum(dim=3).sum(dim=1, dtype=torch.float64).T
+
+
+def _elementwise(device: str) -> tuple[bool, str]:
+    """Whether the fused kernel makes the sums of a product, and what does, in words."""
+    if device == "cpu":
+        return False, "plain PyTorch, as always on the CPU"
+    reason = fused.refusal()
+    if reason is None:
+        return True, f"one fused kernel, Triton {fused.version()}"
+    return False, f"plain PyTorch, an operation at a time: {reason}"
+
+
+def _shifted(tile: Tile, rows: int, columns: int) -> Tile:
+    return Tile(tile.i0 - rows, tile.i1 - rows, tile.j0 - columns, tile.j1 - columns, tile.diagonal)
+
+
+NUMPY_TYPES: dict[str, type[np.float32] | type[np.float64]] = {
+    "fp64": np.float64,
+    "mixed": np.float32,
+}

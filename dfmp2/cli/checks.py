@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import textwrap
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,14 @@ from click.shell_completion import get_completion_class
 
 from dfmp2.cli.console import Console
 from dfmp2.cli.help import AnnouncedCommand, GroupedCommand
-from dfmp2.cli.options import AS_JSON, OVERWRITE, QUIET, options_of, prepare_libraries
+from dfmp2.cli.options import (
+    AS_JSON,
+    OVERWRITE,
+    QUIET,
+    as_one,
+    options_of,
+    prepare_libraries,
+)
 from dfmp2.errors import ComparisonFailed, InputError, ResourceError
 from dfmp2.errors.messages import Option
 from dfmp2.host.resources import usable_cores
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from dfmp2.validation.compare import Comparison
     from dfmp2.validation.doctor import Diagnosis
     from dfmp2.validation.tables import QuantityRow
+    from dfmp2.validation.validate import Session
 
 REPORT = """What I typed:
 
@@ -178,7 +186,7 @@ def methods(as_json: bool) -> None:
         return
     for one in METHODS.values():
         short = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
-        if one.kind == "rpa":
+        if one.kind in ("rpa", "none"):
             factors = one.formula
         else:
             factors = short
@@ -186,7 +194,7 @@ def methods(as_json: bool) -> None:
         click.echo(
             textwrap.fill(one.source, 80, initial_indent=" " * 13, subsequent_indent=" " * 13)
         )
-    click.echo("RHF, UHF and ROHF references (drpa: RHF, UHF, RKS, UKS)")
+    click.echo("RHF, UHF and ROHF references (drpa: RHF, UHF, RKS, UKS; ks: RKS, UKS)")
     _list_double_hybrids()
     click.echo("cost: occ^2 virt^2 fit; of sos-laplace and drpa occ virt fit^2 for each point")
 
@@ -196,8 +204,8 @@ def _list_double_hybrids() -> None:
     from dfmp2.double_hybrids import DISPERSIONS, table
 
     click.echo(
-        "\ndouble hybrids, RKS and UKS: exact exchange, factors, dispersion, source, checked "
-        "against"
+        "\ndouble hybrids, RKS and UKS: exact exchange, factors, dispersion, source,\n"
+        "checked against"
     )
     for name, row in table().items():
         if row.unavailable:
@@ -218,8 +226,33 @@ def _list_double_hybrids() -> None:
                 text += f"; energy {row.energy}, orbitals {row.scf}"
             if row.p86:
                 text += f"; P86 with {row.p86}"
-        click.echo(textwrap.fill(f"{name:<19}{text}", 100, subsequent_indent=" " * 19))
+        click.echo(
+            textwrap.fill(
+                f"{name:<19}{text}", 80, subsequent_indent=" " * 19, break_on_hyphens=False
+            )
+        )
     click.echo("custom-dh          --xc, --os-scale and --ss-scale of your own\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which entries are validated: the values of --table, --only, --tag and --slow."""
+
+    table: str
+    only: tuple[str, ...]
+    tags: tuple[str, ...]
+    slow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutput:
+    """Where a table goes and in which form: the values of the options of output."""
+
+    output: str | None
+    overwrite: bool
+    as_json: bool
+    as_markdown: bool
+    quiet: bool
 
 
 @click.command("validate", cls=AnnouncedCommand)
@@ -256,85 +289,121 @@ def _list_double_hybrids() -> None:
 @AS_JSON
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown tables.")
 @QUIET
+@as_one("selection", Selection)
+@as_one("shown", TableOutput)
 def validate_command(
-    table: str,
-    only: tuple[str, ...],
-    tags: tuple[str, ...],
-    slow: bool,
+    selection: Selection,
+    shown: TableOutput,
     backend: str,
     precision: str,
     memory: str | None,
     threads: int | None,
     against: str | None,
     require_all: bool,
-    output: str | None,
-    overwrite: bool,
-    as_json: bool,
-    as_markdown: bool,
-    quiet: bool,
 ) -> None:
     """Compute what other programs published and compare, entry by entry.
 
     Exit code 8 when a difference is larger than its entry allows.
     """
-    if as_json and as_markdown:
+    if shown.as_json and shown.as_markdown:
         raise InputError("--json and --markdown: choose one of them")
     prepare_libraries(threads)
     from dfmp2.host.files import require_writable
-    from dfmp2.host.provenance import version
-    from dfmp2.output.study import write_table
     from dfmp2.studies.optimize import minimum
     from dfmp2.validation import entries, tables
-    from dfmp2.validation.validate import Other, Session
-    from dfmp2.validation.validate import validate as computed
+    from dfmp2.validation.validate import Other, Session, validate
 
-    chosen = entries.select_entries(entries.load_entries(table), only, tags, slow=slow)
-    target = None if output is None else Path(output)
-    session = Session(
-        backend, precision, None if memory is None else parse_bytes(memory), threads, minimum
+    chosen = entries.select_entries(
+        entries.load_entries(selection.table), selection.only, selection.tags, slow=selection.slow
     )
-    if against is None:
-        programs = []
+    if memory is None:
+        budget = None
     else:
+        budget = parse_bytes(memory)
+    session = Session(backend, precision, budget, threads, minimum)
+    programs: list[str] = []
+    if against is not None:
         programs = [name.strip().lower() for name in against.split(",")]
     others = [Other(program, session) for program in dict.fromkeys(programs)]
-    if target is not None:
-        require_writable(target, overwrite=overwrite, expected_bytes=10**6)
-    name, plain = session.backend.name, not (as_json or as_markdown)
+    if shown.output is not None:
+        require_writable(Path(shown.output), overwrite=shown.overwrite, expected_bytes=10**6)
+    as_text = not (shown.as_json or shown.as_markdown)
     rows: list[QuantityRow] = []
-    with Console(quiet=quiet, log=None) as console:
-        console.note(f"{len(chosen)} entries on {name} ({session.reason}), {session.precision}")
-        if plain:
+    with Console(quiet=shown.quiet, log=None) as console:
+        console.note(
+            f"{len(chosen)} entries on {session.backend.name} ({session.reason}), "
+            f"{session.precision}"
+        )
+        if as_text:
             console.show(tables.HEADER)
-        for count, found in enumerate(computed(chosen, session, others), start=1):
-            rows += found
-            if plain:
-                console.show("\n".join(tables.lines_of(found)))
-            statuses = ", ".join(sorted({row.status for row in found}))
-            console.note(f"[{count}/{len(chosen)}] {found[0].id}: {statuses}")
+        for count, entry_rows in enumerate(validate(chosen, session, others), start=1):
+            rows += entry_rows
+            if as_text:
+                console.show("\n".join(tables.lines_of(entry_rows)))
+            statuses = ", ".join(sorted({row.status for row in entry_rows}))
+            console.note(f"[{count}/{len(chosen)}] {entry_rows[0].id}: {statuses}")
     if session.repeated:
         console.warning(
             f"{session.repeated} calculations were too far off in mixed precision and repeated in "
             "float64"
         )
-    if as_json:
-        click.echo(
-            json.dumps(
-                tables.rows_to_dict(rows, name, session.precision), indent=2, allow_nan=False
-            )
-        )
+    _show_validation(rows, session, selection.table, shown)
+    _require_passed(rows, require_all=require_all)
+
+
+def _show_validation(
+    rows: list[QuantityRow], session: Session, table: str, shown: TableOutput
+) -> None:
+    """Print the rows as asked for, and write them to the file that was asked for.
+
+    Parameters
+    ----------
+    table : str
+        Name of the table of entries.
+    """
+    from dfmp2.host.provenance import version
+    from dfmp2.output.study import write_table
+    from dfmp2.validation import tables
+
+    backend = session.backend.name
+    if shown.as_json:
+        values = tables.rows_to_dict(rows, backend, session.precision)
+        click.echo(json.dumps(values, indent=2, allow_nan=False))
+    elif shown.as_markdown:
+        click.echo(tables.markdown(rows, table))
     else:
-        click.echo(
-            tables.markdown(rows, table) if as_markdown else f"\n{tables.validation_summary(rows)}"
-        )
-    if target is not None:
-        written = {
-            "table": table,
-            "backend": name,
-            "precision": session.precision,
-            "creator_version": version(),
-        }
-        write_table(target, "validation", tables.columns(rows), written, overwrite=overwrite)
+        click.echo(f"\n{tables.validation_summary(rows)}")
+    if shown.output is None:
+        return
+    settings = {
+        "table": table,
+        "backend": backend,
+        "precision": session.precision,
+        "creator_version": version(),
+    }
+    write_table(
+        Path(shown.output),
+        "validation",
+        tables.columns(rows),
+        settings,
+        overwrite=shown.overwrite,
+    )
+
+
+def _require_passed(rows: list[QuantityRow], *, require_all: bool) -> None:
+    """Raise where a comparison failed, or nothing was compared.
+
+    Parameters
+    ----------
+    require_all : bool
+        Whether a skipped entry counts as failed.
+
+    Raises
+    ------
+    ComparisonFailed
+    """
+    from dfmp2.validation import tables
+
     counts = tables.tally(rows)
     if counts["failed"]:
         raise ComparisonFailed(
@@ -343,12 +412,12 @@ def validate_command(
         )
     if counts["skipped"] and (require_all or not counts["passed"]):
         if require_all:
-            why = "--require-all"
+            reason = "--require-all"
         else:
-            why = "nothing was compared"
+            reason = "nothing was compared"
         raise ComparisonFailed(
-            f"{counts['skipped']} of {len(rows)} values are skipped ({why}), for the reasons given "
-            "with them"
+            f"{counts['skipped']} of {len(rows)} values are skipped ({reason}), for the reasons "
+            "given with them"
         )
 
 
@@ -531,6 +600,45 @@ def _per_atom(stored: MP2Result, energy: float) -> str:
     return f"{energy / max(1, stored.molecule.ghost.count(False)):+.1e}"
 
 
+@dataclass(frozen=True, slots=True)
+class PairStep:
+    """The benchmark of the pair energies: the values of the options that belong to --shape."""
+
+    shape: str | None
+    precision: str | None
+    memory: str | None
+    backend: tuple[str, ...]
+
+    def require_unset(self) -> None:
+        """Raise InputError where one of the options beside --shape is given."""
+        for name in ("precision", "memory", "backend"):
+            if getattr(self, name):
+                raise InputError(f"--{name} does not belong to --gemm: leave it out")
+
+    def precisions(self) -> list[str]:
+        """fp64, mixed, or both.
+
+        Raises
+        ------
+        InputError : another name
+        """
+        listed = self.precision or "fp64,mixed"
+        names = [name.strip().lower() for name in listed.split(",")]
+        for name in names:
+            if name not in ("fp64", "mixed"):
+                raise InputError(
+                    f"--precision {name!r}: expected fp64 or mixed, or both with a comma between "
+                    "them"
+                )
+        return list(dict.fromkeys(names))
+
+    def budget(self) -> int | None:
+        """--memory in bytes."""
+        if self.memory is None:
+            return None
+        return parse_bytes(self.memory)
+
+
 @click.command("bench", cls=AnnouncedCommand)
 @click.option(
     "--shape",
@@ -557,14 +665,12 @@ def _per_atom(stored: MP2Result, energy: float) -> str:
 )
 @OVERWRITE
 @QUIET
+@as_one("pair_step", PairStep)
 def bench(
-    shape: str | None,
+    pair_step: PairStep,
     gemm: bool,
-    precision: str | None,
     repeats: int,
     threads: int | None,
-    memory: str | None,
-    backend: tuple[str, ...],
     json_file: str | None,
     overwrite: bool,
     quiet: bool,
@@ -574,61 +680,48 @@ def bench(
     Exit code 8 when the energy of a shape differs by more than its precision explains, 6 when a
     backend is missing.
     """
-    if (shape is not None) == gemm:
-        if gemm:
-            asked = "--shape and --gemm"
-        else:
-            asked = "nothing to measure was named"
-        raise InputError(f"{asked}: give exactly one of --shape NAME, --gemm")
-    only_shape = {"precision": precision, "memory": memory, "backend": backend}
-    given = [name for name, value in only_shape.items() if value]
-    if gemm and given:
-        raise InputError(f"--{given[0]} does not belong to --gemm: leave it out")
+    if gemm and pair_step.shape is not None:
+        raise InputError("--shape and --gemm: give exactly one of --shape NAME, --gemm")
+    if not gemm and pair_step.shape is None:
+        raise InputError("nothing to measure was named: give exactly one of --shape NAME, --gemm")
+    if gemm:
+        pair_step.require_unset()
     if repeats < 1:
         raise InputError(f"--repeats {repeats}: expected a whole number, 1 or more")
-    precisions = list(
-        dict.fromkeys(name.strip().lower() for name in (precision or "fp64,mixed").split(","))
-    )
-    unknown = [name for name in precisions if name not in ("fp64", "mixed")]
-    if unknown:
-        raise InputError(
-            f"--precision {unknown[0]!r}: expected fp64 or mixed, or both with a comma between them"
-        )
+    precisions = pair_step.precisions()
     count = prepare_libraries(threads)
     from dfmp2.host.files import require_writable, write_atomically
-    from dfmp2.validation import bench as measured
+    from dfmp2.validation import bench as benchmarks
 
-    if memory is None:
-        budget = None
-    else:
-        budget = parse_bytes(memory)
-    if json_file in (None, "-"):
-        target = None
-    else:
-        target = Path(str(json_file))
-    if target is not None:
+    budget = pair_step.budget()
+    target = None
+    if json_file is not None and json_file != "-":
+        target = Path(json_file)
         require_writable(target, overwrite=overwrite, expected_bytes=10**6, option=Option("json"))
     with Console(quiet=quiet, log=None) as console:
-        if shape is None:
-            found = measured.measure_products(count, repeats, console)
-            text = measured.products_text(found)
+        if pair_step.shape is None:
+            results = benchmarks.measure_products(count, repeats, console)
+            text = benchmarks.products_text(results)
         else:
-            found = measured.measure_shape(
-                shape,
-                list(backend),
+            results = benchmarks.measure_shape(
+                pair_step.shape,
+                list(pair_step.backend),
                 precisions,
                 repeats=repeats,
                 count=count,
                 memory=budget,
                 listener=console,
             )
-            text = measured.shape_text(found)
-    written = json.dumps(found, indent=2, allow_nan=False) + "\n"
+            text = benchmarks.shape_text(results)
+    as_json = json.dumps(results, indent=2, allow_nan=False) + "\n"
     if target is not None:
-        write_atomically(target, written.encode(), overwrite=overwrite)
-    click.echo(written if json_file == "-" else text, nl=False)
-    if shape is not None:
-        measured.judge(found)
+        write_atomically(target, as_json.encode(), overwrite=overwrite)
+    if json_file == "-":
+        click.echo(as_json, nl=False)
+    else:
+        click.echo(text, nl=False)
+    if pair_step.shape is not None:
+        benchmarks.judge(results)
 
 
 @click.command("completion", cls=GroupedCommand)

@@ -89,15 +89,17 @@ def prepare_command(given: Given, display: Display) -> None:
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.prepared.h5")
     require_distinct_files(given, target, display)
-    from dfmp2.output import prepared as two_parts
+    from dfmp2.mp2.prepared import prepare_b
     from dfmp2.output.checkpoint import checkpointing
+    from dfmp2.output.hdf5 import start_of
     from dfmp2.output.json import prepared_json
+    from dfmp2.output.prepared import PreparedFile, verified
     from dfmp2.output.text import prepared_last_line, prepared_report
 
     with logged(display) as console:
-        found = completed(target, display, console, two_parts.verified, (read.molecule, chosen))
+        found = completed(target, display, console, verified, (read.molecule, chosen))
         if found is None:
-            file = two_parts.PreparedFile(target, overwrite=display.overwrite)
+            file = PreparedFile(target, overwrite=display.overwrite)
             console.note(introduction(read))
             with (
                 checkpointing(
@@ -110,10 +112,11 @@ def prepare_command(given: Given, display: Display) -> None:
                 file,
             ):
                 signals.finish_first(kept)
-                found = two_parts.prepare_b(
+                found = prepare_b(
                     read.molecule,
                     chosen,
                     file,
+                    start=start_of(chosen),
                     listener=console,
                     command=command_line(),
                     checkpoint=kept,
@@ -198,12 +201,13 @@ def energy_command(
         options["method"] = None  # that of the prepared file
     part = None if shard is None else _part_of(shard)
     prepare_libraries(options["threads"])
-    from dfmp2.output import prepared as two_parts
+    from dfmp2.mp2.prepared import options_for, prepared_energy
+    from dfmp2.output.prepared import opened
 
     require_distinct({"--from": prepared, "--log": display.log})
-    with logged(display) as console, two_parts.opened(prepared) as source:
+    with logged(display) as console, opened(prepared) as source:
         molecule, made = source.prepared.molecule, source.prepared.provenance
-        chosen = two_parts.options_for(source.prepared, options)
+        chosen = options_for(source.prepared, options)
         target = display.target(f"{molecule.name}.dfmp2.h5")
         require_distinct({"--from": prepared, "--output": str(target), "--log": display.log})
         begun = (
@@ -212,7 +216,7 @@ def energy_command(
         )
 
         if part is not None or workers or engine or collect:
-            from dfmp2.output.shards import require_pairs
+            from dfmp2.output.tile_shards import require_pairs
 
             require_pairs(chosen)
         if part is not None:
@@ -224,21 +228,21 @@ def energy_command(
             if workers or engine:
                 return _by_workers(workers, engine, target.parent, source, chosen, given)
             if collect:
-                from dfmp2.output.shards import collected
+                from dfmp2.output.tile_shards import collected
 
                 given["elsewhere"] = partial(collected, target)
-            return two_parts.prepared_energy(source, chosen, **given)
+            return prepared_energy(source, chosen, **given)
 
         compute_result(target, display, console, (molecule, chosen), begun, compute)
         if collect:
-            from dfmp2.output.shards import remove_shards
+            from dfmp2.output.tile_shards import remove_shards
 
             remove_shards(target)
 
 
 def _part_of(shard: str) -> tuple[int, int]:
     """(I, N) of --shard."""
-    from dfmp2.execution.shards import read_shard, shard_of_job
+    from dfmp2.execution.schedule import read_shard, shard_of_job
 
     if shard == OF_THE_JOB:
         found = shard_of_job()
@@ -263,7 +267,7 @@ def _compute_shard(
     """Compute part of the tiles into a file of their own, and say which."""
     from dfmp2.host.files import require_writable
     from dfmp2.output.checkpoint import checkpointing
-    from dfmp2.output.shards import compute_shard, label, pairs_of_shard, shard_of
+    from dfmp2.output.tile_shards import compute_shard, label, pairs_of_shard, shard_of
 
     place = shard_of(target, *part)
     require_writable(place, overwrite=True, expected_bytes=10**6)
@@ -303,9 +307,9 @@ def _by_workers(
     given: dict[str, Any],
 ) -> MP2Result:
     """The result, its tiles by processes of this host or by a Dask cluster."""
-    from dfmp2.execution.pairs import by_workers
+    from dfmp2.execution.parts import by_workers
     from dfmp2.execution.pool import Pool, local_pool
-    from dfmp2.output import prepared as two_parts
+    from dfmp2.mp2.prepared import prepared_energy
 
     pool: Pool
     if engine is not None:
@@ -323,7 +327,7 @@ def _by_workers(
     try:
         with pool:
             pool.grow(count)
-            result = two_parts.prepared_energy(
+            result = prepared_energy(
                 source, share, **given, elsewhere=partial(by_workers, pool, source.path)
             )
     except ResourceError as error:

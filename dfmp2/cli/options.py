@@ -36,7 +36,17 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
-BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
+BACKENDS = [
+    "auto",
+    "cpu",
+    "torch",
+    "cuda",
+    "cuda-tf32",
+    "nki",
+    "nki-xla",
+    "nki-simulator",
+    "nki-interpreter",
+]
 TYPES = {"str": str, "int": int, "float": float}
 IN_UNITS: dict[str, Any] = {
     "type": click.Choice(["angstrom", "bohr"]),
@@ -91,41 +101,42 @@ class MethodNames(click.Choice):  # type: ignore[type-arg]
         self.fail(f"{value!r} is not one of {listed}, or a double hybrid of dfmp2 methods{advice}")
 
 
-def _made(field: Field[Any]) -> click.Option:
+def option_of_field(field: Field[Any]) -> click.Option:
     """The command line option of a field of `Options`."""
-    says, kind = field.metadata, str(field.type)
-    if says["shown"]:
-        shown = f"  [default: {says['shown']}]"
-    else:
-        shown = ""
-    rest: dict[str, Any] = {"help": f"{says['help']}{shown}", "metavar": says["metavar"]}
-    if kind == "bool":
-        rest |= {"is_flag": True}
+    about = field.metadata
+    annotation = str(field.type)
+    settings: dict[str, Any] = {"help": about["help"], "metavar": about["metavar"]}
+    if about["shown"]:
+        settings["help"] += f"  [default: {about['shown']}]"
+    if annotation == "bool":
+        settings["is_flag"] = True
     elif field.name == "backend":
-        rest |= {"type": Words(BACKENDS, BACKEND_WORDS), "envvar": "DFMP2_BACKEND"}
+        settings["type"] = Words(BACKENDS, BACKEND_WORDS)
+        settings["envvar"] = "DFMP2_BACKEND"
     elif field.name == "method":
-        rest |= {"type": MethodNames(says["choices"])}
-    elif says["choices"]:
-        rest |= {"type": click.Choice(says["choices"])}
+        settings["type"] = MethodNames(about["choices"])
+    elif about["choices"]:
+        settings["type"] = click.Choice(about["choices"])
+    elif field.name == "memory":  # a size, or a number of bytes
+        settings["type"] = str
     else:
-        rest |= {"type": str if field.name == "memory" else TYPES[kind.partition(" ")[0]]}
-        rest["metavar"] = says["metavar"] or ("N" if rest["type"] is int else None)
+        settings["type"] = TYPES[annotation.partition(" ")[0]]
+        if settings["type"] is int and not about["metavar"]:
+            settings["metavar"] = "N"
     if field.default is MISSING:
-        rest |= {"required": True}
-    elif kind != "bool":
-        rest |= {
-            "default": field.default,
-            "show_default": field.default is not None and not says["shown"],
-        }
-    return click.Option([f"--{field.name.replace('_', '-')}"], **rest)
+        settings["required"] = True
+    elif annotation != "bool":
+        settings["default"] = field.default
+        settings["show_default"] = field.default is not None and not about["shown"]
+    return click.Option([f"--{field.name.replace('_', '-')}"], **settings)
 
 
-_MADE = {field.name: _made(field) for field in fields(Options)}
-OF_A_CALCULATION = {
-    "basis": _MADE.pop("basis"),
+_OF_FIELDS = {field.name: option_of_field(field) for field in fields(Options)}
+OF_A_CALCULATION = {  # in the order of --help
+    "basis": _OF_FIELDS.pop("basis"),
     **OF_THE_MOLECULE,
-    **_MADE,
-}  # in the order of --help
+    **_OF_FIELDS,
+}
 ALL = tuple(name for name in OF_A_CALCULATION if name not in ("check", *WHOLE_RUN))
 
 OWN = "Options"  # heading of those that no group names
@@ -215,6 +226,30 @@ def options_of(*names: str) -> Decorator:
 
 
 calculation_options = options_of(*ALL, *WHOLE_RUN)  # of a command that computes several molecules
+
+
+def as_one(keyword: str, kind: type[Any]) -> Decorator:
+    """Give a command one object in place of the options that are its fields.
+
+    Parameters
+    ----------
+    keyword : str
+        Parameter of the command that receives the object.
+    kind : type
+        A dataclass; its fields have the names of options.
+    """
+    names = [field.name for field in fields(kind)]
+
+    def give(command: Command) -> Command:
+        @functools.wraps(command)
+        def gathered(*arguments: Any, **values: Any) -> Any:
+            gathered_options = {name: values.pop(name) for name in names}
+            values[keyword] = kind(**gathered_options)
+            return command(*arguments, **values)
+
+        return gathered
+
+    return give
 
 
 def refused(names: Iterable[str], reason: str) -> Decorator:
@@ -358,14 +393,7 @@ def output_options(
         click.option("--log", metavar="FILE", help="Append progress and report to a file."),
     )
 
-    def give(command: Command) -> Command:
-        @functools.wraps(command)
-        def gathered(**values: Any) -> Any:
-            return command(display=Display(*map(values.pop, Display.__slots__)), **values)
-
-        return with_options(options, gathered)
-
-    return give
+    return lambda command: with_options(options, as_one("display", Display)(command))
 
 
 def print_report(

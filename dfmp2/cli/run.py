@@ -3,6 +3,7 @@ need."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shlex
@@ -147,6 +148,11 @@ def plan_command(given: Given, gradient: bool, calibrate: bool, as_json: bool) -
     from dfmp2.output import plan as text
     from dfmp2.planning.plan import foresee
 
+    # What is resident when the run is planned counts: load what the run will have loaded by then.
+    if gradient:
+        importlib.import_module("dfmp2.gradients.gradient")
+    else:
+        importlib.import_module("dfmp2.mp2.energy")
     with Console(quiet=as_json, log=None) as console:
         if gradient:
             task = "gradient"

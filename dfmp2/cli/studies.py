@@ -4,6 +4,7 @@ in one file."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from dfmp2.cli.options import (
     MOST_WORKERS,
     Display,
     Given,
+    as_one,
     one_molecule,
     output_options,
     print_report,
@@ -28,6 +30,7 @@ from dfmp2.molecule.text import printable
 if TYPE_CHECKING:
     from dfmp2.options import Options
     from dfmp2.output.study import Study
+    from dfmp2.studies.optimize import Constraints
     from dfmp2.studies.scan import Scan
 
 study_options = output_options(
@@ -344,6 +347,59 @@ def _make_scan(
     return along(whole, coordinate, options, chained=chained)
 
 
+@dataclass(frozen=True, slots=True)
+class ConstraintOptions:
+    """What stays as it is: the values of --freeze, --set and --constraints."""
+
+    freeze: tuple[tuple[str, str], ...]
+    fixed: tuple[tuple[str, str, str], ...]
+    constraints: str | None
+
+    def read(self, units: str) -> Constraints:
+        """The constraints, those of the file among them.
+
+        Parameters
+        ----------
+        units : str
+            Of the lengths of --set, "angstrom" or "bohr".
+        """
+        from dfmp2.molecule.text import read_text
+        from dfmp2.studies.optimize import Constraints
+
+        text = ""
+        if self.constraints is not None:
+            text = read_text(self.constraints, 10**6, "more than 1 MB", "a constraints file")[1]
+        return Constraints(self.freeze, self.fixed, text, units)
+
+
+@dataclass(frozen=True, slots=True)
+class GeometryFiles:
+    """The files of geometries that an optimisation writes beside its study."""
+
+    xyz_file: str | None
+    path_file: str | None
+
+    def targets(self, study: Path, molecule: str) -> tuple[Path, Path]:
+        """The file of the last geometry and that of all of them.
+
+        Parameters
+        ----------
+        study : Path
+            The file of the study.
+        molecule : str
+            The file that was read, which is not overwritten without being named.
+        """
+        last = study.with_suffix(".xyz")
+        if molecule != "-" and last.resolve() == Path(molecule).resolve():
+            last = study.with_suffix(".optimized.xyz")  # x.xyz --output x.h5
+        if self.xyz_file is not None:
+            last = Path(self.xyz_file)
+        path = study.with_suffix(".trajectory.xyz")
+        if self.path_file is not None:
+            path = Path(self.path_file)
+        return last, path
+
+
 @click.command("optimize", cls=AnnouncedCommand)
 @click.option(
     "--freeze",
@@ -405,18 +461,17 @@ def _make_scan(
 )
 @one_molecule()
 @study_options
+@as_one("constraints", ConstraintOptions)
+@as_one("files", GeometryFiles)
 def optimize_command(
     given: Given,
     display: Display,
-    freeze: tuple[tuple[str, str], ...],
-    fixed: tuple[tuple[str, str, str], ...],
-    constraints: str | None,
+    constraints: ConstraintOptions,
+    files: GeometryFiles,
     convergence: str,
     max_steps: int,
     transition_state: bool,
     verify: bool,
-    xyz_file: str | None,
-    path_file: str | None,
 ) -> None:
     """Optimise the geometry of MOLECULE in internal coordinates (geomeTRIC).
 
@@ -424,26 +479,20 @@ def optimize_command(
     Where --max-steps are not enough (exit code 4), the same command with more goes on.
     """
     chosen, read = given.chosen(), given.read()
-    from dfmp2.molecule.text import read_text
-    from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
+    from dfmp2.studies.optimize import Search, optimize_geometry
 
-    if constraints is None:
-        text = ""
-    else:
-        text = read_text(constraints, 10**6, "more than 1 MB", "a constraints file")[1]
     search = Search(
-        Constraints(freeze, fixed, text, given.state["units"]),
-        convergence,
-        max_steps,
-        transition_state,
-        verify,
+        constraints=constraints.read(given.state["units"]),
+        convergence=convergence,
+        max_steps=max_steps,
+        transition_state=transition_state,
+        verify=verify,
     )
     target = display.target(f"{read.molecule.name}.optimization.h5")
-    beside = target.with_suffix(".xyz")
-    if given.molecule != "-" and beside.resolve() == Path(given.molecule).resolve():
-        beside = target.with_suffix(".optimized.xyz")  # x.xyz --output x.h5
-    last, path = Path(xyz_file or beside), Path(path_file or target.with_suffix(".trajectory.xyz"))
-    require_distinct({"--constraints": constraints, "--xyz": str(last), "--trajectory": str(path)})
+    last, path = files.targets(target, given.molecule)
+    require_distinct(
+        {"--constraints": constraints.constraints, "--xyz": last, "--trajectory": path}
+    )
 
     compute = partial(optimize_geometry, read.molecule, chosen, search)
 
@@ -462,8 +511,8 @@ def optimize_command(
             f"{last}, {path}"
         )
 
-    files = {Option("xyz"): last, Option("trajectory"): path}
-    run_study(target, compute, ending, display, given, beside=files, contents=contents)
+    beside = {Option("xyz"): last, Option("trajectory"): path}
+    run_study(target, compute, ending, display, given, beside=beside, contents=contents)
 
 
 def _found(study: Study) -> str:
@@ -472,6 +521,15 @@ def _found(study: Study) -> str:
     if study.settings["imaginary_modes"] is None and not study.complete:
         return "not converged"
     return point
+
+
+@dataclass(frozen=True, slots=True)
+class Gas:
+    """The ideal gas of the thermochemistry: K, Pa, and rotations onto itself."""
+
+    temperature: float
+    pressure: float
+    symmetry_number: int | None
 
 
 @click.command("frequencies", cls=AnnouncedCommand)
@@ -509,12 +567,11 @@ def _found(study: Study) -> str:
 )
 @one_molecule()
 @study_options
+@as_one("gas", Gas)
 def frequencies_command(
     given: Given,
     display: Display,
-    temperature: float,
-    pressure: float,
-    symmetry_number: int | None,
+    gas: Gas,
     displacement: float,
     allow_gradient: bool,
     workers: int | None,
@@ -529,13 +586,19 @@ def frequencies_command(
     chosen, read = given.chosen(), given.read()
     from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
 
-    conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
+    conditions = Conditions(
+        temperature=gas.temperature,
+        pressure=gas.pressure,
+        symmetry=gas.symmetry_number,
+        displacement=displacement,
+        allow_gradient=allow_gradient,
+    )
     target = display.target(f"{read.molecule.name}.frequencies.h5")
     modes = Path(molden_file or target.with_suffix(".molden"))
 
     compute = partial(harmonic_frequencies, read.molecule, chosen, conditions)
     if workers is not None:
-        from dfmp2.execution.pairs import steps
+        from dfmp2.execution.parts import steps
 
         compute = partial(compute, elsewhere=partial(steps, workers))
 

@@ -22,7 +22,7 @@ from dfmp2.execution.items import (
 )
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import Call, Died, Pool
-from dfmp2.execution.shards import arrange, memory_needed, works
+from dfmp2.execution.schedule import arrange, memory_needed, works
 from dfmp2.host.files import make_folder, require_writable
 from dfmp2.host.locks import discard
 from dfmp2.mp2.result import ALL

@@ -112,7 +112,7 @@ class Batch:
     @property
     def device(self) -> str:
         """The backend whose devices are shared out among workers."""
-        return self.asks_for(*COMPILED, "cuda", "auto") or "cpu"
+        return self.asks_for(*COMPILED, "cuda", "cuda-tf32", "auto") or "cpu"
 
     def asks_for(self, *backends: str) -> str | None:
         """The first of these backends that an item asks for."""

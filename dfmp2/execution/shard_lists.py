@@ -17,7 +17,7 @@ from typing import Any
 from dfmp2.errors import InputError
 from dfmp2.execution.items import read_inputs
 from dfmp2.execution.manifest import Batch, BatchItem, options_of_item
-from dfmp2.execution.shards import shards, works
+from dfmp2.execution.schedule import shards, works
 from dfmp2.host.files import make_folder, put, settled, stamp
 
 FOLDER = "batch.shards"

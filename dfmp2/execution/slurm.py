@@ -58,7 +58,7 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         source += ["--root", os.path.abspath(given["root"])]
     # Without it a task would have to read the whole manifest before it finds its own list.
     source += ["--output", os.path.abspath(batch.output)]
-    backend = batch.asks_for(*COMPILED, "cuda") or "cpu"
+    backend = batch.asks_for(*COMPILED, "cuda", "cuda-tf32") or "cpu"
     if backend in COMPILED:
         commands = {"warm-up": ["batch", "run", *source, "--warm-up"]}
     else:
@@ -195,7 +195,7 @@ def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
             Option("cache"),
             ": no item asks for the backend nki or nki-xla, so no kernel is compiled",
         )
-    elif jobs.backend == "cuda":
+    elif jobs.backend.startswith("cuda"):
         gres = gres or f"gpu:{workers}"
     cpus = given["cpus_per_task"] or workers * given["threads"]
     return {"places": names, "cpus": cpus, "gres": gres, "variables": variables}

@@ -3,7 +3,7 @@
     one electron      sum_mn D_mn h^x_mn - sum_mn W_mn S^x_mn
     two centres       sum_PQ g_PQ (P|Q)^x
     three centres     sum_Q,mn G_Q,mn (mn|Q)^x                           blocks of Q
-    four centres      sum_mnls X_mn D_ls [(mn|ls)^x - 1/2 (ml|ns)^x]     conventional SCF
+    four centres      sum_mnls D_ls [X_mn (mn|ls)^x - 1/2 Y_mn (ml|ns)^x]     conventional SCF
 
 All densities are symmetric in m and n. Basis functions move with their atoms: d/dA of a function on
 A is minus its derivative with respect to the electron, and by translation d/dQ (mn|Q) = -(d/dm +
@@ -186,30 +186,40 @@ def unpacked_blocks(mole: Any, auxmole: Any, packed_bytes: int) -> Iterator[Bloc
         yield p0, p1, lib.unpack_tril(packed)
 
 
-def four_center(mole: Any, density: list[Array], others: list[Array], weight: float) -> Array:
-    """Coulomb and exchange of D with X, four-centre integrals: (natom, 3) Eh/bohr.
+def four_center(
+    mole: Any,
+    density: list[Array],
+    coulomb: list[Array],
+    exchange: list[Array],
+    weight: float,
+) -> Array:
+    """Coulomb of D with X and exchange of D with Y, four-centre integrals: (natom, 3) Eh/bohr.
 
-    sum (mn|ls)^x X^T_mn D^T_ls - w sum_s (ml|ns)^x X^s_mn D^s_ls, where T is w times the sum over
+    sum (mn|ls)^x X^T_mn D^T_ls - w sum_s (ml|ns)^x Y^s_mn D^s_ls, where T is w times the sum over
     spins
 
     Parameters
     ----------
-    density, others : D and X of each spin, symmetric (nao, nao)
+    mole : PySCF molecule, for integrals of a long-range operator one with that set
+    density : D of each spin, symmetric (nao, nao)
+    coulomb, exchange : X and Y of each spin, symmetric (nao, nao); empty where that part is not
+        wanted
     weight : w, 2 where one spin stands for both
     """
     from pyscf.grad import rhf
 
-    count = len(density)
-    with shielded():
-        coulomb, exchange = rhf.get_jk(
-            mole, [*density, *others]
-        )  # of dm/dr, with the sign of dm/dA
-    total = [weight * sum(parts[1:], start=parts[0]) for parts in (density, others)]
-    fields = [weight * coulomb[:count].sum(axis=0), weight * coulomb[count:].sum(axis=0)]
-    parts = np.einsum("xmn,mn->xm", fields[0], total[1]) + np.einsum(
-        "xmn,mn->xm", fields[1], total[0]
-    )
-    for s in range(count):
-        parts -= weight * np.einsum("xmn,mn->xm", exchange[s], others[s])
-        parts -= weight * np.einsum("xmn,mn->xm", exchange[count + s], density[s])
+    others = [*density, *exchange]
+    totals = []
+    if coulomb:
+        totals = [weight * np.sum(density, axis=0), weight * np.sum(coulomb, axis=0)]
+    parts = np.zeros((3, mole.nao))
+    with shielded():  # matrices of dm/dr, with the sign of dm/dA; one pass over the integrals
+        fields, exchanged = rhf.get_jk(mole, np.stack([*others, *totals]))
+    if coulomb:
+        parts += np.einsum("xmn,mn->xm", fields[-2], totals[1])
+        parts += np.einsum("xmn,mn->xm", fields[-1], totals[0])
+    if exchange:
+        for s, d in enumerate(density):
+            parts -= weight * np.einsum("xmn,mn->xm", exchanged[s], exchange[s])
+            parts -= weight * np.einsum("xmn,mn->xm", exchanged[len(density) + s], d)
     return 2 * by_atom(mole, parts)

@@ -2,6 +2,7 @@
 
     E^x = E_nuc^x + sum_mn (D + P)_mn h^x_mn - sum_mn (W_HF + W)_mn S^x_mn                                          (1)
           + [ (D/2 + P) with D: Coulomb - exchange ]^x                      JK fitting set, or four-centre           (2)
+          + [ E_xc + P V_xc ]^x                                             integration grid, Kohn-Sham alone
           + 2 sum_s sum_iaQ Z_iaQ (ia|Q)^x - sum_PQ g_PQ (P|Q)^x            RI fitting set                           (3)
 
 D and W_HF are the densities of Hartree-Fock (W_HF = sum_i e_i C_i C_i^T), Z and g the three- and
@@ -15,7 +16,9 @@ W:
     D, P -> Eq. 2                                  `mean_field`, `derivatives`
 
 It is the gradient of the energy that `dfmp2.mp2.energy` computes, with its fitting sets, its frozen
-orbitals and the factors of its spin components. Sources: Weigend and Haeser, Theor. Chem. Acc. 97,
+orbitals and the factors of its spin components. That of a double hybrid has the exact exchange of
+its functionals in Eq. 2, which may be range-separated, its quadrature (`functional`) and its
+dispersion correction beside it. Sources: Weigend and Haeser, Theor. Chem. Acc. 97,
 331 (1997); DiStasio, Steele, Rhee, Shao, Head-Gordon, J. Comput. Chem. 28, 839 (2007).
 """
 
@@ -37,12 +40,26 @@ from dfmp2.gradients import derivatives, polarizability
 from dfmp2.gradients.amplitudes import amplitude_densities
 from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
+from dfmp2.gradients.functional import (
+    Functionals,
+    Kernel,
+    coarser_kernel,
+    functional_gradient,
+    functionals_of,
+)
 from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
-from dfmp2.gradients.response import Orbitals, Relaxed, convergence_error, relax
+from dfmp2.gradients.response import (
+    FockBuilder,
+    Orbitals,
+    Relaxed,
+    convergence_error,
+    fock_matrices,
+    relax,
+)
 from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host import resources
-from dfmp2.host.deferred import imported_by_name
+from dfmp2.host.deferred import presentation
 from dfmp2.host.scratch import Room
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
@@ -58,6 +75,7 @@ from dfmp2.mp2.calculation import (
     storage_of,
     timings_of,
 )
+from dfmp2.mp2.dispersion import dispersion_gradient
 from dfmp2.mp2.energy import build_b, converged_reference, correlate, mp2_energy
 from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Polarizability, Properties
 from dfmp2.options import Options
@@ -75,6 +93,7 @@ from dfmp2.scf.hartree_fock import (
     reproducible,
     uses_single,
 )
+from dfmp2.scf.kohn_sham import HARTREE_FOCK
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object
 
@@ -100,7 +119,7 @@ class GradientResult:
     @property
     def gradient(self) -> Array:
         """(natom, 3) float64, Eh/bohr."""
-        return self._stored(self.result.gradient).mp2_total_gradient
+        return self._stored(self.result.gradient).total_gradient
 
     @property
     def point_charge_gradient(self) -> Array | None:
@@ -128,9 +147,7 @@ class GradientResult:
             "symbol": self.result.molecule.labels,
             **dict(zip("xyz", self.gradient.T, strict=True)),
         }
-        return imported_by_name("dfmp2.output.table:frame")(
-            columns, dict.fromkeys("xyz", "hartree/bohr")
-        )
+        return presentation().frame(columns, dict.fromkeys("xyz", "hartree/bohr"))
 
     def __repr__(self) -> str:
         found = self.result.gradient
@@ -214,15 +231,7 @@ def _with_densities(
             Option("transform", "device"),
             " makes B on the device, and relaxed densities need it on the host: leave it out",
         )
-    if options.correlation.double_hybrid:
-        raise InputError(
-            Option("method", options.method),
-            " has no gradient or relaxed density yet: take a method of Hartree-Fock orbitals such "
-            "as ",
-            Option("method", "mp2"),
-            ", or energies of displaced molecules (scan, ASE with displacement=)",
-        )
-    if not options.correlation.plain:
+    if not options.correlation.differentiable:
         raise InputError(
             Option("method", options.method),
             " has no gradient or relaxed density: the scaled ones have (dfmp2 methods)",
@@ -318,17 +327,45 @@ def differentiate(
     begin = time.perf_counter()
     with calculation.clock("gradient"):
         spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
+        sphere_torque = np.zeros(3)
         single = result.precision == "mixed"
-        correlation, unrelaxed = _correlation(
-            calculation, spaces, spins, b, held, single=single
-        )  # Eq. 3
-        listener.stage("Z-vector equations")
-        relaxed, residual, left = _response(calculation, spins, unrelaxed, correlation, kept, held)
+        if options.correlation.kind == "none":
+            correlation, unrelaxed = _no_correlation(calculation, spaces, spins)
+        else:
+            correlation, unrelaxed = _correlation(
+                calculation, spaces, spins, b, held, single=single
+            )  # Eq. 3
+        functionals = functionals_of(mole, reference)
+        if options.correlation.kind == "none":
+            relaxed = [Relaxed(p, p, p) for p in unrelaxed]
+            residual = left = 0.0
+            _release_kept(kept)
+        else:
+            listener.stage("Z-vector equations")
+            relaxed, residual, left = _response(
+                calculation, spins, unrelaxed, correlation, kept, held, functionals
+            )
         resources.return_memory()
         _tell(calculation, held, 3)
         if correlation.gradient is not None:
             listener.stage("derivatives of the mean field")
-            on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
+            on_atoms, on_charges = _assemble(
+                calculation, spins, relaxed, held, functionals
+            )  # Eqs. 1 and 2
+            if functionals is not None:
+                listener.stage("derivatives of the functional")
+                of_functional, sphere_torque = functional_gradient(
+                    mole,
+                    functionals.grid,
+                    (functionals.energy, functionals.scf),
+                    [o.density for o in spins],
+                    [o.in_functions(p.relaxed) for o, p in zip(spins, relaxed, strict=True)],
+                    calculation.setup.active,
+                )
+                on_atoms += of_functional
+            correction = options.dispersion_correction
+            if correction is not None:
+                on_atoms += dispersion_gradient(system.molecule, *correction)
             scaling = options.correlation
             found = Gradient(
                 mp2_total_gradient=on_atoms + correlation.gradient,
@@ -339,7 +376,9 @@ def differentiate(
                 point_charge_gradient=on_charges,
             )
     densities = properties(mole, spins, relaxed)
-    proof = checks.certify_gradient(system, result, found, densities, correlation, residual, left)
+    proof = checks.certify_gradient(
+        system, result, found, densities, correlation, residual, left, sphere_torque
+    )
     peak = Memory(
         result.memory.budget,
         calculation.plan.memory.predicted_peak,
@@ -413,6 +452,29 @@ def _correlation(
     return part, [_placed(*each) for each in zip(spins, found.occupied, found.virtual, strict=True)]
 
 
+def _no_correlation(
+    calculation: Calculation, spaces: list[ActiveSpace], spins: list[Orbitals]
+) -> tuple[CorrelationPart, list[Array]]:
+    """The same where there is no correlation energy: zero."""
+    gradient = None
+    if calculation.plan.work.task == "gradient":
+        gradient = np.zeros((calculation.system.mole.natm, 3))
+    part = CorrelationPart(
+        gradient=gradient,
+        occupied=[np.zeros_like(space.c_occ) for space in spaces],
+        virtual=[np.zeros_like(space.c_vir) for space in spaces],
+        three_center=0.0,
+        two_center=0.0,
+    )
+    return part, [np.zeros((len(o.energy),) * 2) for o in spins]
+
+
+def _release_kept(kept: list[Any]) -> None:
+    """Free the SCF integrals that were kept for a response, where there is none."""
+    while kept:
+        kept.pop().discard()
+
+
 def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
     """The orbitals of each spin and which of them are correlated."""
     found = []
@@ -458,6 +520,7 @@ def _response(
     found: CorrelationPart,
     kept: list[Any],
     held: GradientMemory,
+    functionals: Functionals | None,
 ) -> tuple[list[Relaxed], float, float]:
     """P and W of each spin, the residual of the Z-vector equations, and what an SCF that ended
     early left, Eh."""
@@ -466,19 +529,46 @@ def _response(
     with shielded():
         mf = _builder(calculation, kept.pop() if kept else None, held)
         try:
-            single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
-            how = {"single": single, "held": held.response_held}
-            relaxed, residual = relax(
-                mf, spins, unrelaxed, occupied, virtual, calculation.listener, **how
-            )
-            whole = hamiltonian.mean_field(
+            core = hamiltonian.mean_field(
                 calculation.system.mole,
                 calculation.kind,
                 calculation.options.relativity,
                 calculation.system.molecule.point_charges,
                 field=calculation.field,
+            ).get_hcore()
+            builder, potential, energy_fock = FockBuilder(mf), None, None
+            if functionals is not None:
+                mole = calculation.system.mole
+                orbitals = [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins]
+                kernel = Kernel(mole, functionals.scf, functionals.grid, orbitals)
+                quick = coarser_kernel(mole, functionals, orbitals, kernel)
+                builder = FockBuilder(mf, functionals.scf_exact, kernel, quick)
+                potential = functionals.potential(mole, functionals.scf, orbitals)
+                if not functionals.stationary:
+                    fock = fock_matrices(
+                        mf,
+                        core,
+                        spins,
+                        functionals.energy_exact,
+                        functionals.potential(mole, functionals.energy, orbitals),
+                    )
+                    energy_fock = [
+                        o.coeff.T @ one @ o.coeff for o, one in zip(spins, fock, strict=True)
+                    ]
+            single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
+            relaxed, residual = relax(
+                builder,
+                spins,
+                unrelaxed,
+                occupied,
+                virtual,
+                calculation.listener,
+                energy_fock,
+                single=single,
+                held=held.response_held,
             )
-            return relaxed, residual, convergence_error(mf, whole.get_hcore(), spins, relaxed)
+            fock = fock_matrices(mf, core, spins, builder.exact, potential)
+            return relaxed, residual, convergence_error(fock, spins, relaxed)
         finally:
             release_integrals(mf)
 
@@ -501,7 +591,11 @@ def _builder(calculation: Calculation, fitted: Any, held: GradientMemory) -> Any
 
 
 def _assemble(
-    calculation: Calculation, spins: list[Orbitals], relaxed: list[Relaxed], held: GradientMemory
+    calculation: Calculation,
+    spins: list[Orbitals],
+    relaxed: list[Relaxed],
+    held: GradientMemory,
+    functionals: Functionals | None,
 ) -> tuple[Array, Array | None]:
     """Eqs. 1 and 2: on the atoms (natom, 3), and on the point charges (n, 3)."""
     system, threads = calculation.system, calculation.setup.active
@@ -509,10 +603,10 @@ def _assemble(
     weight = 2.0 if len(spins) == 1 else 1.0
     scf = [o.density for o in spins]
     change = [o.in_functions(p.relaxed) for o, p in zip(spins, relaxed, strict=True)]
-    weighted = [
-        o.in_functions(p.weighted + np.diag(_occupied(o)))
-        for o, p in zip(spins, relaxed, strict=True)
-    ]
+    weighted = [o.in_functions(p.weighted) for o, p in zip(spins, relaxed, strict=True)]
+    if functionals is None or functionals.stationary:  # else W is that of the whole energy
+        of_scf = [o.in_functions(np.diag(_occupied(o))) for o in spins]
+        weighted = [one + more for one, more in zip(of_scf, weighted, strict=True)]
     density = weight * np.sum([*scf, *change], axis=0)
     on_atoms, on_charges = derivatives.nuclear_repulsion_gradient(mole, charges)
     on_atoms += derivatives.one_electron(
@@ -523,18 +617,56 @@ def _assemble(
         on_atoms += found[0]
         on_charges += found[1]
     others = [d / 2 + p for d, p in zip(scf, change, strict=True)]
-    if system.jk_auxmole is None:
-        on_atoms += derivatives.four_center(mole, scf, others, weight)
-    else:
-        occupied = [o.coeff[:, : o.occupied] for o in spins]
-        if held.half_on_disk:
-            where = calculation.space
+    where = None
+    if held.half_on_disk:
+        where = calculation.space
+    for omega, exchanged in _exchanged(scf, change, functionals).items():
+        with_operator, auxmole = mole, system.jk_auxmole
+        if omega:
+            with_operator = mole.copy()
+            with_operator.set_range_coulomb(omega)
+        if auxmole is None:
+            on_atoms += derivatives.four_center(with_operator, scf, others, exchanged, weight)
         else:
-            where = None
-        on_atoms += mean_field_part(
-            mole, system.jk_auxmole, occupied, others, held.packed_bytes, where, threads
-        )
+            if omega:
+                auxmole = auxmole.copy()
+                auxmole.set_range_coulomb(omega)
+            on_atoms += mean_field_part(
+                with_operator,
+                auxmole,
+                [o.coeff[:, : o.occupied] for o in spins],
+                others,
+                exchanged,
+                held.packed_bytes,
+                where,
+                threads,
+            )
+        others = []  # Coulomb is that of the full operator alone
     return on_atoms, on_charges
+
+
+def _exchanged(
+    scf: list[Array], change: list[Array], functionals: Functionals | None
+) -> dict[float, list[Array]]:
+    """What D exchanges with, (nao, nao) per spin, by omega of the operator, the full one, 0, first;
+    empty where there is no exact exchange of it."""
+    exact = energy = HARTREE_FOCK
+    if functionals is not None:
+        exact, energy = functionals.scf_exact, functionals.energy_exact
+    found: dict[float, list[Array]] = {0.0: []}
+    if exact.full or energy.full:
+        found[0.0] = [
+            energy.short_range * (d / 2) + exact.short_range * p
+            for d, p in zip(scf, change, strict=True)
+        ]
+    for one, densities in ((energy, [d / 2 for d in scf]), (exact, change)):
+        if one.separated:
+            factor = one.long_range - one.short_range
+            before = found.get(one.omega, [np.zeros_like(d) for d in densities])
+            found[one.omega] = [
+                total + factor * d for total, d in zip(before, densities, strict=True)
+            ]
+    return found
 
 
 def _occupied(o: Orbitals) -> Array:

@@ -1,13 +1,15 @@
-"""Coulomb and exchange of the Hartree-Fock density D with X = D/2 + P: derivatives of their fitted
+"""Coulomb of the density D of the SCF with X, and exchange of D with Y: derivatives of their fitted
 integrals.
 
-    E = sum_mnls X^T_mn (mn|ls) D^T_ls - sum_s sum_mnls X^s_mn (ml|ns) D^s_ls         T: sum over the spins s
+    E = sum_mnls X^T_mn (mn|ls) D^T_ls - sum_s sum_mnls Y^s_mn (ml|ns) D^s_ls         T: sum over the spins s
 
-With D/2 this is the energy of Hartree-Fock, with P the term P f of the correlation energy. In the
-Coulomb-exchange fitting set, with V = (P|Q), c = V^-1 (Q|, and i occupied orbitals of a spin,
+With X = Y = D/2 this is the energy of Hartree-Fock, with P the term P f of the correlation energy.
+A functional has c D/2 and c P in Y, c being its exact exchange, and integrals of the long-range
+operator, without Coulomb, where it is range-separated. In the Coulomb-exchange fitting set, with V
+= (P|Q), c = V^-1 (Q|, and i occupied orbitals of a spin,
 
     dE = sum_Q [ X^T_mn c_Q(D^T) + D^T_mn c_Q(X^T) ] d(mn|Q) - sum_PQ c_P(X^T) c_Q(D^T) dV_PQ
-         - sum_s [ 2 sum_i C_mi t_iQ,n d(mn|Q) - sum_iPQ c_iP,n t_iQ,n dV_PQ ]         t_iQ,m = sum_n X^s_mn c_iQ,n
+         - sum_s [ 2 sum_i C_mi t_iQ,n d(mn|Q) - sum_iPQ c_iP,n t_iQ,n dV_PQ ]         t_iQ,m = sum_n Y^s_mn c_iQ,n
 
 The half-transformed (in|Q) of all occupied orbitals are held, (nocc, nao, naux), in memory or on
 disk; t takes their place. Source: Weigend,
@@ -39,49 +41,58 @@ def mean_field_part(
     auxmole: Any,
     occupied: Sequence[Array],
     others: Sequence[Array],
+    exchanged: Sequence[Array],
     packed_bytes: int,
     space: Space | None,
     threads: int,
 ) -> Array:
-    """Gradient of the fitted Coulomb and exchange energy of D with X, (natom, 3) Eh/bohr.
+    """Gradient of the fitted Coulomb energy of D with X and exchange energy of D with Y, (natom, 3)
+    Eh/bohr.
 
     Parameters
     ----------
-    mole, auxmole : PySCF molecules carrying the orbital and the Coulomb-exchange fitting functions
+    mole, auxmole : PySCF molecules carrying the orbital and the Coulomb-exchange fitting functions,
+        for integrals of a long-range operator ones with that set
     occupied : occupied orbitals per spin (nao, nocc), whose D is C C^T; one spin stands for two
-    others : X per spin, (nao, nao) symmetric
+    others, exchanged : X and Y per spin, (nao, nao) symmetric; empty where that part is not wanted
     packed_bytes : of packed integrals per block
     space : scratch space for the half-transformed integrals, None to hold them
     threads : workers
     """
     weight = 2.0 if len(occupied) == 1 else 1.0
     nao, naux = mole.nao, auxmole.nao
-    density, other = (
-        weight * np.sum(parts, axis=0) for parts in ([c @ c.T for c in occupied], others)
-    )
+    density = weight * np.sum([c @ c.T for c in occupied], axis=0)
+    other = np.zeros_like(density)
+    if others:
+        other = weight * np.sum(others, axis=0)
+    half_of: list[Array] = []
+    if exchanged:
+        half_of = list(occupied)
     raw = np.empty((2, naux))  # (Q|D), (Q|X)
     ranges = derivatives.blocks(mole, auxmole, packed_bytes)
     half = [  # (in|Q), then t
         ScratchTensor((c.shape[1], nao, naux), ranges, space, f"half-{s}")
-        for s, c in enumerate(occupied)
+        for s, c in enumerate(half_of)
     ]
     for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole, packed_bytes):
         flat = integrals.reshape(p1 - p0, -1)
         raw[0, p0:p1], raw[1, p0:p1] = flat @ density.ravel(), flat @ other.ravel()
-        for c, target in zip(occupied, half, strict=True):
+        for c, target in zip(half_of, half, strict=True):
             target.put_block(p0, p1, _half_transformed(integrals, c, threads))
+    if not others:
+        raw[:] = 0.0
     inverse = InverseMetric(coulomb_metric(auxmole), threads)
     unfitted = raw @ inverse.dropped
     coulomb = inverse.apply(raw.copy())
     factors = -np.outer(coulomb[1], coulomb[0])
     mixed = np.outer(coulomb[0], unfitted[1]) + np.outer(coulomb[1], unfitted[0])
-    for x, tensor in zip(others, half, strict=True):
+    for y, tensor in zip(exchanged, half, strict=True):
         bounds = np.linspace(0, tensor.shape[0], threads + 1).round().astype(int)
         found: list[Any] = [None] * threads
 
         def share(
             worker: int,
-            x: Array = x,
+            y: Array = y,
             tensor: ScratchTensor = tensor,
             bounds: NDArray[np.int_] = bounds,
             found: list[Any] = found,
@@ -91,7 +102,7 @@ def mean_field_part(
                 rows = tensor.rows(i)
                 left_out = rows @ inverse.dropped
                 own = inverse.apply(rows)
-                turned = x @ own
+                turned = y @ own
                 gained += own.T @ turned
                 left += turned.T @ left_out
                 tensor.put_rows(i, turned)
@@ -105,7 +116,7 @@ def mean_field_part(
     def densities() -> Iterator[derivatives.Block]:
         for p0, p1 in ranges:
             total = coulomb[0, p0:p1, None, None] * other + coulomb[1, p0:p1, None, None] * density
-            for c, tensor in zip(occupied, half, strict=True):
+            for c, tensor in zip(half_of, half, strict=True):
                 _subtract(total, weight * c, tensor.block(p0, p1), threads)
             yield p0, p1, total
 

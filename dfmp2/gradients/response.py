@@ -21,9 +21,18 @@ and M_pq = M_qp for every pair of orbitals. That gives, with T the first terms,
     (e_a - e_i) P_ai + G_ai[P_ov] = -(T_ai - T_ia) / 2 - G_ai[all other P]          Z-vector
     W_pq = (M_pq + M_qp) / 4
 
+With Kohn-Sham orbitals f is the Fock matrix of the functional of the SCF, and
+
+    G = J[sum of P over spins] - X[P of the spin] + f_xc[P of both spins]
+
+with its exact exchange X and its kernel f_xc. Where the energy has another functional, with the Fock
+matrix F', which the orbitals do not make stationary, M_pi of all occupied i gains 2 F'_pi; W is then
+that of the whole energy. Neese, Schwabe, Grimme, J. Chem. Phys. 126, 124115 (2007).
+
 The Z-vector equations are solved in the space of preconditioned residuals with the least residual,
-one Coulomb and exchange build for each, in float32 where the SCF has used it. The residual is made
-again in float64, of matrices of the SCF's own kind. Their matrix is that of the stability analysis
+one Coulomb and exchange build for each, in float32 where the SCF has used it, and a functional's
+kernel on a coarser grid. The residual is made again in float64, of matrices of the SCF's own
+kind. Their matrix is that of the stability analysis
 (`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
 Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc. 110, 233 (2003).
 """
@@ -40,7 +49,8 @@ from numpy.typing import NDArray
 from dfmp2.errors import ConvergenceError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.progress import Listener
-from dfmp2.scf.response_matrices import orbital_hessian
+from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
+from dfmp2.scf.response_matrices import Kernel, orbital_hessian
 from dfmp2.scf.rotations import RotatedSpin, coulomb_exchange
 
 Array = NDArray[np.float64]
@@ -109,13 +119,32 @@ class Relaxed:
     weighted: Array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FockBuilder:
+    """What the Fock matrix of the SCF gains when the density changes.
+
+    Attributes
+    ----------
+    mf : PySCF mean field that makes Coulomb and exchange matrices
+    exact : exact exchange of the functional, that of Hartree-Fock where there is none
+    kernel : V_xc of changes of the density, None for Hartree-Fock
+    quick_kernel : the same on a coarser grid, for iterations whose residual is made anew
+    """
+
+    mf: Any
+    exact: ExactExchange = HARTREE_FOCK
+    kernel: Kernel | None = None
+    quick_kernel: Kernel | None = None
+
+
 def relax(
-    mf: Any,
+    builder: FockBuilder,
     spins: Sequence[Orbitals],
     unrelaxed: Sequence[Array],
     occupied: Sequence[Array],
     virtual: Sequence[Array],
     listener: Listener,
+    energy_fock: Sequence[Array] | None = None,
     *,
     single: bool,
     held: bool,
@@ -124,9 +153,10 @@ def relax(
 
     Parameters
     ----------
-    mf : PySCF mean field that makes Coulomb and exchange matrices
+    builder : of the Fock matrix of the SCF
     unrelaxed : P of correlated orbitals, (nmo, nmo) per spin
     occupied, virtual : T, (nmo, nocc) and (nmo, nvir) Eh per spin
+    energy_fock : F', (nmo, nmo) Eh per spin, where the energy has another functional
     single, held : as of `solve`
 
     Raises
@@ -143,7 +173,10 @@ def relax(
             _mix(o, p, t, slice(0, o.core), slice(o.core, o.occupied), "core")
         if o.virtual and o.nvir:
             _mix(o, p, t, slice(o.last, o.last + o.virtual), slice(o.occupied, o.last), "virtual")
-    fields = _fields(mf, spins, densities, weight)
+    if energy_fock is not None:  # symmetric: it drives rotations of occupied into virtual orbitals
+        for o, t, fock in zip(spins, drive, energy_fock, strict=True):
+            t[:, : o.occupied] += 2 * fock[:, : o.occupied]
+    fields = _fields(builder, spins, densities, weight)
     right = [
         -(t - t.T)[o.occupied :, : o.occupied] / 2 - g[o.occupied :, : o.occupied]
         for o, t, g in zip(spins, drive, fields, strict=True)
@@ -157,7 +190,7 @@ def relax(
         for o in spins
     ]
     found, more, residual = solve(
-        mf, spins, rotations, right, weight, listener, single=single, held=held
+        builder, spins, rotations, right, weight, listener, single=single, held=held
     )
     result = []
     for o, p, first, t, g, h, x in zip(
@@ -189,7 +222,7 @@ def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name
 
 
 def _fields(
-    mf: Any, spins: Sequence[Orbitals], densities: Sequence[Array], weight: float
+    builder: FockBuilder, spins: Sequence[Orbitals], densities: Sequence[Array], weight: float
 ) -> list[Array]:
     """G of each spin between its orbitals, (nmo, nmo) Eh; each density as the difference of two
     with orbitals."""
@@ -200,11 +233,11 @@ def _fields(
             orbitals.append(
                 np.ascontiguousarray(o.coeff @ (vectors[:, part] * np.sqrt(np.abs(values[part]))))
             )
-    return _field_of_differences(mf, spins, orbitals, weight)
+    return _field_of_differences(builder, spins, orbitals, weight)
 
 
 def _fields_of_rotations(
-    mf: Any,
+    builder: FockBuilder,
     spins: Sequence[Orbitals],
     rotations: Sequence[RotatedSpin],
     found: Sequence[Array],
@@ -216,24 +249,29 @@ def _fields_of_rotations(
     for rotation, x in zip(rotations, found, strict=True):
         turned = rotation.virtual @ x
         orbitals += [(rotation.occupied + sign * turned) / np.sqrt(2) for sign in (1, -1)]
-    return _field_of_differences(mf, spins, orbitals, weight)
+    return _field_of_differences(builder, spins, orbitals, weight)
 
 
 def _field_of_differences(
-    mf: Any, spins: Sequence[Orbitals], orbitals: list[Array], weight: float
+    builder: FockBuilder, spins: Sequence[Orbitals], orbitals: list[Array], weight: float
 ) -> list[Array]:
     """G between the orbitals of each spin of densities A A^T - B B^T, `orbitals` being A, B of the
     first spin, ..."""
-    j, k = coulomb_exchange(mf, orbitals)
+    j, k = coulomb_exchange(builder.mf, orbitals, builder.exact)
     coulomb = weight * (j[0::2] - j[1::2]).sum(axis=0)
-    return [
-        o.coeff.T @ (coulomb - own) @ o.coeff
-        for o, own in zip(spins, k[0::2] - k[1::2], strict=True)
-    ]
+    fields = [coulomb - own for own in k[0::2] - k[1::2]]
+    if builder.kernel is not None:
+        changes = [
+            plus @ plus.T - minus @ minus.T
+            for plus, minus in zip(orbitals[0::2], orbitals[1::2], strict=True)
+        ]
+        for field, potential in zip(fields, builder.kernel(changes), strict=True):
+            field += potential
+    return [o.coeff.T @ field @ o.coeff for o, field in zip(spins, fields, strict=True)]
 
 
 def solve(
-    mf: Any,
+    builder: FockBuilder,
     spins: Sequence[Orbitals],
     rotations: Sequence[RotatedSpin],
     right: Sequence[Array],
@@ -268,7 +306,9 @@ def solve(
             x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)
         ]
 
-    product = orbital_hessian(mf, rotations, single=single, held=held)
+    product = orbital_hessian(
+        builder.mf, rotations, builder.exact, builder.quick_kernel, single=single, held=held
+    )
     vectors: list[Array] = []
     images: list[Array] = []
     x, residual = np.zeros_like(b), b
@@ -299,7 +339,7 @@ def solve(
             best = np.linalg.lstsq(basis, right_hand, rcond=None)[0]
             x, residual = start + np.stack(vectors, axis=1) @ best, right_hand - basis @ best
             norm = float(np.linalg.norm(residual))
-        fields = _fields_of_rotations(mf, spins, rotations, split(x), weight)
+        fields = _fields_of_rotations(builder, spins, rotations, split(x), weight)
         response = [g[o.occupied :, : o.occupied] for o, g in zip(spins, fields, strict=True)]
         residual = b - differences * x - _joined(response)
         norm = float(np.linalg.norm(residual))
@@ -313,24 +353,47 @@ def _joined(parts: Sequence[Array]) -> Array:
 
 
 def convergence_error(
-    mf: Any, core: Array, spins: Sequence[Orbitals], relaxed: Sequence[Relaxed]
+    fock: Sequence[Array], spins: Sequence[Orbitals], relaxed: Sequence[Relaxed]
 ) -> float:
     """What E(corr) has too much because the SCF ended early, to first order, Eh.
 
     L is stationary, so that it is the energy of the converged orbitals but for terms of second
     order: E(corr) is off by -sum_pq P_pq (F_pq - e_p d_pq), with F of the density that the orbitals
-    make.
+    make. Where the energy has another functional than the SCF, so is that of the functional.
 
     Parameters
     ----------
-    mf : as of `relax`
-    core : one-electron part of F, (nao, nao), Eh
+    fock : F of each spin, (nao, nao), Eh
     """
     weight = 2.0 if len(spins) == 1 else 1.0
-    j, k = coulomb_exchange(mf, [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins])
-    coulomb = weight * j.sum(axis=0)
     left = 0.0
-    for o, p, exchange in zip(spins, relaxed, k, strict=True):
-        fock = o.coeff.T @ (core + coulomb - exchange) @ o.coeff
-        left -= weight * float(np.vdot(p.relaxed, fock - np.diag(o.energy)))
+    for o, p, matrix in zip(spins, relaxed, fock, strict=True):
+        difference = o.coeff.T @ matrix @ o.coeff - np.diag(o.energy)
+        left -= weight * float(np.vdot(p.relaxed, difference))
     return left
+
+
+def fock_matrices(
+    mf: Any,
+    core: Array,
+    spins: Sequence[Orbitals],
+    exact: ExactExchange,
+    potential: Sequence[Array] | None = None,
+) -> list[Array]:
+    """Fock matrix of each spin of the density that the orbitals make, (nao, nao) Eh.
+
+    Parameters
+    ----------
+    mf : as of `FockBuilder`
+    core : one-electron part, (nao, nao), Eh
+    exact : exact exchange
+    potential : V_xc of each spin, (nao, nao) Eh, None for Hartree-Fock
+    """
+    weight = 2.0 if len(spins) == 1 else 1.0
+    occupied = [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins]
+    coulomb, exchange = coulomb_exchange(mf, occupied, exact)
+    total = core + weight * coulomb.sum(axis=0)
+    fock = [total - own for own in exchange]
+    if potential is not None:
+        fock = [one + added for one, added in zip(fock, potential, strict=True)]
+    return fock

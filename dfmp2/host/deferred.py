@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +28,7 @@ ASKED_OF_ALL = {
     "__file__",
     "__wrapped__",
 }  # by tools that walk through all modules; no use of this one
+_presentations: list[Callable[[], ModuleType]] = []  # one, once it is registered
 
 
 class _Deferred(ModuleType):
@@ -59,10 +61,27 @@ def defer(name: str) -> None:
 
 
 def imported_by_name(path: str) -> Any:
-    """A function by the name "module:function", of a room above the one that asks; its module is
-    loaded now."""
+    """A function by the name "module:function", which a table holds; its module is loaded now."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def register_presentation(load: Callable[[], ModuleType]) -> None:
+    """Say how the module of `presentation` is loaded; the room that has it calls this."""
+    _presentations[:] = [load]
+
+
+def presentation() -> ModuleType:
+    """The functions that show what the rooms below `output` have made, as text, dictionaries and
+    tables: the module `dfmp2.output.presentation`, loaded now.
+
+    Raises
+    ------
+    RuntimeError : no module of `dfmp2.output` was imported before
+    """
+    if not _presentations:
+        raise RuntimeError("results are shown by dfmp2.output: import dfmp2.output first")
+    return _presentations[0]()
 
 
 def defer_unused() -> None:

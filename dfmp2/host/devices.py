@@ -32,7 +32,7 @@ def pinning(
     ------
     InputError : fewer Trainium cores than workers; a core belongs to one process
     """
-    if backend in ("cuda", "auto"):
+    if backend in ("cuda", "cuda-tf32", "auto"):
         if CUDA in environment:
             cards = _names(environment[CUDA])
         else:

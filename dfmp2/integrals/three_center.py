@@ -137,12 +137,10 @@ def shell_blocks(
 
 
 def block_functions(auxmole: Any, nao: int, block_bytes: int = BLOCK_BYTES) -> int:
-    """Fitting functions in the largest block, for the memory plan."""
+    """Fitting functions in the largest block, for the memory plan; 0 for a set without any."""
     functions = np.diff(auxmole.ao_loc_nr())
-    return max(
-        int(functions[first:last].sum())
-        for first, last in shell_blocks(functions, nao, block_bytes)
-    )
+    blocks = shell_blocks(functions, nao, block_bytes)
+    return max((int(functions[first:last].sum()) for first, last in blocks), default=0)
 
 
 def _joined(mole: Any, auxmole: Any) -> Any:

@@ -140,7 +140,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         if self.result.properties is not None:
             self.results["dipole"] = self.result.properties.relaxed_dipole * ANGSTROM_PER_BOHR
         if self.result.gradient is not None:
-            self.results["forces"] = self.result.gradient.mp2_total_gradient * (
+            self.results["forces"] = self.result.gradient.total_gradient * (
                 -Hartree * BOHR_PER_ANGSTROM
             )
         if "forces" in properties and numerical:

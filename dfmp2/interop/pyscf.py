@@ -334,9 +334,7 @@ class Gradients(lib.StreamObject):  # type: ignore[misc]
         """
         chosen: Any = self.atmlst if atmlst is None else atmlst
         found: Any = self.base.differentiate().gradient
-        gradient: Array = (
-            found.mp2_total_gradient if chosen is None else found.mp2_total_gradient[chosen]
-        )
+        gradient: Array = found.total_gradient if chosen is None else found.total_gradient[chosen]
         self.atmlst, self.de = chosen, gradient
         return gradient
 

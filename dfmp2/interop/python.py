@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 from dfmp2.backends.registry import BACKENDS
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultExists
 from dfmp2.errors.messages import PYTHON, Message, Option, Words, in_words
+from dfmp2.fitting.sets import with_errors
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
@@ -59,12 +60,11 @@ from dfmp2.planning.system import assemble
 from dfmp2.planning.system import set_up_run as set_up
 from dfmp2.progress import Collector, Listener, Relay, Stopwatch
 from dfmp2.scf.adopt import adopt, double_hybrid_of, require_repeatable
-from dfmp2.scf.fitting_sets import with_errors
 from dfmp2.scf.stability import full_stability
 
 if TYPE_CHECKING:
     from dfmp2.gradients.gradient import GradientResult
-    from dfmp2.output.prepared import Prepared
+    from dfmp2.mp2.prepared import Prepared
     from dfmp2.scf.reference import Reference
 
 P = ParamSpec("P")
@@ -459,7 +459,8 @@ def prepare(
     >>> dfmp2.prepare("inputs/h2o.xyz", "cc-pvdz", "h2o.prepared.h5")           # doctest: +SKIP
     >>> dfmp2.energy("h2o.prepared.h5", backend="torch").mp2_total_energy       # doctest: +SKIP
     """
-    from dfmp2.output import prepared as two_parts
+    from dfmp2.mp2.prepared import prepare_b
+    from dfmp2.output.prepared import PreparedFile
 
     whole = sorted(set(WHOLE_RUN) & set(options))
     if whole:
@@ -477,7 +478,7 @@ def prepare(
         **{"backend": "auto", **options_among(options), "method": method}, basis=basis
     )
     whole_molecule, told = read_molecule(molecule, options), Told(listener)
-    file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
+    file = PreparedFile(Path(output), overwrite=overwrite)
     with (
         checkpointing(
             Path(output),
@@ -488,7 +489,14 @@ def prepare(
         ) as kept,
         file,
     ):
-        found = two_parts.prepare_b(whole_molecule, chosen, file, listener=told, checkpoint=kept)
+        found = prepare_b(
+            whole_molecule,
+            chosen,
+            file,
+            start=hdf5.start_of(chosen),
+            listener=told,
+            checkpoint=kept,
+        )
         file.publish()
         kept.complete()
         return found
@@ -517,16 +525,17 @@ def energy(
     ------
     dfmp2.Dfmp2Error : the file is damaged or foreign, or what `run` refuses
     """
-    from dfmp2.output import prepared as two_parts
+    from dfmp2.mp2.prepared import options_for, prepared_energy
+    from dfmp2.output.prepared import opened
 
     given, told = {"backend": default_backend(), **options}, Told(listener)
-    with two_parts.opened(Path(prepared)) as source:
-        chosen = two_parts.options_for(source.prepared, given)
+    with opened(Path(prepared)) as source:
+        chosen = options_for(source.prepared, given)
         result = _checkpointed(
             checkpoint,
             resume,
             told,
-            lambda kept: two_parts.prepared_energy(source, chosen, listener=told, checkpoint=kept),
+            lambda kept: prepared_energy(source, chosen, listener=told, checkpoint=kept),
         )
     return _proven(result, told, required=require_proofs)
 

@@ -344,7 +344,7 @@ def answer(request: Request, found: MP2Result | Study) -> dict[str, Any]:
     if not isinstance(found, MP2Result):
         returned = {"return_hessian": found.arrays["hessian"].value.ravel().tolist()}
     elif request.driver == "gradient" and result.gradient is not None:
-        returned = {"return_gradient": result.gradient.mp2_total_gradient.ravel().tolist()}
+        returned = {"return_gradient": result.gradient.total_gradient.ravel().tolist()}
     elif request.driver == "properties" and result.properties is not None:
         returned = {"properties": result.properties.to_dict()}
         if result.polarizability is not None:

@@ -143,7 +143,7 @@ class BasisSet:
     role : "orbital", "jk" (SCF fitting set) or "ri" (MP2 fitting set)
     name : what was asked for, or "default" when the set was chosen from the orbital basis
     elements : symbol -> ElementBasis
-    errors : symbol -> what a fitting set misses for one atom, Eh (`dfmp2.scf.fitting_error`); {}
+    errors : symbol -> what a fitting set misses for one atom, Eh (`dfmp2.fitting.atomic_error`); {}
         where unknown
     """
 
@@ -175,6 +175,9 @@ class BasisSet:
             f"{name} for {' '.join(symbols)} ({source})"
             for (name, source), symbols in groups.items()
         ]
+
+
+NO_FUNCTIONS = BasisSet("ri", "none", {})  # the MP2 fitting set of what has no second order
 
 
 def tidy_shells(shells: Iterable[Any]) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 Exchange.
 
 Each element is resolved on its own, to explicit shells with their origin. Fitting sets:
-`dfmp2.scf.fitting_sets`.
+`dfmp2.fitting.sets`.
 
 PySCF's `gto.basis.load` would look for a file of the set's name in the working directory first.
 Here a name is looked up in PySCF's alias table, which leads to a file inside its package, and

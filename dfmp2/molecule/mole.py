@@ -64,7 +64,11 @@ def build_mole(molecule: Molecule, basis: BasisSet, memory: int) -> Any:
 
 
 def build_auxiliary(mole: Any, molecule: Molecule, basis: BasisSet) -> Any:
-    """PySCF Mole that carries a fitting set on the same centres."""
+    """PySCF Mole that carries a fitting set on the same centres; no functions where it has none."""
+    if not basis.elements:
+        without = mole.copy()
+        without._bas = without._bas[:0]
+        return without
     with shielded():
         from pyscf import df
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from dfmp2.molecule.elements import bonds, internal_coordinate
 from dfmp2.molecule.molecule import Molecule
@@ -60,6 +58,10 @@ def _contacts(
     molecule: Molecule, places: np.ndarray, pairs: list[tuple[int, int]]
 ) -> tuple[Bond, ...]:
     """The shortest distance of each fragment from the others, each pair of atoms once."""
+    # Loaded here: SciPy's graphs take 6 MB, and most runs need none.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     real = np.flatnonzero(~np.array(molecule.ghost))
     bonded = np.array(pairs, dtype=int).reshape(-1, 2)
     graph = coo_array(

@@ -244,7 +244,7 @@ def _require_same_orbitals(result: MP2Result, method: str) -> None:
     """
     options = result.options
     here = functionals_of(method, options.xc)
-    hybrid = method not in METHODS
+    hybrid = method not in METHODS or METHODS[method].double_hybrid
     if here != functionals_of(options.method, options.xc) or hybrid != (
         options.correlation.double_hybrid
     ):

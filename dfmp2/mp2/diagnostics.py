@@ -29,6 +29,9 @@ class Metric:
     threshold: float
 
 
+NO_METRIC = Metric(1.0, 0, 0.0)  # where nothing is fitted
+
+
 def warn_of_doubts(
     system: System, reference: Reference, metric: Metric, options: Options, listener: Collector
 ) -> None:

@@ -17,6 +17,7 @@ from importlib import metadata, resources
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.errors import InputError
@@ -24,6 +25,8 @@ from dfmp2.errors.messages import Option
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Dispersion
+
+Array = NDArray[np.float64]
 
 PACKAGES = {"d3bj": "dftd3", "d4": "dftd4"}
 TABLES = {
@@ -44,31 +47,9 @@ def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> D
     ------
     InputError : the package is not installed, or knows neither the functional nor an element
     """
-    package = _package(correction)
-    parameters = _parameters(correction, functional)
-    doi = str(parameters.pop("doi", ""))
-    real = [not ghost for ghost in molecule.ghost]
-    numbers = np.array([atomic_number(symbol) for symbol in molecule.real_symbols], dtype=np.int32)
-    positions = molecule.coordinates[real]
-    if not len(numbers):
-        energy = 0.0
-    else:
-        try:
-            if correction == "d3bj":
-                model = package.DispersionModel(numbers, positions)
-                damping = package.RationalDampingParam(**parameters)
-            else:
-                model = package.DispersionModel(numbers, positions, float(molecule.charge))
-                damping = package.DampingParam(**parameters)
-            energy = float(model.get_dispersion(damping, grad=False)["energy"])
-        except (RuntimeError, ValueError) as error:
-            raise InputError(
-                f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this "
-                f"molecule ({error}): take ",
-                Option("dispersion", "none"),
-                ", or another correction",
-            ) from error
+    energy, _, parameters = _evaluated(molecule, correction, functional, with_gradient=False)
     name = PACKAGES[correction]
+    doi = str(parameters.pop("doi", ""))
     return Dispersion(
         correction=correction,
         energy=energy,
@@ -77,6 +58,55 @@ def dispersion_energy(molecule: Molecule, correction: str, functional: str) -> D
         doi=doi,
         **parameters,
     )
+
+
+def dispersion_gradient(molecule: Molecule, correction: str, functional: str) -> Array:
+    """The derivative of the dispersion correction, (natom, 3) Eh/bohr; parameters and errors as of
+    `dispersion_energy`."""
+    return _evaluated(molecule, correction, functional, with_gradient=True)[1]
+
+
+def _evaluated(
+    molecule: Molecule, correction: str, functional: str, *, with_gradient: bool
+) -> tuple[float, Array, dict[str, Any]]:
+    """Energy, Eh, its gradient (natom, 3), Eh/bohr, 0 where it is not wanted, and the parameters.
+
+    Parameters
+    ----------
+    correction : "d3bj" or "d4"
+    functional : its name in the package
+
+    Raises
+    ------
+    InputError : the package is not installed, or knows neither the functional nor an element
+    """
+    package = _package(correction)
+    parameters = _parameters(correction, functional)
+    damped = {name: value for name, value in parameters.items() if name != "doi"}
+    gradient = np.zeros((molecule.natom, 3))
+    real = [not ghost for ghost in molecule.ghost]
+    numbers = np.array([atomic_number(symbol) for symbol in molecule.real_symbols], dtype=np.int32)
+    positions = molecule.coordinates[real]
+    if not len(numbers):
+        return 0.0, gradient, parameters
+    try:
+        if correction == "d3bj":
+            model = package.DispersionModel(numbers, positions)
+            damping = package.RationalDampingParam(**damped)
+        else:
+            model = package.DispersionModel(numbers, positions, float(molecule.charge))
+            damping = package.DampingParam(**damped)
+        found = model.get_dispersion(damping, grad=with_gradient)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"{PACKAGES[correction]} has no {DISPERSIONS[correction]} correction for this "
+            f"molecule ({error}): take ",
+            Option("dispersion", "none"),
+            ", or another correction",
+        ) from error
+    if with_gradient:
+        gradient[real] = found["gradient"]
+    return float(found["energy"]), gradient, parameters
 
 
 def _package(correction: str) -> Any:

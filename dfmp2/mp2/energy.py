@@ -49,7 +49,7 @@ from dfmp2.mp2.calculation import (
     timings_of,
 )
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
+from dfmp2.mp2.diagnostics import NO_METRIC, Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.grid_certificate import grid_certificate
 from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import NO_PAIRS, MP2Result, Quadrature
@@ -157,7 +157,7 @@ def build_b(
     calculation: Calculation, reference: Reference, place: Place | None = None
 ) -> tuple[Reference, FittedIntegrals]:
     """B_iaP of each spin, Eqs. 2 and 3, and the reference with its stability, which takes B of the
-    frontier orbitals.
+    frontier orbitals; no B for Kohn-Sham alone.
 
     Parameters
     ----------
@@ -168,6 +168,9 @@ def build_b(
     NumericalError : the gap is too small for MP2
     """
     spaces, checkpoint = calculation.spaces(reference), calculation.checkpoint
+    if calculation.options.correlation.kind == "none":
+        checkpoint.add_reference(reference)
+        return reference, FittedIntegrals([], NO_METRIC)
     gap = homo_lumo_gap(reference.mo_energy, reference.mo_occ)
     frozen = calculation.core.orbitals, calculation.options.frozen_virtual
     for doubt in (
@@ -292,15 +295,15 @@ def correlate(
 
     quadrature, pairs, precision, certificate = None, NO_PAIRS, "fp64", None
     with calculation.clock("pair_energies"):
-        if options.correlation.kind != "pairs":
+        if options.correlation.kind in ("laplace", "rpa"):
             quadrature = integrate(calculation, spaces, fitted)
-        else:
+        elif options.correlation.kind == "pairs":
             listener.stage("pair energies")
             pairs, precision, certificate = pair_energies_to_tolerance(
                 fitted.b,
                 spaces,
                 setup.pair_backend,
-                options.precision,
+                setup.pair_backend.limits.settled(options.precision),
                 options.tolerance,
                 listener,
                 held=plan.memory.tensor_bytes,

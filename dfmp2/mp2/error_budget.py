@@ -23,9 +23,9 @@ them: METHOD times the share of the MP2 set.
 
 dE_EXX and dE_c are what orbitals of a finer grid change, one step towards them
 (`dfmp2.scf.grid_error`); their signs are known, so that they are added before the magnitude is
-taken. E is what the run itself estimates of E(SCF) (`dfmp2.scf.fitting_error.between_atoms`); where
-there is no such estimate, BONDED for each real atom heavier than hydrogen that is bonded to another
-one. At convergence E(SCF) is stationary, E(corr) is not: hence g^2 and g. The condition of the
+taken. E is what the run itself estimates of E(SCF) (`dfmp2.scf.interatomic_fitting`); where there
+is no such estimate, BONDED for each real atom heavier than hydrogen that is bonded to another one.
+At convergence E(SCF) is stationary, E(corr) is not: hence g^2 and g. The condition of the
 triangular factor L of the metric is the root of that of the metric, and the relative error of B =
 L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of Numerical Algorithms,
 2nd ed. (2002), chapters 8 and 10).
@@ -330,6 +330,7 @@ UNKNOWN_BASIS = Share(None, UNKNOWN, "one basis set cannot tell; dfmp2 cbs estim
 
 
 NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
+NO_CORRELATION = Share(0.0, BOUNDED, "the method has no correlation energy beside its functional")
 
 
 def error_budget(result: MP2Result) -> ErrorBudget:
@@ -353,10 +354,13 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         elif result.reference.xc is not None:
             sources[key] = _grid(result)
     if _fitted_energy(result) == 0.0:
+        nothing = NO_PAIRS
+        if result.options.correlation.kind == "none":
+            nothing = NO_CORRELATION
         sources = {
             key: source
             if source.correlation is None
-            else replace(source, correlation=NO_PAIRS, both=None)
+            else replace(source, correlation=nothing, both=None)
             for key, source in sources.items()
         }
     method, energy = result.options.correlation, "E(MP2, total)"

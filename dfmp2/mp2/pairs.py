@@ -12,6 +12,7 @@ Chem. Phys. Lett. 294, 143 (1998).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import as_completed
 from contextlib import closing
@@ -45,8 +46,14 @@ def _resident(
     """Every worker takes the next tile when it is idle."""
     workers = backend.limits.workers
     if workers == 1:
+        begun: deque[tuple[Tile, Callable[[], PairTerms]]] = deque()
         for tile in tiles:
-            yield tile, backend.pair_terms(left, right, tile)
+            begun.append((tile, backend.begin(left, right, tile)))
+            if len(begun) > backend.limits.queued:
+                first, finish = begun.popleft()
+                yield first, finish()
+        for first, finish in begun:
+            yield first, finish()
         return
     pool = Workers(workers)
     try:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.errors.messages import Option
+from dfmp2.host.deferred import presentation
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
@@ -291,18 +292,24 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """The gradient of the total energy, Hartree-Fock and correlation."""
+    """The gradient of the total energy, with all its parts; `mp2_total_gradient` is its name in
+    files of every method."""
 
     mp2_total_gradient: Array = _q(
         "hartree/bohr", "derivative of the total energy with the positions (natom, 3)"
     )
-    scaling: str = _q("", "energy that is differentiated: MP2 or scaled MP2")
+    scaling: str = _q("", "energy that is differentiated: MP2, scaled MP2, or a double hybrid")
     opposite_spin_factor: float = _q("", "factor of its opposite-spin component")
     same_spin_factor: float = _q("", "factor of its same-spin component")
     seconds: float = _q("s", "wall time beyond that of the energy")
     point_charge_gradient: Array | None = _q(
         "hartree/bohr", "derivative with the positions of the point charges (n, 3)", None
     )
+
+    @property
+    def total_gradient(self) -> Array:
+        """Derivative of the total energy with the positions, (natom, 3) Eh/bohr."""
+        return self.mp2_total_gradient
 
     @property
     def norm(self) -> float:
@@ -607,6 +614,8 @@ class Calculated:
     @property
     def level(self) -> str:
         """Method and basis, e.g. "DF-MP2/cc-pvdz"."""
+        if self.options.correlation.kind == "none":
+            return f"{self.options.correlation.title}/{self.orbital_basis.name}"
         return f"DF-{self.options.correlation.title}/{self.orbital_basis.name}"
 
 
@@ -638,11 +647,12 @@ class MP2Result(Calculated):
     @property
     def components(self) -> tuple[float, float]:
         """E_SS and E_OS as they were computed, unscaled, Eh; NaN where the method has none."""
-        if self.quadrature is None:
+        kind = self.options.correlation.kind
+        if kind == "pairs":
             return self.pairs.same_spin_energy, self.pairs.opposite_spin_energy
         return (
             math.nan,
-            self.quadrature.energy if self.options.correlation.kind == "laplace" else math.nan,
+            self.quadrature.energy if self.quadrature and kind == "laplace" else math.nan,
         )
 
     @property
@@ -877,9 +887,7 @@ class MP2Result(Calculated):
         ------
         InputError : pandas is not installed
         """
-        from dfmp2.host.deferred import imported_by_name
-
-        return imported_by_name("dfmp2.output.table:result_frame")(self)
+        return presentation().result_frame(self)
 
     def __repr__(self) -> str:
         title = self.options.correlation.title
@@ -889,9 +897,7 @@ class MP2Result(Calculated):
         )
 
     def __str__(self) -> str:
-        from dfmp2.host.deferred import imported_by_name
-
-        return str(imported_by_name("dfmp2.output.text:report")(self)).rstrip("\n")
+        return str(presentation().report(self)).rstrip("\n")
 
     def _repr_html_(self) -> str:
         return to_html(self)
@@ -1016,8 +1022,10 @@ def _derivatives(result: MP2Result) -> dict[str, Any]:
     if gradient is None:
         return found
     charges = gradient.point_charge_gradient
+    double_hybrid = result.options.correlation.double_hybrid  # whose energies are not MP2's either
     return found | {
-        "mp2_total_gradient": gradient.mp2_total_gradient.tolist(),
+        "total_gradient": gradient.total_gradient.tolist(),
+        "mp2_total_gradient": None if double_hybrid else gradient.total_gradient.tolist(),
         "point_charge_gradient": None if charges is None else charges.tolist(),
         "gradient_method": gradient.scaling,
         "gradient_norm": gradient.norm,
@@ -1061,7 +1069,7 @@ def calculation(found: Calculated) -> dict[str, Any]:
         "scf_type": reference.scf_type,
         "basis": found.orbital_basis.name,
         "scf_auxbasis": None if found.scf_fitting is None else basis_names(found.scf_fitting),
-        "auxbasis": basis_names(found.mp2_fitting),
+        "auxbasis": basis_names(found.mp2_fitting) or None,
     }
 
 

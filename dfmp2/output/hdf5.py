@@ -353,7 +353,9 @@ def load(contents: Mapping[str, NDArray[Any]], path: str | Path) -> MP2Result:
                     for name, nocc in same.items()
                 ),
             )
-        elif records.get("quadrature") is None:
+        elif (
+            calculation["options"].correlation.kind != "none" and records.get("quadrature") is None
+        ):
             raise InputError("neither pair energies nor a quadrature")
         run: dict[str, Any] = {name: str(said[name]) for name in RUN_FIELDS}
         return MP2Result(pairs=pairs, kept=kept, **calculation, **records, **run)

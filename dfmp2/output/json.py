@@ -22,7 +22,7 @@ from dfmp2.mp2.result import (
 )
 
 if TYPE_CHECKING:
-    from dfmp2.output.prepared import Prepared
+    from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Study
 
 RUN_KEYS = (  # of a result that are also those of a run of a study
@@ -48,7 +48,12 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
     "precision",
     "scf_iterations",
 )
-OF_A_GRADIENT = ("mp2_total_gradient", "gradient_method", "gradient_norm")  # where the run has one
+OF_A_GRADIENT = (  # where the run has one
+    "total_gradient",
+    "mp2_total_gradient",
+    "gradient_method",
+    "gradient_norm",
+)
 
 
 def to_json(result: MP2Result, output: str | None) -> str:

@@ -70,7 +70,7 @@ def reduced(result: MP2Result, keep: str) -> MP2Result:
         if properties is not None:
             nothing: dict[str, Any] = dict.fromkeys(OF_PROPERTIES)
             properties = replace(properties, **nothing)
-        if result.quadrature is None:
+        if result.options.correlation.kind == "pairs":
             pairs = pair_sums(pairs.opposite_spin_energy, pairs.same_spin_energy)
     return replace(
         result,

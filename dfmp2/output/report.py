@@ -95,9 +95,8 @@ def input_sections(prepared: Calculated) -> list[Section]:
 def in_full(result: MP2Result, content: str) -> list[Section]:
     """All sections; `content` is the verified hash of its file."""
     parts = summary_blocks(result)
-    if result.quadrature is not None or result.pairs.summed:
-        pairs = []
-    else:
+    pairs = []
+    if result.options.correlation.kind == "pairs" and not result.pairs.summed:
         pairs = [_pairs(result)]
     return [*parts[:3], *pairs, *parts[3:], _provenance(result, content)]
 
@@ -106,6 +105,8 @@ def method_name(result: Calculated) -> str:
     """The method as it is written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core
     orbital"."""
     core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
+    if result.options.correlation.kind == "none":
+        return method_on_reference(result)
     if core:
         frozen = counted_text(core, "frozen core orbital")
     else:
@@ -286,6 +287,9 @@ def _method(result: Calculated) -> Section:
         if basis is None:
             facts.append((role, "none: conventional four-centre integrals"))
             continue
+        if not basis.elements:
+            facts.append((role, "none: there is no correlation energy"))
+            continue
         first, *others = basis.describe()
         facts += [
             (role, f"{first}, {functions} spherical functions"),
@@ -391,7 +395,25 @@ def _cores(result: Calculated) -> list[int]:
 # --- energies -------------------------------------------------------------------------------------
 
 
+def _functional_alone(result: MP2Result) -> Section:
+    """The energies of Kohn-Sham without a correlation energy."""
+    method, reference = result.options.correlation, result.reference
+    values = [
+        ("nuclear repulsion", reference.nuclear_repulsion_energy, "contained in E(KS)"),
+        (f"{method.title} total", result.total_energy, f"E(KS), {_reference_title(result)}"),
+    ]
+    rows = [
+        (name, energy_text(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning)
+        for name, e, meaning in values
+    ]
+    source = f"{method.title}: {method.source}"
+    table = Table(source, ("energy", "#Eh", "#kJ/mol", "meaning"), rows)
+    return Section("energies", "Energies", [table])
+
+
 def _energies(result: MP2Result) -> Section:
+    if result.options.correlation.kind == "none":
+        return _functional_alone(result)
     reference, singles, xc = result.reference, result.mp2_singles_energy, result.reference.xc
     method, quadrature = result.options.correlation, result.quadrature
     scf, hf = result.mean_field_energy, "E(HF)" if xc is None else "E(EXX)"
@@ -540,7 +562,7 @@ def _derivatives(result: MP2Result) -> list[Section]:
         labels = [f"{k} {label}" for k, label in enumerate(result.molecule.labels, start=1)]
         blocks: list[Block] = [
             _vectors(
-                f"Gradient of E({found.scaling}), Eh/bohr", heads, labels, found.mp2_total_gradient
+                f"Gradient of E({found.scaling}), Eh/bohr", heads, labels, found.total_gradient
             )
         ]
         if found.point_charge_gradient is not None:

@@ -25,7 +25,7 @@ import h5py
 import numpy as np
 
 from dfmp2.errors import ResultFileError
-from dfmp2.host.deferred import imported_by_name
+from dfmp2.host.deferred import presentation
 from dfmp2.host.files import write_atomically
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
@@ -113,7 +113,7 @@ class Study:
         ------
         InputError : pandas is not installed
         """
-        return imported_by_name("dfmp2.output.table:study_frame")(self)
+        return presentation().study_frame(self)
 
     def __repr__(self) -> str:
         said = next(
@@ -127,7 +127,7 @@ class Study:
         return f"Study({self.title}: {self.status}, {len(self.runs)} runs{said})"
 
     def __str__(self) -> str:
-        return str(imported_by_name("dfmp2.output.text:study_report")(self)).rstrip("\n")
+        return str(presentation().study_report(self)).rstrip("\n")
 
     @property
     def all_warnings(self) -> list[Warned]:

@@ -16,7 +16,7 @@ from dfmp2.output.study_report import of_study, study_warnings
 from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
-    from dfmp2.output.prepared import Prepared
+    from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Study
 
 SHORT = (  # of the names of quantities, which are long keys in JSON
@@ -137,16 +137,19 @@ def last_line(result: MP2Result, output: str) -> str:
         slope = ""
     else:
         slope = f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
+    method = result.options.correlation
+    correlation = f", E(corr) = {result.correlation_energy:.10f} Eh"
+    if method.kind == "none":
+        correlation = ""
     return (
-        f"dfmp2 finished: E({result.options.correlation.title}, total) = "
-        f"{result.total_energy:.10f} Eh, E(corr) = {result.correlation_energy:.10f} Eh{slope} -> "
-        f"{printable(output)}{warned}"
+        f"dfmp2 finished: E({method.title}, total) = {result.total_energy:.10f} Eh{correlation}"
+        f"{slope} -> {printable(output)}{warned}"
     )
 
 
 def pair_table(result: MP2Result) -> str:
     """All stored pair energies, one line per pair, indices from 1 over the correlated orbitals."""
-    if result.quadrature is not None:
+    if result.options.correlation.kind != "pairs":
         return f"{result.method} has no pair energies\n"
     if result.pairs.summed:
         return "the file keeps energies alone, without those of pairs\n"

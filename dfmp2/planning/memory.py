@@ -12,6 +12,9 @@ A gradient, or relaxed densities alone, hold beside an energy:
     fitted integrals      Z, blocks of integrals and their derivatives
     Z-vector              Coulomb and exchange matrices as in the SCF, vectors of the iteration
     mean field            half-transformed integrals (nocc, nao, naux) of the JK set, blocks as above
+    functional            blocks of points, their functions and derivatives
+
+With a functional its kernel at every point is held beside the Z-vector equations.
 
 Z and the half-transformed integrals go to disk where they do not fit; B does where the energy has
 put it there. How many integrals are made at a time follows from what is left, and changes last bits
@@ -101,6 +104,10 @@ VECTORS = 40  # of the Z-vector equations, with their images
 PASS_MATRICES = 9
 RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
 PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
+# Of the functional (dfmp2.gradients.functional): bytes of a worker's block of points, and the
+# numbers that it holds of a function at a point
+XC_GRADIENT_BYTES = 16 * 10**6
+XC_GRADIENT_VALUES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -627,6 +634,8 @@ class _GradientArrays:
         Everything but J, K and their integrals in the Z-vector equations.
     of_occupied : int
         Integrals of the occupied orbitals there; 0 for a conventional SCF.
+    functional : int
+        Everything while the functional is differentiated; 0 without one.
     packed : int
         Packed three-centre integrals of one fitting function.
     per_function : int
@@ -644,6 +653,7 @@ class _GradientArrays:
     two_center: int
     vectors: int
     of_occupied: int
+    functional: int
     packed: int
     per_function: int
     functions: int
@@ -676,13 +686,20 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
     rotations = sum(spin.occupied * (nao - spin.occupied) for spin in work.spins)
     functions = max(naux, naux_scf)
     left, fixed = _gradient_always(work, threads)
-    half = mean_field_work = two_center = of_occupied = 0
+    half = mean_field_work = two_center = of_occupied = of_functional = 0
     if work.task == "gradient":
         half = occupied * nao * naux_scf * FLOAT64
         mean_field_work = threads * (naux_scf**2 + 3 * nao * naux_scf) * FLOAT64
         two_center = fixed + TWO_CENTER * functions**2 * FLOAT64
+        if work.grid:
+            of_functional = fixed + work.grid * POINT_BYTES + threads * XC_GRADIENT_BYTES
     if naux_scf:
-        of_occupied = _of_occupied(work) + threads * RESPONSE_WORK
+        of_occupied = work.operators * _of_occupied(work) + threads * RESPONSE_WORK
+    kernel = 0
+    if work.grid:
+        values = min(XC_BYTES, work.grid * nao * XC_VALUES * FLOAT64)
+        kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES) + values
+        kernel += kernel // 2  # on a coarser grid too
     return _GradientArrays(
         b=work.elements * naux * FLOAT64,
         half=half,
@@ -691,8 +708,9 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
         jk_metric=METRICS * naux_scf**2 * FLOAT64,
         mean_field_work=mean_field_work,
         two_center=two_center,
-        vectors=left + VECTORS * rotations * FLOAT64,
+        vectors=left + VECTORS * rotations * FLOAT64 + kernel,
         of_occupied=of_occupied,
+        functional=of_functional,
         packed=nao * (nao + 1) // 2 * FLOAT64,
         per_function=FLOAT64 * (PASS_MATRICES * nao * nao + PASS_HALVES * nao * occupied),
         functions=functions,
@@ -769,7 +787,7 @@ def gradient_memory(
 
     # The SCF integrals stay until the Z-vector equations where there is room beside everything
     # before.
-    kept = work.naux_scf * work.kept_pairs * FLOAT64
+    kept = work.operators * work.naux_scf * work.kept_pairs * FLOAT64
     peak_before_response = max(energy.mp2, amplitudes + z, arrays.fitted_integrals(z, block))
     scf_kept = (
         work.naux_scf > 0
@@ -795,7 +813,13 @@ def gradient_memory(
         pair_bytes=pair_bytes,
         read_bytes=read_bytes,
         packed_bytes=at_once * arrays.packed,
-        peak=max(peak_before_response, arrays.mean_field(half, block), response, arrays.two_center),
+        peak=max(
+            peak_before_response,
+            arrays.mean_field(half, block),
+            response,
+            arrays.two_center,
+            arrays.functional,
+        ),
         disk=max(z_on_disk, half_on_disk, scf_disk),
         needed=max(
             amplitudes + z,
@@ -803,6 +827,7 @@ def gradient_memory(
             arrays.mean_field(half, least_block),
             response,
             arrays.two_center,
+            arrays.functional,
         ),
         least=max(
             amplitudes_streamed,
@@ -810,6 +835,7 @@ def gradient_memory(
             arrays.mean_field(0, least_block),
             response_least,
             arrays.two_center,
+            arrays.functional,
         ),
         comfortable=max(
             energy.mp2_in_core + kept,
@@ -818,6 +844,7 @@ def gradient_memory(
             arrays.mean_field(arrays.half, comfortable_block),
             response_in_memory + arrays.of_occupied,
             arrays.two_center,
+            arrays.functional,
         ),
     )
 

@@ -14,6 +14,7 @@ from dfmp2.backends.registry import foreseen, predictions, select_backend, weigh
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.errors.messages import Message, Option
 from dfmp2.host import resources, threads
+from dfmp2.host.deferred import presentation
 from dfmp2.integrals import three_center
 from dfmp2.integrals.grid import count_points, finer_name, grid_name
 from dfmp2.molecule.frozen_core import FrozenCore
@@ -29,7 +30,7 @@ from dfmp2.planning.time import IN_MEMORY, NO_TIME, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
-from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange
+from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange, functional_variables
 from dfmp2.units import format_bytes
 
 
@@ -100,9 +101,7 @@ class Outlook:
 
     def to_dict(self) -> dict[str, Any]:
         """The object `dfmp2 plan --json` prints: bytes, operations, seconds."""
-        from dfmp2.host.deferred import imported_by_name
-
-        found: dict[str, Any] = imported_by_name("dfmp2.output.plan:plan_dict")(self)
+        found: dict[str, Any] = presentation().plan_dict(self)
         return found
 
     def __repr__(self) -> str:
@@ -114,9 +113,7 @@ class Outlook:
         return f"Outlook({self.system.molecule.formula}: {peak}, {seconds:.2g} s, {verdict})"
 
     def __str__(self) -> str:
-        from dfmp2.host.deferred import imported_by_name
-
-        return str(imported_by_name("dfmp2.output.plan:plan_text")(self)).rstrip("\n")
+        return str(presentation().plan_text(self)).rstrip("\n")
 
 
 NO_SCF: dict[str, Any] = {
@@ -159,6 +156,7 @@ def make_plan(
         space
     """
     work = replace(_workload(system, setup.options, core, kind), task=task)
+    work = replace(work, precision=setup.backend.limits.settled(work.precision))
     if part in ("all", "up to b") or task != "energy":
         work = _with_columns(work, system)
     if part == "up to b":
@@ -178,7 +176,7 @@ def make_plan(
         held = replace(held, certificate=certificate.memory)
     if task != "energy":
         fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
-        widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
+        widest = max(int(np.diff(aux.ao_loc_nr()).max(initial=1)) for aux in fitting)
         held = replace(
             held, mp2_in_core=max(held.mp2_in_core, memory.gradient_with_b(work, setup.active))
         )
@@ -448,11 +446,12 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
 
         frontier = tuple(frontier_window(int(n), nao - int(n)) for n in spins)
     exact = HARTREE_FOCK
-    points = finer_points = 0
+    points = finer_points = kernel = 0
     if options.functional is not None:
         exact = exact_exchange(options.functional)
         grid = grid_name(options.grid, options.functional)
         points = count_points(mole, grid)
+        kernel = (len(spins) * functional_variables(options.functional)) ** 2
         finer_points = count_points(mole, finer_name(mole, grid, options.functional))
     return Workload(
         nao=nao,
@@ -487,6 +486,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         finer_grid=finer_points,
         exchange=exact.full or exact.separated,
         operators=2 if exact.separated else 1,
+        kernel=kernel,
     )
 
 

@@ -33,6 +33,7 @@ from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Operand, Tile
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
+from dfmp2.fitting.sets import resolve_fitting
 from dfmp2.host import cache, threads
 from dfmp2.host.resources import Others
 from dfmp2.host.scratch import SUFFIX, Space
@@ -46,7 +47,6 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.planning.sizes import Workload
 from dfmp2.progress import Silent
-from dfmp2.scf.fitting_sets import resolve_fitting
 
 LIBRARIES = ("numpy", "scipy", "pyscf", "dfmp2")  # a new version of any of them is measured again
 PRODUCT_LIBRARIES = ("numpy", "torch", "dfmp2")

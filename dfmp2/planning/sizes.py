@@ -123,6 +123,7 @@ class Workload:
     exchange : whether the SCF has K
     operators : of two electrons in the SCF: 2 for a range-separated functional, whose long-range
         operator has integrals of its own
+    kernel : numbers of the functional's kernel at a point; 0 for Hartree-Fock
     """
 
     nao: int
@@ -150,6 +151,7 @@ class Workload:
     finer_grid: int = 0
     exchange: bool = True
     operators: int = 1
+    kernel: int = 0
 
     @property
     def scf_builds(self) -> int:

@@ -14,10 +14,11 @@ from dfmp2.backends.base import Backend
 from dfmp2.backends.registry import select_backend
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Message, Option
+from dfmp2.fitting.sets import dense_fitting, resolve_fitting
 from dfmp2.host import resources
 from dfmp2.host.scratch import choose_root
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.molecule.basis import BasisSet, is_mp2_fitting_set
+from dfmp2.molecule.basis import NO_FUNCTIONS, BasisSet, is_mp2_fitting_set
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
@@ -28,7 +29,6 @@ from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.options import Options
 from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Listener
-from dfmp2.scf.fitting_sets import dense_fitting, resolve_fitting
 from dfmp2.scf.kohn_sham import require_functional
 from dfmp2.scf.reference import Reference
 from dfmp2.units import ANGSTROM_PER_BOHR
@@ -151,9 +151,13 @@ def resolve(
 def assemble(
     molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: Setup, listener: Listener
 ) -> System:
-    """Add the MP2 fitting set and build the PySCF molecules."""
+    """Add the MP2 fitting set, without functions for Kohn-Sham alone, and build the PySCF
+    molecules."""
     auxbasis, poor = setup.options.auxbasis, setup.options.allow_poor_fit
-    ri = resolve_fitting("ri", auxbasis, orbital, molecule.elements, allow_poor=poor)
+    if setup.options.correlation.kind == "none":
+        ri = NO_FUNCTIONS
+    else:
+        ri = resolve_fitting("ri", auxbasis, orbital, molecule.elements, allow_poor=poor)
     if auxbasis and auxbasis != "auto" and not is_mp2_fitting_set(auxbasis):
         listener.warning(
             Message(

@@ -40,7 +40,7 @@ from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits, Tile
 from dfmp2.planning.memory import FLOAT32, FLOAT64, GradientMemory, MemoryPlan
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import EXACT_BUILDS, Workload
+from dfmp2.planning.sizes import EXACT_BUILDS, XC_OPERATIONS, Workload
 from dfmp2.progress import Stopwatch
 from dfmp2.units import quantity as _q
 
@@ -98,6 +98,9 @@ WEIGHED = 1.3
 # derivatives of integrals by the rate of integrals:
 Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with a gap
 Z_CHECKS = 2  # residuals made anew
+# Evaluations of the functional that are made of its kernel and of the potentials beside the Z-vector
+# equations, and that its derivative with the nuclei costs
+KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 8, 3
 DERIVATIVES = {
     3: 3.4,
     4: 7.7,
@@ -323,6 +326,8 @@ def gradient_seconds(
         mean_field += 2 * halves * work.naux_scf * (1 / rates.solve + 1 / rates.transform)
     else:
         mean_field = DERIVATIVES[4] * work.integrals()["scf"] / rates.four_centre
+    mean_field *= work.operators
+    mean_field += FUNCTIONAL_DERIVATIVES * _functional(work, rates)
     return GradientTimes(
         amplitudes=amplitudes / (rates.pairs_mixed if single else rates.pairs_fp64)
         + squares * (1 / rates.solve + 2 / rates.transform),
@@ -333,16 +338,22 @@ def gradient_seconds(
     )
 
 
+def _functional(work: Workload, rates: Rates) -> float:
+    """Predicted time of one evaluation of the functional on its grid, s; 0 for Hartree-Fock."""
+    return work.grid * len(work.spins) * XC_OPERATIONS * work.nao / rates.pairs_fp64
+
+
 def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
     """Predicted time of the Z-vector equations, s."""
     n, p, occupied = work.nao, work.naux_scf, sum(s.occupied for s in work.spins)
+    functional = KERNEL_BUILDS * _functional(work, rates)
     if not p:
         builds = 2 * len(work.spins) * (1 + Z_CHECKS + Z_CYCLES)
         if held is not None and held.scf_on_disk:
             again = builds / 2
         else:
             again = 1
-        made = again * work.integrals()["scf"] / rates.four_centre
+        made = functional + again * work.operators * work.integrals()["scf"] / rates.four_centre
         return made + 4 * builds * work.pairs_of_functions**2 / rates.exact_exchange
     kept = work.kept_pairs / work.pairs_of_functions
 
@@ -365,7 +376,7 @@ def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> floa
     made = 0.0
     if held is not None and not held.scf_kept:
         made = work.integrals()["scf"] / rates.integrals + p * p * work.kept_pairs / rates.solve
-    return made + double / rates.exchange + quick / rate
+    return functional + work.operators * (made + double / rates.exchange + quick / rate)
 
 
 def pace(work: Workload, rates: Rates) -> Pace:

@@ -22,9 +22,9 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import CUSTOM_DOUBLE_HYBRID, METHODS, canonical_method
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.fitting_error import between_atoms
 from dfmp2.scf.grid_error import with_grid_error
 from dfmp2.scf.hartree_fock import record
+from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.jk import column_squares
 from dfmp2.scf.kohn_sham import definition_of, require_functional, same_functional
 from dfmp2.scf.reference import GIVEN, Reference

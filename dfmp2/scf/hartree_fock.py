@@ -26,8 +26,8 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.fitting_error import between_atoms
 from dfmp2.scf.guess import ORIGINS, guess_density
+from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object
 

@@ -35,6 +35,11 @@ from dfmp2.molecule.pyscf_shield import shielded
 
 # of basis functions on points of the grid at a time, whatever the budget: the bits are the same
 BLOCK_MEGABYTES = 64.0
+VARIABLES = {"HF": 0, "LDA": 1, "GGA": 4, "MGGA": 5}  # of functionals of each kind
+# Electrons per bohr^3 where r_s is 1 and PZ81 correlation jumps by 3e-5 Eh per electron: its branches
+# do not meet with the constants as printed (Perdew and Zunger, Phys. Rev. B 23, 5048 (1981))
+JUMP = 3 / (4 * np.pi)
+SMALLEST_JUMP = 1e-7  # Eh per electron
 NEAR = 4  # names suggested for one that is not known
 
 
@@ -156,6 +161,29 @@ def exact_exchange(xc: str) -> ExactExchange:
             share = float(libxc.hybrid_coeff(code))
             return ExactExchange(share, share, 0.0)
         return ExactExchange(long_range + difference, long_range, omega)
+
+
+def functional_variables(xc: str) -> int:
+    """Variables of a functional for each spin: 1, the density, for LDA, 4 with its gradient, 5 with
+    tau; 0 for exact exchange alone."""
+    with shielded():
+        from pyscf.dft import numint
+
+        return VARIABLES[numint.NumInt()._xc_type(libxc_code(xc))]
+
+
+def is_discontinuous(xc: str) -> bool:
+    """Whether the energy of a functional jumps where that of PZ81 correlation does."""
+    variables = functional_variables(xc)
+    if not variables:
+        return False
+    points = np.full((5, 2), 0.1)
+    points[0] = JUMP * np.array([1 - 1e-9, 1 + 1e-9])
+    with shielded():
+        from pyscf.dft import libxc
+
+        energy = libxc.eval_xc1(libxc_code(xc), points[:variables], 0, 0)[0]
+    return bool(abs(energy[1] - energy[0]) > SMALLEST_JUMP)
 
 
 def same_functional(first: str, second: str) -> bool:

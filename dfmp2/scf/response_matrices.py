@@ -8,12 +8,14 @@ ones made once:
 
 B_P,ia and B_P,ij serve every x; only (m A_j|P) comes from the integrals over basis functions again.
 That halves the work that two densities with orbitals are in `dfmp2.scf.rotations`, where the same
-matrices are made of any integrals.
+matrices are made of any integrals. With Kohn-Sham orbitals K is the exact exchange of the
+functional, whose long-range part has integrals of its own, and the kernel of the functional is
+added (`dfmp2.gradients.functional`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,36 +24,88 @@ from numpy.typing import NDArray
 from dfmp2.host.threads import each
 from dfmp2.integrals.transform import half_transform
 from dfmp2.scf.jk import shares
+from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.rotations import Product, RotatedSpin, fitting_object, hessian_product
 
 Array = NDArray[np.float64]
 
+Kernel = Callable[[Sequence[Array]], list[Array]]  # changes of D per spin -> V_xc per spin
+
 HALF_BYTES = 4 * 10**6  # of half-transformed integrals of a worker at a time
 
 
-def orbital_hessian(mf: Any, spins: Sequence[RotatedSpin], *, single: bool, held: bool) -> Product:
+def orbital_hessian(
+    mf: Any,
+    spins: Sequence[RotatedSpin],
+    exact: ExactExchange = HARTREE_FOCK,
+    kernel: Kernel | None = None,
+    *,
+    single: bool,
+    held: bool,
+) -> Product:
     """The function of x and weight that `dfmp2.scf.rotations.hessian_product` is with these `mf`
     and `spins`.
 
     Parameters
     ----------
+    exact : exact exchange that takes the place of K
+    kernel : V_xc of changes of the density, None for Hartree-Fock
     single : whether fitted exchange matrices are in float32
     held : whether there is room for integrals of the occupied orbitals
     """
+    product = _exchange_hessian(mf, spins, exact, single=single, held=held)
+    if kernel is None:
+        return product
+
+    def with_kernel(x: Sequence[Array], weight: float) -> list[Array]:
+        changes = []
+        for spin, part in zip(spins, x, strict=True):
+            change = spin.virtual @ part @ spin.occupied.T
+            changes.append(change + change.T)
+        return [
+            image + spin.virtual.T @ potential @ spin.occupied
+            for spin, image, potential in zip(
+                spins, product(x, weight), kernel(changes), strict=True
+            )
+        ]
+
+    return with_kernel
+
+
+def _exchange_hessian(
+    mf: Any, spins: Sequence[RotatedSpin], exact: ExactExchange, *, single: bool, held: bool
+) -> Product:
+    """The function of x and weight of `orbital_hessian` without a kernel."""
     fitted = fitting_object(mf)
     if fitted is not None and held:
-        matrices = ResponseMatrices(fitted, spins, single=single)
-        return lambda x, weight: [
-            spin.differences * part + g
-            for spin, part, g in zip(spins, x, matrices(x, weight), strict=True)
-        ]
+        matrices = ResponseMatrices(fitted, spins, exact.short_range, single=single)
+        long_range = None
+        if exact.separated:
+            long_range = ResponseMatrices(
+                fitted.at_long_range(exact.omega),
+                spins,
+                exact.long_range - exact.short_range,
+                single=single,
+            )
+
+        def from_held(x: Sequence[Array], weight: float) -> list[Array]:
+            images = [
+                spin.differences * part + g
+                for spin, part, g in zip(spins, x, matrices(x, weight), strict=True)
+            ]
+            if long_range is not None:
+                for image, exchange in zip(images, long_range(x, 0.0), strict=True):
+                    image += exchange
+            return images
+
+        return from_held
     switched = single and hasattr(fitted, "single")  # PySCF's own object stays as it is
 
     def product(x: Sequence[Array], weight: float) -> list[Array]:
         if switched:
             fitted.single = True
         try:
-            return hessian_product(mf, spins, x, weight)
+            return hessian_product(mf, spins, x, weight, exact)
         finally:
             if switched:
                 fitted.single = False
@@ -67,10 +121,19 @@ class ResponseMatrices:
     ----------
     fitted : `dfmp2.scf.jk.JKFitting` with its integrals in memory
     spins : orbitals of one spin or both
+    exchange : factor of K
     single : products in float32
     """
 
-    def __init__(self, fitted: Any, spins: Sequence[RotatedSpin], *, single: bool) -> None:
+    def __init__(
+        self,
+        fitted: Any,
+        spins: Sequence[RotatedSpin],
+        exchange: float = 1.0,
+        *,
+        single: bool,
+    ) -> None:
+        self._exchange = exchange
         self._b, self._pairs, self._threads = fitted.build()._cderi, fitted.pairs, fitted.threads
         self._spins, self._single, self._operations = spins, single, fitted.operations
         self._dtype: type[np.floating[Any]] = np.float64
@@ -109,7 +172,7 @@ class ResponseMatrices:
         for s, spin in enumerate(self._spins):
             coulomb, half, other = (sum(parts[k][s] for parts in found) for k in range(3))
             exchange = spin.virtual[self._order].T @ half + other
-            result.append(weight * coulomb.reshape(other.shape[::-1]).T - exchange)
+            result.append(weight * coulomb.reshape(other.shape[::-1]).T - self._exchange * exchange)
         return result
 
     def _count(self, rest: list[int]) -> None:

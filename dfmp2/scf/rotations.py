@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 
 Array = NDArray[np.float64]
 
@@ -232,10 +233,35 @@ def fitting_object(mf: Any) -> Any:
     return vars(mf).get("with_df")
 
 
-def coulomb_exchange(mf: Any, orbitals: list[Array]) -> tuple[Array, Array]:
-    """J and K of the densities C C^T of some orbitals, each (n, nao, nao), Eh."""
+def coulomb_exchange(
+    mf: Any, orbitals: list[Array], exact: ExactExchange = HARTREE_FOCK
+) -> tuple[Array, Array]:
+    """J and exact exchange of the densities C C^T of some orbitals, each (n, nao, nao), Eh.
+
+    Parameters
+    ----------
+    mf : pyscf.scf.hf.SCF
+        Mean field that makes Coulomb and exchange matrices.
+    orbitals : list of (nao, n)
+        C of each density.
+    exact : ExactExchange
+        Of which functional: X = c_SR K + (c_LR - c_SR) K(omega); that of Hartree-Fock is K.
+    """
+    coulomb, exchange = _matrices(mf, orbitals)
+    if exact.short_range != 1.0:
+        exchange = exact.short_range * exchange
+    if exact.separated:
+        _, long_range = _matrices(mf, orbitals, exact.omega)
+        exchange = exchange + (exact.long_range - exact.short_range) * long_range
+    return coulomb, exchange
+
+
+def _matrices(mf: Any, orbitals: list[Array], omega: float = 0.0) -> tuple[Array, Array]:
+    """J and K of densities C C^T; of erf(omega r) / r where omega, 1/bohr, is not 0."""
     fitted = fitting_object(mf)
     if fitted is not None and hasattr(fitted, "matrices"):
+        if omega:
+            fitted = fitted.at_long_range(omega)
         found: tuple[Array, Array] = fitted.matrices(orbitals)
         return found
     widest = max(c.shape[1] for c in orbitals)
@@ -252,12 +278,16 @@ def coulomb_exchange(mf: Any, orbitals: list[Array]) -> tuple[Array, Array]:
         densities = lib.tag_array(
             padded @ padded.transpose(0, 2, 1), mo_coeff=padded, mo_occ=occupations
         )
-        j, k = mf.get_jk(mf.mol, densities, hermi=1)
+        j, k = mf.get_jk(mf.mol, densities, hermi=1, omega=omega or None)
     return np.asarray(j), np.asarray(k)
 
 
 def hessian_product(
-    mf: Any, spins: Sequence[RotatedSpin], x: Sequence[Array], weight: float
+    mf: Any,
+    spins: Sequence[RotatedSpin],
+    x: Sequence[Array],
+    weight: float,
+    exact: ExactExchange = HARTREE_FOCK,
 ) -> list[Array]:
     """H x of each spin, (nvir, nocc) Eh.
 
@@ -265,13 +295,14 @@ def hessian_product(
     ----------
     mf : PySCF mean field; only its Coulomb and exchange matrices are used
     x : (nvir, nocc) per spin; weight : w of J of the spins' sum
+    exact : exact exchange that takes the place of K
     """
     coulomb, exchange = 0.0, []
     for spin, part in zip(
         spins, x, strict=True
     ):  # one after the other: no more matrices at a time than in the SCF
         turned = spin.virtual @ part
-        j, k = coulomb_exchange(mf, [turned + spin.occupied, turned - spin.occupied])
+        j, k = coulomb_exchange(mf, [turned + spin.occupied, turned - spin.occupied], exact)
         coulomb = coulomb + weight * (j[0] - j[1]) / 2
         exchange.append((k[0] - k[1]) / 2)
     return [

@@ -39,7 +39,7 @@ from dfmp2.validation import entries, synthetic
 from dfmp2.validation.machine import Meter, Spread, header, ratios, spread
 from dfmp2.validation.synthetic import KERNEL_CERTIFICATE, SyntheticSizes
 
-TIMED = ("cpu", "torch", "cuda")  # what runs on hardware of its own speed
+TIMED = ("cpu", "torch", "cuda", "cuda-tf32")  # what runs on hardware of its own speed
 EMULATED = "the nki lanes are never timed here: their simulator and interpreter compute on the host"
 SMALL = (
     "the shapes of trnblas: 128/16/384, 512/64/1536, 768/96/2304 functions, occupied, fitting "
@@ -173,6 +173,7 @@ def measure_shape(
         "problem": asdict(task),
         "operations": task.operations,
         "threads": count,
+        "devices": {backend.name: backend.describe() for backend in chosen},
         "not_timed": {**unused, "nki": EMULATED},
         "results": [
             {
@@ -231,6 +232,11 @@ def shape_text(found: dict[str, Any]) -> str:
         f"{task['name']}: {k['nocc']} occupied, {k['nvir']} virtual, {k['naux']} fitting "
         f"functions; {found['operations']:.3g} operations; {found['threads']} threads; "
         f"{len(found['measurements']) // len(found['results'])} runs of each, alternating",
+        *(
+            f"{name}: " + ", ".join(f"{word} {value}" for word, value in device.items())
+            for name, device in found["devices"].items()
+            if name.startswith("cuda")
+        ),
         *(
             f"{name} not timed: {reason}"
             for name, reason in found["not_timed"].items()
@@ -344,7 +350,7 @@ def _backends(
         if row.name not in (names or TIMED):
             continue
         reason = row.probe()
-        if task.name in GPU_ONLY and row.name != "cuda":
+        if task.name in GPU_ONLY and not row.name.startswith("cuda"):
             reason = (
                 f"{task.name} would take a host many minutes and is timed on a GPU only; w30 "
                 "is the largest for it"
@@ -531,7 +537,8 @@ def _orbitals(nocc: int, nvir: int, naux: int, limits: Limits) -> tuple[int, int
     """Occupied orbitals i and j in most products of the pair step."""
     fitting = limits.tile_elements // nvir**2
     if not limits.square:
-        return 1, max(1, min(nocc, fitting))
+        rows, columns = tiling.strip(limits, nvir, nvir, nocc)
+        return rows, min(columns, nocc)
     edge = max(1, min(tiling.edge(nocc, limits, nvir * naux), math.isqrt(fitting)))
     return edge, edge
 

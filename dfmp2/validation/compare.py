@@ -158,7 +158,7 @@ def recompute(
         allowed += result.quadrature.error
     if program == "psi4":
         method = result.options.correlation
-        if method.regularised or method.kind == "rpa":
+        if method.regularised or method.kind in ("rpa", "none"):
             raise InputError(
                 Option("with", "psi4"),
                 f" computes MP2, with which {result.method} cannot be compared: leave it out to "
@@ -266,8 +266,11 @@ def _fitted(
     reference : Reference
         The record of `mf`.
     """
-    data = fitting_data(result.molecule, result.mp2_fitting)
     listener.stage(f"{result.options.correlation.title} with PySCF")
+    if result.options.correlation.kind == "none":
+        energy = Compared("scf_total_energy", result.scf_total_energy, reference.scf_total_energy)
+        return Comparison(f"PySCF {pyscf_version()}", (energy,), allowed)
+    data = fitting_data(result.molecule, result.mp2_fitting)
     if not _is_written_out(result):
         theirs = check.native_energies(
             mole, reference, data, result.sizes.frozen_core, result.sizes.frozen_virtual

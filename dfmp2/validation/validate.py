@@ -424,7 +424,7 @@ def _derivatives(result: MP2Result) -> Values:
     components = {
         f"gradient {number} {label} {axis}": float(value)
         for number, (label, row) in enumerate(
-            zip(result.molecule.labels, found.mp2_total_gradient, strict=True), 1
+            zip(result.molecule.labels, found.total_gradient, strict=True), 1
         )
         for axis, value in zip("xyz", row, strict=True)
     }

@@ -86,7 +86,7 @@ def price_text(row: Row, shape: Shape, chip: Chip, price: Price, trace: Trace) -
         if found["engine_ms"][name]:
             lines.append(f"{label:<22}{found['engine_ms'][name]:>12.3f}")
     times = (
-        ("time at best", "makespan_ms", "the busiest engine all the time, and what is exposed"),
+        ("time at best", "makespan_ms", "busiest engine, without waits"),
         (f"at {USUAL:.0%}", "makespan_usual_ms", "of its peak, as AWS's tuned products"),
         (f"at {SLOWEST:.0%}", "makespan_slowest_ms", "of its peak, as float32 kernels of others"),
         ("floor", "floor_ms", f"real products alone, {found['floor_share']:.0%} of the best time"),

@@ -24,9 +24,9 @@ from dfmp2.mp2.calculation import RUN, Calculation, Checkpoint
 from dfmp2.mp2.certificate import operands
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
 from dfmp2.mp2.pairs import Results, TileKey, evaluate_keys, tile_keys
+from dfmp2.mp2.prepared import PreparedSource, opened_calculation, read_b
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import SUFFIX, decode, remove
-from dfmp2.output.prepared import OpenedFile, opened_calculation, read_b
 from dfmp2.progress import Listener
 
 Shard = tuple[int, int]  # I of N
@@ -66,7 +66,9 @@ def cut(keys: list[TileKey], count: int) -> list[list[TileKey]]:
     return parts
 
 
-def evaluator(calculation: Calculation, source: OpenedFile) -> Callable[[list[TileKey]], Results]:
+def evaluator(
+    calculation: Calculation, source: PreparedSource
+) -> Callable[[list[TileKey]], Results]:
     """Evaluates tiles in this process; B is read now, into memory where it fits, and put to the
     backend once."""
     fitted, setup = read_b(calculation, source), calculation.setup
@@ -77,7 +79,8 @@ def evaluator(calculation: Calculation, source: OpenedFile) -> Callable[[list[Ti
     put: dict[str, list[TileSource]] = {}
 
     def evaluate(keys: list[TileKey]) -> Results:
-        if keys[0][0] or calculation.options.precision == "fp64":
+        asked = setup.pair_backend.limits.settled(calculation.options.precision)
+        if keys[0][0] or asked == "fp64":
             precision = "fp64"
         else:
             precision = "mixed"
@@ -118,7 +121,7 @@ def label(index: int, count: int) -> str:
 
 
 def compute_shard(
-    source: OpenedFile,
+    source: PreparedSource,
     options: Options,
     shard: Shard,
     listener: Listener,

@@ -31,6 +31,7 @@ import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Message, Option
+from dfmp2.fitting.atomic_error import LARGEST, fitting_error
 from dfmp2.molecule import basis_library as library
 from dfmp2.molecule.basis import (
     FITTING_KINDS,
@@ -52,7 +53,6 @@ from dfmp2.molecule.basis_library import (
 )
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
-from dfmp2.scf.fitting_error import LARGEST, fitting_error
 
 OPTIONS = {"ri": Option("auxbasis"), "jk": Option("scf_auxbasis")}
 FITTING_NAMES = {"ri": "MP2 fitting set", "jk": "SCF fitting set"}

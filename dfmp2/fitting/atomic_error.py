@@ -1,32 +1,17 @@
-"""Fitting errors without four-centre integrals of the molecule: those of its atoms, and what lies
-between these.
-
-One atom: what a fitting set misses of exact four-centre integrals, before any molecule is computed.
+"""The fitting error of one atom: what a fitting set misses of exact four-centre integrals, before
+any molecule is computed.
 
     SCF   1/2 (J_fit - J | D) - 1/4 (K_fit - K | D)
     MP2   E2[(ia|jb)_fit] - E2[(ia|jb)]
           E2 = sum_ijab w_i w_j (ia|jb) [2 (ia|jb) - (ib|ja)] / (D_ia + D_jb)     D_ia = -max(e_a - e_i, LEAST_GAP)
 
 D, i (weight w_i, half its occupation) and a belong to the neutral atom, converged with occupations
-averaged over each shell, whose integrals are radial ones (`dfmp2.scf.spherical_atom`). (Start
+averaged over each shell, whose integrals are radial ones (`dfmp2.fitting.spherical_atom`). (Start
 orbitals would be cheaper, but have inner nodes that the basis of a core potential lacks: they find
 sound sets of Sn to Xe off by up to 5e-3 Eh.) All electrons are correlated. Pairs of the survey
-(`scripts/survey_fitting.py`) are looked up in `fitting_errors.tsv`, others are measured once and
+(`scripts/survey_fitting.py`) are looked up in `atomic_errors.tsv`, others are measured once and
 kept in the host's cache. Both go by the hash of the numbers, so that a library that changes a set
 is noticed.
-
-Between atoms: the fitted exchange energy is too small by 1/2 sum_ij (d_ij|d_ij) of each spin, with
-d_ij what is left of a product of occupied orbitals. Of its terms (d_mn|d_ls) those are kept that
-have m and l on one atom and n and s on another, with (d_mn|d_ls) = q_mn q_ls S_ml S_ns: what is
-left of two pairs is as alike as their functions are.
-
-    E = 1/2 sum_mnls G_ml q_mn G_ns q_ls      G_ml = D_ml S_ml on one atom      q_mn^2 = (mn|mn) - sum_P B_P,mn^2
-
-D is the density matrix of a spin; q_mn^2 is the mean over the directions of both functions, so that
-E does not depend on how the molecule lies. G is positive semidefinite, as D and S are (Schur), and
-so E is never negative. What the Coulomb energy loses is smaller and of the other sign, and left
-out. No number here was fitted to anything: 120 errors of molecules are in
-docs/validation/fitting-certificates.md.
 """
 
 from __future__ import annotations
@@ -48,15 +33,14 @@ from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
 
 if TYPE_CHECKING:
-    from dfmp2.scf.spherical_atom import Factor, Shells
+    from dfmp2.fitting.spherical_atom import Factor, Shells
 
 Array = NDArray[np.float64]
 
 LARGEST = 1e-3  # Eh per atom; most sets stay below 2e-4
 # Eh; orbital energies of a spherical open-shell atom may cross, those of molecules stay apart
 LEAST_GAP = 0.4
-SMALLEST = 1e-7  # Eh, largest (mn|mn) of a pair of shells that counts between atoms
-SURVEY = Path(__file__).with_name("fitting_errors.tsv")
+SURVEY = Path(__file__).with_name("atomic_errors.tsv")
 DIGITS = 16  # of the hash; two of 10^4 pairs agree with a chance of 1e-12
 
 
@@ -114,7 +98,7 @@ def measure_fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasi
     ------
     InputError : the orbital set has too few functions for the neutral atom
     """
-    from dfmp2.scf import spherical_atom
+    from dfmp2.fitting import spherical_atom
 
     atom, mole, shells = _converged(orbital)
     auxmole = build_auxiliary(mole, atom, BasisSet(role, fitting.name, {orbital.symbol: fitting}))
@@ -130,7 +114,7 @@ def measure_fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasi
 @lru_cache(maxsize=1)  # for both roles, one after the other
 def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
     """The neutral atom, as PySCF has it, and its shells; others as above."""
-    from dfmp2.scf import spherical_atom
+    from dfmp2.fitting import spherical_atom
 
     atom = Molecule((orbital.symbol,), np.zeros((1, 3)))
     electrons = atomic_number(orbital.symbol) - orbital.ecp_electrons
@@ -158,46 +142,3 @@ def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
     ):
         raise too_few
     return atom, mole, shells
-
-
-# --- between atoms --------------------------------------------------------------------------------
-
-
-def between_atoms(mole: Any, density: Array, squares: Array) -> float:
-    """Estimate of what fitting adds to E(SCF) between atoms, Eh; 0 or more.
-
-    Parameters
-    ----------
-    mole : PySCF molecule
-    density : (nao, nao) of both spins together, or (2, nao, nao) of each
-    squares : (npair,) sum_P B_P,mn^2 of the packed pairs m >= n, Eh
-    """
-    from dfmp2.integrals.four_center import pair_diagonals
-    from dfmp2.integrals.screening import schwarz_bounds
-
-    atoms = mole._bas[:, 0]
-    wanted = (atoms[:, None] > atoms) & (schwarz_bounds(mole) ** 2 > SMALLEST)
-    exact, fitted = pair_diagonals(mole, wanted), np.zeros((mole.nao, mole.nao))
-    fitted[np.tril_indices(mole.nao)] = squares
-    left = np.where(exact > 0.0, np.maximum(exact - fitted, 0.0), 0.0)
-    # Functions that differ in direction only: a shell has such a set for each of its contractions.
-    widths = [
-        2 * mole.bas_angular(n) + 1 for n in range(mole.nbas) for _ in range(mole.bas_nctr(n))
-    ]
-    owners = np.array([mole.bas_atom(n) for n in range(mole.nbas) for _ in range(mole.bas_nctr(n))])
-    starts = np.cumsum([0, *widths[:-1]])
-
-    def summed(values: Array) -> Array:
-        return np.asarray(np.add.reduceat(np.add.reduceat(values, starts, axis=0), starts, axis=1))
-
-    missed = np.sqrt(summed(left + left.T) / np.outer(widths, widths))
-    same, overlap = owners[:, None] == owners, mole.intor_symmetric("int1e_ovlp")
-    if density.ndim == 3:
-        spins = density
-    else:
-        spins = np.stack([density / 2] * 2)
-    total = 0.0
-    for spin in spins:
-        populations = np.where(same, summed(spin * overlap), 0.0)
-        total += float(np.vdot(populations @ missed @ populations, missed)) / 2
-    return total

@@ -5,7 +5,7 @@ a study.
     steps         the steps of a study that do not need each other (`dfmp2.studies.runs.Elsewhere`)
 
 Two numbers per pair travel between processes; why their sum has the bits of one process is in
-`dfmp2.output.shards`.
+`dfmp2.output.tile_shards`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from dfmp2.host.threads import kernels
 from dfmp2.mp2.calculation import NOTHING, Calculation
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
 from dfmp2.mp2.pairs import Results, TileKey
+from dfmp2.mp2.prepared import opened_calculation
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output.prepared import opened, opened_calculation
-from dfmp2.output.shards import cut, evaluator
+from dfmp2.output.prepared import opened
+from dfmp2.output.tile_shards import cut, evaluator
 from dfmp2.progress import Silent
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.integrals.metric import factorise
+from dfmp2.molecule.atomic_densities import start_density
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.scf.guess import start_density
 
 Array = NDArray[np.float64]
 

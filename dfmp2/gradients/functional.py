@@ -1,0 +1,554 @@
+"""The exchange-correlation functional in a gradient: its kernel, and the derivative of its
+quadrature.
+
+    E = sum_g w_g f(r_g),        Phi = sum_g w_g sum_k v_k p_k,  v_k = df/dr_k                  (1)
+
+r holds the variables of the functional at a point, density, its gradient and tau, of each spin (of
+all electrons where both are the same); p holds those of P, the relaxed density of the correlation
+energy. E is of the functional of the energy, v in Phi of that of the SCF, so that Phi is the part
+of sum P F that goes with V_xc. With the kernel f_kl = d2f/dr_k dr_l of the SCF and u_k = v_k of the
+energy + sum_l f_kl p_l,
+
+    E^x + Phi^x = sum_g w_g^x (f + sum_k v_k p_k) + sum_g w_g sum_k [u_k r_k^x + v_k p_k^x]      (2)
+
+where functions and points move with their atoms, as in energies of displaced molecules. A weight is
+that of its atom's own quadrature times P_B / sum_A P_A with the cell functions
+
+    P_A = prod_C s(nu_AC),  nu = mu + a (1 - mu^2),  mu_AC = (r_A - r_C) / R_AC                   (3)
+
+Sources: Johnson, Gill, Pople, J. Chem. Phys. 98, 5612 (1993); Becke, J. Chem. Phys. 88, 2547
+(1988); for the response terms of a double hybrid Neese, Schwabe, Grimme, J. Chem. Phys. 126, 124115
+(2007).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.gradients.derivatives import by_atom
+from dfmp2.host.threads import each
+from dfmp2.integrals.grid import make_grid
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.planning.memory import XC_GRADIENT_BYTES, XC_GRADIENT_VALUES
+from dfmp2.scf.kohn_sham import (
+    BLOCK_MEGABYTES,
+    ExactExchange,
+    exact_exchange,
+    functional_variables,
+    libxc_code,
+)
+from dfmp2.scf.reference import Reference
+
+Array = NDArray[np.float64]
+
+KINDS = {1: "LDA", 4: "GGA", 5: "MGGA"}  # of functionals, by their variables of a spin
+COARSE = "1"  # grid of the kernel in iterations whose residual is made anew on that of the SCF
+COARSER = 2  # times fewer points that it has at least
+CELL_ARRAYS = 6  # (natom, natom, n) numbers while derivatives of weights are made
+NOTHING = 1e-300  # added to denominators that may vanish
+SECOND = np.array([[4, 5, 6], [5, 7, 8], [6, 8, 9]])  # where PySCF has d2/dxdy of a function
+
+
+class Kernel:
+    """V_xc that a change of the density makes, to first order, of a converged Kohn-Sham reference.
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    xc : str
+        Functional of the SCF, in libxc's terms.
+    grid : pyscf.dft.gen_grid.Grids
+        Its grid, built.
+    occupied : sequence of (nao, nocc)
+        Occupied orbitals of each spin; one spin stands for both.
+    """
+
+    def __init__(self, mole: Any, xc: str, grid: Any, occupied: Sequence[Array]) -> None:
+        self._mole = mole
+        self._grid = grid
+        self._xc = libxc_code(xc)
+        self._variables = functional_variables(xc)
+        with shielded():
+            from pyscf.dft import numint
+
+            self._numint = numint.NumInt()
+            if self._variables:
+                self._values = self._second_derivatives(occupied)
+
+    def __call__(self, changes: Sequence[Array]) -> list[Array]:
+        """V_xc of each spin, (nao, nao) Eh, of symmetric changes of its density, (nao, nao)."""
+        if not self._variables:
+            return [np.zeros_like(change) for change in changes]
+        density: Any = np.stack(changes)
+        evaluate = self._numint.nr_uks_fxc
+        if len(changes) == 1:
+            density = 2 * changes[0]
+            evaluate = self._numint.nr_rks_fxc
+        with shielded():
+            potential = evaluate(
+                self._mole,
+                self._grid,
+                self._xc,
+                None,
+                density,
+                hermi=1,
+                fxc=self._values,
+                max_memory=BLOCK_MEGABYTES,
+            )
+        return _of_spins(potential, len(changes))
+
+    def _second_derivatives(self, occupied: Sequence[Array]) -> Any:
+        """f at each point as PySCF has it, (variables, variables, n), or of two spins (2,
+        variables, 2, variables, n)."""
+        spins, kind = len(occupied), KINDS[self._variables]
+        shape: tuple[int, ...] = (self._variables, self._variables)
+        if spins == 2:
+            shape = (2, self._variables, 2, self._variables)
+        values = np.empty((*shape, len(self._grid.weights)))
+        first = 0
+        blocks = self._numint.block_loop(
+            self._mole,
+            self._grid,
+            self._mole.nao,
+            0 if kind == "LDA" else 1,
+            max_memory=BLOCK_MEGABYTES,
+        )
+        for functions, mask, weights, _ in blocks:
+            density: Any = np.stack(
+                [
+                    self._numint.eval_rho2(
+                        self._mole,
+                        functions,
+                        np.asarray(c),
+                        np.full(c.shape[1], 2.0 / spins),
+                        mask,
+                        kind,
+                        with_lapl=False,
+                    )
+                    for c in occupied
+                ]
+            )
+            if spins == 1:
+                density = density[0]
+            last = first + len(weights)
+            values[..., first:last] = self._numint.eval_xc_eff(
+                self._xc, density, deriv=2, xctype=kind, spin=spins - 1
+            )[2]
+            first = last
+        return values
+
+
+def _of_spins(potential: Any, count: int) -> list[Array]:
+    """Matrices of each spin."""
+    if count == 1:
+        return [np.asarray(potential)]
+    return [np.asarray(potential[0]), np.asarray(potential[1])]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Functionals:
+    """The functionals of a Kohn-Sham reference.
+
+    Attributes
+    ----------
+    scf, energy : of the SCF and of the energy, in libxc's terms
+    scf_exact, energy_exact : their exact exchange
+    grid : pyscf.dft.gen_grid.Grids, built
+    """
+
+    scf: str
+    energy: str
+    scf_exact: ExactExchange
+    energy_exact: ExactExchange
+    grid: Any
+
+    @property
+    def stationary(self) -> bool:
+        """Whether the orbitals make the energy stationary."""
+        return self.scf == self.energy
+
+    def potential(self, mole: Any, xc: str, occupied: Sequence[Array]) -> list[Array]:
+        """V_xc of one of the functionals for each spin, (nao, nao) Eh, of occupied orbitals (nao,
+        nocc)."""
+        density: Any = np.stack([c @ c.T for c in occupied])
+        with shielded():
+            from pyscf.dft import numint
+
+            integrator = numint.NumInt()
+            evaluate = integrator.nr_uks
+            if len(occupied) == 1:
+                density = 2 * density[0]
+                evaluate = integrator.nr_rks
+            _, _, potential = evaluate(
+                mole, self.grid, libxc_code(xc), density, max_memory=BLOCK_MEGABYTES
+            )
+        return _of_spins(potential, len(occupied))
+
+
+def functionals_of(mole: Any, reference: Reference) -> Functionals | None:
+    """The functionals of a reference, None for Hartree-Fock."""
+    if reference.xc is None:
+        return None
+    energy = reference.energy_xc or reference.xc
+    with shielded():
+        grid = make_grid(mole, str(reference.grid_name))
+        grid.build(with_non0tab=True)
+    return Functionals(
+        scf=reference.xc,
+        energy=energy,
+        scf_exact=exact_exchange(reference.xc),
+        energy_exact=exact_exchange(energy),
+        grid=grid,
+    )
+
+
+def coarser_kernel(
+    mole: Any, functionals: Functionals, occupied: Sequence[Array], kernel: Kernel
+) -> Kernel:
+    """The kernel of the SCF's functional on a coarse grid, or `kernel` where that is not finer.
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    functionals : Functionals
+        With the grid of the SCF.
+    occupied : sequence of (nao, nocc)
+        Occupied orbitals of each spin.
+    kernel : Kernel
+        On the grid of the SCF.
+    """
+    with shielded():
+        grid = make_grid(mole, COARSE)
+        grid.build(with_non0tab=True)
+    if COARSER * len(grid.weights) > len(functionals.grid.weights):
+        return kernel
+    return Kernel(mole, functionals.scf, grid, occupied)
+
+
+def functional_gradient(
+    mole: Any,
+    grid: Any,
+    functionals: tuple[str, str],
+    densities: Sequence[Array],
+    changes: Sequence[Array],
+    threads: int,
+) -> tuple[Array, Array]:
+    """E^x + Phi^x of Eq. 2, (natom, 3) Eh/bohr, and the torque on the spheres of the grid, (3,) Eh.
+
+    The energy does not depend on the orientation of molecule and spheres together, so that this
+    torque and that of the forces on the atoms add up to zero.
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    grid : pyscf.dft.gen_grid.Grids
+        A grid that has been built, of PySCF's own cells.
+    functionals : (str, str)
+        That of the energy and that of the SCF, in libxc's terms.
+    densities, changes : sequence of (nao, nao)
+        D and P of each spin, symmetric; one spin stands for both.
+    threads : int
+        Workers.
+    """
+    with shielded():
+        quadrature = _quadrature(mole, grid, functionals, densities, changes)
+        step = max(1, XC_GRADIENT_BYTES // (8 * XC_GRADIENT_VALUES * max(1, mole.nao)))
+        starts = range(0, len(grid.weights), step)
+        parts: list[Any] = [None] * len(starts)
+
+        def block(number: int) -> None:
+            first = starts[number]
+            parts[number] = _of_points(quadrature, slice(first, first + step))
+
+        each(len(starts), block, threads)
+        energy = np.concatenate([part[2] for part in parts])
+        gradient, torque = _weight_gradient(mole, grid, energy, threads)
+    for on_atoms, turned, _ in parts:
+        gradient += on_atoms
+        torque += turned
+    return gradient, torque
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Quadrature:
+    """What the blocks of points share.
+
+    Attributes
+    ----------
+    codes : functional of the energy and of the SCF, as PySCF calls them
+    counts : variables of each of them
+    densities, changes : D and P of each set of variables, (nao, nao)
+    """
+
+    mole: Any
+    grid: Any
+    numint: Any
+    codes: tuple[str, str]
+    counts: tuple[int, int]
+    densities: list[Array]
+    changes: list[Array]
+
+    @property
+    def variables(self) -> int:
+        """Variables of a spin at a point."""
+        return max(1, *self.counts)
+
+
+def _quadrature(
+    mole: Any,
+    grid: Any,
+    functionals: tuple[str, str],
+    densities: Sequence[Array],
+    changes: Sequence[Array],
+) -> _Quadrature:
+    """The quadrature with densities of all electrons where both spins are the same."""
+    from pyscf.dft import numint
+
+    integrator = numint.NumInt()
+    weight = 2.0 if len(densities) == 1 else 1.0
+    codes = (libxc_code(functionals[0]), libxc_code(functionals[1]))
+    return _Quadrature(
+        mole=mole,
+        grid=grid,
+        numint=integrator,
+        codes=codes,
+        counts=(functional_variables(functionals[0]), functional_variables(functionals[1])),
+        densities=[weight * density for density in densities],
+        changes=[weight * change for change in changes],
+    )
+
+
+def _of_points(quadrature: _Quadrature, points: slice) -> tuple[Array, Array, Array]:
+    """What a block of points adds to the gradient, (natom, 3) Eh/bohr, and to the torque, and f + v
+    p at them, Eh."""
+    from pyscf import lib
+    from pyscf.dft import gen_grid
+
+    mole, grid, count = quadrature.mole, quadrature.grid, quadrature.variables
+    weights, parents = grid.weights[points], grid.atm_idx[points]
+    order = 1 if count == 1 else 2
+    with lib.with_omp_threads(1):
+        mask = gen_grid.make_mask(mole, grid.coords[points])
+        values = quadrature.numint.eval_ao(mole, grid.coords[points], deriv=order, non0tab=mask)
+    present = np.repeat(mask.any(axis=0), np.diff(mole.ao_loc_nr()))
+    values = np.ascontiguousarray(values[:, :, present])
+    inside = np.ix_(present, present)
+    used = 1 if count == 1 else 4
+    halves, variables = [], []
+    for matrices in (quadrature.densities, quadrature.changes):
+        half = [values[:used] @ matrix[inside] for matrix in matrices]
+        halves.append(half)
+        variables.append(np.stack([_variables(values, one, count) for one in half]))
+    with lib.with_omp_threads(1):
+        energy, slopes, potential = _of_functionals(quadrature, variables[0], variables[1])
+    on_functions = np.zeros((3, mole.nao))
+    on_points = np.zeros((3, len(weights)))
+    for half, factors in zip(halves, (slopes, potential), strict=True):
+        for one, factor in zip(half, factors * weights, strict=True):
+            moved = _moved(values, one, factor)
+            on_functions[:, present] += moved.sum(axis=1)
+            on_points += moved.sum(axis=2)
+    real = parents >= 0  # PySCF adds points of no weight and no atom
+    on_atoms, torque = _of_moving_points(
+        mole.atom_coords(), grid.coords[points][real], parents[real], on_points[:, real].T
+    )
+    return on_atoms - by_atom(mole, on_functions), torque, energy
+
+
+def _variables(values: Array, half: Array, count: int) -> Array:
+    """Density, its gradient and tau at points, as many as asked for, (count, n).
+
+    Parameters
+    ----------
+    values : functions and their derivatives, (1 or more, n, nao)
+    half : the same times a density matrix
+    """
+    found = np.empty((count, values.shape[1]))
+    found[0] = np.einsum("gm,gm->g", values[0], half[0])
+    for axis in range(1, min(count, 4)):
+        found[axis] = 2 * np.einsum("gm,gm->g", values[axis], half[0])
+    if count == 5:
+        found[4] = np.einsum("xgm,xgm->g", values[1:4], half[1:4]) / 2
+    return found
+
+
+def _of_functionals(
+    quadrature: _Quadrature, density: Array, change: Array
+) -> tuple[Array, Array, Array]:
+    """f + v p of Eq. 2, u and v at points, (n,), (spins, variables, n) and the same.
+
+    Parameters
+    ----------
+    density, change : r and p, (spins, variables, n)
+    """
+    energy = np.zeros(density.shape[2])
+    slopes, potential = np.zeros_like(density), np.zeros_like(density)
+    if quadrature.counts[0]:
+        values, first, _ = _evaluated(quadrature, 0, density, order=1)
+        energy += values * density[:, 0].sum(axis=0)
+        slopes[:, : quadrature.counts[0]] += first
+    count = quadrature.counts[1]
+    if count and np.any(change):
+        _, first, second = _evaluated(quadrature, 1, density, order=2)
+        energy += np.einsum("skg,skg->g", first, change[:, :count])
+        slopes[:, :count] += np.einsum("sktlg,tlg->skg", second, change[:, :count])
+        potential[:, :count] += first
+    return energy, slopes, potential
+
+
+def _evaluated(
+    quadrature: _Quadrature, which: int, density: Array, *, order: int
+) -> tuple[Array, Array, Any]:
+    """Energy per electron (n,), v (spins, variables, n) and f of a functional at points; f is None
+    for order 1."""
+    count, spins = quadrature.counts[which], len(density)
+    given: Any = density[:, :count]
+    if count == 1:
+        given = given[:, 0]
+    if spins == 1:
+        given = given[0]
+    energy, first, second = quadrature.numint.eval_xc_eff(
+        quadrature.codes[which],
+        given,
+        deriv=order,
+        xctype=KINDS[count],
+        spin=spins - 1,
+    )[:3]
+    points = density.shape[2]
+    first = np.reshape(first, (spins, count, points))
+    if order == 2:
+        second = np.reshape(second, (spins, count, spins, count, points))
+    return energy, first, second
+
+
+def _moved(values: Array, half: Array, factor: Array) -> Array:
+    """What the derivatives of functions with the electron's position make of variables times a
+    factor, (3, n, nao).
+
+    Parameters
+    ----------
+    values : functions and their derivatives, (4 or 10, n, nao)
+    half : functions and first derivatives times the density matrix, (1 or 4, n, nao)
+    factor : (variables, n)
+    """
+    inner = factor[0, :, None] * half[0]
+    for axis in range(1, min(len(factor), 4)):
+        inner += factor[axis, :, None] * half[axis]
+    moved = np.empty((3, *inner.shape))
+    outer = []
+    if len(factor) > 1:
+        outer = [factor[axis, :, None] * half[0] for axis in (1, 2, 3)]
+    if len(factor) == 5:
+        for axis in range(3):
+            outer[axis] += factor[4, :, None] * half[axis + 1] / 2
+    for axis in range(3):
+        np.multiply(values[axis + 1], inner, out=moved[axis])
+        for other, part in enumerate(outer):
+            moved[axis] += values[SECOND[axis, other]] * part
+    moved *= 2
+    return moved
+
+
+def _weight_gradient(mole: Any, grid: Any, energy: Array, threads: int) -> tuple[Array, Array]:
+    """sum_g w_g^x e_g, (natom, 3) Eh/bohr, from Eq. 3, and its torque on the spheres, (3,) Eh.
+
+    Parameters
+    ----------
+    energy : e at each point, (n,)
+    """
+    natm = mole.natm
+    gradient, torque = np.zeros((natm, 3)), np.zeros(3)
+    if natm == 1:
+        return gradient, torque
+    adjust = grid.radii_adjust(mole, grid.atomic_radii)
+    shift = np.array([[adjust(a, c, 0.0) for c in range(natm)] for a in range(natm)])
+    points = np.flatnonzero(grid.atm_idx >= 0)
+    step = max(1, XC_GRADIENT_BYTES // (8 * CELL_ARRAYS * natm**2))
+    starts = range(0, len(points), step)
+    parts: list[Any] = [None] * len(starts)
+
+    def block(number: int) -> None:
+        some = points[starts[number] : starts[number] + step]
+        parts[number] = _of_weights(
+            mole.atom_coords(),
+            shift,
+            grid.coords[some],
+            grid.atm_idx[some],
+            energy[some] * grid.quadrature_weights[some],
+        )
+
+    each(len(starts), block, threads)
+    for part, turned in parts:
+        gradient += part
+        torque += turned
+    return gradient, torque
+
+
+def _of_weights(
+    places: Array, shift: Array, coords: Array, parents: Any, energy: Array
+) -> tuple[Array, Array]:
+    """What some points add to the derivative of the weights, (natom, 3) Eh/bohr, and to the
+    torque.
+
+    Parameters
+    ----------
+    places : of the atoms, (natom, 3) bohr
+    shift : a of Eq. 3, (natom, natom)
+    coords, parents : points (n, 3), and the atom that each belongs to
+    energy : e times the weight in its atom's own quadrature, (n,)
+    """
+    natm, numbers = len(places), np.arange(len(coords))
+    apart = np.linalg.norm(places[:, None] - places, axis=2)
+    np.fill_diagonal(apart, 1.0)
+    away = coords - places[:, None]  # (natom, n, 3)
+    distance = np.sqrt((away**2).sum(axis=2))
+    away /= distance[:, :, None] + NOTHING
+    mu = (distance[:, None] - distance) / apart[:, :, None]
+    smooth, slope = _smoothed(mu + shift[:, :, None] * (1 - mu**2))
+    share = (1 - smooth) / 2
+    share[np.arange(natm), np.arange(natm)] = 1.0
+    cells = share.prod(axis=1)
+    total = cells.sum(axis=0)
+    own = cells[parents, numbers]
+    # Derivative of sum_g e_g P_B / sum_A P_A with each P_A, times that P_A.
+    by_cell = -energy * own / total**2 * cells
+    by_cell[parents, numbers] += energy * own / total
+    slope *= (1 - 2 * shift[:, :, None] * mu) / 2
+    slope[np.arange(natm), np.arange(natm)] = 0.0
+    by_mu = -slope * by_cell[:, None] / (share + NOTHING)
+    of_distance = ((by_mu - by_mu.transpose(1, 0, 2)) / apart[:, :, None]).sum(axis=1)
+    moved = of_distance[:, :, None] * away
+    stretched = np.einsum("acg,acg->ac", by_mu, mu) / apart**2
+    stretched = stretched + stretched.T
+    gradient = -moved.sum(axis=1)
+    gradient -= np.einsum("ac,acx->ax", stretched, places[:, None] - places)
+    on_atoms, torque = _of_moving_points(places, coords, parents, moved.sum(axis=0))
+    return gradient + on_atoms, torque
+
+
+def _of_moving_points(
+    places: Array, coords: Array, parents: Any, forces: Array
+) -> tuple[Array, Array]:
+    """Derivatives with the positions of points, (n, 3), for each atom that they move with (natom,
+    3), and their torque about these atoms, (3,)."""
+    gradient = np.empty_like(places)
+    for axis in range(3):
+        gradient[:, axis] = np.bincount(parents, weights=forces[:, axis], minlength=len(places))
+    return gradient, np.cross(coords - places[parents], forces).sum(axis=0)
+
+
+def _smoothed(nu: Array) -> tuple[Array, Array]:
+    """Becke's polynomial, applied three times, and its derivative."""
+    slope = np.ones_like(nu)
+    for _ in range(3):
+        slope *= 1.5 * (1 - nu**2)
+        nu = (3 - nu**2) * nu / 2
+    return nu, slope

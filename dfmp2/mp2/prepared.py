@@ -1,0 +1,348 @@
+"""A run in two parts that need not share a machine.
+
+    prepare  molecule -> SCF -> B, in a file            energy  such a file -> pair energies -> result
+
+Both are the stages of `dfmp2.mp2.energy`, so together they give the bits of a run in one piece; the
+second part makes no integrals. What the parts need of the file between them is declared here;
+`dfmp2.output.prepared` writes and reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.errors import InputError, ResultFileError
+from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.host import provenance
+from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.provenance import Preparation
+from dfmp2.molecule.frozen_core import FrozenCore
+from dfmp2.molecule.mole import build_auxiliary, build_mole
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.calculation import (
+    NOTHING,
+    Calculation,
+    Checkpoint,
+    FittedIntegrals,
+    begun,
+    memory_limited,
+    storage_of,
+)
+from dfmp2.mp2.diagnostics import Metric, warn_of_doubts
+from dfmp2.mp2.energy import build_b, calculated, converged_reference, correlate
+from dfmp2.mp2.pairs import Results, TileKey
+from dfmp2.mp2.result import Calculated, MP2Result
+from dfmp2.options import (
+    BOTH_PARTS,
+    CUSTOM,
+    NEEDS_WHOLE_RUN,
+    PAIRS,
+    WHOLE_RUN,
+    Options,
+    canonical_method,
+    functionals_of,
+)
+from dfmp2.planning.memory import FLOAT64, Storage
+from dfmp2.planning.plan import make_plan, settle_plan
+from dfmp2.planning.system import Setup, System, frozen_core, resolve
+from dfmp2.planning.system import set_up_run as set_up
+from dfmp2.progress import Collector, Listener, Stopwatch
+from dfmp2.scf.hartree_fock import reference_kind, uses_single
+from dfmp2.scf.reference import StartOrbitals
+
+Shape = tuple[int, int, int]
+PreparedTiles = Callable[[Calculation, list[TileKey]], Results]  # tiles made in other processes
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Prepared(Calculated):
+    """A calculation up to its pair energies. B itself stays in its file.
+
+    Timings, memory, storage and provenance are of the first part alone.
+    """
+
+    storage: Storage
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """(nocc, nvir, naux) of B per spin; fewer naux than the fitting set has where the metric
+        was near singular."""
+        naux = self.sizes.naux - self.diagnostics.metric_dropped
+        spins = zip(self.sizes.nocc, self.sizes.nvir, strict=True)
+        return tuple((nocc, nvir, naux) for nocc, nvir in spins)[: self.reference.nspin]
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of B, all spins."""
+        return sum(FLOAT64 * nocc * nvir * naux for nocc, nvir, naux in self.shapes)
+
+
+class PreparedSource(Protocol):
+    """A file of the first part, open for reading (`dfmp2.output.prepared.OpenedFile`).
+
+    Attributes
+    ----------
+    path : its name
+    prepared : what it holds beside B
+    sha256 : hash of its content
+    fingerprint : what the bits of the pair energies depend on
+    """
+
+    path: str
+    prepared: Prepared
+    sha256: str
+    fingerprint: str
+
+    @property
+    def read(self) -> int:
+        """Bytes of B read so far."""
+
+    def load(self, workers: int, *, held: bool = True) -> list[Any]:
+        """B of each spin, compared with its hashes: in memory, or unless `held`, where it lies."""
+
+
+class PreparedTarget(Protocol):
+    """A file of the first part while it is made (`dfmp2.output.prepared.PreparedFile`)."""
+
+    def require(self, size: int) -> None:
+        """Raise where `size` bytes of B cannot be written."""
+
+    def place(self, shapes: list[tuple[int, int]], naux: int) -> list[StoredTensor]:
+        """Room in the file for B of each spin, (nocc, nvir), which is then made there."""
+
+    def fill(self, b: list[Any], workers: int) -> None:
+        """Store B of each spin, (nocc, nvir, naux) float64, unless it was made in its place."""
+
+    def seal(self, prepared: Prepared) -> None:
+        """Store everything else, and see that it is on disk."""
+
+
+# --- the first part -------------------------------------------------------------------------------
+
+
+def prepare_b(
+    molecule: Molecule,
+    options: Options,
+    file: PreparedTarget,
+    *,
+    start: StartOrbitals | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.prepare",
+    checkpoint: Checkpoint = NOTHING,
+) -> Prepared:
+    """SCF, integrals and B of one molecule, in a file still to be published; the parameters are
+    those of `mp2_energy`.
+
+    Raises
+    ------
+    Dfmp2Error : see `dfmp2.errors`
+    """
+    listener = Collector(listener or Listener())
+    clock = Stopwatch(listener)
+    options = options.settled(molecule.multiplicity)
+    setup = set_up(
+        options, command, lambda count: (CpuBackend(count), "the pair energies are still to come")
+    )
+    system = resolve(molecule, setup, listener)
+    kind = reference_kind(options, molecule.multiplicity)
+    with memory_limited(setup, system) as setup:
+        core = frozen_core(system, options, listener)
+        plan = make_plan(system, setup, core, kind, part="up to b")
+        plan.memory.require()
+        file.require(FLOAT64 * plan.work.elements * plan.work.naux)
+        with begun(
+            system, setup, kind, core, plan, listener, clock, checkpoint, start
+        ) as calculation:
+            reference, fitted = build_b(
+                calculation, converged_reference(calculation, start), file.place
+            )
+            warnings = list(listener.warnings)
+            warn_of_doubts(
+                system, reference, fitted.metric, options, listener
+            )  # said now; stored with the energies
+            listener.stage("writing B")
+            file.fill(fitted.b, setup.active)
+            fitted.b.clear()
+            made = Prepared(**calculated(calculation, reference, fitted.metric, warnings))
+            file.seal(made)
+            return made
+
+
+# --- the second part ------------------------------------------------------------------------------
+
+
+def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
+    """Options of the whole calculation: those of the first part, and what is `given` for the
+    second.
+
+    Raises
+    ------
+    InputError : an option belongs to the first part
+    """
+    for name in given:
+        if name in WHOLE_RUN:
+            raise InputError(Option(name), NEEDS_WHOLE_RUN)
+        if name in Options.__slots__ and name not in (*PAIRS, *BOTH_PARTS):
+            raise InputError(
+                Option(name),
+                " belongs to what ",
+                Command("prepare"),
+                " has already done: leave it out, or prepare another file with it",
+            )
+        if name not in Options.__slots__:
+            raise InputError(
+                f"unknown option {name!r}: the options are "
+                f"{', '.join(sorted((*PAIRS, *BOTH_PARTS)))}"
+            )
+    here = {
+        "memory": None,
+        "scratch": None,
+        "threads": None,
+    }  # of the machine, not of the calculation
+    made_for, method = prepared.options, given.get("method")
+    if method is not None and method != CUSTOM:
+        method = canonical_method(method)
+        wanted = functionals_of(method, made_for.xc)
+        if wanted != functionals_of(made_for.method, made_for.xc):
+            raise InputError(
+                Option("method", method),
+                " takes other orbitals than the file has, which was prepared for "
+                f"{made_for.method}: prepare another file with ",
+                Option("method", method),
+            )
+    return replace(
+        made_for,
+        **{**here, **{name: value for name, value in given.items() if value is not None}},
+    )
+
+
+def prepared_energy(
+    source: PreparedSource,
+    options: Options,
+    *,
+    listener: Listener | None = None,
+    command: str = "dfmp2.energy",
+    checkpoint: Checkpoint = NOTHING,
+    elsewhere: PreparedTiles | None = None,
+) -> MP2Result:
+    """The pair energies of a file that was prepared, and with them the result.
+
+    Parameters
+    ----------
+    options : of the whole calculation (`options_for`)
+    checkpoint : saves finished tiles, and may hold those that were finished before
+    elsewhere : computes tiles in other processes (`dfmp2.execution.parts`), so that B is not held
+        here
+
+    Raises
+    ------
+    ResultFileError : the file is damaged
+    Dfmp2Error : see `dfmp2.errors`
+    """
+    prepared = source.prepared
+    with opened_calculation(source, options, listener, command, checkpoint) as calculation:
+        for text in prepared.diagnostics.warnings:
+            calculation.listener.warning(text)
+        single = prepared.options.scf == "df" and uses_single(
+            prepared.options.precision, prepared.sizes.nao
+        )
+        if options.precision == "fp64" and prepared.options.precision != "fp64" and single:
+            calculation.listener.warning(
+                Message(
+                    Option("precision", "fp64"),
+                    ", but the SCF began with float32 exchange (its end is float64): prepare it "
+                    "with ",
+                    Option("precision", "fp64"),
+                    " for a run without any float32",
+                )
+            )
+        fitted = read_b(calculation, source, in_memory=elsewhere is None)
+        if elsewhere is None:
+            others = None
+        else:
+            others = partial(elsewhere, calculation)
+        result = correlate(calculation, prepared.reference, fitted, others)
+    made = Preparation(
+        **asdict(prepared.provenance),
+        file=source.path,
+        sha256=source.sha256,
+        seconds=prepared.timings.total,
+        measured_peak=prepared.memory.measured_peak,
+    )
+    storage = replace(
+        storage_of(calculation), read=source.read, scf_integrals=prepared.storage.scf_integrals
+    )
+    timings, predicted = prepared.timings + result.timings, prepared.predicted + result.predicted
+    return replace(result, timings=timings, predicted=predicted, storage=storage, preparation=made)
+
+
+@contextmanager
+def opened_calculation(
+    source: PreparedSource,
+    options: Options,
+    listener: Listener | None,
+    command: str,
+    checkpoint: Checkpoint,
+) -> Iterator[Calculation]:
+    """The second part, begun; parameters are those of `energy`."""
+    prepared, kind = source.prepared, source.prepared.reference.kind
+    listener = Collector(listener or Listener())
+    clock = Stopwatch(listener)
+    setup = set_up(options, command)
+    system = _rebuilt(prepared, setup, source.path)
+    # PySCF and SciPy are loaded by now, each with a BLAS of its own.
+    there, here = prepared.provenance.blas, provenance.blas_and_kernels()
+    if provenance.KERNELS in there and there != here:
+        listener.stage(
+            f"{source.path} was prepared with other products ({there}; here {here}): the last bits "
+            "of the result are not those of a run on one of them"
+        )
+    core = FrozenCore(
+        prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note
+    )
+    with memory_limited(setup, system) as setup:
+        _, setup, plan = settle_plan(system, setup, kind, listener, core=core, part="from b")
+        made = source.fingerprint
+        with begun(
+            system, setup, kind, core, plan, listener, clock, checkpoint, b_sha256=made
+        ) as calculation:
+            yield calculation
+
+
+def read_b(
+    calculation: Calculation, source: PreparedSource, *, in_memory: bool = True
+) -> FittedIntegrals:
+    """B of each spin, its hashes checked: in memory if that is wanted and it fits, else in its
+    file."""
+    calculation.listener.stage(f"reading and checking the fitted integrals in {source.path}")
+    found = source.prepared.diagnostics
+    metric = Metric(found.metric_condition, found.metric_dropped, found.metric_threshold)
+    held = in_memory and calculation.plan.memory.mp2_fits_in_core
+    return FittedIntegrals(source.load(calculation.setup.active, held=held), metric)
+
+
+def _rebuilt(prepared: Prepared, setup: Setup, path: str) -> System:
+    """The system of the first part, from the numbers it has stored: no basis is looked up by its
+    name."""
+    molecule, jk = prepared.molecule, prepared.scf_fitting
+    mole = build_mole(molecule, prepared.orbital_basis, setup.budget)
+    system = System(
+        molecule=molecule,
+        orbital_basis=prepared.orbital_basis,
+        scf_fitting=jk,
+        mp2_fitting=prepared.mp2_fitting,
+        mole=mole,
+        auxmole=build_auxiliary(mole, molecule, prepared.mp2_fitting),
+        jk_auxmole=None if jk is None else build_auxiliary(mole, molecule, jk),
+    )
+    here = (int(mole.nao), int(system.auxmole.nao), system.naux_scf)
+    if here != (prepared.sizes.nao, prepared.sizes.naux, prepared.sizes.naux_scf):
+        raise ResultFileError(
+            f"{path}: damaged file (its sizes are not those of its bases): prepare it again"
+        )
+    return system

@@ -1,0 +1,414 @@
+"""Gradients and densities with functionals: against differences of energies, PySCF and published
+numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import dft, gto
+
+import dfmp2
+from dfmp2.errors import InputError
+from dfmp2.gradients.certificate import check_direction
+from dfmp2.gradients.functional import Kernel, functional_gradient
+from dfmp2.gradients.gradient import GradientResult, mp2_gradient
+from dfmp2.integrals.grid import make_grid
+from dfmp2.interop import qcschema
+from dfmp2.interop.pyscf import DFMP2
+from dfmp2.interop.python import gradient_from_mean_field
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2 import dispersion
+from dfmp2.mp2.energy import mp2_energy
+from dfmp2.options import make_options
+from dfmp2.output import hdf5
+from dfmp2.progress import Silent
+from dfmp2.scf.kohn_sham import libxc_code
+from dfmp2.scf.reference import StartOrbitals
+from tests.conftest import Runner, succeed
+
+# No molecule here has a symmetry.
+WATER = Molecule(
+    ("O", "H", "H"), np.array([[0.02, 0.0, 0.22], [0.1, 1.51, -0.89], [0.0, -1.38, -0.97]])
+)
+CATION = WATER.with_state(1, 2)
+HOCL = Molecule(
+    ("O", "Cl", "H"), np.array([[0.02, 0.0, 0.22], [0.1, 3.11, -0.89], [0.9, -1.38, -0.97]])
+)
+HOI = Molecule(
+    ("O", "I", "H"), np.array([[0.02, 0.0, 0.22], [0.1, 3.61, -0.89], [0.9, -1.38, -0.97]])
+)
+AMINE = Molecule(
+    ("N", "H", "H", "O", "H"),
+    np.array(
+        [[0.1, 0.2, 0.3], [0.9, -0.5, 1.9], [-1.7, 0.8, 0.9], [0.3, 2.2, -1.6], [1.5, 2.9, -2.5]]
+    ),
+)
+METHYL = Molecule(
+    ("C", "H", "H", "H"),
+    np.array([[0.1, 0.0, 0.2], [1.9, 0.3, -0.2], [-0.9, 1.8, 0.1], [-1.1, -1.6, 0.5]]),
+    multiplicity=2,
+)
+IN_FIELD = WATER.in_field([[0, 0.3, 4.2, 0.5], [1, -5, 0, -0.8]])
+LONE = Molecule(("H", "H"), np.array([[0.0, 0, 0], [0.3, 0.1, 2.1]]), charge=1, multiplicity=2)
+EXACT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-12, "threads": 1}
+SMALL: dict[str, Any] = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "grid": "1", **EXACT}
+FOUR_CENTRE: dict[str, Any] = {"scf": "conventional"}
+R2SCAN: dict[str, Any] = {"method": "custom-dh", "xc": "r2scan0", "os_scale": 0.5, "ss_scale": 0.2}
+STEP = 0.005  # bohr
+
+
+def slopes(molecule: Molecule, **given: Any) -> tuple[float, float, GradientResult]:
+    """Along a direction of all atoms, from five-point differences and analytic, Eh/bohr; and the
+    gradient."""
+    options = make_options(**given)
+    found = mp2_gradient(molecule, options, listener=Silent())
+    reference = found.result.reference
+    start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "there")
+    direction = check_direction(molecule)
+    energies = []
+    for factor in (-2, -1, 1, 2):
+        moved = replace(molecule, coordinates=molecule.coordinates + factor * STEP * direction)
+        energies.append(mp2_energy(moved, options, start=start, listener=Silent()).total_energy)
+    slope = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * STEP)
+    return slope, float(np.vdot(direction, found.gradient)), found
+
+
+# --- the functional alone -------------------------------------------------------------------------
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("energy", "scf"),
+    [("b3lyp", "b3lyp"), ("tpss", "tpss"), ("0.7*HF+0.2*LDA,0.2*VWN3+0.3*LYP", "b3lyp"), ("lda", "r2scan"), ("hf", "pbe")],
+)  # fmt: skip
+@pytest.mark.parametrize("spins", [1, 2])
+def test_the_derivative_of_the_quadrature_is_that_of_pyscfs_sums(
+    energy: str, scf: str, spins: int
+) -> None:
+    def molecule(places: Any) -> Any:
+        atoms = list(zip(HOCL.symbols, places, strict=True))
+        return gto.M(atom=atoms, unit="bohr", basis="sto-3g", spin=0, verbose=0)
+
+    mole = molecule(HOCL.coordinates)
+    rng = np.random.default_rng(2)
+    start = dft.RKS(mole).get_init_guess() / 2
+    densities = [start * (1.0, 0.8)[s] for s in range(spins)]
+    changes = []
+    for _ in range(spins):
+        change = 0.03 * rng.standard_normal(start.shape)
+        changes.append(change + change.T)
+
+    def value(places: Any) -> float:
+        moved = molecule(places)
+        grid = make_grid(moved, "0")
+        grid.build(with_non0tab=True)
+        integrator = dft.numint.NumInt()
+        evaluate, density = integrator.nr_rks, 2 * densities[0]
+        if spins == 2:
+            evaluate, density = integrator.nr_uks, np.stack(densities)
+        total = evaluate(moved, grid, libxc_code(energy), density)[1]
+        potential = evaluate(moved, grid, libxc_code(scf), density)[2]
+        return float(total + (3 - spins) * np.vdot(potential, np.stack(changes)))
+
+    grid = make_grid(mole, "0")
+    grid.build(with_non0tab=True)
+    found, torque = functional_gradient(mole, grid, (energy, scf), densities, changes, 2)
+    direction = rng.standard_normal((3, 3))
+    step = 1e-3
+    values = [value(HOCL.coordinates + k * step * direction) for k in (-2, -1, 1, 2)]
+    slope = (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
+    assert slope == pytest.approx(np.vdot(found, direction), abs=2e-7)
+    assert np.abs(found.sum(axis=0)).max() < 1e-11
+    assert np.abs(torque).max() > 1e-9  # the spheres do not turn with the molecule
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("xc", ["lda,vwn", "b3lyp", "r2scan0"])
+def test_the_kernel_is_the_derivative_of_the_potential(xc: str) -> None:
+    atoms = list(zip(CATION.symbols, CATION.coordinates, strict=True))
+    mole = gto.M(atom=atoms, unit="bohr", basis="6-31g", charge=1, spin=1, verbose=0)
+    grid = make_grid(mole, "0")
+    grid.build(with_non0tab=True)
+    mf = dft.UKS(mole, xc="lda,vwn").run(grids=grid)
+    occupied = [mf.mo_coeff[0][:, :5], mf.mo_coeff[1][:, :4]]
+    rng = np.random.default_rng(3)
+    changes = []
+    for coeff, inside in zip(mf.mo_coeff, occupied, strict=True):
+        rotation = rng.standard_normal((inside.shape[1], mole.nao - inside.shape[1]))
+        change = inside @ rotation @ coeff[:, inside.shape[1] :].T
+        changes.append(change + change.T)
+    integrator = dft.numint.NumInt()
+
+    def potential(step: float) -> Any:
+        density = np.stack([c @ c.T + step * p for c, p in zip(occupied, changes, strict=True)])
+        return integrator.nr_uks(mole, grid, xc, density)[2]
+
+    step = 1e-5
+    expected = (potential(step) - potential(-step)) / (2 * step)
+    found = Kernel(mole, xc, grid, occupied)(changes)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    same = [changes[0], changes[0]]
+    restricted = Kernel(mole, xc, grid, occupied[1:])(same[:1])
+    both = Kernel(mole, xc, grid, [occupied[1], occupied[1]])(same)
+    np.testing.assert_allclose([restricted[0], restricted[0]], both, atol=1e-9)
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+FAST: dict[str, tuple[Molecule, dict[str, Any]]] = {
+    "GGA, restricted": (WATER, {"method": "b2plyp"}),
+    "meta-GGA, unrestricted, frozen": (
+        CATION, {"method": "ptpss", "frozen_core": "1", "frozen_virtual": 2},
+    ),
+    "range-separated, four-centre": (CATION, {"method": "wb97x-2", **FOUR_CENTRE}),
+    "another functional of the energy, dispersion": (
+        HOCL, {"method": "xdh-pbe0", "frozen_core": "auto", "basis": "def2-svp",
+               "auxbasis": "def2-svp-ri", "grid": "0"},
+    ),
+    "point charges": (IN_FIELD, {"method": "rsx-0dh"}),
+    "no beta electron": (LONE, {"method": "b2plyp"}),
+    "LDA": (WATER, {**R2SCAN, "xc": "lda,vwn"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_gradients_are_slopes_of_the_energy(name: str) -> None:
+    molecule, given = FAST[name]
+    slope, analytic, found = slopes(molecule, **{**SMALL, **given})
+    assert analytic == pytest.approx(slope, abs=2e-7)
+    assert found.certificate.passed, found.certificate.failures
+    assert abs(found.certificate.rotation or 0.0) < 2e-7  # with the torque on the spheres
+
+
+TIGHT: dict[str, Any] = {"basis": "cc-pvdz", "grid": "75,302", **EXACT, "scf_conv_tol": 1e-13}
+DEF2: dict[str, Any] = {**TIGHT, "basis": "def2-svp"}
+CASES: dict[str, tuple[Molecule, dict[str, Any]]] = {
+    "1 GGA, RKS": (HOCL, {**TIGHT, "method": "b2plyp"}),
+    "2 GGA, UKS, frozen core": (METHYL, {**TIGHT, "method": "b2plyp", "frozen_core": "auto"}),
+    "3 GGA, RKS, D3(BJ), core and virtuals frozen": (
+        AMINE,
+        {**TIGHT, "method": "b2gp-plyp-d3bj", "frozen_core": "auto", "frozen_virtual": 3},
+    ),
+    "4 GGA, UKS, D3(BJ)": (METHYL, {**TIGHT, "method": "dsd-pbepbe-d3bj"}),
+    "5 meta-GGA, RKS, D3(BJ)": (AMINE, {**TIGHT, "method": "pwpb95", "dispersion": "d3bj"}),
+    "6 meta-GGA, UKS, frozen core": (
+        AMINE.with_state(1, 2),
+        {**TIGHT, "method": "ptpss", "frozen_core": "auto"},
+    ),
+    "7 meta-GGA of one's own, UKS, point charges": (IN_FIELD.with_state(1, 2), {**TIGHT, **R2SCAN}),
+    "8 range-separated, RKS": (HOCL, {**TIGHT, "method": "wb97x-2"}),
+    "9 range-separated, UKS, frozen core": (
+        METHYL,
+        {**TIGHT, "method": "wb2plyp", "frozen_core": "auto"},
+    ),
+    "10 range-separated, RKS, four-centre": (AMINE, {**TIGHT, "method": "rsx-qidh", **FOUR_CENTRE}),
+    "11 XYG3 type, RKS, frozen core": (AMINE, {**TIGHT, "method": "xyg3", "frozen_core": "auto"}),
+    "12 XYG3 type, UKS": (CATION, {**TIGHT, "method": "xygj-os"}),
+    "13 core potential, RKS, D4, frozen core": (
+        HOI,
+        {**DEF2, "method": "b2plyp-d4", "frozen_core": "auto"},
+    ),
+    "14 core potential, XYG3 type, UKS": (HOI.with_state(1, 2), {**DEF2, "method": "xdh-pbe0"}),
+    "15 X2C, UKS": (HOCL.with_state(-1, 2), {**TIGHT, "method": "b2plyp", "relativity": "x2c"}),
+    "16 Kohn-Sham, meta-GGA, UKS": (METHYL, {**TIGHT, "method": "ks", "xc": "r2scan"}),
+    "17 Kohn-Sham, range-separated, core potential": (
+        HOI,
+        {**DEF2, "method": "ks", "xc": "camb3lyp"},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_slopes_on_fine_grids(name: str) -> None:
+    molecule, given = CASES[name]
+    slope, analytic, found = slopes(molecule, **given)
+    print(f"{name}: {slope:+.8f} {analytic:+.8f} {analytic - slope:+.1e}")
+    assert analytic == pytest.approx(slope, abs=2e-6)
+    assert found.certificate.passed, found.certificate.failures
+
+
+@pytest.mark.parametrize(
+    ("molecule", "xc"), [(WATER, "camb3lyp"), (CATION, "b3lyp"), (CATION, "tpss")], ids=str
+)
+def test_kohn_sham_alone_has_energy_and_gradient_of_pyscf(molecule: Molecule, xc: str) -> None:
+    mole = gto.M(
+        atom=list(zip(molecule.symbols, molecule.coordinates, strict=True)),
+        unit="bohr",
+        charge=molecule.charge,
+        spin=molecule.multiplicity - 1,
+        basis="6-31g",
+        verbose=0,
+    )
+    mf = (dft.RKS if mole.spin == 0 else dft.UKS)(mole, xc=xc)
+    mf.grids.level, mf.conv_tol = 1, 1e-12
+    mf.run()
+    theirs = mf.nuc_grad_method()
+    theirs.grid_response = True
+    given = {"basis": "6-31g", "method": "ks", "xc": xc, "grid": 1, **FOUR_CENTRE, **EXACT}
+    found = dfmp2.gradient(molecule, **given)
+    assert found.result.total_energy == pytest.approx(mf.e_tot, abs=1e-9)
+    assert found.result.correlation_energy == 0.0
+    np.testing.assert_allclose(found.gradient, theirs.kernel(), atol=1e-6)
+    assert found.certificate.passed
+    on_theirs = gradient_from_mean_field(mf, method="ks")
+    np.testing.assert_allclose(on_theirs.gradient, found.gradient, atol=1e-6)
+
+
+# --- densities ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("molecule", "given"),
+    [
+        (CATION, {"method": "b2plyp", "frozen_core": "1"}),
+        (WATER, {"method": "xyg3"}),
+        (CATION, {"method": "wb97x-2", **FOUR_CENTRE}),
+        (WATER, {"method": "ks", "xc": "pbe0", "auxbasis": None}),
+    ],
+    ids=lambda value: str(value.get("method") if isinstance(value, dict) else value.charge),
+)
+def test_relaxed_dipoles_are_slopes_of_the_energy_in_fields(
+    molecule: Molecule, given: dict[str, Any]
+) -> None:
+    found = dfmp2.run(molecule, polarizability=True, **{**SMALL, **given})
+    assert found.polarizability is not None
+    assert found.polarizability.dipole_difference < 2e-6
+    np.testing.assert_allclose(
+        np.diagonal(found.polarizability.relaxed), found.polarizability.from_energies, atol=2e-3
+    )
+    np.testing.assert_allclose(
+        found.polarizability.relaxed, found.polarizability.relaxed.T, atol=2e-4
+    )
+
+
+# --- every part of the program --------------------------------------------------------------------
+
+
+def test_front_ends_give_the_same_forces() -> None:
+    given = {"method": "b2plyp-d3bj", **SMALL}
+    ours = dfmp2.gradient(CATION, **given)
+    document = {
+        "schema_name": "qcschema_input",
+        "schema_version": 1,
+        "molecule": {
+            "symbols": list(CATION.symbols),
+            "geometry": CATION.coordinates.ravel().tolist(),
+            "molecular_charge": 1,
+            "molecular_multiplicity": 2,
+        },
+        "driver": "gradient",
+        "model": {"method": "B2PLYP-D3(BJ)", "basis": "6-31g"},
+        "keywords": {name: value for name, value in SMALL.items() if name != "basis"},
+    }
+    request = qcschema.read_request(document)
+    answer = qcschema.answer(request, qcschema.run(request))
+    np.testing.assert_allclose(answer["return_result"], ours.gradient.ravel(), atol=1e-8)
+
+    ase = pytest.importorskip("ase")
+    from ase.units import Bohr, Hartree
+
+    from dfmp2.interop import ase as calculators
+
+    atoms = ase.Atoms(list(CATION.symbols), CATION.coordinates * 0.529177210903)
+    atoms.calc = calculators.DFMP2(charge=1, multiplicity=2, **given)
+    np.testing.assert_allclose(-atoms.get_forces() * Bohr / Hartree, ours.gradient, atol=2e-6)
+
+    named = list(zip(CATION.symbols, CATION.coordinates, strict=True))
+    mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
+    mf = dft.UKS(mole, xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(auxbasis="cc-pvdz-jkfit")
+    mf.grids.level, mf.conv_tol = 1, 1e-12
+    mf.run()
+    second_order = DFMP2(mf, auxbasis="cc-pvdz-ri", method="b2plyp", precision="fp64").run()
+    found = second_order.nuc_grad_method().kernel()
+    bare = dfmp2.gradient(CATION, **{**given, "method": "b2plyp", "scf_auxbasis": "cc-pvdz-jkfit"})
+    np.testing.assert_allclose(found, bare.gradient, atol=2e-7)
+    np.testing.assert_allclose(
+        ours.gradient - dfmp2.gradient(CATION, **{**given, "dispersion": "none"}).gradient,
+        dispersion.dispersion_gradient(CATION, "d3bj", "b2plyp"),
+        atol=1e-9,
+    )
+
+
+def test_a_stationary_point_and_its_frequencies() -> None:
+    given = {"method": "b2plyp", **SMALL}
+    fluoride = Molecule(("F", "H"), np.array([[0.1, 0.0, 0.2], [0.3, 0.4, 2.1]]))
+    found = dfmp2.optimize(fluoride, **given)
+    last = [*found.runs.values()][-1]
+    assert last.gradient is not None and last.gradient.largest < 5e-4
+    assert last.total_energy < next(iter(found.runs.values())).total_energy - 1e-4
+    vibrations = dfmp2.frequencies(last.molecule, **given)
+    stretch = np.linalg.eigvalsh(vibrations.arrays["hessian"].value)[-1]  # Eh/bohr^2
+    step = 0.02
+    axis = last.molecule.coordinates[1] - last.molecule.coordinates[0]
+    push = step * np.stack([-axis, axis]) / np.linalg.norm(axis) / np.sqrt(2)
+    energies = [
+        dfmp2.run(
+            replace(last.molecule, coordinates=last.molecule.coordinates + k * push), **given
+        ).total_energy
+        for k in (-1, 0, 1)
+    ]
+    curvature = (energies[0] - 2 * energies[1] + energies[2]) / step**2
+    assert stretch == pytest.approx(curvature, rel=2e-3)
+
+
+def test_the_command_prints_and_stores_total_gradients(call: Runner, tmp_path: Path) -> None:
+    asked = ("--basis", "6-31g", "--auxbasis", "cc-pvdz-ri", "--grid", "1", "--json")
+    (tmp_path / "w.xyz").write_text("3\n\nO 0 0 0.1\nH 0 0.8 -0.5\nH 0.1 -0.7 -0.6\n")
+    done = succeed(call("gradient", "w.xyz", "--method", "xyg3", *asked))
+    assert done.json["mp2_total_gradient"] is None
+    assert np.shape(done.json["total_gradient"]) == (3, 3)
+    assert done.json["gradient_method"] == "XYG3"
+    stored = hdf5.read(tmp_path / done.json["output"])
+    assert stored.gradient is not None
+    assert stored.gradient.total_gradient.tolist() == done.json["total_gradient"]
+
+
+def test_kohn_sham_alone_is_stored_shown_and_compared(call: Runner, tmp_path: Path) -> None:
+    (tmp_path / "w.xyz").write_text("3\n\nO 0 0 0.1\nH 0 0.8 -0.5\nH 0.1 -0.7 -0.6\n")
+    asked = ("--basis", "6-31g", "--method", "ks", "--xc", "tpss0", "--grid", "1")
+    done = succeed(call("run", "w.xyz", *asked, "--json"))
+    found = done.json
+    assert found["total_energy"] == found["scf_total_energy"]
+    assert found["correlation_energy"] == 0.0 and found["mp2_correlation_energy"] is None
+    assert found["auxbasis"] is None
+    shown = succeed(call("show", found["output"])).out
+    assert "KS total" in shown and "E(OS)" not in shown and "MP2 fitting: none" in shown
+    assert "agrees with PySCF" in succeed(call("compare", found["output"])).out
+    derived = call("derive", found["output"], "--os-scale", "1.2")
+    assert derived.code == 3 and "only plain pair energies can be scaled" in derived.message
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"method": "ks"}, "--method ks needs --xc"),
+        ({"method": "ks", "xc": "pbe", "frozen_core": "auto"}, "has no correlated orbitals"),
+        ({"method": "ks", "xc": "pbe", "auxbasis": "cc-pvdz-ri"}, "has no correlated orbitals"),
+        ({"method": "ks", "xc": "pbe", "os_scale": 1.2}, "drop --os-scale"),
+        ({"method": "ks", "xc": "pbe", "check": True}, "has no pair energies"),
+        ({"method": "ks", "xc": "pbe", "reference": "rohf"}, "use --reference uhf"),
+        ({"method": "mp2", "xc": "pbe"}, "--method ks for the functional alone"),
+    ],
+    ids=str,
+)
+def test_wrong_requests_name_a_way_out(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        dfmp2.gradient(WATER, **{"basis": "6-31g", **given})
+    in_python = said.replace("--method ks", 'method="ks"').replace("--xc", "xc")
+    in_python = in_python.replace("--os-scale", "os_scale").replace(
+        "--reference uhf", 'reference="uhf"'
+    )
+    assert in_python in str(refusal.value)
+
+
+def test_a_functional_that_jumps_has_slopes_of_its_own() -> None:
+    """PZ81 correlation is not continuous: a check allows for it, and only there."""
+    for method, allowed in (("dsd-pbep86", 2e-5), ("dsd-pbepbe", 2e-6)):
+        found = dfmp2.gradient(WATER, method=method, check=True, **SMALL)
+        assert found.certificate.allowed_slope == allowed
+        assert found.certificate.passed

@@ -1,0 +1,449 @@
+"""The PyTorch backend as it runs on a card, with the CPU in its place: tiles, launches, copies,
+precisions, and a B that does not fit."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dfmp2.backends import fused, tiling
+from dfmp2.backends.base import Tile
+from dfmp2.backends.cards import Card
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.backends.torch import (
+    StreamedOperand,
+    TorchBackend,
+    TorchOperand,
+    plain_sums,
+    set_float32_products,
+    split_tf32,
+)
+from dfmp2.errors import ResourceError
+from dfmp2.mp2.pairs import pair_energies, tile_keys
+from tests.test_backends import fitted, oracle
+
+DOCS = Path(__file__).parent.parent / "docs"
+H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30, 68 << 30)
+SHAPES = ((21, 171, 570), (50, 190, 840), (64, 448, 1536))
+
+
+def backend(card=H100, **how):
+    return TorchBackend(torch, "cpu", 1, card, **how)
+
+
+class Counted(TorchDispatchMode):
+    """Counts what a device would launch, and the sizes (rows, columns, contracted) of products."""
+
+    def __init__(self):
+        super().__init__()
+        self.launches = 0
+        self.products = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function._schema.name
+        returned = [value.alias_info for value in function._schema.returns]
+        view = any(alias is not None and not alias.is_write for alias in returned)
+        if not view and "empty" not in name and name != "aten::_unsafe_view":
+            self.launches += 1
+            if name in ("aten::mm", "aten::addmm_"):
+                left, right = args[-2:]
+                self.products.append((left.shape[0], right.shape[1], left.shape[1]))
+        return result
+
+
+def one_launch(sums, product, block, energies, kappa, *, exchange, triangle):
+    """In place of the fused kernel, with its arguments and its results, in one operation."""
+    width, _, height, _ = product.shape
+    i, j, first_i, first_j = block
+    part = torch.zeros((len(sums), height, width), dtype=torch.float64, device=sums.device)
+    some = (
+        energies[0][first_i : first_i + height],
+        energies[1],
+        energies[2][first_j : first_j + width],
+        energies[3],
+    )
+    plain_sums(torch, part, product, some, kappa)
+    if triangle:
+        place = torch.arange(first_i, first_i + height)
+        part *= place[:, None] <= torch.arange(first_j, first_j + width)
+    sums[:, i : i + height, j : j + width, 0] = part
+
+
+def counted(shape, monkeypatch):
+    """Launches, products and tiles of the pair step of one spin on a card; nothing is computed."""
+    nocc, nvir, naux = shape
+    card = backend()
+    card.device = torch.device("meta")
+    card._fused = True
+    monkeypatch.setattr(fused, "add_pair_sums", lambda sums, *rest, **how: sums.zero_())
+    empty = {"dtype": torch.float64, "device": "meta"}
+    operand = TorchOperand(
+        torch.empty(shape, **empty),
+        np.zeros(nocc),
+        np.zeros(nvir),
+        "fp64",
+        torch.empty(nocc, **empty),
+        torch.empty(nvir, **empty),
+        object(),
+    )
+    tiles = tiling.triangle(nocc, card.limits, nvir * naux)
+    with Counted() as count:
+        for tile in tiles:
+            card._sums(operand, operand, tile)
+    return count, tiles
+
+
+# --- tiles, launches, copies ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_counts_of_the_page_are_those_of_the_code(shape, monkeypatch):
+    count, tiles = counted(shape, monkeypatch)
+    name = "/".join(map(str, shape))
+    page = (DOCS / "performance" / "cuda.md").read_text()
+    (row,) = re.findall(rf"^\| {name} \| after \|(.*)\|$", page, re.M)
+    cells = [cell.strip() for cell in row.split("|")]
+    operations = [2 * rows * columns * inner / 1e9 for rows, columns, inner in count.products]
+    largest = max(count.products, key=np.prod)
+    assert cells == [
+        str(len(tiles)),
+        str(count.launches),
+        "3",
+        str(len(tiles)),
+        str(len(count.products)),
+        " x ".join(map(str, largest)),
+        f"{sum(operations) / len(operations):.1f}",
+    ]
+    nocc, nvir, naux = shape
+    needed = nocc * (nocc + 1) * nvir**2 * naux / 1e9
+    assert needed <= sum(operations) < 1.3 * needed  # what a strip computes twice
+
+
+@pytest.mark.parametrize("precision", ["fp64", "mixed"])
+def test_a_pair_step_waits_for_no_copy_but_the_last(precision):
+    """B and the energies go up once, the sums of each tile come down once, and the next tile is
+    begun before the one before is asked for."""
+    card, space = backend(), fitted(70, 5, 9)
+    order = []
+    begin = card.begin
+
+    def watched(left, right, tile):
+        order.append("begin")
+        finish = begin(left, right, tile)
+
+        def terms():
+            order.append("fetch")
+            return finish()
+
+        return terms
+
+    card.begin = watched
+    pair_energies([card.put(*space, precision)], card)
+    tiles = tiling.triangle(70, card.limits, 45)
+    assert [tile[:2] for tile in sorted(tiles)] == [(0, 35), (0, 35), (35, 70)]
+    assert order == ["begin", "begin", "fetch", "begin", "fetch", "fetch"]
+    assert card.transfers.uploads == 3
+    assert card.transfers.downloads == len(tiles)
+    assert card.transfers.downloaded == 16 * 3 * 35**2
+    assert card.transfers.uploaded == 8 * (70 + 5) + space[0].nbytes
+
+
+def test_tiles_depend_on_the_sizes_and_the_card_alone():
+    """Not on what is free on it, the precision or how many share the work."""
+    for shape in (*SHAPES, (130, 900, 2600), (1, 3, 5)):
+        found = tile_keys([shape], backend().limits, 0)
+        less = Card(H100.name, H100.capability, H100.total, 10**9)
+        assert found == tile_keys([shape], backend(less).limits, 0)
+        assert found == tile_keys([shape], backend(split=True).limits, 0)
+    assert len(tile_keys([(64, 448, 1536)], backend().limits, 0)) == 1
+    row = 900 * 2600 * 64
+    assert tiling.edge(130, backend().limits, row) * row <= H100.edge_elements
+
+
+def test_the_tiles_of_the_cpu_are_those_of_before():
+    """So that checkpoints of the backend "torch" go on."""
+    limits = TorchBackend(torch, "cpu", 1).limits
+    assert [tiling.edge(n, limits, 190 * 840) for n in (21, 50, 520)] == [3, 7, 13]
+
+
+@pytest.mark.parametrize("kappa", [None, 1.1])
+@pytest.mark.parametrize("sizes", [[(23, 31, 40)], [(7, 18, 40), (3, 21, 40)], [(66, 2, 3)]])
+def test_a_card_computes_what_the_host_does(sizes, kappa, monkeypatch):
+    monkeypatch.setattr(fused, "add_pair_sums", one_launch)
+    spaces = [fitted(*size, seed=number) for number, size in enumerate(sizes)]
+    host, card = CpuBackend(1), backend()
+    plain = pair_energies([card.put(*space, "fp64") for space in spaces], card)
+    card._fused = True
+    if kappa is not None:
+        host, card = host.regularised(kappa), card.regularised(kappa)
+    expected = pair_energies([host.put(*space, "fp64") for space in spaces], host)
+    found = pair_energies([card.put(*space, "fp64") for space in spaces], card)
+    if kappa is None:
+        np.testing.assert_array_equal(found.opposite_spin, plain.opposite_spin)
+    np.testing.assert_allclose(found.opposite_spin, expected.opposite_spin, rtol=1e-12)
+    for ours, theirs in zip(found.same_spin, expected.same_spin, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-15)
+
+
+# --- the fused kernel -----------------------------------------------------------------------------
+
+
+def compare_fused(nvir, right, precision):
+    """The kernel against the definition; Triton must have been imported with its interpreter."""
+    card = backend()
+    card._fused = True
+    space = fitted(5, nvir, 20)
+    other = space
+    if right != nvir:
+        other = fitted(4, right, 20, seed=3)
+    left = card.put(*space, precision)
+    far = left
+    if other is not space:
+        far = card.put(*other, precision)
+    tolerance = {"fp64": 1e-13, "mixed": 3e-6}[precision]
+    direct, exchange = oracle(space, other)
+    for tile in (Tile(0, 5, 0, 4, False), Tile(2, 3, 1, 4, False)):
+        terms = card.pair_terms(left, far, tile)
+        place = np.s_[tile.i0 : tile.i1, tile.j0 : tile.j1]
+        np.testing.assert_allclose(terms.direct, direct[place], rtol=tolerance)
+        if exchange is not None:
+            least = tolerance * abs(exchange).max()
+            np.testing.assert_allclose(terms.exchange, exchange[place], rtol=tolerance, atol=least)
+    if exchange is None:
+        return
+    tile = Tile(0, 5, 0, 5, True)
+    terms = card.pair_terms(left, far, tile)
+    np.testing.assert_allclose(terms.direct, np.triu(direct), rtol=tolerance)
+    damped = card.regularised(1.1).pair_terms(left, far, tile)
+    host = CpuBackend(1).regularised(1.1)
+    operand = host.put(*space, "fp64")
+    expected = host.pair_terms(operand, operand, tile)
+    least = tolerance * abs(expected.exchange).max()
+    np.testing.assert_allclose(damped.direct, expected.direct, rtol=10 * tolerance)
+    np.testing.assert_allclose(damped.exchange, expected.exchange, rtol=10 * tolerance, atol=least)
+
+
+def compare_all_fused():
+    for nvir, right in ((1, 1), (31, 31), (32, 32), (70, 70), (33, 40)):
+        for precision in ("fp64", "mixed"):
+            compare_fused(nvir, right, precision)
+
+
+def test_the_fused_kernel_equals_the_definition():
+    """In Triton's interpreter, on the CPU, in a process of its own: Triton reads the variable when
+    it is imported."""
+    pytest.importorskip("triton", reason="triton comes with PyTorch for CUDA only")
+    subprocess.run(
+        [sys.executable, "-c", "from tests.test_torch import *; compare_all_fused()"],
+        cwd=DOCS.parent,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        check=True,
+    )
+
+
+def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):
+    """Never silently an operation at a time."""
+    assert "pair sums" not in TorchBackend(torch, "cpu", 1).describe()
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert "Triton does not import" in fused.refusal()
+    fake = SimpleNamespace(
+        knobs=SimpleNamespace(runtime=SimpleNamespace(interpret=False)), __version__="9.9"
+    )
+    monkeypatch.setitem(sys.modules, "triton", fake)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert "Triton needs a C compiler and finds none of cc, gcc, clang" in fused.refusal()
+    monkeypatch.setenv("CC", sys.executable)
+    assert fused.refusal() is None
+    from dfmp2.backends.torch import _elementwise
+
+    assert _elementwise("cuda") == (True, "one fused kernel, Triton 9.9")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    used, words = _elementwise("cuda")
+    assert not used and words.startswith("plain PyTorch, an operation at a time: Triton needs")
+    card = backend()
+    card.elementwise = words
+    assert card.describe()["pair sums"] == words
+
+
+# --- precision ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "precision"),
+    [
+        ("NVIDIA A100-SXM4-80GB", (8, 0), "fp64"),
+        ("NVIDIA A30", (8, 0), "fp64"),
+        ("NVIDIA H100 80GB HBM3", (9, 0), "fp64"),
+        ("NVIDIA H200", (9, 0), "fp64"),
+        ("NVIDIA GH200 480GB", (9, 0), "fp64"),
+        ("NVIDIA H20", (9, 0), "mixed"),
+        ("NVIDIA H800", (9, 0), "mixed"),
+        ("NVIDIA A10", (8, 6), "mixed"),
+        ("NVIDIA L4", (8, 9), "mixed"),
+        ("Tesla V100-SXM2-16GB", (7, 0), "mixed"),
+        ("NVIDIA B200", (10, 0), "mixed"),
+        ("NVIDIA GeForce RTX 4090", (8, 9), "mixed"),
+    ],
+)
+def test_auto_is_float64_where_it_costs_nothing(name, capability, precision):
+    limits = backend(Card(name, capability, 40 << 30, 30 << 30)).limits
+    assert limits.settled("auto") == {"fp64": "fp64", "mixed": "auto"}[precision]
+    assert [limits.settled(asked) for asked in ("mixed", "fp64")] == ["mixed", "fp64"]
+
+
+def test_auto_stays_for_the_certificate_on_every_other_backend():
+    assert TorchBackend(torch, "cpu", 1).limits.settled("auto") == "auto"
+    assert CpuBackend(1).limits.settled("auto") == "auto"
+    assert backend(split=True).limits.settled("auto") == "auto"  # TF32 was asked for
+
+
+def test_a_run_takes_float64_on_such_a_card(tmp_path, monkeypatch):
+    from dfmp2.backends import torch as module
+    from dfmp2.interop import python
+    from tests.conftest import MOLECULES
+
+    (tmp_path / "nh2.xyz").write_text(MOLECULES["nh2"])
+    monkeypatch.setattr(module, "make", lambda name, threads: backend())
+    result = python.run(tmp_path / "nh2.xyz", "6-31g", backend="torch", check=True)
+    assert result.precision == "fp64" and result.certificate is None
+    assert abs(result.check.correlation_difference) < 1e-10
+    slow = Card("NVIDIA L4", (8, 9), 24 << 30, 20 << 30)
+    monkeypatch.setattr(module, "make", lambda name, threads: backend(slow))
+    assert python.run(tmp_path / "nh2.xyz", "6-31g", backend="torch").precision == "mixed"
+
+
+def test_tf32_is_switched_by_the_new_name_or_the_old():
+    new = SimpleNamespace(fp32_precision="none", allow_tf32=None)
+    old = SimpleNamespace(allow_tf32=None)
+    for matmul, name, values in (
+        (new, "fp32_precision", {False: "ieee", True: "tf32"}),
+        (old, "allow_tf32", {False: False, True: True}),
+    ):
+        cuda = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul))
+        for tf32 in (True, False):
+            set_float32_products(SimpleNamespace(backends=cuda), tf32=tf32)
+            assert getattr(matmul, name) == values[tf32]
+    assert new.allow_tf32 is None  # which would warn
+
+
+def test_two_backends_of_one_process_do_not_share_the_switch(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "dfmp2.backends.torch.set_float32_products", lambda torch, tf32: asked.append(tf32)
+    )
+    space = fitted(2, 3, 4)
+    for split in (True, False, True):
+        card = backend(split=split)
+        operand = card.put(*space, "mixed")
+        card.pair_terms(operand, operand, Tile(0, 2, 0, 2, True))
+    assert asked == [True, False, True]
+
+
+def tf32(values):
+    """As tensor cores take a float32: rounded to 10 bits of fraction."""
+    bits = values.view(torch.int32)
+    return ((bits + (1 << 12)) & -(1 << 13)).view(torch.float32)
+
+
+def test_three_products_of_tf32_are_one_of_float32():
+    rng = np.random.default_rng(2)
+    left, right = (
+        torch.from_numpy(rng.standard_normal((60, 500)).astype(np.float32)) for _ in range(2)
+    )
+    exact = left.double() @ right.double().T
+    scale = left.double().abs() @ right.double().abs().T
+    (h, low), (g, more) = split_tf32(torch, left), split_tf32(torch, right)
+    assert torch.equal(h + low, left) and torch.equal(tf32(h), h)
+    three = sum(tf32(a).double() @ tf32(b).double().T for a, b in ((h, g), (h, more), (low, g)))
+    once = tf32(left).double() @ tf32(right).double().T
+    assert ((three - exact).abs() / scale).max() < 2.0**-21
+    assert ((once - exact).abs() / scale).max() > 2.0**-15
+
+
+def test_a_split_pair_step_has_three_products_and_the_energy(monkeypatch):
+    space = fitted(9, 30, 60)
+    card = backend(split=True)
+    operand = card.put(*space, "mixed")
+    with Counted() as count:
+        terms = card.pair_terms(operand, operand, Tile(0, 9, 0, 9, True))
+    assert len(count.products) == 3
+    assert card.describe()["float32 products"] == "three of TF32"
+    direct, exchange = oracle(space, space)
+    np.testing.assert_allclose(terms.direct, np.triu(direct), rtol=3e-6)
+    np.testing.assert_allclose(terms.exchange, np.triu(exchange), rtol=3e-5, atol=1e-12)
+    assert card.put(*space, "fp64").low is None
+
+
+# --- a B that does not fit ------------------------------------------------------------------------
+
+
+ROOM = 330  # occupied orbitals on the card, of 50 along the edge of a tile
+
+
+def small(rows, size):
+    """A card with room for so many occupied orbitals of B."""
+    card = backend(Card("a small card", (9, 0), 1 << 20, 0))
+    products = 3 * 8 * card.limits.tile_elements
+    return backend(Card("a small card", (9, 0), 1 << 20, products + rows * size))
+
+
+@pytest.mark.parametrize("precision", ["fp64", "mixed"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [(450, 2, 3)],
+        [(350, 2, 3), (200, 3, 3)],
+        [(450, 2, 3), (30, 3, 3)],
+        [(30, 2, 3), (450, 3, 3)],
+    ],
+)
+def test_rows_of_b_pass_through_a_small_card(sizes, precision):
+    """The same bits as where B fits; less than all of B is on the card at any time."""
+    spaces = [fitted(*size, seed=number) for number, size in enumerate(sizes)]
+    number = {"fp64": 8, "mixed": 4}[precision]
+    row = number * sizes[-1][1] * 3
+    card = small(ROOM, row)
+    whole = backend(Card("a small card", (9, 0), 1 << 20, 1 << 40))
+    streamed = [card.put(*space, precision) for space in spaces]
+    assert any(isinstance(operand, StreamedOperand) for operand in streamed)
+    most = []
+    hold = card.transfers.hold
+
+    def watched(value, size):
+        hold(value, size)
+        most.append(card.transfers.resident)
+
+    card.transfers.hold = watched
+    found = pair_energies(streamed, card)
+    expected = pair_energies([whole.put(*space, precision) for space in spaces], whole)
+    np.testing.assert_array_equal(found.opposite_spin, expected.opposite_spin)
+    for ours, theirs in zip(found.same_spin, expected.same_spin, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert max(most) <= ROOM * row
+    assert card.transfers.uploads > whole.transfers.uploads
+
+
+def test_a_card_without_room_for_a_tile_is_refused():
+    card = small(99, 8 * 30)
+    with pytest.raises(ResourceError, match="100 of 20 occupied orbitals"):
+        card.put(*fitted(20, 5, 6), "fp64")
+
+
+def test_what_was_resident_is_given_back():
+    card = small(420, 8 * 30)
+    operand = card.put(*fitted(30, 5, 6), "fp64")
+    assert isinstance(operand, TorchOperand) and card.transfers.resident == 8 * 900
+    assert isinstance(card.put(*fitted(120, 5, 6), "fp64"), StreamedOperand)
+    del operand
+    assert card.transfers.resident == 0
