@@ -39,6 +39,7 @@ WORK = "/work"
 MEBIBYTE = 2**20
 # MiB of a job without instance: what a compute-optimised instance has for one
 MEMORY_PER_CPU = 1800
+LARGEST_ARRAY = 10_000  # SubmitJob, arrayProperties: "between 2 and 10,000 jobs"
 RESERVED = 512  # MiB of a container, or a tenth, for what is not a worker
 TAGS = {"propagateTags": True, "tags": {"application": "dfmp2"}}
 ROLES = {
@@ -104,6 +105,12 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
     ):
         if not given[option]:
             raise InputError(Option(option), f" is missing: expected the name of a {what}")
+    if given["shards"] > LARGEST_ARRAY:
+        raise InputError(
+            Option("shards", given["shards"]),
+            f": an array of AWS Batch has at most {LARGEST_ARRAY} jobs: use at most that many "
+            "shards, each of several items",
+        )
     place, lane = given["s3"].rstrip("/"), batch.asks_for(*COMPILED)
     if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
         raise InputError(

@@ -23,6 +23,7 @@ from dfmp2.host.deferred import presentation
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
+from dfmp2.mp2.equality import same_content
 from dfmp2.options import CUSTOM, SCS, SOS, Options
 from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
@@ -610,6 +611,15 @@ class Calculated:
     frozen_core_note: str
     mole_json: str = ""
     storage: Storage | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another holds the same, to the last bit of every number."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return same_content(self, other)
+
+    def __hash__(self) -> int:
+        return hash((self.molecule.text, self.reference.scf_total_energy))
 
     @property
     def level(self) -> str:

@@ -150,7 +150,7 @@ def make_record(result: MP2Result, *, name: str = "", smiles: str = "") -> DataR
     molecule, properties = result.molecule, result.properties
     forces = dipole = charges = polarizability = None
     if result.gradient is not None:
-        forces = (-result.gradient.mp2_total_gradient).tolist()
+        forces = (-result.gradient.total_gradient).tolist()
     if result.reference.dipole is not None:
         dipole = result.reference.dipole.tolist()
     if properties is not None:
