@@ -508,6 +508,7 @@ def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
             "per worker would fit" in error["message"]
             and "with large arrays on disk" in error["message"]
         )
+        assert ("less --memory" in error["message"]) == (number == signal.SIGSEGV)
     assert "Fatal Python error: Segmentation fault" in error["traceback"]
     assert not list((folder / "out").glob(".*"))
 

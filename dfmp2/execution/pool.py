@@ -161,18 +161,21 @@ class Died(Exception):
         if self.share is None:
             return Message(str(self))
         text = f"{self}; it was allowed {format_bytes(self.share.memory)}"
-        fits = need is None or need[1] <= self.share.memory
-        if fits and 0 < self.peak < LITTLE * self.share.memory:
+        little = 0 < self.peak < LITTLE * self.share.memory
+        if need is not None:
+            least, most = map(format_bytes, need)
+            text += f": about {most} per worker would fit ({least} with large arrays on disk)"
+            little = little and need[1] <= self.share.memory
+        if little:
             return Message(
-                f"{text} and had {format_bytes(self.peak)} when it was last looked at, so that "
-                "somebody else has killed it, or other programs had taken the memory: the same "
-                "command tries it again"
+                f"{text}. It had {format_bytes(self.peak)} when it was last looked at, so that other "
+                "programs or a limit of the system have taken the memory, or somebody has killed "
+                "it: the same command tries it again; if that happens again, use fewer ",
+                Option("workers"),
             )
         if need is None:
             return Message(text)
-        least, most = map(format_bytes, need)
         change = "more" if need[1] > self.share.memory else "less"  # than what was free in fact
-        text += f": about {most} per worker would fit ({least} with large arrays on disk)"
         return Message(f"{text}: use fewer ", Option("workers"), f" or {change} ", Option("memory"))
 
 
