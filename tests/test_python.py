@@ -532,7 +532,7 @@ def test_read_many_reads_one_after_the_other(water, radical, tmp_path):
     (tmp_path / "c.h5").write_bytes(b"damaged")
     reading = dfmp2.read_many(tmp_path)
     assert [next(reading)[0], next(reading)[0]] == ["a", "b"]
-    with pytest.raises(dfmp2.ResultFileError, match="c.h5"):
+    with pytest.raises(dfmp2.ResultFileError, match=r"c\.h5"):
         next(reading)
     for source, how, said in (
         (tmp_path / "none", {}, "no such folder"),
