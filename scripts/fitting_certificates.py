@@ -28,7 +28,7 @@ import numpy as np
 import dfmp2
 from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import MP2Result, basis_names
+from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import sizes
 from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM
@@ -181,7 +181,7 @@ def case(kind: str, name: str, molecule: Molecule, basis: str) -> Row:
     found, truth = result.fitting_certificate, recompute_exact(result, 1.0, 1, Silent())
     if found is None:
         raise Dfmp2Error(f"{name} {basis}: {result.diagnostics.warnings}")
-    mp2_set = basis_names(result.mp2_fitting)
+    mp2_set = result.mp2_fitting.names
     return Row(
         kind,
         name,

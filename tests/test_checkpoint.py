@@ -27,7 +27,7 @@ from dfmp2.options import Options
 from dfmp2.output import checkpoint as files
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint, checkpointing, decode, encode
-from dfmp2.scf import hartree_fock
+from dfmp2.scf import ladder
 from dfmp2.scf.reference import StartOrbitals
 from tests.conftest import Heard, Runner, listing, succeed
 from tests.faults import Stopping, close, numbers, recorded
@@ -90,13 +90,13 @@ def states(
 def small_ladder(patch: pytest.MonkeyPatch) -> None:
     """All three rungs on an easy molecule."""
     for name, value in {"DIIS_LEAST": 3, "DIIS_SHARE": 0.15, "SHIFT_SHARE": 0.2}.items():
-        patch.setattr(hartree_fock, name, value)
+        patch.setattr(ladder, name, value)
 
 
 def early_single(patch: pytest.MonkeyPatch) -> None:
     """Float32 exchange in a molecule of any size."""
-    patch.setattr(hartree_fock, "SINGLE_LEAST", 1)
-    patch.setattr(hartree_fock, "SINGLE_UNTIL", 1e-2)
+    patch.setattr(ladder, "SINGLE_LEAST", 1)
+    patch.setattr(ladder, "SINGLE_UNTIL", 1e-2)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from dfmp2.output.text import report
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
 from dfmp2.scf import kohn_sham
-from dfmp2.scf.hartree_fock import jk_builder
+from dfmp2.scf.integrals import jk_builder
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from tests.conftest import Runner, succeed

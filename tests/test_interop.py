@@ -303,6 +303,12 @@ def test_broken_molecules(changes: dict[str, Any], message: str) -> None:
     assert message in str(raised.value)
 
 
+def test_the_old_spelling_of_a_request_is_of_version_1() -> None:
+    assert qcschema.read_request(v1(schema_name="qc_schema_input")).driver == "energy"
+    with pytest.raises(InputError, match="expected 'qcschema_atomic_input'"):
+        qcschema.read_request({**v2(v1()), "schema_name": "qc_schema_input"})
+
+
 REFUSED = [  # (document or text, exit code, error type, message)
     ("", 3, "input_error", "not JSON"),
     ('{"a": NaN}', 3, "input_error", "NaN is not a number in JSON"),
@@ -701,6 +707,8 @@ PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"basis": "sto-3g", "frozen_core": [0, 1]}, "frozen_core is a list: expected a number"),
     ({"basis": "sto-3g", "charge": 0.5}, "charge 0.5: expected a whole number"),
     ({"basis": "sto-3g", "displacement": 0}, "displacement 0: expected angstrom"),
+    ({"basis": "sto-3g", "displacement": 0.5}, "displacement 0.5: expected angstrom"),
+    ({"basis": "sto-3g", "displacement": -0.01}, "displacement -0.01: expected angstrom"),
     ({"basis": "sto-3g", "ss_scale": 0.3}, "belong to method custom-scs-mp2"),
     ({"basis": "sto-3g", "restart": "old.traj"}, "unknown option 'restart'"),
 ]

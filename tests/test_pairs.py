@@ -20,7 +20,7 @@ from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Space
 from dfmp2.integrals.spaces import ActiveSpace, homo_lumo_gap, smallest_denominator
 from dfmp2.mp2 import certificate
-from dfmp2.mp2.certificate import rounded, summation_order
+from dfmp2.mp2.operands import PairOperands, rounded, summation_order
 from dfmp2.mp2.pairs import evaluate, pair_energies
 from dfmp2.mp2.result import PairEnergies
 from dfmp2.planning.sizes import SAMPLED, sampled_pairs
@@ -476,7 +476,7 @@ def to_tolerance(kind, tolerance, listener=None, sizes=((6, 9, 40),)):
     ]
     b = [one for one, *_ in spins]
     return certificate.pair_energies_to_tolerance(
-        b, spaces, CPU, kind, tolerance, listener or Heard()
+        PairOperands(b, spaces), CPU, kind, tolerance, listener or Heard()
     )
 
 

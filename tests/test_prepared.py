@@ -120,9 +120,9 @@ def test_float32_exchange_of_the_scf_belongs_to_the_first_part(
 ) -> None:
     """Without --precision fp64 the SCF begins in float32, which an energy in fp64 must not keep to
     itself."""
-    from dfmp2.scf import hartree_fock
+    from dfmp2.scf import ladder
 
-    monkeypatch.setattr(hartree_fock, "SINGLE_LEAST", 1)
+    monkeypatch.setattr(ladder, "SINGLE_LEAST", 1)
     path, said = tmp_path / "x.prepared.h5", Heard()
     dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", path, listener=Heard())
     result = dfmp2.energy(path, precision="fp64", listener=said)

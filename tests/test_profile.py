@@ -114,7 +114,7 @@ def test_each_worker_has_its_track_and_nothing_is_wrapped_without_a_profile(tmp_
 def test_operations_of_the_scf_are_those_of_its_products(where: str, tmp_path: Path) -> None:
     from dfmp2.host.scratch import Room, Space
     from dfmp2.molecule.pyscf_shield import import_pyscf
-    from dfmp2.scf.hartree_fock import jk_builder
+    from dfmp2.scf.integrals import jk_builder
 
     import_pyscf()
     from pyscf import df, gto

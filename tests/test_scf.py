@@ -23,8 +23,9 @@ from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
-from dfmp2.scf import guess, hartree_fock, jk
-from dfmp2.scf.hartree_fock import ExchangeSchedule, reproducible
+from dfmp2.scf import guess, jk, ladder
+from dfmp2.scf.integrals import reproducible
+from dfmp2.scf.ladder import ExchangeSchedule
 from tests.conftest import MOLECULES, Heard
 
 WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
@@ -125,7 +126,7 @@ def test_adiis_goes_down_where_diis_does_not_come_back(
     found = dfmp2.run(radical, basis, listener=heard, **ONE).reference
     assert found.ladder == ("DIIS", "ADIIS", "DIIS") and found.cycles < 60
     assert any("not converged by ADIIS" in stage for stage in heard.stages)
-    monkeypatch.setattr(hartree_fock, "CLIMBED", 1000)
+    monkeypatch.setattr(ladder, "CLIMBED", 1000)
     slower = dfmp2.run(radical, basis, **ONE).reference
     assert slower.ladder == ("DIIS", "level shift", "second order") and slower.cycles > 80
     assert found.scf_total_energy == pytest.approx(slower.scf_total_energy, abs=1e-8)
@@ -289,7 +290,7 @@ def test_same_state_as_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(precision: str, least: int) -> dfmp2.MP2Result:
         used.clear()
-        monkeypatch.setattr(hartree_fock, "SINGLE_LEAST", least)
+        monkeypatch.setattr(ladder, "SINGLE_LEAST", least)
         return dfmp2.run(RADICAL, "cc-pvdz", precision=precision, threads=2, stability="off")
 
     run("fp64", 1)
@@ -307,7 +308,7 @@ def test_error_vectors_of_diis_equal_pyscf(spins):
     rng = np.random.default_rng(3)
     overlap, orthogonal = rng.random((2, 7, 7))
     density, fock = (x + x.swapaxes(-1, -2) for x in rng.random((2, *spins, 7, 7)))
-    diis = hartree_fock.commutator_diis()()
+    diis = ladder.commutator_diis()()
     diis.Corth = orthogonal
     diis.update(overlap + overlap.T, density, fock)
     expected = get_err_vec(overlap + overlap.T, density, fock, orthogonal)

@@ -18,8 +18,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.text import report
 from dfmp2.planning.memory import MemoryPlan
-from dfmp2.scf import following, hartree_fock, rotations, stability
-from dfmp2.scf.hartree_fock import jk_builder
+from dfmp2.scf import following, ladder, rotations, stability
+from dfmp2.scf.integrals import jk_builder
 from dfmp2.scf.reference import Solutions
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Heard, Runner, succeed
@@ -271,7 +271,7 @@ def test_precision_and_room_decide_how_all_rotations_are_looked_at(
         return made(*given, **how)
 
     monkeypatch.setattr(stability, "orbital_hessian", watched)
-    monkeypatch.setattr(hartree_fock, "SINGLE_LEAST", 1)
+    monkeypatch.setattr(ladder, "SINGLE_LEAST", 1)
     for precision, single in (("fp64", False), ("auto", True)):
         seen.clear()
         run(hydrogen(), stability="full", precision=precision)
@@ -450,3 +450,21 @@ def test_solutions_are_stored_and_shown(call: Runner, folder: Path) -> None:
     succeed(call("report", "x.h5", "-o", "x.html"))
     assert "SCF solutions in the order" in (folder / "x.html").read_text()
     succeed(call("compare", "x.h5"))  # PySCF's integrals lead to the same solution
+
+
+@pytest.mark.parametrize(
+    ("orbitals", "window"),
+    [
+        ((20, 30), (20, 30)),
+        ((6, 100), (6, 100)),
+        ((3, 200), (3, 200)),
+        ((7, 100), (7, 32)),
+        ((25, 25), (16, 25)),
+        ((60, 400), (16, 32)),
+    ],
+)
+def test_up_to_600_rotations_are_looked_at_whole(
+    orbitals: tuple[int, int], window: tuple[int, int]
+) -> None:
+    """Above, 16 occupied and 32 virtual orbitals beside the gap."""
+    assert stability.frontier_window(*orbitals) == window

@@ -174,8 +174,8 @@ def methods(as_json: bool) -> None:
     """List the methods of --method: the factors of their two spin components, what they are for,
     their sources."""
     from dfmp2.double_hybrids import table
-    from dfmp2.mp2.result import plain
     from dfmp2.options import METHODS
+    from dfmp2.output.json import plain
 
     if as_json:
         hybrids = {name: asdict(row) for name, row in table().items() if not row.unavailable}
@@ -554,14 +554,12 @@ def _agreement(stored: MP2Result, check: Comparison, tolerance: float, *, exact:
 
 def _suspect(stored: MP2Result, check: Comparison) -> str:
     """Which energy is off without fitting sets, and which set is to blame."""
-    from dfmp2.mp2.result import basis_names
-
     if not abs(check.scf_difference) <= check.allowed:
         energy = f"; E(SCF) is off by {_per_atom(stored, check.scf_difference)} Eh per atom"
         if stored.scf_fitting is None:
             return f"{energy} although it was computed without a fitting set: report it, please"
         return (
-            f"{energy}: suspect the SCF fitting set ({basis_names(stored.scf_fitting)}): choose "
+            f"{energy}: suspect the SCF fitting set ({stored.scf_fitting.names}): choose "
             "another one with --scf-auxbasis, or --scf conventional"
         )
     if stored.options.correlation.plain:
@@ -573,7 +571,7 @@ def _suspect(stored: MP2Result, check: Comparison) -> str:
         parts = ""
     return (
         f"; E(corr) is off by {_per_atom(stored, check.correlation_difference)} Eh per "
-        f"atom{parts}: suspect the MP2 fitting set ({basis_names(stored.mp2_fitting)}): choose "
+        f"atom{parts}: suspect the MP2 fitting set ({stored.mp2_fitting.names}): choose "
         "another one with --auxbasis"
     )
 
@@ -643,10 +641,10 @@ class PairStep:
 @click.option(
     "--shape",
     metavar="NAME",
-    help="Pair step: small, medium, large, benz, cor, c60, w30, w60 (GPU only), or nocc/nvir/naux.",
+    help="Pair step: small, medium or large, the shapes of trnblas.",
 )
 @click.option(
-    "--gemm", is_flag=True, help="Matrix products of NumPy and PyTorch; kept for plan and report."
+    "--gemm", is_flag=True, help="Matrix products of NumPy and PyTorch; rates kept for plan."
 )
 @click.option("--precision", metavar="LIST", help="--shape: fp64, mixed; with commas.  [both]")
 @click.option("--repeats", type=int, default=3, show_default=True, help="Runs of each.")

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.gradients import derivatives
+from dfmp2.gradients.amplitudes import AmplitudeDensities
 from dfmp2.gradients.inverse_metric import InverseMetric
-from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
 
@@ -58,9 +58,7 @@ def correlation_part(
     mole: Any,
     auxmole: Any,
     spaces: Sequence[ActiveSpace],
-    z: Sequence[ScratchTensor],
-    products: Array,
-    metric: Array,
+    amplitudes: AmplitudeDensities,
     inverse: InverseMetric,
     packed_bytes: int,
     threads: int,
@@ -71,16 +69,23 @@ def correlation_part(
 
     Parameters
     ----------
-    mole, auxmole : PySCF molecules carrying the orbital and the MP2 fitting functions
-    spaces : active space per spin
-    z, products : Z per spin and S, as of `dfmp2.gradients.amplitudes`
-    metric, inverse : (P|Q), and its inverse
-    packed_bytes : of packed integrals per block, with which the blocks of Z were cut
-    threads : workers
-    with_gradient : whether derivatives of integrals are made
+    mole, auxmole : pyscf.gto.Mole
+        They carry the orbital and the MP2 fitting functions.
+    spaces : sequence of ActiveSpace
+        One per spin.
+    amplitudes : AmplitudeDensities
+        Z of each spin, and S.
+    inverse : InverseMetric
+        Of (P|Q).
+    packed_bytes : int
+        Of packed integrals per block, with which the blocks of Z were cut.
+    threads : int
+    with_gradient : bool
+        Whether derivatives of integrals are made.
     """
+    z = amplitudes.z
     weight = 2.0 if len(spaces) == 1 else 1.0
-    g = inverse.unfit(np.ascontiguousarray(inverse.unfit(products).T))
+    g = inverse.unfit(np.ascontiguousarray(inverse.unfit(amplitudes.products).T))
     ndropped = inverse.dropped.shape[1]
     unfitted = [np.zeros((s.nocc, s.nvir, ndropped)) for s in spaces]
     occupied = [np.zeros(s.c_occ.shape) for s in spaces]
@@ -114,7 +119,7 @@ def correlation_part(
             if total is not None:
                 yield p0, p1, total
 
-    two_center = float(np.vdot(g, metric))
+    two_center = float(np.vdot(g, inverse.metric))
     if not with_gradient:
         for _ in densities():
             pass
@@ -122,10 +127,10 @@ def correlation_part(
     gradient = derivatives.three_center(mole, auxmole, densities(), threads)
     factors = -g
     if ndropped:
-        mixed = np.zeros((len(metric), ndropped))
-        for own, raw in zip(z, unfitted, strict=True):
+        mixed = np.zeros((len(inverse.metric), ndropped))
+        for z_of_spin, raw in zip(z, unfitted, strict=True):
             for i, row in enumerate(raw):
-                mixed += 2 * weight * (own.rows(i).T @ row)
+                mixed += 2 * weight * (z_of_spin.rows(i).T @ row)
         factors += inverse.mixing(mixed)
     gradient += derivatives.two_center(auxmole, factors)
     return CorrelationPart(gradient, occupied, virtual, energy / 4, two_center / 2)

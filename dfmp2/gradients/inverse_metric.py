@@ -34,11 +34,13 @@ class InverseMetric:
 
     Attributes
     ----------
+    metric : (naux, naux) float64, V itself
     dropped : (naux, ndropped) float64, eigenvectors that were cut; none where V has a Cholesky
         factor
     """
 
     def __init__(self, metric: Array, threads: int) -> None:
+        self.metric = metric
         self._threads = threads
         self._factor = factorise(metric)
         self.dropped = np.zeros((len(metric), 0))

@@ -153,6 +153,11 @@ class BasisSet:
     errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def names(self) -> str:
+        """Of its sets, e.g. "cc-pvdz-ri" or "cc-pvdz-jkfit, def2-universal-jkfit"."""
+        return ", ".join(dict.fromkeys(element.name for element in self.elements.values()))
+
+    @property
     def ecp_electrons(self) -> dict[str, int]:
         """Electrons replaced by the effective core potential, per element."""
         return {symbol: element.ecp_electrons for symbol, element in self.elements.items()}

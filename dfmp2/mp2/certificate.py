@@ -36,52 +36,58 @@ Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), section 4.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends import registry
-from dfmp2.backends.base import Backend, PairTerms, Tile, TileSource
+from dfmp2.backends.base import Backend, Tile, TileSource
 from dfmp2.errors import NumericalError
 from dfmp2.errors.messages import Message, Option
-from dfmp2.host.arrays_on_disk import StoredTensor
-from dfmp2.host.threads import each
-from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.mp2.pairs import Elsewhere, OnTile, TileKey, evaluate, pair_energies
+from dfmp2.mp2.operands import PairOperands
+from dfmp2.mp2.pairs import Elsewhere, TileStore, evaluate, pair_energies
 from dfmp2.mp2.result import Array, Certificate, PairEnergies
-from dfmp2.planning.sizes import SAMPLED, sampled_pairs
+from dfmp2.planning.sizes import sampled_pairs
 from dfmp2.progress import Listener
 
 
 def pair_energies_to_tolerance(
-    b: Sequence[Any],
-    spaces: list[ActiveSpace],
+    operands: PairOperands,
     backend: Backend,
     precision: str,
     tolerance: float,
     listener: Listener,
-    held: int = 0,
-    threads: int = 1,
-    done: Mapping[TileKey, PairTerms] | None = None,
-    on_tile: OnTile = lambda key, terms: None,
+    store: TileStore | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> tuple[PairEnergies, str, Certificate | None]:
     """Pair energies, the precision they were really computed in, and the certificate.
 
     Parameters
     ----------
-    b : fitted integrals (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory, all of them on
-        disk, or all on the device in float32 with what they are made of
-    spaces : active space per spin
-    precision : "fp64", "mixed" or "auto"
-    tolerance : largest accepted bound on the precision error of E(corr), Eh
-    held : bytes of B on disk that may be in memory at a time
-    threads : for rounding B
-    done, on_tile, elsewhere : as in `dfmp2.mp2.pairs.pair_energies`
+    operands : PairOperands
+        The fitted integrals of each spin.
+    backend : Backend
+    precision : str
+        "fp64", "mixed" or "auto".
+    tolerance : float
+        Largest accepted bound on the precision error of E(corr), Eh.
+    listener : Listener
+    store : TileStore, optional
+        Tiles that are finished; receives every other one.
+    elsewhere : callable, optional
+        Computes tiles in other processes.
+
+    Returns
+    -------
+    pairs : PairEnergies
+    precision : str
+        "fp64" or "mixed".
+    certificate : Certificate or None
+        None in float64.
 
     Raises
     ------
@@ -93,24 +99,24 @@ def pair_energies_to_tolerance(
         listener.step(reached, total, "pairs")
 
     host = registry.float64_backend(backend)  # the backend itself, if it has float64
-    exact = operands(b, spaces, host, "fp64", held, threads)
+    exact = operands.on(host, "fp64")
     if precision == "fp64":
-        return pair_energies(exact, backend, progress, 0, done, on_tile, elsewhere), "fp64", None
-    mixed = operands(b, spaces, backend, "mixed", held, threads)
-    pairs = pair_energies(mixed, backend, progress, 0, done, on_tile, elsewhere)
+        return pair_energies(exact, backend, progress, 0, store, elsewhere), "fp64", None
+    mixed = operands.on(backend, "mixed")
+    pairs = pair_energies(mixed, backend, progress, 0, store, elsewhere)
     certificate = certify_precision(pairs, exact, host, tolerance)
     if certificate.accepted:
         return pairs, "mixed", certificate
-    found = (
+    excess = (
         f"the precision error may be {certificate.correlation_error:.1e} Eh, which exceeds the "
         f"tolerance {tolerance:.1e} Eh"
     )
     if host is not backend:
         route = Message()
-        if _on_device(b):
+        if operands.on_device:
             route = Message(Option("transform", "host"), ", ")
         raise NumericalError(
-            f"{found}, and ",
+            f"{excess}, and ",
             Option("backend", backend.name),
             " has no float64: use ",
             route,
@@ -120,7 +126,7 @@ def pair_energies_to_tolerance(
         )
     if precision == "mixed":
         raise NumericalError(
-            f"{found}: use ",
+            f"{excess}: use ",
             Option("precision", "auto"),
             " (repeats in float64), ",
             Option("precision", "fp64"),
@@ -131,79 +137,15 @@ def pair_energies_to_tolerance(
     if largest is not None:
         count = sum(int(chosen.sum()) for chosen in largest.values())
         listener.stage(
-            f"{found}: the {count} largest of {certificate.pairs} pairs are repeated in float64"
+            f"{excess}: the {count} largest of {certificate.pairs} pairs are repeated in float64"
         )
         repeat_pairs(pairs, partial(_redo, host, exact), largest)
         second = certify_precision(pairs, exact, host, tolerance, largest)
         if second.accepted:
             return pairs, "mixed", second
-    listener.warning(f"{found}: the pair energies are repeated in float64")
-    pairs = pair_energies(exact, backend, progress, 1, done, on_tile, elsewhere)
+    listener.warning(f"{excess}: the pair energies are repeated in float64")
+    pairs = pair_energies(exact, backend, progress, 1, store, elsewhere)
     return pairs, "fp64", replace(certificate, repeated_in_fp64=True)
-
-
-def operands(
-    b: Sequence[Any],
-    spaces: list[ActiveSpace],
-    backend: Backend,
-    precision: str,
-    held: int,
-    threads: int,
-) -> list[TileSource]:
-    """B of each spin as the backend takes it in that precision, "fp64" or "mixed"; others as
-    above."""
-    on_device = _on_device(b)
-    if on_device or precision == "fp64":
-        order = None
-    else:
-        order = summation_order(b)
-
-    def operand(tensor: Any, space: ActiveSpace) -> TileSource:
-        energies = space.eps_occ, space.eps_vir
-        if on_device:
-            made: TileSource = tensor.at(precision)
-            return made
-        if isinstance(tensor, StoredTensor):
-            from dfmp2.mp2.streaming import StoredOperand
-
-            return StoredOperand(tensor, *energies, precision, held, order)
-        return backend.put(
-            tensor if order is None else rounded(tensor, order, threads), *energies, precision
-        )
-
-    return [operand(tensor, space) for tensor, space in zip(b, spaces, strict=True)]
-
-
-def _on_device(b: Sequence[Any]) -> bool:
-    return not all(isinstance(tensor, np.ndarray | StoredTensor) for tensor in b)
-
-
-def summation_order(b: Sequence[Any]) -> NDArray[np.intp]:
-    """Fitting functions by growing weight, the same for all spins; wherever B lies, the same
-    numbers.
-
-    Parameters
-    ----------
-    b : (nocc, nvir, naux) float64 per spin, in memory or on disk
-    """
-    weights = np.zeros(b[0].shape[2])
-    for tensor in b:
-        nocc = tensor.shape[0]
-        for i in np.unique(np.linspace(0, nocc - 1, min(nocc, SAMPLED)).round().astype(int)):
-            rows = tensor[i]
-            weights += np.einsum("ap,ap->p", rows, rows)
-    return np.argsort(weights, kind="stable")
-
-
-def rounded(b: Array, order: NDArray[np.intp], threads: int) -> NDArray[np.float32]:
-    """B, (nocc, nvir, naux), in float32 with its fitting functions in this order."""
-    single = np.empty(b.shape, np.float32)
-    each(
-        len(b),
-        lambda i: np.take(b[i].astype(np.float32), order, axis=1, out=single[i], mode="clip"),
-        threads,
-    )
-    return single
 
 
 SEED = 1946  # of every first draw, so that the same pair energies always have the same certificate

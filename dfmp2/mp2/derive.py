@@ -22,7 +22,7 @@ from dfmp2.host.provenance import version
 from dfmp2.integrals.spaces import active_space, smallest_denominator
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.mp2.dispersion import dispersion_energy
-from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies, basis_names
+from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies
 from dfmp2.options import (
     CUSTOM,
     CUSTOM_DOUBLE_HYBRID,
@@ -214,7 +214,7 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
     called = {str(getattr(result.options, name)).lower()}
     fitting = {"auxbasis": result.mp2_fitting, "scf_auxbasis": result.scf_fitting}.get(name)
     if fitting is not None:
-        called.add(basis_names(fitting).lower())
+        called.add(fitting.names.lower())
     if name == "grid":
         called.add(str(result.reference.grid_name))
     if name == "reference":

@@ -39,16 +39,18 @@ from dfmp2.integrals.four_center import exact_rows
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.calculation import NOTHING, Calculation, FittedIntegrals
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
+from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.result import FittingCertificate, PairEnergies
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.sizes import exact_row_shares
 from dfmp2.planning.system import densely_fitted
 from dfmp2.progress import Collector, Relay, Stopwatch
 from dfmp2.scf.conventional import conventional_scf
+from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
-BuildB = Callable[[Calculation, Reference], tuple[Reference, FittedIntegrals]]
+BuildB = Callable[[Calculation, Reference], FittedIntegrals]
 
 SEED = 1
 CONFIDENCE = 0.95
@@ -108,19 +110,23 @@ def _scf_error(
         return reference, None, None, 0.0
     system, held = calculation.system, _plan(calculation)
     with Space(calculation.setup.scratch, held.disk) as space:
-        found = conventional_scf(
+        integrals = ScfIntegrals(
+            auxmole=system.jk_auxmole,
+            place="memory" if held.scf_fits_in_core else "disk",
+            threads=calculation.setup.active,
+            room=Room(space, held.pair_bytes, held.read_bytes),
+        )
+        conventional = conventional_scf(
             system.mole,
             reference,
             calculation.options,
-            system.jk_auxmole,
+            integrals,
             calculation.listener,
-            threads=calculation.setup.active,
-            integrals="memory" if held.scf_fits_in_core else "disk",
             charges=system.molecule.point_charges,
-            room=Room(space, held.pair_bytes, held.read_bytes),
         )
-    error = reference.scf_total_energy - found.reference.scf_total_energy
-    return found.reference, error, found.below + SCF_ROUNDING, found.coupling
+    error = reference.scf_total_energy - conventional.reference.scf_total_energy
+    uncertainty = conventional.below + SCF_ROUNDING
+    return conventional.reference, error, uncertainty, conventional.coupling
 
 
 def drawn(
@@ -218,7 +224,7 @@ def _fitted_again(
             clock=Stopwatch(),
             checkpoint=NOTHING,
         )
-        _, fitted = build_b(again, reference)
+        fitted = build_b(again, reference)
         told.stage("pair energies with the dense fitting set")
         backend = float64_backend(
             setup.backend
@@ -228,14 +234,16 @@ def _fitted_again(
         else:
             precision = "fp64"
         pairs, _, certificate = pair_energies_to_tolerance(
-            fitted.b,
-            again.spaces(reference),
+            PairOperands(
+                b=fitted.b,
+                spaces=again.spaces(reference),
+                stream_bytes=held.tensor_bytes,
+                threads=setup.active,
+            ),
             backend,
-            precision,
-            options.tolerance,
-            told,
-            held=held.tensor_bytes,
-            threads=setup.active,
+            precision=precision,
+            tolerance=options.tolerance,
+            listener=told,
         )
     return pairs, 0.0 if certificate is None else certificate.correlation_error
 

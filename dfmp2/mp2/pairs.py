@@ -13,9 +13,10 @@ Chem. Phys. Lett. 294, 143 (1998).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import as_completed
 from contextlib import closing
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,9 +67,17 @@ def _resident(
 
 Progress = Callable[[int, int], None]
 TileKey = tuple[int, int, int, Tile]  # pass (1 repeats all in float64), spins of i and j, tile
-OnTile = Callable[[TileKey, PairTerms], None]
 Results = Generator[tuple[TileKey, PairTerms], None, None]
 Elsewhere = Callable[[list[TileKey]], Results]
+
+
+class TileStore(Protocol):
+    """Keeps the pair terms of finished tiles: a checkpoint, for one."""
+
+    tiles: dict[TileKey, PairTerms]
+
+    def add_tile(self, key: TileKey, terms: PairTerms) -> None:
+        """Take a tile that is finished; what it raises ends the work."""
 
 
 def tile_keys(shapes: Sequence[tuple[int, int, int]], limits: Limits, number: int) -> list[TileKey]:
@@ -108,8 +117,7 @@ def pair_energies(
     backend: Backend,
     progress: Progress = lambda done, total: None,
     number: int = 0,
-    done: Mapping[TileKey, PairTerms] | None = None,
-    on_tile: OnTile = lambda key, terms: None,
+    store: TileStore | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> PairEnergies:
     """Same-spin and opposite-spin pair energies of one (restricted) or two (alpha, beta) spin
@@ -117,12 +125,17 @@ def pair_energies(
 
     Parameters
     ----------
-    operands : one or two spin spaces, resident in `backend` or to be made so
-    progress : called with (pairs done, all pairs) after every tile
-    number : of the pass over all pairs, part of the keys of tiles
-    done : finished tiles, which are not computed again
-    on_tile : called with every other tile when it is finished; what it raises ends the work
-    elsewhere : computes tiles in other processes; what it leaves out is computed here
+    operands : sequence of TileSource
+        One or two spin spaces, resident in `backend` or to be made so.
+    backend : Backend
+    progress : callable, optional
+        Called with (pairs done, all pairs) after every tile.
+    number : int, optional
+        Of the pass over all pairs, part of the keys of tiles.
+    store : TileStore, optional
+        Its tiles are not computed again; it receives every other one.
+    elsewhere : callable, optional
+        Computes tiles in other processes; what it leaves out is computed here.
 
     Returns
     -------
@@ -134,37 +147,36 @@ def pair_energies(
     """
     sizes = [operand.eps_occ.size for operand in operands]
     channels = [(s, s) for s in range(len(sizes))] + [(0, 1)] * (len(sizes) - 1)
-    found = {
-        (i, j): PairTerms(
-            np.zeros((sizes[i], sizes[j])), np.zeros((sizes[i], sizes[j])) if i == j else None
-        )
-        for i, j in channels
-    }
+    matrices = {}
+    for i, j in channels:
+        exchange = None
+        if i == j:
+            exchange = np.zeros((sizes[i], sizes[j]))
+        matrices[i, j] = PairTerms(np.zeros((sizes[i], sizes[j])), exchange)
     shapes = [(operand.eps_occ.size, *operand.b.shape[1:3]) for operand in operands]
     left = dict.fromkeys(tile_keys(shapes, backend.limits, number))
-    reached, total = 0, sum(tiling.pairs_in(key[3]) for key in left)
-
-    def take(key: TileKey, terms: PairTerms) -> None:
-        nonlocal reached
-        del left[key]
-        _place(found[key[1:3]], terms, key[3])
-        reached += tiling.pairs_in(key[3])
-
-    for key in [key for key in left if key in (done or {})]:
-        take(key, (done or {})[key])
+    total = sum(tiling.pairs_in(key[3]) for key in left)
+    if store is not None:
+        for key in [key for key in left if key in store.tiles]:
+            _place(matrices[key[1:3]], store.tiles[key], key[3])
+            del left[key]
+    reached = total - sum(tiling.pairs_in(key[3]) for key in left)
     for source in (elsewhere, lambda keys: evaluate_keys(backend, operands, keys)):
-        if source is not None and left:
-            with closing(source(list(left))) as results:
-                for key, terms in results:
-                    take(key, terms)
-                    progress(reached, total)
-                    on_tile(key, terms)
+        if source is None or not left:
+            continue
+        with closing(source(list(left))) as results:
+            for key, terms in results:
+                _place(matrices[key[1:3]], terms, key[3])
+                del left[key]
+                reached += tiling.pairs_in(key[3])
+                progress(reached, total)
+                if store is not None:
+                    store.add_tile(key, terms)
     if len(operands) == 1:
-        return _checked(
-            PairEnergies(_unsigned(found[0, 0].direct), (_same_spin(found[0, 0], 1.0),))
-        )
-    same = tuple(_same_spin(found[s, s], 0.5) for s in (0, 1))
-    return _checked(PairEnergies(_unsigned(found[0, 1].direct), same))
+        same_spin = _same_spin(matrices[0, 0], 1.0)
+        return _checked(PairEnergies(_unsigned(matrices[0, 0].direct), (same_spin,)))
+    both = tuple(_same_spin(matrices[s, s], 0.5) for s in (0, 1))
+    return _checked(PairEnergies(_unsigned(matrices[0, 1].direct), both))
 
 
 def _place(matrices: PairTerms, terms: PairTerms, tile: Tile) -> None:

@@ -8,10 +8,8 @@ are properties, so they cannot disagree with their parts. Arrays are float64; en
 
 from __future__ import annotations
 
-import hashlib
-import html
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +20,7 @@ from dfmp2.errors.messages import Option
 from dfmp2.host.deferred import presentation
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
-from dfmp2.molecule.molecule import Molecule, field_energy
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.equality import same_content
 from dfmp2.options import CUSTOM, SCS, SOS, Options
 from dfmp2.planning.memory import Memory, Storage
@@ -624,9 +622,7 @@ class Calculated:
     @property
     def level(self) -> str:
         """Method and basis, e.g. "DF-MP2/cc-pvdz"."""
-        if self.options.correlation.kind == "none":
-            return f"{self.options.correlation.title}/{self.orbital_basis.name}"
-        return f"DF-{self.options.correlation.title}/{self.orbital_basis.name}"
+        return f"{self.options.correlation.level}/{self.orbital_basis.name}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -888,7 +884,8 @@ class MP2Result(Calculated):
 
     def to_dict(self) -> dict[str, Any]:
         """The object `dfmp2 run --json` prints; energies in hartree."""
-        return to_dict(self)
+        values: dict[str, Any] = presentation().result_dict(self)
+        return values
 
     def to_dataframe(self) -> Any:
         """Its key numbers as a pandas DataFrame of one row; units are in `attrs["units"]`.
@@ -910,276 +907,11 @@ class MP2Result(Calculated):
         return str(presentation().report(self)).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return to_html(self)
-
-
-def to_dict(result: MP2Result) -> dict[str, Any]:
-    """Every quantity of interest under a flat, documented name; energies in hartree, times in s.
-
-    The keys are those of README, section "JSON". Non-finite numbers become None, which JSON can
-    hold.
-    """
-    reference, molecule, certificate, check = (
-        result.reference,
-        result.molecule,
-        result.certificate,
-        result.check,
-    )
-    payload = {
-        **calculation(result),
-        "nuclear_repulsion_energy": reference.nuclear_repulsion_energy,
-        "scf_total_energy": result.scf_total_energy,
-        "hf_total_energy": result.hf_total_energy,
-        "functional_energy": result.functional_energy,
-        "dispersion_energy": result.dispersion_energy,
-        "dispersion": None if result.dispersion is None else asdict(result.dispersion),
-        "scf_iterations": reference.cycles,
-        "method": result.method,
-        **{name: getattr(result, name) for name in OF_THE_METHOD},
-        "mp2_singles_energy": result.mp2_singles_energy,
-        "rpa_correlation_energy": result.rpa_correlation_energy,
-        **{name: getattr(result, name) for name in (*OF_MP2, *OF_SCALED_MP2)},
-        "scs_mp2_total_energy": result.scf_total_energy + result.scs_mp2_correlation_energy,
-        "sos_mp2_total_energy": result.scf_total_energy + result.sos_mp2_correlation_energy,
-        "scf_dipole_moment": None if reference.dipole is None else reference.dipole.tolist(),
-        "scf_fitting_error": fitting_error_of_atoms(result.scf_fitting, molecule),
-        "mp2_fitting_error": fitting_error_of_atoms(result.mp2_fitting, molecule),
-        "scf_fitting_estimate": result.scf_fitting_estimate,
-        "error_budget": result.error_budget.to_dict(),
-        "backend": result.backend,
-        "backend_reason": result.backend_reason,
-        "precision": result.precision,
-        "precision_certificate": None if certificate is None else asdict(certificate),
-        "frozen_core_orbitals": result.sizes.frozen_core,
-        "spin_square": reference.spin_square,
-        **scf_solution(reference),
-        "sizes": asdict(result.sizes),
-        "diagnostics": asdict(result.diagnostics),
-        "timings": asdict(result.timings),
-        "predicted_timings": asdict(result.predicted),
-        "memory": asdict(result.memory),
-        "storage": None if result.storage is None else asdict(result.storage),
-        "check": None if check is None else _check(check),
-        "fitting_certificate": None
-        if result.fitting_certificate is None
-        else asdict(result.fitting_certificate),
-        "grid_error": grid_error(result),
-        "provenance": asdict(result.provenance)
-        | {"input_sha256": hashlib.sha256(molecule.text.encode()).hexdigest()},
-    }
-    if result.preparation is not None:
-        payload["preparation"] = asdict(result.preparation)
-    if result.ranks is not None:
-        payload["ranks"] = asdict(result.ranks)
-    if result.quadrature is not None:
-        payload[result.options.correlation.kind] = asdict(result.quadrature)
-    if result.scaled_mp2_correlation_energy is not None:
-        payload["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
-    payload |= _derivatives(result)
-    return {key: plain(value) for key, value in payload.items()}
-
-
-def grid_error(result: MP2Result) -> dict[str, Any] | None:
-    """What was measured of the error of the integration grid, Eh; None where nothing was."""
-    from dfmp2.mp2.error_budget import kohn_sham_grid_error
-
-    found, certificate = result.reference.grid_error, result.grid_certificate
-    largest = kohn_sham_grid_error(result.reference, len(result.molecule.real_symbols))
-    if found is None or largest is None:
-        return None
-    correlation = None
-    if certificate is not None:
-        correlation = certificate.correlation_error
-    return {
-        "finer_grid": found.finer,
-        "finer_grid_points": found.finer_points,
-        "scf_total_energy": found.scf_error,
-        "hf_total_energy": found.exx_error,
-        "correlation_energy": correlation,
-        "largest_scf_total_energy": largest.value,
-        "largest_total_energy": result.grid_error_total,
-    }
+        return str(presentation().result_html(self))
 
 
 def _scaled(factor: float, energy: float) -> float:
-    return factor * energy + 0.0 if factor else 0.0  # also of what the method does not have
-
-
-def _derivatives(result: MP2Result) -> dict[str, Any]:
-    """The keys that a gradient or properties add; none where there are none."""
-    gradient, certificate, properties = (
-        result.gradient,
-        result.gradient_certificate,
-        result.properties,
-    )
-    found: dict[str, Any] = {}
-    if properties is not None:
-        spin = {
-            "scf": result.reference.spin_square,
-            **dict.fromkeys(DENSITIES[1:]),
-        }  # theirs takes pairs of electrons
-        found["properties"] = {
-            "method": result.options.correlation.title,
-            "spin_square": spin,
-            **properties.to_dict(),
-        }
-        if certificate is None:
-            found["gradient_certificate"] = None
-        else:
-            found["gradient_certificate"] = _proof(certificate)
-    if result.polarizability is not None:
-        found["polarizability"] = result.polarizability.to_dict()
-    if gradient is None:
-        return found
-    charges = gradient.point_charge_gradient
-    double_hybrid = result.options.correlation.double_hybrid  # whose energies are not MP2's either
-    return found | {
-        "total_gradient": gradient.total_gradient.tolist(),
-        "mp2_total_gradient": None if double_hybrid else gradient.total_gradient.tolist(),
-        "point_charge_gradient": None if charges is None else charges.tolist(),
-        "gradient_method": gradient.scaling,
-        "gradient_norm": gradient.norm,
-        "gradient_seconds": gradient.seconds,
-    }
-
-
-def _proof(certificate: GradientCertificate) -> dict[str, Any]:
-    derived = {"slope_difference": certificate.slope_difference, "passed": certificate.passed}
-    return asdict(certificate) | derived
-
-
-UNITS = {
-    "energy": "hartree",
-    "length": "bohr",
-    "dipole": "elementary charge * bohr",
-    "time": "s",
-    "memory": "byte",
-}
-
-
-def calculation(found: Calculated) -> dict[str, Any]:
-    """Molecule, method and bases: the first keys of the objects of a result and of a prepared
-    file."""
-    molecule, reference = found.molecule, found.reference
-    return {
-        "name": molecule.name,
-        "formula": molecule.formula,
-        "charge": molecule.charge,
-        "multiplicity": molecule.multiplicity,
-        "symbols": list(molecule.symbols),
-        "real": [not ghost for ghost in molecule.ghost],
-        "geometry": molecule.coordinates.tolist(),
-        "units": UNITS,
-        "point_charges": describe_field(molecule, found.orbital_basis),
-        "reference": reference.name,
-        "xc": reference.xc,
-        "grid": reference.grid_name,
-        "grid_points": reference.grid_points,
-        "relativity": found.options.relativity,
-        "scf_type": reference.scf_type,
-        "basis": found.orbital_basis.name,
-        "scf_auxbasis": None if found.scf_fitting is None else basis_names(found.scf_fitting),
-        "auxbasis": basis_names(found.mp2_fitting) or None,
-    }
-
-
-def scf_solution(reference: Reference) -> dict[str, Any]:
-    """Stability of the SCF solution, and the others that were found, None where none was looked
-    for."""
-    found = reference.solutions
-    return {
-        "scf_start": reference.start,
-        "stability": None if reference.stability is None else asdict(reference.stability),
-        "scf_solutions": None if found is None else {"chosen": found.chosen, "found": found.rows()},
-    }
-
-
-def describe_field(molecule: Molecule, basis: BasisSet) -> dict[str, float] | None:
-    """Number of point charges, their sum (e) and their energy with the nuclei (Eh); None where
-    there are none."""
-    if molecule.point_charges is None:
-        return None
-    return {
-        "count": len(molecule.point_charges),
-        "total_charge": math.fsum(molecule.point_charges[:, 3]),
-        "nuclear_energy": field_energy(molecule, basis.ecp_electrons),
-    }
-
-
-def say_field(molecule: Molecule, basis: BasisSet) -> str:
-    """The point charges around a molecule in one line, "" where there are none."""
-    found = describe_field(molecule, basis)
-    if found is None:
-        return ""
-    count, energy = int(found["count"]), found["nuclear_energy"]
-    return (
-        f"{count} point charge{'s' * (count != 1)}, {found['total_charge']:+.6f} e in all; "
-        f"{energy:.10f} Eh with the nuclei, contained in their repulsion; their energy among "
-        "themselves is left out"
-    )
-
-
-def basis_names(basis: BasisSet) -> str:
-    """Names of the sets in a basis, e.g. "cc-pvdz-ri" or "cc-pvdz-jkfit, def2-universal-jkfit"."""
-    return ", ".join(dict.fromkeys(element.name for element in basis.elements.values()))
-
-
-def fitting_error_of_atoms(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] | None:
-    """Error of a fitting set, Eh: its sum over the atoms and that of each element; None where it
-    was not measured."""
-    if basis is None or not basis.errors:
-        return None
-    return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
-
-
-def to_html(result: MP2Result) -> str:
-    """A table of the energies of the method, for notebooks."""
-    title = result.options.correlation.title
-    parts = [
-        ("E(SS)", result.same_spin_correlation_energy),
-        ("E(OS)", result.opposite_spin_correlation_energy),
-    ]
-    functional, dispersion = [], []
-    if result.functional_energy is not None:
-        functional = [(f"E({title} functional)", result.functional_energy)]
-    if result.dispersion is not None:
-        dispersion = [("E(dispersion)", result.dispersion.energy)]
-    rows = [
-        ("E(SCF)", result.scf_total_energy),
-        *functional,
-        *(parts if result.quadrature is None else []),
-        (f"E({title} correlation)", result.correlation_energy),
-        *dispersion,
-        (f"E({title} total)", result.total_energy),
-    ]
-    caption = f"{result.molecule.formula}: {result.level} on {result.backend}, {result.precision}"
-    body = "".join(
-        f"<tr><td>{name}</td><td "
-        f"style='text-align:right'>{value:.10f}</td><td>E<sub>h</sub></td></tr>"
-        for name, value in rows
-    )
-    return f"<table><caption>{html.escape(caption)}</caption>{body}</table>"
-
-
-def _check(check: Check) -> dict[str, Any]:
-    """A check; its SCF energy is None, for --check has no SCF of its own but takes that of the
-    run."""
-    compared = {
-        name: None if name.startswith("scf_") else value for name, value in asdict(check).items()
-    }
-    return {
-        **compared,
-        "correlation_difference": check.correlation_difference,
-        "passed": check.passed,
-    }
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it: lists for tuples, None for numbers that are not finite."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    """The scaled energy; 0 for a component that the method leaves out, which may be NaN."""
+    if factor == 0.0:
+        return 0.0
+    return factor * energy + 0.0

@@ -4,27 +4,41 @@ energies in hartree."""
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.molecule.basis import BasisSet
+from dfmp2.molecule.molecule import Molecule, field_energy
+from dfmp2.mp2.error_budget import kohn_sham_grid_error
 from dfmp2.mp2.result import (
     OF_MP2,
     OF_SCALED_MP2,
     OF_THE_METHOD,
+    Calculated,
+    Check,
+    GradientCertificate,
     MP2Result,
-    calculation,
-    fitting_error_of_atoms,
-    plain,
-    scf_solution,
 )
+from dfmp2.scf.reference import Reference
 
 if TYPE_CHECKING:
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Study
 
+UNITS = {
+    "energy": "hartree",
+    "length": "bohr",
+    "dipole": "elementary charge * bohr",
+    "time": "s",
+    "memory": "byte",
+}
 RUN_KEYS = (  # of a result that are also those of a run of a study
     "formula",
     "charge",
@@ -59,7 +73,7 @@ OF_A_GRADIENT = (  # where the run has one
 def to_json(result: MP2Result, output: str | None) -> str:
     """A result and its file: one object, 17 significant digits where they are needed, with a
     newline."""
-    return _json({**result.to_dict(), "output": output})
+    return _json({**result_dict(result), "output": output})
 
 
 def study_json(study: Study, output: str) -> str:
@@ -107,17 +121,27 @@ def study_csv(study: Study) -> str:
     number is missing."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        [
-            f"{name} [{column.units}]" if column.units else name
-            for name, column in study.table.items()
-        ]
-    )
+    headings = []
+    for name, column in study.table.items():
+        if column.units:
+            headings.append(f"{name} [{column.units}]")
+        else:
+            headings.append(name)
+    writer.writerow(headings)
     for row in zip(*(column.values for column in study.table.values()), strict=True):
-        writer.writerow(
-            [x if isinstance(x, str) else repr(_whole(x)) if math.isfinite(x) else "" for x in row]
-        )
+        writer.writerow([_cell(value) for value in row])
     return text.getvalue()
+
+
+def _cell(value: str | float) -> str:
+    """A value of the table in CSV: whole numbers without a point, nothing for no number."""
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return ""
+    if value.is_integer() and abs(value) < 1e9:
+        return str(int(value))
+    return repr(value)
 
 
 def prepared_json(prepared: Prepared, output: str) -> str:
@@ -125,7 +149,7 @@ def prepared_json(prepared: Prepared, output: str) -> str:
     reference, molecule = prepared.reference, prepared.molecule
     return _json(
         {
-            **calculation(prepared),
+            **calculation_keys(prepared),
             "scf_fitting_error": fitting_error_of_atoms(prepared.scf_fitting, molecule),
             "mp2_fitting_error": fitting_error_of_atoms(prepared.mp2_fitting, molecule),
             "scf_total_energy": reference.scf_total_energy,
@@ -151,17 +175,239 @@ def _json(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-def _whole(x: float) -> float | int:
-    if x.is_integer() and abs(x) < 1e9:
-        return int(x)
-    return x
-
-
 def _run(result: MP2Result) -> dict[str, Any]:
-    found, certificate = result.to_dict(), result.certificate
+    values = result_dict(result)
+    precision_error = None
+    if result.certificate is not None:
+        precision_error = plain(result.certificate.correlation_error)
     return {
-        **{key: found[key] for key in (*RUN_KEYS, *OF_A_GRADIENT) if key in found},
+        **{key: values[key] for key in (*RUN_KEYS, *OF_A_GRADIENT) if key in values},
         "nao": result.sizes.nao,
-        "precision_error": None if certificate is None else plain(certificate.correlation_error),
+        "precision_error": precision_error,
         "seconds": result.timings.total,
     }
+
+
+# --- the object of a result ---------------------------------------------------------------------
+
+
+def result_dict(result: MP2Result) -> dict[str, Any]:
+    """Every quantity of interest under a flat, documented name; energies in hartree, times in s.
+
+    The keys are those of docs/reference/json.md. Numbers that are not finite become None, which
+    JSON can hold.
+    """
+    reference = result.reference
+    molecule = result.molecule
+    input_sha256 = hashlib.sha256(molecule.text.encode()).hexdigest()
+    values = {
+        **calculation_keys(result),
+        "nuclear_repulsion_energy": reference.nuclear_repulsion_energy,
+        "scf_total_energy": result.scf_total_energy,
+        "hf_total_energy": result.hf_total_energy,
+        "functional_energy": result.functional_energy,
+        "dispersion_energy": result.dispersion_energy,
+        "dispersion": _fields(result.dispersion),
+        "scf_iterations": reference.cycles,
+        "method": result.method,
+        **{name: getattr(result, name) for name in OF_THE_METHOD},
+        "mp2_singles_energy": result.mp2_singles_energy,
+        "rpa_correlation_energy": result.rpa_correlation_energy,
+        **{name: getattr(result, name) for name in (*OF_MP2, *OF_SCALED_MP2)},
+        "scs_mp2_total_energy": result.scf_total_energy + result.scs_mp2_correlation_energy,
+        "sos_mp2_total_energy": result.scf_total_energy + result.sos_mp2_correlation_energy,
+        "scf_dipole_moment": _listed(reference.dipole),
+        "scf_fitting_error": fitting_error_of_atoms(result.scf_fitting, molecule),
+        "mp2_fitting_error": fitting_error_of_atoms(result.mp2_fitting, molecule),
+        "scf_fitting_estimate": result.scf_fitting_estimate,
+        "error_budget": result.error_budget.to_dict(),
+        "backend": result.backend,
+        "backend_reason": result.backend_reason,
+        "precision": result.precision,
+        "precision_certificate": _fields(result.certificate),
+        "frozen_core_orbitals": result.sizes.frozen_core,
+        "spin_square": reference.spin_square,
+        **scf_solution(reference),
+        "sizes": asdict(result.sizes),
+        "diagnostics": asdict(result.diagnostics),
+        "timings": asdict(result.timings),
+        "predicted_timings": asdict(result.predicted),
+        "memory": asdict(result.memory),
+        "storage": _fields(result.storage),
+        "check": _check(result.check),
+        "fitting_certificate": _fields(result.fitting_certificate),
+        "grid_error": grid_error(result),
+        "provenance": asdict(result.provenance) | {"input_sha256": input_sha256},
+    }
+    if result.preparation is not None:
+        values["preparation"] = asdict(result.preparation)
+    if result.ranks is not None:
+        values["ranks"] = asdict(result.ranks)
+    if result.quadrature is not None:
+        values[result.options.correlation.kind] = asdict(result.quadrature)
+    if result.scaled_mp2_correlation_energy is not None:
+        values["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
+    values |= _derivatives(result)
+    return {key: plain(value) for key, value in values.items()}
+
+
+def _fields(part: Any) -> dict[str, Any] | None:
+    """The fields of a part of a result by name; None where there is no such part."""
+    if part is None:
+        return None
+    return asdict(part)
+
+
+def _listed(values: NDArray[np.float64] | None) -> Any:
+    """An array as nested lists; None where there is none."""
+    if values is None:
+        return None
+    return values.tolist()
+
+
+def grid_error(result: MP2Result) -> dict[str, Any] | None:
+    """What was measured of the error of the integration grid, Eh; None where nothing was."""
+    measured = result.reference.grid_error
+    largest = kohn_sham_grid_error(result.reference, len(result.molecule.real_symbols))
+    if measured is None or largest is None:
+        return None
+    correlation = None
+    if result.grid_certificate is not None:
+        correlation = result.grid_certificate.correlation_error
+    return {
+        "finer_grid": measured.finer,
+        "finer_grid_points": measured.finer_points,
+        "scf_total_energy": measured.scf_error,
+        "hf_total_energy": measured.exx_error,
+        "correlation_energy": correlation,
+        "largest_scf_total_energy": largest.value,
+        "largest_total_energy": result.grid_error_total,
+    }
+
+
+def _derivatives(result: MP2Result) -> dict[str, Any]:
+    """The keys that a gradient or properties add; none where there are none."""
+    values: dict[str, Any] = {}
+    properties = result.properties
+    if properties is not None:
+        # <S^2> of the correlated densities takes pairs of electrons.
+        spin_square = {"scf": result.reference.spin_square, "unrelaxed": None, "relaxed": None}
+        values["properties"] = {
+            "method": result.options.correlation.title,
+            "spin_square": spin_square,
+            **properties.to_dict(),
+        }
+        values["gradient_certificate"] = _certificate(result.gradient_certificate)
+    if result.polarizability is not None:
+        values["polarizability"] = result.polarizability.to_dict()
+    gradient = result.gradient
+    if gradient is not None:
+        mp2_total_gradient = None
+        if not result.options.correlation.double_hybrid:  # its energies are not those of MP2 either
+            mp2_total_gradient = gradient.total_gradient.tolist()
+        values |= {
+            "total_gradient": gradient.total_gradient.tolist(),
+            "mp2_total_gradient": mp2_total_gradient,
+            "point_charge_gradient": _listed(gradient.point_charge_gradient),
+            "gradient_method": gradient.scaling,
+            "gradient_norm": gradient.norm,
+            "gradient_seconds": gradient.seconds,
+        }
+    return values
+
+
+def _certificate(certificate: GradientCertificate | None) -> dict[str, Any] | None:
+    if certificate is None:
+        return None
+    return {
+        **asdict(certificate),
+        "slope_difference": certificate.slope_difference,
+        "passed": certificate.passed,
+    }
+
+
+def _check(check: Check | None) -> dict[str, Any] | None:
+    """A check; its SCF energies are None, for --check has no SCF of its own but takes that of the
+    run."""
+    if check is None:
+        return None
+    return {
+        **asdict(check),
+        "scf_total_energy": None,
+        "scf_difference": None,
+        "correlation_difference": check.correlation_difference,
+        "passed": check.passed,
+    }
+
+
+def calculation_keys(calculated: Calculated) -> dict[str, Any]:
+    """Molecule, method and bases: the first keys of the objects of a result and of a prepared
+    file."""
+    molecule = calculated.molecule
+    reference = calculated.reference
+    scf_auxbasis = None
+    if calculated.scf_fitting is not None:
+        scf_auxbasis = calculated.scf_fitting.names
+    return {
+        "name": molecule.name,
+        "formula": molecule.formula,
+        "charge": molecule.charge,
+        "multiplicity": molecule.multiplicity,
+        "symbols": list(molecule.symbols),
+        "real": [not ghost for ghost in molecule.ghost],
+        "geometry": molecule.coordinates.tolist(),
+        "units": UNITS,
+        "point_charges": describe_field(molecule, calculated.orbital_basis),
+        "reference": reference.name,
+        "xc": reference.xc,
+        "grid": reference.grid_name,
+        "grid_points": reference.grid_points,
+        "relativity": calculated.options.relativity,
+        "scf_type": reference.scf_type,
+        "basis": calculated.orbital_basis.name,
+        "scf_auxbasis": scf_auxbasis,
+        "auxbasis": calculated.mp2_fitting.names or None,
+    }
+
+
+def scf_solution(reference: Reference) -> dict[str, Any]:
+    """Start, stability and the solutions that were found; None for what was not looked for."""
+    solutions = None
+    if reference.solutions is not None:
+        solutions = {"chosen": reference.solutions.chosen, "found": reference.solutions.rows()}
+    return {
+        "scf_start": reference.start,
+        "stability": _fields(reference.stability),
+        "scf_solutions": solutions,
+    }
+
+
+def describe_field(molecule: Molecule, basis: BasisSet) -> dict[str, float] | None:
+    """Number of point charges, their sum (e) and their energy with the nuclei (Eh); None where
+    there are none."""
+    if molecule.point_charges is None:
+        return None
+    return {
+        "count": len(molecule.point_charges),
+        "total_charge": math.fsum(molecule.point_charges[:, 3]),
+        "nuclear_energy": field_energy(molecule, basis.ecp_electrons),
+    }
+
+
+def fitting_error_of_atoms(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] | None:
+    """Error of a fitting set, Eh: its sum over the atoms and that of each element; None where it
+    was not measured."""
+    if basis is None or not basis.errors:
+        return None
+    return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it: lists for tuples, None for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

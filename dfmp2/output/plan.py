@@ -10,8 +10,8 @@ from typing import Any
 from dfmp2.backends.base import Prediction
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
-from dfmp2.mp2.result import fitting_error_of_atoms
 from dfmp2.output.document import Table, aligned
+from dfmp2.output.json import fitting_error_of_atoms
 from dfmp2.output.report import AFTER, fitting_errors
 from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates
@@ -43,6 +43,7 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
         "memory_bytes": {
             "program": memory.program,
             "scf": memory.scf,
+            "scf_gathered": memory.scf_gathered if memory.scf_gathers else 0,
             "mp2": memory.mp2,
             "gradient": memory.gradient.peak,
             "peak": memory.predicted_peak,
@@ -117,6 +118,7 @@ def plan_json(outlook: Outlook) -> str:
 
 MEMORY = {  # key of memory_bytes -> what it is called
     "scf": "SCF",
+    "scf_gathered": "of it gathered once",
     "mp2": "MP2",
     "gradient": "gradient",
     "peak": "peak",

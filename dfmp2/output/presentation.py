@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+from dfmp2.output.json import result_dict
 from dfmp2.output.plan import plan_dict, plan_text
 from dfmp2.output.table import frame, result_frame, study_frame
-from dfmp2.output.text import report, study_report
+from dfmp2.output.text import report, result_html, study_report
 
 __all__ = [
     "frame",
     "plan_dict",
     "plan_text",
     "report",
+    "result_dict",
     "result_frame",
+    "result_html",
     "study_frame",
     "study_report",
 ]

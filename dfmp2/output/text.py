@@ -3,6 +3,7 @@ last lines."""
 
 from __future__ import annotations
 
+import html
 import os
 import shlex
 from dataclasses import asdict
@@ -200,3 +201,25 @@ def prepared_last_line(prepared: Prepared, path: str) -> str:
 def _go_on(path: str) -> str:
     """The command that computes the pair energies."""
     return shlex.join(["dfmp2", "energy", "--from", os.fspath(path)])
+
+
+def result_html(result: MP2Result) -> str:
+    """A table of the energies of the method, for notebooks."""
+    title = result.options.correlation.title
+    rows = [("E(SCF)", result.scf_total_energy)]
+    if result.functional_energy is not None:
+        rows.append((f"E({title} functional)", result.functional_energy))
+    if result.quadrature is None:
+        rows.append(("E(SS)", result.same_spin_correlation_energy))
+        rows.append(("E(OS)", result.opposite_spin_correlation_energy))
+    rows.append((f"E({title} correlation)", result.correlation_energy))
+    if result.dispersion is not None:
+        rows.append(("E(dispersion)", result.dispersion.energy))
+    rows.append((f"E({title} total)", result.total_energy))
+    caption = f"{result.molecule.formula}: {result.level} on {result.backend}, {result.precision}"
+    body = "".join(
+        f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td>"
+        "<td>E<sub>h</sub></td></tr>"
+        for name, value in rows
+    )
+    return f"<table><caption>{html.escape(caption)}</caption>{body}</table>"

@@ -21,10 +21,10 @@ from dfmp2.backends.tiling import pairs_in
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.errors.messages import Option
 from dfmp2.mp2.calculation import RUN, Calculation, Checkpoint
-from dfmp2.mp2.certificate import operands
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
+from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.pairs import Results, TileKey, evaluate_keys, tile_keys
-from dfmp2.mp2.prepared import PreparedSource, opened_calculation, read_b
+from dfmp2.mp2.prepared import PreparedSource, open_prepared, read_b
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import SUFFIX, decode, remove
 from dfmp2.progress import Listener
@@ -71,25 +71,26 @@ def evaluator(
 ) -> Callable[[list[TileKey]], Results]:
     """Evaluates tiles in this process; B is read now, into memory where it fits, and put to the
     backend once."""
-    fitted, setup = read_b(calculation, source), calculation.setup
-    spaces, held = (
-        calculation.spaces(source.prepared.reference),
-        calculation.plan.memory.tensor_bytes,
+    fitted = read_b(calculation, source)
+    backend = calculation.setup.pair_backend
+    operands = PairOperands(
+        b=fitted.b,
+        spaces=calculation.spaces(source.prepared.reference),
+        stream_bytes=calculation.plan.memory.tensor_bytes,
+        threads=calculation.setup.active,
     )
     put: dict[str, list[TileSource]] = {}
 
     def evaluate(keys: list[TileKey]) -> Results:
-        asked = setup.pair_backend.limits.settled(calculation.options.precision)
+        asked = backend.limits.settled(calculation.options.precision)
         if keys[0][0] or asked == "fp64":
             precision = "fp64"
         else:
             precision = "mixed"
         if precision not in put:
             put.clear()
-            put[precision] = operands(
-                fitted.b, spaces, setup.pair_backend, precision, held, setup.active
-            )
-        return evaluate_keys(setup.pair_backend, put[precision], keys)
+            put[precision] = operands.on(backend, precision)
+        return evaluate_keys(backend, put[precision], keys)
 
     return evaluate
 
@@ -130,7 +131,7 @@ def compute_shard(
 ) -> tuple[list[TileKey], list[TileKey]]:
     """Compute the tiles of part I of N that `checkpoint` lacks; the part, and all tiles."""
     (index, count), tiles_only = shard, replace(options, certify_fit=False)
-    with opened_calculation(source, tiles_only, listener, command, checkpoint) as calculation:
+    with open_prepared(source, tiles_only, listener, command, checkpoint) as calculation:
         keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
         if count > len(keys):
             raise InputError(

@@ -29,8 +29,9 @@ from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, re
 from dfmp2.planning.time import IN_MEMORY, NO_TIME, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
-from dfmp2.scf.hartree_fock import reference_kind, uses_single
+from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange, functional_variables
+from dfmp2.scf.ladder import uses_single
 from dfmp2.units import format_bytes
 
 
@@ -118,6 +119,7 @@ class Outlook:
 
 NO_SCF: dict[str, Any] = {
     "scf_in_core": 0,
+    "scf_gathered": 0,
     "scf_fit": NOTHING,
     "scf_read": NOTHING,
     "scf_disk": 0,
@@ -193,6 +195,30 @@ def make_plan(
     return replace(plan, timings=_seconds(setup, plan).only(PARTS[part][0]))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedRun:
+    """What is computed and how, settled before any number is.
+
+    Attributes
+    ----------
+    system : System
+        Molecule and basis sets.
+    setup : Setup
+        Options, backend, threads, memory budget and scratch folder.
+    kind : str
+        "rhf", "uhf" or "rohf".
+    core : FrozenCore
+    plan : Plan
+        Memory, disk and time.
+    """
+
+    system: System
+    setup: Setup
+    kind: str
+    core: FrozenCore
+    plan: Plan
+
+
 def settle_plan(
     system: System,
     setup: Setup,
@@ -202,13 +228,17 @@ def settle_plan(
     core: FrozenCore | None = None,
     part: str = "all",
     task: str = "energy",
-) -> tuple[FrozenCore, Setup, Plan]:
-    """Frozen core, backend and plan of a run of kind "rhf" or "uhf", before any number is computed.
+) -> PlannedRun:
+    """Frozen core, backend and plan of a run, before any number is computed.
 
     Parameters
     ----------
-    core : the frozen core where it is known
-    part, task : as of `make_plan`
+    kind : str
+        "rhf", "uhf" or "rohf".
+    core : FrozenCore, optional
+        Where it is known already.
+    part, task : str
+        As of `make_plan`.
 
     Raises
     ------
@@ -216,7 +246,23 @@ def settle_plan(
     """
     core = core or frozen_core(system, setup.options, listener)
     setup = settle_backend(setup, system, core, kind)
-    return core, setup, make_plan(system, setup, core, kind, part=part, task=task)
+    plan = make_plan(system, setup, core, kind, part=part, task=task)
+    limits, options = setup.backend.limits, setup.options
+    in_core = plan.memory.mp2_fits_in_core and plan.memory.scf_fits_in_core
+    if limits.fits and options.transform == "device" and not in_core:
+        raise ResourceError(
+            Option("transform", "device"),
+            ": the fitted integrals do not fit into host memory: allow more with ",
+            Option("memory"),
+            ", or use ",
+            Option("transform", "host"),
+        )
+    on_card = limits.fits and limits.memory is not None and in_core
+    whole = task == "energy" and part == "all" and options.correlation.kind == "pairs"
+    if on_card and whole and options.transform == "auto":
+        setup = replace(setup, options=replace(options, transform="device"))
+        plan = make_plan(system, setup, core, kind, part=part, task=task)
+    return PlannedRun(system, setup, kind, core, plan)
 
 
 def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
@@ -254,6 +300,8 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
     ResourceError : the host's part does not fit into memory
     """
     spins = trainium_shapes(work)
+    if backend.limits.fits and spins:
+        return
     if not backend.limits.transforms or not spins:
         if spins:
             why = "this backend takes B from the host"
@@ -261,7 +309,9 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
             why = "there is nothing to correlate"
         raise UnsupportedByBackend(
             Option("transform", "device"),
-            f": {why}; use an nki lane on one core, or ",
+            f": {why}; use ",
+            Option("backend", "cuda"),
+            ", an nki lane on one core, or ",
             Option("transform", "host"),
         )
     try:
@@ -302,7 +352,9 @@ def _seconds(setup: Setup, plan: Plan) -> Timings:
         found = replace(found, fitting_certificate=more, total=found.total + more)
     if setup.options.transform != "device":
         return found
-    fit = found.fit * work.pairs_of_functions / work.elements
+    fit = 0.0  # counted with the transformation
+    if not setup.backend.limits.fits:
+        fit = found.fit * work.pairs_of_functions / work.elements
     transform = setup.backend.transform_seconds(trainium_shapes(work), work.nao)
     total = found.total + fit - found.fit + transform - found.transform
     return replace(found, fit=fit, transform=transform, total=total)
@@ -496,7 +548,11 @@ def _with_columns(work: Workload, system: System) -> Workload:
         return work
     from dfmp2.integrals.screening import pair_list
 
-    return replace(work, scf_columns=len(pair_list(system.mole).columns))
+    pairs = pair_list(system.mole)
+    rectangles = 0
+    if work.single_exchange and work.exchange:
+        rectangles = pairs.rectangles
+    return replace(work, scf_columns=len(pairs.columns), rectangles=rectangles)
 
 
 _program: int | None = None  # bytes, of the plan before in this process
@@ -518,7 +574,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = memory.without_pairs(found, work)
     if setup.options.check:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
-    if setup.options.transform == "device":
+    if setup.options.transform == "device" and not limits.fits:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     if not work.finer_grid or part == "up to b":
         return replace(found, **PARTS[part][1])
@@ -537,7 +593,7 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
         work = work
     else:
         work = _with_columns(work, system)
-    work = replace(work, frontier=(), x2c_functions=0, starts=1, examined=False)
+    work = replace(work, frontier=(), x2c_functions=0, starts=1, examined=False, rectangles=0)
     dense: Workload | None = None
     unused: dict[str, Any] = {
         "mp2_in_core": 0,

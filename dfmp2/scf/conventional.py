@@ -31,7 +31,8 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.hartree_fock import climb, jk_builder
+from dfmp2.scf.integrals import ScfIntegrals
+from dfmp2.scf.ladder import Ladder
 from dfmp2.scf.reference import Reference, common_orbitals
 
 Array = NDArray[np.float64]
@@ -62,21 +63,23 @@ def conventional_scf(
     mole: Any,
     reference: Reference,
     options: Options,
-    auxmole: Any,
+    integrals: ScfIntegrals,
     listener: Listener,
-    *,
-    threads: int,
-    integrals: str,
-    charges: Array | None,
-    room: Any = None,
+    charges: Array | None = None,
 ) -> Conventional:
-    """Go from a fitted reference to the conventional one.
+    """The conventional SCF solution next to a fitted one.
 
     Parameters
     ----------
-    reference : converged with density fitting
-    auxmole : PySCF molecule carrying the Coulomb-exchange fitting set; others as of
-        `hartree_fock.run_scf`
+    mole : pyscf.gto.Mole
+    reference : Reference
+        Converged with density fitting.
+    options : Options
+    integrals : ScfIntegrals
+        Those of the fitted SCF.
+    listener : Listener
+    charges : (n, 4) array, optional
+        x, y, z in bohr and charge in e of point charges.
 
     Raises
     ------
@@ -90,7 +93,7 @@ def conventional_scf(
         exact = hamiltonian.mean_field(mole, reference.kind, options.relativity, charges)
         screen = exact.init_direct_scf(mole)
         core, overlap, nuclear = exact.get_hcore(), exact.get_ovlp(), float(exact.energy_nuc())
-        fitted = jk_builder(mole, auxmole, integrals, threads, room)
+        fitted = integrals.builder(mole)
         coeff, occupations = reference.mo_coeff, reference.mo_occ
         for build in range(1, MOST_BUILDS + 1):
             listener.stage(f"exact Fock matrix {build}: four-centre integrals")
@@ -109,9 +112,13 @@ def conventional_scf(
                 exact.copy(), (core + correction)[0 if restricted else slice(None)], nuclear
             )
             mf = mf.density_fit(with_df=fitted)
-            mf.verbose, mf.chkfile, mf.conv_check = 0, None, False
-            mf.conv_tol, mf.conv_tol_grad = CHANGE, GRADIENT
-            mf, _, _ = climb(mf, density[0] if restricted else density, tight, Silent())
+            mf.verbose = 0
+            mf.chkfile = None
+            mf.conv_check = False
+            mf.conv_tol = CHANGE
+            mf.conv_tol_grad = GRADIENT
+            ladder = Ladder(mf, tight, Silent())
+            mf = ladder.climb(density[0] if restricted else density)
             stacked = [np.asarray(x) for x in (mf.mo_coeff, mf.mo_occ)]
             if restricted:
                 coeff, occupations = [x[None] for x in stacked]

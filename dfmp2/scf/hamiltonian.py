@@ -13,6 +13,7 @@ are those of the non-relativistic SCF.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,25 @@ from dfmp2.molecule.point_charges import nuclear_energy
 Array = NDArray[np.float64]
 
 CHARGES_PER_CALL = 4096  # so that Ctrl-C is heard between two calls
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Environment:
+    """What surrounds a molecule.
+
+    Attributes
+    ----------
+    charges : (n, 4) array or None
+        x, y, z in bohr and charge in e of point charges.
+    field : (3,) array or None
+        Uniform electric field, Eh/(e bohr).
+    """
+
+    charges: Array | None = None
+    field: Array | None = None
+
+
+VACUUM = Environment()
 
 
 class OwnHamiltonian:

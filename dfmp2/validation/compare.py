@@ -24,6 +24,8 @@ from dfmp2.options import KAPPA, MP2
 from dfmp2.planning.memory import FLOAT64
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian, hartree_fock
+from dfmp2.scf.hamiltonian import Environment
+from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.reference import Reference, StartOrbitals, common_orbitals
 from dfmp2.units import format_bytes
 from dfmp2.validation import formulas
@@ -440,12 +442,10 @@ def _scf(
         mole,
         found.kind,
         tight,
-        jk,
+        ScfIntegrals(jk, "pyscf", threads=count),
         start,
         listener,
-        threads=count,
-        integrals="pyscf",
-        charges=result.molecule.point_charges,
+        Environment(charges=result.molecule.point_charges),
     )
 
 

@@ -39,6 +39,7 @@ from dfmp2.host import resources, threads
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
+from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.result import Certificate, MP2Result
 from dfmp2.options import SCS, Options
 from dfmp2.output.hdf5 import ENERGIES
@@ -182,7 +183,11 @@ class Session:
         with threads.limited(self.threads):
             b, space = synthetic.make_synthetic(kernel, self.threads)
             pairs, precision, certificate = pair_energies_to_tolerance(
-                [b], [space], self.backend, asked, accepted, Silent(), threads=self.threads
+                PairOperands([b], [space], threads=self.threads),
+                self.backend,
+                precision=asked,
+                tolerance=accepted,
+                listener=Silent(),
             )
         self._count(certificate)
         said = ""

@@ -1,0 +1,161 @@
+"""Coulomb and exchange of an SCF: which integrals they are made of, and where those are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dfmp2.scf.rotations import fitting_object
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScfIntegrals:
+    """The two-electron integrals of an SCF.
+
+    Attributes
+    ----------
+    auxmole : pyscf.gto.Mole or None
+        Carries the Coulomb-exchange fitting set; None for a conventional SCF.
+    place : str
+        Of fitted integrals, "memory", "disk", or "pyscf" for PySCF's own builder, which then also
+        makes the potential of point charges. Of a conventional SCF, "memory" to keep them, "disk"
+        to make them anew in each iteration, "pyscf" for what PySCF finds room for.
+    threads : int
+        Workers of our own builder.
+    room : dfmp2.host.scratch.Room or None
+        Needed on disk.
+    response_in_memory : bool
+        Whether there is room for integrals of the occupied orbitals where all rotations are looked
+        at.
+    gathers : bool
+        Whether there is room to gather the integrals of the float32 iterations once, on the host.
+    device : Backend or None
+        Makes J and K of fitted integrals in memory; None for the host.
+    """
+
+    auxmole: Any
+    place: str
+    threads: int
+    room: Any = None
+    response_in_memory: bool = False
+    gathers: bool = False
+    device: Any = None
+
+    @property
+    def native(self) -> bool:
+        """Whether PySCF makes them by its own means."""
+        return self.place == "pyscf"
+
+    def attach(self, mf: Any, progress: Progress) -> Any:
+        """The mean field with these integrals.
+
+        Parameters
+        ----------
+        mf : pyscf.scf.hf.SCF
+            With exact Coulomb and exchange matrices.
+        progress : callable
+            Called with (done, total) while fitted integrals are made.
+        """
+        if self.auxmole is None:
+            return reproducible(mf, in_memory=None if self.native else self.place == "memory")
+        if self.native:
+            return mf.density_fit(auxbasis=self.auxmole.basis)
+        return mf.density_fit(with_df=self.builder(mf.mol, progress))
+
+    def builder(self, mole: Any, progress: Progress = lambda done, total: None) -> Any:
+        """Our builder of J and K of a molecule."""
+        builder = jk_builder(
+            mole, self.auxmole, self.place, self.threads, self.room, progress, self.device
+        )
+        builder.gathers = self.gathers
+        return builder
+
+
+def jk_builder(
+    mole: Any,
+    auxmole: Any,
+    integrals: str,
+    threads: int,
+    room: Any,
+    progress: Progress = lambda done, total: None,
+    device: Any = None,
+) -> Any:
+    """Our builder of J and K with its integrals in "memory" or on "disk", where it needs a
+    `Room`; the products of those in memory may be left to a device."""
+    if integrals == "disk":
+        from dfmp2.scf.jk_on_disk import DiskIntegrals
+
+        return DiskIntegrals(mole, auxmole, threads, room, progress)
+    if device is not None:
+        from dfmp2.scf.jk_on_device import DeviceIntegrals
+
+        return DeviceIntegrals(mole, auxmole, threads, device, progress)
+    from dfmp2.scf.jk import JKFitting
+
+    return JKFitting(mole, auxmole, threads, progress)
+
+
+def release_integrals(mf: Any) -> None:
+    """Free the fitted SCF integrals of a mean field that is no longer needed."""
+    fitted = fitting_object(mf)
+    if fitted is not None:
+        fitted.discard()
+
+
+def reproducible(mf: Any, in_memory: bool | None = None) -> Any:
+    """A conventional PySCF mean field whose J and K do not depend on how threads are scheduled,
+    while in memory.
+
+    Parameters
+    ----------
+    mf : pyscf.scf.hf.SCF
+    in_memory : bool, optional
+        Whether four-centre integrals are kept; PySCF decides by default, and asks for 8 bytes for
+        all nao^4.
+    """
+    from pyscf import lib, scf
+
+    class OneAdds(type(mf)):  # type: ignore[misc]
+        """J and K of integrals in memory by one thread, those of long-range operators beside
+        them."""
+
+        _keys = frozenset({"_long_range"})
+        _eri: Any
+        _long_range: dict[float, Any]
+
+        def _is_mem_enough(self) -> bool:
+            """Whether four-centre integrals are kept."""
+            if in_memory is None:
+                return bool(super()._is_mem_enough())
+            return in_memory
+
+        def get_jk(
+            self,
+            mol: Any = None,
+            dm: Any = None,
+            hermi: int = 1,
+            with_j: bool = True,
+            with_k: bool = True,
+            omega: float | None = None,
+        ) -> Any:
+            """As in PySCF."""
+            if omega and self._is_mem_enough():
+                if omega not in self._long_range:
+                    with self.mol.with_range_coulomb(omega):
+                        self._long_range[omega] = self.mol.intor("int2e", aosym="s8")
+                with lib.with_omp_threads(1):
+                    return scf.hf.dot_eri_dm(self._long_range[omega], dm, hermi, with_j, with_k)
+            if self._eri is None and not omega and self._is_mem_enough():
+                self._eri = self.mol.intor("int2e", aosym="s8")
+            asked = mol, dm, hermi, with_j, with_k, omega
+            if self._eri is None or omega:
+                return super().get_jk(*asked)
+            with lib.with_omp_threads(1):
+                return super().get_jk(*asked)
+
+    mf.__class__ = OneAdds
+    mf._long_range = {}
+    return mf

@@ -1,0 +1,357 @@
+"""The ladder that an SCF climbs until it converges.
+
+    DIIS          PySCF's, in float32 at first where that saves time
+    ADIIS         from the lowest energy so far, where DIIS has left it and does not come back
+    level shift   when DIIS has had its share of the cycles
+    second order  with the cycles that are left
+
+Source of ADIIS: Hu and Yang, J. Chem. Phys. 132, 054109 (2010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import ConvergenceError
+from dfmp2.errors.messages import Option
+from dfmp2.options import Options
+from dfmp2.progress import Listener
+from dfmp2.scf.rotations import fitting_object
+
+Array = NDArray[np.float64]
+Iteration = tuple[float, float, float]  # energy, its change, norm of the orbital gradient; Eh
+OnIteration = Callable[[Array, Array], None]
+
+LEVEL_SHIFT = 0.3  # Eh, added to the virtual orbital energies on the second rung
+DIIS_LEAST = 40  # cycles DIIS always gets before the ladder starts
+DIIS_SHARE = 0.6  # of the cycle limit
+SHIFT_SHARE = 0.2  # likewise; the second-order solver has the rest
+# iterations of DIIS above its lowest energy, after which it does not come back by itself
+CLIMBED = 8
+# Eh, norm of the orbital gradient; nearer to convergence the energy may go up by its rounding
+FAR = 1e-3
+CALM = 5e-3  # Eh, gradient up to which ADIIS goes
+CALM_LEAST = 4  # iterations it gets at least
+SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
+# of the best gradient so far: an iteration that leaves more has met the noise, or has trouble of
+# its own
+SINGLE_GAIN = 0.8
+SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
+SINGLE_LEAST = 128  # basis functions from which float32 products save time
+
+
+class Ladder:
+    """Converges a PySCF mean field, and records every iteration.
+
+    Parameters
+    ----------
+    mf : pyscf.scf.hf.SCF
+        Not converged.
+    options : Options
+        Limit and thresholds of the SCF.
+    listener : Listener
+    on_iteration : callable, optional
+        Called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each iteration;
+        what it raises ends the SCF.
+    turned : bool
+        Whether the start orbitals are turned ones. DIIS may climb back to where those came from,
+        which is nothing that ADIIS should mend.
+
+    Attributes
+    ----------
+    rungs : list of str
+        Names of the methods that were used.
+    history : list of Iteration
+    """
+
+    def __init__(
+        self,
+        mf: Any,
+        options: Options,
+        listener: Listener,
+        on_iteration: OnIteration | None = None,
+        *,
+        turned: bool = False,
+    ) -> None:
+        self._mf = mf
+        self._options = options
+        self._listener = listener
+        self._on_iteration = on_iteration
+        self._turned = turned
+        self.rungs: list[str] = []
+        self.history: list[Iteration] = []
+        self._rung_start = 0  # iterations before the present rung
+        self._gave_up = False  # whether DIIS left the lowest energy for good
+        self._schedule: ExchangeSchedule | None = None
+        # of the last iteration, and of that with the lowest energy
+        self._fock: tuple[Any, Any, Any] | None = None
+        self._lowest_energy = np.inf
+        self._lowest_orbitals: tuple[Any, Any] = (None, None)  # and occupations
+
+    def climb(self, density: Any, *, second_order: bool = False) -> Any:
+        """The converged mean field.
+
+        Parameters
+        ----------
+        density : (nao, nao) or (2, nao, nao)
+            The first rung begins with it.
+        second_order : bool
+            The last rung alone, from the orbitals that the mean field has.
+
+        Raises
+        ------
+        ConvergenceError : not converged within options.scf_max_cycles
+        """
+        limit = self._options.scf_max_cycles
+        diis = shift = 0
+        if not second_order:
+            diis = min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
+            shift = min(limit - diis, int(limit * SHIFT_SHARE))
+            self._begin_in_single()
+        self._mf.callback = self._record
+        rungs = [("DIIS", diis), ("level shift", shift), ("second order", limit - diis - shift)]
+        while rungs:
+            rung, cycles = rungs.pop(0)
+            if cycles <= 0:
+                continue
+            self.rungs.append(rung)
+            self._rung_start = len(self.history)
+            if rung == "second order":
+                self._solve_second_order(cycles)
+            else:
+                self._iterate(rung, cycles, density)
+            if self._schedule is not None:
+                self._schedule.finish()
+            if self._mf.converged:
+                self._mf.callback = None
+                self._mf.check_convergence = None
+                return self._mf
+            used = len(self.history) - self._rung_start
+            self._listener.stage(f"SCF not converged by {rung} in {used} cycles")
+            density = self._mf.make_rdm1()
+            if self._gave_up:
+                self._gave_up = False
+                density = self._mf.make_rdm1(*self._lowest_orbitals)
+                rungs.insert(0, ("ADIIS", diis - len(self.history)))
+            elif rung == "ADIIS":
+                rungs.insert(0, ("DIIS", diis - len(self.history)))
+        raise self._not_converged()
+
+    def _begin_in_single(self) -> None:
+        """Let the first rung make exchange in float32 where that saves time."""
+        fitted = fitting_object(self._mf)
+        if hasattr(fitted, "single") and uses_single(
+            self._options.precision, int(self._mf.mol.nao)
+        ):
+            self._schedule = ExchangeSchedule(fitted)
+
+    def _iterate(self, rung: str, cycles: int, density: Any) -> None:
+        """DIIS, ADIIS or DIIS with a level shift, from a density."""
+        mf = self._mf
+        mf.check_convergence = self._ends
+        mf.max_cycle = cycles
+        mf.level_shift = 0.0
+        if rung == "level shift":
+            mf.level_shift = LEVEL_SHIFT
+        if rung == "ADIIS":
+            mf.DIIS = adiis()
+        else:
+            mf.DIIS = commutator_diis()
+        mf.kernel(density)
+        if rung == "ADIIS" or self._gave_up:
+            mf.converged = False
+        if mf.converged and self._fock is not None:  # one electron needs no iteration
+            # The Fock matrix of the last density, neither extrapolated nor shifted.
+            fock, overlap, orthogonal = self._fock
+            mf.mo_energy, mf.mo_coeff = mf.eig(fock, overlap, x=orthogonal)
+            mf.mo_occ = mf.get_occ(mf.mo_energy, mf.mo_coeff)
+
+    def _solve_second_order(self, cycles: int) -> None:
+        """PySCF's second-order solver, from the orbitals of the mean field."""
+        mf = self._mf
+        mf.check_convergence = None
+        mf.level_shift = 0.0
+        solver = mf.newton()
+        solver.verbose = 0
+        # PySCF's own limits, 1e-12 and 1e-14, end a step along a soft mode at a gradient of
+        # 6e-7 Eh, for good.
+        solver.ah_conv_tol = 1e-16
+        solver.ah_lindep = 1e-20
+        solver.max_cycle = cycles - 1  # its last iteration is reported after the loop
+        solver.kernel(mf.mo_coeff, mf.mo_occ)
+        self._mf = solver
+
+    def _record(self, envs: dict[str, Any]) -> None:
+        """PySCF's callback, with the variables of its loop after an iteration."""
+        self._fock = envs.get("fock"), envs.get("s1e"), envs.get("x_orth")
+        energy = float(envs["e_tot"])
+        gradient = float(envs["norm_gorb"])
+        change = 0.0
+        if self.history:
+            change = energy - self.history[-1][0]
+        self.history.append((energy, change, gradient))
+        if energy < self._lowest_energy:
+            self._lowest_energy = energy
+            self._lowest_orbitals = envs["mo_coeff"], envs["mo_occ"]
+        self._listener.scf_cycle(len(self.history), energy, change, gradient)
+        if self._on_iteration is None:
+            return
+        coeff = np.asarray(envs["mo_coeff"])
+        occ = np.asarray(envs["mo_occ"])
+        if occ.ndim == 2:  # UHF
+            self._on_iteration(coeff, occ)
+        elif np.ndim(envs["dm"]) == 3:  # ROHF
+            both = np.stack([occ > 0, occ > 1]).astype(np.float64)
+            self._on_iteration(np.stack([coeff, coeff]), both)
+        else:
+            self._on_iteration(coeff[None], occ[None])
+
+    def _ends(self, envs: dict[str, Any]) -> bool:
+        """Whether the present rung ends, converged or given up; PySCF asks before `_record`."""
+        if self.rungs[-1] == "ADIIS":
+            enough = len(self.history) - self._rung_start >= CALM_LEAST
+            return enough and float(envs["norm_gorb"]) < CALM
+        if self._schedule is not None and len(self.rungs) == 1:
+            done = self._schedule.converged(envs)
+        else:
+            done = converged(envs)
+        if done or self.rungs != ["DIIS"] or self._turned:
+            self._gave_up = False
+        else:
+            self._gave_up = climbed(self.history)
+        return done or self._gave_up
+
+    def _not_converged(self) -> ConvergenceError:
+        _, change, gradient = self.history[-1]
+        return ConvergenceError(
+            (
+                f"the SCF did not converge in {len(self.history)} cycles "
+                f"({', '.join(self.rungs)}): the last energy change was {change:.1e} Eh (needed "
+                f"{self._options.scf_conv_tol:.1e}) and the orbital gradient {gradient:.1e} Eh "
+                f"(needed {self._options.scf_gradient_tol:.1e}). Without a converged reference "
+                "there is no MP2 energy. Check geometry, charge and multiplicity; raise "
+            ),
+            Option("scf_max_cycles"),
+            "; or start from other orbitals with ",
+            Option("scf_from"),
+        )
+
+
+def converged(envs: dict[str, Any]) -> bool:
+    """PySCF's own criterion, of the variables of its loop."""
+    change = abs(float(envs["e_tot"]) - float(envs["last_hf_e"]))
+    return bool(change < envs["conv_tol"] and float(envs["norm_gorb"]) < envs["conv_tol_grad"])
+
+
+def climbed(history: list[Iteration]) -> bool:
+    """Whether the energy left its lowest value CLIMBED iterations ago, far from convergence."""
+    if len(history) <= CLIMBED:
+        return False
+    energies = [energy for energy, _, _ in history]
+    gradients = [gradient for _, _, gradient in history]
+    return min(energies[-CLIMBED:]) > min(energies[:-CLIMBED]) and min(gradients[-CLIMBED:]) > FAR
+
+
+def adiis() -> Any:
+    """PySCF's class of ADIIS, which loads SciPy's optimisers."""
+    from pyscf import scf
+
+    return scf.ADIIS
+
+
+def commutator_diis() -> Any:
+    """PySCF's class of DIIS with error vectors X^T (F D S - S D F) X made by NumPy's BLAS: a third
+    of the time."""
+    from pyscf import lib
+    from pyscf.scf import diis
+
+    class Commutators(diis.CDIIS):  # type: ignore[misc]
+        """As in PySCF, without damping."""
+
+        def update(self, s: Array, d: Any, f: Any, *_: Any, **__: Any) -> Any:
+            """The extrapolated Fock matrix, or that of each spin."""
+            shape = (-1, *np.shape(s))
+            errors = []
+            for (left, right), fock in zip(density_factors(d), np.reshape(f, shape), strict=True):
+                product = (self.Corth.T @ (s @ left)) @ (right @ fock @ self.Corth)
+                errors.append((product.T - product).ravel())
+            return lib.diis.DIIS.update(self, f, xerr=np.concatenate(errors))
+
+    return Commutators
+
+
+def density_factors(density: Any) -> list[tuple[Array, Array]]:
+    """L, (nao, n), and R, (n, nao), of each spin, with the density L R: of occupied orbitals where
+    PySCF has put these beside it, so that products with it are of few columns."""
+    orbitals: Any = getattr(density, "mo_coeff", None)
+    shape = (-1, *np.shape(density)[-2:])
+    if np.ndim(orbitals) != np.ndim(density):
+        return [(np.eye(shape[-1]), matrix) for matrix in np.reshape(density, shape)]
+    factors = []
+    for coeff, occupations in zip(
+        np.reshape(orbitals, (-1, *np.shape(orbitals)[-2:])),
+        np.reshape(density.mo_occ, (-1, np.shape(orbitals)[-1])),
+        strict=True,
+    ):
+        occupied = coeff[:, occupations > 0]
+        factors.append((occupied * occupations[occupations > 0], occupied.T))
+    return factors
+
+
+def diagonalise(
+    fock: Array, overlap: Array, overwrite: bool = False, x: Array | None = None
+) -> tuple[Array, Array]:
+    """Orbital energies (nmo,), Eh, and coefficients (nao, nmo), by divide and conquer: half the
+    time of PySCF's `_eigh`, whose arguments and phases these are."""
+    from pyscf.scf.hf import _adjust_phase_, eig
+
+    if x is None:
+        energies, coefficients = eig(fock, overlap, overwrite)
+        return energies, coefficients
+    energies, vectors = np.linalg.eigh(x.T @ fock @ x)
+    return energies, _adjust_phase_(x @ vectors)
+
+
+def uses_single(precision: str, nao: int) -> bool:
+    """Whether a density-fitted SCF of this precision and number of basis functions begins in
+    float32."""
+    return precision != "fp64" and nao >= SINGLE_LEAST
+
+
+class ExchangeSchedule:
+    """Switches `fitted.single` from one SCF iteration to the next.
+
+    Parameters
+    ----------
+    fitted : an object with the attribute `single` (dfmp2.scf.jk)
+    """
+
+    def __init__(self, fitted: Any) -> None:
+        self._fitted = fitted
+        self._cycles = 0  # iterations
+        self._in_double = 0  # those in float64 since the last one that was not
+        self._best = float("inf")  # gradient
+        fitted.single = True
+
+    def converged(self, envs: dict[str, Any]) -> bool:
+        """PySCF's own criterion, asked of two float64 energies in a row; called once per
+        iteration."""
+        self._cycles += 1
+        if self._fitted.single:
+            self._in_double = 0
+        else:
+            self._in_double = self._in_double + 1
+        gradient = float(envs["norm_gorb"])
+        stalled = self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best
+        if gradient < SINGLE_UNTIL or stalled:
+            self.finish()
+        self._best = min(self._best, gradient)
+        return self._in_double > 1 and converged(envs)
+
+    def finish(self) -> None:
+        """Float64 from here on."""
+        self._fitted.single = False
