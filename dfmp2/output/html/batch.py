@@ -215,7 +215,10 @@ def _read(source: Path) -> tuple[list[BatchRow], list[str]]:
                 remarks.append(f"{name} has a result and an error file: the result counts")
             else:
                 items[name] = _failed(name, path)
-    for listed in map(_listed, read_rows(folder).values()):
+    rows = read_rows(folder)
+    if not rows and any(is_index(path.name) for path in files):
+        remarks.append("the index holds no list of items: only the files in the folder are shown")
+    for listed in map(_listed, rows.values()):
         known = items.setdefault(listed.name, listed)
         if known.seconds is None:
             items[listed.name] = known._replace(seconds=listed.seconds)
