@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         SomeFailed,
         UnsupportedByBackend,
     )
-    from dfmp2.interop.batch import batch
+    from dfmp2.gradients.gradient import GradientResult
+    from dfmp2.interop.batch import BatchResult, batch, read_many
     from dfmp2.interop.python import (
         available_backends,
         derive,
@@ -51,10 +52,12 @@ if TYPE_CHECKING:
     )
     from dfmp2.interop.studies import cbs, frequencies, interaction, optimize, read_study, scan
     from dfmp2.molecule.molecule import Molecule
+    from dfmp2.mp2.prepared import Prepared
     from dfmp2.mp2.result import MP2Result
     from dfmp2.options import Options
     from dfmp2.output.study import Study
-    from dfmp2.progress import Listener
+    from dfmp2.planning.plan import Plan
+    from dfmp2.progress import Listener, LoggingListener
     from dfmp2.studies.runs import Unfinished
 
 _OFFERED = {  # module -> names
@@ -78,13 +81,16 @@ _OFFERED = {  # module -> names
         "scan",
         "read_study",
     ),
-    "dfmp2.interop.batch": ("batch",),
+    "dfmp2.interop.batch": ("batch", "BatchResult", "read_many"),
+    "dfmp2.gradients.gradient": ("GradientResult",),
+    "dfmp2.mp2.prepared": ("Prepared",),
+    "dfmp2.planning.plan": ("Plan",),
     "dfmp2.tensor": (),  # the module itself
     "dfmp2.molecule.molecule": ("Molecule",),
     "dfmp2.options": ("Options",),
     "dfmp2.mp2.result": ("MP2Result",),
     "dfmp2.output.study": ("Study",),
-    "dfmp2.progress": ("Listener",),
+    "dfmp2.progress": ("Listener", "LoggingListener"),
     "dfmp2.errors": (
         "Dfmp2Error",
         "InputError",
@@ -117,21 +123,26 @@ _HOMES = {
 __all__ = [
     "BackendError",
     "BackendUnavailable",
+    "BatchResult",
     "ComparisonFailed",
     "ConvergenceError",
     "DeviceFault",
     "Dfmp2Error",
     "DiskFull",
     "ForeignCheckpoint",
+    "GradientResult",
     "InputError",
     "Interrupted",
     "KernelError",
     "KernelFailed",
     "Listener",
+    "LoggingListener",
     "MP2Result",
     "Molecule",
     "NumericalError",
     "Options",
+    "Plan",
+    "Prepared",
     "ResourceError",
     "ResultExists",
     "ResultFileError",
@@ -152,6 +163,7 @@ __all__ = [
     "plan",
     "prepare",
     "read",
+    "read_many",
     "read_study",
     "run",
     "scan",

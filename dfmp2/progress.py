@@ -6,6 +6,7 @@ stderr, a notebook or a service can pass its own.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import warnings
@@ -53,6 +54,32 @@ class Listener:
         ):
             level, frame = level + 1, frame.f_back
         warnings.warn(text, stacklevel=level)
+
+
+class LoggingListener(Listener):
+    """Passes stages and warnings to a logger of the standard library, for services and scripts.
+
+    Parameters
+    ----------
+    logger : logging.Logger
+        Where messages go: stages with level INFO, iterations and steps with DEBUG, warnings with
+        WARNING; by default the logger "dfmp2".
+    """
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._logger = logger or logging.getLogger("dfmp2")
+
+    def stage(self, text: str) -> None:
+        self._logger.info("%s", text)
+
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        self._logger.debug("SCF %d: %.10f Eh, gradient %.1e", cycle, energy, gradient)
+
+    def step(self, done: int, total: int, what: str) -> None:
+        self._logger.debug("%s: %d of %d", what, done, total)
+
+    def warning(self, text: str) -> None:
+        self._logger.warning("%s", text)
 
 
 class Silent(Listener):

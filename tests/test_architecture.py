@@ -46,7 +46,7 @@ FOREIGN = {
     "click": {"cli"},
     "jinja2": {"output", "execution"},
     "trexio": {"output"},
-    "ase": {"molecule", "interop"},
+    "ase": {"molecule", "interop", "output"},
     "pandas": {"output"},
     "qcelemental": {"interop"},
     "qcengine": {"interop"},

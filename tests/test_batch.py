@@ -20,6 +20,7 @@ import dfmp2
 from dfmp2.cli import batch as batch_cli
 from dfmp2.execution.items import ItemStatus
 from dfmp2.host.locks import holder
+from dfmp2.output.batch_index import read_rows
 from tests.conftest import COMMAND, MOLECULES, run_command, succeed
 
 HEAD = 'basis = "sto-3g"\nprecision = "fp64"\nthreads = 1\noutput = "out"\n'
@@ -145,7 +146,7 @@ def test_good_items_equal_single_runs_and_bad_ones_are_reported(batch):
     assert {path.name for path in output.iterdir()} == {
         *(f"{name}.h5" for name in good),
         *(f"{name}.error.json" for name in codes),
-        "batch.json",
+        "batch.index.jsonl",
     }
 
 
@@ -170,27 +171,105 @@ def test_status_has_the_shape_that_was_promised(batch, call, monkeypatch):
     assert "5 failed" in succeed(call("batch", "status", "m.toml")).out
 
 
-def test_batch_json_is_trusted_of_this_version_and_the_same_files(own_batch, call, monkeypatch):
+def test_an_index_is_trusted_of_the_same_files(own_batch, call, monkeypatch):
+    """What is trusted saves reading all results again: of a known input and an unchanged file, the
+    latest line on an item, also where a kill has cut off the last line."""
     folder, _ = own_batch
     monkeypatch.chdir(folder)
-    path = folder / "out" / "batch.json"
-    kept = path.read_text()
+    path = folder / "out" / "batch.index.jsonl"
+    lines = path.read_text()
     energy = dfmp2.read(folder / "out" / "h2o.h5").mp2_total_energy
+    row = read_rows(folder / "out")["h2o"] | {"energy": 1.5}
+    later = {"at": row["at"] + 1}
+    known = {"asked": "", **later}  # the input is looked at
     changes = (
-        ({}, 1.5),
-        ({"dfmp2_batch_version": 1}, energy),
-        ({"stamp": [1, 2]}, energy),
-        ({"fingerprint": ""}, energy),
+        (later, 1.5),
+        (known, 1.5),
+        ({"at": row["at"] - 1}, energy),
+        ({"stamp": [1, 2], **later}, energy),
+        ({"stamp": "ab", **later}, energy),
+        ({"fingerprint": "", **known}, energy),
+        ({"kept": "energies", **later}, energy),
     )
-    for change, shown in changes:  # what is trusted saves reading all results again
-        value = json.loads(kept)
-        (item,) = [item for item in value["items"] if item["name"] == "h2o"]
-        item["energy"] = 1.5
-        for one in (value, item):
-            one |= {key: x for key, x in change.items() if key in one}
-        path.write_text(json.dumps(value))
+    for change, shown in changes:
+        path.write_text(f"{lines}{json.dumps(row | change)}\n" + '{"name": "h2o", "ener')
         assert f"E(MP2) = {shown:.10f} Eh" in succeed(call("batch", "status", "m.toml")).out
-    path.write_text(kept)
+
+
+def test_an_index_of_an_earlier_version_is_read(own_batch, call, monkeypatch):
+    folder, _ = own_batch
+    monkeypatch.chdir(folder)
+    row = read_rows(folder / "out")["h2o"]
+    (folder / "out" / "batch.index.jsonl").unlink()
+    old = {name: row[name] for name in ("name", "molecule", "status", "fingerprint", "stamp")}
+    old |= {"exit_code": 0, "error": None, "output": "elsewhere.h5", "seconds": 1.0, "energy": 1.5}
+    old |= {"remark": "", "notes": [], "device_fault": False, "disk_full": False}
+    for version, shown in ((2, 1.5), (1, dfmp2.read("out/h2o.h5").mp2_total_energy)):
+        value = {"dfmp2_batch_version": version, "items": [old]}
+        (folder / "out" / "batch.json").write_text(json.dumps(value))
+        assert f"E(MP2) = {shown:.10f} Eh" in succeed(call("batch", "status", "m.toml")).out
+
+
+def test_each_task_reads_its_own_list(folder, call):
+    """Lists that submit wrote give the same shards as the manifest; a manifest that has changed
+    since makes them void."""
+    (folder / "m.toml").write_text(HEAD + items("h2", "h2o", "nh2"))
+    submit = ("batch", "submit", "m.toml", "--slurm", "--shards", "2", "--write", "scripts")
+    succeed(call(*submit))
+    script = (folder / "scripts" / "array.sbatch").read_text()
+    assert f"--output {folder / 'out'}" in script
+    lists = [folder / "out" / "batch.shards" / f"{part}-of-2.json" for part in (0, 1)]
+    named = [[row["name"] for row in json.loads(path.read_text())["items"]] for path in lists]
+    assert sorted(named[0] + named[1]) == ["h2", "h2o", "nh2"] and all(named)
+    run = ("batch", "run", "m.toml", "--output", "out", "--shard")
+    succeed(call(*run, "1/2"))
+    assert {path.stem for path in (folder / "out").glob("*.h5")} == set(named[1])
+    value = json.loads(lists[0].read_text())
+    value["items"] = json.loads(lists[1].read_text())["items"]  # the list is what counts
+    lists[0].write_text(json.dumps(value))
+    assert f"({len(named[1])} of them before)" in succeed(call(*run, "0/2")).out
+    with (folder / "m.toml").open("a") as manifest:
+        manifest.write("# a change\n")
+    succeed(call(*run, "0/2"))
+    assert {path.stem for path in (folder / "out").glob("*.h5")} == {"h2", "h2o", "nh2"}
+
+
+@pytest.mark.parametrize("keep", ["energies", "properties"])
+def test_a_file_keeps_what_is_asked_for(folder, call, keep):
+    """Of a radical with a gradient: every number to the last bit, 15 kB, and refusals that say what
+    to do; who asks for more computes it again."""
+    text = HEAD + 'task = "gradient"\nkeep = "KEEP"\n' + items("nh2")
+    for asked in (keep, "all"):
+        (folder / "m.toml").write_text(text.replace("KEEP", asked))
+        done = succeed(call("batch", "run", "m.toml", "--memory", "2GB"))
+        assert "(0 of them before)" in done.out
+        (folder / "out" / "nh2.h5").rename(folder / f"{asked}.h5")
+        shutil.copy(folder / f"{asked}.h5", folder / "out" / "nh2.h5")
+    small, whole = (dfmp2.read(folder / f"{name}.h5") for name in (keep, "all"))
+    assert (small.kept, whole.kept) == (keep, "all")
+    assert (folder / f"{keep}.h5").stat().st_size < 15_000 + 3_000 * (keep == "properties")
+    assert np.array_equal(small.gradient.mp2_total_gradient, whole.gradient.mp2_total_gradient)
+    assert np.array_equal(small.properties.relaxed_dipole, whole.properties.relaxed_dipole)
+    for name in ("mp2_total_energy", "mp2_same_spin_correlation_energy", "scf_total_energy"):
+        assert getattr(small, name) == getattr(whole, name)
+    assert small.error_budget.to_dict() == whole.error_budget.to_dict()
+    assert small.orbital_basis == whole.orbital_basis and small.options == whole.options
+    assert (small.properties.mulliken_charges is None) == (keep == "energies")
+    assert succeed(call("show", f"{keep}.h5")).out
+    assert succeed(call("report", f"{keep}.h5", "-o", f"{keep}.html")).code == 0
+    for command in (
+        ("export", f"{keep}.h5", "--to", "molden"),
+        ("derive", f"{keep}.h5", "--frozen-core", "1"),
+        ("compare", f"{keep}.h5"),
+    ):
+        refused = call(*command)
+        assert refused.code == 3 and "--keep all" in refused.message
+    dfmp2.write(small, folder / "again.h5")
+    assert dfmp2.read(folder / "again.h5").to_dict() == small.to_dict()
+    (folder / "m.toml").write_text(text.replace("KEEP", keep))
+    assert "(1 of them before)" in succeed(call("batch", "run", "m.toml")).out
+    chained = call("batch", "run", "m.toml", "--scf-chain")
+    assert chained.code == 3 and "keep" in chained.message
 
 
 def test_nothing_complete_is_computed_again_and_changes_are_said(own_batch, call, monkeypatch):
@@ -308,14 +387,15 @@ def test_shards_together_are_the_batch(folder, call, monkeypatch):
     first = succeed(call("batch", "run", "m.toml", "--shard", "0/2"))
     half = set(results(folder / "out"))
     assert 0 < len(half) < 3 and f"{len(half)} of {len(half)} items complete" in first.out
-    index = json.loads((folder / "out" / "batch.json").read_text())
-    assert [item["status"] for item in index["items"]].count("complete") == len(half)
+    index = read_rows(folder / "out")
+    assert [row.get("status") for row in index.values()].count("complete") == len(half)
+    assert (folder / "out" / "batch.0-of-2.index.jsonl").exists()
     for name, value in slurm.items():
         monkeypatch.setenv(name, value)
     succeed(call("batch", "run", "m.toml"))
     assert set(results(folder / "out")) == {"h2.h5", "h2o.h5", "nh2.h5"}
-    index = json.loads((folder / "out" / "batch.json").read_text())
-    assert [item["status"] for item in index["items"]] == ["complete"] * 3
+    index = read_rows(folder / "out")
+    assert [row.get("status") for row in index.values()] == ["complete"] * 3
 
 
 def test_a_series_starts_from_its_neighbour(folder, call):
@@ -381,7 +461,7 @@ def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
     _, err = running.communicate(timeout=30)
     assert running.returncode == 75, err
     left = {path.name for path in (folder / "out").iterdir()}
-    assert left == {"batch.json", "chain.h5.checkpoint"}
+    assert left == {"batch.index.jsonl", "batch.toml", "chain.h5.checkpoint"}
     shutil.copytree(folder / "out", folder / "damaged")
     (folder / "damaged" / "chain.h5.checkpoint").write_bytes(
         b"dfmp2 checkpoint 2\nscratch -\nnonsense"
@@ -431,6 +511,7 @@ def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
             "per worker would fit" in error["message"]
             and "with large arrays on disk" in error["message"]
         )
+        assert ("less --memory" in error["message"]) == (number == signal.SIGSEGV)
     assert "Fatal Python error: Segmentation fault" in error["traceback"]
     assert not list((folder / "out").glob(".*"))
 

@@ -10,8 +10,8 @@ from hypothesis.strategies import lists, sampled_from, tuples
 
 from dfmp2.errors import InputError
 from dfmp2.execution.items import fingerprint, read_input
-from dfmp2.execution.manifest import make_batch, read_manifest, slug
-from tests.conftest import listing
+from dfmp2.execution.manifest import make_batch, read_batch, read_manifest, slug
+from tests.conftest import listing, succeed
 
 HEAD = 'basis = "sto-3g"\noutput = "out"\n'
 ITEM = '[[item]]\nmolecule = "h2o.xyz"\n'
@@ -45,8 +45,7 @@ WRONG = {  # manifest -> what the message must name
     HEAD + ITEM + "backend = 'tpu'": 'backend = "tpu": expected one of auto, cpu',
     HEAD + ITEM + "tolerance = -1": "tolerance = -1.0",
     HEAD + ITEM + "memory = '1GB'": "memory belongs to the batch as a whole",
-    HEAD + ITEM + ITEM: "items 1 (h2o.xyz) and 2 (h2o.xyz) are both named 'h2o'",
-    HEAD + ITEM + "name = 'a b'\n" + ITEM + "name = 'A/b'": "are both named 'A_b'",
+    HEAD + ITEM + "keep = 'some'": 'keep = "some": expected one of energies, properties, all',
     HEAD + ITEM + "name = '...'": "name = '...': expected text with letters",
     HEAD + ITEM + "name = 3": "name = 3",
     HEAD + "[[item]]\nmolecule = '../h2o.xyz'": "'../h2o.xyz' is not below",
@@ -86,7 +85,7 @@ def test_options_of_an_item_win_and_paths_are_the_manifests(folder):
     assert (first.options.basis, first.options.frozen_core) == ("sto-3g", "1")
     assert (second.options.basis, second.options.frozen_core) == ("cc-pvdz", "none")
     assert second.given["charge"] == -2 and "charge" not in first.given
-    assert second.name == slug("水/b wasser") == "_b_wasser"
+    assert second.name == slug("水/b wasser") == "水_b_wasser"
     assert repr(first.options.os_scale) == "2.0"
     other = read_manifest(folder / "sub" / "m.toml", root=folder, output=Path("there"))
     assert other.items[0].path == folder / "w.xyz" and other.output == Path("there")
@@ -102,8 +101,6 @@ def test_a_link_inside_the_root_is_followed(folder):
 def test_files_on_the_command_line(folder, call):
     batch = make_batch(["h2o.xyz", "nh2.xyz"], {"basis": "sto-3g"}, Path("out"))
     assert [item.name for item in batch.items] == ["h2o", "nh2"]
-    with pytest.raises(InputError, match="both named"):
-        make_batch(["a/h2o.xyz", "b/H2O.xyz"], {"basis": "sto-3g"}, Path("out"))
     for arguments, text in {
         ("h2o.xyz", "--basis", "sto-3g"): "no --output",
         ("h2o.xyz", "--output", "out"): "no basis: name an orbital basis",
@@ -122,6 +119,38 @@ def test_files_on_the_command_line(folder, call):
         done = call("batch", "run", *arguments)
         assert done.code == 3 and text in done.message
     assert not (folder / "out").exists()
+
+
+def test_names_stay_in_their_script_and_equal_ones_get_a_number(folder):
+    """Also where file systems ignore case, and where another item has the name with a number."""
+    text = HEAD + "".join(
+        f'[[item]]\nmolecule = "h2o.xyz"\nname = "{name}"\n'
+        for name in ("a b", "A/b", "a_b-2", "a_b", "Größe", "фенол", "ü" * 80, "\u0308o")
+    )
+    (folder / "m.toml").write_text(text)
+    names = [item.name for item in read_manifest(folder / "m.toml").items]
+    assert names[:4] == ["a_b", "A_b-3", "a_b-2", "a_b-4"]
+    assert names[4:6] == ["Größe", "фенол"] and names[6] == "ü" * 50
+    assert all(len(name.encode()) <= 100 for name in names)
+    targets = [item.target.name for item in read_manifest(folder / "m.toml").items]
+    assert targets == [f"{name}.h5" for name in names]
+
+
+def test_a_folder_stands_for_its_batch(folder, call):
+    """`batch run FILE...` leaves a manifest with what was said: status takes the folder from
+    anywhere."""
+    (folder / "sub").mkdir()
+    run = ("batch", "run", "h2o.xyz", "nh2.xyz", "--basis", "sto-3g", "--output", "ou t")
+    succeed(call(*run, "--frozen-core", "auto", "--keep", "energies"))
+    shown = succeed(call("batch", "status", str(folder / "ou t")))
+    assert "2 complete" in shown.out
+    batch = read_batch(folder / "ou t")
+    assert [item.name for item in batch.items] == ["h2o", "nh2"]
+    assert batch.items[0].options.frozen_core == "auto" and batch.items[1].keep == "energies"
+    again = succeed(call(*run, "--frozen-core", "auto", "--keep", "energies"))
+    assert "2 of 2 items complete (2 of them before)" in again.out
+    refused = call("batch", "status", "sub")
+    assert refused.code == 3 and "folder without batch.toml" in refused.message
 
 
 def test_only_what_decides_a_result_is_in_its_fingerprint(folder):

@@ -368,7 +368,11 @@ def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -
 
 
 REFUSED = [  # (arguments after the result, code, message)
-    (("--to", "pdb"), 2, "'pdb' is not one of 'molden', 'trexio', 'qcschema', 'xyz', 'cube'"),
+    (
+        ("--to", "pdb"),
+        2,
+        "'pdb' is not one of 'molden', 'trexio', 'qcschema', 'xyz', 'extxyz', 'cube'",
+    ),
     ((), 2, "Missing option '--to'"),
     (("--to", "xyz", "-o", "h2o.xyz"), 3, "h2o.xyz already exists: --overwrite replaces it"),
     (("--to", "xyz", "-o", "nowhere/a.xyz"), 3, "there is no folder nowhere"),

@@ -115,4 +115,8 @@ def test_clock_that_runs_backwards(
     again = succeed(run_command(*batch, cwd=folder, env=variables))
     assert "2 of 2 items complete (2 of them before)" in again.out
     assert numbers(folder / "x.h5") == numbers(folder / "expected.h5")
-    assert {path.name for path in (folder / "out").iterdir()} == {"h2.h5", "h2o.h5", "batch.json"}
+    assert {path.name for path in (folder / "out").iterdir()} == {
+        "h2.h5",
+        "h2o.h5",
+        "batch.index.jsonl",
+    }

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -508,3 +508,65 @@ def test_a_batch_whose_folder_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(dfmp2.ResourceError, match="cannot make the folder"):
         dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "file" / "out")
+
+
+def test_results_are_equal_by_their_content(water, radical, tmp_path):
+    """Whoever reads a file twice has the same result; one bit of one pair makes another."""
+    first, second = dfmp2.read(water.path), dfmp2.read(water.path)
+    assert first is not second and first == second and hash(first) == hash(second)
+    assert first != dfmp2.read(radical.path) and first != "a result"
+    pairs = first.pairs.opposite_spin.copy()
+    pairs[0, 1] = np.nextafter(pairs[0, 1], 1)
+    other = replace(first, pairs=replace(first.pairs, opposite_spin=pairs))
+    assert other != first and other == replace(other)
+
+
+def test_read_many_reads_one_after_the_other(water, radical, tmp_path):
+    for name, stored in (("b", water), ("a", radical)):
+        (tmp_path / f"{name}.h5").write_bytes(Path(stored.path).read_bytes())
+    whole = dict(dfmp2.read_many(tmp_path))
+    assert list(whole) == ["a", "b"] and whole["b"] == dfmp2.read(water.path)
+    names = ("total_energy", "gradient.total_gradient", "molecule.formula")
+    part = dict(dfmp2.read_many(tmp_path, only=names))
+    assert part["a"] == dict(zip(names, (whole["a"].total_energy, None, "H2N"), strict=True))
+    (tmp_path / "c.h5").write_bytes(b"damaged")
+    reading = dfmp2.read_many(tmp_path)
+    assert [next(reading)[0], next(reading)[0]] == ["a", "b"]
+    with pytest.raises(dfmp2.ResultFileError, match=r"c\.h5"):
+        next(reading)
+    for source, how, said in (
+        (tmp_path / "none", {}, "no such folder"),
+        (tmp_path, {"only": "total_energy"}, "expected a sequence"),
+        (tmp_path, {"only": ("energie",)}, "no such attribute"),
+    ):
+        with pytest.raises(dfmp2.InputError, match=said):
+            dfmp2.read_many(source, **how)
+    with pytest.raises(dfmp2.InputError, match="Molecule has no formulas"):
+        next(dfmp2.read_many(tmp_path, only=("molecule.formulas",)))
+
+
+def test_a_logger_hears_of_a_run(caplog):
+    import logging
+
+    logger = logging.getLogger("tests.dfmp2")
+    with caplog.at_level(logging.DEBUG, logger="tests.dfmp2"):
+        dfmp2.run(
+            dfmp2.Molecule.from_string("2\n\nH 0 0 0\nH 0 0 3.5\n"),
+            "sto-3g",
+            listener=dfmp2.LoggingListener(logger),
+        )
+    levels = {record.levelname for record in caplog.records}
+    assert {"INFO", "DEBUG", "WARNING"} <= levels  # of stretched H2
+
+
+def test_a_batch_has_the_tasks_of_a_manifest(folder):
+    found = dfmp2.batch(
+        [folder / "h2.xyz"], "sto-3g", folder / "o", task="gradient", keep="energies", threads=1
+    )
+    result = found["h2"]
+    assert isinstance(found, dfmp2.BatchResult) and result.kept == "energies"
+    alone = dfmp2.gradient(folder / "h2.xyz", "sto-3g", threads=1)
+    assert isinstance(alone, dfmp2.GradientResult)
+    np.testing.assert_allclose(result.gradient.total_gradient, alone.gradient, atol=1e-9)
+    with pytest.raises(dfmp2.InputError, match="expected one of energy, properties, gradient"):
+        dfmp2.batch([folder / "h2.xyz"], "sto-3g", folder / "p", task="hessian")

@@ -127,7 +127,7 @@ def batch(folder, water, radical):
         {"name": 7},
         "nonsense",
     ]
-    (output / "batch.json").write_text(json.dumps({"items": items}))
+    (output / "batch.json").write_text(json.dumps({"dfmp2_batch_version": 2, "items": items}))
     return output
 
 

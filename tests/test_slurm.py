@@ -130,7 +130,7 @@ def test_the_warm_up_compiles_before_the_array_and_the_table_comes_last(
     files = rendered(call, manifest, "nki")
     assert list(files) == ["warm-up.sbatch", "array.sbatch", "collect.sbatch", "submit.sh"]
     warm_up, array = files["warm-up.sbatch"], files["array.sbatch"]
-    assert f"dfmp2 batch run {manifest} --warm-up)\n" in warm_up
+    assert f"dfmp2 batch run {manifest} --output " in warm_up and " --warm-up)\n" in warm_up
     assert f"export DFMP2_NEFF_CACHE={shlex.quote(f'/c/{HOSTILE}')}\n" in warm_up
     assert "--gres=gpu:1" in directives(array) and "--gres=gpu:1" not in directives(warm_up)
     xla = rendered(call, manifest, "nki-xla")

@@ -203,12 +203,10 @@ def _error_file(folder: Path) -> None:
 
 
 def _ledger(folder: Path) -> None:
-    from dfmp2.execution.items import ItemStatus, write_index
+    from dfmp2.cli.batch import leave_manifest
     from dfmp2.execution.manifest import make_batch
 
-    write_index(
-        make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [ItemStatus("h2", "h2.xyz", "pending")]
-    )
+    leave_manifest(make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder))
 
 
 def _measured(folder: Path) -> None:
@@ -295,7 +293,7 @@ WRITERS: dict[str, Writer] = {
     "rates of this host": Writer("dfmp2/calibration.json", _measured, True),
     "compiled kernel": Writer("neff/nki_0.5.0.neff", _compiled, only=_ends_with(".neff")),
     "NAME.error.json of a batch": Writer("a.error.json", _error_file),
-    "batch.json": Writer("batch.json", _ledger, only=_ends_with("batch.json")),
+    "batch.toml": Writer("batch.toml", _ledger, only=_ends_with("batch.toml")),
     "collected table": Writer("new.h5", _collected),
     "log": Writer(
         "new.log",

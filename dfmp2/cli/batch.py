@@ -36,8 +36,8 @@ from dfmp2.cli.options import (
 from dfmp2.cli.run import command_line
 from dfmp2.cli.submit import batch_submit
 from dfmp2.errors import STOPPED, DeviceFault, InputError, Interrupted, SomeFailed
-from dfmp2.errors.messages import Option
 from dfmp2.molecule.text import printable
+from dfmp2.mp2.result import ALL, KEPT
 from dfmp2.options import Options
 from dfmp2.output.document import counted_text
 
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from dfmp2.execution.manifest import Batch
     from dfmp2.execution.pool import Pool
 
+# Those of `dfmp2.output.dataset.WRITERS`, which --help need not import.
+DATASETS = ("extxyz", "h5", "parquet", "csv", "json", "ase.db")
 OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
 MOST_SHOWN = 20
 # s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes
@@ -83,15 +85,15 @@ def _folders(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command MANIFEST, --output and --root, which it gets as one `batch`."""
+    """Give a command MANIFEST or OUTPUT, --output and --root, which it gets as one `batch`."""
 
     @functools.wraps(function)
     def with_batch(manifest: str, root: str | None, output: str | None, **options: Any) -> Any:
-        from dfmp2.execution.manifest import read_manifest
+        from dfmp2.execution.manifest import read_batch
 
-        return function(batch=read_manifest(manifest, root=root, output=output), **options)
+        return function(batch=read_batch(manifest, root=root, output=output), **options)
 
-    return _folders(click.argument("manifest", metavar="MANIFEST.toml")(with_batch))
+    return _folders(click.argument("manifest", metavar="MANIFEST.toml | OUTPUT")(with_batch))
 
 
 # --- run ------------------------------------------------------------------------------------------
@@ -153,6 +155,13 @@ class WorkDivision:
     help="Part I (from 0) of N.  [default: of the Slurm or AWS Batch array job]",
 )
 @SCF_CHAIN
+@click.option(
+    "--keep",
+    type=click.Choice(KEPT),
+    default=ALL,
+    show_default=True,
+    help="Of each result: forces and energies, all numbers, or orbitals too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
 @LAST_LINE
 @click.option("--log", metavar="FILE", help="Append progress to a file.")
@@ -197,13 +206,16 @@ def batch_run(
             stack.enter_context(log_file)
         console = stack.enter_context(Console(quiet=quiet or as_json, log=log_file))
         copies = None
+        listed = _own_list(source, division, part, options)
         if source.sources[0].startswith("s3://"):  # in a container of `batch submit --aws-batch`
             from dfmp2.execution.aws import unpacked_archive
 
             archive = unpacked_archive(source.sources[0], copy_every, console.warning)
             batch, copies = stack.enter_context(archive)
         else:
-            batch = load_batch(source, options)
+            batch = listed or load_batch(source, options)
+            if not batch.source:
+                leave_manifest(batch)
         if warm_up:
             return _compile_programs(batch, signals)
         from dfmp2.execution.batch import BatchRun
@@ -212,9 +224,11 @@ def batch_run(
         from dfmp2.output.table import rows_json
 
         pool, workers_text = make_pool(batch, division, options)
-        _announce(batch, part, workers_text, console)
+        _announce(batch, part, workers_text, console, listed=listed is not None)
         inputs = read_inputs(batch)
-        mine = of_shard(inputs, part, chained=division.scf_chain)
+        mine: Sequence[int] = range(len(inputs))
+        if listed is None:
+            mine = of_shard(inputs, part, chained=division.scf_chain)
         if copies is not None:
             from dfmp2.execution.aws import fetch_items
 
@@ -229,6 +243,7 @@ def batch_run(
             scratch=options.get("scratch") or batch.items[0].options.scratch,
             command=command_line()[:4000],
             stop_asked=lambda: signals.count,
+            shard=part,
         )
         run.compute(pool, division.most_workers)
         console.close()
@@ -245,16 +260,22 @@ for _parameter in batch_run.params:
 
 
 def _announce(
-    batch: Batch, part: tuple[int, int] | None, workers_text: str, console: Console
+    batch: Batch,
+    part: tuple[int, int] | None,
+    workers_text: str,
+    console: Console,
+    *,
+    listed: bool,
 ) -> None:
-    """Say what is computed, by whom, and where it goes."""
+    """Say what is computed, by whom, and where it goes; `listed` where the batch is the list of a
+    shard alone."""
     items = counted_text(len(batch.items), "item")
     if part is None:
         console.note(f"{items}, {workers_text} -> {batch.output}")
         return
     shard, shards = part
     console.note(f"{items}, shard {shard} of {shards}, {workers_text} -> {batch.output}")
-    if shards > len(batch.items):
+    if shards > len(batch.items) and not listed:
         console.warning(f"more shards ({shards}) than items: some of them have nothing to do")
 
 
@@ -309,6 +330,32 @@ def load_batch(source: BatchSource, options: Mapping[str, Any]) -> Batch:
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} beside a manifest: write {name} = ... into {manifests[0]}")
     return read_manifest(manifests[0], root=source.root, output=source.output)
+
+
+def _own_list(
+    source: BatchSource,
+    division: WorkDivision,
+    part: tuple[int, int] | None,
+    options: Mapping[str, Any],
+) -> Batch | None:
+    """The items of a shard from the list that `batch submit` wrote for it, None where there is
+    none, and the shard is found from the whole batch."""
+    if part is None or source.output is None or not set(options) <= set(OF_THE_MACHINE):
+        return None
+    from dfmp2.execution.shard_lists import read_list
+
+    folder = Path(source.output)
+    manifest = source.sources[0]
+    return read_list(manifest, source.root, folder, part, chained=division.scf_chain)
+
+
+def leave_manifest(batch: Batch) -> None:
+    """Leave a manifest of a batch of files in its output folder, which then stands for it."""
+    from dfmp2.execution.manifest import LEFT_MANIFEST, manifest_of
+    from dfmp2.host.files import make_folder, write_atomically
+
+    make_folder(batch.output)
+    write_atomically(batch.output / LEFT_MANIFEST, manifest_of(batch), overwrite=True)
 
 
 def make_pool(batch: Batch, division: WorkDivision, options: Mapping[str, Any]) -> tuple[Pool, str]:
@@ -454,10 +501,10 @@ def duration(seconds: float) -> str:
 def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch
     runs."""
-    from dfmp2.execution.items import look, read_inputs
+    from dfmp2.execution.items import look_items
     from dfmp2.output.table import rows_json
 
-    rows = look(batch, read_inputs(batch))
+    rows = look_items(batch)
     counts_and_items = _status(rows)
     if as_json:
         click.echo(rows_json(counts_and_items), nl=False)
@@ -540,40 +587,43 @@ def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> Non
     )
 
 
-@batch_command.command("collect", short_help="One table of all complete results.")
+@batch_command.command("collect", short_help="One table or data set of all complete results.")
 @_of_a_batch
-@click.option("-o", "table", required=True, metavar="TABLE.h5|.csv|.json", help="File to write.")
+@click.option("-o", "table", required=True, metavar="FILE", help="Table.h5, .csv, .json, or data.")
+@click.option(
+    "--to",
+    type=click.Choice(DATASETS),
+    help="Data set: energies, forces, dipole moments.  [default: a table of energies]",
+)
+@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), default=1, show_default=True)
+@click.option(
+    "--split", metavar="A:B:C", help="Files for training, validation and test, by hash of names."
+)
+@click.option("--duplicates", is_flag=True, help="Also equal geometries into a data set.")
+@click.option("--uncertified", is_flag=True, help="Also results whose certificate fails.")
 @OVERWRITE
 @click.option(
     "--allow-mixed",
     is_flag=True,
     help="Also when the results were computed with different methods.",
 )
-def batch_collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> None:
-    """Write energies and key numbers of all complete results into one table, after checking every
-    file's hash.
+def batch_collect(
+    batch: Batch, table: str, to: str | None, overwrite: bool, allow_mixed: bool, **how: Any
+) -> None:
+    """Write energies and key numbers of all complete results into one table, or with --to a data
+    set for machine learning, after checking every file's hash.
 
     Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused
-    unless --allow-mixed is given, because their energies cannot be compared.
+    unless --allow-mixed is given, because their energies cannot be compared. Equal geometries and
+    results whose certificates fail are reported and left out of a data set. --split 8:1:1 writes
+    FILE.train, .validation and .test in front of the ending.
     """
-    from dfmp2.execution.items import collect_results
-    from dfmp2.host.files import require_writable
-    from dfmp2.output.table import write_rows
+    from dfmp2.cli.collecting import Destination
 
-    target = Path(table)
-    if target.suffix not in (".h5", ".csv", ".json"):
-        raise InputError(f"-o {table}: expected a name ending in .h5, .csv or .json")
-    if target.suffix == ".h5" and target.parent.resolve() == batch.output.resolve():
-        raise InputError(
-            f"-o {table}: every .h5 in {batch.output} is the result of an item: name another folder"
-        )
-    rows, notes, remarks = collect_results(batch, allow_mixed=allow_mixed)
-    require_writable(target, overwrite=overwrite, option=Option("output"))
+    destination = Destination.chosen(batch.output, table, to, how["split"], overwrite=overwrite)
     console = Console(quiet=False, log=None)
-    for text in remarks:
-        console.warning(text)
-    write_rows(target, rows, notes, overwrite=overwrite)
-    click.echo(f"{len(rows)} of {len(batch.items)} items -> {printable(table)}")
+    for line in destination.collect(batch, console.warning, allow_mixed=allow_mixed, **how):
+        click.echo(printable(line))
 
 
 batch_command.add_command(batch_submit)

@@ -256,11 +256,11 @@ def derive_command(
 
 
 # Those of `dfmp2.output.export.FORMATS`, which --help need not import.
-NAMES = ("molden", "trexio", "qcschema", "xyz", "cube")
+NAMES = ("molden", "trexio", "qcschema", "xyz", "extxyz", "cube")
 
 
 @click.command("export", cls=GroupedCommand)
-@click.argument("result")
+@click.argument("results", metavar="RESULT...", nargs=-1, required=True)
 @click.option("--to", type=click.Choice(NAMES), required=True, help="Format of the new file.")
 @click.option(
     "-o",
@@ -298,37 +298,81 @@ NAMES = ("molden", "trexio", "qcschema", "xyz", "cube")
     "--margin", type=float, metavar="BOHR", help="Around the atoms in a cube.  [default: 3]"
 )
 def export_command(
-    result: str, to: str, output: str | None, overwrite: bool, run: str | None, **options: Any
+    results: tuple[str, ...],
+    to: str,
+    output: str | None,
+    overwrite: bool,
+    run: str | None,
+    **options: Any,
 ) -> None:
-    """Write the stored result RESULT (.h5) in the format of another program.
+    """Write stored results RESULT (.h5) in the format of another program.
 
     molden: orbitals and basis up to g functions. trexio: the wave function with its core
     potentials. qcschema: a QCSchema AtomicResult. xyz: geometry and energies. cube: a density or an
-    orbital on a grid. Densities of MP2 and natural orbitals are there after dfmp2 run --properties
-    and dfmp2 gradient.
+    orbital on a grid. extxyz: energies and forces, as ASE and MACE read them, of several results
+    one frame each. Densities of MP2 and natural orbitals are there after dfmp2 run --properties
+    and dfmp2 gradient. Of several results --output is a folder, but of extxyz a file.
     """
     from dfmp2.host.files import require_writable, write_atomically
-    from dfmp2.output import hdf5
     from dfmp2.output.export import FORMATS, export
-    from dfmp2.output.study import read_study
 
     given = {name: value for name, value in options.items() if value not in (None, False)}
     if "schema_version" in given:
         given["schema_version"] = int(given["schema_version"])
-    stem = Path(result).name.removesuffix(".h5").removesuffix(".dfmp2") + (
-        "" if run is None else f".{Path(run).name}"
-    )
-    target = Path(f"{stem}{_shown(given)}{FORMATS[to].ending}" if output is None else output)
+    together = to == "extxyz" and len(results) > 1
+    folder = Path(".")
+    if together and output is None:
+        raise InputError("--output: name the file that all frames go to")
+    if len(results) > 1 and output is not None and not together:
+        folder = Path(output)
+        if not folder.is_dir():
+            raise InputError(f"--output {output}: of several results it is a folder: make it first")
+    targets: dict[Path, str] = {}
+    contents = []
+    for result in results:
+        target = folder / f"{_stem(result, run)}{_shown(given)}{FORMATS[to].ending}"
+        if output is not None and folder == Path("."):
+            target = Path(output)
+        if targets.get(target) is not None and not together:
+            raise InputError(
+                f"{targets[target]} and {result} would both be written to {target}: export them "
+                "apart"
+            )
+        targets[target] = result
+        require_distinct({"RESULT": result, "--output": target})
+        content = export(_stored_result(result, run), to, **given)
+        if together:
+            contents.append(content)
+            continue
+        require_writable(target, overwrite=overwrite)
+        if len(results) == 1:
+            signals.commit()
+        write_atomically(target, content, overwrite=overwrite)
+        click.echo(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
+    if together:
+        target = Path(str(output))
+        require_writable(target, overwrite=overwrite)
+        signals.commit()
+        write_atomically(target, b"".join(contents), overwrite=overwrite)
+        click.echo(f"dfmp2 export: {len(contents)} frames -> {target} ({FORMATS[to].holds})")
+
+
+def _stored_result(path: str, run: str | None) -> MP2Result:
+    """The result in a file, or one of a study."""
+    from dfmp2.output import hdf5
+    from dfmp2.output.study import read_study
+
     if run is None:
-        stored = hdf5.read(result)
-    else:
-        stored = _run_of(read_study(result), result, run)
-    require_distinct({"RESULT": result, "--output": target})
-    content = export(stored, to, **given)
-    require_writable(target, overwrite=overwrite)
-    signals.commit()
-    write_atomically(target, content, overwrite=overwrite)
-    click.echo(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
+        return hdf5.read(path)
+    return _run_of(read_study(path), path, run)
+
+
+def _stem(path: str, run: str | None) -> str:
+    """What the name of an exported file begins with."""
+    stem = Path(path).name.removesuffix(".h5").removesuffix(".dfmp2")
+    if run is None:
+        return stem
+    return f"{stem}.{Path(run).name}"
 
 
 def _shown(given: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.errors.messages import Option
-from dfmp2.execution.manifest import COMPILED, OF_THE_BATCH, Batch, read_manifest
+from dfmp2.execution.manifest import COMPILED, OF_THE_BATCH, Batch, manifest_lines, read_manifest
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE
@@ -39,6 +39,7 @@ WORK = "/work"
 MEBIBYTE = 2**20
 # MiB of a job without instance: what a compute-optimised instance has for one
 MEMORY_PER_CPU = 1800
+LARGEST_ARRAY = 10_000  # SubmitJob, arrayProperties: "between 2 and 10,000 jobs"
 RESERVED = 512  # MiB of a container, or a tenth, for what is not a worker
 TAGS = {"propagateTags": True, "tags": {"application": "dfmp2"}}
 ROLES = {
@@ -104,6 +105,12 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
     ):
         if not given[option]:
             raise InputError(Option(option), f" is missing: expected the name of a {what}")
+    if given["shards"] > LARGEST_ARRAY:
+        raise InputError(
+            Option("shards", given["shards"]),
+            f": an array of AWS Batch has at most {LARGEST_ARRAY} jobs: use at most that many "
+            "shards, each of several items",
+        )
     place, lane = given["s3"].rstrip("/"), batch.asks_for(*COMPILED)
     if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
         raise InputError(
@@ -258,15 +265,8 @@ def pack(batch: Batch) -> bytes:
             raise InputError(f"{path} cannot be read ({error.strerror})") from error
         return name
 
-    def lines(given: Mapping[str, Any]) -> list[str]:
-        # Strings, numbers and truth values of TOML look as in JSON; but DEL must be escaped.
-        return [
-            f"{name} = {json.dumps(x, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-            for name, x in given.items()
-        ]
-
     shared = batch.items[0].given
-    text = lines({name: shared[name] for name in ("memory", "threads") if name in shared})
+    text = manifest_lines({name: shared[name] for name in ("memory", "threads") if name in shared})
     for item in batch.items:
         values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
         values |= {
@@ -274,7 +274,10 @@ def pack(batch: Batch) -> bytes:
             for name in ("scf_from", "point_charges")
             if name in values
         }
-        text += ["[[item]]", *lines({**values, "name": item.name, "molecule": add(item.path)})]
+        text += [
+            "[[item]]",
+            *manifest_lines({**values, "name": item.name, "molecule": add(item.path)}),
+        ]
     files[MANIFEST] = "\n".join([*text, ""]).encode()
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:

@@ -5,33 +5,34 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from dfmp2.errors import Dfmp2Error, DiskFull
-from dfmp2.errors.messages import Message
+from dfmp2.errors import DiskFull, InputError, ResourceError
+from dfmp2.errors.messages import Message, Option
 from dfmp2.execution.items import (
-    INDEX,
     Input,
     ItemStatus,
     compute_item,
     failed,
+    index_rows,
     look,
     look_at,
-    write_index,
+    read_index,
 )
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import Call, Died, Pool
 from dfmp2.execution.schedule import arrange, memory_needed, works
 from dfmp2.host.files import make_folder, require_writable
 from dfmp2.host.locks import discard
+from dfmp2.mp2.result import ALL
+from dfmp2.output.batch_index import IndexWriter, index_name
 from dfmp2.progress import Listener
 
 PATIENCE = 8.0  # s that workers have to stop
 # s that items of other processes are waited for: the workers of a batch that was killed end within
 # that
 GRACE = 15.0
-INDEX_EVERY = 5.0  # s between two versions of batch.json
 LONGEST_MESSAGE = 300  # characters shown of an error
 
 
@@ -53,6 +54,8 @@ class BatchRun:
     found : how many of them were complete before
     fault : why a device must not be used any more, which ends the run; "" where none must
     full : what the disk refused, which ends the run; "" for nothing
+    shard : the shard (I, N) that this run is, whose part of the index it reads and adds to; None
+        for the whole batch
     """
 
     batch: Batch
@@ -67,6 +70,7 @@ class BatchRun:
     found: int = 0
     fault: str = ""
     full: str = ""
+    shard: tuple[int, int] | None = None
     _queue: deque[Call] = field(
         default_factory=deque
     )  # what may begin; tags are its place, and those to follow it
@@ -89,15 +93,30 @@ class BatchRun:
         ------
         ResourceError : the output folder cannot be written
         """
-        make_folder(self.batch.output)
-        require_writable(self.batch.output / INDEX, overwrite=True, expected_bytes=10**6)
-        self.rows = dict(
-            zip(
-                self.mine,
-                look(self.batch, [self.inputs[place] for place in self.mine]),
-                strict=True,
+        if self.chained and any(self.batch.items[place].keep != ALL for place in self.mine):
+            raise InputError(
+                Option("scf_chain", True),
+                " starts from the orbitals of the item before, which only ",
+                Option("keep", ALL),
+                " keeps: leave one of them out",
             )
+        make_folder(self.batch.output)
+        require_writable(
+            self.batch.output / index_name(self.shard), overwrite=True, expected_bytes=10**6
         )
+        known = read_index(self.batch, self.shard)
+        rows = look([self.inputs[place] for place in self.mine], known)
+        self.rows = dict(zip(self.mine, rows, strict=True))
+        index = IndexWriter(self.batch.output, self.shard)
+        self._index = index
+        try:
+            self._add_to_index([row for row in rows if known.get(row.name) != row])
+            self._compute(pool, workers)
+        finally:
+            index.close()
+
+    def _compute(self, pool: Pool, workers: int) -> None:
+        """Compute what the rows say is not complete."""
         left = [place for place in self.mine if self.rows[place].status != "complete"]
         self.found = len(self.mine) - len(left)
         if left:
@@ -114,12 +133,15 @@ class BatchRun:
                 "pending",
             ):  # it was stopped when it was complete, or others have completed it
                 self.rows[place] = look_at(self.inputs[place])
+                self._add_to_index([self.rows[place]])
+
+    def _add_to_index(self, rows: Iterable[ItemStatus]) -> None:
+        """Add rows to the index; a disk that refuses is spoken of, for results do not depend on
+        it."""
         try:
-            write_index(self.batch, list(self.rows.values()))
-        except DiskFull as error:
-            if not self.full:
-                raise
-            self.listener.stage(str(error))  # results do not depend on it
+            self._index.append(index_rows(rows))
+        except ResourceError as error:
+            self.listener.stage(str(error))
 
     def disk_full(self) -> DiskFull:
         """The error for a disk that refused, with what to do."""
@@ -140,7 +162,7 @@ class BatchRun:
             arrange([self._works[k] for k in self.rows], parts=workers, chained=self.chained)
         ):
             self._begin(None, [work.place for work in piece])
-        self._began = self._written = time.monotonic()
+        self._began = time.monotonic()
 
     def _begin(self, before: int | None, places: list[int]) -> None:
         """Let the first of these items that is not complete come next; the one `before` it may give
@@ -172,12 +194,6 @@ class BatchRun:
                 break
             for call, found in pool.work(self._queue if deadline is None else deque()):
                 self._take(call, found, stopping=deadline is not None)
-            if time.monotonic() - self._written > INDEX_EVERY:
-                self._written = time.monotonic()
-                try:
-                    write_index(self.batch, list(self.rows.values()))
-                except Dfmp2Error as error:  # results do not depend on it
-                    self.listener.stage(f"{error}; it is tried again")
         return [slot.call for slot in pool.busy]
 
     def _take(self, call: Call, found: ItemStatus | Died, *, stopping: bool) -> None:
@@ -205,6 +221,7 @@ class BatchRun:
         if row.device_fault:  # the next item would fail on it as well, or be wrong
             self.fault = str(row.error)
         self.rows[place] = row
+        self._add_to_index([row])
         self._ended += 1
         self._cost_done += self._works[place].cost
         self._tell(row)

@@ -1,8 +1,9 @@
 """An item of a batch: its input, where it stands, and its computation by a worker.
 
 complete: NAME.h5 is whole and was made from the present input. running: a living process holds its
-lock. failed: NAME.error.json. pending: everything else. batch.json keeps what was found, so that
-whole results are not read again while size and time of change stay the same.
+lock. failed: NAME.error.json. pending: everything else. An index (`dfmp2.output.batch_index`) keeps
+what was found, so that whole results are not read again while size and time of change stay the
+same.
 
 A result counts when its input has the same fingerprint: geometry and point charges (their bits),
 charge, multiplicity and every option that can change a result or its checks; memory, threads and
@@ -20,9 +21,10 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dfmp2.errors import (
@@ -40,15 +42,16 @@ from dfmp2.execution.pool import WorkerShare, stops
 from dfmp2.host.deferred import imported_by_name
 from dfmp2.host.files import NO_FILE, disk_refusal, require_writable, stamp, write_atomically
 from dfmp2.host.locks import acquire, holder, release
+from dfmp2.host.provenance import version
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
-from dfmp2.mp2.identity import METHOD, changed, fingerprint, method, method_differences, question
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.identity import changed, fingerprint, question
+from dfmp2.mp2.result import ALL, KEPT, MP2Result
 from dfmp2.options import Options
-from dfmp2.output import hdf5
+from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
-from dfmp2.output.table import numbers_of, rows_json
+from dfmp2.output.kept import reduced
 
 STATES = ("complete", "failed", "pending", "running")
 STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
@@ -56,7 +59,6 @@ START = "start orbitals sha256:"  # in the command that a result was made with
 INPUT = "input sha256:"  # before the fingerprint, in the command of a task other than an energy
 LEAST_FREE = 10**6  # bytes of disk without which nothing is begun
 PREVIOUS = ".previous"  # behind the name of a file that is not the result of the present input
-INDEX, VERSION = "batch.json", 2
 
 
 class Input(NamedTuple):
@@ -80,6 +82,8 @@ class ItemStatus:
     output, seconds, energy : of a complete item: its file, wall time of the calculation, total MP2
         energy in Eh
     fingerprint, stamp : of a complete item: of its input; size and change of its file
+    kept : how much of the result its file keeps
+    asked, source : hash of what was said of the item, and stamp of its molecule's file
     remark : why a result that is there does not count, or who computes the item
     notes, device_fault : of its worker: for the user, and whether its device must not be used any
         more
@@ -96,6 +100,9 @@ class ItemStatus:
     energy: float | None = None
     fingerprint: str = ""
     stamp: tuple[int, int] = NO_FILE
+    kept: str = ALL
+    asked: str = ""
+    source: tuple[int, int] = NO_FILE
     remark: str = ""
     notes: tuple[str, ...] = ()
     device_fault: bool = False
@@ -155,10 +162,50 @@ def _file_hash(path: Path) -> str:
 # --- state ----------------------------------------------------------------------------------------
 
 
-def look(batch: Batch, inputs: Iterable[Input]) -> list[ItemStatus]:
-    """Where items stand."""
-    known = read_index(batch)
+def look(
+    inputs: Iterable[Input], known: Mapping[str, ItemStatus] = MappingProxyType({})
+) -> list[ItemStatus]:
+    """Where items stand; `known` is what the index says of them, by name."""
     return [look_at(given, known.get(given.item.name)) for given in inputs]
+
+
+def look_items(batch: Batch) -> list[ItemStatus]:
+    """Where all items stand; neither a molecule nor a result is read again that has not changed
+    since the index was written."""
+    known = read_index(batch)
+    rows = []
+    for item in batch.items:
+        row = unchanged(item, known.get(item.name))
+        if row is None:
+            row = look_at(read_input(item), known.get(item.name))
+        rows.append(row)
+    return rows
+
+
+def unchanged(item: BatchItem, known: ItemStatus | None) -> ItemStatus | None:
+    """What was `known` of a complete item where what was said of it, its molecule's file and its
+    result's file are the same; None where one is not."""
+    if known is None or known.status != "complete" or not known.asked:
+        return None
+    if known.asked != asked_hash(item) or known.source != stamp(item.path):
+        return None
+    if not _keeps(known.kept, item) or known.stamp != stamp(item.target) or holder(item.target):
+        return None
+    return replace(known, molecule=item.molecule, output=str(item.target))
+
+
+def asked_hash(item: BatchItem) -> str:
+    """Hash of all that was said about an item; "" where that names further files, whose content
+    counts."""
+    if item.options.scf_from is not None or "point_charges" in item.given:
+        return ""
+    said = sorted((name, repr(value)) for name, value in item.given.items())
+    return hashlib.sha256(repr((version(), said)).encode()).hexdigest()[:16]
+
+
+def _keeps(kept: str, item: BatchItem) -> bool:
+    """Whether a file that keeps so much holds what the item asks for."""
+    return kept in KEPT and KEPT.index(kept) >= KEPT.index(item.keep)
 
 
 def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
@@ -170,7 +217,8 @@ def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
             item.name, item.molecule, "running", remark=f"it is being computed by {other}"
         )
     now = given.fingerprint, stamp(item.target)
-    if known is not None and known.status == "complete" and (known.fingerprint, known.stamp) == now:
+    same = known is not None and (known.fingerprint, known.stamp) == now
+    if known is not None and known.status == "complete" and same and _keeps(known.kept, item):
         return replace(known, molecule=item.molecule, output=str(item.target))
     row, _ = read_result(given)
     if row.status == "complete":
@@ -196,7 +244,10 @@ def read_result(given: Input) -> tuple[ItemStatus, MP2Result | None]:
     except (InputError, ResultFileError) as error:
         return replace(row, remark=f"its result does not count ({error})"), None
     if fingerprint_of(result) == given.fingerprint:
-        return _complete(given, result), result
+        if _keeps(result.kept, item):
+            return _complete(given, result), result
+        remark = f"its file keeps {result.kept}, and {item.keep} is asked for"
+        return replace(row, remark=remark), None
     there, here = question(result.molecule, result.options), question(given.molecule, item.options)
     what = ", ".join(changed(there, here)) or "task or start orbitals"
     return replace(row, remark=f"its input has changed since the result was made ({what})"), None
@@ -214,7 +265,14 @@ def _complete(given: Input, result: MP2Result) -> ItemStatus:
         seconds,
         result.mp2_total_energy,
     )
-    return replace(row, fingerprint=given.fingerprint, stamp=stamp(item.target))
+    return replace(
+        row,
+        fingerprint=given.fingerprint,
+        stamp=stamp(item.target),
+        kept=result.kept,
+        asked=asked_hash(item),
+        source=stamp(item.path),
+    )
 
 
 def error_file(target: Path) -> Path:
@@ -222,28 +280,31 @@ def error_file(target: Path) -> Path:
     return target.with_suffix(".error.json")
 
 
-def write_index(batch: Batch, rows: Sequence[ItemStatus]) -> None:
-    """Write batch.json: rows, and what it said of the other items; ResourceError where that cannot
-    be."""
-    known = read_index(batch) | {row.name: row for row in rows}
-    items = [
-        asdict(known.get(item.name) or ItemStatus(item.name, item.molecule)) for item in batch.items
+def index_rows(rows: Iterable[ItemStatus]) -> list[dict[str, Any]]:
+    """Rows as the index has them: what is as by default is left out."""
+    return [
+        {name: value for name, value in asdict(row).items() if value != DEFAULTS.get(name)}
+        for row in rows
     ]
-    content = rows_json({"dfmp2_batch_version": VERSION, "items": items})
-    write_atomically(batch.output / INDEX, content.encode(), overwrite=True)
 
 
-def read_index(batch: Batch) -> dict[str, ItemStatus]:
-    """What batch.json says of items, by name; nothing where it is of another version."""
-    value = _read_json(batch.output / INDEX)
-    try:
-        if value["dfmp2_batch_version"] == VERSION:
-            rows = [ItemStatus(**item) for item in value["items"]]
-        else:
-            rows = []
-        return {row.name: replace(row, stamp=(row.stamp[0], row.stamp[1])) for row in rows}
-    except (TypeError, LookupError):
-        return {}
+DEFAULTS = {field.name: field.default for field in fields(ItemStatus)}
+
+
+def read_index(batch: Batch, shard: tuple[int, int] | None = None) -> dict[str, ItemStatus]:
+    """What the index says of items, by name: all of its files, or that of a shard alone."""
+    rows = {}
+    for name, values in batch_index.read_rows(batch.output, shard).items():
+        known = {field: values[field] for field in DEFAULTS if field in values}
+        try:
+            row = ItemStatus(**known)
+            size, changed_at = map(int, row.stamp)
+            size_there, changed_there = map(int, row.source)
+        except (TypeError, ValueError):
+            continue
+        source = (size_there, changed_there)
+        rows[name] = replace(row, stamp=(size, changed_at), source=source)
+    return rows
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -253,51 +314,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def collect_results(
-    batch: Batch, *, allow_mixed: bool
-) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
-    """Rows of all complete results, their hashes checked; what holds for all of them; and what
-    there is to remark.
-
-    InputError where there is none, or their methods differ, so that their energies do not belong
-    beside each other.
-    """
-    rows, remarks, methods = [], list[str](), dict[str, dict[str, str]]()
-    for given in read_inputs(batch):
-        row, result = read_result(given)
-        if result is not None:
-            methods[row.name] = method(result)
-            rows.append(
-                {
-                    "name": row.name,
-                    "molecule": row.molecule,
-                    **numbers_of(result),
-                    "seconds": row.seconds,
-                }
-            )
-        elif row.remark and os.path.lexists(given.item.target):
-            remarks.append(f"{row.name} is left out: {row.remark}")
-    if not rows:
-        raise InputError(
-            f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)"
-        )
-    if different := method_differences(methods):
-        remarks.append(f"different methods in one table: {different}")
-        if not allow_mixed:
-            raise InputError(
-                f"{remarks[-1]}: collect them apart, or pass ", Option("allow_mixed", True)
-            )
-    if missing := len(batch.items) - len(rows):
-        remarks.append(
-            f"{missing} of {len(batch.items)} items are not complete and not in the table"
-        )
-    notes = {
-        field: ", ".join(dict.fromkeys(found[field] for found in methods.values()))
-        for field in METHOD
-    }
-    return rows, notes, remarks
 
 
 # --- computation ----------------------------------------------------------------------------------
@@ -410,7 +426,8 @@ def _compute(
         )
         if result.check is not None:
             result.check.require("; the result was not written")
-        hdf5.write(result, target)
+        result = reduced(result, item.keep)
+        hdf5.write(result, target, packed=True)
         stop.checkpoint.complete()
         error_file(target).unlink(missing_ok=True)
     return _complete(given, result)

@@ -13,10 +13,13 @@ anything runs.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import tomllib
+import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +28,11 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import MANIFEST, Option, Placeholder
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
+from dfmp2.mp2.result import ALL, KEPT
 from dfmp2.options import Options, require_known_option
 
 MAX_BYTES = 64 * 10**6
-LONGEST_NAME = 100
+LONGEST_NAME = 100  # bytes
 LONGEST_SHOWN = 60
 
 # What a manifest may ask for with `task`: function of (molecule, options), as
@@ -45,6 +49,8 @@ OF_THE_ITEM: dict[str, Any] = {
     "multiplicity": int,
     "units": ("angstrom", "bohr"),
     "task": tuple(TASKS),
+    "keep": KEPT,
+    "smiles": str,
     "point_charges": str,
     "point_charge_units": ("angstrom", "bohr"),
 }
@@ -56,6 +62,7 @@ OF_THE_BATCH = (
     "scratch",
 )  # they divide one machine among workers, so an item has none of its own
 PATHS = ("scf_from", "scratch", "point_charges")
+LEFT_MANIFEST = "batch.toml"  # in the output folder of a batch of files
 COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 
 
@@ -74,6 +81,11 @@ class BatchItem:
     options: Options
     given: Mapping[str, Any]
     target: Path
+
+    @property
+    def keep(self) -> str:
+        """How much of its result its file keeps, one of KEPT."""
+        return str(self.given.get("keep", ALL))
 
     @property
     def task(self) -> str:
@@ -156,6 +168,55 @@ def read_manifest(
     return _checked(Batch(file, root, output, tuple(items)))
 
 
+def read_batch(
+    source: str | Path, *, root: str | Path | None = None, output: str | Path | None = None
+) -> Batch:
+    """The batch of a manifest, or of an output folder in which `batch run FILE...` has left one.
+
+    Raises
+    ------
+    InputError : there is none, it is wrong, or another user has written that of the folder, which
+        may name any file
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        return read_manifest(source, root=root, output=output)
+    manifest = folder / LEFT_MANIFEST
+    if not manifest.is_file():
+        raise InputError(
+            f"{folder} is a folder without {LEFT_MANIFEST}, which dfmp2 batch run FILE... leaves "
+            "in its output folder: name the manifest of the batch"
+        )
+    if root is None and manifest.stat().st_uid != os.geteuid():
+        raise InputError(
+            f"{manifest} was written by another user: name the folder that its files must be in "
+            "with ",
+            Option("root", Placeholder("DIR")),
+        )
+    return read_manifest(manifest, root=root or folder.anchor or "/", output=output or folder)
+
+
+def manifest_lines(values: Mapping[str, Any]) -> list[str]:
+    """Values as lines of a manifest: strings, numbers and truth values of TOML look as in JSON, but
+    DEL must be escaped."""
+    return [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+        for name, value in values.items()
+    ]
+
+
+def manifest_of(batch: Batch) -> bytes:
+    """A manifest of the batch with absolute paths, for its output folder."""
+    shared = batch.items[0].given
+    text = manifest_lines({name: shared[name] for name in OF_THE_BATCH if name in shared})
+    for item in batch.items:
+        values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
+        values |= {name: os.path.abspath(values[name]) for name in PATHS if name in values}
+        values |= {"name": item.name, "molecule": os.path.abspath(item.path)}
+        text += ["[[item]]", *manifest_lines(values)]
+    return "\n".join([*text, ""]).encode(errors="surrogateescape")
+
+
 def make_batch(
     files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None
 ) -> Batch:
@@ -166,7 +227,7 @@ def make_batch(
         name: str(root / x) if name in ("point_charges", "scf_from") else x
         for name, x in values.items()
     }
-    options = _options(given, "command line")
+    options = options_of_item(given, "command line")
     items = []
     for file in files:
         name = slug(Path(file).stem)
@@ -196,9 +257,10 @@ def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -
 
 
 def slug(text: str) -> str:
-    """Text as a file name: letters, digits, "." "_" "-", not starting with a dot; "" when nothing
-    is left."""
-    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).lstrip(".-")[:LONGEST_NAME].rstrip(".")
+    """Text as a file name: letters and digits of any script, "." "_" "+" "-", not starting with a
+    dot, of 100 bytes at most; "" when nothing is left."""
+    plain = re.sub(r"[^\w.+-]+", "_", unicodedata.normalize("NFC", text)).lstrip(".-")
+    return plain.encode()[:LONGEST_NAME].decode(errors="ignore").rstrip(".")
 
 
 def _read_item(
@@ -224,14 +286,14 @@ def _read_item(
         raise InputError(f"{where}: name = {called!r}: expected text with letters or digits")
     path, name = _confined(root, molecule, f"{where}: molecule"), slug(called)
     try:
-        options = _options(given, where)
+        options = options_of_item(given, where)
     except InputError as error:
         error.speak(MANIFEST)
         raise
     return BatchItem(name, molecule, path, options, given, output.absolute() / f"{name}.h5")
 
 
-def _options(given: Mapping[str, Any], where: str) -> Options:
+def options_of_item(given: Mapping[str, Any], where: str) -> Options:
     """The options in what was said about an item, all of which is checked."""
     if "basis" not in given:
         raise InputError(f'{where}: no basis: name an orbital basis, e.g. basis = "cc-pvdz"')
@@ -298,23 +360,28 @@ def _confined(root: Path, given: Any, where: str) -> Path:
 
 
 def _checked(batch: Batch) -> Batch:
-    """The batch, unless it is empty or too large, or two items would have the same files."""
+    """The batch with a number behind names that others before them have; InputError where it is
+    empty."""
     file = batch.source or "command line"
     if not batch.items:
         raise InputError(f"{file}: no molecule: name a manifest or files of molecules")
-    seen: dict[str, tuple[int, BatchItem]] = {}  # also where file names differ in case only
+    wanted = {item.name.casefold() for item in batch.items}  # file names may ignore case
+    taken = set[str]()
+    items = []
     for number, item in enumerate(batch.items, start=1):
         if not item.name:
             raise InputError(
                 f"{file}: item {number} ({item.molecule}): its file name makes no name: use a "
                 "manifest"
             )
-        first, other = seen.setdefault(item.name.casefold(), (number, item))
-        if first != number:
-            raise InputError(
-                f"{file}: items {first} ({other.molecule}) and {number} ({item.molecule}) are both "
-                f"named {item.name!r}: give one of them another name"
-            )
+        name, count = item.name, 1
+        while name.casefold() in taken or (count > 1 and name.casefold() in wanted):
+            count += 1
+            name = f"{item.name}-{count}"
+        taken.add(name.casefold())
+        if count > 1:
+            item = replace(item, name=name, target=item.target.with_name(f"{name}.h5"))
+        items.append(item)
     if batch.output.exists() and not batch.output.is_dir():
         raise InputError(f"{file}: output {batch.output} is a file: name a folder")
-    return batch
+    return replace(batch, items=tuple(items))

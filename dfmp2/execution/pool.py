@@ -34,7 +34,7 @@ from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
 from dfmp2.errors.messages import Message, Option
 from dfmp2.host import threads
 from dfmp2.host.devices import pinning
-from dfmp2.host.resources import available_memory, usable_cores
+from dfmp2.host.resources import available_memory, peak_of_process, usable_cores
 from dfmp2.units import format_bytes
 
 TICK = 0.2  # s between two looks at what the user wants
@@ -42,6 +42,7 @@ PATIENCE = 6.0  # s to come to the next safe point when the parent is gone
 LAST_BYTES = 16_000  # of what a worker wrote on standard error
 FAULT = 1  # exit code of a fault in dfmp2
 TRIES = 3  # of a call whose worker dies
+LITTLE = 0.5  # of its share: a worker with less was not killed for its memory
 SHARE_OF_FREE = 0.9  # of the memory that is free
 
 
@@ -148,8 +149,10 @@ class Died(Exception):
         share: WorkerShare | None,
         errors: str = "",
         terminated: bool = False,
+        peak: int = 0,
     ) -> None:
         super().__init__(cause)
+        self.peak = peak
         self.exit_code, self.share, self.errors, self.terminated = code, share, errors, terminated
 
     def message(self, need: tuple[int, int] | None) -> Message:
@@ -158,11 +161,21 @@ class Died(Exception):
         if self.share is None:
             return Message(str(self))
         text = f"{self}; it was allowed {format_bytes(self.share.memory)}"
+        little = 0 < self.peak < LITTLE * self.share.memory
+        if need is not None:
+            least, most = map(format_bytes, need)
+            text += f": about {most} per worker would fit ({least} with large arrays on disk)"
+            little = little and need[1] <= self.share.memory
+        if little:
+            return Message(
+                f"{text}. It had {format_bytes(self.peak)} when it was last looked at, so that other "
+                "programs or a limit of the system have taken the memory, or somebody has killed "
+                "it: the same command tries it again; if that happens again, use fewer ",
+                Option("workers"),
+            )
         if need is None:
             return Message(text)
-        least, most = map(format_bytes, need)
         change = "more" if need[1] > self.share.memory else "less"  # than what was free in fact
-        text += f": about {most} per worker would fit ({least} with large arrays on disk)"
         return Message(f"{text}: use fewer ", Option("workers"), f" or {change} ", Option("memory"))
 
 
@@ -172,11 +185,12 @@ def fault(error: BaseException) -> Died:
     return Died(f"a fault in dfmp2: {type(error).__name__}: {error}", FAULT, None, text)
 
 
-def process_death(code: int, share: WorkerShare, errors: str) -> Died:
-    """The death of a process with an exit code, negative for a signal."""
+def process_death(code: int, share: WorkerShare, errors: str, peak: int = 0) -> Died:
+    """The death of a process with an exit code, negative for a signal; `peak` is the memory that it
+    was last seen with, bytes, 0 where nobody has looked."""
     if code == -signal.SIGKILL:
         cause = "its worker process was killed (SIGKILL), as the system's out-of-memory killer does"
-        return Died(cause, ResourceError.exit_code, share, errors)
+        return Died(cause, ResourceError.exit_code, share, errors, peak=peak)
     if code < 0:
         name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
         cause = f"its worker process crashed ({name}): a fault in dfmp2 or a library it uses"
@@ -198,6 +212,7 @@ class Slot:
     future: Future[Any] | None = None
     call: Any = None
     _failed_starts = 0
+    _peak = 0
 
     def __init__(self, share: WorkerShare, variables: Mapping[str, str]) -> None:
         self.share, self._variables = share, dict(variables)
@@ -251,7 +266,7 @@ class Slot:
             self._process.join(0.1)
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - LAST_BYTES))
         errors = self._errors.read().decode(errors="replace")
-        died = process_death(self._process.exitcode, self.share, errors)
+        died = process_death(self._process.exitcode, self.share, errors, self._peak)
         if (
             isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated
         ):  # no fault of its call
@@ -261,6 +276,10 @@ class Slot:
                     f"a worker cannot start: {died}\n{errors.strip()[-2000:]}"
                 ) from error
         raise died from error
+
+    def look_at_memory(self) -> None:
+        """Note the most memory that the process has had, for what is said if it is killed."""
+        self._peak = peak_of_process(self._process.pid or 0) or self._peak
 
     def terminate(self) -> None:
         """Ask the call to stop at its next safe point."""
@@ -311,6 +330,9 @@ class Pool:
     def finished(self) -> list[Any]:
         """Slots that have ended what they do within a moment."""
         busy = self.busy
+        for slot in busy:
+            if isinstance(slot, Slot):
+                slot.look_at_memory()
         if busy:
             wait([slot.future for slot in busy], TICK, FIRST_COMPLETED)
         else:
@@ -360,15 +382,23 @@ def local_pool(
 @contextmanager
 def _clean_start() -> Iterator[None]:
     """Start processes that do not run __main__ again, find no modules in the working directory, and
-    have their signals blocked until they can listen."""
-    main, before = sys.modules["__main__"], os.environ.get("PYTHONSAFEPATH")
+    have their signals blocked until they can listen.
+
+    Python starts one that removes the semaphores of a parent that is killed, which it says with a
+    warning: that is what it is for, and nothing for the user to do.
+    """
+    main = sys.modules["__main__"]
+    before = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "PYTHONWARNINGS")}
+    silent = "ignore:resource_tracker:UserWarning"
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before["PYTHONWARNINGS"], silent)))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     sys.modules["__main__"], os.environ["PYTHONSAFEPATH"] = ModuleType("__main__"), "1"
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-        del os.environ["PYTHONSAFEPATH"]
-        if before is not None:
-            os.environ["PYTHONSAFEPATH"] = before
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -54,8 +54,10 @@ class Jobs:
 def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
     """The items of a batch, then a table of their energies where one is asked for."""
     source, table = [os.path.abspath(given["source"])], given["collect"]
-    for option in ("root", "output"):
-        source += [] if given[option] is None else [f"--{option}", os.path.abspath(given[option])]
+    if given["root"] is not None:
+        source += ["--root", os.path.abspath(given["root"])]
+    # Without it a task would have to read the whole manifest before it finds its own list.
+    source += ["--output", os.path.abspath(batch.output)]
     backend = batch.asks_for(*COMPILED, "cuda", "cuda-tf32") or "cpu"
     if backend in COMPILED:
         commands = {"warm-up": ["batch", "run", *source, "--warm-up"]}
@@ -83,12 +85,17 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         ("array",) if backend == "nki" else ("array", "warm-up")
     )  # only nki compiles without one
     return Jobs(
-        slug(f"dfmp2-{batch.output.resolve().name}"),
+        _job_name(batch.output.resolve().name),
         batch.output / "slurm",
         backend,
         devices,
         commands,
     )
+
+
+def _job_name(text: str) -> str:
+    """The name of jobs, of ASCII letters, after a file or folder."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "_", f"dfmp2-{slug(text)}")
 
 
 def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
@@ -110,7 +117,7 @@ def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
     energy += ["--backend", backend] if backend else []
     commands = {"array": energy, "collect": [*energy, "--collect"]}
     return Jobs(
-        slug(f"dfmp2-{result.stem}"),
+        _job_name(result.stem),
         result.with_suffix(".slurm"),
         backend or "cpu",
         tuple(commands),

@@ -102,7 +102,7 @@ Array = NDArray[np.float64]
 Part = TypeVar("Part")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class GradientResult:
     """A finished gradient: the result of the energy, in which it is stored.
 

@@ -52,6 +52,12 @@ def peak_resident_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
+def peak_of_process(pid: int) -> int | None:
+    """Largest resident size of another process so far, bytes; None where it has ended or the system
+    does not say."""
+    return _kilobytes(f"/proc/{pid}/status", "VmHWM")
+
+
 def return_memory() -> None:
     """Give what was freed back to the system: the C library keeps blocks of up to 32 MB for
     itself."""

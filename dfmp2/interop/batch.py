@@ -6,22 +6,25 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import PYTHON, Option, in_words, plain
 from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.items import STATUS_KEYS, ItemStatus, read_inputs
-from dfmp2.execution.manifest import OF_THE_BATCH, make_batch, read_manifest, slug
+from dfmp2.execution.manifest import OF_THE_BATCH, OF_THE_ITEM, make_batch, read_batch, slug
 from dfmp2.execution.pool import local_pool
 from dfmp2.host.files import make_folder, write_atomically
-from dfmp2.interop.python import MoleculeLike, Told, offered, read_molecule
+from dfmp2.interop.python import MoleculeLike, NoKeywords, Told, offered, read_molecule
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Keywords, make_options
 from dfmp2.output.hdf5 import read
 from dfmp2.output.table import UNITS, frame
 from dfmp2.progress import Listener
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class BatchResult(Mapping[str, MP2Result]):
@@ -46,7 +49,7 @@ class BatchResult(Mapping[str, MP2Result]):
             if row.status == "failed"
         }
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> DataFrame:
         """A row for each item as a pandas DataFrame, whose index is its name; units are in
         `attrs["units"]`.
 
@@ -96,7 +99,14 @@ class BatchResult(Mapping[str, MP2Result]):
         return "\n".join([*lines, repr(self)])
 
 
-@offered(Keywords)
+class BatchKeywords(Keywords, total=False):
+    """Of a batch: options of the calculation, and what a manifest says beside them."""
+
+    task: str
+    keep: str
+
+
+@offered(BatchKeywords)
 def batch(
     molecules: str | os.PathLike[str] | Sequence[MoleculeLike] | Mapping[str, MoleculeLike],
     basis: str | None = None,
@@ -105,7 +115,7 @@ def batch(
     workers: int = 1,
     chained: bool = False,
     listener: Listener | None = None,
-    **options: Unpack[Keywords],
+    **options: Unpack[BatchKeywords],
 ) -> BatchResult:
     """Many molecules in processes of this host, isolated from each other; what is complete is not
     computed again.
@@ -114,6 +124,8 @@ def batch(
     ----------
     molecules : a manifest (.toml), or molecules as of `run`: a list, or by the names of their
         results. Those that are no files are written to OUTPUT/molecules
+    task : "energy", "properties", "gradient" or "optimize"
+    keep : of each result: "all", "properties" (no orbitals and densities), or "energies" and forces
     basis, options : of all of them; a manifest has its own, and takes memory, threads and scratch
         alone
     output : folder of the results, None for that of a manifest
@@ -147,11 +159,12 @@ def batch(
             raise InputError(
                 f"{foreign[0]} beside a manifest: write it into {os.fspath(molecules)}"
             )
-        found = read_manifest(Path(molecules), output=None if output is None else Path(output))
+        found = read_batch(Path(molecules), output=None if output is None else Path(output))
     else:
         if output is None:
             raise InputError("output was not given: name the folder of the results")
-        make_options(**given)  # before a file is written
+        only_options = {name: given[name] for name in given if name not in OF_THE_ITEM}
+        make_options(**only_options)  # before a file is written
         files = _files(molecules, Path(output) / "molecules")
         found = make_batch(files, given, Path(output))
     machine = {name: given[name] for name in OF_THE_BATCH if given.get(name) is not None}
@@ -188,3 +201,63 @@ def _files(molecules: Any, folder: Path) -> list[str]:
         write_atomically(path, write_xyz(molecule).encode(), overwrite=True)
         files.append(str(path))
     return files
+
+
+@offered(NoKeywords)
+def read_many(
+    source: str | os.PathLike[str], *, only: Sequence[str] = (), verify: bool = True
+) -> Iterator[tuple[str, Any]]:
+    """Name and result of each complete item of a batch, one after the other as they are read.
+
+    Parameters
+    ----------
+    source : output folder of a batch, or any folder of result files
+    only : attributes of a result; in place of the result comes a dict of them, such as
+        ("total_energy", "gradient.mp2_total_gradient", "molecule.coordinates"); None where a
+        result does not have one
+    verify : check the stored hashes
+
+    Raises
+    ------
+    InputError : there is no such folder, or no result has an attribute of such a name
+    ResultFileError : a file is damaged
+
+    Examples
+    --------
+    >>> dict(dfmp2.read_many("results", only=("total_energy",)))                # doctest: +SKIP
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: there is no such folder: name the output folder of a batch")
+    if isinstance(only, str):
+        raise InputError(Option("only", only), f': expected a sequence of names, as ("{only}",)')
+    for attribute in only:
+        if attribute.partition(".")[0] not in dir(MP2Result):
+            raise InputError(Option("only", attribute), ": a result has no such attribute")
+    return _read_each(sorted(folder.glob("*.h5")), tuple(only), verify=verify)
+
+
+def _read_each(
+    paths: Sequence[Path], only: tuple[str, ...], *, verify: bool
+) -> Iterator[tuple[str, Any]]:
+    for path in paths:
+        result = read(path, verify=verify)
+        if only:
+            yield path.stem, {attribute: _part_of(result, attribute) for attribute in only}
+        else:
+            yield path.stem, result
+
+
+def _part_of(result: MP2Result, attribute: str) -> Any:
+    """An attribute of a result, or of a part of it; None where it does not have the part."""
+    value: Any = result
+    for name in attribute.split("."):
+        if value is None:
+            return None
+        try:
+            value = getattr(value, name)
+        except AttributeError as error:
+            raise InputError(
+                Option("only", attribute), f": {type(value).__name__} has no {name}"
+            ) from error
+    return value

@@ -111,6 +111,7 @@ def derive(
             f" cannot be derived of {result.method}, which has no pair energies. Run it anew",
         )
     if "frozen_core" in changes:
+        result.require_kept("another frozen core")
         core = _core(result, options, listener)
         more = core.orbitals - result.sizes.frozen_core
         derived, certificate = _cut(result, more), widened(result, more)

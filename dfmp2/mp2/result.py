@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import ComparisonFailed
+from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.errors.messages import Option
 from dfmp2.host.deferred import presentation
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.equality import same_content
 from dfmp2.options import CUSTOM, SCS, SOS, Options
 from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
@@ -40,6 +41,9 @@ OF_THE_METHOD = (
     "total_energy",
 )
 OF_MP2 = tuple(f"mp2_{name}" for name in OF_THE_METHOD)
+# How much of a result a file keeps, from the least on (`dfmp2.output.kept`).
+KEPT = ("energies", "properties", "all")
+ALL = "all"
 OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
 
 
@@ -50,10 +54,12 @@ class PairEnergies:
 
     opposite_spin : (nocc_alpha, nocc_beta)
     same_spin : one (nocc, nocc) matrix (restricted) or two (alpha-alpha, beta-beta)
+    summed : both are (1, 1) sums, since no pairs were kept
     """
 
     opposite_spin: Array
     same_spin: tuple[Array, ...]
+    summed: bool = False
 
     @property
     def opposite_spin_energy(self) -> float:
@@ -72,8 +78,8 @@ class PairEnergies:
 
     def channels(self) -> dict[str, Array]:
         """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta; none of
-        NO_PAIRS."""
-        if not self.same_spin:
+        NO_PAIRS, or where sums alone are known."""
+        if not self.same_spin or self.summed:
             return {}
         names = ["same_spin"]
         if len(self.same_spin) == 2:
@@ -604,6 +610,15 @@ class Calculated:
     mole_json: str = ""
     storage: Storage | None = None
 
+    def __eq__(self, other: object) -> bool:
+        """Whether another holds the same, to the last bit of every number."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return same_content(self, other)
+
+    def __hash__(self) -> int:
+        return hash((self.molecule.text, self.reference.scf_total_energy))
+
     @property
     def level(self) -> str:
         """Method and basis, e.g. "DF-MP2/cc-pvdz"."""
@@ -633,6 +648,7 @@ class MP2Result(Calculated):
     polarizability: Polarizability | None = None
     quadrature: Quadrature | None = None
     dispersion: Dispersion | None = None
+    kept: str = ALL
 
     @property
     def components(self) -> tuple[float, float]:
@@ -820,6 +836,27 @@ class MP2Result(Calculated):
         if source is None or any(share.value is None for share in source.shares):
             return None
         return source.total
+
+    def require_kept(self, what: str, least: str = ALL) -> None:
+        """Refuse a result of which too little was kept.
+
+        Parameters
+        ----------
+        what : str
+            What is asked for, as the subject of the message.
+        least : str
+            What has to be kept for it, one of KEPT.
+
+        Raises
+        ------
+        InputError : it keeps less
+        """
+        if KEPT.index(self.kept) < KEPT.index(least):
+            raise InputError(
+                f"{what} needs what the file of this result left out (it keeps {self.kept}): "
+                "compute it again with ",
+                Option("keep", least),
+            )
 
     def require_proofs(self, then: str = "") -> None:
         """Refuse a result whose check by PySCF or whose certificates fail; as

@@ -35,13 +35,34 @@ from dfmp2.errors.messages import Command, Option, Placeholder
 from dfmp2.host.files import write_atomically
 from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import NO_PAIRS, OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, MP2Result, PairEnergies
+from dfmp2.mp2.result import (
+    ALL,
+    KEPT,
+    NO_PAIRS,
+    OF_MP2,
+    OF_SCALED_MP2,
+    OF_THE_METHOD,
+    MP2Result,
+    PairEnergies,
+)
 from dfmp2.options import Options
-from dfmp2.output.safe_hdf5 import content, datasets, open_checked, read_attribute
+from dfmp2.output.kept import RECORDS as RECORDS_PATH
+from dfmp2.output.kept import pack, pair_sums, unpack
+from dfmp2.output.safe_hdf5 import (
+    content,
+    datasets,
+    open_checked,
+    read_attribute,
+    read_contents,
+)
 from dfmp2.planning.sizes import Sizes
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 SCHEMA_VERSION = 1
+PACKED_VERSION = 2  # its records are in one dataset (`dfmp2.output.kept`)
+READABLE = (SCHEMA_VERSION, PACKED_VERSION)
+COMPACT = ("v108", "v108")  # h5py's `libver` of packed files: HDF5 1.8, of 2008
+PAIR_SUMS = "dfmp2/pair_sums"
 # attribute of a file of `dfmp2 prepare` (dfmp2.output.prepared)
 PREPARED = "dfmp2_prepared_version"
 
@@ -68,6 +89,7 @@ BASES = {
     "mp2_fitting": "mp2_fitting",
 }  # group -> field
 ORBITALS = ("mo_coeff", "mo_energy", "mo_occ")  # of the reference; they lie under /scf
+Groups = Mapping[str, Mapping[str, Any]]  # datasets by the path of their group, and their name
 HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
 
 
@@ -99,11 +121,15 @@ class Dataset(NamedTuple):
 # --- files ----------------------------------------------------------------------------------------
 
 
-def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> None:
+def write(
+    result: MP2Result, path: str | Path, *, overwrite: bool = False, packed: bool = False
+) -> None:
     """Write a result, all or nothing.
 
     Parameters
     ----------
+    packed : with all but the arrays in one dataset (schema 2), as a result is in any case that
+        does not keep everything
     overwrite : replace a file that is there, at once and as a whole
 
     Raises
@@ -111,18 +137,22 @@ def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> No
     ResultExists : the file exists and `overwrite` is false
     ResourceError : the disk is full or the folder cannot be written
     """
-    write_atomically(Path(path), to_bytes(result), overwrite=overwrite)
+    write_atomically(Path(path), to_bytes(result, packed=packed), overwrite=overwrite)
 
 
-def to_bytes(result: MP2Result) -> bytes:
-    """The result file as bytes."""
+def to_bytes(result: MP2Result, *, packed: bool = False) -> bytes:
+    """The result file as bytes; as `write`."""
+    if packed or result.kept != ALL:
+        return file_bytes(lambda handle: store(handle, result, packed=True), COMPACT)
     return file_bytes(lambda handle: store(handle, result))
 
 
-def file_bytes(fill: Callable[[h5py.File], None]) -> bytes:
-    """An HDF5 file that `fill` puts something into, as bytes."""
+def file_bytes(fill: Callable[[h5py.File], None], version: tuple[str, str] | None = None) -> bytes:
+    """An HDF5 file that `fill` puts something into, as bytes; `version` is h5py's `libver`."""
     # HDF5 takes a name for a file even in memory, and refuses one that is open.
-    with h5py.File(f"{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False) as handle:
+    with h5py.File(
+        f"{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False, libver=version
+    ) as handle:
         fill(handle)
         return image(handle)
 
@@ -149,10 +179,12 @@ def read(path: str | Path, *, verify: bool = True) -> MP2Result:
     ResultFileError : foreign, damaged, incomplete, of an unknown version, or changed since it was
         written
     """
-    with open_checked(path) as handle:
-        result = load(handle, path)
+    with open_checked(path, walk=False) as handle:
+        _require_known(handle, path)
+        contents = read_contents(handle)
+        result = load(contents, path)
         if verify:
-            check_hash(handle, path, read_attribute(handle, "content_sha256"))
+            _require_hash(contents, path, read_attribute(handle, "content_sha256"))
     return result
 
 
@@ -163,9 +195,10 @@ def verify(path: str | Path) -> str:
     ------
     InputError, ResultFileError : as for `read`, or the two differ
     """
-    with open_checked(path) as handle:
+    with open_checked(path, walk=False) as handle:
         _require_known(handle, path)
-        return check_hash(handle, path, read_attribute(handle, "content_sha256"))
+        contents = read_contents(handle)
+        return _require_hash(contents, path, read_attribute(handle, "content_sha256"))
 
 
 def check_hash(group: h5py.Group, path: str | Path, expected: object) -> str:
@@ -175,7 +208,11 @@ def check_hash(group: h5py.Group, path: str | Path, expected: object) -> str:
     ------
     ResultFileError : the content was changed since it was written
     """
-    found = content_hash(group)
+    return _require_hash({name: content(item) for name, item in datasets(group)}, path, expected)
+
+
+def _require_hash(contents: Mapping[str, NDArray[Any]], path: str | Path, expected: object) -> str:
+    found = _hash(contents)
     if expected != found:
         raise ResultFileError(
             f"{path}: the content does not have its stored hash ({str(expected)[:12]}..., found "
@@ -207,9 +244,10 @@ def _hash(values: Mapping[str, NDArray[Any]]) -> str:
 # --- a result in a group --------------------------------------------------------------------------
 
 
-def store(group: h5py.Group, result: MP2Result) -> None:
+def store(group: h5py.Group, result: MP2Result, *, packed: bool = False) -> None:
     """Put a result into an empty group: the root of a file of its own, or one of several in a
     study."""
+    packed = packed or result.kept != ALL
     texts = {
         "creator": "dfmp2",
         "creator_version": result.provenance.version,
@@ -218,10 +256,18 @@ def store(group: h5py.Group, result: MP2Result) -> None:
         "h5py_version": h5py.version.version,
         "default": "dfmp2",
     }
-    _set_texts(group.id, texts | {"dfmp2_schema_version": SCHEMA_VERSION})
+    version = PACKED_VERSION if packed else SCHEMA_VERSION
+    convert: Callable[[Any], Any] = storable
+    if result.kept != ALL:
+        # Text of variable length takes a heap of 4 kB.
+        convert = _without_heap
+        texts = {name: _without_heap(text) for name, text in texts.items()}
+    _set_texts(group.id, texts | {"dfmp2_schema_version": version})
     items = calculation_items(result)
     for name, description in RUN_FIELDS.items():
         items[f"dfmp2/run/{name}"] = Dataset(getattr(result, name), "", description)
+    if packed:
+        items["dfmp2/run/kept"] = Dataset(result.kept, "", "all, properties or energies")
     for name in RECORDS:
         if name not in ("reference", *OF_REFERENCE) and getattr(result, name) is not None:
             items |= record_items(name, getattr(result, name))
@@ -234,18 +280,57 @@ def store(group: h5py.Group, result: MP2Result) -> None:
         plain = result.options.correlation.plain and result.options.functional is None
         if value is not None and (math.isfinite(value) or plain):
             items[f"dfmp2/energies/{name}"] = Dataset(value, "hartree", name.replace("_", " "))
+    if result.pairs.summed:
+        sums = (result.pairs.opposite_spin_energy, result.pairs.same_spin_energy)
+        items[PAIR_SUMS] = Dataset(sums, "hartree", "unscaled opposite-spin, same-spin energy")
+    label = None
+    if packed:
+        items = _packed(items, result.kept)
+        label = _without_heap
     # Of fixed length, unlike the texts above: `safe_hdf5.read_attribute` says why.
-    group.attrs["content_sha256"] = np.bytes_(_hash(write_items(group, items, storable)))
+    group.attrs["content_sha256"] = np.bytes_(_hash(write_items(group, items, convert, label)))
     group.attrs["status"] = np.bytes_("complete")
 
 
-def load(group: h5py.Group, path: str | Path) -> MP2Result:
+def _packed(items: Mapping[str, Dataset], kept: str) -> dict[str, Dataset]:
+    """Datasets of a packed file: those that stay alone, and the records that hold the others."""
+    values = {}
+    for path, item in items.items():
+        if path == "scf/mo_coeff" and kept != ALL:
+            continue
+        values[path] = item.value
+        if isinstance(item.value, str):
+            values[path] = printed(item.value).decode()
+    apart, records = pack(values, kept)
+    about = "numbers and texts by path: JSON, compressed by zlib"
+    alone = {path: items[path] for path in apart}
+    if kept != ALL:
+        alone = {path: item._replace(description="") for path, item in alone.items()}
+    return alone | {RECORDS_PATH: Dataset(records, "", about)}
+
+
+def _without_heap(value: Any) -> Any:
+    """The same as `storable`, with texts of fixed length."""
+    if isinstance(value, str):
+        return np.bytes_(printed(value))
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        return np.array([printed(item) for item in value])
+    return value
+
+
+def load_group(group: h5py.Group, path: str | Path) -> MP2Result:
     """The result in a group that `store` filled; `path` names it in errors, which are those of
     `read`."""
     _require_known(group, path)
+    return load(read_contents(group), path)
+
+
+def load(contents: Mapping[str, NDArray[Any]], path: str | Path) -> MP2Result:
+    """The result in the contents of a group that `store` filled; as `load_group`."""
+    groups = by_group(contents)
     try:
-        records = read_records(group, RECORDS)
-        calculation = read_calculation(group, records)
+        records = read_records(groups, RECORDS)
+        calculation = read_calculation(groups, records)
         alpha, beta = records["sizes"].nocc
         unrestricted = calculation["reference"].nspin == 2
         if unrestricted:
@@ -253,11 +338,18 @@ def load(group: h5py.Group, path: str | Path) -> MP2Result:
         else:
             same = {"same_spin": alpha}
         pairs = NO_PAIRS
-        if calculation["options"].correlation.kind == "pairs":
+        said = stored(groups, "dfmp2/run")
+        kept = str(said.get("kept", ALL))
+        if kept not in KEPT:
+            raise InputError(f"it keeps {kept!r}, expected one of {', '.join(KEPT)}")
+        if "pair_sums" in groups.get("dfmp2", {}):
+            opposite, same_sum = map(float, groups["dfmp2"]["pair_sums"])
+            pairs = pair_sums(opposite, same_sum)
+        elif calculation["options"].correlation.kind == "pairs":
             pairs = PairEnergies(
-                numbers(group, "dfmp2/pairs/opposite_spin", (alpha, beta)),
+                numbers(groups, "dfmp2/pairs", "opposite_spin", (alpha, beta)),
                 tuple(
-                    numbers(group, f"dfmp2/pairs/{name}", (nocc, nocc))
+                    numbers(groups, "dfmp2/pairs", name, (nocc, nocc))
                     for name, nocc in same.items()
                 ),
             )
@@ -265,9 +357,8 @@ def load(group: h5py.Group, path: str | Path) -> MP2Result:
             calculation["options"].correlation.kind != "none" and records.get("quadrature") is None
         ):
             raise InputError("neither pair energies nor a quadrature")
-        said = stored(group, "dfmp2/run")
         run: dict[str, Any] = {name: str(said[name]) for name in RUN_FIELDS}
-        return MP2Result(pairs=pairs, **calculation, **records, **run)
+        return MP2Result(pairs=pairs, kept=kept, **calculation, **records, **run)
     except InputError as error:  # a molecule or options that could not have been run
         raise ResultFileError(f"{path}: damaged file ({error}): compute it again") from error
 
@@ -296,10 +387,10 @@ def _require_known(group: h5py.Group, path: str | Path) -> None:
         )
     if version is None:
         raise ResultFileError(f"{path}: not a dfmp2 result (no dfmp2_schema_version)")
-    if not isinstance(version, int | np.integer) or int(version) != SCHEMA_VERSION:
+    if not isinstance(version, int | np.integer) or int(version) not in READABLE:
         raise ResultFileError(
-            f"{path}: schema version {version}, this dfmp2 reads version {SCHEMA_VERSION}: use the "
-            "dfmp2 that wrote it"
+            f"{path}: schema version {version}, this dfmp2 reads versions "
+            f"{' and '.join(map(str, READABLE))}: use the dfmp2 that wrote it"
         )
     if status != "complete":
         raise ResultFileError(f"{path}: status {status!r}, not 'complete': compute it again")
@@ -408,8 +499,11 @@ def calculation_items(source: Any) -> dict[str, Dataset]:
         array if reference.nspin == 2 else array[0]
         for array in (getattr(reference, name) for name in ORBITALS)
     )
+    molecule_of_pyscf = {}
+    if source.mole_json:
+        molecule_of_pyscf["mol"] = Dataset(source.mole_json, "", "PySCF molecule, JSON")
     items = {
-        "mol": Dataset(source.mole_json, "", "PySCF molecule, JSON"),
+        **molecule_of_pyscf,
         "scf/e_tot": Dataset(reference.scf_total_energy, "hartree", "total energy of the SCF"),
         "scf/mo_energy": Dataset(
             energy, "hartree", "orbital energies, first axis spin if unrestricted"
@@ -432,7 +526,7 @@ def calculation_items(source: Any) -> dict[str, Dataset]:
     return items
 
 
-def read_records(group: h5py.Group, kinds: Mapping[str, type]) -> dict[str, Any]:
+def read_records(groups: Groups, kinds: Mapping[str, type]) -> dict[str, Any]:
     """The records that are there, by name; of the reference its plain values only.
 
     Raises
@@ -440,9 +534,9 @@ def read_records(group: h5py.Group, kinds: Mapping[str, type]) -> dict[str, Any]
     KeyError, TypeError, ValueError : a field is missing or of another type
     """
     values = {
-        name: field_values(kind, stored(group, f"dfmp2/{name}"))
+        name: field_values(kind, stored(groups, f"dfmp2/{name}"))
         for name, kind in kinds.items()
-        if name in group["dfmp2"]
+        if f"dfmp2/{name}" in groups
     }
     return {
         name: found if name == "reference" else kinds[name](**found)
@@ -450,7 +544,7 @@ def read_records(group: h5py.Group, kinds: Mapping[str, type]) -> dict[str, Any]
     }
 
 
-def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, Any]:
+def read_calculation(groups: Groups, records: dict[str, Any]) -> dict[str, Any]:
     """Molecule, options, bases, reference and PySCF's molecule, by the names of the fields of a
     result.
 
@@ -465,33 +559,40 @@ def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, An
         together
     """
     bases = {
-        field: basis_from(stored(group, f"dfmp2/bases/{name}"))
-        if name in group["dfmp2/bases"]
+        field: basis_from(stored(groups, f"dfmp2/bases/{name}"))
+        if f"dfmp2/bases/{name}" in groups
         else None
         for name, field in BASES.items()
     }
     if bases["orbital_basis"] is None or bases["mp2_fitting"] is None:
         raise KeyError("dfmp2/bases")
     sizes, reference = records["sizes"], records.pop("reference")
-    molecule = Molecule(**field_values(Molecule, stored(group, "dfmp2/input")))
+    kept = groups.get("dfmp2/run", {}).get("kept", ALL)
+    mole_json = ""
+    if kept == ALL or "mol" in groups.get("", {}):
+        mole_json = stored(groups, "")["mol"]
+    molecule = Molecule(**field_values(Molecule, stored(groups, "dfmp2/input")))
     _require_consistent(molecule, bases["orbital_basis"], sizes)
     spins = {"rhf": (), "uhf": (2,), "rohf": (2,)}[reference["kind"]]
-    for name, shape in zip(
-        ORBITALS, ((sizes.nao, sizes.nmo), (sizes.nmo,), (sizes.nmo,)), strict=True
-    ):
-        values = numbers(group, f"scf/{name}", (*spins, *shape))
+    shapes = {"mo_coeff": (sizes.nao, sizes.nmo), "mo_energy": (sizes.nmo,)}
+    shapes["mo_occ"] = (sizes.nmo,)
+    if kept != ALL:
+        del shapes["mo_coeff"]
+        reference["mo_coeff"] = np.empty((spins[0] if spins else 1, 0, 0))
+    for name, shape in shapes.items():
+        values = numbers(groups, "scf", name, (*spins, *shape))
         if spins:
             reference[name] = values
         else:
             reference[name] = values[None]
     return {
         "molecule": molecule,
-        "options": Options(**field_values(Options, stored(group, "dfmp2/input/options"))),
+        "options": Options(**field_values(Options, stored(groups, "dfmp2/input/options"))),
         **bases,
         "reference": Reference(
             **reference, **{name: records.pop(name, None) for name in OF_REFERENCE}
         ),
-        "mole_json": group["mol"].asstr()[()],
+        "mole_json": mole_json,
     }
 
 
@@ -531,23 +632,29 @@ def field_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
     ------
     TypeError, ValueError, OverflowError : a value is of another type
     """
-    hints = get_type_hints(kind)
     return {
-        field.name: _as_type(hints[field.name], stored[field.name])
-        for field in fields(kind)
-        if stored.get(field.name) is not None
+        name: convert(stored[name])
+        for name, convert in _converters(kind)
+        if stored.get(name) is not None
     }
 
 
-def _as_type(hint: Any, value: Any) -> Any:
-    """A stored value as the annotated type of its field: text or a number, a tuple of either, or an
+@cache
+def _converters(kind: type[Any]) -> list[tuple[str, Callable[[Any], Any]]]:
+    """Fields of a dataclass with what turns a stored value into their type."""
+    hints = get_type_hints(kind)
+    return [(field.name, _converter(hints[field.name])) for field in fields(kind)]
+
+
+def _converter(hint: Any) -> Callable[[Any], Any]:
+    """What turns a stored value into an annotated type: text or a number, a tuple of either, or an
     array."""
     kind = next(
         (kind for kind in (hint, *get_args(hint)) if kind in (bool, int, float, str)), np.asarray
     )
     if get_origin(hint) is tuple:
-        return tuple(kind(x) for x in value)
-    return kind(value)
+        return lambda value: tuple(kind(x) for x in value)
+    return kind
 
 
 # --- basis sets -----------------------------------------------------------------------------------
@@ -583,16 +690,8 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
     ------
     KeyError, TypeError, ValueError : it is damaged, or its numbers do not have their hash
     """
-    table = json.loads(stored["elements"])
-    elements = {
-        symbol: ElementBasis(
-            symbol, **{name: nested_tuples(value) for name, value in values.items()}
-        )
-        for symbol, values in table.items()
-    }
-    for element in elements.values():
-        _require_numbers(element)
-    if _hashes(elements) != tuple(stored["sha256"]):
+    elements, hashes = _elements(stored["elements"])
+    if hashes != tuple(stored["sha256"]):
         raise ValueError("the hash of a basis does not belong to its numbers")
     errors = [
         float(error) for error in stored.get("fitting_error", ())
@@ -602,9 +701,23 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
     return BasisSet(
         str(stored["role"]),
         str(stored["name"]),
-        elements,
+        dict(elements),
         dict(zip(elements, errors, strict=False)),
     )
+
+
+@lru_cache(256)  # the results of a batch have the same bases
+def _elements(text: str) -> tuple[dict[str, ElementBasis], tuple[str, ...]]:
+    """Elements of a basis from its JSON, and their hashes; ValueError where they are no numbers."""
+    elements = {
+        symbol: ElementBasis(
+            symbol, **{name: nested_tuples(value) for name, value in values.items()}
+        )
+        for symbol, values in json.loads(text).items()
+    }
+    for element in elements.values():
+        _require_numbers(element)
+    return elements, _hashes(elements)
 
 
 def _hashes(elements: Mapping[str, ElementBasis]) -> tuple[str, ...]:
@@ -665,7 +778,10 @@ def write_items(
         stored_as, held_as = _types(value.dtype, str(value.dtype.metadata))
         dataset = h5py.h5d.create(group.id, name.encode(), stored_as, space, PLAIN, WITH_GROUPS)
         dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, value, held_as)
-        _set_texts(dataset, {"units": label(item.units), "description": label(item.description)})
+        texts = {"units": label(item.units)}
+        if item.description:
+            texts["description"] = label(item.description)
+        _set_texts(dataset, texts)
     return made
 
 
@@ -715,9 +831,25 @@ def printed(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def stored(group: h5py.Group, name: str) -> dict[str, Any]:
+def by_group(contents: Mapping[str, NDArray[Any]]) -> Groups:
+    """Datasets, and what the records of a packed file hold, by the path of their group, "" for the
+    root, and their names in it."""
+    values: dict[str, Any] = dict(contents)
+    if RECORDS_PATH in values:
+        values |= unpack(values.pop(RECORDS_PATH))
+    groups: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        group, _, name = path.rpartition("/")
+        groups.setdefault(group, {})[name] = value
+    return groups
+
+
+def stored(groups: Groups, name: str) -> dict[str, Any]:
     """The datasets directly in a group, text decoded."""
-    return {key: _value(content(item)) for key, item in datasets(group[name]) if "/" not in key}
+    return {
+        key: _value(value) if isinstance(value, np.ndarray) else value
+        for key, value in groups[name].items()
+    }
 
 
 def _value(found: NDArray[Any]) -> Any:
@@ -730,13 +862,12 @@ def _value(found: NDArray[Any]) -> Any:
     return found[()]
 
 
-def numbers(group: h5py.Group, name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """A float64 dataset of the expected shape (checked before it is read) that holds finite
-    numbers."""
-    item = group[name]
-    if item.shape != shape or item.dtype != np.float64:
-        raise ValueError(f"{name} is {item.dtype} {item.shape}, expected float64 {shape}")
-    values = np.asarray(item[()])
+def numbers(groups: Groups, group: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """A float64 dataset of a group that has the expected shape and holds finite numbers."""
+    values = np.asarray(groups[group][name])
+    if values.shape != shape or values.dtype != np.float64:
+        where = f"{group}/{name}"
+        raise ValueError(f"{where} is {values.dtype} {values.shape}, expected float64 {shape}")
     if not np.isfinite(values).all():
-        raise ValueError(f"{name} holds NaN or infinite numbers")
+        raise ValueError(f"{group}/{name} holds NaN or infinite numbers")
     return values

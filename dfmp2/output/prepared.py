@@ -38,6 +38,7 @@ from dfmp2.output.hdf5 import (
     OF_REFERENCE,
     PREPARED,
     Dataset,
+    by_group,
     calculation_items,
     content_hash,
     printed,
@@ -47,7 +48,12 @@ from dfmp2.output.hdf5 import (
     records_of,
     write_items,
 )
-from dfmp2.output.safe_hdf5 import attributes_of, open_checked, read_attribute
+from dfmp2.output.safe_hdf5 import (
+    attributes_of,
+    open_checked,
+    read_attribute,
+    read_contents,
+)
 from dfmp2.scf.reference import Reference
 
 VERSION = 1
@@ -182,8 +188,11 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
                 f"{path}: the content does not have its stored hash: prepare it again"
             )
         try:
-            records = read_records(handle, KINDS)
-            calculation = read_calculation(handle, records)
+            groups_of_file = by_group(
+                read_contents(handle, leave_out=[f"b/{name}" for name in SPINS])
+            )
+            records = read_records(groups_of_file, KINDS)
+            calculation = read_calculation(groups_of_file, records)
         except InputError as error:  # a molecule or options that could not have been run
             raise ResultFileError(f"{path}: damaged file ({error}): prepare it again") from error
         prepared = Prepared(

@@ -92,7 +92,7 @@ def in_full(result: MP2Result, content: str) -> list[Section]:
     """All sections; `content` is the verified hash of its file."""
     parts = summary_blocks(result)
     pairs = []
-    if result.options.correlation.kind == "pairs":
+    if result.options.correlation.kind == "pairs" and not result.pairs.summed:
         pairs = [_pairs(result)]
     return [*parts[:3], *pairs, *parts[3:], _provenance(result, content)]
 
@@ -744,6 +744,8 @@ SPINS = {
 def list_pairs(result: MP2Result) -> list[Pair]:
     """All distinct pairs, most negative first; e_ij is the contribution of the occupied pair ij to
     E(corr)."""
+    if result.pairs.summed:
+        return []
     opposite, *same = result.pairs.channels().values()
     if result.reference.nspin == 1:
         both = 2.0 - np.eye(len(opposite))

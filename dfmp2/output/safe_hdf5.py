@@ -7,11 +7,12 @@ numbers, booleans and UTF-8 text, and datasets that claim more bytes than the fi
 
 from __future__ import annotations
 
+import math
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -21,6 +22,9 @@ from dfmp2.errors import InputError, ResultFileError
 
 MOST_OBJECTS = 10_000
 DEEPEST = 8  # of the groups
+NO_HEAPS = "iufbS"  # NumPy's kinds of numbers, booleans and text of fixed length
+NUMBERS_AND_TEXT = f"{NO_HEAPS}O"
+MOST_TYPES = 1000  # data types that are remembered
 # What h5py, NumPy, json and our own constructors raise on content that is damaged or not what it
 # claims to be.
 FOREIGN_ERRORS = (
@@ -36,13 +40,18 @@ FOREIGN_ERRORS = (
 
 @contextmanager
 def open_checked(
-    path: str | Path, *, most_objects: int = MOST_OBJECTS, heaps: bool = True
+    path: str | Path,
+    *,
+    most_objects: int = MOST_OBJECTS,
+    heaps: bool = True,
+    walk: bool = True,
 ) -> Iterator[h5py.File]:
     """Open for reading after checking every object in the file; whatever fails in the block means a
     damaged file.
 
     A file of more than `most_objects` groups and datasets is refused; without `heaps`, so is text
-    of variable length.
+    of variable length. Without `walk` nothing is checked here, and the block takes its numbers from
+    `read_contents` alone, which checks what it reads.
 
     Raises
     ------
@@ -57,9 +66,8 @@ def open_checked(
         raise ResultFileError(f"{path}: not a readable HDF5 file ({_first_line(error)})") from error
     try:
         with handle:
-            _require_harmless(
-                handle, path.stat().st_size, most_objects, "iufbSO" if heaps else "iufbS"
-            )
+            if walk:
+                _require_harmless(handle, most_objects, NUMBERS_AND_TEXT if heaps else NO_HEAPS)
             yield handle
     except FOREIGN_ERRORS as error:
         raise ResultFileError(
@@ -113,34 +121,101 @@ def _require_regular(path: Path) -> None:
         raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
 
 
-def _require_harmless(handle: h5py.File, size: int, most_objects: int, kinds: str) -> None:
+def read_contents(
+    group: h5py.Group, *, leave_out: Collection[str] = (), most_objects: int = MOST_OBJECTS
+) -> dict[str, NDArray[Any]]:
+    """Every dataset below a group by its path, texts as bytes; each is checked, then read.
+
+    Parameters
+    ----------
+    group : h5py.Group
+        The root of a file that was opened without a walk, or a group in it.
+    leave_out : Collection[str]
+        Datasets that are checked, and not read.
+    most_objects : int
+        Groups and datasets that there may be.
+
+    Raises
+    ------
+    ResultFileError : the group holds something a result never holds
+    """
+    values = {}
+    left = group.file.id.get_filesize()
+    for path, dataset, kind in _checked(group, most_objects, NUMBERS_AND_TEXT):
+        if path in leave_out:
+            continue
+        value = np.empty(dataset.shape, kind.dtype)
+        left -= value.nbytes
+        if left < 0:  # many names of one dataset
+            raise _refusal(group, path, "claims, with what is beside it, more than the file")
+        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, value, kind.in_memory)
+        values[path] = value
+    return values
+
+
+def _require_harmless(handle: h5py.File, most_objects: int, kinds: str) -> None:
     """Refuse a file that holds what a result never holds; `kinds` are the NumPy kinds of the data
     types it may have."""
-    for number, (name, item) in enumerate(_objects(handle)):
-        if number >= most_objects:
-            raise _refusal(handle, "", "has more objects (groups and datasets) than any result")
+    for _ in _checked(handle, most_objects, kinds):
+        pass
+
+
+class DataType(NamedTuple):
+    """A data type in a file: what NumPy makes of it, the type to read it with, and whether a result
+    may have it (no compound, no reference)."""
+
+    dtype: np.dtype[Any]
+    in_memory: h5py.h5t.TypeID
+    plain: bool
+
+
+# By what HDF5 writes of a type. To have h5py make it anew for each dataset takes longer than to
+# read the dataset.
+_known_types: dict[bytes, DataType] = {}
+
+
+def _data_type(dataset: h5py.h5d.DatasetID) -> DataType:
+    written = dataset.get_type().encode()
+    known = _known_types.get(written)
+    if known is None:
+        dtype = dataset.dtype
+        plain = not dtype.fields
+        if dtype.kind == "O":
+            plain = h5py.check_string_dtype(dtype) is not None
+        known = DataType(dtype, h5py.h5t.py_create(dtype) if plain else None, plain)
+        if len(_known_types) < MOST_TYPES:
+            _known_types[written] = known
+    return known
+
+
+def _checked(
+    group: h5py.Group, most_objects: int, kinds: str
+) -> Iterator[tuple[str, h5py.h5d.DatasetID, DataType]]:
+    """Datasets below a group with their paths and types, each of which a result may hold."""
+    size = group.file.id.get_filesize()
+    for path, item in _objects(group, most_objects):
         if isinstance(item, h5py.h5g.GroupID):
             continue
         if not isinstance(item, h5py.h5d.DatasetID):
-            raise _refusal(handle, name, "is neither a group nor a dataset")
-        made = item.get_create_plist()
-        if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
-            raise _refusal(handle, name, "takes its data from another file")
-        kind, space = item.dtype, item.get_space()
-        text = kind.kind != "O" or h5py.check_string_dtype(kind) is not None
-        if kind.kind not in kinds or kind.fields or not text:
-            raise _refusal(handle, name, f"has data type {kind}")
+            raise _refusal(group, path, "is neither a group nor a dataset")
+        kind, shape = _data_type(item), item.shape
+        if kind.dtype.kind not in kinds or not kind.plain:
+            raise _refusal(group, path, f"has data type {kind.dtype}")
         # Our files and PySCF's are not compressed, so a larger dataset is a trap for the reader's
         # memory.
-        nothing = space.get_simple_extent_type() == h5py.h5s.NULL
-        if nothing or space.get_simple_extent_npoints() * kind.itemsize > size:
-            raise _refusal(handle, name, "claims to be empty or larger than the file")
+        if shape is None or math.prod(shape) * kind.dtype.itemsize > size:
+            raise _refusal(group, path, "claims to be empty or larger than the file")
+        if item.get_offset() is None:  # not in one piece in this file
+            made = item.get_create_plist()
+            if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
+                raise _refusal(group, path, "takes its data from another file")
+        yield path, item, kind
 
 
 def datasets(group: h5py.Group) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
     """All datasets below a group with their paths, as HDF5 has them: h5py's own objects take three
     times as long."""
-    for name, item in _objects(group):
+    for name, item in _objects(group, MOST_OBJECTS):
         if isinstance(item, h5py.h5d.DatasetID):
             yield name, item
 
@@ -152,23 +227,31 @@ def content(dataset: h5py.h5d.DatasetID) -> NDArray[Any]:
     return value
 
 
-def _objects(group: h5py.Group) -> Iterator[tuple[str, Any]]:
-    """Everything below a group, by hard links only, with its path in the group."""
-    folders = [("", group.id, 0)]
-    while folders:
-        path, folder, depth = folders.pop()
-        for name in folder:
-            place = path + name.decode("utf-8", "replace")
-            if folder.links.get_info(name).type != h5py.h5l.TYPE_HARD:
-                raise _refusal(
-                    group, path, f"holds {place[len(path) :]}, which is a link to elsewhere"
-                )
-            if depth > DEEPEST:
-                raise _refusal(group, path, "is nested deeper than any group of a result")
-            item = h5py.h5o.open(folder, name)
-            yield place, item
-            if isinstance(item, h5py.h5g.GroupID):
-                folders.append((f"{place}/", item, depth + 1))
+def _objects(group: h5py.Group, most_objects: int) -> Iterator[tuple[str, Any]]:
+    """Everything below a group but groups that hold something, by hard links only, with its path
+    in the group."""
+    links: list[tuple[bytes, int]] = []
+
+    def visit(name: bytes, link: h5py.h5l.LinkInfo) -> bool | None:
+        links.append((name, link.type))
+        return True if len(links) > most_objects else None
+
+    group.id.links.visit(visit, info=True)
+    if len(links) > most_objects:
+        raise _refusal(group, "", "has more objects (groups and datasets) than any result")
+    parents = {name.rpartition(b"/")[0] for name, _ in links}
+    for name, kind in links:
+        path = name.decode("utf-8", "replace")
+        if kind != h5py.h5l.TYPE_HARD:
+            raise _refusal(group, path, "is a link to elsewhere")
+        if name.count(b"/") > DEEPEST:
+            raise _refusal(group, path, "is nested deeper than any group of a result")
+        if name in parents:
+            continue
+        item = h5py.h5o.open(group.id, name)
+        if isinstance(item, h5py.h5g.GroupID) and item.get_num_objs():
+            raise _refusal(group, path, "is a second name of a group")
+        yield path, item
 
 
 def _refusal(group: h5py.Group, name: str, reason: str) -> ResultFileError:

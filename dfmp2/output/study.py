@@ -31,7 +31,12 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import Dataset
-from dfmp2.output.safe_hdf5 import attributes_of, open_checked, read_attribute
+from dfmp2.output.safe_hdf5 import (
+    attributes_of,
+    open_checked,
+    read_attribute,
+    read_contents,
+)
 
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget
@@ -331,7 +336,8 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
                 f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it "
                 "again"
             )
-        given = {"array_names": (), "warnings": (), **hdf5.stored(handle, "study")}
+        in_study = hdf5.by_group(read_contents(handle["study"]))
+        given = {"array_names": (), "warnings": (), **hdf5.stored(in_study, "")}
         values, table, arrays = (
             {str(name): _read(handle[f"study/{group}/{name}"]) for name in given[names]}
             for group, names in (
@@ -350,7 +356,8 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
                 name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()
             },
             runs={
-                name: hdf5.load(handle[f"runs/{name}"], f"{path}, {name}") for name in given["runs"]
+                name: hdf5.load_group(handle[f"runs/{name}"], f"{path}, {name}")
+                for name in given["runs"]
             },
             complete=status == "complete",
             arrays=arrays,

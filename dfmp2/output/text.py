@@ -152,6 +152,8 @@ def pair_table(result: MP2Result) -> str:
     """All stored pair energies, one line per pair, indices from 1 over the correlated orbitals."""
     if result.options.correlation.kind != "pairs":
         return f"{result.method} has no pair energies\n"
+    if result.pairs.summed:
+        return "the file keeps energies alone, without those of pairs\n"
     lines = [f"{'channel':<18}{'i':>5}{'j':>5}{'energy / Eh':>22}"]
     for name, matrix in result.pairs.channels().items():
         mirrored = name != "opposite_spin" or result.reference.nspin == 1

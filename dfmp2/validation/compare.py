@@ -168,6 +168,7 @@ def recompute(
             )
         listener.stage(f"{result.reference.name.upper()} and DF-MP2 with Psi4")
         return _of_mp2(result, run_psi4(result, count, timeout=timeout), allowed)
+    result.require_kept("a comparison")
     mole = build_mole(result.molecule, result.orbital_basis, resources.usable_memory())
     with threads.limited(count):
         if result.scf_fitting is None:
@@ -199,6 +200,7 @@ def recompute_exact(
     ComparisonFailed : it ends in another SCF solution
     """
     budget = resources.usable_memory()
+    result.require_kept("a comparison")
     _require_memory(result, budget)
     # Planned above; PySCF's own estimates of what fits are other ones.
     mole = build_mole(result.molecule, result.orbital_basis, 2 * budget)

@@ -12,6 +12,7 @@ from dfmp2.errors.messages import Option
 from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
+from dfmp2.output.dataset import extxyz, make_record
 from dfmp2.output.export.densities import cube
 from dfmp2.output.export.molden import molden
 from dfmp2.output.export.qcschema import qcschema
@@ -48,6 +49,10 @@ def xyz(result: MP2Result) -> bytes:
     return ("\n".join([count, line, *atoms]) + "\n").encode("ascii", "backslashreplace")
 
 
+def _extxyz(result: MP2Result) -> bytes:
+    return extxyz([make_record(result)])
+
+
 class Format(NamedTuple):
     """A file format: what makes its bytes, the ending of its files, what is in it, and options of
     its own."""
@@ -70,6 +75,7 @@ FORMATS = {
         ("schema_version",),
     ),
     "xyz": Format(xyz, ".xyz", "geometry, energies in the comment line"),
+    "extxyz": Format(_extxyz, ".extxyz", "energies and forces in eV, as ASE and MACE read them"),
     "cube": Format(
         cube,
         ".cube",
@@ -109,4 +115,6 @@ def export(result: MP2Result, to: str, **options: Any) -> bytes:
                 Option("to", to),
                 ": leave it out",
             )
+    if to not in ("xyz", "extxyz"):
+        result.require_kept(f"the format {to}")
     return FORMATS[to].write(result, **options)

@@ -2,8 +2,8 @@
 failed.
 
 A batch's folder holds NAME.h5 for complete items, NAME.error.json {code, message, traceback} for
-failed ones, and batch.json, whose `items` also name those that are pending. Nothing outside the
-folder is read, whatever batch.json says.
+failed ones, and an index (`dfmp2.output.batch_index`), which also names those that are pending.
+Nothing outside the folder is read, whatever the index says.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from dfmp2.errors import EXIT_CODES, InputError, ResourceError, ResultFileError
 from dfmp2.mp2.identity import METHOD, method, method_differences
 from dfmp2.output import hdf5
+from dfmp2.output.batch_index import is_index, read_rows
 from dfmp2.output.document import (
     Block,
     Code,
@@ -34,8 +35,7 @@ from dfmp2.output.html.svg import Bar, bars
 from dfmp2.output.report import asked_for, energies
 
 ERROR_SUFFIX = ".error.json"
-INDEX = "batch.json"
-LOST = f"{INDEX} calls it complete, but its result file is missing: run the batch again"
+LOST = "the index calls it complete, but its result file is missing: run the batch again"
 LONGEST = 1e9  # s; what is longer is no time
 LARGEST_JSON = 50_000_000  # bytes
 STATES = ("complete", "failed", "damaged", "running", "pending")
@@ -71,12 +71,12 @@ class BatchRow(NamedTuple):
 
 
 def is_batch(source: Path) -> bool:
-    """Whether a path names a batch: its folder or its batch.json."""
-    return source.is_dir() or source.name == INDEX
+    """Whether a path names a batch: its folder or its index."""
+    return source.is_dir() or is_index(source.name)
 
 
 def batch_page(source: Path, title: str | None) -> str:
-    """The page of a batch, from its folder or its batch.json.
+    """The page of a batch, from its folder or its index.
 
     Raises
     ------
@@ -215,15 +215,16 @@ def _read(source: Path) -> tuple[list[BatchRow], list[str]]:
                 remarks.append(f"{name} has a result and an error file: the result counts")
             else:
                 items[name] = _failed(name, path)
-    index = folder / INDEX
-    if index in files:
-        for listed in _listed(index, remarks):
-            known = items.setdefault(listed.name, listed)
-            if known.seconds is None:
-                items[listed.name] = known._replace(seconds=listed.seconds)
+    rows = read_rows(folder)
+    if not rows and any(is_index(path.name) for path in files):
+        remarks.append("the index holds no list of items: only the files in the folder are shown")
+    for listed in map(_listed, rows.values()):
+        known = items.setdefault(listed.name, listed)
+        if known.seconds is None:
+            items[listed.name] = known._replace(seconds=listed.seconds)
     if not items:
         raise ResultFileError(
-            f"{folder}: no results (.h5), no *{ERROR_SUFFIX} and no items in {INDEX}: name the "
+            f"{folder}: no results (.h5), no *{ERROR_SUFFIX} and no items in an index: name the "
             "output folder of a batch"
         )
     return [items[name] for name in sorted(items)], remarks
@@ -254,29 +255,15 @@ def _failed(name: str, path: Path) -> BatchRow:
     )
 
 
-def _listed(index: Path, remarks: list[str]) -> list[BatchRow]:
-    """The items in batch.json; those that it calls complete are lost unless their file is there."""
-    found = _json(index)
-    if isinstance(found, dict):
-        rows = found.get("items")
-    else:
-        rows = None
-    if not isinstance(rows, list):
-        remarks.append(f"{INDEX} holds no list of items: only the files in the folder are shown")
-        return []
-    listed = []
-    for row in rows:
-        if isinstance(row, dict) and isinstance(row.get("name"), str):
-            state, seconds = row.get("status"), row.get("seconds")
-            if isinstance(seconds, int | float) and 0 <= seconds < LONGEST:
-                spent = float(seconds)
-            else:
-                spent = None
-            if state == "complete":
-                listed.append(BatchRow(row["name"], "damaged", spent, message=LOST))
-            else:
-                listed.append(BatchRow(row["name"], state if state in STATES else "pending", spent))
-    return listed
+def _listed(row: Mapping[str, Any]) -> BatchRow:
+    """An item of the index; one that it calls complete is lost unless its file is there."""
+    state, seconds = row.get("status"), row.get("seconds")
+    spent = None
+    if isinstance(seconds, int | float) and 0 <= seconds < LONGEST:
+        spent = float(seconds)
+    if state == "complete":
+        return BatchRow(row["name"], "damaged", spent, message=LOST)
+    return BatchRow(row["name"], state if state in STATES else "pending", spent)
 
 
 def _json(path: Path) -> Any:

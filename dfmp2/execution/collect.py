@@ -1,0 +1,234 @@
+"""What a batch has computed, put together: a table of energies, or a data set (`dfmp2.output.dataset`).
+
+Every file is read once and its hash checked. What was read is kept beside the results
+(batch.collected.jsonl), so that a later collection reads files alone that are new or have changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dfmp2.errors import InputError, ResourceError
+from dfmp2.errors.messages import Message, Option
+from dfmp2.execution.items import (
+    ItemStatus,
+    index_rows,
+    read_index,
+    read_input,
+    read_result,
+    unchanged,
+)
+from dfmp2.execution.manifest import Batch, BatchItem
+from dfmp2.execution.pool import Call, WorkerShare, local_pool, share_out
+from dfmp2.host.files import write_atomically
+from dfmp2.host.provenance import version
+from dfmp2.mp2.identity import METHOD, method_differences
+from dfmp2.output.batch_index import IndexWriter
+from dfmp2.output.dataset import DataRecord, make_record
+
+COLLECTED = "batch.collected.jsonl"
+CHUNK = 100  # items that a worker reads in one call
+
+
+class Reading(NamedTuple):
+    """What was read of an item: its row, and its record where it is complete."""
+
+    row: ItemStatus
+    record: DataRecord | None
+
+
+class Collection(NamedTuple):
+    """What was collected.
+
+    Attributes
+    ----------
+    records : of complete items, in their order
+    molecules : the file of each item's molecule, by its name
+    remarks : on what was left out, for the user
+    """
+
+    records: list[DataRecord]
+    molecules: Mapping[str, str]
+    remarks: list[Message]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table of energies."""
+        return [
+            {
+                "name": record.name,
+                "molecule": self.molecules[record.name],
+                **record.numbers,
+                "seconds": record.seconds,
+            }
+            for record in self.records
+        ]
+
+    def notes(self) -> dict[str, str]:
+        """What holds for the whole table: options that make the method."""
+        return {
+            field: ", ".join(dict.fromkeys(record.method[field] for record in self.records))
+            for field in METHOD
+        }
+
+
+def collect(batch: Batch, *, workers: int = 1, allow_mixed: bool = False) -> Collection:
+    """Records of all complete results, their hashes checked, and what there is to remark.
+
+    Parameters
+    ----------
+    workers : processes that read files
+    allow_mixed : also results of different methods
+
+    Raises
+    ------
+    InputError : there is no result, or their methods differ, so that their energies do not belong
+        beside each other
+    """
+    readings = _readings(batch, workers)
+    records, remarks = [], list[Message]()
+    for item in batch.items:
+        row, record = readings[item.name]
+        if record is not None:
+            records.append(record)
+        elif row.remark and os.path.lexists(item.target):
+            remarks.append(Message(f"{row.name} is left out: {row.remark}"))
+    if not records:
+        raise InputError(
+            f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)"
+        )
+    different = method_differences({record.name: record.method for record in records})
+    if different:
+        remarks.append(Message(f"different methods in one table: {different}"))
+        if not allow_mixed:
+            raise InputError(
+                remarks[-1], ": collect them apart, or pass ", Option("allow_mixed", True)
+            )
+    missing = len(batch.items) - len(records)
+    if missing:
+        remarks.append(
+            Message(f"{missing} of {len(batch.items)} items are not complete and not in the table")
+        )
+    molecules = {item.name: item.molecule for item in batch.items}
+    return Collection(records, molecules, remarks)
+
+
+def fit_for_dataset(
+    collected: Collection, *, duplicates: bool = False, uncertified: bool = False
+) -> Collection:
+    """The collection without what does not belong into a data set, which is remarked.
+
+    Parameters
+    ----------
+    duplicates : keep molecules that have the same atoms at the same positions as one before
+    uncertified : keep results whose certificate fails, or whose atoms are not those of a molecule
+        alone
+    """
+    records, remarks = [], list(collected.remarks)
+    first: dict[str, str] = {}
+    for record in collected.records:
+        if record.unfit and not uncertified:
+            remarks.append(
+                Message(
+                    f"{record.name} is left out: {record.unfit}; ",
+                    Option("uncertified", True),
+                    " keeps it",
+                )
+            )
+            continue
+        earlier = first.setdefault(record.positions_hash, record.name)
+        if earlier != record.name and not duplicates:
+            remarks.append(
+                Message(
+                    f"{record.name} is left out: it is the geometry of {earlier}; ",
+                    Option("duplicates", True),
+                    " keeps it",
+                )
+            )
+            continue
+        records.append(record)
+    having = Counter(record.forces is not None for record in records)
+    if having[True] and having[False]:
+        remarks.append(Message(f"{having[False]} of {len(records)} molecules have no forces"))
+    return Collection(records, collected.molecules, remarks)
+
+
+def _readings(batch: Batch, workers: int) -> dict[str, Reading]:
+    """What is known or read of all items, by name; what was read is kept for the next time."""
+    known = read_index(batch)
+    kept = _read_collected(batch.output / COLLECTED)
+    readings, left = dict[str, Reading](), list[BatchItem]()
+    for item in batch.items:
+        row = unchanged(item, known.get(item.name))
+        record = kept.get(item.name)
+        if row is not None and record is not None and record[0] == row.stamp:
+            readings[item.name] = Reading(row, record[1])
+        else:
+            left.append(item)
+    parts = [left[first : first + CHUNK] for first in range(0, len(left), CHUNK)]
+    count = min(workers, len(parts))
+    if count > 1:
+        pool = local_pool("cpu", count, 1, None)
+        with pool:
+            pool.grow(count)
+            found = list(share_out(pool, [Call(read_part, (part,)) for part in parts]))
+    else:
+        found = [read_part(part) for part in parts]
+    fresh = {reading.row.name: reading for part_read in found for reading in part_read}
+    if any(reading.record is not None for reading in fresh.values()):
+        readings |= fresh
+        with suppress(ResourceError):  # a folder of others: the next time reads again
+            _keep(batch, readings, [reading.row for reading in fresh.values()])
+    return readings | fresh
+
+
+def read_part(items: Sequence[BatchItem], share: WorkerShare | None = None) -> list[Reading]:
+    """What the files of some items say; a call of a worker."""
+    readings = []
+    for item in items:
+        row, result = read_result(read_input(item))
+        record = None
+        if result is not None:
+            smiles = str(item.given.get("smiles", ""))
+            record = make_record(result, name=item.name, smiles=smiles)
+        readings.append(Reading(row, record))
+    return readings
+
+
+def _keep(batch: Batch, readings: Mapping[str, Reading], rows: Sequence[ItemStatus]) -> None:
+    lines = [json.dumps({"dfmp2": version()})]
+    for row, record in readings.values():
+        if record is not None:
+            values = {"stamp": row.stamp, "record": asdict(record)}
+            lines.append(json.dumps(values, separators=(",", ":")))
+    content = "\n".join([*lines, ""]).encode()
+    write_atomically(batch.output / COLLECTED, content, overwrite=True)
+    index = IndexWriter(batch.output, None)
+    try:
+        index.append(index_rows(row for row in rows if row.status == "complete"))
+    finally:
+        index.close()
+
+
+def _read_collected(path: Path) -> dict[str, tuple[tuple[int, int], DataRecord]]:
+    """Records by name, each with the stamp of the file that it was read from; none where another
+    version has written them."""
+    found = {}
+    try:
+        with open(path, encoding="utf-8") as stream:
+            if json.loads(stream.readline()) != {"dfmp2": version()}:
+                return {}
+            for line in stream:
+                value = json.loads(line)
+                size, changed_at = value["stamp"]
+                record = DataRecord(**value["record"])
+                found[record.name] = ((size, changed_at), record)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}
+    return found

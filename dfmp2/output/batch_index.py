@@ -1,0 +1,136 @@
+"""The index of a batch: what is known of its items, so that whole results are not read again.
+
+Each shard of a batch appends lines of JSON to a file of its own, one for each item that has
+changed; nobody rewrites what another one wrote, and what a kill cuts off is one line at most, of an
+item whose file says the same. A reader merges the files: the latest line on an item counts. Files
+of earlier versions (`batch.json`) are read as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dfmp2.errors import ResourceError
+from dfmp2.host.files import disk_refusal
+from dfmp2.host.locks import acquire, release
+
+OLD_INDEX = "batch.json"
+OLD_VERSION = 2
+STEM = "batch"
+ENDING = ".index.jsonl"
+LARGEST_JSON = 500 * 10**6  # bytes
+
+
+def index_name(shard: tuple[int, int] | None) -> str:
+    """Name of the file that a shard (I, N), or a run of the whole batch, appends to."""
+    if shard is None:
+        return f"{STEM}{ENDING}"
+    return f"{STEM}.{shard[0]}-of-{shard[1]}{ENDING}"
+
+
+def is_index(name: str) -> bool:
+    """Whether a file is part of an index, by its name."""
+    return name == OLD_INDEX or (name.startswith(f"{STEM}.") and name.endswith(ENDING))
+
+
+def read_rows(folder: Path, shard: tuple[int, int] | None = None) -> dict[str, dict[str, Any]]:
+    """The latest row of each item by its name, from all files of an index, or from that of a shard
+    alone; what cannot be understood is left out."""
+    rows: dict[str, dict[str, Any]] = {}
+    if shard is not None:
+        names = [index_name(shard)]
+    else:
+        try:
+            names = sorted(name for name in os.listdir(folder) if is_index(name))
+        except OSError:
+            return rows
+    for name in names:
+        for row in _rows_of(folder / name):
+            known = rows.get(str(row.get("name")))
+            if known is None or _time_of(row) >= _time_of(known):
+                rows[str(row.get("name"))] = row
+    return rows
+
+
+def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        if path.is_symlink() or path.stat().st_size > LARGEST_JSON:
+            return
+        text = path.read_text(encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        return
+    if path.name == OLD_INDEX:
+        value = _parsed(text)
+        items = value.get("items") if value.get("dfmp2_batch_version") == OLD_VERSION else None
+        lines: Iterable[Any] = items if isinstance(items, list) else []
+    else:
+        lines = map(_parsed, text.splitlines())
+    for row in lines:
+        if isinstance(row, dict) and isinstance(row.get("name"), str):
+            yield row
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The object in a text, empty where it is none, such as a line that a kill has cut off."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _time_of(row: Mapping[str, Any]) -> float:
+    at = row.get("at")
+    return float(at) if isinstance(at, int | float) else 0.0
+
+
+class IndexWriter:
+    """Appends rows to the file of a shard; to one of another name while somebody else has that.
+
+    Attributes
+    ----------
+    path : the file
+    """
+
+    def __init__(self, folder: Path, shard: tuple[int, int] | None) -> None:
+        self.path = folder / index_name(shard)
+        if acquire(self.path) is not None:
+            name = self.path.name.removesuffix(ENDING)
+            self.path = folder / f"{name}.{uuid.uuid4().hex[:8]}{ENDING}"
+            acquire(self.path)
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows, each with the time of now, in one write.
+
+        Raises
+        ------
+        ResourceError : the disk is full or the folder cannot be written
+        """
+        now = time.time()
+        lines = [json.dumps({**row, "at": now}, separators=(",", ":")) for row in rows]
+        if not lines:
+            return
+        # A newline in front ends a line that a kill has cut off.
+        content = "\n" + "\n".join(lines) + "\n"
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            try:
+                os.write(descriptor, content.encode())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise disk_refusal(error)(
+                f"cannot write {self.path}: {error.strerror}; results do not depend on it"
+            ) from error
+
+    def close(self) -> None:
+        """Let others have the file."""
+        with contextlib.suppress(ResourceError):
+            release(self.path)

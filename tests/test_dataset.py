@@ -1,0 +1,248 @@
+"""Data sets that `batch collect --to` writes: what other programs read of them, and what is left
+out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import dfmp2
+from dfmp2.output.dataset import DataRecord, make_record, write_dataset
+from tests.conftest import MOLECULES, succeed
+
+EV, ANGSTROM = 27.211386245988, 0.52917721092  # CODATA 2018; PySCF's bohr, as files are read
+NAMES = ("nh2", "Wässer", "oh", "copy")
+HEAD = (
+    'basis = "sto-3g"\ntask = "gradient"\noutput = "out"\nkeep = "properties"\n'
+    'memory = "2GB"\nthreads = 1\nprecision = "fp64"\n'
+)
+ITEMS = """[[item]]
+molecule = "nh2.xyz"
+smiles = "[NH2]"
+[[item]]
+molecule = "h2o.xyz"
+name = "Wässer"
+[[item]]
+molecule = "oh.xyz"
+[[item]]
+molecule = "h2o.xyz"
+name = "copy"
+"""
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory, module_call) -> Path:
+    """Gradients of a radical, water twice, and an anion; the folder of their manifest."""
+    folder = tmp_path_factory.mktemp("dataset")
+    for name, text in MOLECULES.items():
+        (folder / f"{name}.xyz").write_text(text)
+    (folder / "oh.xyz").write_text("2\ncharge=-1\nO 0.1 0.2 0.3\nH 0.4 -0.5 0.9\n")
+    (folder / "m.toml").write_text(HEAD + ITEMS)
+    succeed(module_call("batch", "run", "m.toml", cwd=folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def module_call():
+    from tests.conftest import run_command
+
+    return run_command
+
+
+@pytest.fixture
+def collected(batch, call, monkeypatch, tmp_path):
+    """Collect into a file of a format; its path and what was said."""
+    monkeypatch.chdir(batch)
+
+    def collect(to: str, *options: str):
+        target = tmp_path / f"set.{to}"
+        done = succeed(call("batch", "collect", "m.toml", "-o", str(target), "--to", to, *options))
+        return target, done
+
+    return collect
+
+
+def results(folder: Path) -> dict[str, dfmp2.MP2Result]:
+    return {name: dfmp2.read(folder / "out" / f"{name}.h5") for name in NAMES}
+
+
+def test_extxyz_is_what_ase_reads(batch, collected):
+    """Energies in eV, forces in eV/angstrom, dipole moments in e angstrom: products of the files'
+    numbers with CODATA's factors, written out here."""
+    read = pytest.importorskip("ase.io").read
+    target, done = collected("extxyz", "--duplicates")
+    assert f"4 of 4 items -> {target}" in done.out
+    for atoms, (name, result) in zip(read(target, ":"), results(batch).items(), strict=True):
+        assert atoms.info["name"] == name
+        assert atoms.get_potential_energy() == pytest.approx(result.total_energy * EV, rel=1e-14)
+        forces = -result.gradient.mp2_total_gradient * EV / ANGSTROM
+        np.testing.assert_allclose(atoms.get_forces(), forces, rtol=1e-14, atol=1e-14)
+        dipole = result.properties.relaxed_dipole * ANGSTROM
+        np.testing.assert_allclose(atoms.get_dipole_moment(), dipole, rtol=1e-14, atol=1e-14)
+        positions = result.molecule.coordinates * ANGSTROM
+        np.testing.assert_allclose(atoms.positions, positions, rtol=1e-14, atol=1e-14)
+        np.testing.assert_allclose(
+            atoms.get_charges(), result.properties.mulliken_charges[2], atol=1e-14
+        )
+        assert atoms.info["charge"] == result.molecule.charge
+        assert atoms.info["spin"] == result.molecule.multiplicity
+        assert not atoms.pbc.any() and atoms.info["method"] == "DF-MP2/sto-3g"
+    assert "smiles=" in target.read_text().splitlines()[1]
+    assert "Properties=species:S:1:pos:R:3:forces:R:3" in target.read_text()
+
+
+def test_hdf5_has_one_array_per_property(batch, collected):
+    target, _ = collected("h5", "--duplicates")
+    own = results(batch)
+    with h5py.File(target) as handle:
+        assert handle.attrs["molecules"] == 4 and len(handle) == 3
+        for group in handle.values():
+            names = [name.decode() for name in group["name"][()]]
+            for place, name in enumerate(names):
+                result = own[name]
+                assert np.array_equal(group["coordinates"][place], result.molecule.coordinates)
+                assert np.array_equal(group["forces"][place], -result.gradient.mp2_total_gradient)
+                assert group["energy"][place] == result.total_energy
+                assert group["charge"][()] == result.molecule.charge
+            assert group["forces"].attrs["units"] == "hartree/bohr"
+            assert group["atomic_numbers"].shape == group["coordinates"].shape[1:2]
+        waters = [group for group in handle.values() if len(group["name"]) == 2]
+        assert [list(group["atomic_numbers"]) for group in waters] == [[8, 1, 1]]
+
+
+def test_parquet_csv_and_json_have_the_same_numbers(batch, collected):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    own = results(batch)
+    table = parquet.read_table(collected("parquet", "--duplicates")[0])
+    assert table.schema.field("forces").metadata[b"units"] == b"hartree/bohr"
+    in_json = json.loads(collected("json", "--duplicates")[0].read_text())
+    assert in_json["units"]["dipole"] == "elementary charge * bohr"
+    with open(collected("csv", "--duplicates")[0], newline="", encoding="utf-8") as stream:
+        in_csv = list(csv.DictReader(stream))
+    rows = zip(table.to_pylist(), in_json["molecules"], in_csv, own.items(), strict=True)
+    for row, other, line, (name, result) in rows:
+        forces = (-result.gradient.mp2_total_gradient).tolist()
+        assert row["name"] == other["name"] == line["name"] == name
+        assert row["energy"] == other["energy"] == float(line["energy"]) == result.total_energy
+        assert row["forces"] == np.ravel(forces).tolist()
+        assert other["forces"] == forces and json.loads(line["forces"]) == forces
+        assert row["smiles"] == other["smiles"] == ("[NH2]" if name == "nh2" else "")
+
+
+def test_the_database_of_ase(batch, collected):
+    connect = pytest.importorskip("ase.db").connect
+    target, _ = collected("ase.db", "--duplicates")
+    assert list(target.parent.glob("*db*")) == [target]
+    rows = list(connect(target).select())
+    for row, result in zip(rows, results(batch).values(), strict=True):
+        forces = -result.gradient.mp2_total_gradient * EV / ANGSTROM
+        np.testing.assert_allclose(row.forces, forces, rtol=1e-14, atol=1e-14)
+        assert row.energy == pytest.approx(result.total_energy * EV, rel=1e-14)
+        assert row.data["forces"] == (-result.gradient.mp2_total_gradient).tolist()
+
+
+def test_equal_geometries_are_left_out(collected):
+    target, done = collected("json")
+    names = [molecule["name"] for molecule in json.loads(target.read_text())["molecules"]]
+    assert names == ["nh2", "Wässer", "oh"]
+    assert "copy is left out: it is the geometry of Wässer; --duplicates keeps it" in done.err
+
+
+def test_results_without_a_certificate_are_left_out(batch, tmp_path):
+    """Of a gradient whose forces do not add up to nothing."""
+    from dfmp2.execution.collect import Collection, fit_for_dataset
+
+    result = dfmp2.read(batch / "out" / "nh2.h5")
+    certificate = replace(result.gradient_certificate, translation=1.0)
+    records = [
+        make_record(replace(result, gradient_certificate=certificate), name="bad"),
+        make_record(result, name="good"),
+    ]
+    left = fit_for_dataset(Collection(records, {}, []))
+    assert [record.name for record in left.records] == ["good"]
+    assert "bad is left out: the gradient's certificate fails" in str(left.remarks[0])
+    both = fit_for_dataset(Collection(records, {}, []), uncertified=True, duplicates=True)
+    assert len(both.records) == 2
+    empty = tmp_path / "none.extxyz"
+    with pytest.raises(dfmp2.InputError, match="no molecule is left"):
+        write_dataset(empty, "extxyz", [])
+    assert not empty.exists()
+
+
+def test_splits_stay_whatever_is_beside_them(batch, collected):
+    target, _ = collected("json", "--split", "1:1:2", "--duplicates")
+    files = sorted(target.parent.glob("set.*.json"))
+    parts = {}
+    for path in files:
+        for molecule in json.loads(path.read_text())["molecules"]:
+            parts[molecule["name"]] = path.name.split(".")[1]
+    assert set(parts) == set(NAMES)
+    record = make_record(dfmp2.read(batch / "out" / "oh.h5"), name="oh")
+    assert parts["oh"] == record.split((1, 1, 2))
+    shares = [replace(record, name=str(number)).split((8, 1, 1)) for number in range(4000)]
+    counts = [shares.count(part) / 4000 for part in ("train", "validation", "test")]
+    assert np.abs(np.array(counts) - (0.8, 0.1, 0.1)).max() < 0.02  # 3 standard deviations
+
+
+def test_what_is_known_is_not_read_again(batch, call, monkeypatch, tmp_path):
+    """A second collection reads no result; a changed one is read, and refused where it is
+    damaged."""
+    monkeypatch.chdir(batch)
+    from dfmp2.output import hdf5
+
+    first = tmp_path / "first.csv"
+    succeed(call("batch", "collect", "m.toml", "-o", str(first)))
+    with monkeypatch.context() as patch:
+        patch.setattr(hdf5, "read", lambda path: pytest.fail(f"{path} is read again"))
+        succeed(call("batch", "collect", "m.toml", "-o", str(tmp_path / "again.csv")))
+    assert first.read_bytes() == (tmp_path / "again.csv").read_bytes()
+    whole = (batch / "out" / "oh.h5").read_bytes()
+    damaged = bytearray(whole)
+    energy = np.float64(dfmp2.read(batch / "out" / "oh.h5").total_energy).tobytes()
+    damaged[damaged.index(energy)] ^= 1
+    (batch / "out" / "oh.h5").write_bytes(damaged)
+    done = succeed(call("batch", "collect", "m.toml", "-o", str(tmp_path / "less.csv")))
+    assert "oh is left out: its result does not count" in done.err and "3 of 4 items" in done.out
+    (batch / "out" / "oh.h5").write_bytes(whole)
+
+
+def test_workers_read_the_same(batch, call, monkeypatch, tmp_path):
+    monkeypatch.chdir(batch)
+    monkeypatch.setattr("dfmp2.execution.collect.CHUNK", 1)
+    tables = []
+    for workers in ("1", "2"):
+        (batch / "out" / "batch.collected.jsonl").unlink(missing_ok=True)
+        target = tmp_path / f"{workers}.json"
+        succeed(call("batch", "collect", "m.toml", "-o", str(target), "--workers", workers))
+        tables.append(target.read_text())
+    assert tables[0] == tables[1]
+
+
+def test_other_endings_name_those_that_work(batch, call, monkeypatch):
+    monkeypatch.chdir(batch)
+    for options, said in {
+        ("-o", "x.parquet"): "for a data set add --to parquet",
+        ("-o", "x.xlsx"): "ending in .h5, .csv or .json",
+        ("-o", "x.csv", "--split", "8:1:1"): "belongs to a data set: choose one with --to",
+        ("-o", "x.csv", "--to", "csv", "--split", "8:1"): "expected three shares",
+        ("-o", "x.csv", "--to", "csv", "--split", "0:0:0"): "expected three shares",
+        ("-o", "out/x.h5", "--to", "h5"): "every .h5 in",
+    }.items():
+        done = call("batch", "collect", "m.toml", *options)
+        assert done.code == 3 and said in done.message
+    assert not list(batch.glob("x.*"))
+
+
+def test_texts_cannot_break_a_frame(tmp_path, batch):
+    read = pytest.importorskip("ase.io").read
+    record = make_record(dfmp2.read(batch / "out" / "oh.h5"))
+    hostile: DataRecord = replace(record, name='a" b=1\nX 0 0 0 \\ é', smiles="C\t=C")
+    write_dataset(tmp_path / "x.extxyz", "extxyz", [hostile, record])
+    first, second = read(tmp_path / "x.extxyz", ":")
+    assert "b" not in first.info and len(first) == len(second) == 2
