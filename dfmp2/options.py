@@ -15,12 +15,34 @@ import re
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from decimal import Decimal
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, table
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option, plain
 from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
+
+BackendName = Literal[
+    "auto",
+    "cpu",
+    "torch",
+    "cuda",
+    "cuda-tf32",
+    "nki",
+    "nki-xla",
+    "nki-simulator",
+    "nki-interpreter",
+]
+BACKENDS: tuple[BackendName, ...] = get_args(BackendName)  # as `dfmp2.backends.registry` has them
+CONVERGENCE = (  # of an optimisation, by geomeTRIC's names
+    "GAU",
+    "GAU_LOOSE",
+    "GAU_TIGHT",
+    "GAU_VERYTIGHT",
+    "NWCHEM_LOOSE",
+    "TURBOMOLE",
+    "INTERFRAG_TIGHT",
+)
 
 
 class MoleculeKeywords(TypedDict, total=False):
@@ -111,17 +133,7 @@ class PairKeywords(TypedDict, total=False):
     kappa: float | None
     os_scale: float | None
     ss_scale: float | None
-    backend: Literal[
-        "auto",
-        "cpu",
-        "torch",
-        "cuda",
-        "cuda-tf32",
-        "nki",
-        "nki-xla",
-        "nki-simulator",
-        "nki-interpreter",
-    ]
+    backend: BackendName
     tolerance: float
     check: bool
     certify_fit: bool
@@ -212,6 +224,13 @@ class Method:
     def plain(self) -> bool:
         """Whether it is made of the pair energies of plain MP2, so that all of MP2 follows."""
         return self.kind == "pairs" and not self.regularised
+
+    @property
+    def level(self) -> str:
+        """The method in front of a basis, e.g. "DF-MP2"; of a functional alone "KS"."""
+        if self.kind == "none":
+            return self.title
+        return f"DF-{self.title}"
 
     @property
     def differentiable(self) -> bool:
@@ -549,7 +568,7 @@ class Options:
         positive=True,
     )
     transform: str = _option(
-        "Where B is made of the integrals: device on Trainium lanes only (auto: host).",
+        "Where B is made: device on cuda, with J and K, and Trainium lanes (auto: cuda's, else host).",
         "auto",
         choices=("auto", "host", "device"),
     )

@@ -83,10 +83,18 @@ def audit() -> Iterator[str]:
 
 def methods() -> Iterator[str]:
     """A row for each method."""
-    cost = {"pairs": "N^5", "laplace": "N^4", "rpa": "N^4; no ROHF, but RKS and UKS"}
+    cost = {
+        "pairs": "N^5",
+        "laplace": "N^4",
+        "rpa": "N^4; no ROHF, but RKS and UKS",
+        "none": "N^4; RKS and UKS",
+    }
     for one in METHODS.values():
         factors = (
-            one.formula.replace("E(OS)", "E_OS").replace("E(SS)", "E_SS").replace("E(RPA)", "E_RPA")
+            one.formula.replace("E(OS)", "E_OS")
+            .replace("E(SS)", "E_SS")
+            .replace("E(RPA)", "E_RPA")
+            .replace("E(KS)", "E_KS")
         )
         yield (
             f"| `{one.name}` | {one.title} | {factors} | {cost[one.kind]} | {one.says} | "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -143,3 +144,24 @@ def test_nobody_catches_everything():
                 assert caught not in ("everything", "Exception", "BaseException"), (
                     f"{path}:{node.lineno}"
                 )
+
+
+def test_tables_stand_once():
+    """Exit codes, backends and presets: what repeats them elsewhere says the same."""
+    from dfmp2 import errors
+    from dfmp2.backends.registry import BACKENDS
+    from dfmp2.options import BACKENDS as NAMES
+
+    raised = {
+        kind.exit_code
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.Dfmp2Error)
+    }
+    assert set(errors.EXIT_CODES) == raised | {2, errors.STOPPED}
+    page = (PACKAGE.parent / "docs" / "reference" / "exit-codes.md").read_text()
+    rows = re.findall(r"^\| (\d+) \|", page, re.MULTILINE)
+    assert {int(code) for code in rows} == set(errors.EXIT_CODES) | {0}
+    assert ("auto", *(row.name for row in BACKENDS)) == NAMES
+    for path in MODULES:
+        text = path.read_text()
+        assert text.count('"GAU_VERYTIGHT"') == (path.name == "options.py" and room(path) != "cli")

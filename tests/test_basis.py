@@ -335,6 +335,29 @@ def test_exchange_functions_span_the_same_space_as_pyscf_files(name: str, symbol
 
 
 @pytest.mark.exchange
+@pytest.mark.parametrize(
+    ("name", "symbol"),
+    [("def2-svp", "I"), ("def2-svp", "Au"), ("lanl2dz", "Cu"), ("cc-pvdz-pp", "Br")],
+)
+def test_core_potentials_of_the_exchange_are_those_of_pyscf(name: str, symbol: str) -> None:
+    """Integrals of every projector and of the local part, between functions of two centres."""
+    exchange = exchange_element(name, symbol)
+    matrices = []
+    for potential in (to_pyscf_ecp(exchange), gto.basis.load_ecp(name, symbol)):
+        mole = gto.M(
+            atom=[(symbol, (0, 0, 0)), ("He", (0.3, 0.5, 1.9))],
+            basis={symbol: "def2-svp", "He": "def2-svp"},
+            ecp={symbol: potential},
+            spin=None,
+            verbose=0,
+        )
+        assert mole.atom_nelec_core(0) == exchange.ecp_electrons > 0
+        matrices.append(mole.intor("ECPscalar"))
+    np.testing.assert_allclose(matrices[0], matrices[1], atol=1e-10)
+    assert np.abs(matrices[0]).max() > 0.1
+
+
+@pytest.mark.exchange
 def test_iodine_takes_its_fitting_set_from_the_exchange() -> None:
     """Turbomole's def2-SVP set of iodine is (9s,8p,7d,4f,2g)."""
     pytest.importorskip("basis_set_exchange")

@@ -26,6 +26,9 @@ WRONG = {  # manifest -> what the message must name
     + "[[item]]\nmolecul = 'h2o.xyz'": "item 1: unknown option 'molecul': did you mean molecule?",
     HEAD + "[[item]]\nname = 'a'": 'item 1: no molecule: expected molecule = "FILE"',
     HEAD + "frozen_cor = 1\n" + ITEM: "unknown option 'frozen_cor': did you mean frozen_core?",
+    HEAD
+    + "xyzzy = 1\n"
+    + ITEM: "unknown option 'xyzzy': the options are allow_poor_fit, allow_small_gap, ",
     HEAD + ITEM + "bassis = 'x'": "item 1: unknown option 'bassis': did you mean basis?",
     HEAD + "scf-conv-tol = 1e-9\nscf_conv_tol = 1e-8\n" + ITEM: "given twice",
     HEAD + ITEM + "charge = 1.5": "charge = 1.5: expected a whole number",

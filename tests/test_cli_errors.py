@@ -16,7 +16,16 @@ from typing import Any
 import pytest
 
 from dfmp2.output import hdf5
-from tests.conftest import COMMAND, Finished, Runner, listing, run_command, succeed, write_molecules
+from tests.conftest import (
+    COMMAND,
+    Finished,
+    Runner,
+    Stored,
+    listing,
+    run_command,
+    succeed,
+    write_molecules,
+)
 
 H2, H2O, STO3G = "h2.xyz", "h2o.xyz", ("--basis", "sto-3g")
 LONG = "a" * 300
@@ -445,3 +454,21 @@ def test_machine_out_of_memory(call: Runner, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(python, "run_options", fail)
     done = call("run", H2, *STO3G)
     assert done.code == 7 and "--memory" in done.message
+
+
+def test_an_option_that_is_meant_is_named(call: Runner) -> None:
+    """One that is offered, not one that is hidden."""
+    done = call("run", "h2.xyz", "--bassis", "sto-3g")
+    assert done.code == 2 and "did you mean --basis" in done.message
+
+
+@pytest.mark.parametrize(
+    "command", [("show", "FILE"), ("derive", "FILE", "--os-scale", "1.2"), ("compare", "FILE")]
+)
+def test_output_ends_with_one_line_end(
+    command: tuple[str, ...], water: Stored, call: Runner
+) -> None:
+    arguments = [str(water.path) if word == "FILE" else word for word in command]
+    for more in (("--json",), ()):
+        done = call(*arguments, *more)
+        assert done.code == 0 and done.out == done.out.rstrip() + "\n"

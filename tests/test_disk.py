@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -23,8 +24,11 @@ from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
+from dfmp2.integrals.transform import ClusterRectangles
+from dfmp2.mp2 import energy as energy_steps
 from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import memory
+from dfmp2.scf import jk, ladder
 from dfmp2.scf.jk import JKFitting
 from dfmp2.scf.jk_on_disk import DiskIntegrals
 from tests.conftest import COMMAND, Runner, succeed, write_molecules
@@ -175,6 +179,48 @@ def test_matrices_from_disk(
         assert stored.get_naoaux() == AUX.nao
         stored.discard()
         assert [file.name for file in next(tmp_path.iterdir()).iterdir()] == ["lock"]
+
+
+def test_the_scf_of_a_run_gathers_once_and_frees_before_b(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A cation of distant atoms and molecules: as planned, in every float32 iteration, with the
+    bits of a run without room."""
+    lines = ["O 0 0 0", "H 0 0.76 0.59", "H 0.1 -0.76 0.6"]
+    lines += [f"{atom} {9 * n} {n} 0.3" for n, atom in enumerate(("Ne", "Ar", "Ne", "He"), 1)]
+    path = tmp_path / "apart.xyz"
+    path.write_text(f"{len(lines)}\n\n" + "\n".join(lines) + "\n")
+    monkeypatch.setattr(ladder, "SINGLE_LEAST", 1)
+    made: list[int] = []
+    alive: WeakSet[ClusterRectangles] = WeakSet()
+
+    class Counted(ClusterRectangles):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(sum(part.nbytes for part in self.share(0, 10**6)))
+            alive.add(self)
+
+    monkeypatch.setattr(jk, "ClusterRectangles", Counted)
+    plans: list[memory.MemoryPlan] = []
+    before_b = energy_steps.build_b
+
+    def build_b(calculation: Any, *rest: Any) -> Any:
+        plans.append(calculation.plan.memory)
+        assert not alive
+        return before_b(calculation, *rest)
+
+    monkeypatch.setattr(energy_steps, "build_b", build_b)
+    given: dict[str, Any] = {"charge": 1, "multiplicity": 2, "stability": "full"}
+    once = dfmp2.run(path, "cc-pvdz", **given)
+    assert plans[0].scf_gathers and made == [plans[0].scf_gathered]
+    monkeypatch.setattr(memory.MemoryPlan, "scf_gathers", False)
+    anew = dfmp2.run(path, "cc-pvdz", **given)
+    assert len(made) == 1
+    assert anew.mp2_total_energy == once.mp2_total_energy
+    np.testing.assert_array_equal(anew.reference.history, once.reference.history)
+    double = dfmp2.run(path, "cc-pvdz", precision="fp64", **given)
+    assert len(made) == 1
+    assert once.scf_total_energy == pytest.approx(double.scf_total_energy, abs=1e-10)
 
 
 def test_full_stability_reads_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

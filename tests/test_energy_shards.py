@@ -27,7 +27,7 @@ from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare
 from dfmp2.mp2.calculation import NOTHING
 from dfmp2.mp2.identity import PROCESSOR
 from dfmp2.mp2.pairs import tile_keys
-from dfmp2.mp2.prepared import opened_calculation, options_for, prepared_energy
+from dfmp2.mp2.prepared import open_prepared, options_for, prepared_energy
 from dfmp2.output import hdf5, tile_shards
 from dfmp2.output.checkpoint import RUN, VARIABLE, FileCheckpoint, decode, encode
 from dfmp2.output.prepared import opened
@@ -392,7 +392,7 @@ def test_what_a_worker_refuses(prepared: Path) -> None:
     dfmp2.prepare("nh2.xyz", "sto-3g", "other.h5", frozen_core="1", threads=1, listener=Heard())
     with opened(B) as source:
         options = options_for(source.prepared, {"threads": 1})
-        with opened_calculation(source, options, Heard(), "", NOTHING) as calculation:
+        with open_prepared(source, options, Heard(), "", NOTHING) as calculation:
             identity = tuple(calculation.identity.items())
     for path, known, said in (
         ("other.h5", identity, "frozen core .1 there, 0 here"),

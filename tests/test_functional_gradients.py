@@ -16,7 +16,7 @@ from dfmp2.errors import InputError
 from dfmp2.gradients.certificate import check_direction
 from dfmp2.gradients.functional import Kernel, functional_gradient
 from dfmp2.gradients.gradient import GradientResult, mp2_gradient
-from dfmp2.integrals.grid import make_grid
+from dfmp2.integrals.grid import count_points, make_grid
 from dfmp2.interop import qcschema
 from dfmp2.interop.pyscf import DFMP2
 from dfmp2.interop.python import gradient_from_mean_field
@@ -25,6 +25,7 @@ from dfmp2.mp2 import dispersion
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
+from dfmp2.output.export import export
 from dfmp2.progress import Silent
 from dfmp2.scf.kohn_sham import libxc_code
 from dfmp2.scf.reference import StartOrbitals
@@ -185,7 +186,8 @@ def test_gradients_are_slopes_of_the_energy(name: str) -> None:
 
 
 TIGHT: dict[str, Any] = {"basis": "cc-pvdz", "grid": "75,302", **EXACT, "scf_conv_tol": 1e-13}
-DEF2: dict[str, Any] = {**TIGHT, "basis": "def2-svp"}
+# Energies of 400 Eh and more are rounded to 1e-13 Eh: an SCF does not get below.
+DEF2: dict[str, Any] = {**TIGHT, "basis": "def2-svp", "scf_conv_tol": 1e-12}
 CASES: dict[str, tuple[Molecule, dict[str, Any]]] = {
     "1 GGA, RKS": (HOCL, {**TIGHT, "method": "b2plyp"}),
     "2 GGA, UKS, frozen core": (METHYL, {**TIGHT, "method": "b2plyp", "frozen_core": "auto"}),
@@ -213,7 +215,10 @@ CASES: dict[str, tuple[Molecule, dict[str, Any]]] = {
         {**DEF2, "method": "b2plyp-d4", "frozen_core": "auto"},
     ),
     "14 core potential, XYG3 type, UKS": (HOI.with_state(1, 2), {**DEF2, "method": "xdh-pbe0"}),
-    "15 X2C, UKS": (HOCL.with_state(-1, 2), {**TIGHT, "method": "b2plyp", "relativity": "x2c"}),
+    "15 X2C, UKS": (
+        HOCL.with_state(-1, 2),
+        {**TIGHT, "method": "b2plyp", "relativity": "x2c", "scf_conv_tol": 1e-12},
+    ),
     "16 Kohn-Sham, meta-GGA, UKS": (METHYL, {**TIGHT, "method": "ks", "xc": "r2scan"}),
     "17 Kohn-Sham, range-separated, core potential": (
         HOI,
@@ -412,3 +417,36 @@ def test_a_functional_that_jumps_has_slopes_of_its_own() -> None:
         found = dfmp2.gradient(WATER, method=method, check=True, **SMALL)
         assert found.certificate.allowed_slope == allowed
         assert found.certificate.passed
+
+
+def test_the_plan_counts_the_kernel_at_every_point(call: Runner, tmp_path: Path) -> None:
+    (tmp_path / "r.xyz").write_text("3\n\nN 0 0 0.1\nH 0 0.8 -0.5\nH 0.1 -0.7 -0.6\n")
+    asked = ("plan", "r.xyz", "--multiplicity", "2", "--basis", "6-31g", "--gradient", "--json")
+    functional = ("--method", "ptpss", "--auxbasis", "cc-pvdz-ri")
+    peaks, energies = [], []
+    for grid in ("75,302", "150,590"):
+        peaks.append(call(*asked, *functional, "--grid", grid).json["memory_bytes"]["peak"])
+        plain = [word for word in asked if word != "--gradient"]
+        energies.append(call(*plain, *functional, "--grid", grid).json["memory_bytes"]["peak"])
+    mole = gto.M(atom="N 0 0 0.1; H 0 0.8 -0.5; H 0.1 -0.7 -0.6", spin=1, basis="6-31g")
+    more = count_points(mole, "150,590") - count_points(mole, "75,302")
+    kernel = (2 * 5) ** 2 * 8  # bytes at a point: two spins, density, its gradient, tau
+    assert peaks[1] - peaks[0] > kernel * more > energies[1] - energies[0]
+
+
+def test_an_xyz_file_has_the_energies_that_there_are() -> None:
+    given = {"basis": "6-31g", "grid": 0, "xc": "pbe", **FOUR_CENTRE}
+    found = dfmp2.run(WATER, method="ks", **given)
+    line = export(found, "xyz").decode().splitlines()[1]
+    assert f"total_energy_hartree={found.total_energy:.12f}" in line and "nan" not in line
+    assert 'method="KS/6-31g"' in line
+
+
+def test_exact_exchange_alone_is_mp2() -> None:
+    given = {"frozen_core": "1", **SMALL}
+    as_functional = {"method": "custom-dh", "xc": "hf", "os_scale": 1.0, "ss_scale": 1.0}
+    found = dfmp2.gradient(CATION, **given, **as_functional)
+    given.pop("grid")
+    expected = dfmp2.gradient(CATION, **given, method="mp2", stability="off")
+    assert found.result.total_energy == pytest.approx(expected.result.total_energy, abs=1e-9)
+    np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-7)

@@ -27,11 +27,14 @@ from dfmp2.mp2.error_budget import (
 )
 from dfmp2.options import LEBEDEV_POINTS, Options, make_options
 from dfmp2.output import hdf5
+from dfmp2.output.document import size
+from dfmp2.output.report import _grid_facts
 from dfmp2.output.text import report
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
 from dfmp2.scf import grid_error as scf_grid_error
+from tests.awkward import MOLECULES
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
 
@@ -513,3 +516,24 @@ def test_one_electron_and_empty_spins_have_an_error_too() -> None:
     exact = dfmp2.run(hydrogen, **PBE, grid=6)
     wrong = abs(found.total_energy - exact.total_energy)
     assert found.grid_error_total is not None and wrong <= found.grid_error_total
+
+
+def test_a_ghost_leaves_no_grid_error() -> None:
+    """What each atom leaves at least counts real atoms, three here, in E(KS) and in the budget."""
+    settings = {"basis": "sto-3g", "method": "drpa", "xc": "pbe", "grid": 0, "threads": 1}
+    found = dfmp2.run(MOLECULES["nitroxyl with a ghost"], **settings, listener=Silent())
+    error = found.reference.grid_error
+    assert error is not None and found.molecule.natom == 4
+    largest = 2.5 * abs(error.scf_error) + 3 * 4e-8
+    assert found.to_dict()["grid_error"]["largest_scf_total_energy"] == pytest.approx(largest)
+    fine = replace(found.reference, grid_error=replace(error, scf_error=-4e-9))
+    facts = _grid_facts(replace(found, reference=fine))
+    assert f"at most about {size(1e-8 + 3 * 4e-8)} Eh" in facts["grid error of E(KS)"]
+    changes = error.exx_error, found.grid_certificate.correlation_error
+    source = found.error_budget.sources["grid"]
+    alone = max(map(abs, changes)) + 3 * 2e-9
+    assert source.scf.value == pytest.approx(abs(changes[0]) + alone, rel=1e-9)
+    assert source.correlation.value == pytest.approx(abs(changes[1]) + alone, rel=1e-9)
+    twice = combined([((1.0, 1.0), found), ((-0.5, -0.5), found)], "an energy").sources["grid"]
+    expected = abs(0.5 * changes[0]) + 1.5 * alone
+    assert twice.scf.value == pytest.approx(expected, rel=1e-9)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from pyscf import df, gto, scf
+from pyscf import df, gto, lib, scf
 
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import unpacked
@@ -23,6 +23,8 @@ from dfmp2.mp2.device_b import fitted_ao_integrals as untransformed_integrals
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.scf import jk
 from dfmp2.scf.jk import JKFitting, coulomb_exchange_of_b, fit_scf_integrals, signed_orbitals
+from dfmp2.scf.response_matrices import ResponseMatrices
+from dfmp2.scf.rotations import RotatedSpin
 from tests.test_nki_backend import GEOMETRIES
 from tests.twins import transform_twin
 
@@ -229,6 +231,45 @@ def test_float32_exchange_is_good_to_float32(mole, aux, reference, request):
     assert (
         1e-10 < error < 4 * np.finfo(np.float32).eps * np.abs(exact_k).max()
     )  # it was float32, and no worse
+
+
+@pytest.mark.parametrize("cluster", [30, 1000])
+def test_gathering_once_changes_no_bit(cluster, monkeypatch):
+    """J, K of two spins and the response matrices with integrals gathered once and each time
+    anew."""
+    monkeypatch.setattr(screening, "CLUSTER", cluster)
+    monkeypatch.setattr(jk, "CACHE_BYTES", 10**5)
+    monkeypatch.setattr(jk, "BLOCK_BYTES", 3 * 10**5)
+    rng = np.random.default_rng(5)
+    occupied = [rng.standard_normal((APART.nao, n)) for n in (6, 4)]
+    each_time, once = JKFitting(APART, APART_AUX, 2), JKFitting(APART, APART_AUX, 2)
+    once.gathers = True
+    for fitted in (each_time, once):
+        fitted.single = True
+    expected = each_time.matrices(occupied)
+    np.testing.assert_array_equal(once.matrices(occupied), expected)
+    gathered = once.rectangles()
+    assert gathered is not None and gathered is once.rectangles()  # made once
+    assert each_time.rectangles() is None
+    # Its elements are those of B, rounded.
+    whole = lib.unpack_tril(once.pairs.expand(once._cderi))
+    for cluster_of, part in zip(once.pairs.clusters, gathered.share(3, 7), strict=True):
+        rectangle = whole[3:7][:, cluster_of.partners][:, :, cluster_of.functions]
+        np.testing.assert_array_equal(part, rectangle.astype(np.float32))
+    spins = []
+    for orbitals in occupied:
+        c, _ = np.linalg.qr(rng.standard_normal((APART.nao, APART.nao)))
+        n = orbitals.shape[1]
+        spins.append(RotatedSpin(c[:, :n], c[:, n:], np.ones((APART.nao - n, n))))
+    turned = [rng.standard_normal(spin.differences.shape) for spin in spins]
+    images = [ResponseMatrices(one, spins, single=True)(turned, 1.0) for one in (each_time, once)]
+    for left, right in zip(*images, strict=True):
+        np.testing.assert_array_equal(right, left)
+    once.single = False  # float64 is made of B
+    each_time.single = False
+    np.testing.assert_array_equal(once.matrices(occupied), each_time.matrices(occupied))
+    once.stop_gathering()
+    assert once.rectangles() is None
 
 
 # --- the transformation ---------------------------------------------------------------------------

@@ -303,6 +303,12 @@ def test_broken_molecules(changes: dict[str, Any], message: str) -> None:
     assert message in str(raised.value)
 
 
+def test_the_old_spelling_of_a_request_is_of_version_1() -> None:
+    assert qcschema.read_request(v1(schema_name="qc_schema_input")).driver == "energy"
+    with pytest.raises(InputError, match="expected 'qcschema_atomic_input'"):
+        qcschema.read_request({**v2(v1()), "schema_name": "qc_schema_input"})
+
+
 REFUSED = [  # (document or text, exit code, error type, message)
     ("", 3, "input_error", "not JSON"),
     ('{"a": NaN}', 3, "input_error", "NaN is not a number in JSON"),

@@ -80,6 +80,50 @@ def test_a_run_fits_from_its_least_memory_on() -> None:
     replace(without, budget=budget(95)).require()
 
 
+ALONE = replace(PLAN, exact_rows=Stage(), gradient=GradientMemory())
+FORCES = GradientMemory("gradient", peak=3500, needed=3500, least=3500, comfortable=4000)
+DEMANDING = replace(ALONE, exact_rows=Stage(7000, 100, 900))
+
+
+@pytest.mark.parametrize(
+    ("parts", "least", "comfortable", "peak"),
+    [
+        ({}, 95, 2000, 2000),
+        ({"scf_in_core": 8000}, 95, 8000, 8000),
+        ({"scf_in_core": 8000, "scf_fit": Stage(4000, 20, 200)}, 4020, 8000, 8000),
+        ({"scf_in_core": 8000, "scf_read": Stage(4500, 30, 200)}, 4530, 8000, 8000),
+        ({"scf_in_core": 3000, "scf_fit": Stage(4000, 20, 200)}, 3000, 3000, 3000),
+        ({"scf_response": 9000}, 95, 10000, 10000),
+        ({"mp2_in_core": 9000, "mp2_integrals": Stage(6000, 10, 500)}, 6010, 9000, 9000),
+        ({"mp2_in_core": 9000, "mp2_solve": Stage(6100, 20, 500)}, 6120, 9000, 9000),
+        ({"mp2_in_core": 9000, "mp2_pairs": Stage(6200, 30, 500)}, 6230, 9000, 9000),
+        ({"mp2_check": Stage(4000, 10, 500)}, 4010, 2000, 4500),
+        ({"exact_rows": Stage(2500, 100, 900)}, 2600, 3400, 3400),
+        ({"gradient": FORCES}, 3500, 4000, 3500),
+        ({"certificate": DEMANDING}, 7100, 7900, 7900),
+    ],
+)
+def test_every_part_of_a_plan_counts_where_it_is_the_largest(
+    parts: dict[str, Any], least: int, comfortable: int, peak: int
+) -> None:
+    """On disk its fixed and least blocks, in memory all of it; a certificate has a plan of its
+    own."""
+
+    def within(room: int) -> MemoryPlan:
+        plan = replace(ALONE, **parts, budget=budget(room))
+        if plan.certificate is None:
+            return plan
+        return replace(plan, certificate=replace(plan.certificate, budget=budget(room)))
+
+    assert within(0).least == PROGRAM + VARIES + SLACK + least
+    assert within(0).comfortable == PROGRAM + SLACK + comfortable
+    assert within(10**6).predicted_peak == budget(peak)
+    within(least).require()
+    assert within(least).predicted_peak == budget(least)
+    with pytest.raises(ResourceError, match="not enough memory"):
+        within(least - 1).require()
+
+
 @pytest.mark.parametrize(
     ("room", "disk"), [(2000, 0), (1999, 7000), (1000, 7000), (999, 7000), (95, 7000)]
 )
@@ -92,6 +136,10 @@ def test_scratch_space_is_the_larger_of_both_steps_and_that_of_the_gradient(
     assert plan.scratch == disk + 3000
     larger = replace(plan, scf_disk=9000)
     assert larger.disk == (9000 if room < 1000 else disk)
+    both = replace(plan, grid_disk=400)  # B of two grids
+    assert both.disk == (7400 if room < 2000 else 0)
+    certificate = replace(plan, scf_disk=100, mp2_disk=250)
+    assert replace(plan, certificate=certificate).disk == (7250 if room < 2000 else 0)
 
 
 @pytest.mark.parametrize(("count", "others"), [(1, 0), (3, 0), (2, 1), (5, 2)])

@@ -13,7 +13,7 @@ import pytest
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium import calls, layout
-from dfmp2.trainium.calls import SHAPES, programs, transform_calls
+from dfmp2.trainium.calls import SHAPES, product_call, programs, transform_calls
 from dfmp2.trainium.costs import catalogue, model, prediction, text
 from dfmp2.trainium.costs.chips import CHIPS
 from dfmp2.trainium.costs.model import Engines
@@ -311,3 +311,34 @@ def test_cores_share_the_calls_and_take_no_less_than_the_longest():
     assert two.device == pytest.approx(one.device / 2) and two.uploaded == 2 * one.uploaded
     longest = max(e.at(1.0) for _, e in catalogue.best(K3, Shape(50, 190, 840), TRN1).parts)
     assert many.device == pytest.approx(longest / 1e9)
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_what_crosses_the_link_takes_seconds(cores):
+    """4.6 GB/s up, each core its own B, and 5.6 GB/s down, of the memory that is no B."""
+    alpha, beta = Shape(9, 30, 100), Shape(7, 32, 100)
+    found = prediction.predict((alpha, beta), chips=("trn1",), cores=cores)[0]
+    operands = found.uploaded / cores
+    seconds = found.uploaded / 4.6e9 + (found.memory - operands) / 5.6e9
+    assert found.link == pytest.approx(seconds, rel=1e-3) and 0 < seconds < 0.1
+    assert operands >= 4 * (9 * 30 + 7 * 32) * 100
+    product = prediction.predict_product((1, 100, 200, 300), TRN1)
+    down = product.memory - product.uploaded
+    assert down >= 4 * 200 * 300 and product.uploaded >= 4 * 100 * (200 + 300)
+    assert product.link == pytest.approx(product.uploaded / 4.6e9 + down / 5.6e9, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("batches", "depth", "rows", "columns"), [(1, 100, 256, 300), (2, 256, 128, 1100)]
+)
+def test_passes_of_a_product_are_counted(batches, depth, rows, columns):
+    """Each operand and result is copied once, in statements of at most 512 columns."""
+    call = product_call(batches, depth, rows, columns)
+    slices = call.arguments["a"].shape[0] // batches // 128
+    tiles, wide = -(-call.arguments["columns"] // 128), call.arguments["b"].shape[1]
+    elements = batches * (slices * call.arguments["columns"] + tiles * wide)
+    left = model.engines(call, TRN1).scalar * TRN1.scalar - elements
+    statements = round(left / model.SCALAR_STATEMENT)
+    assert left == pytest.approx(statements * model.SCALAR_STATEMENT, rel=1e-9)
+    least = batches * (slices + tiles * -(-wide // 512))
+    assert least <= statements <= 4 * least

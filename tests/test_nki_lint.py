@@ -98,6 +98,8 @@ MODULE_LEVEL = [
     ("purity", "LIMIT = part(1)", "LIMIT = 1"),
     ("purity", "LIMIT = 1\nLIMIT = 2", "LIMIT = 1\nOTHER = -LIMIT"),
     ("purity", "LIMIT = 1\nLIMIT += 1", ""),
+    ("purity", "part.limit = 1", "LIMIT = 1"),
+    ("purity", "FIRST, SECOND = 1, 2", "FIRST = 1\nSECOND = 2"),
     ("purity", "if True:\n    LIMIT = 1", ""),
     ("syntax", "class Plan:\n    pass", ""),
     ("import", "import numpy as np", ""),

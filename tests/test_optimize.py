@@ -14,7 +14,7 @@ from ase import Atoms
 from pyscf import gto, scf
 from pyscf.hessian import thermo
 
-from dfmp2.errors import Dfmp2Error
+from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.elements import internal_coordinate, mass
 from dfmp2.molecule.files import read_frames
@@ -27,7 +27,7 @@ from dfmp2.output.study import read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
-from dfmp2.studies.geometric_search import Search
+from dfmp2.studies.geometric_search import Search, torsional_constant
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.runs import Keeper
 from dfmp2.studies.vibrations import masses, symmetry_number, thermochemistry, vibrations
@@ -101,6 +101,17 @@ def test_torsions_are_soft():
     rows = [row.split() for row in f"{atoms}; H 1.17 2.18 -1.77".split(";")]
     start = Molecule([row[0] for row in rows], [[float(x) for x in row[1:]] for row in rows])
     assert optimized(start, Search(), replace(EXACT, basis="sto-3g")).settings["steps"] <= 6
+
+
+@pytest.mark.parametrize(("longer", "constant"), [(-0.3, 0.0233), (-0.1, 0.0093), (0.2, 0.0023)])
+def test_a_torsion_is_stiffer_about_a_short_bond(longer, constant):
+    """0.0023 - 0.07 (r - r_cov), r_cov of C and N 0.76 and 0.71 angstrom, 0.0023 at least."""
+    length = (0.76 + 0.71) / 0.529177210903 + longer
+    along = np.array([0.36, 0.48, 0.8])
+    first = np.array([0.1, 0.2, 0.3])
+    places = np.array([first, [5.0, 0, 0], first + length * along])
+    molecule = Molecule(("C", "H", "N"), places)
+    assert torsional_constant(molecule, places, 0, 2) == pytest.approx(constant, abs=1e-6)
 
 
 def test_the_scaled_energy_is_minimised():
@@ -831,6 +842,26 @@ def test_wrong_requests(name, call: Runner, folder: Path) -> None:
     assert done.code == code and said in done.message, done.err
     if code == 3:
         assert listing(folder) == before and "SCF" not in done.err
+
+
+VALUES = {
+    "angle": ("2,1,3", ("0.001", "179.999"), ("0", "180", "-1", "nan")),
+    "dihedral": ("1,2,3,4", ("-359.999", "359.999"), ("-360", "360", "inf")),
+    "bond": ("1,2", ("0.001", "999.9"), ("0", "1000", "-1", "nan")),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_values_of_constraints_end_at_their_limits(kind: str) -> None:
+    atoms, inside, outside = VALUES[kind]
+    places = [[0, 0, 0], [0, 1.4, -0.9], [0.1, -1.5, -0.8], [1.9, 0.3, 0.4]]
+    molecule = Molecule(("N", "H", "H", "H"), places)
+    for value in inside:
+        written = Constraints(fixed=[(kind, atoms, value)]).for_geometric(molecule)
+        assert float(written.split()[-1]) == float(value)
+    for value in outside:
+        with pytest.raises(InputError, match="expected"):
+            Constraints(fixed=[(kind, atoms, value)]).for_geometric(molecule)
 
 
 def test_without_geometric(monkeypatch: pytest.MonkeyPatch) -> None:

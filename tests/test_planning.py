@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import dfmp2
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.main import main
 from dfmp2.errors import ResourceError
+from dfmp2.execution import schedule
 from dfmp2.host import cache
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.options import Options
@@ -145,6 +146,20 @@ def test_memory_counts_the_hessian_of_the_frontier_orbitals():
     b = (20 * 30 + 20**2 + 30**2) * 84 * 8
     assert plan.mp2_solve.needed - b == pytest.approx(4 * 600**2 * 8, rel=0.3)
     assert plan.mp2_in_core > b + 4 * 600**2 * 8
+
+
+def test_integrals_of_the_float32_iterations_are_gathered_where_there_is_room():
+    work = replace(LARGE, scf_columns=40_000, rectangles=90_000, single_exchange=True)
+    gathered = 4 * LARGE.naux_scf * 90_000
+    given = {"limits": CpuBackend(1).limits, "threads": 1, "program": 0}
+    needed = memory.memory_plan(work, budget=10**12, **given).scf_in_core + gathered + memory.SLACK
+    just, below = (memory.memory_plan(work, budget=needed - n, **given) for n in (0, 1))
+    assert just.scf_gathers and just.scf == just.scf_in_core + gathered
+    assert below.scf_fits_in_core and not below.scf_gathers and below.scf == below.scf_in_core
+    assert just.comfortable >= needed and just.least == below.least
+    # Integrals of occupied orbitals come first: they are made for more products.
+    examined = memory.memory_plan(replace(work, examined=True), budget=needed, **given)
+    assert examined.response_held and not examined.scf_gathers
 
 
 @pytest.mark.parametrize(("single", "number"), [(False, 8), (True, 4)])
@@ -294,6 +309,29 @@ def test_a_part_of_a_run_is_forecast_alone(tmp_path):
     assert both.total == pytest.approx(prepared.total + both.pair_energies + Rates().start)
 
 
+@pytest.mark.parametrize("task", ["energy", "properties", "gradient"])
+def test_what_is_planned_is_an_energy_if_nothing_else_is_asked_for(task):
+    """Without a task as with "energy"; gradients take memory and time beside it."""
+    molecule, options = read_xyz(INPUTS / "h2o.xyz").molecule, Options(basis="sto-3g", threads=1)
+    plain = planning.foresee(molecule, options, Silent(), calibrate=False).plan
+    asked = planning.foresee(molecule, options, Silent(), calibrate=False, task=task).plan
+    assert plain.work.task == "energy" and plain.timings.gradient == 0.0
+    assert plain.memory.gradient == memory.GradientMemory()
+    assert (asked.memory.gradient.peak > 0) == (task != "energy")
+    assert (asked.timings.gradient > 0) == (task != "energy")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 7.0])
+def test_an_item_of_a_batch_starts_no_program(seconds):
+    """Its workers are warm: only what it computes counts, and a fixed time for each item."""
+    rates_of_host = replace(Rates(), start=seconds)
+    alone = time.time_text(WATER, rates_of_host).total - seconds
+    cost = schedule.shard_cost(WATER, rates_of_host)
+    assert cost == pytest.approx(schedule.PER_ITEM + alone)
+    assert cost == pytest.approx(schedule.shard_cost(WATER, replace(Rates(), start=1.0)))
+    assert schedule.shard_cost(LARGE) > schedule.shard_cost(WATER) > schedule.shard_cost(None) == 0
+
+
 def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
     disk = DiskRates(write=1e9, read=1e9)
     plain = time.time_text(LARGE, Rates())
@@ -333,12 +371,17 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
         and found.matrices > 1e4
         and found.reorder > 1e7
     )
-    assert (
-        found.start != Rates().start and found.launch != Rates().launch
-    )  # a command of its own was timed
-    assert 0 < found.start < 30 and 0 < found.launch < 30 and found.foreign >= 0 and found.date
+    assert (found.start, found.launch) == (Rates().start, Rates().launch)  # no command is run
+    assert found.foreign >= 0 and found.date
     assert rates.load_rates("cpu", 1) == found
     assert rates.load_rates("cpu", 2) is None and rates.load_rates("torch", 1) is None
+    entry = rates._key("cpu", 1)
+    measured_earlier = {**asdict(found), "start": 0.9, "launch": 1.2, "torch_import": 2.0}
+    cache.store_cached(entry, measured_earlier)  # as version 0.1 has written it
+    assert rates.load_rates("cpu", 1) == replace(found, start=0.9, launch=1.2)
+    del measured_earlier["reorder"]
+    cache.store_cached(entry, measured_earlier)
+    assert rates.load_rates("cpu", 1) is None
     cache.path().write_text("{ not json")
     assert rates.load_rates("cpu", 1) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc")

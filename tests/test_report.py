@@ -13,14 +13,13 @@ import h5py
 import numpy as np
 import pytest
 
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Certificate
-from dfmp2.output import hdf5
+from dfmp2.output import hdf5, report
 from dfmp2.output.html.page import FOLDER
-from dfmp2.output.html.svg import FILLS, LEVELS, OTHER_FILL, orient
+from dfmp2.output.html.svg import FILLS, LEVELS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.report import list_pairs, operations
-from dfmp2.planning import rates
 from dfmp2.planning.memory import Storage
-from dfmp2.planning.rates import ProductRates
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Stability
 from tests.conftest import listing
@@ -302,7 +301,7 @@ def test_drawing_keeps_distances_and_hands_and_shows_the_longest_axis_across():
     ) == pytest.approx(1.0)
 
 
-def test_rates_are_operations_over_time(result, monkeypatch):
+def test_rates_are_operations_over_time(result):
     # RHF: nocc (nocc + 1) / 2 pairs of nvir^2 integrals, each a product over naux, counted as two
     # operations.
     nocc, nvir, naux = 5, 2, result.sizes.naux
@@ -319,23 +318,12 @@ def test_rates_are_operations_over_time(result, monkeypatch):
     def cells(shown, stage="pair energies"):
         return next(row for row in parse(page_of(shown)).rows if row[0] == stage)[1:]
 
-    monkeypatch.setattr(rates, "load_products", lambda _: None)
-    count = exact.provenance.threads
     assert cells(exact)[0] == "0.50" and len(cells(exact)) == 4
-    assert f"dfmp2 bench --gemm --threads {count}" in page_of(exact)
-    record = ProductRates(
-        {f"numpy fp64 {count}": 8.0 * flops, f"numpy mixed {count}": 16.0 * flops},
-        0.0,
-        "2026-11-23",
-    )
-    monkeypatch.setattr(rates, "load_products", {count: record}.get)
-    assert cells(exact)[4] == "25"  # per cent
-    assert len(cells(replace(exact, provenance=replace(exact.provenance, host="elsewhere")))) == 4
-    # 1 s of SCF, of which a large product would take 1/4 s in float64 and 1/2 s in float32.
+    # 1 s of SCF
     begun = replace(
         exact, reference=replace(exact.reference, operations=np.array([2.0, 8.0]) * flops)
     )
-    assert cells(begun, "SCF")[3:] == [f"{10 * flops / 1e9:.1f}", "75"]
+    assert cells(begun, "SCF")[3:] == [f"{10 * flops / 1e9:.1f}"]
     integrals = naux * 7 * 8 / 2  # of 7 functions
     assert cells(begun, "integrals")[2] == f"{integrals / 1e9:.3g}"
 
@@ -422,3 +410,36 @@ def test_a_required_browser_that_is_missing_is_a_failure(tmp_path):
     done = subprocess.run(program, cwd=root, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout
     assert "--require browser, but it was skipped" in done.stdout and "no chromium" in done.stdout
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (20, 7), (21, 4), (45, 61)])
+def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
+    """Up to 20 orbitals one by one, more in equal blocks that are named by their ends."""
+    matrix = -np.random.default_rng(3).random(shape)
+    first = (2, 1)  # frozen orbitals
+    drawn = report._pair_map("opposite spin", matrix, first)
+    sums = np.array(drawn.draw.args[1])
+    block = -(-max(shape) // 20)
+    for axis, (count, core) in enumerate(zip(shape, first, strict=True)):
+        names = drawn.draw.args[2 + axis]
+        assert len(names) == sums.shape[axis] == -(-count // block)
+        assert names[0].split(" to ")[0] == str(core + 1)
+        assert names[-1].split(" to ")[-1] == str(core + count)
+    for i, row in enumerate(sums):
+        for j, value in enumerate(row):
+            part = matrix[i * block : (i + 1) * block, j * block : (j + 1) * block]
+            assert value == pytest.approx(part.sum(), rel=1e-12)
+
+
+TETRAHEDRON = [[0, 0, 0], [0, 0, 1], [0, 0.94, -0.33], [0.82, -0.47, -0.33], [-0.82, -0.47, -0.33]]
+
+
+def test_a_drawing_is_as_high_as_its_molecule_needs() -> None:
+    """Half of the usual 340 for a flat one, so that it can be turned; at most all of it."""
+    flat = Molecule(("O", "C", "S"), [[0, 0, -2.2], [0, 0, 0], [0, 0, 2.95]])
+    round_one = Molecule(("C", "F", "F", "F", "F"), 2.5 * np.array(TETRAHEDRON))
+    for molecule, lowest, highest in ((flat, 169.0, 171.0), (round_one, 171.0, 341.0)):
+        box = re.search(r'viewBox="([^"]+)"', draw_molecule(molecule))
+        assert box is not None
+        height = float(box[1].split()[3])
+        assert lowest < height < highest

@@ -447,3 +447,122 @@ def test_what_was_resident_is_given_back():
     assert isinstance(card.put(*fitted(120, 5, 6), "fp64"), StreamedOperand)
     del operand
     assert card.transfers.resident == 0
+
+
+# --- B, J and K made on the device ----------------------------------------------------------------
+
+
+class Factor:
+    """Inverse metrics as they come: a triangle, and what an eigenvalue cut leaves."""
+
+    @staticmethod
+    def triangle(naux, rng):
+        return np.tril(rng.standard_normal((naux, naux))) + 3 * np.eye(naux)
+
+    @staticmethod
+    def cut(naux, rng):
+        return rng.standard_normal((naux, naux - 2))
+
+
+def spaces_of(sizes, nao, rng):
+    return [
+        SimpleNamespace(
+            c_occ=rng.standard_normal((nao, nocc)),
+            c_vir=rng.standard_normal((nao, nvir)),
+            eps_occ=np.sort(-rng.uniform(0.4, 9, nocc)),
+            eps_vir=np.sort(rng.uniform(0.1, 9, nvir)),
+        )
+        for nocc, nvir in sizes
+    ]
+
+
+@pytest.mark.parametrize("kind", ["triangle", "cut"])
+@pytest.mark.parametrize("sizes", [[(5, 6)], [(5, 6), (3, 8)]])
+def test_b_of_the_device_is_the_formula(kind, sizes):
+    rng = np.random.default_rng(5)
+    nao, naux = 11, 17
+    raw = rng.standard_normal((naux, nao, nao))
+    raw += raw.transpose(0, 2, 1)
+    rows, columns = np.tril_indices(nao)
+    packed = np.ascontiguousarray(raw[:, rows, columns])
+    inverse = getattr(Factor, kind)(naux, rng)
+    given = np.ascontiguousarray(inverse.T) if kind == "triangle" else inverse
+    spaces = spaces_of(sizes, nao, rng)
+    fetched = spaces_of([(2, 3)], nao, rng)
+    blocks = [(0, 7, packed[:7]), (7, 9, packed[7:9]), (9, 17, packed[9:])]
+    expected = [
+        np.einsum("pmn,mi,na,pq->iaq", raw, one.c_occ, one.c_vir, given, optimize=True)
+        for one in (*spaces, *fetched)
+    ]
+    card = backend()
+    found = card.make_b(blocks, given, spaces, fetched)
+    assert card.transfers.uploaded < 1.5 * packed.nbytes + 8 * (given.size + 2000)
+    for tensor, b in zip(found, expected, strict=True):
+        values = tensor.at("fp64").b if tensor is not found[-1] else tensor
+        np.testing.assert_allclose(np.asarray(values), b, rtol=1e-11, atol=1e-11)
+    order = np.argsort(sum((b**2).sum((0, 1)) for b in expected[:-1]), kind="stable")
+    for tensor, b in zip(found[:-1], expected, strict=False):
+        single = tensor.at("mixed").b
+        np.testing.assert_array_equal(single, tensor.at("fp64").b.float()[:, :, order])
+        assert tensor.shape == b.shape
+    small = backend(Card("a small card", (9, 0), 1 << 20, 25000))
+    for array, b in zip(small.make_b(blocks, given, spaces, fetched), expected, strict=True):
+        assert isinstance(array, np.ndarray)
+        np.testing.assert_allclose(array, b, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["h2o", "nh2", "nah", "o2"])
+def test_a_run_with_everything_on_the_device(name, tmp_path, monkeypatch):
+    """Closed and open shell, against the same run on the host and PySCF's own DF-MP2."""
+    from dfmp2.backends import torch as module
+    from dfmp2.interop import python
+    from tests.conftest import MOLECULES
+
+    (tmp_path / "m.xyz").write_text(MOLECULES[name])
+    card = backend()
+    monkeypatch.setattr(module, "make", lambda name, threads: card)
+    host = python.run(tmp_path / "m.xyz", "6-31g*", backend="cpu", precision="fp64")
+    for precision in ("fp64", "mixed"):
+        ours = python.run(
+            tmp_path / "m.xyz", "6-31g*", backend="torch", precision=precision, check=True
+        )
+        assert ours.options.transform == "device"  # by auto, on a card
+        difference = ours.mp2_correlation_energy - host.mp2_correlation_energy
+        assert abs(difference) < {"fp64": 1e-9, "mixed": 1e-7}[precision]
+        assert abs(ours.scf_total_energy - host.scf_total_energy) < 1e-9
+        assert abs(ours.check.correlation_difference) < {"fp64": 1e-9, "mixed": 1e-7}[precision]
+    details = dict(line.split(": ", 1) for line in ours.provenance.backend_details)
+    assert details["on the device"] == "J and K, transformation and fit, pair energies"
+    assert card.transfers.resident == 0
+
+
+@pytest.mark.parametrize("room", ["ample", "none"])
+@pytest.mark.parametrize("spins", [1, 2])
+def test_j_and_k_of_the_device_are_the_formula(spins, room):
+    rng = np.random.default_rng(8)
+    nao, naux = 9, 14
+    rows, columns = np.tril_indices(nao)
+    kept = np.sort(rng.permutation(len(rows))[:-6])  # six pairs are negligible
+    b = rng.standard_normal((naux, len(kept)))
+    whole = np.zeros((naux, nao, nao))
+    whole[:, rows[kept], columns[kept]] = b
+    whole[:, columns[kept], rows[kept]] = b
+    occupied = [rng.standard_normal((nao, 4 - spin)) for spin in range(spins)]
+    density = [c @ c.T for c in occupied]
+    folded = np.stack([(d + d.T - np.diag(d.diagonal()))[rows, columns][kept] for d in density])
+    of_packed = np.full(len(rows), len(kept))
+    of_packed[kept] = np.arange(len(kept))
+    card = backend() if room == "ample" else backend(Card("small", (9, 0), 1 << 20, 0))
+    fields = card.fields(b, of_packed)
+    assert fields.resident == (room == "ample")
+    before = card.transfers.uploaded
+    j, k = fields.matrices(folded, occupied, single=False, exchange=True)
+    assert (card.transfers.uploaded - before > b.nbytes) == (room == "none")
+    for spin, (c, d) in enumerate(zip(occupied, density, strict=True)):
+        expected = np.einsum("pmn,pls,ls->mn", whole, whole, d)
+        np.testing.assert_allclose(j[spin], expected[rows, columns][kept], rtol=1e-12)
+        expected = np.einsum("pml,li,pns,si->mn", whole, c, whole, c, optimize=True)
+        np.testing.assert_allclose(k[spin], expected, rtol=1e-11, atol=1e-11)
+    single = fields.matrices(folded, occupied, single=True, exchange=True)[1]
+    assert 0 < abs(single - k).max() < 1e-5 * abs(k).max()
+    assert not fields.matrices(folded, occupied, single=False, exchange=False)[1].any()

@@ -524,3 +524,17 @@ def test_methods_without_pairs_run_on_the_host_in_float64_whatever_is_asked(back
         BY_ID["ferric-rpa-h2o"].quantities[0].value, abs=1e-6
     )
     assert not found.mixed
+
+
+@pytest.mark.parametrize(
+    ("off", "status"), [(0.0, "PASS"), (0.5, "PASS"), (0.50001, "FAIL"), (float("nan"), "FAIL")]
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_quantity_fails_above_its_tolerance(off: float, status: str, sign: int) -> None:
+    """Just the tolerance is allowed, and without one the numbers are shown alone."""
+    entry = entries.load_entries()[0]
+    quantity = entries.Quantity("mp2_total_energy", "mp2_total_energy", 8.0)
+    row = validate._compared(entry, quantity, 8.0 + sign * off, 8.0, 0.5)
+    assert row.status.upper() == status and row.tolerance == 0.5
+    shown = validate._compared(entry, quantity, 9.0, 8.0, None)
+    assert (shown.value, shown.reference) == (9.0, 8.0) and shown.status.upper() == "SHOWN"

@@ -13,7 +13,7 @@ core are arithmetic above these.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -272,6 +272,27 @@ class Backend(ABC):
         energies : (eps_occ, eps_vir) of each spin, Eh
         """
         raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
+
+    def make_b(
+        self,
+        blocks: Iterable[tuple[int, int, NDArray[np.float64]]],
+        factor: NDArray[np.float64],
+        spaces: Sequence[Any],
+        fetched: Sequence[Any] = (),
+    ) -> list[Any]:
+        """B of some spins in float64, made on the device of raw integrals; only where
+        `limits.fits`. As of `dfmp2.backends.torch_b.make_resident_b`."""
+        raise UnsupportedByBackend(Option("backend", self.name), " takes B from the host")
+
+    def fields(self, b: NDArray[np.float64], of_packed: NDArray[np.intp]) -> Any:
+        """J and K on the device; only where `limits.fits`.
+
+        Parameters
+        ----------
+        b : (naux, ncolumn) float64, Eh^1/2, of pairs of basis functions, in host memory
+        of_packed : (nao (nao + 1) / 2,) column of each packed pair; ncolumn for a negligible one
+        """
+        raise UnsupportedByBackend(Option("backend", self.name), " makes no J and K")
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
         """Predicted seconds of `put_untransformed` for these shapes and `nao` basis functions.

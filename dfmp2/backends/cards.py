@@ -54,6 +54,13 @@ class Card:
         return self.capability in FULL_FLOAT64
 
     @property
+    def float64_rate(self) -> float:
+        """Operations per second of products in float64, about: half of the slowest data sheet."""
+        if self.full_float64:
+            return 1e13
+        return 2e11
+
+    @property
     def precision(self) -> str:
         """What `precision="auto"` stands for on this card."""
         if self.full_float64:

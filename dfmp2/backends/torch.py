@@ -20,9 +20,10 @@ Source: Ootomo, Yokota, Int. J. High Perform. Comput. Appl. 36, 475 (2022), Eq. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from math import isqrt
 from types import ModuleType
 from typing import Any
 
@@ -30,11 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends import fused
-from dfmp2.backends.base import Backend, Batch, Limits, Operand, PairTerms, Tile
+from dfmp2.backends.base import Backend, Batch, Limits, Operand, PairTerms, Shape, Tile
 from dfmp2.backends.cards import RESIDENT_EDGES, Card, present_card
 from dfmp2.backends.tensors import TorchTensors
 from dfmp2.backends.tiling import edge, strip, visits, widest
 from dfmp2.backends.transfers import Transfers
+from dfmp2.backends.untransformed import packed_places
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
 from dfmp2.host.threads import prefetched
@@ -123,6 +125,7 @@ class TorchBackend(Backend):
     Attributes
     ----------
     elementwise : what makes the sums of a product
+    double, single, index : the module's own types
     """
 
     def __init__(
@@ -147,6 +150,9 @@ class TorchBackend(Backend):
         if split:
             self.name = SPLIT
         self.transfers = Transfers(torch, self.device)
+        self.double = torch.float64
+        self.single = torch.float32
+        self.index = torch.int64
         self._fused, self.elementwise = _elementwise(device)
         if card is None:
             self.limits = Limits(
@@ -333,6 +339,37 @@ class TorchBackend(Backend):
         product.addmm_(there, left.low[slice(*rows)].reshape(-1, naux).T)
         return product.addmm_(there, here)
 
+    def make_b(
+        self,
+        blocks: Iterable[tuple[int, int, NDArray[np.float64]]],
+        factor: NDArray[np.float64],
+        spaces: Sequence[Any],
+        fetched: Sequence[Any] = (),
+    ) -> list[Any]:
+        """As of Backend."""
+        from dfmp2.backends.torch_b import make_resident_b
+
+        return make_resident_b(self, blocks, factor, spaces, fetched)
+
+    def fields(self, b: NDArray[np.float64], of_packed: NDArray[np.intp]) -> Any:
+        """As of Backend."""
+        from dfmp2.backends.torch_fields import DeviceFields
+
+        nao = (isqrt(8 * len(of_packed) + 1) - 1) // 2
+        return DeviceFields(self, b, of_packed[packed_places(nao)])
+
+    def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
+        """Predicted seconds of `make_b`: products, and the integrals' way up."""
+        rate = HOST_RATE
+        if self.card is not None:
+            rate = self.card.float64_rate
+        naux = max((spin.naux for spin in spins), default=0)
+        seconds = 4.0 * naux * nao * (nao + 1) / LINK_RATE
+        for nocc, nvir, functions in spins:
+            products = nao * (nao + nvir) + functions * nvir
+            seconds += 2.0 * functions * nocc * products / rate
+        return seconds
+
     def stream(self, left: Operand, right: Operand, tiles: list[Tile]) -> Iterator[Batch]:
         """Resident operands of rows and columns of B that is on the host, the next columns on
         their way."""
@@ -470,6 +507,9 @@ def _elementwise(device: str) -> tuple[bool, str]:
 def _shifted(tile: Tile, rows: int, columns: int) -> Tile:
     return Tile(tile.i0 - rows, tile.i1 - rows, tile.j0 - columns, tile.j1 - columns, tile.diagonal)
 
+
+HOST_RATE = 5e10  # operations per second of a core in float64, about
+LINK_RATE = 1.2e10  # bytes per second from pinned memory, about half of what PCIe 4.0 x16 has
 
 NUMPY_TYPES: dict[str, type[np.float32] | type[np.float64]] = {
     "fp64": np.float64,

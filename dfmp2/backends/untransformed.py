@@ -145,11 +145,11 @@ class DeviceTensor:
 
 def unpacked(packed: Array, nao: int) -> Array:
     """Whole matrices (n, nao, nao) of packed lower triangles (n, nao (nao + 1) / 2)."""
-    return np.asarray(np.take(packed, _places(nao), axis=1))
+    return np.asarray(np.take(packed, packed_places(nao), axis=1))
 
 
 @lru_cache(maxsize=1)
-def _places(nao: int) -> NDArray[np.intp]:
+def packed_places(nao: int) -> NDArray[np.intp]:
     """(nao, nao) place of each element in the packed lower triangle."""
     row, column = np.indices((nao, nao))
     high, low = np.maximum(row, column), np.minimum(row, column)

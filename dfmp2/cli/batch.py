@@ -35,7 +35,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.cli.run import command_line
 from dfmp2.cli.submit import batch_submit
-from dfmp2.errors import DeviceFault, InputError, Interrupted, SomeFailed
+from dfmp2.errors import STOPPED, DeviceFault, InputError, Interrupted, SomeFailed
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.text import printable
 from dfmp2.options import Options
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from dfmp2.execution.pool import Pool
 
 OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
-STOPPED_TWICE = 130
 MOST_SHOWN = 20
 # s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes
 # it on
@@ -417,7 +416,7 @@ def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
     missing = f"{counted_text(pending + running, 'item')} not complete"
     if stopped > 1:
         click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
-        return STOPPED_TWICE
+        return STOPPED
     if run.full and not stopped:
         raise run.disk_full()
     if run.fault and pending and not stopped:

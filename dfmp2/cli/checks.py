@@ -641,10 +641,10 @@ class PairStep:
 @click.option(
     "--shape",
     metavar="NAME",
-    help="Pair step: small, medium, large, benz, cor, c60, w30, w60 (GPU only), or nocc/nvir/naux.",
+    help="Pair step: small, medium or large, the shapes of trnblas.",
 )
 @click.option(
-    "--gemm", is_flag=True, help="Matrix products of NumPy and PyTorch; kept for plan and report."
+    "--gemm", is_flag=True, help="Matrix products of NumPy and PyTorch; rates kept for plan."
 )
 @click.option("--precision", metavar="LIST", help="--shape: fp64, mixed; with commas.  [both]")
 @click.option("--repeats", type=int, default=3, show_default=True, help="Runs of each.")

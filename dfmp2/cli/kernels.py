@@ -14,7 +14,6 @@ from dfmp2.cli.console import Console
 from dfmp2.cli.help import AnnouncedCommand, CommandGroup
 from dfmp2.cli.options import (
     AS_JSON,
-    BACKENDS,
     Command,
     Words,
     options_of,
@@ -22,7 +21,7 @@ from dfmp2.cli.options import (
     with_options,
 )
 from dfmp2.errors import BackendUnavailable, ComparisonFailed
-from dfmp2.options import BACKEND_WORDS, Options
+from dfmp2.options import BACKEND_WORDS, BACKENDS, Options
 
 if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding

@@ -23,6 +23,7 @@ from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
 from dfmp2.options import (
     BACKEND_WORDS,
+    BACKENDS,
     CUSTOM_DOUBLE_HYBRID,
     WHOLE_RUN,
     Options,
@@ -36,17 +37,6 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
-BACKENDS = [
-    "auto",
-    "cpu",
-    "torch",
-    "cuda",
-    "cuda-tf32",
-    "nki",
-    "nki-xla",
-    "nki-simulator",
-    "nki-interpreter",
-]
 TYPES = {"str": str, "int": int, "float": float}
 IN_UNITS: dict[str, Any] = {
     "type": click.Choice(["angstrom", "bohr"]),

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from dfmp2.errors import Interrupted
+from dfmp2.errors import STOPPED, Interrupted
 
 if TYPE_CHECKING:
     from dfmp2.output.checkpoint import FileCheckpoint
 
 LINES = {  # signal -> (message, exit code)
-    signal.SIGINT: ("interrupted (Ctrl-C): nothing was written", 130),
+    signal.SIGINT: ("interrupted (Ctrl-C): nothing was written", STOPPED),
     signal.SIGTERM: (
         "terminated (SIGTERM): nothing was written; run it again",
         Interrupted.exit_code,
@@ -31,7 +31,6 @@ LINES = {  # signal -> (message, exit code)
 }
 # s to the end of the iteration or tile; then the run stops where it is, with what was saved before
 PATIENCE = 7.0
-STOPPED_TWICE = 130
 
 
 @dataclass
@@ -138,7 +137,7 @@ def received() -> tuple[str, int] | None:
     if not left:
         return message, code
     if twice:
-        return f"stopped at once by a second signal: {' and '.join(left)}", STOPPED_TWICE
+        return f"stopped at once by a second signal: {' and '.join(left)}", STOPPED
     what = message.partition(":")[0]
     return (
         f"{what}: {' and '.join(left)}; the same command goes on",

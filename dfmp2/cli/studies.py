@@ -26,6 +26,7 @@ from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.text import printable
+from dfmp2.options import CONVERGENCE
 
 if TYPE_CHECKING:
     from dfmp2.options import Options
@@ -424,15 +425,7 @@ class GeometryFiles:
 @click.option(
     "--convergence",
     type=click.Choice(
-        [
-            "GAU",
-            "GAU_LOOSE",
-            "GAU_TIGHT",
-            "GAU_VERYTIGHT",
-            "NWCHEM_LOOSE",
-            "TURBOMOLE",
-            "INTERFRAG_TIGHT",
-        ],
+        CONVERGENCE,
         case_sensitive=False,
     ),
     default="GAU",

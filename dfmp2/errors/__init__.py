@@ -191,3 +191,19 @@ class Interrupted(Dfmp2Error):
     """The process was asked to terminate (SIGTERM)."""
 
     exit_code = 75
+
+
+STOPPED = 130  # by Ctrl-C, or by a second signal: no error of ours
+EXIT_CODES = {  # of the command line, and what each means
+    1: "fault in dfmp2",
+    2: "command line",
+    3: "input or result file",
+    4: "SCF did not converge",
+    5: "numerical guard",
+    6: "backend",
+    7: "memory, disk or permissions",
+    8: "comparison failed",
+    9: "some of several calculations failed",
+    75: "interrupted, can be resumed",
+    STOPPED: "stopped by Ctrl-C",
+}

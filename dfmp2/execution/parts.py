@@ -23,7 +23,7 @@ from dfmp2.host.threads import kernels
 from dfmp2.mp2.calculation import NOTHING, Calculation
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
 from dfmp2.mp2.pairs import Results, TileKey
-from dfmp2.mp2.prepared import opened_calculation
+from dfmp2.mp2.prepared import open_prepared
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.prepared import opened
@@ -68,9 +68,7 @@ def compute_tiles(job: Job, keys: list[TileKey], share: WorkerShare) -> Tiles:
         options = replace(job.options, threads=share.threads, memory=share.memory)
         with ExitStack() as stack:
             source = stack.enter_context(opened(job.path))
-            calculation = stack.enter_context(
-                opened_calculation(source, options, Silent(), "", NOTHING)
-            )
+            calculation = stack.enter_context(open_prepared(source, options, Silent(), "", NOTHING))
             here = calculation.identity
             different = differences(here, dict(job.identity), leave_out=[PROCESSOR])
             if different:

@@ -70,21 +70,26 @@ from dfmp2.mp2.calculation import (
     Calculation,
     CalculationKeywords,
     Checkpoint,
-    memory_limited,
+    Opening,
     open_calculation,
     storage_of,
     timings_of,
 )
 from dfmp2.mp2.dispersion import dispersion_gradient
-from dfmp2.mp2.energy import build_b, converged_reference, correlate, mp2_energy
+from dfmp2.mp2.energy import (
+    complete,
+    converged_reference,
+    correlate,
+    fitted_integrals,
+    mp2_energy,
+)
 from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Polarizability, Properties
 from dfmp2.options import Options
 from dfmp2.planning.memory import GradientMemory, Memory
 from dfmp2.planning.plan import settle_plan
 from dfmp2.planning.system import resolve
-from dfmp2.planning.system import set_up_run as set_up
 from dfmp2.planning.time import gradient_seconds
-from dfmp2.progress import Collector, Listener, Silent, Stopwatch
+from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.integrals import jk_builder, release_integrals, reproducible
@@ -219,8 +224,6 @@ def _with_densities(
     field: Array | None = None,
 ) -> MP2Result:
     """The result with its densities, and what else is asked for; `field` as of `Calculation`."""
-    listener = Collector(listener or Listener())
-    clock = Stopwatch(listener)
     options = options.settled(molecule.multiplicity)
     if options.transform == "device":
         raise InputError(
@@ -230,7 +233,11 @@ def _with_densities(
     if not options.correlation.differentiable:
         raise InputError(
             Option("method", options.method),
-            " has no gradient or relaxed density: the scaled ones have (dfmp2 methods)",
+            " has no gradient or relaxed density: take ",
+            Option("method", "mp2"),
+            " (also with scaled components), a double hybrid such as ",
+            Option("method", "b2plyp"),
+            ", or energies of displaced molecules (scan, ASE with displacement=)",
         )
     kind = reference_kind(options, molecule.multiplicity)
     if kind == "rohf":
@@ -239,26 +246,31 @@ def _with_densities(
             " has no gradient or relaxed density: use ",
             Option("reference", "uhf"),
         )
-    setup = set_up(options, command)
-    system = resolve(molecule, setup, listener)
-    with memory_limited(setup, system) as setup:
-        if with_gradient:
-            task = "gradient"
+    if with_gradient:
+        task = "gradient"
+    else:
+        task = "properties"
+    with open_calculation(
+        options,
+        kind,
+        Opening(partial(resolve, molecule), partial(settle_plan, task=task)),
+        start=start,
+        listener=listener,
+        command=command,
+        checkpoint=checkpoint,
+    ) as calculation:
+        calculation, kept = replace(calculation, field=field), list[Any]()
+        finish: Callable[[Any], None]
+        if calculation.plan.memory.gradient.scf_kept:
+            finish = partial(_keep, kept=kept)
         else:
-            task = "properties"
-        run = settle_plan(system, setup, kind, listener, task=task)
-        with open_calculation(run, listener, clock, checkpoint, start) as calculation:
-            calculation, kept = replace(calculation, field=field), list[Any]()
-            finish: Callable[[Any], None]
-            if run.plan.memory.gradient.scf_kept:
-                finish = partial(_keep, kept=kept)
-            else:
-                finish = release_integrals
-            result = gradient_on_reference(
-                calculation, converged_reference(calculation, start, finish), kept
-            )
+            finish = release_integrals
+        reference = converged_reference(calculation, start, finish)
+        result = gradient_on_reference(calculation, reference, kept)
     if options.polarizability:
-        result = replace(result, polarizability=_polarizability(result, listener, command))
+        result = replace(
+            result, polarizability=_polarizability(result, calculation.listener, command)
+        )
     return result
 
 
@@ -291,10 +303,10 @@ def gradient_on_reference(
     held = calculation.plan.memory.gradient
     if calculation.plan.work.task == "gradient":
         _require_complete(reference)
-    reference, fitted = build_b(calculation, reference)
-    b = [*fitted.b]
-    result = correlate(calculation, reference, fitted)
-    return differentiate(calculation, result, b, kept, held)
+    reference, fitted = fitted_integrals(calculation, reference)
+    correlation = correlate(calculation, reference, fitted)
+    result = complete(calculation, reference, correlation)
+    return differentiate(calculation, result, fitted.b, kept, held)
 
 
 def _keep(mf: Any, kept: list[Any]) -> None:
@@ -547,17 +559,11 @@ def _response(
                     energy_fock = [
                         o.coeff.T @ one @ o.coeff for o, one in zip(spins, fock, strict=True)
                     ]
-            single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
+            nao = int(calculation.system.mole.nao)
+            single = uses_single(calculation.options.precision, nao)
+            builder = replace(builder, single=single, held=held.response_held)
             relaxed, residual = relax(
-                builder,
-                spins,
-                unrelaxed,
-                occupied,
-                virtual,
-                calculation.listener,
-                energy_fock,
-                single=single,
-                held=held.response_held,
+                builder, spins, unrelaxed, occupied, virtual, calculation.listener, energy_fock
             )
             fock = fock_matrices(mf, core, spins, builder.exact, potential)
             return relaxed, residual, convergence_error(fock, spins, relaxed)

@@ -129,12 +129,18 @@ class FockBuilder:
     exact : exact exchange of the functional, that of Hartree-Fock where there is none
     kernel : V_xc of changes of the density, None for Hartree-Fock
     quick_kernel : the same on a coarser grid, for iterations whose residual is made anew
+    single : whether fitted exchange matrices of these iterations are in float32; the residual never
+        is
+    held : whether there is room for integrals of the occupied orbitals
+        (`dfmp2.scf.response_matrices`)
     """
 
     mf: Any
     exact: ExactExchange = HARTREE_FOCK
     kernel: Kernel | None = None
     quick_kernel: Kernel | None = None
+    single: bool = False
+    held: bool = False
 
 
 def relax(
@@ -145,9 +151,6 @@ def relax(
     virtual: Sequence[Array],
     listener: Listener,
     energy_fock: Sequence[Array] | None = None,
-    *,
-    single: bool,
-    held: bool,
 ) -> tuple[list[Relaxed], float]:
     """P and W of each spin, and the norm of the residual of the Z-vector equations, Eh.
 
@@ -157,7 +160,6 @@ def relax(
     unrelaxed : P of correlated orbitals, (nmo, nmo) per spin
     occupied, virtual : T, (nmo, nocc) and (nmo, nvir) Eh per spin
     energy_fock : F', (nmo, nmo) Eh per spin, where the energy has another functional
-    single, held : as of `solve`
 
     Raises
     ------
@@ -189,9 +191,7 @@ def relax(
         )
         for o in spins
     ]
-    found, more, residual = solve(
-        builder, spins, rotations, right, weight, listener, single=single, held=held
-    )
+    found, more, residual = solve(builder, spins, rotations, right, weight, listener)
     result = []
     for o, p, first, t, g, h, x in zip(
         spins, densities, unrelaxed, drive, fields, more, found, strict=True
@@ -277,9 +277,6 @@ def solve(
     right: Sequence[Array],
     weight: float,
     listener: Listener,
-    *,
-    single: bool,
-    held: bool,
 ) -> tuple[list[Array], list[Array], float]:
     """x of H x = b, (nvir, nocc) per spin, G of it as of `_fields`, and the norm of b - H x, Eh.
 
@@ -287,10 +284,6 @@ def solve(
     ----------
     rotations, right : orbitals and b, (nvir, nocc) per spin
     weight : of J in H, as of `dfmp2.scf.rotations.hessian_product`
-    single : whether fitted exchange matrices of the iterations are in float32; the residual never
-        is
-    held : whether there is room for integrals of the occupied orbitals
-        (`dfmp2.scf.response_matrices`)
 
     Raises
     ------
@@ -307,7 +300,12 @@ def solve(
         ]
 
     product = orbital_hessian(
-        builder.mf, rotations, builder.exact, builder.quick_kernel, single=single, held=held
+        builder.mf,
+        rotations,
+        builder.exact,
+        builder.quick_kernel,
+        single=builder.single,
+        held=builder.held,
     )
     vectors: list[Array] = []
     images: list[Array] = []

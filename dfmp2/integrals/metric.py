@@ -57,6 +57,12 @@ class MetricFactor:
         """Fitting functions left."""
         return int(self.factor.shape[1])
 
+    def of_rows(self) -> Array:
+        """(naux, n) that makes B of rows of raw integrals by one product."""
+        if self.triangular:
+            return np.ascontiguousarray(np.tril(self.factor).T)
+        return np.ascontiguousarray(self.factor)
+
     @property
     def threshold(self) -> float:
         """Relative eigenvalue cut in force, 0 for Cholesky."""

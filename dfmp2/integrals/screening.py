@@ -25,7 +25,7 @@ Index = NDArray[np.intp]
 
 NEGLIGIBLE = 1e-12  # Eh^1/2
 WORTH_DROPPING = 0.7  # of all pairs: with more left, all are kept
-CLUSTER = 128  # basis functions in the largest cluster (one atom at least)
+CLUSTER = 48  # basis functions in the largest cluster (one atom at least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,11 @@ class PairList:
     def complete(self) -> bool:
         """Whether all pairs are kept."""
         return len(self.columns) == self.nao * (self.nao + 1) // 2
+
+    @property
+    def rectangles(self) -> int:
+        """Numbers of a fitting function in the rectangles of all clusters with their partners."""
+        return sum(cluster.source.size for cluster in self.clusters)
 
     def compress(self, packed: Array, out: Array) -> None:
         """Keep the columns of (n, npair) packed triangles, into (n, ncolumn)."""

@@ -114,9 +114,7 @@ def pair_integrals(mole: Any, auxmole: Any, first: int, last: int) -> Array:
     return np.asarray(values.T)
 
 
-def shell_blocks(
-    functions: NDArray[np.int32], nao: int, block_bytes: int = BLOCK_BYTES
-) -> list[tuple[int, int]]:
+def shell_blocks(functions: NDArray[np.int32], nao: int, block_bytes: int) -> list[tuple[int, int]]:
     """Cut fitting shells into blocks of at most `block_bytes` of packed integrals (one shell at
     least).
 

@@ -5,8 +5,9 @@
 Each route has its own work space that is reused, so that a worker touches fresh memory once. Where
 all pairs are kept, a triangle is spread with LAPACK's `tpttr` and multiplied with BLAS `symm`,
 which reads that triangle alone, so that the mirrored half is never made. Where negligible pairs
-were dropped, each cluster of functions is multiplied with its partners. Workers are our own
-single-threaded ones, each with its own share of a block.
+were dropped, each cluster of functions is multiplied with its partners: a rectangle that is gathered
+from the kept pairs before each product, or once for all of them (`ClusterRectangles`). Workers are
+our own single-threaded ones, each with its own share of a block.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.host.blas import SymmetricProducts
-from dfmp2.host.threads import Workers
+from dfmp2.host.threads import Workers, each
 from dfmp2.integrals.screening import PairList, every_pair
 from dfmp2.integrals.spaces import ActiveSpace
 
 Array = NDArray[np.float64]
+Single = NDArray[np.float32]
 
 
 class HalfTransform(Protocol):
@@ -38,8 +40,48 @@ class HalfTransform(Protocol):
         ...
 
 
+class ClusterRectangles:
+    """B in float32, gathered once for each cluster of functions and its partners.
+
+    Parameters
+    ----------
+    b : (naux, ncolumn) float64
+        Fitted integrals, Eh^1/2.
+    pairs : PairList
+        What the columns of `b` are; some were dropped.
+    bounds : list of int
+        Where the fitting functions of each worker begin, and the end of the last.
+    """
+
+    def __init__(self, b: Array, pairs: PairList, bounds: list[int]) -> None:
+        self._clusters = pairs.clusters
+        self._rectangles: list[Single] = [
+            np.empty((len(b), *cluster.source.shape), dtype=np.float32)
+            for cluster in pairs.clusters
+        ]
+
+        def gather(worker: int) -> None:
+            columns = np.zeros(b.shape[1] + 1, dtype=np.float32)  # the last is the negligible pair
+            for number in range(bounds[worker], bounds[worker + 1]):
+                columns[:-1] = b[number]
+                for cluster, rectangles in zip(self._clusters, self._rectangles, strict=True):
+                    np.take(columns, cluster.source, out=rectangles[number], mode="clip")
+
+        workers = len(bounds) - 1
+        each(workers, gather, workers)
+
+    def share(self, start: int, stop: int) -> list[Single]:
+        """Those of some fitting functions, (stop - start, partners, functions) of each cluster."""
+        return [rectangles[start:stop] for rectangles in self._rectangles]
+
+
 def half_transform(
-    orbitals: list[Array], most: int, pairs: PairList, *, single: bool
+    orbitals: list[Array],
+    most: int,
+    pairs: PairList,
+    *,
+    single: bool,
+    rectangles: list[Single] | None = None,
 ) -> HalfTransform:
     """The route for these pairs and this precision.
 
@@ -48,10 +90,14 @@ def half_transform(
     orbitals : sets of them, (nao, n) float64 each
     most : fitting functions in the largest block
     single : float32
+    rectangles : of the fitting functions that `put` will get, one after another, from
+        `ClusterRectangles`; None to gather them anew
     """
     dtype: np.dtype[np.floating[Any]] = np.dtype(np.float32) if single else np.dtype(np.float64)
     if pairs.complete:
         return TriangleTransform(orbitals, most, dtype)
+    if rectangles is not None:
+        return GatheredTransform(orbitals, most, pairs, rectangles)
     return ClusterTransform(orbitals, most, pairs, dtype)
 
 
@@ -100,6 +146,40 @@ class ClusterTransform:
                 np.take(self._columns, part.source, out=self._parts[index], mode="clip")
                 for orbitals, work in zip(self._orbitals, self._work, strict=True):
                     np.matmul(orbitals[index], self._parts[index], out=work[number, :, start:stop])
+
+    def halves(self, count: int) -> list[NDArray[Any]]:
+        """As of HalfTransform."""
+        return [work[:count] for work in self._work]
+
+
+class GatheredTransform:
+    """Kept pairs only, with the rectangles of the clusters at hand; the bits are those of
+    `ClusterTransform` in float32."""
+
+    def __init__(
+        self, orbitals: list[Array], most: int, pairs: PairList, rectangles: list[Single]
+    ) -> None:
+        self._clusters = pairs.clusters
+        self._rectangles = rectangles
+        self._next = 0  # fitting function that `put` gets next
+        self._orbitals = [
+            [np.ascontiguousarray(c[part.partners].T, dtype=np.float32) for part in pairs.clusters]
+            for c in orbitals
+        ]
+        self._work = [np.empty((most, c.shape[1], len(c)), dtype=np.float32) for c in orbitals]
+
+    def put(self, place: int, rows: Array) -> None:
+        """As of HalfTransform; of `rows` only their number counts."""
+        first = self._next
+        self._next += len(rows)
+        stop = 0
+        for index, part in enumerate(self._clusters):
+            start = stop
+            stop += len(part.functions)
+            integrals = self._rectangles[index][first : self._next]
+            for orbitals, work in zip(self._orbitals, self._work, strict=True):
+                half = work[place : place + len(rows), :, start:stop]
+                np.matmul(orbitals[index], integrals, out=half)
 
     def halves(self, count: int) -> list[NDArray[Any]]:
         """As of HalfTransform."""

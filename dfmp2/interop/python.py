@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
@@ -31,10 +32,10 @@ from dfmp2.mp2.calculation import (
     Calculation,
     CalculationKeywords,
     Checkpoint,
-    memory_limited,
+    Opening,
     open_calculation,
 )
-from dfmp2.mp2.energy import build_b, correlate, mp2_energy
+from dfmp2.mp2.energy import energy_on_reference, mp2_energy
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import (
     BEFORE_PAIRS,
@@ -57,8 +58,7 @@ from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import checkpointing
 from dfmp2.planning.plan import Outlook, foresee, settle_plan
 from dfmp2.planning.system import assemble
-from dfmp2.planning.system import set_up_run as set_up
-from dfmp2.progress import Collector, Listener, Relay, Stopwatch
+from dfmp2.progress import Listener, Relay
 from dfmp2.scf.adopt import adopt, double_hybrid_of, require_repeatable
 from dfmp2.scf.stability import full_stability
 
@@ -577,7 +577,7 @@ def from_mean_field(
         task = "energy"
     with _on_mean_field(mean_field, auxbasis, listener, options, task) as (calculation, reference):
         if task == "energy":
-            result = correlate(calculation, *build_b(calculation, reference))
+            result = energy_on_reference(calculation, reference)
         else:
             from dfmp2.gradients.gradient import gradient_on_reference
 
@@ -624,11 +624,9 @@ def _on_mean_field(
     options: Mapping[str, Any],
     task: str,
 ) -> Iterator[tuple[Calculation, Reference]]:
-    """A calculation begun with the orbitals of a mean field; `task` as of
+    """A calculation with the orbitals of a mean field; `task` as of
     `dfmp2.planning.plan.make_plan`."""
     import_pyscf()
-    listener = Collector(Told(listener))
-    clock = Stopwatch(listener)
     hybrid = double_hybrid_of(str(options.get("method") or "mp2"), mean_field)
     energy_xc = None
     if hybrid is not None and hybrid.energy:
@@ -661,12 +659,19 @@ def _on_mean_field(
     )
     if jk is not None:
         jk = with_errors(jk, found.orbital, allow_poor=chosen.allow_poor_fit)
-    setup = set_up(chosen, "dfmp2.from_mean_field")
-    system = assemble(found.molecule, found.orbital, jk, setup, listener)
-    with memory_limited(setup, system) as setup:
-        run = settle_plan(system, setup, reference.kind, listener, part="from orbitals", task=task)
-        with open_calculation(run, listener, clock) as calculation:
-            reference = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
-            if chosen.stability == "full":
-                reference = replace(reference, stability=full_stability(mean_field))
-            yield calculation, reference
+    opening = Opening(
+        partial(assemble, found.molecule, found.orbital, jk),
+        partial(settle_plan, part="from orbitals", task=task),
+    )
+    with open_calculation(
+        chosen,
+        reference.kind,
+        opening,
+        listener=Told(listener),
+        command="dfmp2.from_mean_field",
+    ) as calculation:
+        system = calculation.system
+        reference = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
+        if chosen.stability == "full":
+            reference = replace(reference, stability=full_stability(mean_field))
+        yield calculation, reference

@@ -68,7 +68,7 @@ def optimize(
     fixed : what is brought to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom or
         in `units`
     constraints : text of a constraints file of geomeTRIC
-    convergence : one of `dfmp2.studies.geometric_search.PRESETS`
+    convergence : one of `dfmp2.options.CONVERGENCE`
     max_steps : after the first geometry
     transition_state : look for a saddle point of first order
     verify : compute the Hessian of what is found, and go on along imaginary modes that should not

@@ -8,7 +8,7 @@ after it. The class here keeps nothing; `dfmp2.output.checkpoint` has the one th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import PairTerms
+from dfmp2.backends.base import Backend, PairTerms
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Message, Option
 from dfmp2.host import threads
@@ -33,8 +33,8 @@ from dfmp2.mp2.pairs import TileKey
 from dfmp2.mp2.result import Dispersion
 from dfmp2.options import Options
 from dfmp2.planning.memory import Storage
-from dfmp2.planning.plan import Plan, PlannedRun, prepare_programs
-from dfmp2.planning.system import Setup, System, useful_threads
+from dfmp2.planning.plan import Plan, PlannedRun, prepare_programs, settle_plan
+from dfmp2.planning.system import Setup, System, set_up_run, useful_threads
 from dfmp2.planning.time import STAGES, TimeLeft, Timings
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import require_fitting
@@ -189,90 +189,142 @@ class FittedIntegrals:
 
     Attributes
     ----------
-    b : (nocc, nvir, naux) float64 per spin, Eh^1/2; arrays, or all of them on disk
+    b : list of arrays or of tensors on disk
+        (nocc, nvir, naux) float64 per spin, Eh^1/2.
+    metric : Metric
+        Of the fitting functions.
+    frontier : list of arrays
+        B of the frontier orbitals, where it was asked for.
+    stored : list of StoredTensor
+        What of `b` is on disk.
     """
 
     b: list[Any]
     metric: Metric
+    frontier: list[Any] = field(default_factory=list)
+    stored: list[StoredTensor] = field(default_factory=list)
 
 
-@contextmanager
-def memory_limited(setup: Setup, system: System) -> Iterator[Setup]:
-    """The set-up with the threads that are put to use, which all libraries are held to
-    meanwhile."""
-    setup = useful_threads(setup, system)
-    with threads.limited(setup.active):
-        yield setup
+Resolve = Callable[[Setup, Collector], System]
+Settle = Callable[[System, Setup, str, Collector], PlannedRun]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """How a calculation is settled before its first number.
+
+    Attributes
+    ----------
+    resolve : callable
+        Makes the molecule with its bases.
+    settle : callable
+        Plans the run, with its frozen core and its backend.
+    choose_backend : callable, optional
+        Number of threads -> backend and reason, where the options do not choose it.
+    b_sha256 : str
+        Of B where it has been made, "" where it is still to be made.
+    """
+
+    resolve: Resolve
+    settle: Settle = settle_plan
+    choose_backend: Callable[[int], tuple[Backend, str]] | None = None
+    b_sha256: str = ""
 
 
 @contextmanager
 def open_calculation(
-    run: PlannedRun,
-    listener: Collector,
-    clock: Stopwatch,
-    checkpoint: Checkpoint = NOTHING,
-    start: StartOrbitals | None = None,
+    options: Options,
+    kind: str,
+    opening: Opening,
     *,
-    b_sha256: str = "",
+    start: StartOrbitals | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.run",
+    checkpoint: Checkpoint = NOTHING,
 ) -> Iterator[Calculation]:
-    """Begin a calculation, or go on with what a checkpoint holds; scratch space is open meanwhile.
+    """A calculation with its backend, bases, plan and scratch space, which are kept meanwhile, and
+    with what a checkpoint holds of it.
+
+    All libraries are held to the threads that are put to use.
 
     Parameters
     ----------
-    run : PlannedRun
-    listener : Collector
-    clock : Stopwatch
-    checkpoint : Checkpoint, optional
+    options : Options
+        Settled for the molecule's multiplicity.
+    kind : str
+        "rhf" or "uhf".
+    opening : Opening
+        How the molecule and the plan are made.
     start : StartOrbitals, optional
-        Of the SCF.
-    b_sha256 : str, optional
-        Hash of B where it has been made already.
+        Start orbitals of the SCF.
+    listener : Listener, optional
+        Receives progress and warnings.
+    command : str
+        Stored in the provenance.
+    checkpoint : Checkpoint
+        Saves what is done, and may hold what a run that was stopped has done.
 
     Raises
     ------
-    Dfmp2Error : whatever can be refused before a number is computed
+    Dfmp2Error
+        Whatever can be refused before a number is computed.
     """
-    system, setup, plan = run.system, run.setup, run.plan
-    plan.memory.require()
-    dispersion = None
-    correction = setup.options.dispersion_correction
-    if correction is not None:
-        dispersion = dispersion_energy(system.molecule, *correction)
-    if start is not None:
-        require_fitting(start, system.mole)
-    prepare_programs(setup, plan.work, listener)
-    own_identity = identity(system, setup, run.core, run.kind, start)
-    if b_sha256:
-        own_identity.pop("--threads", None)  # tiles do not depend on them
-        own_identity["fitted integrals"] = b_sha256
-    checkpoint.begin(own_identity, listener)
-    if plan.memory.scratch:
-        listener.stage(
-            f"{format_bytes(plan.memory.scratch)} do not fit into memory and go to {setup.scratch}"
+    collector = Collector(listener or Listener())
+    clock = Stopwatch(collector)
+    setup = set_up_run(options, command, opening.choose_backend)
+    system = opening.resolve(setup, collector)
+    setup = useful_threads(setup, system)
+    with threads.limited(setup.active):
+        run = opening.settle(system, setup, kind, collector)
+        setup, plan = run.setup, run.plan
+        plan.memory.require()
+        dispersion = None
+        correction = setup.options.dispersion_correction
+        if correction is not None:
+            dispersion = dispersion_energy(system.molecule, *correction)
+        if start is not None:
+            require_fitting(start, system.mole)
+        prepare_programs(setup, plan.work, collector)
+        names = identity(system, setup, run.core, kind, start)
+        if opening.b_sha256:
+            del names["--threads"]  # tiles do not depend on them
+            names["fitted integrals"] = opening.b_sha256
+        checkpoint.begin(names, collector)
+        _tell_of_scratch(setup, plan, collector)
+        collector.forecast = TimeLeft(
+            clock, plan.timings, plan.pace, setup.options.scf_gradient_tol
         )
-        if in_memory(setup.scratch):
-            listener.warning(
-                Message(
-                    f"the scratch folder {setup.scratch} is itself in memory, beyond ",
-                    Option("memory"),
-                    ": name a folder on a disk with ",
-                    Option("scratch"),
-                )
+        with Space(setup.scratch, plan.memory.scratch) as space:
+            yield Calculation(
+                system=system,
+                setup=setup,
+                kind=kind,
+                core=run.core,
+                plan=plan,
+                space=space,
+                listener=collector,
+                clock=clock,
+                checkpoint=checkpoint,
+                identity=names,
+                dispersion=dispersion,
             )
-    listener.forecast = TimeLeft(clock, plan.timings, plan.pace, setup.options.scf_gradient_tol)
-    with Space(setup.scratch, plan.memory.scratch) as space:
-        yield Calculation(
-            system=system,
-            setup=setup,
-            kind=run.kind,
-            core=run.core,
-            plan=plan,
-            space=space,
-            listener=listener,
-            clock=clock,
-            checkpoint=checkpoint,
-            identity=own_identity,
-            dispersion=dispersion,
+
+
+def _tell_of_scratch(setup: Setup, plan: Plan, listener: Listener) -> None:
+    """Say what goes to the scratch folder, and warn of one that is itself in memory."""
+    if not plan.memory.scratch:
+        return
+    listener.stage(
+        f"{format_bytes(plan.memory.scratch)} do not fit into memory and go to {setup.scratch}"
+    )
+    if in_memory(setup.scratch):
+        listener.warning(
+            Message(
+                f"the scratch folder {setup.scratch} is itself in memory, beyond ",
+                Option("memory"),
+                ": name a folder on a disk with ",
+                Option("scratch"),
+            )
         )
 
 
@@ -313,6 +365,23 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
         space.close()
         return None
     return FittedIntegrals(tensors, Metric(kept.condition, kept.dropped, kept.threshold))
+
+
+def save_b(calculation: Calculation, reference: Reference, fitted: FittedIntegrals) -> None:
+    """Tell the checkpoint that B is complete; one in scratch space is kept for a later run."""
+    checkpoint, space, stored = calculation.checkpoint, calculation.space, None
+    if fitted.stored and checkpoint.path:
+        space.keep(checkpoint.path)
+        stored = StoredB(
+            folder=str(space.folder),
+            shapes=tuple(tensor.shape for tensor in fitted.stored),
+            digests=tuple(tensor.digests for tensor in fitted.stored),
+            condition=fitted.metric.condition,
+            dropped=fitted.metric.dropped,
+            threshold=fitted.metric.threshold,
+        )
+    checkpoint.add_b(stored)
+    checkpoint.add_reference(reference)
 
 
 def timings_of(clock: Stopwatch) -> Timings:

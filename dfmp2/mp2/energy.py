@@ -15,9 +15,10 @@ Ahlrichs, Chem. Phys. Lett. 294, 143 (1998). The sums over a and b are those of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,11 +41,11 @@ from dfmp2.mp2.calculation import (
     Calculation,
     Checkpoint,
     FittedIntegrals,
-    StoredB,
+    Opening,
     kept_b,
-    memory_limited,
     open_calculation,
     room_for_b,
+    save_b,
     storage_of,
     timings_of,
 )
@@ -53,13 +54,11 @@ from dfmp2.mp2.diagnostics import NO_METRIC, Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.grid_certificate import grid_certificate
 from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.pairs import Elsewhere
-from dfmp2.mp2.result import NO_PAIRS, MP2Result, Quadrature
+from dfmp2.mp2.result import NO_PAIRS, Certificate, MP2Result, PairEnergies, Quadrature
 from dfmp2.options import Options
 from dfmp2.planning.memory import Memory
-from dfmp2.planning.plan import settle_plan
 from dfmp2.planning.system import resolve, system_sizes
-from dfmp2.planning.system import set_up_run as set_up
-from dfmp2.progress import Collector, Listener, Stopwatch, counted_blocks
+from dfmp2.progress import Listener, counted_blocks
 from dfmp2.scf.hamiltonian import Environment
 from dfmp2.scf.hartree_fock import reference_kind, run_scf
 from dfmp2.scf.integrals import ScfIntegrals, release_integrals
@@ -95,18 +94,28 @@ def mp2_energy(
     ------
     Dfmp2Error : see `dfmp2.errors`; nothing is written by this function but by the checkpoint
     """
-    listener = Collector(listener or Listener())
-    clock = Stopwatch(listener)
     options = options.settled(molecule.multiplicity)
     kind = reference_kind(options, molecule.multiplicity)
-    setup = set_up(options, command)  # backend, threads, memory
-    system = resolve(molecule, setup, listener, doubt_units=doubt_units)  # basis and fitting sets
-    with memory_limited(setup, system) as setup:
-        run = settle_plan(system, setup, kind, listener)  # frozen core, memory, disk, time
-        with open_calculation(run, listener, clock, checkpoint, start) as calculation:
-            reference = converged_reference(calculation, start)  # Eq. 1
-            reference, fitted = build_b(calculation, reference)  # Eqs. 2 and 3
-            return correlate(calculation, reference, fitted)  # Eqs. 4 to 6
+    bases = partial(resolve, molecule, doubt_units=doubt_units)
+    with open_calculation(
+        options,
+        kind,
+        Opening(bases),
+        start=start,
+        listener=listener,
+        command=command,
+        checkpoint=checkpoint,
+    ) as calculation:
+        reference = converged_reference(calculation, start)  # Eq. 1
+        return energy_on_reference(calculation, reference)  # Eqs. 2 to 6
+
+
+def energy_on_reference(calculation: Calculation, reference: Reference) -> MP2Result:
+    """The energy on a converged reference, Eqs. 2 to 6."""
+    reference, fitted = fitted_integrals(calculation, reference)
+    correlation = correlate(calculation, reference, fitted)
+    del fitted  # what is measured beside the energy needs the room
+    return complete(calculation, reference, correlation)
 
 
 def converged_reference(
@@ -127,6 +136,9 @@ def converged_reference(
         name = options.xc or options.correlation.title
         kind = f"{kind.replace('HF', 'KS')}, {name}"
     calculation.listener.stage(f"{kind} ({calculation.options.scf})")
+    device = None
+    if options.transform == "device" and calculation.setup.backend.limits.fits:
+        device = calculation.setup.backend
     if checkpoint.reference is not None:
         return checkpoint.reference
     with calculation.clock("scf"):
@@ -136,6 +148,8 @@ def converged_reference(
             threads=calculation.setup.active,
             room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
             response_in_memory=memory.response_held,
+            gathers=memory.scf_gathers and device is None,
+            device=device,
         )
         mf, reference = run_scf(
             system.mole,
@@ -153,24 +167,61 @@ def converged_reference(
     return reference
 
 
-def build_b(
+def fitted_integrals(
     calculation: Calculation, reference: Reference, place: Place | None = None
 ) -> tuple[Reference, FittedIntegrals]:
-    """B_iaP of each spin, Eqs. 2 and 3, and the reference with its stability, which takes B of the
-    frontier orbitals; no B for Kohn-Sham alone.
+    """The reference with its stability, and B; no B for Kohn-Sham alone. A B that a run which was
+    stopped has left on disk is taken from there.
 
     Parameters
     ----------
-    place : makes room on disk for a B that does not fit into memory, None for scratch space
+    place : callable, optional
+        Makes room on disk for a B that does not fit into memory; None for scratch space.
 
     Raises
     ------
-    NumericalError : the gap is too small for MP2
+    NumericalError
+        The gap is too small for MP2.
     """
-    spaces, checkpoint = calculation.spaces(reference), calculation.checkpoint
     if calculation.options.correlation.kind == "none":
-        checkpoint.add_reference(reference)
+        calculation.checkpoint.add_reference(reference)
         return reference, FittedIntegrals([], NO_METRIC)
+    spaces = calculation.spaces(reference)
+    warn_of_small_gap(calculation, reference, spaces)
+    if place is None and not calculation.plan.memory.mp2_fits_in_core:
+        kept = kept_b(calculation, spaces)
+        if kept is not None:
+            return reference, kept
+    if calculation.options.stability != "auto":
+        fitted = build_b(calculation, reference, place=place)
+    else:
+        from dfmp2.scf import stability
+
+        frontier = stability.frontier_spaces(reference)
+        fitted = build_b(calculation, reference, frontier=frontier, place=place)
+        if frontier:
+            with calculation.clock("scf"):
+                found = stability.frontier_stability(reference, fitted.frontier)
+            reference = replace(reference, stability=found)
+            fitted = replace(fitted, frontier=[])
+    if place is None:
+        save_b(calculation, reference, fitted)
+    else:
+        calculation.checkpoint.add_b(None)
+        calculation.checkpoint.add_reference(reference)
+    return reference, fitted
+
+
+def warn_of_small_gap(
+    calculation: Calculation, reference: Reference, spaces: list[ActiveSpace]
+) -> None:
+    """Warn of a small gap, and of frozen orbitals that part a shell.
+
+    Raises
+    ------
+    NumericalError
+        The gap is too small for MP2.
+    """
     gap = homo_lumo_gap(reference.mo_energy, reference.mo_occ)
     frozen = calculation.core.orbitals, calculation.options.frozen_virtual
     for doubt in (
@@ -179,48 +230,26 @@ def build_b(
     ):
         if doubt:
             calculation.listener.warning(doubt)
-    if place is None and not calculation.plan.memory.mp2_fits_in_core:
-        there = kept_b(calculation, spaces)
-        if there is not None:
-            return reference, there
-    frontier: list[ActiveSpace] = []
-    if calculation.options.stability == "auto":
-        from dfmp2.scf import stability
-
-        frontier = stability.frontier_spaces(reference)
-    fitted, stored = _transform_and_fit(calculation, spaces, frontier, place)
-    if frontier:
-        with calculation.clock("scf"):
-            found = stability.frontier_stability(reference, fitted.b[len(spaces) :])
-            reference = replace(reference, stability=found)
-        del fitted.b[len(spaces) :]
-    kept = None
-    if stored and not place and checkpoint.path:
-        calculation.space.keep(checkpoint.path)
-        shapes, digests = (
-            tuple(tensor.shape for tensor in stored),
-            tuple(tensor.digests for tensor in stored),
-        )
-        kept = StoredB(str(calculation.space.folder), shapes, digests, **asdict(fitted.metric))
-    checkpoint.add_b(kept)
-    checkpoint.add_reference(reference)
-    return reference, fitted
 
 
-def _b_of(calculation: Calculation, reference: Reference) -> FittedIntegrals:
-    """B of a reference and nothing else, for what is measured beside the energy."""
-    fitted, _ = _transform_and_fit(calculation, calculation.spaces(reference), [], None)
-    return fitted
-
-
-def _transform_and_fit(
+def build_b(
     calculation: Calculation,
-    spaces: list[ActiveSpace],
-    frontier: list[ActiveSpace],
-    place: Place | None,
-) -> tuple[FittedIntegrals, list[StoredTensor]]:
-    """B of the spins and of the frontier orbitals, from one pass over the integrals; and what of it
-    is on disk."""
+    reference: Reference,
+    *,
+    frontier: Sequence[ActiveSpace] = (),
+    place: Place | None = None,
+) -> FittedIntegrals:
+    """B_iaP of each spin, and of the frontier orbitals, from one pass over the integrals, Eqs. 2
+    and 3.
+
+    Parameters
+    ----------
+    frontier : sequence of ActiveSpace
+        Frontier orbitals of each spin, or none.
+    place : callable, optional
+        As of `fitted_integrals`.
+    """
+    spaces = calculation.spaces(reference)
     system, setup, held, clock = (
         calculation.system,
         calculation.setup,
@@ -239,8 +268,8 @@ def _transform_and_fit(
             stored = place(on_disk, auxmole.nao)
         else:
             stored = room_for_b(calculation, on_disk)
-    device = setup.options.transform == "device"
-    if device:
+    fits = setup.options.transform == "device" and setup.backend.limits.fits
+    if setup.options.transform == "device" and not fits:
         a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2))
     else:
         a = None
@@ -256,7 +285,10 @@ def _transform_and_fit(
         with clock("fit"):
             a = device_b.fitted_ao_integrals(a, factor, threads)
         with clock("transform"):
-            b = device_b.on_device(a, spaces, frontier, setup.backend)
+            b = device_b.on_device(a, spaces, list(frontier), setup.backend)
+    elif fits:
+        with clock("transform"):
+            b = setup.backend.make_b(blocks, factor.of_rows(), spaces, list(frontier))
     else:
         transformed = clock.during(
             "transform", three_center.transformed_blocks(blocks, [*spaces, *frontier], threads)
@@ -268,7 +300,32 @@ def _transform_and_fit(
     metric = Metric(factor.condition, factor.dropped, factor.threshold)
     del factor
     resources.return_memory()
-    return FittedIntegrals(b, metric), stored
+    count = len(spaces)
+    return FittedIntegrals(b[:count], metric, frontier=b[count:], stored=stored)
+
+
+class Correlation(NamedTuple):
+    """The energies of pairs, or of a quadrature, with what is known of their precision.
+
+    Attributes
+    ----------
+    metric : Metric
+        That B was fitted in.
+    pairs : PairEnergies
+        None of a method without pairs.
+    precision : str
+        "fp64" or "mixed", as it really ran.
+    certificate : Certificate, optional
+        Of the precision.
+    quadrature : Quadrature, optional
+        Of a method without pairs.
+    """
+
+    metric: Metric
+    pairs: PairEnergies
+    precision: str
+    certificate: Certificate | None
+    quadrature: Quadrature | None
 
 
 def correlate(
@@ -276,22 +333,17 @@ def correlate(
     reference: Reference,
     fitted: FittedIntegrals,
     elsewhere: Elsewhere | None = None,
-) -> MP2Result:
-    """Pair energies, Eqs. 4 and 5, their certificates and the check: the result. `fitted.b` is
-    emptied.
+) -> Correlation:
+    """The correlation energy, Eqs. 4 and 5, with the certificate of its precision.
 
     Parameters
     ----------
-    elsewhere : computes tiles in other processes
+    elsewhere : callable, optional
+        Computes tiles in other processes.
     """
-    system, setup, plan, options = (
-        calculation.system,
-        calculation.setup,
-        calculation.plan,
-        calculation.options,
-    )
-    listener, spaces = calculation.listener, calculation.spaces(reference)
-    warn_of_doubts(system, reference, fitted.metric, options, listener)
+    setup, options, listener = calculation.setup, calculation.options, calculation.listener
+    spaces = calculation.spaces(reference)
+    warn_of_doubts(calculation.system, reference, fitted.metric, options, listener)
 
     quadrature, pairs, precision, certificate = None, NO_PAIRS, "fp64", None
     with calculation.clock("pair_energies"):
@@ -302,7 +354,7 @@ def correlate(
             operands = PairOperands(
                 b=fitted.b,
                 spaces=spaces,
-                stream_bytes=plan.memory.tensor_bytes,
+                stream_bytes=calculation.plan.memory.tensor_bytes,
                 threads=setup.active,
             )
             pairs, precision, certificate = pair_energies_to_tolerance(
@@ -314,7 +366,13 @@ def correlate(
                 store=calculation.checkpoint,
                 elsewhere=elsewhere,
             )
-    fitted.b.clear()  # the check needs the room
+    return Correlation(fitted.metric, pairs, precision, certificate, quadrature)
+
+
+def complete(calculation: Calculation, reference: Reference, correlation: Correlation) -> MP2Result:
+    """The result: the energies with the check and the certificates that were asked for."""
+    system, setup, options = calculation.system, calculation.setup, calculation.options
+    listener, pairs, quadrature = calculation.listener, correlation.pairs, correlation.quadrature
     check = None
     if options.check:
         from dfmp2.mp2.check import allowed_difference, native_check, native_energies
@@ -323,9 +381,10 @@ def correlate(
         data = fitting_data(system.molecule, system.mp2_fitting)
         frozen = calculation.core.orbitals, options.frozen_virtual
         theirs = native_energies(
-            system.mole, reference, data, *frozen, held=plan.memory.check_bytes
+            system.mole, reference, data, *frozen, held=calculation.plan.memory.check_bytes
         )
-        check = native_check(reference, pairs, theirs, allowed_difference(certificate, precision))
+        allowed = allowed_difference(correlation.certificate, correlation.precision)
+        check = native_check(reference, pairs, theirs, allowed)
 
     fitting_certificate = None
     if options.certify_fit:
@@ -336,19 +395,20 @@ def correlate(
 
     of_grid = None
     if quadrature is not None and reference.grid_error is not None:
-        of_grid = grid_certificate(calculation, reference, quadrature, _b_of)
+        of_grid = grid_certificate(calculation, reference, quadrature, build_b)
 
-    if options.transform == "device":
+    made = {}
+    if options.transform == "device" and setup.backend.limits.fits:
+        made = {"on the device": "J and K, transformation and fit, pair energies"}
+    elif options.transform == "device":
         made = {"transformation": "device: asked for with --transform device"}
-    else:
-        made = {}
     return MP2Result(
-        **calculated(calculation, reference, fitted.metric, listener.warnings, made),
+        **calculated(calculation, reference, correlation.metric, listener.warnings, made),
         pairs=pairs,
         backend=setup.backend.name,
         backend_reason=setup.backend_reason,
-        precision=precision,
-        certificate=certificate,
+        precision=correlation.precision,
+        certificate=correlation.certificate,
         check=check,
         fitting_certificate=fitting_certificate,
         grid_certificate=of_grid,

@@ -50,7 +50,7 @@ from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
-BuildB = Callable[[Calculation, Reference], tuple[Reference, FittedIntegrals]]
+BuildB = Callable[[Calculation, Reference], FittedIntegrals]
 
 SEED = 1
 CONFIDENCE = 0.95
@@ -224,7 +224,7 @@ def _fitted_again(
             clock=Stopwatch(),
             checkpoint=NOTHING,
         )
-        _, fitted = build_b(again, reference)
+        fitted = build_b(again, reference)
         told.stage("pair energies with the dense fitting set")
         backend = float64_backend(
             setup.backend

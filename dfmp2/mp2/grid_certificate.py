@@ -59,5 +59,4 @@ def grid_certificate(
                 workers=calculation.setup.active,
                 listener=calculation.listener,
             )
-        fitted.b.clear()
     return GridCertificate(quadrature.energy - energy, time.perf_counter() - begun)

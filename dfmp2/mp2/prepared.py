@@ -29,12 +29,18 @@ from dfmp2.mp2.calculation import (
     Calculation,
     Checkpoint,
     FittedIntegrals,
-    memory_limited,
+    Opening,
     open_calculation,
     storage_of,
 )
 from dfmp2.mp2.diagnostics import Metric, warn_of_doubts
-from dfmp2.mp2.energy import build_b, calculated, converged_reference, correlate
+from dfmp2.mp2.energy import (
+    calculated,
+    complete,
+    converged_reference,
+    correlate,
+    fitted_integrals,
+)
 from dfmp2.mp2.pairs import Results, TileKey
 from dfmp2.mp2.result import Calculated, MP2Result
 from dfmp2.options import (
@@ -50,8 +56,7 @@ from dfmp2.options import (
 from dfmp2.planning.memory import FLOAT64, Storage
 from dfmp2.planning.plan import PlannedRun, make_plan, settle_plan
 from dfmp2.planning.system import Setup, System, frozen_core, resolve
-from dfmp2.planning.system import set_up_run as set_up
-from dfmp2.progress import Collector, Listener, Stopwatch
+from dfmp2.progress import Collector, Listener
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.ladder import uses_single
 from dfmp2.scf.reference import StartOrbitals
@@ -143,34 +148,41 @@ def prepare_b(
     ------
     Dfmp2Error : see `dfmp2.errors`
     """
-    listener = Collector(listener or Listener())
-    clock = Stopwatch(listener)
     options = options.settled(molecule.multiplicity)
-    setup = set_up(
-        options, command, lambda count: (CpuBackend(count), "the pair energies are still to come")
-    )
-    system = resolve(molecule, setup, listener)
-    kind = reference_kind(options, molecule.multiplicity)
-    with memory_limited(setup, system) as setup:
+
+    def plan_up_to_b(system: System, setup: Setup, kind: str, listener: Collector) -> PlannedRun:
         core = frozen_core(system, options, listener)
         plan = make_plan(system, setup, core, kind, part="up to b")
         plan.memory.require()
         file.require(FLOAT64 * plan.work.elements * plan.work.naux)
-        run = PlannedRun(system, setup, kind, core, plan)
-        with open_calculation(run, listener, clock, checkpoint, start) as calculation:
-            reference, fitted = build_b(
-                calculation, converged_reference(calculation, start), file.place
-            )
-            warnings = list(listener.warnings)
-            warn_of_doubts(
-                system, reference, fitted.metric, options, listener
-            )  # said now; stored with the energies
-            listener.stage("writing B")
-            file.fill(fitted.b, setup.active)
-            fitted.b.clear()
-            made = Prepared(**calculated(calculation, reference, fitted.metric, warnings))
-            file.seal(made)
-            return made
+        return PlannedRun(system, setup, kind, core, plan)
+
+    opening = Opening(
+        partial(resolve, molecule),
+        plan_up_to_b,
+        lambda count: (CpuBackend(count), "the pair energies are still to come"),
+    )
+    with open_calculation(
+        options,
+        reference_kind(options, molecule.multiplicity),
+        opening,
+        start=start,
+        listener=listener,
+        command=command,
+        checkpoint=checkpoint,
+    ) as calculation:
+        reference = converged_reference(calculation, start)
+        reference, fitted = fitted_integrals(calculation, reference, file.place)
+        told, metric = calculation.listener, fitted.metric
+        warnings = list(told.warnings)
+        # Said now; stored with the energies.
+        warn_of_doubts(calculation.system, reference, metric, options, told)
+        told.stage("writing B")
+        file.fill(fitted.b, calculation.setup.active)
+        del fitted
+        prepared = Prepared(**calculated(calculation, reference, metric, warnings))
+        file.seal(prepared)
+        return prepared
 
 
 # --- the second part ------------------------------------------------------------------------------
@@ -245,7 +257,7 @@ def prepared_energy(
     Dfmp2Error : see `dfmp2.errors`
     """
     prepared = source.prepared
-    with opened_calculation(source, options, listener, command, checkpoint) as calculation:
+    with open_prepared(source, options, listener, command, checkpoint) as calculation:
         for text in prepared.diagnostics.warnings:
             calculation.listener.warning(text)
         single = prepared.options.scf == "df" and uses_single(
@@ -266,7 +278,9 @@ def prepared_energy(
             others = None
         else:
             others = partial(elsewhere, calculation)
-        result = correlate(calculation, prepared.reference, fitted, others)
+        correlation = correlate(calculation, prepared.reference, fitted, others)
+        del fitted  # what is measured beside the energy needs the room
+        result = complete(calculation, prepared.reference, correlation)
     made = Preparation(
         **asdict(prepared.provenance),
         file=source.path,
@@ -282,35 +296,44 @@ def prepared_energy(
 
 
 @contextmanager
-def opened_calculation(
+def open_prepared(
     source: PreparedSource,
     options: Options,
     listener: Listener | None,
     command: str,
     checkpoint: Checkpoint,
 ) -> Iterator[Calculation]:
-    """The second part, begun; parameters are those of `energy`."""
-    prepared, kind = source.prepared, source.prepared.reference.kind
-    listener = Collector(listener or Listener())
-    clock = Stopwatch(listener)
-    setup = set_up(options, command)
-    system = _rebuilt(prepared, setup, source.path)
-    # PySCF and SciPy are loaded by now, each with a BLAS of its own.
-    there, here = prepared.provenance.blas, provenance.blas_and_kernels()
-    if provenance.KERNELS in there and there != here:
-        listener.stage(
-            f"{source.path} was prepared with other products ({there}; here {here}): the last bits "
-            "of the result are not those of a run on one of them"
-        )
+    """The calculation of the second part; parameters are those of `prepared_energy`."""
+    prepared = source.prepared
+
+    def resolve_stored(setup: Setup, listener: Collector) -> System:
+        system = _rebuilt(prepared, setup, source.path)
+        # PySCF and SciPy are loaded by now, each with a BLAS of its own.
+        there, here = prepared.provenance.blas, provenance.blas_and_kernels()
+        if provenance.KERNELS in there and there != here:
+            listener.stage(
+                f"{source.path} was prepared with other products ({there}; here {here}): the last "
+                "bits of the result are not those of a run on one of them"
+            )
+        return system
+
     core = FrozenCore(
         prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note
     )
-    with memory_limited(setup, system) as setup:
-        run = settle_plan(system, setup, kind, listener, core=core, part="from b")
-        with open_calculation(
-            run, listener, clock, checkpoint, b_sha256=source.fingerprint
-        ) as calculation:
-            yield calculation
+    opening = Opening(
+        resolve_stored,
+        partial(settle_plan, core=core, part="from b"),
+        b_sha256=source.fingerprint,
+    )
+    with open_calculation(
+        options,
+        prepared.reference.kind,
+        opening,
+        listener=listener,
+        command=command,
+        checkpoint=checkpoint,
+    ) as calculation:
+        yield calculation
 
 
 def read_b(

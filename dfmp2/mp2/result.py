@@ -607,9 +607,7 @@ class Calculated:
     @property
     def level(self) -> str:
         """Method and basis, e.g. "DF-MP2/cc-pvdz"."""
-        if self.options.correlation.kind == "none":
-            return f"{self.options.correlation.title}/{self.orbital_basis.name}"
-        return f"DF-{self.options.correlation.title}/{self.orbital_basis.name}"
+        return f"{self.options.correlation.level}/{self.orbital_basis.name}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

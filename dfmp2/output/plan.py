@@ -43,6 +43,7 @@ def plan_dict(outlook: Outlook) -> dict[str, Any]:
         "memory_bytes": {
             "program": memory.program,
             "scf": memory.scf,
+            "scf_gathered": memory.scf_gathered if memory.scf_gathers else 0,
             "mp2": memory.mp2,
             "gradient": memory.gradient.peak,
             "peak": memory.predicted_peak,
@@ -117,6 +118,7 @@ def plan_json(outlook: Outlook) -> str:
 
 MEMORY = {  # key of memory_bytes -> what it is called
     "scf": "SCF",
+    "scf_gathered": "of it gathered once",
     "mp2": "MP2",
     "gradient": "gradient",
     "peak": "peak",

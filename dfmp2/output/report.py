@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -47,7 +46,6 @@ from dfmp2.output.document import (
 )
 from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
 from dfmp2.output.json import describe_field
-from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.reference import GIVEN, Reference, Solutions, Stability
 from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format_bytes
@@ -77,8 +75,6 @@ AFTER = {
 }  # in runs that have them
 ITERATION = ("#iteration", "#E(SCF) / Eh", "#change / Eh", "#orbital gradient / Eh")
 SHORTEST = 0.01  # s; below, a rate would say more about the clock than about the machine
-KINDS = {"fp64": "float64", "mixed": "float32"}  # of products
-LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose matrix products it uses
 
 
 def summary_blocks(result: MP2Result) -> list[Section]:
@@ -1085,36 +1081,25 @@ def _cost(result: MP2Result) -> Section:
     )  # a derived result keeps the times of its original run
     work = {} if derived else operations(result)
     rows: list[tuple[str, ...]] = []
-    measured = _products(result)
-    if measured is None:
-        known = {}
-    else:
-        known = measured.products
     stages = STAGES | {name: title for name, title in AFTER.items() if spent[name]}
     for name, title in stages.items():
         count, seconds = work.get(name, 0), spent[name]
-        least = _least_seconds(result, name, count, known)
         if not count or not seconds >= SHORTEST:
             rate = None
         else:
             rate = count / seconds / 1e9
-        if rate is None or least is None:
-            share = None
-        else:
-            share = 100 * least / seconds
         done = f"{count / 1e9:.3g}" if count else ""
         speed = fixed(rate, 3 if name == "integrals" else 1)
-        rows.append((title, fixed(seconds), fixed(predicted[name]), done, speed, fixed(share, 0)))
+        rows.append((title, fixed(seconds), fixed(predicted[name]), done, speed))
     other = max(0.0, spent["total"] - sum(spent[name] for name in stages))
-    rows += [("everything else", fixed(other), *[""] * 4)]
-    rows += [("total", fixed(spent["total"]), fixed(predicted["total"]), *[""] * 3)]
+    rows += [("everything else", fixed(other), *[""] * 3)]
+    rows += [("total", fixed(spent["total"]), fixed(predicted["total"]), *[""] * 2)]
     times = [*(spent[name] for name in stages), other]
     drawn = [
         Bar(row[0], (seconds,), f"{row[1]} s") for row, seconds in zip(rows, times, strict=False)
     ]
-    heads = ("stage", "#time / s", "#predicted", "#10^9 ops", "#10^9/s", "#% of a product")
-    shown = len(heads) if any(row[-1] for row in rows) else -1  # of the columns
-    facts = [("threads", str(result.provenance.threads)), ("large product", possible(result))]
+    heads = ("stage", "#time / s", "#predicted", "#10^9 ops", "#10^9/s")
+    facts = [("threads", str(result.provenance.threads))]
     facts += record_facts(result.memory)
     for record, start in (
         (result.storage, "storage: "),
@@ -1127,8 +1112,8 @@ def _cost(result: MP2Result) -> Section:
         Facts(facts),
         Table(
             "Wall time; operations of products, number of integrals, and their rates",
-            heads[:shown],
-            [row[:shown] for row in rows],
+            heads,
+            rows,
         ),
     ]
     return Section("cost", "Time and memory", blocks)
@@ -1167,49 +1152,6 @@ def operations(result: MP2Result) -> dict[str, int]:
         "fit": done[0]["fit"],
         "pair_energies": pairs,
     }
-
-
-def _products(result: MP2Result) -> rates.ProductRates | None:
-    """Rates of large matrix products with the threads of the run, where this is its host and they
-    were measured."""
-    run = result.provenance
-    if run.host == socket.gethostname():
-        return rates.load_products(run.threads)
-    return None
-
-
-def _least_seconds(
-    result: MP2Result, stage: str, count: int, known: Mapping[str, float]
-) -> float | None:
-    """Time that the operations of a stage take at the `known` rates of products; None where there
-    is none for it."""
-    if stage == "integrals":
-        return None
-    split, done = result.reference.operations, {("numpy", "fp64"): float(count)}
-    if stage == "scf" and split is not None:
-        done = {("numpy", kind): float(n) for kind, n in zip(KINDS, split, strict=True) if n}
-    elif stage == "pair_energies":
-        done = {(LIBRARIES.get(result.backend, ""), result.precision): float(count)}
-    best = [known.get(f"{library} {kind} {result.provenance.threads}") for library, kind in done]
-    seconds = [n / rate for n, rate in zip(done.values(), best, strict=True) if rate]
-    if best and len(seconds) == len(best):
-        return sum(seconds)
-    return None
-
-
-def possible(result: MP2Result) -> str:
-    """What the machine can do, or how to find out."""
-    run, record = result.provenance, _products(result)
-    if record is None:
-        return f"rate not measured on {run.host}: dfmp2 bench --gemm --threads {run.threads}"
-    found = {
-        name: record.products.get(f"numpy {kind} {run.threads}", 0.0)
-        for kind, name in KINDS.items()
-    }
-    return (
-        f"{', '.join(f'{name} {rate / 1e9:.0f}' for name, rate in found.items())} GFLOP/s, "
-        f"{record.date[:10]}"
-    )
 
 
 # --- provenance -----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from dfmp2.mp2.calculation import RUN, Calculation, Checkpoint
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, differences, other_processor
 from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.pairs import Results, TileKey, evaluate_keys, tile_keys
-from dfmp2.mp2.prepared import PreparedSource, opened_calculation, read_b
+from dfmp2.mp2.prepared import PreparedSource, open_prepared, read_b
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import SUFFIX, decode, remove
 from dfmp2.progress import Listener
@@ -131,7 +131,7 @@ def compute_shard(
 ) -> tuple[list[TileKey], list[TileKey]]:
     """Compute the tiles of part I of N that `checkpoint` lacks; the part, and all tiles."""
     (index, count), tiles_only = shard, replace(options, certify_fit=False)
-    with opened_calculation(source, tiles_only, listener, command, checkpoint) as calculation:
+    with open_prepared(source, tiles_only, listener, command, checkpoint) as calculation:
         keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
         if count > len(keys):
             raise InputError(

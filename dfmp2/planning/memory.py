@@ -100,6 +100,7 @@ METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
 # of them while the metric's derivative is contracted, when there are no blocks any more
 TWO_CENTER = 3
 VECTORS = 40  # of the Z-vector equations, with their images
+MORE_VECTORS = 20  # of these with a functional, whose kernel is on a coarser grid in the iterations
 # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
 PASS_MATRICES = 9
 RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
@@ -213,6 +214,8 @@ class MemoryPlan:
     mp2_check : PySCF's DF-MP2 with its integrals on disk
     scf_response : integrals of the occupied orbitals, where the stability of all rotations is
         looked at
+    scf_gathered : integrals of the float32 iterations, gathered once where negligible pairs were
+        dropped
     certificate : of the fitting certificate, which has an SCF and pair energies of its own; None
         without one
     gradient : of the gradient, or of relaxed densities
@@ -235,6 +238,7 @@ class MemoryPlan:
     exact_rows: Stage = NOTHING
     mp2_check: Stage = NOTHING
     scf_response: int = 0
+    scf_gathered: int = 0
     certificate: MemoryPlan | None = None
     gradient: GradientMemory = GradientMemory()
     grid_disk: int = 0
@@ -255,6 +259,14 @@ class MemoryPlan:
         return self.scf_fits_in_core and 0 < self.scf_response <= self.room - self.scf_in_core
 
     @property
+    def scf_gathers(self) -> bool:
+        """Whether integrals of the float32 iterations are gathered once: the last to get room."""
+        held = self.scf_in_core
+        if self.response_held:
+            held += self.scf_response
+        return self.scf_fits_in_core and 0 < self.scf_gathered <= self.room - held
+
+    @property
     def mp2_fits_in_core(self) -> bool:
         """Whether B stays in memory."""
         return self.mp2_in_core <= self.room
@@ -263,7 +275,12 @@ class MemoryPlan:
     def scf(self) -> int:
         """Bytes the SCF will hold."""
         if self.scf_fits_in_core:
-            return self.scf_in_core + (self.scf_response if self.response_held else 0)
+            scf = self.scf_in_core
+            if self.response_held:
+                scf += self.scf_response
+            if self.scf_gathers:
+                scf += self.scf_gathered
+            return scf
         return max(self.scf_fit.held(self.room), self.scf_read.held(self.room))
 
     @property
@@ -346,7 +363,7 @@ class MemoryPlan:
     def comfortable(self) -> int:
         """Smallest budget with which everything stays in memory, bytes."""
         rows = self.exact_rows.fixed + self.exact_rows.most
-        scf = self.scf_in_core + self.scf_response
+        scf = self.scf_in_core + self.scf_response + self.scf_gathered
         comfortable = (
             self.program + SLACK + max(scf, self.mp2_in_core, rows, self.gradient.comfortable)
         )
@@ -426,6 +443,7 @@ def memory_plan(
         *_mp2(work, workers, limits),
         block,
         scf_response=response,
+        scf_gathered=work.operators * work.naux_scf * work.rectangles * FLOAT32,
     )
 
 
@@ -693,13 +711,13 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
         two_center = fixed + TWO_CENTER * functions**2 * FLOAT64
         if work.grid:
             of_functional = fixed + work.grid * POINT_BYTES + threads * XC_GRADIENT_BYTES
-    if naux_scf:
+    if naux and naux_scf:
         of_occupied = work.operators * _of_occupied(work) + threads * RESPONSE_WORK
-    kernel = 0
-    if work.grid:
-        values = min(XC_BYTES, work.grid * nao * XC_VALUES * FLOAT64)
-        kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES) + values
+    vectors, kernel = VECTORS, 0
+    if work.grid:  # functions at points are counted with the SCF
+        kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
         kernel += kernel // 2  # on a coarser grid too
+        vectors += MORE_VECTORS
     return _GradientArrays(
         b=work.elements * naux * FLOAT64,
         half=half,
@@ -708,7 +726,7 @@ def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArra
         jk_metric=METRICS * naux_scf**2 * FLOAT64,
         mean_field_work=mean_field_work,
         two_center=two_center,
-        vectors=left + VECTORS * rotations * FLOAT64 + kernel,
+        vectors=left + vectors * rotations * FLOAT64 + kernel,
         of_occupied=of_occupied,
         functional=of_functional,
         packed=nao * (nao + 1) // 2 * FLOAT64,
@@ -752,6 +770,8 @@ def gradient_memory(
     fit, read = energy.scf_fit, energy.scf_read
     response_in_memory = arrays.vectors + energy.scf_in_core
     response_on_disk = arrays.vectors + max(fit.needed, read.needed)
+    if not work.naux:  # Kohn-Sham alone has no response
+        response_in_memory = response_on_disk = 0
     disk_is_smaller = response_on_disk < response_in_memory
     scf_on_disk = disk_is_smaller and response_in_memory > room
     response_held = False
@@ -791,6 +811,7 @@ def gradient_memory(
     peak_before_response = max(energy.mp2, amplitudes + z, arrays.fitted_integrals(z, block))
     scf_kept = (
         work.naux_scf > 0
+        and work.naux > 0
         and energy.scf_fits_in_core
         and energy.certificate is None
         and peak_before_response + kept <= room

@@ -119,6 +119,7 @@ class Outlook:
 
 NO_SCF: dict[str, Any] = {
     "scf_in_core": 0,
+    "scf_gathered": 0,
     "scf_fit": NOTHING,
     "scf_read": NOTHING,
     "scf_disk": 0,
@@ -246,6 +247,21 @@ def settle_plan(
     core = core or frozen_core(system, setup.options, listener)
     setup = settle_backend(setup, system, core, kind)
     plan = make_plan(system, setup, core, kind, part=part, task=task)
+    limits, options = setup.backend.limits, setup.options
+    in_core = plan.memory.mp2_fits_in_core and plan.memory.scf_fits_in_core
+    if limits.fits and options.transform == "device" and not in_core:
+        raise ResourceError(
+            Option("transform", "device"),
+            ": the fitted integrals do not fit into host memory: allow more with ",
+            Option("memory"),
+            ", or use ",
+            Option("transform", "host"),
+        )
+    on_card = limits.fits and limits.memory is not None and in_core
+    whole = task == "energy" and part == "all" and options.correlation.kind == "pairs"
+    if on_card and whole and options.transform == "auto":
+        setup = replace(setup, options=replace(options, transform="device"))
+        plan = make_plan(system, setup, core, kind, part=part, task=task)
     return PlannedRun(system, setup, kind, core, plan)
 
 
@@ -284,6 +300,8 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
     ResourceError : the host's part does not fit into memory
     """
     spins = trainium_shapes(work)
+    if backend.limits.fits and spins:
+        return
     if not backend.limits.transforms or not spins:
         if spins:
             why = "this backend takes B from the host"
@@ -291,7 +309,9 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
             why = "there is nothing to correlate"
         raise UnsupportedByBackend(
             Option("transform", "device"),
-            f": {why}; use an nki lane on one core, or ",
+            f": {why}; use ",
+            Option("backend", "cuda"),
+            ", an nki lane on one core, or ",
             Option("transform", "host"),
         )
     try:
@@ -332,7 +352,9 @@ def _seconds(setup: Setup, plan: Plan) -> Timings:
         found = replace(found, fitting_certificate=more, total=found.total + more)
     if setup.options.transform != "device":
         return found
-    fit = found.fit * work.pairs_of_functions / work.elements
+    fit = 0.0  # counted with the transformation
+    if not setup.backend.limits.fits:
+        fit = found.fit * work.pairs_of_functions / work.elements
     transform = setup.backend.transform_seconds(trainium_shapes(work), work.nao)
     total = found.total + fit - found.fit + transform - found.transform
     return replace(found, fit=fit, transform=transform, total=total)
@@ -526,7 +548,11 @@ def _with_columns(work: Workload, system: System) -> Workload:
         return work
     from dfmp2.integrals.screening import pair_list
 
-    return replace(work, scf_columns=len(pair_list(system.mole).columns))
+    pairs = pair_list(system.mole)
+    rectangles = 0
+    if work.single_exchange and work.exchange:
+        rectangles = pairs.rectangles
+    return replace(work, scf_columns=len(pairs.columns), rectangles=rectangles)
 
 
 _program: int | None = None  # bytes, of the plan before in this process
@@ -548,7 +574,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = memory.without_pairs(found, work)
     if setup.options.check:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
-    if setup.options.transform == "device":
+    if setup.options.transform == "device" and not limits.fits:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     if not work.finer_grid or part == "up to b":
         return replace(found, **PARTS[part][1])
@@ -567,7 +593,7 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
         work = work
     else:
         work = _with_columns(work, system)
-    work = replace(work, frontier=(), x2c_functions=0, starts=1, examined=False)
+    work = replace(work, frontier=(), x2c_functions=0, starts=1, examined=False, rectangles=0)
     dense: Workload | None = None
     unused: dict[str, Any] = {
         "mp2_in_core": 0,

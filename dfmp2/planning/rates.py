@@ -1,5 +1,4 @@
-"""Rates of this machine: of the program's own routines, of a scratch folder, of large matrix
-products.
+"""Rates of this machine: of the program's own routines, and of a scratch folder.
 
 Each is measured once and kept by `dfmp2.host.cache`, one entry for a machine, what was measured,
 and the versions of the libraries that it depends on. Where nothing was measured the defaults below
@@ -12,14 +11,9 @@ again, the better of each kept, until the machine is quiet (`refreshed`).
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
@@ -49,7 +43,6 @@ from dfmp2.planning.sizes import Workload
 from dfmp2.progress import Silent
 
 LIBRARIES = ("numpy", "scipy", "pyscf", "dfmp2")  # a new version of any of them is measured again
-PRODUCT_LIBRARIES = ("numpy", "torch", "dfmp2")
 REPEATS = 3
 PRODUCT = 768  # edge of the matrices
 QUIET = 0.1  # cores used by other processes, above which rates are called disturbed
@@ -75,8 +68,9 @@ class Rates:
     eigen : n^3 per second of a diagonalisation
     matrices : n^2 per second of what else an SCF iteration does with its matrices
     reorder : bytes per second of integrals that are put in another order into new memory
-    start : seconds of a run outside its stages: libraries, bases
-    launch : seconds of a command before and after the run: interpreter, imports, report, file
+    start : seconds of a run outside its stages, not measured: libraries, bases
+    launch : seconds of a command before and after the run, not measured: interpreter, imports,
+        report, file
     foreign : cores that other processes took from the measurement: those they used beyond the idle
         ones
     date : of the measurement, ISO 8601, "" for the built-in rates
@@ -133,24 +127,6 @@ class DiskRates:
     cached: float = 4e9
 
 
-@dataclass(frozen=True, slots=True)
-class ProductRates:
-    """Rates of matrix products with NumPy and PyTorch for a number of threads (`dfmp2 bench
-    --gemm`).
-
-    Attributes
-    ----------
-    products : "numpy fp64 1", ... (library, precision, threads) -> operations per second of a large
-        square product
-    foreign : cores that other processes used meanwhile
-    date : of the measurement, ISO 8601
-    """
-
-    products: dict[str, float]
-    foreign: float
-    date: str
-
-
 BUILT_IN = DiskRates()
 
 
@@ -170,21 +146,10 @@ def load_disk(root: Path) -> DiskRates | None:
     return _known(DiskRates, _disk_key(root))
 
 
-def load_products(count: int) -> ProductRates | None:
-    """Rates of products measured earlier on this host for a number of threads, or None."""
-    return _known(ProductRates, _product_key(count))
-
-
-def store_products(count: int, record: ProductRates) -> None:
-    """Keep rates of products."""
-    cache.store_cached(_product_key(count), asdict(record))
-
-
-Record = TypeVar("Record", Rates, DiskRates, ProductRates)
+Record = TypeVar("Record", Rates, DiskRates)
 OF_TYPE: dict[str, Callable[[Any], Any]] = {  # of a field -> its value out of JSON
     "float": float,
     "str": str,
-    "dict[str, float]": lambda stored: {name: float(value) for name, value in stored.items()},
 }
 
 
@@ -209,10 +174,6 @@ def _disk_key(root: Path) -> str:
     return cache.cache_key(f"scratch {root.resolve()}", ())
 
 
-def _product_key(count: int) -> str:
-    return cache.cache_key(f"products {count} threads", PRODUCT_LIBRARIES)
-
-
 # --- measuring ------------------------------------------------------------------------------------
 
 
@@ -220,7 +181,7 @@ def measure_rates(backend: Backend, count: int) -> Rates:
     """Measure the rates of all routines, a few seconds, and keep them."""
     others = Others()
     with threads.limited(count):
-        found: dict[str, Any] = {**_host(count), **_pairs(backend), **_whole()}
+        found: dict[str, Any] = {**_host(count), **_pairs(backend)}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     rates = Rates(**found, foreign=_taken(others, count), date=now)
     store_rates(backend.name, count, rates)
@@ -363,39 +324,6 @@ def _exact() -> dict[str, float]:
         "four_centre": size.integrals()["scf"] / evaluate,
         "exact_exchange": 4 * size.pairs_of_functions**2 / build,
     }
-
-
-def _whole() -> dict[str, float]:
-    """Seconds of a run of H2 as a process of its own: hardly anything but its start and its end."""
-    command = [
-        "-m",
-        "dfmp2",
-        "run",
-        "h2.xyz",
-        "--basis",
-        "sto-3g",
-        "--threads",
-        "1",
-        "--json",
-        "--overwrite",
-    ]
-    found = []
-    with (
-        tempfile.TemporaryDirectory(prefix="dfmp2-rates-") as folder,
-        suppress(OSError, ValueError, LookupError),
-    ):
-        Path(folder, "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n", encoding="ascii")
-        for _ in range(REPEATS - 1):
-            begun = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, *command], cwd=folder, capture_output=True, check=False
-            )
-            wall = time.perf_counter() - begun
-            found.append((wall, json.loads(done.stdout)["timings"]["total"]))
-    if not found:  # this Python cannot run the command: the built-in times stay
-        return {}
-    wall, start = min(found)
-    return {"start": start, "launch": wall - start}
 
 
 def _pairs(backend: Backend) -> dict[str, float]:

@@ -103,6 +103,8 @@ class Workload:
     precision : "fp64", "mixed" or "auto"
     block_functions : MP2 fitting functions in the largest block of integrals
     scf_columns : pairs of basis functions the fitted SCF integrals are kept for, 0 for all
+    rectangles : numbers of a fitting function that the float32 iterations of the SCF gather from
+        the kept pairs, 0 for none
     widest_shell : functions of the largest shell of the orbital basis
     frontier : occupied and virtual orbitals of each spin among which the stability check looks
     single_exchange : whether the SCF begins with float32 exchange
@@ -133,6 +135,7 @@ class Workload:
     precision: str
     block_functions: int
     scf_columns: int = 0
+    rectangles: int = 0
     widest_shell: int = 1
     frontier: tuple[tuple[int, int], ...] = ()
     single_exchange: bool = False

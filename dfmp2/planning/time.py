@@ -346,6 +346,8 @@ def _functional(work: Workload, rates: Rates) -> float:
 def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
     """Predicted time of the Z-vector equations, s."""
     n, p, occupied = work.nao, work.naux_scf, sum(s.occupied for s in work.spins)
+    if not work.naux:  # Kohn-Sham alone
+        return 0.0
     functional = KERNEL_BUILDS * _functional(work, rates)
     if not p:
         builds = 2 * len(work.spins) * (1 + Z_CHECKS + Z_CYCLES)

@@ -24,7 +24,7 @@ from dfmp2.scf.guess import ORIGINS, guess_density
 from dfmp2.scf.hamiltonian import VACUUM, Environment
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.interatomic_fitting import between_atoms
-from dfmp2.scf.ladder import Ladder, uses_single
+from dfmp2.scf.ladder import Ladder, diagonalise, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object
 
@@ -163,6 +163,8 @@ def run_scf(
             solution, solutions = find_solution(
                 mf, density, origin, options, listener, solve, examine
             )
+            if integrals.gathers:
+                fitting_object(mf).stop_gathering()
         except np.linalg.LinAlgError as error:
             raise NumericalError(
                 (
@@ -226,6 +228,7 @@ def _unconverged(
     mf.chkfile = None
     mf.conv_tol = options.scf_conv_tol
     mf.conv_tol_grad = options.scf_gradient_tol
+    mf._eigh = diagonalise
     mf.conv_check = False  # `Ladder` diagonalises the last Fock matrix without building another
     return mf
 

@@ -30,6 +30,10 @@ class ScfIntegrals:
     response_in_memory : bool
         Whether there is room for integrals of the occupied orbitals where all rotations are looked
         at.
+    gathers : bool
+        Whether there is room to gather the integrals of the float32 iterations once, on the host.
+    device : Backend or None
+        Makes J and K of fitted integrals in memory; None for the host.
     """
 
     auxmole: Any
@@ -37,6 +41,8 @@ class ScfIntegrals:
     threads: int
     room: Any = None
     response_in_memory: bool = False
+    gathers: bool = False
+    device: Any = None
 
     @property
     def native(self) -> bool:
@@ -61,7 +67,11 @@ class ScfIntegrals:
 
     def builder(self, mole: Any, progress: Progress = lambda done, total: None) -> Any:
         """Our builder of J and K of a molecule."""
-        return jk_builder(mole, self.auxmole, self.place, self.threads, self.room, progress)
+        builder = jk_builder(
+            mole, self.auxmole, self.place, self.threads, self.room, progress, self.device
+        )
+        builder.gathers = self.gathers
+        return builder
 
 
 def jk_builder(
@@ -71,13 +81,18 @@ def jk_builder(
     threads: int,
     room: Any,
     progress: Progress = lambda done, total: None,
+    device: Any = None,
 ) -> Any:
     """Our builder of J and K with its integrals in "memory" or on "disk", where it needs a
-    `Room`."""
+    `Room`; the products of those in memory may be left to a device."""
     if integrals == "disk":
         from dfmp2.scf.jk_on_disk import DiskIntegrals
 
         return DiskIntegrals(mole, auxmole, threads, room, progress)
+    if device is not None:
+        from dfmp2.scf.jk_on_device import DeviceIntegrals
+
+        return DeviceIntegrals(mole, auxmole, threads, device, progress)
     from dfmp2.scf.jk import JKFitting
 
     return JKFitting(mole, auxmole, threads, progress)

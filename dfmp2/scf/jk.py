@@ -6,10 +6,12 @@ PySCF's DF-SCF:
     K_mn = sum_Pi X_Pi,m X_Pi,n        X_Pi,m = sum_n B_P,mn C_ni
 
 J is float64 always. K may be made from float32 products while the SCF is far from its end
-(`single`). Every step streams over blocks of fitting functions that stay in cache, shared out over
-our own single-threaded workers; a fixed share for each worker keeps the sums in the same order from
-run to run. A density without orbitals (of the second-order solver) is the difference of two with
-orbitals, its eigenvectors of positive and negative eigenvalues: few, where it is of few orbitals.
+(`single`); where negligible pairs were dropped and memory allows, the integrals of these products
+are rounded and gathered once (`gathers`), which changes no bit. Every step streams over blocks of
+fitting functions that stay in cache, shared out over our own single-threaded workers; a fixed share
+for each worker keeps the sums in the same order from run to run. A density without orbitals (of the
+second-order solver) is the difference of two with orbitals, its eigenvectors of positive and
+negative eigenvalues: few, where it is of few orbitals.
 Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
 """
 
@@ -28,7 +30,7 @@ from dfmp2.host.threads import Workers
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList, pair_list
 from dfmp2.integrals.three_center import coulomb_metric, packed_blocks
-from dfmp2.integrals.transform import half_transform
+from dfmp2.integrals.transform import ClusterRectangles, Single, half_transform
 from dfmp2.molecule.pyscf_shield import import_pyscf
 
 import_pyscf()
@@ -61,6 +63,8 @@ class JKFitting(df.DF):  # type: ignore[misc]
     ----------
     single : half-transform and exchange products in float32; the caller switches it off before the
         end
+    gathers : whether there is memory to keep what the float32 products are made of; set by the
+        caller
     squares : (ncolumn,) sum_P B_P,mn^2, (mn|mn) as it is fitted, Eh; there with B
     operations : floating-point operations of all fits, J and K so far, in float64 and in float32
     name : of the file that B is in where it is on disk
@@ -81,6 +85,8 @@ class JKFitting(df.DF):  # type: ignore[misc]
         self._cderi: Any = None
         self.threads = threads
         self.single = False
+        self.gathers = False
+        self._rectangles: ClusterRectangles | None = None
         self.squares: Any = None
         self.operations = [0, 0]
         self._progress = progress
@@ -102,6 +108,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
             builder.name = f"{self.name}-long-range"
             self._long_range[omega] = builder
         self._long_range[omega].single = self.single
+        self._long_range[omega].gathers = self.gathers
         return self._long_range[omega]
 
     def _like(self, mole: Any, auxmole: Any) -> JKFitting:
@@ -157,7 +164,29 @@ class JKFitting(df.DF):  # type: ignore[misc]
         """J and K of each spin, from orbitals (nao, n) scaled with the root of their occupation; K
         is 0 if unwanted."""
         how = self._counted(occupied, exchange)
-        return coulomb_exchange_of_b(self.build()._cderi, self.pairs, occupied, self.threads, **how)
+        b = self.build()._cderi
+        rectangles = None
+        if exchange and self.single:
+            rectangles = self.rectangles()
+        return coulomb_exchange_of_b(
+            b, self.pairs, occupied, self.threads, rectangles=rectangles, **how
+        )
+
+    def rectangles(self) -> ClusterRectangles | None:
+        """B in float32 for each cluster of functions, made once; None where it is not kept."""
+        if not self.gathers or self.pairs.complete:
+            return None
+        if self._rectangles is None:
+            b = self.build()._cderi
+            self._rectangles = ClusterRectangles(b, self.pairs, shares(len(b), self.threads))
+        return self._rectangles
+
+    def stop_gathering(self) -> None:
+        """Free what the float32 products were made of, at long range too, and keep none again."""
+        self.gathers = False
+        self._rectangles = None
+        for builder in self._long_range.values():
+            builder.stop_gathering()
 
     def _counted(self, occupied: list[Array], exchange: bool) -> dict[str, bool]:
         """How J and K are made, with their operations counted: 4 P npair of each J; of each K 2 P
@@ -171,6 +200,7 @@ class JKFitting(df.DF):  # type: ignore[misc]
 
     def discard(self) -> None:
         """Free B, at long range too."""
+        self.stop_gathering()
         self._cderi = None
         for builder in self._long_range.values():
             builder.discard()
@@ -298,13 +328,28 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
 
 
 def coulomb_exchange_of_b(
-    b: Array, pairs: PairList, occupied: list[Array], threads: int, **how: bool
+    b: Array,
+    pairs: PairList,
+    occupied: list[Array],
+    threads: int,
+    *,
+    rectangles: ClusterRectangles | None = None,
+    **how: bool,
 ) -> tuple[Array, Array]:
     """J and K of each spin, from B in memory, (naux, ncolumn) float64; the rest is as in
-    `accumulated`."""
-    bounds = shares(len(b), threads)
-    parts = [b[start:stop] for start, stop in pairwise(bounds)]
-    return accumulated([parts], pairs, occupied, threads, **how)
+    `accumulated`.
+
+    Parameters
+    ----------
+    rectangles : ClusterRectangles or None
+        All of B for the float32 products, None to gather it as it comes.
+    """
+    ranges = list(pairwise(shares(len(b), threads)))
+    parts = [b[start:stop] for start, stop in ranges]
+    gathered = None
+    if rectangles is not None:
+        gathered = [rectangles.share(start, stop) for start, stop in ranges]
+    return accumulated([parts], pairs, occupied, threads, gathered=gathered, **how)
 
 
 def shares(naux: int, threads: int) -> list[int]:
@@ -328,6 +373,7 @@ def accumulated(
     *,
     single: bool = False,
     exchange: bool = True,
+    gathered: list[list[Single]] | None = None,
 ) -> tuple[Array, Array]:
     """J and K of each spin; their last bits depend on sizes and threads only, not on how B comes.
 
@@ -339,6 +385,7 @@ def accumulated(
     occupied : per spin (nao, n) float64, orbitals scaled with the root of their occupation
     single : K from float32 products, each block of them added up in float64
     exchange : whether K is wanted; otherwise it is 0
+    gathered : of each worker, what `ClusterRectangles.share` has for the rows it gets
 
     Returns
     -------
@@ -348,10 +395,16 @@ def accumulated(
     folded = np.stack(
         [lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density]
     )
-    workers = [
-        WorkerMatrices(folded, pairs, occupied, single=single, exchange=exchange)
-        for _ in range(threads)
-    ]
+    workers = []
+    for worker in range(threads):
+        rectangles = None
+        if gathered is not None:
+            rectangles = gathered[worker]
+        workers.append(
+            WorkerMatrices(
+                folded, pairs, occupied, single=single, exchange=exchange, rectangles=rectangles
+            )
+        )
     with Workers(threads) as pool:
         for chunk in chunks:
             list(pool.map(WorkerMatrices.add, workers, chunk))
@@ -372,14 +425,23 @@ class WorkerMatrices:
     """
 
     def __init__(
-        self, folded: Array, pairs: PairList, occupied: list[Array], *, single: bool, exchange: bool
+        self,
+        folded: Array,
+        pairs: PairList,
+        occupied: list[Array],
+        *,
+        single: bool,
+        exchange: bool,
+        rectangles: list[Single] | None = None,
     ) -> None:
         nao = len(occupied[0])
         self.j, self.k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
         self._folded, (self._few, self._most) = folded, rows_at_a_time(pairs, occupied)
         self._transform = None
         if exchange:
-            self._transform = half_transform(occupied, self._most, pairs, single=single)
+            self._transform = half_transform(
+                occupied, self._most, pairs, single=single, rectangles=rectangles
+            )
         self._waiting = 0  # fitting functions that are half transformed
 
     def add(self, rows: Array) -> None:

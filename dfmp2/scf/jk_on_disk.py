@@ -127,7 +127,14 @@ class DiskIntegrals(JKFitting):
             ]
             for k in range(count)
         ]
-        return accumulated(self._read(cuts), self.pairs, occupied, self.threads, **how)
+        return accumulated(
+            self._read(cuts),
+            self.pairs,
+            occupied,
+            self.threads,
+            single=how["single"],
+            exchange=how["exchange"],
+        )
 
     def rows(self) -> Iterator[Array]:
         """B in blocks of fitting functions, (n, ncolumn) float64; each is valid until the next is

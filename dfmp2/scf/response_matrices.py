@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.host.threads import each
-from dfmp2.integrals.transform import half_transform
+from dfmp2.integrals.transform import HalfTransform, half_transform
 from dfmp2.scf.jk import shares
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
 from dfmp2.scf.rotations import Product, RotatedSpin, fitting_object, hessian_product
@@ -139,6 +139,9 @@ class ResponseMatrices:
         self._dtype: type[np.floating[Any]] = np.float64
         if single:
             self._dtype = np.float32
+        self._rectangles = None
+        if single:
+            self._rectangles = fitted.rectangles()
         # Rows of X are the functions of one cluster after another, where pairs were dropped.
         self._order = np.concatenate(
             [np.empty(0, np.intp), *(c.functions for c in self._pairs.clusters)]
@@ -187,7 +190,7 @@ class ResponseMatrices:
     def _hold(self, worker: int) -> None:
         """B_P,ia and B_P,ij of a worker's share of the fitting functions."""
         orbitals = [np.ascontiguousarray(spin.occupied) for spin in self._spins]
-        transform = half_transform(orbitals, self._step, self._pairs, single=self._single)
+        transform = self._half_transform(orbitals, worker)
         others = [
             [c[self._order].astype(self._dtype) for c in (spin.occupied, spin.virtual)]
             for spin in self._spins
@@ -208,7 +211,7 @@ class ResponseMatrices:
             np.ascontiguousarray(spin.virtual @ part)
             for spin, part in zip(self._spins, x, strict=True)
         ]
-        transform = half_transform(turned, self._step, self._pairs, single=self._single)
+        transform = self._half_transform(turned, worker)
         rows = [np.ascontiguousarray(part.T, dtype=self._dtype) for part in x]  # (nocc, nvir)
         coulomb, half, other = (
             [np.zeros(part.size) for part in x],
@@ -229,6 +232,15 @@ class ResponseMatrices:
                 both = np.matmul(rows[s], ia.transpose(0, 2, 1))  # (P, j, i)
                 other[s] += ia.reshape(-1, nvir).T @ both.reshape((p1 - p0) * nocc, nocc)
         return coulomb, half, other
+
+    def _half_transform(self, orbitals: list[Array], worker: int) -> HalfTransform:
+        """The transformation of a worker's share to some orbitals, (nao, n) of each spin."""
+        share = None
+        if self._rectangles is not None:
+            share = self._rectangles.share(self._bounds[worker], self._bounds[worker + 1])
+        return half_transform(
+            orbitals, self._step, self._pairs, single=self._single, rectangles=share
+        )
 
     def _cuts(self, worker: int) -> list[tuple[int, int]]:
         begin, end = self._bounds[worker : worker + 2]

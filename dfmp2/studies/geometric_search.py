@@ -26,23 +26,11 @@ from dfmp2.gradients.gradient import GradientResult
 from dfmp2.molecule.elements import radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
+from dfmp2.options import CONVERGENCE
 from dfmp2.output.study import MOST_RUNS
 from dfmp2.studies.constraints import Constraints
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, quantity
 
-# What a minimum is held to, by geomeTRIC's names: change of the energy (Eh), gradient and
-# displacement of an atom, root mean square and largest (Eh/bohr, angstrom). Change and displacement
-# are those of the last step, as geomeTRIC has them, or of the next one, as Gaussian and optking
-# have them.
-PRESETS = (
-    "GAU",
-    "GAU_LOOSE",
-    "GAU_TIGHT",
-    "GAU_VERYTIGHT",
-    "NWCHEM_LOOSE",
-    "TURBOMOLE",
-    "INTERFRAG_TIGHT",
-)
 MOST_STEPS = 100
 INSTALL = "pip install 'dfmp2[opt]'"
 # of the trust radius; a shorter step is as long as the model of the energy wants it
@@ -67,7 +55,10 @@ class Search:
     Attributes
     ----------
     constraints : what is kept or set
-    convergence : one of PRESETS, in any case
+    convergence : one of `dfmp2.options.CONVERGENCE`, in any case: change of the energy (Eh),
+        gradient and displacement of an atom, root mean square and largest (Eh/bohr, angstrom);
+        change and displacement are those of the last step, as geomeTRIC has them, or of the next
+        one, as Gaussian and optking have them
     max_steps : after the first geometry
     transition_state : look for a saddle point of first order
     verify : compute the Hessian of what is found, and start again along imaginary modes that should
@@ -89,9 +80,10 @@ class Search:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_steps", plain(self.max_steps))
-        if self.convergence.upper() not in PRESETS:
+        if self.convergence.upper() not in CONVERGENCE:
             raise InputError(
-                Option("convergence", self.convergence), f": expected one of {', '.join(PRESETS)}"
+                Option("convergence", self.convergence),
+                f": expected one of {', '.join(CONVERGENCE)}",
             )
         if (
             isinstance(self.max_steps, bool)
@@ -109,7 +101,7 @@ MINIMUM = Search()
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A geometry that was judged; gradients and displacements as of PRESETS, NaN where there is
+    """A geometry that was judged; gradients and displacements as of `convergence`, NaN where there is
     none yet."""
 
     total_energy: float = quantity("hartree", "energy that is minimised")

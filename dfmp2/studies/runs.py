@@ -236,7 +236,7 @@ class Task:
         kept = of_runs.union(found.notes)  # failed steps are listed among the notes
         return Study(
             kind=self.kind,
-            title=f"{found.what or self.what}, DF-MP2/{self.options.basis}",
+            title=f"{found.what or self.what}, {self.options.correlation.level}/{self.options.basis}",
             settings={"name": molecule.name, "basis": self.options.basis, **found.settings},
             notes=(*common, *found.notes),
             values=found.values,

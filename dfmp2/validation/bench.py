@@ -1,28 +1,24 @@
-"""The pair step on arrays of a known size and energy, against the matrix products that bound its
-rate.
+"""The pair step on arrays of a known size and energy, and the rates of matrix products.
 
-Operations of the pair step are those of its products: nocc (nocc + 1) nvir^2 naux. Products are
-timed with the arrays and workers of a backend, in the same run: one large square product, the most
-a BLAS can do, and the products of the pair step in their own shape, (nj nvir, naux) times (naux, ni
-nvir), without anything done to what comes out. `dfmp2 bench --gemm` keeps the rates of this host
-for `dfmp2 plan` and `dfmp2 report`.
+Operations of the pair step are those of its products: nocc (nocc + 1) nvir^2 naux. Shapes are those
+that trnblas publishes; backends and precisions alternate, and ratios are taken run by run.
+`dfmp2 bench --gemm` measures large square products, the most a BLAS can do, and keeps the rates of
+this host for `dfmp2 plan`.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import cycle, islice
 from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
-from dfmp2.backends import registry, tiling
-from dfmp2.backends.base import Backend, Limits, Operand, Tile
+from dfmp2.backends import registry
+from dfmp2.backends.base import Backend, Tile
 from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, ResourceError
 from dfmp2.errors.messages import Option
 from dfmp2.host import threads
@@ -32,7 +28,6 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import BACKEND_WORDS
 from dfmp2.output.document import WIDEST, Table, fitted_lines, size
 from dfmp2.planning import rates
-from dfmp2.planning.rates import ProductRates
 from dfmp2.progress import Listener
 from dfmp2.units import format_bytes
 from dfmp2.validation import entries, synthetic
@@ -41,34 +36,15 @@ from dfmp2.validation.synthetic import KERNEL_CERTIFICATE, SyntheticSizes
 
 TIMED = ("cpu", "torch", "cuda", "cuda-tf32")  # what runs on hardware of its own speed
 EMULATED = "the nki lanes are never timed here: their simulator and interpreter compute on the host"
-SMALL = (
-    "the shapes of trnblas: 128/16/384, 512/64/1536, 768/96/2304 functions, occupied, fitting "
-    "functions"
-)
-FROM_TABLE = {  # shape -> entry of `dfmp2 validate`, which has its arrays and its energy
+SHAPES = {  # name -> entry of `dfmp2 validate`, which has its arrays and its energy
     "small": "trnblas-small",
     "medium": "trnblas-medium",
     "large": "trnblas-large",
-    "benz": "gamess-miniapp-benz",
-    "cor": "gamess-miniapp-cor",
-    "c60": "gamess-miniapp-c60",
-    "w30": "gamess-miniapp-w30",
 }
-W60 = SyntheticSizes(
-    "closed-form", 240, 1140, 5040
-)  # jkwack/GAMESS_RI-MP2_MiniApp, source/rimp2_energy_whole_KERN.f90
-GPU_ONLY = ("w60",)
-ROUNDING = 1e-11  # of an energy in float64
-_OWN = re.compile(
-    r"([1-9][0-9]{0,5})[/,]([1-9][0-9]{0,5})[/,]([1-9][0-9]{0,5})", re.ASCII
-)  # nocc/nvir/naux
-NAMES = (*FROM_TABLE, *GPU_ONLY)
+OF_THE_MINI_APP = ("benz", "cor", "c60", "w30", "w60")  # shapes that were timed up to 0.1
 
-SQUARE_HOST, SQUARE_DEVICE = (
-    2048,
-    8192,
-)  # rows of the square product; beyond, rates change by less than their spread
-SHAPED_SECONDS = 1.0  # the products of the pair step are repeated or cut to about this long
+SQUARE_HOST = 2048  # rows of the square product; beyond, rates change by less than their spread
+SQUARE_DEVICE = 8192
 LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose products it uses
 PRECISIONS = {"fp64": "float64", "mixed": "float32"}
 
@@ -96,31 +72,35 @@ def problem(name: str) -> BenchProblem:
     ------
     InputError : no such shape
     """
-    own = _OWN.fullmatch(name)
-    if own is None and name not in NAMES:
+    if name not in SHAPES:
         raise InputError(
             Option("shape", name),
-            (
-                f": expected one of {', '.join(NAMES)} ({SMALL}; the others of the GAMESS "
-                "mini-app), or occupied/virtual/fitting functions, such as 50/190/840"
-            ),
+            f": expected one of {', '.join(SHAPES)}, the shapes of trnblas",
+            _replacement(name),
         )
-    if own is not None or name == "w60":
-        if own is None:
-            kernel = W60
-        else:
-            kernel = SyntheticSizes("closed-form", *map(int, own.groups()))
-        energy = -((kernel.nvir * kernel.nocc / kernel.naux) ** 2) / 2
-        return BenchProblem(name, kernel, energy, ROUNDING * abs(energy))
-    entry = {
-        entry.id: entry for table in ("trnsci", "main") for entry in entries.load_entries(table)
-    }[FROM_TABLE[name]]
+    by_name = {entry.id: entry for entry in entries.load_entries("trnsci")}
+    entry = by_name[SHAPES[name]]
     if entry.kernel is None or entry.tolerance is None:
         raise InputError(
             Option("shape", name),
             ": the table of dfmp2 validate has no arrays for it: install dfmp2 again",
         )
     return BenchProblem(name, entry.kernel, entry.quantities[0].value, entry.tolerance)
+
+
+def _replacement(name: str) -> str:
+    """What has taken the place of a shape that was dropped, "" for a name that never was one."""
+    if name in OF_THE_MINI_APP:
+        return (
+            "; those of the GAMESS mini-app are no longer timed: dfmp2 validate --only "
+            "gamess-miniapp checks their energies"
+        )
+    if re.fullmatch(r"\d+[/,]\d+[/,]\d+", name):
+        return (
+            "; sizes of one's own are no longer timed: dfmp2 run --profile FILE has the rate of "
+            "each stage of a molecule"
+        )
+    return ""
 
 
 def measure_shape(
@@ -161,7 +141,7 @@ def measure_shape(
         for number in range(1, repeats + 1):
             for backend in chosen:
                 for precision in precisions:
-                    one = _measure(task, b, space, backend, precision, count)
+                    one = _measure(task, b, space, backend, precision)
                     rate = task.operations / one["pairs"] / 1e9
                     shown = f"{backend.name} {precision}: {one['pairs']:.2f} s, {rate:.0f} GF/s"
                     listener.stage(f"[{number}/{repeats}] {shown}")
@@ -216,10 +196,6 @@ def judge(found: dict[str, Any]) -> None:
 SHOWN = {  # column of the table -> (key of a result, digits)
     "pair step / s": ("seconds", 3),
     "GF/s": ("gflops", 0),
-    "square product": ("square_gflops", 0),
-    "% of it": ("percent_of_square", 0),
-    "same shapes": ("shaped_gflops", 0),
-    "% of them": ("percent_of_shaped", 0),
     "certificate / s": ("certificate_seconds", 3),
 }
 
@@ -264,18 +240,10 @@ def shape_text(found: dict[str, Any]) -> str:
 
 
 def _series(operations: float, group: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Run by run: seconds, GF/s, and per cent of the products' rates measured just before."""
-    speeds = {"": [operations / one["pairs"] for one in group]}
-    speeds |= {f"{kind}_": [one[kind] for one in group] for kind in ("square", "shaped")}
+    """Seconds and GF/s, run by run."""
     return {
         "seconds": [one["pairs"] for one in group],
-        **{f"{kind}gflops": [rate / 1e9 for rate in values] for kind, values in speeds.items()},
-        **{
-            f"percent_of_{kind}": [
-                100 * a / b for a, b in zip(speeds[""], speeds[f"{kind}_"], strict=True)
-            ]
-            for kind in ("square", "shaped")
-        },
+        "gflops": [operations / one["pairs"] / 1e9 for one in group],
         "put_seconds": [one["put"] for one in group],
         "certificate_seconds": [one["certificate"] for one in group],
     }
@@ -304,7 +272,6 @@ def _measure(
     space: ActiveSpace,
     backend: Backend,
     precision: str,
-    count: int,
 ) -> dict[str, float]:
     """One backend and precision, once.
 
@@ -312,7 +279,6 @@ def _measure(
     -------
     put, pairs : seconds to bring B to the device, and of the pair step
     certificate : seconds to redo its sample of pairs in float64, 0 in float64
-    square, shaped : operations per second of the products, measured just before
     difference : energy found minus the known one, Eh
     """
     start = time.perf_counter()
@@ -321,8 +287,6 @@ def _measure(
         operand, operand, Tile(0, 1, 0, 1, True)
     )  # waits for the device, and warms it
     found = {"put": time.perf_counter() - start, "pairs": 0.0, "certificate": 0.0}
-    found["square"] = square_rate(backend, precision, count)
-    found["shaped"] = shaped_rate(backend, operand, count, found["square"])
     start = time.perf_counter()
     pairs = pair_energies([operand], backend)
     found["pairs"] = time.perf_counter() - start
@@ -344,17 +308,14 @@ def _backends(
     names = [BACKEND_WORDS.get(name, name) for name in names]
     for name in names:
         if name not in TIMED:
-            raise InputError(Option("backend", name), f": expected {', '.join(TIMED)}; {EMULATED}")
+            raise InputError(
+                Option("backend", name), f": expected one of {', '.join(TIMED)}; {EMULATED}"
+            )
     chosen, unused = [], {}
     for row in registry.BACKENDS:
         if row.name not in (names or TIMED):
             continue
         reason = row.probe()
-        if task.name in GPU_ONLY and not row.name.startswith("cuda"):
-            reason = (
-                f"{task.name} would take a host many minutes and is timed on a GPU only; w30 "
-                "is the largest for it"
-            )
         if reason is None:
             chosen.append(row.make(count))
         elif names:
@@ -371,12 +332,8 @@ def _backends(
 
 def _require_memory(task: BenchProblem, memory: int | None, chosen: list[Backend]) -> None:
     """Refuse arrays that do not fit, on the host or on a device."""
-    single = 12 * task.kernel.elements  # float64 B and one float32 copy
-    products = (
-        24 * max(SQUARE_DEVICE if b.limits.memory is not None else SQUARE_HOST for b in chosen) ** 2
-    )
-    synthetic.require_host_memory(task.kernel, single + products, memory)
-    held = max(single, 8 * task.kernel.elements + products)
+    held = 12 * task.kernel.elements  # float64 B and one float32 copy
+    synthetic.require_host_memory(task.kernel, held, memory)
     for backend in chosen:
         if backend.limits.memory is not None and backend.limits.memory < held:
             raise ResourceError(
@@ -417,49 +374,9 @@ def square_rate(backend: Backend, precision: str, count: int) -> float:
     return 2.0 * float(n) ** 3 / min(seconds)
 
 
-def shaped_rate(backend: Backend, operand: Operand, count: int, expected: float) -> float:
-    """Operations per second of the products of the pair step, in their shape and all workers at
-    once.
-
-    Parameters
-    ----------
-    operand : B of the pair step, resident
-    count : threads
-    expected : operations per second, to choose how many products are done
-    """
-    nocc, nvir, naux = (int(size) for size in operand.b.shape)
-    rows, columns = _orbitals(nocc, nvir, naux, backend.limits)
-    per_product = 2.0 * rows * columns * nvir * nvir * naux
-    workers = backend.limits.workers
-    number = max(1, int(SHAPED_SECONDS * expected / per_product / workers))
-    blocks = [
-        (i, j)
-        for i in range(0, nocc - rows + 1, rows)
-        for j in range(0, nocc - columns + 1, columns)
-    ]
-    endless = cycle(blocks)
-    work = [list(islice(endless, number)) for _ in range(workers)]
-
-    def products(part: list[tuple[int, int]]) -> None:
-        for i, j in part:
-            result = (
-                operand.b[j : j + columns].reshape(-1, naux)
-                @ operand.b[i : i + rows].reshape(-1, naux).T
-            )
-        _finish(result)
-
-    with threads.limited(count), ThreadPoolExecutor(workers) as pool:
-        return (
-            per_product
-            * number
-            * workers
-            / rates.shortest(lambda: list(pool.map(products, work)), 1)
-        )
-
-
 def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, Any]:
-    """Measure and store the rates of this host for up to `count` threads; the object `--json`
-    writes.
+    """Rates of products with up to `count` threads, and of the stages of a run, which are kept for
+    plans; the object `--json` writes.
 
     The libraries alternate; of all repetitions the median is kept.
     """
@@ -485,11 +402,6 @@ def measure_products(count: int, repeats: int, listener: Listener) -> dict[str, 
     plan = {name: rates.measure_rates(make(count), count) for name, make in usable.items()}
     record = meter.record()
     spreads = {name: spread(values) for name, values in found.items()}
-    kept = {
-        f"{library} {precision} {n}": rate.median
-        for (library, precision, n), rate in spreads.items()
-    }
-    rates.store_products(count, ProductRates(kept, record["foreign_cores"], meter.machine.date))
     return {
         "mode": "gemm",
         **record,
@@ -531,16 +443,6 @@ def products_text(found: dict[str, Any]) -> str:
     return (
         "\n".join([*lines, "", f"pair step with {found['threads']} threads, GF/s: {pairs}"]) + "\n"
     )
-
-
-def _orbitals(nocc: int, nvir: int, naux: int, limits: Limits) -> tuple[int, int]:
-    """Occupied orbitals i and j in most products of the pair step."""
-    fitting = limits.tile_elements // nvir**2
-    if not limits.square:
-        rows, columns = tiling.strip(limits, nvir, nvir, nocc)
-        return rows, min(columns, nocc)
-    edge = max(1, min(tiling.edge(nocc, limits, nvir * naux), math.isqrt(fitting)))
-    return edge, edge
 
 
 def _finish(result: Any) -> float:

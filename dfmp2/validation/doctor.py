@@ -31,7 +31,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dfmp2.errors import Dfmp2Error
+from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResourceError
 from dfmp2.host import resources
 from dfmp2.host.provenance import installed_version
 from dfmp2.units import format_bytes
@@ -63,7 +63,11 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
 }
 REINSTALL = "install dfmp2 and its libraries again in a fresh virtual environment"
-FAULT, INPUT, NO_RESOURCES, COMPARISON_FAILED = 1, 3, 7, 8  # exit codes of a run
+# exit codes of a run
+FAULT = Dfmp2Error.exit_code
+INPUT = InputError.exit_code
+NO_RESOURCES = ResourceError.exit_code
+COMPARISON_FAILED = ComparisonFailed.exit_code
 
 BASIS, DISTANCE = "sto-3g", 1.4  # bohr
 SCF_ENERGY = -1.1167383286909018  # Eh

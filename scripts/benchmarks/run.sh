@@ -32,8 +32,6 @@ race() { # FILE BASIS REPEATS MEMORY [OPTION...]: what is touched beforehand, a 
 bench gemm --gemm
 bench shape-medium --shape medium --backend cpu
 bench shape-large --shape large --backend cpu --repeats 1
-bench shape-water-10 --shape 50/190/840 --backend cpu
-for name in benz cor c60 w30; do bench "shape-$name" --shape "$name"; done
 race inputs/h2o.xyz cc-pvdz 7 200MB
 race inputs/benzene.xyz cc-pvtz 5 1GB
 race inputs/benzene.xyz cc-pvtz 5 1GB --frozen-core auto

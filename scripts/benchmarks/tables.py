@@ -49,13 +49,12 @@ def races(found: list[Found]) -> list[str]:
 
 
 def shapes(found: list[Found]) -> list[str]:
-    """The pair step against the products of the same run."""
+    """The pair step alone."""
     if not found:
         return []
     lines = [
-        "| shape | backend | precision | pair step / s | GF/s | of a square product | of products "
-        "of the same shape |",
-        "|" + "---|" * 7,
+        "| shape | backend | precision | pair step / s | GF/s |",
+        "|" + "---|" * 5,
     ]
     for shape in found:
         k = shape["problem"]["kernel"]
@@ -67,9 +66,6 @@ def shapes(found: list[Found]) -> list[str]:
                 row["precision"],
                 _spread(row["seconds"]),
                 _spread(row["gflops"], 0),
-            ]
-            cells += [
-                f"{_spread(row[key], 0)} %" for key in ("percent_of_square", "percent_of_shaped")
             ]
             lines.append("| " + " | ".join(cells) + " |")
     return [*lines, "", *(_state(shape) for shape in found), ""]

@@ -3,6 +3,7 @@ result to bytes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,6 +29,10 @@ def xyz(result: MP2Result) -> bytes:
     """
     count, comment, *atoms = write_xyz(result.molecule).splitlines()
     energies = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
+    level = "DF-MP2"
+    if not math.isfinite(result.mp2_total_energy):  # of another method alone
+        energies = ("scf_total_energy", "correlation_energy", "total_energy")
+        level = result.options.correlation.level
     keys = " ".join(f"{name}_hartree={getattr(result, name):.12f}" for name in energies)
     basis = printable(result.orbital_basis.name).replace('"', "'")
     if result.options.relativity == "x2c":
@@ -39,7 +44,7 @@ def xyz(result: MP2Result) -> bytes:
         field = ""
     else:
         field = f" point_charges={len(charges)}"
-    line = f'{comment} method="{relativity}DF-MP2/{basis}"{field} {keys}'
+    line = f'{comment} method="{relativity}{level}/{basis}"{field} {keys}'
     return ("\n".join([count, line, *atoms]) + "\n").encode("ascii", "backslashreplace")
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.errors import EXIT_CODES, InputError, ResourceError, ResultFileError
 from dfmp2.mp2.identity import METHOD, method, method_differences
 from dfmp2.output import hdf5
 from dfmp2.output.document import (
@@ -40,18 +40,6 @@ LONGEST = 1e9  # s; what is longer is no time
 LARGEST_JSON = 50_000_000  # bytes
 STATES = ("complete", "failed", "damaged", "running", "pending")
 MOODS = {"failed": "failure", "damaged": "failure"}
-MEANING = {  # of the exit codes of the command line (`dfmp2.errors`)
-    1: "fault in dfmp2",
-    2: "command line",
-    3: "input or result file",
-    4: "SCF did not converge",
-    5: "numerical guard",
-    6: "backend",
-    7: "memory, disk or permissions",
-    8: "comparison failed",
-    75: "interrupted, can be resumed",
-    130: "stopped by Ctrl-C",
-}
 LONGEST_TRACEBACK = 4000  # characters, from its end
 MOST_FAILURES = 100  # shown one by one
 SLOWEST = 12  # items drawn
@@ -168,7 +156,7 @@ def _failures(failed: Sequence[BatchRow], anchors: Mapping[str, str]) -> list[Se
         Counter(item.code for item in failed).items(), key=lambda one: (-one[1], one[0] or 0)
     )
     rows = [
-        ("none" if c is None else c, MEANING.get(c or 0, "unknown"), count) for c, count in codes
+        ("none" if c is None else c, EXIT_CODES.get(c or 0, "unknown"), count) for c, count in codes
     ]
     blocks: list[Block] = [Table("Failures by exit code", ("exit code", "meaning", "#items"), rows)]
     if len(failed) > MOST_FAILURES:
@@ -180,7 +168,7 @@ def _failures(failed: Sequence[BatchRow], anchors: Mapping[str, str]) -> list[Se
         if item.code is None:
             code = ""
         else:
-            code = f", exit code {item.code} ({MEANING.get(item.code, 'unknown')})"
+            code = f", exit code {item.code} ({EXIT_CODES.get(item.code, 'unknown')})"
         said: list[Block] = [Note("failure", item.message or "no message was written")]
         if item.traceback:
             said.append(

@@ -1,0 +1,184 @@
+"""B made on a PyTorch device, in float64, of integrals that come from the host in blocks:
+
+    (Q|ia) = sum_mu,nu C_mu,i (Q|mu nu) C_nu,a        B_iaP = sum_Q L^-1_PQ (Q|ia)
+
+A block of packed integrals goes up once, is spread to whole matrices and multiplied twice for each
+spin. What is transformed stays on the device if all of it fits there; otherwise it comes down block
+by block, and goes up once more, a group of orbitals at a time, to be fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.untransformed import packed_places
+
+if TYPE_CHECKING:
+    from dfmp2.backends.torch import TorchBackend, TorchOperand
+
+Array = NDArray[np.float64]
+
+
+class Space(Protocol):
+    """Correlated orbitals of a spin."""
+
+    @property
+    def c_occ(self) -> Array:
+        """(nao, nocc) coefficients."""
+        ...
+
+    @property
+    def c_vir(self) -> Array:
+        """(nao, nvir) coefficients."""
+        ...
+
+    @property
+    def eps_occ(self) -> Array:
+        """(nocc,), Eh."""
+        ...
+
+    @property
+    def eps_vir(self) -> Array:
+        """(nvir,), Eh."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidentTensor:
+    """B of one spin that is on the device.
+
+    Attributes
+    ----------
+    backend : whose device that is
+    operand : in float64
+    order : of the fitting functions in float32, (naux,) on the device
+    """
+
+    backend: TorchBackend
+    operand: TorchOperand
+    order: Any
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(nocc, nvir, naux)."""
+        nocc, nvir, naux = self.operand.b.shape
+        return int(nocc), int(nvir), int(naux)
+
+    def at(self, precision: str) -> TorchOperand:
+        """The operand in "mixed" or "fp64"."""
+        exact = self.operand
+        if precision == "fp64":
+            return exact
+        single = exact.b.new_empty(exact.b.shape, dtype=self.backend.single)
+        for i in range(len(exact.b)):
+            single[i] = exact.b[i].index_select(1, self.order)
+        return self.backend.operand(single, exact.eps_occ, exact.eps_vir, precision)
+
+
+def make_resident_b(
+    backend: TorchBackend,
+    blocks: Iterable[tuple[int, int, Array]],
+    factor: Array,
+    spaces: Sequence[Space],
+    fetched: Sequence[Space] = (),
+) -> list[Any]:
+    """B of each space.
+
+    Parameters
+    ----------
+    blocks : (p0, p1, (p1-p0, nao (nao + 1) / 2) float64) of (Q|mu nu), Eh, valid until the next one
+    factor : (naux, n) float64, Eh^-1/2: B is (Q|ia) times this
+    spaces : whose B stays on the device if all of it fits
+    fetched : whose B is wanted on the host
+
+    Returns
+    -------
+    `ResidentTensor` of each of `spaces`, or an array (nocc, nvir, n) float64, Eh^1/2; then arrays
+    """
+    every = [*spaces, *fetched]
+    naux, kept = factor.shape
+    sizes = [space.c_occ.shape[1] * space.c_vir.shape[1] for space in every]
+    held = 8 * (naux + kept) * sum(sizes[: len(spaces)])
+    room = backend.room()
+    stays = room is None or held + 8 * naux * (naux + len(every[0].c_occ)) <= room
+    raw = _transformed(backend, blocks, naux, every, len(spaces) if stays else 0)
+    inverse = backend.transfers.up(factor, backend.double)
+    tensors: list[Any] = []
+    for number, target in enumerate(raw):
+        tensors.append(_fitted(backend, target, inverse))
+        raw[number] = target = None
+    if not stays:
+        return tensors
+    resident = [
+        backend.operand(tensor, space.eps_occ, space.eps_vir, "fp64")
+        for tensor, space in zip(tensors, spaces, strict=False)
+    ]
+    weights = sum((operand.b**2).sum(1).sum(0) for operand in resident)
+    order = weights.argsort(stable=True)
+    return [
+        *(ResidentTensor(backend, operand, order) for operand in resident),
+        *tensors[len(spaces) :],
+    ]
+
+
+def _transformed(
+    backend: TorchBackend,
+    blocks: Iterable[tuple[int, int, Array]],
+    naux: int,
+    spaces: Sequence[Space],
+    resident: int,
+) -> list[Any]:
+    """(Q|ia) of each space, (nocc, nvir, naux): tensors of the first `resident`, then arrays."""
+    transfers = backend.transfers
+    nao = len(spaces[0].c_occ)
+    places = transfers.up(packed_places(nao).reshape(-1), backend.index)
+    occupied = [transfers.up(space.c_occ, backend.double) for space in spaces]
+    virtual = [transfers.up(space.c_vir, backend.double).T for space in spaces]
+    targets: list[Any] = []
+    for number, space in enumerate(spaces):
+        shape = (space.c_occ.shape[1], space.c_vir.shape[1], naux)
+        if number < resident:
+            targets.append(occupied[number].new_empty(shape))
+        else:
+            targets.append(np.empty(shape))
+    step = max(1, backend.limits.tile_elements // nao**2)
+    for p0, p1, packed in blocks:
+        there = transfers.up(packed, backend.double)
+        for start in range(0, p1 - p0, step):
+            some = there[start : start + step]
+            whole = some.index_select(1, places).view(len(some), nao, nao)
+            first = p0 + start
+            for number, target in enumerate(targets):
+                part = virtual[number] @ (whole @ occupied[number])  # (Q, a, i)
+                columns = slice(first, first + len(some))
+                if number < resident:
+                    target[:, :, columns] = part.permute(2, 1, 0)
+                else:
+                    target[:, :, columns] = transfers.down(part)().transpose(2, 1, 0)
+    return targets
+
+
+def _fitted(backend: TorchBackend, raw: Any, inverse: Any) -> Any:
+    """B where (Q|ia) is, on the device or on the host, a group of orbitals at a time."""
+    nocc, nvir, naux = raw.shape
+    kept = inverse.shape[1]
+    on_host = isinstance(raw, np.ndarray)
+    fitted = raw
+    if kept < naux and on_host:
+        fitted = np.empty((nocc, nvir, kept))
+    elif kept < naux:
+        fitted = raw.new_empty((nocc, nvir, kept))
+    step = max(1, backend.limits.tile_elements // max(1, nvir * naux))
+    for i in range(0, nocc, step):
+        rows = raw[i : i + step]
+        if on_host:
+            there = backend.transfers.up(rows, backend.double)
+            fitted[i : i + step] = backend.transfers.down(there @ inverse)()
+        else:
+            fitted[i : i + step] = rows @ inverse
+    return fitted

@@ -1,0 +1,71 @@
+"""The builder of J and K whose products a device computes; integrals and their fit stay on the
+host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dfmp2.integrals.screening import PairList
+from dfmp2.molecule.pyscf_shield import import_pyscf
+from dfmp2.scf.jk import Array, JKFitting
+
+import_pyscf()
+
+from pyscf import lib  # noqa: E402 - through the shield
+
+
+class DeviceIntegrals(JKFitting):
+    """As of JKFitting.
+
+    Parameters
+    ----------
+    backend : whose device computes J and K, with limits.fits
+    """
+
+    def __init__(
+        self,
+        mole: Any,
+        auxmole: Any,
+        threads: int,
+        backend: Any,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        pairs: PairList | None = None,
+    ) -> None:
+        super().__init__(mole, auxmole, threads, progress, pairs)
+        self.backend = backend
+        self.fields: Any = None
+
+    def _like(self, mole: Any, auxmole: Any) -> JKFitting:
+        return DeviceIntegrals(
+            mole, auxmole, self.threads, self.backend, self._progress, self.pairs
+        )
+
+    def build(self) -> JKFitting:
+        """Make B on the host, and bring it to the device if that has room for it."""
+        super().build()
+        if self.fields is None:
+            nao, kept = self.pairs.nao, np.asarray(self.pairs.columns)
+            of_packed = np.full(nao * (nao + 1) // 2, len(kept))
+            of_packed[kept] = np.arange(len(kept))
+            self.fields = self.backend.fields(self._cderi, of_packed)
+        return self
+
+    def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
+        """As of JKFitting; in float64 throughout where that costs the device nothing."""
+        how = self._counted(occupied, exchange)
+        single = how["single"] and self.backend.limits.auto != "fp64"
+        density = [c @ c.T for c in occupied]
+        folded = np.stack([lib.pack_tril(d + d.T - np.diag(d.diagonal())) for d in density])
+        self.build()
+        j, k = self.fields.matrices(
+            folded[:, self.pairs.columns], occupied, single=single, exchange=exchange
+        )
+        return np.stack([lib.unpack_tril(row) for row in self.pairs.expand(j)]), k
+
+    def discard(self) -> None:
+        """Free B, on the device too."""
+        self.fields = None
+        super().discard()
