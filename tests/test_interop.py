@@ -707,6 +707,8 @@ PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"basis": "sto-3g", "frozen_core": [0, 1]}, "frozen_core is a list: expected a number"),
     ({"basis": "sto-3g", "charge": 0.5}, "charge 0.5: expected a whole number"),
     ({"basis": "sto-3g", "displacement": 0}, "displacement 0: expected angstrom"),
+    ({"basis": "sto-3g", "displacement": 0.5}, "displacement 0.5: expected angstrom"),
+    ({"basis": "sto-3g", "displacement": -0.01}, "displacement -0.01: expected angstrom"),
     ({"basis": "sto-3g", "ss_scale": 0.3}, "belong to method custom-scs-mp2"),
     ({"basis": "sto-3g", "restart": "old.traj"}, "unknown option 'restart'"),
 ]

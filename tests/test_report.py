@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import Certificate
+from dfmp2.mp2.result import Certificate, Quadrature
 from dfmp2.output import hdf5, report
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.html.svg import FILLS, LEVELS, OTHER_FILL, draw_molecule, orient
@@ -314,6 +314,9 @@ def test_rates_are_operations_over_time(result):
     assert (
         operations(repeated)["pair_energies"] == 3 * flops
     )  # mixed, its sample of all pairs, float64
+    summed = replace(exact, quadrature=Quadrature(-0.1, 7, 0.5, 40.0, 1e-9))
+    # Of each point a symmetric naux by naux matrix, a sum over i and a: half of its elements.
+    assert operations(summed)["pair_energies"] == 7 * nocc * nvir * naux**2
 
     def cells(shown, stage="pair energies"):
         return next(row for row in parse(page_of(shown)).rows if row[0] == stage)[1:]

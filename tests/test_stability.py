@@ -450,3 +450,21 @@ def test_solutions_are_stored_and_shown(call: Runner, folder: Path) -> None:
     succeed(call("report", "x.h5", "-o", "x.html"))
     assert "SCF solutions in the order" in (folder / "x.html").read_text()
     succeed(call("compare", "x.h5"))  # PySCF's integrals lead to the same solution
+
+
+@pytest.mark.parametrize(
+    ("orbitals", "window"),
+    [
+        ((20, 30), (20, 30)),
+        ((6, 100), (6, 100)),
+        ((3, 200), (3, 200)),
+        ((7, 100), (7, 32)),
+        ((25, 25), (16, 25)),
+        ((60, 400), (16, 32)),
+    ],
+)
+def test_up_to_600_rotations_are_looked_at_whole(
+    orbitals: tuple[int, int], window: tuple[int, int]
+) -> None:
+    """Above, 16 occupied and 32 virtual orbitals beside the gap."""
+    assert stability.frontier_window(*orbitals) == window

@@ -680,6 +680,24 @@ def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("chained", [True, False])
+@pytest.mark.parametrize("where", ["bond", "frames"])
+def test_points_start_from_the_one_before_or_not(
+    chained: bool, where: str, call: Runner, folder: Path
+) -> None:
+    (folder / "two.xyz").write_text("2\n\nH 0 0 0\nHe 0 0.1 0.8\n2\n\nH 0 0 0\nHe 0 0.1 0.9\n")
+    (folder / "one.xyz").write_text("2\n\nH 0 0 0\nHe 0 0.1 0.8\n")
+    points = ("two.xyz",)
+    if where == "bond":
+        points = ("one.xyz", "--bond", "1,2", "0.8:0.9:2")
+    fixed = ("--charge", "1", "--basis", "sto-3g", "--threads", "1", "--output", "x.h5")
+    succeed(call("scan", *points, *fixed, *(() if chained else ("--no-chain",))))
+    study = read_study("x.h5")
+    first, second = study.runs
+    started = study.runs[second].reference.start == f"orbitals of {first}"
+    assert started == chained == study.settings["chained"]
+
+
 def test_frames_are_read_one_by_one(folder: Path) -> None:
     water = MOLECULES["h2o"]
     (folder / "f.xyz").write_text(f"{water}\n{water.replace('0.1173', '0.2')}\r\n")

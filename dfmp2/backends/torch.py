@@ -393,8 +393,13 @@ class TorchBackend(Backend):
                 self.transfers.after(arrived)
                 batch = [tile for tile in mine if (tile.j0, tile.j1) == cut and tile not in inside]
                 # A side that is resident as a whole keeps its own numbers.
-                shifts = begin if near is not left else 0, cut[0] if far is not right else 0
-                yield near, far, {_shifted(tile, *shifts): tile for tile in batch}
+                rows = begin
+                if near is left:
+                    rows = 0
+                columns = cut[0]
+                if far is right:
+                    columns = 0
+                yield near, far, {_shifted(tile, rows, columns): tile for tile in batch}
 
     def _resident(self, operand: Operand, start: int, stop: int) -> TorchOperand:
         """An operand on the device: itself, or a copy of these orbitals of what is on the host."""
