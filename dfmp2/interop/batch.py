@@ -124,14 +124,20 @@ def batch(
     ----------
     molecules : a manifest (.toml), or molecules as of `run`: a list, or by the names of their
         results. Those that are no files are written to OUTPUT/molecules
-    task : "energy", "properties", "gradient" or "optimize"
-    keep : of each result: "all", "properties" (no orbitals and densities), or "energies" and forces
-    basis, options : of all of them; a manifest has its own, and takes memory, threads and scratch
-        alone
-    output : folder of the results, None for that of a manifest
+    task : str, optional
+        "energy", "properties", "gradient" or "optimize".
+    keep : str, optional
+        What each result holds: "all", "properties" (no orbitals and densities), or "energies" and
+        forces.
+    basis, options : of all of them; a manifest has its own, and takes memory, threads and
+        scratch alone
+    output : str or path
+        Folder of the results, None for that of a manifest.
     workers : processes; `memory` is shared by all of them, `threads` are those of each
-    chained : start each SCF from the orbitals of the item before, where it has the same atoms
-    listener : hears of each item, of one that failed as a warning
+    chained : bool, optional
+        Start each SCF from the orbitals of the item before, where it has the same atoms.
+    listener : Listener, optional
+        Hears of each item, of one that failed as a warning.
 
     Returns
     -------

@@ -151,27 +151,37 @@ def run(
 
     Parameters
     ----------
-    molecule : path of an xyz file (or .mol, .sdf, .pdb, by ASE), a Molecule, ASE's Atoms or PySCF's
-        Mole, of which nothing but the molecule is taken
-    basis : orbital basis name
-    charge, multiplicity : win over the file; for a Molecule its own values are the default
-    units : unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in
-        bohr
-    point_charges : charges around the molecule: path of a file of lines x, y, z, charge, or rows of
-        the same; None for those of a Molecule
-    point_charge_units : of their positions, "angstrom" or "bohr"
-    listener : receives progress and warnings; by default warnings are raised as Python warnings
-    checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts, and
-        gone on from where an earlier run of the same calculation was stopped; None for no
-        checkpoint
-    resume : say so where there is no checkpoint to go on from
-    require_proofs : raise where the check that was asked for, or the certificate of properties,
-        fails; with False that is a warning, and the result is returned
-    options : any field of `dfmp2.Options`
+    molecule : str, path, Molecule, ase.Atoms or pyscf.gto.Mole
+        Path of an xyz file (or .mol, .sdf, .pdb, by ASE), a Molecule, ASE's Atoms or PySCF's Mole,
+        of which nothing but the molecule is taken.
+    basis : str
+        Name of the orbital basis.
+    charge, multiplicity : int, optional
+        They win over the file; for a Molecule its own values are the default.
+    units : str, optional
+        Unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in bohr.
+    point_charges : path or (n, 4) array, optional
+        Charges around the molecule: path of a file of lines x, y, z, charge, or rows of the same;
+        None for those of a Molecule.
+    point_charge_units : str, optional
+        Of their positions, "angstrom" or "bohr".
+    listener : Listener, optional
+        Receives progress and warnings; by default warnings are raised as Python warnings.
+    checkpoint : str or path, optional
+        Result file beside which CHECKPOINT.checkpoint is kept while the run lasts, and gone on from
+        where an earlier run of the same calculation was stopped; None for no checkpoint.
+    resume : bool, optional
+        Say so where there is no checkpoint to go on from.
+    require_proofs : bool, optional
+        Raise where the check that was asked for, or the certificate of properties, fails; with
+        False that is a warning, and the result is returned.
+    options : keywords
+        Any field of `dfmp2.Options`.
 
     Returns
     -------
-    MP2Result; `dfmp2.write(result, path)` stores it
+    MP2Result
+        `dfmp2.write(result, path)` stores it.
 
     Raises
     ------
@@ -304,16 +314,20 @@ def gradient(
 
     Parameters
     ----------
-    checkpoint, resume : of the energy; the gradient is computed again
-    options : any field of `dfmp2.Options`; with os_scale or ss_scale the gradient is that of the
-        scaled energy, with check it is compared with energies along one direction
-    require_proofs : raise where the certificate of the gradient fails; with False that is a
-        warning, and the gradient is returned
+    checkpoint, resume : optional
+        Of the energy; the gradient is computed again.
+    options : keywords
+        Any field of `dfmp2.Options`; with os_scale or ss_scale the gradient is that of the scaled
+        energy, with check it is compared with energies along one direction.
+    require_proofs : bool, optional
+        Raise where the certificate of the gradient fails; with False that is a warning, and the
+        gradient is returned.
 
     Returns
     -------
-    GradientResult with gradient (natom, 3) in Eh/bohr, properties, certificate, and result, which
-    `dfmp2.write` stores
+    GradientResult
+        With gradient (natom, 3) in Eh/bohr, properties, certificate, and result, which
+        `dfmp2.write` stores.
 
     Raises
     ------
@@ -361,14 +375,17 @@ def plan(
 
     Parameters
     ----------
-    gradient : of `dfmp2.gradient`
-    calibrate : measure the rates of this host and of the scratch folder again; they are measured at
-        the first use
+    gradient : bool, optional
+        Of `dfmp2.gradient` instead of `dfmp2.run`.
+    calibrate : bool, optional
+        Measure the rates of this host and of the scratch folder again; they are measured at the
+        first use.
 
     Returns
     -------
-    Outlook; `print` shows it, `to_dict` has bytes, operations and seconds, `change` what would make
-    it fit
+    Outlook
+        `print` shows it, `to_dict` has bytes, operations and seconds, `change` what would make it
+        fit.
 
     Raises
     ------
@@ -406,7 +423,10 @@ def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = 
 
     Parameters
     ----------
-    overwrite : replace a file that is there, at once and as a whole
+    result : MP2Result
+    path : str or path
+    overwrite : bool, optional
+        Replace a file that is there, at once and as a whole.
 
     Raises
     ------
@@ -442,13 +462,17 @@ def prepare(
 
     Parameters
     ----------
-    output : the file; OUTPUT.checkpoint is kept beside it while it is made
-    overwrite : replace a file that is there
-    options : fields of `dfmp2.Options` that concern what comes before the pair energies
+    output : str or path
+        The file; OUTPUT.checkpoint is kept beside it while it is made.
+    overwrite : bool, optional
+        Replace a file that is there.
+    options : keywords
+        Fields of `dfmp2.Options` that concern what comes before the pair energies.
 
     Returns
     -------
-    Prepared: what the file holds, but B
+    Prepared
+        What the file holds, but B.
 
     Raises
     ------
@@ -516,10 +540,13 @@ def energy(
 
     Parameters
     ----------
-    prepared : the file
-    listener, checkpoint, resume, require_proofs : as in `run`
-    options : fields of `dfmp2.Options` that concern the pair energies (backend, precision,
-        tolerance, memory, ...)
+    prepared : str or path
+        The file.
+    listener, checkpoint, resume, require_proofs : optional
+        As in `run`.
+    options : keywords
+        Fields of `dfmp2.Options` that concern the pair energies (backend, precision, tolerance,
+        memory, ...).
 
     Raises
     ------
@@ -554,12 +581,15 @@ def from_mean_field(
 
     Parameters
     ----------
-    mean_field : converged PySCF mean field of a molecule, spherical functions; sf-X2C-1e and point
-        charges (`qmmm.mm_charge`) are recorded
-    auxbasis : MP2 fitting set; None for the partner of the orbital basis
-    require_proofs : as in `run`
-    options : fields of `dfmp2.Options` that concern the MP2 step (frozen_core, precision, backend,
-        ...)
+    mean_field : pyscf.scf.hf.SCF
+        Converged PySCF mean field of a molecule, spherical functions; sf-X2C-1e and point charges
+        (`qmmm.mm_charge`) are recorded.
+    auxbasis : str, optional
+        MP2 fitting set; None for the partner of the orbital basis.
+    require_proofs : bool, optional
+        As in `run`.
+    options : keywords
+        Fields of `dfmp2.Options` that concern the MP2 step (frozen_core, precision, backend, ...).
 
     Returns
     -------

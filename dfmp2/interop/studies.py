@@ -64,17 +64,26 @@ def optimize(
 
     Parameters
     ----------
-    freeze : what stays, as ("bond", "1,2"), ("xyz", "1-3"); atoms count from 1
-    fixed : what is brought to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom or
-        in `units`
-    constraints : text of a constraints file of geomeTRIC
-    convergence : one of `dfmp2.options.CONVERGENCE`
-    max_steps : after the first geometry
-    transition_state : look for a saddle point of first order
-    verify : compute the Hessian of what is found, and go on along imaginary modes that should not
-        be there
-    output : file that all steps go to, None for none
-    overwrite, resume : replace that file, or go on from it
+    freeze : sequence of (str, str), optional
+        What stays, as ("bond", "1,2"), ("xyz", "1-3"); atoms count from 1.
+    fixed : sequence of (str, str, float), optional
+        What is brought to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom or in
+        `units`.
+    constraints : str, optional
+        Text of a constraints file of geomeTRIC.
+    convergence : str, optional
+        One of `dfmp2.options.CONVERGENCE`.
+    max_steps : int, optional
+        Limit on the steps after the first geometry.
+    transition_state : bool, optional
+        Look for a saddle point of first order.
+    verify : bool, optional
+        Compute the Hessian of what is found, and go on along imaginary modes that should not be
+        there.
+    output : str or path, optional
+        File that all steps go to, None for none.
+    overwrite, resume : bool, optional
+        Replace that file, or go on from it.
 
     Returns
     -------
@@ -115,10 +124,14 @@ def frequencies(
 
     Parameters
     ----------
-    temperature, pressure : of the gas, K and Pa
-    symmetry_number : rotations that put the molecule onto itself, None to count them
-    displacement : of each coordinate, bohr
-    allow_gradient : go on at a geometry that is no stationary point
+    temperature, pressure : float, optional
+        Of the gas, K and Pa.
+    symmetry_number : int, optional
+        Rotations that put the molecule onto itself, None to count them.
+    displacement : float, optional
+        Of each coordinate of each atom, bohr.
+    allow_gradient : bool, optional
+        Go on at a geometry that is no stationary point.
 
     Returns
     -------
@@ -149,8 +162,10 @@ def interaction(
 
     Parameters
     ----------
-    fragments : atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]
-    charges, multiplicities : of each fragment; None for 0 and 1
+    fragments : str or sequence of sequences of int
+        Atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]].
+    charges, multiplicities : sequence of int or str, optional
+        Of each fragment; None for 0 and 1.
 
     Returns
     -------
@@ -193,9 +208,10 @@ def cbs(
 
     Parameters
     ----------
-    basis : a pair of neighbours in brackets, such as "cc-pv[tq]z"
-    scf_formula, correlation_formula : names of formulas, see `dfmp2.mp2.extrapolation`; None is
-        X^-3, for def2 its own exponent
+    basis : str
+        A pair of neighbours in brackets, such as "cc-pv[tq]z".
+    scf_formula, correlation_formula : str, optional
+        Names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own exponent.
 
     Returns
     -------
@@ -225,13 +241,17 @@ def scan(
 
     Parameters
     ----------
-    molecule : without a coordinate the path of a file of several frames (xyz, sdf, pdb), or a list
-        of molecules
-    coordinate : as ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond,
-        angle or dihedral), atoms from 1, values in angstrom (or in `units`) or degrees,
-        FROM:TO:POINTS or a list
-    moving : atoms that move, such as "4-6+8"; None for the side of the last atom
-    chained : start every SCF from the orbitals of the point before
+    molecule : str, path, Molecule, or a sequence of them
+        Without a coordinate the path of a file of several frames (xyz, sdf, pdb), or a list of
+        molecules.
+    coordinate : (str, str, str or sequence of float), optional
+        As ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or
+        dihedral), atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a
+        list.
+    moving : str, optional
+        Atoms that move, such as "4-6+8"; None for the side of the last atom.
+    chained : bool, optional
+        Start every SCF from the orbitals of the point before.
 
     Returns
     -------
