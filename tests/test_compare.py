@@ -469,7 +469,7 @@ def test_the_plasmon_formula_is_that_of_pyscfs_gw() -> None:
         theirs.with_df = df.DF(mole, auxbasis="def2-svp-ri")
         theirs.kernel(nw=80)
         spins = formulas.correlated_orbitals(mf, kind.lower(), 0, 0)
-        rows = formulas.fitted_integrals(mole, "def2-svp-ri", spins)
+        rows = formulas.fitted_rows(mole, "def2-svp-ri", spins)
         assert formulas.plasmon_energy(spins, rows) == pytest.approx(theirs.e_corr, abs=1e-7)
 
 

@@ -14,7 +14,7 @@ from pyscf import dft, gto
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.gradients.certificate import check_direction
-from dfmp2.gradients.functional import Kernel, functional_gradient
+from dfmp2.gradients.functional import FunctionalKernel, functional_gradient
 from dfmp2.gradients.gradient import GradientResult, mp2_gradient
 from dfmp2.integrals.grid import count_points, make_grid
 from dfmp2.interop import qcschema
@@ -150,11 +150,11 @@ def test_the_kernel_is_the_derivative_of_the_potential(xc: str) -> None:
 
     step = 1e-5
     expected = (potential(step) - potential(-step)) / (2 * step)
-    found = Kernel(mole, xc, grid, occupied)(changes)
+    found = FunctionalKernel(mole, xc, grid, occupied)(changes)
     np.testing.assert_allclose(found, expected, atol=2e-6)
     same = [changes[0], changes[0]]
-    restricted = Kernel(mole, xc, grid, occupied[1:])(same[:1])
-    both = Kernel(mole, xc, grid, [occupied[1], occupied[1]])(same)
+    restricted = FunctionalKernel(mole, xc, grid, occupied[1:])(same[:1])
+    both = FunctionalKernel(mole, xc, grid, [occupied[1], occupied[1]])(same)
     np.testing.assert_allclose([restricted[0], restricted[0]], both, atol=1e-9)
 
 

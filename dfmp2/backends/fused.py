@@ -44,7 +44,7 @@ def refusal() -> str | None:
     return None
 
 
-def version() -> str:
+def triton_version() -> str:
     """Of Triton."""
     import triton
 

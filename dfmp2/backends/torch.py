@@ -505,7 +505,7 @@ def _elementwise(device: str) -> tuple[bool, str]:
         return False, "plain PyTorch, as always on the CPU"
     reason = fused.refusal()
     if reason is None:
-        return True, f"one fused kernel, Triton {fused.version()}"
+        return True, f"one fused kernel, Triton {fused.triton_version()}"
     return False, f"plain PyTorch, an operation at a time: {reason}"
 
 

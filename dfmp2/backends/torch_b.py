@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-class Space(Protocol):
+class SpinOrbitals(Protocol):
     """Correlated orbitals of a spin."""
 
     @property
@@ -84,8 +84,8 @@ def make_resident_b(
     backend: TorchBackend,
     blocks: Iterable[tuple[int, int, Array]],
     factor: Array,
-    spaces: Sequence[Space],
-    fetched: Sequence[Space] = (),
+    spaces: Sequence[SpinOrbitals],
+    fetched: Sequence[SpinOrbitals] = (),
 ) -> list[Any]:
     """B of each space.
 
@@ -130,7 +130,7 @@ def _transformed(
     backend: TorchBackend,
     blocks: Iterable[tuple[int, int, Array]],
     naux: int,
-    spaces: Sequence[Space],
+    spaces: Sequence[SpinOrbitals],
     resident: int,
 ) -> list[Any]:
     """(Q|ia) of each space, (nocc, nvir, naux): tensors of the first `resident`, then arrays."""

@@ -175,14 +175,14 @@ def methods(as_json: bool) -> None:
     their sources."""
     from dfmp2.double_hybrids import table
     from dfmp2.options import METHODS
-    from dfmp2.output.json import plain
+    from dfmp2.output.json import json_value
 
     if as_json:
         hybrids = {name: asdict(row) for name, row in table().items() if not row.unavailable}
         for row in hybrids.values():
             row["source"] = f"doi {row['doi']}"
         rows = {name: asdict(one) for name, one in METHODS.items()} | hybrids
-        click.echo(json.dumps(plain(rows), indent=2))
+        click.echo(json.dumps(json_value(rows), indent=2))
         return
     for one in METHODS.values():
         short = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"

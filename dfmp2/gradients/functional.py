@@ -54,7 +54,7 @@ NOTHING = 1e-300  # added to denominators that may vanish
 SECOND = np.array([[4, 5, 6], [5, 7, 8], [6, 8, 9]])  # where PySCF has d2/dxdy of a function
 
 
-class Kernel:
+class FunctionalKernel:
     """V_xc that a change of the density makes, to first order, of a converged Kohn-Sham reference.
 
     Parameters
@@ -191,7 +191,7 @@ class Functionals:
         return _of_spins(potential, len(occupied))
 
 
-def functionals_of(mole: Any, reference: Reference) -> Functionals | None:
+def gradient_functionals(mole: Any, reference: Reference) -> Functionals | None:
     """The functionals of a reference, None for Hartree-Fock."""
     if reference.xc is None:
         return None
@@ -209,8 +209,8 @@ def functionals_of(mole: Any, reference: Reference) -> Functionals | None:
 
 
 def coarser_kernel(
-    mole: Any, functionals: Functionals, occupied: Sequence[Array], kernel: Kernel
-) -> Kernel:
+    mole: Any, functionals: Functionals, occupied: Sequence[Array], kernel: FunctionalKernel
+) -> FunctionalKernel:
     """The kernel of the SCF's functional on a coarse grid, or `kernel` where that is not finer.
 
     Parameters
@@ -229,7 +229,7 @@ def coarser_kernel(
         grid.build(with_non0tab=True)
     if COARSER * len(grid.weights) > len(functionals.grid.weights):
         return kernel
-    return Kernel(mole, functionals.scf, grid, occupied)
+    return FunctionalKernel(mole, functionals.scf, grid, occupied)
 
 
 def functional_gradient(

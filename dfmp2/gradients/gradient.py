@@ -41,11 +41,11 @@ from dfmp2.gradients.amplitudes import amplitude_densities
 from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
 from dfmp2.gradients.functional import (
+    FunctionalKernel,
     Functionals,
-    Kernel,
     coarser_kernel,
     functional_gradient,
-    functionals_of,
+    gradient_functionals,
 )
 from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
@@ -341,7 +341,7 @@ def differentiate(
             correlation, unrelaxed = _correlation(
                 calculation, spaces, spins, b, held, single=single
             )  # Eq. 3
-        functionals = functionals_of(mole, reference)
+        functionals = gradient_functionals(mole, reference)
         if options.correlation.kind == "none":
             relaxed = [Relaxed(p, p, p) for p in unrelaxed]
             residual = left = 0.0
@@ -544,7 +544,7 @@ def _response(
             if functionals is not None:
                 mole = calculation.system.mole
                 orbitals = [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins]
-                kernel = Kernel(mole, functionals.scf, functionals.grid, orbitals)
+                kernel = FunctionalKernel(mole, functionals.scf, functionals.grid, orbitals)
                 quick = coarser_kernel(mole, functionals, orbitals, kernel)
                 builder = FockBuilder(mf, functionals.scf_exact, kernel, quick)
                 potential = functionals.potential(mole, functionals.scf, orbitals)

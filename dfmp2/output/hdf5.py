@@ -47,7 +47,7 @@ from dfmp2.mp2.result import (
 )
 from dfmp2.options import Options
 from dfmp2.output.kept import RECORDS as RECORDS_PATH
-from dfmp2.output.kept import pack, pair_sums, unpack
+from dfmp2.output.kept import pack_records, pair_sums, unpack
 from dfmp2.output.safe_hdf5 import (
     content,
     datasets,
@@ -301,7 +301,7 @@ def _packed(items: Mapping[str, Dataset], kept: str) -> dict[str, Dataset]:
         values[path] = item.value
         if isinstance(item.value, str):
             values[path] = printed(item.value).decode()
-    apart, records = pack(values, kept)
+    apart, records = pack_records(values, kept)
     about = "numbers and texts by path: JSON, compressed by zlib"
     alone = {path: items[path] for path in apart}
     if kept != ALL:

@@ -82,7 +82,7 @@ def study_json(study: Study, output: str) -> str:
     if study.uncorrected_error_budget is not None:
         budgets["uncorrected_error_budget"] = study.uncorrected_error_budget
     stated = {
-        name: None if budget is None else plain(budget.to_dict())
+        name: None if budget is None else json_value(budget.to_dict())
         for name, budget in budgets.items()
     }
     return _json(
@@ -91,14 +91,16 @@ def study_json(study: Study, output: str) -> str:
             "title": study.title,
             "status": study.status,
             **study.settings,
-            **{name: plain(value.value) for name, value in study.values.items()},
+            **{name: json_value(value.value) for name, value in study.values.items()},
             **{name: array.value.tolist() for name, array in study.arrays.items()},
             **stated,
             "notes": list(study.notes),
             "warnings": [
                 {"text": warned.text, "runs": list(warned.runs)} for warned in study.all_warnings
             ],
-            "table": {name: plain(list(column.values)) for name, column in study.table.items()},
+            "table": {
+                name: json_value(list(column.values)) for name, column in study.table.items()
+            },
             "runs": {name: _run(result) for name, result in study.runs.items()},
             "value_units": {
                 name: value.units
@@ -155,13 +157,13 @@ def prepared_json(prepared: Prepared, output: str) -> str:
             "scf_total_energy": reference.scf_total_energy,
             "hf_total_energy": reference.hf_total_energy,
             "scf_iterations": reference.cycles,
-            **plain(scf_solution(reference)),
+            **json_value(scf_solution(reference)),
             "sizes": asdict(prepared.sizes),
             "fitted_tensor": {
                 "shapes": [list(shape) for shape in prepared.shapes],
                 "bytes": prepared.tensor_bytes,
             },
-            "diagnostics": plain(asdict(prepared.diagnostics)),
+            "diagnostics": json_value(asdict(prepared.diagnostics)),
             "timings": {k: v for k, v in asdict(prepared.timings).items() if k != "pair_energies"},
             "memory": asdict(prepared.memory),
             "storage": asdict(prepared.storage),
@@ -179,7 +181,7 @@ def _run(result: MP2Result) -> dict[str, Any]:
     values = result_dict(result)
     precision_error = None
     if result.certificate is not None:
-        precision_error = plain(result.certificate.correlation_error)
+        precision_error = json_value(result.certificate.correlation_error)
     return {
         **{key: values[key] for key in (*RUN_KEYS, *OF_A_GRADIENT) if key in values},
         "nao": result.sizes.nao,
@@ -248,7 +250,7 @@ def result_dict(result: MP2Result) -> dict[str, Any]:
     if result.scaled_mp2_correlation_energy is not None:
         values["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
     values |= _derivatives(result)
-    return {key: plain(value) for key, value in values.items()}
+    return {key: json_value(value) for key, value in values.items()}
 
 
 def _fields(part: Any) -> dict[str, Any] | None:
@@ -402,12 +404,12 @@ def fitting_error_of_atoms(basis: BasisSet | None, molecule: Molecule) -> dict[s
     return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """The value as JSON can hold it: lists for tuples, None for numbers that are not finite."""
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [json_value(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

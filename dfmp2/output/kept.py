@@ -87,7 +87,7 @@ def pair_sums(opposite_spin: float, same_spin: float) -> PairEnergies:
     return PairEnergies(np.array([[opposite_spin]]), (np.array([[same_spin]]),), summed=True)
 
 
-def pack(values: Mapping[str, Any], kept: str) -> tuple[dict[str, Any], NDArray[np.uint8]]:
+def pack_records(values: Mapping[str, Any], kept: str) -> tuple[dict[str, Any], NDArray[np.uint8]]:
     """Values by path that stay datasets of their own, and the records that hold the others.
 
     Parameters

@@ -281,7 +281,7 @@ def _fitted(
     plasmons = result.options.correlation.kind == "rpa"
     _require_written_out(result, plasmons=plasmons)
     spins = _correlated(mf, result)
-    rows = formulas.fitted_integrals(mole, data, spins)
+    rows = formulas.fitted_rows(mole, data, spins)
     return _written_out(mole, mf, reference, result, allowed, spins=spins, rows=rows)
 
 

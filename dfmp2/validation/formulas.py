@@ -105,9 +105,7 @@ def correlated_orbitals(
     return orbitals
 
 
-def fitted_integrals(
-    mole: Any, fitting: dict[str, Any], spins: Sequence[ReferenceOrbitals]
-) -> Rows:
+def fitted_rows(mole: Any, fitting: dict[str, Any], spins: Sequence[ReferenceOrbitals]) -> Rows:
     """(ia|jb) with a fitting set, from PySCF's three-centre integrals and its factor of the metric.
 
     Parameters
