@@ -34,6 +34,9 @@ BackendName = Literal[
     "nki-interpreter",
 ]
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)  # as `dfmp2.backends.registry` has them
+# How much of a result a file keeps, from the least on (`dfmp2.output.kept`).
+KEPT = ("energies", "properties", "all")
+ALL = "all"
 CONVERGENCE = (  # of an optimisation, by geomeTRIC's names
     "GAU",
     "GAU_LOOSE",
@@ -549,7 +552,9 @@ class Options:
         "Orbitals left uncorrelated.", "none", metavar="none|auto|psi4|orca|pyscf|N"
     )
     frozen_virtual: int = _option("Highest virtuals left out.", 0, metavar="N", least=0)
-    method: str = _option("See dfmp2 methods: double hybrids too.", "mp2", choices=tuple(METHODS))
+    method: str = _option(
+        "See dfmp2 methods: double hybrids too.", "mp2", metavar="NAME", choices=tuple(METHODS)
+    )
     dispersion: str = _option(
         "Dispersion correction of a double hybrid; auto: what its name says.",
         "auto",
@@ -563,7 +568,9 @@ class Options:
     )
     os_scale: float | None = _option("Opposite-spin factor of a custom scaled energy.")
     ss_scale: float | None = _option("Same-spin factor of a custom scaled energy.")
-    backend: str = _option("See dfmp2 backends.", "auto", shown="$DFMP2_BACKEND or auto")
+    backend: str = _option(
+        "See dfmp2 backends.", "auto", metavar="NAME", shown="$DFMP2_BACKEND or auto"
+    )
     precision: str = _option("Of the pair energies.", "auto", choices=("auto", "fp64", "mixed"))
     tolerance: float = _option(
         "Largest error of E(corr) accepted from float32 (95 % bound) or a quadrature.",

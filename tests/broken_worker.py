@@ -45,12 +45,12 @@ def begin(*given: Any) -> None:
             else result
         )
 
-    def broken_write(result: Any, target: Any) -> None:
+    def broken_write(result: Any, target: Any, *, packed: bool) -> None:
         if result.molecule.name == "full":
             raise ResourceError("planted: the disk refuses the file")
         if result.molecule.name == "signalled":
             os.kill(os.getpid(), signal.SIGTERM)
-        write(result, target)
+        write(result, target, packed=packed)
         if result.molecule.name == "signalled":
             os.kill(os.getpid(), signal.SIGTERM)
 

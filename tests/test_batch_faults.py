@@ -269,7 +269,7 @@ def test_a_full_disk_ends_the_batch(call: Runner, folder: Path) -> None:
     with small_disk(folder / "small", "1500k"):
         filler = folder / "small" / "filler"
         filler.write_bytes(b"x" * 250_000)
-        command = ("batch", "run", *names, "--basis", "sto-3g", "--output", "small/out")
+        command = ("batch", "run", *names, "--basis", "cc-pv5z", "--output", "small/out")
         done = call(*command)
         found = {path.name for path in (folder / "small" / "out").iterdir()}
         complete = [name for name in found if name.endswith(".h5")]

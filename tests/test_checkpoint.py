@@ -342,13 +342,19 @@ def test_what_makes_two_runs_the_same() -> None:
         "polarizability": True,
         "method": "kappa-mp2",
     }
-    assert {field.name for field in fields(Options)} == {*different, "kappa", "xc", "grid", *FREE}
+    assert {field.name for field in fields(Options)} == {
+        *different,
+        *("kappa", "xc", "grid", "laplace"),
+        *FREE,
+    }
     more: tuple[dict[str, Any], ...] = (
         {"method": "kappa-mp2", "kappa": 1.3},
         {"method": "drpa"},
         {"method": "drpa", "xc": "pbe"},
         {"method": "drpa", "xc": "pbe", "grid": "5"},
         {"method": "drpa", "xc": "pbe", "grid": "99,590"},
+        {"method": "pwpb95"},
+        {"method": "pwpb95", "laplace": True},
     )
     others += [(first, replace(SMALL, **values), "") for values in more]
     others += [(first, replace(SMALL, **{name: value}), "") for name, value in different.items()]

@@ -119,4 +119,5 @@ def test_clock_that_runs_backwards(
         "h2.h5",
         "h2o.h5",
         "batch.index.jsonl",
+        "batch.toml",
     }

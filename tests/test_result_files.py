@@ -42,6 +42,7 @@ ADDED = (
     "certificate/seed",
     "options/method",
     "options/kappa",
+    "options/laplace",
     "energies/total_energy",
     "energies/correlation_energy",
     "energies/same_spin_correlation_energy",

@@ -37,8 +37,7 @@ from dfmp2.cli.run import command_line
 from dfmp2.cli.submit import batch_submit
 from dfmp2.errors import STOPPED, DeviceFault, InputError, Interrupted, SomeFailed
 from dfmp2.molecule.text import printable
-from dfmp2.mp2.result import ALL, KEPT
-from dfmp2.options import Options
+from dfmp2.options import ALL, KEPT, Options
 from dfmp2.output.document import counted_text
 
 if TYPE_CHECKING:

@@ -73,6 +73,7 @@ OPTIONS = (
     click.option(
         "--backend",
         type=Words(BACKENDS, BACKEND_WORDS),
+        metavar="NAME",
         help="Slurm: of the pair energies of a prepared file.",
     ),
     click.option("--partition", metavar="NAME", help="Slurm: partition."),

@@ -25,7 +25,7 @@ from dfmp2.execution.pool import Call, Died, Pool
 from dfmp2.execution.schedule import arrange, memory_needed, works
 from dfmp2.host.files import make_folder, require_writable
 from dfmp2.host.locks import discard
-from dfmp2.mp2.result import ALL
+from dfmp2.options import ALL
 from dfmp2.output.batch_index import IndexWriter, index_name
 from dfmp2.progress import Listener
 

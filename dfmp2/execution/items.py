@@ -47,8 +47,8 @@ from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
-from dfmp2.mp2.result import ALL, KEPT, MP2Result
-from dfmp2.options import Options
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import ALL, KEPT, Options
 from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
 from dfmp2.output.kept import reduced

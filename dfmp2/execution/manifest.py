@@ -28,8 +28,7 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import MANIFEST, Option, Placeholder
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
-from dfmp2.mp2.result import ALL, KEPT
-from dfmp2.options import Options, require_known_option
+from dfmp2.options import ALL, KEPT, Options, require_known_option
 
 MAX_BYTES = 64 * 10**6
 LONGEST_NAME = 100  # bytes

@@ -22,7 +22,7 @@ from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.equality import same_content
-from dfmp2.options import CUSTOM, SCS, SOS, Options
+from dfmp2.options import ALL, CUSTOM, KEPT, SCS, SOS, Options
 from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
@@ -41,9 +41,6 @@ OF_THE_METHOD = (
     "total_energy",
 )
 OF_MP2 = tuple(f"mp2_{name}" for name in OF_THE_METHOD)
-# How much of a result a file keeps, from the least on (`dfmp2.output.kept`).
-KEPT = ("energies", "properties", "all")
-ALL = "all"
 OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
 
 

@@ -36,8 +36,6 @@ from dfmp2.host.files import write_atomically
 from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import (
-    ALL,
-    KEPT,
     NO_PAIRS,
     OF_MP2,
     OF_SCALED_MP2,
@@ -45,7 +43,7 @@ from dfmp2.mp2.result import (
     MP2Result,
     PairEnergies,
 )
-from dfmp2.options import Options
+from dfmp2.options import ALL, KEPT, Options
 from dfmp2.output.kept import RECORDS as RECORDS_PATH
 from dfmp2.output.kept import pack_records, pair_sums, unpack
 from dfmp2.output.safe_hdf5 import (

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.mp2.result import ALL, KEPT, MP2Result, PairEnergies
+from dfmp2.mp2.result import MP2Result, PairEnergies
+from dfmp2.options import ALL, KEPT
 
 RECORDS = "dfmp2/records"
 LARGEST_RECORDS = 100 * 10**6  # bytes of JSON

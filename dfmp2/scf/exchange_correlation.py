@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from dfmp2.host.threads import Workers
 from dfmp2.integrals.basis_on_grid import BasisOnGrid, PointBlock
 from dfmp2.integrals.grid import coarse_name, make_grid
-from dfmp2.scf.jk import signed_orbitals
 
 Array = NDArray[np.float64]
 
@@ -144,6 +143,8 @@ def signed_orbitals_of(density: Any) -> list[tuple[Array, Array]]:
 
     Occupations are negative where the density, of no orbitals, has negative eigenvalues.
     """
+    from dfmp2.scf.jk import signed_orbitals  # which loads PySCF
+
     orbitals = getattr(density, "mo_coeff", None)
     nao = np.shape(density)[-1]
     found = []
