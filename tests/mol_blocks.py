@@ -152,6 +152,9 @@ BLOCKS = {
     "zinc chloride and water": Block(
         "atoms of and at a metal", "Zn Cl Cl O H H", "1-2-1 1-3-1 1-4-8 4-5-1 4-6-1", (0, 1)
     ),
+    "carbene of zinc": Block(
+        "CH2 at a metal: its bonds are not counted", "Zn C H H", "1-2-1 2-3-1 2-4-1", (0, 1)
+    ),
     "sodium chloride": Block(
         "two ions without a bond",
         "Na Cl",
