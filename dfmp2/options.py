@@ -337,7 +337,7 @@ METHODS = {
             0.0,
             0.0,
             "Kohn and Sham, Phys. Rev. 140, A1133 (1965)",
-            "the functional of --xc alone, energy and gradient",
+            "the functional of --xc alone",
             kind="none",
             double_hybrid=True,
         ),
