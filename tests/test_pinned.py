@@ -21,10 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import h5py
 import pytest
 
 import dfmp2
+from dfmp2.cli.main import cli
 from dfmp2.validation import doctor
 from tests.conftest import COMMAND, Runner, run_command
 
@@ -379,6 +381,18 @@ def options_of(command: str, run: Runner) -> list[str]:
         found += [f"{command} {name}" for name in names]
         for choices in re.findall(r"^[^ ].*? \[([\w.|-]+\|[\w.|-]+)\]", line):
             found += [f"{command} {names[-1]}={choice}" for choice in choices.split("|")]
+    return found + choices_behind_names(command)
+
+
+def choices_behind_names(command: str) -> list[str]:
+    """Lines of choices that --help does not list, for there are too many: methods and backends."""
+    entry: Any = cli
+    for word in command.split()[1:]:
+        entry = entry.get_command(click.Context(entry), word)
+    found = []
+    for parameter in entry.params:
+        if isinstance(parameter.type, click.Choice) and parameter.metavar == "NAME":
+            found += [f"{command} {parameter.opts[-1]}={one}" for one in parameter.type.choices]
     return found
 
 
