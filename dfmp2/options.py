@@ -346,6 +346,15 @@ METHODS = {
 KOHN_SHAM = "ks"  # a functional alone
 CUSTOM = "custom-scs-mp2"  # what the method is called with factors of the user
 CUSTOM_DOUBLE_HYBRID = "custom-dh"  # the same on the orbitals of a functional
+OWN_DOUBLE_HYBRID = (  # how a message asks for it
+    Option("method", CUSTOM_DOUBLE_HYBRID),
+    " with ",
+    Option("xc"),
+    ", ",
+    Option("os_scale"),
+    " and ",
+    Option("ss_scale"),
+)
 
 
 def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Method | None:
@@ -384,13 +393,7 @@ def canonical_method(name: str) -> str:
             Option("method", name),
             f": {row.title} is not available: {row.unavailable} (doi {row.doi}). Take another one "
             "of dfmp2 methods, or give functional and factors: ",
-            Option("method", CUSTOM_DOUBLE_HYBRID),
-            " with ",
-            Option("xc"),
-            ", ",
-            Option("os_scale"),
-            " and ",
-            Option("ss_scale"),
+            *OWN_DOUBLE_HYBRID,
         )
     if row.dispersion and not row.parameters_in(row.dispersion):
         raise InputError(
@@ -740,13 +743,7 @@ class Options:
                 " has a functional of its own, and ",
                 Option("xc", self.xc),
                 " was given: drop one of the two, or take ",
-                Option("method", CUSTOM_DOUBLE_HYBRID),
-                " with ",
-                Option("xc"),
-                ", ",
-                Option("os_scale"),
-                " and ",
-                Option("ss_scale"),
+                *OWN_DOUBLE_HYBRID,
             )
         if self.method not in ("drpa", KOHN_SHAM, CUSTOM_DOUBLE_HYBRID):
             raise InputError(

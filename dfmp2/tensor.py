@@ -390,9 +390,7 @@ def _contraction(
             if sizes.setdefault(letter, size) != size:
                 raise InputError(f"{call}: {letter} is {sizes[letter]} and {size}")
     a, b = terms
-    if arrow:
-        out = out
-    else:
+    if not arrow:
         out = "".join(sorted(set(a) ^ set(b)))
     if len(set(out)) != len(out) or not set(a) ^ set(b) <= set(out) <= set(sizes):
         raise InputError(

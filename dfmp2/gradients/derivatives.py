@@ -139,9 +139,7 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
         for p0, p1, density in densities:
             first, last = (mole.nbas + int(shell) for shell in np.searchsorted(edges, (p0, p1)))
             size = 3 * density.size
-            if len(work) >= size:
-                work = work
-            else:
+            if len(work) < size:
                 work = np.empty(size)
             found = moleintor.getints3c(
                 "int3c2e_ip1_sph",

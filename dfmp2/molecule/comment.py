@@ -456,8 +456,6 @@ def _meanings(kind: str, number: str) -> tuple[frozenset[int], str]:
         return frozenset(), "has two signs"
     if trailing:
         number = trailing + number.removesuffix(trailing)
-    else:
-        number = number
     if not _WHOLE.fullmatch(number):
         raise InputError(
             f"{NAMES[kind]}={shown(number)}: expected a whole number; ", _spelling(KINDS[kind])

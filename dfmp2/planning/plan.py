@@ -589,9 +589,7 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
     are a sample."""
     counts = [spin.nocc for spin in work.spins]
     shares = [sum(parts) for parts in exact_row_shares(counts)]
-    if work.scf_columns:
-        work = work
-    else:
+    if not work.scf_columns:
         work = _with_columns(work, system)
     work = replace(work, frontier=(), x2c_functions=0, starts=1, examined=False, rectangles=0)
     dense: Workload | None = None

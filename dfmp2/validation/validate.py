@@ -340,9 +340,7 @@ def _judged(entry: ReferenceEntry, session: Session, other: Other | None) -> lis
         elif quantity.of in theirs[0].values:  # the nuclear repulsion it does not report
             maker, _, version = theirs[0].program.partition(" ")
             limit = AGAINST_TOLERANCE * max(1.0, sum(map(abs, quantity.factors))) + MIXED * mixed
-            if entry.published is None or entry.tolerance is None:
-                limit = limit
-            else:
+            if entry.published is not None and entry.tolerance is not None:
                 limit = entry.tolerance
             row = _compared(
                 entry,

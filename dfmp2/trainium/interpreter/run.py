@@ -290,7 +290,5 @@ def _raised_at(core: Core, error: BaseException) -> tuple[str, bool]:
         innermost = short is not None
         if innermost:
             place = f"{short}:{link.tb_lineno}"
-        else:
-            place = place
         link = link.tb_next
     return place, innermost

@@ -46,7 +46,6 @@ INSTRUCTIONS: dict[str, str] = {
 NOT_TAKEN = frozenset(
     ("tile_position", "tile_size", "perf_mode", "reduce_init", "reduce_res_negate", "keepdims")
 )
-DYNAMIC_LOOPS = ("dynamic_range", "fori_loop")
 DEPRECATED_LOOPS = ("affine_range", "sequential_range", "static_range")
 
 
