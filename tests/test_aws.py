@@ -383,7 +383,7 @@ def test_a_container_unpacks_its_own_shard(aws: Cloud, batch: Path, chained: boo
         expected = [inputs[place] for place in places]
         with unpacked_archive(f"{PLACE}/inputs/three.zip", 60.0, print, shard, chained=chained) as (
             there,
-            results,
+            _,
             own,
         ):
             assert own
