@@ -212,6 +212,44 @@ def mp2_properties(
     return _with_densities(molecule, options, with_gradient=False, **how)
 
 
+def certified_gradient(
+    molecule: Molecule,
+    options: Options,
+    *,
+    doubt_units: bool = True,
+    **how: Unpack[CalculationKeywords],
+) -> MP2Result:
+    """The result of `mp2_gradient`, whose certificate holds; for studies and batches.
+
+    Parameters
+    ----------
+    molecule : Molecule
+        What to compute.
+    options : Options
+        How to compute it.
+    doubt_units : bool
+        Not used; energies have it.
+    **how
+        As of `mp2_gradient`.
+
+    Raises
+    ------
+    ComparisonFailed
+        The certificate of the gradient does not hold.
+    Dfmp2Error
+        As of `mp2_gradient`.
+    """
+    return mp2_gradient(molecule, options, **how).result.require_certified()
+
+
+def certified_properties(
+    molecule: Molecule, options: Options, **how: Unpack[CalculationKeywords]
+) -> MP2Result:
+    """The result of `mp2_properties`, whose certificates hold; parameters and errors are those of
+    `certified_gradient`."""
+    return mp2_properties(molecule, options, **how).require_certified()
+
+
 def _with_densities(
     molecule: Molecule,
     options: Options,

@@ -430,21 +430,6 @@ class Series(Relay):
         super().time_left(seconds)
 
 
-def certified_gradient(
-    molecule: Molecule, options: Options, *, doubt_units: bool = True, **rest: Any
-) -> MP2Result:
-    """The result of a run with its gradient and its relaxed density, for `Task.compute`.
-
-    Raises
-    ------
-    ComparisonFailed : the certificate of the gradient does not hold
-    Dfmp2Error : as of `dfmp2.gradients.gradient.mp2_gradient`
-    """
-    from dfmp2.gradients.gradient import mp2_gradient
-
-    return mp2_gradient(molecule, options, **rest).result.require_certified()
-
-
 def without_densities(result: MP2Result) -> MP2Result:
     """The result with its dipole moments and natural occupations, its densities left out (nspin, 0,
     0)."""
@@ -453,14 +438,6 @@ def without_densities(result: MP2Result) -> MP2Result:
         return result
     none = np.empty((result.reference.nspin, 0, 0))
     return replace(result, properties=replace(own, unrelaxed_density=none, relaxed_density=none))
-
-
-def certified_properties(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
-    """The result of a run with its relaxed density and what that gives, for a batch; errors as of
-    `gradient`."""
-    from dfmp2.gradients.gradient import mp2_properties
-
-    return mp2_properties(molecule, options, **rest).require_certified()
 
 
 def carry_out(
