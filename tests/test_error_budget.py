@@ -743,7 +743,7 @@ def test_what_is_certified_does_not_depend_on_the_host(
     """By built-in rates: whatever this host has measured and however many threads there are."""
     molecule = diatomic("NN", 1.1)
     decided = []
-    for rates, threads in ((None, 1), (Rates(four_centre=1.0, transform=1.0), 2)):
+    for rates, threads in ((None, 1), (Rates(integrals=1.0, products=1.0), 2)):
         monkeypatch.setattr(plan.rates, "load_rates", lambda *_, rates=rates: rates)
         chosen = make_options(basis=basis, **{"threads": threads, **options})
         steps = [Step(f"point-{n}", "a point", molecule, chosen) for n in range(8)]
