@@ -5,7 +5,7 @@ as a page.
     "22 November 2026"
 
 Calibrates first; about three minutes on two quiet cores. Prediction and measurement stand in every
-result file; this puts them side by side in docs/performance/plan.md. Rows go to --rows as they
+result file; this puts them side by side in docs/project/performance/plan.md. Rows go to --rows as they
 come, and a run that was broken off goes on from there.
 
     python scripts/benchmarks/plan_against_measurement.py --processor-time
@@ -31,7 +31,7 @@ from programs import private_folder, run_child, run_dfmp2
 
 LAUNCH = 0.45  # s of a command outside its run, as `dfmp2.planning.rates.Rates` has it
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "performance" / "plan.md"
+PAGE = ROOT / "docs" / "project" / "performance" / "plan.md"
 FACTOR = 1.5
 MIDDLE = ("integrals", "fit", "transform")
 CASES: tuple[tuple[str, ...], ...] = (  # molecule, basis, further options
