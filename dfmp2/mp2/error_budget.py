@@ -436,7 +436,7 @@ def _grid_changes(result: MP2Result) -> tuple[float, float] | None:
     """Errors of E(EXX) and E(corr) by the grid as they were measured, with signs, Eh; None where
     they were not."""
     found, certificate = result.reference.grid_error, result.grid_certificate
-    if found is None or certificate is None:
+    if found is None or found.exx_error is None or certificate is None:
         return None
     return found.exx_error, certificate.correlation_error
 

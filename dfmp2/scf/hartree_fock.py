@@ -188,7 +188,9 @@ def run_scf(
             from dfmp2.scf.grid_error import with_grid_error
 
             listener.stage("error of the integration grid, on a finer one")
-            reference = with_grid_error(solution.mf, reference)
+            reference = with_grid_error(
+                solution.mf, reference, of_orbitals=options.correlation.kind == "rpa"
+            )
             on_grid = vars(solution.mf).get("on_grid")
             if on_grid is not None:
                 on_grid.discard()

@@ -89,9 +89,13 @@ class GridError:
     finer: str = _q("", "finer grid, as --grid has it")
     finer_points: int = _q("", "its points")
     scf_error: float = _q("hartree", "error of the Kohn-Sham energy")
-    exx_error: float = _q("hartree", "error of the exact-exchange energy, by the orbitals")
-    coupling: Array = _q(
-        "hartree", "Fock matrix on the finer grid, less that of the SCF (nspin, nmo, nmo)"
+    exx_error: float | None = _q(
+        "hartree", "error of the exact-exchange energy, by the orbitals (drpa)", None
+    )
+    coupling: Array | None = _q(
+        "hartree",
+        "Fock matrix on the finer grid, less that of the SCF (nspin, nmo, nmo) (drpa)",
+        None,
     )
 
 
