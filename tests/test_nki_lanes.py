@@ -203,8 +203,6 @@ def test_a_damaged_program_counts_as_absent(machine):
     compiler.ensure(program, "trn1", cache, counts)
     assert (counts.compiled, counts.cache_hits) == (2, 0)
     assert cache.find(program, "trn2", {}) is None  # another chip is another program
-    assert program.fingerprint("trn1") == program.fingerprint("trn1", 1)
-    assert program.fingerprint("trn2") != program.fingerprint("trn2", 2)
 
 
 @pytest.mark.parametrize(
