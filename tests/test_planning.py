@@ -140,6 +140,20 @@ def test_every_accepted_budget_is_kept(spins, precision):
         refused.require()
 
 
+def test_a_worker_needs_what_a_plan_in_its_place_needs(monkeypatch):
+    """The two figures of an item whose worker was killed: a plan accepts the one and keeps
+    everything in memory with the other."""
+    for resident in (100 * MEGABYTE, 300 * MEGABYTE):
+        monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda here=resident: here)
+        least, most = schedule.memory_needed(LARGE, 2)
+        given = {"limits": CpuBackend(2).limits, "threads": 2, "program": resident}
+        memory.memory_plan(LARGE, budget=least, **given).require()
+        with pytest.raises(ResourceError):
+            memory.memory_plan(LARGE, budget=least - memory.VARIES - 1, **given).require()
+        assert memory.memory_plan(LARGE, budget=most, **given).disk == 0
+        assert memory.memory_plan(LARGE, budget=most - 1, **given).disk > 0
+
+
 def test_memory_counts_the_hessian_of_the_frontier_orbitals():
     work = replace(WATER, frontier=((20, 30),))
     plan = memory.memory_plan(work, CpuBackend(1).limits, 1, program=0, budget=10**9)
