@@ -343,7 +343,9 @@ def test_a_result_tells_its_solvent_and_compares(call: Runner) -> None:
     assert again.code == 3
     assert "--solvent-model (smd there, cpcm here)" in again.err
     succeed(call("prepare", "h2o.xyz", *asked))
-    parts = succeed(call("energy", "--from", "h2o.prepared.h5", "--output", "parts.h5", "--json")).json
+    parts = succeed(
+        call("energy", "--from", "h2o.prepared.h5", "--output", "parts.h5", "--json")
+    ).json
     for name in ("scf_total_energy", "solvent_energy", "mp2_total_energy"):
         assert parts[name] == printed[name]
 

@@ -176,10 +176,12 @@ LABELS = {  # of fields that are not called by their name
     "budget": "memory allowed",
     "measured_peak": "peak memory",
     "fitted_tensor": "B",
+    "smd_cds_energy": "SMD-CDS energy",
 }
 FORMS = {  # end of a field's name -> form of its number; energies have ten digits
     **dict.fromkeys(("error", "tolerance", "allowed", "gain", "condition", "threshold"), ".1e"),
     **dict.fromkeys(("gap", "denominator", "eigenvalue"), ".4f"),
+    "constant": ".6g",
     "difference": "+.2e",
     "spin_square": ".6f",
     "seconds": ".2f",

@@ -85,6 +85,8 @@ STAGES = (
 # What is small, and not worth a rate of its own, s on one core of an AMD EPYC:
 X2C_SECONDS, X2C_PRODUCTS = 0.08, 200  # and operations per cube of the decontracted basis
 POTENTIAL_SECONDS = 4e-6  # per pair of functions and core potential
+SURFACE_SECONDS = 5e-7  # per pair of points of a solvent's surface, whose matrices are made once
+SOLVENT_SECONDS = 0.6  # in which PySCF loads what its solvents need
 SURFACE_PRODUCTS = 3  # operations per cube of the points of a solvent's surface
 SURFACE_READ = 5e9  # bytes of their integrals in memory that a product reads in a second
 METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and its factor's checks
@@ -475,8 +477,11 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
 
 def _reaction_field(work: Workload, rates: Rates) -> float:
     """Predicted wall time of a solvent in the SCF, s."""
+    if not work.surface:
+        return 0.0
     made = work.surface * work.pairs_of_functions
     solved = SURFACE_PRODUCTS * work.surface**3 / rates.exchange
+    solved += SOLVENT_SECONDS + SURFACE_SECONDS * work.surface**2
     if FLOAT64 * made > KEPT_BYTES:
         return solved + 2 * work.scf_builds * made / rates.integrals
     read = 2 * work.scf_builds * FLOAT64 * made / SURFACE_READ
