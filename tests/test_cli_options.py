@@ -26,7 +26,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
         "basis": "cc-pvdz", "reference": "uhf", "relativity": "x2c", "scf": "conventional", "guess": "core",
         "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "auto", "scf_from": "a.h5", "stability": "full",
         "dispersion": "none", "backend": "torch", "precision": "mixed", "method": "kappa-mp2",
-        "transform": "host", "scratch": "/tmp",
+        "transform": "host", "scratch": "/tmp", "solvent": "water", "solvent_model": "smd",
     }.items()},
     **{name: (str(value), value) for name, value in {
         "scf_conv_tol": 1e-9, "scf_max_cycles": 7, "scf_starts": 2, "frozen_virtual": 3, "os_scale": 1.2,
@@ -69,6 +69,7 @@ def test_every_option_reaches_the_calculation(
     method = of_method.get(option.name)
     asked += () if method is None else ("--method", method)
     asked += ("--xc", "pbe") if option.name == "grid" else ()
+    asked += ("--solvent", "water") if option.name == "solvent_model" else ()
     assert call("run", "h2o.xyz", *STO3G[:2], *asked).message == "dfmp2: seen"
     assert getattr(seen[0], option.name) == value != option.default
     others = {one.name: one.default for one in fields(Options) if one.name != option.name}
@@ -76,6 +77,7 @@ def test_every_option_reaches_the_calculation(
     others |= {"basis": "sto-3g"} if option.name != "basis" else {}
     others |= {} if method is None else {"method": method}
     others |= {"xc": "pbe"} if option.name == "grid" else {}
+    others |= {"solvent": "water"} if option.name == "solvent_model" else {}
     assert {
         name: getattr(seen[0], name) for name in others
     } == others and MISSING not in others.values()

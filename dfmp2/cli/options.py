@@ -142,7 +142,7 @@ GROUPS = {
     "SCF": (
         "",
         "reference scf-from",
-        "xc grid scf scf-conv-tol scf-max-cycles scf-starts guess stability allow-small-gap",
+        "xc grid solvent solvent-model scf scf-conv-tol scf-max-cycles scf-starts guess stability allow-small-gap",
     ),
     "Fitting": ("", "auxbasis scf-auxbasis", "allow-poor-fit certify-fit"),
     "Resources": ("memory threads workers", "scratch engine shard", ""),

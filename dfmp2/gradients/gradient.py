@@ -268,6 +268,13 @@ def _with_densities(
             Option("transform", "device"),
             " makes B on the device, and relaxed densities need it on the host: leave it out",
         )
+    if options.solvent is not None:
+        raise InputError(
+            Option("solvent", options.solvent),
+            " has no gradient or relaxed density: they need the response of the reaction field. "
+            "Compute them in the gas phase and the energy in the solvent after it, or take "
+            "energies of displaced molecules (scan, ASE with displacement=)",
+        )
     if not options.correlation.differentiable:
         raise InputError(
             Option("method", options.method),

@@ -23,7 +23,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors.messages import Command, Message, Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -174,6 +174,14 @@ def interaction_energy(
 
 
 def _require_comparable(options: Options) -> None:
+    if options.solvent is not None:
+        raise InputError(
+            Option("solvent", options.solvent),
+            ": an interaction energy has ghost atoms, around which no cavity is defined: compute "
+            "complex and fragments with ",
+            Command("run"),
+            " in the solvent and subtract, or leave it out",
+        )
     if options.scf_from is not None:
         raise InputError(
             Option("scf_from"),

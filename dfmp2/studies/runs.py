@@ -230,6 +230,8 @@ class Task:
             common = []
         else:
             common = [f"every run in the field of the same {len(charges)} point charges"]
+        if self.options.solvent is not None:
+            common.append(f"every run in a solvent: {self.options.solvent_title}")
         if self.options.relativity == "x2c":
             common.insert(0, "relativity in every run: spin-free one-electron X2C")
         of_runs = {text for run in runs.values() for text in run.diagnostics.warnings}
