@@ -173,7 +173,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
             "report this"
         )
     return CoupledCluster(
-        program=f"PySCF {pyscf.__version__} (fitted integrals, {result.mp2_fitting.name})",
+        program=f"PySCF {pyscf.__version__} (fitted integrals)",
         ccsd_correlation_energy=ccsd,
         triples_energy=triples,
         mp2_correlation_energy=float(mp2),
