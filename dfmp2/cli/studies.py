@@ -170,8 +170,8 @@ def level_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--delta",
-            metavar="'ccsd(t)/BASIS'",
-            help="Add CCSD(T) - MP2 in a small basis.",
+            metavar="LEVEL",
+            help="Add CCSD(T) - MP2: 'ccsd(t)/cc-pvdz'.",
         ),
         click.option(
             "--delta-program",
@@ -207,7 +207,7 @@ def interaction_command(
 
     Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and
     every fragment in its own basis. All runs go into one file. --charge and --multiplicity are
-    those of the complex.
+    those of the complex. --basis may be a pair such as 'aug-cc-pv[tq]z', whose limit is taken.
     """
     chosen = level.of(given)
     from dfmp2.studies.interaction import interaction_energy
@@ -237,8 +237,9 @@ def cbs_command(given: Given, display: Display, level: LevelOptions) -> None:
     """Energy of MOLECULE at the basis set limit, from the two sets that --basis names: --basis
     'cc-pv[tq]z'.
 
-    All runs go into one file. Spin components are extrapolated like the correlation energy. With
-    --delta the basis may also be a single one.
+    All runs go into one file. Spin components are extrapolated like the correlation energy;
+    --scf-formula and --correlation-formula (see --help-all) name other formulas. With --delta the
+    basis may also be a single one.
     """
     chosen = level.of(given)
     from dfmp2.studies.cbs import COMPOSITE, basis_set_limit
