@@ -621,7 +621,7 @@ class Options:
     check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals.", False)
 
     def __post_init__(self) -> None:
-        for option in fields(self):
+        for option in fields(Options):
             object.__setattr__(self, option.name, plain(getattr(self, option.name)))
         for name, kinds, expected in (
             ("frozen_core", int | str, "a number of orbitals or a dialect"),
@@ -653,7 +653,7 @@ class Options:
                 raise InputError(Option("scratch"), " is empty: name a folder")
         if isinstance(self.method, str):
             object.__setattr__(self, "method", canonical_method(self.method))
-        for option in fields(self):
+        for option in fields(Options):
             _require_allowed(getattr(self, option.name), option)
         if not self.basis.strip():
             raise InputError(Option("basis"), " is empty: name an orbital basis such as cc-pvdz")

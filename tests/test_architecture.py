@@ -49,7 +49,7 @@ FOREIGN = {
     "ase": {"molecule", "interop", "output"},
     "pandas": {"output"},
     "qcelemental": {"interop"},
-    "qcengine": {"interop"},
+    "qcengine": {"interop", "mp2"},
     "geometric": {"studies"},
     "dftd3": {"mp2"},
     "dftd4": {"mp2"},

@@ -27,7 +27,7 @@ from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.study import is_study, read_study, verify_study
 from dfmp2.studies import cbs
-from dfmp2.studies.cbs import expand, parse_bracket
+from dfmp2.studies.composite import expand, parse_bracket
 from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
 from dfmp2.studies.scan import barriers, find_extrema, find_minimum, make_curve

@@ -21,6 +21,7 @@ from dfmp2.cli.options import (
     one_molecule,
     output_options,
     print_report,
+    with_options,
 )
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
@@ -123,6 +124,64 @@ def run_study(
     return study
 
 
+SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev"]
+CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelOptions:
+    """What makes a level of several runs of the options of one: the values of --scf-formula,
+    --correlation-formula, --delta and --delta-program."""
+
+    scf_formula: str | None
+    correlation_formula: str | None
+    delta: str | None
+    delta_program: str | None
+
+    def of(self, given: Given) -> Options:
+        """The options of a study."""
+        chosen = given.chosen()
+        from dfmp2.studies.composite import at_level
+
+        return at_level(
+            chosen,
+            scf_formula=self.scf_formula,
+            correlation_formula=self.correlation_formula,
+            delta=self.delta,
+            delta_program=self.delta_program,
+        )
+
+
+def level_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a composite level, which it gets as one `level`."""
+    options = (
+        click.option(
+            "--scf-formula",
+            type=click.Choice(SCF_FORMULAS),
+            help="Hartree-Fock limit of a pair of basis sets such as --basis 'cc-pv[tq]z': energy "
+            "in the larger one, exp(-1.63 X), (X+1) exp(-9 sqrt X), exp(-6.3 sqrt X), X^-3.4, "
+            "exp(-alpha sqrt X) with alpha of the family.  [default: largest]",
+        ),
+        click.option(
+            "--correlation-formula",
+            type=click.Choice(CORRELATION_FORMULAS),
+            help="Correlation limit of a pair of basis sets: X^-3, X^-2.2, X^-beta of the family.  "
+            "[default: helgaker; neese-valeev for def2]",
+        ),
+        click.option(
+            "--delta",
+            metavar="LEVEL",
+            help="Add CCSD(T) - MP2: 'ccsd(t)/cc-pvdz'.",
+        ),
+        click.option(
+            "--delta-program",
+            type=click.Choice(["pyscf", "psi4"]),
+            help="CCSD(T) with fitted integrals, or by QCEngine.  [default: pyscf]",
+        ),
+    )
+    return with_options(options, as_one("level", LevelOptions)(command))
+
+
 @click.command("interaction", cls=AnnouncedCommand)
 @click.option(
     "--fragments",
@@ -133,18 +192,24 @@ def run_study(
 )
 @click.option("--charges", metavar="Q,Q", help="Charge of each fragment.  [default: all 0]")
 @click.option("--multiplicities", metavar="M,M", help="2S+1 of each fragment.  [default: all 1]")
+@level_options
 @one_molecule()
 @study_options
 def interaction_command(
-    given: Given, display: Display, fragments: str, charges: str | None, multiplicities: str | None
+    given: Given,
+    display: Display,
+    level: LevelOptions,
+    fragments: str,
+    charges: str | None,
+    multiplicities: str | None,
 ) -> None:
     """Interaction energy of the fragments of MOLECULE, a file as of dfmp2 run.
 
     Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and
     every fragment in its own basis. All runs go into one file. --charge and --multiplicity are
-    those of the complex.
+    those of the complex. --basis may be a pair such as 'aug-cc-pv[tq]z', whose limit is taken.
     """
-    chosen = given.chosen()
+    chosen = level.of(given)
     from dfmp2.studies.interaction import interaction_energy
 
     def ending(study: Study) -> str:
@@ -164,39 +229,29 @@ def interaction_command(
     run_study(display.target(f"{whole.name}.interaction.h5"), compute, ending, display, given)
 
 
-SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev"]
-CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
-
-
 @click.command("cbs", cls=AnnouncedCommand)
 @one_molecule()
-@click.option(
-    "--scf-formula",
-    type=click.Choice(SCF_FORMULAS),
-    default="largest",
-    show_default=True,
-    help="Hartree-Fock limit: energy in the larger basis, exp(-1.63 X), (X+1) exp(-9 sqrt X), "
-    "exp(-6.3 sqrt X), X^-3.4, exp(-alpha sqrt X) with alpha of the family.",
-)
-@click.option(
-    "--correlation-formula",
-    type=click.Choice(CORRELATION_FORMULAS),
-    help="Correlation limit: X^-3, X^-2.2, X^-beta of the family.  [default: helgaker; "
-    "neese-valeev for def2]",
-)
+@level_options
 @study_options
-def cbs_command(
-    given: Given, display: Display, scf_formula: str, correlation_formula: str | None
-) -> None:
+def cbs_command(given: Given, display: Display, level: LevelOptions) -> None:
     """Energy of MOLECULE at the basis set limit, from the two sets that --basis names: --basis
     'cc-pv[tq]z'.
 
-    Both runs go into one file. Spin components are extrapolated like the correlation energy.
+    All runs go into one file. Spin components are extrapolated like the correlation energy;
+    --scf-formula and --correlation-formula (see --help-all) name other formulas. With --delta the
+    basis may also be a single one.
     """
-    chosen = given.chosen()
-    from dfmp2.studies.cbs import basis_set_limit
+    chosen = level.of(given)
+    from dfmp2.studies.cbs import COMPOSITE, basis_set_limit
 
     def ending(study: Study) -> str:
+        composite = study.values.get(COMPOSITE)
+        if composite is not None:
+            correction = study.values["delta_correction"].value
+            return (
+                f"E({chosen.correlation.title} + delta CCSD(T)) = {composite.value:.10f} Eh, delta "
+                f"= {correction:.10f} Eh"
+            )
         total, correlation = (
             study.values[f"cbs_{name}_energy"].value for name in ("total", "correlation")
         )
@@ -206,9 +261,7 @@ def cbs_command(
         )
 
     whole = given.read().molecule
-    compute = partial(
-        basis_set_limit, whole, chosen, scf=scf_formula, correlation=correlation_formula
-    )
+    compute = partial(basis_set_limit, whole, chosen)
     run_study(display.target(f"{whole.name}.cbs.h5"), compute, ending, display, given)
 
 
@@ -243,11 +296,13 @@ KINDS = ("bond", "angle", "dihedral")
 @click.option(
     "--plot", "plot_file", metavar="FILE", help="The curve, SVG.  [default: beside --output, .svg]"
 )
+@level_options
 @one_molecule()
 @study_options
 def scan_command(
     given: Given,
     display: Display,
+    level: LevelOptions,
     moving: str | None,
     chain: bool,
     csv_file: str | None,
@@ -262,7 +317,7 @@ def scan_command(
     fails is listed with its exit code, and the command then ends with exit code 9. Writes one file
     with all runs, the table (CSV) and the curve (SVG).
     """
-    chosen = given.chosen()
+    chosen = level.of(given)
     from dfmp2.studies.scan import scan_energies
 
     scan = _make_scan(
@@ -452,6 +507,7 @@ class GeometryFiles:
     metavar="FILE",
     help="All geometries.  [default: beside --output, .trajectory.xyz]",
 )
+@level_options
 @one_molecule()
 @study_options
 @as_one("constraints", ConstraintOptions)
@@ -459,6 +515,7 @@ class GeometryFiles:
 def optimize_command(
     given: Given,
     display: Display,
+    level: LevelOptions,
     constraints: ConstraintOptions,
     files: GeometryFiles,
     convergence: str,
@@ -471,7 +528,8 @@ def optimize_command(
     The end is a stationary point; --verify computes whether it is a minimum.
     Where --max-steps are not enough (exit code 4), the same command with more goes on.
     """
-    chosen, read = given.chosen(), given.read()
+    chosen = level.of(given)
+    read = given.read()
     from dfmp2.studies.geometric_search import Search
     from dfmp2.studies.optimize import optimize_geometry
 

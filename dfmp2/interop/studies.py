@@ -26,6 +26,7 @@ from dfmp2.output import study as stored
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
+from dfmp2.studies.composite import at_level
 from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
@@ -45,7 +46,16 @@ class StudyKeywords(MoleculeKeywords, Keywords, total=False):
     listener: Listener | None
 
 
-@offered(StudyKeywords)
+class LevelKeywords(StudyKeywords, total=False):
+    """Of a level that takes several runs of a molecule: a pair of basis sets, a correction."""
+
+    scf_formula: str | None
+    correlation_formula: str | None
+    delta: str | None
+    delta_program: str | None
+
+
+@offered(LevelKeywords)
 def optimize(
     molecule: MoleculeLike,
     basis: str,
@@ -57,7 +67,7 @@ def optimize(
     max_steps: int = 100,
     transition_state: bool = False,
     verify: bool = False,
-    **options: Unpack[StudyKeywords],
+    **options: Unpack[LevelKeywords],
 ) -> Study:
     """The geometry of a stationary point, with `verify` of a minimum or a transition state; what is
     not listed is as of `run`.
@@ -104,6 +114,7 @@ def optimize(
     kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
     search = Search(kept, convergence, max_steps, transition_state, verify)
     found, chosen = molecule_and_options(molecule, basis, options)
+    chosen = at_level(chosen, **_level(options))
     return optimize_geometry(found, chosen, search, **_kept(options, "dfmp2.optimize"))
 
 
@@ -147,7 +158,7 @@ def frequencies(
     return harmonic_frequencies(found, chosen, conditions, **_kept(options, "dfmp2.frequencies"))
 
 
-@offered(StudyKeywords)
+@offered(LevelKeywords)
 def interaction(
     molecule: MoleculeLike,
     basis: str,
@@ -155,7 +166,7 @@ def interaction(
     *,
     charges: Sequence[int] | str | None = None,
     multiplicities: Sequence[int] | str | None = None,
-    **options: Unpack[StudyKeywords],
+    **options: Unpack[LevelKeywords],
 ) -> Study:
     """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of
     `optimize`.
@@ -177,6 +188,7 @@ def interaction(
     >>> study.values["cp_corrected_interaction_energy"].value                              # doctest: +SKIP
     """
     found, chosen = molecule_and_options(molecule, basis, options)
+    chosen = at_level(chosen, **_level(options))
     if isinstance(fragments, str):
         parts = fragments
     else:
@@ -194,24 +206,23 @@ def _listed(given: Sequence[int] | str | None) -> str | None:
     return ",".join(map(str, given))
 
 
-@offered(StudyKeywords)
-def cbs(
-    molecule: MoleculeLike,
-    basis: str,
-    *,
-    scf_formula: str = "largest",
-    correlation_formula: str | None = None,
-    **options: Unpack[StudyKeywords],
-) -> Study:
+@offered(LevelKeywords)
+def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) -> Study:
     """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of
     `optimize`.
 
     Parameters
     ----------
     basis : str
-        A pair of neighbours in brackets, such as "cc-pv[tq]z".
+        A pair of neighbours in brackets, such as "cc-pv[tq]z"; `interaction`, `scan` and `optimize`
+        take one, too. With `delta` also a single basis.
     scf_formula, correlation_formula : str, optional
-        Names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own exponent.
+        Names of formulas, see `dfmp2.mp2.extrapolation`; None is the SCF energy in the larger basis
+        and X^-3, for def2 its own exponent.
+    delta : str, optional
+        A correction E(CCSD(T)) - E(MP2), as "ccsd(t)/cc-pvdz"; not of `optimize`.
+    delta_program : str, optional
+        "pyscf", with fitted integrals, or "psi4", by QCEngine.
 
     Returns
     -------
@@ -222,11 +233,17 @@ def cbs(
     >>> dfmp2.cbs("inputs/h2o.xyz", "cc-pv[tq]z").values["cbs_total_energy"].value          # doctest: +SKIP
     """
     found, chosen = molecule_and_options(molecule, basis, options)
-    formulas: dict[str, Any] = {"scf": scf_formula, "correlation": correlation_formula}
-    return basis_set_limit(found, chosen, **formulas, **_kept(options, "dfmp2.cbs"))
+    chosen = at_level(chosen, **_level(options))
+    return basis_set_limit(found, chosen, **_kept(options, "dfmp2.cbs"))
 
 
-@offered(StudyKeywords)
+def _level(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of a composite level among others."""
+    own = LevelKeywords.__annotations__.keys() - StudyKeywords.__annotations__.keys()
+    return {name: given.get(name) for name in own}
+
+
+@offered(LevelKeywords)
 def scan(
     molecule: MoleculeLike | Sequence[MoleculeLike],
     basis: str,
@@ -234,7 +251,7 @@ def scan(
     *,
     moving: str | None = None,
     chained: bool = True,
-    **options: Unpack[StudyKeywords],
+    **options: Unpack[LevelKeywords],
 ) -> Study:
     """Energies along a coordinate, or of several geometries of one molecule; what is not listed is
     as of `optimize`.
@@ -267,10 +284,8 @@ def scan(
     >>> study = dfmp2.scan("inputs/h2o.xyz", "cc-pvdz", ("bond", "1,2", "0.90:1.02:7"))     # doctest: +SKIP
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
-    chosen, units = (
-        make_options(**options_among(options), basis=basis),
-        options.get("units") or "angstrom",
-    )
+    chosen = at_level(make_options(**options_among(options), basis=basis), **_level(options))
+    units = options.get("units") or "angstrom"
     if coordinate is None:
         if moving is not None:
             raise InputError(

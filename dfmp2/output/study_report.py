@@ -31,10 +31,18 @@ HEADINGS = {  # of the columns of a study whose name is long
     "exit_code": "code",
     "correlation_energy": "E(corr)",
     "total_energy": "E",
+    "cp_corrected_interaction_energy": "E(CP)",
+    "uncorrected_interaction_energy": "E(no CP)",
+    "scf_cp_corrected_interaction_energy": "SCF, CP",
+    "scf_uncorrected_interaction_energy": "SCF, no CP",
+    "correlation_cp_corrected_interaction_energy": "corr, CP",
+    "correlation_uncorrected_interaction_energy": "corr, no CP",
+    "delta_correction": "delta",
     "ir_intensity": "IR intensity",
     "rms_displacement": "rms moved",
     "max_displacement": "max moved",
 }
+OF_EACH_BASIS = ("scf_total_energy", "correlation_energy", "total_energy")
 MOST_NAMES = 3  # of runs that gave a warning
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 CONVERTED = {
@@ -356,10 +364,19 @@ def _table(columns: Mapping[str, Column], *, folded: bool) -> Table:
             unit = f" / {column.units.replace('hartree', 'Eh')}"
         else:
             unit = ""
-        heads.append(f"{sign}{HEADINGS.get(name, name.replace('_', ' '))}{unit}")
+        heads.append(f"{sign}{_heading(name)}{unit}")
         cells.append([cell(x, column.units, name) for x in column.values])
     rows = list(zip(*cells, strict=True))
     return Table("Values" if folded else "", heads, rows, sortable=True, folded=folded)
+
+
+def _heading(name: str) -> str:
+    """The heading of a column; that of one basis set ends with its name."""
+    for energy in OF_EACH_BASIS:
+        basis = name.removeprefix(f"{energy}_")
+        if basis != name:
+            return f"{HEADINGS[energy]} {basis}"
+    return HEADINGS.get(name, name.replace("_", " "))
 
 
 def cell(value: str | float, units: str, name: str = "") -> str:

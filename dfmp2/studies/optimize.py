@@ -31,6 +31,7 @@ from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener
 from dfmp2.scf.reference import StartOrbitals
+from dfmp2.studies.composite import CompositeOptions, columns
 from dfmp2.studies.constraints import FREEZE, Constraints, constraint_lines
 from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, displaced, hessian
 from dfmp2.studies.geometric_search import (
@@ -100,6 +101,12 @@ def optimize_geometry(
         raise InputError(
             "ghost atoms have a gradient but no geometry of their own, and would wander: leave "
             "them out, or optimise the molecule without them"
+        )
+    if isinstance(options, CompositeOptions) and options.delta is not None:
+        raise InputError(
+            Option("delta", options.delta),
+            " has no gradient: optimise without it, and compute the energy of the geometry with ",
+            Command("cbs"),
         )
     if search.verify and 6 * molecule.natom + search.max_steps + BESIDE > MOST_RUNS:
         raise InputError(
@@ -344,7 +351,12 @@ class _Course:
         if complete and self._foreseen:
             notes.append(self._foreseen)
         return Numbers(
-            settings, notes, _values(points), _table(points), self._arrays(last.molecule), what
+            settings=settings,
+            notes=notes,
+            values=_values(points),
+            table=_table(points) | columns(runs[: len(points)]),
+            arrays=self._arrays(last.molecule),
+            what=what,
         )
 
     def _kind(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
+from dfmp2.studies.composite import CompositeOptions, columns
 from dfmp2.studies.coordinate import Coordinate, show_atoms
 from dfmp2.studies.runs import (
     CarryOutKeywords,
@@ -219,7 +220,7 @@ def _numbers(
     table["relative_energy"] = Column(
         tuple(relative), "kJ/mol", "total energy above the lowest point"
     )
-    if scan.options.correlation is MP2:
+    if scan.options.correlation is MP2 and not isinstance(scan.options, CompositeOptions):
         numbers = NUMBERS
     else:
         numbers = {**NUMBERS, **METHOD_NUMBERS}
@@ -227,6 +228,7 @@ def _numbers(
         table[name] = Column(
             tuple(math.nan if run is None else number(run) for run in runs), units, description
         )
+    table |= columns(runs)
     if complete:
         table["relative_energy_error"] = Column(
             relative_errors(runs), "kJ/mol", "expected error of the relative energy"
