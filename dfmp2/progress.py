@@ -114,6 +114,19 @@ class Relay(Listener):
         self._listener.warning(text)
 
 
+class Wordless(Relay):
+    """Passes on how far the work is, and no texts: of a calculation that is one of very many."""
+
+    def stage(self, text: str) -> None:
+        pass
+
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        pass
+
+    def warning(self, text: str) -> None:
+        pass
+
+
 def counted_blocks(
     blocks: Iterator[tuple[int, int, Block]],
     total: int,

@@ -255,20 +255,13 @@ def certified_properties(
     return mp2_properties(molecule, options, **how).require_certified()
 
 
-def _with_densities(
-    molecule: Molecule,
-    options: Options,
-    *,
-    with_gradient: bool,
-    start: StartOrbitals | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.run",
-    checkpoint: Checkpoint = NOTHING,
-    field: Array | None = None,
-    separate: bool = False,
-) -> MP2Result:
-    """The result with its densities, and what else is asked for; `field` and `separate` as of
-    `Calculation`."""
+def require_gradient(molecule: Molecule, options: Options) -> None:
+    """Refuse a calculation that has no gradient.
+
+    Raises
+    ------
+    InputError : the method, the reference or the device has none
+    """
     options = options.settled(molecule.multiplicity)
     if options.transform == "device":
         raise InputError(
@@ -291,13 +284,31 @@ def _with_densities(
             Option("method", "b2plyp"),
             ", or energies of displaced molecules (scan, ASE with displacement=)",
         )
-    kind = reference_kind(options, molecule.multiplicity)
-    if kind == "rohf":
+    if reference_kind(options, molecule.multiplicity) == "rohf":
         raise InputError(
             Option("reference", "rohf"),
             " has no gradient or relaxed density: use ",
             Option("reference", "uhf"),
         )
+
+
+def _with_densities(
+    molecule: Molecule,
+    options: Options,
+    *,
+    with_gradient: bool,
+    start: StartOrbitals | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.run",
+    checkpoint: Checkpoint = NOTHING,
+    field: Array | None = None,
+    separate: bool = False,
+) -> MP2Result:
+    """The result with its densities, and what else is asked for; `field` and `separate` as of
+    `Calculation`."""
+    options = options.settled(molecule.multiplicity)
+    require_gradient(molecule, options)
+    kind = reference_kind(options, molecule.multiplicity)
     if with_gradient:
         task = "gradient"
     else:

@@ -30,11 +30,13 @@ from dfmp2.studies.composite import at_level
 from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
-from dfmp2.studies.geometric_search import Search
+from dfmp2.studies.geometric_search import MINIMUM, Search
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.runs import Keeper
 from dfmp2.studies.scan import along, over_frames, scan_energies
+
+CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
 
 
 class StudyKeywords(MoleculeKeywords, Keywords, total=False):
@@ -247,14 +249,16 @@ def _level(given: Mapping[str, Any]) -> dict[str, Any]:
 def scan(
     molecule: MoleculeLike | Sequence[MoleculeLike],
     basis: str,
-    coordinate: tuple[str, str, str | Sequence[float]] | None = None,
+    coordinate: CoordinateLike | Sequence[CoordinateLike] | None = None,
     *,
+    relaxed: bool = False,
     moving: str | None = None,
     chained: bool = True,
+    convergence: str = MINIMUM.convergence,
     **options: Unpack[LevelKeywords],
 ) -> Study:
-    """Energies along a coordinate, or of several geometries of one molecule; what is not listed is
-    as of `optimize`.
+    """Energies along one or two coordinates, or of several geometries of one molecule; what is not
+    listed is as of `optimize`.
 
     Parameters
     ----------
@@ -264,11 +268,15 @@ def scan(
     coordinate : (str, str, str or sequence of float), optional
         As ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or
         dihedral), atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a
-        list.
+        list. A list of two of them makes a map.
+    relaxed : bool, optional
+        Hold the coordinates and optimise everything else at each point.
     moving : str, optional
-        Atoms that move, such as "4-6+8"; None for the side of the last atom.
+        Atoms that move, such as "4-6+8"; None for the side of the last atom. Of one coordinate.
     chained : bool, optional
         Start every SCF from the orbitals of the point before.
+    convergence : str, optional
+        Of the geometries of a relaxed scan: one of `dfmp2.options.CONVERGENCE`.
 
     Returns
     -------
@@ -287,6 +295,11 @@ def scan(
     chosen = at_level(make_options(**options_among(options), basis=basis), **_level(options))
     units = options.get("units") or "angstrom"
     if coordinate is None:
+        if relaxed:
+            raise InputError(
+                "relaxed=True holds a coordinate: name one, as in coordinate=('dihedral', "
+                "'1,2,3,4', '0:360:25')"
+            )
         if moving is not None:
             raise InputError(
                 "moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', "
@@ -301,8 +314,26 @@ def scan(
         asked = over_frames(frames, chosen, chained=chained)
     else:
         whole = read_molecule(molecule, options)
-        found = make_coordinate(*coordinate, whole, units=units, moving=moving)
-        asked = along(whole, found, chosen, chained=chained)
+        named: Any = coordinate
+        if coordinate and isinstance(coordinate[0], str):
+            named = [coordinate]
+        if moving is not None and len(named) > 1:
+            raise InputError(
+                "moving belongs to one coordinate: of two, the sides follow from the bonds"
+            )
+        coordinates = [
+            make_coordinate(
+                kind, atoms, values, whole, units=units, moving=moving, rigid=not relaxed
+            )
+            for kind, atoms, values in named
+        ]
+        asked = along(
+            whole,
+            coordinates,
+            chosen,
+            chained=chained,
+            convergence=convergence if relaxed else None,
+        )
     return scan_energies(asked, **_kept(options, "dfmp2.scan"))
 
 

@@ -52,6 +52,7 @@ FOREMOST = (  # what a study is made for, in one line
     "cbs_total_energy",
     "minimum_quartic",
     "minimum_parabola",
+    "lowest_energy",
     "optimized_total_energy",
     "zero_point_energy",
 )
@@ -170,14 +171,14 @@ class Study:
 
     @property
     def path(self) -> dict[str, MP2Result]:
-        """The results that its table has rows of, by name: of an optimisation its steps, else all
-        of them."""
+        """The results that its table has rows of, by name: of an optimisation its steps, of a
+        relaxed scan those that are kept, else all of them."""
         results = self.results
-        if self.kind != "optimization":
-            return results
         names = self.settings.get("path")
-        if names is None:  # of an earlier version
+        if names is None and self.kind == "optimization":  # of an earlier version
             names = [name for name in results if name.startswith("step-")]
+        if names is None:
+            return results
         return {name: results[name] for name in names}
 
     @property
@@ -205,7 +206,7 @@ class Study:
         if self.kind == "interaction":
             return self._interaction_budget("cp-corrected", "-in-complex")
         if self.kind == "scan":
-            by_energy = sorted(runs, key=lambda run: run.total_energy)
+            by_energy = sorted(self.path.values(), key=lambda run: run.total_energy)
             pairs = [(run, by_energy[0]) for run in by_energy[1:]]
             pairs += [(run, by_energy[-1]) for run in by_energy[:-1]]
             differences = [

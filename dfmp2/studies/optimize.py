@@ -29,7 +29,7 @@ from dfmp2.options import MP2, Options
 from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
-from dfmp2.progress import Listener
+from dfmp2.progress import Listener, Wordless
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions, columns
 from dfmp2.studies.constraints import FREEZE, Constraints, constraint_lines
@@ -448,20 +448,33 @@ def minimum(
     command: str = "dfmp2.studies.optimize",
     checkpoint: Checkpoint = NOTHING,
     constraints: str = "",
+    convergence: str = MINIMUM.convergence,
+    doubt_units: bool = True,
 ) -> MP2Result:
     """The result at the stationary point, with its gradient: the item of a batch. One that is
     stopped begins again.
 
     Parameters
     ----------
+    checkpoint, doubt_units : as every run of a study is called; of no effect
     constraints : in geomeTRIC's format
+    convergence : as of `dfmp2.studies.geometric_search.Search`
 
     Raises
     ------
     Dfmp2Error : as of `optimize_geometry`
     """
-    search = Search(Constraints(text=constraints))
+    search = Search(Constraints(text=constraints), convergence)
     found = optimize_geometry(
         molecule, options, search, start=start, listener=listener, command=command
     )
     return list(found.path.values())[-1]
+
+
+def relaxed_point(
+    molecule: Molecule, options: Options, *, listener: Listener, **how: Any
+) -> MP2Result:
+    """As `minimum`, with one line about it: the point of a relaxed scan."""
+    result = minimum(molecule, options, listener=Wordless(listener), **how)
+    listener.stage(f"optimised: E = {result.total_energy:.10f} Eh")
+    return result

@@ -104,6 +104,7 @@ class Step:
     compute : what computes it, None for `Task.compute`
     whole : the step that it is a run of, "" for itself
     part : which of its runs
+    optimised : its result is at another geometry than that of the step
     """
 
     name: str
@@ -116,6 +117,7 @@ class Step:
     compute: Callable[..., MP2Result] | None = None
     whole: str = ""
     part: Part | None = None
+    optimised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +145,20 @@ class Unit:
     ----------
     compute : as of Task; a function of a module
     start : start orbitals of its SCF
+    tolerant : return the error of the step in place of its result
     """
 
     step: Step
     compute: Callable[..., MP2Result]
     start: StartOrbitals | None
     command: str
+    tolerant: bool = False
 
 
 Results = Mapping[str, MP2Result]
 Failures = Mapping[str, Dfmp2Error]
 Elsewhere = Callable[
-    [Sequence[Unit]], Iterable[tuple[Step, MP2Result]]
+    [Sequence[Unit]], Iterable[tuple[Step, MP2Result | Dfmp2Error]]
 ]  # in the order in which they are done
 
 
@@ -204,6 +208,8 @@ class Task:
         what it needs
     chosen : options that the study sets by itself: stored runs may have others
     warnings : what is wrong with the question itself, said before the first run
+    question : settings that a stored study must agree in for its runs to be taken; one that it
+        lacks counts as False
     """
 
     kind: str
@@ -221,6 +227,7 @@ class Task:
     free: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    question: Mapping[str, Any] = field(default_factory=dict)
 
     def study(
         self,
@@ -569,6 +576,14 @@ def carry_out(
         results[step.name] = result
         keeper.keep(step.name, result, study)
 
+    def fail(step: Step, error: Dfmp2Error) -> None:
+        if not task.tolerant or isinstance(error, OF_THE_STUDY):
+            raise error.prefixed(step.who) from error
+        failures[step.name] = error
+        listener.warning(
+            Message(f"{step.who}: failed with code {error.exit_code}: ", error.message)
+        )
+
     def begin(step: Step) -> StartOrbitals | None:
         if step.start:
             return _orbitals_of(step.start, results[step.start])
@@ -596,16 +611,10 @@ def carry_out(
         except Interrupted:
             raise
         except Dfmp2Error as error:
-            if not task.tolerant or isinstance(error, OF_THE_STUDY):
-                if not isinstance(
-                    error, ResourceError
-                ):  # where room can be made, the run can go on
-                    keeper.close(checkpoint)
-                raise error.prefixed(step.who) from error
-            failures[step.name] = error
-            listener.warning(
-                Message(f"{step.who}: failed with code {error.exit_code}: ", error.message)
-            )
+            ends = not task.tolerant or isinstance(error, OF_THE_STUDY)
+            if ends and not isinstance(error, ResourceError):  # else the run can go on
+                keeper.close(checkpoint)
+            fail(step, error)
         else:
             series.end(result)
             keep(step, result)
@@ -633,10 +642,15 @@ def carry_out(
                 if elsewhere is not None and len(left) > 1:
                     keeper.wait_for_no_run()
                     number += len(group) - len(left)
-                    for step, result in elsewhere(
-                        [Unit(step, computing_of(step), begin(step), command) for step in left]
-                    ):
+                    units = [
+                        Unit(step, computing_of(step), begin(step), command, task.tolerant)
+                        for step in left
+                    ]
+                    for step, result in elsewhere(units):
                         number += 1
+                        if isinstance(result, Dfmp2Error):
+                            fail(step, result)
+                            continue
                         listener.stage(f"[{number}{total}] {step.who}: done")
                         keep(step, result)
                     if composite:
@@ -768,7 +782,8 @@ class Keeper:
         for step in stored:
             found = self._stored.runs[step.name]
             there = found.molecule.coordinates
-            if follow and np.abs(there - step.molecule.coordinates).max() > NEAR:
+            moved = np.abs(there - step.molecule.coordinates).max() > NEAR
+            if follow and moved and not step.optimised:
                 listener.stage(
                     f"run {step.name} in {self._path} is at another geometry: it is computed again"
                 )
@@ -834,6 +849,7 @@ class Keeper:
                     Option("overwrite", True),
                 )
             self._stored = None
+        self._require_same(task)
         checkpoint = checkpoint_of(self._path)
         for option, file in self._files.items():
             require_writable(file, overwrite=self.replaces, option=option)
@@ -863,6 +879,29 @@ class Keeper:
             yield
             remove(checkpoint)
 
+    def _require_same(self, task: Task) -> None:
+        """Refuse a stored study of the same kind that asked for something else.
+
+        Raises
+        ------
+        InputError : a setting that its runs depend on is another one
+        """
+        if self._stored is None:
+            return
+        settings = self._stored.settings
+        different = [
+            name for name, value in task.question.items() if settings.get(name, False) != value
+        ]
+        if not different:
+            return
+        if not self._discards:
+            raise InputError(
+                f"{self._path} holds another {task.kind} (different "
+                f"{', '.join(different).replace('_', ' ')}): name another file, or start anew with ",
+                Option("overwrite", True),
+            )
+        self._stored = None
+
     @contextmanager
     def up_to_date(self, study: Callable[[], Study]) -> Iterator[None]:
         """Whatever ends the block, the file holds every finished run."""
@@ -876,6 +915,9 @@ class Keeper:
         """Saves the state of a run beside the file, and holds what a stopped study had done of that
         run."""
         if self._path is None:
+            return NOTHING
+        if step.optimised:  # several runs, which begin again
+            self.wait_for_no_run()
             return NOTHING
         if self._begun is not None and self._begun.run == step.name:
             found = self._begun
