@@ -325,6 +325,13 @@ class Given:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class FilesRead:
+    """Every file that a command of several molecules reads, by what names it."""
+
+    files: dict[str, str | None]
+
+
 def one_molecule(*names: str) -> Decorator:
     """Give a command MOLECULE, its options and those of `Options` named (else all but --check), as
     one `given`."""

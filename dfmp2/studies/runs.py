@@ -194,6 +194,7 @@ class Task:
         what it needs
     chosen : options that the study sets by itself: stored runs may have others
     warnings : what is wrong with the question itself, said before the first run
+    stored : results of steps, by name, that another file holds and that are not computed
     """
 
     kind: str
@@ -211,6 +212,7 @@ class Task:
     free: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    stored: Mapping[str, MP2Result] = field(default_factory=dict)
 
     def study(
         self,
@@ -555,6 +557,9 @@ def carry_out(
                 results |= keeper.recall(
                     group, listener, task.free, task.chosen, follow=group is not task.steps
                 )
+                for step in group:
+                    if step.name in task.stored and step.name not in results:
+                        keep(step, task.stored[step.name])
                 left = [step for step in group if step.name not in results]
                 if len(group) > 1 or task.then is None:
                     total = f"/{len(steps)}"
