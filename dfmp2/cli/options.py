@@ -132,7 +132,7 @@ ALL = tuple(name for name in OF_A_CALCULATION if name not in ("check", *WHOLE_RU
 OWN = "Options"  # heading of those that no group names
 # heading of --help: options always there, there where 45 lines suffice, and with --help-all only
 GROUPS = {
-    OWN: ("", "scf-chain", ""),
+    OWN: ("", "scf-chain search_convergence search_steps gas_scale gas_cutoff any_gradient", ""),
     "Method": (
         "basis method charge multiplicity frozen-core",
         "properties check",

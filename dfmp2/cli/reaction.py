@@ -84,15 +84,15 @@ class PlanOptions:
 
     optimize: bool
     frequencies: bool
-    convergence: str
-    max_steps: int
+    search_convergence: str
+    search_steps: int
     temperature: float
     pressure: float | None
     standard_state: str | None
-    scale: str
+    gas_scale: str
     quasi_harmonic: str | None
-    cutoff: float | None
-    allow_gradient: bool
+    gas_cutoff: float | None
+    any_gradient: bool
 
     def plan(self) -> Any:
         """What `dfmp2.studies.reaction` makes of it."""
@@ -102,14 +102,14 @@ class PlanOptions:
 
         search = None
         if self.optimize:
-            search = Search(convergence=self.convergence, max_steps=self.max_steps)
+            search = Search(convergence=self.search_convergence, max_steps=self.search_steps)
         gas = Gas(
             temperature=self.temperature,
             pressure=self.pressure,
             standard_state=self.standard_state,
-            scale=_number_or_word(self.scale),
-            low_modes=low_modes(self.quasi_harmonic, self.cutoff),
-            allow_gradient=self.allow_gradient,
+            scale=_number_or_word(self.gas_scale),
+            low_modes=low_modes(self.quasi_harmonic, self.gas_cutoff),
+            allow_gradient=self.any_gradient,
         )
         return Plan(optimize=search, frequencies=self.frequencies, gas=gas)
 
@@ -126,17 +126,16 @@ def _number_or_word(text: str) -> float | str:
 @click.option(
     "--reactants", metavar="N*FILE,...", help="Files, with coefficients: 2*h2.xyz,o2.xyz."
 )
-@click.option("--products", metavar="N*FILE,...", help="Likewise.")
-@click.option(
-    "--charges", metavar="NAME=N,...", help="By file name, as oh=-1.  [default: of files]"
-)
-@click.option("--multiplicities", metavar="NAME=N,...", help="2S+1 likewise.")
-@click.option("--symmetry-numbers", metavar="NAME=N,...", help="Rotations.  [default: counted]")
-@click.option("--transition-states", metavar="NAME,...", help="Saddle points, for --optimize.")
+@click.option("--products", metavar="LIST", help="Likewise.")
+@click.option("--charges", metavar="LIST", help="By file name: oh=-1,na=1.  [default: of files]")
+@click.option("--multiplicities", metavar="LIST", help="2S+1, likewise.")
+@click.option("--symmetry-numbers", metavar="LIST", help="Rotations.  [default: counted]")
+@click.option("--transition-states", metavar="LIST", help="Saddle points, for --optimize.")
 @click.option("--optimize", is_flag=True, help="Optimise every geometry first.")
 @click.option("--frequencies", is_flag=True, help="Hessians, for enthalpy and free energy.")
 @click.option(
     "--convergence",
+    "search_convergence",
     type=click.Choice(CONVERGENCE, case_sensitive=False),
     default="GAU",
     show_default=True,
@@ -144,7 +143,13 @@ def _number_or_word(text: str) -> float | str:
     help="Of --optimize.",
 )
 @click.option(
-    "--max-steps", type=int, metavar="N", default=100, show_default=True, help="Of --optimize."
+    "--max-steps",
+    "search_steps",
+    type=int,
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="Of --optimize.",
 )
 @click.option(
     "--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas."
@@ -156,15 +161,24 @@ def _number_or_word(text: str) -> float | str:
 )
 @click.option("--pressure", type=float, metavar="PA", help="In its place.")
 @click.option(
-    "--scale", metavar="NUMBER|auto", default="1", show_default=True, help="Of wavenumbers."
+    "--scale",
+    "gas_scale",
+    metavar="NUMBER|auto",
+    default="1",
+    show_default=True,
+    help="Of wavenumbers.",
 )
 @click.option(
     "--quasi-harmonic",
     type=click.Choice(["grimme", "truhlar"]),
     help="Entropy of low modes.",
 )
-@click.option("--cutoff", type=float, metavar="CM", help="Of it, cm^-1.  [default: 100]")
-@click.option("--allow-gradient", is_flag=True, help="Go on where a gradient is not small.")
+@click.option(
+    "--cutoff", "gas_cutoff", type=float, metavar="CM", help="Of it, cm^-1.  [default: 100]"
+)
+@click.option(
+    "--allow-gradient", "any_gradient", is_flag=True, help="Go on where a gradient is not small."
+)
 @click.option(
     "--workers",
     type=click.IntRange(1, MOST_WORKERS),

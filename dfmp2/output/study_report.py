@@ -122,7 +122,10 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     uncorrected = study.uncorrected_error_budget
     if uncorrected is not None:
         blocks.append(uncorrected.summary)
-    runs, said = overview(study.runs, anchors), []
+    shown = _listed_runs(study)
+    runs, said = overview(shown, anchors), []
+    if len(shown) < len(study.runs):
+        said = [f"{len(study.runs)} runs, of which displaced geometries are not listed."]
     if study.kind == "frequencies":
         said = [
             f"{counted_text(len(study.runs), 'run')}: reference, and plus and minus for each "
@@ -131,6 +134,17 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
         runs = runs._replace(details=True)
     groups = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
     return [Section("study", "Results", blocks), groups]
+
+
+def _listed_runs(study: Study) -> dict[str, MP2Result]:
+    """The runs that are worth a row: of a reaction not those of Hessians."""
+    if study.kind != "reaction":
+        return dict(study.runs)
+    return {
+        name: run
+        for name, run in study.runs.items()
+        if not name.partition(":")[2].startswith(("plus-", "minus-"))
+    }
 
 
 def study_warnings(study: Study) -> list[str]:

@@ -186,7 +186,7 @@ def read_candidate(file: str | Path) -> Candidate:
     InputError : no such file, or a study of several molecules
     ResultFileError : it is damaged
     """
-    name = Path(file).name.removesuffix(".h5")
+    name = Path(file).name.removesuffix(".h5").removesuffix(".dfmp2")
     if not is_study(file):
         return Candidate(name, hdf5.read(file), None)
     study = read_study(file)

@@ -129,7 +129,7 @@ def make_coefficient(given: Any, option: Option) -> Fraction:
     try:
         if isinstance(given, bool):
             raise ValueError
-        coefficient = Fraction(given).limit_denominator(10**6)
+        coefficient = Fraction(_without_spaces(given)).limit_denominator(10**6)
     except (ValueError, TypeError, ZeroDivisionError, OverflowError):
         raise InputError(option, f": {EXPECTED_TERM}") from None
     if not 0 < coefficient <= LARGEST_COEFFICIENT:
@@ -138,6 +138,12 @@ def make_coefficient(given: Any, option: Option) -> Fraction:
             f": coefficient {given}: expected a number above 0 and up to {LARGEST_COEFFICIENT}",
         )
     return coefficient
+
+
+def _without_spaces(given: Any) -> Any:
+    if isinstance(given, str):
+        return given.strip()
+    return given
 
 
 def read_reaction(path: str | Path) -> Reaction:
@@ -198,7 +204,7 @@ def parse_numbers(text: str | None, option: Option) -> dict[str, int]:
         return numbers
     for part in text.split(","):
         name, sign, number = part.strip().rpartition("=")
-        if not sign or not NUMBER.fullmatch(number):
+        if not sign or not name or not NUMBER.fullmatch(number):
             raise InputError(option.of(text[:80]), ": expected NAME=N,NAME=N such as oh=-1")
         numbers[name] = int(number)
     return numbers
@@ -218,6 +224,7 @@ def read_species(reaction: Reaction, units: str = "angstrom") -> list[Species]:
         or charges that do not balance
     """
     found: list[Species] = []
+    written: list[Species] = []
     names: set[str] = set()
     for side, sign in (("reactants", -1), ("products", 1)):
         terms = getattr(reaction, side)
@@ -226,7 +233,8 @@ def read_species(reaction: Reaction, units: str = "angstrom") -> list[Species]:
         for coefficient, given in terms:
             name, one = _read(given, reaction, units)
             names.add(name)
-            _add(found, replace(one, coefficient=sign * coefficient))
+            written.append(replace(one, coefficient=sign * coefficient))
+            _add(found, written[-1])
     for option in (*OF_SPECIES, "transition_states"):
         for name in getattr(reaction, option):
             if name not in names:
@@ -236,7 +244,7 @@ def read_species(reaction: Reaction, units: str = "angstrom") -> list[Species]:
                 )
     if len(found) > MOST_SPECIES:
         raise InputError(f"{len(found)} species: at most {MOST_SPECIES} go into one reaction")
-    require_balance(found)
+    require_balance(written)
     taking_part = [one for one in found if one.coefficient]
     if not taking_part:
         raise InputError("both sides are the same: nothing reacts, so there is no energy")
@@ -248,9 +256,7 @@ def _read(given: Any, reaction: Reaction, units: str) -> tuple[str, Species]:
     if isinstance(given, Molecule):
         name = given.name or given.formula
     else:
-        name = Path(given).name.removesuffix(STORED)
-        if not str(given).endswith(STORED):
-            name = Path(given).stem
+        name = Path(given).stem.removesuffix(".dfmp2")
     name = re.sub(r"[^\w.+-]+", "_", name).strip(".") or "molecule"
     state = {
         "charge": reaction.charges.get(name),
