@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import inspect
+import re
 from collections import Counter
 from collections.abc import Iterator
 from csv import DictReader
@@ -14,16 +15,27 @@ from typing import Any
 import click
 import griffe
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
-from dfmp2.cli.main import cli
+from dfmp2.cli.main import COMMANDS, HEADINGS, cli
+from dfmp2.cli.options import GROUPS, OWN, group_of
 from dfmp2.double_hybrids import DISPERSIONS, table
 from dfmp2.options import METHODS
 
-HEAD = """# Command line
+COMMANDS_HEAD = """# Commands
 
 Made from the program when these pages are built; `dfmp2 COMMAND --help-all` prints the same.
-The exit codes of all commands are [listed apart](exit-codes.md).
+[All options and their defaults](../defaults.md) are in one table, [exit codes](../exit-codes.md) in another.
+
 """
+DEFAULTS_HEAD = """# Options and defaults
+
+Every option of every command, made from the program when these pages are built. A default in italics
+is a rule; the others are values. Keyword arguments of Python and keys of a batch manifest have the
+same names with underscores, and the same defaults: `--frozen-core` is `frozen_core`.
+
+"""
+UNSET = "*not set*"
 METHODS_HEAD = """# Methods
 
 Made from the program when these pages are built; `dfmp2 methods` prints the same. Each has RHF, UHF and ROHF
@@ -32,7 +44,17 @@ references unless the column of costs says otherwise. [How to choose one](../how
 | `--method` | called | correlation energy | cost | what for | source |
 |---|---|---|---|---|---|
 """
-AUDIT = Path(__file__).parent.parent / "docs/trainium/audit.tsv"
+SEARCH_WEIGHTS = {  # the first that fits; 1 for others
+    "tutorials/": 2,
+    "howto/": 1.5,
+    "project/": 0.05,
+    "changelog": 0.02,
+    "reference/commands/index": 0.5,
+    "reference/commands/run": 0.8,
+    "reference/commands/": 0.3,
+    "reference/messages": 0.1,
+}
+AUDIT = Path(__file__).parent.parent / "docs/project/trainium/audit.tsv"
 PAGES = (
     "NKI backend of trnblas",
     "its kernels",
@@ -49,19 +71,23 @@ VERDICTS = {
 }
 AUDIT_HEAD = """# Every published idea
 
-Made of `docs/trainium/audit.tsv` when these pages are built: the ideas of five pages that trnblas, trnfft and trntensor
+Made of `docs/project/trainium/audit.tsv` when these pages are built: the ideas of five pages that trnblas, trnfft and trntensor
 have published, what is here, and a test that shows it. [Names](coming-from.md); [figures](published.md).
 
 """
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages of all commands and methods, and of the audit."""
-    files.append(File.generated(config, "reference/cli.md", content=HEAD + "".join(sections())))
+    """Add the pages of all commands, of their options and methods, and of the audit."""
+    for path, content in command_pages().items():
+        files.append(File.generated(config, f"reference/commands/{path}.md", content=content))
+    files.append(File.generated(config, "reference/defaults.md", content=defaults()))
     files.append(
         File.generated(config, "reference/methods.md", content=METHODS_HEAD + "".join(methods()))
     )
-    files.append(File.generated(config, "trainium/audit.md", content=AUDIT_HEAD + "".join(audit())))
+    files.append(
+        File.generated(config, "project/trainium/audit.md", content=AUDIT_HEAD + "".join(audit()))
+    )
     return files
 
 
@@ -131,52 +157,131 @@ def double_hybrids() -> Iterator[str]:
         )
 
 
-def sections() -> Iterator[str]:
-    """One section for each command, those of groups too."""
-    context = click.Context(cli, info_name="dfmp2")
-    run = cli.get_command(context, "run")
-    assert run is not None
-    yield from section(cli, "dfmp2", {}, 2)
-    yield from walk(cli, "dfmp2", context, options_of(run))
-
-
-def walk(
-    group: click.Group, path: str, context: click.Context, run: dict[str, str]
-) -> Iterator[str]:
-    """The commands of a group."""
+def commands_of(group: click.Group, context: click.Context) -> dict[str, click.Command]:
+    """The commands of a group by name, in the order of `--help`."""
+    commands = {}
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
-        own = f"{path} {name}"
-        yield from section(command, own, {} if own == "dfmp2 run" else run, 1 + own.count(" "))
+        commands[name] = command
+    return commands
+
+
+def command_pages() -> dict[str, str]:
+    """The text of a page for each command, and of their list, by the name of the page."""
+    context = click.Context(cli, info_name="dfmp2")
+    pages = {"index": COMMANDS_HEAD + "".join(command_list())}
+    for name, command in commands_of(cli, context).items():
+        parts = [*section(command, f"dfmp2 {name}", 1)]
         if isinstance(command, click.Group):
-            yield from walk(command, own, context, run)
+            for part, own in commands_of(command, context).items():
+                parts += section(own, f"dfmp2 {name} {part}", 2)
+        pages[name] = "".join(parts)
+    return pages
 
 
-def options_of(command: click.Command) -> dict[str, str]:
-    """Options and what they mean, as `--help` prints them."""
-    context = click.Context(command)
-    found = (
-        option.get_help_record(context)
-        for option in command.params
-        if isinstance(option, click.Option)
-    )
-    return {record[0]: record[1] for record in found if record is not None}
+def command_list() -> Iterator[str]:
+    """The commands under the headings of `dfmp2 --help`, each with its line."""
+    for name, (_, line) in COMMANDS.items():
+        if name in HEADINGS:
+            yield f"\n## {HEADINGS[name]}\n\n"
+        yield f"- [`dfmp2 {name}`]({name}.md): {plain(line)}\n"
 
 
-def section(command: click.Command, path: str, run: dict[str, str], level: int) -> Iterator[str]:
-    """Usage, text and options of a command; options it shares with `run` are named only."""
+def visible_options(command: click.Command) -> list[click.Option]:
+    """The options of a command that `--help-all` lists, but for those that print help."""
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    return [one for one in options if not one.hidden]
+
+
+def by_group(options: list[click.Option]) -> dict[str, list[click.Option]]:
+    """Options under the headings of `--help`, in its order."""
+    groups: dict[str, list[click.Option]] = {heading: [] for heading in GROUPS}
+    for option in options:
+        groups[group_of(option)[0]].append(option)
+    return {heading: some for heading, some in groups.items() if some}
+
+
+def section(command: click.Command, path: str, level: int) -> Iterator[str]:
+    """Usage, text and options of a command, by the groups of `--help`."""
     usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=path)))
-    yield f"\n{'#' * max(2, level)} {path}\n\n```text\n{path} {usage}\n```\n\n"
+    yield f"\n{'#' * level} {path}\n\n```text\n{path} {usage}\n```\n\n"
     yield plain(inspect.cleandoc(command.help or "").replace("\b\n", "")) + "\n\n"
-    options = options_of(command)
-    shared = [option for option, meaning in options.items() if run.get(option) == meaning]
-    yield "".join(
-        f"- `{option}`: {plain(options[option])}\n" for option in options if option not in shared
-    )
-    if shared:
-        names = ", ".join(f"`{option.split()[0]}`" for option in shared)
-        yield f"\nAs for [dfmp2 run](#dfmp2-run): {names}.\n"
+    context = click.Context(command)
+    for heading, options in by_group(visible_options(command)).items():
+        if isinstance(command, click.Group):
+            break  # whose options are those of its commands
+        yield f"{'#' * (level + 1)} {heading} {{ #{anchor(path, heading)} }}\n\n"
+        for option in options:
+            names, meaning = option.get_help_record(context) or ("", "")
+            yield f"- `{names}`: {plain(meaning)}\n"
+        yield "\n"
+
+
+def anchor(path: str, heading: str) -> str:
+    """The anchor of a group of options: pages of several commands have the same headings."""
+    return f"{path} {heading}".lower().replace(" ", "-")
+
+
+def default_of(option: click.Option, context: click.Context) -> tuple[str, str]:
+    """The default of an option as a table shows it, and its meaning without the default."""
+    _, meaning = option.get_help_record(context) or ("", "")
+    stated = re.search(r"\s*\[default: (.*)\]$", meaning)
+    if stated is not None:
+        text = stated[1]
+        meaning = meaning[: stated.start()]
+        if option.default is None or str(option.default) != text:
+            return f"*{plain(text)}*", meaning
+        return f"`{text}`", meaning
+    if option.required:
+        return "*required*", meaning.replace("[required]", "").strip()
+    if option.is_flag:
+        return "off", meaning
+    return UNSET, meaning
+
+
+def defaults() -> str:
+    """The table of all options: one row for each default and meaning, with the commands of it."""
+    context = click.Context(cli, info_name="dfmp2")
+    commands: dict[str, tuple[str, click.Command]] = {}
+    for name, command in commands_of(cli, context).items():
+        if isinstance(command, click.Group):
+            for part, own in commands_of(command, context).items():
+                commands[f"{name} {part}"] = (name, own)
+        else:
+            commands[name] = (name, command)
+    rows: dict[str, dict[tuple[str, str, str], list[str]]] = {heading: {} for heading in GROUPS}
+    for title, (page, command) in commands.items():
+        inner = click.Context(command)
+        for option in visible_options(command):
+            if {"--help", "--help-all"} & set(option.opts):
+                continue
+            default, meaning = default_of(option, inner)
+            names = "/".join((*option.opts, *option.secondary_opts))
+            row = (names, default, plain(meaning).replace("|", "\\|"))
+            users = rows[group_of(option)[0]].setdefault(row, [])
+            users.append(f"[{title}](commands/{page}.md)")
+    text = DEFAULTS_HEAD
+    for heading, options in rows.items():
+        if not options:
+            continue
+        title = heading
+        if heading == OWN:
+            title = "Options of single commands"
+        text += f"## {title}\n\n| option | default | meaning | commands |\n|---|---|---|---|\n"
+        for (names, default, meaning), users in sorted(options.items()):
+            text += f"| `{names}` | {default} | {meaning} | {', '.join(users)} |\n"
+        text += "\n"
+    return text
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """The text as it is; what few readers look for is ranked last in the search."""
+    for start, weight in SEARCH_WEIGHTS.items():
+        if page.file.src_uri.startswith(start):
+            page.meta.setdefault("search", {"boost": weight})
+            break
+    return markdown
 
 
 def plain(text: str) -> str:

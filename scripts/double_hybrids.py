@@ -1,4 +1,4 @@
-"""Hold double hybrids against other programs, and make docs/validation/double-hybrids.md.
+"""Hold double hybrids against other programs, and make docs/project/validation/double-hybrids.md.
 
     python scripts/double_hybrids.py [--keep FILE.json]
 

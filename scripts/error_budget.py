@@ -2,7 +2,7 @@
 tables.
 
     python scripts/error_budget.py measure ROWS.jsonl     # half an hour of one core; one that was broken off goes on
-    python scripts/error_budget.py ROWS.jsonl > docs/validation/error-budget.md
+    python scripts/error_budget.py ROWS.jsonl > docs/project/validation/error-budget.md
     python scripts/error_budget.py truth ROWS.jsonl       # writes tests/data/error_budget_truth.json
 
 Each molecule in one basis set and one thread:

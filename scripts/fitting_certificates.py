@@ -3,12 +3,12 @@ the truth.
 
     python scripts/fitting_certificates.py measure [--limit SECONDS]
     python scripts/fitting_certificates.py estimate
-    python scripts/fitting_certificates.py page > docs/validation/fitting-certificates.md
+    python scripts/fitting_certificates.py page > docs/project/validation/fitting-certificates.md
 
 The truth is PySCF's conventional SCF and four-centre MP2 (`dfmp2 compare --exact`). So that the
 estimate from a sample is put to the test, 8 occupied orbitals are drawn in small molecules too,
 where a run would take them all. `measure` adds a row for every case that
-docs/validation/fitting-certificates.tsv lacks, and may be broken off; `estimate` makes the
+docs/project/validation/fitting-certificates.tsv lacks, and may be broken off; `estimate` makes the
 estimates of all rows again, a minute of one core.
 """
 

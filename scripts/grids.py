@@ -1,4 +1,4 @@
-"""Measure integration grids for docs/validation/kohn-sham.md: the error that a run states against a
+"""Measure integration grids for docs/project/validation/kohn-sham.md: the error that a run states against a
 run on level 9.
 
     python scripts/grids.py [--rows FILE.jsonl] [--set main|coarse|others] [--page]

@@ -1,4 +1,4 @@
-"""Make docs/validation/kohn-sham.md: direct RPA on Kohn-Sham orbitals against PySCF, and its
+"""Make docs/project/validation/kohn-sham.md: direct RPA on Kohn-Sham orbitals against PySCF, and its
 quadrature.
 
     python scripts/kohn_sham.py [--rows FILE.jsonl]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The first hour on a Trainium host, in one archive (docs/trainium/first-day.md).
+"""The first hour on a Trainium host, in one archive (docs/project/trainium/first-day.md).
 
     python scripts/neuron_first_day.py                   all steps of the lanes that can be used
     python scripts/neuron_first_day.py --results DIR     again: goes on with what has not passed in DIR

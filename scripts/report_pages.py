@@ -1,4 +1,4 @@
-"""Make docs/validation/report-pages.md: pictures of each kind of page, and what a browser and
+"""Make docs/project/validation/report-pages.md: pictures of each kind of page, and what a browser and
 axe-core found on them.
 
     npm install axe-core

@@ -1,7 +1,7 @@
 """Measure the fitting error of every element in every basis of the fitting table.
 
     python scripts/survey_fitting.py measure [--processes N] [--orbital NAME ...]
-    python scripts/survey_fitting.py page > docs/validation/fitting-errors.md
+    python scripts/survey_fitting.py page > docs/project/validation/fitting-errors.md
 
 `measure` adds what is missing to dfmp2/fitting/atomic_errors.tsv. An error that exceeds the limit is
 kept too, with that of the set which takes its place.

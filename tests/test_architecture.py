@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "dfmp2"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# A room imports rooms on lower floors only; docs/explanation/architecture.md draws them.
+# A room imports rooms on lower floors only; docs/project/architecture.md draws them.
 FLOORS = (
     {"errors", "units", "progress", "double_hybrids"},
     {"options", "host", "molecule"},

@@ -23,11 +23,13 @@ from dfmp2.execution.aws import (
     RESULT,
     RETRY_RULES,
     fetch_items,
+    make_requests,
     pack,
     unpacked_archive,
 )
 from dfmp2.execution.items import read_input
 from dfmp2.execution.manifest import read_manifest
+from dfmp2.execution.schedule import of_shard
 from dfmp2.host.s3 import Copies, asking, kept
 from tests.aws import BUCKET, CREDENTIALS, PLACE, PREFIX, REGION, ROLE, Cloud, cloud
 from tests.conftest import Finished, Runner, run_command, succeed
@@ -94,6 +96,21 @@ def end(process: subprocess.Popen[str], seconds: float = 90.0) -> Finished:
 
 
 # --- requests -------------------------------------------------------------------------------------
+
+
+def test_an_array_has_at_most_ten_thousand_jobs(batch: Path) -> None:
+    """One more is refused before anything is read or sent."""
+    options = {
+        **{"queue": "queue", "image": "image", "s3": PLACE, "output": None, "instance": None},
+        **{"workers": 1, "threads": 1, "memory": None, "copy_every": 60.0, "attempts": 1},
+        **{"job_role": None, "execution_role": None, "seconds": None, "scf_chain": False},
+        **{"warm_up": True, "shards": 10_000},
+    }
+    here = read_manifest(batch / "batch.toml")
+    sent, _ = make_requests(here, options)
+    assert sent["array"]["arrayProperties"] == {"size": 10_000}
+    with pytest.raises(InputError, match="at most 10000 jobs"):
+        make_requests(here, options | {"shards": 10_001})
 
 
 @pytest.mark.parametrize("name", INSTANCES)
@@ -340,7 +357,8 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     sent = pack(here)
     assert pack(here) == sent
     aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/x.zip", Body=sent)
-    with unpacked_archive(f"{PLACE}/inputs/x.zip", 60.0, print) as (there, _):
+    with unpacked_archive(f"{PLACE}/inputs/x.zip", 60.0, print) as (there, _, own):
+        assert not own
         assert [item.name for item in there.items] == [item.name for item in here.items]
         assert [read_input(item).fingerprint for item in there.items] == [
             read_input(item).fingerprint for item in here.items
@@ -348,6 +366,42 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
         assert there.items[0].options == here.items[0].options
     (batch / "h2o.xyz").write_text((batch / "h2o.xyz").read_text().replace("0.1173", "0.1174"))
     assert pack(read_manifest(batch / "batch.toml")) != sent
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_container_unpacks_its_own_shard(aws: Cloud, batch: Path, chained: bool) -> None:
+    """The shards' items are those of the scheduler, and their files alone are unpacked."""
+    write(batch, "h2o", "h2", "nh2", "o2", "h2o", head=HEAD)
+    with open(batch / "batch.toml", "a") as manifest:
+        manifest.write('name = "started"\nscf_from = "h2.xyz"\n')
+    here = read_manifest(batch / "batch.toml")
+    sent = pack(here, 3, chained=chained)
+    aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/three.zip", Body=sent)
+    inputs = [read_input(item) for item in here.items]
+    for shard in ((0, 3), (1, 3), (2, 3)):
+        places = of_shard(inputs, shard, chained=chained)
+        expected = [inputs[place] for place in places]
+        with unpacked_archive(f"{PLACE}/inputs/three.zip", 60.0, print, shard, chained=chained) as (
+            there,
+            _,
+            own,
+        ):
+            assert own
+            assert [item.name for item in there.items] == [one.item.name for one in expected]
+            assert [read_input(item).fingerprint for item in there.items] == [
+                one.fingerprint for one in expected
+            ]
+            files = {path.stem for path in there.items[0].path.parent.iterdir()}
+            wanted = {Path(one.item.path).stem for one in expected}
+            if "started" in {one.item.name for one in expected}:
+                wanted.add("h2")
+            assert files == wanted
+    with unpacked_archive(f"{PLACE}/inputs/three.zip", 60.0, print, (0, 2), chained=chained) as (
+        there,
+        _,
+        own,
+    ):
+        assert not own and len(there.items) == len(here.items)
 
 
 @pytest.mark.parametrize(

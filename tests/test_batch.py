@@ -548,6 +548,8 @@ def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
     _, err = again.communicate(timeout=60)
     assert again.returncode == 0 and "computed again" not in err, err
     wait_for(lambda: not Path(f"/proc/{worker}").exists(), 10.0)
+    assert running.stderr is not None
+    assert "resource_tracker" not in running.stderr.read()
     after = results(folder / "out")
     assert set(after) == {"chain.h5", "h2.h5"} and after["h2.h5"] == before["h2.h5"]
     assert not list((folder / "out").glob(".*")) and not list((folder / "tmp").iterdir())

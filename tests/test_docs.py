@@ -24,21 +24,23 @@ from pathlib import Path
 
 import pytest
 
+from dfmp2.cli.main import COMMANDS
 from tests.conftest import COMMAND
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOT_EXECUTED = {  # page: what its tagged blocks need
     "README.md": {"network"},
-    "docs/clusters/aws.md": {"aws"},
-    "docs/clusters/containers.md": {"docker"},
-    "docs/clusters/dask.md": {"dask"},
-    "docs/clusters/slurm.md": {"slurm"},
-    "docs/explanation/architecture.md": {"network"},
-    "docs/start/from-psi4-or-orca.md": {"psi4"},
-    "docs/start/install.md": {"network"},
-    "docs/trainium/first-day.md": {"trainium"},
-    "docs/trainium/run.md": {"trainium"},
+    "docs/howto/aws.md": {"aws"},
+    "docs/howto/containers.md": {"docker"},
+    "docs/howto/dask.md": {"dask"},
+    "docs/howto/from-psi4-or-orca.md": {"psi4"},
+    "docs/howto/gpu.md": {"network"},
+    "docs/howto/slurm.md": {"slurm"},
+    "docs/install.md": {"network"},
+    "docs/project/architecture.md": {"network"},
+    "docs/project/trainium/first-day.md": {"trainium"},
+    "docs/project/trainium/run.md": {"trainium"},
 }
 BLOCK = re.compile(
     r"(?:^[ ]*<!-- (?P<tag>slow|(?:needs|with): \w+) -->\n)?"
@@ -46,7 +48,14 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 MADE = [  # by scripts/docs_hooks.py at build time
-    ROOT / f"docs/{name}.md" for name in ("reference/cli", "reference/methods", "trainium/audit")
+    ROOT / f"docs/{name}.md"
+    for name in (
+        "reference/defaults",
+        "reference/methods",
+        "project/trainium/audit",
+        "reference/commands/index",
+        *(f"reference/commands/{command}" for command in COMMANDS),
+    )
 ]
 EXECUTED = ("console", "python")
 CLOSE = 2e-8  # Eh; mixed precision rounds differently on other processors
@@ -196,8 +205,8 @@ def run_page(page: Path, folder: Path, *, slow: bool) -> None:
 OFTEN = (
     "README.md",
     "docs/index.md",
-    "docs/start/first-energy.md",
-    "docs/start/install.md",
+    "docs/tutorials/energy.md",
+    "docs/install.md",
     "docs/reference/",
 )
 

@@ -163,7 +163,7 @@ def test_names_and_addresses_stay_out_of_the_archive(tmp_path, monkeypatch):
 
 
 def test_the_manual_lists_the_steps_and_the_failures():
-    page = (ROOT / "docs/trainium/first-day.md").read_text()
+    page = (ROOT / "docs/project/trainium/first-day.md").read_text()
     for step in day.steps("nki", Path("x")):
         assert f"| `{step.name.removesuffix('-nki')}` |" in page
         assert step.decides.replace("--backend nki", "--backend LANE") in page

@@ -1,5 +1,5 @@
 """Every number that leaves the program has a unit, a description, and a test:
-docs/validation/numbers.md names it."""
+docs/project/validation/numbers.md names it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dfmp2.studies.geometric_search import Point
 from dfmp2.studies.vibrations import Vibrations
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs/validation/numbers.md").read_text()
+PAGE = (ROOT / "docs/project/validation/numbers.md").read_text()
 UNITS = {
     "",
     "angstrom",
@@ -68,7 +68,7 @@ def test_a_number_has_a_unit_a_description_and_a_line_on_the_page(field: Any) ->
     assert field.metadata["description"] and field.metadata["description"] not in UNITS
     if str(field.type) not in WORDS:
         assert f"`{field.name}`" in PAGE, (
-            f"docs/validation/numbers.md does not say what holds {field.name}"
+            f"docs/project/validation/numbers.md does not say what holds {field.name}"
         )
 
 

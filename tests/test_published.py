@@ -84,7 +84,7 @@ def test_what_takes_long_is_measured_only_when_asked_for():
 
 
 def test_every_published_idea_has_a_verdict_and_a_test_that_exists():
-    with (ROOT / "docs/trainium/audit.tsv").open(newline="") as file:
+    with (ROOT / "docs/project/trainium/audit.tsv").open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     assert len(rows) >= 93 and {row["page"] for row in rows} == set("01234")
     assert len({row["idea"] for row in rows}) == len(rows)

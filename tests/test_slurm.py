@@ -393,6 +393,20 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "seen"
 
 
+@pytest.mark.parametrize(
+    ("file", "to"),
+    [("t.csv", ""), ("t.extxyz", "extxyz"), ("t.parquet", "parquet"), ("t.db", "ase.db")],
+)
+def test_the_last_job_writes_what_the_ending_says(
+    call: Runner, manifest: Path, file: str, to: str
+) -> None:
+    """Its command is one that `batch collect` takes."""
+    files = succeed(call(*SUBMIT, "3", "--collect", file, "--json")).json["files"]
+    text = next(text for path, text in files.items() if path.endswith("collect.sbatch"))
+    assert f"-o {manifest.parent / file} --overwrite" in text
+    assert (f"--to {to})" in text) == bool(to)
+
+
 def test_shown_and_then_submitted(call: Runner, manifest: Path, slurm: Path) -> None:
     arguments = (*SUBMIT, "3", "--collect", "t.csv")
     shown = succeed(call(*arguments)).out

@@ -205,14 +205,17 @@ def batch_run(
             stack.enter_context(log_file)
         console = stack.enter_context(Console(quiet=quiet or as_json, log=log_file))
         copies = None
-        listed = _own_list(source, division, part, options)
         if source.sources[0].startswith("s3://"):  # in a container of `batch submit --aws-batch`
             from dfmp2.execution.aws import unpacked_archive
 
-            archive = unpacked_archive(source.sources[0], copy_every, console.warning)
-            batch, copies = stack.enter_context(archive)
+            archive = unpacked_archive(
+                source.sources[0], copy_every, console.warning, part, chained=division.scf_chain
+            )
+            batch, copies, own_list = stack.enter_context(archive)
         else:
+            listed = _own_list(source, division, part, options)
             batch = listed or load_batch(source, options)
+            own_list = listed is not None
             if not batch.source:
                 leave_manifest(batch)
         if warm_up:
@@ -223,10 +226,10 @@ def batch_run(
         from dfmp2.output.table import rows_json
 
         pool, workers_text = make_pool(batch, division, options)
-        _announce(batch, part, workers_text, console, listed=listed is not None)
+        _announce(batch, part, workers_text, console, listed=own_list)
         inputs = read_inputs(batch)
         mine: Sequence[int] = range(len(inputs))
-        if listed is None:
+        if not own_list:
             mine = of_shard(inputs, part, chained=division.scf_chain)
         if copies is not None:
             from dfmp2.execution.aws import fetch_items

@@ -118,8 +118,9 @@ OPTIONS = (
     ),
     click.option(
         "--collect",
-        metavar="TABLE",
-        help="Slurm: a last job collects the energies (.h5, .csv, .json).",
+        metavar="FILE",
+        help="Slurm: a last job collects energies (.h5, .csv, .json) or a data set (.extxyz, "
+        ".parquet, .db).",
     ),
     click.option("--queue", metavar="NAME", help="AWS: job queue."),
     click.option("--image", metavar="URI", help="AWS: container image, made by scripts/container."),

@@ -28,7 +28,15 @@ from typing import Any, NamedTuple
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.errors.messages import Option
-from dfmp2.execution.manifest import COMPILED, OF_THE_BATCH, Batch, manifest_lines, read_manifest
+from dfmp2.execution.items import read_inputs
+from dfmp2.execution.manifest import (
+    COMPILED,
+    OF_THE_BATCH,
+    Batch,
+    manifest_lines,
+    read_manifest,
+)
+from dfmp2.execution.schedule import shards, works
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE
@@ -65,6 +73,7 @@ RETRY_RULES = (
 )
 INPUTS, RESULTS, PROGRAMS = "inputs", "results", "programs"  # below the location of a batch
 MANIFEST = "dfmp2-batch.toml"  # in the inputs
+FILES_OF_AN_ITEM = ("scf_from", "point_charges")  # options that name one, beside its molecule
 OF_AN_ITEM = (".h5", f".h5{SUFFIX}", ".error.json")
 # Whole entries of the cache of compiled programs; none is ever changed, so hosts may copy at any
 # time.
@@ -124,7 +133,7 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
     definition, memory = _definition(
         given, given["instance"] or ("trn1.2xlarge" if lane else "cpu"), lane
     )
-    content = pack(batch)
+    content = pack(batch, given["shards"], chained=given["scf_chain"])
     archive = f"{place}/{INPUTS}/{hashlib.sha256(content).hexdigest()[:32]}.zip"
     if lane is None:
         variables = []
@@ -249,11 +258,23 @@ def submit_to_aws(
     return done
 
 
-def pack(batch: Batch) -> bytes:
-    """The inputs of a batch as an archive: the same inputs, the same bytes. InputError for an
-    unreadable file.
+def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
+    """The inputs of a batch as an archive: the same inputs, the same bytes.
 
-    The manifest is written anew, so that no path leads anywhere but into the archive.
+    The manifest is written anew, so that no path leads anywhere but into the archive. If the batch
+    has several shards, each has a manifest of its own items beside the whole one, so that a
+    container reads those alone.
+
+    Parameters
+    ----------
+    count : int
+        Number of shards.
+    chained : bool
+        Whether items may start from each other's orbitals, which decides who computes what.
+
+    Raises
+    ------
+    InputError : a file cannot be read
     """
     files, root = dict[str, bytes](), batch.root.resolve()
 
@@ -266,19 +287,22 @@ def pack(batch: Batch) -> bytes:
         return name
 
     shared = batch.items[0].given
-    text = manifest_lines({name: shared[name] for name in ("memory", "threads") if name in shared})
+    head = manifest_lines({name: shared[name] for name in ("memory", "threads") if name in shared})
+    tables = []
     for item in batch.items:
         values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
-        values |= {
-            name: add(Path(values[name]))
-            for name in ("scf_from", "point_charges")
-            if name in values
-        }
-        text += [
-            "[[item]]",
-            *manifest_lines({**values, "name": item.name, "molecule": add(item.path)}),
-        ]
-    files[MANIFEST] = "\n".join([*text, ""]).encode()
+        values |= {name: add(Path(values[name])) for name in FILES_OF_AN_ITEM if name in values}
+        values |= {"name": item.name, "molecule": add(item.path)}
+        tables.append("\n".join(["[[item]]", *manifest_lines(values)]))
+    files[MANIFEST] = "\n".join([*head, *tables, ""]).encode()
+    if count > 1:
+        parts = shards(works(read_inputs(batch)), count, chained=chained)
+        for number, members in enumerate(parts):
+            if not members:
+                continue  # a manifest has items; the whole one says that there are none here
+            own = [tables[work.place] for work in members]
+            name = _shard_manifest((number, count), chained=chained)
+            files[name] = "\n".join([*head, *own, ""]).encode()
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name in sorted(files):
@@ -286,44 +310,105 @@ def pack(batch: Batch) -> bytes:
     return stream.getvalue()
 
 
+def _shard_manifest(shard: tuple[int, int], *, chained: bool) -> str:
+    """Name in the archive of the manifest of shard (I, N)."""
+    kind = "alone"
+    if chained:
+        kind = "chained"
+    return f"shards/{kind}-{shard[0]}-of-{shard[1]}.toml"
+
+
 # --- in a container -------------------------------------------------------------------------------
+
+
+class Unpacked(NamedTuple):
+    """What a container works on.
+
+    `own` says whether `batch` holds the items of its shard alone; `results` copies files of
+    results from and to S3.
+    """
+
+    batch: Batch
+    results: Copies
+    own: bool
 
 
 @contextmanager
 def unpacked_archive(
-    source: str, every: float, warn: Callable[[str], None]
-) -> Iterator[tuple[Batch, Copies]]:
-    """The batch of s3://BUCKET/PREFIX/inputs/NAME.zip in a folder that goes with the block, and
-    copies of its files.
+    source: str,
+    every: float,
+    warn: Callable[[str], None],
+    shard: tuple[int, int] | None = None,
+    *,
+    chained: bool = False,
+) -> Iterator[Unpacked]:
+    """The batch of s3://BUCKET/PREFIX/inputs/NAME.zip, in a folder that goes with the block.
 
-    What changes is copied to S3 every so many seconds and in the end; Interrupted where that fails
-    then.
+    What changes is copied to S3 every so many seconds and in the end.
+
+    Parameters
+    ----------
+    shard : (int, int), optional
+        Shard I of N. If the archive has a manifest of it, that one is read, and the files that it
+        names are unpacked, no others.
+    chained : bool
+        As in `pack`.
+
+    Raises
+    ------
+    InputError : no archive of inputs, or no manifest in it
+    Interrupted : what was computed cannot be copied in the end
     """
-    client, (place, _, archive_name) = connect("s3"), source.rpartition(f"/{INPUTS}/")
+    client = connect("s3")
+    place, _, archive_name = source.rpartition(f"/{INPUTS}/")
     with tempfile.TemporaryDirectory(prefix="dfmp2-batch-", dir=os.environ.get(VARIABLE)) as made:
         folder = Path(made)
         results = Copies(client, f"{place}/{RESULTS}", folder / RESULTS, RESULT)
         copies = [results]
-        results.put(
-            ".writable", io.BytesIO()
-        )  # here a role that may not write is found, not after hours
+        # A role that may not write is noticed here, not after hours.
+        results.put(".writable", io.BytesIO())
         results.delete(".writable")
         Copies(client, f"{place}/{INPUTS}", folder, RESULT).fetch([archive_name])
         try:
             with zipfile.ZipFile(folder / archive_name) as archive:
-                archive.extractall(folder)  # plain files alone; names that lead out lose what does
+                batch, own = _extract(archive, folder, shard, chained=chained)
         except zipfile.BadZipFile as error:
             raise InputError(
                 f"{source} is no archive of inputs ({error}): submit the batch again"
             ) from error
-        batch = read_manifest(folder / MANIFEST, output=folder / RESULTS)
         if batch.asks_for(*COMPILED):
             copies.insert(
                 0, Copies(client, f"{place}/{PROGRAMS}", accelerator().cache_folder(), PROGRAM)
             )
             copies[0].fetch(filter(PROGRAM.fullmatch, copies[0].names()))
         with kept(copies, every, warn):
-            yield batch, results
+            yield Unpacked(batch, results, own)
+
+
+def _extract(
+    archive: zipfile.ZipFile, folder: Path, shard: tuple[int, int] | None, *, chained: bool
+) -> tuple[Batch, bool]:
+    """The batch of the archive, unpacked; and whether it is that of the shard alone.
+
+    Members are plain files; `zipfile` takes away what would lead out of the folder.
+    """
+    output = folder / RESULTS
+    name = ""
+    if shard is not None:
+        name = _shard_manifest(shard, chained=chained)
+    members = set(archive.namelist())
+    if name not in members:
+        archive.extractall(folder)
+        return read_manifest(folder / MANIFEST, output=output), False
+    archive.extract(name, folder)
+    batch = read_manifest(folder / name, root=folder, output=output)
+    paths = {item.path for item in batch.items}
+    for item in batch.items:
+        paths |= {Path(item.given[key]) for key in FILES_OF_AN_ITEM if key in item.given}
+    names = {path.relative_to(folder.resolve()).as_posix() for path in paths}
+    for member in sorted(names & members):
+        archive.extract(member, folder)
+    return batch, True
 
 
 def fetch_items(results: Copies, names: Sequence[str]) -> int:

@@ -54,7 +54,7 @@ def read_engine(text: str) -> str:
             Option("engine", text),
             (
                 f": {address} is not encrypted, and whoever reaches it can run any program as "
-                "you: start scheduler and workers with TLS (docs/clusters/dask.md)"
+                "you: start scheduler and workers with TLS (docs/howto/dask.md)"
             ),
         )
     return address

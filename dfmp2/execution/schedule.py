@@ -9,6 +9,7 @@ far.
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -156,11 +157,11 @@ def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Wo
 def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[list[Work]]:
     """The items of each shard, in the manifest's order; every host finds the same."""
     filled: list[list[Work]] = [[] for _ in range(count)]
-    loads = [0.0] * count
+    least_first = [(0.0, 0, number) for number in range(count)]  # a heap: load, items, shard
     for piece in arrange(items, parts=count, chained=chained):
-        least = min(range(count), key=lambda k: (loads[k], len(filled[k]), k))
-        filled[least] += piece
-        loads[least] += _cost(piece)
+        load, _, number = least_first[0]
+        filled[number] += piece
+        heapq.heapreplace(least_first, (load + _cost(piece), len(filled[number]), number))
     return [sorted(members, key=lambda item: item.place) for members in filled]
 
 

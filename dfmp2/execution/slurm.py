@@ -26,7 +26,8 @@ from dfmp2.host.files import require_writable
 from dfmp2.molecule.text import printable
 
 SUBMIT = "submit.sh"
-ENDINGS = (".h5", ".csv", ".json")
+TABLES = (".h5", ".csv", ".json")  # of energies
+DATA_SETS = {".extxyz": "extxyz", ".parquet": "parquet", ".db": "ase.db"}  # --to of `collect`
 CARRIED = ("DFMP2_NKI_PYTHON",)  # variables that the tasks need as they are here
 SLOW_SIGNAL = 60  # s by which Slurm may send a signal earlier than told (sbatch, --signal)
 AFTER = {"array": "afterok", "collect": "afterany"}  # how the job before must have ended
@@ -52,7 +53,7 @@ class Jobs:
 
 
 def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
-    """The items of a batch, then a table of their energies where one is asked for."""
+    """The items of a batch, then a table of their energies, or a data set, if one is asked for."""
     source, table = [os.path.abspath(given["source"])], given["collect"]
     if given["root"] is not None:
         source += ["--root", os.path.abspath(given["root"])]
@@ -69,9 +70,12 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         chain = []
     commands["array"] = ["batch", "run", *source, "--workers", str(given["workers"]), *chain]
     if table is not None:
-        if Path(table).suffix not in ENDINGS:
+        ending = Path(table).suffix
+        if ending not in TABLES and ending not in DATA_SETS:
             raise InputError(
-                Option("collect", True), f" {table}: expected a name ending in {', '.join(ENDINGS)}"
+                Option("collect", True),
+                f" {table}: expected a name ending in {', '.join(TABLES)} for a table of energies, "
+                f"or in {', '.join(DATA_SETS)} for a data set",
             )
         commands["collect"] = [
             "batch",
@@ -81,6 +85,8 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
             os.path.abspath(table),
             "--overwrite",
         ]
+        if ending in DATA_SETS:
+            commands["collect"] += ["--to", DATA_SETS[ending]]
     devices = (
         ("array",) if backend == "nki" else ("array", "warm-up")
     )  # only nki compiles without one

@@ -37,10 +37,10 @@ Array = NDArray[np.float64]
 
 ENERGY = 1e-9  # Eh, plus what the precision of the pair energies allows
 SUMS = 1e-6  # Eh/bohr, Eh, electrons
-# Eh/bohr; energies of an SCF of 1e-12 Eh scatter by up to 8e-7 (docs/validation/gradients.md)
+# Eh/bohr; energies of an SCF of 1e-12 Eh scatter by up to 8e-7 (docs/project/validation/gradients.md)
 SLOPE = 2e-6
 # Eh/bohr, where the energy jumps as points of the grid pass a discontinuity of the functional: 9e-6
-# found (docs/validation/gradients.md)
+# found (docs/project/validation/gradients.md)
 SLOPE_WITH_JUMPS = 2e-5
 STEP = 0.005  # bohr
 TIGHT = 1e-12  # Eh, of the SCF of displaced molecules

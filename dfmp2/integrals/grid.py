@@ -22,7 +22,7 @@ from dfmp2.options import GRID_LEVELS, LEBEDEV_POINTS, RADIAL_POINTS, parse_grid
 LEVEL = 3  # of PySCF, for functionals that are not in LEVELS
 # Functionals whose integrand varies faster than the density, by the beginning of libxc's names:
 # SCAN switches with an essential singularity, the others are high powers of a ratio of kinetic
-# energy densities. What each level leaves is measured in docs/validation/kohn-sham.md.
+# energy densities. What each level leaves is measured in docs/project/validation/kohn-sham.md.
 LEVELS = {
     **dict.fromkeys(("SCAN", "REVSCAN"), 5),
     **dict.fromkeys(("RSCAN", "R2SCAN", "R4SCAN", "RPPSCAN"), 4),

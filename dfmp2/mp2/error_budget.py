@@ -44,7 +44,7 @@ typical of a reaction energy is that of two molecules like this one with a bond 
 broken.
 
 The constants cover 95 % of what `scripts/error_budget.py` measured
-(docs/validation/error-budget.md).
+(docs/project/validation/error-budget.md).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ E(KS) is stationary, so that Eq. 1 is right to second order. E_EXX and the corre
 not functionals of E_xc: the grid comes into them with the orbitals C and their energies e alone,
 in first order. Eq. 2 is one step towards those of the finer grid, a Fock matrix rebuilt and
 diagonalised; what the change of the density does to the Fock matrix is left out. How much of the
-error these numbers tell is in docs/validation/kohn-sham.md.
+error these numbers tell is in docs/project/validation/kohn-sham.md.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ D is the density matrix of a spin; q_mn^2 is the mean over the directions of bot
 E does not depend on how the molecule lies. G is positive semidefinite, as D and S are (Schur), and
 so E is never negative. What the Coulomb energy loses is smaller and of the other sign, and left
 out. No number here was fitted to anything: 120 errors of molecules are in
-docs/validation/fitting-certificates.md.
+docs/project/validation/fitting-certificates.md.
 """
 
 from __future__ import annotations

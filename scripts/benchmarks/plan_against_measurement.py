@@ -5,7 +5,7 @@ as a page.
     "22 November 2026"
 
 Calibrates first; about three minutes on two quiet cores. Prediction and measurement stand in every
-result file; this puts them side by side in docs/performance/plan.md. Rows go to --rows as they
+result file; this puts them side by side in docs/project/performance/plan.md. Rows go to --rows as they
 come, and a run that was broken off goes on from there.
 """
 
@@ -25,7 +25,7 @@ from make_alkane import alkane, to_xyz
 from programs import private_folder, run_dfmp2
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "performance" / "plan.md"
+PAGE = ROOT / "docs" / "project" / "performance" / "plan.md"
 FACTOR = 1.5
 MIDDLE = ("integrals", "fit", "transform")
 CASES: tuple[tuple[str, ...], ...] = (  # molecule, basis, further options
