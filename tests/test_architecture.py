@@ -48,7 +48,7 @@ FOREIGN = {
     "trexio": {"output"},
     "ase": {"molecule", "interop", "output"},
     "pandas": {"output"},
-    "qcelemental": {"interop"},
+    "qcelemental": {"molecule", "interop"},
     "qcengine": {"interop", "mp2"},
     "geometric": {"studies"},
     "dftd3": {"mp2"},

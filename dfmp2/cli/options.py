@@ -132,7 +132,11 @@ ALL = tuple(name for name in OF_A_CALCULATION if name not in ("check", *WHOLE_RU
 OWN = "Options"  # heading of those that no group names
 # heading of --help: options always there, there where 45 lines suffice, and with --help-all only
 GROUPS = {
-    OWN: ("", "scf-chain", "scf-formula correlation-formula delta-program"),
+    OWN: (
+        "",
+        "scf-chain search_convergence search_steps gas_scale gas_cutoff any_gradient",
+        "scf-formula correlation-formula delta-program",
+    ),
     "Method": (
         "basis method charge multiplicity frozen-core",
         "properties check",
@@ -323,6 +327,13 @@ class Given:
             "--scf-from": self.options.get("scf_from"),
             "--point-charges": self.point_charges,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRead:
+    """Every file that a command of several molecules reads, by what names it."""
+
+    files: dict[str, str | None]
 
 
 def one_molecule(*names: str) -> Decorator:

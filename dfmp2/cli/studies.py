@@ -16,6 +16,7 @@ from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
     MOST_WORKERS,
     Display,
+    FilesRead,
     Given,
     as_one,
     one_molecule,
@@ -47,7 +48,7 @@ def run_study(
     compute: Callable[..., Study],
     ending: Callable[[Study], str],
     display: Display,
-    given: Given,
+    given: Given | FilesRead,
     *,
     beside: Mapping[Option, Path] | None = None,
     contents: Callable[[Study], Sequence[bytes]] = lambda _: (),

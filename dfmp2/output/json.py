@@ -80,7 +80,7 @@ def to_json(result: MP2Result, output: str | None) -> str:
     return _json({**result_dict(result), "output": output})
 
 
-def study_json(study: Study, output: str) -> str:
+def study_json(study: Study, output: str | None) -> str:
     """A study and its file: settings and values flat, the table by column, the runs by name."""
     budgets = {"error_budget": study.error_budget}
     if study.uncorrected_error_budget is not None:

@@ -49,6 +49,8 @@ MOST_OBJECTS = 300 * MOST_RUNS + 1000  # a result has about 200 groups and datas
 FOREMOST = (  # what a study is made for, in one line
     "cp_corrected_interaction_energy_kj_per_mol",
     "composite_total_energy",
+    "reaction_gibbs_energy_kj_per_mol",
+    "reaction_energy_kj_per_mol",
     "cbs_total_energy",
     "minimum_quartic",
     "minimum_parabola",
@@ -57,7 +59,16 @@ FOREMOST = (  # what a study is made for, in one line
     "zero_point_energy",
 )
 FIGURE = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
-KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies")
+KINDS = (
+    "interaction",
+    "cbs",
+    "scan",
+    "optimization",
+    "frequencies",
+    "thermochemistry",
+    "reaction",
+)
+NO_BUDGET = ("frequencies", "thermochemistry")  # of no energy difference
 
 
 class Column(NamedTuple):
@@ -199,12 +210,18 @@ class Study:
         from dfmp2.mp2.error_budget import combined
 
         runs = list(self.results.values())
-        if not self.complete or len(self.runs) < 2 or self.kind == "frequencies":
+        if not self.complete or len(self.runs) < 2 or self.kind in NO_BUDGET:
             return None
         if self.kind == "optimization":
             return list(self.path.values())[-1].error_budget
         if self.kind == "interaction":
             return self._interaction_budget("cp-corrected", "-in-complex")
+        if self.kind == "reaction":
+            parts = [
+                ((one["coefficient"], one["coefficient"]), self.runs[one["run"]])
+                for one in self.settings["species"]
+            ]
+            return combined(parts, "The reaction energy")
         if self.kind == "scan":
             by_energy = sorted(self.path.values(), key=lambda run: run.total_energy)
             pairs = [(run, by_energy[0]) for run in by_energy[1:]]

@@ -257,14 +257,14 @@ def _values(results: Results, count: int) -> dict[str, Dataset]:
             if parts[0] is not None and not math.isnan(parts[0]):
                 total = math.fsum([parts[0], *(-part for part in parts[1:] if part is not None)])
                 name = f"{prefix}{scheme}_interaction_energy"
-                values |= _in_units(name, total, f"{words}, {scheme.replace('_', ' ')}")
+                values |= in_units(name, total, f"{words}, {scheme.replace('_', ' ')}")
     for prefix in ("", "scf_", "correlation_", "mp2_correlation_"):
         if f"{prefix}cp_corrected_interaction_energy" not in values:
             continue
         corrected, raw = (
             values[f"{prefix}{scheme}_interaction_energy"].value for scheme in SCHEMES
         )
-        values |= _in_units(
+        values |= in_units(
             f"{prefix}counterpoise_correction",
             corrected - raw,
             f"{PARTS[prefix][0]}, corrected - uncorrected",
@@ -308,7 +308,8 @@ def _run_of(result: MP2Result, which: int) -> MP2Result:
     return result
 
 
-def _in_units(name: str, energy: float, description: Any) -> dict[str, Dataset]:
+def in_units(name: str, energy: float, description: Any) -> dict[str, Dataset]:
+    """An energy in hartree under its name, and in the other units under longer ones."""
     others = {
         f"{name}{suffix}": Dataset(energy * factor, unit, description)
         for suffix, (unit, factor) in UNITS.items()

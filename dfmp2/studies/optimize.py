@@ -120,7 +120,7 @@ def optimize_geometry(
             " of the geometry that is found",
         )
     listener = how.get("listener") or Listener()
-    course = _Course(molecule, options, search, listener)
+    course = Course(molecule, options, search, listener)
     examine_steps(course.first)
     kept = symmetry_kept(molecule)
     if kept and not search.verify:
@@ -142,7 +142,7 @@ def optimize_geometry(
     return carry_out(task, **how)
 
 
-class _Course:
+class Course:
     """The way of an optimisation through its runs: steps, probes, Hessians, and new starts.
 
     Parameters

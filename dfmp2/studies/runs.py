@@ -210,6 +210,7 @@ class Task:
     warnings : what is wrong with the question itself, said before the first run
     question : settings that a stored study must agree in for its runs to be taken; one that it
         lacks counts as False
+    stored : results of steps, by name, that another file holds and that are not computed
     """
 
     kind: str
@@ -228,6 +229,7 @@ class Task:
     chosen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     question: Mapping[str, Any] = field(default_factory=dict)
+    stored: Mapping[str, MP2Result] = field(default_factory=dict)
 
     def study(
         self,
@@ -634,6 +636,9 @@ def carry_out(
                 results |= keeper.recall(
                     group, listener, task.free, task.chosen, follow=given is not task.steps
                 )
+                for step in group:
+                    if step.name in task.stored and step.name not in results:
+                        keep(step, task.stored[step.name])
                 left = [step for step in group if step.name not in results]
                 if len(group) > 1 or task.then is None:
                     total = f"/{len(steps)}"
