@@ -83,7 +83,7 @@ def run_study(
         )  # files that are there: `Keeper`
     left = f"finished runs are in {target}"
 
-    with logged(display) as console:
+    with logged(display, several=True) as console:
         keeper = Keeper(
             target,
             overwrite=display.overwrite,

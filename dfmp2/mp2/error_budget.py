@@ -263,7 +263,7 @@ class ErrorBudget:
                 s.name for s in self._numerical() if any(share.value is None for share in s.shares)
             ]
             return (
-                f"How many decimals of {self.energy} are good is not known: there is nothing on "
+                f"How many decimals of {self.energy} are good is not known: no estimate of "
                 f"{' and '.join(missing)}. Largest part that is known: {part}."
             )
         if self.decimals:

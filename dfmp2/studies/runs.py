@@ -501,6 +501,10 @@ class Series(Relay):
         self._measured += result.timings.total
         self._predicted += result.predicted.total
 
+    def stage(self, text: str) -> None:
+        """Pass a stage of a run on as one among those of others."""
+        self.substage(text)
+
     def time_left(self, seconds: float | None) -> None:
         """As of Listener."""
         elapsed, whole = (
@@ -664,9 +668,13 @@ def carry_out(
                 series = Series(listener, left, "energy" if task.compute is None else "gradient")
                 for step in group:
                     number += 1
-                    listener.stage(
-                        f"[{number}{total}] {step.who}{'' if step in left else ': finished before'}"
-                    )
+                    announced = f"[{number}{total}] {step.who}"
+                    if step not in left:
+                        listener.stage(f"{announced}: finished before")
+                    elif total:
+                        listener.stage(announced)
+                    else:  # the study itself says what came of the step
+                        listener.substage(announced)
                     if step in left:
                         run(step, series)
                     if task.chained and step.name in results:
