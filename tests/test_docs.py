@@ -292,6 +292,7 @@ LONG = {  # pages of reference, whose tables are read row by row
     "docs/reference/json.md",
     "docs/reference/messages.md",
     "docs/reference/molecule-files.md",
+    "docs/reference/solvents.md",
 }
 
 
