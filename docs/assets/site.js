@@ -9,6 +9,12 @@ document.addEventListener("DOMContentLoaded", () => {
       }
     }
   };
+  document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
+  document.querySelectorAll("nav.md-nav[aria-labelledby]").forEach((part, number) => {
+    const title = document.getElementById(part.getAttribute("aria-labelledby"))?.textContent.trim() || "Contents";
+    part.removeAttribute("aria-labelledby");
+    part.setAttribute("aria-label", `${title}, part ${number + 1} of the navigation`);
+  });
   for (const formula of document.querySelectorAll(".arithmatex")) {
     const text = formula.textContent.trim();
     katex.render(text.slice(2, -2), formula, { displayMode: text.startsWith("\\["), throwOnError: true });
