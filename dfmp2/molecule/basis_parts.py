@@ -129,8 +129,8 @@ def with_hashes(text: str) -> str:
     def signed(value: str) -> str:
         if DIGEST.fullmatch(value):
             return value
-        path = Path(value).expanduser().absolute()
-        return f"{path}#{hashlib.sha256(_content(path)).hexdigest()[:16]}"
+        digest = hashlib.sha256(_content(value)).hexdigest()[:16]
+        return f"{Path(value).expanduser().absolute()}#{digest}"
 
     return change_files(text, signed)
 
@@ -158,7 +158,7 @@ def read_basis_file(value: str) -> tuple[str, str]:
     InputError : it cannot be read, is no text, or has changed since its hash was taken
     """
     path = Path(path_of(value))
-    content = _content(path)
+    content = _content(str(path))
     match = DIGEST.fullmatch(value)
     if match and hashlib.sha256(content).hexdigest()[:16] != match[2]:
         raise InputError(
@@ -172,16 +172,23 @@ def read_basis_file(value: str) -> tuple[str, str]:
         raise InputError(Option("basis"), f": {path} is no text file ({error.reason})") from error
 
 
-def _content(path: Path) -> bytes:
+def _content(file: str) -> bytes:
+    """The bytes of a file.
+
+    Raises
+    ------
+    InputError : it cannot be read, or is too large to be a basis set
+    """
+    path = Path(file).expanduser()
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise InputError(Option("basis"), f": {path} is too large for a file of basis sets")
+            raise InputError(Option("basis"), f": {file} is too large for a file of basis sets")
         return path.read_bytes()
     except OSError as error:
         raise InputError(
             Option("basis"),
-            f": {path} cannot be read ({error.strerror}); a part with one of the endings "
-            f"{' '.join(FILE_ENDINGS)} or a folder is a file",
+            f": {file} cannot be read ({error.strerror}); a part with a folder, or one of the "
+            f"endings {' '.join(FILE_ENDINGS)}, is a file",
         ) from error
 
 
