@@ -669,10 +669,12 @@ def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
 def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
     """Magnitudes of the errors of a set for the atoms one by one, Eh; None where one was not
     measured."""
-    symbols = molecule.real_symbols
-    if basis is None or basis.error_of(symbols) is None:
+    if basis is None:
         return None
-    return math.fsum(abs(basis.errors[symbol]) for symbol in symbols)
+    keys = basis.real_keys(molecule)
+    if basis.error_of(keys) is None:
+        return None
+    return math.fsum(abs(basis.errors[key]) for key in keys)
 
 
 def _between(result: MP2Result, role: str) -> tuple[float, str]:

@@ -406,7 +406,7 @@ def fitting_error_of_atoms(basis: BasisSet | None, molecule: Molecule) -> dict[s
     was not measured."""
     if basis is None or not basis.errors:
         return None
-    return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
+    return {"sum": basis.error_of(basis.real_keys(molecule)), "elements": dict(basis.errors)}
 
 
 def json_value(value: Any) -> Any:

@@ -398,7 +398,7 @@ def fitting_errors(
         if basis is None:
             total = None
         else:
-            total = basis.error_of(molecule.real_symbols)
+            total = basis.error_of(basis.real_keys(molecule))
         if basis is not None and total is not None:
             each = ", ".join(f"{symbol} {_signed(error)}" for symbol, error in basis.errors.items())
             if name == "SCF" and between is not None:

@@ -48,6 +48,7 @@ from dfmp2.host.files import OUTPUT, require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
+from dfmp2.molecule.basis_parts import title_of
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
@@ -254,10 +255,11 @@ class Task:
             common.append(f"every run in a solvent: {self.options.solvent_title}")
         if self.options.relativity == "x2c":
             common.insert(0, "relativity in every run: spin-free one-electron X2C")
+        basis = title_of(self.options.basis)
         of_runs = {text for run in runs.values() for text in run.diagnostics.warnings}
         kept = of_runs.union(found.notes)  # failed steps are listed among the notes
-        level = f"{self.options.correlation.level}/{self.options.basis}"
-        settings = {"name": molecule.name, "basis": self.options.basis, **found.settings}
+        level = f"{self.options.correlation.level}/{basis}"
+        settings = {"name": molecule.name, "basis": basis, **found.settings}
         notes = [*common, *found.notes]
         if isinstance(self.options, CompositeOptions):
             level = self.options.level
