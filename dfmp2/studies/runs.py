@@ -54,7 +54,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
 from dfmp2.mp2.composite import Part, combine
-from dfmp2.mp2.coupled_cluster import require_memory
+from dfmp2.mp2.coupled_cluster import WithCoupledCluster
 from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
@@ -115,7 +115,7 @@ class Step:
     start: str = ""
     advice: Message = Message()
     passing: bool = False
-    compute: Callable[..., MP2Result] | None = None
+    compute: WithCoupledCluster | None = None
     whole: str = ""
     part: Part | None = None
     optimised: bool = False
@@ -358,7 +358,7 @@ def examine_steps(steps: Sequence[Step]) -> list[int]:
                 plans[_alike(step)] = _planned(step)
             if step.compute is not None:
                 planned = plans[_alike(step)][1]
-                require_memory(planned.work, planned.memory.budget)
+                step.compute.require(step.molecule, planned.work, planned.memory.budget)
         except Dfmp2Error as error:
             if isinstance(error, InputError):
                 advice = step.advice
