@@ -17,15 +17,8 @@ from numpy.typing import NDArray
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
 from dfmp2.mp2.error_budget import kohn_sham_grid_error
-from dfmp2.mp2.result import (
-    OF_MP2,
-    OF_SCALED_MP2,
-    OF_THE_METHOD,
-    Calculated,
-    Check,
-    GradientCertificate,
-    MP2Result,
-)
+from dfmp2.mp2.properties import GradientCertificate
+from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, Calculated, Check, MP2Result
 from dfmp2.scf.reference import Reference
 
 if TYPE_CHECKING:
@@ -413,7 +406,7 @@ def fitting_error_of_atoms(basis: BasisSet | None, molecule: Molecule) -> dict[s
     was not measured."""
     if basis is None or not basis.errors:
         return None
-    return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
+    return {"sum": basis.error_of(basis.real_keys(molecule)), "elements": dict(basis.errors)}
 
 
 def json_value(value: Any) -> Any:
