@@ -7,7 +7,7 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset pre > code, .katex-display")) {
       if (box.scrollWidth > box.clientWidth) {
         box.tabIndex = 0;
-        box.setAttribute("role", "region");
+        box.setAttribute("role", "group");
         box.setAttribute("aria-label", "scrolls sideways");
       }
     }
