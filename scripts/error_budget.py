@@ -1071,7 +1071,9 @@ def print_page(path: Path) -> None:
     others = [row["name"] for row in molecules if row not in same]
     print_convergence(same, read_rows(path, "given"))
     if others:
-        say(f"Left out because the rotated molecule converges to another solution: {', '.join(others)}.")
+        say(
+            f"Left out because the rotated molecule converges to another solution: {', '.join(others)}."
+        )
     print_metric([*molecules, *crowded])
     print_fitting([*molecules, *read_rows(path, "fitting")], read_rows(path, "held out"))
     print_methods(read_rows(path, "method"), read_rows(path, "other method"))
