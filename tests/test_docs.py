@@ -366,3 +366,11 @@ def test_continuous_integration_runs_the_command_of_readme() -> None:
     commands = [command for block in blocks for command, _ in block.commands]
     last = (ROOT / ".ci/run").read_text().splitlines()[-1]
     assert last.split()[-1] == "scripts/test" and "scripts/test" in commands
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """Those that are made of commands too."""
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = [*PAGES[1:], *MADE]
+    names = [str(page.relative_to(ROOT / "docs")) for page in pages]
+    assert [one for one in names if f"- {one}\n" not in navigation] == []
