@@ -185,7 +185,7 @@ WATER_CATION = "O 0 0 0; H 0 0.1 0.96; H 0.93 0 -0.24"
 # Psi4 1.3.2, molecule of WATER_CATION with charge 1, basis cc-pvdz, num_frozen_docc 1, reference
 # uhf, scf_type pk, e_convergence 1e-10, d_convergence 1e-8, energy('ccsd(t)')
 PSI4_CATION = -0.170166428574 + 0.151346426299
-FITTING = 6e-5  # Eh; four-centre less fitted integrals in CCSD(T) - MP2, 2e-5 measured here
+FITTING = 2e-4  # Eh; four-centre less fitted integrals in CCSD(T) - MP2: 1.2e-4 and 1.6e-4 measured
 
 
 def test_correction_of_a_radical_cation():
@@ -393,15 +393,14 @@ def test_refusals_before_the_first_run(tmp_path):
         basis_set_limit(charged, Options("cc-pvdz"), **delta, delta_program="psi4")
     helium = Molecule.from_string("He 0 0 0; He 0.3 0.2 2.9")
     with pytest.raises(InputError, match=r"complex in cc-pvdz: .*no-such-d"):
-        interaction_energy(
-            helium, "1,2", at_level(Options("cc-pv[dt]z", auxbasis="no-such-[dt]"))
-        )
+        interaction_energy(helium, "1,2", at_level(Options("cc-pv[dt]z", auxbasis="no-such-[dt]")))
 
 
 def test_memory_of_the_correction_is_estimated():
-    """Twenty arrays of the size of T2, (ov|vv) twice and B, written out."""
+    """Half more than twenty arrays of the size of T2, (ov|vv) twice and B, and PySCF itself."""
     restricted = type("Work", (), {"spins": (Spin(10, 9, 60),), "nao": 70, "naux": 200})
-    expected = 8 * (20 * 9**2 * 60**2 + 2 * 9 * 60**3 + 70**2 * 200)
+    arrays = 8 * (20 * 9**2 * 60**2 + 2 * 9 * 60**3 + 70**2 * 200)
+    expected = 80 * 10**6 + round(1.5 * arrays)
     assert required_bytes(restricted) == expected
     with pytest.raises(ResourceError, match="CCSD"):
         WithCoupledCluster("pyscf").require(
