@@ -162,6 +162,9 @@ class GradientResult:
     def __str__(self) -> str:
         return str(self.result)
 
+    def _repr_html_(self) -> str:
+        return self.result._repr_html_()
+
     def _stored(self, part: Part | None) -> Part:
         if part is None:
             raise ResultFileError(
