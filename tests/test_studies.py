@@ -810,7 +810,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "words"), REFUSED, ids=[" ".join(row[1]) or row[0] for row in REFUSED]
+    ("command", "options", "words"),
+    REFUSED,
+    ids=[" ".join(row[1]).replace(DIMER, "DIMER") or row[0] for row in REFUSED],
 )
 def test_what_cannot_be_studied_is_refused(
     command: str, options: tuple[str, ...], words: str, call: Runner, folder: Path
