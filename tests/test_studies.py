@@ -622,7 +622,7 @@ def test_peroxide_turned_round(call: Runner, folder: Path) -> None:
     (folder / "p.xyz").write_text("4\n\nO 0.7 0 0\nO -0.7 0 0\nH 0.9 0.95 0.2\nH -0.9 0.95 -0.2\n")
     fixed = ("--basis", "sto-3g", "--threads", "1", "--stability", "off")
     scan = ("scan", "p.xyz", "--dihedral", "3,1,2,4", *fixed, "--json")
-    scan = (*scan[:4], "0:360:19", *scan[4:])
+    scan = (*scan[:4], "0:360:17", *scan[4:])
     found = succeed(call(*scan)).json
     minima = [
         place
