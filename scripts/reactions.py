@@ -27,6 +27,7 @@ from pyscf.mp import dfump2 as unrestricted
 import dfmp2
 
 JK, RI = "def2-universal-jkfit", "cc-pvdz-ri"
+JK_OF_PSI4 = "cc-pvdz-jkfit"  # of the sets it has
 SETS = {"scf_auxbasis": JK, "auxbasis": RI}
 MOLECULES = {  # charge, multiplicity, atoms in angstrom; near minima, and one transition state
     "h": (0, 2, "H 0 0 0"),
@@ -36,9 +37,9 @@ MOLECULES = {  # charge, multiplicity, atoms in angstrom; near minima, and one t
     "fluoride": (-1, 1, "F 0 0 0"),
     "hydroxide": (-1, 1, "O 0 0 0; H 0.1 0 0.97"),
     "h2o": (0, 1, "O 0 0 0.117; H 0 0.757 -0.47; H 0 -0.757 -0.47"),
-    "h3o": (1, 1, "O 0 0 0.08; H 0.94 0 -0.21; H -0.47 0.81 -0.21; H -0.47 -0.81 -0.21"),
+    "h3o": (1, 1, "O 0 0 0.08; H .94 0 -.21; H -.47 .8140638796 -.21; H -.47 -.8140638796 -.21"),
     "nh2": (0, 2, "N 0 0 0; H 0 0.80 0.63; H 0 -0.80 0.63"),
-    "nh3": (0, 1, "N 0 0 0.1; H 0.94 0 -0.27; H -0.47 0.814 -0.27; H -0.47 -0.814 -0.27"),
+    "nh3": (0, 1, "N 0 0 0.1; H .94 0 -.27; H -.47 .8140638796 -.27; H -.47 -.8140638796 -.27"),
     "nh4": (1, 1, "N 0 0 0; H .59 .59 .59; H -.59 -.59 .59; H -.59 .59 -.59; H .59 -.59 -.59"),
     "co": (0, 1, "C 0 0 0; O 0 0 1.14"),
     "co2": (0, 1, "C 0 0 0; O 0 0 1.175; O 0 0 -1.175"),
@@ -101,17 +102,19 @@ def reaction_of_dfmp2(reactants: str, products: str, **options: Any) -> Any:
 # --- PySCF ----------------------------------------------------------------------------------------
 
 
-def energy_of_pyscf(name: str, method: str = "mp2", frozen_core: str = "none") -> float:
+def energy_of_pyscf(
+    name: str, method: str = "mp2", frozen_core: str = "none", jk: str = JK
+) -> float:
     """Total energy of one molecule by PySCF's own classes."""
     charge, multiplicity, atoms = MOLECULES[name]
     mole = gto.M(atom=atoms, basis="cc-pvdz", charge=charge, spin=multiplicity - 1, verbose=0)
     if method == "b2plyp":
-        field = dft.RKS(mole, xc="0.53*HF + 0.47*B88, 0.73*LYP").density_fit(auxbasis=JK)
+        field = dft.RKS(mole, xc="0.53*HF + 0.47*B88, 0.73*LYP").density_fit(auxbasis=jk)
         field.grids.level = 3
     elif multiplicity > 1:
-        field = scf.UHF(mole).density_fit(auxbasis=JK)
+        field = scf.UHF(mole).density_fit(auxbasis=jk)
     else:
-        field = scf.RHF(mole).density_fit(auxbasis=JK)
+        field = scf.RHF(mole).density_fit(auxbasis=jk)
     field.conv_tol = 1e-12
     field.conv_tol_grad = 1e-8
     total = field.kernel()
@@ -177,26 +180,25 @@ set reference {reference}
 set e_convergence 11
 set d_convergence 10
 set g_convergence gau_verytight
-set findif points 3
 {work}
 """
-MOVING = "optimize('mp2')\nset e_convergence 11\nfrequencies('mp2', dertype=1)"
+MOVING = "optimize('mp2')\nfrequencies('mp2', dertype=1)"
 
 
 def free_energy_of_psi4(name: str) -> float:
     """Gibbs energy at 298.15 K and 101325 Pa of the minimum that Psi4 finds by itself, Eh."""
     charge, multiplicity, atoms = MOLECULES[name]
     if len(atoms.split(";")) == 1:  # Psi4 has no gas of an atom: Sackur and Tetrode
-        return energy_of_pyscf(name) + gas_of_an_atom(multiplicity)
+        return energy_of_pyscf(name, jk=JK_OF_PSI4) + gas_of_an_atom(multiplicity)
     text = INPUT.format(
         charge=charge,
         multiplicity=multiplicity,
         atoms=atoms.replace("; ", "\n"),
-        jk=JK,
+        jk=JK_OF_PSI4,
         ri=RI,
         reference="uhf" if multiplicity > 1 else "rhf",
         work=MOVING,
-    ).replace("set findif points 3\n", "")
+    )
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "in.dat").write_text(text)
         subprocess.run(
@@ -224,7 +226,12 @@ def gases() -> None:
     known: dict[str, float] = {}
     for reactants, products in GASES:
         study = reaction_of_dfmp2(
-            reactants, products, optimize=True, frequencies=True, convergence="GAU_TIGHT"
+            reactants,
+            products,
+            optimize=True,
+            frequencies=True,
+            convergence="GAU_TIGHT",
+            scf_auxbasis=JK_OF_PSI4,
         )
         found = study.values["reaction_gibbs_energy"].value
         expected = 0.0
