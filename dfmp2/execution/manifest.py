@@ -36,21 +36,16 @@ from dfmp2.options import ALL, KEPT, Options, require_known_option
 MAX_BYTES = 64 * 10**6
 LONGEST_NAME = 100  # bytes
 LONGEST_SHOWN = 60
+OPTIMIZE = "optimize"  # task of an item
 
-# What a manifest may ask for with `task`: function of (molecule, options), as
-# `dfmp2.mp2.energy.mp2_energy`.
-TASKS = {
-    "energy": "dfmp2.mp2.energy:mp2_energy",
-    "properties": "dfmp2.studies.runs:certified_properties",
-    "gradient": "dfmp2.studies.runs:certified_gradient",
-    "optimize": "dfmp2.studies.optimize:minimum",
-}
+# What a manifest may ask for with `task`; `dfmp2.execution.items` has their functions.
+TASKS = ("energy", "properties", "gradient", OPTIMIZE)
 # What a manifest may say beside the options of a calculation: type or choices.
 OF_THE_ITEM: dict[str, Any] = {
     "charge": int,
     "multiplicity": int,
     "units": ("angstrom", "bohr"),
-    "task": tuple(TASKS),
+    "task": TASKS,
     "keep": KEPT,
     "smiles": str,
     "frame": int,
@@ -117,6 +112,11 @@ class Batch:
     def device(self) -> str:
         """The backend whose devices are shared out among workers."""
         return self.asks_for(*COMPILED, "cuda", "cuda-tf32", "auto") or "cpu"
+
+    @property
+    def optimizes(self) -> bool:
+        """Whether the geometry of an item is to be optimised."""
+        return any(item.task == OPTIMIZE for item in self.items)
 
     def asks_for(self, *backends: str) -> str | None:
         """The first of these backends that an item asks for."""

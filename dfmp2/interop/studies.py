@@ -29,10 +29,11 @@ from dfmp2.output import study as stored
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
+from dfmp2.studies.composite import at_level
 from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
-from dfmp2.studies.geometric_search import Search
+from dfmp2.studies.geometric_search import MINIMUM, Search
 from dfmp2.studies.ideal_gas import low_modes
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.optimize import optimize_geometry
@@ -48,6 +49,8 @@ from dfmp2.studies.species import (
 )
 from dfmp2.studies.thermochemistry import ROOM_TEMPERATURE
 
+CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
+
 
 class StudyKeywords(MoleculeKeywords, Keywords, total=False):
     """Of several calculations that go into one file."""
@@ -58,7 +61,16 @@ class StudyKeywords(MoleculeKeywords, Keywords, total=False):
     listener: Listener | None
 
 
-@offered(StudyKeywords)
+class LevelKeywords(StudyKeywords, total=False):
+    """Of a level that takes several runs of a molecule: a pair of basis sets, a correction."""
+
+    scf_formula: str | None
+    correlation_formula: str | None
+    delta: str | None
+    delta_program: str | None
+
+
+@offered(LevelKeywords)
 def optimize(
     molecule: MoleculeLike,
     basis: str,
@@ -70,7 +82,7 @@ def optimize(
     max_steps: int = 100,
     transition_state: bool = False,
     verify: bool = False,
-    **options: Unpack[StudyKeywords],
+    **options: Unpack[LevelKeywords],
 ) -> Study:
     """The geometry of a stationary point, with `verify` of a minimum or a transition state; what is
     not listed is as of `run`.
@@ -117,6 +129,7 @@ def optimize(
     kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
     search = Search(kept, convergence, max_steps, transition_state, verify)
     found, chosen = molecule_and_options(molecule, basis, options)
+    chosen = at_level(chosen, **_level(options))
     return optimize_geometry(found, chosen, search, **_kept(options, "dfmp2.optimize"))
 
 
@@ -160,7 +173,7 @@ def frequencies(
     return harmonic_frequencies(found, chosen, conditions, **_kept(options, "dfmp2.frequencies"))
 
 
-@offered(StudyKeywords)
+@offered(LevelKeywords)
 def interaction(
     molecule: MoleculeLike,
     basis: str,
@@ -168,7 +181,7 @@ def interaction(
     *,
     charges: Sequence[int] | str | None = None,
     multiplicities: Sequence[int] | str | None = None,
-    **options: Unpack[StudyKeywords],
+    **options: Unpack[LevelKeywords],
 ) -> Study:
     """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of
     `optimize`.
@@ -190,6 +203,7 @@ def interaction(
     >>> study.values["cp_corrected_interaction_energy"].value                              # doctest: +SKIP
     """
     found, chosen = molecule_and_options(molecule, basis, options)
+    chosen = at_level(chosen, **_level(options))
     if isinstance(fragments, str):
         parts = fragments
     else:
@@ -207,24 +221,23 @@ def _listed(given: Sequence[int] | str | None) -> str | None:
     return ",".join(map(str, given))
 
 
-@offered(StudyKeywords)
-def cbs(
-    molecule: MoleculeLike,
-    basis: str,
-    *,
-    scf_formula: str = "largest",
-    correlation_formula: str | None = None,
-    **options: Unpack[StudyKeywords],
-) -> Study:
+@offered(LevelKeywords)
+def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) -> Study:
     """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of
     `optimize`.
 
     Parameters
     ----------
     basis : str
-        A pair of neighbours in brackets, such as "cc-pv[tq]z".
+        A pair of neighbours in brackets, such as "cc-pv[tq]z"; `interaction`, `scan` and `optimize`
+        take one, too. With `delta` also a single basis.
     scf_formula, correlation_formula : str, optional
-        Names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own exponent.
+        Names of formulas, see `dfmp2.mp2.extrapolation`; None is the SCF energy in the larger basis
+        and X^-3, for def2 its own exponent.
+    delta : str, optional
+        A correction E(CCSD(T)) - E(MP2), as "ccsd(t)/cc-pvdz"; not of `optimize`.
+    delta_program : str, optional
+        "pyscf", with fitted integrals, or "psi4", by QCEngine.
 
     Returns
     -------
@@ -235,22 +248,30 @@ def cbs(
     >>> dfmp2.cbs("inputs/h2o.xyz", "cc-pv[tq]z").values["cbs_total_energy"].value          # doctest: +SKIP
     """
     found, chosen = molecule_and_options(molecule, basis, options)
-    formulas: dict[str, Any] = {"scf": scf_formula, "correlation": correlation_formula}
-    return basis_set_limit(found, chosen, **formulas, **_kept(options, "dfmp2.cbs"))
+    chosen = at_level(chosen, **_level(options))
+    return basis_set_limit(found, chosen, **_kept(options, "dfmp2.cbs"))
 
 
-@offered(StudyKeywords)
+def _level(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of a composite level among others."""
+    own = LevelKeywords.__annotations__.keys() - StudyKeywords.__annotations__.keys()
+    return {name: given.get(name) for name in own}
+
+
+@offered(LevelKeywords)
 def scan(
     molecule: MoleculeLike | Sequence[MoleculeLike],
     basis: str,
-    coordinate: tuple[str, str, str | Sequence[float]] | None = None,
+    coordinate: CoordinateLike | Sequence[CoordinateLike] | None = None,
     *,
+    relaxed: bool = False,
     moving: str | None = None,
     chained: bool = True,
-    **options: Unpack[StudyKeywords],
+    convergence: str = MINIMUM.convergence,
+    **options: Unpack[LevelKeywords],
 ) -> Study:
-    """Energies along a coordinate, or of several geometries of one molecule; what is not listed is
-    as of `optimize`.
+    """Energies along one or two coordinates, or of several geometries of one molecule; what is not
+    listed is as of `optimize`.
 
     Parameters
     ----------
@@ -260,11 +281,15 @@ def scan(
     coordinate : (str, str, str or sequence of float), optional
         As ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or
         dihedral), atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a
-        list.
+        list. A list of two of them makes a map.
+    relaxed : bool, optional
+        Hold the coordinates and optimise everything else at each point.
     moving : str, optional
-        Atoms that move, such as "4-6+8"; None for the side of the last atom.
+        Atoms that move, such as "4-6+8"; None for the side of the last atom. Of one coordinate.
     chained : bool, optional
         Start every SCF from the orbitals of the point before.
+    convergence : str, optional
+        Of the geometries of a relaxed scan: one of `dfmp2.options.CONVERGENCE`.
 
     Returns
     -------
@@ -280,11 +305,14 @@ def scan(
     >>> study = dfmp2.scan("inputs/h2o.xyz", "cc-pvdz", ("bond", "1,2", "0.90:1.02:7"))     # doctest: +SKIP
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
-    chosen, units = (
-        make_options(**options_among(options), basis=basis),
-        options.get("units") or "angstrom",
-    )
+    chosen = at_level(make_options(**options_among(options), basis=basis), **_level(options))
+    units = options.get("units") or "angstrom"
     if coordinate is None:
+        if relaxed:
+            raise InputError(
+                "relaxed=True holds a coordinate: name one, as in coordinate=('dihedral', "
+                "'1,2,3,4', '0:360:25')"
+            )
         if moving is not None:
             raise InputError(
                 "moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', "
@@ -299,8 +327,26 @@ def scan(
         asked = over_frames(frames, chosen, chained=chained)
     else:
         whole = read_molecule(molecule, options)
-        found = make_coordinate(*coordinate, whole, units=units, moving=moving)
-        asked = along(whole, found, chosen, chained=chained)
+        named: Any = coordinate
+        if coordinate and isinstance(coordinate[0], str):
+            named = [coordinate]
+        if moving is not None and len(named) > 1:
+            raise InputError(
+                "moving belongs to one coordinate: of two, the sides follow from the bonds"
+            )
+        coordinates = [
+            make_coordinate(
+                kind, atoms, values, whole, units=units, moving=moving, rigid=not relaxed
+            )
+            for kind, atoms, values in named
+        ]
+        asked = along(
+            whole,
+            coordinates,
+            chosen,
+            chained=chained,
+            convergence=convergence if relaxed else None,
+        )
     return scan_energies(asked, **_kept(options, "dfmp2.scan"))
 
 

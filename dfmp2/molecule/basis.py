@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import Command, Option
 
 GENERATED = "auto"  # the even-tempered set generated from the orbital basis
 
@@ -61,6 +62,19 @@ def normalise(name: str) -> str:
     ------
     InputError : empty, too long or with characters no basis set name has
     """
+    if re.search(r"\[\w{2}\]", name):
+        raise InputError(
+            Option("basis", name[:60]),
+            " is a pair of basis sets, whose limit takes several runs: use ",
+            Command("cbs"),
+            " (",
+            Command("interaction"),
+            ", ",
+            Command("scan"),
+            " and ",
+            Command("optimize"),
+            " take it too), or name one basis",
+        )
     if not _ALLOWED.fullmatch(name) or not (key := squash(name)):
         raise InputError(
             f"basis set name {name[:60]!r}: expected a name such as cc-pvdz or 6-31G(d,p), made of "

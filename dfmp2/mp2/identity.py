@@ -68,6 +68,8 @@ METHOD = (
     "xc",
     "grid",
     "relativity",
+    "solvent",
+    "solvent_model",
     "scf",
     "scf_auxbasis",
     "auxbasis",

@@ -48,6 +48,10 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
     "geometry",
     "point_charges",
     "relativity",
+    "solvent",
+    "solvent_model",
+    "solvent_energy",
+    "smd_cds_energy",
     "basis",
     "scf_total_energy",
     "method",
@@ -350,6 +354,9 @@ def calculation_keys(calculated: Calculated) -> dict[str, Any]:
     scf_auxbasis = None
     if calculated.scf_fitting is not None:
         scf_auxbasis = calculated.scf_fitting.names
+    solvent_model = None
+    if calculated.options.solvent is not None:
+        solvent_model = calculated.options.solvent_model
     return {
         "name": molecule.name,
         "formula": molecule.formula,
@@ -365,6 +372,11 @@ def calculation_keys(calculated: Calculated) -> dict[str, Any]:
         "grid": reference.grid_name,
         "grid_points": reference.grid_points,
         "relativity": calculated.options.relativity,
+        "solvent": calculated.options.solvent,
+        "solvent_model": solvent_model,
+        "dielectric_constant": reference.dielectric_constant,
+        "solvent_energy": reference.solvent_energy,
+        "smd_cds_energy": reference.smd_cds_energy,
         "scf_type": reference.scf_type,
         "basis": calculated.orbital_basis.name,
         "scf_auxbasis": scf_auxbasis,

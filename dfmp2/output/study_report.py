@@ -13,7 +13,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import ABSENT, Block, Figure, Note, Section, Table, counted_text, fixed
 from dfmp2.output.html.svg import Curve, curves, scan_drawing, sticks
 from dfmp2.output.report import budget_blocks, energies, method_on_reference
-from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
+from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_KCAL, KJ_PER_MOL_PER_HARTREE
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Column, Study
@@ -26,11 +26,20 @@ HEADINGS = {  # of the columns of a study whose name is long
     "mp2_total_energy": "E(MP2)",
     "relative_energy": "E - lowest",
     "relative_energy_error": "+-",
+    "forward_energy": "E(forward)",
+    "backward_energy": "E(backward)",
     "homo_lumo_gap": "gap",
     "scf_iterations": "cycles",
     "exit_code": "code",
     "correlation_energy": "E(corr)",
     "total_energy": "E",
+    "cp_corrected_interaction_energy": "E(CP)",
+    "uncorrected_interaction_energy": "E(no CP)",
+    "scf_cp_corrected_interaction_energy": "SCF, CP",
+    "scf_uncorrected_interaction_energy": "SCF, no CP",
+    "correlation_cp_corrected_interaction_energy": "corr, CP",
+    "correlation_uncorrected_interaction_energy": "corr, no CP",
+    "delta_correction": "delta",
     "ir_intensity": "IR intensity",
     "rms_displacement": "rms moved",
     "max_displacement": "max moved",
@@ -44,6 +53,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "entropy_vibration": "S vib",
     "entropy_electrons": "S el",
 }
+OF_EACH_BASIS = ("scf_total_energy", "correlation_energy", "total_energy")
 MOST_NAMES = 3  # of runs that gave a warning
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 CONVERTED = {
@@ -268,15 +278,18 @@ def _stationary_points(study: Study) -> list[Block]:
         columns = [
             [f"{x:.6g}" for x in arrays[f"barrier_{name}"]] for name in ("from", "position", "to")
         ]
-        columns += [
-            [f"{x:.4f}" for x in arrays[f"barrier_{name}"]] for name in ("forward", "backward")
-        ]
+        for name in ("forward", "backward"):
+            heights = arrays[f"barrier_{name}"]
+            columns.append([f"{x:.4f}" for x in heights])
+            columns.append([f"{x / KJ_PER_KCAL:.4f}" for x in heights])
         ends = (
             f"#from minimum / {units}",
             f"#over maximum / {units}",
             f"#to minimum / {units}",
             "#forward / kJ/mol",
+            "#kcal/mol",
             "#backward / kJ/mol",
+            "#kcal/mol",
         )
         tables.append(Table("Barriers", ends, list(zip(*columns, strict=True))))
     return tables
@@ -287,13 +300,10 @@ def _drawn(study: Study) -> list[Figure]:
     infrared spectrum."""
     table = {name: column.values for name, column in study.table.items()}
     if study.kind == "scan":
-        return [
-            Figure(
-                partial(scan_drawing, study),
-                "Energies along the scan; lines join computed points.",
-                alone=True,
-            )
-        ]
+        said = "Energies along the scan; lines join computed points."
+        if len(study.settings.get("grid", ())) == 2:
+            said = "Energies over the map, above the lowest point; cells are computed points."
+        return [Figure(partial(scan_drawing, study), said, alone=True)]
     if study.kind == "cbs":
         correlation = table.get("correlation_energy", table.get("mp2_correlation_energy", ()))
         return [
@@ -400,10 +410,19 @@ def _table(columns: Mapping[str, Column], *, folded: bool) -> Table:
             unit = f" / {column.units.replace('hartree', 'Eh')}"
         else:
             unit = ""
-        heads.append(f"{sign}{HEADINGS.get(name, name.replace('_', ' '))}{unit}")
+        heads.append(f"{sign}{_heading(name)}{unit}")
         cells.append([cell(x, column.units, name) for x in column.values])
     rows = list(zip(*cells, strict=True))
     return Table("Values" if folded else "", heads, rows, sortable=True, folded=folded)
+
+
+def _heading(name: str) -> str:
+    """The heading of a column; that of one basis set ends with its name."""
+    for energy in OF_EACH_BASIS:
+        basis = name.removeprefix(f"{energy}_")
+        if basis != name:
+            return f"{HEADINGS[energy]} {basis}"
+    return HEADINGS.get(name, name.replace("_", " "))
 
 
 def cell(value: str | float, units: str, name: str = "") -> str:

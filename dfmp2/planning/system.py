@@ -31,6 +31,7 @@ from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import require_functional
 from dfmp2.scf.reference import Reference
+from dfmp2.scf.solvent import find_solvent, require_solvable
 from dfmp2.units import ANGSTROM_PER_BOHR
 
 # basis functions; below, OpenMP's and our own threads only wait for each other
@@ -102,6 +103,7 @@ def set_up_run(
     import_pyscf()
     if options.functional is not None:
         require_functional(options.functional)
+    find_solvent(options)  # refused before the SCF
     resources.restart_peak()
     if options.memory:
         resources.keep_nothing_back()
@@ -166,6 +168,9 @@ def assemble(
             )
         )
     _require_hamiltonian(molecule, orbital, setup.options.relativity, listener)
+    doubt = require_solvable(molecule, setup.options)
+    if doubt:
+        listener.warning(doubt)
     mole = build_mole(molecule, orbital, setup.budget)
     free = int(mole.nao) - int(max(mole.nelec))
     if free <= 0:

@@ -216,7 +216,7 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
             between = between_atoms(mole, density, np.asarray(squares))
         if reference.xc is not None:
             plain.mo_coeff, plain.mo_occ = orbitals, occupations
-            reference = with_grid_error(plain, reference)
+            reference = with_grid_error(plain, reference, of_orbitals=True)
     history = np.array([[float(mf.e_tot), 0.0, float(gradient)]])
     return replace(reference, history=history, interatomic_fitting_error=between)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Command, Option, plain
-from dfmp2.gradients.gradient import GradientResult
+from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -34,7 +34,6 @@ from dfmp2.studies.runs import (
     Step,
     Task,
     carry_out,
-    certified_gradient,
     examine_steps,
     without_densities,
 )
@@ -155,7 +154,7 @@ def harmonic_frequencies(
 
 
 def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
-    """As `dfmp2.studies.runs.certified_gradient`, without the densities: of 6 natom + 1 runs they
+    """As `dfmp2.gradients.gradient.certified_gradient`, without the densities: of 6 natom + 1 runs they
     would fill memory and file."""
     return without_densities(certified_gradient(*arguments, **more))
 

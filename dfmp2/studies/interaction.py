@@ -23,12 +23,14 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors.messages import Command, Message, Option
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.composite import CompositeResult
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import Dataset
-from dfmp2.output.study import Study
+from dfmp2.output.study import Column, Study
+from dfmp2.studies.composite import correction
 from dfmp2.studies.coordinate import parse_atoms, show_atoms
 from dfmp2.studies.runs import (
     CarryOutKeywords,
@@ -66,6 +68,7 @@ PARTS: dict[
         "scaled MP2 correlation",
         lambda r: r.scaled_mp2_correlation_energy,
     ),
+    "delta_": ("CCSD(T) - MP2, small basis", correction),
 }
 SCHEMES = {"cp_corrected": "in-complex", "uncorrected": "alone"}
 UNITS = {
@@ -155,9 +158,11 @@ def interaction_energy(
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         settings, notes = _about(molecule, found)
         values: dict[str, Dataset] = {}
+        table: dict[str, Column] = {}
         if complete:
             values = _values(results, len(found))
-        return Numbers(settings, [*notes, note], values)
+            table = _table(results, len(found))
+        return Numbers(settings, [*notes, note], values, table)
 
     what = f"interaction energy of {molecule.name} ({molecule.formula})"
     task = Task(
@@ -174,6 +179,14 @@ def interaction_energy(
 
 
 def _require_comparable(options: Options) -> None:
+    if options.solvent is not None:
+        raise InputError(
+            Option("solvent", options.solvent),
+            ": an interaction energy has ghost atoms, around which no cavity is defined: compute "
+            "complex and fragments with ",
+            Command("run"),
+            " in the solvent and subtract, or leave it out",
+        )
     if options.scf_from is not None:
         raise InputError(
             Option("scf_from"),
@@ -265,6 +278,34 @@ def _values(results: Results, count: int) -> dict[str, Dataset]:
         sum(errors), "hartree", "sum of the 95 % bounds on the precision errors of all runs"
     )
     return values
+
+
+def _table(results: Results, count: int) -> dict[str, Column]:
+    """The interaction energies of each basis set and of all together, at a composite level; else
+    nothing."""
+    whole = results[COMPLEX]
+    if not isinstance(whole, CompositeResult):
+        return {}
+    names = [part.name for part, run in whole.parts if run.coupled_cluster is None]
+    rows = [
+        _values({name: _run_of(result, k) for name, result in results.items()}, count)
+        for k in range(len(names))
+    ]
+    table = {"basis": Column((*names, "together"), "", "basis set, or the composite level")}
+    rows.append(_values(results, count))
+    for prefix in ("", "scf_", "correlation_"):
+        for scheme in SCHEMES:
+            name = f"{prefix}{scheme}_interaction_energy"
+            energies = tuple(row[name].value for row in rows)
+            table[name] = Column(energies, "hartree", rows[-1][name].description)
+    return table
+
+
+def _run_of(result: MP2Result, which: int) -> MP2Result:
+    """One run of a result at a composite level."""
+    if isinstance(result, CompositeResult):
+        return result.parts[which][1]
+    return result
 
 
 def in_units(name: str, energy: float, description: Any) -> dict[str, Dataset]:

@@ -36,11 +36,14 @@ def trexio(result: MP2Result) -> bytes:
     NumericalError : the stored orbitals do not belong to the stored basis
     ResourceError : there is no room for a temporary file
     """
-    if result.molecule.point_charges is not None or result.options.relativity != "none":
-        if result.molecule.point_charges is None:
-            beyond = "an X2C Hamiltonian"
-        else:
-            beyond = "point charges"
+    beyond = ""
+    if result.molecule.point_charges is not None:
+        beyond = "point charges"
+    elif result.options.relativity != "none":
+        beyond = "an X2C Hamiltonian"
+    elif result.options.solvent is not None:
+        beyond = "a solvent"
+    if beyond:
         raise InputError(
             Option("to"),
             (
