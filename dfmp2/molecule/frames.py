@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.errors.messages import Option
-from dfmp2.host.files import stamp
 from dfmp2.molecule.files import blocks_of, parse_block
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable
@@ -87,7 +86,7 @@ def read_frame(
                 Option("units", units), ": databases of ASE are in angstrom: leave it out"
             ).placed(file=file)
         return _of_database(path, number, file, charge, multiplicity)
-    blocks = _blocks(path, stamp(path))
+    blocks = _blocks(path, _state(path))
     if not 1 <= number <= len(blocks):
         raise InputError(f"there is no such frame: it has {len(blocks)}", file=file)
     state = {"units": units, "charge": charge, "multiplicity": multiplicity}
@@ -100,10 +99,19 @@ def _blocks(path: Path, _changed: tuple[int, int]) -> list[str]:
     return blocks_of(path)
 
 
+def _state(path: Path) -> tuple[int, int]:
+    """Size and time of the last change, ns; 0 and 0 of a file that is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
 def _count(path: Path) -> int:
     """How many frames there are where there are several, else 0."""
     try:
-        blocks = _blocks(path, stamp(path))
+        blocks = _blocks(path, _state(path))
     except InputError:
         return 0
     if len(blocks) < 2:
@@ -114,8 +122,8 @@ def _count(path: Path) -> int:
     return len(blocks)
 
 
-def _rows(path: Path) -> list[Any]:
-    """The rows of a database.
+def _rows(path: Path, number: int | None = None) -> list[Any]:
+    """The rows of a database, or the one with this `id`.
 
     Raises
     ------
@@ -132,7 +140,7 @@ def _rows(path: Path) -> list[Any]:
             "give an xyz file"
         ) from absent
     try:
-        return list(connect(str(path), type="db", append=True).select())
+        return list(connect(str(path), type="db", append=True).select(number))
     except (sqlite3.Error, OSError, ValueError, KeyError, TypeError, AssertionError) as error:
         raise InputError(
             f"ASE cannot read it as a database ({type(error).__name__}: {error})", file=str(path)
@@ -143,11 +151,10 @@ def _of_database(
     path: Path, number: int, file: str, charge: int | None, multiplicity: int | None
 ) -> Molecule:
     """The molecule of the row with this `id`."""
-    for row in _rows(path):
-        if row.id == number:
-            break
-    else:
+    rows = _rows(path, number)
+    if not rows:
         raise InputError("there is no row with this id", file=file)
+    row = rows[0]
     if charge is None:
         charge = _whole(row, "total_charge", "charge", file)
     if multiplicity is None:
