@@ -53,6 +53,8 @@ SEARCH_WEIGHTS = {  # the first that fits; 1 for others
     "reference/commands/run": 0.8,
     "reference/commands/": 0.3,
     "reference/messages": 0.1,
+    "reference/api": 0.2,
+    "explanation/": 1.2,
 }
 AUDIT = Path(__file__).parent.parent / "docs/project/trainium/audit.tsv"
 PAGES = (
