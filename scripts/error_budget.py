@@ -3,6 +3,7 @@ tables.
 
     python scripts/error_budget.py measure ROWS.jsonl     # half an hour of one core; one that was broken off goes on
     python scripts/error_budget.py ROWS.jsonl > docs/project/validation/error-budget.md
+    python scripts/long_tables.py docs/project/validation/error-budget.md
     python scripts/error_budget.py truth ROWS.jsonl       # writes tests/data/error_budget_truth.json
 
 Each molecule in one basis set and one thread:
@@ -1059,7 +1060,7 @@ def print_page(path: Path) -> None:
     seconds = sum(row["seconds"] for row in read_rows(path))
     say(
         "# What the error budget rests on",
-        "The [error budget](../explanation/error-budget.md) takes its constants from these tables. "
+        "The [error budget](../../explanation/error-budget.md) takes its constants from these tables. "
         "How many rows a constant covers stands at each; 95 % was the aim. Energies in Eh. "
         f"{len(molecules)} molecules, {len(DIMERS)} dimers, {len(STRETCHED)} stretched molecules "
         f"in {len(BASES)} basis sets. `python scripts/error_budget.py`, {seconds / 60:.0f} minutes "

@@ -361,7 +361,7 @@ def test_decimals(total: float | None, decimals: int | None) -> None:
     budget = budget_of(total)
     assert budget.decimals == decimals
     said = {
-        None: "is not known: there is nothing on the moon",
+        None: "is not known: no estimate of the moon",
         0: "is good to no decimal,",
         1: "good to 1 decimal,",
     }
@@ -475,7 +475,7 @@ def test_a_file_that_lacks_numbers(result: MP2Result, folder: Path, call: Runner
     assert budget["sources"]["scf_fitting"]["scf_total_energy"]["kind"] == "not measured"
     assert budget["sources"]["scf_convergence"]["scf_total_energy"]["value"] > 0
     assert budget["decimals"] is None and budget["mp2_total_energy"] is None
-    assert "nothing on fitting of the SCF. Largest part that is known: " in budget["summary"]
+    assert "no estimate of fitting of the SCF. Largest part that is known: " in budget["summary"]
     assert "is not known" in succeed(call("show", "old.h5")).out
 
 

@@ -140,6 +140,20 @@ def test_every_accepted_budget_is_kept(spins, precision):
         refused.require()
 
 
+def test_a_worker_needs_what_a_plan_in_its_place_needs(monkeypatch):
+    """The two figures of an item whose worker was killed: a plan accepts the one and keeps
+    everything in memory with the other."""
+    for resident in (100 * MEGABYTE, 300 * MEGABYTE):
+        monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda here=resident: here)
+        least, most = schedule.memory_needed(LARGE, 2)
+        given = {"limits": CpuBackend(2).limits, "threads": 2, "program": resident}
+        memory.memory_plan(LARGE, budget=least, **given).require()
+        with pytest.raises(ResourceError):
+            memory.memory_plan(LARGE, budget=least - memory.VARIES - 1, **given).require()
+        assert memory.memory_plan(LARGE, budget=most, **given).disk == 0
+        assert memory.memory_plan(LARGE, budget=most - 1, **given).disk > 0
+
+
 def test_memory_counts_the_hessian_of_the_frontier_orbitals():
     work = replace(WATER, frontier=((20, 30),))
     plan = memory.memory_plan(work, CpuBackend(1).limits, 1, program=0, budget=10**9)
@@ -319,6 +333,24 @@ def test_what_is_planned_is_an_energy_if_nothing_else_is_asked_for(task):
     assert plain.memory.gradient == memory.GradientMemory()
     assert (asked.memory.gradient.peak > 0) == (task != "energy")
     assert (asked.timings.gradient > 0) == (task != "energy")
+
+
+def test_z_vector_equations_counted_by_hand():
+    """Operations of Z_CYCLES iterations with integrals of occupied orbitals kept, at a rate of 1;
+    3 occupied orbitals of 4 basis functions, 5 fitting functions, 7 of 10 pairs kept."""
+    work = Workload(4, 5, 6, (Spin(3, 3, 1),), "fp64", 6, scf_columns=7)
+    ones = Rates(exchange=1.0, exchange_single=1.0, pairs_fp64=1.0)
+    unit = replace(ones, exchange=1e30)
+    assert work.kept_pairs / work.pairs_of_functions == 0.7
+    made = 2 * 5 * 4 * 4 * 1.7 * 3
+    cycle = 5 * (2 * 4 * 4 * 0.7 * 3 + 2 * 3 * 3 * (3 * 4 - 3))
+    whole = 5 * 4 * 4 * 2.4 * 4 + 4 * 2 * 5 * 7
+    checks = time.Z_CHECKS * (5 * 4 * 4 * 2.4 * 6 + 4 * 2 * 5 * 7)
+    single = replace(work, single_exchange=True)
+    assert time._response(single, unit, None) == pytest.approx(made + time.Z_CYCLES * cycle)
+    assert time._response(work, ones, None) == pytest.approx(
+        made + time.Z_CYCLES * cycle + whole + checks
+    )
 
 
 @pytest.mark.parametrize("seconds", [0.0, 7.0])

@@ -60,12 +60,24 @@ COMMANDS = {
         "dfmp2.cli.studies:scan_command",
         "Energies along a coordinate, or of the frames of a file.",
     ),
+    "reaction": (
+        "dfmp2.cli.reaction:reaction_command",
+        "Reaction energies and barriers, free energies.",
+    ),
     "batch": ("dfmp2.cli.batch:batch_command", "Many molecules: run, submit, restart, collect."),
     "show": ("dfmp2.cli.results:show", "Print a stored result."),
     "report": ("dfmp2.cli.results:report_command", "Write stored results as an HTML page."),
     "derive": (
         "dfmp2.cli.results:derive_command",
         "Larger frozen core or other scaling, without a new run.",
+    ),
+    "thermo": (
+        "dfmp2.cli.thermochemistry:thermo_command",
+        "Thermochemistry of a stored Hessian: isotopes, temperatures.",
+    ),
+    "rank": (
+        "dfmp2.cli.thermochemistry:rank_command",
+        "Boltzmann weights of stored conformers.",
     ),
     "compare": (
         "dfmp2.cli.compare:compare_command",

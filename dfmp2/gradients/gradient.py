@@ -178,6 +178,8 @@ class GradientResult:
 def mp2_gradient(
     molecule: Molecule,
     options: Options,
+    *,
+    separate: bool = False,
     **how: Unpack[CalculationKeywords],
 ) -> GradientResult:
     """Energy, gradient and relaxed densities of one molecule.
@@ -189,6 +191,7 @@ def mp2_gradient(
     ----------
     molecule, options : what to compute and how; with options.check the gradient is compared with
         energies along one direction, too
+    separate : also the gradient of the SCF energy alone
     how : as of `dfmp2.mp2.energy.mp2_energy`; a checkpoint holds what is done of the energy
 
     Raises
@@ -196,7 +199,9 @@ def mp2_gradient(
     Dfmp2Error : see `dfmp2.errors`
     """
     asked: CalculationKeywords = {"command": "dfmp2.gradient", **how}
-    return GradientResult(_with_densities(molecule, options, with_gradient=True, **asked))
+    return GradientResult(
+        _with_densities(molecule, options, with_gradient=True, separate=separate, **asked)
+    )
 
 
 def mp2_properties(
@@ -251,23 +256,25 @@ def certified_properties(
     return mp2_properties(molecule, options, **how).require_certified()
 
 
-def _with_densities(
-    molecule: Molecule,
-    options: Options,
-    *,
-    with_gradient: bool,
-    start: StartOrbitals | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.run",
-    checkpoint: Checkpoint = NOTHING,
-    field: Array | None = None,
-) -> MP2Result:
-    """The result with its densities, and what else is asked for; `field` as of `Calculation`."""
+def require_gradient(molecule: Molecule, options: Options) -> None:
+    """Refuse a calculation that has no gradient.
+
+    Raises
+    ------
+    InputError : the method, the reference or the device has none
+    """
     options = options.settled(molecule.multiplicity)
     if options.transform == "device":
         raise InputError(
             Option("transform", "device"),
             " makes B on the device, and relaxed densities need it on the host: leave it out",
+        )
+    if options.solvent is not None:
+        raise InputError(
+            Option("solvent", options.solvent),
+            " has no gradient or relaxed density: they need the response of the reaction field. "
+            "Compute them in the gas phase and the energy in the solvent after it, or take "
+            "energies of displaced molecules (scan, ASE with displacement=)",
         )
     if not options.correlation.differentiable:
         raise InputError(
@@ -278,13 +285,31 @@ def _with_densities(
             Option("method", "b2plyp"),
             ", or energies of displaced molecules (scan, ASE with displacement=)",
         )
-    kind = reference_kind(options, molecule.multiplicity)
-    if kind == "rohf":
+    if reference_kind(options, molecule.multiplicity) == "rohf":
         raise InputError(
             Option("reference", "rohf"),
             " has no gradient or relaxed density: use ",
             Option("reference", "uhf"),
         )
+
+
+def _with_densities(
+    molecule: Molecule,
+    options: Options,
+    *,
+    with_gradient: bool,
+    start: StartOrbitals | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.run",
+    checkpoint: Checkpoint = NOTHING,
+    field: Array | None = None,
+    separate: bool = False,
+) -> MP2Result:
+    """The result with its densities, and what else is asked for; `field` and `separate` as of
+    `Calculation`."""
+    options = options.settled(molecule.multiplicity)
+    require_gradient(molecule, options)
+    kind = reference_kind(options, molecule.multiplicity)
     if with_gradient:
         task = "gradient"
     else:
@@ -298,7 +323,8 @@ def _with_densities(
         command=command,
         checkpoint=checkpoint,
     ) as calculation:
-        calculation, kept = replace(calculation, field=field), list[Any]()
+        calculation = replace(calculation, field=field, separate=separate)
+        kept = list[Any]()
         finish: Callable[[Any], None]
         if calculation.plan.memory.gradient.scf_kept:
             finish = partial(_keep, kept=kept)
@@ -415,14 +441,19 @@ def differentiate(
             correction = options.dispersion_correction
             if correction is not None:
                 on_atoms += dispersion_gradient(system.molecule, *correction)
+            total = on_atoms + correlation.gradient
+            of_scf = None
+            if calculation.separate:
+                of_scf = _scf_gradient(calculation, spins, memory, total)
             scaling = options.correlation
             gradient = Gradient(
-                mp2_total_gradient=on_atoms + correlation.gradient,
+                mp2_total_gradient=total,
                 scaling=scaling.title,
                 opposite_spin_factor=scaling.opposite_spin,
                 same_spin_factor=scaling.same_spin,
                 seconds=time.perf_counter() - begin,
                 point_charge_gradient=on_charges,
+                scf_total_gradient=of_scf,
             )
     densities = properties(mole, spins, relaxed)
     proof = checks.certify_gradient(
@@ -438,6 +469,34 @@ def differentiate(
         proof = checks.with_slope(proof, system.molecule, options, reference, gradient, listener)
     result = replace(result, memory=peak, storage=storage, timings=timings_of(calculation.clock))
     return replace(result, gradient=gradient, gradient_certificate=proof, properties=densities)
+
+
+def _scf_gradient(
+    calculation: Calculation, spins: list[Orbitals], memory: GradientMemory, total: Array
+) -> Array:
+    """The gradient of the SCF energy, (natom, 3) Eh/bohr: Eqs. 1 and 2 without P and W.
+
+    Parameters
+    ----------
+    total : of the method, which is that of the SCF where there is no correlation energy
+
+    Raises
+    ------
+    InputError : the method is a double hybrid
+    """
+    correlation = calculation.options.correlation
+    if correlation.kind == "none":
+        return total
+    if correlation.double_hybrid:
+        raise InputError(
+            Option("method", calculation.options.method),
+            " has a gradient that cannot be extrapolated, since its functional is not what the "
+            "orbitals make stationary: take one basis set, or ",
+            Option("method", "mp2"),
+        )
+    nothing = [np.zeros_like(o.energy) for o in spins]
+    unrelaxed = [np.diag(zero) for zero in nothing]
+    return _assemble(calculation, spins, [Relaxed(p, p, p) for p in unrelaxed], memory, None)[0]
 
 
 def _tell(calculation: Calculation, memory: GradientMemory, done: int) -> None:

@@ -251,7 +251,7 @@ class ErrorBudget:
                 s.name for s in self._numerical() if any(share.value is None for share in s.shares)
             ]
             return (
-                f"How many decimals of {self.energy} are good is not known: there is nothing on "
+                f"How many decimals of {self.energy} are good is not known: no estimate of "
                 f"{' and '.join(missing)}. Largest part that is known: {part}."
             )
         if self.decimals:
@@ -424,7 +424,7 @@ def grid_changes(result: MP2Result) -> tuple[float, float] | None:
     """Errors of E(EXX) and E(corr) by the grid as they were measured, with signs, Eh; None where
     they were not."""
     found, certificate = result.reference.grid_error, result.grid_certificate
-    if found is None or certificate is None:
+    if found is None or found.exx_error is None or certificate is None:
         return None
     return found.exx_error, certificate.correlation_error
 
@@ -669,10 +669,12 @@ def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
 def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
     """Magnitudes of the errors of a set for the atoms one by one, Eh; None where one was not
     measured."""
-    symbols = molecule.real_symbols
-    if basis is None or basis.error_of(symbols) is None:
+    if basis is None:
         return None
-    return math.fsum(abs(basis.errors[symbol]) for symbol in symbols)
+    keys = basis.real_keys(molecule)
+    if basis.error_of(keys) is None:
+        return None
+    return math.fsum(abs(basis.errors[key]) for key in keys)
 
 
 def _between(result: MP2Result, role: str) -> tuple[float, str]:

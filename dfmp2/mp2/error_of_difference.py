@@ -59,10 +59,9 @@ def combined(
     energy: str,
     *,
     cancelling: float = CANCELLING,
-    basis_set: tuple[Share, Share] = (UNKNOWN_BASIS, UNKNOWN_BASIS),
     exact: str = EXACT,
 ) -> ErrorBudget:
-    """The budget of a combination of energies of several runs.
+    """The budget of a combination of energies of several runs, or of limits of two basis sets.
 
     Errors of precision, convergence and metric have nothing to do with each other: they add. Those
     of fitting are nearly the same on both sides of a difference but for the bonds that change.
@@ -72,9 +71,15 @@ def combined(
     Parameters
     ----------
     parts : weights and result of each run
-    energy, exact, basis_set : of the budget
+    energy, exact : of the budget
     cancelling : part of the fitting errors that is left; 1 where the combination is no difference
     """
+    basis_set = _of_limit(parts)
+    parts = [
+        ((weights[0] * own[0], weights[1] * own[1]), run)
+        for weights, result in parts
+        for own, run in result.terms
+    ]
     measured = all(
         result.fitting_certificate is not None and result.options.correlation is MP2
         for _, result in parts
@@ -109,6 +114,25 @@ def combined(
             shares = _added(budgets, key, 0), _added(budgets, key, 1)
         sources[key] = Source(SOURCES[key], *shares)
     return ErrorBudget(sources, energy, exact)
+
+
+def _of_limit(parts: Sequence[tuple[Weights, MP2Result]]) -> tuple[Share, Share]:
+    """What the basis set leaves of E(SCF) and E(corr), from results of two basis sets each."""
+    shares = []
+    for which, energy in enumerate(("mean_field_energy", "correlation_energy")):
+        beyond, between = [], []
+        for weights, result in parts:
+            runs = [run for _, run in result.terms]
+            if len(runs) < 2:
+                return UNKNOWN_BASIS, UNKNOWN_BASIS
+            smaller, larger = (getattr(run, energy) for run in runs)
+            beyond.append(weights[which] * (getattr(result, energy) - larger))
+            between.append(weights[which] * (larger - smaller))
+        step, how = math.fsum(beyond), "the limit less the larger basis"
+        if not any(beyond):  # as --scf-formula largest has it
+            step, how = math.fsum(between), "the larger basis less the smaller one"
+        shares.append(Share(abs(step), ESTIMATED, how))
+    return shares[0], shares[1]
 
 
 def _combined_grid(parts: Sequence[tuple[Weights, MP2Result]]) -> Source:

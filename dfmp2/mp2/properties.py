@@ -32,6 +32,11 @@ class Gradient:
     point_charge_gradient: Array | None = _q(
         "hartree/bohr", "derivative with the positions of the point charges (n, 3)", None
     )
+    scf_total_gradient: Array | None = _q(
+        "hartree/bohr",
+        "derivative of the SCF energy alone (natom, 3), where it was asked for",
+        None,
+    )
 
     @property
     def total_gradient(self) -> Array:

@@ -277,6 +277,29 @@ class Dispersion:
 
 
 @dataclass(frozen=True, slots=True)
+class CoupledCluster:
+    """CCSD(T) of a molecule by another program, and MP2 with the same orbitals and integrals."""
+
+    program: str = _q("", "program and version, with its kind of integrals")
+    ccsd_correlation_energy: float = _q("hartree", "correlation energy of CCSD")
+    triples_energy: float = _q("hartree", "energy of the perturbative triples")
+    mp2_correlation_energy: float = _q("hartree", "correlation energy of its MP2")
+    seconds: float = _q("s", "wall time of it")
+    t1_diagnostic: float | None = _q("", "T1 diagnostic", None)
+    d1_diagnostic: float | None = _q("", "D1 diagnostic", None)
+
+    @property
+    def correlation_energy(self) -> float:
+        """Correlation energy of CCSD(T), Eh."""
+        return self.ccsd_correlation_energy + self.triples_energy
+
+    @property
+    def correction(self) -> float:
+        """E(CCSD(T)) - E(MP2), Eh."""
+        return self.correlation_energy - self.mp2_correlation_energy
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
     """How a run was spread over processes."""
 
@@ -345,7 +368,14 @@ class MP2Result(Calculated):
     polarizability: Polarizability | None = None
     quadrature: Quadrature | None = None
     dispersion: Dispersion | None = None
+    coupled_cluster: CoupledCluster | None = None
     kept: str = ALL
+
+    @property
+    def terms(self) -> tuple[tuple[tuple[float, float], MP2Result], ...]:
+        """The runs that its energies are sums over, with the weights of their E(SCF) and E(corr):
+        itself."""
+        return (((1.0, 1.0), self),)
 
     @property
     def components(self) -> tuple[float, float]:

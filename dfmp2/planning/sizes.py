@@ -126,6 +126,7 @@ class Workload:
     exchange : whether the SCF has K
     operators : of two electrons in the SCF: 2 for a range-separated functional, whose long-range
         operator has integrals of its own
+    surface : points on the surface of a solvent's cavity, 0 in the gas phase
     kernel : numbers of the functional's kernel at a point; 0 for Hartree-Fock
     """
 
@@ -155,6 +156,7 @@ class Workload:
     finer_grid: int = 0
     exchange: bool = True
     operators: int = 1
+    surface: int = 0
     kernel: int = 0
 
     @property

@@ -42,6 +42,7 @@ from dfmp2.planning.memory import FLOAT32, FLOAT64, GradientMemory, MemoryPlan
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
 from dfmp2.planning.sizes import EXACT_BUILDS, Workload
 from dfmp2.progress import Stopwatch
+from dfmp2.scf.solvent import KEPT_BYTES
 from dfmp2.units import quantity as _q
 
 
@@ -86,6 +87,10 @@ REORDERED = 8e8  # bytes per second of integrals that are put in another order i
 MATRICES = 2.5e6  # n^2 per second of what an SCF iteration does beside J, K and diagonalisations
 X2C_SECONDS, X2C_PRODUCTS = 0.08, 200  # and operations per cube of the decontracted basis
 POTENTIAL_SECONDS = 4e-6  # per pair of functions and core potential
+SURFACE_SECONDS = 5e-7  # per pair of points of a solvent's surface, whose matrices are made once
+SOLVENT_SECONDS = 0.6  # in which PySCF loads what its solvents need
+SURFACE_PRODUCTS = 3  # operations per cube of the points of a solvent's surface
+SURFACE_READ = 5e9  # bytes of their integrals in memory that a product reads in a second
 METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and its factor's checks
 CYCLE_SECONDS = 1e-3  # per SCF iteration, whatever the molecule
 # of what an SCF iteration does beside J and K, per product with the orbital Hessian
@@ -462,7 +467,27 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
     if work.x2c_functions:
         one_electron += X2C_SECONDS + X2C_PRODUCTS * work.x2c_functions**3 / rates.exchange
     read = disk.cached if moved.cached else disk.read
-    return integrals + max(products, moved.scf_read / read) + matrices + one_electron
+    parts = (
+        integrals,
+        max(products, moved.scf_read / read),
+        matrices,
+        one_electron,
+        _reaction_field(work, rates),
+    )
+    return sum(parts)
+
+
+def _reaction_field(work: Workload, rates: Rates) -> float:
+    """Predicted wall time of a solvent in the SCF, s."""
+    if not work.surface:
+        return 0.0
+    made = work.surface * work.pairs_of_functions
+    solved = SURFACE_PRODUCTS * work.surface**3 / rates.exchange
+    solved += SOLVENT_SECONDS + SURFACE_SECONDS * work.surface**2
+    if FLOAT64 * made > KEPT_BYTES:
+        return solved + 2 * work.scf_builds * made / rates.integrals
+    read = 2 * work.scf_builds * FLOAT64 * made / SURFACE_READ
+    return solved + made / rates.integrals + read
 
 
 # --- time left ---

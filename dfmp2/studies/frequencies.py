@@ -25,6 +25,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
+from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.runs import (
     CarryOutKeywords,
     Failures,
@@ -41,7 +42,6 @@ from dfmp2.studies.vibrations import (
     masses,
     on_a_line,
     symmetry_number,
-    thermochemistry,
     vibrations,
 )
 
