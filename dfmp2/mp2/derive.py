@@ -240,7 +240,8 @@ def _require_same_orbitals(result: MP2Result, method: str) -> None:
 
     Raises
     ------
-    InputError : it names both methods
+    InputError
+        It names both methods.
     """
     options = result.options
     here = functionals_of(method, options.xc)
@@ -261,7 +262,8 @@ def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
 
     Raises
     ------
-    InputError : there is no such method, or it takes other pair energies
+    InputError
+        There is no such method, or it takes other pair energies.
     """
     wanted = changes.get("method")
     if wanted is None and "os_scale" not in changes and "ss_scale" not in changes:

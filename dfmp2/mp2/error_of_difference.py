@@ -70,9 +70,12 @@ def combined(
 
     Parameters
     ----------
-    parts : weights and result of each run
-    energy, exact : of the budget
-    cancelling : part of the fitting errors that is left; 1 where the combination is no difference
+    parts : sequence of tuple[Weights, MP2Result]
+        Weights and result of each run.
+    energy, exact : str
+        Of the budget.
+    cancelling : float
+        Part of the fitting errors that is left; 1 where the combination is no difference.
     """
     basis_set = _of_limit(parts)
     parts = [
