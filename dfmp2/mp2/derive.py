@@ -23,15 +23,15 @@ from dfmp2.integrals.spaces import active_space, smallest_denominator
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.mp2.dispersion import dispersion_energy
 from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies
-from dfmp2.options import (
+from dfmp2.options import Options
+from dfmp2.options.grid_names import parse_grid
+from dfmp2.options.methods import (
     CUSTOM,
     CUSTOM_DOUBLE_HYBRID,
     METHODS,
     MP2,
-    Options,
     canonical_method,
     functionals_of,
-    parse_grid,
 )
 from dfmp2.progress import Collector, Listener
 

@@ -46,7 +46,7 @@ from dfmp2.mp2.error_budget import (
     open_shell_metals,
     signed_source,
 )
-from dfmp2.options import MP2
+from dfmp2.options.methods import MP2
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result

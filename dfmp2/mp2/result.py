@@ -23,7 +23,8 @@ from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.properties import Gradient, GradientCertificate, Polarizability, Properties
-from dfmp2.options import ALL, CUSTOM, SCS, SOS, Options
+from dfmp2.options import ALL, Options
+from dfmp2.options.methods import CUSTOM, SCS, SOS
 from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
