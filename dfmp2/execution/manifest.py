@@ -33,6 +33,7 @@ from dfmp2.molecule.frames import DATABASE, frames_in
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import ALL, KEPT, Options, require_known_option
+from dfmp2.options.basis_parts import change_files
 
 MAX_BYTES = 64 * 10**6
 LONGEST_NAME = 100  # bytes
