@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dfmp2.molecule.elements import fills_inner_shell
+from dfmp2.scf.ladder import begins_coarse
 from dfmp2.units import quantity as _q
 
 LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there are fewer, all
@@ -37,8 +38,12 @@ PRIMITIVE = {
 # products with the orbital Hessian for the lowest rotation of a kind: 21 to 54
 # (dfmp2.scf.rotations)
 EXAMINED = 30
-# per point and function, as products of matrices: GGA, half of it LDA, twice meta-GGA
+# per point and function, as products of matrices, of an evaluation by PySCF (gradients) and by our
+# own loop: GGA, half of it LDA, twice meta-GGA
 XC_OPERATIONS = 2400
+OWN_XC_OPERATIONS = 900
+# Evaluations on the final grid of an SCF that begins on a coarse one, with what that one takes
+FINAL_GRID_BUILDS = 6
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
 
 
@@ -255,7 +260,7 @@ class Workload:
             "exchange_single": single * per_build,
             "examined": self.hessian_products * per_product,
             "scf_fit": self.operators * p * p * self.kept_pairs,
-            "functional": self._functional_points * len(self.spins) * XC_OPERATIONS * n,
+            "functional": self._functional_points * len(self.spins) * OWN_XC_OPERATIONS * n,
             "eigen": self.starts * (self.cycles + 1) * len(self.spins) * n**3,
             "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins)
             + 2 * self.naux * n * (n * sum(v for _, v in self.frontier) + self.frontier_elements),
@@ -267,7 +272,10 @@ class Workload:
     @property
     def _functional_points(self) -> int:
         """Points of all evaluations of the functional: of the SCF, and of the error of its grid."""
-        return (self.scf_builds + 1) * self.grid + self.finer_grid
+        builds = self.scf_builds + 1
+        if begins_coarse(self.precision, self.nao):
+            builds = min(builds, self.starts * FINAL_GRID_BUILDS)
+        return builds * self.grid + self.finer_grid
 
     def _pair_count(self, channel: int) -> int:
         """Pairs evaluated in a channel: alpha-alpha (or closed-shell), beta-beta, alpha-beta."""
