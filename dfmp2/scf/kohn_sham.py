@@ -33,6 +33,7 @@ from dfmp2.errors.messages import Option
 from dfmp2.integrals.grid import make_grid, name_of_grid
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation
+from dfmp2.scf.solvent import solvent_energies, solvent_potential
 
 # of basis functions on points of the grid at a time in PySCF's kernels (dfmp2.gradients.functional)
 BLOCK_MEGABYTES = 64.0
@@ -402,11 +403,12 @@ def _energy(mf: Any, density: Any, exact: ExactExchange) -> float:
     energy = np.vdot(mf.get_hcore(), total) + np.vdot(coulomb, total) / 2
     if exchange is not None:
         energy -= np.vdot(density, exchange) / 2
-    return float(mf.energy_nuc() + energy)
+    reaction_field, cds = solvent_energies(mf, density)
+    return float(mf.energy_nuc() + energy + reaction_field + (cds or 0.0))
 
 
 def exact_exchange_matrices(mf: Any, density: Any) -> list[Any]:
-    """Hartree-Fock matrix h + J - K of each spin, (nao, nao) Eh.
+    """Hartree-Fock matrix h + J - K of each spin, in a solvent with its potential, (nao, nao) Eh.
 
     Parameters
     ----------
@@ -416,7 +418,7 @@ def exact_exchange_matrices(mf: Any, density: Any) -> list[Any]:
         Density matrix.
     """
     j, k = mf.get_jk(mf.mol, density)
-    core = mf.get_hcore()
+    core = mf.get_hcore() + solvent_potential(mf, density)
     if np.ndim(density) == 2:
         return [core + j - k / 2]
     coulomb = core + j[0] + j[1]

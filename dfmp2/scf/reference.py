@@ -157,6 +157,17 @@ class Reference:
         "elementary charge * bohr", "dipole moment about the origin (3,)", None
     )
 
+    solvent_energy: float | None = _q(
+        "hartree", "energy of the reaction field of a solvent, contained in that of the SCF", None
+    )
+    smd_cds_energy: float | None = _q(
+        "hartree",
+        "cavitation, dispersion and solvent structure (SMD), contained in that of the SCF",
+        None,
+    )
+    dielectric_constant: float | None = _q("", "dielectric constant of the solvent", None)
+    surface_points: int | None = _q("", "points on the surface of the cavity", None)
+
     def __post_init__(self) -> None:
         """Raise ValueError where the history is not one row of three numbers for each iteration."""
         if self.history is not None and self.history.shape != (len(self.history), 3):
