@@ -20,7 +20,7 @@ from mkdocs.structure.pages import Page
 from dfmp2.cli.main import COMMANDS, HEADINGS, cli
 from dfmp2.cli.options import GROUPS, OWN, group_of
 from dfmp2.double_hybrids import DISPERSIONS, table
-from dfmp2.options import METHODS
+from dfmp2.options.methods import METHODS
 
 COMMANDS_HEAD = """# Commands
 
