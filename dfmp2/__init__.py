@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         run,
         write,
     )
-    from dfmp2.interop.studies import cbs, frequencies, interaction, optimize, read_study, scan
+    from dfmp2.interop.studies import cbs, frequencies, interaction, irc, optimize, read_study, scan
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.mp2.result import MP2Result
@@ -77,6 +77,7 @@ _OFFERED = {  # module -> names
         "optimize",
         "frequencies",
         "interaction",
+        "irc",
         "cbs",
         "scan",
         "read_study",
@@ -159,6 +160,7 @@ __all__ = [
     "from_mean_field",
     "gradient",
     "interaction",
+    "irc",
     "optimize",
     "plan",
     "prepare",

@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from dfmp2.molecule.elements import bonds, internal_coordinate
-from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.molecule import Molecule, hill_formula
 from dfmp2.units import ANGSTROM_PER_BOHR
 
 Bond = tuple[tuple[int, int], float]
@@ -54,20 +54,56 @@ def structure(molecule: Molecule) -> Structure:
     return Structure(lengths, tuple(angles), _contacts(molecule, places, pairs))
 
 
-def _contacts(
-    molecule: Molecule, places: np.ndarray, pairs: list[tuple[int, int]]
-) -> tuple[Bond, ...]:
-    """The shortest distance of each fragment from the others, each pair of atoms once."""
+def rotation_onto(places: np.ndarray, target: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The rotation R (3, 3) with which places @ R.T lie nearest to the target.
+
+    Parameters
+    ----------
+    places, target : (natom, 3) arrays
+        Around their centres.
+    weights : (natom,) array
+        Of the squared distances.
+
+    Source: W. Kabsch, Acta Cryst. A32, 922 (1976).
+    """
+    left, _, right = np.linalg.svd((weights[:, None] * target).T @ places)
+    if np.linalg.det(left @ right) < 0:
+        left[:, 2] *= -1
+    return np.asarray(left @ right)
+
+
+def fragment_formulas(molecule: Molecule) -> str:
+    """Formulas of the fragments that are bonded in themselves, such as "CH3 + Cl"; a plus and a
+    space between."""
+    pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
+    fragment = _fragment_of_atoms(molecule, pairs)
+    real = np.flatnonzero(~np.array(molecule.ghost))
+    parts = dict.fromkeys(fragment[real].tolist())
+    return " + ".join(
+        hill_formula(molecule.symbols[atom] for atom in real if fragment[atom] == part)
+        for part in parts
+    )
+
+
+def _fragment_of_atoms(molecule: Molecule, pairs: list[tuple[int, int]]) -> np.ndarray:
+    """(natom,) the number of the fragment that each atom belongs to."""
     # Loaded here: SciPy's graphs take 6 MB, and most runs need none.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    real = np.flatnonzero(~np.array(molecule.ghost))
     bonded = np.array(pairs, dtype=int).reshape(-1, 2)
     graph = coo_array(
         (np.ones(len(bonded)), (bonded[:, 0], bonded[:, 1])), shape=(molecule.natom,) * 2
     )
-    _, fragment = connected_components(graph, directed=False)
+    return np.asarray(connected_components(graph, directed=False)[1])
+
+
+def _contacts(
+    molecule: Molecule, places: np.ndarray, pairs: list[tuple[int, int]]
+) -> tuple[Bond, ...]:
+    """The shortest distance of each fragment from the others, each pair of atoms once."""
+    real = np.flatnonzero(~np.array(molecule.ghost))
+    fragment = _fragment_of_atoms(molecule, pairs)
     found: dict[tuple[int, int], float] = {}
     for part in np.unique(fragment[real]):
         inside = real[fragment[real] == part]

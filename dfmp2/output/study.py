@@ -51,11 +51,12 @@ FOREMOST = (  # what a study is made for, in one line
     "minimum_quartic",
     "minimum_parabola",
     "lowest_energy",
+    "barrier_forward_kj_per_mol",
     "optimized_total_energy",
     "zero_point_energy",
 )
 FIGURE = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
-KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies")
+KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies", "irc")
 
 
 class Column(NamedTuple):
@@ -183,6 +184,9 @@ class Study:
             return list(self.path.values())[-1].error_budget
         if self.kind == "interaction":
             return self._interaction_budget("cp-corrected", "-in-complex")
+        if self.kind == "irc":
+            top, minimum = (self.runs[name] for name in self._top_and_minimum())
+            return combined([((1.0, 1.0), top), ((-1.0, -1.0), minimum)], "The barrier forwards")
         if self.kind == "scan":
             by_energy = sorted(self.path.values(), key=lambda run: run.total_energy)
             pairs = [(run, by_energy[0]) for run in by_energy[1:]]
@@ -220,6 +224,10 @@ class Study:
             basis_set=(basis_set[0], basis_set[1]),
             exact="a complete basis set without fitting",
         )
+
+    def _top_and_minimum(self) -> tuple[str, str]:
+        """The names of the transition state of a path and of its minimum backwards."""
+        return "transition-state", str(self.settings["backward_run"])
 
     @property
     def uncorrected_error_budget(self) -> ErrorBudget | None:
