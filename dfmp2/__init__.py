@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from dfmp2.gradients.gradient import GradientResult
     from dfmp2.interop.batch import BatchResult, batch, read_many
+    from dfmp2.interop.conformers import rank, thermo
     from dfmp2.interop.python import (
         available_backends,
         derive,
@@ -50,7 +51,16 @@ if TYPE_CHECKING:
         run,
         write,
     )
-    from dfmp2.interop.studies import cbs, frequencies, interaction, irc, optimize, read_study, scan
+    from dfmp2.interop.studies import (
+        cbs,
+        frequencies,
+        interaction,
+        irc,
+        optimize,
+        reaction,
+        read_study,
+        scan,
+    )
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.mp2.result import MP2Result
@@ -80,8 +90,10 @@ _OFFERED = {  # module -> names
         "irc",
         "cbs",
         "scan",
+        "reaction",
         "read_study",
     ),
+    "dfmp2.interop.conformers": ("thermo", "rank"),
     "dfmp2.interop.batch": ("batch", "BatchResult", "read_many"),
     "dfmp2.gradients.gradient": ("GradientResult",),
     "dfmp2.mp2.prepared": ("Prepared",),
@@ -164,12 +176,15 @@ __all__ = [
     "optimize",
     "plan",
     "prepare",
+    "rank",
+    "reaction",
     "read",
     "read_many",
     "read_study",
     "run",
     "scan",
     "tensor",
+    "thermo",
     "write",
 ]
 

@@ -28,6 +28,10 @@ class Listener:
     def stage(self, text: str) -> None:
         """A stage begins (basis, SCF, integrals, pair energies, check)."""
 
+    def substage(self, text: str) -> None:
+        """A stage begins of one of several runs; by default the same as any stage."""
+        self.stage(text)
+
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         """An SCF iteration has ended; energies and gradient norm in Eh."""
 
@@ -97,6 +101,9 @@ class Relay(Listener):
 
     def stage(self, text: str) -> None:
         self._listener.stage(text)
+
+    def substage(self, text: str) -> None:
+        self._listener.substage(text)
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         self._listener.scf_cycle(cycle, energy, change, gradient)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,11 +16,13 @@ from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
     MOST_WORKERS,
     Display,
+    FilesRead,
     Given,
     as_one,
     one_molecule,
     output_options,
     print_report,
+    with_options,
 )
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
@@ -54,7 +56,7 @@ def run_study(
     compute: Callable[..., Study],
     ending: Callable[[Study], str],
     display: Display,
-    given: Given,
+    given: Given | FilesRead,
     *,
     beside: Mapping[Option, Path] | None = None,
     contents: Callable[[Study], Sequence[bytes]] = lambda _: (),
@@ -89,7 +91,7 @@ def run_study(
         )  # files that are there: `Keeper`
     left = f"finished runs are in {target}"
 
-    with logged(display) as console:
+    with logged(display, several=True) as console:
         keeper = Keeper(
             target,
             overwrite=display.overwrite,
@@ -131,28 +133,92 @@ def run_study(
     return study
 
 
+SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev"]
+CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelOptions:
+    """What makes a level of several runs of the options of one: the values of --scf-formula,
+    --correlation-formula, --delta and --delta-program."""
+
+    scf_formula: str | None
+    correlation_formula: str | None
+    delta: str | None
+    delta_program: str | None
+
+    def of(self, given: Given) -> Options:
+        """The options of a study."""
+        chosen = given.chosen()
+        from dfmp2.studies.composite import at_level
+
+        return at_level(
+            chosen,
+            scf_formula=self.scf_formula,
+            correlation_formula=self.correlation_formula,
+            delta=self.delta,
+            delta_program=self.delta_program,
+        )
+
+
+def level_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a composite level, which it gets as one `level`."""
+    options = (
+        click.option(
+            "--scf-formula",
+            type=click.Choice(SCF_FORMULAS),
+            help="Hartree-Fock limit of a pair of basis sets such as --basis 'cc-pv[tq]z': energy "
+            "in the larger one, exp(-1.63 X), (X+1) exp(-9 sqrt X), exp(-6.3 sqrt X), X^-3.4, "
+            "exp(-alpha sqrt X) with alpha of the family.  [default: largest]",
+        ),
+        click.option(
+            "--correlation-formula",
+            type=click.Choice(CORRELATION_FORMULAS),
+            help="Correlation limit of a pair of basis sets: X^-3, X^-2.2, X^-beta of the family.  "
+            "[default: helgaker; neese-valeev for def2]",
+        ),
+        click.option(
+            "--delta",
+            metavar="LEVEL",
+            help="Add CCSD(T) - MP2: 'ccsd(t)/cc-pvdz'.",
+        ),
+        click.option(
+            "--delta-program",
+            type=click.Choice(["pyscf", "psi4"]),
+            help="CCSD(T) with fitted integrals, or by QCEngine.  [default: pyscf]",
+        ),
+    )
+    return with_options(options, as_one("level", LevelOptions)(command))
+
+
 @click.command("interaction", cls=AnnouncedCommand)
 @click.option(
     "--fragments",
     required=True,
-    metavar="RANGES",
+    metavar="RANGES|auto",
     help="Atoms of each fragment, from 1: 1-5,6-10 is two fragments, 1-3+7-9,4-6 joins two ranges "
-    "in the first.",
+    "in the first; auto: by bonds.",
 )
 @click.option("--charges", metavar="Q,Q", help="Charge of each fragment.  [default: all 0]")
 @click.option("--multiplicities", metavar="M,M", help="2S+1 of each fragment.  [default: all 1]")
+@level_options
 @one_molecule()
 @study_options
 def interaction_command(
-    given: Given, display: Display, fragments: str, charges: str | None, multiplicities: str | None
+    given: Given,
+    display: Display,
+    level: LevelOptions,
+    fragments: str,
+    charges: str | None,
+    multiplicities: str | None,
 ) -> None:
     """Interaction energy of the fragments of MOLECULE, a file as of dfmp2 run.
 
     Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and
     every fragment in its own basis. All runs go into one file. --charge and --multiplicity are
-    those of the complex.
+    those of the complex. --basis may be a pair such as 'aug-cc-pv[tq]z', whose limit is taken.
     """
-    chosen = given.chosen()
+    chosen = level.of(given)
     from dfmp2.studies.interaction import interaction_energy
 
     def ending(study: Study) -> str:
@@ -172,39 +238,29 @@ def interaction_command(
     run_study(display.target(f"{whole.name}.interaction.h5"), compute, ending, display, given)
 
 
-SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev"]
-CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
-
-
 @click.command("cbs", cls=AnnouncedCommand)
 @one_molecule()
-@click.option(
-    "--scf-formula",
-    type=click.Choice(SCF_FORMULAS),
-    default="largest",
-    show_default=True,
-    help="Hartree-Fock limit: energy in the larger basis, exp(-1.63 X), (X+1) exp(-9 sqrt X), "
-    "exp(-6.3 sqrt X), X^-3.4, exp(-alpha sqrt X) with alpha of the family.",
-)
-@click.option(
-    "--correlation-formula",
-    type=click.Choice(CORRELATION_FORMULAS),
-    help="Correlation limit: X^-3, X^-2.2, X^-beta of the family.  [default: helgaker; "
-    "neese-valeev for def2]",
-)
+@level_options
 @study_options
-def cbs_command(
-    given: Given, display: Display, scf_formula: str, correlation_formula: str | None
-) -> None:
+def cbs_command(given: Given, display: Display, level: LevelOptions) -> None:
     """Energy of MOLECULE at the basis set limit, from the two sets that --basis names: --basis
     'cc-pv[tq]z'.
 
-    Both runs go into one file. Spin components are extrapolated like the correlation energy.
+    All runs go into one file. Spin components are extrapolated like the correlation energy;
+    --scf-formula and --correlation-formula (see --help-all) name other formulas. With --delta the
+    basis may also be a single one.
     """
-    chosen = given.chosen()
-    from dfmp2.studies.cbs import basis_set_limit
+    chosen = level.of(given)
+    from dfmp2.studies.cbs import COMPOSITE, basis_set_limit
 
     def ending(study: Study) -> str:
+        composite = study.values.get(COMPOSITE)
+        if composite is not None:
+            correction = study.values["delta_correction"].value
+            return (
+                f"E({chosen.correlation.title} + delta CCSD(T)) = {composite.value:.10f} Eh, delta "
+                f"= {correction:.10f} Eh"
+            )
         total, correlation = (
             study.values[f"cbs_{name}_energy"].value for name in ("total", "correlation")
         )
@@ -214,9 +270,7 @@ def cbs_command(
         )
 
     whole = given.read().molecule
-    compute = partial(
-        basis_set_limit, whole, chosen, scf=scf_formula, correlation=correlation_formula
-    )
+    compute = partial(basis_set_limit, whole, chosen)
     run_study(display.target(f"{whole.name}.cbs.h5"), compute, ending, display, given)
 
 
@@ -370,19 +424,25 @@ class ScanFiles:
     metavar="FILE",
     help="Relaxed geometries.  [default: beside --output]",
 )
+@level_options
 @one_molecule()
 @study_options
 @as_one("points", PointOptions)
 @as_one("files", ScanFiles)
 def scan_command(
-    given: Given, display: Display, points: PointOptions, files: ScanFiles, workers: int | None
+    given: Given,
+    display: Display,
+    level: LevelOptions,
+    points: PointOptions,
+    files: ScanFiles,
+    workers: int | None,
 ) -> None:
     """Energies of MOLECULE along a coordinate (--bond 1,2 0.8:1.2:9: atoms from 1, nine points,
     both ends included) or over two, a map; rigid or relaxed.
 
     Without a coordinate MOLECULE holds several geometries. The exit code is 9 where points failed.
     """
-    chosen = given.chosen()
+    chosen = level.of(given)
     from dfmp2.studies.scan import scan_energies
 
     scan = points.read(given, chosen)
@@ -562,6 +622,7 @@ class GeometryFiles:
     metavar="FILE",
     help="All geometries.  [default: beside --output, .trajectory.xyz]",
 )
+@level_options
 @one_molecule()
 @study_options
 @as_one("constraints", ConstraintOptions)
@@ -569,6 +630,7 @@ class GeometryFiles:
 def optimize_command(
     given: Given,
     display: Display,
+    level: LevelOptions,
     constraints: ConstraintOptions,
     files: GeometryFiles,
     convergence: str,
@@ -582,7 +644,8 @@ def optimize_command(
     The end is a stationary point; --verify computes whether it is a minimum.
     Where --max-steps are not enough (exit code 4), the same command with more goes on.
     """
-    chosen, read = given.chosen(), given.read()
+    chosen = level.of(given)
+    read = given.read()
     from dfmp2.studies.geometric_search import Search
     from dfmp2.studies.optimize import optimize_geometry
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
+from dfmp2.execution.parts import steps
 from dfmp2.interop.python import (
     MoleculeLike,
     NoKeywords,
@@ -26,16 +29,27 @@ from dfmp2.output import study as stored
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
+from dfmp2.studies.composite import at_level
 from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
 from dfmp2.studies.geometric_search import MINIMUM, Search
+from dfmp2.studies.ideal_gas import low_modes
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.optimize import optimize_geometry
+from dfmp2.studies.reaction import Gas, Plan, reaction_energy
 from dfmp2.studies.reaction_path import reaction_path
 from dfmp2.studies.runs import Keeper
 from dfmp2.studies.scan import along, over_frames, scan_energies
+from dfmp2.studies.species import (
+    Reaction,
+    Term,
+    make_coefficient,
+    parse_terms,
+    read_species,
+)
 from dfmp2.studies.stored_hessian import read_hessian
+from dfmp2.studies.thermochemistry import ROOM_TEMPERATURE
 
 CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
 
@@ -49,7 +63,16 @@ class StudyKeywords(MoleculeKeywords, Keywords, total=False):
     listener: Listener | None
 
 
-@offered(StudyKeywords)
+class LevelKeywords(StudyKeywords, total=False):
+    """Of a level that takes several runs of a molecule: a pair of basis sets, a correction."""
+
+    scf_formula: str | None
+    correlation_formula: str | None
+    delta: str | None
+    delta_program: str | None
+
+
+@offered(LevelKeywords)
 def optimize(
     molecule: MoleculeLike,
     basis: str,
@@ -62,7 +85,7 @@ def optimize(
     transition_state: bool = False,
     verify: bool = False,
     start_hessian: str | os.PathLike[str] | None = None,
-    **options: Unpack[StudyKeywords],
+    **options: Unpack[LevelKeywords],
 ) -> Study:
     """The geometry of a stationary point, with `verify` of a minimum or a transition state; what is
     not listed is as of `run`.
@@ -111,6 +134,7 @@ def optimize(
     kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
     search = Search(kept, convergence, max_steps, transition_state, verify)
     found, chosen = molecule_and_options(molecule, basis, options)
+    chosen = at_level(chosen, **_level(options))
     stored = None
     if start_hessian is not None:
         stored = read_hessian(start_hessian)
@@ -200,7 +224,7 @@ def frequencies(
     return harmonic_frequencies(found, chosen, conditions, **_kept(options, "dfmp2.frequencies"))
 
 
-@offered(StudyKeywords)
+@offered(LevelKeywords)
 def interaction(
     molecule: MoleculeLike,
     basis: str,
@@ -208,7 +232,7 @@ def interaction(
     *,
     charges: Sequence[int] | str | None = None,
     multiplicities: Sequence[int] | str | None = None,
-    **options: Unpack[StudyKeywords],
+    **options: Unpack[LevelKeywords],
 ) -> Study:
     """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of
     `optimize`.
@@ -216,7 +240,7 @@ def interaction(
     Parameters
     ----------
     fragments : str or sequence of sequences of int
-        Atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]].
+        Atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]; "auto": by bonds.
     charges, multiplicities : sequence of int or str, optional
         Of each fragment; None for 0 and 1.
 
@@ -230,6 +254,7 @@ def interaction(
     >>> study.values["cp_corrected_interaction_energy"].value                              # doctest: +SKIP
     """
     found, chosen = molecule_and_options(molecule, basis, options)
+    chosen = at_level(chosen, **_level(options))
     if isinstance(fragments, str):
         parts = fragments
     else:
@@ -247,24 +272,23 @@ def _listed(given: Sequence[int] | str | None) -> str | None:
     return ",".join(map(str, given))
 
 
-@offered(StudyKeywords)
-def cbs(
-    molecule: MoleculeLike,
-    basis: str,
-    *,
-    scf_formula: str = "largest",
-    correlation_formula: str | None = None,
-    **options: Unpack[StudyKeywords],
-) -> Study:
+@offered(LevelKeywords)
+def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) -> Study:
     """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of
     `optimize`.
 
     Parameters
     ----------
     basis : str
-        A pair of neighbours in brackets, such as "cc-pv[tq]z".
+        A pair of neighbours in brackets, such as "cc-pv[tq]z"; `interaction`, `scan` and `optimize`
+        take one, too. With `delta` also a single basis.
     scf_formula, correlation_formula : str, optional
-        Names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own exponent.
+        Names of formulas, see `dfmp2.mp2.extrapolation`; None is the SCF energy in the larger basis
+        and X^-3, for def2 its own exponent.
+    delta : str, optional
+        A correction E(CCSD(T)) - E(MP2), as "ccsd(t)/cc-pvdz"; not of `optimize`.
+    delta_program : str, optional
+        "pyscf", with fitted integrals, or "psi4", by QCEngine.
 
     Returns
     -------
@@ -275,11 +299,17 @@ def cbs(
     >>> dfmp2.cbs("inputs/h2o.xyz", "cc-pv[tq]z").values["cbs_total_energy"].value          # doctest: +SKIP
     """
     found, chosen = molecule_and_options(molecule, basis, options)
-    formulas: dict[str, Any] = {"scf": scf_formula, "correlation": correlation_formula}
-    return basis_set_limit(found, chosen, **formulas, **_kept(options, "dfmp2.cbs"))
+    chosen = at_level(chosen, **_level(options))
+    return basis_set_limit(found, chosen, **_kept(options, "dfmp2.cbs"))
 
 
-@offered(StudyKeywords)
+def _level(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of a composite level among others."""
+    own = LevelKeywords.__annotations__.keys() - StudyKeywords.__annotations__.keys()
+    return {name: given.get(name) for name in own}
+
+
+@offered(LevelKeywords)
 def scan(
     molecule: MoleculeLike | Sequence[MoleculeLike],
     basis: str,
@@ -289,7 +319,7 @@ def scan(
     moving: str | None = None,
     chained: bool = True,
     convergence: str = MINIMUM.convergence,
-    **options: Unpack[StudyKeywords],
+    **options: Unpack[LevelKeywords],
 ) -> Study:
     """Energies along one or two coordinates, or of several geometries of one molecule; what is not
     listed is as of `optimize`.
@@ -326,7 +356,7 @@ def scan(
     >>> study = dfmp2.scan("inputs/h2o.xyz", "cc-pvdz", ("bond", "1,2", "0.90:1.02:7"))     # doctest: +SKIP
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
-    chosen = make_options(**options_among(options), basis=basis)
+    chosen = at_level(make_options(**options_among(options), basis=basis), **_level(options))
     units = options.get("units") or "angstrom"
     if coordinate is None:
         if relaxed:
@@ -369,6 +399,128 @@ def scan(
             convergence=convergence if relaxed else None,
         )
     return scan_energies(asked, **_kept(options, "dfmp2.scan"))
+
+
+class ReactionKeywords(Keywords, total=False):
+    """Of a reaction: what its species are, what is computed of each, and where runs go."""
+
+    charges: Mapping[str, int] | None
+    multiplicities: Mapping[str, int] | None
+    symmetry_numbers: Mapping[str, int] | None
+    transition_states: Sequence[str]
+    optimize: bool
+    frequencies: bool
+    convergence: str
+    max_steps: int
+    temperature: float
+    pressure: float | None
+    standard_state: str | None
+    scale: float | str
+    quasi_harmonic: str | None
+    cutoff: float | None
+    allow_gradient: bool
+    workers: int | None
+    units: str | None
+    output: str | os.PathLike[str] | None
+    overwrite: bool
+    resume: bool
+    listener: Listener | None
+
+
+@offered(ReactionKeywords)
+def reaction(
+    reactants: str | Sequence[Any],
+    products: str | Sequence[Any],
+    basis: str | None = None,
+    **options: Unpack[ReactionKeywords],
+) -> Study:
+    """Energy of a reaction, with Hessians its enthalpy and Gibbs energy; what is not listed is as of
+    `optimize`.
+
+    Parameters
+    ----------
+    reactants, products : str or sequence
+        Files with coefficients, as "2*h2.xyz,o2.xyz"; or a list of such texts, of molecules, and of
+        pairs (coefficient, file or molecule).
+    basis : str, optional
+        May be left out where all are files of results.
+    charges, multiplicities, symmetry_numbers : mapping of str to int, optional
+        By the name of a file without its ending, or of a molecule.
+    transition_states : sequence of str, optional
+        Names of saddle points, which `optimize` looks for.
+    optimize, frequencies : bool, optional
+        Optimise every geometry first; compute Hessians.
+    convergence, max_steps : str and int, optional
+        Of the optimisations.
+    temperature, pressure : float, optional
+        Of the gas, K and Pa.
+    standard_state : str, optional
+        "1atm", "1bar" or "1M" (1 mol/l) in place of a pressure; None is 1 atm.
+    scale, quasi_harmonic, cutoff : optional
+        Of the gas, as of `thermo`.
+    allow_gradient : bool, optional
+        Go on at a geometry that is no stationary point.
+    workers : int, optional
+        Processes that share the runs.
+
+    Returns
+    -------
+    Study; its values are listed at `dfmp2.studies.reaction.reaction_energy`
+
+    Examples
+    --------
+    >>> study = dfmp2.reaction("2*h2.xyz,o2.xyz", "2*h2o.xyz", "cc-pvdz")       # doctest: +SKIP
+    >>> study.values["reaction_energy_kj_per_mol"].value                        # doctest: +SKIP
+    """
+    asked = Reaction(
+        reactants=_terms("reactants", reactants),
+        products=_terms("products", products),
+        charges=options.get("charges") or {},
+        multiplicities=options.get("multiplicities") or {},
+        symmetry_numbers=options.get("symmetry_numbers") or {},
+        transition_states=options.get("transition_states", ()),
+    )
+    search = None
+    if options.get("optimize"):
+        convergence, max_steps = options.get("convergence", "GAU"), options.get("max_steps", 100)
+        search = Search(convergence=convergence, max_steps=max_steps)
+    gas = Gas(
+        temperature=options.get("temperature", ROOM_TEMPERATURE),
+        pressure=options.get("pressure"),
+        standard_state=options.get("standard_state"),
+        scale=options.get("scale", 1.0),
+        low_modes=low_modes(options.get("quasi_harmonic"), options.get("cutoff")),
+        allow_gradient=options.get("allow_gradient", False),
+    )
+    chosen = None
+    if basis is not None:
+        chosen = make_options(**options_among(options), basis=basis)
+    how = _kept(options, "dfmp2.reaction")
+    workers = options.get("workers")
+    if workers is not None:
+        how["elsewhere"] = partial(steps, workers)
+    species = read_species(asked, options.get("units") or "angstrom")
+    computed = Plan(optimize=search, frequencies=options.get("frequencies", False), gas=gas)
+    return reaction_energy(species, chosen, computed, **how)
+
+
+def _terms(side: str, given: str | Sequence[Any]) -> list[Term]:
+    """Coefficients and what they belong to, of one side."""
+    option = Option(side)
+    if isinstance(given, str):
+        return parse_terms(given, option)
+    terms: list[Term] = []
+    for one in given:
+        number = 1
+        if isinstance(one, tuple) and len(one) == 2:
+            number, one = one
+        elif isinstance(one, str):
+            terms += parse_terms(one, option)
+            continue
+        if not isinstance(one, str | os.PathLike | Molecule):
+            one = read_molecule(one, {})
+        terms.append((make_coefficient(number, option.of(number)), one))
+    return terms
 
 
 def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:

@@ -54,6 +54,19 @@ def structure(molecule: Molecule) -> Structure:
     return Structure(lengths, tuple(angles), _contacts(molecule, places, pairs))
 
 
+def bonded_parts(molecule: Molecule) -> list[tuple[int, ...]]:
+    """Real atoms that bonds join, from 0: each part in rising order, the parts by their first
+    atom."""
+    pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
+    part = {atom: {atom} for atom, ghost in enumerate(molecule.ghost) if not ghost}
+    for i, j in pairs:
+        if part[i] is not part[j]:
+            part[i] |= part[j]
+            for atom in part[j]:
+                part[atom] = part[i]
+    return sorted({tuple(sorted(atoms)) for atoms in part.values()})
+
+
 def rotation_onto(places: np.ndarray, target: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The rotation R (3, 3) with which places @ R.T lie nearest to the target.
 
@@ -75,35 +88,25 @@ def rotation_onto(places: np.ndarray, target: np.ndarray, weights: np.ndarray) -
 def fragment_formulas(molecule: Molecule) -> str:
     """Formulas of the fragments that are bonded in themselves, such as "CH3 + Cl"; a plus and a
     space between."""
-    pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
-    fragment = _fragment_of_atoms(molecule, pairs)
-    real = np.flatnonzero(~np.array(molecule.ghost))
-    parts = dict.fromkeys(fragment[real].tolist())
     return " + ".join(
-        hill_formula(molecule.symbols[atom] for atom in real if fragment[atom] == part)
-        for part in parts
+        hill_formula(molecule.symbols[atom] for atom in part) for part in bonded_parts(molecule)
     )
-
-
-def _fragment_of_atoms(molecule: Molecule, pairs: list[tuple[int, int]]) -> np.ndarray:
-    """(natom,) the number of the fragment that each atom belongs to."""
-    # Loaded here: SciPy's graphs take 6 MB, and most runs need none.
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    bonded = np.array(pairs, dtype=int).reshape(-1, 2)
-    graph = coo_array(
-        (np.ones(len(bonded)), (bonded[:, 0], bonded[:, 1])), shape=(molecule.natom,) * 2
-    )
-    return np.asarray(connected_components(graph, directed=False)[1])
 
 
 def _contacts(
     molecule: Molecule, places: np.ndarray, pairs: list[tuple[int, int]]
 ) -> tuple[Bond, ...]:
     """The shortest distance of each fragment from the others, each pair of atoms once."""
+    # Loaded here: SciPy's graphs take 6 MB, and most runs need none.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     real = np.flatnonzero(~np.array(molecule.ghost))
-    fragment = _fragment_of_atoms(molecule, pairs)
+    bonded = np.array(pairs, dtype=int).reshape(-1, 2)
+    graph = coo_array(
+        (np.ones(len(bonded)), (bonded[:, 0], bonded[:, 1])), shape=(molecule.natom,) * 2
+    )
+    _, fragment = connected_components(graph, directed=False)
     found: dict[tuple[int, int], float] = {}
     for part in np.unique(fragment[real]):
         inside = real[fragment[real] == part]

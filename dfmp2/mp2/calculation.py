@@ -150,6 +150,7 @@ class Calculation:
     identity : everything that the last bit of its result depends on, by name
     field : uniform electric field, (3,) Eh/(e bohr), None for none
     dispersion : dispersion correction of a double hybrid, None for none
+    separate : whether a gradient comes with that of the SCF energy alone
     """
 
     system: System
@@ -164,6 +165,7 @@ class Calculation:
     identity: Mapping[str, str]
     field: Array | None = None
     dispersion: Dispersion | None = None
+    separate: bool = False
 
     @property
     def options(self) -> Options:

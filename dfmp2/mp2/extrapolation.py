@@ -55,10 +55,16 @@ class Formula:
         smaller, larger : energies in the smaller and the larger basis, Eh
         lower, upper : their cardinal numbers
         """
+        weights = self.weights(lower, upper)
+        return weights[0] * smaller + weights[1] * larger
+
+    def weights(self, lower: int, upper: int) -> tuple[float, float]:
+        """Weights of the energies in the smaller and the larger basis, whose cardinal numbers these
+        are."""
         if self.decay is None:
-            return larger
+            return 0.0, 1.0
         low, high = self.decay(lower), self.decay(upper)
-        return (low * larger - high * smaller) / (low - high)
+        return -high / (low - high), low / (low - high)
 
 
 SCF_NAMES = ("largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev")

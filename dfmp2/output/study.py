@@ -28,6 +28,7 @@ from dfmp2.errors import ResultFileError
 from dfmp2.host.deferred import presentation
 from dfmp2.host.files import write_atomically
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import Dataset
@@ -47,6 +48,9 @@ MOST_RUNS = 500
 MOST_OBJECTS = 300 * MOST_RUNS + 1000  # a result has about 200 groups and datasets
 FOREMOST = (  # what a study is made for, in one line
     "cp_corrected_interaction_energy_kj_per_mol",
+    "composite_total_energy",
+    "reaction_gibbs_energy_kj_per_mol",
+    "reaction_energy_kj_per_mol",
     "cbs_total_energy",
     "minimum_quartic",
     "minimum_parabola",
@@ -56,7 +60,17 @@ FOREMOST = (  # what a study is made for, in one line
     "zero_point_energy",
 )
 FIGURE = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
-KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies", "irc")
+KINDS = (
+    "interaction",
+    "cbs",
+    "scan",
+    "optimization",
+    "frequencies",
+    "irc",
+    "thermochemistry",
+    "reaction",
+)
+NO_BUDGET = ("frequencies", "thermochemistry")  # of no energy difference
 
 
 class Column(NamedTuple):
@@ -150,15 +164,35 @@ class Study:
         return [*(Warned(text, ()) for text in self.warnings), *of_runs]
 
     @property
+    def results(self) -> dict[str, MP2Result]:
+        """Its results by name: its runs, or what those of one molecule at a composite level give
+        together."""
+        parts = [Part(*part) for part in self.settings.get("parts", ())]
+        if not parts:
+            return dict(self.runs)
+        endings = [part.name if self.kind == "cbs" else f"-{part.name}" for part in parts]
+        found: dict[str, MP2Result] = {}
+        for name in self.runs:
+            if not name.endswith(endings[0]):
+                continue
+            whole = name.removesuffix(endings[0])
+            names = [f"{whole}{ending}" for ending in endings]
+            if all(one in self.runs for one in names):
+                runs = [self.runs[one] for one in names]
+                found[whole] = combine(list(zip(parts, runs, strict=True)))
+        return found
+
+    @property
     def path(self) -> dict[str, MP2Result]:
-        """The runs that its table has rows of, by name: of an optimisation its steps, of a relaxed
-        scan those that are kept, else all of them."""
+        """The results that its table has rows of, by name: of an optimisation its steps, of a
+        relaxed scan those that are kept, else all of them."""
+        results = self.results
         names = self.settings.get("path")
         if names is None and self.kind == "optimization":  # of an earlier version
-            names = [name for name in self.runs if name.startswith("step-")]
+            names = [name for name in results if name.startswith("step-")]
         if names is None:
-            return dict(self.runs)
-        return {name: self.runs[name] for name in names}
+            return results
+        return {name: results[name] for name in names}
 
     @property
     def last(self) -> Molecule:
@@ -175,10 +209,10 @@ class Study:
     @property
     def error_budget(self) -> ErrorBudget | None:
         """How wrong the energies that were found may be; None where there are none, or none yet."""
-        from dfmp2.mp2.error_budget import ESTIMATED, Share, combined
+        from dfmp2.mp2.error_of_difference import combined
 
-        runs = list(self.runs.values())
-        if not self.complete or len(runs) < 2 or self.kind == "frequencies":
+        runs = list(self.results.values())
+        if not self.complete or len(self.runs) < 2 or self.kind in NO_BUDGET:
             return None
         if self.kind == "optimization":
             return list(self.path.values())[-1].error_budget
@@ -187,6 +221,12 @@ class Study:
         if self.kind == "irc":
             top, minimum = (self.runs[name] for name in self._top_and_minimum())
             return combined([((1.0, 1.0), top), ((-1.0, -1.0), minimum)], "The barrier forwards")
+        if self.kind == "reaction":
+            parts = [
+                ((one["coefficient"], one["coefficient"]), self.runs[one["run"]])
+                for one in self.settings["species"]
+            ]
+            return combined(parts, "The reaction energy")
         if self.kind == "scan":
             by_energy = sorted(self.path.values(), key=lambda run: run.total_energy)
             pairs = [(run, by_energy[0]) for run in by_energy[1:]]
@@ -196,34 +236,9 @@ class Study:
                 for run, end in pairs
             ]
             return max(differences, key=_largest_last)
-        weights, basis_set = [], []
-        method = "correlation_energy"
-        if f"cbs_{method}" not in self.values:  # of an earlier version
-            method = f"mp2_{method}"
-        reference = next(
-            name
-            for name in ("scf_total_energy", "functional_energy", "hf_total_energy")
-            if f"cbs_{name}" in self.values
-        )
-        for name in (reference, method):
-            smaller, larger = (getattr(run, name) for run in runs)
-            limit = self.values[f"cbs_{name}"].value
-            if larger == smaller:
-                share = 1.0
-            else:
-                share = (limit - smaller) / (larger - smaller)
-            weights.append((1.0 - share, share))
-            step, how = limit - larger, "the limit less the larger basis"
-            if not step:  # as --scf-formula largest has it
-                step, how = larger - smaller, "the larger basis less the smaller one"
-            basis_set.append(Share(abs(step), ESTIMATED, how))
-        return combined(
-            [(pair, run) for pair, run in zip(zip(*weights, strict=True), runs, strict=True)],
-            "The limit",
-            cancelling=1.0,
-            basis_set=(basis_set[0], basis_set[1]),
-            exact="a complete basis set without fitting",
-        )
+        if "parts" in self.settings:
+            return next(iter(self.results.values())).error_budget
+        return self._limit_budget(runs)
 
     def _top_and_minimum(self) -> tuple[str, str]:
         """The names of the transition state of a path and of its minimum backwards."""
@@ -238,14 +253,35 @@ class Study:
 
     def _interaction_budget(self, scheme: str, ending: str) -> ErrorBudget:
         """The budget of the interaction energy with the fragments whose runs have this ending."""
-        from dfmp2.mp2.error_budget import combined
+        from dfmp2.mp2.error_of_difference import combined
 
-        fragments = [
-            ((-1.0, -1.0), run) for name, run in self.runs.items() if name.endswith(ending)
-        ]
+        results = self.results
+        fragments = [((-1.0, -1.0), run) for name, run in results.items() if name.endswith(ending)]
         return combined(
-            [((1.0, 1.0), self.runs["complex"]), *fragments], f"The {scheme} interaction energy"
+            [((1.0, 1.0), results["complex"]), *fragments], f"The {scheme} interaction energy"
         )
+
+    def _limit_budget(self, runs: Sequence[MP2Result]) -> ErrorBudget:
+        """The budget of a limit in a file of an earlier version, which has no weights: they follow
+        from the limit."""
+        method = "correlation_energy"
+        if f"cbs_{method}" not in self.values:
+            method = f"mp2_{method}"
+        reference = next(
+            name
+            for name in ("scf_total_energy", "functional_energy", "hf_total_energy")
+            if f"cbs_{name}" in self.values
+        )
+        shares = []
+        for name in (reference, method):
+            smaller, larger = (getattr(run, name) for run in runs)
+            if larger == smaller:
+                shares.append(1.0)
+            else:
+                shares.append((self.values[f"cbs_{name}"].value - smaller) / (larger - smaller))
+        names = self.settings["basis_sets"]
+        parts = [Part(names[0], *(1.0 - share for share in shares)), Part(names[1], *shares)]
+        return combine(list(zip(parts, runs, strict=True))).error_budget
 
 
 def _largest_last(budget: ErrorBudget) -> float:

@@ -33,10 +33,27 @@ HEADINGS = {  # of the columns of a study whose name is long
     "exit_code": "code",
     "correlation_energy": "E(corr)",
     "total_energy": "E",
+    "cp_corrected_interaction_energy": "E(CP)",
+    "uncorrected_interaction_energy": "E(no CP)",
+    "scf_cp_corrected_interaction_energy": "SCF, CP",
+    "scf_uncorrected_interaction_energy": "SCF, no CP",
+    "correlation_cp_corrected_interaction_energy": "corr, CP",
+    "correlation_uncorrected_interaction_energy": "corr, no CP",
+    "delta_correction": "delta",
     "ir_intensity": "IR intensity",
     "rms_displacement": "rms moved",
     "max_displacement": "max moved",
+    "enthalpy_correction": "H - E",
+    "gibbs_energy_correction": "G - E",
+    "gibbs_energy": "G",
+    "heat_capacity": "Cp",
+    "entropy": "S",
+    "entropy_translation": "S trans",
+    "entropy_rotation": "S rot",
+    "entropy_vibration": "S vib",
+    "entropy_electrons": "S el",
 }
+OF_EACH_BASIS = ("scf_total_energy", "correlation_energy", "total_energy")
 MOST_NAMES = 3  # of runs that gave a warning
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 CONVERTED = {
@@ -105,6 +122,8 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     if study.kind == "optimization":
         blocks += _geometry(study)
     blocks += _stationary_points(study)
+    if study.kind == "thermochemistry":
+        blocks += _modes(study)
     blocks += study.notes
     if study.table:
         blocks.append(
@@ -116,7 +135,10 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     uncorrected = study.uncorrected_error_budget
     if uncorrected is not None:
         blocks.append(uncorrected.summary)
-    runs, said = overview(study.runs, anchors), []
+    shown = _listed_runs(study)
+    runs, said = overview(shown, anchors), []
+    if len(shown) < len(study.runs):
+        said = [f"{len(study.runs)} runs, of which displaced geometries are not listed."]
     if study.kind == "frequencies":
         said = [
             f"{counted_text(len(study.runs), 'run')}: reference, and plus and minus for each "
@@ -125,6 +147,17 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
         runs = runs._replace(details=True)
     groups = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
     return [Section("study", "Results", blocks), groups]
+
+
+def _listed_runs(study: Study) -> dict[str, MP2Result]:
+    """The runs that are worth a row: of a reaction not those of Hessians."""
+    if study.kind != "reaction":
+        return dict(study.runs)
+    return {
+        name: run
+        for name, run in study.runs.items()
+        if not name.partition(":")[2].startswith(("plus-", "minus-"))
+    }
 
 
 def study_warnings(study: Study) -> list[str]:
@@ -163,6 +196,25 @@ def _shares(study: Study) -> list[Block]:
         rows.append((motion.lstrip("_"), *energies, entropy, capacity))
     heads = ("share of", "#U - E / kJ/mol", "#H - E / kJ/mol", "#S / J/(mol K)", "#Cv / J/(mol K)")
     return [Table("Translation, rotation, vibration, electrons", heads, rows)]
+
+
+def _modes(study: Study) -> list[Block]:
+    """The table of the vibrations of a thermochemistry; none of an atom."""
+    columns = [("wavenumber", "cm^-1"), ("scaled_wavenumber", "cm^-1")]
+    columns += [("ir_intensity", "km/mol"), ("reduced_mass", "u"), ("force_constant", "mdyn/A")]
+    columns = [(name, unit) for name, unit in columns if name in study.arrays]
+    if study.settings["scale_factor"] == 1.0:
+        columns.remove(("scaled_wavenumber", "cm^-1"))
+    heads, cells = ["#mode"], []
+    for name, unit in columns:
+        array = study.arrays[name]
+        heads.append(f"#{HEADINGS.get(name, name.replace('_', ' '))} / {unit}")
+        cells.append([cell(float(value), array.units, name) for value in array.value])
+    numbers = range(1, len(cells[0]) + 1)
+    rows = list(zip(numbers, *cells, strict=True))
+    if not rows:
+        return []
+    return [Table("Vibrations", heads, rows, sortable=True)]
 
 
 def _geometry(study: Study) -> list[Block]:
@@ -364,10 +416,19 @@ def _table(columns: Mapping[str, Column], *, folded: bool) -> Table:
             unit = f" / {column.units.replace('hartree', 'Eh')}"
         else:
             unit = ""
-        heads.append(f"{sign}{HEADINGS.get(name, name.replace('_', ' '))}{unit}")
+        heads.append(f"{sign}{_heading(name)}{unit}")
         cells.append([cell(x, column.units, name) for x in column.values])
     rows = list(zip(*cells, strict=True))
     return Table("Values" if folded else "", heads, rows, sortable=True, folded=folded)
+
+
+def _heading(name: str) -> str:
+    """The heading of a column; that of one basis set ends with its name."""
+    for energy in OF_EACH_BASIS:
+        basis = name.removeprefix(f"{energy}_")
+        if basis != name:
+            return f"{HEADINGS[energy]} {basis}"
+    return HEADINGS.get(name, name.replace("_", " "))
 
 
 def cell(value: str | float, units: str, name: str = "") -> str:

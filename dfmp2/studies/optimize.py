@@ -20,7 +20,7 @@ import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Command, Option
-from dfmp2.gradients.gradient import GradientResult
+from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.calculation import NOTHING, Checkpoint
@@ -31,6 +31,7 @@ from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Wordless
 from dfmp2.scf.reference import StartOrbitals
+from dfmp2.studies.composite import CompositeOptions, columns
 from dfmp2.studies.constraints import FREEZE, Constraints, constraint_lines
 from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, displaced, hessian
 from dfmp2.studies.geometric_search import (
@@ -50,7 +51,6 @@ from dfmp2.studies.runs import (
     Task,
     Unfinished,
     carry_out,
-    certified_gradient,
     examine_steps,
     without_densities,
 )
@@ -105,6 +105,12 @@ def optimize_geometry(
         raise InputError(
             "ghost atoms have a gradient but no geometry of their own, and would wander: leave "
             "them out, or optimise the molecule without them"
+        )
+    if isinstance(options, CompositeOptions) and options.delta is not None:
+        raise InputError(
+            Option("delta", options.delta),
+            " has no gradient: optimise without it, and compute the energy of the geometry with ",
+            Command("cbs"),
         )
     if search.verify and 6 * molecule.natom + search.max_steps + BESIDE > MOST_RUNS:
         raise InputError(
@@ -228,7 +234,7 @@ class Course:
         while True:
             self.points.append(method.judge(results[name], guess))
             self.path.append(name)
-            self._listener.stage(self.points[-1].said)
+            self._listener.stage(f"{name}: {self.points[-1].said}")
             place = method.next_geometry()
             while place is None and method.converged:
                 probe = method.unmeasured()
@@ -366,7 +372,12 @@ class Course:
         if complete and self._foreseen:
             notes.append(self._foreseen)
         return Numbers(
-            settings, notes, _values(points), _table(points), self._arrays(last.molecule), what
+            settings=settings,
+            notes=notes,
+            values=_values(points),
+            table=_table(points) | columns(runs[: len(points)]),
+            arrays=self._arrays(last.molecule),
+            what=what,
         )
 
     def _kind(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Command, Option
-from dfmp2.gradients.gradient import GradientResult, require_gradient
+from dfmp2.gradients.gradient import GradientResult, certified_gradient, require_gradient
 from dfmp2.molecule.elements import bonds
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import fragment_formulas, rotation_onto
@@ -50,7 +50,6 @@ from dfmp2.studies.runs import (
     Task,
     Unfinished,
     carry_out,
-    certified_gradient,
     examine_steps,
     without_densities,
 )

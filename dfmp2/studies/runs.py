@@ -25,6 +25,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -47,10 +48,13 @@ from dfmp2.host.files import OUTPUT, require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
+from dfmp2.molecule.basis_parts import title_of
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
+from dfmp2.mp2.composite import Part, combine
+from dfmp2.mp2.coupled_cluster import WithCoupledCluster
 from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
@@ -71,6 +75,7 @@ from dfmp2.planning.rates import Rates
 from dfmp2.progress import Collector, Listener, Relay, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
+from dfmp2.studies.composite import CompositeOptions
 
 TRUSTED = 0.3  # of a run: from there on what it says of itself counts alone
 CONFIRMED = 1.0  # s by which the forecast of all runs counts as confirmed
@@ -97,6 +102,9 @@ class Step:
     advice : what is said behind the reason why it cannot be run
     passing : a run beside the way of the study: `Task.passed` is applied to it at once, and the run
         before stays whole
+    compute : what computes it, None for `Task.compute`
+    whole : the step that it is a run of, "" for itself
+    part : which of its runs
     optimised : its result is at another geometry than that of the step
     """
 
@@ -107,6 +115,9 @@ class Step:
     start: str = ""
     advice: Message = Message()
     passing: bool = False
+    compute: WithCoupledCluster | None = None
+    whole: str = ""
+    part: Part | None = None
     optimised: bool = False
 
 
@@ -200,6 +211,7 @@ class Task:
     warnings : what is wrong with the question itself, said before the first run
     question : settings that a stored study must agree in for its runs to be taken; one that it
         lacks counts as False
+    stored : results of steps, by name, that another file holds and that are not computed
     """
 
     kind: str
@@ -218,6 +230,7 @@ class Task:
     chosen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     question: Mapping[str, Any] = field(default_factory=dict)
+    stored: Mapping[str, MP2Result] = field(default_factory=dict)
 
     def study(
         self,
@@ -231,21 +244,33 @@ class Task:
     ) -> Study:
         """The study as far as it has come; `steps` and `warnings` are those so far."""
         runs = {step.name: results[step.name] for step in steps if step.name in results}
-        found, molecule = self.evaluate(runs, failures, complete), self.molecule
+        failed = {step.whole or name: failures[name] for name, step in named(steps, failures)}
+        found, molecule = self.evaluate(wholes(steps, runs), failed, complete), self.molecule
         charges = molecule.point_charges
         if charges is None:
             common = []
         else:
             common = [f"every run in the field of the same {len(charges)} point charges"]
+        if self.options.solvent is not None:
+            common.append(f"every run in a solvent: {self.options.solvent_title}")
         if self.options.relativity == "x2c":
             common.insert(0, "relativity in every run: spin-free one-electron X2C")
+        basis = title_of(self.options.basis)
         of_runs = {text for run in runs.values() for text in run.diagnostics.warnings}
         kept = of_runs.union(found.notes)  # failed steps are listed among the notes
+        level = f"{self.options.correlation.level}/{basis}"
+        settings = {"name": molecule.name, "basis": basis, **found.settings}
+        notes = [*common, *found.notes]
+        if isinstance(self.options, CompositeOptions):
+            level = self.options.level
+            settings |= self.options.settings()
+            of_level = self.options.notes(list(wholes(steps, runs).values()))
+            notes += [note for note in of_level if note not in notes]
         return Study(
             kind=self.kind,
-            title=f"{found.what or self.what}, {self.options.correlation.level}/{self.options.basis}",
-            settings={"name": molecule.name, "basis": self.options.basis, **found.settings},
-            notes=(*common, *found.notes),
+            title=f"{found.what or self.what}, {level}",
+            settings=settings,
+            notes=tuple(notes),
             values=found.values,
             table=found.table,
             arrays=found.arrays,
@@ -258,9 +283,64 @@ class Task:
         )
 
 
+def named(steps: Sequence[Step], names: Iterable[str]) -> list[tuple[str, Step]]:
+    """The steps of these names, with them."""
+    known = {step.name: step for step in steps}
+    return [(name, known[name]) for name in names if name in known]
+
+
+def expanded(step: Step) -> list[Step]:
+    """The runs of a step: several at a composite level, else itself."""
+    if not isinstance(step.options, CompositeOptions):
+        return [step]
+    runs = []
+    for run in step.options.runs:
+        start = ""
+        if step.start:
+            start = f"{step.start}-{run.part.name}"
+        runs.append(
+            replace(
+                step,
+                name=f"{step.name}-{run.part.name}",
+                who=f"{step.who} in {run.options.basis}",
+                options=run.options,
+                start=start,
+                compute=run.compute,
+                whole=step.name,
+                part=run.part,
+            )
+        )
+    return runs
+
+
+def wholes(steps: Sequence[Step], results: Results) -> dict[str, MP2Result]:
+    """The results of the steps that were asked for, each of all its runs.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        As `expanded` has made them.
+    results : mapping
+        Of these steps, as far as there are any.
+    """
+    runs: dict[str, list[Step]] = {}
+    for step in steps:
+        runs.setdefault(step.whole or step.name, []).append(step)
+    complete: dict[str, MP2Result] = {}
+    for name, parts in runs.items():
+        if any(step.name not in results for step in parts):
+            continue
+        combined = [(step.part, results[step.name]) for step in parts if step.part is not None]
+        if combined:
+            complete[name] = combine(combined)
+        else:
+            complete[name] = results[name]
+    return complete
+
+
 def examine_steps(steps: Sequence[Step]) -> list[int]:
-    """Frozen core orbitals of each run, after everything that one would be refused for has been
-    looked at.
+    """Frozen core orbitals of each step, after everything that its runs would be refused for has
+    been looked at.
 
     Runs of the same atoms with the same options are planned once; each must fit into memory beside
     the results of those before it.
@@ -269,12 +349,16 @@ def examine_steps(steps: Sequence[Step]) -> list[int]:
     ------
     Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
     """
+    asked, steps = steps, [run for step in steps for run in expanded(step)]
     plans: dict[Hashable, tuple[FrozenCore, plan.Plan]] = {}
     kept, needed = 0, []
     for step in steps:
         try:
             if _alike(step) not in plans:
                 plans[_alike(step)] = _planned(step)
+            if step.compute is not None:
+                planned = plans[_alike(step)][1]
+                step.compute.require(step.molecule, planned.work, planned.memory.budget)
         except Dfmp2Error as error:
             if isinstance(error, InputError):
                 advice = step.advice
@@ -293,7 +377,7 @@ def examine_steps(steps: Sequence[Step]) -> list[int]:
         most.require()
     except ResourceError as error:
         raise error.prefixed(step.who) from error
-    return [plans[_alike(step)][0].orbitals for step in steps]
+    return [plans[_alike(expanded(step)[0])][0].orbitals for step in asked]
 
 
 def _alike(step: Step) -> Hashable:
@@ -337,6 +421,8 @@ def certified(steps: Sequence[Step]) -> Certified:
     """
     given = list(steps)
     options = given[0].options
+    if isinstance(options, CompositeOptions):
+        return Certified(given, "fitting errors: estimated in every run", ())
     if options.certify_fit:
         return Certified(given, "fitting errors: measured in every run (--certify-fit)", ())
     chosen = ("certify_fit",)
@@ -417,6 +503,10 @@ class Series(Relay):
         self._measured += result.timings.total
         self._predicted += result.predicted.total
 
+    def stage(self, text: str) -> None:
+        """Pass a stage of a run on as one among those of others."""
+        self.substage(text)
+
     def time_left(self, seconds: float | None) -> None:
         """As of Listener."""
         elapsed, whole = (
@@ -437,21 +527,6 @@ class Series(Relay):
         super().time_left(seconds)
 
 
-def certified_gradient(
-    molecule: Molecule, options: Options, *, doubt_units: bool = True, **rest: Any
-) -> MP2Result:
-    """The result of a run with its gradient and its relaxed density, for `Task.compute`.
-
-    Raises
-    ------
-    ComparisonFailed : the certificate of the gradient does not hold
-    Dfmp2Error : as of `dfmp2.gradients.gradient.mp2_gradient`
-    """
-    from dfmp2.gradients.gradient import mp2_gradient
-
-    return mp2_gradient(molecule, options, **rest).result.require_certified()
-
-
 def without_densities(result: MP2Result) -> MP2Result:
     """The result with its dipole moments and natural occupations, its densities left out (nspin, 0,
     0)."""
@@ -460,14 +535,6 @@ def without_densities(result: MP2Result) -> MP2Result:
         return result
     none = np.empty((result.reference.nspin, 0, 0))
     return replace(result, properties=replace(own, unrelaxed_density=none, relaxed_density=none))
-
-
-def certified_properties(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
-    """The result of a run with its relaxed density and what that gives, for a batch; errors as of
-    `gradient`."""
-    from dfmp2.gradients.gradient import mp2_properties
-
-    return mp2_properties(molecule, options, **rest).require_certified()
 
 
 def carry_out(
@@ -492,11 +559,15 @@ def carry_out(
     """
     keeper = keeper or Keeper()
     listener = Collector(listener or Listener())
-    compute = task.compute or energy.mp2_energy
     steps: list[Step] = []
     results: dict[str, MP2Result] = {}
     failures: dict[str, Dfmp2Error] = {}
-    start, number = task.start or start_of(task.options), 0
+    composite = isinstance(task.options, CompositeOptions)
+    asked: dict[str, MP2Result] = {}  # of the steps of the task, where those are several runs each
+    if not composite:
+        asked = results
+    first, number = task.start or start_of(task.options), 0
+    starts: dict[Part | None, StartOrbitals] = {}
 
     def study(*, complete: bool = False) -> Study:
         return task.study(steps, results, failures, command, listener.warnings, complete=complete)
@@ -524,13 +595,19 @@ def carry_out(
     def begin(step: Step) -> StartOrbitals | None:
         if step.start:
             return _orbitals_of(step.start, results[step.start])
-        return start
+        return starts.get(step.part, first)
+
+    def computing_of(step: Step) -> Callable[..., MP2Result]:
+        own: Callable[..., MP2Result] = step.compute or task.compute or energy.mp2_energy
+        if step.compute is None and task.compute is not None and step.part is not None:
+            return partial(own, separate=step.part.scf != step.part.correlation)
+        return own
 
     def run(step: Step, series: Series) -> None:
         series.begin(step.name)
         checkpoint = keeper.checkpoint(step)
         try:
-            result = compute(
+            result = computing_of(step)(
                 step.molecule,
                 step.options,
                 start=begin(step),
@@ -555,15 +632,19 @@ def carry_out(
         listener.warning(text)
     with keeper.held(task, listener), keeper.up_to_date(study), _few_collections():
         try:
-            for group in chain([task.steps], task.then(results) if task.then else ()):
+            for given in chain([task.steps], task.then(asked) if task.then else ()):
+                group = [run for step in given for run in expanded(step)]
                 steps.extend(group)
                 if len(steps) > MOST_RUNS:
                     raise InputError(
                         f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it"
                     )
                 results |= keeper.recall(
-                    group, listener, task.free, task.chosen, follow=group is not task.steps
+                    group, listener, task.free, task.chosen, follow=given is not task.steps
                 )
+                for step in group:
+                    if step.name in task.stored and step.name not in results:
+                        keep(step, task.stored[step.name])
                 left = [step for step in group if step.name not in results]
                 if len(group) > 1 or task.then is None:
                     total = f"/{len(steps)}"
@@ -573,7 +654,8 @@ def carry_out(
                     keeper.wait_for_no_run()
                     number += len(group) - len(left)
                     units = [
-                        Unit(step, compute, begin(step), command, task.tolerant) for step in left
+                        Unit(step, computing_of(step), begin(step), command, task.tolerant)
+                        for step in left
                     ]
                     for step, result in elsewhere(units):
                         number += 1
@@ -582,17 +664,25 @@ def carry_out(
                             continue
                         listener.stage(f"[{number}{total}] {step.who}: done")
                         keep(step, result)
+                    if composite:
+                        asked |= wholes(group, results)
                     continue
                 series = Series(listener, left, "energy" if task.compute is None else "gradient")
                 for step in group:
                     number += 1
-                    listener.stage(
-                        f"[{number}{total}] {step.who}{'' if step in left else ': finished before'}"
-                    )
+                    announced = f"[{number}{total}] {step.who}"
+                    if step not in left:
+                        listener.stage(f"{announced}: finished before")
+                    elif total:
+                        listener.stage(announced)
+                    else:  # the study itself says what came of the step
+                        listener.substage(announced)
                     if step in left:
                         run(step, series)
                     if task.chained and step.name in results:
-                        start = _orbitals_of(step.name, results[step.name])
+                        starts[step.part] = _orbitals_of(step.name, results[step.name])
+                if composite:
+                    asked |= wholes(group, results)
         except Unfinished as error:
             error.study = study()
             keeper.write(error.study)

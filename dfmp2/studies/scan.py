@@ -23,12 +23,13 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.gradients.gradient import require_gradient
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.error_budget import combined
+from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
 from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
+from dfmp2.studies.composite import CompositeOptions, columns
 from dfmp2.studies.coordinate import Coordinate, show_atoms
 from dfmp2.studies.extrema import (
     Extremum,
@@ -321,6 +322,12 @@ def _there_and_back(scan: Scan, steps: Sequence[Step]) -> list[Step]:
 def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -> Study:
     """The energies of a relaxed scan."""
     molecule = scan.molecules[0]
+    if isinstance(scan.options, CompositeOptions):
+        raise InputError(
+            Option("relaxed", True),
+            " takes one basis set and no correction: relax with that, then scan the frames of "
+            "its .trajectory.xyz at the level of several runs",
+        )
     require_gradient(molecule, scan.options)
     examine_steps([Step("", scan.point(0), molecule, scan.options)])
     names = [
@@ -487,7 +494,7 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
     table["relative_energy"] = Column(
         tuple(relative), "kJ/mol", "total energy above the lowest point"
     )
-    if scan.options.correlation is MP2:
+    if scan.options.correlation is MP2 and not isinstance(scan.options, CompositeOptions):
         numbers = NUMBERS
     else:
         numbers = {**NUMBERS, **METHOD_NUMBERS}
@@ -495,6 +502,7 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
         table[name] = Column(
             tuple(math.nan if run is None else number(run) for run in runs), units, description
         )
+    table |= columns(runs)
     if complete:
         table["relative_energy_error"] = Column(
             relative_errors(runs), "kJ/mol", "expected error of the relative energy"

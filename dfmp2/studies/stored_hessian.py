@@ -132,8 +132,9 @@ def _stored(study: Study) -> tuple[Molecule, Array] | None:
             return study.runs[places[study.kind]].molecule, stored
         return study.last, stored
     # A transition state that was looked for has the runs of the Hessian that it began with.
-    if study.kind == "optimization" and "plus-001-x" in study.runs:
-        first = study.runs[study.settings["path"][0]].molecule
-        if all(f"minus-{atom + 1:03d}-z" in study.runs for atom in range(first.natom)):
-            return first, hessian(first, study.runs, DISPLACEMENT)
+    results = study.results
+    if study.kind == "optimization" and "plus-001-x" in results:
+        first = results[study.settings["path"][0]].molecule
+        if all(f"minus-{atom + 1:03d}-z" in results for atom in range(first.natom)):
+            return first, hessian(first, results, DISPLACEMENT)
     return None

@@ -1,0 +1,193 @@
+"""The energy of a level that takes several runs: a sum over them.
+
+    E(HF) = sum_k a_k E_k(HF)        E(corr) = sum_k b_k E_k(corr)        E = E(HF) + E(corr) + correction
+
+The weights a and b are those of a two-point extrapolation (`dfmp2.mp2.extrapolation`), and the
+correction is E(CCSD(T)) - E(MP2) of a run in a small basis, whose weights are 0. Gradients are sums
+with the same weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dfmp2.mp2.properties import Gradient, Properties
+from dfmp2.mp2.result import MP2Result
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.error_budget import ErrorBudget
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A run of a composite level.
+
+    Attributes
+    ----------
+    name : str
+        Ends the name of the run.
+    scf, correlation : float
+        Weights of its E(SCF) and E(corr).
+    """
+
+    name: str
+    scf: float
+    correlation: float
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CompositeResult(MP2Result):
+    """What the runs of one molecule make together, as a result.
+
+    Energies, gradient and dipole moments are sums over the runs; all else is that of the run in the
+    larger basis.
+
+    Attributes
+    ----------
+    parts : tuple of (Part, MP2Result)
+        From the smaller basis to the larger one, then that of the correction.
+    """
+
+    parts: tuple[tuple[Part, MP2Result], ...]
+
+    @property
+    def terms(self) -> tuple[tuple[tuple[float, float], MP2Result], ...]:
+        """As of MP2Result: its runs, but for those without a weight."""
+        return tuple(
+            ((part.scf, part.correlation), run)
+            for part, run in self.parts
+            if part.scf or part.correlation
+        )
+
+    @property
+    def components(self) -> tuple[float, float]:
+        """E_SS and E_OS, Eh."""
+        same, opposite = zip(*(run.components for _, run in self.terms), strict=True)
+        return self._correlation(same), self._correlation(opposite)
+
+    @property
+    def rpa_correlation_energy(self) -> float | None:
+        """As of MP2Result, Eh."""
+        energies = [run.rpa_correlation_energy for _, run in self.terms]
+        if None in energies:
+            return None
+        return self._correlation([energy for energy in energies if energy is not None])
+
+    @property
+    def mp2_singles_energy(self) -> float:
+        """As of MP2Result, Eh."""
+        return self._correlation([run.mp2_singles_energy for _, run in self.terms])
+
+    @property
+    def scf_total_energy(self) -> float:
+        """As of MP2Result, Eh."""
+        return self._scf([run.scf_total_energy for _, run in self.terms])
+
+    @property
+    def hf_total_energy(self) -> float:
+        """As of MP2Result, Eh."""
+        return self._scf([run.hf_total_energy for _, run in self.terms])
+
+    @property
+    def functional_energy(self) -> float | None:
+        """As of MP2Result, Eh."""
+        energies = [run.functional_energy for _, run in self.terms]
+        if None in energies:
+            return None
+        return self._scf([energy for energy in energies if energy is not None])
+
+    @property
+    def correction(self) -> float | None:
+        """E(CCSD(T)) - E(method) in the small basis, Eh; None where it was not asked for."""
+        for _, run in self.parts:
+            if run.coupled_cluster is not None:
+                others = run.mp2_correlation_energy - run.correlation_energy
+                return run.coupled_cluster.correction + others
+        return None
+
+    @property
+    def total_energy(self) -> float:
+        """Energy of the mean field + correlation energy + dispersion energy + correction, Eh."""
+        added = (self.dispersion_energy or 0.0) + (self.correction or 0.0)
+        return self.mean_field_energy + self.correlation_energy + added
+
+    @property
+    def error_budget(self) -> ErrorBudget:
+        """How wrong its energies may be; the correction is taken as it is."""
+        from dfmp2.mp2.error_budget import EXACT
+        from dfmp2.mp2.error_of_difference import combined
+
+        name, exact = "The energy", EXACT
+        if len(self.terms) > 1:
+            name, exact = "The limit", "a complete basis set without fitting"
+        return combined([((1.0, 1.0), self)], name, cancelling=1.0, exact=exact)
+
+    def _scf(self, energies: Sequence[float]) -> float:
+        weights = [weights[0] for weights, _ in self.terms]
+        return math.fsum(w * energy for w, energy in zip(weights, energies, strict=True) if w)
+
+    def _correlation(self, energies: Sequence[float]) -> float:
+        weights = [weights[1] for weights, _ in self.terms]
+        return math.fsum(w * energy for w, energy in zip(weights, energies, strict=True) if w)
+
+
+def combine(parts: Sequence[tuple[Part, MP2Result]]) -> CompositeResult:
+    """The result of the runs of one molecule, with their gradient where all have one."""
+    weighted = [(part, run) for part, run in parts if part.scf or part.correlation]
+    largest = weighted[-1][1]
+    values = {field.name: getattr(largest, field.name) for field in fields(MP2Result)}
+    values["gradient"] = _gradient(weighted)
+    values["properties"] = _properties(weighted)
+    return CompositeResult(**values, parts=tuple(parts))
+
+
+def _gradient(parts: Sequence[tuple[Part, MP2Result]]) -> Gradient | None:
+    """The sum of the gradients, each E(SCF) with its own weight; None where a run has none."""
+    largest = parts[-1][1].gradient
+    if largest is None:
+        return None
+    total = np.zeros_like(largest.total_gradient)
+    for part, run in parts:
+        found = run.gradient
+        if found is None:
+            return None
+        total += part.correlation * found.total_gradient
+        if part.scf != part.correlation:
+            if found.scf_total_gradient is None:
+                return None
+            total += (part.scf - part.correlation) * found.scf_total_gradient
+    return replace(
+        largest, mp2_total_gradient=total, point_charge_gradient=None, scf_total_gradient=None
+    )
+
+
+def _properties(parts: Sequence[tuple[Part, MP2Result]]) -> Properties | None:
+    """The properties of the largest basis with the sum of the dipole moments, without densities."""
+    largest = parts[-1][1].properties
+    if largest is None:
+        return None
+    scf, unrelaxed, relaxed = np.zeros((3, 3))
+    for part, run in parts:
+        if run.properties is None:
+            return None
+        of_scf = run.properties.scf_dipole
+        scf += part.scf * of_scf
+        for total, own in (
+            (unrelaxed, run.properties.unrelaxed_dipole),
+            (relaxed, run.properties.relaxed_dipole),
+        ):
+            total += part.correlation * own + (part.scf - part.correlation) * of_scf
+    none = np.empty((parts[-1][1].reference.nspin, 0, 0))
+    return replace(
+        largest,
+        scf_dipole=scf,
+        unrelaxed_dipole=unrelaxed,
+        relaxed_dipole=relaxed,
+        unrelaxed_density=none,
+        relaxed_density=none,
+    )

@@ -1,0 +1,308 @@
+"""CCSD(T) by another program, for the difference to MP2 in a small basis.
+
+    correction = E(CCSD(T)) - E(MP2)        both of that program, with its orbitals and integrals
+
+PySCF takes the orbitals of our run and fits the integrals in its MP2 set (of the SCF's Fock matrix
+in the SCF's set), so that its MP2 is ours; that is required. A program behind QCEngine starts from
+the geometry, with four-centre integrals. Raghavachari, Trucks, Pople, Head-Gordon, Chem. Phys.
+Lett. 157, 479 (1989).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dfmp2.errors import (
+    BackendUnavailable,
+    ComparisonFailed,
+    ConvergenceError,
+    InputError,
+    ResourceError,
+)
+from dfmp2.errors.messages import Option
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.mp2.energy import mp2_energy
+from dfmp2.mp2.result import CoupledCluster, MP2Result
+from dfmp2.options import Options
+from dfmp2.planning.memory import FLOAT64
+from dfmp2.planning.sizes import Workload
+from dfmp2.planning.system import resolve, set_up_run
+from dfmp2.progress import Listener, Silent
+from dfmp2.scf import hamiltonian
+from dfmp2.units import format_bytes
+
+PYSCF, PSI4 = PROGRAMS = ("pyscf", "psi4")
+CONVERGED = 1e-8  # Eh, change of the energy of CCSD
+AMPLITUDES = 1e-6  # norm of the change of the amplitudes
+MOST_CYCLES = 100
+SAME_MP2 = 1e-6  # Eh; of two programs with the same orbitals and fitting sets
+DOUBLES = 20  # arrays of the size of T2: amplitudes, their history, integrals, intermediates
+GIBIBYTE = 2**30
+UNDERSTOOD = "1.4"  # version of Psi4 from which on it takes what QCEngine writes
+ONE_ELECTRON = "none: fewer than two electrons are correlated"
+
+
+@dataclass(frozen=True, slots=True)
+class WithCoupledCluster:
+    """What computes a run of MP2 with CCSD(T) by a program, called as `dfmp2.mp2.energy.mp2_energy`
+    is.
+
+    Attributes
+    ----------
+    program : str
+        One of PROGRAMS.
+    """
+
+    program: str
+
+    def __call__(
+        self,
+        molecule: Molecule,
+        options: Options,
+        *,
+        listener: Listener | None = None,
+        **how: Any,
+    ) -> MP2Result:
+        """The result of MP2 with its field `coupled_cluster`.
+
+        Raises
+        ------
+        ConvergenceError : CCSD does not converge
+        ComparisonFailed : PySCF's MP2 is another one
+        BackendUnavailable : the program is not there, or has failed
+        """
+        listener = listener or Silent()
+        result = mp2_energy(molecule, options, listener=listener, **how)
+        begin = time.perf_counter()
+        if _uncorrelated(result.sizes.nocc, result.reference.nspin):
+            found = CoupledCluster(ONE_ELECTRON, 0.0, 0.0, 0.0, 0.0)
+        elif self.program == PYSCF:
+            listener.stage("CCSD(T) by PySCF")
+            found = _by_pyscf(result)
+        else:
+            listener.stage(f"CCSD(T) by {self.program}")
+            found = _by_qcengine(self.program, result)
+        return replace(result, coupled_cluster=replace(found, seconds=time.perf_counter() - begin))
+
+    def require(self, molecule: Molecule, work: Workload, budget: int) -> None:
+        """Refuse a molecule before its run.
+
+        Parameters
+        ----------
+        work : Workload
+            Of its MP2.
+        budget : int
+            Bytes that may be used.
+
+        Raises
+        ------
+        InputError : the program does not take it
+        ResourceError : it does not fit; it names what is needed and what there is
+        """
+        occupied = tuple(spin.nocc for spin in work.spins)
+        if self.program != PYSCF and molecule.point_charges is not None:
+            raise InputError(
+                Option("delta_program", self.program),
+                " does not get the point charges: take ",
+                Option("delta_program", PYSCF),
+            )
+        if 0 in occupied and not _uncorrelated(occupied, len(occupied)):
+            raise InputError(
+                f"{molecule.formula} has {max(occupied)} correlated electrons of one spin and none "
+                "of the other, for which there is no CCSD(T) here: leave out ",
+                Option("delta"),
+            )
+        needed = required_bytes(work)
+        if needed > budget:
+            raise ResourceError(
+                f"CCSD(T) with {work.nao} basis functions needs about {format_bytes(needed)}, and "
+                f"{format_bytes(budget)} may be used: take a smaller basis for ",
+                Option("delta"),
+                ", freeze the core, or allow more ",
+                Option("memory"),
+            )
+
+
+def _uncorrelated(occupied: Sequence[int], nspin: int) -> bool:
+    """Whether fewer than two electrons are correlated."""
+    return nspin == 2 and sum(occupied) < 2
+
+
+def required_bytes(work: Workload) -> int:
+    """Bytes of PySCF's CCSD(T): arrays of the size of T2, and (ov|vv) twice for the triples.
+
+    Of two spins there are T2 of both and of mixed pairs.
+    """
+    doubles = triples = 0
+    for first in work.spins:
+        for second in work.spins:
+            virtuals = first.nvir * second.nvir
+            doubles += first.nocc * second.nocc * virtuals
+            triples += 2 * first.nocc * virtuals * second.nvir
+    return FLOAT64 * (DOUBLES * doubles + triples + work.nao**2 * work.naux)
+
+
+def _by_pyscf(result: MP2Result) -> CoupledCluster:
+    """CCSD(T) with fitted integrals on the orbitals of a result."""
+    options, reference = result.options, result.reference
+    system = resolve(result.molecule, set_up_run(options, ""), Silent(), doubt_units=False)
+    with shielded():
+        import pyscf
+        from pyscf import df
+        from pyscf.cc import dfccsd, dfuccsd
+
+        mf = hamiltonian.mean_field(
+            system.mole, reference.kind, options.relativity, result.molecule.point_charges
+        )
+        if system.jk_auxmole is not None:
+            mf = mf.density_fit(auxbasis=system.jk_auxmole.basis)
+        parts = (reference.mo_coeff, reference.mo_energy, reference.mo_occ)
+        if reference.nspin == 1:
+            parts = (parts[0][0], parts[1][0], parts[2][0])
+            solver_class = dfccsd.RCCSD
+        else:
+            solver_class = dfuccsd.UCCSD
+        mf.mo_coeff, mf.mo_energy, mf.mo_occ = parts
+        mf.e_tot = reference.scf_total_energy
+        mf.converged = True
+        solver = solver_class(mf, frozen=result.sizes.frozen_core)
+        solver.with_df = df.DF(system.mole, auxbasis=system.auxmole.basis)
+        solver.conv_tol, solver.conv_tol_normt = CONVERGED, AMPLITUDES
+        solver.max_cycle, solver.verbose = MOST_CYCLES, 0
+        integrals = solver.ao2mo()
+        mp2, singles, doubles = solver.init_amps(integrals)
+        ccsd = float(solver.kernel(singles, doubles, eris=integrals)[0])
+        if not solver.converged:
+            raise ConvergenceError(
+                f"CCSD has not converged in {MOST_CYCLES} iterations: the reference is no good "
+                "start for it; look at its ",
+                Option("stability", "full"),
+                ", or leave out ",
+                Option("delta"),
+            )
+        triples = float(solver.ccsd_t(eris=integrals))
+        t1 = d1 = None
+        if reference.nspin == 1:
+            t1, d1 = float(solver.get_t1_diagnostic()), float(solver.get_d1_diagnostic())
+    if not abs(mp2 - result.mp2_correlation_energy) <= SAME_MP2:
+        raise ComparisonFailed(
+            f"PySCF's MP2 on the same orbitals is {mp2:.8f} Eh and ours "
+            f"{result.mp2_correlation_energy:.8f} Eh: its CCSD(T) is not of this calculation; "
+            "report this"
+        )
+    return CoupledCluster(
+        program=f"PySCF {pyscf.__version__} (fitted integrals)",
+        ccsd_correlation_energy=ccsd,
+        triples_energy=triples,
+        mp2_correlation_energy=float(mp2),
+        seconds=0.0,
+        t1_diagnostic=t1,
+        d1_diagnostic=d1,
+    )
+
+
+def _by_qcengine(program: str, result: MP2Result) -> CoupledCluster:
+    """CCSD(T) with four-centre integrals by a program behind QCEngine."""
+    require_program(program)
+    import qcengine
+
+    molecule, options = result.molecule, result.options
+    document = {
+        "schema_name": "qcschema_input",
+        "schema_version": 1,
+        "molecule": {
+            "schema_name": "qcschema_molecule",
+            "schema_version": 2,
+            "symbols": list(molecule.symbols),
+            "geometry": molecule.coordinates.ravel().tolist(),
+            "real": [not ghost for ghost in molecule.ghost],
+            "molecular_charge": molecule.charge,
+            "molecular_multiplicity": molecule.multiplicity,
+            "fix_com": True,
+            "fix_orientation": True,
+            "fix_symmetry": "c1",
+        },
+        "driver": "energy",
+        "model": {"method": "ccsd(t)", "basis": options.basis},
+        "keywords": {
+            "reference": result.reference.kind,
+            "scf_type": "pk",
+            "num_frozen_docc": result.sizes.frozen_core,
+            "e_convergence": CONVERGED,
+            "d_convergence": CONVERGED,
+        },
+    }
+    if qcengine.get_program(program).get_version() < UNDERSTOOD:
+        answer = _by_old_psi4(document, result.memory.budget)
+    else:
+        task = {"ncores": options.threads or 1, "memory": result.memory.budget / GIBIBYTE}
+        answer = qcengine.compute(document, program, return_dict=True, task_config=task)
+    energies = answer.get("extras", {}).get("qcvars", {})
+    if not answer["success"] or "CCSD(T) CORRELATION ENERGY" not in energies:
+        said = str(answer.get("error", {}).get("error_message", "no energy"))
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        raise BackendUnavailable(
+            f"{program} failed with CCSD(T)/{options.basis} ({lines[-1][:160]}): take ",
+            Option("delta_program", PYSCF),
+        )
+    origin = answer["provenance"]
+    restricted = result.reference.nspin == 1
+    return CoupledCluster(
+        program=f"{origin['creator']} {origin['version']} (four-centre integrals)",
+        ccsd_correlation_energy=float(energies["CCSD CORRELATION ENERGY"]),
+        triples_energy=float(energies["(T) CORRECTION ENERGY"]),
+        mp2_correlation_energy=float(energies["MP2 CORRELATION ENERGY"]),
+        seconds=0.0,
+        t1_diagnostic=float(energies["CC T1 DIAGNOSTIC"]) if restricted else None,
+        d1_diagnostic=float(energies["CC D1 DIAGNOSTIC"]) if restricted else None,
+    )
+
+
+def _by_old_psi4(document: dict[str, Any], budget: int) -> dict[str, Any]:
+    """The answer of a Psi4 that knows QCSchema 1 alone.
+
+    QCEngine 0.52 hands it QCSchema 2 all the same, which it refuses; where QCEngine converts the
+    document, this function is not needed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "data.json"
+        file.write_text(json.dumps({**document, "memory": int(0.9 * budget)}))
+        command = ["psi4", "--scratch", folder, "--json", file.name]
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            return {"success": False, "error": {"error_message": ended.stderr or "no message"}}
+        answer: dict[str, Any] = json.loads(file.read_text())
+        return answer
+
+
+def require_program(program: str) -> None:
+    """Refuse a program that is not there.
+
+    Raises
+    ------
+    BackendUnavailable : QCEngine is not installed, or does not find it
+    """
+    if program == PYSCF:
+        return
+    try:
+        import qcengine
+    except ImportError as error:
+        raise BackendUnavailable(
+            Option("delta_program", program),
+            f" needs QCEngine ({error}): pip install 'dfmp2[qc]', or take ",
+            Option("delta_program", PYSCF),
+        ) from error
+    if not qcengine.get_program(program, check=False).found():
+        raise BackendUnavailable(
+            Option("delta_program", program),
+            ": QCEngine does not find it: install it, or take ",
+            Option("delta_program", PYSCF),
+        )
