@@ -323,6 +323,12 @@ def _there_and_back(scan: Scan, steps: Sequence[Step]) -> list[Step]:
 def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -> Study:
     """The energies of a relaxed scan."""
     molecule = scan.molecules[0]
+    if isinstance(scan.options, CompositeOptions):
+        raise InputError(
+            Option("relaxed", True),
+            " takes one basis set and no correction: relax with that, then scan the frames of "
+            "its .trajectory.xyz at the level of several runs",
+        )
     require_gradient(molecule, scan.options)
     examine_steps([Step("", scan.point(0), molecule, scan.options)])
     names = [
