@@ -21,6 +21,7 @@ from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, table
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option, plain
 from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
+from dfmp2.molecule.basis_parts import with_hashes
 
 BackendName = Literal[
     "auto",
@@ -500,7 +501,9 @@ class Options:
     """Options of one DF-MP2 calculation, refused with an InputError where a value is not
     allowed."""
 
-    basis: str = _option("Orbital basis, e.g. cc-pvdz.", MISSING, metavar="NAME")
+    basis: str = _option(
+        "Orbital basis, e.g. cc-pvdz, or cc-pvdz,I=def2-svp,3=FILE.gbs.", MISSING, metavar="NAME"
+    )
     reference: str = _option(
         "auto: RHF for singlets, else UHF.", "auto", choices=("auto", "rhf", "uhf", "rohf")
     )
@@ -657,6 +660,7 @@ class Options:
             _require_allowed(getattr(self, option.name), option)
         if not self.basis.strip():
             raise InputError(Option("basis"), " is empty: name an orbital basis such as cc-pvdz")
+        object.__setattr__(self, "basis", with_hashes(self.basis))
         if self.polarizability:
             object.__setattr__(self, "properties", True)
         if self.scf == "conventional" and self.scf_auxbasis is not None:

@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-LONGEST = 30  # rows that a page may show of one table
+LONGEST = 15  # rows of one table on a page: a screen
 SHOWN = 5  # of a longer one
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
@@ -26,7 +26,7 @@ def shortened(text: str, page: Path) -> str:
     page : Path
         Where the text will be; the tables are named after it and after their headings.
     """
-    written: set[str] = set()
+    written = set(re.findall(r"\]\(([^)]*\.tsv)\)", text))  # by an earlier run
 
     def replaced(table: re.Match[str]) -> str:
         head, line, *rows = table[0].splitlines()

@@ -51,6 +51,7 @@ FOREIGN = {
     "qcelemental": {"molecule", "interop"},
     "qcengine": {"interop", "mp2"},
     "geometric": {"studies"},
+    "matplotlib": {"output"},
     "dftd3": {"mp2"},
     "dftd4": {"mp2"},
     "boto3": {"host"},

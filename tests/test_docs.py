@@ -287,11 +287,13 @@ def tables(text: str) -> Iterator[list[str]]:
 
 
 LONG = {  # pages of reference, whose tables are read row by row
+    "docs/explanation/limits.md",
     "docs/project/architecture.md",
     "docs/project/validation/numbers.md",
     "docs/reference/json.md",
     "docs/reference/messages.md",
     "docs/reference/molecule-files.md",
+    "docs/reference/solvents.md",
 }
 
 

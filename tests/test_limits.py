@@ -29,7 +29,7 @@ from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2 import certificate, check, energy, laplace
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import PairEnergies
-from dfmp2.mp2.result import Polarizability
+from dfmp2.mp2.properties import Polarizability
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as checkpoints
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of

@@ -323,16 +323,35 @@ def test_a_part_of_a_run_is_forecast_alone(tmp_path):
     assert both.total == pytest.approx(prepared.total + both.pair_energies + Rates().start)
 
 
-@pytest.mark.parametrize("task", ["energy", "properties", "gradient"])
-def test_what_is_planned_is_an_energy_if_nothing_else_is_asked_for(task):
+def test_what_is_planned_is_an_energy_if_nothing_else_is_asked_for(monkeypatch):
     """Without a task as with "energy"; gradients take memory and time beside it."""
+    monkeypatch.setattr(rates, "load_rates", lambda *_: Rates(date="2026-11-22"))
     molecule, options = read_xyz(INPUTS / "h2o.xyz").molecule, Options(basis="sto-3g", threads=1)
     plain = planning.foresee(molecule, options, Silent(), calibrate=False).plan
-    asked = planning.foresee(molecule, options, Silent(), calibrate=False, task=task).plan
     assert plain.work.task == "energy" and plain.timings.gradient == 0.0
     assert plain.memory.gradient == memory.GradientMemory()
-    assert (asked.memory.gradient.peak > 0) == (task != "energy")
-    assert (asked.timings.gradient > 0) == (task != "energy")
+    for task in ("energy", "properties", "gradient"):
+        asked = planning.foresee(molecule, options, Silent(), calibrate=False, task=task).plan
+        assert (asked.memory.gradient.peak > 0) == (task != "energy")
+        assert (asked.timings.gradient > 0) == (task != "energy")
+
+
+def test_z_vector_equations_counted_by_hand():
+    """Operations of Z_CYCLES iterations with integrals of occupied orbitals kept, at a rate of 1;
+    3 occupied orbitals of 4 basis functions, 5 fitting functions, 7 of 10 pairs kept."""
+    work = Workload(4, 5, 6, (Spin(3, 3, 1),), "fp64", 6, scf_columns=7)
+    ones = Rates(exchange=1.0, exchange_single=1.0, pairs_fp64=1.0)
+    unit = replace(ones, exchange=1e30)
+    assert work.kept_pairs / work.pairs_of_functions == 0.7
+    made = 2 * 5 * 4 * 4 * 1.7 * 3
+    cycle = 5 * (2 * 4 * 4 * 0.7 * 3 + 2 * 3 * 3 * (3 * 4 - 3))
+    whole = 5 * 4 * 4 * 2.4 * 4 + 4 * 2 * 5 * 7
+    checks = time.Z_CHECKS * (5 * 4 * 4 * 2.4 * 6 + 4 * 2 * 5 * 7)
+    single = replace(work, single_exchange=True)
+    assert time._response(single, unit, None) == pytest.approx(made + time.Z_CYCLES * cycle)
+    assert time._response(work, ones, None) == pytest.approx(
+        made + time.Z_CYCLES * cycle + whole + checks
+    )
 
 
 @pytest.mark.parametrize("seconds", [0.0, 7.0])

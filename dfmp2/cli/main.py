@@ -80,7 +80,7 @@ COMMANDS = {
         "Boltzmann weights of stored conformers.",
     ),
     "compare": (
-        "dfmp2.cli.checks:compare_command",
+        "dfmp2.cli.compare:compare_command",
         "Recompute a stored result with PySCF or Psi4.",
     ),
     "export": (
@@ -95,7 +95,7 @@ COMMANDS = {
         "dfmp2.cli.checks:doctor",
         "Check installation, machine and folder; how to mend them.",
     ),
-    "validate": ("dfmp2.cli.checks:validate_command", "Compare with energies of other programs."),
+    "validate": ("dfmp2.cli.validate:validate_command", "Compare with energies of other programs."),
     "methods": ("dfmp2.cli.checks:methods", "List the methods with factors and sources."),
     "backends": (
         "dfmp2.cli.checks:backends",

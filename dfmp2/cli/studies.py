@@ -187,9 +187,9 @@ def level_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--fragments",
     required=True,
-    metavar="RANGES",
+    metavar="RANGES|auto",
     help="Atoms of each fragment, from 1: 1-5,6-10 is two fragments, 1-3+7-9,4-6 joins two ranges "
-    "in the first.",
+    "in the first; auto: by bonds.",
 )
 @click.option("--charges", metavar="Q,Q", help="Charge of each fragment.  [default: all 0]")
 @click.option("--multiplicities", metavar="M,M", help="2S+1 of each fragment.  [default: all 1]")

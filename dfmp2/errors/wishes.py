@@ -49,7 +49,13 @@ METHODS: tuple[tuple[str, Message], ...] = (
     ),
     (
         r"(?:r|u|ro|eom-?|df-?|ri-?)*(?:cc|qci|cis|fci|ci|bccd|adc).*",
-        Message("coupled cluster and configuration interaction are not here: PySCF, Psi4 or ORCA"),
+        Message(
+            "coupled cluster is a correction to MP2 in studies (",
+            Option("delta", "ccsd(t)/cc-pvdz"),
+            " of ",
+            Command("cbs"),
+            "), configuration interaction is not here: PySCF, Psi4 or ORCA",
+        ),
     ),
     (
         r"(?:u|r|ri-?|df-?|o|oo-?|scs-?)*mp(?:2\.5|[3-9]).*|(?:oo?-?|ri-?oo?-?|df-?o)mp2|lccd.*|remp.*",
@@ -206,6 +212,19 @@ OPTIONS: dict[str, Message] = {
     **dict.fromkeys(
         ("f12", "cabs"),
         Message("explicit correlation is not here: ", Command("cbs"), " extrapolates the basis"),
+    ),
+    **dict.fromkeys(
+        ("delta", "focal_point", "composite"),
+        Message(
+            "CCSD(T) as a correction belongs to studies: ",
+            Command("cbs"),
+            " takes ",
+            Option("delta", "ccsd(t)/cc-pvdz"),
+            " with one basis set too, and so do ",
+            Command("interaction"),
+            " and ",
+            Command("scan"),
+        ),
     ),
     **dict.fromkeys(
         ("cbs", "extrapolate"), Message(Command("cbs"), " extrapolates to the basis set limit")

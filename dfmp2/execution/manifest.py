@@ -28,6 +28,7 @@ from typing import Any
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import MANIFEST, Option, Placeholder
+from dfmp2.molecule.basis_parts import change_files
 from dfmp2.molecule.frames import DATABASE, frames_in
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
@@ -220,6 +221,7 @@ def manifest_of(batch: Batch) -> bytes:
     for item in batch.items:
         values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
         values |= {name: os.path.abspath(values[name]) for name in PATHS if name in values}
+        values["basis"] = change_files(values["basis"], os.path.abspath)
         values |= {"name": item.name, "molecule": os.path.abspath(item.path)}
         text += ["[[item]]", *manifest_lines(values)]
     return "\n".join([*text, ""]).encode(errors="surrogateescape")
@@ -235,6 +237,7 @@ def make_batch(
         name: str(root / x) if name in ("point_charges", "scf_from") else x
         for name, x in values.items()
     }
+    given["basis"] = change_files(given["basis"], lambda file: str(root / file))
     options = options_of_item(given, "command line")
     items = []
     for file in files:
@@ -309,6 +312,10 @@ def _read_item(
         for name in PATHS
         if name in given
     }
+    if isinstance(given.get("basis"), str) and given["basis"].strip():
+        given["basis"] = change_files(
+            given["basis"], lambda file: str(_confined(root, file, f"{where}: basis"))
+        )
     called = table.get("name", Path(molecule).stem)
     if not isinstance(called, str) or not slug(called):
         raise InputError(f"{where}: name = {called!r}: expected text with letters or digits")

@@ -189,7 +189,7 @@ def interaction(
     Parameters
     ----------
     fragments : str or sequence of sequences of int
-        Atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]].
+        Atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]; "auto": by bonds.
     charges, multiplicities : sequence of int or str, optional
         Of each fragment; None for 0 and 1.
 

@@ -14,13 +14,18 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dfmp2.errors import BackendUnavailable, ComparisonFailed, ConvergenceError, ResourceError
+from dfmp2.errors import (
+    BackendUnavailable,
+    ComparisonFailed,
+    ConvergenceError,
+    InputError,
+    ResourceError,
+)
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
@@ -40,51 +45,97 @@ AMPLITUDES = 1e-6  # norm of the change of the amplitudes
 MOST_CYCLES = 100
 SAME_MP2 = 1e-6  # Eh; of two programs with the same orbitals and fitting sets
 DOUBLES = 20  # arrays of the size of T2: amplitudes, their history, integrals, intermediates
+TEMPORARY = 1.5  # times the arrays; measured: H2O/cc-pVQZ 1.4, CH2I2/def2-SVP 1.0 beside MODULES
+MODULES = 80 * 10**6  # bytes of PySCF's coupled cluster
 GIBIBYTE = 2**30
 UNDERSTOOD = "1.4"  # version of Psi4 from which on it takes what QCEngine writes
 ONE_ELECTRON = "none: fewer than two electrons are correlated"
 
 
-def corrected(program: str) -> Callable[..., MP2Result]:
-    """What computes a run of MP2 with CCSD(T) by a program, as `Step.compute` takes it."""
-    return partial(with_coupled_cluster, program)
+@dataclass(frozen=True, slots=True)
+class WithCoupledCluster:
+    """What computes a run of MP2 with CCSD(T) by a program, called as `dfmp2.mp2.energy.mp2_energy`
+    is.
 
-
-def with_coupled_cluster(
-    program: str,
-    molecule: Molecule,
-    options: Options,
-    *,
-    listener: Listener | None = None,
-    **how: Any,
-) -> MP2Result:
-    """The result of MP2 with its field `coupled_cluster`.
-
-    Parameters
+    Attributes
     ----------
     program : str
         One of PROGRAMS.
-    molecule, options, listener, how
-        As of `dfmp2.mp2.energy.mp2_energy`.
-
-    Raises
-    ------
-    ConvergenceError : CCSD does not converge
-    ComparisonFailed : PySCF's MP2 is another one
-    BackendUnavailable : the program is not there, or has failed
     """
-    listener = listener or Silent()
-    result = mp2_energy(molecule, options, listener=listener, **how)
-    begin = time.perf_counter()
-    if sum(result.sizes.nocc) < 2 and result.reference.nspin == 2:
-        found = CoupledCluster(ONE_ELECTRON, 0.0, 0.0, 0.0, 0.0)
-    elif program == PYSCF:
-        listener.stage("CCSD(T) by PySCF")
-        found = _by_pyscf(result)
-    else:
-        listener.stage(f"CCSD(T) by {program}")
-        found = _by_qcengine(program, result)
-    return replace(result, coupled_cluster=replace(found, seconds=time.perf_counter() - begin))
+
+    program: str
+
+    def __call__(
+        self,
+        molecule: Molecule,
+        options: Options,
+        *,
+        listener: Listener | None = None,
+        **how: Any,
+    ) -> MP2Result:
+        """The result of MP2 with its field `coupled_cluster`.
+
+        Raises
+        ------
+        ConvergenceError : CCSD does not converge
+        ComparisonFailed : PySCF's MP2 is another one
+        BackendUnavailable : the program is not there, or has failed
+        """
+        listener = listener or Silent()
+        result = mp2_energy(molecule, options, listener=listener, **how)
+        begin = time.perf_counter()
+        if _uncorrelated(result.sizes.nocc, result.reference.nspin):
+            found = CoupledCluster(ONE_ELECTRON, 0.0, 0.0, 0.0, 0.0)
+        elif self.program == PYSCF:
+            listener.stage("CCSD(T) by PySCF")
+            found = _by_pyscf(result)
+        else:
+            listener.stage(f"CCSD(T) by {self.program}")
+            found = _by_qcengine(self.program, result)
+        return replace(result, coupled_cluster=replace(found, seconds=time.perf_counter() - begin))
+
+    def require(self, molecule: Molecule, work: Workload, budget: int) -> None:
+        """Refuse a molecule before its run.
+
+        Parameters
+        ----------
+        work : Workload
+            Of its MP2.
+        budget : int
+            Bytes that may be used.
+
+        Raises
+        ------
+        InputError : the program does not take it
+        ResourceError : it does not fit; it names what is needed and what there is
+        """
+        occupied = tuple(spin.nocc for spin in work.spins)
+        if self.program != PYSCF and molecule.point_charges is not None:
+            raise InputError(
+                Option("delta_program", self.program),
+                " does not get the point charges: take ",
+                Option("delta_program", PYSCF),
+            )
+        if 0 in occupied and not _uncorrelated(occupied, len(occupied)):
+            raise InputError(
+                f"{molecule.formula} has {max(occupied)} correlated electrons of one spin and none "
+                "of the other, for which there is no CCSD(T) here: leave out ",
+                Option("delta"),
+            )
+        needed = required_bytes(work)
+        if needed > budget:
+            raise ResourceError(
+                f"CCSD(T) with {work.nao} basis functions needs about {format_bytes(needed)}, and "
+                f"{format_bytes(budget)} may be used: take a smaller basis for ",
+                Option("delta"),
+                ", freeze the core, or allow more ",
+                Option("memory"),
+            )
+
+
+def _uncorrelated(occupied: Sequence[int], nspin: int) -> bool:
+    """Whether fewer than two electrons are correlated."""
+    return nspin == 2 and sum(occupied) < 2
 
 
 def required_bytes(work: Workload) -> int:
@@ -98,30 +149,8 @@ def required_bytes(work: Workload) -> int:
             virtuals = first.nvir * second.nvir
             doubles += first.nocc * second.nocc * virtuals
             triples += 2 * first.nocc * virtuals * second.nvir
-    return FLOAT64 * (DOUBLES * doubles + triples + work.nao**2 * work.naux)
-
-
-def require_memory(work: Workload, budget: int) -> None:
-    """Refuse CCSD(T) that does not fit.
-
-    Parameters
-    ----------
-    budget : int
-        Bytes that may be used.
-
-    Raises
-    ------
-    ResourceError : it names what is needed and what there is
-    """
-    needed = required_bytes(work)
-    if needed > budget:
-        raise ResourceError(
-            f"CCSD(T) with {work.nao} basis functions needs about {format_bytes(needed)}, and "
-            f"{format_bytes(budget)} may be used: take a smaller basis for ",
-            Option("delta"),
-            ", freeze the core, or allow more ",
-            Option("memory"),
-        )
+    arrays = FLOAT64 * (DOUBLES * doubles + triples + work.nao**2 * work.naux)
+    return MODULES + round(TEMPORARY * arrays)
 
 
 def _by_pyscf(result: MP2Result) -> CoupledCluster:
@@ -151,6 +180,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
         solver.with_df = df.DF(system.mole, auxbasis=system.auxmole.basis)
         solver.conv_tol, solver.conv_tol_normt = CONVERGED, AMPLITUDES
         solver.max_cycle, solver.verbose = MOST_CYCLES, 0
+        solver.max_memory = result.memory.budget / 1e6
         integrals = solver.ao2mo()
         mp2, singles, doubles = solver.init_amps(integrals)
         ccsd = float(solver.kernel(singles, doubles, eris=integrals)[0])

@@ -693,7 +693,7 @@ def basis_items(place: str, basis: BasisSet) -> dict[str, Dataset]:
         }
         for symbol, element in basis.elements.items()
     }
-    about = "JSON: symbol -> name, source, shells (exponents in bohr^-2), ecp"
+    about = "JSON: symbol (of an atom with its own set: and number) -> name, source, shells (exponents in bohr^-2), ecp"
     items = {
         "role": Dataset(basis.role, "", "orbital, jk (SCF fitting) or ri (MP2 fitting)"),
         "name": Dataset(basis.name, "", "name that was asked for"),
@@ -733,10 +733,11 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
 def _elements(text: str) -> tuple[dict[str, ElementBasis], tuple[str, ...]]:
     """Elements of a basis from its JSON, and their hashes; ValueError where they are no numbers."""
     elements = {
-        symbol: ElementBasis(
-            symbol, **{name: nested_tuples(value) for name, value in values.items()}
+        key: ElementBasis(
+            key.rstrip("0123456789"),
+            **{name: nested_tuples(value) for name, value in values.items()},
         )
-        for symbol, values in json.loads(text).items()
+        for key, values in json.loads(text).items()
     }
     for element in elements.values():
         _require_numbers(element)

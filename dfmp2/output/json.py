@@ -17,15 +17,8 @@ from numpy.typing import NDArray
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
 from dfmp2.mp2.error_budget import kohn_sham_grid_error
-from dfmp2.mp2.result import (
-    OF_MP2,
-    OF_SCALED_MP2,
-    OF_THE_METHOD,
-    Calculated,
-    Check,
-    GradientCertificate,
-    MP2Result,
-)
+from dfmp2.mp2.properties import GradientCertificate
+from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, Calculated, Check, MP2Result
 from dfmp2.scf.reference import Reference
 
 if TYPE_CHECKING:
@@ -191,7 +184,17 @@ def _run(result: MP2Result) -> dict[str, Any]:
         "nao": result.sizes.nao,
         "precision_error": precision_error,
         "seconds": result.timings.total,
+        **coupled_cluster(result),
     }
+
+
+def coupled_cluster(result: MP2Result) -> dict[str, Any]:
+    """The key that CCSD(T) adds; none where there is none."""
+    found = result.coupled_cluster
+    if found is None:
+        return {}
+    own = {**asdict(found), "correction": found.correction}
+    return {"coupled_cluster": {name: json_value(value) for name, value in own.items()}}
 
 
 # --- the object of a result ---------------------------------------------------------------------
@@ -253,7 +256,7 @@ def result_dict(result: MP2Result) -> dict[str, Any]:
         values[result.options.correlation.kind] = asdict(result.quadrature)
     if result.scaled_mp2_correlation_energy is not None:
         values["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
-    values |= _derivatives(result)
+    values |= coupled_cluster(result) | _derivatives(result)
     return {key: json_value(value) for key, value in values.items()}
 
 
@@ -413,7 +416,7 @@ def fitting_error_of_atoms(basis: BasisSet | None, molecule: Molecule) -> dict[s
     was not measured."""
     if basis is None or not basis.errors:
         return None
-    return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
+    return {"sum": basis.error_of(basis.real_keys(molecule)), "elements": dict(basis.errors)}
 
 
 def json_value(value: Any) -> Any:

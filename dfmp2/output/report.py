@@ -17,16 +17,8 @@ from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_budget import kohn_sham_grid_error
-from dfmp2.mp2.result import (
-    DENSITIES,
-    Calculated,
-    Dispersion,
-    FittingCertificate,
-    GradientCertificate,
-    MP2Result,
-    Polarizability,
-    Properties,
-)
+from dfmp2.mp2.properties import DENSITIES, GradientCertificate, Polarizability, Properties
+from dfmp2.mp2.result import Calculated, Dispersion, FittingCertificate, MP2Result
 from dfmp2.options import MP2, SCS, SOS
 from dfmp2.output.document import (
     ABSENT,
@@ -406,7 +398,7 @@ def fitting_errors(
         if basis is None:
             total = None
         else:
-            total = basis.error_of(molecule.real_symbols)
+            total = basis.error_of(basis.real_keys(molecule))
         if basis is not None and total is not None:
             each = ", ".join(f"{symbol} {_signed(error)}" for symbol, error in basis.errors.items())
             if name == "SCF" and between is not None:

@@ -129,6 +129,25 @@ class Study:
         """
         return presentation().study_frame(self)
 
+    def plot(self, axes: Any = None) -> Any:
+        """The matplotlib Axes of a scan, a spectrum of frequencies, or the course of an
+        optimisation.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where it is drawn; None for a new figure.
+
+        Raises
+        ------
+        ImportError : matplotlib is not installed
+        InputError : a study of another kind, or one that has nothing to draw yet
+        """
+        return presentation().study_plot(self, axes)
+
+    def _repr_html_(self) -> str:
+        return str(presentation().study_html(self))
+
     def __repr__(self) -> str:
         said = next(
             (
@@ -207,7 +226,7 @@ class Study:
     @property
     def error_budget(self) -> ErrorBudget | None:
         """How wrong the energies that were found may be; None where there are none, or none yet."""
-        from dfmp2.mp2.error_budget import combined
+        from dfmp2.mp2.error_of_difference import combined
 
         runs = list(self.results.values())
         if not self.complete or len(self.runs) < 2 or self.kind in NO_BUDGET:
@@ -244,7 +263,7 @@ class Study:
 
     def _interaction_budget(self, scheme: str, ending: str) -> ErrorBudget:
         """The budget of the interaction energy with the fragments whose runs have this ending."""
-        from dfmp2.mp2.error_budget import combined
+        from dfmp2.mp2.error_of_difference import combined
 
         results = self.results
         fragments = [((-1.0, -1.0), run) for name, run in results.items() if name.endswith(ending)]

@@ -19,9 +19,9 @@ from dfmp2.host import resources
 from dfmp2.host.scratch import choose_root
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.molecule.basis import NO_FUNCTIONS, BasisSet, is_mp2_fitting_set
-from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
+from dfmp2.molecule.mixed_basis import orbital_basis
 from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.point_charges import SUSPICIOUS_DISTANCE, too_near
@@ -139,7 +139,7 @@ def resolve(
     doubt = unit_doubt(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
     if doubt and doubt_units:
         listener.warning(doubt)
-    orbital = resolve_orbital(options.basis, molecule.elements)
+    orbital = orbital_basis(options.basis, molecule)
     molecule.check_electrons(orbital.ecp_electrons)
     jk = None
     if options.scf == "df":

@@ -356,11 +356,14 @@ def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
             ecp=None if core is None else _tuples(core),
             ecp_source=None if core is None else "PySCF mean field",
         )
-        if elements.setdefault(symbol, found).shells != found.shells:
+        first = elements.setdefault(symbol, found)
+        if first.ecp_electrons != found.ecp_electrons:
             raise InputError(
-                f"atoms of {symbol} carry different basis sets in the mean field, which is not "
-                "supported"
+                f"atoms of {symbol} have core potentials for different numbers of electrons in the "
+                "mean field, which is not supported"
             )
+        if (first.shells, first.ecp) != (found.shells, found.ecp):
+            elements[f"{symbol}{atom + 1}"] = found
     return BasisSet(role, label, elements)
 
 

@@ -23,7 +23,7 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import CompositeResult, Part, combine
-from dfmp2.mp2.coupled_cluster import PROGRAMS, PYSCF, corrected, require_program
+from dfmp2.mp2.coupled_cluster import PROGRAMS, PYSCF, WithCoupledCluster, require_program
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.extrapolation import (
     Formula,
@@ -54,13 +54,13 @@ class Run:
         Its name and weights.
     options : Options
         Of the run.
-    compute : callable, optional
+    compute : WithCoupledCluster, optional
         What computes it, in place of the study's own.
     """
 
     part: Part
     options: Options
-    compute: Callable[..., MP2Result] | None = None
+    compute: WithCoupledCluster | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class CompositeOptions(Options):
                 check=False,
             )
             part = Part(f"delta-{self.delta_program}", 0.0, 0.0)
-            runs.append(Run(part, options, corrected(self.delta_program)))
+            runs.append(Run(part, options, WithCoupledCluster(self.delta_program)))
         return runs
 
     @property

@@ -48,12 +48,13 @@ from dfmp2.host.files import OUTPUT, require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
+from dfmp2.molecule.basis_parts import title_of
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
 from dfmp2.mp2.composite import Part, combine
-from dfmp2.mp2.coupled_cluster import require_memory
+from dfmp2.mp2.coupled_cluster import WithCoupledCluster
 from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
@@ -114,7 +115,7 @@ class Step:
     start: str = ""
     advice: Message = Message()
     passing: bool = False
-    compute: Callable[..., MP2Result] | None = None
+    compute: WithCoupledCluster | None = None
     whole: str = ""
     part: Part | None = None
     optimised: bool = False
@@ -254,10 +255,11 @@ class Task:
             common.append(f"every run in a solvent: {self.options.solvent_title}")
         if self.options.relativity == "x2c":
             common.insert(0, "relativity in every run: spin-free one-electron X2C")
+        basis = title_of(self.options.basis)
         of_runs = {text for run in runs.values() for text in run.diagnostics.warnings}
         kept = of_runs.union(found.notes)  # failed steps are listed among the notes
-        level = f"{self.options.correlation.level}/{self.options.basis}"
-        settings = {"name": molecule.name, "basis": self.options.basis, **found.settings}
+        level = f"{self.options.correlation.level}/{basis}"
+        settings = {"name": molecule.name, "basis": basis, **found.settings}
         notes = [*common, *found.notes]
         if isinstance(self.options, CompositeOptions):
             level = self.options.level
@@ -356,7 +358,7 @@ def examine_steps(steps: Sequence[Step]) -> list[int]:
                 plans[_alike(step)] = _planned(step)
             if step.compute is not None:
                 planned = plans[_alike(step)][1]
-                require_memory(planned.work, planned.memory.budget)
+                step.compute.require(step.molecule, planned.work, planned.memory.budget)
         except Dfmp2Error as error:
             if isinstance(error, InputError):
                 advice = step.advice

@@ -23,7 +23,7 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.gradients.gradient import require_gradient
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.error_budget import combined
+from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
 from dfmp2.output.document import counted_text

@@ -26,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from long_tables import shortened
 from make_alkane import alkane, to_xyz
 from programs import private_folder, run_child, run_dfmp2
 
@@ -307,9 +308,8 @@ def main() -> None:
             print(row_of(case, found), flush=True)
             if given.rows is not None:
                 given.rows.write_text(json.dumps(stored, indent=1), encoding="utf-8")
-            PAGE.write_text(
-                page(stored["rows"], given.machine, given.date, stored["foreign"]), encoding="utf-8"
-            )
+            text = page(stored["rows"], given.machine, given.date, stored["foreign"])
+            PAGE.write_text(shortened(text, PAGE), encoding="utf-8")
 
 
 if __name__ == "__main__":

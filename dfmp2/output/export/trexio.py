@@ -136,7 +136,8 @@ def _values(result: MP2Result) -> dict[str, Any]:
 
 
 def _core_potentials(result: MP2Result, cores: list[int]) -> Iterator[tuple[str, Any]]:
-    elements = [result.orbital_basis.elements[symbol] for symbol in result.molecule.symbols]
+    basis = result.orbital_basis
+    elements = [basis.elements[key] for key in basis.keys(result.molecule)]
     pairs = list(zip(elements, cores, strict=True))
     terms = [
         (atom, momentum, exponent, coefficient, power - 2)
