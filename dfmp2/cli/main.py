@@ -38,6 +38,7 @@ COMMANDS = {
         "dfmp2.cli.studies:optimize_command",
         "Geometry of a minimum or a transition state.",
     ),
+    "irc": ("dfmp2.cli.studies:irc_command", "Reaction path from a transition state."),
     "frequencies": (
         "dfmp2.cli.studies:frequencies_command",
         "Harmonic frequencies, intensities, thermochemistry.",
