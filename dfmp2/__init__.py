@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from dfmp2.gradients.gradient import GradientResult
     from dfmp2.interop.batch import BatchResult, batch, read_many
+    from dfmp2.interop.conformers import rank, thermo
     from dfmp2.interop.python import (
         available_backends,
         derive,
@@ -50,7 +51,15 @@ if TYPE_CHECKING:
         run,
         write,
     )
-    from dfmp2.interop.studies import cbs, frequencies, interaction, optimize, read_study, scan
+    from dfmp2.interop.studies import (
+        cbs,
+        frequencies,
+        interaction,
+        optimize,
+        reaction,
+        read_study,
+        scan,
+    )
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.mp2.result import MP2Result
@@ -79,8 +88,10 @@ _OFFERED = {  # module -> names
         "interaction",
         "cbs",
         "scan",
+        "reaction",
         "read_study",
     ),
+    "dfmp2.interop.conformers": ("thermo", "rank"),
     "dfmp2.interop.batch": ("batch", "BatchResult", "read_many"),
     "dfmp2.gradients.gradient": ("GradientResult",),
     "dfmp2.mp2.prepared": ("Prepared",),
@@ -162,12 +173,15 @@ __all__ = [
     "optimize",
     "plan",
     "prepare",
+    "rank",
+    "reaction",
     "read",
     "read_many",
     "read_study",
     "run",
     "scan",
     "tensor",
+    "thermo",
     "write",
 ]
 

@@ -21,6 +21,7 @@ from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, table
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option, plain
 from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
+from dfmp2.molecule.basis_parts import with_hashes
 
 BackendName = Literal[
     "auto",
@@ -65,6 +66,8 @@ class ScfKeywords(TypedDict, total=False):
     xc: str | None
     grid: int | str | tuple[int, int] | None
     relativity: Literal["none", "x2c"]
+    solvent: str | None
+    solvent_model: Literal["cpcm", "smd"]
     scf: Literal["df", "conventional"]
     scf_auxbasis: str | None
     scf_conv_tol: float
@@ -344,6 +347,8 @@ METHODS = {
     )
 }
 KOHN_SHAM = "ks"  # a functional alone
+SOLVENT_MODELS = {"cpcm": "C-PCM", "smd": "SMD"}
+SMD = "smd"  # the solvent model that has an energy beside its reaction field
 CUSTOM = "custom-scs-mp2"  # what the method is called with factors of the user
 CUSTOM_DOUBLE_HYBRID = "custom-dh"  # the same on the orbitals of a functional
 OWN_DOUBLE_HYBRID = (  # how a message asks for it
@@ -496,7 +501,9 @@ class Options:
     """Options of one DF-MP2 calculation, refused with an InputError where a value is not
     allowed."""
 
-    basis: str = _option("Orbital basis, e.g. cc-pvdz.", MISSING, metavar="NAME")
+    basis: str = _option(
+        "Orbital basis, e.g. cc-pvdz, or cc-pvdz,I=def2-svp,3=FILE.gbs.", MISSING, metavar="NAME"
+    )
     reference: str = _option(
         "auto: RHF for singlets, else UHF.", "auto", choices=("auto", "rhf", "uhf", "rohf")
     )
@@ -515,6 +522,16 @@ class Options:
         "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.",
         "none",
         choices=("none", "x2c"),
+    )
+    solvent: str | None = _option(
+        "Solvent around the molecule as a continuum, by name, or a dielectric constant.",
+        shown="gas phase",
+        metavar="NAME|eps=VALUE",
+    )
+    solvent_model: str = _option(
+        "Of the solvent: C-PCM, or SMD with its non-electrostatic energy.",
+        "cpcm",
+        choices=tuple(SOLVENT_MODELS),
     )
     scf: str = _option(
         "Density-fitted or four-centre integrals in the SCF.", "df", choices=("df", "conventional")
@@ -643,6 +660,7 @@ class Options:
             _require_allowed(getattr(self, option.name), option)
         if not self.basis.strip():
             raise InputError(Option("basis"), " is empty: name an orbital basis such as cc-pvdz")
+        object.__setattr__(self, "basis", with_hashes(self.basis))
         if self.polarizability:
             object.__setattr__(self, "properties", True)
         if self.scf == "conventional" and self.scf_auxbasis is not None:
@@ -714,6 +732,7 @@ class Options:
                 ": leave it out, or use ",
                 Option("reference", "uhf"),
             )
+        self._require_solvent()
         if self.guess != "atoms" and self.scf_from is not None:
             raise InputError(
                 Option("guess", self.guess),
@@ -721,6 +740,43 @@ class Options:
                 Option("scf_from", self.scf_from),
                 " both name the start of the SCF: drop one of them",
             )
+
+    def _require_solvent(self) -> None:
+        """Raise for what a solvent lacks: all that needs the response of its reaction field."""
+        if self.solvent is None:
+            if self.solvent_model != "cpcm":
+                raise InputError(
+                    Option("solvent_model", self.solvent_model),
+                    " belongs to ",
+                    Option("solvent"),
+                    ": name one, such as ",
+                    Option("solvent", "water"),
+                )
+            return
+        eps = dielectric_constant(self.solvent)
+        if eps is not None and self.solvent_model == SMD:
+            raise InputError(
+                Option("solvent_model", SMD),
+                " has parameters for solvents by name, and ",
+                Option("solvent", self.solvent),
+                " is a dielectric constant: name a solvent, or leave out ",
+                Option("solvent_model"),
+            )
+        refused = {
+            "certify_fit": self.certify_fit,
+            "polarizability": self.polarizability,
+            "properties": self.properties,
+            "stability": self.stability not in (None, "off"),
+        }
+        for name, is_asked in refused.items():
+            if is_asked:
+                raise InputError(
+                    Option(name, getattr(self, name)),
+                    " is not available with ",
+                    Option("solvent", self.solvent),
+                    ": it needs the response of the reaction field. Leave it out, or compute it in "
+                    "the gas phase",
+                )
 
     def _require_kohn_sham(self) -> None:
         """Refuse what Kohn-Sham orbitals are not for, and a functional without a name."""
@@ -922,7 +978,8 @@ class Options:
         default."""
         if self.stability is not None:
             return self
-        if self.reference == "rohf" or self.functional is not None:
+        unexamined = self.functional is not None or self.solvent is not None
+        if self.reference == "rohf" or unexamined:
             return replace(self, stability="off")
         return replace(self, stability="follow" if self.unrestricted(multiplicity) else "auto")
 
@@ -943,6 +1000,13 @@ class Options:
         """The functional of the energy, None where it is not another one than that of the
         orbitals."""
         return functionals_of(self.method, self.xc)[1]
+
+    @property
+    def solvent_title(self) -> str:
+        """The solvent and its model, such as "water (C-PCM)"; "" in the gas phase."""
+        if self.solvent is None:
+            return ""
+        return f"{self.solvent} ({SOLVENT_MODELS[self.solvent_model]})"
 
     @property
     def dispersion_correction(self) -> tuple[str, str] | None:
@@ -1089,6 +1153,33 @@ def _require_allowed(value: Any, option: Field[Any]) -> None:
             raise InputError(named, ": expected a finite number")
         if option.metadata["positive"] and value <= 0:
             raise InputError(named, ": expected a number above zero")
+
+
+def dielectric_constant(solvent: str) -> float | None:
+    """The dielectric constant that `--solvent eps=VALUE` gives, None for the name of a solvent.
+
+    Raises
+    ------
+    InputError : it is no number above 1
+    """
+    name, equals, value = solvent.partition("=")
+    if not solvent.strip():
+        raise InputError(
+            Option("solvent"), " is empty: name a solvent such as water, or leave it out"
+        )
+    if not equals:
+        return None
+    try:
+        eps = float(value)
+    except ValueError:
+        eps = math.nan
+    if name.strip().lower() != "eps" or not math.isfinite(eps) or eps <= 1.0:
+        raise InputError(
+            Option("solvent", solvent[:40]),
+            ": expected the name of a solvent, or eps= and a dielectric constant above 1, such as "
+            "eps=10.4",
+        )
+    return eps
 
 
 GRID_LEVELS = range(10)  # of PySCF

@@ -28,6 +28,10 @@ class Listener:
     def stage(self, text: str) -> None:
         """A stage begins (basis, SCF, integrals, pair energies, check)."""
 
+    def substage(self, text: str) -> None:
+        """A stage begins of one of several runs; by default the same as any stage."""
+        self.stage(text)
+
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         """An SCF iteration has ended; energies and gradient norm in Eh."""
 
@@ -98,6 +102,9 @@ class Relay(Listener):
     def stage(self, text: str) -> None:
         self._listener.stage(text)
 
+    def substage(self, text: str) -> None:
+        self._listener.substage(text)
+
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         self._listener.scf_cycle(cycle, energy, change, gradient)
 
@@ -112,6 +119,19 @@ class Relay(Listener):
 
     def warning(self, text: str) -> None:
         self._listener.warning(text)
+
+
+class Wordless(Relay):
+    """Passes on how far the work is, and no texts: of a calculation that is one of very many."""
+
+    def stage(self, text: str) -> None:
+        pass
+
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        pass
+
+    def warning(self, text: str) -> None:
+        pass
 
 
 def counted_blocks(

@@ -71,8 +71,9 @@ VERDICTS = {
 }
 AUDIT_HEAD = """# Every published idea
 
-Made of `docs/project/trainium/audit.tsv` when these pages are built: the ideas of five pages that trnblas, trnfft and trntensor
-have published, what is here, and a test that shows it. [Names](coming-from.md); [figures](published.md).
+The ideas that trnblas, trnfft and trntensor have published on five pages, what dfmp2 does about each,
+and a test that shows it. Made from [a table](audit.tsv) when these pages are built.
+See also [names](coming-from.md) and [figures](published.md).
 
 """
 
@@ -226,15 +227,16 @@ def anchor(path: str, heading: str) -> str:
 def default_of(option: click.Option, context: click.Context) -> tuple[str, str]:
     """The default of an option as a table shows it, and its meaning without the default."""
     _, meaning = option.get_help_record(context) or ("", "")
-    stated = re.search(r"\s*\[default: (.*)\]$", meaning)
+    meaning = re.sub(r"(\[|; )[0-9.]+<=?x[^\];]*(?=\]|;)", r"\1", meaning).replace("[]", "")
+    stated = re.search(r"\[default: ([^\]]*)\]", meaning)
     if stated is not None:
-        text = stated[1]
-        meaning = meaning[: stated.start()]
-        if option.default is None or str(option.default) != text:
-            return f"*{plain(text)}*", meaning
-        return f"`{text}`", meaning
+        text = stated[1].strip("; ")
+        meaning = meaning[: stated.start()].strip()
+        if text == str(option.default):
+            return f"`{text}`", meaning
+        return f"*{plain(text)}*", meaning
     if option.required:
-        return "*required*", meaning.replace("[required]", "").strip()
+        return "*required*", re.sub(r"\[[; ]*required\]", "", meaning).strip()
     if option.is_flag:
         return "off", meaning
     return UNSET, meaning
@@ -262,7 +264,8 @@ def defaults() -> str:
             users = rows[group_of(option)[0]].setdefault(row, [])
             users.append(f"[{title}](commands/{page}.md)")
     text = DEFAULTS_HEAD
-    for heading, options in rows.items():
+    for heading in (*(name for name in GROUPS if name != OWN), OWN):
+        options = rows[heading]
         if not options:
             continue
         title = heading

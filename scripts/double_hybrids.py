@@ -18,6 +18,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from long_tables import shortened
 from pyscf import df, gto
 
 import dfmp2
@@ -26,11 +27,11 @@ from dfmp2.scf.jk import JKFitting
 from dfmp2.validation import entries, validate
 from dfmp2.validation.psi4 import run_psi4
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "validation" / "double-hybrids.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "project" / "validation" / "double-hybrids.md"
 ANGSTROM = 1 / 0.52917721092  # bohr
 HEAD = """# Double hybrids
 
-Made by `scripts/double_hybrids.py` on {date}. [Which functional?](../howto/double-hybrids.md)
+Made by `scripts/double_hybrids.py` on {date}. [Which functional?](../../howto/double-hybrids.md)
 """
 PSI4 = """
 ## Psi4 on the same machine
@@ -170,7 +171,7 @@ def main() -> None:
     heads = {"psi4": PSI4, "published": PUBLISHED, "long range": RANGES}
     date = f"{datetime.now(UTC):%d %B %Y}"
     text = "".join(head + "".join(rows[name]) for name, head in heads.items())
-    PAGE.write_text(HEAD.format(date=date) + text, encoding="utf-8")
+    PAGE.write_text(shortened(HEAD.format(date=date) + text, PAGE), encoding="utf-8")
 
 
 if __name__ == "__main__":

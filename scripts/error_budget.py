@@ -3,6 +3,7 @@ tables.
 
     python scripts/error_budget.py measure ROWS.jsonl     # half an hour of one core; one that was broken off goes on
     python scripts/error_budget.py ROWS.jsonl > docs/project/validation/error-budget.md
+    python scripts/long_tables.py docs/project/validation/error-budget.md
     python scripts/error_budget.py truth ROWS.jsonl       # writes tests/data/error_budget_truth.json
 
 Each molecule in one basis set and one thread:
@@ -51,7 +52,7 @@ from dfmp2.integrals.spaces import ActiveSpace, active_space
 from dfmp2.molecule.elements import fills_inner_shell
 from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.xyz import read_xyz
-from dfmp2.mp2 import error_budget
+from dfmp2.mp2 import error_budget, error_of_difference
 from dfmp2.mp2.result import Check, MP2Result
 from dfmp2.options import make_options
 from dfmp2.progress import Listener
@@ -654,7 +655,7 @@ def estimated(weights: Sequence[float], runs: Sequence[MP2Result]) -> dict[str, 
     ]
     return {
         "true": sum(errors),
-        "estimated": error_budget.combined(parts, "the difference").total,
+        "estimated": error_of_difference.combined(parts, "the difference").total,
         "runs": sum(sum(expected(part_of(result)).values()) for result in runs),
     }
 
@@ -783,7 +784,7 @@ def compared(
     return {
         "true": sum(errors),
         "stated": stated,
-        "estimated": error_budget.combined(plain, "the difference").total,
+        "estimated": error_of_difference.combined(plain, "the difference").total,
         "typical": max(run.error_budget.reaction or 0.0 for run in runs),
         "measured": all(run.fitting_certificate is not None for run in runs),
     }
@@ -848,7 +849,7 @@ def measure_ionisation(name: str, entry: tuple[Any, ...]) -> dict[str, Any]:
     runs = [run(molecule_of(*state, atoms, name), basis, stability="off") for state in states]
     parts = [((-1.0, -1.0), runs[0]), ((1.0, 1.0), runs[1])]
     truth = [conventional_energy(result) for result in runs]
-    budget = error_budget.combined(parts, "the ionisation energy")
+    budget = error_of_difference.combined(parts, "the ionisation energy")
     row = compared((-1.0, 1.0), runs, truth, budget.total)
     return {"kind": "ionisation", "basis": basis, "rows": {"ionisation": row}}
 
@@ -1059,7 +1060,7 @@ def print_page(path: Path) -> None:
     seconds = sum(row["seconds"] for row in read_rows(path))
     say(
         "# What the error budget rests on",
-        "The [error budget](../explanation/error-budget.md) takes its constants from these tables. "
+        "The [error budget](../../explanation/error-budget.md) takes its constants from these tables. "
         "How many rows a constant covers stands at each; 95 % was the aim. Energies in Eh. "
         f"{len(molecules)} molecules, {len(DIMERS)} dimers, {len(STRETCHED)} stretched molecules "
         f"in {len(BASES)} basis sets. `python scripts/error_budget.py`, {seconds / 60:.0f} minutes "

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from long_tables import shortened
 from pyscf import lib
 
 import dfmp2
@@ -30,7 +31,7 @@ from dfmp2.output import hdf5
 from dfmp2.scf import grid_error
 from dfmp2.units import ANGSTROM_PER_BOHR
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "validation" / "kohn-sham.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "project" / "validation" / "kohn-sham.md"
 HEADING = "\n## Integration grid\n"
 HEAD = f"""{HEADING}
 Made by `scripts/grids.py`, 24 November 2026. How large the errors may be as a run states them
@@ -135,7 +136,7 @@ SETS: dict[str, list[Case]] = {
 def unmeasured() -> Iterator[None]:
     """Runs that do not measure the error of their grid."""
     measure = grid_error.with_grid_error
-    grid_error.with_grid_error = lambda mf, reference: reference
+    grid_error.with_grid_error = lambda mf, reference, **_: reference
     try:
         yield
     finally:
@@ -235,7 +236,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.page:
         text = PAGE.read_text()
-        PAGE.write_text(text.replace(section_of(PAGE), section(read(given.rows))))
+        new = text.replace(section_of(PAGE), section(read(given.rows)))
+        PAGE.write_text(shortened(new, PAGE))
         return
     warnings.simplefilter("ignore")
     lib.num_threads(1)

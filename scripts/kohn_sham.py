@@ -29,7 +29,7 @@ from dfmp2.mp2 import rpa as ours
 from scripts import grids
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "validation" / "kohn-sham.md"
+PAGE = ROOT / "docs" / "project" / "validation" / "kohn-sham.md"
 CASES: list[tuple[Any, str, str]] = [
     ("h2o", "cc-pvdz", "pbe"),
     ("h2o", "aug-cc-pvdz", "pbe0"),

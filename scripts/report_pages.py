@@ -32,8 +32,8 @@ sys.path.insert(0, str(ROOT))
 
 from tests import chromium  # noqa: E402
 
-PAGE = ROOT / "docs" / "validation" / "report-pages.md"
-PICTURES = ROOT / "docs" / "validation" / "report-pages"
+PAGE = ROOT / "docs" / "project" / "validation" / "report-pages.md"
+PICTURES = ROOT / "docs" / "project" / "validation" / "report-pages"
 DFMP2 = Path(sys.executable).with_name("dfmp2")
 WIDTHS, SCHEMES = (1440, 768, 375), ("light", "dark")
 MOST_BYTES = 2_000_000  # of a page

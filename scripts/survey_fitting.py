@@ -1,7 +1,7 @@
 """Measure the fitting error of every element in every basis of the fitting table.
 
     python scripts/survey_fitting.py measure [--processes N] [--orbital NAME ...]
-    python scripts/survey_fitting.py page > docs/project/validation/fitting-errors.md
+    python scripts/survey_fitting.py page  # docs/project/validation/fitting-errors.md
 
 `measure` adds what is missing to dfmp2/fitting/atomic_errors.tsv. An error that exceeds the limit is
 kept too, with that of the set which takes its place.
@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from long_tables import shortened
+
 from dfmp2.errors import InputError
 from dfmp2.fitting import atomic_error
 from dfmp2.fitting.sets import TABLE, candidates, objection
@@ -25,6 +27,7 @@ from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
 
+PAGE = Path(__file__).parent.parent / "docs/project/validation/fitting-errors.md"
 HEAVIEST = 86  # Rn
 POPLE = (
     "*",
@@ -111,7 +114,7 @@ INTRODUCTION = """# Fitting error of every element
 What the fitting sets miss of exact four-centre integrals, measured on single neutral atoms with all electrons
 correlated (`dfmp2/fitting/atomic_error.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
 and Basis Set Exchange {exchange}. `python scripts/survey_fitting.py measure` made the figures, which are in
-`dfmp2/fitting/atomic_errors.tsv`, `python scripts/survey_fitting.py page` this page.
+`dfmp2/fitting/atomic_errors.tsv`, and `python scripts/survey_fitting.py page` this page.
 
 A set that is off by more than {limit:.0e} Eh per atom, or was made for the core potential that an all-electron basis
 does not have, is not used by default: the next of its row is, in the end an even-tempered one
@@ -218,4 +221,4 @@ if __name__ == "__main__":
     if given.what == "measure":
         measure(given.orbital or list(orbital_sets()), given.processes)
     else:
-        print(page(), end="")
+        PAGE.write_text(shortened(page(), PAGE))

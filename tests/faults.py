@@ -26,7 +26,8 @@ import pytest
 
 from dfmp2.mp2.calculation import State
 from dfmp2.output import checkpoint as checkpoint_files
-from dfmp2.output.checkpoint import FileCheckpoint, decode
+from dfmp2.output.checkpoint import FileCheckpoint
+from dfmp2.output.state import decode
 
 ROOT = Path(__file__).parent.parent
 EACH = "DFMP2_CHECKPOINT_SECONDS"  # 0: a checkpoint at every safe point

@@ -27,8 +27,9 @@ from dfmp2.output.study import Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.interaction import interaction_energy
-from dfmp2.studies.vibrations import symmetry_number, thermochemistry
+from dfmp2.studies.vibrations import symmetry_number
 from tests.awkward import BASIS, EXACT, MOLECULES, mean_field, mole_of, read, spin_energies
 from tests.conftest import Runner, succeed
 

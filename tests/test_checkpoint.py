@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -26,7 +27,8 @@ from dfmp2.mp2.identity import FREE, PROCESSOR, fingerprint
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as files
 from dfmp2.output import hdf5
-from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint, checkpointing, decode, encode
+from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint, checkpointing
+from dfmp2.output.state import decode, encode
 from dfmp2.scf import ladder
 from dfmp2.scf.reference import StartOrbitals
 from tests.conftest import Heard, Runner, listing, succeed
@@ -433,6 +435,82 @@ def test_damage_of_any_byte_is_found() -> None:
     for length in range(begin, len(content), 7):
         with pytest.raises(ValueError, match="does not have the stored hash"):
             decode(content[:length])
+
+
+DIRECT_OF_NH2 = -0.08336336527334631  # Eh: of all tiles of the files below, as their writer had it
+NPZ = Path(__file__).parent / "data" / "checkpoints_npz"
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two values are equal, arrays and records by what they hold."""
+    if isinstance(first, np.ndarray):
+        return first.dtype == second.dtype and first.tobytes() == second.tobytes()
+    if isinstance(first, dict):
+        pairs = [(first[key], second[key]) for key in first]
+        return list(first) == list(second) and all(same(*pair) for pair in pairs)
+    if isinstance(first, tuple) and not hasattr(first, "_fields"):
+        return len(first) == len(second) and all(map(same, first, second))
+    if is_dataclass(first):
+        names = [field.name for field in fields(first)]
+        return type(first) is type(second) and all(
+            same(getattr(first, name), getattr(second, name)) for name in names
+        )
+    if isinstance(first, tuple):
+        return all(map(same, first, second))
+    return bool(first == second or (first != first and second != second))
+
+
+def test_a_state_keeps_every_bit(states: Any) -> None:
+    """Orbitals, reference, tiles, B elsewhere, texts that are no UTF-8."""
+    _, passed = states("nh2", SMALL)
+    for state in (example(), passed[0], passed[len(passed) // 2], passed[-1]):
+        assert same(state, decode(encode(state)))
+    odd = replace(example(), b=StoredB("/scr\udcff/\u00e4", ((2, 3, 4),), (("a",),), 1.5, 1, 0.1))
+    odd.identity = {"a file": "x\udcff", "": "\u03b1\n"}
+    assert same(odd, decode(encode(odd)))
+
+
+def test_a_checkpoint_is_an_hdf5_file(tmp_path: Path) -> None:
+    """Any reader opens it, however long the scratch folder's name is; the layout is that of a
+    result and of a prepared file."""
+    state = decode((NPZ / "tiles.checkpoint").read_bytes())
+    state.b = StoredB("/a" * 700, ((4, 2, 9), (3, 3, 9)), (("ab",), ("cd",)), 1.0, 0, 0.0)
+    path = tmp_path / "x.checkpoint"
+    path.write_bytes(encode(state))
+    assert state.reference is not None
+    with h5py.File(path) as handle:
+        assert handle["scf/e_tot"][()] == state.reference.scf_total_energy
+        assert np.array_equal(handle["scf/mo_coeff"], state.reference.mo_coeff)
+        assert len(handle["tiles/index"]) == len(state.tiles)
+        assert list(handle["b/beta_sha256"].asstr()) == ["cd"]
+
+
+@pytest.mark.parametrize("name", ["scf", "tiles", "shard"])
+def test_version_2_is_read(name: str) -> None:
+    """Files that the last version with npz archives wrote: NH2 in STO-3G."""
+    content = (NPZ / f"{name}.checkpoint").read_bytes()
+    assert content.startswith(b"dfmp2 checkpoint 2\n")
+    state = decode(content)
+    assert state.identity["multiplicity"] == "2"
+    assert same(state, decode(encode(state)))
+    if name == "scf":
+        assert state.orbitals is not None and state.orbitals.mo_coeff.shape == (2, 7, 7)
+        assert state.orbitals.mo_occ.sum() == 9
+    else:
+        direct = sum(float(terms.direct.sum()) for terms in state.tiles.values())
+        assert len(state.tiles) == 45 and direct == pytest.approx(DIRECT_OF_NH2, abs=1e-12)
+    if name == "tiles":
+        assert state.reference is not None and state.reference.kind == "uhf"
+        assert state.reference.scf_total_energy == pytest.approx(-54.83706108131905, abs=1e-11)
+
+
+def test_a_run_goes_on_from_version_2(states: Any, tmp_path: Path) -> None:
+    whole, passed = states("nh2", SMALL)
+    state = decode((NPZ / "tiles.checkpoint").read_bytes())
+    state.identity = passed[-1].identity
+    said = Heard()
+    found = compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state), listener=said)
+    assert close(found, whole) and not any("SCF   " in text for text in said.stages)
 
 
 # --- one process at a time ------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_what_json_cannot_hold_is_null(call: Runner, folder: Path) -> None:
 
 
 def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> None:
-    done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g"))
+    done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g", "--verbose"))
     for words in (
         f"dfmp2 {water.json['provenance']['version']}: density-fitted MP2",
         "Cite: ",
@@ -108,6 +108,32 @@ def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> No
     assert "  SCF   1  E = " in done.err and "  SCF " not in done.out
     assert "Energies" not in done.err and "finished" not in done.err
     assert "\x1b" not in done.out + done.err and "\r" not in done.err
+
+
+def test_a_run_prints_one_screen(call: Runner, water: Stored) -> None:
+    """The numbers that people quote, how good they are, and where the rest is."""
+    done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g", "--overwrite"))
+    lines = done.out.splitlines()
+    assert len(lines) <= 26 and max(map(len, lines[:-1])) <= 80
+    names = {
+        "reference energy": "scf_total_energy",
+        "same-spin correlation": "mp2_same_spin_correlation_energy",
+        "opposite-spin correlation": "mp2_opposite_spin_correlation_energy",
+        "MP2 correlation": "mp2_correlation_energy",
+        "MP2 total": "mp2_total_energy",
+        "SCS-MP2 total": "scs_mp2_total_energy",
+        "SOS-MP2 total": "sos_mp2_total_energy",
+    }
+    for name, key in names.items():
+        assert re.search(rf"^{name} +{water.json[key]:.10f} ", done.out, re.MULTILINE), name
+    assert "E(HF) + 1.2 OS + 0.333333 SS" in done.out and "the line above" not in done.out
+    assert "h2o: H2O, charge 0, multiplicity 1, 10 electrons" in lines
+    assert "is good to 3 decimals" in done.out
+    assert lines[-2].endswith("all of it: dfmp2 show h2o.dfmp2.h5")
+    full = succeed(call("show", "h2o.dfmp2.h5")).out
+    assert "Strongest pairs" in full and "Strongest pairs" not in done.out
+    refused = call("run", "h2o.xyz", "--basis", "sto-3g", "--overwrite", "--quiet", "--verbose")
+    assert refused.code == 3 and "leave one of them out" in refused.message
 
 
 def terminal_output(folder: Path, *arguments: str, **env: str) -> str:

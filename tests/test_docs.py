@@ -25,6 +25,8 @@ from pathlib import Path
 import pytest
 
 from dfmp2.cli.main import COMMANDS
+from dfmp2.validation.entries import load_entries
+from scripts.long_tables import LONGEST, cells
 from tests.conftest import COMMAND
 
 ROOT = Path(__file__).parent.parent
@@ -268,11 +270,6 @@ def test_page_is_well_formed(page: Path) -> None:
         assert path.exists() or path in MADE, target
 
 
-def cells(row: str) -> list[str]:
-    """The cells of a row of a table."""
-    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
-
-
 def shown(cell: str) -> str:
     """What a browser shows of a cell: text in <> is read as HTML unless it is code."""
     return re.sub(r"<[^>]*>", "", re.sub(r"`[^`]+`", "code", cell)).strip()
@@ -287,3 +284,58 @@ def tables(text: str) -> Iterator[list[str]]:
     """The rows of each table of a page."""
     for found in re.finditer(r"(?:^\|.*\n)+", text, re.MULTILINE):
         yield found[0].splitlines()
+
+
+LONG = {  # pages of reference, whose tables are read row by row
+    "docs/explanation/limits.md",
+    "docs/project/architecture.md",
+    "docs/project/validation/numbers.md",
+    "docs/reference/json.md",
+    "docs/reference/messages.md",
+    "docs/reference/molecule-files.md",
+    "docs/reference/solvents.md",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_long_tables_are_files_to_download(page: Path) -> None:
+    """A page shows the first rows; the file beside it has as many rows as the page says."""
+    text = page.read_text()
+    rows = [len(lines) - 2 for lines in tables(BLOCK.sub("", text))]
+    assert name(page) in LONG or max(rows, default=0) <= LONGEST
+    for head, count, file in re.findall(
+        r"(\|.*\|)\n\|[-|]+\|\n(?:\|.*\n)+\nThe first \d+ of (\d+) rows; \[all of them\]\((.*?)\)",
+        text,
+    ):
+        lines = (page.parent / file).read_text().splitlines()
+        assert lines[0].split("\t") == cells(head)
+        assert len(lines) - 1 == int(count)
+
+
+def test_the_number_of_references_is_that_of_the_package() -> None:
+    """Energies, gradients and properties with a verdict, and those shown without one."""
+    counts = {"energy": 0, "gradient": 0, "shown": 0}
+    for entry in load_entries():
+        if "conventional-mp2" in entry.tags:
+            kind = "shown"
+        elif "gradient" in entry.tags:
+            kind = "gradient"
+        else:
+            kind = "energy"
+        counts[kind] += len(entry.quantities)
+    said = f"{counts['energy']} energies and {counts['gradient']} gradient components"
+    for page in ("README.md", "docs/howto/validate.md", "docs/explanation/checks.md"):
+        assert said in " ".join((ROOT / page).read_text().split()), page
+    assert f"({counts['shown']} more values)" in (ROOT / "docs/howto/validate.md").read_text()
+    assert (
+        f"{counts['energy']} published" in (ROOT / "docs/project/validation/numbers.md").read_text()
+    )
+
+
+def test_the_page_on_citing_has_what_the_citation_file_has() -> None:
+    """Version, titles and identifiers."""
+    citation = (ROOT / "CITATION.cff").read_text()
+    page = (ROOT / "docs/cite.md").read_text()
+    facts = re.findall(r"^ *(?:doi|title|version|- title): \"?(.*?)\"?$", citation, re.MULTILINE)
+    assert len(facts) >= 5
+    assert [fact for fact in facts if fact not in page] == []

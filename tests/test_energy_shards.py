@@ -24,13 +24,14 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.execution import parts
 from dfmp2.execution.pool import Call, Died, Pool, Slot, WorkerShare
-from dfmp2.mp2.calculation import NOTHING
+from dfmp2.mp2.calculation import NOTHING, RUN
 from dfmp2.mp2.identity import PROCESSOR
 from dfmp2.mp2.pairs import tile_keys
 from dfmp2.mp2.prepared import open_prepared, options_for, prepared_energy
 from dfmp2.output import hdf5, tile_shards
-from dfmp2.output.checkpoint import RUN, VARIABLE, FileCheckpoint, decode, encode
+from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint
 from dfmp2.output.prepared import opened
+from dfmp2.output.state import decode, encode
 from tests.conftest import Finished, Heard, Runner, listing, run_command, succeed
 from tests.faults import Stopping, numbers
 from tests.test_prepared import set_disk

@@ -21,7 +21,8 @@ from pyscf import ao2mo, gto, mp, scf
 import dfmp2
 from dfmp2.molecule.elements import bond_orders
 from dfmp2.molecule.xyz import parse_xyz
-from dfmp2.mp2.error_budget import EXACT, ErrorBudget, Share, Source, bonded_atoms, combined
+from dfmp2.mp2.error_budget import EXACT, ErrorBudget, Share, Source, bonded_atoms
+from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.result import Certificate, FittingCertificate, MP2Result
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
@@ -360,7 +361,7 @@ def test_decimals(total: float | None, decimals: int | None) -> None:
     budget = budget_of(total)
     assert budget.decimals == decimals
     said = {
-        None: "is not known: there is nothing on the moon",
+        None: "is not known: no estimate of the moon",
         0: "is good to no decimal,",
         1: "good to 1 decimal,",
     }
@@ -474,7 +475,7 @@ def test_a_file_that_lacks_numbers(result: MP2Result, folder: Path, call: Runner
     assert budget["sources"]["scf_fitting"]["scf_total_energy"]["kind"] == "not measured"
     assert budget["sources"]["scf_convergence"]["scf_total_energy"]["value"] > 0
     assert budget["decimals"] is None and budget["mp2_total_energy"] is None
-    assert "nothing on fitting of the SCF. Largest part that is known: " in budget["summary"]
+    assert "no estimate of fitting of the SCF. Largest part that is known: " in budget["summary"]
     assert "is not known" in succeed(call("show", "old.h5")).out
 
 
@@ -743,7 +744,7 @@ def test_what_is_certified_does_not_depend_on_the_host(
     """By built-in rates: whatever this host has measured and however many threads there are."""
     molecule = diatomic("NN", 1.1)
     decided = []
-    for rates, threads in ((None, 1), (Rates(four_centre=1.0, transform=1.0), 2)):
+    for rates, threads in ((None, 1), (Rates(integrals=1.0, products=1.0), 2)):
         monkeypatch.setattr(plan.rates, "load_rates", lambda *_, rates=rates: rates)
         chosen = make_options(basis=basis, **{"threads": threads, **options})
         steps = [Step(f"point-{n}", "a point", molecule, chosen) for n in range(8)]

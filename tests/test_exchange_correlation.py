@@ -10,7 +10,13 @@ import pytest
 from pyscf import dft, gto, lib
 
 import dfmp2
-from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, BasisOnGrid, compact_order, values_bytes
+from dfmp2.integrals.basis_on_grid import (
+    BLOCK_POINTS,
+    CUTOFF,
+    BasisOnGrid,
+    compact_order,
+    values_bytes,
+)
 from dfmp2.integrals.grid import coarse_name, count_points, make_grid
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.scf import exchange_correlation, ladder
@@ -67,6 +73,7 @@ def test_energies_and_matrices_are_those_of_pyscf(case: str) -> None:
             found = on_grid.energy_and_potential(mf._numint, xc, one)
             assert found[0] == pytest.approx(energy, abs=1e-10)
             assert np.abs(found[1] - potential).max() < 1e-10
+            assert on_grid.energy(mf._numint, xc, one) == pytest.approx(energy, abs=1e-10)
 
 
 def test_a_difference_of_densities_has_negative_occupations() -> None:
@@ -124,6 +131,25 @@ def test_blocks_are_compact_and_leave_out_what_is_far_away() -> None:
     weights = np.concatenate([block.weights for block in blocks])
     assert weights.sum() == pytest.approx(grid.weights.sum(), rel=1e-12)
     assert max(len(block.weights) for block in blocks) <= BLOCK_POINTS
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_shells_of_a_block_are_those_that_reach_it(case: str) -> None:
+    mole = gto.M(**CASES[case], verbose=0)
+    grid = make_grid(mole, "1").build(with_non0tab=False)
+    basis = BasisOnGrid(mole, grid, derivatives=True)
+    left_out = 0
+    for number in range(basis.count):
+        block = basis.block(number)
+        part = slice(number * BLOCK_POINTS, (number + 1) * BLOCK_POINTS)
+        everywhere = dft.numint.eval_ao(mole, basis._coordinates[part], deriv=1)
+        values = everywhere[:, :, block.functions].transpose(0, 2, 1)
+        assert np.abs(values - block.values).max(initial=0.0) < 1e-12
+        others = np.delete(everywhere, block.functions, axis=2)
+        left_out += others.shape[2]
+        reach = np.abs(others).max(initial=0.0) * np.sqrt(block.weights.sum())
+        assert reach < 2 * CUTOFF
+    assert left_out > 0 or case != "iodide"
 
 
 def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:

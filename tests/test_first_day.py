@@ -77,7 +77,10 @@ def test_one_command_shows_all_steps_in_their_order(tmp_path, capsys):
     assert "--only wather: expected root-nki" in capsys.readouterr().err
 
 
-def test_steps_go_on_after_a_failure_and_stop_after_a_fault_of_the_device(tmp_path, capsys):
+def test_steps_go_on_after_a_failure_and_stop_after_a_fault_of_the_device(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(day, "GRACE", 1.0)  # Ctrl-C is ignored by what runs in the background
     steps = (
         script("wrong", "import sys; print('came back wrong'); sys.exit(5)"),
         script("needs it", "print(1)", after=("wrong",)),

@@ -369,7 +369,7 @@ def test_a_run_on_a_fine_grid_lies_within_what_was_stated(
         "allow_small_gap": True,
     }
     found = dfmp2.run(molecule, **settings, grid=asked)
-    monkeypatch.setattr(scf_grid_error, "with_grid_error", lambda mf, reference: reference)
+    monkeypatch.setattr(scf_grid_error, "with_grid_error", lambda mf, reference, **_: reference)
     exact = dfmp2.run(molecule, **settings, grid=5)
     assert exact.to_dict()["grid_error"] is None
     source = found.error_budget.sources["grid"]
@@ -387,6 +387,25 @@ def test_a_run_on_a_fine_grid_lies_within_what_was_stated(
     wrong = abs(found.scf_total_energy - exact.scf_total_energy)
     assert kohn_sham is not None and kohn_sham.value is not None
     assert wrong <= kohn_sham.value <= 4 * wrong + 1e-6
+
+
+def test_the_error_of_e_ks_alone_is_that_of_a_run_that_measures_all(tmp_path: Path) -> None:
+    """Methods without E(EXX) take E_xc of the last Fock matrix's density, and no V_xc."""
+    radical = Molecule(
+        ("N", "H", "H"), np.array([[0, 0, 0.26], [0.1, 1.5, -0.93], [0, -1.6, -0.9]])
+    )
+    radical = radical.with_state(0, 2)
+    settings = {**PBE, "scf_conv_tol": 1e-11, "grid": "30,110"}
+    of_all = dfmp2.run(radical, **settings).reference.grid_error
+    run = dfmp2.run(radical, **{**settings, "method": "ks"})
+    hdf5.write(run, tmp_path / "ks.h5")
+    alone = hdf5.read(tmp_path / "ks.h5").reference.grid_error
+    assert of_all is not None and alone is not None
+    assert abs(of_all.scf_error) > 1e-6
+    assert alone.scf_error == pytest.approx(of_all.scf_error, abs=1e-9)
+    assert alone.finer == of_all.finer and alone.finer_points == of_all.finer_points
+    assert alone.exx_error is None and alone.coupling is None
+    assert run.to_dict()["grid_error"]["hf_total_energy"] is None
 
 
 def test_what_is_stated_follows_the_grid() -> None:

@@ -29,11 +29,12 @@ from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.mp2 import certificate, check, energy, laplace
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import PairEnergies
-from dfmp2.mp2.result import Polarizability
+from dfmp2.mp2.properties import Polarizability
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as checkpoints
-from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, encode
+from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of
 from dfmp2.output.safe_hdf5 import open_checked
+from dfmp2.output.state import decode, encode
 from dfmp2.planning.memory import SLACK, VARIES, GradientMemory, MemoryPlan, Stage
 from dfmp2.planning.sizes import sampled_pairs
 from dfmp2.progress import Silent
@@ -234,7 +235,7 @@ def test_a_converged_scf_is_saved_at_once(tmp_path: Path) -> None:
     before = checkpoint_of(tmp_path / "x.h5").read_bytes()
     kept.add_reference(replace(reference, cycles=reference.cycles + 1))
     after = checkpoint_of(tmp_path / "x.h5").read_bytes()
-    assert before != after and checkpoints.decode(after).reference.cycles == reference.cycles + 1
+    assert before != after and decode(after).reference.cycles == reference.cycles + 1
 
 
 def test_the_scratch_folder_of_a_checkpoint_goes_with_it_and_others_stay(

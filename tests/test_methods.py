@@ -23,7 +23,7 @@ from dfmp2.options import METHODS, make_options
 from dfmp2.output import hdf5
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
-from dfmp2.studies.scan import Scan, scan_energies
+from dfmp2.studies.scan import over_frames, scan_energies
 from tests.conftest import succeed
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
@@ -238,7 +238,7 @@ def test_studies_have_the_energies_of_the_method() -> None:
     )
     assert "cbs_mp2_total_energy" not in limit.values and limit.error_budget is not None
     moved = tuple(replace(far, coordinates=far.coordinates * x) for x in (0.9, 1.0, 1.1))
-    points = scan_energies(Scan(moved, (0.9, 1.0, 1.1), None, kappa, False))
+    points = scan_energies(over_frames(moved, kappa, chained=False))
     energies = np.array([run.total_energy for run in points.runs.values()])
     assert points.table["relative_energy"].values == pytest.approx(
         (energies - energies.min()) * 2625.4996394799

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from dfmp2.errors import KernelError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, drop_bits
 from dfmp2.trainium.interpreter.memory import Core, Tensor, whole
 from dfmp2.trainium.interpreter.rules import Violation
@@ -281,6 +282,14 @@ def numbered(shape: tuple[int, ...], space: str = "sbuf") -> tuple[Tensor, np.nd
     core = Core(Settings())
     values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     return whole(core, core.declare("t", REGIONS[space], DTYPES["float32"], shape, values)), values
+
+
+def test_what_no_tensor_has():
+    """Python's own look-ups get an AttributeError, attributes of other libraries are refused."""
+    tensor, _ = numbered((4, 8))
+    assert not hasattr(tensor, "__array_interface__")
+    with pytest.raises(KernelError, match="tensor attribute rearrange"):
+        tensor.rearrange  # noqa: B018
 
 
 @st.composite

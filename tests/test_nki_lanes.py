@@ -343,6 +343,23 @@ def test_warm_up_compiles_exactly_what_runs_launch(machine):
     assert seen == set(programs((Shape(9, 180, 30), Shape(8, 40, 30)), "trn1"))
 
 
+def test_programs_are_launched_ahead_as_their_kernels_take_them(monkeypatch):
+    """Each once, on tensors that the kernels compute with: what a division meets is not 0."""
+    spins, launched = (Shape(9, 40, 30), Shape(3, 8, 30)), []
+
+    class Recording(InterpreterExecutor):
+        def _run(self, program, arguments, *, kept=False):
+            launched.append(program)
+            assert np.isfinite(super()._run(program, arguments)).all()
+
+        def fetch(self, out):
+            return out
+
+    monkeypatch.setattr(entry, "XlaExecutor", Recording)
+    assert entry.launch_ahead(spins, nao=20).launches == len(launched)
+    assert sorted(map(repr, launched)) == sorted(map(repr, programs(spins, "trn1", 20)))
+
+
 def test_warm_up_needs_no_device(machine, capsys):
     machine.install()
     machine.tools()

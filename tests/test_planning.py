@@ -140,6 +140,20 @@ def test_every_accepted_budget_is_kept(spins, precision):
         refused.require()
 
 
+def test_a_worker_needs_what_a_plan_in_its_place_needs(monkeypatch):
+    """The two figures of an item whose worker was killed: a plan accepts the one and keeps
+    everything in memory with the other."""
+    for resident in (100 * MEGABYTE, 300 * MEGABYTE):
+        monkeypatch.setattr("dfmp2.host.resources.resident_memory", lambda here=resident: here)
+        least, most = schedule.memory_needed(LARGE, 2)
+        given = {"limits": CpuBackend(2).limits, "threads": 2, "program": resident}
+        memory.memory_plan(LARGE, budget=least, **given).require()
+        with pytest.raises(ResourceError):
+            memory.memory_plan(LARGE, budget=least - memory.VARIES - 1, **given).require()
+        assert memory.memory_plan(LARGE, budget=most, **given).disk == 0
+        assert memory.memory_plan(LARGE, budget=most - 1, **given).disk > 0
+
+
 def test_memory_counts_the_hessian_of_the_frontier_orbitals():
     work = replace(WATER, frontier=((20, 30),))
     plan = memory.memory_plan(work, CpuBackend(1).limits, 1, program=0, budget=10**9)
@@ -321,6 +335,24 @@ def test_what_is_planned_is_an_energy_if_nothing_else_is_asked_for(task):
     assert (asked.timings.gradient > 0) == (task != "energy")
 
 
+def test_z_vector_equations_counted_by_hand():
+    """Operations of Z_CYCLES iterations with integrals of occupied orbitals kept, at a rate of 1;
+    3 occupied orbitals of 4 basis functions, 5 fitting functions, 7 of 10 pairs kept."""
+    work = Workload(4, 5, 6, (Spin(3, 3, 1),), "fp64", 6, scf_columns=7)
+    ones = Rates(exchange=1.0, exchange_single=1.0, pairs_fp64=1.0)
+    unit = replace(ones, exchange=1e30)
+    assert work.kept_pairs / work.pairs_of_functions == 0.7
+    made = 2 * 5 * 4 * 4 * 1.7 * 3
+    cycle = 5 * (2 * 4 * 4 * 0.7 * 3 + 2 * 3 * 3 * (3 * 4 - 3))
+    whole = 5 * 4 * 4 * 2.4 * 4 + 4 * 2 * 5 * 7
+    checks = time.Z_CHECKS * (5 * 4 * 4 * 2.4 * 6 + 4 * 2 * 5 * 7)
+    single = replace(work, single_exchange=True)
+    assert time._response(single, unit, None) == pytest.approx(made + time.Z_CYCLES * cycle)
+    assert time._response(work, ones, None) == pytest.approx(
+        made + time.Z_CYCLES * cycle + whole + checks
+    )
+
+
 @pytest.mark.parametrize("seconds", [0.0, 7.0])
 def test_an_item_of_a_batch_starts_no_program(seconds):
     """Its workers are warm: only what it computes counts, and a fixed time for each item."""
@@ -347,7 +379,7 @@ def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
     assert cached.pair_energies == pytest.approx(80.0)
     moved = Traffic(scf_written=2 * 10**9, fit_written=10**9, fit_read=3 * 10**9)
     found = time.time_text(LARGE, Rates(), moved, disk)
-    memory = 8 / Rates().reorder  # s per number, of arrays that are not in memory now
+    memory = 8 / time.REORDERED  # s per number, of arrays that are not in memory now
     scf, b = (
         numbers * memory for numbers in (2366 * LARGE.pairs_of_functions, LARGE.elements * 1708)
     )
@@ -365,12 +397,7 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
     )
     assert found.pairs_mixed > 1.2 * found.pairs_fp64
     # per second, a tenth of what a slow core does alone
-    assert (
-        found.integrals > 2e6
-        and found.four_centre > 1e6
-        and found.matrices > 1e4
-        and found.reorder > 1e7
-    )
+    assert found.integrals > 2e6 and found.four_centre > 1e6 and found.functional > 1e6
     assert (found.start, found.launch) == (Rates().start, Rates().launch)  # no command is run
     assert found.foreign >= 0 and found.date
     assert rates.load_rates("cpu", 1) == found
@@ -379,7 +406,7 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
     measured_earlier = {**asdict(found), "start": 0.9, "launch": 1.2, "torch_import": 2.0}
     cache.store_cached(entry, measured_earlier)  # as version 0.1 has written it
     assert rates.load_rates("cpu", 1) == replace(found, start=0.9, launch=1.2)
-    del measured_earlier["reorder"]
+    del measured_earlier["functional"]
     cache.store_cached(entry, measured_earlier)
     assert rates.load_rates("cpu", 1) is None
     cache.path().write_text("{ not json")
@@ -395,8 +422,8 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
 def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch, now, measured):
     """The better rate of each kind is kept: others can only slow a routine down. Two of three cores
     are not needed."""
-    known = Rates(integrals=9e8, solve=1e9, start=0.9, foreign=1.5, date="2026-01-01")
-    fresh = Rates(integrals=5e8, solve=9e9, start=0.3, foreign=0.05, date="2026-01-02")
+    known = Rates(integrals=9e8, products=1e9, start=0.9, foreign=1.5, date="2026-01-01")
+    fresh = Rates(integrals=5e8, products=9e9, start=0.3, foreign=0.05, date="2026-01-02")
     calls = []
     clock = [
         0.0
@@ -410,7 +437,7 @@ def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch
     found = rates.refreshed(CpuBackend(1), 1, known)
     assert len(calls) == measured
     if measured:
-        assert (found.integrals, found.solve, found.start) == (9e8, 9e9, 0.3)
+        assert (found.integrals, found.products, found.start) == (9e8, 9e9, 0.3)
         assert not found.disturbed and rates.load_rates("cpu", 1) == found
         assert rates.refreshed(CpuBackend(1), 1, found) == found and len(calls) == 1
     else:

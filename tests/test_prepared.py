@@ -281,12 +281,12 @@ def test_start_orbitals_come_from_it(radical_file: Path) -> None:
 
 def changed(path: Path, source: Path, change: Any) -> Path:
     """A copy, changed with h5py and with its hash made right again."""
-    from dfmp2.output.prepared import _hash
+    from dfmp2.output.state import content_hash_of
 
     shutil.copy(source, path)
     with h5py.File(path, "r+") as handle:
         change(handle)
-        handle.attrs["content_sha256"] = np.bytes_(_hash(handle))
+        handle.attrs["content_sha256"] = np.bytes_(content_hash_of(handle))
     return path
 
 

@@ -282,6 +282,28 @@ def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> N
     assert stream.getvalue().strip("\0") == ""
 
 
+def test_a_study_shows_its_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iterations and stages of its runs are in the log, and on a terminal while they last."""
+    for stream in (io.StringIO(), Terminal()):
+        log = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        with Console(quiet=False, log=log, several=True) as shown:
+            series: Listener = runs.Series(shown, [], "energy")
+            shown.stage("[1/2] first")
+            series.stage("pair energies")
+            series.scf_cycle(7, -76.0, -1e-3, 1e-2)
+            shown.stage("[2/2] second")
+        kept = [re.sub(r".*\r", "", line).strip() for line in stream.getvalue().split("\n")]
+        assert kept == ["[1/2] first", "[2/2] second", ""]
+        assert ("\r" in stream.getvalue()) == ("SCF   7" in stream.getvalue()) == stream.isatty()
+        assert [line.split()[0] for line in log.getvalue().splitlines()] == [
+            "[1/2]",
+            "pair",
+            "SCF",
+            "[2/2]",
+        ]
+
+
 def test_a_batch_shows_its_items_and_the_time_left(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

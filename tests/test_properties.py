@@ -14,7 +14,7 @@ import dfmp2
 from dfmp2.errors import ComparisonFailed
 from dfmp2.gradients.gradient import mp2_gradient, mp2_properties
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import DENSITIES
+from dfmp2.mp2.properties import DENSITIES
 from dfmp2.options import make_options
 from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM, DEBYE

@@ -23,12 +23,14 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from dfmp2.mp2 import energy as mp2
 from dfmp2.mp2.extrapolation import correlation_formula, scf_formula
+from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.study import is_study, read_study, verify_study
+from dfmp2.studies import cbs
 from dfmp2.studies.composite import expand, parse_bracket
 from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
+from dfmp2.studies.extrema import barriers, find_extrema, find_minimum, make_curve
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
-from dfmp2.studies.scan import barriers, find_extrema, find_minimum, make_curve
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import MOLECULES, Runner, listing, succeed
 
@@ -111,6 +113,35 @@ def test_diffuse_and_def2(call: Runner) -> None:
     assert small["cbs_mp2_correlation_energy"] == pytest.approx(
         other["cbs_mp2_correlation_energy"], abs=1.5e-3
     )
+
+
+@pytest.mark.parametrize(
+    ("basis", "frozen_core", "tested"),
+    [
+        ("cc-pv[dt]z", "auto", True),
+        ("aug-cc-pv[dt]z", "none", True),
+        ("cc-pcv[dt]z", "none", True),
+        ("cc-pcv[dt]z", "auto", False),
+        ("cc-pv[dt]z-pp", "auto", False),
+        ("cc-pv[dt]z-pp", "none", False),
+    ],
+)
+def test_sets_for_which_a_formula_was_not_tested(
+    basis: str, frozen_core: str, tested: bool
+) -> None:
+    """Sets with core potentials, and those for cores whose cores are frozen."""
+    bracket, options = parse_bracket(basis), Options(basis, frozen_core=frozen_core)
+    scf_limit = scf_formula("karton-martin", bracket.family, 2, 3)
+    correlation = correlation_formula("helgaker", bracket.family, 2, 3)
+    settings, notes = cbs._about(bracket, scf_limit, correlation, options)
+    assert any("valence sets" in note for note in notes) == (not tested)
+    assert settings == {
+        "basis_sets": list(bracket.names),
+        "cardinal_numbers": [2, 3],
+        "scf_formula": "karton-martin",
+        "correlation_formula": "helgaker",
+        "frozen_core": frozen_core,
+    }
 
 
 EXPONENTS = {  # of Neese and Valeev, as their paper prints them
@@ -765,10 +796,39 @@ REFUSED = [
     ("scan", ("--angle", "2,1,3", "90:190:3"), "up to 180"),
     (
         "scan",
-        ("--angle", "2,1,3", "90:120:3", "--bond", "1,2", "0.8:1.2:3"),
-        "one coordinate at a time",
+        ("--bond", "1,2", "0.8:1.2:3", "--bond", "2,1", "0.8:1.2:3"),
+        "bond 1-2 is given twice",
+    ),
+    (
+        "scan",
+        ("--bond", "1,2", "1:2:2", "--bond", "1,3", "1:2:2", "--angle", "2,1,3", "90:120:3"),
+        "3 coordinates: expected one, or two for a map",
+    ),
+    (
+        "scan",
+        ("--bond", "1,2", "0.8:1.2:30", "--angle", "2,1,3", "90:120:30"),
+        "900 points: at most 500",
+    ),
+    (
+        "scan",
+        ("--bond", "1,2", "1:2:2", "--bond", "1,3", "1:2:2", "--moving", "2"),
+        "--moving belongs to one coordinate",
     ),
     ("scan", ("--moving", "1"), "--moving belongs to"),
+    ("scan", ("--relaxed",), "--relaxed holds a coordinate: name one"),
+    ("scan", ("--relaxed", "--bond", "1,9", "0.8:1.2:3"), "there is no atom 9"),
+    ("scan", ("--relaxed", "--bond", "1,2", "1.2:1.2:3"), "nothing to scan"),
+    ("scan", ("--relaxed", "--bond", "1,2", "1.2:0.8:1"), "with 2 to 500 points"),
+    ("scan", ("--relaxed", "--angle", "2,1,3", "170:180:3"), "goes up to 175"),
+    ("scan", ("--relaxed", "--bond", "1,2", "0.8:1.2:251"), "take up to 250 points"),
+    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--convergence", "GAU"), "belongs to --relaxed"),
+    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--trajectory", "x.xyz"), "add --relaxed"),
+    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--workers", "2"), "add --no-chain"),
+    (
+        "scan",
+        ("--relaxed", "--bond", "1,2", "0.8:1.2:3", "--method", "drpa"),
+        "drpa has no gradient",
+    ),
     (
         "scan",
         ("--bond", "1,2", "0.8:1.2:3", "--csv", "x.h5"),

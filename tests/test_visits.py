@@ -51,7 +51,7 @@ def test_a_student(dfmp2: Runner, folder: Path) -> None:
         "did you mean --frozen-core?"
         in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--frozencore").message
     )
-    done = succeed(dfmp2("run", "h2o.xyz", "--basis", "sto-3g"))
+    done = succeed(dfmp2("run", "h2o.xyz", "--basis", "sto-3g", "--verbose"))
     told = re.search(
         r"^SCF dipole moment: \(0\.00000, 0\.00000, (\S+)\) e bohr, (\S+) debye$",
         done.out,

@@ -20,6 +20,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "messages.md"
 ROW = re.compile(r"^\| `(.+?)` \| (\d+) \| (.*) \|$", re.MULTILINE)
 FILES = {  # beside the molecules of the tests
     "count.xyz": "3\n\nH 0 0 0\nH 0 0 0.74\n",
+    "letters.gbs": "****\nH 0\nS 1 1.00\n 1.0 one\n****\n",
     "letter.xyz": "1\n\nHe 0 0 zero\n",
     "element.xyz": "1\n\nXx 0 0 0\n",
     "near.xyz": "2\n\nH 0 0 0\nH 0 0 0.1\n",

@@ -247,6 +247,10 @@ def batch_run(
             stop_asked=lambda: signals.count,
             shard=part,
         )
+        if batch.optimizes:
+            from dfmp2.studies.optimize import minimum
+
+            run.optimize = minimum
         run.compute(pool, division.most_workers)
         console.close()
         if as_json:

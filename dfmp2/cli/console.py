@@ -40,10 +40,12 @@ class Console(Listener):
     ----------
     quiet : show nothing but warnings
     log : file that receives every line as well, or None
+    several : show no iterations and stages of single runs, which the log gets all the same
     """
 
-    def __init__(self, *, quiet: bool, log: TextIO | None) -> None:
+    def __init__(self, *, quiet: bool, log: TextIO | None, several: bool = False) -> None:
         self._quiet = quiet
+        self._several = several
         self._log = log
         self._terminal = (
             sys.stderr is not None and sys.stderr.isatty()
@@ -81,6 +83,14 @@ class Console(Listener):
         self._begin()
         self._line(text + self._now_and_then())
 
+    def substage(self, text: str) -> None:
+        if not self._several:
+            self.stage(text)
+            return
+        signals.check_signals()
+        self._begin()
+        self._passing(text)
+
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         signals.check_signals()
         self._parts = ""
@@ -88,7 +98,10 @@ class Console(Listener):
             f"  SCF {cycle:3d}  E = {energy:18.10f} Eh  change {change:9.1e}  gradient "
             f"{gradient:8.1e}"
         )
-        self._line(numbers + self._now_and_then())
+        if self._several:
+            self._passing(numbers)
+        else:
+            self._line(numbers + self._now_and_then())
 
     def step(self, done: int, total: int, what: str) -> None:
         signals.check_signals()
@@ -202,6 +215,16 @@ class Console(Listener):
             self._put(text)
         self._write(text)
         self._line_at = time.monotonic()
+
+    def _passing(self, text: str) -> None:
+        """A line for the log, and on a terminal for as long as it is the last thing that
+        happened."""
+        text = printable(text)
+        if self._live:
+            with self._lock:
+                self._parts = text
+                self._draw(text)
+        self._write(text)
 
     def _write(self, text: str) -> None:
         if self._log is None:

@@ -129,6 +129,7 @@ def prepare_command(given: Given, display: Display) -> None:
             prepared_report(found, path),
             prepared_last_line(found, path),
             lambda: prepared_json(found, path),
+            brief=prepared_report(found, path, brief=True),
         )
 
 

@@ -60,6 +60,10 @@ COMMANDS = {
         "dfmp2.cli.studies:scan_command",
         "Energies along a coordinate, or of the frames of a file.",
     ),
+    "reaction": (
+        "dfmp2.cli.reaction:reaction_command",
+        "Reaction energies and barriers, free energies.",
+    ),
     "batch": ("dfmp2.cli.batch:batch_command", "Many molecules: run, submit, restart, collect."),
     "show": ("dfmp2.cli.results:show", "Print a stored result."),
     "report": ("dfmp2.cli.results:report_command", "Write stored results as an HTML page."),
@@ -67,8 +71,16 @@ COMMANDS = {
         "dfmp2.cli.results:derive_command",
         "Larger frozen core or other scaling, without a new run.",
     ),
+    "thermo": (
+        "dfmp2.cli.thermochemistry:thermo_command",
+        "Thermochemistry of a stored Hessian: isotopes, temperatures.",
+    ),
+    "rank": (
+        "dfmp2.cli.thermochemistry:rank_command",
+        "Boltzmann weights of stored conformers.",
+    ),
     "compare": (
-        "dfmp2.cli.checks:compare_command",
+        "dfmp2.cli.compare:compare_command",
         "Recompute a stored result with PySCF or Psi4.",
     ),
     "export": (
@@ -83,7 +95,7 @@ COMMANDS = {
         "dfmp2.cli.checks:doctor",
         "Check installation, machine and folder; how to mend them.",
     ),
-    "validate": ("dfmp2.cli.checks:validate_command", "Compare with energies of other programs."),
+    "validate": ("dfmp2.cli.validate:validate_command", "Compare with energies of other programs."),
     "methods": ("dfmp2.cli.checks:methods", "List the methods with factors and sources."),
     "backends": (
         "dfmp2.cli.checks:backends",

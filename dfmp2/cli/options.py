@@ -132,7 +132,11 @@ ALL = tuple(name for name in OF_A_CALCULATION if name not in ("check", *WHOLE_RU
 OWN = "Options"  # heading of those that no group names
 # heading of --help: options always there, there where 45 lines suffice, and with --help-all only
 GROUPS = {
-    OWN: ("", "scf-chain", "scf-formula correlation-formula delta-program"),
+    OWN: (
+        "",
+        "scf-chain search_convergence search_steps gas_scale gas_cutoff any_gradient",
+        "scf-formula correlation-formula delta-program",
+    ),
     "Method": (
         "basis method charge multiplicity frozen-core",
         "properties check",
@@ -142,7 +146,7 @@ GROUPS = {
     "SCF": (
         "",
         "reference scf-from",
-        "xc grid scf scf-conv-tol scf-max-cycles scf-starts guess stability allow-small-gap",
+        "xc grid solvent solvent-model scf scf-conv-tol scf-max-cycles scf-starts guess stability allow-small-gap",
     ),
     "Fitting": ("", "auxbasis scf-auxbasis", "allow-poor-fit certify-fit"),
     "Resources": ("memory threads workers", "scratch engine shard", ""),
@@ -157,7 +161,7 @@ GROUPS = {
         "instance",
         "job-role execution-role attempts warm-up copy-every region profile",
     ),
-    "Output": ("output overwrite resume json help", "quiet", "log trace help-all root"),
+    "Output": ("output overwrite resume json help", "quiet verbose", "log trace help-all root"),
 }
 PLACES = {
     name: (heading, rank)
@@ -325,6 +329,13 @@ class Given:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class FilesRead:
+    """Every file that a command of several molecules reads, by what names it."""
+
+    files: dict[str, str | None]
+
+
 def one_molecule(*names: str) -> Decorator:
     """Give a command MOLECULE, its options and those of `Options` named (else all but --check), as
     one `given`."""
@@ -352,7 +363,12 @@ class Display:
     resume: bool
     as_json: bool
     quiet: bool
+    verbose: bool
     log: str | None
+
+    def __post_init__(self) -> None:
+        if self.quiet and self.verbose:
+            raise InputError("--quiet prints less and --verbose more: leave one of them out")
 
     def target(self, default: str) -> Path:
         """The file that is written."""
@@ -380,6 +396,7 @@ def output_options(
         click.option("--resume", is_flag=True, help=resume),
         REPORT_AS_JSON,
         LAST_LINE,
+        click.option("--verbose", is_flag=True, help="Print the full report and all progress."),
         click.option("--log", metavar="FILE", help="Append progress and report to a file."),
     )
 
@@ -387,17 +404,35 @@ def output_options(
 
 
 def print_report(
-    display: Display, console: Console, report: str, ending: str, json: Callable[[], str]
+    display: Display,
+    console: Console,
+    report: str,
+    ending: str,
+    json: Callable[[], str],
+    *,
+    brief: str | None = None,
 ) -> None:
     """Print a report as it was asked for, and put it into the log.
 
     Parameters
     ----------
-    ending : the last line
-    json : makes the JSON object that --json prints in place of both
+    report : str
+        All of it, which the log gets.
+    ending : str
+        The last line.
+    json : callable
+        Makes the JSON object that --json prints in place of both.
+    brief : str, optional
+        What is printed without --verbose, by default all of the report.
     """
     console.finish(report + ending)
     if display.as_json:
         click.echo(json(), nl=False)
-    else:
-        click.echo(ending if display.quiet else styled(report) + ending)
+        return
+    if display.quiet:
+        click.echo(ending)
+        return
+    shown = report
+    if brief is not None and not display.verbose:
+        shown = brief
+    click.echo(styled(shown) + ending)

@@ -56,7 +56,8 @@ def run_command(given: Given, display: Display, trace: str | None) -> None:
     """Compute the DF-MP2 energy of MOLECULE: an xyz, mol, sdf or pdb file, or - for xyz on standard
     input.
 
-    The report goes to stdout, progress and warnings to stderr, everything to an HDF5 file.
+    The report goes to stdout, progress and warnings to stderr, everything to an HDF5 file, which
+    dfmp2 show prints in full.
     """
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.dfmp2.h5")
@@ -213,10 +214,14 @@ def introduction(read: XyzFile) -> str:
 
 
 @contextmanager
-def logged(display: Display) -> Iterator[Console]:
-    """Progress on stderr and in the log, which also gets the message that the run ends with."""
+def logged(display: Display, *, several: bool = False) -> Iterator[Console]:
+    """Progress on stderr and in the log, which also gets the message that the run ends with.
+
+    `several` is for a study: its single runs are shown with --verbose only.
+    """
     log = open_log(display.log)
-    with log or nullcontext(), Console(quiet=display.quiet, log=log) as console:
+    several = several and not display.verbose
+    with log or nullcontext(), Console(quiet=display.quiet, log=log, several=several) as console:
         console.record(click.get_current_context().meta.get(BEGUN, ""))
         try:
             yield console
@@ -255,7 +260,7 @@ def compute_result(
     from dfmp2.output import hdf5
     from dfmp2.output.checkpoint import checkpointing
     from dfmp2.output.json import to_json
-    from dfmp2.output.text import last_line, report
+    from dfmp2.output.text import brief_report, last_line, report
 
     def show(result: MP2Result) -> None:
         print_report(
@@ -264,6 +269,7 @@ def compute_result(
             report(result),
             last_line(result, str(target)),
             lambda: to_json(result, str(target)),
+            brief=brief_report(result, str(target)),
         )
 
     stored = completed(target, display, console, read or hdf5.read, question)

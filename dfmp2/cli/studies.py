@@ -16,6 +16,7 @@ from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
     MOST_WORKERS,
     Display,
+    FilesRead,
     Given,
     as_one,
     one_molecule,
@@ -47,7 +48,7 @@ def run_study(
     compute: Callable[..., Study],
     ending: Callable[[Study], str],
     display: Display,
-    given: Given,
+    given: Given | FilesRead,
     *,
     beside: Mapping[Option, Path] | None = None,
     contents: Callable[[Study], Sequence[bytes]] = lambda _: (),
@@ -82,7 +83,7 @@ def run_study(
         )  # files that are there: `Keeper`
     left = f"finished runs are in {target}"
 
-    with logged(display) as console:
+    with logged(display, several=True) as console:
         keeper = Keeper(
             target,
             overwrite=display.overwrite,
@@ -138,9 +139,8 @@ class LevelOptions:
     delta: str | None
     delta_program: str | None
 
-    def of(self, given: Given) -> Options:
-        """The options of a study."""
-        chosen = given.chosen()
+    def of(self, chosen: Options) -> Options:
+        """The options of a study, from those of one run."""
         from dfmp2.studies.composite import at_level
 
         return at_level(
@@ -186,9 +186,9 @@ def level_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--fragments",
     required=True,
-    metavar="RANGES",
+    metavar="RANGES|auto",
     help="Atoms of each fragment, from 1: 1-5,6-10 is two fragments, 1-3+7-9,4-6 joins two ranges "
-    "in the first.",
+    "in the first; auto: by bonds.",
 )
 @click.option("--charges", metavar="Q,Q", help="Charge of each fragment.  [default: all 0]")
 @click.option("--multiplicities", metavar="M,M", help="2S+1 of each fragment.  [default: all 1]")
@@ -207,9 +207,10 @@ def interaction_command(
 
     Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and
     every fragment in its own basis. All runs go into one file. --charge and --multiplicity are
-    those of the complex. --basis may be a pair such as 'aug-cc-pv[tq]z', whose limit is taken.
+    those of the complex. --basis may be a pair such as 'aug-cc-pv[tq]z', whose limit is taken;
+    --delta 'ccsd(t)/cc-pvdz' adds CCSD(T) - MP2 (see --help-all).
     """
-    chosen = level.of(given)
+    chosen = level.of(given.chosen())
     from dfmp2.studies.interaction import interaction_energy
 
     def ending(study: Study) -> str:
@@ -238,10 +239,10 @@ def cbs_command(given: Given, display: Display, level: LevelOptions) -> None:
     'cc-pv[tq]z'.
 
     All runs go into one file. Spin components are extrapolated like the correlation energy;
-    --scf-formula and --correlation-formula (see --help-all) name other formulas. With --delta the
-    basis may also be a single one.
+    --scf-formula and --correlation-formula name other formulas. --delta 'ccsd(t)/cc-pvdz' adds
+    CCSD(T) - MP2; then the basis may also be a single one (see --help-all).
     """
-    chosen = level.of(given)
+    chosen = level.of(given.chosen())
     from dfmp2.studies.cbs import COMPOSITE, basis_set_limit
 
     def ending(study: Study) -> str:
@@ -268,16 +269,120 @@ def cbs_command(given: Given, display: Display, level: LevelOptions) -> None:
 KINDS = ("bond", "angle", "dihedral")
 
 
+@dataclass(frozen=True, slots=True)
+class PointOptions:
+    """What the points of a scan are: the values of --bond, --angle, --dihedral and how they are
+    gone along."""
+
+    bond: tuple[tuple[str, str], ...]
+    angle: tuple[tuple[str, str], ...]
+    dihedral: tuple[tuple[str, str], ...]
+    relaxed: bool
+    convergence: str | None
+    moving: str | None
+    chain: bool
+
+    def read(self, given: Given, options: Options) -> Scan:
+        """The scan of the molecule, or of the frames of its file."""
+        from dfmp2.molecule.files import read_frames
+        from dfmp2.studies.coordinate import make_coordinate
+        from dfmp2.studies.geometric_search import MINIMUM
+        from dfmp2.studies.scan import along, over_frames
+
+        named = [(kind, *one) for kind in KINDS for one in getattr(self, kind)]
+        if not self.relaxed and self.convergence is not None:
+            raise InputError("--convergence belongs to --relaxed: add it, or leave this out")
+        if not named:
+            if self.moving is not None:
+                raise InputError(
+                    "--moving belongs to --bond, --angle or --dihedral: name one of them"
+                )
+            if self.relaxed:
+                raise InputError(
+                    "--relaxed holds a coordinate: name one with --bond, --angle or --dihedral"
+                )
+            field = given.field()
+            frames = [one.in_field(field) for one in read_frames(given.molecule, **given.state)]
+            return over_frames(frames, options, chained=self.chain)
+        if self.moving is not None and len(named) > 1:
+            raise InputError(
+                "--moving belongs to one coordinate: of two, the sides follow from the bonds"
+            )
+        whole = given.read().molecule
+        coordinates = [
+            make_coordinate(
+                kind,
+                atoms,
+                values,
+                whole,
+                units=given.state["units"],
+                moving=self.moving,
+                rigid=not self.relaxed,
+            )
+            for kind, atoms, values in named
+        ]
+        convergence = None
+        if self.relaxed:
+            convergence = self.convergence or MINIMUM.convergence
+        return along(whole, coordinates, options, chained=self.chain, convergence=convergence)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFiles:
+    """The files that a scan writes beside its study."""
+
+    csv_file: str | None
+    plot_file: str | None
+    path_file: str | None
+
+    def targets(self, study: Path, *, relaxed: bool) -> dict[Option, Path]:
+        """Each file, by the option that names it.
+
+        Parameters
+        ----------
+        study : Path
+            The file of the study.
+        relaxed : bool
+            Whether there are relaxed geometries to write.
+        """
+        targets = {
+            Option("csv"): Path(self.csv_file or study.with_suffix(".csv")),
+            Option("plot"): Path(self.plot_file or study.with_suffix(".svg")),
+        }
+        if relaxed:
+            path = self.path_file or study.with_suffix(".trajectory.xyz")
+            targets[Option("trajectory")] = Path(path)
+        return targets
+
+
 @click.command("scan", cls=AnnouncedCommand)
 @click.option(
-    "--bond", nargs=2, metavar="I,J FROM:TO:POINTS", help="Bond length, in the unit of the file."
+    "--bond",
+    nargs=2,
+    multiple=True,
+    metavar="I,J FROM:TO:POINTS",
+    help="Bond length, in the unit of the file.",
 )
-@click.option("--angle", nargs=2, metavar="I,J,K FROM:TO:POINTS", help="Angle at J, degrees.")
+@click.option(
+    "--angle",
+    nargs=2,
+    multiple=True,
+    metavar="I,J,K FROM:TO:POINTS",
+    help="Angle at J, degrees.",
+)
 @click.option(
     "--dihedral",
     nargs=2,
+    multiple=True,
     metavar="I,J,K,L FROM:TO:POINTS",
     help="Dihedral angle about J-K, degrees.",
+)
+@click.option("--relaxed", is_flag=True, help="Optimise everything else at each point.")
+@click.option(
+    "--convergence",
+    type=click.Choice(CONVERGENCE, case_sensitive=False),
+    metavar="NAME",
+    help="Of --relaxed, as of dfmp2 optimize.  [default: GAU]",
 )
 @click.option(
     "--moving",
@@ -291,53 +396,67 @@ KINDS = ("bond", "angle", "dihedral")
     help="Start every SCF from the orbitals of the point before.",
 )
 @click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    metavar="N",
+    help="Processes that share the points.",
+)
+@click.option(
     "--csv", "csv_file", metavar="FILE", help="The table.  [default: beside --output, .csv]"
 )
 @click.option(
-    "--plot", "plot_file", metavar="FILE", help="The curve, SVG.  [default: beside --output, .svg]"
+    "--plot",
+    "plot_file",
+    metavar="FILE",
+    help="Curve or map, SVG.  [default: beside --output, .svg]",
+)
+@click.option(
+    "--trajectory",
+    "path_file",
+    metavar="FILE",
+    help="Relaxed geometries.  [default: beside --output]",
 )
 @level_options
 @one_molecule()
 @study_options
+@as_one("points", PointOptions)
+@as_one("files", ScanFiles)
 def scan_command(
     given: Given,
     display: Display,
     level: LevelOptions,
-    moving: str | None,
-    chain: bool,
-    csv_file: str | None,
-    plot_file: str | None,
-    **coordinates: tuple[str, str] | None,
+    points: PointOptions,
+    files: ScanFiles,
+    workers: int | None,
 ) -> None:
-    """Energies of MOLECULE along one coordinate: --bond 1,2 0.8:1.2:9, atoms from 1, nine points,
-    both ends included.
+    """Energies of MOLECULE along a coordinate (--bond 1,2 0.8:1.2:9: atoms from 1, nine points,
+    both ends included) or over two, a map; rigid or relaxed.
 
-    Without a coordinate MOLECULE holds several geometries: frames (xyz), molecules (sdf) or models
-    (pdb). Which atoms move follows from the bonds: the side of the last atom named. A point that
-    fails is listed with its exit code, and the command then ends with exit code 9. Writes one file
-    with all runs, the table (CSV) and the curve (SVG).
+    Without a coordinate MOLECULE holds several geometries. The exit code is 9 where points failed.
     """
-    chosen = level.of(given)
+    chosen = level.of(given.chosen())
     from dfmp2.studies.scan import scan_energies
 
-    scan = _make_scan(
-        given,
-        {kind: coordinates[kind] for kind in KINDS if coordinates[kind]},
-        chosen,
-        moving,
-        chain,
-    )
+    scan = points.read(given, chosen)
+    if workers is not None and scan.chained and scan.relaxed is None:
+        raise InputError(
+            "--workers compute points at the same time, and each starts from the one before: "
+            "add --no-chain"
+        )
+    if files.path_file is not None and scan.relaxed is None:
+        raise InputError("--trajectory holds relaxed geometries: leave it out, or add --relaxed")
     target = display.target(f"{scan.molecules[0].name}.scan.h5")
-    table, curve = (
-        Path(csv_file or target.with_suffix(".csv")),
-        Path(plot_file or target.with_suffix(".svg")),
-    )
+    beside = files.targets(target, relaxed=scan.relaxed is not None)
 
     def contents(study: Study) -> list[bytes]:
+        from dfmp2.output.export import xyz
         from dfmp2.output.html.svg import scan_curve
         from dfmp2.output.json import study_csv
 
-        return [study_csv(study).encode(), scan_curve(study).encode()]
+        written = [study_csv(study).encode(), scan_curve(study).encode()]
+        if scan.relaxed is not None:
+            written.append(b"".join(xyz(run) for run in study.path.values()))
+        return written
 
     def ending(study: Study) -> str:
         failed = study.settings["failed"]
@@ -345,14 +464,13 @@ def scan_command(
             said = f"{failed} of {len(scan.values)} points FAILED"
         else:
             said = f"{len(scan.values)} points"
-        place = study.values.get("minimum_quartic") or study.values.get("minimum_parabola")
-        if place is None:
-            at = ""
-        else:
-            at = f", minimum at {place.value:.6g} {place.units}"
-        return f"{said}{at}{_extrema(study)}; {table}, {curve}"
+        return f"{said}{_lowest(study)}{_extrema(study)}; {', '.join(map(str, beside.values()))}"
 
-    compute, beside = partial(scan_energies, scan), {Option("csv"): table, Option("plot"): curve}
+    compute = partial(scan_energies, scan)
+    if workers is not None:
+        from dfmp2.execution.parts import steps
+
+        compute = partial(compute, elsewhere=partial(steps, workers))
     study = run_study(target, compute, ending, display, given, beside=beside, contents=contents)
     if study.settings["failed"]:
         raise SomeFailed(
@@ -360,6 +478,17 @@ def scan_command(
             f"notes); the others are in {target}, and the same command with --resume tries the "
             "failed ones again"
         )
+
+
+def _lowest(study: Study) -> str:
+    """Where the minimum of a scan is, or the lowest point of a map."""
+    place = study.values.get("minimum_quartic") or study.values.get("minimum_parabola")
+    if place is not None:
+        return f", minimum at {place.value:.6g} {place.units}"
+    if "lowest_first" in study.values:
+        places = [study.values[name] for name in ("lowest_first", "lowest_second")]
+        return ", lowest at " + ", ".join(f"{one.value:.6g} {one.units}" for one in places)
+    return ""
 
 
 def _extrema(study: Study) -> str:
@@ -378,29 +507,6 @@ def _extrema(study: Study) -> str:
         f", {counted_text(minima, 'minimum', 'minima')}, "
         f"{counted_text(maxima, 'maximum', 'maxima')}"
     )
-
-
-def _make_scan(
-    given: Given, coordinates: dict[str, Any], options: Options, moving: str | None, chained: bool
-) -> Scan:
-    from dfmp2.molecule.files import read_frames
-    from dfmp2.studies.coordinate import make_coordinate
-    from dfmp2.studies.scan import along, over_frames
-
-    if len(coordinates) > 1:
-        raise InputError(f"--{' and --'.join(coordinates)}: one coordinate at a time: choose one")
-    if not coordinates:
-        if moving is not None:
-            raise InputError("--moving belongs to --bond, --angle or --dihedral: name one of them")
-        field = given.field()
-        frames = read_frames(given.molecule, **given.state)
-        return over_frames([frame.in_field(field) for frame in frames], options, chained=chained)
-    ((kind, (atoms, values)),) = coordinates.items()
-    whole = given.read().molecule
-    coordinate = make_coordinate(
-        kind, atoms, values, whole, units=given.state["units"], moving=moving
-    )
-    return along(whole, coordinate, options, chained=chained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,7 +634,7 @@ def optimize_command(
     The end is a stationary point; --verify computes whether it is a minimum.
     Where --max-steps are not enough (exit code 4), the same command with more goes on.
     """
-    chosen = level.of(given)
+    chosen = level.of(given.chosen())
     read = given.read()
     from dfmp2.studies.geometric_search import Search
     from dfmp2.studies.optimize import optimize_geometry

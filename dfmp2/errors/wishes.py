@@ -108,15 +108,19 @@ METHODS: tuple[tuple[str, Message], ...] = (
 )
 
 # Option of other programs, with underscores -> what there is.
-_POINT_CHARGES = Option("point_charges", Placeholder("FILE"))
 OPTIONS: dict[str, Message] = {
     **dict.fromkeys(
-        ("solvent", "solvation", "pcm", "cpcm", "smd", "cosmo", "ddcosmo", "alpb", "gbsa"),
+        ("solvation", "pcm", "cpcm", "smd", "cosmo", "ddcosmo", "iefpcm", "alpb", "gbsa"),
         Message(
-            "there is no solvent model: ",
-            _POINT_CHARGES,
-            " surrounds the molecule with fixed charges",
+            "the solvent is ",
+            Option("solvent", "water"),
+            ", its model ",
+            Option("solvent_model"),
+            " cpcm or smd",
         ),
+    ),
+    **dict.fromkeys(
+        ("eps", "epsilon", "dielectric"), Message("it is ", Option("solvent", "eps=78.4"))
     ),
     **dict.fromkeys(
         ("opt", "optimize", "geomopt"),

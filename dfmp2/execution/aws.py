@@ -40,6 +40,7 @@ from dfmp2.execution.schedule import shards, works
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE
+from dfmp2.molecule.basis_parts import parse_parts
 from dfmp2.output.checkpoint import SUFFIX
 
 # of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
@@ -290,6 +291,10 @@ def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
     head = manifest_lines({name: shared[name] for name in ("memory", "threads") if name in shared})
     tables = []
     for item in batch.items:
+        if parse_parts(item.options.basis).files:
+            raise InputError(
+                Option("basis"), " names a file, which AWS Batch does not take along: name a set"
+            )
         values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
         values |= {name: add(Path(values[name])) for name in FILES_OF_AN_ITEM if name in values}
         values |= {"name": item.name, "molecule": add(item.path)}

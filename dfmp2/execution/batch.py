@@ -7,10 +7,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from dfmp2.errors import DiskFull, InputError, ResourceError
 from dfmp2.errors.messages import Message, Option
 from dfmp2.execution.items import (
+    Compute,
     Input,
     ItemStatus,
     compute_item,
@@ -56,6 +58,8 @@ class BatchRun:
     full : what the disk refused, which ends the run; "" for nothing
     shard : the shard (I, N) that this run is, whose part of the index it reads and adds to; None
         for the whole batch
+    optimize : finds the minimum of an item that is to be optimised
+        (`dfmp2.studies.optimize.minimum`); None where no item is
     """
 
     batch: Batch
@@ -71,6 +75,7 @@ class BatchRun:
     fault: str = ""
     full: str = ""
     shard: tuple[int, int] | None = None
+    optimize: Compute | None = None
     _queue: deque[Call] = field(
         default_factory=deque
     )  # what may begin; tags are its place, and those to follow it
@@ -175,7 +180,7 @@ class BatchRun:
                 start = self.batch.items[before].target
             self._queue.appendleft(
                 Call(
-                    compute_item,
+                    partial(compute_item, optimize=self.optimize),
                     (self.inputs[places[0]], start, self.scratch, self.command),
                     places,
                 )

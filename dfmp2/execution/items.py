@@ -21,7 +21,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -37,9 +37,8 @@ from dfmp2.errors import (
     ResultFileError,
 )
 from dfmp2.errors.messages import Message, Option
-from dfmp2.execution.manifest import TASKS, Batch, BatchItem
+from dfmp2.execution.manifest import Batch, BatchItem
 from dfmp2.execution.pool import WorkerShare, stops
-from dfmp2.host.deferred import imported_by_name
 from dfmp2.host.files import NO_FILE, disk_refusal, require_writable, stamp, write_atomically
 from dfmp2.host.locks import acquire, holder, release
 from dfmp2.host.provenance import version
@@ -53,6 +52,8 @@ from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
 from dfmp2.output.kept import reduced
 
+# Of a molecule and its options, as `dfmp2.mp2.energy.mp2_energy`.
+Compute = Callable[..., MP2Result]
 STATES = ("complete", "failed", "pending", "running")
 STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
 START = "start orbitals sha256:"  # in the command that a result was made with
@@ -320,7 +321,12 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def compute_item(
-    given: Input, start: Path | None, scratch: str | None, command: str, share: WorkerShare
+    given: Input,
+    start: Path | None,
+    scratch: str | None,
+    command: str,
+    share: WorkerShare,
+    optimize: Compute | None = None,
 ) -> ItemStatus:
     """Compute an item and write its result or its error, unless another process is at it.
 
@@ -332,6 +338,8 @@ def compute_item(
     start : result whose orbitals the SCF starts from, None for the default
     scratch : folder for what does not fit, None for the default
     command : for the provenance
+    share : of the machine
+    optimize : finds the minimum of an item that is to be optimised
     """
     begun, target, notes = time.perf_counter(), given.item.target, list[str]()
     row = ItemStatus(given.item.name, given.item.molecule)
@@ -342,7 +350,8 @@ def compute_item(
             options = replace(
                 given.item.options, threads=share.threads, memory=share.memory, scratch=scratch
             )
-            row = _compute(given, options, start, command, Stop(share.stop_asked), notes)
+            compute = _function_of(given.item.task, optimize)
+            row = _compute(given, options, start, command, Stop(share.stop_asked), notes, compute)
         finally:
             release(target)
     except Interrupted:
@@ -380,8 +389,33 @@ def failed(item: BatchItem, code: int, message: Message, text: str) -> ItemStatu
     return ItemStatus(item.name, item.molecule, "failed", code, message, notes=notes)
 
 
+def _function_of(task: str, optimize: Compute | None) -> Compute:
+    """The function of a task; `optimize` is that of an optimisation."""
+    if task == "energy":
+        from dfmp2.mp2.energy import mp2_energy
+
+        return mp2_energy
+    if task == "properties":
+        from dfmp2.gradients.gradient import certified_properties
+
+        return certified_properties
+    if task == "gradient":
+        from dfmp2.gradients.gradient import certified_gradient
+
+        return certified_gradient
+    if optimize is None:
+        raise ValueError(f"no function computes the task {task!r}")
+    return optimize
+
+
 def _compute(
-    given: Input, options: Options, start: Path | None, command: str, stop: Stop, notes: list[str]
+    given: Input,
+    options: Options,
+    start: Path | None,
+    command: str,
+    stop: Stop,
+    notes: list[str],
+    compute: Compute,
 ) -> ItemStatus:
     """The row of an item with its result, which is there already where another process has finished
     it meanwhile."""
@@ -416,7 +450,7 @@ def _compute(
             asked = ""
         else:
             asked = f"; {item.task}, {INPUT}{given.fingerprint}"
-        result = imported_by_name(TASKS[item.task])(
+        result = compute(
             given.molecule,
             options,
             start=None if origin is None else hdf5.read_start_orbitals(str(origin)),

@@ -26,6 +26,7 @@ from typing import Any
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import MANIFEST, Option, Placeholder
+from dfmp2.molecule.basis_parts import change_files
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import ALL, KEPT, Options, require_known_option
@@ -33,21 +34,16 @@ from dfmp2.options import ALL, KEPT, Options, require_known_option
 MAX_BYTES = 64 * 10**6
 LONGEST_NAME = 100  # bytes
 LONGEST_SHOWN = 60
+OPTIMIZE = "optimize"  # task of an item
 
-# What a manifest may ask for with `task`: function of (molecule, options), as
-# `dfmp2.mp2.energy.mp2_energy`.
-TASKS = {
-    "energy": "dfmp2.mp2.energy:mp2_energy",
-    "properties": "dfmp2.studies.runs:certified_properties",
-    "gradient": "dfmp2.studies.runs:certified_gradient",
-    "optimize": "dfmp2.studies.optimize:minimum",
-}
+# What a manifest may ask for with `task`; `dfmp2.execution.items` has their functions.
+TASKS = ("energy", "properties", "gradient", OPTIMIZE)
 # What a manifest may say beside the options of a calculation: type or choices.
 OF_THE_ITEM: dict[str, Any] = {
     "charge": int,
     "multiplicity": int,
     "units": ("angstrom", "bohr"),
-    "task": tuple(TASKS),
+    "task": TASKS,
     "keep": KEPT,
     "smiles": str,
     "point_charges": str,
@@ -112,6 +108,11 @@ class Batch:
     def device(self) -> str:
         """The backend whose devices are shared out among workers."""
         return self.asks_for(*COMPILED, "cuda", "cuda-tf32", "auto") or "cpu"
+
+    @property
+    def optimizes(self) -> bool:
+        """Whether the geometry of an item is to be optimised."""
+        return any(item.task == OPTIMIZE for item in self.items)
 
     def asks_for(self, *backends: str) -> str | None:
         """The first of these backends that an item asks for."""
@@ -211,6 +212,7 @@ def manifest_of(batch: Batch) -> bytes:
     for item in batch.items:
         values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
         values |= {name: os.path.abspath(values[name]) for name in PATHS if name in values}
+        values["basis"] = change_files(values["basis"], os.path.abspath)
         values |= {"name": item.name, "molecule": os.path.abspath(item.path)}
         text += ["[[item]]", *manifest_lines(values)]
     return "\n".join([*text, ""]).encode(errors="surrogateescape")
@@ -226,6 +228,7 @@ def make_batch(
         name: str(root / x) if name in ("point_charges", "scf_from") else x
         for name, x in values.items()
     }
+    given["basis"] = change_files(given["basis"], lambda file: str(root / file))
     options = options_of_item(given, "command line")
     items = []
     for file in files:
@@ -280,6 +283,10 @@ def _read_item(
         for name in PATHS
         if name in given
     }
+    if isinstance(given.get("basis"), str) and given["basis"].strip():
+        given["basis"] = change_files(
+            given["basis"], lambda file: str(_confined(root, file, f"{where}: basis"))
+        )
     called = table.get("name", Path(molecule).stem)
     if not isinstance(called, str) or not slug(called):
         raise InputError(f"{where}: name = {called!r}: expected text with letters or digits")

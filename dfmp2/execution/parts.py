@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dfmp2.backends.base import PairTerms
-from dfmp2.errors import Dfmp2Error, ResultFileError
+from dfmp2.errors import Dfmp2Error, Interrupted, ResultFileError
 from dfmp2.execution.pool import Call, Pool, WorkerShare, local_pool, share_out
 from dfmp2.host.threads import kernels
 from dfmp2.mp2.calculation import NOTHING, Calculation
@@ -104,8 +104,9 @@ def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileK
         yield from tiles.terms
 
 
-def compute_step(unit: Unit, share: WorkerShare) -> tuple[Step, MP2Result]:
-    """A step and its result; errors name the step."""
+def compute_step(unit: Unit, share: WorkerShare) -> tuple[Step, MP2Result | Dfmp2Error]:
+    """A step and its result, or its error where the study goes on without it; errors name the
+    step."""
     step = unit.step
     options = replace(step.options, threads=share.threads, memory=share.memory)
     how: dict[str, Any] = {
@@ -117,10 +118,12 @@ def compute_step(unit: Unit, share: WorkerShare) -> tuple[Step, MP2Result]:
     try:
         return step, replace(unit.compute(step.molecule, options, **how), options=step.options)
     except Dfmp2Error as error:
+        if unit.tolerant and not isinstance(error, Interrupted):
+            return step, error
         raise error.prefixed(step.who) from error
 
 
-def steps(workers: int, units: Sequence[Unit]) -> Iterator[tuple[Step, MP2Result]]:
+def steps(workers: int, units: Sequence[Unit]) -> Iterator[tuple[Step, MP2Result | Dfmp2Error]]:
     """Steps with their results, in the order in which processes of this host finish them."""
     options, count = units[0].step.options, min(workers, len(units))
     with local_pool(options.backend, count, options.threads, options.memory) as pool:

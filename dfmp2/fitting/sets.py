@@ -51,6 +51,7 @@ from dfmp2.molecule.basis_library import (
     lacks,
     require_known,
 )
+from dfmp2.molecule.basis_parts import is_file
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 
@@ -173,15 +174,15 @@ def resolve_fitting(
     """
     if role not in OPTIONS:
         raise ValueError(f"role {role!r}: expected 'jk' or 'ri'")
-    unique = list(dict.fromkeys(symbols))
+    wanted = {key: one for key, one in orbital.elements.items() if one.symbol in symbols}
     with shielded():
         if name is None:
-            elements = {symbol: _partner(role, orbital.elements[symbol]) for symbol in unique}
-        elif (key := normalise(name)) == GENERATED:
-            elements = {symbol: _even_tempered(orbital.elements[symbol]) for symbol in unique}
+            elements = {key: _partner(role, one) for key, one in wanted.items()}
+        elif (called := normalise(name)) == GENERATED:
+            elements = {key: _even_tempered(one) for key, one in wanted.items()}
         else:
-            _require_fitting(role, key, name)
-            elements = {symbol: _named(role, key, name, symbol) for symbol in unique}
+            _require_fitting(role, called, name)
+            elements = {key: _named(role, called, name, one.symbol) for key, one in wanted.items()}
     found = BasisSet(role=role, name="default" if name is None else name, elements=elements)
     return with_errors(found, orbital, allow_poor=allow_poor or name is None)
 
@@ -239,6 +240,13 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
             names = (UNIVERSAL_JK,)
         else:
             names = library.exchange_partners(squash(orbital.name))
+    if is_file(orbital.name):  # of which no table knows a partner
+        if role == "jk":
+            found = find_pyscf_element(squash(UNIVERSAL_JK), orbital.symbol)
+            if found is not None:
+                yield found
+        yield _even_tempered(orbital)
+        return
     generate = Message(OPTIONS[role].of(GENERATED), " generates an even-tempered one")
     if not names:
         raise InputError(
@@ -251,14 +259,15 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
     keys = [squash(name) for name in names]
     # PySCF's files first for all candidates: the choice must not depend on what else is installed
     for find in (find_pyscf_element, find_exchange_element):
-        if found := [element for key in keys if (element := find(key, orbital.symbol))]:
+        listed = [element for key in keys if (element := find(key, orbital.symbol))]
+        if listed:
             break
     else:
         raise InputError(
             f"the {FITTING_NAMES[role]} of {orbital.name}, {lacks(keys[0], orbital.symbol)}; ",
             generate,
         )
-    yield from found
+    yield from listed
     yield _even_tempered(orbital)
 
 

@@ -26,7 +26,8 @@ from dfmp2.gradients.correlation import CorrelationPart
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties
+from dfmp2.mp2.properties import Gradient, GradientCertificate, Properties
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.planning.system import System
 from dfmp2.progress import Listener, Silent

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dfmp2.gradients.response import Orbitals, Relaxed
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.mp2.result import Properties
+from dfmp2.mp2.properties import Properties
 
 Array = NDArray[np.float64]
 

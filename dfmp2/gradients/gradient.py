@@ -83,7 +83,8 @@ from dfmp2.mp2.energy import (
     fitted_integrals,
     mp2_energy,
 )
-from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Polarizability, Properties
+from dfmp2.mp2.properties import Gradient, GradientCertificate, Polarizability, Properties
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.planning.memory import GradientMemory, Memory
 from dfmp2.planning.plan import settle_plan
@@ -151,11 +152,11 @@ class GradientResult:
         return presentation().frame(columns, dict.fromkeys("xyz", "hartree/bohr"))
 
     def __repr__(self) -> str:
-        found = self.result.gradient
-        if found is None:
+        gradient = self.result.gradient
+        if gradient is None:
             norm = "no gradient"
         else:
-            norm = f"|gradient| = {found.norm:.8f} Eh/bohr"
+            norm = f"|gradient| = {gradient.norm:.8f} Eh/bohr"
         return f"GradientResult({norm}, {self.result!r})"
 
     def __str__(self) -> str:
@@ -220,6 +221,81 @@ def mp2_properties(
     return _with_densities(molecule, options, with_gradient=False, **how)
 
 
+def certified_gradient(
+    molecule: Molecule,
+    options: Options,
+    *,
+    doubt_units: bool = True,
+    **how: Unpack[CalculationKeywords],
+) -> MP2Result:
+    """The result of `mp2_gradient`, whose certificate holds; for studies and batches.
+
+    Parameters
+    ----------
+    molecule : Molecule
+        What to compute.
+    options : Options
+        How to compute it.
+    doubt_units : bool
+        Not used; energies have it.
+    **how
+        As of `mp2_gradient`.
+
+    Raises
+    ------
+    ComparisonFailed
+        The certificate of the gradient does not hold.
+    Dfmp2Error
+        As of `mp2_gradient`.
+    """
+    return mp2_gradient(molecule, options, **how).result.require_certified()
+
+
+def certified_properties(
+    molecule: Molecule, options: Options, **how: Unpack[CalculationKeywords]
+) -> MP2Result:
+    """The result of `mp2_properties`, whose certificates hold; parameters and errors are those of
+    `certified_gradient`."""
+    return mp2_properties(molecule, options, **how).require_certified()
+
+
+def require_gradient(molecule: Molecule, options: Options) -> None:
+    """Refuse a calculation that has no gradient.
+
+    Raises
+    ------
+    InputError : the method, the reference or the device has none
+    """
+    options = options.settled(molecule.multiplicity)
+    if options.transform == "device":
+        raise InputError(
+            Option("transform", "device"),
+            " makes B on the device, and relaxed densities need it on the host: leave it out",
+        )
+    if options.solvent is not None:
+        raise InputError(
+            Option("solvent", options.solvent),
+            " has no gradient or relaxed density: they need the response of the reaction field. "
+            "Compute them in the gas phase and the energy in the solvent after it, or take "
+            "energies of displaced molecules (scan, ASE with displacement=)",
+        )
+    if not options.correlation.differentiable:
+        raise InputError(
+            Option("method", options.method),
+            " has no gradient or relaxed density: take ",
+            Option("method", "mp2"),
+            " (also with scaled components), a double hybrid such as ",
+            Option("method", "b2plyp"),
+            ", or energies of displaced molecules (scan, ASE with displacement=)",
+        )
+    if reference_kind(options, molecule.multiplicity) == "rohf":
+        raise InputError(
+            Option("reference", "rohf"),
+            " has no gradient or relaxed density: use ",
+            Option("reference", "uhf"),
+        )
+
+
 def _with_densities(
     molecule: Molecule,
     options: Options,
@@ -235,27 +311,8 @@ def _with_densities(
     """The result with its densities, and what else is asked for; `field` and `separate` as of
     `Calculation`."""
     options = options.settled(molecule.multiplicity)
-    if options.transform == "device":
-        raise InputError(
-            Option("transform", "device"),
-            " makes B on the device, and relaxed densities need it on the host: leave it out",
-        )
-    if not options.correlation.differentiable:
-        raise InputError(
-            Option("method", options.method),
-            " has no gradient or relaxed density: take ",
-            Option("method", "mp2"),
-            " (also with scaled components), a double hybrid such as ",
-            Option("method", "b2plyp"),
-            ", or energies of displaced molecules (scan, ASE with displacement=)",
-        )
+    require_gradient(molecule, options)
     kind = reference_kind(options, molecule.multiplicity)
-    if kind == "rohf":
-        raise InputError(
-            Option("reference", "rohf"),
-            " has no gradient or relaxed density: use ",
-            Option("reference", "uhf"),
-        )
     if with_gradient:
         task = "gradient"
     else:
@@ -289,11 +346,11 @@ def _polarizability(result: MP2Result, listener: Listener, command: str) -> Pola
     """That of a result, from runs in fields that start from its orbitals."""
     reference, asked = result.reference, (result.molecule, polarizability.options_in_fields(result))
     start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "the reference")
-    told: dict[str, Any] = {"start": start, "listener": Silent(), "command": command}
+    how: dict[str, Any] = {"start": start, "listener": Silent(), "command": command}
     return polarizability.in_fields(
         cast(Properties, result.properties).relaxed_dipole,
-        lambda: mp2_energy(*asked, **told, doubt_units=False),
-        lambda field: _with_densities(*asked, **told, with_gradient=False, field=field),
+        lambda: mp2_energy(*asked, **how, doubt_units=False),
+        lambda field: _with_densities(*asked, **how, with_gradient=False, field=field),
         listener,
     )
 
@@ -311,13 +368,13 @@ def gradient_on_reference(
     ------
     Dfmp2Error : as of `mp2_gradient`
     """
-    held = calculation.plan.memory.gradient
+    memory = calculation.plan.memory.gradient
     if calculation.plan.work.task == "gradient":
         _require_complete(reference)
     reference, fitted = fitted_integrals(calculation, reference)
     correlation = correlate(calculation, reference, fitted)
     result = complete(calculation, reference, correlation)
-    return differentiate(calculation, result, fitted.b, kept, held)
+    return differentiate(calculation, result, fitted.b, kept, memory)
 
 
 def _keep(mf: Any, kept: list[Any]) -> None:
@@ -329,7 +386,11 @@ def _keep(mf: Any, kept: list[Any]) -> None:
 
 
 def differentiate(
-    calculation: Calculation, result: MP2Result, b: list[Any], kept: list[Any], held: GradientMemory
+    calculation: Calculation,
+    result: MP2Result,
+    b: list[Any],
+    kept: list[Any],
+    memory: GradientMemory,
 ) -> MP2Result:
     """The densities of an energy whose B is still there, and the gradient where it was planned.
 
@@ -337,10 +398,10 @@ def differentiate(
     ----------
     b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk; emptied
     kept : the SCF's builder of J and K with its integrals, or nothing; emptied
-    held : which arrays are in memory
+    memory : which arrays are in memory
     """
     system, options, listener = calculation.system, calculation.options, calculation.listener
-    mole, reference, found = system.mole, result.reference, None
+    mole, reference, gradient = system.mole, result.reference, None
     begin = time.perf_counter()
     with calculation.clock("gradient"):
         spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
@@ -350,7 +411,7 @@ def differentiate(
             correlation, unrelaxed = _no_correlation(calculation, spaces, spins)
         else:
             correlation, unrelaxed = _correlation(
-                calculation, spaces, spins, b, held, single=single
+                calculation, spaces, spins, b, memory, single=single
             )  # Eq. 3
         functionals = gradient_functionals(mole, reference)
         if options.correlation.kind == "none":
@@ -360,14 +421,14 @@ def differentiate(
         else:
             listener.stage("Z-vector equations")
             relaxed, residual, left = _response(
-                calculation, spins, unrelaxed, correlation, kept, held, functionals
+                calculation, spins, unrelaxed, correlation, kept, memory, functionals
             )
         resources.return_memory()
-        _tell(calculation, held, 3)
+        _tell(calculation, memory, 3)
         if correlation.gradient is not None:
             listener.stage("derivatives of the mean field")
             on_atoms, on_charges = _assemble(
-                calculation, spins, relaxed, held, functionals
+                calculation, spins, relaxed, memory, functionals
             )  # Eqs. 1 and 2
             if functionals is not None:
                 listener.stage("derivatives of the functional")
@@ -386,9 +447,9 @@ def differentiate(
             total = on_atoms + correlation.gradient
             of_scf = None
             if calculation.separate:
-                of_scf = _scf_gradient(calculation, spins, held, total)
+                of_scf = _scf_gradient(calculation, spins, memory, total)
             scaling = options.correlation
-            found = Gradient(
+            gradient = Gradient(
                 mp2_total_gradient=total,
                 scaling=scaling.title,
                 opposite_spin_factor=scaling.opposite_spin,
@@ -399,7 +460,7 @@ def differentiate(
             )
     densities = properties(mole, spins, relaxed)
     proof = checks.certify_gradient(
-        system, result, found, densities, correlation, residual, left, sphere_torque
+        system, result, gradient, densities, correlation, residual, left, sphere_torque
     )
     peak = Memory(
         result.memory.budget,
@@ -407,14 +468,14 @@ def differentiate(
         max(result.memory.measured_peak, resources.peak_resident_memory()),
     )
     storage = storage_of(calculation)
-    if options.check and found is not None:
-        proof = checks.with_slope(proof, system.molecule, options, reference, found, listener)
+    if options.check and gradient is not None:
+        proof = checks.with_slope(proof, system.molecule, options, reference, gradient, listener)
     result = replace(result, memory=peak, storage=storage, timings=timings_of(calculation.clock))
-    return replace(result, gradient=found, gradient_certificate=proof, properties=densities)
+    return replace(result, gradient=gradient, gradient_certificate=proof, properties=densities)
 
 
 def _scf_gradient(
-    calculation: Calculation, spins: list[Orbitals], held: GradientMemory, total: Array
+    calculation: Calculation, spins: list[Orbitals], memory: GradientMemory, total: Array
 ) -> Array:
     """The gradient of the SCF energy, (natom, 3) Eh/bohr: Eqs. 1 and 2 without P and W.
 
@@ -438,14 +499,14 @@ def _scf_gradient(
         )
     nothing = [np.zeros_like(o.energy) for o in spins]
     unrelaxed = [np.diag(zero) for zero in nothing]
-    return _assemble(calculation, spins, [Relaxed(p, p, p) for p in unrelaxed], held, None)[0]
+    return _assemble(calculation, spins, [Relaxed(p, p, p) for p in unrelaxed], memory, None)[0]
 
 
-def _tell(calculation: Calculation, held: GradientMemory, done: int) -> None:
+def _tell(calculation: Calculation, memory: GradientMemory, done: int) -> None:
     """Say which part of the predicted time is over when `done` stages of it are, of those of
     `GradientTimes`."""
     expected = list(
-        asdict(gradient_seconds(calculation.plan.work, calculation.plan.rates, held)).values()
+        asdict(gradient_seconds(calculation.plan.work, calculation.plan.rates, memory)).values()
     )
     calculation.listener.step(round(100 * sum(expected[:done]) / sum(expected)), 100, "gradient, %")
 
@@ -455,7 +516,7 @@ def _correlation(
     spaces: list[ActiveSpace],
     spins: list[Orbitals],
     b: list[Any],
-    held: GradientMemory,
+    memory: GradientMemory,
     *,
     single: bool,
 ) -> tuple[CorrelationPart, list[Array]]:
@@ -463,12 +524,12 @@ def _correlation(
     system, options, threads = calculation.system, calculation.options, calculation.setup.active
     mole, auxmole = system.mole, system.auxmole
     calculation.listener.stage("amplitudes and their densities")
-    _tell(calculation, held, 0)
+    _tell(calculation, memory, 0)
     metric = coulomb_metric(auxmole)
     inverse = InverseMetric(metric, threads)
     with_gradient = calculation.plan.work.task == "gradient"
-    ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
-    if held.z_on_disk:
+    ranges = derivatives.blocks(mole, auxmole, memory.packed_bytes)
+    if memory.z_on_disk:
         where = calculation.space
     else:
         where = None
@@ -476,10 +537,12 @@ def _correlation(
         ScratchTensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}")
         for k, s in enumerate(spaces)
     ]
-    found = amplitude_densities(b, spaces, options.correlation, inverse, z, threads, single=single)
+    amplitudes = amplitude_densities(
+        b, spaces, options.correlation, inverse, z, threads, single=single
+    )
     b.clear()
     resources.return_memory()
-    _tell(calculation, held, 1)
+    _tell(calculation, memory, 1)
     calculation.listener.stage(
         f"{'derivatives' if with_gradient else 'densities'} of the fitted integrals"
     )
@@ -487,17 +550,19 @@ def _correlation(
         mole,
         auxmole,
         spaces,
-        found,
+        amplitudes,
         inverse,
-        held.packed_bytes,
+        memory.packed_bytes,
         threads,
         with_gradient=with_gradient,
     )
     for tensor in z:
         tensor.discard()
     resources.return_memory()
-    _tell(calculation, held, 2)
-    return part, [_placed(*each) for each in zip(spins, found.occupied, found.virtual, strict=True)]
+    _tell(calculation, memory, 2)
+    return part, [
+        _placed(*each) for each in zip(spins, amplitudes.occupied, amplitudes.virtual, strict=True)
+    ]
 
 
 def _no_correlation(
@@ -525,7 +590,7 @@ def _release_kept(kept: list[Any]) -> None:
 
 def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
     """The orbitals of each spin and which of them are correlated."""
-    found = []
+    of_spins = []
     for coeff, energy, occ, space in zip(
         reference.mo_coeff,
         reference.mo_energy,
@@ -535,8 +600,8 @@ def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
     ):
         occupied = int(np.count_nonzero(occ))
         core, virtual = occupied - space.nocc, len(occ) - occupied - space.nvir
-        found.append(Orbitals(coeff, energy, core, space.nocc, space.nvir, virtual))
-    return found
+        of_spins.append(Orbitals(coeff, energy, core, space.nocc, space.nvir, virtual))
+    return of_spins
 
 
 def _require_complete(reference: Reference) -> None:
@@ -565,17 +630,17 @@ def _response(
     calculation: Calculation,
     spins: list[Orbitals],
     unrelaxed: list[Array],
-    found: CorrelationPart,
+    correlation: CorrelationPart,
     kept: list[Any],
-    held: GradientMemory,
+    memory: GradientMemory,
     functionals: Functionals | None,
 ) -> tuple[list[Relaxed], float, float]:
     """P and W of each spin, the residual of the Z-vector equations, and what an SCF that ended
     early left, Eh."""
-    occupied = [o.coeff.T @ t for o, t in zip(spins, found.occupied, strict=True)]
-    virtual = [o.coeff.T @ t for o, t in zip(spins, found.virtual, strict=True)]
+    occupied = [o.coeff.T @ t for o, t in zip(spins, correlation.occupied, strict=True)]
+    virtual = [o.coeff.T @ t for o, t in zip(spins, correlation.virtual, strict=True)]
     with shielded():
-        mf = _builder(calculation, kept.pop() if kept else None, held)
+        mf = _builder(calculation, kept.pop() if kept else None, memory)
         try:
             core = hamiltonian.mean_field(
                 calculation.system.mole,
@@ -605,7 +670,7 @@ def _response(
                     ]
             nao = int(calculation.system.mole.nao)
             single = uses_single(calculation.options.precision, nao)
-            builder = replace(builder, single=single, held=held.response_held)
+            builder = replace(builder, single=single, held=memory.response_held)
             relaxed, residual = relax(
                 builder, spins, unrelaxed, occupied, virtual, calculation.listener, energy_fock
             )
@@ -615,16 +680,16 @@ def _response(
             release_integrals(mf)
 
 
-def _builder(calculation: Calculation, fitted: Any, held: GradientMemory) -> Any:
+def _builder(calculation: Calculation, fitted: Any, memory: GradientMemory) -> Any:
     """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF; `fitted` holds
     them, or None."""
     system, threads = calculation.system, calculation.setup.active
     mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
     if system.jk_auxmole is None:
-        return reproducible(mf, in_memory=not held.scf_on_disk)
+        return reproducible(mf, in_memory=not memory.scf_on_disk)
     if fitted is None:
-        room = Room(calculation.space, held.pair_bytes, held.read_bytes)
-        if held.scf_on_disk:
+        room = Room(calculation.space, memory.pair_bytes, memory.read_bytes)
+        if memory.scf_on_disk:
             integrals = "disk"
         else:
             integrals = "memory"
@@ -636,7 +701,7 @@ def _assemble(
     calculation: Calculation,
     spins: list[Orbitals],
     relaxed: list[Relaxed],
-    held: GradientMemory,
+    memory: GradientMemory,
     functionals: Functionals | None,
 ) -> tuple[Array, Array | None]:
     """Eqs. 1 and 2: on the atoms (natom, 3), and on the point charges (n, 3)."""
@@ -655,12 +720,12 @@ def _assemble(
         mole, calculation.options.relativity, density, weight * np.sum(weighted, axis=0)
     )
     if charges is not None and on_charges is not None:
-        found = derivatives.point_charge_gradient(mole, charges, density)
-        on_atoms += found[0]
-        on_charges += found[1]
+        of_charges = derivatives.point_charge_gradient(mole, charges, density)
+        on_atoms += of_charges[0]
+        on_charges += of_charges[1]
     others = [d / 2 + p for d, p in zip(scf, change, strict=True)]
     where = None
-    if held.half_on_disk:
+    if memory.half_on_disk:
         where = calculation.space
     for omega, exchanged in _exchanged(scf, change, functionals).items():
         with_operator, auxmole = mole, system.jk_auxmole
@@ -679,7 +744,7 @@ def _assemble(
                 [o.coeff[:, : o.occupied] for o in spins],
                 others,
                 exchanged,
-                held.packed_bytes,
+                memory.packed_bytes,
                 where,
                 threads,
             )
@@ -695,20 +760,20 @@ def _exchanged(
     exact = energy = HARTREE_FOCK
     if functionals is not None:
         exact, energy = functionals.scf_exact, functionals.energy_exact
-    found: dict[float, list[Array]] = {0.0: []}
+    by_omega: dict[float, list[Array]] = {0.0: []}
     if exact.full or energy.full:
-        found[0.0] = [
+        by_omega[0.0] = [
             energy.short_range * (d / 2) + exact.short_range * p
             for d, p in zip(scf, change, strict=True)
         ]
     for one, densities in ((energy, [d / 2 for d in scf]), (exact, change)):
         if one.separated:
             factor = one.long_range - one.short_range
-            before = found.get(one.omega, [np.zeros_like(d) for d in densities])
-            found[one.omega] = [
+            before = by_omega.get(one.omega, [np.zeros_like(d) for d in densities])
+            by_omega[one.omega] = [
                 total + factor * d for total, d in zip(before, densities, strict=True)
             ]
-    return found
+    return by_omega
 
 
 def _occupied(o: Orbitals) -> Array:

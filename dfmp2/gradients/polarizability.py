@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import ResultFileError
-from dfmp2.mp2.result import MP2Result, Polarizability, Properties
+from dfmp2.mp2.properties import Polarizability, Properties
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 

@@ -60,12 +60,6 @@ def defer(name: str) -> None:
         setattr(sys.modules[parent], child, module)
 
 
-def imported_by_name(path: str) -> Any:
-    """A function by the name "module:function", which a table holds; its module is loaded now."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 def register_presentation(load: Callable[[], ModuleType]) -> None:
     """Say how the module of `presentation` is loaded; the room that has it calls this."""
     _presentations[:] = [load]

@@ -4,14 +4,14 @@ grid:
     chi[k, m, g] = d_k chi_m(r_g)        k: none, d/dx, d/dy, d/dz                              (1)
 
 The points are put into blocks that lie close together, and a block has only the functions that
-matter there. Such a function may have in the block
+matter there, those of the shells with
 
-    max_kg |chi[k, m, g]| (sum_g |w_g|)^1/2 > cutoff                                            (2)
+    E(R) (sum_g |w_g|)^1/2 > cutoff,      E(R) = max |chi[k, m]| at R or farther from its atom  (2)
 
-which bounds the root of its part of an overlap integral. PySCF evaluates the functions; as many
-blocks are kept as there is room for, and the others are evaluated again for each density: the
-bits are the same. Source of the screening: Stratmann, Scuseria, Frisch, Chem. Phys. Lett. 257, 213
-(1996).
+where R is the distance from the atom to the nearest point: the left side bounds the root of the
+block's part of an overlap integral. PySCF evaluates the functions; as many blocks are kept as there
+is room for, and the others are evaluated again for each density: the bits are the same. Source of
+the screening: Stratmann, Scuseria, Frisch, Chem. Phys. Lett. 257, 213 (1996).
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ BLOCK_POINTS = 1008  # a multiple of the 56 points that PySCF screens together
 CUTOFF = 1e-9  # of Eq. 2: V_xc to 1e-11 Eh
 SINGLE_CUTOFF = 1e-6  # for values in float32
 DERIVATIVES = 4  # a value and three first derivatives
+RADII = np.geomspace(1e-3, 60.0, 320)  # bohr, where the envelopes of Eq. 2 are known
+DIRECTIONS = np.array(
+    [place for place in np.ndindex(3, 3, 3) if place != (1, 1, 1)], dtype=np.float64
+)
+DIRECTIONS -= 1
+DIRECTIONS /= np.linalg.norm(DIRECTIONS, axis=1)[:, None]  # 26, along which they are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,9 @@ class BasisOnGrid:
         self._coordinates = np.asarray(grid.coords[order], order="F")
         self._weights = np.ascontiguousarray(grid.weights[order])
         self.count = -(-len(order) // BLOCK_POINTS)
-        self._functions: list[NDArray[np.intp] | None] = [None] * self.count
+        self._shell_of_function = np.repeat(np.arange(mole.nbas), np.diff(mole.ao_loc_nr()))
+        self._atoms = mole.atom_coords()
+        self._envelopes = envelopes(mole, derivatives=derivatives)
         self._kept: list[PointBlock | None] = [None] * self.count
         most = values_bytes(len(order), int(mole.nao), derivatives=derivatives, single=single)
         self._keeps = min(self.count, self.count * room // max(1, most))
@@ -109,23 +117,64 @@ class BasisOnGrid:
         part = slice(number * BLOCK_POINTS, (number + 1) * BLOCK_POINTS)
         coordinates = np.asarray(self._coordinates[part], order="F")
         weights = self._weights[part]
-        shells = gen_grid.make_mask(self._mole, coordinates, cutoff=self._cutoff**2)
+        shells = self._shells(coordinates, weights)
+        mole = with_shells(self._mole, shells)
+        functions = np.flatnonzero(np.isin(self._shell_of_function, shells))
+        mask = gen_grid.make_mask(mole, coordinates, cutoff=self._cutoff**2)
         values = numint.eval_ao(
-            self._mole, coordinates, deriv=int(self.derivatives), non0tab=shells, cutoff=1e-30
+            mole, coordinates, deriv=int(self.derivatives), non0tab=mask, cutoff=1e-30
         )
         if not self.derivatives:
             values = values[None]
         values = values.transpose(0, 2, 1)  # as PySCF has them in memory
-        functions = self._functions[number]
-        if functions is None:
-            largest = np.maximum(values.max(axis=2), -values.min(axis=2)).max(axis=0)
-            bound = largest * np.sqrt(np.abs(weights).sum())
-            functions = np.flatnonzero(bound > self._cutoff)
-            self._functions[number] = functions
-        if len(functions) < values.shape[1]:
-            values = np.take(values, functions, axis=1)
         values = values.astype(self._kind, copy=False)
         return PointBlock(functions=functions, values=values, weights=weights)
+
+    def _shells(self, coordinates: Array, weights: Array) -> NDArray[np.intp]:
+        """Shells that matter at points (n, 3) with weights (n,), Eq. 2."""
+        squares = (coordinates**2).sum(axis=1) - 2 * self._atoms @ coordinates.T
+        nearest = squares.min(axis=1) + (self._atoms**2).sum(axis=1)
+        radius = np.searchsorted(RADII, np.sqrt(np.maximum(nearest, 0.0)), side="right") - 1
+        radius = np.maximum(radius, 0)[self._mole._bas[:, 0]]
+        largest = self._envelopes[np.arange(len(radius)), radius]
+        return np.flatnonzero(largest * np.sqrt(np.abs(weights).sum()) > self._cutoff)
+
+
+def with_shells(mole: Any, shells: NDArray[np.intp]) -> Any:
+    """The molecule with some of its shells of basis functions alone, which shares all else with
+    it."""
+    part = mole.copy(deep=False)
+    part._bas = mole._bas[shells]
+    return part
+
+
+def envelopes(mole: Any, *, derivatives: bool) -> Array:
+    """E of Eq. 2 of each shell at RADII, (shells, radii).
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    derivatives : bool
+        Whether first derivatives count as well.
+    """
+    from pyscf.dft import numint
+
+    places = (RADII[:, None, None] * DIRECTIONS).reshape(-1, 3)
+    centres = mole.atom_coords()
+    largest = np.empty((mole.nbas, len(RADII)))
+    # Equal shells, of atoms of the same element, have the same exponents and coefficients.
+    _, first, kinds = np.unique(mole._bas[:, 1:], axis=0, return_index=True, return_inverse=True)
+    for kind, shell in enumerate(first):
+        values = numint.eval_ao(
+            with_shells(mole, np.array([shell])),
+            centres[mole._bas[shell, 0]] + places,
+            deriv=int(derivatives),
+        )
+        values = np.abs(values).reshape(-1, len(RADII), len(DIRECTIONS), values.shape[-1])
+        outwards = values.max(axis=(0, 2, 3))
+        largest[kinds.ravel() == kind] = np.maximum.accumulate(outwards[::-1])[::-1]
+    return largest
 
 
 def values_bytes(points: int, nao: int, *, derivatives: bool, single: bool) -> int:
@@ -152,19 +201,18 @@ def compact_order(coordinates: Array, size: int) -> NDArray[np.intp]:
         Points in a block.
     """
     parts: list[NDArray[np.intp]] = []
-    waiting = [np.arange(len(coordinates))]
+    waiting = [(np.arange(len(coordinates)), np.ascontiguousarray(coordinates.T))]
     while waiting:
-        points = waiting.pop()
+        points, places = waiting.pop()
         if len(points) <= size:
             parts.append(np.sort(points))
             continue
-        places = coordinates[points]
-        axis = int(np.argmax(places.max(axis=0) - places.min(axis=0)))
+        axis = int(np.argmax(places.max(axis=1) - places.min(axis=1)))
         blocks = -(-len(points) // size)
         middle = (blocks // 2) * size
-        order = np.argsort(places[:, axis], kind="stable")
-        waiting.append(points[order[middle:]])
-        waiting.append(points[order[:middle]])
+        order = np.argpartition(places[axis], middle)
+        for half in (order[middle:], order[:middle]):
+            waiting.append((points[half], np.take(places, half, axis=1)))
     if not parts:
         return np.zeros(0, dtype=np.intp)
     return np.concatenate(parts)

@@ -100,6 +100,12 @@ def make_grid(mole: Any, name: str) -> Any:
     return grid
 
 
+def build_unsorted(grid: Any) -> None:
+    """Make the points of a PySCF grid without sorting them into boxes, which takes PySCF three times
+    as long as the rest: `dfmp2.integrals.basis_on_grid` has an order of its own."""
+    grid.build(with_non0tab=False, sort_grids=False)
+
+
 def count_points(mole: Any, name: str) -> int:
     """Number of points of a grid, without making it for the molecule.
 

@@ -127,13 +127,13 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         molecule = from_ase(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
         molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
         numerical = self.parameters["displacement"] is not None
-        told: dict[str, Any] = {"listener": Told(self._listener), "command": f"{__name__}.DFMP2"}
+        how: dict[str, Any] = {"listener": Told(self._listener), "command": f"{__name__}.DFMP2"}
         analytic = "forces" in properties and not numerical
         options = replace(options, properties=options.properties or "dipole" in properties)
         if analytic:
-            self.result = gradient_options(molecule, options, **told).result
+            self.result = gradient_options(molecule, options, **how).result
         else:
-            self.result = run_options(molecule, options, **told)
+            self.result = run_options(molecule, options, **how)
         self.result.require_certified()
         energy = self.result.total_energy * Hartree
         self.results = {"energy": energy, "free_energy": energy}  # at zero electronic temperature

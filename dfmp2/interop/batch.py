@@ -176,8 +176,19 @@ def batch(
     machine = {name: given[name] for name in OF_THE_BATCH if given.get(name) is not None}
     common, inputs = replace(found.items[0].options, **machine), read_inputs(found)
     pool = local_pool(found.device, workers, common.threads, common.memory)
-    how: dict[str, Any] = {"chained": chained, "scratch": common.scratch, "command": "dfmp2.batch"}
-    run = BatchRun(found, inputs, range(len(inputs)), Told(listener), **how)
+    run = BatchRun(
+        batch=found,
+        inputs=inputs,
+        mine=range(len(inputs)),
+        listener=Told(listener),
+        chained=chained,
+        scratch=common.scratch,
+        command="dfmp2.batch",
+    )
+    if found.optimizes:
+        from dfmp2.studies.optimize import minimum
+
+        run.optimize = minimum
     run.compute(pool, workers)
     if run.full:
         raise run.disk_full()

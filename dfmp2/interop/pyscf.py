@@ -31,7 +31,7 @@ from dfmp2.interop.python import (
 from dfmp2.interop.qcschema import read_keywords
 from dfmp2.molecule.mole import MEGABYTE
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.mp2.result import MP2Result, Properties
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MeanFieldKeywords
 from dfmp2.progress import Listener
 
@@ -218,11 +218,10 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         dfmp2.Dfmp2Error : see `dfmp2.interop.python.gradient_from_mean_field`
         """
         if self.result is None or self.result.gradient is None:
-            given: Any = {"listener": _Logger(self), **self._chosen()}
-            found = gradient_from_mean_field(
-                self._mean_field(), self.auxbasis, require_proofs=False, **given
-            )
-            self.result = found.result
+            how: Any = {"listener": _Logger(self), **self._chosen()}
+            self.result = gradient_from_mean_field(
+                self._mean_field(), self.auxbasis, require_proofs=False, **how
+            ).result
             self._note()
         return self.result
 
@@ -247,10 +246,12 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         -------
         (nao, nao) or (nmo, nmo), the sum over spins, on RHF; (2, ...) on UHF, alpha and beta
         """
-        found: Any = self.differentiate().properties
-        return self._represented(
-            found, "relaxed_density" if relaxed else "unrelaxed_density", ao_repr=ao_repr
-        )
+        properties: Any = self.differentiate().properties
+        if relaxed:
+            density = properties.relaxed_density
+        else:
+            density = properties.unrelaxed_density
+        return self._represented(density, ao_repr=ao_repr)
 
     def as_scanner(self) -> Any:
         """A function of a molecule that runs the SCF, from the last orbitals, and DF-MP2, and
@@ -282,8 +283,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
             options = {"memory": int(self.max_memory * MEGABYTE), **options}
         return options
 
-    def _represented(self, found: Properties, name: str, *, ao_repr: bool) -> Array:
-        density: Array = getattr(found, name)
+    def _represented(self, density: Array, *, ao_repr: bool) -> Array:
+        """A density of spins as `make_rdm1` returns it."""
         coeff = np.asarray(self.mo_coeff)
         if coeff.ndim == 2:
             density = 2 * density
@@ -293,8 +294,7 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
             density = turned @ density @ turned.transpose(0, 2, 1)
         if len(density) == 1:
             density = density[0]
-        whole: NDArray[np.float64] = density
-        return whole
+        return density
 
     def _note(self) -> None:
         lib.logger.note(
@@ -332,10 +332,13 @@ class Gradients(lib.StreamObject):  # type: ignore[misc]
         ------
         dfmp2.Dfmp2Error : see `DFMP2.differentiate`
         """
-        chosen: Any = self.atmlst if atmlst is None else atmlst
-        found: Any = self.base.differentiate().gradient
-        gradient: Array = found.total_gradient if chosen is None else found.total_gradient[chosen]
-        self.atmlst, self.de = chosen, gradient
+        if atmlst is not None:
+            self.atmlst = atmlst
+        record: Any = self.base.differentiate().gradient
+        gradient: Array = record.total_gradient
+        if self.atmlst is not None:
+            gradient = gradient[self.atmlst]
+        self.de = gradient
         return gradient
 
     def nuc_grad_method(self) -> Gradients:

@@ -661,7 +661,7 @@ def _on_mean_field(
     energy_xc = None
     if hybrid is not None and hybrid.energy:
         energy_xc = hybrid.energy.lower()
-    found = adopt(mean_field, energy_xc)
+    adopted = adopt(mean_field, energy_xc)
     fixed = OF_THE_SCF & set(options)
     if fixed:
         raise InputError(
@@ -677,20 +677,20 @@ def _on_mean_field(
             "stability follow converges the SCF again, which has already been done: follow it in "
             "PySCF (mf.stability()), or give full, auto or off"
         )
-    reference, jk = found.reference, found.jk
+    reference, jk = adopted.reference, adopted.jk
     chosen = make_options(
         **{"stability": "off", **options, "auxbasis": auxbasis},
-        basis=found.orbital.name,
+        basis=adopted.orbital.name,
         reference=reference.kind,
-        relativity=found.relativity,
+        relativity=adopted.relativity,
         scf=reference.scf_type,
         xc=reference.xc if hybrid is None else None,
         grid=reference.grid_name,
     )
     if jk is not None:
-        jk = with_errors(jk, found.orbital, allow_poor=chosen.allow_poor_fit)
+        jk = with_errors(jk, adopted.orbital, allow_poor=chosen.allow_poor_fit)
     opening = Opening(
-        partial(assemble, found.molecule, found.orbital, jk),
+        partial(assemble, adopted.molecule, adopted.orbital, jk),
         partial(settle_plan, part="from orbitals", task=task),
     )
     with open_calculation(
@@ -701,7 +701,7 @@ def _on_mean_field(
         command="dfmp2.from_mean_field",
     ) as calculation:
         system = calculation.system
-        reference = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
+        reference = require_repeatable(mean_field, adopted, system.mole, system.jk_auxmole)
         if chosen.stability == "full":
             reference = replace(reference, stability=full_stability(mean_field))
         yield calculation, reference

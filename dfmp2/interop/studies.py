@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
+from dfmp2.execution.parts import steps
 from dfmp2.interop.python import (
     MoleculeLike,
     NoKeywords,
@@ -30,11 +33,23 @@ from dfmp2.studies.composite import at_level
 from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
-from dfmp2.studies.geometric_search import Search
+from dfmp2.studies.geometric_search import MINIMUM, Search
+from dfmp2.studies.ideal_gas import low_modes
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.optimize import optimize_geometry
+from dfmp2.studies.reaction import Gas, Plan, reaction_energy
 from dfmp2.studies.runs import Keeper
 from dfmp2.studies.scan import along, over_frames, scan_energies
+from dfmp2.studies.species import (
+    Reaction,
+    Term,
+    make_coefficient,
+    parse_terms,
+    read_species,
+)
+from dfmp2.studies.thermochemistry import ROOM_TEMPERATURE
+
+CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
 
 
 class StudyKeywords(MoleculeKeywords, Keywords, total=False):
@@ -174,7 +189,7 @@ def interaction(
     Parameters
     ----------
     fragments : str or sequence of sequences of int
-        Atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]].
+        Atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]; "auto": by bonds.
     charges, multiplicities : sequence of int or str, optional
         Of each fragment; None for 0 and 1.
 
@@ -247,14 +262,16 @@ def _level(given: Mapping[str, Any]) -> dict[str, Any]:
 def scan(
     molecule: MoleculeLike | Sequence[MoleculeLike],
     basis: str,
-    coordinate: tuple[str, str, str | Sequence[float]] | None = None,
+    coordinate: CoordinateLike | Sequence[CoordinateLike] | None = None,
     *,
+    relaxed: bool = False,
     moving: str | None = None,
     chained: bool = True,
+    convergence: str = MINIMUM.convergence,
     **options: Unpack[LevelKeywords],
 ) -> Study:
-    """Energies along a coordinate, or of several geometries of one molecule; what is not listed is
-    as of `optimize`.
+    """Energies along one or two coordinates, or of several geometries of one molecule; what is not
+    listed is as of `optimize`.
 
     Parameters
     ----------
@@ -264,11 +281,15 @@ def scan(
     coordinate : (str, str, str or sequence of float), optional
         As ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or
         dihedral), atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a
-        list.
+        list. A list of two of them makes a map.
+    relaxed : bool, optional
+        Hold the coordinates and optimise everything else at each point.
     moving : str, optional
-        Atoms that move, such as "4-6+8"; None for the side of the last atom.
+        Atoms that move, such as "4-6+8"; None for the side of the last atom. Of one coordinate.
     chained : bool, optional
         Start every SCF from the orbitals of the point before.
+    convergence : str, optional
+        Of the geometries of a relaxed scan: one of `dfmp2.options.CONVERGENCE`.
 
     Returns
     -------
@@ -287,6 +308,11 @@ def scan(
     chosen = at_level(make_options(**options_among(options), basis=basis), **_level(options))
     units = options.get("units") or "angstrom"
     if coordinate is None:
+        if relaxed:
+            raise InputError(
+                "relaxed=True holds a coordinate: name one, as in coordinate=('dihedral', "
+                "'1,2,3,4', '0:360:25')"
+            )
         if moving is not None:
             raise InputError(
                 "moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', "
@@ -301,9 +327,156 @@ def scan(
         asked = over_frames(frames, chosen, chained=chained)
     else:
         whole = read_molecule(molecule, options)
-        found = make_coordinate(*coordinate, whole, units=units, moving=moving)
-        asked = along(whole, found, chosen, chained=chained)
+        named: Any = coordinate
+        if coordinate and isinstance(coordinate[0], str):
+            named = [coordinate]
+        if moving is not None and len(named) > 1:
+            raise InputError(
+                "moving belongs to one coordinate: of two, the sides follow from the bonds"
+            )
+        coordinates = [
+            make_coordinate(
+                kind, atoms, values, whole, units=units, moving=moving, rigid=not relaxed
+            )
+            for kind, atoms, values in named
+        ]
+        asked = along(
+            whole,
+            coordinates,
+            chosen,
+            chained=chained,
+            convergence=convergence if relaxed else None,
+        )
     return scan_energies(asked, **_kept(options, "dfmp2.scan"))
+
+
+class ReactionKeywords(Keywords, total=False):
+    """Of a reaction: what its species are, what is computed of each, and where runs go."""
+
+    scf_formula: str | None
+    correlation_formula: str | None
+    delta: str | None
+    delta_program: str | None
+    charges: Mapping[str, int] | None
+    multiplicities: Mapping[str, int] | None
+    symmetry_numbers: Mapping[str, int] | None
+    transition_states: Sequence[str]
+    optimize: bool
+    frequencies: bool
+    convergence: str
+    max_steps: int
+    temperature: float
+    pressure: float | None
+    standard_state: str | None
+    scale: float | str
+    quasi_harmonic: str | None
+    cutoff: float | None
+    allow_gradient: bool
+    workers: int | None
+    units: str | None
+    output: str | os.PathLike[str] | None
+    overwrite: bool
+    resume: bool
+    listener: Listener | None
+
+
+@offered(ReactionKeywords)
+def reaction(
+    reactants: str | Sequence[Any],
+    products: str | Sequence[Any],
+    basis: str | None = None,
+    **options: Unpack[ReactionKeywords],
+) -> Study:
+    """Energy of a reaction, with Hessians its enthalpy and Gibbs energy; what is not listed is as of
+    `optimize`.
+
+    Parameters
+    ----------
+    reactants, products : str or sequence
+        Files with coefficients, as "2*h2.xyz,o2.xyz"; or a list of such texts, of molecules, and of
+        pairs (coefficient, file or molecule).
+    basis : str, optional
+        May be left out where all are files of results.
+    charges, multiplicities, symmetry_numbers : mapping of str to int, optional
+        By the name of a file without its ending, or of a molecule.
+    transition_states : sequence of str, optional
+        Names of saddle points, which `optimize` looks for.
+    optimize, frequencies : bool, optional
+        Optimise every geometry first; compute Hessians.
+    convergence, max_steps : str and int, optional
+        Of the optimisations.
+    temperature, pressure : float, optional
+        Of the gas, K and Pa.
+    standard_state : str, optional
+        "1atm", "1bar" or "1M" (1 mol/l) in place of a pressure; None is 1 atm.
+    scale, quasi_harmonic, cutoff : optional
+        Of the gas, as of `thermo`.
+    allow_gradient : bool, optional
+        Go on at a geometry that is no stationary point.
+    workers : int, optional
+        Processes that share the runs.
+    scf_formula, correlation_formula, delta, delta_program : str, optional
+        As of `cbs`; a correction belongs to energies without geometries and Hessians.
+
+    Returns
+    -------
+    Study; its values are listed at `dfmp2.studies.reaction.reaction_energy`
+
+    Examples
+    --------
+    >>> study = dfmp2.reaction("2*h2.xyz,o2.xyz", "2*h2o.xyz", "cc-pvdz")       # doctest: +SKIP
+    >>> study.values["reaction_energy_kj_per_mol"].value                        # doctest: +SKIP
+    """
+    asked = Reaction(
+        reactants=_terms("reactants", reactants),
+        products=_terms("products", products),
+        charges=options.get("charges") or {},
+        multiplicities=options.get("multiplicities") or {},
+        symmetry_numbers=options.get("symmetry_numbers") or {},
+        transition_states=options.get("transition_states", ()),
+    )
+    search = None
+    if options.get("optimize"):
+        convergence, max_steps = options.get("convergence", "GAU"), options.get("max_steps", 100)
+        search = Search(convergence=convergence, max_steps=max_steps)
+    gas = Gas(
+        temperature=options.get("temperature", ROOM_TEMPERATURE),
+        pressure=options.get("pressure"),
+        standard_state=options.get("standard_state"),
+        scale=options.get("scale", 1.0),
+        low_modes=low_modes(options.get("quasi_harmonic"), options.get("cutoff")),
+        allow_gradient=options.get("allow_gradient", False),
+    )
+    chosen = None
+    if basis is not None:
+        chosen = make_options(**options_among(options), basis=basis)
+        chosen = at_level(chosen, **_level(options))
+    how = _kept(options, "dfmp2.reaction")
+    workers = options.get("workers")
+    if workers is not None:
+        how["elsewhere"] = partial(steps, workers)
+    species = read_species(asked, options.get("units") or "angstrom")
+    computed = Plan(optimize=search, frequencies=options.get("frequencies", False), gas=gas)
+    return reaction_energy(species, chosen, computed, **how)
+
+
+def _terms(side: str, given: str | Sequence[Any]) -> list[Term]:
+    """Coefficients and what they belong to, of one side."""
+    option = Option(side)
+    if isinstance(given, str):
+        return parse_terms(given, option)
+    terms: list[Term] = []
+    for one in given:
+        number = 1
+        if isinstance(one, tuple) and len(one) == 2:
+            number, one = one
+        elif isinstance(one, str):
+            terms += parse_terms(one, option)
+            continue
+        if not isinstance(one, str | os.PathLike | Molecule):
+            one = read_molecule(one, {})
+        terms.append((make_coefficient(number, option.of(number)), one))
+    return terms
 
 
 def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:

@@ -24,10 +24,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Option
+
+if TYPE_CHECKING:
+    from dfmp2.molecule.molecule import Molecule
 
 GENERATED = "auto"  # the even-tempered set generated from the orbital basis
 
@@ -78,7 +81,7 @@ def normalise(name: str) -> str:
     if not _ALLOWED.fullmatch(name) or not (key := squash(name)):
         raise InputError(
             f"basis set name {name[:60]!r}: expected a name such as cc-pvdz or 6-31G(d,p), made of "
-            "letters, digits and + * ( ) , - _; files are not read"
+            "letters, digits and + * ( ) , - _; a file has an ending such as .gbs, or a folder"
         )
     return key
 
@@ -156,8 +159,8 @@ class BasisSet:
     ----------
     role : "orbital", "jk" (SCF fitting set) or "ri" (MP2 fitting set)
     name : what was asked for, or "default" when the set was chosen from the orbital basis
-    elements : symbol -> ElementBasis
-    errors : symbol -> what a fitting set misses for one atom, Eh (`dfmp2.fitting.atomic_error`); {}
+    elements : symbol -> ElementBasis; of an atom with a set of its own symbol and number, as in O3
+    errors : the same -> what a fitting set misses for one atom, Eh (`dfmp2.fitting.atomic_error`); {}
         where unknown
     """
 
@@ -174,12 +177,33 @@ class BasisSet:
     @property
     def ecp_electrons(self) -> dict[str, int]:
         """Electrons replaced by the effective core potential, per element."""
-        return {symbol: element.ecp_electrons for symbol, element in self.elements.items()}
+        return {element.symbol: element.ecp_electrons for element in self.elements.values()}
 
-    def error_of(self, symbols: Iterable[str]) -> float | None:
+    @property
+    def by_atom(self) -> bool:
+        """Whether an atom has a set of its own."""
+        return any(key != element.symbol for key, element in self.elements.items())
+
+    def keys(self, molecule: Molecule) -> tuple[str, ...]:
+        """Key in `elements` of every centre of a molecule."""
+        found = []
+        for number, symbol in enumerate(molecule.symbols, start=1):
+            numbered = f"{symbol}{number}"
+            if numbered in self.elements:
+                found.append(numbered)
+            else:
+                found.append(symbol)
+        return tuple(found)
+
+    def real_keys(self, molecule: Molecule) -> tuple[str, ...]:
+        """Those of the atoms that are no ghosts."""
+        centres = zip(self.keys(molecule), molecule.ghost, strict=True)
+        return tuple(key for key, ghost in centres if not ghost)
+
+    def error_of(self, keys: Iterable[str]) -> float | None:
         """What a fitting set misses for these atoms one by one, Eh; None where that was not
         measured."""
-        found = [self.errors.get(symbol) for symbol in symbols]
+        found = [self.errors.get(key) for key in keys]
         known = [error for error in found if error is not None]
         if known and len(known) == len(found):
             return math.fsum(known)

@@ -46,16 +46,16 @@ def build_mole(molecule: Molecule, basis: BasisSet, memory: int) -> Any:
         mole.symmetry = False
         mole.max_memory = memory / MEGABYTE
         mole.atom = [
-            [_pyscf_symbol(symbol, ghost), tuple(float(x) for x in position)]
-            for symbol, ghost, position in zip(
-                molecule.symbols, molecule.ghost, molecule.coordinates, strict=True
+            [_pyscf_symbol(key, ghost), tuple(float(x) for x in position)]
+            for key, ghost, position in zip(
+                basis.keys(molecule), molecule.ghost, molecule.coordinates, strict=True
             )
         ]
         mole.basis = fitting_data(molecule, basis)
         mole.ecp = {
-            symbol: to_pyscf_ecp(basis.elements[symbol])
-            for symbol in dict.fromkeys(molecule.real_symbols)
-            if basis.elements[symbol].ecp is not None
+            key: to_pyscf_ecp(basis.elements[key])
+            for key in dict.fromkeys(basis.real_keys(molecule))
+            if basis.elements[key].ecp is not None
         }
         mole.charge = molecule.charge
         mole.spin = molecule.multiplicity - 1
@@ -81,17 +81,16 @@ def dump_mole(mole: Any) -> str:
         return str(mole.dumps())
 
 
-def _pyscf_symbol(symbol: str, ghost: bool) -> str:
-    return f"GHOST-{symbol}" if ghost else symbol
+def _pyscf_symbol(key: str, ghost: bool) -> str:
+    return f"GHOST-{key}" if ghost else key
 
 
 def fitting_data(molecule: Molecule, basis: BasisSet) -> dict[str, Any]:
     """Functions of each kind of atom, in the form PySCF's `Mole.basis` and
     `density_fit(auxbasis=...)` take."""
-    labels = {(s, g) for s, g in zip(molecule.symbols, molecule.ghost, strict=True)}
+    labels = set(zip(basis.keys(molecule), molecule.ghost, strict=True))
     return {
-        _pyscf_symbol(symbol, ghost): to_pyscf(basis.elements[symbol])
-        for symbol, ghost in sorted(labels)
+        _pyscf_symbol(key, ghost): to_pyscf(basis.elements[key]) for key, ghost in sorted(labels)
     }
 
 

@@ -54,6 +54,19 @@ def structure(molecule: Molecule) -> Structure:
     return Structure(lengths, tuple(angles), _contacts(molecule, places, pairs))
 
 
+def bonded_parts(molecule: Molecule) -> list[tuple[int, ...]]:
+    """Real atoms that bonds join, from 0: each part in rising order, the parts by their first
+    atom."""
+    pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
+    part = {atom: {atom} for atom, ghost in enumerate(molecule.ghost) if not ghost}
+    for i, j in pairs:
+        if part[i] is not part[j]:
+            part[i] |= part[j]
+            for atom in part[j]:
+                part[atom] = part[i]
+    return sorted({tuple(sorted(atoms)) for atoms in part.values()})
+
+
 def _contacts(
     molecule: Molecule, places: np.ndarray, pairs: list[tuple[int, int]]
 ) -> tuple[Bond, ...]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dfmp2.mp2.result import Gradient, MP2Result, Properties
+from dfmp2.mp2.properties import Gradient, Properties
+from dfmp2.mp2.result import MP2Result
 
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget
@@ -118,7 +119,8 @@ class CompositeResult(MP2Result):
     @property
     def error_budget(self) -> ErrorBudget:
         """How wrong its energies may be; the correction is taken as it is."""
-        from dfmp2.mp2.error_budget import EXACT, combined
+        from dfmp2.mp2.error_budget import EXACT
+        from dfmp2.mp2.error_of_difference import combined
 
         name, exact = "The energy", EXACT
         if len(self.terms) > 1:

@@ -54,7 +54,7 @@ def diagnostics(
     warnings: list[str],
 ) -> Diagnostics:
     """Numbers that tell whether the energies can be trusted, and the warnings so far."""
-    atoms, jk = system.molecule.real_symbols, system.scf_fitting
+    jk, ri = system.scf_fitting, system.mp2_fitting
     return Diagnostics(
         homo_lumo_gap=homo_lumo_gap(reference.mo_energy, reference.mo_occ),
         smallest_denominator=smallest_denominator(spaces),
@@ -62,8 +62,8 @@ def diagnostics(
         metric_dropped=metric.dropped,
         metric_threshold=metric.threshold,
         warnings=tuple(warnings),
-        scf_fitting_error=None if jk is None else jk.error_of(atoms),
-        mp2_fitting_error=system.mp2_fitting.error_of(atoms),
+        scf_fitting_error=None if jk is None else jk.error_of(jk.real_keys(system.molecule)),
+        mp2_fitting_error=ri.error_of(ri.real_keys(system.molecule)),
     )
 
 

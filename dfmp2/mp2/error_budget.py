@@ -30,18 +30,7 @@ triangular factor L of the metric is the root of that of the metric, and the rel
 L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of Numerical Algorithms,
 2nd ed. (2002), chapters 8 and 10).
 
-In a difference of energies, sum_r w_r E_r over runs r, most of the fitting errors cancel where no
-bond is another one:
-
-    measured in every run       |sum_r w_r e_r| + uncertainties
-    else                        CANCELLING sum_r |w_r| e_r + changed
-    changed                     BETWEEN |sum_r w_r E_r| + BOND dN + HYDROGEN dN_H + ELECTRON dn
-
-dN are the orders of the bonds that are made, broken, stretched or moved to another pair of
-elements, from the geometry (`dfmp2.molecule.elements.bond_orders`), dN_H of those to hydrogen; dn
-is the change of the number of unpaired electrons or, if that is larger, of all electrons. What is
-typical of a reaction energy is that of two molecules like this one with a bond made and another one
-broken.
+What is left of them in a difference of energies: `dfmp2.mp2.error_of_difference`.
 
 The constants cover 95 % of what `scripts/error_budget.py` measured
 (docs/project/validation/error-budget.md).
@@ -50,7 +39,7 @@ The constants cover 95 % of what `scripts/error_budget.py` measured
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +47,6 @@ import numpy as np
 
 from dfmp2.integrals.grid import LEVEL, default_level
 from dfmp2.molecule.elements import bond_orders, bonds, fills_inner_shell
-from dfmp2.options import MP2
 from dfmp2.scf.reference import GIVEN
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 
@@ -263,7 +251,7 @@ class ErrorBudget:
                 s.name for s in self._numerical() if any(share.value is None for share in s.shares)
             ]
             return (
-                f"How many decimals of {self.energy} are good is not known: there is nothing on "
+                f"How many decimals of {self.energy} are good is not known: no estimate of "
                 f"{' and '.join(missing)}. Largest part that is known: {part}."
             )
         if self.decimals:
@@ -343,14 +331,14 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         "precision": (_scf_rounding(result), _pair_precision(result)),
         "scf_convergence": _convergence(result),
         "fitting_metric": (None, _metric(result)),
-        **_fitting(result),
+        **fitting_shares(result),
         "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
     }
     sources = {}
     for key, name in SOURCES.items():
         if key != "grid":
             scf, correlation = shares[key]
-            sources[key] = Source(name, _finite(scf), _finite(correlation))
+            sources[key] = Source(name, finite_share(scf), finite_share(correlation))
         elif result.reference.xc is not None:
             sources[key] = _grid(result)
     if _fitted_energy(result) == 0.0:
@@ -377,7 +365,7 @@ def _reaction(result: MP2Result, budget: ErrorBudget) -> float | None:
     """
     if budget.total is None:
         return None
-    fitted = _fitting(replace(result, fitting_certificate=None))
+    fitted = fitting_shares(replace(result, fitting_certificate=None))
     fitting = [share.value for pair in fitted.values() for share in pair if share is not None]
     if None in fitting:
         return None
@@ -387,7 +375,7 @@ def _reaction(result: MP2Result, budget: ErrorBudget) -> float | None:
         for key, source in budget.sources.items()
         if not key.endswith("fitting") and key != "basis_set"
     ]
-    orders = _bond_orders(result.molecule)
+    orders = bond_orders_of(result.molecule)
     if any("H" not in pair for pair in orders):
         bond = "bond"
     else:
@@ -406,12 +394,12 @@ def _reaction(result: MP2Result, budget: ErrorBudget) -> float | None:
 def _grid(result: MP2Result) -> Source:
     """The integration grid, as the run has measured it; else what is known of its functional."""
     atoms = len(result.molecule.real_symbols)
-    reference, changes = result.reference, _grid_changes(result)
+    reference, changes = result.reference, grid_changes(result)
     if changes is not None and not all(map(math.isfinite, changes)):
         how = "the numbers it follows from are not finite"
     elif changes is not None and reference.grid_error is not None:
         scf, correlation = changes
-        return _signed_source(
+        return signed_source(
             scf,
             correlation,
             largest=max(abs(scf), abs(correlation)),
@@ -432,16 +420,16 @@ def _grid(result: MP2Result) -> Source:
     return Source(SOURCES["grid"], unknown, unknown)
 
 
-def _grid_changes(result: MP2Result) -> tuple[float, float] | None:
+def grid_changes(result: MP2Result) -> tuple[float, float] | None:
     """Errors of E(EXX) and E(corr) by the grid as they were measured, with signs, Eh; None where
     they were not."""
     found, certificate = result.reference.grid_error, result.grid_certificate
-    if found is None or certificate is None:
+    if found is None or found.exx_error is None or certificate is None:
         return None
     return found.exx_error, certificate.correlation_error
 
 
-def _signed_source(
+def signed_source(
     scf: float, correlation: float, largest: float, least: float, finer: str
 ) -> Source:
     """The integration grid from measured changes of both energies.
@@ -506,7 +494,7 @@ def largest_kohn_sham_error(change: float, xc: str, atoms: int) -> float:
     return (1.0 + KOHN_SHAM_LEFT) * abs(change) + least * atoms
 
 
-def _finite(share: Share | None) -> Share | None:
+def finite_share(share: Share | None) -> Share | None:
     """The share; where a damaged or absurd result makes no number of it, one that is not known."""
     if share is None or share.value is None or math.isfinite(share.value):
         return share
@@ -614,7 +602,7 @@ def _fitted_energy(result: MP2Result) -> float:
     return result.quadrature.energy
 
 
-def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
+def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
     """Shares of both fitting sets, from four-centre integrals in the molecule where they were made,
     else from atoms."""
     certificate, conventional = result.fitting_certificate, result.scf_fitting is None
@@ -648,23 +636,23 @@ def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
     if atoms is None:
         return Share(None, UNKNOWN, UNMEASURED)
     how = f"{atoms:.1e} Eh of the atoms one by one, and {how}"
-    metals = _metals(result.molecule)
+    metals = open_shell_metals(result.molecule)
     if role == "mp2" and metals and result.molecule.multiplicity > 1:
         between += OPEN_SHELL * metals
         how = f"{how}, and {OPEN_SHELL:g} Eh for each open shell of a metal"
-    factor = _method_factor(result)
+    factor = method_factor(result)
     if role == "mp2" and factor != 1.0:
         how = f"{factor:g} times what it is in MP2: {how}"
         return Share(factor * (atoms + between), ESTIMATED, how)
     return Share(atoms + between, ESTIMATED, how)
 
 
-def _metals(molecule: Molecule) -> int:
+def open_shell_metals(molecule: Molecule) -> int:
     """Real atoms whose d or f shell is being filled."""
     return sum(map(fills_inner_shell, molecule.real_symbols))
 
 
-def _method_factor(result: MP2Result) -> float:
+def method_factor(result: MP2Result) -> float:
     """How many times the error of MP2 the MP2 set makes in the correlation energy of a method."""
     return METHOD.get(result.options.correlation.kind, 1.0)
 
@@ -681,10 +669,12 @@ def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
 def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
     """Magnitudes of the errors of a set for the atoms one by one, Eh; None where one was not
     measured."""
-    symbols = molecule.real_symbols
-    if basis is None or basis.error_of(symbols) is None:
+    if basis is None:
         return None
-    return math.fsum(abs(basis.errors[symbol]) for symbol in symbols)
+    keys = basis.real_keys(molecule)
+    if basis.error_of(keys) is None:
+        return None
+    return math.fsum(abs(basis.errors[key]) for key in keys)
 
 
 def _between(result: MP2Result, role: str) -> tuple[float, str]:
@@ -715,214 +705,7 @@ def bonded_atoms(molecule: Molecule) -> int:
     return len({atom for pair in heavy for atom in pair})
 
 
-# --- several runs ---------------------------------------------------------------------------------
-
-Weights = tuple[float, float]  # of a run's E(SCF) and of its E(corr) in a combination of energies
-
-
-def combined(
-    parts: Sequence[tuple[Weights, MP2Result]],
-    energy: str,
-    *,
-    cancelling: float = CANCELLING,
-    exact: str = EXACT,
-) -> ErrorBudget:
-    """The budget of a combination of energies of several runs, or of limits of two basis sets.
-
-    Errors of precision, convergence and metric have nothing to do with each other: they add. Those
-    of fitting are nearly the same on both sides of a difference but for the bonds that change.
-    Where every run has measured its own they are combined with their signs; elsewhere a part of
-    their sum is left, and what belongs to the changed bonds.
-
-    Parameters
-    ----------
-    parts : weights and result of each run
-    energy, exact : of the budget
-    cancelling : part of the fitting errors that is left; 1 where the combination is no difference
-    """
-    basis_set = _of_limit(parts)
-    parts = [
-        ((weights[0] * own[0], weights[1] * own[1]), run)
-        for weights, result in parts
-        for own, run in result.terms
-    ]
-    measured = all(
-        result.fitting_certificate is not None and result.options.correlation is MP2
-        for _, result in parts
-    )
-    budgets = [(weights, result.error_budget.sources) for weights, result in parts]
-    if not measured:  # what some have measured says nothing of what the others have
-        estimates = [_fitting(replace(r, fitting_certificate=None)) for _, r in parts]
-        fitted = [
-            {
-                key: Source(SOURCES[key], _finite(scf), _finite(correlation))
-                for key, (scf, correlation) in one.items()
-            }
-            for one in estimates
-        ]
-        budgets = [
-            (weights, {**sources, **own})
-            for (weights, sources), own in zip(budgets, fitted, strict=True)
-        ]
-    sources = {}
-    for key in budgets[0][1]:
-        fitting = key.endswith("fitting")
-        if key == "grid" and all(_grid_changes(result) is not None for _, result in parts):
-            sources[key] = _combined_grid(parts)
-            continue
-        if key == "basis_set":
-            shares: tuple[Share | None, Share | None] = basis_set
-        elif fitting and measured:
-            shares = _with_signs(parts, key)
-        elif fitting and cancelling < 1.0:
-            shares = _cancelled(parts, budgets, key, cancelling)
-        else:
-            shares = _added(budgets, key, 0), _added(budgets, key, 1)
-        sources[key] = Source(SOURCES[key], *shares)
-    return ErrorBudget(sources, energy, exact)
-
-
-def _of_limit(parts: Sequence[tuple[Weights, MP2Result]]) -> tuple[Share, Share]:
-    """What the basis set leaves of E(SCF) and E(corr), from results of two basis sets each."""
-    shares = []
-    for which, energy in enumerate(("mean_field_energy", "correlation_energy")):
-        beyond, between = [], []
-        for weights, result in parts:
-            runs = [run for _, run in result.terms]
-            if len(runs) < 2:
-                return UNKNOWN_BASIS, UNKNOWN_BASIS
-            smaller, larger = (getattr(run, energy) for run in runs)
-            beyond.append(weights[which] * (getattr(result, energy) - larger))
-            between.append(weights[which] * (larger - smaller))
-        step, how = math.fsum(beyond), "the limit less the larger basis"
-        if not any(beyond):  # as --scf-formula largest has it
-            step, how = math.fsum(between), "the larger basis less the smaller one"
-        shares.append(Share(abs(step), ESTIMATED, how))
-    return shares[0], shares[1]
-
-
-def _combined_grid(parts: Sequence[tuple[Weights, MP2Result]]) -> Source:
-    """The integration grid where every run has measured its error: changes with their signs, the
-    rest by magnitude."""
-    scf, correlation, largest, least = [], [], [], []
-    for (scf_weight, correlation_weight), result in parts:
-        changes = _grid_changes(result) or (0.0, 0.0)
-        scf.append(scf_weight * changes[0])
-        correlation.append(correlation_weight * changes[1])
-        largest.append(max(abs(scf[-1]), abs(correlation[-1])))
-        atoms = len(result.molecule.real_symbols)
-        least.append(max(abs(scf_weight), abs(correlation_weight)) * GRID_LEAST * atoms)
-    return _signed_source(
-        math.fsum(scf),
-        math.fsum(correlation),
-        largest=math.fsum(largest),
-        least=math.fsum(least),
-        finer=f"finer grids in {len(parts)} runs",
-    )
-
-
-Budgets = Sequence[tuple[Weights, Mapping[str, Source]]]
-
-
-def _added(budgets: Budgets, key: str, which: int) -> Share | None:
-    """The sum of the shares of all runs in E(SCF) (`which` 0) or E(corr) (1); None without any."""
-    weighted = []
-    for weights, sources in budgets:
-        share = (sources[key].scf, sources[key].correlation)[which]
-        if share is not None and weights[which]:
-            weighted.append((abs(weights[which]), share))
-    if not weighted:
-        return None
-    unknown = [share for _, share in weighted if share.value is None]
-    if unknown:
-        return unknown[0]
-    value = math.fsum(weight * share.value for weight, share in weighted if share.value is not None)
-    kind = max((share.kind for _, share in weighted), key=KINDS.index)  # the least sure
-    return Share(value, kind, f"sum over {len(weighted)} runs")
-
-
-def _cancelled(
-    parts: Sequence[tuple[Weights, MP2Result]], budgets: Budgets, key: str, cancelling: float
-) -> tuple[Share | None, Share | None]:
-    """Shares of a fitting set in a difference: what is left of their sum, and changed bonds."""
-    shares = []
-    for which, energy in enumerate(("scf", "correlation")):
-        share = _added(budgets, key, which)
-        if share is not None and share.value:  # nothing is fitted where it is 0
-            how = f"{100 * cancelling:g} % of the {share.how}: the rest cancels"
-            value = cancelling * share.value
-            if (key, energy) in (("scf_fitting", "scf"), ("mp2_fitting", "correlation")):
-                more, words = _changed(parts, which, energy)
-                value, how = value + more, f"{how}; {words}"
-            share = Share(value, ESTIMATED, how)
-        shares.append(share)
-    return shares[0], shares[1]
-
-
-def _changed(
-    parts: Sequence[tuple[Weights, MP2Result]], which: int, energy: str
-) -> tuple[float, str]:
-    """What changed bonds and spins leave of fitting errors, Eh, and how that is known."""
-    constants = CHANGED[energy]
-    between = unpaired = electrons = 0.0
-    orders: dict[tuple[str, str], float] = {}
-    for weights, result in parts:
-        weight = weights[which]
-        between += weight * _estimated_between(result)
-        unpaired += weight * (result.molecule.multiplicity - 1)
-        electrons += weight * result.sizes.nelectron
-        for pair, order in _bond_orders(result.molecule).items():
-            orders[pair] = orders.get(pair, 0.0) + weight * order
-    bond = math.fsum(abs(order) for pair, order in orders.items() if "H" not in pair)
-    hydrogen = math.fsum(abs(order) for pair, order in orders.items() if "H" in pair)
-    if any(_metals(result.molecule) for _, result in parts):
-        each = constants.metal_electron
-    else:
-        each = constants.electron
-    moved = max(abs(unpaired), abs(electrons))
-    value = (
-        constants.between * abs(between)
-        + constants.bond * bond
-        + constants.hydrogen * hydrogen
-        + each * moved
-    )
-    if energy == "correlation":
-        value *= max(_method_factor(result) for _, result in parts)
-    how = (
-        f"{value:.1e} Eh for bond orders that change by {bond:.2f}, to hydrogen {hydrogen:.2f}, "
-        f"{moved:g} electrons paired, unpaired or lost, and {abs(between):.1e} Eh between atoms"
-    )
-    return value, how
-
-
-def _estimated_between(result: MP2Result) -> float:
-    """What fitting may miss between atoms, Eh; from bonds where the SCF has no estimate."""
-    estimate = result.reference.interatomic_fitting_error
-    if estimate is None:
-        return BONDED * bonded_atoms(result.molecule)
-    return estimate
-
-
-def _bond_orders(molecule: Molecule) -> dict[tuple[str, str], float]:
+def bond_orders_of(molecule: Molecule) -> dict[tuple[str, str], float]:
     """Orders of its bonds, added up for each pair of elements."""
     places = molecule.coordinates * ANGSTROM_PER_BOHR
     return bond_orders(molecule.symbols, places, molecule.ghost)
-
-
-def _with_signs(
-    parts: Sequence[tuple[Weights, MP2Result]], key: str
-) -> tuple[Share | None, Share | None]:
-    """Shares of a fitting set where each run has measured its error; uncertainties add."""
-    if key == "scf_fitting":
-        which, name = (0, "scf")
-    else:
-        which, name = (1, "correlation")
-    found = [(weights[which], result.fitting_certificate) for weights, result in parts]
-    errors = [weight * (getattr(c, f"{name}_error") or 0.0) for weight, c in found]
-    uncertain = [abs(weight) * (getattr(c, f"{name}_uncertainty") or 0.0) for weight, c in found]
-    error, uncertainty = math.fsum(errors), math.fsum(uncertain)
-    how = f"four-centre integrals in {len(found)} runs: {error:+.1e} Eh within {uncertainty:.1e} Eh"
-    share = Share(abs(error) + uncertainty, MEASURED, how, error)
-    if which == 0:
-        return (share, None)
-    return (None, share)

@@ -78,7 +78,7 @@ def certify_fit(
     spaces = calculation.spaces(conventional)
     counts = [space.nocc for space in spaces]
     strata = drawn(counts)
-    chosen = [np.sort(np.concatenate([pick for _, pick in found])) for found in strata]
+    chosen = [np.sort(np.concatenate([pick for _, pick in spin])) for spin in strata]
     rows = _exact_energies(calculation, spaces, chosen)
     fitted, rounding = [np.zeros(count) for count in counts], 0.0
     if sum(map(len, chosen)) < sum(counts):
@@ -107,13 +107,13 @@ def _scf_error(
     that is left, Eh."""
     if reference.scf_type == "conventional":
         return reference, None, None, 0.0
-    system, held = calculation.system, _plan(calculation)
-    with Space(calculation.setup.scratch, held.disk) as space:
+    system, memory = calculation.system, _plan(calculation)
+    with Space(calculation.setup.scratch, memory.disk) as space:
         integrals = ScfIntegrals(
             auxmole=system.jk_auxmole,
-            place="memory" if held.scf_fits_in_core else "disk",
+            place="memory" if memory.scf_fits_in_core else "disk",
             threads=calculation.setup.active,
-            room=Room(space, held.pair_bytes, held.read_bytes),
+            room=Room(space, memory.pair_bytes, memory.read_bytes),
         )
         conventional = conventional_scf(
             system.mole,
@@ -153,20 +153,20 @@ def _exact_energies(
     calculation: Calculation, spaces: list[ActiveSpace], chosen: Sequence[NDArray[np.intp]]
 ) -> list[Array]:
     """x_i of the chosen orbitals of each spin, Eh; NaN for the others."""
-    held, threads = _plan(calculation), calculation.setup.active
+    memory, threads = _plan(calculation), calculation.setup.active
     total = sum(map(len, chosen))
     calculation.listener.stage(
         f"four-centre integrals of {total} of {sum(space.nocc for space in spaces)} occupied "
         "orbitals"
     )
-    mole, found = calculation.system.mole, []
-    at_once = max(1, held.row_bytes // held.exact_rows.least)
+    mole, of_spins = calculation.system.mole, []
+    at_once = max(1, memory.row_bytes // memory.exact_rows.least)
     for spin, (space, picks) in enumerate(zip(spaces, chosen, strict=True)):
         energies = np.full(space.nocc, np.nan)
         for i, integrals in exact_rows(mole, space, picks.tolist(), spaces, threads, at_once):
             energies[i] = orbital_energy(integrals, spaces, spin, i)
-        found.append(energies)
-    return found
+        of_spins.append(energies)
+    return of_spins
 
 
 def orbital_energy(
@@ -178,9 +178,9 @@ def orbital_energy(
     ----------
     integrals : (ia|jb) of this i with j, b of each spin: (nvir, nocc of j, nvir of j), Eh
     """
-    own, total = spaces[spin], 0.0
+    spin_space, total = spaces[spin], 0.0
     for other, (values, space) in enumerate(zip(integrals, spaces, strict=True)):
-        gaps = own.eps_occ[i] - own.eps_vir[:, None] - space.eps_vir
+        gaps = spin_space.eps_occ[i] - spin_space.eps_vir[:, None] - space.eps_vir
         for j in range(space.nocc):
             v = values[:, j]
             scaled = v / (gaps + space.eps_occ[j])
@@ -210,21 +210,21 @@ def _fitted_again(
     """Pair energies on the orbitals of the conventional SCF with the dense fitting set, and their
     precision, Eh."""
     options = replace(calculation.options, stability="off", transform="host", allow_small_gap=True)
-    setup, held = replace(calculation.setup, options=options), _plan(calculation)
-    told = Collector(_Progress(calculation.listener))
-    with Space(setup.scratch, held.disk) as space:
+    setup, memory = replace(calculation.setup, options=options), _plan(calculation)
+    collector = Collector(_Progress(calculation.listener))
+    with Space(setup.scratch, memory.disk) as space:
         again = replace(
             calculation,
             system=densely_fitted(calculation.system),
             setup=setup,
-            plan=replace(calculation.plan, memory=held),
+            plan=replace(calculation.plan, memory=memory),
             space=space,
-            listener=told,
+            listener=collector,
             clock=Stopwatch(),
             checkpoint=NOTHING,
         )
         fitted = build_b(again, reference)
-        told.stage("pair energies with the dense fitting set")
+        collector.stage("pair energies with the dense fitting set")
         backend = float64_backend(
             setup.backend
         )  # one without float64 may have no programs for these sizes
@@ -236,13 +236,13 @@ def _fitted_again(
             PairOperands(
                 b=fitted.b,
                 spaces=again.spaces(reference),
-                stream_bytes=held.tensor_bytes,
+                stream_bytes=memory.tensor_bytes,
                 threads=setup.active,
             ),
             backend,
             precision=precision,
             tolerance=options.tolerance,
-            listener=told,
+            listener=collector,
         )
     return pairs, 0.0 if certificate is None else certificate.correlation_error
 
@@ -272,8 +272,8 @@ def estimate(
     """
     energy = math.fsum(value for values in fitted for value in values)
     variances, freedom = [0.0], [0.0]
-    for f, x, found in zip(fitted, rows, strata, strict=True):
-        for stratum, pick in found:
+    for f, x, of_spin in zip(fitted, rows, strata, strict=True):
+        for stratum, pick in of_spin:
             if not pick.size:
                 continue
             missed, n, count = f[pick] - x[pick], pick.size, stratum.size
@@ -308,7 +308,7 @@ def _plan(calculation: Calculation) -> MemoryPlan:
     ------
     TypeError : the calculation was planned without it
     """
-    held = calculation.plan.memory.certificate
-    if held is None:
+    memory = calculation.plan.memory.certificate
+    if memory is None:
         raise TypeError("a calculation with a fitting certificate is planned with it")
-    return held
+    return memory

@@ -9,7 +9,8 @@ are properties, so they cannot disagree with their parts. Arrays are float64; en
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from dfmp2.host.deferred import presentation
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.equality import same_content
+from dfmp2.mp2.properties import Gradient, GradientCertificate, Polarizability, Properties
 from dfmp2.options import ALL, CUSTOM, KEPT, SCS, SOS, Options
 from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
@@ -307,312 +308,6 @@ class Ranks:
     measured_peaks: tuple[int, ...] = _q(
         "byte", "measured peak resident memory of each, shared arrays counted in all"
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Gradient:
-    """The gradient of the total energy, with all its parts; `mp2_total_gradient` is its name in
-    files of every method."""
-
-    mp2_total_gradient: Array = _q(
-        "hartree/bohr", "derivative of the total energy with the positions (natom, 3)"
-    )
-    scaling: str = _q("", "energy that is differentiated: MP2, scaled MP2, or a double hybrid")
-    opposite_spin_factor: float = _q("", "factor of its opposite-spin component")
-    same_spin_factor: float = _q("", "factor of its same-spin component")
-    seconds: float = _q("s", "wall time beyond that of the energy")
-    point_charge_gradient: Array | None = _q(
-        "hartree/bohr", "derivative with the positions of the point charges (n, 3)", None
-    )
-    scf_total_gradient: Array | None = _q(
-        "hartree/bohr",
-        "derivative of the SCF energy alone (natom, 3), where it was asked for",
-        None,
-    )
-
-    @property
-    def total_gradient(self) -> Array:
-        """Derivative of the total energy with the positions, (natom, 3) Eh/bohr."""
-        return self.mp2_total_gradient
-
-    @property
-    def norm(self) -> float:
-        """Root of the sum of squares of all components of the atoms, Eh/bohr."""
-        return float(np.linalg.norm(self.mp2_total_gradient))
-
-    @property
-    def largest(self) -> float:
-        """Largest component of an atom, Eh/bohr."""
-        return float(np.abs(self.mp2_total_gradient).max(initial=0.0))
-
-
-@dataclass(frozen=True, slots=True)
-class GradientCertificate:
-    """What the parts of a gradient, or of the relaxed densities alone, say about each other.
-
-    Made in `dfmp2.gradients.certificate`; without a gradient there are no sums of forces and
-    torques.
-    """
-
-    three_center_difference: float = _q(
-        "hartree", "correlation energy from G (mn|Q), less that of the pairs"
-    )
-    two_center_difference: float = _q(
-        "hartree", "correlation energy from g (P|Q), less that of the pairs"
-    )
-    allowed_energy: float = _q("hartree", "largest of these differences accepted")
-    electrons_difference: float = _q(
-        "", "electrons of the relaxed density, less those of the molecule"
-    )
-    z_vector_residual: float = _q("hartree", "norm of the residual of the Z-vector equations")
-    allowed_sum: float = _q("", "largest of these two numbers and of the next two accepted")
-    translation: float | None = _q(
-        "hartree/bohr", "largest component of the sum of all forces", None
-    )
-    rotation: float | None = _q(
-        "hartree/bohr",
-        "largest component of the sum of all torques, divided by the molecule's extent",
-        None,
-    )
-    analytic_slope: float | None = _q(
-        "hartree/bohr", "gradient along the direction that was checked", None
-    )
-    numerical_slope: float | None = _q(
-        "hartree/bohr", "five-point difference of energies along it", None
-    )
-    allowed_slope: float | None = _q("hartree/bohr", "largest difference of the two accepted", None)
-    scf_convergence_error: float | None = _q(
-        "hartree", "of the correlation energy, as the SCF ended early", None
-    )
-
-    @property
-    def failures(self) -> list[str]:
-        """Names of what is larger than accepted, or no number."""
-        sums = ("electrons_difference", "translation", "rotation", "z_vector_residual")
-        limits = {
-            "three_center_difference": self.allowed_energy,
-            "two_center_difference": self.allowed_energy,
-            **dict.fromkeys(sums, self.allowed_sum),
-        }
-        found = {name: value for name in limits if (value := getattr(self, name)) is not None}
-        failed = [name for name, value in found.items() if not abs(value) <= limits[name]]
-        difference = self.slope_difference
-        if difference is not None and not abs(difference) <= (self.allowed_slope or 0.0):
-            failed.append("slope_difference")
-        return failed
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing failed."""
-        return not self.failures
-
-    @property
-    def owner(self) -> str:
-        """Whose certificate it is."""
-        if self.translation is None:
-            return "the densities'"
-        return "the gradient's"
-
-    def require(self, then: str = "") -> None:
-        """Refuse a gradient or densities whose certificate fails; `then` ends the message.
-
-        Raises
-        ------
-        ComparisonFailed : it names what is larger than accepted
-        """
-        if not self.passed:
-            raise ComparisonFailed(
-                (
-                    f"{self.owner} certificate fails: {', '.join(self.failures).replace('_', ' ')} "
-                    "larger than accepted; converge the SCF further ("
-                ),
-                Option("scf_conv_tol", "1e-12"),
-                f"; for a mean field of PySCF, its conv_tol), or report this{then}",
-            )
-
-    @property
-    def slope_difference(self) -> float | None:
-        """Analytic less numerical slope, Eh/bohr; None where it was not checked."""
-        if self.analytic_slope is None or self.numerical_slope is None:
-            return None
-        return self.analytic_slope - self.numerical_slope
-
-
-DENSITIES = (
-    "scf",
-    "unrelaxed",
-    "relaxed",
-)  # of the reference, without and with the response of the orbitals
-OF_EACH_DENSITY = (  # arrays of `Properties` whose first axis is DENSITIES
-    "quadrupole",
-    "mulliken_charges",
-    "lowdin_charges",
-    "mulliken_spin_populations",
-    "lowdin_spin_populations",
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Properties:
-    """Densities of one electron and what they give; unrelaxed: without the response of the
-    orbitals.
-
-    Moments are about the origin of the coordinates; the quadrupole moment is that of the charges,
-    sum q r_x r_y, with its trace. Files of earlier versions have none, and no charges.
-    """
-
-    scf_dipole: Array = _q("elementary charge * bohr", "dipole moment of the reference (3,)")
-    unrelaxed_dipole: Array = _q(
-        "elementary charge * bohr", "dipole moment of the unrelaxed density (3,)"
-    )
-    relaxed_dipole: Array = _q(
-        "elementary charge * bohr", "dipole moment of the relaxed density (3,)"
-    )
-    unrelaxed_occupations: Array = _q("", "natural occupations of the unrelaxed density (nmo,)")
-    relaxed_occupations: Array = _q("", "natural occupations of the relaxed density (nmo,)")
-    unrelaxed_density: Array = _q(
-        "", "unrelaxed density in basis functions, per spin (nspin, nao, nao)"
-    )
-    relaxed_density: Array = _q(
-        "", "relaxed density in basis functions, per spin (nspin, nao, nao)"
-    )
-    quadrupole: Array | None = _q(
-        "elementary charge * bohr^2",
-        "second moments of the reference, unrelaxed, relaxed density (3, 3, 3)",
-        None,
-    )
-    mulliken_charges: Array | None = _q(
-        "elementary charge", "of atoms, of the same three densities (3, natom)", None
-    )
-    lowdin_charges: Array | None = _q(
-        "elementary charge", "of atoms, of the same three densities (3, natom)", None
-    )
-    mulliken_spin_populations: Array | None = _q(
-        "", "alpha less beta electrons of atoms, UHF (3, natom)", None
-    )
-    lowdin_spin_populations: Array | None = _q(
-        "", "alpha less beta electrons of atoms, UHF (3, natom)", None
-    )
-
-    @property
-    def dipole(self) -> Array:
-        """Dipole moments of DENSITIES, (3, 3), e bohr."""
-        return np.stack([self.scf_dipole, self.unrelaxed_dipole, self.relaxed_dipole])
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object in JSON; the densities are in the result file."""
-        kinds = DENSITIES[1:]
-        each = {name: getattr(self, name) for name in OF_EACH_DENSITY}
-        return {
-            "origin": [0.0, 0.0, 0.0],
-            "dipole": _by_density(self.dipole),
-            "natural_occupations": {
-                kind: getattr(self, f"{kind}_occupations").tolist() for kind in kinds
-            },
-            **{
-                name: None if values is None else _by_density(values)
-                for name, values in each.items()
-            },
-        }
-
-
-def _by_density(values: Array) -> dict[str, Any]:
-    return dict(zip(DENSITIES, values.tolist(), strict=True))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Polarizability:
-    """Static dipole polarizability by central differences of dipole moments
-    (`dfmp2.gradients.polarizability`).
-
-    The differences of energies are an independent way to its diagonal. Both ways are off by a
-    multiple of the square of the field, dipole moments by twice as much, so that twice their
-    difference is the error of the step.
-    """
-
-    relaxed: Array = _q(
-        "bohr^3", "of MP2, from relaxed dipole moments (3, 3); row: moment, column: field"
-    )
-    scf: Array = _q("bohr^3", "of the reference, from its dipole moments (3, 3)")
-    from_energies: Array = _q(
-        "bohr^3", "diagonal of the same from second differences of the energy (3,)"
-    )
-    dipole_difference: float = _q(
-        "elementary charge * bohr", "largest difference of dipole moments and slopes of energies"
-    )
-    field: float = _q("hartree / (elementary charge * bohr)", "strength of the field")
-    allowed: float = _q(
-        "",
-        "largest of that, and of asymmetry and error of the step by the largest element or 1 "
-        "bohr^3",
-    )
-    seconds: float = _q("s", "wall time of the runs in the field")
-
-    @property
-    def isotropic(self) -> float:
-        """A third of the trace, bohr^3."""
-        return float(np.trace(self.relaxed)) / 3
-
-    @property
-    def anisotropy(self) -> float:
-        """Square root of 3/2 of the squared deviation from the isotropic one, bohr^3."""
-        symmetric = (self.relaxed + self.relaxed.T) / 2 - self.isotropic * np.eye(3)
-        return float(np.sqrt(1.5 * np.sum(symmetric**2)))
-
-    @property
-    def asymmetry(self) -> float:
-        """Largest difference of two elements that are equal, bohr^3."""
-        return float(np.abs(self.relaxed - self.relaxed.T).max())
-
-    @property
-    def step_error(self) -> float:
-        """Twice the largest difference of the diagonal from energies and from dipole moments,
-        bohr^3."""
-        return 2 * float(np.abs(np.diag(self.relaxed) - self.from_energies).max())
-
-    @property
-    def passed(self) -> bool:
-        """Whether it is symmetric and it and the dipole moment agree with the energies; false where
-        it is no number."""
-        most = self.allowed * max(1.0, float(np.abs(self.relaxed).max()))
-        return (
-            self.asymmetry <= most
-            and self.step_error <= most
-            and self.dipole_difference <= self.allowed
-        )
-
-    def require(self, then: str = "") -> None:
-        """Refuse one that is not; `then` ends the message.
-
-        Raises
-        ------
-        ComparisonFailed : it names both numbers
-        """
-        if not self.passed:
-            raise ComparisonFailed(
-                (
-                    f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and "
-                    f"energies in the same fields say that it is off by {self.step_error:.1e} "
-                    f"bohr^3, the dipole moment by {self.dipole_difference:.1e} e bohr; "
-                    f"{self.allowed:.0e} of the largest element and {self.allowed:.0e} e bohr are "
-                    "accepted: the molecule is too polarizable for the step, or the runs in fields "
-                    "have found different SCF solutions; look at their stability with "
-                ),
-                Option("stability", "full"),
-                f"{then}",
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object in JSON."""
-        names = ("isotropic", "anisotropy", "asymmetry", "step_error", "passed")
-        arrays = {
-            name: getattr(self, name).tolist() for name in ("relaxed", "scf", "from_energies")
-        }
-        rest = {
-            name: getattr(self, name)
-            for name in ("dipole_difference", "field", "allowed", "seconds")
-        }
-        return arrays | rest | {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -947,3 +642,26 @@ def _scaled(factor: float, energy: float) -> float:
     if factor == 0.0:
         return 0.0
     return factor * energy + 0.0
+
+
+def same_content(first: Any, second: Any) -> bool:
+    """Whether two values of one type hold the same, to the last bit."""
+    if first is second:
+        return True
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        arrays = isinstance(first, np.ndarray) and isinstance(second, np.ndarray)
+        return arrays and bool(np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
+    if isinstance(first, float) and isinstance(second, float):
+        return first == second or (first != first and second != second)
+    if type(first) is not type(second):
+        return False
+    if is_dataclass(first):
+        names = [field.name for field in fields(first)]
+        return all(same_content(getattr(first, name), getattr(second, name)) for name in names)
+    if isinstance(first, Mapping):
+        same_keys = first.keys() == second.keys()
+        return same_keys and all(same_content(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        same_length = len(first) == len(second)
+        return same_length and all(map(same_content, first, second))
+    return bool(first == second)

@@ -1,35 +1,24 @@
 """The file OUTPUT.checkpoint: what a run that was stopped has done, for the one that goes on.
 
-    dfmp2 checkpoint 2
-    scratch FOLDER            where B lies on disk, or -
-    sha256 HASH               of everything that follows
-    npz archive               JSON, and the arrays that are named in it by their numbers
-
-It is saved every few seconds and when the run is asked to stop, always after an SCF iteration, a
-stage or a tile of pairs, and removed when the result is written. After the SCF a run that goes on
-has the bits of one that was never stopped; an SCF that was stopped begins again with its last
-orbitals, or, where bits count, from its original start.
+Its content is that of `dfmp2.output.state`. It is saved every few seconds and when the run is asked
+to stop, always after an SCF iteration, a stage or a tile of pairs, and removed when the result is
+written. After the SCF a run that goes on has the bits of one that was never stopped; an SCF that
+was stopped begins again with its last orbitals, or, where bits count, from its original start.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import os
 import stat
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import PairTerms, Tile
+from dfmp2.backends.base import PairTerms
 from dfmp2.errors import (
     DiskFull,
     ForeignCheckpoint,
@@ -42,25 +31,18 @@ from dfmp2.errors.messages import Option
 from dfmp2.host.files import write_atomically
 from dfmp2.host.locks import locked
 from dfmp2.host.scratch import remove_kept
-from dfmp2.molecule.basis import nested_tuples
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, other_processor, require_same
 from dfmp2.mp2.pairs import TileKey
+from dfmp2.output.state import HEAD, OldVersion, decode, encode
 from dfmp2.progress import Listener, Silent
-from dfmp2.scf.reference import GridError, Reference, Solutions, Stability, StartOrbitals
+from dfmp2.scf.reference import Reference, StartOrbitals
 
 SUFFIX = ".checkpoint"
 VARIABLE = "DFMP2_CHECKPOINT_SECONDS"
 EVERY = 5.0  # s between two saves, and before the first: what takes less leaves no checkpoint
 SHARE = 0.01  # of the time at most that goes into saving
 LARGEST = 8 * 10**9  # bytes
-HEAD, VERSION = b"dfmp2 checkpoint ", b"2"
-PARTS = {  # of a reference, each a record of its own
-    "stability": Stability,
-    "solutions": Solutions,
-    "grid_error": GridError,
-}
-ARRAY = "array number"  # in the JSON, where an array stands
 
 Say = Callable[[str], None]
 
@@ -386,113 +368,3 @@ def remove(file: Path) -> None:
         file.unlink()
     if state is not None and state.b is not None:
         remove_kept(Path(state.b.folder))
-
-
-# --- the bytes of the file ------------------------------------------------------------------------
-
-
-class OldVersion(ValueError):
-    """A checkpoint that another version of dfmp2 has written."""
-
-
-def encode(state: State) -> bytes:
-    """A file."""
-    arrays: list[NDArray[Any]] = []
-
-    def plain(value: Any) -> Any:
-        """What JSON cannot hold: arrays by their number, records by their fields."""
-        if isinstance(value, np.ndarray):
-            arrays.append(value)
-            return {ARRAY: len(arrays) - 1}
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-
-    done = list(state.tiles.items())
-    index = np.array(
-        [(*channel, *tile, terms.exchange is not None) for (*channel, tile), terms in done],
-        dtype=np.int64,
-    )
-    parts = [part.ravel() for _, terms in done for part in terms if part is not None]
-    table = {name: getattr(state, name) for name in ("identity", "orbitals", "reference", "b")}
-    table |= {
-        "tiles": index.reshape(-1, 9),
-        "terms": np.concatenate(parts) if parts else np.zeros(0),
-    }
-    text = np.frombuffer(json.dumps(table, default=plain).encode(), dtype=np.uint8)
-    payload = io.BytesIO()
-    np.savez(payload, text, *arrays, allow_pickle=False)
-    content = payload.getvalue()
-    if state.b is None:
-        scratch = "-"
-    else:
-        scratch = state.b.folder
-    head = HEAD + VERSION + f"\nscratch {scratch}\n".encode("utf-8", "surrogateescape")
-    return head + f"sha256 {hashlib.sha256(content).hexdigest()}\n".encode() + content
-
-
-def decode(content: bytes) -> State:
-    """The state in a file.
-
-    Raises
-    ------
-    OldVersion : another version of dfmp2 has written it
-    ValueError : it is damaged
-    """
-    version, _, rest = content.removeprefix(HEAD).partition(b"\n")
-    if version != VERSION:
-        raise OldVersion("was written by another version of dfmp2: delete it to start anew")
-    _, _, rest = rest.partition(b"\nsha256 ")
-    stored, _, payload = rest.partition(b"\n")
-    if hashlib.sha256(payload).hexdigest().encode() != stored:
-        raise ValueError("its content does not have the stored hash")
-    try:
-        with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
-            arrays = [archive[name] for name in archive.files]
-        table = json.loads(arrays[0].tobytes(), object_hook=lambda found: _array(found, arrays[1:]))
-        return State(
-            identity={str(name): str(value) for name, value in table["identity"].items()},
-            orbitals=_record(StartOrbitals, table["orbitals"]),
-            reference=_record(Reference, table["reference"]),
-            b=_record(StoredB, table["b"]),
-            tiles=_tiles(table["tiles"], table["terms"]),
-        )
-    except (
-        LookupError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        zipfile.BadZipFile,
-        EOFError,
-    ) as error:
-        raise ValueError(f"it is not laid out as dfmp2 does it ({error})") from error
-
-
-def _array(found: dict[str, Any], arrays: list[NDArray[Any]]) -> Any:
-    if found.keys() == {ARRAY}:
-        return arrays[found[ARRAY]]
-    return found
-
-
-def _record(kind: Any, values: Any) -> Any:
-    """A record of its fields, with tuples in place of JSON's lists; None for None."""
-    if values is None:
-        return None
-    parts = {
-        name: _record(PARTS[name], value) if name in PARTS else nested_tuples(value)
-        for name, value in values.items()
-    }
-    return kind(**parts)
-
-
-def _tiles(index: NDArray[np.int64], numbers: NDArray[np.float64]) -> dict[TileKey, PairTerms]:
-    """Finished tiles; each takes its part of the numbers."""
-    found: dict[TileKey, PairTerms] = {}
-    place = 0
-    for number, left, right, i0, i1, j0, j1, diagonal, exchanging in index.tolist():
-        shape, parts = (i1 - i0, j1 - j0), []
-        for _ in range(1 + exchanging):
-            parts.append(numbers[place : place + shape[0] * shape[1]].reshape(shape))
-            place += shape[0] * shape[1]
-        found[number, left, right, Tile(i0, i1, j0, j1, bool(diagonal))] = PairTerms(
-            *parts, *[None] * (not exchanging)
-        )
-    return found

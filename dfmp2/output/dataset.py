@@ -200,6 +200,8 @@ def _unfit(result: MP2Result) -> str:
         return "it has ghost atoms"
     if result.molecule.point_charges is not None:
         return "it has point charges around it"
+    if result.options.solvent is not None:
+        return "it is in a solvent"
     return ""
 
 

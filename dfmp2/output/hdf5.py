@@ -472,7 +472,7 @@ def calculation_items(source: Any) -> dict[str, Dataset]:
     source : a result, or another value with `molecule`, `options`, the three bases, `reference` and
         `mole_json`
     """
-    molecule, reference = source.molecule, source.reference
+    molecule = source.molecule
     text_hash = hashlib.sha256(molecule.text.encode()).hexdigest()
     given = {
         "name": Dataset(molecule.name, "", "name of the molecule"),
@@ -493,15 +493,24 @@ def calculation_items(source: Any) -> dict[str, Dataset]:
     for field in fields(source.options):
         about = f"option --{field.name.replace('_', '-')}"
         given[f"options/{field.name}"] = Dataset(getattr(source.options, field.name), "", about)
-    coeff, energy, occ = (
-        array if reference.nspin == 2 else array[0]
-        for array in (getattr(reference, name) for name in ORBITALS)
-    )
-    molecule_of_pyscf = {}
+    items = {}
     if source.mole_json:
-        molecule_of_pyscf["mol"] = Dataset(source.mole_json, "", "PySCF molecule, JSON")
+        items["mol"] = Dataset(source.mole_json, "", "PySCF molecule, JSON")
+    for name, item in given.items():
+        if item.value is not None:
+            items[f"dfmp2/input/{name}"] = item
+    for group, name in BASES.items():
+        if getattr(source, name) is not None:
+            items |= basis_items(group, getattr(source, name))
+    return items | reference_items(source.reference)
+
+
+def reference_items(reference: Reference) -> dict[str, Dataset]:
+    """Datasets of a reference with all its parts, by path."""
+    coeff, energy, occ = (getattr(reference, name) for name in ORBITALS)
+    if reference.nspin == 1:
+        coeff, energy, occ = coeff[0], energy[0], occ[0]
     items = {
-        **molecule_of_pyscf,
         "scf/e_tot": Dataset(reference.scf_total_energy, "hartree", "total energy of the SCF"),
         "scf/mo_energy": Dataset(
             energy, "hartree", "orbital energies, first axis spin if unrestricted"
@@ -510,17 +519,12 @@ def calculation_items(source: Any) -> dict[str, Dataset]:
         "scf/mo_coeff": Dataset(
             coeff, "", "orbital coefficients (nao, nmo), first axis spin if unrestricted"
         ),
-        **{f"dfmp2/input/{name}": item for name, item in given.items() if item.value is not None},
+        **record_items("reference", reference),
     }
-    for group, name in BASES.items():
-        if getattr(source, name) is not None:
-            items |= basis_items(group, getattr(source, name))
-    for name, record in {
-        "reference": reference,
-        **{name: getattr(reference, name) for name in OF_REFERENCE},
-    }.items():
-        if record is not None:
-            items |= record_items(name, record)
+    for name in OF_REFERENCE:
+        part = getattr(reference, name)
+        if part is not None:
+            items |= record_items(name, part)
     return items
 
 
@@ -564,34 +568,55 @@ def read_calculation(groups: Groups, records: dict[str, Any]) -> dict[str, Any]:
     }
     if bases["orbital_basis"] is None or bases["mp2_fitting"] is None:
         raise KeyError("dfmp2/bases")
-    sizes, reference = records["sizes"], records.pop("reference")
+    sizes = records["sizes"]
     kept = groups.get("dfmp2/run", {}).get("kept", ALL)
     mole_json = ""
     if kept == ALL or "mol" in groups.get("", {}):
         mole_json = stored(groups, "")["mol"]
     molecule = Molecule(**field_values(Molecule, stored(groups, "dfmp2/input")))
     _require_consistent(molecule, bases["orbital_basis"], sizes)
-    spins = {"rhf": (), "uhf": (2,), "rohf": (2,)}[reference["kind"]]
-    shapes = {"mo_coeff": (sizes.nao, sizes.nmo), "mo_energy": (sizes.nmo,)}
-    shapes["mo_occ"] = (sizes.nmo,)
-    if kept != ALL:
-        del shapes["mo_coeff"]
-        reference["mo_coeff"] = np.empty((spins[0] if spins else 1, 0, 0))
-    for name, shape in shapes.items():
-        values = numbers(groups, "scf", name, (*spins, *shape))
-        if spins:
-            reference[name] = values
-        else:
-            reference[name] = values[None]
+    shapes: dict[str, tuple[int, ...]] = {"mo_energy": (sizes.nmo,), "mo_occ": (sizes.nmo,)}
+    if kept == ALL:
+        shapes["mo_coeff"] = (sizes.nao, sizes.nmo)
     return {
         "molecule": molecule,
         "options": Options(**field_values(Options, stored(groups, "dfmp2/input/options"))),
         **bases,
-        "reference": Reference(
-            **reference, **{name: records.pop(name, None) for name in OF_REFERENCE}
-        ),
+        "reference": read_reference(groups, records, shapes),
         "mole_json": mole_json,
     }
+
+
+def read_reference(
+    groups: Groups, records: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> Reference:
+    """The reference that `reference_items` stored.
+
+    Parameters
+    ----------
+    groups : mapping
+        Datasets by group.
+    records : dict
+        As `read_records` found them; "reference" and its parts are taken out.
+    shapes : mapping
+        Shapes of the arrays under /scf for one spin. A file that does not keep the coefficients
+        gives empty ones.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        Something is missing, damaged, or does not belong together.
+    """
+    values = records.pop("reference")
+    spins = {"rhf": (), "uhf": (2,), "rohf": (2,)}[values["kind"]]
+    values["mo_coeff"] = np.empty((max((1, *spins)), 0, 0))
+    for name, shape in shapes.items():
+        values[name] = numbers(groups, "scf", name, (*spins, *shape))
+        if not spins:
+            values[name] = values[name][None]
+    for name in OF_REFERENCE:
+        values[name] = records.pop(name, None)
+    return Reference(**values)
 
 
 def _require_consistent(molecule: Molecule, orbital: BasisSet, sizes: Sizes) -> None:
@@ -668,7 +693,7 @@ def basis_items(place: str, basis: BasisSet) -> dict[str, Dataset]:
         }
         for symbol, element in basis.elements.items()
     }
-    about = "JSON: symbol -> name, source, shells (exponents in bohr^-2), ecp"
+    about = "JSON: symbol (of an atom with its own set: and number) -> name, source, shells (exponents in bohr^-2), ecp"
     items = {
         "role": Dataset(basis.role, "", "orbital, jk (SCF fitting) or ri (MP2 fitting)"),
         "name": Dataset(basis.name, "", "name that was asked for"),
@@ -708,10 +733,11 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
 def _elements(text: str) -> tuple[dict[str, ElementBasis], tuple[str, ...]]:
     """Elements of a basis from its JSON, and their hashes; ValueError where they are no numbers."""
     elements = {
-        symbol: ElementBasis(
-            symbol, **{name: nested_tuples(value) for name, value in values.items()}
+        key: ElementBasis(
+            key.rstrip("0123456789"),
+            **{name: nested_tuples(value) for name, value in values.items()},
         )
-        for symbol, values in json.loads(text).items()
+        for key, values in json.loads(text).items()
     }
     for element in elements.values():
         _require_numbers(element)

@@ -17,15 +17,8 @@ from numpy.typing import NDArray
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
 from dfmp2.mp2.error_budget import kohn_sham_grid_error
-from dfmp2.mp2.result import (
-    OF_MP2,
-    OF_SCALED_MP2,
-    OF_THE_METHOD,
-    Calculated,
-    Check,
-    GradientCertificate,
-    MP2Result,
-)
+from dfmp2.mp2.properties import GradientCertificate
+from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, Calculated, Check, MP2Result
 from dfmp2.scf.reference import Reference
 
 if TYPE_CHECKING:
@@ -48,6 +41,10 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
     "geometry",
     "point_charges",
     "relativity",
+    "solvent",
+    "solvent_model",
+    "solvent_energy",
+    "smd_cds_energy",
     "basis",
     "scf_total_energy",
     "method",
@@ -76,7 +73,7 @@ def to_json(result: MP2Result, output: str | None) -> str:
     return _json({**result_dict(result), "output": output})
 
 
-def study_json(study: Study, output: str) -> str:
+def study_json(study: Study, output: str | None) -> str:
     """A study and its file: settings and values flat, the table by column, the runs by name."""
     budgets = {"error_budget": study.error_budget}
     if study.uncorrected_error_budget is not None:
@@ -360,6 +357,9 @@ def calculation_keys(calculated: Calculated) -> dict[str, Any]:
     scf_auxbasis = None
     if calculated.scf_fitting is not None:
         scf_auxbasis = calculated.scf_fitting.names
+    solvent_model = None
+    if calculated.options.solvent is not None:
+        solvent_model = calculated.options.solvent_model
     return {
         "name": molecule.name,
         "formula": molecule.formula,
@@ -375,6 +375,11 @@ def calculation_keys(calculated: Calculated) -> dict[str, Any]:
         "grid": reference.grid_name,
         "grid_points": reference.grid_points,
         "relativity": calculated.options.relativity,
+        "solvent": calculated.options.solvent,
+        "solvent_model": solvent_model,
+        "dielectric_constant": reference.dielectric_constant,
+        "solvent_energy": reference.solvent_energy,
+        "smd_cds_energy": reference.smd_cds_energy,
         "scf_type": reference.scf_type,
         "basis": calculated.orbital_basis.name,
         "scf_auxbasis": scf_auxbasis,
@@ -411,7 +416,7 @@ def fitting_error_of_atoms(basis: BasisSet | None, molecule: Molecule) -> dict[s
     was not measured."""
     if basis is None or not basis.errors:
         return None
-    return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
+    return {"sum": basis.error_of(basis.real_keys(molecule)), "elements": dict(basis.errors)}
 
 
 def json_value(value: Any) -> Any:

@@ -40,8 +40,6 @@ from dfmp2.output.hdf5 import (
     Dataset,
     by_group,
     calculation_items,
-    content_hash,
-    printed,
     read_calculation,
     read_records,
     record_items,
@@ -54,15 +52,20 @@ from dfmp2.output.safe_hdf5 import (
     read_attribute,
     read_contents,
 )
+from dfmp2.output.state import (
+    SPINS,
+    Group,
+    content_hash_of,
+    fixed,
+    group_items,
+    read_groups,
+)
 from dfmp2.scf.reference import Reference
 
 VERSION = 1
-SPINS = ("alpha", "beta")
 KINDS = records_of(Calculated) | records_of(Reference)
 NOTE = "dfmp2/run/frozen_core_note"
 OVERHEAD = 2_000_000  # bytes of the file beside B and the orbitals, generously: bases, input
-
-Group = tuple[int, int, str]  # occupied orbitals i0:i1 of B and the SHA-256 of their numbers
 
 
 # --- reading the file -----------------------------------------------------------------------------
@@ -182,7 +185,7 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
                 f"{path}: prepared file of version {version}, this dfmp2 reads version {VERSION}: "
                 "use the dfmp2 that wrote it, or prepare it again"
             )
-        sha256 = _hash(handle)
+        sha256 = content_hash_of(handle)
         if read_attribute(handle, "content_sha256") != sha256:
             raise ResultFileError(
                 f"{path}: the content does not have its stored hash: prepare it again"
@@ -201,7 +204,7 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
         _require_whole(prepared)
         shapes, size = dict(zip(SPINS, prepared.shapes, strict=False)), os.stat(path).st_size
         offsets = [_offset(handle[f"b/{name}"], shape, size) for name, shape in shapes.items()]
-        groups = [_groups(handle, name, shape[0]) for name, shape in shapes.items()]
+        groups = [read_groups(handle, name, shape[0]) for name, shape in shapes.items()]
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         regions = [UnchangedRegion(descriptor, offset, str(path)) for offset in offsets]
@@ -252,24 +255,6 @@ def _offset(item: Any, shape: tuple[int, int, int], size: int) -> int:
     if item.size and (offset is None or offset + 8 * item.size > size):
         raise ValueError(f"{item.name} lies beyond the end of the file")
     return int(offset or 0)
-
-
-def _groups(handle: h5py.File, name: str, nocc: int) -> list[Group]:
-    ends = [int(end) for end in handle[f"b/{name}_ends"][()]]
-    begins = [0, *ends][:-1]
-    if (ends[-1] if ends else 0) != nocc or any(
-        i0 >= i1 for i0, i1 in zip(begins, ends, strict=True)
-    ):
-        raise ValueError(f"the groups of {name} do not cover its orbitals")
-    return [
-        (i0, i1, str(h))
-        for i0, i1, h in zip(begins, ends, handle[f"b/{name}_sha256"].asstr()[()], strict=True)
-    ]
-
-
-def _hash(handle: h5py.File) -> str:
-    """Hash of everything but B, whose own hashes are among it."""
-    return content_hash(handle, leave_out=[f"b/{name}" for name in SPINS])
 
 
 # --- making the file ------------------------------------------------------------------------------
@@ -447,28 +432,9 @@ def store_prepared(handle: h5py.File, prepared: Prepared, digests: list[list[Gro
     for name in KINDS:
         if name not in ("reference", *OF_REFERENCE):
             items |= record_items(name, getattr(prepared, name))
-    for name, groups in zip(SPINS, digests, strict=False):
-        ends = np.array([i1 for _, i1, _ in groups], dtype=np.int64)
-        items[f"b/{name}_ends"] = Dataset(
-            ends, "", "occupied orbital behind the last one of each group"
-        )
-        items[f"b/{name}_sha256"] = Dataset(
-            tuple(sha256 for _, _, sha256 in groups), "", "hash of each group's numbers"
-        )
-    write_items(handle, items, _fixed)
-    handle.attrs["creator"] = _fixed("dfmp2")
-    handle.attrs["creator_version"] = _fixed(prepared.provenance.version)
+    items |= group_items(digests)
+    write_items(handle, items, fixed)
+    handle.attrs["creator"] = fixed("dfmp2")
+    handle.attrs["creator_version"] = fixed(prepared.provenance.version)
     handle.attrs[PREPARED] = VERSION
-    handle.attrs["content_sha256"] = _fixed(_hash(handle))
-
-
-def _fixed(value: Any) -> Any:
-    """What h5py stores in place: numbers, arrays, and UTF-8 text of the length it has."""
-    if isinstance(value, str):
-        text = printed(value)
-        return np.array(text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
-    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-        texts = [printed(item) for item in value]
-        longest = max((len(text) for text in texts), default=1)
-        return np.array(texts, dtype=h5py.string_dtype("utf-8", max(1, longest)))
-    return value
+    handle.attrs["content_sha256"] = fixed(content_hash_of(handle))

@@ -17,16 +17,8 @@ from dfmp2.double_hybrids import DISPERSIONS
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_budget import kohn_sham_grid_error
-from dfmp2.mp2.result import (
-    DENSITIES,
-    Calculated,
-    Dispersion,
-    FittingCertificate,
-    GradientCertificate,
-    MP2Result,
-    Polarizability,
-    Properties,
-)
+from dfmp2.mp2.properties import DENSITIES, GradientCertificate, Polarizability, Properties
+from dfmp2.mp2.result import Calculated, Dispersion, FittingCertificate, MP2Result
 from dfmp2.options import MP2, SCS, SOS
 from dfmp2.output.document import (
     ABSENT,
@@ -124,7 +116,10 @@ def method_on_reference(result: Calculated) -> str:
         fitted = "DF-"
     else:
         fitted = ""
-    return f"{result.level} on {relativistic}{fitted}{_reference_title(result)}"
+    surroundings = ""
+    if result.options.solvent is not None:
+        surroundings = f" in {result.options.solvent_title}"
+    return f"{result.level} on {relativistic}{fitted}{_reference_title(result)}{surroundings}"
 
 
 def asked_for(result: MP2Result) -> tuple[str, str]:
@@ -173,10 +168,12 @@ LABELS = {  # of fields that are not called by their name
     "budget": "memory allowed",
     "measured_peak": "peak memory",
     "fitted_tensor": "B",
+    "smd_cds_energy": "SMD-CDS energy",
 }
 FORMS = {  # end of a field's name -> form of its number; energies have ten digits
     **dict.fromkeys(("error", "tolerance", "allowed", "gain", "condition", "threshold"), ".1e"),
     **dict.fromkeys(("gap", "denominator", "eigenvalue"), ".4f"),
+    "constant": ".6g",
     "difference": "+.2e",
     "spin_square": ".6f",
     "seconds": ".2f",
@@ -242,7 +239,6 @@ def point_charge_line(molecule: Molecule, basis: BasisSet) -> str:
 
 def _molecule(result: Calculated) -> Section:
     molecule = result.molecule
-    field = point_charge_line(molecule, result.orbital_basis)
     facts = [
         ("name", molecule.name),
         *([("comment", comment)] if (comment := _comment(molecule.text)) else []),
@@ -251,7 +247,7 @@ def _molecule(result: Calculated) -> Section:
         ("multiplicity", molecule.multiplicity),
         ("explicit electrons", result.sizes.nelectron),
         ("read from", Path(molecule.source).name or "python"),
-        *([("surroundings", field)] if field else []),
+        *_surroundings(result),
     ]
     places = zip(
         molecule.labels[:LONGEST_GEOMETRY], molecule.coordinates * ANGSTROM_PER_BOHR, strict=False
@@ -272,6 +268,36 @@ def _molecule(result: Calculated) -> Section:
         "Molecule",
         [figure, Facts(facts), Table(caption, ("atom", "#x", "#y", "#z"), rows)],
     )
+
+
+def _surroundings(result: Calculated) -> list[tuple[str, str]]:
+    """What is around the molecule, point charges or a solvent; nothing for one by itself."""
+    reference = result.reference
+    field = point_charge_line(result.molecule, result.orbital_basis)
+    if field:
+        return [("surroundings", field)]
+    if reference.dielectric_constant is None:
+        return []
+    scheme = (
+        f"{result.options.solvent_title}, dielectric constant "
+        f"{reference.dielectric_constant:g}, {reference.surface_points} points on the cavity; "
+        "reaction field of the SCF density alone"
+    )
+    if result.options.correlation.kind != "none":
+        scheme += ", correlation on its orbitals (scheme PTE)"
+    return [("surroundings", scheme)]
+
+
+def _solvent_rows(reference: Reference) -> list[tuple[str, float, str]]:
+    """The energies that a solvent adds to that of the SCF, Eh; none in the gas phase."""
+    rows = []
+    if reference.solvent_energy is not None:
+        contained = "of the reaction field, contained in the reference energy"
+        rows.append(("solvent energy", reference.solvent_energy, contained))
+    if reference.smd_cds_energy is not None:
+        contained = "cavitation, dispersion, solvent structure; contained likewise"
+        rows.append(("SMD-CDS energy", reference.smd_cds_energy, contained))
+    return rows
 
 
 def _comment(text: str) -> str:
@@ -372,7 +398,7 @@ def fitting_errors(
         if basis is None:
             total = None
         else:
-            total = basis.error_of(molecule.real_symbols)
+            total = basis.error_of(basis.real_keys(molecule))
         if basis is not None and total is not None:
             each = ", ".join(f"{symbol} {_signed(error)}" for symbol, error in basis.errors.items())
             if name == "SCF" and between is not None:
@@ -408,6 +434,7 @@ def _functional_alone(result: MP2Result) -> Section:
     method, reference = result.options.correlation, result.reference
     values = [
         ("nuclear repulsion", reference.nuclear_repulsion_energy, "contained in E(KS)"),
+        *_solvent_rows(reference),
         (f"{method.title} total", result.total_energy, f"E(KS), {_reference_title(result)}"),
     ]
     rows = [
@@ -464,6 +491,7 @@ def _energies(result: MP2Result) -> Section:
     parts = [("same-spin", same, "E(SS)"), ("opposite-spin", opposite, "E(OS)")]
     values = [
         ("nuclear repulsion", reference.nuclear_repulsion_energy, f"contained in {hf}"),
+        *_solvent_rows(reference),
         (
             "reference energy",
             result.scf_total_energy,

@@ -49,14 +49,26 @@ MOST_OBJECTS = 300 * MOST_RUNS + 1000  # a result has about 200 groups and datas
 FOREMOST = (  # what a study is made for, in one line
     "cp_corrected_interaction_energy_kj_per_mol",
     "composite_total_energy",
+    "reaction_gibbs_energy_kj_per_mol",
+    "reaction_energy_kj_per_mol",
     "cbs_total_energy",
     "minimum_quartic",
     "minimum_parabola",
+    "lowest_energy",
     "optimized_total_energy",
     "zero_point_energy",
 )
 FIGURE = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
-KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies")
+KINDS = (
+    "interaction",
+    "cbs",
+    "scan",
+    "optimization",
+    "frequencies",
+    "thermochemistry",
+    "reaction",
+)
+NO_BUDGET = ("frequencies", "thermochemistry")  # of no energy difference
 
 
 class Column(NamedTuple):
@@ -189,14 +201,14 @@ class Study:
 
     @property
     def path(self) -> dict[str, MP2Result]:
-        """The results that its table has rows of, by name: of an optimisation its steps, else all
-        of them."""
+        """The results that its table has rows of, by name: of an optimisation its steps, of a
+        relaxed scan those that are kept, else all of them."""
         results = self.results
-        if self.kind != "optimization":
-            return results
         names = self.settings.get("path")
-        if names is None:  # of an earlier version
+        if names is None and self.kind == "optimization":  # of an earlier version
             names = [name for name in results if name.startswith("step-")]
+        if names is None:
+            return results
         return {name: results[name] for name in names}
 
     @property
@@ -214,17 +226,23 @@ class Study:
     @property
     def error_budget(self) -> ErrorBudget | None:
         """How wrong the energies that were found may be; None where there are none, or none yet."""
-        from dfmp2.mp2.error_budget import combined
+        from dfmp2.mp2.error_of_difference import combined
 
         runs = list(self.results.values())
-        if not self.complete or len(self.runs) < 2 or self.kind == "frequencies":
+        if not self.complete or len(self.runs) < 2 or self.kind in NO_BUDGET:
             return None
         if self.kind == "optimization":
             return list(self.path.values())[-1].error_budget
         if self.kind == "interaction":
             return self._interaction_budget("cp-corrected", "-in-complex")
+        if self.kind == "reaction":
+            parts = [
+                ((one["coefficient"], one["coefficient"]), self.results[one["run"]])
+                for one in self.settings["species"]
+            ]
+            return combined(parts, "The reaction energy")
         if self.kind == "scan":
-            by_energy = sorted(runs, key=lambda run: run.total_energy)
+            by_energy = sorted(self.path.values(), key=lambda run: run.total_energy)
             pairs = [(run, by_energy[0]) for run in by_energy[1:]]
             pairs += [(run, by_energy[-1]) for run in by_energy[:-1]]
             differences = [
@@ -245,7 +263,7 @@ class Study:
 
     def _interaction_budget(self, scheme: str, ending: str) -> ErrorBudget:
         """The budget of the interaction energy with the fragments whose runs have this ending."""
-        from dfmp2.mp2.error_budget import combined
+        from dfmp2.mp2.error_of_difference import combined
 
         results = self.results
         fragments = [((-1.0, -1.0), run) for name, run in results.items() if name.endswith(ending)]

@@ -13,7 +13,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import ABSENT, Block, Figure, Note, Section, Table, counted_text, fixed
 from dfmp2.output.html.svg import Curve, curves, scan_drawing, sticks
 from dfmp2.output.report import budget_blocks, energies, method_on_reference
-from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
+from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_KCAL, KJ_PER_MOL_PER_HARTREE
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Column, Study
@@ -26,6 +26,8 @@ HEADINGS = {  # of the columns of a study whose name is long
     "mp2_total_energy": "E(MP2)",
     "relative_energy": "E - lowest",
     "relative_energy_error": "+-",
+    "forward_energy": "E(forward)",
+    "backward_energy": "E(backward)",
     "homo_lumo_gap": "gap",
     "scf_iterations": "cycles",
     "exit_code": "code",
@@ -41,6 +43,15 @@ HEADINGS = {  # of the columns of a study whose name is long
     "ir_intensity": "IR intensity",
     "rms_displacement": "rms moved",
     "max_displacement": "max moved",
+    "enthalpy_correction": "H - E",
+    "gibbs_energy_correction": "G - E",
+    "gibbs_energy": "G",
+    "heat_capacity": "Cp",
+    "entropy": "S",
+    "entropy_translation": "S trans",
+    "entropy_rotation": "S rot",
+    "entropy_vibration": "S vib",
+    "entropy_electrons": "S el",
 }
 OF_EACH_BASIS = ("scf_total_energy", "correlation_energy", "total_energy")
 MOST_NAMES = 3  # of runs that gave a warning
@@ -110,6 +121,8 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     if study.kind == "optimization":
         blocks += _geometry(study)
     blocks += _stationary_points(study)
+    if study.kind == "thermochemistry":
+        blocks += _modes(study)
     blocks += study.notes
     if study.table:
         blocks.append(_table(study.table, folded=study.kind in ("scan", "cbs", "optimization")))
@@ -119,7 +132,10 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     uncorrected = study.uncorrected_error_budget
     if uncorrected is not None:
         blocks.append(uncorrected.summary)
-    runs, said = overview(study.runs, anchors), []
+    shown = _listed_runs(study)
+    runs, said = overview(shown, anchors), []
+    if len(shown) < len(study.runs):
+        said = [f"{len(study.runs)} runs, of which displaced geometries are not listed."]
     if study.kind == "frequencies":
         said = [
             f"{counted_text(len(study.runs), 'run')}: reference, and plus and minus for each "
@@ -128,6 +144,17 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
         runs = runs._replace(details=True)
     groups = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
     return [Section("study", "Results", blocks), groups]
+
+
+def _listed_runs(study: Study) -> dict[str, MP2Result]:
+    """The runs that are worth a row: of a reaction not those of Hessians."""
+    if study.kind != "reaction":
+        return dict(study.runs)
+    return {
+        name: run
+        for name, run in study.runs.items()
+        if not name.partition(":")[2].startswith(("plus-", "minus-"))
+    }
 
 
 def study_warnings(study: Study) -> list[str]:
@@ -166,6 +193,25 @@ def _shares(study: Study) -> list[Block]:
         rows.append((motion.lstrip("_"), *energies, entropy, capacity))
     heads = ("share of", "#U - E / kJ/mol", "#H - E / kJ/mol", "#S / J/(mol K)", "#Cv / J/(mol K)")
     return [Table("Translation, rotation, vibration, electrons", heads, rows)]
+
+
+def _modes(study: Study) -> list[Block]:
+    """The table of the vibrations of a thermochemistry; none of an atom."""
+    columns = [("wavenumber", "cm^-1"), ("scaled_wavenumber", "cm^-1")]
+    columns += [("ir_intensity", "km/mol"), ("reduced_mass", "u"), ("force_constant", "mdyn/A")]
+    columns = [(name, unit) for name, unit in columns if name in study.arrays]
+    if study.settings["scale_factor"] == 1.0:
+        columns.remove(("scaled_wavenumber", "cm^-1"))
+    heads, cells = ["#mode"], []
+    for name, unit in columns:
+        array = study.arrays[name]
+        heads.append(f"#{HEADINGS.get(name, name.replace('_', ' '))} / {unit}")
+        cells.append([cell(float(value), array.units, name) for value in array.value])
+    numbers = range(1, len(cells[0]) + 1)
+    rows = list(zip(numbers, *cells, strict=True))
+    if not rows:
+        return []
+    return [Table("Vibrations", heads, rows, sortable=True)]
 
 
 def _geometry(study: Study) -> list[Block]:
@@ -232,15 +278,18 @@ def _stationary_points(study: Study) -> list[Block]:
         columns = [
             [f"{x:.6g}" for x in arrays[f"barrier_{name}"]] for name in ("from", "position", "to")
         ]
-        columns += [
-            [f"{x:.4f}" for x in arrays[f"barrier_{name}"]] for name in ("forward", "backward")
-        ]
+        for name in ("forward", "backward"):
+            heights = arrays[f"barrier_{name}"]
+            columns.append([f"{x:.4f}" for x in heights])
+            columns.append([f"{x / KJ_PER_KCAL:.4f}" for x in heights])
         ends = (
             f"#from minimum / {units}",
             f"#over maximum / {units}",
             f"#to minimum / {units}",
             "#forward / kJ/mol",
+            "#kcal/mol",
             "#backward / kJ/mol",
+            "#kcal/mol",
         )
         tables.append(Table("Barriers", ends, list(zip(*columns, strict=True))))
     return tables
@@ -251,13 +300,10 @@ def _drawn(study: Study) -> list[Figure]:
     infrared spectrum."""
     table = {name: column.values for name, column in study.table.items()}
     if study.kind == "scan":
-        return [
-            Figure(
-                partial(scan_drawing, study),
-                "Energies along the scan; lines join computed points.",
-                alone=True,
-            )
-        ]
+        said = "Energies along the scan; lines join computed points."
+        if len(study.settings.get("grid", ())) == 2:
+            said = "Energies over the map, above the lowest point; cells are computed points."
+        return [Figure(partial(scan_drawing, study), said, alone=True)]
     if study.kind == "cbs":
         correlation = table.get("correlation_energy", table.get("mp2_correlation_energy", ()))
         return [

@@ -7,12 +7,25 @@ import html
 import os
 import shlex
 from dataclasses import asdict
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.document import Block, Facts, Note, Section, Table, counted_text, document_text
-from dfmp2.output.report import input_sections, list_pairs, summary_blocks
+from dfmp2.options import SCS, SOS
+from dfmp2.output.document import (
+    WIDTH,
+    Block,
+    Facts,
+    Note,
+    Section,
+    Table,
+    counted_text,
+    document_text,
+    fitted_lines,
+    size,
+)
+from dfmp2.output.report import input_sections, list_pairs, method_name, summary_blocks
 from dfmp2.output.study_report import cell, of_study, study_warnings
 from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
 
@@ -32,6 +45,13 @@ SHORT = (  # of the names of quantities, which are long keys in JSON
 )
 NEAR = 3  # orbitals below and above the gap
 STRONGEST = 5  # pairs
+MAIN_FACTS = (  # of a gradient, a density and a polarizability
+    "norm",
+    "largest component",
+    "natural occupations, relaxed",
+    "isotropic",
+    "anisotropy",
+)
 NO_DIPOLE = 1e-8  # e bohr; below, a component is rounding
 
 
@@ -42,6 +62,118 @@ def report(result: MP2Result) -> str:
     orbitals = [*_dipole(result), *_frontier(result), *_strongest(result)]
     parts.insert(at, Section("orbitals", "Orbitals and pairs", orbitals))
     return document_text([f"dfmp2 {result.provenance.version}: density-fitted MP2"], parts)
+
+
+def brief_report(result: MP2Result, path: str) -> str:
+    """One screen about a result: what was computed, energies and derivatives, how good they are.
+
+    Parameters
+    ----------
+    path : str
+        File of the result, from which `dfmp2 show` prints the rest.
+    """
+    sections = {part.anchor: part for part in summary_blocks(result)}
+    derived = [
+        section._replace(blocks=_main_blocks(section, all_densities=result.gradient is None))
+        for anchor, section in sections.items()
+        if anchor in ("gradient", "properties", "polarizability")
+    ]
+    remarks = [
+        block
+        for anchor in ("reference", "trust")
+        for block in sections[anchor].blocks
+        if isinstance(block, Note) and block.mood in ("warning", "failure")
+    ]
+    head = [
+        f"dfmp2 {result.provenance.version}: density-fitted MP2",
+        "",
+        *_subject(result),
+        "",
+        *fitted_lines(_main_energies(result, sections["energies"])),
+        *(f"{name}: {value}" for facts in _dipole(result) for name, value in facts.rows),
+    ]
+    quality = wrap(result.error_budget.summary, WIDTH) + _checked(result)
+    warnings = Section("warnings", "Warnings", remarks)
+    text = document_text(head, [*derived, warnings])
+    spent = f"{result.timings.total:.1f} s on {counted_text(result.provenance.threads, 'thread')}"
+    memory = format_bytes(result.memory.measured_peak)
+    more = printable(shlex.join(["dfmp2", "show", path]))
+    return "\n".join(
+        [
+            f"{text}{quality[0]}",
+            *quality[1:],
+            "",
+            f"{spent}, peak memory {memory}; all of it: {more}",
+            "",
+        ]
+    )
+
+
+def _subject(result: MP2Result) -> list[str]:
+    """Molecule, method and basis sets in a line each."""
+    molecule, sizes = result.molecule, result.sizes
+    charge = f"{molecule.charge:+d}" if molecule.charge else "0"
+    sets = [f"{result.orbital_basis.names} ({sizes.nao} functions)"]
+    for kind, basis, count in (
+        ("SCF fitting", result.scf_fitting, sizes.naux_scf),
+        ("MP2 fitting", result.mp2_fitting, sizes.naux),
+    ):
+        if basis is not None and basis.elements:
+            sets.append(f"{kind} {basis.names} ({count})")
+    return [
+        f"{molecule.name}: {molecule.formula}, charge {charge}, multiplicity "
+        f"{molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}",
+        method_name(result),
+        *wrap(", ".join(sets), WIDTH, break_on_hyphens=False),
+    ]
+
+
+def _main_energies(result: MP2Result, section: Section) -> Table:
+    """The energies that people quote, Eh: without the nuclear repulsion, and of other scalings the
+    totals alone."""
+    (table,) = (block for block in section.blocks if isinstance(block, Table))
+    own = result.options.correlation.title
+    formulas = {row[0]: row[3] for row in table.rows}
+    other = [kind.title for kind in (SCS, SOS) if kind.title != own]
+    left_out = {"nuclear repulsion", *(f"{title} correlation" for title in other)}
+    rows = []
+    for name, energy, _, meaning in table.rows:
+        if name in left_out:
+            continue
+        for title in other:
+            if name == f"{title} total":
+                meaning = meaning.replace("the line above", formulas[f"{title} correlation"])
+        rows.append((name, energy, meaning))
+    return Table("", ("energy", "#Eh", "meaning"), rows)
+
+
+def _main_blocks(section: Section, *, all_densities: bool) -> list[Block]:
+    """Tables, verdicts and main facts of a section on derivatives.
+
+    Without `all_densities` the dipole moment alone stands for the densities, where the gradient was
+    asked for.
+    """
+    blocks: list[Block] = []
+    for block in section.blocks:
+        if isinstance(block, Facts):
+            block = Facts([row for row in block.rows if row[0] in MAIN_FACTS])
+        left_out = (
+            isinstance(block, Table)
+            and section.anchor == "properties"
+            and not all_densities
+            and not block.caption.startswith("Dipole moment")
+        )
+        if not left_out:
+            blocks.append(block)
+    return blocks
+
+
+def _checked(result: MP2Result) -> list[str]:
+    """The verdict of --check, where it was asked for."""
+    check = result.check
+    if check is None or not check.passed:
+        return []  # one that failed is among the warnings
+    return [f"{check.program} agrees to {size(check.largest_difference)} Eh."]
 
 
 def _frontier(result: MP2Result) -> list[Block]:
@@ -66,7 +198,7 @@ def _frontier(result: MP2Result) -> list[Block]:
     return [Table("Orbital energies around the gap", heads, rows)]
 
 
-def _dipole(result: MP2Result) -> list[Block]:
+def _dipole(result: MP2Result) -> list[Facts]:
     """The dipole moment of the reference, which files of earlier versions do not have."""
     found = result.reference.dipole
     if found is None:
@@ -164,8 +296,9 @@ def pair_table(result: MP2Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def prepared_report(prepared: Prepared, path: str) -> str:
-    """What a prepared file holds, ending in a newline."""
+def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> str:
+    """What a prepared file holds, ending in a newline; `brief` leaves out molecule, method and
+    reference."""
     made, memory = prepared.provenance, format_bytes(prepared.memory.measured_peak)
     shapes = " and ".join(" x ".join(map(str, shape)) for shape in prepared.shapes)
     spent = ", ".join(
@@ -185,9 +318,10 @@ def prepared_report(prepared: Prepared, path: str) -> str:
         ("go on", _go_on(path)),
     ]
     head = f"{path}: prepared by dfmp2 {made.version}, no pair energies yet"
-    return document_text(
-        [head], [*input_sections(prepared), Section("prepared", "Prepared", [Facts(facts)])]
-    )
+    sections = [Section("prepared", "Prepared", [Facts(facts)])]
+    if not brief:
+        sections = [*input_sections(prepared), *sections]
+    return document_text([head], sections)
 
 
 def prepared_last_line(prepared: Prepared, path: str) -> str:

@@ -26,7 +26,8 @@ from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.pairs import Results, TileKey, evaluate_keys, tile_keys
 from dfmp2.mp2.prepared import PreparedSource, open_prepared, read_b
 from dfmp2.options import Options
-from dfmp2.output.checkpoint import SUFFIX, decode, remove
+from dfmp2.output.checkpoint import SUFFIX, remove
+from dfmp2.output.state import decode
 from dfmp2.progress import Listener
 
 Shard = tuple[int, int]  # I of N

@@ -33,6 +33,7 @@ from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
 from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, values_bytes
 from dfmp2.planning.sizes import Workload
+from dfmp2.scf.solvent import surface_bytes
 from dfmp2.units import format_bytes
 from dfmp2.units import quantity as _q
 
@@ -468,6 +469,9 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     matrices = (
         SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
     )
+    surface, in_solvent = surface_bytes(work.surface, n)
+    x2c = max(x2c, surface)  # so are the matrices of which the response of a solvent is made
+    matrices += in_solvent
     points = work.grid + work.finer_grid  # both are there while the error of the first is measured
     if points:
         block = min(points, BLOCK_POINTS) * n * XC_VALUES + XC_MATRICES * n * n * len(work.spins)

@@ -32,6 +32,7 @@ from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange, functional_variables
 from dfmp2.scf.ladder import uses_single
+from dfmp2.scf.solvent import surface_points
 from dfmp2.units import format_bytes
 
 
@@ -538,6 +539,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         finer_grid=finer_points,
         exchange=exact.full or exact.separated,
         operators=2 if exact.separated else 1,
+        surface=surface_points(mole, options),
         kernel=kernel,
     )
 

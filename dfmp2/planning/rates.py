@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,19 +31,17 @@ from dfmp2.host import cache, threads
 from dfmp2.host.resources import Others
 from dfmp2.host.scratch import SUFFIX, Space
 from dfmp2.integrals import three_center
-from dfmp2.integrals.metric import factorise
-from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.integrals.grid import make_grid
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_auxiliary, build_mole, primitive_functions
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.options import Options
 from dfmp2.planning.sizes import Workload
-from dfmp2.progress import Silent
 
 LIBRARIES = ("numpy", "scipy", "pyscf", "dfmp2")  # a new version of any of them is measured again
 REPEATS = 3
 PRODUCT = 768  # edge of the matrices
+ROOM = 10**8  # bytes for values of basis functions on a grid
 QUIET = 0.1  # cores used by other processes, above which rates are called disturbed
 WATCHED = 0.2  # s that tell whether the machine is quieter now
 CHUNK = 8 << 20  # bytes per access to a disk
@@ -54,45 +51,79 @@ LONGEST = 8.0  # s each way; what a slow disk has not done by then is left out
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Speed of this host with a given number of threads.
+    """Speed of this host with a given number of threads. What is not measured is a share of it.
 
     Attributes
     ----------
-    integrals, four_centre : integrals of three and of four centres per second, as
-        `Workload.integrals` counts them
-    exchange, exchange_single, solve, transform, pairs_fp64, pairs_mixed : floating-point operations
-        per second of the SCF's Coulomb and exchange matrices in float64 and float32, triangular
-        solves, AO to MO transformation, pair energies
-    products : the same of float64 products by one core, as PySCF makes them
-    exact_exchange : the same of Coulomb and exchange matrices from four-centre integrals
-    eigen : n^3 per second of a diagonalisation
-    matrices : n^2 per second of what else an SCF iteration does with its matrices
-    reorder : bytes per second of integrals that are put in another order into new memory
-    start : seconds of a run outside its stages, not measured: libraries, bases
-    launch : seconds of a command before and after the run, not measured: interpreter, imports,
-        report, file
-    foreign : cores that other processes took from the measurement: those they used beyond the idle
-        ones
-    date : of the measurement, ISO 8601, "" for the built-in rates
+    integrals : float
+        Three-centre integrals per second, as `Workload.integrals` counts them.
+    products, products_single : float
+        Floating-point operations per second of products of matrices in float64 and float32.
+    functional : float
+        Points times basis functions per second of an exchange-correlation energy and potential.
+    pairs_fp64, pairs_mixed : float
+        Floating-point operations per second of pair energies, by the backend.
+    start : float
+        Seconds of a run outside its stages, not measured: libraries, bases.
+    launch : float
+        Seconds of a command before and after the run, not measured: interpreter, imports, report,
+        file.
+    foreign : float
+        Cores that other processes took from the measurement: those they used beyond the idle ones.
+    date : str
+        Of the measurement, ISO 8601, "" for the built-in rates.
     """
 
     integrals: float = 3.2e8
-    four_centre: float = 1.8e8
-    exchange: float = 7.0e10
-    exchange_single: float = 1.6e11
-    solve: float = 9.0e10
-    transform: float = 8.0e10
+    products: float = 9.6e10
+    products_single: float = 1.9e11
+    functional: float = 7.0e7
     pairs_fp64: float = 9.0e10
     pairs_mixed: float = 1.8e11
-    products: float = 4.8e10
-    exact_exchange: float = 2.8e9
-    eigen: float = 5.0e9
-    matrices: float = 2.5e6
-    reorder: float = 8.0e8
     start: float = 0.3
     launch: float = 0.45
     foreign: float = 0.0
     date: str = ""
+
+    @property
+    def four_centre(self) -> float:
+        """Four-centre integrals per second."""
+        return 0.56 * self.integrals
+
+    @property
+    def exchange(self) -> float:
+        """Operations per second of the SCF's Coulomb and exchange matrices in float64."""
+        return 0.73 * self.products
+
+    @property
+    def exchange_single(self) -> float:
+        """The same in float32."""
+        return 0.84 * self.products_single
+
+    @property
+    def exact_exchange(self) -> float:
+        """The same from four-centre integrals."""
+        return 0.029 * self.products
+
+    @property
+    def solve(self) -> float:
+        """Operations per second of triangular solves."""
+        return 0.94 * self.products
+
+    @property
+    def transform(self) -> float:
+        """Operations per second of the AO to MO transformation."""
+        return 0.83 * self.products
+
+    @property
+    def checked(self) -> float:
+        """Operations per second of PySCF's own DF-MP2, much of which is done by one core."""
+        return 0.5 * self.products
+
+    @property
+    def eigen(self) -> float:
+        """n^3 per second of a diagonalisation."""
+        return 0.052 * self.products
 
     @property
     def disturbed(self) -> bool:
@@ -208,66 +239,47 @@ def _taken(others: Others, count: int) -> float:
 
 
 def _host(count: int) -> dict[str, float]:
-    """Rates of the steps on the host, on water molecules 3 angstrom apart.
-
-    Four of them in cc-pVTZ for what depends on their sizes, in cc-pVDZ for the overhead of an SCF
-    iteration, two for four-centre integrals.
-    """
-    from dfmp2.integrals.screening import every_pair
-    from dfmp2.integrals.transform import Transformation
-    from dfmp2.scf.jk import coulomb_exchange_of_b, fit_columns
-
-    mole, auxmole = _waters(4, "cc-pvtz", "ri")
+    """Rates of the host, on water molecules 3 angstrom apart: four in cc-pVTZ for integrals, two in
+    cc-pVDZ for a functional."""
+    mole, auxmole = _waters(4, "cc-pvtz")
     nao, naux = int(mole.nao), int(auxmole.nao)
-    npair = nao * (nao + 1) // 2
-    rng = np.random.default_rng(0)
-    c = rng.standard_normal((nao, nao)) / nao
-    nocc, nvir = 40, 150
-    space = ActiveSpace(c[:, :nocc].copy(), c[:, -nvir:].copy(), -np.ones(nocc), np.ones(nvir))
-    b = np.empty((naux, npair))
+    b = np.empty((naux, nao * (nao + 1) // 2))
     evaluate = shortest(lambda: [None for _ in three_center.packed_blocks(mole, auxmole, out=b)])
-    transformation = Transformation([space], count)
-    transform = shortest(lambda: transformation(b))
-    factor = factorise(three_center.coulomb_metric(auxmole))
-    solve = shortest(lambda: fit_columns(b, factor, [npair], count))
-    occupied = [np.ascontiguousarray(c[:, :nocc])]
-    pairs = every_pair(nao)
-    exchange = shortest(lambda: coulomb_exchange_of_b(b, pairs, occupied, count))
-    single = shortest(lambda: coulomb_exchange_of_b(b, pairs, occupied, count, single=True))
-    overlap = mole.intor_symmetric("int1e_ovlp")
-    kinetic = mole.intor_symmetric("int1e_kin")
-    square = rng.standard_normal((PRODUCT, PRODUCT))
-    product = shortest(lambda: square @ square)
-    eigen = shortest(lambda: np.linalg.eigh(overlap @ kinetic @ overlap))
     size = Workload(nao, naux, naux, (), "fp64", 0, primitives=primitive_functions(mole))
-    operations = 3 * naux * nao**2 * nocc + 4 * naux * npair
     return {
         "integrals": size.integrals()["integrals"] / evaluate,
-        "transform": 2 * naux * nocc * nao * (nao + nvir) / transform,
-        "solve": naux**2 * npair / solve,
-        "exchange": operations / exchange,
-        "exchange_single": operations / single,
-        "products": 2 * PRODUCT**3 / product,
-        "eigen": nao**3 / eigen,
-        "reorder": _reorder(),
-        "matrices": _matrices(count, operations / exchange),
-        **_exact(),
+        "products": _product(np.float64),
+        "products_single": _product(np.float32),
+        "functional": _functional(count),
     }
 
 
-def _reorder() -> float:
-    """Bytes per second of (P|ia) of some fitting functions, put where B_iaP is made."""
-    part = np.ones((64, 32, 160))
-
-    def put() -> None:
-        np.empty((32, 160, 256))[:, :, :64] = part.transpose(1, 2, 0)
-
-    return part.nbytes / shortest(put)
+def _product(kind: type[np.floating[Any]]) -> float:
+    """Operations per second of a product of matrices."""
+    square = np.random.default_rng(0).standard_normal((PRODUCT, PRODUCT)).astype(kind)
+    return 2 * PRODUCT**3 / shortest(lambda: square @ square)
 
 
-def _waters(number: int, basis: str, kind: str) -> tuple[Any, Any]:
-    """PySCF molecules of water molecules in a row, 3 angstrom apart, and of their fitting
-    functions, "jk" or "ri"."""
+def _functional(count: int) -> float:
+    """Points times functions per second of energy and potential of a GGA."""
+    from dfmp2.scf.exchange_correlation import ExchangeCorrelation
+
+    mole, _ = _waters(2, "cc-pvdz")
+    with shielded():
+        from pyscf.dft.numint import NumInt
+
+        numint = NumInt()
+        grid = make_grid(mole, "1")
+        grid.build(with_non0tab=True)
+    evaluator = ExchangeCorrelation(mole, grid, count, room=ROOM)
+    density = np.eye(mole.nao)
+    seconds = shortest(lambda: evaluator.energy_and_potential(numint, "pbe", density))
+    return float(len(grid.weights) * mole.nao / seconds)
+
+
+def _waters(number: int, basis: str) -> tuple[Any, Any]:
+    """PySCF molecules of water molecules in a row, 3 angstrom apart, and of their MP2 fitting
+    functions."""
     one = np.array([[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]])
     shift = np.array([5.67, 0.0, 0.0])
     molecule = Molecule(
@@ -275,55 +287,8 @@ def _waters(number: int, basis: str, kind: str) -> tuple[Any, Any]:
     )
     orbital = resolve_orbital(basis, molecule.elements)
     mole = build_mole(molecule, orbital, 10**9)
-    return mole, build_auxiliary(
-        mole, molecule, resolve_fitting(kind, None, orbital, molecule.elements)
-    )
-
-
-def _matrices(count: int, exchange: float) -> float:
-    """n^2 per second of what an SCF iteration does beside J and K, whose operations per second are
-    given."""
-    from dfmp2.scf.hartree_fock import run_scf
-    from dfmp2.scf.integrals import ScfIntegrals, release_integrals
-
-    mole, auxmole = _waters(4, "cc-pvdz", "jk")
-    clock = _Iterations()
-    options = Options("cc-pvdz", stability="off")
-    integrals = ScfIntegrals(auxmole, "memory", threads=count)
-    mf, _ = run_scf(mole, "rhf", options, integrals, start=None, listener=clock)
-    release_integrals(mf)
-    nao, naux, nocc = int(mole.nao), int(auxmole.nao), mole.nelectron // 2
-    products = (3 * naux * nao**2 * nocc + 2 * naux * nao * (nao + 1)) / exchange
-    iteration = min(b - a for a, b in pairwise(clock.times))
-    return float(nao**2 / max(iteration - products, iteration / 4))
-
-
-class _Iterations(Silent):
-    """When each SCF iteration has ended."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
-        self.times.append(time.perf_counter())
-
-
-def _exact() -> dict[str, float]:
-    """Rates of a conventional SCF, of PySCF's own integrals and matrices."""
-    mole, _ = _waters(2, "cc-pvdz", "ri")
-    nao = int(mole.nao)
-    with shielded():
-        from pyscf.scf.hf import dot_eri_dm
-
-        integrals = mole.intor("int2e", aosym="s8")
-        evaluate = shortest(lambda: mole.intor("int2e", aosym="s8"))
-        density = np.eye(nao)
-        build = shortest(lambda: dot_eri_dm(integrals, density, hermi=1))
-    size = Workload(nao, 0, 0, (), "fp64", 0, primitives=primitive_functions(mole))
-    return {
-        "four_centre": size.integrals()["scf"] / evaluate,
-        "exact_exchange": 4 * size.pairs_of_functions**2 / build,
-    }
+    fitting = resolve_fitting("ri", None, orbital, molecule.elements)
+    return mole, build_auxiliary(mole, molecule, fitting)
 
 
 def _pairs(backend: Backend) -> dict[str, float]:

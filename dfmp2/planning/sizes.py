@@ -37,8 +37,9 @@ PRIMITIVE = {
 # products with the orbital Hessian for the lowest rotation of a kind: 21 to 54
 # (dfmp2.scf.rotations)
 EXAMINED = 30
-# per point and function, as products of matrices: GGA, half of it LDA, twice meta-GGA
-XC_OPERATIONS = 2400
+# Kohn-Sham iterations on a coarser grid in float32 (dfmp2.scf.exchange_correlation), and how much
+# less than another one such an iteration takes
+COARSE_BUILDS, COARSER = 6, 8
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
 
 
@@ -125,6 +126,7 @@ class Workload:
     exchange : whether the SCF has K
     operators : of two electrons in the SCF: 2 for a range-separated functional, whose long-range
         operator has integrals of its own
+    surface : points on the surface of a solvent's cavity, 0 in the gas phase
     kernel : numbers of the functional's kernel at a point; 0 for Hartree-Fock
     """
 
@@ -154,6 +156,7 @@ class Workload:
     finer_grid: int = 0
     exchange: bool = True
     operators: int = 1
+    surface: int = 0
     kernel: int = 0
 
     @property
@@ -221,7 +224,7 @@ class Workload:
         MP2 integrals;
         pairs_fp64, pairs_mixed : pair energies in that precision, the certificate's sample in
             float64; functional :
-        exchange-correlation energy and potential of the SCF iterations
+        exchange-correlation energy and potential of the SCF, in points times functions
         """
         n, p = self.nao, self.naux_scf
         if self.single_exchange:
@@ -255,7 +258,7 @@ class Workload:
             "exchange_single": single * per_build,
             "examined": self.hessian_products * per_product,
             "scf_fit": self.operators * p * p * self.kept_pairs,
-            "functional": self._functional_points * len(self.spins) * XC_OPERATIONS * n,
+            "functional": self._functional_points * len(self.spins) * n,
             "eigen": self.starts * (self.cycles + 1) * len(self.spins) * n**3,
             "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins)
             + 2 * self.naux * n * (n * sum(v for _, v in self.frontier) + self.frontier_elements),
@@ -267,7 +270,11 @@ class Workload:
     @property
     def _functional_points(self) -> int:
         """Points of all evaluations of the functional: of the SCF, and of the error of its grid."""
-        return (self.scf_builds + 1) * self.grid + self.finer_grid
+        builds = self.scf_builds
+        if self.precision != "fp64":
+            coarse = self.starts * COARSE_BUILDS
+            builds -= coarse - coarse // COARSER
+        return (builds + 1) * self.grid + self.finer_grid
 
     def _pair_count(self, channel: int) -> int:
         """Pairs evaluated in a channel: alpha-alpha (or closed-shell), beta-beta, alpha-beta."""

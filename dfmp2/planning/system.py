@@ -19,9 +19,9 @@ from dfmp2.host import resources
 from dfmp2.host.scratch import choose_root
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.molecule.basis import NO_FUNCTIONS, BasisSet, is_mp2_fitting_set
-from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
+from dfmp2.molecule.mixed_basis import orbital_basis
 from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.point_charges import SUSPICIOUS_DISTANCE, too_near
@@ -31,6 +31,7 @@ from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import require_functional
 from dfmp2.scf.reference import Reference
+from dfmp2.scf.solvent import find_solvent, require_solvable
 from dfmp2.units import ANGSTROM_PER_BOHR
 
 # basis functions; below, OpenMP's and our own threads only wait for each other
@@ -102,6 +103,7 @@ def set_up_run(
     import_pyscf()
     if options.functional is not None:
         require_functional(options.functional)
+    find_solvent(options)  # refused before the SCF
     resources.restart_peak()
     if options.memory:
         resources.keep_nothing_back()
@@ -137,7 +139,7 @@ def resolve(
     doubt = unit_doubt(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
     if doubt and doubt_units:
         listener.warning(doubt)
-    orbital = resolve_orbital(options.basis, molecule.elements)
+    orbital = orbital_basis(options.basis, molecule)
     molecule.check_electrons(orbital.ecp_electrons)
     jk = None
     if options.scf == "df":
@@ -166,6 +168,9 @@ def assemble(
             )
         )
     _require_hamiltonian(molecule, orbital, setup.options.relativity, listener)
+    doubt = require_solvable(molecule, setup.options)
+    if doubt:
+        listener.warning(doubt)
     mole = build_mole(molecule, orbital, setup.budget)
     free = int(mole.nao) - int(max(mole.nelec))
     if free <= 0:

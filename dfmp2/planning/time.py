@@ -40,8 +40,9 @@ from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits, Tile
 from dfmp2.planning.memory import FLOAT32, FLOAT64, GradientMemory, MemoryPlan
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import EXACT_BUILDS, XC_OPERATIONS, Workload
+from dfmp2.planning.sizes import EXACT_BUILDS, Workload
 from dfmp2.progress import Stopwatch
+from dfmp2.scf.solvent import KEPT_BYTES
 from dfmp2.units import quantity as _q
 
 
@@ -81,9 +82,15 @@ STAGES = (
     "fitting_certificate",
     "gradient",
 )
-# What is small, and not worth a rate of its own, s on one core of an AMD EPYC:
+# What is not worth a rate of its own, on a core of an AMD EPYC; seconds where nothing else is said:
+REORDERED = 8e8  # bytes per second of integrals that are put in another order into new memory
+MATRICES = 2.5e6  # n^2 per second of what an SCF iteration does beside J, K and diagonalisations
 X2C_SECONDS, X2C_PRODUCTS = 0.08, 200  # and operations per cube of the decontracted basis
 POTENTIAL_SECONDS = 4e-6  # per pair of functions and core potential
+SURFACE_SECONDS = 5e-7  # per pair of points of a solvent's surface, whose matrices are made once
+SOLVENT_SECONDS = 0.6  # in which PySCF loads what its solvents need
+SURFACE_PRODUCTS = 3  # operations per cube of the points of a solvent's surface
+SURFACE_READ = 5e9  # bytes of their integrals in memory that a product reads in a second
 METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and its factor's checks
 CYCLE_SECONDS = 1e-3  # per SCF iteration, whatever the molecule
 # of what an SCF iteration does beside J and K, per product with the orbital Hessian
@@ -100,7 +107,7 @@ Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with
 Z_CHECKS = 2  # residuals made anew
 # Evaluations of the functional that are made of its kernel and of the potentials beside the Z-vector
 # equations, and that its derivative with the nuclei costs
-KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 8, 3
+KERNEL_BUILDS, FUNCTIONAL_DERIVATIVES = 12, 5
 DERIVATIVES = {
     3: 3.4,
     4: 7.7,
@@ -252,7 +259,7 @@ def time_text(
     if work.precision == "fp64":
         rounding = 0.0
     else:
-        rounding = built / rates.reorder
+        rounding = built / REORDERED
     metric = work.naux**2 * METRIC_SECONDS
     read = disk.cached if moved.cached else disk.read
     stages = {
@@ -263,9 +270,9 @@ def time_text(
         + (
             moved.fit_written / disk.write + moved.fit_read / read
             if moved.fit_written
-            else built / rates.reorder
+            else built / REORDERED
         ),
-        "transform": flops["transform"] / rates.transform + (built + frontier) / rates.reorder,
+        "transform": flops["transform"] / rates.transform + (built + frontier) / REORDERED,
         "pair_energies": max(pairs + rounding, moved.pairs_read / read),
     }
     if work.finer_grid:  # E(corr) is computed on orbitals of both grids
@@ -340,7 +347,7 @@ def gradient_seconds(
 
 def _functional(work: Workload, rates: Rates) -> float:
     """Predicted time of one evaluation of the functional on its grid, s; 0 for Hartree-Fock."""
-    return work.grid * len(work.spins) * XC_OPERATIONS * work.nao / rates.pairs_fp64
+    return work.grid * len(work.spins) * work.nao / rates.functional
 
 
 def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
@@ -404,7 +411,7 @@ def _check(work: Workload, rates: Rates) -> float:
     products = (
         CHECK_PRODUCTS
         * sum(flops[name] for name in ("fit", "transform", "pairs_fp64"))
-        / rates.products
+        / rates.checked
     )
     return CHECK_INTEGRALS * work.integrals()["integrals"] / rates.integrals + products
 
@@ -417,7 +424,7 @@ def _build(work: Workload, rates: Rates) -> float:
     else:
         rate = rates.exact_exchange
     matrices = (flops["exchange"] + flops["exchange_single"]) / rate
-    return (matrices + flops["functional"] / rates.pairs_fp64) / work.scf_builds
+    return (matrices + flops["functional"] / rates.functional) / work.scf_builds
 
 
 def _examined(work: Workload, rates: Rates) -> float:
@@ -433,7 +440,7 @@ def _examined(work: Workload, rates: Rates) -> float:
 
 def _matrices(work: Workload, rates: Rates) -> float:
     """Predicted wall time of what else an SCF iteration does with its matrices, s."""
-    return len(work.spins) * (work.nao**2 / rates.matrices + work.nao**3 / rates.eigen)
+    return len(work.spins) * (work.nao**2 / MATRICES + work.nao**3 / rates.eigen)
 
 
 def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float:
@@ -446,7 +453,7 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
             + work.naux_scf**2 * METRIC_SECONDS
             + flops["scf_fit"] / rates.solve
         )
-        integrals += moved.scf_written / disk.write if moved.scf_written else made / rates.reorder
+        integrals += moved.scf_written / disk.write if moved.scf_written else made / REORDERED
         products = (
             flops["exchange"] / rates.exchange + flops["exchange_single"] / rates.exchange_single
         )
@@ -454,13 +461,33 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
         again = work.scf_builds + len(work.spins) * work.hessian_products
         integrals = evaluated / rates.four_centre * (again if moved.recomputed else 1)
         products = flops["exchange"] / rates.exact_exchange
-    products += flops["functional"] / rates.pairs_fp64 + _examined(work, rates)
+    products += flops["functional"] / rates.functional + _examined(work, rates)
     matrices = work.scf_builds * (_matrices(work, rates) + CYCLE_SECONDS)
     one_electron = POTENTIAL_SECONDS * work.potentials * work.nao**2
     if work.x2c_functions:
         one_electron += X2C_SECONDS + X2C_PRODUCTS * work.x2c_functions**3 / rates.exchange
     read = disk.cached if moved.cached else disk.read
-    return integrals + max(products, moved.scf_read / read) + matrices + one_electron
+    parts = (
+        integrals,
+        max(products, moved.scf_read / read),
+        matrices,
+        one_electron,
+        _reaction_field(work, rates),
+    )
+    return sum(parts)
+
+
+def _reaction_field(work: Workload, rates: Rates) -> float:
+    """Predicted wall time of a solvent in the SCF, s."""
+    if not work.surface:
+        return 0.0
+    made = work.surface * work.pairs_of_functions
+    solved = SURFACE_PRODUCTS * work.surface**3 / rates.exchange
+    solved += SOLVENT_SECONDS + SURFACE_SECONDS * work.surface**2
+    if FLOAT64 * made > KEPT_BYTES:
+        return solved + 2 * work.scf_builds * made / rates.integrals
+    read = 2 * work.scf_builds * FLOAT64 * made / SURFACE_READ
+    return solved + made / rates.integrals + read
 
 
 # --- time left ---

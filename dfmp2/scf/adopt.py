@@ -216,7 +216,7 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
             between = between_atoms(mole, density, np.asarray(squares))
         if reference.xc is not None:
             plain.mo_coeff, plain.mo_occ = orbitals, occupations
-            reference = with_grid_error(plain, reference)
+            reference = with_grid_error(plain, reference, of_orbitals=True)
     history = np.array([[float(mf.e_tot), 0.0, float(gradient)]])
     return replace(reference, history=history, interatomic_fitting_error=between)
 
@@ -356,11 +356,14 @@ def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
             ecp=None if core is None else _tuples(core),
             ecp_source=None if core is None else "PySCF mean field",
         )
-        if elements.setdefault(symbol, found).shells != found.shells:
+        first = elements.setdefault(symbol, found)
+        if first.ecp_electrons != found.ecp_electrons:
             raise InputError(
-                f"atoms of {symbol} carry different basis sets in the mean field, which is not "
-                "supported"
+                f"atoms of {symbol} have core potentials for different numbers of electrons in the "
+                "mean field, which is not supported"
             )
+        if (first.shells, first.ecp) != (found.shells, found.ecp):
+            elements[f"{symbol}{atom + 1}"] = found
     return BasisSet(role, label, elements)
 
 

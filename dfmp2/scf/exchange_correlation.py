@@ -15,6 +15,7 @@ end it has a coarser grid and float32 (`single`); PySCF's own way to Eqs. 1 to 3
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,14 @@ from numpy.typing import NDArray
 
 from dfmp2.host.threads import Workers
 from dfmp2.integrals.basis_on_grid import BasisOnGrid, PointBlock
-from dfmp2.integrals.grid import coarse_name, make_grid
+from dfmp2.integrals.grid import build_unsorted, coarse_name, make_grid
 
 Array = NDArray[np.float64]
 
+# Adds what a block, with the potential at its points, is to a worker's potential.
+AddPotential = Callable[[int, PointBlock, Array], None]
+
+CACHED_FUNCTIONS = 16  # of a block, whose values are in the cache together
 RHO, GRADIENT, TAU = 0, slice(1, 4), 4  # rows of a density and of its potential at points
 
 
@@ -73,43 +78,64 @@ class ExchangeCorrelation:
         kind = numint._xc_type(xc)
         if kind == "HF":
             return 0.0, np.zeros(np.shape(density))
+        spins = 1 if np.ndim(density) == 2 else 2
+        shape = (spins, self.mole.nao, self.mole.nao)
+        potentials = [np.zeros(shape) for _ in range(self.threads)]
+
+        def add_potential(worker: int, block: PointBlock, weighted: Array) -> None:
+            place = np.ix_(block.functions, block.functions)
+            for potential, at_points in zip(potentials[worker], weighted, strict=True):
+                potential[place] += half_potential(block, at_points)
+
+        energy = self._integrate(numint, xc, density, add_potential)
+        half = np.add.reduce(potentials)
+        potential = half + half.transpose(0, 2, 1)
+        return energy, potential.reshape(np.shape(density))
+
+    def energy(self, numint: Any, xc: str, density: Any) -> float:
+        """E_xc without exact exchange, Eh, of what `energy_and_potential` takes, at half its cost."""
+        if numint._xc_type(xc) == "HF":
+            return 0.0
+        return self._integrate(numint, xc, density, None)
+
+    def _integrate(
+        self, numint: Any, xc: str, density: Any, add_potential: AddPotential | None
+    ) -> float:
+        """E_xc, Eh, while the potential at the points of each block is handed on with their
+        weights."""
+        kind = numint._xc_type(xc)
         basis = self._basis(derivatives=kind != "LDA")
         orbitals = signed_orbitals_of(density)
         restricted = np.ndim(density) == 2
 
-        def add_blocks(worker: int) -> tuple[float, Array]:
+        def add_blocks(worker: int) -> float:
             from pyscf import lib
 
             energy = 0.0
-            potential = np.zeros((len(orbitals), self.mole.nao, self.mole.nao))
             with lib.with_omp_threads(1):
                 for number in range(worker, basis.count, self.threads):
                     block = basis.block(number)
-                    rho = np.stack([density_at_points(block, *spin, kind) for spin in orbitals])
+                    rho = density_at_points(block, orbitals, kind)
+                    arguments = rho
                     if restricted:
                         arguments = rho[0]
-                        spins = 0
-                    else:
-                        arguments = rho
-                        spins = 1
                     if kind == "LDA":
                         arguments = arguments[..., RHO, :]
-                    exc, vxc = numint.eval_xc_eff(xc, arguments, deriv=1, xctype=kind, spin=spins)[
-                        :2
-                    ]
+                    exc, vxc = numint.eval_xc_eff(
+                        xc,
+                        arguments,
+                        deriv=int(add_potential is not None),
+                        xctype=kind,
+                        spin=int(not restricted),
+                    )[:2]
                     energy += float(np.dot(rho[:, RHO].sum(axis=0) * block.weights, exc))
-                    weighted = np.reshape(vxc, (len(orbitals), -1, len(exc))) * block.weights
-                    place = np.ix_(block.functions, block.functions)
-                    for spin, at_points in enumerate(weighted):
-                        potential[spin][place] += half_potential(block, at_points)
-            return energy, potential
+                    if add_potential is not None:
+                        weighted = np.reshape(vxc, (len(orbitals), -1, len(exc))) * block.weights
+                        add_potential(worker, block, weighted)
+            return energy
 
         with Workers(self.threads) as pool:
-            parts = list(pool.map(add_blocks, range(self.threads)))
-        energy = sum(part[0] for part in parts)
-        half = np.add.reduce([part[1] for part in parts])
-        potential = half + half.transpose(0, 2, 1)
-        return energy, potential.reshape(np.shape(density))
+            return sum(pool.map(add_blocks, range(self.threads)))
 
     def discard(self) -> None:
         """Free the values of basis functions, and keep none from here on."""
@@ -122,7 +148,7 @@ class ExchangeCorrelation:
         if self.single:
             if self._coarse is None or self._coarse.derivatives < derivatives:
                 grid = make_grid(self.mole, coarse_name(self.grid))
-                grid.build(with_non0tab=False)
+                build_unsorted(grid)
                 room = self.room
                 if self._fine is not None:
                     room -= self._fine.kept_bytes
@@ -133,7 +159,7 @@ class ExchangeCorrelation:
         self._coarse = None
         if self._fine is None or self._fine.derivatives < derivatives:
             if self.grid.coords is None:
-                self.grid.build(with_non0tab=True)
+                build_unsorted(self.grid)
             self._fine = BasisOnGrid(self.mole, self.grid, derivatives=derivatives, room=self.room)
         return self._fine
 
@@ -162,39 +188,46 @@ def signed_orbitals_of(density: Any) -> list[tuple[Array, Array]]:
     return found
 
 
-def density_at_points(block: PointBlock, orbitals: Array, occupations: Array, kind: str) -> Array:
-    """rho, its gradient and tau of a spin at the points of a block, as far as there are derivatives.
+def density_at_points(
+    block: PointBlock, orbitals: Sequence[tuple[Array, Array]], kind: str
+) -> Array:
+    """rho, its gradient and tau of each spin at the points of a block, as far as there are
+    derivatives.
 
     Parameters
     ----------
     block : PointBlock
         Points and basis functions.
-    orbitals : (nao, n)
-        Orbitals.
-    occupations : (n,)
-        Their occupations.
+    orbitals : sequence of ((nao, n), (n,))
+        Orbitals and occupations of each spin.
     kind : str
         "LDA", "GGA" or "MGGA".
 
     Returns
     -------
-    (1, 4 or 5, points) float64
+    (spins, 1, 4 or 5, points) float64
         In e/bohr^3 and powers of 1/bohr of that.
     """
-    kind_of_number = block.values.dtype
-    coefficients = orbitals[block.functions].T.astype(kind_of_number)
+    precision = block.values.dtype
     count = {"LDA": 1}.get(kind, len(block.values))
-    psi = np.matmul(coefficients, block.values[:count])
-    weighted = psi[0] * occupations.astype(kind_of_number)[:, None]
-    rho = np.empty(({"LDA": 1, "GGA": 4, "MGGA": 5}[kind], len(block.weights)))
-    for row in range(count):
-        rho[row] = np.einsum("ig,ig->g", weighted, psi[row])
-    rho[1:count] *= 2
-    if kind == "MGGA":
-        rho[TAU] = 0.0
-        for derivative in psi[1:]:
-            weighted = derivative * occupations.astype(kind_of_number)[:, None]
-            rho[TAU] += np.einsum("ig,ig->g", weighted, derivative) / 2
+    rows = {"LDA": 1, "GGA": 4, "MGGA": 5}[kind]
+    # Of all spins at once: the values are read from memory once.
+    coefficients = np.hstack([coefficient[block.functions] for coefficient, _ in orbitals])
+    psi_of_all = np.matmul(coefficients.T.astype(precision), block.values[:count])
+    rho = np.empty((len(orbitals), rows, len(block.weights)))
+    first = 0
+    for of_spin, (_, occupation) in zip(rho, orbitals, strict=True):
+        psi = psi_of_all[:, first : first + len(occupation)]
+        first += len(occupation)
+        occupations = occupation.astype(precision)[:, None]
+        weighted = psi[0] * occupations
+        for row in range(count):
+            of_spin[row] = np.einsum("ig,ig->g", weighted, psi[row])
+        of_spin[1:count] *= 2
+        if kind == "MGGA":
+            of_spin[TAU] = 0.0
+            for derivative in psi[1:]:
+                of_spin[TAU] += np.einsum("ig,ig->g", derivative * occupations, derivative) / 2
     return rho
 
 
@@ -208,13 +241,24 @@ def half_potential(block: PointBlock, potential: Array) -> Array:
     potential : (1, 4 or 5, points)
         Derivatives by the rows of `density_at_points`, times the weights.
     """
-    potential = potential.astype(block.values.dtype)
     values = block.values
-    scaled = values[0] * (potential[RHO] / 2)
-    for derivative, at_points in zip(values[1:], potential[GRADIENT], strict=False):
-        scaled += derivative * at_points
-    half = np.asarray(values[0] @ scaled.T, dtype=np.float64)
+    factors = potential[: GRADIENT.stop].astype(values.dtype)
+    factors[RHO] /= 2
+    half = np.asarray(values[0] @ _weighted_sum(values, factors).T, dtype=np.float64)
     if len(potential) > TAU:
+        factors = potential[TAU].astype(values.dtype) / 4
         for derivative in values[1:]:
-            half += derivative @ (derivative * (potential[TAU] / 4)).T
+            half += derivative @ (derivative * factors).T
     return half
+
+
+def _weighted_sum(values: NDArray[Any], factors: NDArray[Any]) -> Any:
+    """sum_k f_kg chi_kmg, (n, points), of values (k or more, n, points) and factors (k, points);
+    a few functions at a time, which stay in the processor's cache."""
+    total = np.empty_like(values[0])
+    for first in range(0, len(total), CACHED_FUNCTIONS):
+        part = slice(first, first + CACHED_FUNCTIONS)
+        np.multiply(values[0, part], factors[0], out=total[part])
+        for derivative, factor in zip(values[1:], factors[1:], strict=False):
+            total[part] += derivative[part] * factor
+    return total

@@ -21,15 +21,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.integrals.grid import finer_name, make_grid
+from dfmp2.integrals.grid import build_unsorted, finer_name, make_grid
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.scf.kohn_sham import exact_exchange_matrices, integrate_functional
+from dfmp2.scf.kohn_sham import exact_exchange_matrices, integrate_functional, of_mean_field
 from dfmp2.scf.reference import GridError, Reference
 
 Array = NDArray[np.float64]
 
+SAME_DENSITY = 1e-5  # of its elements: E_xc on two grids changes alike by what is smaller
 
-def with_grid_error(mf: Any, reference: Reference) -> Reference:
+
+def with_grid_error(mf: Any, reference: Reference, *, of_orbitals: bool) -> Reference:
     """The Kohn-Sham reference with the measured error of its integration grid.
 
     Parameters
@@ -38,15 +40,27 @@ def with_grid_error(mf: Any, reference: Reference) -> Reference:
         Converged mean field that the reference was recorded from.
     reference : Reference
         Its orbitals, with the name of the grid.
+    of_orbitals : bool
+        Whether Eqs. 2 and 3 are wanted as well, which take V_xc on the finer grid.
     """
     name = finer_name(mf.mol, str(reference.grid_name), str(reference.xc))
     with shielded():
-        density = mf.make_rdm1()
         finer = make_grid(mf.mol, name)
-        finer.build(with_non0tab=False)
+        build_unsorted(finer)
+        measured = GridError(
+            finer=name,
+            finer_points=int(np.count_nonzero(finer.weights)),
+            scf_error=0.0,
+            exx_error=None,
+            coupling=None,
+        )
+        if not of_orbitals:
+            density, energy = _latest(mf)
+            error = energy - of_mean_field(mf, finer).energy(mf._numint, mf.xc, density)
+            return replace(reference, grid_error=replace(measured, scf_error=error))
+        density = mf.make_rdm1()
         energy, potential = integrate_functional(mf, mf.grids, density)
         finer_energy, finer_potential = integrate_functional(mf, finer, density)
-        points = int(np.count_nonzero(finer.weights))
         del finer
         differences = finer_potential - potential
         if reference.nspin == 1:
@@ -54,22 +68,26 @@ def with_grid_error(mf: Any, reference: Reference) -> Reference:
         coupling = np.stack(
             [c.T @ dv @ c for c, dv in zip(reference.mo_coeff, differences, strict=True)]
         )
-        found = GridError(
-            finer=name,
-            finer_points=points,
-            scf_error=energy - finer_energy,
-            exx_error=0.0,
-            coupling=coupling,
-        )
-        measured = replace(reference, grid_error=found)
-        before, after = _densities(reference), _densities(on_finer_grid(measured))
+        measured = replace(measured, scf_error=energy - finer_energy, coupling=coupling)
+        moved = on_finer_grid(replace(reference, grid_error=measured))
+        before, after = _densities(reference), _densities(moved)
         mean = (before + after) / 2
         if reference.nspin == 1:
             mean = mean[0]
         error = 0.0
         for fock, change in zip(exact_exchange_matrices(mf, mean), after - before, strict=True):
             error -= float(np.vdot(fock, change))
-    return replace(reference, grid_error=replace(found, exx_error=error))
+    return replace(reference, grid_error=replace(measured, exx_error=error))
+
+
+def _latest(mf: Any) -> tuple[Any, float]:
+    """The density of the last Fock matrix and its E_xc, Eh, which are those of the orbitals to
+    second order; made anew where they are not, as after the second-order solver."""
+    density = mf.make_rdm1()
+    latest: tuple[Any, float] | None = vars(mf).get("latest")
+    if latest is not None and np.abs(latest[0] - density).max() < SAME_DENSITY:
+        return latest
+    return density, of_mean_field(mf, mf.grids).energy(mf._numint, mf.xc, density)
 
 
 def on_finer_grid(reference: Reference) -> Reference:
@@ -78,15 +96,15 @@ def on_finer_grid(reference: Reference) -> Reference:
     Parameters
     ----------
     reference : Reference
-        With a measured error of its grid.
+        With the measured error of its grid in the orbitals.
 
     Raises
     ------
     ValueError
-        The error of its grid was not measured.
+        The error of its grid was not measured for the orbitals.
     """
-    if reference.grid_error is None:
-        raise ValueError("the error of the integration grid was not measured")
+    if reference.grid_error is None or reference.grid_error.coupling is None:
+        raise ValueError("V_xc was not made on a finer integration grid")
     coeff, energy = np.empty_like(reference.mo_coeff), np.empty_like(reference.mo_energy)
     for spin, coupling in enumerate(reference.grid_error.coupling):
         matrix = coupling + np.diag(reference.mo_energy[spin])

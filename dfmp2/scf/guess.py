@@ -30,7 +30,9 @@ def guess_density(guess: str, mf: Any, kind: str) -> Any:
     """Start density of `--guess`, for PySCF's RHF or UHF object `mf`."""
     if guess == "core":
         core = mf.get_hcore()
-        return _diagonalised(mf, core if kind == "rhf" else np.stack([core, core])).make_rdm1()
+        if kind == "uhf":
+            core = np.stack([core, core])
+        return _diagonalised(mf, core).make_rdm1()
     density = start_density(mf.mol, kind)
     if guess == "atoms":
         return density

@@ -27,6 +27,7 @@ from dfmp2.scf.interatomic_fitting import between_atoms
 from dfmp2.scf.ladder import Ladder, diagonalise, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitting_object
+from dfmp2.scf.solvent import in_solvent, solvent_potential, solvent_record
 
 Array = NDArray[np.float64]
 
@@ -188,7 +189,9 @@ def run_scf(
             from dfmp2.scf.grid_error import with_grid_error
 
             listener.stage("error of the integration grid, on a finer one")
-            reference = with_grid_error(solution.mf, reference)
+            reference = with_grid_error(
+                solution.mf, reference, of_orbitals=options.correlation.kind == "rpa"
+            )
             on_grid = vars(solution.mf).get("on_grid")
             if on_grid is not None:
                 on_grid.discard()
@@ -227,6 +230,7 @@ def _unconverged(
         grid=options.grid,
     )
     mf = integrals.attach(mf, progress)
+    mf = in_solvent(mf, options, native=integrals.native)
     on_grid = vars(mf).get("on_grid")
     if on_grid is not None:
         on_grid.threads = integrals.threads
@@ -318,6 +322,7 @@ def record(
             mo_occ=occ,
             mo_coupling=coupling,
             dipole=dipole_moment(mf.mol, coeff, occ),
+            **solvent_record(mf, mf.make_rdm1()),
             **more,
         )
 
@@ -357,7 +362,7 @@ def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
     """
     with shielded():
         density = mf.make_rdm1()
-        fock = mf.get_hcore() + mf.get_veff(dm=density)
+        fock = mf.get_hcore() + mf.get_veff(dm=density) + solvent_potential(mf, density)
     coefficients = np.asarray(mf.mo_coeff)
     nmo = coefficients.shape[1]
     coeff, energy = np.empty((2, *coefficients.shape)), np.empty((2, nmo))

@@ -33,6 +33,7 @@ from dfmp2.errors.messages import Option
 from dfmp2.integrals.grid import make_grid, name_of_grid
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation
+from dfmp2.scf.solvent import solvent_energies, solvent_potential
 
 # of basis functions on points of the grid at a time in PySCF's kernels (dfmp2.gradients.functional)
 BLOCK_MEGABYTES = 64.0
@@ -213,9 +214,11 @@ class KohnSham:
     ----------
     on_grid : ExchangeCorrelation
         What makes E_xc and V_xc of the functional of the SCF.
+    latest : (density, float) or None
+        The density of the last Fock matrix and its E_xc, Eh, if that was on the final grid.
     """
 
-    _keys = frozenset({"on_grid"})
+    _keys = frozenset({"on_grid", "latest"})
 
     def get_veff(self: Any, mol: Any = None, dm: Any = None, *_last: Any, **_more: Any) -> Any:
         """J - X + V_xc of a density, (nao, nao) or of each spin (2, nao, nao), Eh, tagged with
@@ -226,6 +229,9 @@ class KohnSham:
             dm = self.make_rdm1()
         coulomb, exchange = coulomb_and_exchange(self, dm, exact_exchange(self.xc))
         energy, potential = integrate_functional(self, self.grids, dm)
+        self.latest = None
+        if not self.on_grid.single:
+            self.latest = dm, energy
         potential = potential + coulomb
         density = dm
         if np.ndim(dm) == 3:
@@ -278,6 +284,7 @@ def kohn_sham_mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bo
         return mf
     mf = lib.set_class(mf, (KohnSham, type(mf)))
     mf.on_grid = ExchangeCorrelation(mole, mf.grids)
+    mf.latest = None
     return mf
 
 
@@ -297,10 +304,8 @@ def of_grid(grid: Any) -> dict[str, Any]:
     }
 
 
-def integrate_functional(
-    mf: Any, grid: Any, density: Any, xc: str | None = None
-) -> tuple[float, Any]:
-    """E_xc and V_xc of a density on a grid.
+def integrate_functional(mf: Any, grid: Any, density: Any) -> tuple[float, Any]:
+    """E_xc and V_xc of a density, of the functional of the mean field, on a grid.
 
     Parameters
     ----------
@@ -310,8 +315,6 @@ def integrate_functional(
         The grid; that of the mean field is coarser where its SCF is far from its end.
     density : (nao, nao), or of each spin (2, nao, nao)
         Density matrix.
-    xc : str or None
-        The functional, as PySCF calls it; None for that of the mean field.
 
     Returns
     -------
@@ -320,13 +323,17 @@ def integrate_functional(
     potential : shape of the density
         Its derivative, Eh.
     """
+    return of_mean_field(mf, grid).energy_and_potential(mf._numint, mf.xc, density)
+
+
+def of_mean_field(mf: Any, grid: Any) -> ExchangeCorrelation:
+    """What integrates functionals on a grid: that of the mean field, if the grid is its own."""
     on_grid: ExchangeCorrelation | None = vars(mf).get("on_grid")
-    if on_grid is None or on_grid.grid is not grid:
-        threads = 1
-        if on_grid is not None:
-            threads = on_grid.threads
-        on_grid = ExchangeCorrelation(mf.mol, grid, threads)
-    return on_grid.energy_and_potential(mf._numint, xc or mf.xc, density)
+    if on_grid is None:
+        return ExchangeCorrelation(mf.mol, grid)
+    if on_grid.grid is not grid:
+        return ExchangeCorrelation(mf.mol, grid, on_grid.threads)
+    return on_grid
 
 
 def exact_exchange_energy(mf: Any) -> float:
@@ -340,7 +347,7 @@ def functional_energy(mf: Any, xc: str) -> float:
     """E of Eq. 2 of another functional with the orbitals of a converged mean field, Eh."""
     with shielded():
         density = mf.make_rdm1()
-        energy, _ = integrate_functional(mf, mf.grids, density, libxc_code(xc))
+        energy = of_mean_field(mf, mf.grids).energy(mf._numint, libxc_code(xc), density)
         return _energy(mf, density, exact_exchange(xc)) + energy
 
 
@@ -353,11 +360,12 @@ def _energy(mf: Any, density: Any, exact: ExactExchange) -> float:
     energy = np.vdot(mf.get_hcore(), total) + np.vdot(coulomb, total) / 2
     if exchange is not None:
         energy -= np.vdot(density, exchange) / 2
-    return float(mf.energy_nuc() + energy)
+    reaction_field, cds = solvent_energies(mf, density)
+    return float(mf.energy_nuc() + energy + reaction_field + (cds or 0.0))
 
 
 def exact_exchange_matrices(mf: Any, density: Any) -> list[Any]:
-    """Hartree-Fock matrix h + J - K of each spin, (nao, nao) Eh.
+    """Hartree-Fock matrix h + J - K of each spin, in a solvent with its potential, (nao, nao) Eh.
 
     Parameters
     ----------
@@ -367,7 +375,7 @@ def exact_exchange_matrices(mf: Any, density: Any) -> list[Any]:
         Density matrix.
     """
     j, k = mf.get_jk(mf.mol, density)
-    core = mf.get_hcore()
+    core = mf.get_hcore() + solvent_potential(mf, density)
     if np.ndim(density) == 2:
         return [core + j - k / 2]
     coulomb = core + j[0] + j[1]

@@ -89,9 +89,13 @@ class GridError:
     finer: str = _q("", "finer grid, as --grid has it")
     finer_points: int = _q("", "its points")
     scf_error: float = _q("hartree", "error of the Kohn-Sham energy")
-    exx_error: float = _q("hartree", "error of the exact-exchange energy, by the orbitals")
-    coupling: Array = _q(
-        "hartree", "Fock matrix on the finer grid, less that of the SCF (nspin, nmo, nmo)"
+    exx_error: float | None = _q(
+        "hartree", "error of the exact-exchange energy, by the orbitals (drpa)", None
+    )
+    coupling: Array | None = _q(
+        "hartree",
+        "Fock matrix on the finer grid, less that of the SCF (nspin, nmo, nmo) (drpa)",
+        None,
     )
 
 
@@ -152,6 +156,17 @@ class Reference:
     dipole: Array | None = _q(
         "elementary charge * bohr", "dipole moment about the origin (3,)", None
     )
+
+    solvent_energy: float | None = _q(
+        "hartree", "energy of the reaction field of a solvent, contained in that of the SCF", None
+    )
+    smd_cds_energy: float | None = _q(
+        "hartree",
+        "cavitation, dispersion and solvent structure (SMD), contained in that of the SCF",
+        None,
+    )
+    dielectric_constant: float | None = _q("", "dielectric constant of the solvent", None)
+    surface_points: int | None = _q("", "points on the surface of the cavity", None)
 
     def __post_init__(self) -> None:
         """Raise ValueError where the history is not one row of three numbers for each iteration."""

@@ -249,6 +249,13 @@ class CompositeOptions(Options):
                 ": use ",
                 Option("reference", "uhf"),
             )
+        if self.solvent is not None:
+            raise InputError(
+                Option("delta", delta),
+                " has no reaction field in CCSD(T): leave out ",
+                Option("solvent", self.solvent),
+                ", or the correction",
+            )
         if self.delta_program != PYSCF and self.relativity != "none":
             raise InputError(
                 Option("delta_program", self.delta_program),

@@ -64,6 +64,24 @@ class Coordinate:
         """bond_1_2, angle_2_1_3, ..."""
         return "_".join([self.kind, *(str(atom + 1) for atom in self.atoms)])
 
+    @property
+    def said(self) -> str:
+        """It in words, such as bond 1-2."""
+        return f"{self.kind} {'-'.join(str(atom + 1) for atom in self.atoms)}"
+
+    def same_place(self, other: Coordinate) -> bool:
+        """Whether it is the same coordinate, whatever values it takes."""
+        return self.kind == other.kind and self.atoms in (other.atoms, other.atoms[::-1])
+
+    def deviation(self, molecule: Molecule, value: float) -> float:
+        """What a geometry lacks to a value, bohr or radian; the shorter way round."""
+        present = internal_coordinate(molecule.coordinates[list(self.atoms)])
+        if self.kind == "bond":
+            if self.units == "angstrom":
+                return value * BOHR_PER_ANGSTROM - present
+            return value - present
+        return math.remainder(math.radians(value) - present, 2 * math.pi)
+
     def at(self, molecule: Molecule, value: float) -> Molecule:
         """The molecule with the coordinate set to `value`; bonds and angles elsewhere stay.
 
@@ -102,6 +120,7 @@ def make_coordinate(
     *,
     units: str = "angstrom",
     moving: str | None = None,
+    rigid: bool = True,
 ) -> Coordinate:
     """A coordinate from the options of the command line.
 
@@ -112,6 +131,7 @@ def make_coordinate(
     values : FROM:TO:POINTS, both ends included, or a list
     units : of a bond length
     moving : ranges of atoms that move, such as 4-6+8; None for the side of the last atom
+    rigid : whether a side must be able to move alone; else none moves in a ring
 
     Raises
     ------
@@ -135,6 +155,17 @@ def make_coordinate(
     else:
         chosen = _named_side(kind, place, moving, molecule)
     found = Coordinate(kind, place, chosen, steps, "degree" if kind != "bond" else units)
+    if not rigid:
+        return found
+    if not chosen:
+        raise InputError(
+            Option("coordinate", ",".join(str(atom + 1) for atom in place), flag=kind),
+            (
+                ": the atoms are in a ring or not bonded in this order, so no side can move alone: "
+                "name the atoms that move, e.g. "
+            ),
+            Option("moving", show_atoms([place[-1]])),
+        )
     for value in steps:
         found.at(molecule, value)
     return found
@@ -251,7 +282,7 @@ def _values(option: Option, kind: str, given: str | Sequence[float]) -> tuple[fl
 
 
 def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, ...]:
-    """The atoms that move, by connectivity."""
+    """The atoms that move, by connectivity; none where no side can move alone."""
     if kind == "bond":
         still, first = (place[0], place[1])
     else:
@@ -261,14 +292,7 @@ def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, .
     _, part = connected_components(bonded, directed=False)
     moving = {int(atom) for atom in np.flatnonzero(part == part[first])}
     if {place[0], still} & moving or set(place[2:]) - moving:
-        raise InputError(
-            Option("coordinate", ",".join(str(atom + 1) for atom in place), flag=kind),
-            (
-                ": the atoms are in a ring or not bonded in this order, so no side can move alone: "
-                "name the atoms that move, e.g. "
-            ),
-            Option("moving", show_atoms([place[-1]])),
-        )
+        return ()
     return tuple(sorted(moving))
 
 

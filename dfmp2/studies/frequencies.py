@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Command, Option, plain
-from dfmp2.gradients.gradient import GradientResult
+from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
+from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.runs import (
     CarryOutKeywords,
     Failures,
@@ -33,7 +34,6 @@ from dfmp2.studies.runs import (
     Step,
     Task,
     carry_out,
-    certified_gradient,
     examine_steps,
     without_densities,
 )
@@ -42,7 +42,6 @@ from dfmp2.studies.vibrations import (
     masses,
     on_a_line,
     symmetry_number,
-    thermochemistry,
     vibrations,
 )
 
@@ -155,7 +154,7 @@ def harmonic_frequencies(
 
 
 def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
-    """As `dfmp2.studies.runs.certified_gradient`, without the densities: of 6 natom + 1 runs they
+    """As `dfmp2.gradients.gradient.certified_gradient`, without the densities: of 6 natom + 1 runs they
     would fill memory and file."""
     return without_densities(certified_gradient(*arguments, **more))
 

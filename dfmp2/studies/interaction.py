@@ -10,6 +10,7 @@ core orbitals. For more than two fragments every fragment gets the basis of the 
 
     1-5,6-10          two fragments: a comma ends one; atoms count from 1, ranges include both ends
     1-3+7-9,4-6       the first has two ranges: a plus joins them
+    auto              parts that no bond joins, by covalent radii
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.errors.messages import Message, Option
+from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.molecule.basis_parts import for_part
+from dfmp2.molecule.elements import BOND
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.structure import bonded_parts
 from dfmp2.mp2.composite import CompositeResult
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -76,6 +80,7 @@ UNITS = {
     "_kcal_per_mol": ("kcal/mol", KCAL_PER_MOL_PER_HARTREE),
 }
 COMPLEX = "complex"
+AUTO = "auto"  # fragments by their bonds
 ADVICE = Message(" (for a fragment: ", Option("charges"), ", ", Option("multiplicities"), ")")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 CITATION = "counterpoise: Boys and Bernardi, Mol. Phys. 19, 553 (1970)"
@@ -132,6 +137,9 @@ def interaction_energy(
     for number, fragment in enumerate(found, start=1):
         who, name = f"fragment {number} (atoms {fragment.label})", f"fragment-{number}"
         ghosts, own = in_complex(molecule, fragment), alone(molecule, fragment)
+        by_itself = replace(
+            options, basis=for_part(options.basis, molecule.symbols, fragment.atoms)
+        )
         steps += [
             Step(
                 f"{name}-in-complex",
@@ -140,7 +148,7 @@ def interaction_energy(
                 options,
                 advice=ADVICE,
             ),
-            Step(f"{name}-alone", f"{who} in its own basis", own, options, advice=ADVICE),
+            Step(f"{name}-alone", f"{who} in its own basis", own, by_itself, advice=ADVICE),
         ]
     _require_same_core(steps, len(found))
     unpaired = sum(fragment.multiplicity - 1 for fragment in found)
@@ -157,6 +165,9 @@ def interaction_energy(
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         settings, notes = _about(molecule, found)
+        if fragments.strip().lower() == AUTO:
+            by_bonds = f"fragments by bonds: nearer than {BOND:g} times the sum of covalent radii"
+            notes = [*notes, by_bonds]
         values: dict[str, Dataset] = {}
         table: dict[str, Column] = {}
         if complete:
@@ -179,6 +190,14 @@ def interaction_energy(
 
 
 def _require_comparable(options: Options) -> None:
+    if options.solvent is not None:
+        raise InputError(
+            Option("solvent", options.solvent),
+            ": an interaction energy has ghost atoms, around which no cavity is defined: compute "
+            "complex and fragments with ",
+            Command("run"),
+            " in the solvent and subtract, or leave it out",
+        )
     if options.scf_from is not None:
         raise InputError(
             Option("scf_from"),
@@ -249,14 +268,14 @@ def _values(results: Results, count: int) -> dict[str, Dataset]:
             if parts[0] is not None and not math.isnan(parts[0]):
                 total = math.fsum([parts[0], *(-part for part in parts[1:] if part is not None)])
                 name = f"{prefix}{scheme}_interaction_energy"
-                values |= _in_units(name, total, f"{words}, {scheme.replace('_', ' ')}")
+                values |= in_units(name, total, f"{words}, {scheme.replace('_', ' ')}")
     for prefix in ("", "scf_", "correlation_", "mp2_correlation_"):
         if f"{prefix}cp_corrected_interaction_energy" not in values:
             continue
         corrected, raw = (
             values[f"{prefix}{scheme}_interaction_energy"].value for scheme in SCHEMES
         )
-        values |= _in_units(
+        values |= in_units(
             f"{prefix}counterpoise_correction",
             corrected - raw,
             f"{PARTS[prefix][0]}, corrected - uncorrected",
@@ -300,7 +319,8 @@ def _run_of(result: MP2Result, which: int) -> MP2Result:
     return result
 
 
-def _in_units(name: str, energy: float, description: Any) -> dict[str, Dataset]:
+def in_units(name: str, energy: float, description: Any) -> dict[str, Dataset]:
+    """An energy in hartree under its name, and in the other units under longer ones."""
     others = {
         f"{name}{suffix}": Dataset(energy * factor, unit, description)
         for suffix, (unit, factor) in UNITS.items()
@@ -318,8 +338,9 @@ def make_fragments(
 
     Parameters
     ----------
-    text : ranges of atoms, see above; every real atom belongs to exactly one fragment. A ghost may
-        be left out: it then carries its functions wherever the basis of the whole complex is used
+    text : ranges of atoms, see above, or "auto" for the parts that no bond joins; every real atom
+        belongs to exactly one fragment. A ghost may be left out: it then carries its functions
+        wherever the basis of the whole complex is used
     charges, multiplicities : whole numbers with commas between them, one for each fragment; None
         for 0 and 1, which is possible only when the complex is neutral and a singlet
 
@@ -328,7 +349,17 @@ def make_fragments(
     InputError : atoms overlap, are missing or do not exist, or charge and spin do not add up to
         those of the complex
     """
-    parts = [parse_atoms(part, molecule.natom, Option("fragments")) for part in text.split(",")]
+    if text.strip().lower() == AUTO:
+        parts = bonded_parts(molecule)
+        if len(parts) < 2:
+            raise InputError(
+                Option("fragments", AUTO),
+                f": all atoms of {molecule.formula} hang together (nearer than {BOND:g} times the "
+                "sum of their covalent radii), so there is one fragment: name the fragments, as in "
+                "1-5,6-10",
+            )
+    else:
+        parts = [parse_atoms(part, molecule.natom, Option("fragments")) for part in text.split(",")]
     if len(parts) < 2:
         raise InputError(
             Option("fragments", text[:60]),

@@ -20,7 +20,7 @@ import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Command, Option
-from dfmp2.gradients.gradient import GradientResult
+from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.calculation import NOTHING, Checkpoint
@@ -29,7 +29,7 @@ from dfmp2.options import MP2, Options
 from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
-from dfmp2.progress import Listener
+from dfmp2.progress import Listener, Wordless
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions, columns
 from dfmp2.studies.constraints import FREEZE, Constraints, constraint_lines
@@ -51,7 +51,6 @@ from dfmp2.studies.runs import (
     Task,
     Unfinished,
     carry_out,
-    certified_gradient,
     examine_steps,
     without_densities,
 )
@@ -121,7 +120,7 @@ def optimize_geometry(
             " of the geometry that is found",
         )
     listener = how.get("listener") or Listener()
-    course = _Course(molecule, options, search, listener)
+    course = Course(molecule, options, search, listener)
     examine_steps(course.first)
     kept = symmetry_kept(molecule)
     if kept and not search.verify:
@@ -143,7 +142,7 @@ def optimize_geometry(
     return carry_out(task, **how)
 
 
-class _Course:
+class Course:
     """The way of an optimisation through its runs: steps, probes, Hessians, and new starts.
 
     Parameters
@@ -218,7 +217,7 @@ class _Course:
         while True:
             self.points.append(method.judge(results[name], guess))
             self.path.append(name)
-            self._listener.stage(self.points[-1].said)
+            self._listener.stage(f"{name}: {self.points[-1].said}")
             place = method.next_geometry()
             while place is None and method.converged:
                 probe = method.unmeasured()
@@ -449,20 +448,33 @@ def minimum(
     command: str = "dfmp2.studies.optimize",
     checkpoint: Checkpoint = NOTHING,
     constraints: str = "",
+    convergence: str = MINIMUM.convergence,
+    doubt_units: bool = True,
 ) -> MP2Result:
     """The result at the stationary point, with its gradient: the item of a batch. One that is
     stopped begins again.
 
     Parameters
     ----------
+    checkpoint, doubt_units : as every run of a study is called; of no effect
     constraints : in geomeTRIC's format
+    convergence : as of `dfmp2.studies.geometric_search.Search`
 
     Raises
     ------
     Dfmp2Error : as of `optimize_geometry`
     """
-    search = Search(Constraints(text=constraints))
+    search = Search(Constraints(text=constraints), convergence)
     found = optimize_geometry(
         molecule, options, search, start=start, listener=listener, command=command
     )
     return list(found.path.values())[-1]
+
+
+def relaxed_point(
+    molecule: Molecule, options: Options, *, listener: Listener, **how: Any
+) -> MP2Result:
+    """As `minimum`, with one line about it: the point of a relaxed scan."""
+    result = minimum(molecule, options, listener=Wordless(listener), **how)
+    listener.stage(f"optimised: E = {result.total_energy:.10f} Eh")
+    return result

@@ -48,6 +48,7 @@ from dfmp2.host.files import OUTPUT, require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
+from dfmp2.molecule.basis_parts import title_of
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
@@ -104,6 +105,7 @@ class Step:
     compute : what computes it, None for `Task.compute`
     whole : the step that it is a run of, "" for itself
     part : which of its runs
+    optimised : its result is at another geometry than that of the step
     """
 
     name: str
@@ -116,6 +118,7 @@ class Step:
     compute: WithCoupledCluster | None = None
     whole: str = ""
     part: Part | None = None
+    optimised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +146,20 @@ class Unit:
     ----------
     compute : as of Task; a function of a module
     start : start orbitals of its SCF
+    tolerant : return the error of the step in place of its result
     """
 
     step: Step
     compute: Callable[..., MP2Result]
     start: StartOrbitals | None
     command: str
+    tolerant: bool = False
 
 
 Results = Mapping[str, MP2Result]
 Failures = Mapping[str, Dfmp2Error]
 Elsewhere = Callable[
-    [Sequence[Unit]], Iterable[tuple[Step, MP2Result]]
+    [Sequence[Unit]], Iterable[tuple[Step, MP2Result | Dfmp2Error]]
 ]  # in the order in which they are done
 
 
@@ -204,6 +209,9 @@ class Task:
         what it needs
     chosen : options that the study sets by itself: stored runs may have others
     warnings : what is wrong with the question itself, said before the first run
+    question : settings that a stored study must agree in for its runs to be taken; one that it
+        lacks counts as False
+    stored : results of steps, by name, that another file holds and that are not computed
     """
 
     kind: str
@@ -221,6 +229,8 @@ class Task:
     free: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    question: Mapping[str, Any] = field(default_factory=dict)
+    stored: Mapping[str, MP2Result] = field(default_factory=dict)
 
     def study(
         self,
@@ -241,12 +251,15 @@ class Task:
             common = []
         else:
             common = [f"every run in the field of the same {len(charges)} point charges"]
+        if self.options.solvent is not None:
+            common.append(f"every run in a solvent: {self.options.solvent_title}")
         if self.options.relativity == "x2c":
             common.insert(0, "relativity in every run: spin-free one-electron X2C")
+        basis = title_of(self.options.basis)
         of_runs = {text for run in runs.values() for text in run.diagnostics.warnings}
         kept = of_runs.union(found.notes)  # failed steps are listed among the notes
-        level = f"{self.options.correlation.level}/{self.options.basis}"
-        settings = {"name": molecule.name, "basis": self.options.basis, **found.settings}
+        level = f"{self.options.correlation.level}/{basis}"
+        settings = {"name": molecule.name, "basis": basis, **found.settings}
         notes = [*common, *found.notes]
         if isinstance(self.options, CompositeOptions):
             level = self.options.level
@@ -490,6 +503,10 @@ class Series(Relay):
         self._measured += result.timings.total
         self._predicted += result.predicted.total
 
+    def stage(self, text: str) -> None:
+        """Pass a stage of a run on as one among those of others."""
+        self.substage(text)
+
     def time_left(self, seconds: float | None) -> None:
         """As of Listener."""
         elapsed, whole = (
@@ -510,21 +527,6 @@ class Series(Relay):
         super().time_left(seconds)
 
 
-def certified_gradient(
-    molecule: Molecule, options: Options, *, doubt_units: bool = True, **rest: Any
-) -> MP2Result:
-    """The result of a run with its gradient and its relaxed density, for `Task.compute`.
-
-    Raises
-    ------
-    ComparisonFailed : the certificate of the gradient does not hold
-    Dfmp2Error : as of `dfmp2.gradients.gradient.mp2_gradient`
-    """
-    from dfmp2.gradients.gradient import mp2_gradient
-
-    return mp2_gradient(molecule, options, **rest).result.require_certified()
-
-
 def without_densities(result: MP2Result) -> MP2Result:
     """The result with its dipole moments and natural occupations, its densities left out (nspin, 0,
     0)."""
@@ -533,14 +535,6 @@ def without_densities(result: MP2Result) -> MP2Result:
         return result
     none = np.empty((result.reference.nspin, 0, 0))
     return replace(result, properties=replace(own, unrelaxed_density=none, relaxed_density=none))
-
-
-def certified_properties(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
-    """The result of a run with its relaxed density and what that gives, for a batch; errors as of
-    `gradient`."""
-    from dfmp2.gradients.gradient import mp2_properties
-
-    return mp2_properties(molecule, options, **rest).require_certified()
 
 
 def carry_out(
@@ -590,6 +584,14 @@ def carry_out(
         results[step.name] = result
         keeper.keep(step.name, result, study)
 
+    def fail(step: Step, error: Dfmp2Error) -> None:
+        if not task.tolerant or isinstance(error, OF_THE_STUDY):
+            raise error.prefixed(step.who) from error
+        failures[step.name] = error
+        listener.warning(
+            Message(f"{step.who}: failed with code {error.exit_code}: ", error.message)
+        )
+
     def begin(step: Step) -> StartOrbitals | None:
         if step.start:
             return _orbitals_of(step.start, results[step.start])
@@ -617,16 +619,10 @@ def carry_out(
         except Interrupted:
             raise
         except Dfmp2Error as error:
-            if not task.tolerant or isinstance(error, OF_THE_STUDY):
-                if not isinstance(
-                    error, ResourceError
-                ):  # where room can be made, the run can go on
-                    keeper.close(checkpoint)
-                raise error.prefixed(step.who) from error
-            failures[step.name] = error
-            listener.warning(
-                Message(f"{step.who}: failed with code {error.exit_code}: ", error.message)
-            )
+            ends = not task.tolerant or isinstance(error, OF_THE_STUDY)
+            if ends and not isinstance(error, ResourceError):  # else the run can go on
+                keeper.close(checkpoint)
+            fail(step, error)
         else:
             series.end(result)
             keep(step, result)
@@ -646,6 +642,9 @@ def carry_out(
                 results |= keeper.recall(
                     group, listener, task.free, task.chosen, follow=given is not task.steps
                 )
+                for step in group:
+                    if step.name in task.stored and step.name not in results:
+                        keep(step, task.stored[step.name])
                 left = [step for step in group if step.name not in results]
                 if len(group) > 1 or task.then is None:
                     total = f"/{len(steps)}"
@@ -654,10 +653,15 @@ def carry_out(
                 if elsewhere is not None and len(left) > 1:
                     keeper.wait_for_no_run()
                     number += len(group) - len(left)
-                    for step, result in elsewhere(
-                        [Unit(step, computing_of(step), begin(step), command) for step in left]
-                    ):
+                    units = [
+                        Unit(step, computing_of(step), begin(step), command, task.tolerant)
+                        for step in left
+                    ]
+                    for step, result in elsewhere(units):
                         number += 1
+                        if isinstance(result, Dfmp2Error):
+                            fail(step, result)
+                            continue
                         listener.stage(f"[{number}{total}] {step.who}: done")
                         keep(step, result)
                     if composite:
@@ -666,9 +670,13 @@ def carry_out(
                 series = Series(listener, left, "energy" if task.compute is None else "gradient")
                 for step in group:
                     number += 1
-                    listener.stage(
-                        f"[{number}{total}] {step.who}{'' if step in left else ': finished before'}"
-                    )
+                    announced = f"[{number}{total}] {step.who}"
+                    if step not in left:
+                        listener.stage(f"{announced}: finished before")
+                    elif total:
+                        listener.stage(announced)
+                    else:  # the study itself says what came of the step
+                        listener.substage(announced)
                     if step in left:
                         run(step, series)
                     if task.chained and step.name in results:
@@ -789,7 +797,8 @@ class Keeper:
         for step in stored:
             found = self._stored.runs[step.name]
             there = found.molecule.coordinates
-            if follow and np.abs(there - step.molecule.coordinates).max() > NEAR:
+            moved = np.abs(there - step.molecule.coordinates).max() > NEAR
+            if follow and moved and not step.optimised:
                 listener.stage(
                     f"run {step.name} in {self._path} is at another geometry: it is computed again"
                 )
@@ -855,6 +864,7 @@ class Keeper:
                     Option("overwrite", True),
                 )
             self._stored = None
+        self._require_same(task)
         checkpoint = checkpoint_of(self._path)
         for option, file in self._files.items():
             require_writable(file, overwrite=self.replaces, option=option)
@@ -884,6 +894,29 @@ class Keeper:
             yield
             remove(checkpoint)
 
+    def _require_same(self, task: Task) -> None:
+        """Refuse a stored study of the same kind that asked for something else.
+
+        Raises
+        ------
+        InputError : a setting that its runs depend on is another one
+        """
+        if self._stored is None:
+            return
+        settings = self._stored.settings
+        different = [
+            name for name, value in task.question.items() if settings.get(name, False) != value
+        ]
+        if not different:
+            return
+        if not self._discards:
+            raise InputError(
+                f"{self._path} holds another {task.kind} (different "
+                f"{', '.join(different).replace('_', ' ')}): name another file, or start anew with ",
+                Option("overwrite", True),
+            )
+        self._stored = None
+
     @contextmanager
     def up_to_date(self, study: Callable[[], Study]) -> Iterator[None]:
         """Whatever ends the block, the file holds every finished run."""
@@ -897,6 +930,9 @@ class Keeper:
         """Saves the state of a run beside the file, and holds what a stopped study had done of that
         run."""
         if self._path is None:
+            return NOTHING
+        if step.optimised:  # several runs, which begin again
+            self.wait_for_no_run()
             return NOTHING
         if self._begun is not None and self._begun.run == step.name:
             found = self._begun

@@ -1,32 +1,46 @@
-"""Energies along a coordinate, or of the frames of a file; every SCF starts from the orbitals of
-the point before.
+"""Energies along one or two coordinates, or of the frames of a file.
 
-A point that fails is recorded with the exit code of its error; the others stay. Every point that is
-lower or higher than both its neighbours has a minimum or a maximum beside it, that of the quartic
-or of the parabola through the points around. A dihedral that is scanned once round has no ends.
+A rigid scan moves the atoms of one side and leaves everything else as it is; every SCF starts from
+the orbitals of the point before. A relaxed scan holds the coordinates and optimises all others
+(`dfmp2.studies.relaxed`). Two coordinates make a map, one row for each value of the first.
+
+A point that fails is recorded with the exit code of its error; the others stay. Along one
+coordinate all minima, maxima and barriers are found between the points (`dfmp2.studies.extrema`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Unpack
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-from numpy.polynomial import Polynomial
-from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
+from dfmp2.gradients.gradient import require_gradient
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.error_budget import combined
+from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
+from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.composite import CompositeOptions, columns
 from dfmp2.studies.coordinate import Coordinate, show_atoms
+from dfmp2.studies.extrema import (
+    Extremum,
+    Sampled,
+    barriers,
+    find_extrema,
+    find_minimum,
+    make_curve,
+)
+from dfmp2.studies.optimize import CITATION, relaxed_point
+from dfmp2.studies.relaxed import PASSES, Relaxation, run_name
 from dfmp2.studies.runs import (
     CarryOutKeywords,
     Failures,
@@ -74,46 +88,128 @@ METHOD_NUMBERS: dict[
     ),
 }
 FITS = {"parabola": 3, "quartic": 5}
-SAME_PLACE = 1e-6  # of a period, in the unit of the coordinate: what rounding leaves
+MOST_COORDINATES = 2
+AT_ITS_VALUE = 1e-6  # bohr or radian
+DISAGREE = 1e-5  # Eh; passes that differ by more have come to different minima
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is to be computed: geometries with the value of the coordinate, and how.
+    """What is to be computed: geometries with the values of the coordinates, and how.
 
     Attributes
     ----------
-    molecules, values : of equal length
-    coordinate : None for the frames of a file
+    molecules : tuple of Molecule
+        One for each point; of a relaxed scan the geometry that was given.
+    values : tuple of tuple of float
+        Of equal length; one number for each coordinate, or the number of the frame.
+    coordinates : tuple of Coordinate
+        One or two; none for the frames of a file.
+    options : Options
+    chained : bool
+        Start every SCF from the orbitals of the point before.
+    relaxed : Relaxation or None
+        None for a rigid scan.
     """
 
     molecules: tuple[Molecule, ...]
-    values: tuple[float, ...]
-    coordinate: Coordinate | None
+    values: tuple[tuple[float, ...], ...]
+    coordinates: tuple[Coordinate, ...]
     options: Options
     chained: bool
+    relaxed: Relaxation | None = None
 
     @property
-    def name(self) -> str:
-        """Of the first column."""
-        if self.coordinate is None:
-            return "frame"
-        return self.coordinate.name
+    def names(self) -> tuple[str, ...]:
+        """Of the first columns."""
+        if not self.coordinates:
+            return ("frame",)
+        return tuple(coordinate.name for coordinate in self.coordinates)
 
     @property
-    def units(self) -> str:
-        """Of the first column."""
-        if self.coordinate is None:
-            return ""
-        return self.coordinate.units
+    def units(self) -> tuple[str, ...]:
+        """Of the first columns."""
+        if not self.coordinates:
+            return ("",)
+        return tuple(coordinate.units for coordinate in self.coordinates)
+
+    @property
+    def what(self) -> str:
+        """It in a few words."""
+        molecule = self.molecules[0]
+        if self.relaxed is not None:
+            kind = "relaxed scan"
+        elif self.coordinates:
+            kind = "rigid scan"
+        else:
+            kind = "scan"
+        along_what = " and ".join(name.replace("_", " ") for name in self.names)
+        return f"{kind} of {molecule.name} ({molecule.formula}), {along_what}"
+
+    def point(self, number: int) -> str:
+        """A point, from 0, in words."""
+        if not self.coordinates:
+            return f"frame {number + 1}"
+        each = zip(self.names, self.values[number], self.units, strict=True)
+        return ", ".join(f"{name} = {value:g} {units}" for name, value, units in each)
 
 
 def along(
-    molecule: Molecule, coordinate: Coordinate, options: Options, *, chained: bool = True
+    molecule: Molecule,
+    coordinates: Sequence[Coordinate],
+    options: Options,
+    *,
+    chained: bool = True,
+    convergence: str | None = None,
 ) -> Scan:
-    """A scan along a coordinate."""
-    points = tuple(coordinate.at(molecule, value) for value in coordinate.values)
-    return Scan(points, coordinate.values, coordinate, options, chained)
+    """A scan along one coordinate, or over the grid of two.
+
+    Parameters
+    ----------
+    molecule : Molecule
+    coordinates : sequence of Coordinate
+    options : Options
+    chained : bool, optional
+        Start every SCF from the orbitals of the point before.
+    convergence : str, optional
+        Of the geometries of a relaxed scan, as of `dfmp2.studies.geometric_search.Search`; None for
+        a rigid scan.
+
+    Raises
+    ------
+    InputError : more than two coordinates, one of them twice, or one that moves the other
+    """
+    chosen = tuple(coordinates)
+    if len(chosen) > MOST_COORDINATES:
+        raise InputError(
+            f"{len(chosen)} coordinates: expected one, or two for a map: leave some out"
+        )
+    if len(chosen) == 2 and chosen[0].same_place(chosen[1]):
+        raise InputError(f"{chosen[0].said} is given twice: name two different coordinates")
+    values = tuple(product(*(coordinate.values for coordinate in chosen)))
+    if len(values) > MOST_RUNS:
+        raise InputError(f"{len(values)} points: at most {MOST_RUNS} go into one study: take fewer")
+    if convergence is not None:
+        relaxed = Relaxation(molecule, chosen, options, chained, convergence)
+        return Scan((molecule,) * len(values), values, chosen, options, chained, relaxed)
+    points = tuple(_moved(molecule, chosen, place) for place in values)
+    return Scan(points, values, chosen, options, chained)
+
+
+def _moved(
+    molecule: Molecule, coordinates: Sequence[Coordinate], values: Sequence[float]
+) -> Molecule:
+    """The molecule with all coordinates at their values."""
+    moved = molecule
+    for coordinate, value in zip(coordinates, values, strict=True):
+        moved = coordinate.at(moved, value)
+    if abs(coordinates[0].deviation(moved, values[0])) > AT_ITS_VALUE:
+        raise InputError(
+            f"{coordinates[1].said} moves atoms of {coordinates[0].said}: scan it with ",
+            Option("relaxed", True),
+            ", or another coordinate",
+        )
+    return moved
 
 
 def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool = True) -> Scan:
@@ -150,9 +246,8 @@ def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool =
                 f"{frame.multiplicity}) or has its atoms in another order than frame 1, "
                 f"{first.formula}: a scan needs geometries of one molecule"
             )
-    return Scan(
-        tuple(frames), tuple(float(n) for n in range(1, len(frames) + 1)), None, options, chained
-    )
+    values = tuple((float(n),) for n in range(1, len(frames) + 1))
+    return Scan(tuple(frames), values, (), options, chained)
 
 
 def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
@@ -172,47 +267,220 @@ def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
     ------
     Dfmp2Error : the calculation would be refused for the first point already
     """
-    steps = []
-    for number, (molecule, value) in enumerate(
-        zip(scan.molecules, scan.values, strict=True), start=1
-    ):
-        kind, who = "point", f"{scan.name} = {value:g} {scan.units}"
-        if scan.coordinate is None:
-            kind, who = "frame", f"frame {number}"
-        steps.append(Step(f"{kind}-{number:03d}", who, molecule, scan.options))
+    if scan.relaxed is not None:
+        return _relaxed(scan, scan.relaxed, **how)
+    steps = [
+        Step(_rigid_name(scan, number), scan.point(number), molecule, scan.options)
+        for number, molecule in enumerate(scan.molecules)
+    ]
     examine_steps(steps)
     steps, note, chosen = certified(steps)
     examine_steps(steps)
 
     def evaluate(results: Results, failures: Failures, complete: bool) -> Numbers:
-        numbers = _numbers(scan, steps, results, failures, complete=complete)
+        names = [(step.name,) for step in steps]
+        numbers = _numbers(scan, names, results, failures, complete=complete)
         return replace(numbers, notes=[*numbers.notes, note])
 
-    first = scan.molecules[0]
-    what = f"scan of {first.name} ({first.formula}), {scan.name.replace('_', ' ')}"
     task = Task(
-        "scan",
-        what,
-        first,
-        scan.options,
-        steps,
-        evaluate,
+        kind="scan",
+        what=scan.what,
+        molecule=scan.molecules[0],
+        options=scan.options,
+        steps=_there_and_back(scan, steps),
+        evaluate=evaluate,
         chained=scan.chained,
         tolerant=True,
         chosen=chosen,
+        question={"relaxed": False},
     )
     return carry_out(task, **how)
 
 
+def _rigid_name(scan: Scan, number: int) -> str:
+    """Of the run of a point, from 0."""
+    if not scan.coordinates:
+        return f"frame-{number + 1:03d}"
+    return f"point-{number + 1:03d}"
+
+
+def _there_and_back(scan: Scan, steps: Sequence[Step]) -> list[Step]:
+    """The steps in the order in which each is next to the one before: of a map every second row is
+    turned round."""
+    if len(scan.coordinates) < 2:
+        return list(steps)
+    width = len(scan.coordinates[1].values)
+    ordered: list[Step] = []
+    for row, first in enumerate(range(0, len(steps), width)):
+        in_row = steps[first : first + width]
+        if row % 2 == 1:
+            in_row = in_row[::-1]
+        ordered += in_row
+    return ordered
+
+
+def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -> Study:
+    """The energies of a relaxed scan."""
+    molecule = scan.molecules[0]
+    require_gradient(molecule, scan.options)
+    examine_steps([Step("", scan.point(0), molecule, scan.options)])
+    names = [
+        tuple(run_name(direction, number) for direction in PASSES)
+        for number in range(len(scan.values))
+    ]
+
+    def evaluate(results: Results, failures: Failures, complete: bool) -> Numbers:
+        return _numbers(scan, names, results, failures, complete=complete)
+
+    def then(results: Results) -> Iterator[Sequence[Step]]:
+        for front in relaxed.fronts():
+            yield [
+                relaxed.step(direction, number, results, scan.point(number))
+                for direction, number in front
+            ]
+
+    task = Task(
+        kind="scan",
+        what=scan.what,
+        molecule=molecule,
+        options=scan.options,
+        steps=[],
+        evaluate=evaluate,
+        tolerant=True,
+        then=then,
+        compute=partial(
+            relaxed_point, constraints=relaxed.constraints(), convergence=relaxed.convergence
+        ),
+        question=_question(scan, relaxed),
+    )
+    return carry_out(task, **how)
+
+
+def _question(scan: Scan, relaxed: Relaxation) -> dict[str, Any]:
+    """What the geometries of a relaxed scan depend on, beside the options of its runs."""
+    return {
+        "relaxed": True,
+        "convergence": relaxed.convergence,
+        "coordinates": list(scan.names),
+        "grid": [list(coordinate.values) for coordinate in scan.coordinates],
+        "start_geometry": scan.molecules[0].coordinates.tolist(),
+    }
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """What a point has come to.
+
+    Attributes
+    ----------
+    number : int
+        Of the point, from 0.
+    runs : dict of str to MP2Result
+        By the name of the run: one, or those of both passes.
+    codes : dict of str to int
+        Exit codes of the runs that failed, by name.
+    """
+
+    number: int
+    runs: Mapping[str, MP2Result]
+    codes: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """Of the run with the lowest energy, "" where all failed."""
+        if not self.runs:
+            return ""
+        return min(self.runs, key=lambda name: self.runs[name].total_energy)
+
+    @property
+    def run(self) -> MP2Result | None:
+        """The run with the lowest energy."""
+        return self.runs.get(self.name)
+
+    @property
+    def exit_code(self) -> float:
+        """0, or that of the first error where all runs failed."""
+        if self.runs:
+            return 0.0
+        return float(next(iter(self.codes.values())))
+
+
 def _numbers(
-    scan: Scan, steps: Sequence[Step], results: Results, failures: Failures, *, complete: bool
+    scan: Scan,
+    names: Sequence[Sequence[str]],
+    results: Results,
+    failures: Failures,
+    *,
+    complete: bool,
 ) -> Numbers:
-    tried = [step.name in results or step.name in failures for step in steps]
-    points = [step for step, done in zip(steps, tried, strict=True) if done]
-    values = tuple(value for value, done in zip(scan.values, tried, strict=True) if done)
-    runs = [results.get(step.name) for step in points]
+    """The numbers of the points that have been tried.
+
+    Parameters
+    ----------
+    names : sequence of sequences of str
+        The runs of each point.
+    """
+    outcomes = []
+    for number, of_point in enumerate(names):
+        runs = {name: results[name] for name in of_point if name in results}
+        codes = {name: failures[name].exit_code for name in of_point if name in failures}
+        if runs or codes:
+            outcomes.append(Outcome(number, runs, codes))
+    table = _table(scan, outcomes, complete=complete)
+    settings = {
+        "coordinate": ", ".join(scan.names),
+        "units": ", ".join(scan.units),
+        "points": len(scan.values),
+        "chained": scan.chained,
+        "failed": sum(not outcome.runs for outcome in outcomes),
+        "relaxed": scan.relaxed is not None,
+        "coordinates": list(scan.names),
+        "grid": [list(coordinate.values) for coordinate in scan.coordinates],
+    }
+    if scan.chained:
+        chain = "the converged orbitals of the point before"
+    else:
+        chain = "atomic densities"
+    notes = [f"start orbitals: {chain}"]
+    if scan.relaxed is not None:
+        settings |= _question(scan, scan.relaxed)
+        settings["path"] = [outcome.name for outcome in outcomes if outcome.runs]
+        notes += [*scan.relaxed.notes(), CITATION]
+        notes += _disagreements(scan, outcomes)
+    else:
+        for coordinate in scan.coordinates:
+            notes.append(f"atoms that move: {show_atoms(coordinate.moving)}")
+    for outcome in outcomes:
+        for name, code in outcome.codes.items():
+            where = scan.point(outcome.number)
+            if scan.relaxed is not None:
+                where = f"{where}, {name.partition('-')[0]}"
+            notes.append(f"{where}: failed with code {code}: {failures[name]}")
+    values: dict[str, Dataset] = {}
+    arrays: dict[str, Dataset] = {}
+    energies = table.get("total_energy", table["mp2_total_energy"]).values
+    if complete and len(scan.coordinates) == 1:
+        places = [scan.values[outcome.number][0] for outcome in outcomes]
+        curve = make_curve(places, energies, _period(scan.coordinates[0]))
+        values = _minima(curve, scan.units[0])
+        extrema = find_extrema(curve)
+        arrays = _of_extrema(extrema, scan.units[0]) | _of_barriers(curve, extrema, scan.units[0])
+        notes += _without_minimum(values, extrema)
+    elif complete and len(scan.coordinates) == 2:
+        values, arrays = _map(scan, np.array(energies))
+    return Numbers(settings, notes, values, table, arrays)
+
+
+def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[str, Column]:
+    """A row for each point that has been tried."""
+    runs = [outcome.run for outcome in outcomes]
     lowest = min((run.total_energy for run in runs if run is not None), default=math.nan)
-    table = {scan.name: Column(values, scan.units, "value of the coordinate")}
+    table = {}
+    for k, (name, units) in enumerate(zip(scan.names, scan.units, strict=True)):
+        places = tuple(scan.values[outcome.number][k] for outcome in outcomes)
+        table[name] = Column(places, units, "value of the coordinate")
     relative = [
         math.nan if run is None else (run.total_energy - lowest) * KJ_PER_MOL_PER_HARTREE
         for run in runs
@@ -233,40 +501,76 @@ def _numbers(
         table["relative_energy_error"] = Column(
             relative_errors(runs), "kJ/mol", "expected error of the relative energy"
         )
-    codes = [
-        float(failures[step.name].exit_code) if step.name in failures else 0.0 for step in points
-    ]
-    table["exit_code"] = Column(tuple(codes), "", "0, or the exit code of the error")
-    if scan.chained:
-        chain = "the converged orbitals of the point before"
-    else:
-        chain = "atomic densities"
-    notes = [f"start orbitals: {chain}"]
-    if scan.coordinate is not None:
-        notes.append(f"atoms that move: {show_atoms(scan.coordinate.moving)}")
-    for step in points:
-        if step.name in failures:
-            notes.append(
-                f"{step.who}: failed with code {failures[step.name].exit_code}: "
-                f"{failures[step.name]}"
-            )
-    minima: dict[str, Dataset] = {}
-    arrays: dict[str, Dataset] = {}
-    if complete and scan.coordinate is not None:
-        energies = table.get("total_energy", table["mp2_total_energy"]).values
-        curve = make_curve(values, energies, _period(scan.coordinate))
-        minima = _minima(curve, scan.units)
-        extrema = find_extrema(curve)
-        arrays = _of_extrema(extrema, scan.units) | _of_barriers(curve, extrema, scan.units)
-        notes += _without_minimum(minima, extrema)
-    settings = {
-        "coordinate": scan.name,
-        "units": scan.units,
-        "points": len(scan.values),
-        "chained": scan.chained,
-        "failed": len(failures),
+    if scan.relaxed is not None:
+        for direction in PASSES:
+            energies = tuple(_energy_of(outcome, direction) for outcome in outcomes)
+            about = f"total energy of the {direction} pass"
+            table[f"{direction}_energy"] = Column(energies, "hartree", about)
+    codes = tuple(outcome.exit_code for outcome in outcomes)
+    table["exit_code"] = Column(codes, "", "0, or the exit code of the error")
+    return table
+
+
+def _energy_of(outcome: Outcome, direction: str) -> float:
+    """Total energy of a point in one pass, Eh; NaN where it failed, or is still to come."""
+    run = outcome.runs.get(run_name(direction, outcome.number))
+    if run is None:
+        return math.nan
+    return run.total_energy
+
+
+def _disagreements(scan: Scan, outcomes: Sequence[Outcome]) -> list[str]:
+    """A line for each point where the passes have come to different minima."""
+    lines = []
+    for outcome in outcomes:
+        forward, backward = (_energy_of(outcome, direction) for direction in PASSES)
+        difference = backward - forward
+        if not abs(difference) > DISAGREE:
+            continue
+        kept = outcome.name.partition("-")[0]
+        lines.append(
+            f"{scan.point(outcome.number)}: the passes disagree by "
+            f"{abs(difference) * KJ_PER_MOL_PER_HARTREE:.2f} kJ/mol; the {kept} one is lower and "
+            "kept"
+        )
+    both = sum(len(outcome.runs) == len(PASSES) for outcome in outcomes)
+    if both and not lines:
+        lines.append(
+            f"both passes agree within {DISAGREE:g} Eh at all {counted_text(both, 'point')}"
+        )
+    return lines
+
+
+def _map(scan: Scan, energies: Any) -> tuple[dict[str, Dataset], dict[str, Dataset]]:
+    """The lowest point of a map, and its energies as a grid, NaN where a point failed."""
+    if np.isnan(energies).all():
+        return {}, {}
+    rows, columns = scan.coordinates
+    lowest = int(np.nanargmin(energies))
+    values = {
+        "lowest_first": Dataset(
+            scan.values[lowest][0], rows.units, f"{rows.name} at the lowest point"
+        ),
+        "lowest_second": Dataset(
+            scan.values[lowest][1], columns.units, f"{columns.name} at the lowest point"
+        ),
+        "lowest_energy": Dataset(
+            float(energies[lowest]), "hartree", "total energy of the lowest point"
+        ),
     }
-    return Numbers(settings, notes, minima, table, arrays)
+    shape = len(rows.values), len(columns.values)
+    arrays = {
+        "map_energy": Dataset(
+            energies.reshape(shape),
+            "hartree",
+            f"total energy, a row for each {rows.name}, a column for each {columns.name}",
+        ),
+        "map_first": Dataset(np.array(rows.values), rows.units, f"{rows.name} of the rows"),
+        "map_second": Dataset(
+            np.array(columns.values), columns.units, f"{columns.name} of the columns"
+        ),
+    }
+    return values, arrays
 
 
 def relative_errors(runs: Sequence[MP2Result | None]) -> tuple[float, ...]:
@@ -331,149 +635,11 @@ def _without_minimum(minima: dict[str, Dataset], extrema: Sequence[Extremum]) ->
     ]
 
 
-class Extremum(NamedTuple):
-    """A minimum or a maximum by interpolation.
-
-    Attributes
-    ----------
-    position : float
-        In the unit of the coordinate.
-    energy : float
-        Eh.
-    curvature : float
-        Second derivative there, Eh per unit squared: positive at a minimum, negative at a maximum.
-    points : int
-        Through which the polynomial goes, 3 or 5.
-    """
-
-    position: float
-    energy: float
-    curvature: float
-    points: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sampled:
-    """Energies at rising values of a coordinate, Eh, NaN where a point failed.
-
-    Attributes
-    ----------
-    places, energies : (n,) arrays
-    period : float or None
-        The last point is followed by the first, a period later.
-    """
-
-    places: NDArray[np.float64]
-    energies: NDArray[np.float64]
-    period: float | None
-
-    def window(
-        self, middle: int, points: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Values and energies of neighbours around a point; None beyond an end, or across a failed
-        point."""
-        count = len(self.places)
-        chosen = np.arange(middle - points // 2, middle + points // 2 + 1)
-        turns = chosen // count
-        if points > count or (self.period is None and turns.any()):
-            return None
-        energies = self.energies[chosen % count]
-        if np.isnan(energies).any():
-            return None
-        return self.places[chosen % count] + turns * (self.period or 0.0), energies
-
-    def inside(self, place: float) -> float:
-        """A value within the period that begins at the first point."""
-        if self.period is None:
-            return place
-        turned = (place - self.places[0]) % self.period
-        if self.period - turned < SAME_PLACE:  # of a place that rounding put below the first
-            turned = 0.0
-        return float(self.places[0] + turned)
-
-    def failed_between(self, first: float, last: float) -> bool:
-        """Whether a point failed between two values of which the second may be a period later."""
-        failed = self.places[np.isnan(self.energies)]
-        if self.period is not None:
-            failed = np.concatenate([failed - self.period, failed, failed + self.period])
-        return bool(((first < failed) & (failed < last)).any())
-
-
 def _period(coordinate: Coordinate) -> float | None:
     """After which a coordinate has the same geometries again, in its unit; None where it has
     not."""
     if coordinate.kind == "dihedral":
         return 360.0
-    return None
-
-
-def make_curve(
-    x: Sequence[float], energies: Sequence[float], period: float | None = None
-) -> Sampled:
-    """The points of a scan by rising value; one that goes once round is closed.
-
-    Parameters
-    ----------
-    x : sequence of float
-        In any order.
-    energies : sequence of float
-        Eh, NaN where a point failed.
-    period : float, optional
-        Of the coordinate.
-    """
-    order = np.argsort(x, kind="stable")
-    places = np.array(x, dtype=np.float64)[order]
-    heights = np.array(energies, dtype=np.float64)[order]
-    if period is None or len(places) < 3:
-        return Sampled(places, heights, None)
-    span = float(places[-1] - places[0])
-    if abs(span - period) < SAME_PLACE:  # both ends are one geometry
-        if np.isnan(heights[0]):
-            heights[0] = heights[-1]
-        return Sampled(places[:-1], heights[:-1], period)
-    widest = float(np.diff(places).max())
-    if span < period <= span + widest + SAME_PLACE:
-        return Sampled(places, heights, period)
-    return Sampled(places, heights, None)
-
-
-def find_extrema(curve: Sampled) -> list[Extremum]:
-    """Every minimum and maximum between the points of a scan, by rising position.
-
-    A point that is lower, or higher, than its neighbours is the middle of the polynomial through
-    five points around it, or through three where there are no five, one of the five failed, or
-    their polynomial turns elsewhere.
-    """
-    found = []
-    for middle in range(len(curve.places)):
-        extremum = _extremum(curve, middle)
-        if extremum is not None:
-            found.append(extremum._replace(position=curve.inside(extremum.position)))
-    return sorted(found, key=lambda one: one.position)
-
-
-def _extremum(curve: Sampled, middle: int) -> Extremum | None:
-    """The extremum around a point that is lower or higher than its two neighbours; None
-    elsewhere."""
-    neighbours = curve.window(middle, 3)
-    if neighbours is None:
-        return None
-    before, here, after = neighbours[1]
-    if before > here <= after:
-        sign = 1.0
-    elif before < here >= after:
-        sign = -1.0
-    else:
-        return None
-    for points in (5, 3):
-        window = curve.window(middle, points)
-        if window is None:
-            continue
-        places, energies = window
-        found = find_minimum(places, sign * energies, points)
-        half = points // 2
-        if found is not None and places[half - 1] <= found.position <= places[half + 1]:
-            return Extremum(found.position, sign * found.energy, sign * found.curvature, points)
     return None
 
 
@@ -521,70 +687,3 @@ def _of_barriers(curve: Sampled, extrema: Sequence[Extremum], units: str) -> dic
         "barrier_forward": Dataset(columns[3], "kJ/mol", "maximum above the minimum before"),
         "barrier_backward": Dataset(columns[4], "kJ/mol", "maximum above the minimum after"),
     }
-
-
-def barriers(
-    curve: Sampled, extrema: Sequence[Extremum]
-) -> list[tuple[Extremum, Extremum, Extremum]]:
-    """Each maximum with the minima before and after it, where no point between them failed."""
-    found = []
-    count = len(extrema)
-    for number, top in enumerate(extrema):
-        if curve.period is None and number in (0, count - 1):
-            continue
-        before, after = extrema[number - 1], extrema[(number + 1) % count]
-        if not before.curvature > 0 > top.curvature or not after.curvature > 0:
-            continue
-        first, last = before.position, after.position
-        if curve.period is not None:
-            first = top.position - (top.position - first) % curve.period
-            last = top.position + (last - top.position) % curve.period
-        if not curve.failed_between(first, last):
-            found.append((before, top, after))
-    return found
-
-
-class Minimum(NamedTuple):
-    """A minimum by interpolation: position in the unit of the coordinate, energy in Eh, second
-    derivative there."""
-
-    position: float
-    energy: float
-    curvature: float
-
-
-def find_minimum(
-    x: Sequence[float] | NDArray[np.float64],
-    energy: Sequence[float] | NDArray[np.float64],
-    points: int,
-) -> Minimum | None:
-    """The minimum of the polynomial through `points` neighbours centred on the lowest point.
-
-    Returns None when the lowest point lies too near an end, or the polynomial has no minimum
-    between its outer points.
-
-    Parameters
-    ----------
-    x : different values, in any order
-    energy : Eh
-    points : 3 or 5
-    """
-    order = np.argsort(x)
-    xs, ys = np.array(x, dtype=np.float64)[order], np.array(energy, dtype=np.float64)[order]
-    if xs.size < points:
-        return None
-    lowest, half = int(np.argmin(ys)), points // 2
-    if lowest < half or lowest + half >= xs.size:
-        return None
-    near, low = xs[lowest - half : lowest + half + 1], ys[lowest]
-    # Shifted to the lowest point: energies of 1e2 Eh would cost the digits that matter.
-    curve = Polynomial.fit(
-        near - xs[lowest], ys[lowest - half : lowest + half + 1] - low, points - 1
-    ).convert()
-    slope, bend = curve.deriv(), curve.deriv(2)
-    roots = [root.real for root in np.atleast_1d(slope.roots()) if abs(root.imag) < 1e-9]
-    inside = [r for r in roots if near[0] - xs[lowest] < r < near[-1] - xs[lowest] and bend(r) > 0]
-    if not inside:
-        return None
-    best = min(inside, key=lambda r: float(curve(r)))
-    return Minimum(float(xs[lowest] + best), float(low + curve(best)), float(bend(best)))

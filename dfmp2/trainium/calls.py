@@ -462,7 +462,7 @@ class Program:
         shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in self.tensors)
         return f"{self.kernel} ({shapes})"
 
-    def fingerprint(self, target: str, logical_core: int = 1) -> str:
+    def fingerprint(self, target: str) -> str:
         """Names the program on a chip for these kernel sources, whatever compiles it."""
         what = [
             self.source,
@@ -470,7 +470,7 @@ class Program:
             self.tensors,
             self.statics,
             target,
-            logical_core,
+            1,  # physical cores of a logical one
             source_hash(),
         ]
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]

@@ -229,9 +229,7 @@ class Item(NamedTuple):
     j: int
 
 
-def emission(
-    rows: int, columns: int, held: int, diagonal: bool, group: int = 1
-) -> tuple[Item, ...]:
+def emission(rows: int, columns: int, held: int, diagonal: bool, group: int) -> tuple[Item, ...]:
     """The items of a block of rows x columns pairs in the order in which a kernel with `held`
     residents emits them."""
     steps = traversal(rows, columns, held, 1, diagonal)

@@ -27,6 +27,7 @@ from dfmp2.scf import hamiltonian, hartree_fock
 from dfmp2.scf.hamiltonian import Environment
 from dfmp2.scf.integrals import ScfIntegrals
 from dfmp2.scf.reference import Reference, StartOrbitals, common_orbitals
+from dfmp2.scf.solvent import in_solvent
 from dfmp2.units import format_bytes
 from dfmp2.validation import formulas
 from dfmp2.validation.psi4 import run_psi4
@@ -160,6 +161,11 @@ def recompute(
         allowed += result.quadrature.error
     if program == "psi4":
         method = result.options.correlation
+        if result.options.solvent is not None:
+            raise InputError(
+                Option("with", "psi4"),
+                " has no solvent as PySCF's: leave it out to compare with PySCF",
+            )
         if method.regularised or method.kind in ("rpa", "none"):
             raise InputError(
                 Option("with", "psi4"),
@@ -386,6 +392,7 @@ def _exact_exchange(mole: Any, mf: Any, result: MP2Result) -> float:
         if result.scf_fitting is not None:
             data = fitting_data(result.molecule, result.scf_fitting)
             hartree_fock_energy = hartree_fock_energy.density_fit(auxbasis=data)
+        hartree_fock_energy = in_solvent(hartree_fock_energy, result.options, native=True)
         hartree_fock_energy.verbose = 0
         return float(hartree_fock_energy.energy_tot(mf.make_rdm1()))
 

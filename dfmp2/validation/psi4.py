@@ -441,6 +441,10 @@ def _elements(result: MP2Result, basis: BasisSet) -> dict[str, ElementBasis]:
     ------
     InputError : the basis lacks one
     """
+    if basis.by_atom:
+        raise UnsupportedByBackend(
+            f"Psi4 is given one basis set for each element, and here atoms have their own: {PYSCF}"
+        )
     missing = [symbol for symbol in result.molecule.elements if symbol not in basis.elements]
     if missing:
         raise InputError(

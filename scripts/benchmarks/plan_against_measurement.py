@@ -7,6 +7,11 @@ as a page.
 Calibrates first; about three minutes on two quiet cores. Prediction and measurement stand in every
 result file; this puts them side by side in docs/project/performance/plan.md. Rows go to --rows as they
 come, and a run that was broken off goes on from there.
+
+    python scripts/benchmarks/plan_against_measurement.py --processor-time
+
+does the same on a machine that others use: one thread, processor time, of whole commands. It prints
+a line for each and how many are off by more than a factor of 2, and writes no page.
 """
 
 from __future__ import annotations
@@ -21,9 +26,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from long_tables import shortened
 from make_alkane import alkane, to_xyz
-from programs import private_folder, run_dfmp2
+from programs import private_folder, run_child, run_dfmp2
 
+LAUNCH = 0.45  # s of a command outside its run, as `dfmp2.planning.rates.Rates` has it
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "project" / "performance" / "plan.md"
 FACTOR = 1.5
@@ -52,6 +59,20 @@ CASES: tuple[tuple[str, ...], ...] = (  # molecule, basis, further options
     ("c10h22", "cc-pvdz", "--check"),
     ("water-8", "aug-cc-pvdz"),
 )
+WITH_FUNCTIONALS = (
+    ("h2o", "cc-pvtz", "--method", "b2plyp"),
+    ("glycine", "cc-pvdz", "--method", "b2plyp"),
+    ("benzene", "cc-pvdz", "--method", "pwpb95"),
+    ("nh2", "cc-pvtz", "--method", "ks", "--xc", "pbe0"),
+)
+TWICE = 2.0  # what a prediction may be off by, of processor time
+MEASURE = """
+import time
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.planning import rates
+rates.time.perf_counter = time.process_time
+rates.measure_rates(CpuBackend(1), 1)
+"""
 UNFORESEEN = (
     ("phenyl", "cc-pvdz"),
     ("vcl4", "def2-svp"),
@@ -219,17 +240,50 @@ def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: floa
     return "\n".join(lines) + "\n"
 
 
+def by_processor_time(folder: Path) -> None:
+    """Print predicted and spent processor seconds of each case with one thread."""
+    cache = {"XDG_CACHE_HOME": str(folder)}
+    child = run_child([sys.executable, "-P", "-c", MEASURE], folder, cache)
+    if child.code:
+        raise SystemExit(f"the rates could not be measured: {child.ending()}")
+    beyond_twice = 0
+    cases = (*CASES, *WITH_FUNCTIONALS)
+    for molecule, basis, *more in cases:
+        command = ("run", f"{molecule}.xyz", "--basis", basis, *more, "--threads", "1")
+        files = ("--output", "x.h5", "--overwrite", "--quiet", "--json")
+        program = (sys.executable, "-P", "-m", "dfmp2")
+        child = run_child([*program, *command, *files], folder, cache)
+        if child.code:
+            raise SystemExit(f"{' '.join(command)} failed ({child.code}): {child.ending()}")
+        foreseen = json.loads(child.out)["predicted_timings"]["total"] + LAUNCH
+        ratio = foreseen / child.cpu
+        if not 1 / TWICE <= ratio <= TWICE:
+            beyond_twice += 1
+        print(f"{' '.join(command):<60} {foreseen:8.2f} {child.cpu:8.2f} {ratio:6.2f}", flush=True)
+    print(f"{beyond_twice} of {len(cases)} are off by more than a factor of {TWICE:g}")
+
+
 def main() -> None:
     """Measure what is not in the file of rows, and write the page after each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--machine", required=True, help="class of the machine, for the page")
-    parser.add_argument("--date", required=True)
+    parser.add_argument("--machine", default="", help="class of the machine, for the page")
+    parser.add_argument("--date", default="")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="one thread, processor time, no page"
+    )
     parser.add_argument(
         "--rows", type=Path, metavar="FILE", help="JSON of the rows so far; gone on from"
     )
     given = parser.parse_args()
+    if given.processor_time:
+        with private_folder() as name:
+            write_molecules(Path(name))
+            by_processor_time(Path(name))
+        return
+    if not given.machine or not given.date:
+        parser.error("--machine and --date are needed for the page")
     stored: dict[str, Any] = {"rows": {}}
     if given.rows is not None and given.rows.exists():
         stored = json.loads(given.rows.read_text(encoding="utf-8"))
@@ -254,9 +308,8 @@ def main() -> None:
             print(row_of(case, found), flush=True)
             if given.rows is not None:
                 given.rows.write_text(json.dumps(stored, indent=1), encoding="utf-8")
-            PAGE.write_text(
-                page(stored["rows"], given.machine, given.date, stored["foreign"]), encoding="utf-8"
-            )
+            text = page(stored["rows"], given.machine, given.date, stored["foreign"])
+            PAGE.write_text(shortened(text, PAGE), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -47,10 +47,23 @@ def write(name: str, codes: dict[int, CodeType], **more: Any) -> None:
         file.write(json.dumps({"name": name, "functions": functions, **more}) + "\n")
 
 
+def write_at_the_end() -> None:
+    """Have this process write what it has called, also when it ends as `dfmp2` does: by _exit,
+    before the functions that were registered first."""
+    end = os._exit
+
+    def write_and_end(code: int) -> None:
+        write(os.environ[NAME], called)
+        end(code)
+
+    atexit.register(lambda: write(os.environ[NAME], called))
+    os._exit = write_and_end
+
+
 if FOLDER:
     trace()
     if os.environ.get(NAME):
-        atexit.register(lambda: write(os.environ[NAME], called))
+        write_at_the_end()
 
 
 def pytest_runtest_logreport(report: Any) -> None:

@@ -45,6 +45,8 @@ def xyz(result: MP2Result) -> bytes:
         field = ""
     else:
         field = f" point_charges={len(charges)}"
+    if result.options.solvent is not None:
+        field = f' solvent="{printable(result.options.solvent_title)}"'
     line = f'{comment} method="{relativity}{level}/{basis}"{field} {keys}'
     return ("\n".join([count, line, *atoms]) + "\n").encode("ascii", "backslashreplace")
 

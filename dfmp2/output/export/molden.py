@@ -150,6 +150,8 @@ def _title(result: MP2Result) -> str:
         field = ""
     else:
         field = f", in the field of {len(charges)} point charges (not in this file)"
+    if result.options.solvent is not None:
+        field = f", in a solvent (not in this file): {result.options.solvent_title}"
     return printable(
         f"{result.reference.title}/{result.orbital_basis.name} orbitals of dfmp2 "
         f"{result.provenance.version}, charge {molecule.charge}, multiplicity "

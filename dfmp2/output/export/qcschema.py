@@ -239,9 +239,9 @@ def _wavefunction(result: MP2Result, version: int, kept: tuple[str, ...]) -> dic
     reference, molecule = result.reference, result.molecule
     shells = ao_shells(molecule, result.orbital_basis, reference.mo_coeff)
     order = conventions.rows((shell.momentum for shell in shells), conventions.cca)
+    keys = result.orbital_basis.keys(molecule)
     labels = [
-        f"{s}_ghost" if ghost else s
-        for s, ghost in zip(molecule.symbols, molecule.ghost, strict=True)
+        f"{key}_ghost" if ghost else key for key, ghost in zip(keys, molecule.ghost, strict=True)
     ]
     centres: dict[str, Any] = {}
     for atom, label in enumerate(labels):

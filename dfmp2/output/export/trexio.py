@@ -36,11 +36,14 @@ def trexio(result: MP2Result) -> bytes:
     NumericalError : the stored orbitals do not belong to the stored basis
     ResourceError : there is no room for a temporary file
     """
-    if result.molecule.point_charges is not None or result.options.relativity != "none":
-        if result.molecule.point_charges is None:
-            beyond = "an X2C Hamiltonian"
-        else:
-            beyond = "point charges"
+    beyond = ""
+    if result.molecule.point_charges is not None:
+        beyond = "point charges"
+    elif result.options.relativity != "none":
+        beyond = "an X2C Hamiltonian"
+    elif result.options.solvent is not None:
+        beyond = "a solvent"
+    if beyond:
         raise InputError(
             Option("to"),
             (
@@ -133,7 +136,8 @@ def _values(result: MP2Result) -> dict[str, Any]:
 
 
 def _core_potentials(result: MP2Result, cores: list[int]) -> Iterator[tuple[str, Any]]:
-    elements = [result.orbital_basis.elements[symbol] for symbol in result.molecule.symbols]
+    basis = result.orbital_basis
+    elements = [basis.elements[key] for key in basis.keys(result.molecule)]
     pairs = list(zip(elements, cores, strict=True))
     terms = [
         (atom, momentum, exponent, coefficient, power - 2)

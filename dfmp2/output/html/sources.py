@@ -55,6 +55,16 @@ FOUND = {
         "largest gradient": "max_gradient",
     },
     "frequencies": {"zero-point energy": "zero_point_energy", "Gibbs energy": "gibbs_energy"},
+    "thermochemistry": {
+        "zero-point energy": "zero_point_energy",
+        "Gibbs energy": "gibbs_energy",
+        "entropy": "entropy",
+    },
+    "reaction": {
+        "reaction energy": "reaction_energy_kj_per_mol",
+        "reaction enthalpy": "reaction_enthalpy_kj_per_mol",
+        "reaction Gibbs energy": "reaction_gibbs_energy_kj_per_mol",
+    },
 }
 
 
@@ -308,6 +318,9 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         shown = [*steps[-1:], *steps[:-1]]
     elif study.kind == "frequencies":  # the displaced ones are all alike
         shown = runs[:1]
+    elif study.kind == "reaction":  # not the steps and displaced geometries on the way
+        final = [one["run"] for one in study.settings["species"]]
+        shown = [entry for entry in runs if entry.name in final] or runs[:1]
     # The energies of a scan differ by its geometries, of which the lowest is drawn; the other
     # studies have one.
     if study.kind == "scan":

@@ -271,10 +271,13 @@ def _axes(
 
 
 def scan_drawing(study: Study) -> str:
-    """The curves of a scan, each above its lowest point, and a stroke at the estimated minimum.
+    """The curves of a scan, each above its lowest point, and a stroke at the estimated minimum; of
+    two coordinates a map.
 
     Points that failed are missing. With no point at all the drawing says so.
     """
+    if "map_energy" in study.arrays:
+        return energy_map(study)
     name, column = next(iter(study.table.items()))
     method = next((run.options.correlation.title for run in study.runs.values()), study.title)
     above = {method: study.table["relative_energy"].values}
@@ -360,6 +363,67 @@ def _square(x: float, y: float, cell: float, value: float, largest: float, title
     else:
         cls = f"l{round(share * (LEVELS - 1))}"
     return element("rect", title=title, cls=cls, x=x, y=y, width=side, height=side)
+
+
+def energy_map(study: Study) -> str:
+    """The energies of a map as boxes, above the lowest one; larger and darker is lower.
+
+    The first coordinate goes up, the second to the right. Sizes and shades fall with the logarithm
+    of 1 + E / (kJ/mol), so that a well is seen beside a wall. The lowest box has a frame, and a
+    point that failed has none.
+    """
+    energies = study.arrays["map_energy"].value
+    above = (energies - np.nanmin(energies)) * KJ_PER_MOL_PER_HARTREE
+    steepest = math.log1p(float(np.nanmax(above)))
+    rows, columns = above.shape
+    left, top, room = 64.0, 34.0, 416.0
+    width = min(52.0, room / columns)
+    height = min(40.0, room / rows)
+    right, bottom = left + width * columns, top + height * rows
+    parts = [element("rect", x=left, y=top, width=right - left, height=bottom - top, cls="grid")]
+    names = [name.replace("_", " ") for name in study.settings["coordinates"]]
+    first, second = study.arrays["map_first"], study.arrays["map_second"]
+    frame = ""
+    for (i, j), energy in np.ndenumerate(above):
+        if math.isnan(energy):
+            continue
+        share = 1.0
+        if steepest > 0:
+            share = 1.0 - math.log1p(float(energy)) / steepest
+        middle = left + width * (j + 0.5), bottom - height * (i + 0.5)
+        place = f"{names[0]} = {first.value[i]:g}, {names[1]} = {second.value[j]:g}"
+        title = f"{place}: {energy:.2f} kJ/mol"
+        parts.append(_box(*middle, (width, height), share, title))
+        if energy == 0:
+            x, y = middle[0] - width / 2, middle[1] - height / 2
+            frame = element("rect", cls="positive", x=x, y=y, width=width, height=height)
+    parts.append(frame)
+    for i in range(0, rows, max(1, math.ceil(15 / height))):
+        y = bottom - height * (i + 0.5) + 4
+        parts.append(_text(left - 6, y, f"{first.value[i]:g}", "small end"))
+    for j in range(0, columns, max(1, math.ceil(34 / width))):
+        x = left + width * (j + 0.5)
+        parts.append(_text(x, bottom + 16, f"{second.value[j]:g}", "small middle"))
+    parts.append(_text(14, top - 14, f"{names[0]} / {first.units}", "small up"))
+    x_name = f"{names[1]} / {second.units}"
+    parts.append(_text((left + right) / 2, bottom + 36, x_name, "small middle"))
+    for level in range(LEVELS):
+        share = level / (LEVELS - 1)
+        x = left + 40.0 * level + 20.0
+        value = math.expm1((1.0 - share) * steepest)
+        parts.append(_box(x, bottom + 56, (39.0, 16.0), share, ""))
+        parts.append(_text(x, bottom + 77, f"{value:.3g}", "small middle"))
+    parts.append(_text(left + 40.0 * LEVELS + 6, bottom + 60, "kJ/mol", "small"))
+    wide = max(right + 8, left + 40.0 * LEVELS + 60)
+    return drawing(wide, bottom + 86, f"Map of energies: {study.title}", parts)
+
+
+def _box(x: float, y: float, cell: tuple[float, float], share: float, title: str) -> str:
+    """A box around (x, y), which fills its cell and is darkest where the share is 1."""
+    width, height = ((side - 1.5) * (0.25 + 0.75 * share) for side in cell)
+    shade = f"l{round(share * (LEVELS - 1))}"
+    place = {"x": x - width / 2, "y": y - height / 2, "width": width, "height": height}
+    return element("rect", title=title, cls=shade, **place)
 
 
 # --- molecule -------------------------------------------------------------------------------------

@@ -1,0 +1,248 @@
+"""`dfmp2 reaction`: energies, enthalpies and free energies of a reaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dfmp2.cli.help import AnnouncedCommand
+from dfmp2.cli.options import (
+    ALL,
+    MOST_WORKERS,
+    Display,
+    FilesRead,
+    as_one,
+    options_of,
+    prepare_libraries,
+)
+from dfmp2.cli.studies import LevelOptions, level_options, run_study, study_options
+from dfmp2.errors import InputError
+from dfmp2.options import CONVERGENCE, Options
+
+if TYPE_CHECKING:
+    from dfmp2.output.study import Study
+    from dfmp2.studies.species import Reaction
+
+OF_ONE_MOLECULE = ("charge", "multiplicity", "point_charges", "point_charge_units")
+OF_A_REACTION = tuple(name for name in ALL if name not in OF_ONE_MOLECULE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReactionOptions:
+    """What reacts, as it stands on the command line."""
+
+    file: str | None
+    reactants: str | None
+    products: str | None
+    charges: str | None
+    multiplicities: str | None
+    symmetry_numbers: str | None
+    transition_states: str | None
+
+    def read(self) -> Reaction:
+        """The reaction of the file, or that of the options.
+
+        Raises
+        ------
+        InputError : neither, both, or one that cannot be read
+        """
+        from dfmp2.errors.messages import Option
+        from dfmp2.studies.species import Reaction, parse_numbers, parse_terms, read_reaction
+
+        if self.file is not None:
+            beside = [name for name in self.__slots__ if name != "file" and getattr(self, name)]
+            if beside:
+                raise InputError(
+                    f"--{beside[0].replace('_', '-')} beside {self.file}: the file says what "
+                    f"reacts: write {beside[0]} into it, or leave the file out"
+                )
+            return read_reaction(self.file)
+        if self.reactants is None or self.products is None:
+            raise InputError(
+                "no reaction: name both --reactants and --products, as in --reactants "
+                "'ch4.xyz,2*o2.xyz' --products 'co2.xyz,2*h2o.xyz', or a TOML file"
+            )
+        states = []
+        if self.transition_states is not None:
+            states = [name.strip() for name in self.transition_states.split(",")]
+        return Reaction(
+            reactants=parse_terms(self.reactants, Option("reactants")),
+            products=parse_terms(self.products, Option("products")),
+            charges=parse_numbers(self.charges, Option("charges")),
+            multiplicities=parse_numbers(self.multiplicities, Option("multiplicities")),
+            symmetry_numbers=parse_numbers(self.symmetry_numbers, Option("symmetry_numbers")),
+            transition_states=states,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What is computed of each species, as it stands on the command line."""
+
+    optimize: bool
+    frequencies: bool
+    search_convergence: str
+    search_steps: int
+    temperature: float
+    pressure: float | None
+    standard_state: str | None
+    gas_scale: str
+    quasi_harmonic: str | None
+    gas_cutoff: float | None
+    any_gradient: bool
+
+    def plan(self) -> Any:
+        """What `dfmp2.studies.reaction` makes of it."""
+        from dfmp2.studies.geometric_search import Search
+        from dfmp2.studies.ideal_gas import low_modes
+        from dfmp2.studies.reaction import Gas, Plan
+
+        search = None
+        if self.optimize:
+            search = Search(convergence=self.search_convergence, max_steps=self.search_steps)
+        gas = Gas(
+            temperature=self.temperature,
+            pressure=self.pressure,
+            standard_state=self.standard_state,
+            scale=_number_or_word(self.gas_scale),
+            low_modes=low_modes(self.quasi_harmonic, self.gas_cutoff),
+            allow_gradient=self.any_gradient,
+        )
+        return Plan(optimize=search, frequencies=self.frequencies, gas=gas)
+
+
+def _number_or_word(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+@click.command("reaction", cls=AnnouncedCommand)
+@click.argument("file", metavar="[REACTION.toml]", required=False)
+@click.option(
+    "--reactants", metavar="N*FILE,...", help="Files, with coefficients: 2*h2.xyz,o2.xyz."
+)
+@click.option("--products", metavar="LIST", help="Likewise.")
+@click.option("--charges", metavar="LIST", help="By file name: oh=-1,na=1.  [default: of files]")
+@click.option("--multiplicities", metavar="LIST", help="2S+1, likewise.")
+@click.option("--symmetry-numbers", metavar="LIST", help="Rotations.  [default: counted]")
+@click.option("--transition-states", metavar="LIST", help="Saddle points, for --optimize.")
+@click.option("--optimize", is_flag=True, help="Optimise every geometry first.")
+@click.option("--frequencies", is_flag=True, help="Hessians, for enthalpy and free energy.")
+@click.option(
+    "--convergence",
+    "search_convergence",
+    type=click.Choice(CONVERGENCE, case_sensitive=False),
+    default="GAU",
+    show_default=True,
+    metavar="NAME",
+    help="Of --optimize.",
+)
+@click.option(
+    "--max-steps",
+    "search_steps",
+    type=int,
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="Of --optimize.",
+)
+@click.option(
+    "--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas."
+)
+@click.option(
+    "--standard-state",
+    type=click.Choice(["1atm", "1bar", "1M"]),
+    help="1M is 1 mol/l.  [default: 1atm]",
+)
+@click.option("--pressure", type=float, metavar="PA", help="In its place.")
+@click.option(
+    "--scale",
+    "gas_scale",
+    metavar="NUMBER|auto",
+    default="1",
+    show_default=True,
+    help="Of wavenumbers.",
+)
+@click.option(
+    "--quasi-harmonic",
+    type=click.Choice(["grimme", "truhlar"]),
+    help="Entropy of low modes.",
+)
+@click.option(
+    "--cutoff", "gas_cutoff", type=float, metavar="CM", help="Of it, cm^-1.  [default: 100]"
+)
+@click.option(
+    "--allow-gradient", "any_gradient", is_flag=True, help="Go on where a gradient is not small."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    metavar="N",
+    help="Processes that share the runs.",
+)
+@level_options
+@options_of(*OF_A_REACTION)
+@study_options
+@as_one("asked", ReactionOptions)
+@as_one("computed", PlanOptions)
+def reaction_command(
+    asked: ReactionOptions,
+    computed: PlanOptions,
+    level: LevelOptions,
+    display: Display,
+    workers: int | None,
+    units: str,
+    **options: Any,
+) -> None:
+    """Energy of a reaction, with --frequencies its enthalpy and Gibbs energy.
+
+    FILE is a molecule as of dfmp2 run, or the .h5 file of a result or of dfmp2 frequencies at the
+    same level of theory. REACTION.toml lists reactants and products. Atoms and charge must
+    balance. All runs go into one file.
+    """
+    chosen = None
+    prepare_libraries(options["threads"])
+    if options["basis"] is not None:
+        chosen = level.of(Options(**options))
+    reaction = asked.read()
+    from dfmp2.studies.reaction import reaction_energy
+    from dfmp2.studies.species import read_species
+
+    plan = computed.plan()
+    species = read_species(reaction, units)
+    name = "reaction"
+    if asked.file is not None:
+        name = asked.file.rpartition("/")[2].removesuffix(".toml")
+    compute = partial(reaction_energy, species, chosen, plan)
+    if workers is not None:
+        from dfmp2.execution.parts import steps
+
+        compute = partial(compute, elsewhere=partial(steps, workers))
+
+    def ending(study: Study) -> str:
+        said = []
+        for symbol, value in (
+            ("dE", "reaction_energy"),
+            ("dH", "reaction_enthalpy"),
+            ("dG", "reaction_gibbs_energy"),
+        ):
+            found = study.values.get(f"{value}_kj_per_mol")
+            if found is not None:
+                said.append(f"{symbol} = {found.value:.4f}")
+        return f"{study.settings['equation']}: {', '.join(said)} kJ/mol"
+
+    files = {"REACTION.toml": asked.file, "--scf-from": options["scf_from"]}
+    terms = (*reaction.reactants, *reaction.products)
+    for number, molecule in enumerate(dict.fromkeys(file for _, file in terms), start=1):
+        files[f"FILE {number}"] = molecule
+    run_study(display.target(f"{name}.reaction.h5"), compute, ending, display, FilesRead(files))
+
+
+for _parameter in reaction_command.params:
+    if _parameter.name == "basis":
+        _parameter.required = False  # of stored results it is known

@@ -1,0 +1,171 @@
+"""Stored results for Python: their thermochemistry at other conditions, and conformers ranked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
+from dfmp2.execution.items import look_items
+from dfmp2.execution.manifest import read_batch
+from dfmp2.interop.python import NoKeywords, offered
+from dfmp2.output.study import Study
+from dfmp2.studies.ideal_gas import low_modes
+from dfmp2.studies.rank import ENERGY, GIBBS, Ranking, rank_conformers, read_candidates
+from dfmp2.studies.thermochemistry import (
+    GasConditions,
+    hessian_of,
+    make_thermochemistry,
+    parse_values,
+    read_hessian,
+)
+
+BY = {"energy": ENERGY, "gibbs": GIBBS, None: None}
+FileLike = str | os.PathLike[str]
+
+
+@offered(NoKeywords)
+def thermo(
+    source: FileLike | Study,
+    *,
+    temperature: float | str | Sequence[float] = 298.15,
+    pressure: float | str | Sequence[float] = 101325.0,
+    scale: float | str = 1.0,
+    quasi_harmonic: str | None = None,
+    cutoff: float | None = None,
+    isotopes: Sequence[str] = (),
+    symmetry_number: int | None = None,
+) -> Study:
+    """Thermochemistry of a stored Hessian at other conditions; no gradient is computed.
+
+    Parameters
+    ----------
+    source : str, path or Study
+        A file of `frequencies` or of `optimize` with `verify`, or the study itself.
+    temperature, pressure : float, str or sequence of float, optional
+        Of the gas, K and Pa; several, or a range as "200:400:5".
+    scale : float or str, optional
+        Factor of the wavenumbers, "auto" for the published one of method and basis.
+    quasi_harmonic : str, optional
+        "grimme" or "truhlar": the entropy of low modes; None for harmonic oscillators.
+    cutoff : float, optional
+        Of `quasi_harmonic`, cm^-1; 100 where it is left out.
+    isotopes : sequence of str, optional
+        As "1=2H" (atom 1), "H=2H" (every hydrogen) or "1=2.0141" (a mass in u).
+    symmetry_number : int, optional
+        Rotations that put the molecule onto itself, None to count them.
+
+    Returns
+    -------
+    Study; its values are those of the first temperature and pressure, its table has a row for each
+
+    Examples
+    --------
+    >>> study = dfmp2.frequencies(geometry, basis="cc-pvdz")                    # doctest: +SKIP
+    >>> dfmp2.thermo(study, isotopes=["H=2H"]).values["gibbs_energy"].value     # doctest: +SKIP
+    """
+    conditions = GasConditions(
+        temperatures=parse_values(Option("temperature"), temperature),
+        pressures=parse_values(Option("pressure"), pressure),
+        scale=scale,
+        low_modes=low_modes(quasi_harmonic, cutoff),
+        isotopes=tuple(isotopes),
+        symmetry=symmetry_number,
+    )
+    if isinstance(source, Study):
+        stored = hessian_of(source, "the study")
+    else:
+        stored = read_hessian(Path(source))
+    return make_thermochemistry(stored, conditions, "dfmp2.thermo")
+
+
+@offered(NoKeywords)
+def rank(
+    sources: FileLike | Sequence[FileLike],
+    *,
+    by: str | None = None,
+    temperature: float = 298.15,
+    pressure: float = 101325.0,
+    scale: float | str = 1.0,
+    quasi_harmonic: str | None = None,
+    cutoff: float | None = None,
+    degeneracies: Mapping[str, int] | None = None,
+) -> Ranking:
+    """Boltzmann weights of the conformers in stored results.
+
+    Parameters
+    ----------
+    sources : str, path or sequence of them
+        Files of `run`, `optimize` or `frequencies`; folders or manifests of batches.
+    by : str, optional
+        "energy" or "gibbs"; None for Gibbs energies where every file has a Hessian, else energies.
+    temperature, pressure : float, optional
+        Of the ensemble, K and Pa.
+    scale, quasi_harmonic, cutoff : optional
+        Of the Gibbs energies, as of `thermo`.
+    degeneracies : mapping of str to int, optional
+        How often a conformer counts, by the name of its file; 1 where it is left out.
+
+    Returns
+    -------
+    Ranking; `ranking.conformers` has names, energies, weights, the lowest first
+
+    Examples
+    --------
+    >>> ranking = dfmp2.rank("conformers/")                                     # doctest: +SKIP
+    >>> [(one.name, one.weight) for one in ranking.conformers]                  # doctest: +SKIP
+    """
+    if by not in BY:
+        raise InputError(Option("by", by), ": expected energy or gibbs")
+    conditions = GasConditions(
+        temperatures=(temperature,),
+        pressures=(pressure,),
+        scale=scale,
+        low_modes=low_modes(quasi_harmonic, cutoff),
+    )
+    if isinstance(sources, str | os.PathLike):
+        sources = [sources]
+    return rank_files(complete_files(sources), conditions, by, degeneracies or {})
+
+
+def complete_files(
+    sources: Sequence[FileLike], warn: Callable[[str], Any] = lambda _: None
+) -> list[Path]:
+    """Files of results: those named, and those of the complete items of batches.
+
+    Parameters
+    ----------
+    warn : callable
+        Told how many items of a batch are not complete.
+    """
+    files: list[Path] = []
+    for source in sources:
+        path = Path(source)
+        if not path.is_dir() and path.suffix != ".toml":
+            files.append(path)
+            continue
+        rows = look_items(read_batch(path))
+        complete = [row for row in rows if row.status == "complete"]
+        files += [Path(str(row.output)) for row in complete]
+        if len(complete) < len(rows):
+            missing = [row.name for row in rows if row.status != "complete"]
+            warn(
+                f"{source}: {len(missing)} of {len(rows)} items are not complete and left out: "
+                f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
+            )
+    return files
+
+
+def rank_files(
+    files: Sequence[Path],
+    conditions: GasConditions,
+    by: str | None,
+    degeneracies: Mapping[str, int],
+) -> Ranking:
+    """The ranking of the results in files."""
+    return rank_conformers(
+        read_candidates(files), conditions, quantity=BY[by], degeneracies=degeneracies
+    )

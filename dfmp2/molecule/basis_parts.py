@@ -1,0 +1,219 @@
+"""Which basis set each element and each atom has, as one text says it.
+
+    cc-pvdz                                   one set for all
+    cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz         another one for an element, and for atom 3 (from 1)
+    cc-pvdz,C=sets/mine.gbs                   numbers from a file
+
+A part is a file where it has a folder in front or one of the endings of FILE_ENDINGS; anything else
+is a name, which is never looked up in the working directory. Once a file was read its hash stands
+behind it, `/folder/mine.gbs#0123456789abcdef`: the hash counts, not the path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
+
+FILE_ENDINGS = (".gbs", ".gbf", ".g94", ".nw", ".nwchem", ".bas", ".basis", ".dat", ".txt")
+LARGEST_FILE = 50 * 10**6  # bytes; all elements of the largest published set take 2 MB
+BETWEEN_PARTS = re.compile(r",(?![^()]*\))")  # a comma that is not within brackets: 6-31G(d,p)
+DIGEST = re.compile(r"(.+)#([0-9a-f]{16})")
+EXAMPLE = "cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz"
+
+
+@dataclass(frozen=True, slots=True)
+class BasisParts:
+    """The parts of a basis.
+
+    Attributes
+    ----------
+    default : str
+        For every atom that no other part names, "" for none.
+    special : mapping of str to str
+        Set by symbol of an element, as it was written, or number of an atom, from 1.
+    """
+
+    default: str
+    special: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The parts as one text."""
+        default = [self.default] if self.default else []
+        return ",".join([*default, *(f"{key}={value}" for key, value in self.special.items())])
+
+    @property
+    def files(self) -> list[str]:
+        """The values that are files."""
+        return [value for value in (self.default, *self.special.values()) if is_file(value)]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether it is more than the name of one set."""
+        return bool(self.special) or is_file(self.default)
+
+
+def parse_parts(text: str) -> BasisParts:
+    """The parts of a text.
+
+    Raises
+    ------
+    InputError : a part is empty, there are two for all atoms, or two for the same ones
+    """
+    default, special = "", dict[str, str]()
+    pieces = [piece.strip() for piece in BETWEEN_PARTS.split(text)]
+    for piece in pieces:
+        key, equals, value = (part.strip() for part in piece.partition("="))
+        if not piece or (equals and not (key and value)):
+            raise InputError(
+                Option("basis", text), f": part {piece!r} is empty: expected parts as in {EXAMPLE}"
+            )
+        if not equals and default:
+            raise InputError(
+                Option("basis", text),
+                f": {default} and {piece} are both for all atoms: say which element or atom one of "
+                f"them is for, as in {EXAMPLE}",
+            )
+        if not equals:
+            default = piece
+        elif key.lower() in (known.lower() for known in special):
+            raise InputError(Option("basis", text), f": {key} is given twice: leave one out")
+        else:
+            special[key] = value
+    return BasisParts(default, special)
+
+
+def is_file(value: str) -> bool:
+    """Whether a part is a file, not the name of a set."""
+    path = path_of(value)
+    return "/" in path or os.sep in path or path.lower().endswith(FILE_ENDINGS)
+
+
+def path_of(value: str) -> str:
+    """The path of a part that is a file, without its hash."""
+    match = DIGEST.fullmatch(value)
+    if match:
+        return match[1]
+    return value
+
+
+def change_files(text: str, change: Callable[[str], str]) -> str:
+    """The text with its files changed by a function; one without files as it is."""
+    parts = parse_parts(text)
+    if not parts.files:
+        return text
+    default = parts.default
+    if is_file(default):
+        default = change(default)
+    special = {
+        key: change(value) if is_file(value) else value for key, value in parts.special.items()
+    }
+    return BasisParts(default, special).text
+
+
+def with_hashes(text: str) -> str:
+    """The text with absolute paths and hashes of its files, which are read where they have none.
+
+    Raises
+    ------
+    InputError : a file cannot be read, or the parts are none
+    """
+
+    def signed(value: str) -> str:
+        if DIGEST.fullmatch(value):
+            return value
+        digest = hashlib.sha256(_content(value)).hexdigest()[:16]
+        return f"{Path(value).expanduser().absolute()}#{digest}"
+
+    return change_files(text, signed)
+
+
+def title_of(text: str) -> str:
+    """The text as people read it: files without folders and hashes."""
+    return change_files(text, lambda value: Path(path_of(value)).name)
+
+
+def content_of(text: str) -> str:
+    """The text with the hash of each file in its place, so that equal files are equal."""
+
+    def content(value: str) -> str:
+        match = DIGEST.fullmatch(value)
+        return f"file {match[2]}" if match else value
+
+    return change_files(text, content)
+
+
+def read_basis_file(value: str) -> tuple[str, str]:
+    """Name of a file without its folder, and its text.
+
+    Raises
+    ------
+    InputError : it cannot be read, is no text, or has changed since its hash was taken
+    """
+    path = Path(path_of(value))
+    content = _content(str(path))
+    match = DIGEST.fullmatch(value)
+    if match and hashlib.sha256(content).hexdigest()[:16] != match[2]:
+        raise InputError(
+            Option("basis"),
+            f": {path} is not the file that this calculation began with: bring that one back, or "
+            "begin anew",
+        )
+    try:
+        return path.name, content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(Option("basis"), f": {path} is no text file ({error.reason})") from error
+
+
+def _content(file: str) -> bytes:
+    """The bytes of a file.
+
+    Raises
+    ------
+    InputError : it cannot be read, or is too large to be a basis set
+    """
+    path = Path(file).expanduser()
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise InputError(Option("basis"), f": {file} is too large for a file of basis sets")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            Option("basis"),
+            f": {file} cannot be read ({error.strerror}); a part with a folder, or one of the "
+            f"endings {' '.join(FILE_ENDINGS)}, is a file",
+        ) from error
+
+
+def for_part(text: str, symbols: Sequence[str], atoms: Sequence[int]) -> str:
+    """The basis of a part of a molecule, whose atoms have other numbers there.
+
+    Parameters
+    ----------
+    text : str
+        Of the whole molecule.
+    symbols : sequence of str
+        Elements of its atoms.
+    atoms : sequence of int
+        Those of the part, from 0.
+    """
+    parts = parse_parts(text)
+    if not parts.special:
+        return text
+    place = {atom + 1: number for number, atom in enumerate(atoms, start=1)}
+    there = {symbols[atom].lower() for atom in atoms}
+    special = {}
+    for key, value in parts.special.items():
+        if not key.isdigit():
+            if key.lower() in there:
+                special[key] = value
+        elif int(key) in place:
+            special[str(place[int(key)])] = value
+    return BasisParts(parts.default, special).text

@@ -1,0 +1,101 @@
+"""Masses of single atoms that are other isotopes than the most abundant one.
+
+    1=2H        atom 1 is deuterium           H=2H      every hydrogen is
+    3=13C       masses of QCElemental         3=13.5    a mass, u
+
+QCElemental (of the extra `qc`) has the masses of the Atomic Mass Evaluation; a mass that is given
+as a number needs no table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import BackendUnavailable, InputError
+from dfmp2.errors.messages import Option
+from dfmp2.molecule.elements import mass
+from dfmp2.molecule.molecule import Molecule
+
+EXPECTED = "expected ATOM=ISOTOPE, as in 1=2H, H=2H or 1=2.0141"
+ISOTOPE = re.compile(r"(\d{1,3})([A-Za-z]{1,2})")
+NUCLEAR_NUMBER = re.compile(r"[0-9]{1,3}\.?[0-9]*")
+HEAVIEST = 400.0  # u
+
+
+def isotope_masses(
+    molecule: Molecule, isotopes: Sequence[str]
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Masses (natom,) in u, and what is said of each atom that is no isotope of the usual kind.
+
+    Parameters
+    ----------
+    isotopes : sequence of str
+        As "1=2H"; the last one that names an atom counts.
+
+    Raises
+    ------
+    InputError : an atom or isotope that there is not, or the isotope of another element
+    BackendUnavailable : QCElemental is missing
+    """
+    weights = np.array([mass(symbol) for symbol in molecule.symbols])
+    named: dict[int, str] = {}
+    for text in isotopes:
+        who, sign, what = text.replace(" ", "").partition("=")
+        option = Option("isotope", text[:40])
+        if not sign or not who or not what:
+            raise InputError(option, f": {EXPECTED}")
+        for atom in _atoms(molecule, who, option):
+            weights[atom] = _mass(molecule.symbols[atom], what, option)
+            named[atom] = what
+    notes = [
+        f"atom {atom + 1} {molecule.symbols[atom]} is {what}: {weights[atom]:.9g} u"
+        for atom, what in sorted(named.items())
+    ]
+    return weights, notes
+
+
+def _atoms(molecule: Molecule, who: str, option: Option) -> list[int]:
+    """Places, from 0, of an atom by its number or of all of an element."""
+    if who.isdigit():
+        if not 1 <= int(who) <= molecule.natom:
+            raise InputError(option, f": expected an atom from 1 to {molecule.natom}")
+        return [int(who) - 1]
+    atoms = [at for at, symbol in enumerate(molecule.symbols) if symbol.lower() == who.lower()]
+    if not atoms:
+        raise InputError(option, f": there is no {who[:4]} in {molecule.formula}; {EXPECTED}")
+    return atoms
+
+
+def _mass(symbol: str, what: str, option: Option) -> float:
+    """Mass of an isotope of this element, u."""
+    match = ISOTOPE.fullmatch(what)
+    if match is None and NUCLEAR_NUMBER.fullmatch(what):
+        given = float(what)
+        if not 0.5 < given < HEAVIEST:
+            raise InputError(option, f": expected a mass above 0.5 and below {HEAVIEST:g} u")
+        return given
+    if what.upper() in ("D", "T"):
+        match = ISOTOPE.fullmatch({"D": "2H", "T": "3H"}[what.upper()])
+    if match is None:
+        raise InputError(option, f": {EXPECTED}")
+    number, element = int(match[1]), match[2].capitalize()
+    if element != symbol:
+        raise InputError(option, f": the atom is {symbol}, not {element}")
+    try:
+        from qcelemental import periodictable
+        from qcelemental.exceptions import NotAnElementError
+    except ImportError as absent:
+        raise BackendUnavailable(
+            f"QCElemental, which has the masses of isotopes, is not installed ({absent}): pip "
+            "install 'dfmp2[qc]', or give the mass in u, as in 1=2.01410178"
+        ) from absent
+    try:
+        return float(periodictable.to_mass(f"{element}{number}"))
+    except NotAnElementError:
+        raise InputError(
+            option, f": there is no isotope {number} of {symbol} in QCElemental; {EXPECTED}"
+        ) from None

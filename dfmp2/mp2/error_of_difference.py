@@ -1,0 +1,256 @@
+"""The error budget of a combination of energies of several runs, of a difference above all.
+
+In a difference of energies, sum_r w_r E_r over runs r, most of the fitting errors cancel where no
+bond is another one:
+
+    measured in every run       |sum_r w_r e_r| + uncertainties
+    else                        CANCELLING sum_r |w_r| e_r + changed
+    changed                     BETWEEN |sum_r w_r E_r| + BOND dN + HYDROGEN dN_H + ELECTRON dn
+
+dN are the orders of the bonds that are made, broken, stretched or moved to another pair of
+elements, from the geometry (`dfmp2.molecule.elements.bond_orders`), dN_H of those to hydrogen; dn
+is the change of the number of unpaired electrons or, if that is larger, of all electrons. What is
+typical of a reaction energy is that of two molecules like this one with a bond made and another one
+broken.
+
+Its constants are beside those of one run, in `dfmp2.mp2.error_budget`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dfmp2.mp2.error_budget import (
+    BONDED,
+    CANCELLING,
+    CHANGED,
+    ESTIMATED,
+    EXACT,
+    GRID_LEAST,
+    KINDS,
+    MEASURED,
+    SOURCES,
+    UNKNOWN_BASIS,
+    ErrorBudget,
+    Share,
+    Source,
+    bond_orders_of,
+    bonded_atoms,
+    finite_share,
+    fitting_shares,
+    grid_changes,
+    method_factor,
+    open_shell_metals,
+    signed_source,
+)
+from dfmp2.options import MP2
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.result import MP2Result
+
+Weights = tuple[float, float]  # of a run's E(SCF) and of its E(corr) in a combination of energies
+
+
+def combined(
+    parts: Sequence[tuple[Weights, MP2Result]],
+    energy: str,
+    *,
+    cancelling: float = CANCELLING,
+    exact: str = EXACT,
+) -> ErrorBudget:
+    """The budget of a combination of energies of several runs, or of limits of two basis sets.
+
+    Errors of precision, convergence and metric have nothing to do with each other: they add. Those
+    of fitting are nearly the same on both sides of a difference but for the bonds that change.
+    Where every run has measured its own they are combined with their signs; elsewhere a part of
+    their sum is left, and what belongs to the changed bonds.
+
+    Parameters
+    ----------
+    parts : weights and result of each run
+    energy, exact : of the budget
+    cancelling : part of the fitting errors that is left; 1 where the combination is no difference
+    """
+    basis_set = _of_limit(parts)
+    parts = [
+        ((weights[0] * own[0], weights[1] * own[1]), run)
+        for weights, result in parts
+        for own, run in result.terms
+    ]
+    measured = all(
+        result.fitting_certificate is not None and result.options.correlation is MP2
+        for _, result in parts
+    )
+    budgets = [(weights, result.error_budget.sources) for weights, result in parts]
+    if not measured:  # what some have measured says nothing of what the others have
+        estimates = [fitting_shares(replace(r, fitting_certificate=None)) for _, r in parts]
+        fitted = [
+            {
+                key: Source(SOURCES[key], finite_share(scf), finite_share(correlation))
+                for key, (scf, correlation) in one.items()
+            }
+            for one in estimates
+        ]
+        budgets = [
+            (weights, {**sources, **own})
+            for (weights, sources), own in zip(budgets, fitted, strict=True)
+        ]
+    sources = {}
+    for key in budgets[0][1]:
+        fitting = key.endswith("fitting")
+        if key == "grid" and all(grid_changes(result) is not None for _, result in parts):
+            sources[key] = _combined_grid(parts)
+            continue
+        if key == "basis_set":
+            shares: tuple[Share | None, Share | None] = basis_set
+        elif fitting and measured:
+            shares = _with_signs(parts, key)
+        elif fitting and cancelling < 1.0:
+            shares = _cancelled(parts, budgets, key, cancelling)
+        else:
+            shares = _added(budgets, key, 0), _added(budgets, key, 1)
+        sources[key] = Source(SOURCES[key], *shares)
+    return ErrorBudget(sources, energy, exact)
+
+
+def _of_limit(parts: Sequence[tuple[Weights, MP2Result]]) -> tuple[Share, Share]:
+    """What the basis set leaves of E(SCF) and E(corr), from results of two basis sets each."""
+    shares = []
+    for which, energy in enumerate(("mean_field_energy", "correlation_energy")):
+        beyond, between = [], []
+        for weights, result in parts:
+            runs = [run for _, run in result.terms]
+            if len(runs) < 2:
+                return UNKNOWN_BASIS, UNKNOWN_BASIS
+            smaller, larger = (getattr(run, energy) for run in runs)
+            beyond.append(weights[which] * (getattr(result, energy) - larger))
+            between.append(weights[which] * (larger - smaller))
+        step, how = math.fsum(beyond), "the limit less the larger basis"
+        if not any(beyond):  # as --scf-formula largest has it
+            step, how = math.fsum(between), "the larger basis less the smaller one"
+        shares.append(Share(abs(step), ESTIMATED, how))
+    return shares[0], shares[1]
+
+
+def _combined_grid(parts: Sequence[tuple[Weights, MP2Result]]) -> Source:
+    """The integration grid where every run has measured its error: changes with their signs, the
+    rest by magnitude."""
+    scf, correlation, largest, least = [], [], [], []
+    for (scf_weight, correlation_weight), result in parts:
+        changes = grid_changes(result) or (0.0, 0.0)
+        scf.append(scf_weight * changes[0])
+        correlation.append(correlation_weight * changes[1])
+        largest.append(max(abs(scf[-1]), abs(correlation[-1])))
+        atoms = len(result.molecule.real_symbols)
+        least.append(max(abs(scf_weight), abs(correlation_weight)) * GRID_LEAST * atoms)
+    return signed_source(
+        math.fsum(scf),
+        math.fsum(correlation),
+        largest=math.fsum(largest),
+        least=math.fsum(least),
+        finer=f"finer grids in {len(parts)} runs",
+    )
+
+
+Budgets = Sequence[tuple[Weights, Mapping[str, Source]]]
+
+
+def _added(budgets: Budgets, key: str, which: int) -> Share | None:
+    """The sum of the shares of all runs in E(SCF) (`which` 0) or E(corr) (1); None without any."""
+    weighted = []
+    for weights, sources in budgets:
+        share = (sources[key].scf, sources[key].correlation)[which]
+        if share is not None and weights[which]:
+            weighted.append((abs(weights[which]), share))
+    if not weighted:
+        return None
+    unknown = [share for _, share in weighted if share.value is None]
+    if unknown:
+        return unknown[0]
+    value = math.fsum(weight * share.value for weight, share in weighted if share.value is not None)
+    kind = max((share.kind for _, share in weighted), key=KINDS.index)  # the least sure
+    return Share(value, kind, f"sum over {len(weighted)} runs")
+
+
+def _cancelled(
+    parts: Sequence[tuple[Weights, MP2Result]], budgets: Budgets, key: str, cancelling: float
+) -> tuple[Share | None, Share | None]:
+    """Shares of a fitting set in a difference: what is left of their sum, and changed bonds."""
+    shares = []
+    for which, energy in enumerate(("scf", "correlation")):
+        share = _added(budgets, key, which)
+        if share is not None and share.value:  # nothing is fitted where it is 0
+            how = f"{100 * cancelling:g} % of the {share.how}: the rest cancels"
+            value = cancelling * share.value
+            if (key, energy) in (("scf_fitting", "scf"), ("mp2_fitting", "correlation")):
+                more, words = _changed(parts, which, energy)
+                value, how = value + more, f"{how}; {words}"
+            share = Share(value, ESTIMATED, how)
+        shares.append(share)
+    return shares[0], shares[1]
+
+
+def _changed(
+    parts: Sequence[tuple[Weights, MP2Result]], which: int, energy: str
+) -> tuple[float, str]:
+    """What changed bonds and spins leave of fitting errors, Eh, and how that is known."""
+    constants = CHANGED[energy]
+    between = unpaired = electrons = 0.0
+    orders: dict[tuple[str, str], float] = {}
+    for weights, result in parts:
+        weight = weights[which]
+        between += weight * _estimated_between(result)
+        unpaired += weight * (result.molecule.multiplicity - 1)
+        electrons += weight * result.sizes.nelectron
+        for pair, order in bond_orders_of(result.molecule).items():
+            orders[pair] = orders.get(pair, 0.0) + weight * order
+    bond = math.fsum(abs(order) for pair, order in orders.items() if "H" not in pair)
+    hydrogen = math.fsum(abs(order) for pair, order in orders.items() if "H" in pair)
+    if any(open_shell_metals(result.molecule) for _, result in parts):
+        each = constants.metal_electron
+    else:
+        each = constants.electron
+    moved = max(abs(unpaired), abs(electrons))
+    value = (
+        constants.between * abs(between)
+        + constants.bond * bond
+        + constants.hydrogen * hydrogen
+        + each * moved
+    )
+    if energy == "correlation":
+        value *= max(method_factor(result) for _, result in parts)
+    how = (
+        f"{value:.1e} Eh for bond orders that change by {bond:.2f}, to hydrogen {hydrogen:.2f}, "
+        f"{moved:g} electrons paired, unpaired or lost, and {abs(between):.1e} Eh between atoms"
+    )
+    return value, how
+
+
+def _estimated_between(result: MP2Result) -> float:
+    """What fitting may miss between atoms, Eh; from bonds where the SCF has no estimate."""
+    estimate = result.reference.interatomic_fitting_error
+    if estimate is None:
+        return BONDED * bonded_atoms(result.molecule)
+    return estimate
+
+
+def _with_signs(
+    parts: Sequence[tuple[Weights, MP2Result]], key: str
+) -> tuple[Share | None, Share | None]:
+    """Shares of a fitting set where each run has measured its error; uncertainties add."""
+    if key == "scf_fitting":
+        which, name = (0, "scf")
+    else:
+        which, name = (1, "correlation")
+    found = [(weights[which], result.fitting_certificate) for weights, result in parts]
+    errors = [weight * (getattr(c, f"{name}_error") or 0.0) for weight, c in found]
+    uncertain = [abs(weight) * (getattr(c, f"{name}_uncertainty") or 0.0) for weight, c in found]
+    error, uncertainty = math.fsum(errors), math.fsum(uncertain)
+    how = f"four-centre integrals in {len(found)} runs: {error:+.1e} Eh within {uncertainty:.1e} Eh"
+    share = Share(abs(error) + uncertainty, MEASURED, how, error)
+    if which == 0:
+        return (share, None)
+    return (None, share)

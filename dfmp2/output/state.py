@@ -1,0 +1,328 @@
+"""The state form: what is done of a calculation, in one HDF5 layout.
+
+    /identity                                 JSON: which calculation it is, by name
+    /orbitals/{mo_coeff, mo_occ, origin}      of the last SCF iteration, while the SCF has not converged
+    /scf/..., /dfmp2/{reference, ...}/...     the reference, as in a result file (`dfmp2.output.hdf5`)
+    /b/{alpha, beta}                          B (nocc, nvir, naux) float64, Eh^1/2; restricted: alpha stands for both
+    /b/{alpha, beta}_sha256                   hash of the numbers of each group of occupied orbitals
+    /b/{folder, shapes, ...}                  where B lies in a scratch folder instead
+    /tiles/{index, terms}                     finished tiles: place and flags of each, and all their numbers
+
+A checkpoint and a shard (`dfmp2.output.checkpoint`, `dfmp2.output.tile_shards`) hold what there is
+of it; a prepared file (`dfmp2.output.prepared`) holds reference and B beside the input. A
+checkpoint is written as a whole and begins with three lines of text, in a user block that HDF5
+readers skip:
+
+    dfmp2 checkpoint 3
+    scratch FOLDER            where B lies on disk, or -
+    sha256 HASH               of everything that follows
+
+Version 2 was an npz archive in place of the HDF5 file; it is read as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import PairTerms, Tile
+from dfmp2.errors import ResultFileError
+from dfmp2.host.provenance import version
+from dfmp2.molecule.basis import nested_tuples
+from dfmp2.mp2.calculation import State, StoredB
+from dfmp2.mp2.pairs import TileKey
+from dfmp2.output.hdf5 import (
+    Dataset,
+    Groups,
+    by_group,
+    content_hash,
+    file_bytes,
+    printed,
+    read_records,
+    read_reference,
+    records_of,
+    reference_items,
+    stored,
+    write_items,
+)
+from dfmp2.output.safe_hdf5 import FOREIGN_ERRORS, read_contents
+from dfmp2.scf.reference import GridError, Reference, Solutions, Stability, StartOrbitals
+
+SPINS = ("alpha", "beta")
+HEAD = b"dfmp2 checkpoint "
+VERSION = b"3"
+NPZ_VERSION = b"2"
+SMALLEST_BLOCK = 512  # bytes of HDF5's user block, of which it takes powers of two times this
+TILE_COLUMNS = 9  # number, spins, i0, i1, j0, j1, whether on the diagonal, whether with exchange
+KINDS = {"reference": Reference, **records_of(Reference)}
+
+Group = tuple[int, int, str]  # occupied orbitals i0:i1 of B and the SHA-256 of their numbers
+
+
+class OldVersion(ValueError):
+    """A checkpoint that another version of dfmp2 has written."""
+
+
+# --- B --------------------------------------------------------------------------------------------
+
+
+def group_items(groups: list[list[Group]]) -> dict[str, Dataset]:
+    """Datasets of the hashes of a B whose numbers lie in the same file, by path.
+
+    Parameters
+    ----------
+    groups : list of lists of (int, int, str)
+        Of each spin.
+    """
+    items = {}
+    for name, of_spin in zip(SPINS, groups, strict=False):
+        ends = np.array([i1 for _, i1, _ in of_spin], dtype=np.int64)
+        items[f"b/{name}_ends"] = Dataset(
+            ends, "", "occupied orbital behind the last one of each group"
+        )
+        items[f"b/{name}_sha256"] = _hashes(tuple(sha256 for _, _, sha256 in of_spin))
+    return items
+
+
+def read_groups(handle: h5py.File, name: str, nocc: int) -> list[Group]:
+    """The groups of occupied orbitals of a spin, with their hashes.
+
+    Parameters
+    ----------
+    handle : h5py.File
+        The file, checked by `dfmp2.output.safe_hdf5`.
+    name : str
+        One of SPINS.
+    nocc : int
+        Occupied orbitals, which the groups must cover.
+
+    Raises
+    ------
+    ValueError
+        They do not cover the orbitals.
+    """
+    ends = [int(end) for end in handle[f"b/{name}_ends"][()]]
+    begins = [0, *ends][:-1]
+    covered = (bool(ends) and ends[-1] == nocc) or (not ends and nocc == 0)
+    if not covered or any(i0 >= i1 for i0, i1 in zip(begins, ends, strict=True)):
+        raise ValueError(f"the groups of {name} do not cover its orbitals")
+    hashes = handle[f"b/{name}_sha256"].asstr()[()]
+    return [(i0, i1, str(sha256)) for i0, i1, sha256 in zip(begins, ends, hashes, strict=True)]
+
+
+def _hashes(hashes: tuple[str, ...]) -> Dataset:
+    return Dataset(hashes, "", "hash of each group's numbers")
+
+
+def _stored_b_items(b: StoredB) -> dict[str, Dataset]:
+    """Datasets of a B that lies in a scratch folder, by path."""
+    folder = json.dumps(b.folder)  # a file name need not be UTF-8
+    items = {
+        "b/folder": Dataset(folder, "", "JSON: scratch folder with the numbers"),
+        "b/shapes": Dataset(np.array(b.shapes, dtype=np.int64), "", "(nocc, nvir, naux) per spin"),
+        "b/condition": Dataset(b.condition, "", "condition of the fitting metric"),
+        "b/dropped": Dataset(b.dropped, "", "eigenvectors left out of it"),
+        "b/threshold": Dataset(b.threshold, "", "eigenvalue below which they are"),
+    }
+    for name, digests in zip(SPINS, b.digests, strict=False):
+        items[f"b/{name}_sha256"] = _hashes(digests)
+    return items
+
+
+def _read_stored_b(groups: Groups) -> StoredB | None:
+    if "b" not in groups:
+        return None
+    values = stored(groups, "b")
+    shapes = tuple((int(nocc), int(nvir), int(naux)) for nocc, nvir, naux in values["shapes"])
+    return StoredB(
+        folder=str(json.loads(values["folder"])),
+        shapes=shapes,
+        digests=tuple(
+            tuple(str(digest) for digest in values[f"{name}_sha256"])
+            for name, _ in zip(SPINS, shapes, strict=False)
+        ),
+        condition=float(values["condition"]),
+        dropped=int(values["dropped"]),
+        threshold=float(values["threshold"]),
+    )
+
+
+# --- tiles ----------------------------------------------------------------------------------------
+
+
+def _tile_items(tiles: Mapping[TileKey, PairTerms]) -> dict[str, Dataset]:
+    """Datasets of finished tiles, by path."""
+    index = [
+        (*channel, *tile, terms.exchange is not None) for (*channel, tile), terms in tiles.items()
+    ]
+    parts = [part.ravel() for terms in tiles.values() for part in terms if part is not None]
+    rows = np.array(index, dtype=np.int64).reshape(-1, TILE_COLUMNS)
+    numbers = np.concatenate([np.zeros(0), *parts])
+    about = "number, spins, i0, i1, j0, j1, whether on the diagonal, whether with exchange"
+    return {
+        "tiles/index": Dataset(rows, "", about),
+        "tiles/terms": Dataset(numbers, "hartree", "terms of all tiles, one after the other"),
+    }
+
+
+def _read_tiles(index: NDArray[np.int64], numbers: NDArray[np.float64]) -> dict[TileKey, PairTerms]:
+    """Finished tiles; each takes its part of the numbers."""
+    tiles: dict[TileKey, PairTerms] = {}
+    place = 0
+    for number, left, right, i0, i1, j0, j1, diagonal, exchanging in index.tolist():
+        rows, columns = i1 - i0, j1 - j0
+        size = rows * columns
+        direct = numbers[place : place + size].reshape(rows, columns)
+        place += size
+        exchange = None
+        if exchanging:
+            exchange = numbers[place : place + size].reshape(rows, columns)
+            place += size
+        key = (number, left, right, Tile(i0, i1, j0, j1, bool(diagonal)))
+        tiles[key] = PairTerms(direct, exchange)
+    return tiles
+
+
+# --- the whole ------------------------------------------------------------------------------------
+
+
+def encode(state: State) -> bytes:
+    """The state as the content of a checkpoint."""
+    identity = json.dumps(dict(state.identity))
+    items = {"identity": Dataset(identity, "", "JSON: which calculation it is, by name")}
+    if state.orbitals is not None:
+        for field in fields(StartOrbitals):
+            value = getattr(state.orbitals, field.name)
+            if value is not None:
+                items[f"orbitals/{field.name}"] = Dataset(value, "", "of the last SCF iteration")
+    if state.reference is not None:
+        items |= reference_items(state.reference)
+    scratch = "-"
+    if state.b is not None:
+        scratch = state.b.folder
+        items |= _stored_b_items(state.b)
+    if state.tiles:
+        items |= _tile_items(state.tiles)
+
+    def fill(handle: h5py.File) -> None:
+        write_items(handle, items, fixed)
+        handle.attrs["creator"] = fixed("dfmp2")
+        handle.attrs["creator_version"] = fixed(version())
+
+    head = HEAD + VERSION + f"\nscratch {scratch}\n".encode("utf-8", "surrogateescape")
+    marked = len(head) + len("sha256 \n") + 2 * hashlib.sha256().digest_size
+    block = SMALLEST_BLOCK
+    while block < marked:
+        block *= 2
+    content = b"\n" * (block - marked) + file_bytes(fill)
+    return head + f"sha256 {hashlib.sha256(content).hexdigest()}\n".encode() + content
+
+
+def decode(content: bytes) -> State:
+    """The state in the content of a checkpoint.
+
+    Raises
+    ------
+    OldVersion
+        A version of dfmp2 has written it that is not read.
+    ValueError
+        It is damaged.
+    """
+    written, _, rest = content.removeprefix(HEAD).partition(b"\n")
+    if written not in (VERSION, NPZ_VERSION):
+        raise OldVersion("was written by another version of dfmp2: delete it to start anew")
+    _, _, rest = rest.partition(b"\nsha256 ")
+    expected, _, payload = rest.partition(b"\n")
+    if hashlib.sha256(payload).hexdigest().encode() != expected:
+        raise ValueError("its content does not have the stored hash")
+    try:
+        if written == NPZ_VERSION:
+            return _decode_npz(payload)
+        return _decode_hdf5(payload.lstrip(b"\n"))
+    except (*FOREIGN_ERRORS, ResultFileError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"it is not laid out as dfmp2 does it ({error})") from error
+
+
+def _decode_hdf5(payload: bytes) -> State:
+    with h5py.File(io.BytesIO(payload), "r") as handle:
+        groups = by_group(read_contents(handle))
+    state = State(identity=json.loads(stored(groups, "")["identity"]), b=_read_stored_b(groups))
+    if "orbitals" in groups:
+        values = {"charges": None, **stored(groups, "orbitals")}
+        state.orbitals = StartOrbitals(**values)
+    if "scf" in groups:
+        nao, nmo = groups["scf"]["mo_coeff"].shape[-2:]
+        shapes = {"mo_coeff": (nao, nmo), "mo_energy": (nmo,), "mo_occ": (nmo,)}
+        state.reference = read_reference(groups, read_records(groups, KINDS), shapes)
+    if "tiles" in groups:
+        state.tiles = _read_tiles(groups["tiles"]["index"], groups["tiles"]["terms"])
+    return state
+
+
+def content_hash_of(handle: h5py.File) -> str:
+    """Hash of everything but the numbers of B, whose own hashes are among it."""
+    return content_hash(handle, leave_out=[f"b/{name}" for name in SPINS])
+
+
+def fixed(value: Any) -> Any:
+    """What h5py stores in place: numbers, arrays, and UTF-8 text of the length it has."""
+    if isinstance(value, str):
+        text = printed(value)
+        return np.array(text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        texts = [printed(item) for item in value]
+        longest = max((len(text) for text in texts), default=1)
+        return np.array(texts, dtype=h5py.string_dtype("utf-8", max(1, longest)))
+    return value
+
+
+# --- version 2 ------------------------------------------------------------------------------------
+
+NPZ_ARRAY = "array number"  # in the JSON, where an array stands
+NPZ_PARTS = {  # of a reference, each a record of its own
+    "stability": Stability,
+    "solutions": Solutions,
+    "grid_error": GridError,
+}
+
+
+def _decode_npz(payload: bytes) -> State:
+    """The state in an npz archive: JSON, and the arrays that it names by their numbers."""
+    with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
+        arrays = [archive[name] for name in archive.files]
+
+    def array_of(value: dict[str, Any]) -> Any:
+        if value.keys() == {NPZ_ARRAY}:
+            return arrays[1 + value[NPZ_ARRAY]]
+        return value
+
+    table = json.loads(arrays[0].tobytes(), object_hook=array_of)
+    return State(
+        identity={str(name): str(value) for name, value in table["identity"].items()},
+        orbitals=_npz_record(StartOrbitals, table["orbitals"]),
+        reference=_npz_record(Reference, table["reference"]),
+        b=_npz_record(StoredB, table["b"]),
+        tiles=_read_tiles(table["tiles"], table["terms"]),
+    )
+
+
+def _npz_record(kind: Any, values: Any) -> Any:
+    """A record of its fields, with tuples in place of JSON's lists; None for None."""
+    if values is None:
+        return None
+    parts = {}
+    for name, value in values.items():
+        if name in NPZ_PARTS:
+            parts[name] = _npz_record(NPZ_PARTS[name], value)
+        else:
+            parts[name] = nested_tuples(value)
+    return kind(**parts)

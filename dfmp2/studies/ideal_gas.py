@@ -1,0 +1,282 @@
+"""Energy, entropy and heat capacity of a mole of ideal gas, of rigid rotors and harmonic
+oscillators.
+
+    translation    S = R (5/2 + ln[(2 pi m k T / h^2)^(3/2) k T / p])     U = 3/2 R T
+    rotation       S = R (3/2 + ln[sqrt(pi) prod_a (T / Q_a)^(1/2) / s])  U = 3/2 R T    Q_a = h^2 / (8 pi^2 I_a k)
+    on a line      S = R (1 + ln[T / (Q s)])                              U = R T
+    vibration      S = R sum_k [x_k / (e^x_k - 1) - ln(1 - e^-x_k)]       x_k = h c nu_k / (k T)
+                   U = R T sum_k [x_k / 2 + x_k / (e^x_k - 1)]
+    electrons      S = R ln(2 S + 1)                                      U = E
+
+s is the rotational symmetry number (McQuarrie, Simon, Molecular Thermodynamics (University Science
+Books, 1999), chapter 4). Modes of a few cm^-1 are no oscillators, and their entropy goes to infinity
+with 1/nu. Two corrections are in use, of the entropy alone:
+
+    grimme     w S_k + (1 - w) S_rotor,  w = 1 / (1 + (cutoff / nu)^4)      Chem. Eur. J. 18, 9955 (2012), Eqs. 3 to 8
+               S_rotor = R (1/2 + ln sqrt(8 pi^3 I' k T / h^2)),  I' = I B / (I + B),  I = h / (8 pi^2 c nu),
+               B = 1e-44 kg m^2
+    truhlar    every nu below the cutoff is raised to it                    J. Phys. Chem. B 115, 14556 (2011)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.output.hdf5 import Dataset
+from dfmp2.studies.vibrations import masses, on_a_line, principal_axes
+
+Array = NDArray[np.float64]
+
+# CODATA 2018, SI
+BOLTZMANN = 1.380649e-23
+PLANCK = 6.62607015e-34
+SPEED_OF_LIGHT = 299792458.0
+GAS_CONSTANT = 8.31446261815324  # J/(mol K)
+KILOGRAM_PER_U = 1.66053906660e-27
+METRE_PER_BOHR = 0.529177210903e-10
+JOULE_PER_MOL = 2625499.6394799  # of 1 Eh
+
+MOTIONS = ("translation", "rotation", "vibration", "electrons")
+TREATMENTS = ("harmonic", "grimme", "truhlar")  # of low modes
+CUTOFF = 100.0  # cm^-1
+LARGEST_CUTOFF = 1000.0  # cm^-1
+GRIMME_MOMENT = 1e-44  # kg m^2, B above
+GRIMME_POWER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LowModes:
+    """What is done about the entropy of modes of low wavenumber.
+
+    Attributes
+    ----------
+    treatment : str
+        One of TREATMENTS.
+    cutoff : float
+        cm^-1.
+    """
+
+    treatment: str = "harmonic"
+    cutoff: float = CUTOFF
+
+    def __post_init__(self) -> None:
+        if self.treatment not in TREATMENTS:
+            raise InputError(
+                Option("quasi_harmonic", self.treatment),
+                f": expected one of {', '.join(TREATMENTS)}",
+            )
+        if not 0 < self.cutoff <= LARGEST_CUTOFF:
+            raise InputError(
+                Option("cutoff", self.cutoff),
+                f": expected a wavenumber above 0 and up to {LARGEST_CUTOFF:g} cm^-1",
+            )
+
+    @property
+    def note(self) -> str:
+        """What is said of it in a report, "" for harmonic oscillators."""
+        if self.treatment == "grimme":
+            return (
+                f"entropy of low modes: between oscillator and free rotor, cutoff {self.cutoff:g} "
+                "cm^-1; S. Grimme, Chem. Eur. J. 18, 9955 (2012)"
+            )
+        if self.treatment == "truhlar":
+            return (
+                f"entropy of low modes: wavenumbers below {self.cutoff:g} cm^-1 raised to it; "
+                "R. F. Ribeiro et al., J. Phys. Chem. B 115, 14556 (2011)"
+            )
+        return ""
+
+
+HARMONIC = LowModes()
+
+
+def low_modes(treatment: str | None, cutoff: float | None) -> LowModes:
+    """What is done about low modes; None for a harmonic oscillator and for CUTOFF.
+
+    Raises
+    ------
+    InputError : a cutoff without a treatment, an unknown treatment, no wavenumber
+    """
+    if treatment is None:
+        if cutoff is not None:
+            raise InputError(
+                Option("cutoff", cutoff),
+                " belongs to the entropy of low modes: add ",
+                Option("quasi_harmonic", "grimme"),
+                ", or leave it out",
+            )
+        return HARMONIC
+    if cutoff is None:
+        return LowModes(treatment)
+    return LowModes(treatment, cutoff)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What one motion adds: energy, entropy and heat capacity of a mole, J/mol and J/(mol K)."""
+
+    energy: float
+    entropy: float
+    heat_capacity: float
+
+
+def thermochemistry(
+    molecule: Molecule,
+    energy: float,
+    wavenumbers: Array,
+    temperature: float,
+    pressure: float,
+    symmetry: int,
+    *,
+    treated: LowModes = HARMONIC,
+    weights: Array | None = None,
+) -> dict[str, Dataset]:
+    """Quantities of one mole of ideal gas, by name with unit and description; imaginary modes are
+    left out.
+
+    Shares of motions end in their names: the zero-point energy is one of vibration, the total
+    energy one of electrons, and p V = R T of the enthalpy one of translation.
+
+    Parameters
+    ----------
+    molecule : Molecule
+        An atom has no wavenumbers.
+    energy : float
+        Total energy, Eh.
+    wavenumbers : (n,) array
+        cm^-1, negative for imaginary ones.
+    temperature, pressure : float
+        K and Pa.
+    symmetry : int
+        Rotational symmetry number.
+    treated : LowModes
+        Correction of the entropy of low modes.
+    weights : (natom,) array, optional
+        Masses of the atoms, u; those of the most abundant isotopes where they are left out.
+    """
+    if weights is None:
+        weights = masses(molecule)
+    real = np.asarray(wavenumbers, dtype=np.float64)
+    real = real[real > 0]
+    zero_point = float(GAS_CONSTANT * _kelvin(real).sum() / 2)
+    shares = {
+        "translation": _translation(float(weights.sum()), temperature, pressure),
+        "rotation": _rotation(molecule, weights, temperature, symmetry),
+        "vibration": _vibration(real, temperature, treated),
+        "electrons": Shares(
+            energy * JOULE_PER_MOL, float(GAS_CONSTANT * np.log(molecule.multiplicity)), 0.0
+        ),
+    }
+    volume_work = GAS_CONSTANT * temperature
+    internal = sum(share.energy for share in shares.values()) / JOULE_PER_MOL
+    enthalpy = internal + volume_work / JOULE_PER_MOL
+    entropy = sum(share.entropy for share in shares.values())
+    capacity = sum(share.heat_capacity for share in shares.values())
+    gibbs = enthalpy - temperature * entropy / JOULE_PER_MOL
+    gas = f"ideal gas at {temperature:g} K and {pressure:g} Pa"
+    correction = f"Gibbs energy less total energy, {gas}"
+    kilojoules = JOULE_PER_MOL / 1000
+    of_vibrations = "of the harmonic vibrations"
+    values = {
+        "temperature": Dataset(temperature, "K", "of the gas"),
+        "pressure": Dataset(pressure, "Pa", "of the gas"),
+        "zero_point_energy": Dataset(zero_point / JOULE_PER_MOL, "hartree", of_vibrations),
+        "zero_point_energy_kj_per_mol": Dataset(zero_point / 1000, "kJ/mol", of_vibrations),
+        "total_energy_at_0_kelvin": Dataset(
+            energy + zero_point / JOULE_PER_MOL, "hartree", "total energy and zero-point energy"
+        ),
+        "gibbs_energy": Dataset(gibbs, "hartree", gas),
+        "gibbs_energy_kj_per_mol": Dataset(gibbs * kilojoules, "kJ/mol", gas),
+        "gibbs_energy_correction": Dataset(gibbs - energy, "hartree", correction),
+        "gibbs_energy_correction_kj_per_mol": Dataset(
+            (gibbs - energy) * kilojoules, "kJ/mol", correction
+        ),
+        "internal_energy": Dataset(internal, "hartree", gas),
+        "enthalpy": Dataset(enthalpy, "hartree", gas),
+        "entropy": Dataset(entropy, "J/(mol K)", gas),
+        "heat_capacity": Dataset(
+            capacity + GAS_CONSTANT, "J/(mol K)", f"at constant pressure, {gas}"
+        ),
+        "heat_capacity_at_constant_volume": Dataset(
+            capacity, "J/(mol K)", f"at constant volume, {gas}"
+        ),
+    }
+    for motion, share in shares.items():
+        about = f"share of {motion}, {gas}"
+        own = share.energy / JOULE_PER_MOL
+        with_work = own
+        if motion == "translation":
+            with_work += volume_work / JOULE_PER_MOL
+        values[f"internal_energy_{motion}"] = Dataset(own, "hartree", about)
+        values[f"enthalpy_{motion}"] = Dataset(with_work, "hartree", about)
+        values[f"entropy_{motion}"] = Dataset(share.entropy, "J/(mol K)", about)
+        values[f"heat_capacity_at_constant_volume_{motion}"] = Dataset(
+            share.heat_capacity, "J/(mol K)", about
+        )
+    return values
+
+
+def _translation(mass: float, temperature: float, pressure: float) -> Shares:
+    """Of a molecule of `mass`, u."""
+    heat = BOLTZMANN * temperature
+    waves = (2 * np.pi * mass * KILOGRAM_PER_U * heat / PLANCK**2) ** 1.5  # 1/m^3
+    entropy = GAS_CONSTANT * (2.5 + np.log(waves * heat / pressure))
+    return Shares(1.5 * GAS_CONSTANT * temperature, float(entropy), 1.5 * GAS_CONSTANT)
+
+
+def _rotation(molecule: Molecule, weights: Array, temperature: float, symmetry: int) -> Shares:
+    if molecule.natom == 1:
+        return Shares(0.0, 0.0, 0.0)
+    centred, axes = principal_axes(molecule, weights)
+    along = (centred @ axes.T) ** 2  # squares of the positions along the axes, bohr^2
+    moments = weights @ (along.sum(axis=1, keepdims=True) - along)
+    moments = moments * KILOGRAM_PER_U * METRE_PER_BOHR**2
+    if on_a_line(molecule):
+        quanta = 8 * np.pi**2 * moments[0] * BOLTZMANN * temperature / PLANCK**2  # T / Q
+        entropy = GAS_CONSTANT * (1.0 + np.log(quanta / symmetry))
+        return Shares(GAS_CONSTANT * temperature, float(entropy), GAS_CONSTANT)
+    turns = 8 * np.pi**2 * moments * BOLTZMANN * temperature / PLANCK**2
+    entropy = GAS_CONSTANT * (1.5 + 0.5 * np.log(np.pi * turns.prod()) - np.log(symmetry))
+    return Shares(1.5 * GAS_CONSTANT * temperature, float(entropy), 1.5 * GAS_CONSTANT)
+
+
+def _vibration(wavenumbers: Array, temperature: float, low_modes: LowModes) -> Shares:
+    x = _kelvin(wavenumbers) / temperature
+    occupation = np.exp(-x) / -np.expm1(-x)
+    energy = GAS_CONSTANT * temperature * (x * (0.5 + occupation)).sum()
+    capacity = GAS_CONSTANT * (x**2 * np.exp(-x) / np.expm1(-x) ** 2).sum()
+    entropies = vibrational_entropies(wavenumbers, temperature, low_modes)
+    return Shares(float(energy), float(entropies.sum()), float(capacity))
+
+
+def vibrational_entropies(wavenumbers: Array, temperature: float, low_modes: LowModes) -> Array:
+    """(n,) J/(mol K), of modes with wavenumbers above 0, cm^-1."""
+    if low_modes.treatment == "truhlar":
+        return _oscillator_entropies(np.maximum(wavenumbers, low_modes.cutoff), temperature)
+    oscillators = _oscillator_entropies(wavenumbers, temperature)
+    if low_modes.treatment == "harmonic":
+        return oscillators
+    moments = PLANCK / (8 * np.pi**2 * SPEED_OF_LIGHT * 100 * wavenumbers)  # kg m^2
+    moments = moments * GRIMME_MOMENT / (moments + GRIMME_MOMENT)
+    states = np.sqrt(8 * np.pi**3 * moments * BOLTZMANN * temperature) / PLANCK
+    rotors = GAS_CONSTANT * (0.5 + np.log(states))
+    share = 1.0 / (1.0 + (low_modes.cutoff / wavenumbers) ** GRIMME_POWER)
+    return np.asarray(share * oscillators + (1.0 - share) * rotors)
+
+
+def _oscillator_entropies(wavenumbers: Array, temperature: float) -> Array:
+    """(n,) J/(mol K)."""
+    x = _kelvin(wavenumbers) / temperature
+    occupation = np.exp(-x) / -np.expm1(-x)
+    return np.asarray(GAS_CONSTANT * (x * occupation - np.log(-np.expm1(-x))))
+
+
+def _kelvin(wavenumbers: Array) -> Array:
+    """h c nu / k of wavenumbers in cm^-1, K."""
+    return np.asarray(PLANCK * SPEED_OF_LIGHT * 100 * wavenumbers / BOLTZMANN)

@@ -1,0 +1,409 @@
+"""Boltzmann weights of conformers, from stored energies or Gibbs energies.
+
+    p_i = g_i exp(-(G_i - G_min) / R T) / sum_j g_j exp(-(G_j - G_min) / R T)
+    G(ensemble) = G_min - R T ln sum_j g_j exp(-(G_j - G_min) / R T)
+
+g_i is how often a conformer counts: 2 where its mirror image is another molecule and stands for
+both. With energies in place of Gibbs energies, whose electrons have their spin entropy already, g_i
+is multiplied by 2 S + 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Command, Option
+from dfmp2.mp2.identity import method, method_differences
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output import hdf5
+from dfmp2.output.document import Block, Note, Section, Table, document_text
+from dfmp2.output.study import is_study, read_study
+from dfmp2.studies.ideal_gas import GAS_CONSTANT, JOULE_PER_MOL
+from dfmp2.studies.thermochemistry import (
+    REFERENCE,
+    GasConditions,
+    StoredHessian,
+    hessian_of,
+    make_thermochemistry,
+)
+from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
+
+ENERGY = "total_energy"
+GIBBS = "gibbs_energy"
+QUANTITIES = {ENERGY: "E", GIBBS: "G"}  # name -> symbol
+SAME_ENERGY = 1e-6  # Eh
+SAME_DISTANCE = 0.02  # bohr
+MOST_DEGENERATE = 10_000
+AT_ROOM_TEMPERATURE = GasConditions()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored result that may be ranked.
+
+    Attributes
+    ----------
+    name : str
+        That of its file, without the ending.
+    result : MP2Result
+        At its geometry.
+    hessian : StoredHessian or None
+        None where the file has none.
+    """
+
+    name: str
+    result: MP2Result
+    hessian: StoredHessian | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A conformer in its place.
+
+    Attributes
+    ----------
+    energy : float
+        E or G, Eh.
+    relative_kj_per_mol, relative_kcal_per_mol : float
+        Above the lowest.
+    degeneracy : int
+        How often it counts, its spin included where energies are ranked.
+    weight : float
+        Its part of the ensemble, from 0 to 1.
+    """
+
+    name: str
+    energy: float
+    relative_kj_per_mol: float
+    relative_kcal_per_mol: float
+    degeneracy: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Conformers, the lowest first.
+
+    Attributes
+    ----------
+    quantity : str
+        A key of QUANTITIES.
+    level, formula : str
+        Of all conformers.
+    temperature : float
+        K.
+    ensemble_energy : float
+        E or G of the ensemble, Eh.
+    conformers : tuple of Ranked
+        The lowest first.
+    notes, warnings : tuple of str
+        How G was made, and what may be counted twice.
+    """
+
+    quantity: str
+    level: str
+    formula: str
+    temperature: float
+    ensemble_energy: float
+    conformers: tuple[Ranked, ...]
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: energies in hartree, temperature in K."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        symbol = QUANTITIES[self.quantity]
+        rows = [
+            (
+                place,
+                one.name,
+                f"{one.energy:.8f}",
+                f"{one.relative_kj_per_mol:.2f}",
+                f"{one.relative_kcal_per_mol:.2f}",
+                one.degeneracy,
+                f"{100 * one.weight:.2f}",
+            )
+            for place, one in enumerate(self.conformers, start=1)
+        ]
+        heads = (
+            "#rank",
+            "conformer",
+            f"#{symbol} / Eh",
+            "#kJ/mol",
+            "#kcal/mol",
+            "#g",
+            "#weight / %",
+        )
+        blocks: list[Block] = [
+            Table("", heads, rows),
+            f"{symbol} of the ensemble: {self.ensemble_energy:.8f} Eh",
+            *self.notes,
+        ]
+        sections = [Section("ranking", f"Conformers at {self.temperature:g} K", blocks)]
+        if self.warnings:
+            warned: list[Block] = [Note("warning", text) for text in self.warnings]
+            sections.append(Section("warnings", "Warnings", warned))
+        head = f"{len(self.conformers)} conformers of {self.formula}, {self.level}"
+        return document_text([head], sections).rstrip("\n")
+
+
+def read_candidates(files: Iterable[str | Path]) -> list[Candidate]:
+    """The results in files, each under its own name.
+
+    Raises
+    ------
+    InputError : no such file, or one that holds no single molecule
+    ResultFileError : one is damaged
+    """
+    candidates: list[Candidate] = []
+    names: dict[str, str | Path] = {}
+    for file in files:
+        candidate = read_candidate(file)
+        if candidate.name in names:
+            raise InputError(
+                f"{names[candidate.name]} and {file} are both called {candidate.name}: name each "
+                "file once, and rename one of two"
+            )
+        names[candidate.name] = file
+        candidates.append(candidate)
+    return candidates
+
+
+def read_candidate(file: str | Path) -> Candidate:
+    """The result in a file of one molecule, with its Hessian where it has one.
+
+    Raises
+    ------
+    InputError : no such file, or a study of several molecules
+    ResultFileError : it is damaged
+    """
+    name = Path(file).name.removesuffix(".h5").removesuffix(".dfmp2")
+    if not is_study(file):
+        return Candidate(name, hdf5.read(file), None)
+    study = read_study(file)
+    if study.kind not in ("frequencies", "thermochemistry", "optimization"):
+        raise InputError(
+            f"{file} is a study of kind {study.kind}, of several molecules: expected a result, or a "
+            "file of ",
+            Command("optimize"),
+            " or ",
+            Command("frequencies"),
+        )
+    if not study.complete:
+        raise InputError(
+            f"{file} is not complete: the command that began it goes on with it, or leave it out"
+        )
+    if "hessian" in study.arrays and not study.settings.get("constraints"):
+        stored = hessian_of(study, file)
+        return Candidate(name, stored.result, stored)
+    if study.kind == "optimization":
+        return Candidate(name, list(study.path.values())[-1], None)
+    return Candidate(name, study.runs[REFERENCE], None)
+
+
+def rank_conformers(
+    candidates: Sequence[Candidate],
+    conditions: GasConditions = AT_ROOM_TEMPERATURE,
+    *,
+    quantity: str | None = None,
+    degeneracies: Mapping[str, int] | None = None,
+) -> Ranking:
+    """Conformers of one molecule by their energy, with Boltzmann weights.
+
+    Parameters
+    ----------
+    conditions : GasConditions
+        Of the first temperature and pressure.
+    quantity : str, optional
+        A key of QUANTITIES; None for Gibbs energies where every file has a Hessian, else energies.
+    degeneracies : mapping of str to int, optional
+        By name; 1 for those that are left out.
+
+    Raises
+    ------
+    InputError : fewer than two, several formulas, charges or levels of theory, a file without a
+        Hessian among some with one
+    """
+    _require_comparable(candidates)
+    counted = _degeneracies(candidates, degeneracies or {})
+    if quantity is None:
+        quantity = _quantity(candidates)
+    temperature = conditions.temperatures[0]
+    notes: list[str] = []
+    energies = []
+    for candidate in candidates:
+        if quantity == ENERGY:
+            energies.append(candidate.result.total_energy)
+            counted[candidate.name] *= candidate.result.molecule.multiplicity
+            continue
+        if candidate.hessian is None:
+            raise InputError(
+                f"{candidate.name} has no Hessian, so no Gibbs energy: rank ",
+                Option("by", "energy"),
+                ", or compute it with ",
+                Command("frequencies"),
+            )
+        study = make_thermochemistry(candidate.hessian, conditions)
+        energies.append(study.values[GIBBS].value)
+        notes += [
+            f"{candidate.name}: {text}"
+            for text in study.notes
+            if text.startswith(("IMAGINARY", "NO STATIONARY POINT"))
+        ]
+    if quantity == GIBBS:
+        notes.insert(0, _about_gas(conditions))
+    first = candidates[0].result
+    return Ranking(
+        quantity=quantity,
+        level=first.level,
+        formula=first.molecule.formula,
+        temperature=temperature,
+        conformers=_ranked(candidates, energies, counted, temperature),
+        ensemble_energy=_ensemble(candidates, energies, counted, temperature),
+        notes=tuple(notes),
+        warnings=tuple(_alike(candidates, energies)),
+    )
+
+
+def _quantity(candidates: Sequence[Candidate]) -> str:
+    """Gibbs energies where every file has a Hessian, energies where none has."""
+    without = [one.name for one in candidates if one.hessian is None]
+    if not without:
+        return GIBBS
+    if len(without) == len(candidates):
+        return ENERGY
+    names = ", ".join(without[:3])
+    raise InputError(
+        f"{len(candidates) - len(without)} of {len(candidates)} files have a Hessian, and "
+        f"{names} {'has' if len(without) == 1 else 'have'} none: rank all ",
+        Option("by", "energy"),
+        ", or give every one that of ",
+        Command("frequencies"),
+    )
+
+
+def _about_gas(conditions: GasConditions) -> str:
+    text = f"G: ideal gas at {conditions.temperatures[0]:g} K and {conditions.pressures[0]:g} Pa"
+    if conditions.scale != 1.0:
+        text += f", wavenumbers scaled ({conditions.scale})"
+    if conditions.low_modes.note:
+        text += f"; {conditions.low_modes.note}"
+    return text
+
+
+def _require_comparable(candidates: Sequence[Candidate]) -> None:
+    """Refuse what cannot be in one ensemble."""
+    if len(candidates) < 2:
+        raise InputError(f"{len(candidates)} results: expected two or more to rank")
+    for what in ("formula", "charge"):
+        groups: dict[Any, str] = {}
+        for one in candidates:
+            groups.setdefault(getattr(one.result.molecule, what), one.name)
+        if len(groups) > 1:
+            named = ", ".join(f"{value} ({name})" for value, name in list(groups.items())[:3])
+            raise InputError(
+                f"results of {len(groups)} {what}s: {named}: conformers have one {what}; leave "
+                "the others out"
+            )
+    different = method_differences({one.name: method(one.result) for one in candidates})
+    if different:
+        raise InputError(
+            f"results of different levels of theory, {different}: their energies cannot be "
+            "compared; leave the others out"
+        )
+
+
+def _degeneracies(candidates: Sequence[Candidate], given: Mapping[str, int]) -> dict[str, int]:
+    counted = {one.name: 1 for one in candidates}
+    for name, number in given.items():
+        option = Option("degeneracy", f"{name}={number}")
+        if name not in counted:
+            raise InputError(option, f": expected one of {', '.join(list(counted)[:6])}")
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InputError(option, f": expected a whole number from 1 to {MOST_DEGENERATE}")
+        if not 1 <= number <= MOST_DEGENERATE:
+            raise InputError(option, f": expected a whole number from 1 to {MOST_DEGENERATE}")
+        counted[name] = number
+    return counted
+
+
+def _factors(
+    candidates: Sequence[Candidate],
+    energies: Sequence[float],
+    counted: Mapping[str, int],
+    temperature: float,
+) -> list[float]:
+    """g_i exp(-(E_i - E_min) / R T)."""
+    thermal = GAS_CONSTANT * temperature / JOULE_PER_MOL
+    lowest = min(energies)
+    return [
+        counted[one.name] * math.exp(-(energy - lowest) / thermal)
+        for one, energy in zip(candidates, energies, strict=True)
+    ]
+
+
+def _ensemble(
+    candidates: Sequence[Candidate],
+    energies: Sequence[float],
+    counted: Mapping[str, int],
+    temperature: float,
+) -> float:
+    thermal = GAS_CONSTANT * temperature / JOULE_PER_MOL
+    total = math.fsum(_factors(candidates, energies, counted, temperature))
+    return min(energies) - thermal * math.log(total)
+
+
+def _ranked(
+    candidates: Sequence[Candidate],
+    energies: Sequence[float],
+    counted: Mapping[str, int],
+    temperature: float,
+) -> tuple[Ranked, ...]:
+    factors = _factors(candidates, energies, counted, temperature)
+    total = math.fsum(factors)
+    lowest = min(energies)
+    rows = [
+        Ranked(
+            name=one.name,
+            energy=energy,
+            relative_kj_per_mol=(energy - lowest) * KJ_PER_MOL_PER_HARTREE,
+            relative_kcal_per_mol=(energy - lowest) * KCAL_PER_MOL_PER_HARTREE,
+            degeneracy=counted[one.name],
+            weight=factor / total,
+        )
+        for one, energy, factor in zip(candidates, energies, factors, strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: row.energy))
+
+
+def _alike(candidates: Sequence[Candidate], energies: Sequence[float]) -> list[str]:
+    """A warning for each pair that may be the same conformer."""
+    order = sorted(range(len(energies)), key=lambda place: energies[place])
+    shapes = [_distances(one.result) for one in candidates]
+    warned = []
+    for position, low in enumerate(order):
+        for high in order[position + 1 :]:
+            if energies[high] - energies[low] > SAME_ENERGY:
+                break
+            if np.abs(shapes[low] - shapes[high]).max(initial=0.0) < SAME_DISTANCE:
+                warned.append(
+                    f"{candidates[low].name} and {candidates[high].name} have the same energy and "
+                    "the same distances between atoms: they are one conformer, or mirror images"
+                )
+    return warned
+
+
+def _distances(result: MP2Result) -> Any:
+    """All distances between atoms, sorted, bohr."""
+    places = result.molecule.coordinates
+    gaps = np.linalg.norm(places[:, None] - places[None], axis=2)
+    return np.sort(gaps[np.triu_indices(len(places), 1)])

@@ -1,0 +1,761 @@
+"""Energies of a reaction at one level of theory: of electrons, and of gases where there are
+Hessians.
+
+    X(reaction) = sum_products n X - sum_reactants n X          X: E, E + zero-point energy, H, S, G
+
+Every species is run once. With `optimize` each is brought to a stationary point first; with a
+`Gas` its Hessian is computed by differences of gradients (`dfmp2.studies.frequencies`). The species
+advance side by side, so that their runs can be shared among processes:
+
+    LABEL                   the energy, at the geometry given or at the one that was found
+    LABEL:step-003          of an optimisation
+    LABEL:plus-001-x        of a Hessian
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Command, Message, Option
+from dfmp2.gradients.gradient import GradientResult
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.energy import mp2_energy
+from dfmp2.mp2.identity import METHOD, method, method_differences
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.output.document import counted_text
+from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.study import MOST_RUNS, Column, Study
+from dfmp2.progress import Listener, Relay
+from dfmp2.studies.composite import CompositeOptions
+from dfmp2.studies.frequencies import (
+    DISPLACEMENT,
+    SMALL_ENOUGH,
+    displaced,
+    gradient_alone,
+    hessian,
+    require_stationary,
+)
+from dfmp2.studies.geometric_search import Search
+from dfmp2.studies.ideal_gas import GAS_CONSTANT, HARMONIC, LowModes, thermochemistry
+from dfmp2.studies.interaction import PARTS, in_units
+from dfmp2.studies.optimize import Course
+from dfmp2.studies.runs import (
+    CarryOutKeywords,
+    Failures,
+    Numbers,
+    Results,
+    Step,
+    Task,
+    carry_out,
+    certified,
+    examine_steps,
+)
+from dfmp2.studies.scale_factors import scale_factor
+from dfmp2.studies.species import Species, equation
+from dfmp2.studies.stationary import NOISE
+from dfmp2.studies.thermochemistry import ATMOSPHERE, ROOM_TEMPERATURE, GasConditions
+from dfmp2.studies.vibrations import (
+    MDYNE_PER_ANGSTROM,
+    masses,
+    symmetry_number,
+    vibrations,
+)
+
+Array = NDArray[np.float64]
+
+ADVICE = Message(
+    " (of a species: ",
+    Option("charges", "NAME=N"),
+    ", ",
+    Option("multiplicities", "NAME=N"),
+    ")",
+)
+STANDARD_STATES = {"1atm": 101325.0, "1bar": 100000.0, "1M": None}  # Pa; of 1 mol/l: R T
+MOL_PER_CUBIC_METRE = 1000.0  # of 1 mol/l
+OF_A_GAS = {  # value of a species -> name of its difference, in words
+    "total_energy_at_0_kelvin": ("reaction_energy_at_0_kelvin", "with zero-point energies"),
+    "enthalpy": ("reaction_enthalpy", "enthalpy"),
+    "gibbs_energy": ("reaction_gibbs_energy", "Gibbs energy"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gas:
+    """The ideal gas that species are.
+
+    Attributes
+    ----------
+    temperature : float
+        K.
+    pressure : float or None
+        Pa; None for that of the standard state.
+    standard_state : str or None
+        A key of STANDARD_STATES; None for the pressure, or for 1 atm.
+    scale : float or str
+        Of the wavenumbers, or "auto" for the published one.
+    low_modes : LowModes
+        Correction of the entropy.
+    allow_gradient : bool
+        Go on at geometries that are no stationary points.
+    """
+
+    temperature: float = ROOM_TEMPERATURE
+    pressure: float | None = None
+    standard_state: str | None = None
+    scale: float | str = 1.0
+    low_modes: LowModes = HARMONIC
+    allow_gradient: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pressure is not None and self.standard_state is not None:
+            raise InputError(
+                Option("standard_state", self.standard_state),
+                " and ",
+                Option("pressure", self.pressure),
+                " both say how dense the gas is: choose one",
+            )
+        if self.standard_state is not None and self.standard_state not in STANDARD_STATES:
+            raise InputError(
+                Option("standard_state", self.standard_state),
+                f": expected one of {', '.join(STANDARD_STATES)}",
+            )
+        GasConditions(temperatures=(self.temperature,), pressures=(self.pascal,))
+
+    @property
+    def pascal(self) -> float:
+        """The pressure, Pa."""
+        if self.pressure is not None:
+            return self.pressure
+        pressure = STANDARD_STATES[self.standard_state or "1atm"]
+        if pressure is None:
+            pressure = MOL_PER_CUBIC_METRE * GAS_CONSTANT * max(self.temperature, 0.0)
+        return pressure or ATMOSPHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is computed of each species.
+
+    Attributes
+    ----------
+    optimize : Search or None
+        How geometries are looked for, None to keep those given.
+    frequencies : bool
+        Compute Hessians.
+    gas : Gas
+        Of species whose Hessians are there.
+    """
+
+    optimize: Search | None = None
+    frequencies: bool = False
+    gas: Gas = Gas()
+
+
+ENERGIES = Plan()
+
+
+def reaction_energy(
+    species: Sequence[Species],
+    options: Options | None,
+    plan: Plan = ENERGIES,
+    **how: Unpack[CarryOutKeywords],
+) -> Study:
+    """Energies of a reaction.
+
+    Parameters
+    ----------
+    species : as of `dfmp2.studies.species.read_species`
+    options : how every run is made; None where every species is a stored result
+    how : as of `dfmp2.studies.runs.carry_out`
+
+    Returns
+    -------
+    Study; its values are `reaction_energy` and the same with the prefixes of
+    `dfmp2.studies.interaction.PARTS`, with Hessians also `reaction_energy_at_0_kelvin`,
+    `reaction_enthalpy`, `reaction_gibbs_energy` (Eh, and with `_kj_per_mol` and `_kcal_per_mol`)
+    and `reaction_entropy` (J/(mol K)); its table has a row for each species, its arrays are
+    `LABEL_hessian`, `LABEL_wavenumbers` and `LABEL_geometry`
+
+    Raises
+    ------
+    Unfinished : an optimisation did not converge
+    Dfmp2Error : before any run what can be known before, then that of a failed run
+    """
+    options = _common_options(species, options)
+    _require_comparable(options, species, plan)
+    courses = [_Course(one, options, plan, how.get("listener") or Listener()) for one in species]
+    steps = [course.first for course in courses]
+    stored = {one.label: one.stored.result for one in species if one.stored is not None}
+    computed = [step for step in steps if step.name not in stored]
+    _require_same_core(species, steps, stored)
+    note = ""
+    chosen: tuple[str, ...] = ()
+    energies_alone = plan.optimize is None and not plan.frequencies
+    if energies_alone and not stored:
+        steps, note, chosen = certified(steps)
+    elif computed:
+        _require_room(courses)
+
+    def then(results: Results) -> Iterator[Sequence[Step]]:
+        ways = [course.then(results) for course in courses]
+        while ways:
+            group: list[Step] = []
+            going = []
+            for way in ways:
+                following = next(way, None)
+                if following is not None:
+                    group += following
+                    going.append(way)
+            ways = going
+            if group:
+                yield group
+
+    def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
+        return _numbers(courses, plan, results, note, complete=complete)
+
+    task = Task(
+        kind="reaction",
+        what=f"reaction {equation(species)}",
+        molecule=species[0].molecule,
+        options=options,
+        steps=steps,
+        evaluate=evaluate,
+        chosen=chosen,
+        stored=stored,
+    )
+    if not energies_alone:
+        free = ("precision", "tolerance")  # of the pair energies; amplitudes are in float64
+        task = replace(task, then=then, compute=_gradient, free=free)
+    return carry_out(task, **how)
+
+
+def _gradient(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
+    """The result of a run with its gradient; of an atom, which has none, its energy."""
+    if molecule.natom == 1:
+        return mp2_energy(molecule, options, **rest)
+    return gradient_alone(molecule, options, **rest)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def _common_options(species: Sequence[Species], options: Options | None) -> Options:
+    """Those of the command, or of the first stored result where there is nothing to compute."""
+    if options is not None:
+        return options
+    for one in species:
+        if one.stored is None:
+            raise InputError(
+                f"{one.label} is to be computed, and no ",
+                Option("basis"),
+                " is named: name one, such as ",
+                Option("basis", "cc-pvdz"),
+            )
+    stored = species[0].stored
+    assert stored is not None
+    return stored.result.options
+
+
+def _require_comparable(options: Options, species: Sequence[Species], plan: Plan) -> None:
+    """Refuse options under which the energies of molecules do not cancel, and stored results of
+    another level of theory."""
+    if options.scf_from is not None:
+        raise InputError(
+            Option("scf_from"),
+            ": the species of a reaction have different orbitals: leave it out",
+        )
+    if options.frozen_virtual:
+        raise InputError(
+            Option("frozen_virtual"),
+            " leaves out different functions in every species, so energies do not cancel: leave it "
+            "out",
+        )
+    if options.frozen_core not in ("none", "0") and options.frozen_core.lstrip("+-").isdigit():
+        raise InputError(
+            Option("frozen_core", options.frozen_core),
+            ": a number of orbitals cannot hold for every species: name a dialect (auto, psi4, "
+            "orca, pyscf) or none",
+        )
+    geometries = plan.optimize is not None or plan.frequencies
+    if isinstance(options, CompositeOptions) and options.delta is not None and geometries:
+        raise InputError(
+            Option("delta", options.delta),
+            " has no gradient: leave it out, or ",
+            Option("optimize", True),
+            " and ",
+            Option("frequencies", True),
+        )
+    methods: dict[str, dict[str, str]] = {}
+    for one in species:
+        if one.stored is not None:
+            methods[one.label] = method(one.stored.result)
+        else:
+            named = {name: getattr(options, name) for name in METHOD}
+            methods[one.label] = {
+                name: "default" if value is None else str(value) for name, value in named.items()
+            }
+    different = method_differences(methods)
+    if different:
+        raise InputError(
+            f"species of different levels of theory, {different}: compute all of them at one level"
+        )
+    gas_of_all = plan.frequencies or any(
+        one.stored is not None and one.stored.hessian is not None for one in species
+    )
+    without = [
+        one.label
+        for one in species
+        if one.stored is not None and one.stored.hessian is None and one.molecule.natom > 1
+    ]
+    if plan.frequencies and without:
+        raise InputError(
+            f"{without[0]} is a stored energy without a Hessian: name its file of ",
+            Command("frequencies"),
+            ", or its geometry",
+        )
+    if gas_of_all:
+        scale_factor(plan.gas.scale, options.correlation.name, options.basis, options.frozen_core)
+        for one in species:
+            masses(one.molecule)
+
+
+def _require_same_core(
+    species: Sequence[Species], steps: Sequence[Step], stored: Mapping[str, MP2Result]
+) -> None:
+    """Examine every run, and refuse frozen cores that do not add up."""
+    computed = [step for step in steps if step.name not in stored]
+    counts = []
+    if computed:
+        counts = examine_steps(computed)
+    cores = {step.name: count for step, count in zip(computed, counts, strict=True)}
+    total = Fraction(0)
+    for one, step in zip(species, steps, strict=True):
+        core = cores.get(step.name)
+        if core is None:
+            core = stored[one.label].sizes.frozen_core
+        total += one.coefficient * core
+    if total:
+        raise InputError(
+            Option("frozen_core", steps[0].options.frozen_core),
+            " freezes different numbers of orbitals on the two sides: they do not cancel; name "
+            "another dialect, or none",
+        )
+
+
+def _require_room(courses: Sequence[_Course]) -> None:
+    runs = sum(course.least_runs for course in courses)
+    if runs > MOST_RUNS:
+        raise InputError(
+            f"these species take {runs} runs and more, and a study holds at most {MOST_RUNS}: "
+            "compute species by ",
+            Command("frequencies"),
+            " of their own, and name their .h5 files",
+        )
+
+
+# --- the way of a species -------------------------------------------------------------------------
+
+
+class _OfSpecies(Mapping[str, MP2Result]):
+    """The results of one species by their names without its label; grows with all results."""
+
+    def __init__(self, label: str, results: Results) -> None:
+        self._label = label
+        self._results = results
+
+    def __getitem__(self, name: str) -> MP2Result:
+        return self._results[f"{self._label}:{name}"]
+
+    def __iter__(self) -> Iterator[str]:
+        start = f"{self._label}:"
+        return (name.removeprefix(start) for name in self._results if name.startswith(start))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Labelled(Relay):
+    """Says which species a stage belongs to."""
+
+    def __init__(self, listener: Listener, label: str) -> None:
+        super().__init__(listener)
+        self._label = label
+
+    def stage(self, text: str) -> None:
+        super().stage(f"{self._label}: {text}")
+
+
+class _Course:
+    """The way of a species through its runs.
+
+    Attributes
+    ----------
+    species : Species
+    first : Step
+        Its first run.
+    final : str
+        The name of the run whose energy counts, as far as is known.
+    """
+
+    def __init__(self, species: Species, options: Options, plan: Plan, listener: Listener) -> None:
+        self.species = species
+        label = species.label
+        self._plan = plan
+        self._options = options
+        self._search: Course | None = None
+        self.final = label
+        tight = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
+        self._tight = tight
+        if species.stored is not None:
+            result = species.stored.result
+            self.first = Step(label, label, result.molecule, result.options)
+            return
+        moves = species.molecule.natom > 1
+        if plan.optimize is not None and moves:
+            search = replace(plan.optimize, transition_state=species.transition_state)
+            self._search = Course(species.molecule, options, search, _Labelled(listener, label))
+            self.first = self._labelled(self._search.first[0], "")
+            return
+        chosen = options
+        if plan.frequencies:
+            chosen = tight
+        self.first = Step(label, label, species.molecule, chosen, advice=ADVICE)
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether its Hessian is computed, or stored."""
+        stored = self.species.stored
+        if stored is not None:
+            return stored.hessian is not None
+        return self._plan.frequencies and self.species.molecule.natom > 1
+
+    @property
+    def least_runs(self) -> int:
+        """How many runs it takes at least."""
+        natom = self.species.molecule.natom
+        if self.species.stored is not None or natom == 1:
+            return 1
+        runs = 1
+        if self._plan.frequencies:
+            runs += 6 * natom
+        if self._search is not None:
+            runs += 1
+            if self.species.transition_state:
+                runs += 6 * natom
+        return runs
+
+    def then(self, results: Results) -> Iterator[Sequence[Step]]:
+        """The steps after the first one, as of Task."""
+        if self.species.stored is not None or self.species.molecule.natom == 1:
+            return
+        label = self.species.label
+        before = self.first.name
+        molecule = self.species.molecule
+        if self._search is not None:
+            for group in self._search.then(_OfSpecies(label, results)):
+                yield [self._labelled(step, before) for step in group]
+                passed = [step.name for step in group if not step.passing]
+                if passed:
+                    before = f"{label}:{passed[-1]}"
+            self.final = f"{label}:{self._search.path[-1]}"
+            molecule = results[self.final].molecule
+            if self._plan.frequencies:
+                yield [Step(label, label, molecule, self._tight, start=self.final)]
+                self.final = label
+        if self._plan.frequencies:
+            if not self._plan.gas.allow_gradient:
+                require_stationary(results[label])
+            reference = Step(label, label, molecule, self._tight)
+            yield [
+                replace(step, who=f"{label}, {step.who}")
+                for step in displaced(reference, DISPLACEMENT, f"{label}:")
+            ]
+
+    def _labelled(self, step: Step, before: str) -> Step:
+        """A step of an optimisation as one of this species; `before` is the run whose orbitals it
+        starts from where it names none."""
+        label = self.species.label
+        start = before
+        if step.start:
+            start = f"{label}:{step.start}"
+        return replace(
+            step,
+            name=f"{label}:{step.name}",
+            who=f"{label}, {step.who}",
+            start=start,
+            advice=ADVICE,
+        )
+
+    def hessian(self, results: Results) -> Array | None:
+        """(3 natom, 3 natom), Eh/bohr^2; None where it has none."""
+        stored = self.species.stored
+        if not self.has_hessian:
+            return None
+        if stored is not None and stored.hessian is not None:
+            return stored.hessian.hessian
+        molecule = results[self.final].molecule
+        return hessian(molecule, results, DISPLACEMENT, f"{self.species.label}:")
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What is known of a species in the end.
+
+    Attributes
+    ----------
+    values : mapping of str to Dataset
+        Of its gas; {} without Hessians.
+    wavenumbers : (n,) array or None
+        cm^-1, scaled, negative where imaginary.
+    """
+
+    species: Species
+    run: str
+    result: MP2Result
+    values: Mapping[str, Dataset]
+    hessian: Array | None
+    wavenumbers: Array | None
+    imaginary: int
+    symmetry: int
+
+    @property
+    def weight(self) -> float:
+        """Its coefficient, negative for a reactant."""
+        return float(self.species.coefficient)
+
+
+def _find(course: _Course, plan: Plan, results: Results, *, gas: bool) -> _Found:
+    """What is known of a species whose runs are done."""
+    result = results[course.final]
+    molecule = result.molecule
+    second = course.hessian(results)
+    wavenumbers = None
+    imaginary = 0
+    if second is not None:
+        modes = vibrations(molecule, second, np.zeros((len(second), 3)))
+        options = result.options
+        factor = scale_factor(plan.gas.scale, result.method, options.basis, options.frozen_core)[0]
+        wavenumbers = modes.wavenumber * factor
+        imaginary = int((modes.force_constant / MDYNE_PER_ANGSTROM < -NOISE).sum())
+    symmetry = course.species.symmetry or symmetry_number(molecule)
+    values: Mapping[str, Dataset] = {}
+    if gas:
+        values = thermochemistry(
+            molecule,
+            result.total_energy,
+            np.zeros(0) if wavenumbers is None else wavenumbers,
+            plan.gas.temperature,
+            plan.gas.pascal,
+            symmetry,
+            treated=plan.gas.low_modes,
+        )
+    return _Found(
+        species=course.species,
+        run=course.final,
+        result=result,
+        values=values,
+        hessian=second,
+        wavenumbers=wavenumbers,
+        imaginary=imaginary,
+        symmetry=symmetry,
+    )
+
+
+def _numbers(
+    courses: Sequence[_Course], plan: Plan, results: Results, note: str, *, complete: bool
+) -> Numbers:
+    gas = all(course.has_hessian or course.species.molecule.natom == 1 for course in courses)
+    gas = gas and (plan.frequencies or any(course.has_hessian for course in courses))
+    settings: dict[str, Any] = {
+        "equation": equation([course.species for course in courses]),
+        "optimized": plan.optimize is not None,
+        "species": [_about(course) for course in courses],
+    }
+    notes = [text for text in (note,) if text]
+    if gas:
+        settings |= {
+            "temperature": plan.gas.temperature,
+            "pressure": plan.gas.pascal,
+            "standard_state": plan.gas.standard_state,
+            "quasi_harmonic": plan.gas.low_modes.treatment,
+        }
+    if not complete:
+        return Numbers(settings, notes)
+    found = [_find(course, plan, results, gas=gas) for course in courses]
+    notes += _notes(found, plan, gas=gas)
+    without = [course.species.label for course in courses if not course.has_hessian]
+    if not gas and len(without) < len(courses):
+        notes.append(f"no enthalpy and no Gibbs energy: {', '.join(without)} without a Hessian")
+    return Numbers(
+        settings,
+        notes,
+        _values(found, plan, gas=gas),
+        _table(found, gas=gas),
+        _arrays(found, plan),
+    )
+
+
+def _about(course: _Course) -> dict[str, Any]:
+    """A species as the settings have it."""
+    species = course.species
+    return {
+        "name": species.label,
+        "coefficient": float(species.coefficient),
+        "formula": species.molecule.formula,
+        "charge": species.molecule.charge,
+        "multiplicity": species.molecule.multiplicity,
+        "transition_state": species.transition_state,
+        "stored": species.stored is not None,
+        "run": course.final,
+    }
+
+
+def _difference(found: Sequence[_Found], values: Sequence[float | None]) -> float:
+    """Of products less reactants; NaN where a species has no such value."""
+    parts = [
+        math.nan if value is None else one.weight * value
+        for one, value in zip(found, values, strict=True)
+    ]
+    return math.fsum(parts)
+
+
+def _values(found: Sequence[_Found], plan: Plan, *, gas: bool) -> dict[str, Dataset]:
+    values: dict[str, Dataset] = {}
+    for prefix, (words, energy) in PARTS.items():
+        difference = _difference(found, [energy(one.result) for one in found])
+        if not math.isnan(difference):
+            about = f"{words}, products less reactants"
+            values |= in_units(f"{prefix}reaction_energy", difference, about)
+    if gas:
+        about_gas = f"ideal gas at {plan.gas.temperature:g} K and {plan.gas.pascal:g} Pa"
+        for name, (of_reaction, words) in OF_A_GAS.items():
+            parts = [float(one.values[name].value) for one in found]
+            about = words
+            if name != "total_energy_at_0_kelvin":
+                about = f"{words}, {about_gas}"
+            values |= in_units(of_reaction, _difference(found, parts), about)
+        entropies = [float(one.values["entropy"].value) for one in found]
+        values["reaction_entropy"] = Dataset(
+            _difference(found, entropies), "J/(mol K)", f"entropy, {about_gas}"
+        )
+    errors = [
+        abs(one.weight) * one.result.certificate.correlation_error
+        for one in found
+        if one.result.certificate is not None and one.result.precision != "fp64"
+    ]
+    values["precision_error"] = Dataset(
+        math.fsum(errors), "hartree", "sum of the 95 % bounds on the precision errors of all runs"
+    )
+    return values
+
+
+def _table(found: Sequence[_Found], *, gas: bool) -> dict[str, Column]:
+    """A row for each species, those of the reactants first."""
+
+    def value(name: str) -> list[float]:
+        return [float(one.values[name].value) for one in found]
+
+    molecules = [one.result.molecule for one in found]
+    table = {
+        "species": Column([one.species.label for one in found], "", "its name"),
+        "coefficient": Column([one.weight for one in found], "", "negative: a reactant"),
+        "formula": Column([molecule.formula for molecule in molecules], "", "its atoms"),
+        "charge": Column([float(molecule.charge) for molecule in molecules], "", "of it"),
+        "multiplicity": Column(
+            [float(molecule.multiplicity) for molecule in molecules], "", "2S+1"
+        ),
+        "total_energy": Column(
+            [one.result.total_energy for one in found], "hartree", "total energy"
+        ),
+    }
+    if gas:
+        about = "of an ideal gas"
+        table |= {
+            "zero_point_energy": Column(value("zero_point_energy"), "hartree", "of vibrations"),
+            "enthalpy": Column(value("enthalpy"), "hartree", about),
+            "entropy": Column(value("entropy"), "J/(mol K)", about),
+            "gibbs_energy": Column(value("gibbs_energy"), "hartree", about),
+            "symmetry_number": Column(
+                [float(one.symmetry) for one in found], "", "rotations onto itself"
+            ),
+            "imaginary_modes": Column(
+                [float(one.imaginary) for one in found], "", "left out of the gas"
+            ),
+        }
+    return table
+
+
+def _arrays(found: Sequence[_Found], plan: Plan) -> dict[str, Dataset]:
+    arrays: dict[str, Dataset] = {}
+    for one in found:
+        label = one.species.label
+        if one.hessian is not None and one.wavenumbers is not None:
+            about = f"second derivatives of the energy of {label} (3 natom, 3 natom)"
+            arrays[f"{label}_hessian"] = Dataset(one.hessian, "hartree/bohr^2", about)
+            about = f"of {label}, negative where imaginary (n)"
+            arrays[f"{label}_wavenumbers"] = Dataset(one.wavenumbers, "cm^-1", about)
+        if plan.optimize is not None and one.species.stored is None:
+            about = f"positions of the atoms of {label} (natom, 3)"
+            places = one.result.molecule.coordinates
+            arrays[f"{label}_geometry"] = Dataset(places, "bohr", about)
+    return arrays
+
+
+def _notes(found: Sequence[_Found], plan: Plan, *, gas: bool) -> list[str]:
+    notes = ["energies of products less those of reactants: negative where energy is set free"]
+    if plan.optimize is not None:
+        notes.append(f"geometries optimised to {plan.optimize.convergence.upper()}")
+    for one in found:
+        label = one.species.label
+        if one.species.stored is not None:
+            notes.append(f"{label} is a stored result, computed before")
+        if one.hessian is None or one.wavenumbers is None:
+            continue
+        imaginary = [f"{-x:.1f}i" for x in one.wavenumbers if x < 0][: one.imaginary]
+        if one.imaginary == 1:
+            notes.append(
+                f"{label} is a transition state: its imaginary mode, {imaginary[0]} cm^-1, is no "
+                "part of its gas, and its energies above the reactants are barriers"
+            )
+        elif one.imaginary:
+            notes.append(
+                f"{label} is NO MINIMUM and no transition state: "
+                f"{counted_text(one.imaginary, 'imaginary mode')}, {', '.join(imaginary)} cm^-1, "
+                "left out of its gas"
+            )
+        if one.species.transition_state and one.imaginary == 0:
+            notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
+        slope = one.result.gradient
+        if slope is not None:
+            largest = float(np.linalg.norm(GradientResult(one.result).gradient, axis=1).max())
+            if largest > 1e-3:
+                notes.append(
+                    f"{label} is at NO STATIONARY POINT: the gradient of an atom is "
+                    f"{largest:.1e} Eh/bohr"
+                )
+    if gas:
+        state = plan.gas.standard_state
+        if state == "1M":
+            state = "1 mol/l"
+        if state is None:
+            state = f"{plan.gas.pascal:g} Pa"
+        notes.append(
+            f"H, S and G of ideal gases at {plan.gas.temperature:g} K, standard state {state}"
+        )
+        if plan.gas.scale != 1.0:
+            notes.append(f"wavenumbers scaled ({plan.gas.scale})")
+        if plan.gas.low_modes.note:
+            notes.append(plan.gas.low_modes.note)
+    return notes

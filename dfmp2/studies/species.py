@@ -1,0 +1,389 @@
+"""The species of a reaction: what stands on either side, read and balanced before anything runs.
+
+    reactants = ["ch4.xyz", "2*o2.xyz"]         a file of dfmp2 run, or an .h5 file of a result or of
+    products = ["co2.xyz", "2*h2o.xyz"]         frequencies; a number and * before it: how many of it
+    charges = { oh = -1 }                       by the name of the file without its ending
+    multiplicities = { o2 = 3 }
+    symmetry_numbers = { c6h6 = 12 }
+    transition_states = ["ts"]                  saddle points: --optimize looks for one
+
+That is the file of `dfmp2 reaction` (TOML); file names are relative to its folder. Coefficients are
+positive: whole numbers, decimal ones or fractions such as 1/2. What is the same molecule at the
+same geometry is one species, on both sides too, where it counts with the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
+from dfmp2.molecule.files import read_file
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.text import read_text
+from dfmp2.studies.rank import Candidate, read_candidate
+from dfmp2.studies.thermochemistry import require_symmetry_number
+
+MOST_SPECIES = 40
+LARGEST_COEFFICIENT = 1000
+MAX_BYTES = 10**6
+STORED = ".h5"  # end of the name of a stored result
+SIDES = ("reactants", "products")
+NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
+EXPECTED_TERM = "expected FILE or COEFFICIENT*FILE, such as 2*h2.xyz, with a number above 0"
+
+Term = tuple[Fraction, Any]  # how many of what: a file or a molecule
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """A reaction as it was written.
+
+    Attributes
+    ----------
+    reactants, products : sequence of Term
+        How many of what, a file or a molecule.
+    charges, multiplicities, symmetry_numbers : mapping of str to int
+        By the name of the file without its ending.
+    transition_states : sequence of str
+        Names of saddle points.
+    """
+
+    reactants: Sequence[Term]
+    products: Sequence[Term]
+    charges: Mapping[str, int] = field(default_factory=dict)
+    multiplicities: Mapping[str, int] = field(default_factory=dict)
+    symmetry_numbers: Mapping[str, int] = field(default_factory=dict)
+    transition_states: Sequence[str] = ()
+
+
+OF_SPECIES = ("charges", "multiplicities", "symmetry_numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class Species:
+    """A molecule of a reaction.
+
+    Attributes
+    ----------
+    label : str
+        Its name, that no other species has.
+    coefficient : Fraction
+        How many are made; negative for a reactant.
+    molecule : Molecule
+        At the geometry given.
+    stored : Candidate or None
+        Its result, where a file has it.
+    symmetry : int or None
+        Rotational symmetry number, None to count it.
+    transition_state : bool
+        A saddle point of first order is looked for.
+    """
+
+    label: str
+    coefficient: Fraction
+    molecule: Molecule
+    stored: Candidate | None = None
+    symmetry: int | None = None
+    transition_state: bool = False
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def parse_terms(text: str, option: Option) -> list[Term]:
+    """Coefficients and files of one side: terms with commas between them."""
+    return [parse_term(part, option) for part in text.split(",")]
+
+
+def parse_term(text: str, option: Option) -> Term:
+    """Coefficient and file of a term such as 2*h2.xyz.
+
+    Raises
+    ------
+    InputError : no file, or a coefficient that is no number above 0
+    """
+    number, star, file = text.strip().partition("*")
+    if not star:
+        number, file = "1", number
+    coefficient = make_coefficient(number, option.of(text.strip()[:80]))
+    if not file.strip():
+        raise InputError(option.of(text.strip()[:80]), f": {EXPECTED_TERM}")
+    return coefficient, file.strip()
+
+
+def make_coefficient(given: Any, option: Option) -> Fraction:
+    """A number above zero.
+
+    Raises
+    ------
+    InputError : it is none
+    """
+    try:
+        if isinstance(given, bool):
+            raise ValueError
+        coefficient = Fraction(_without_spaces(given)).limit_denominator(10**6)
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+        raise InputError(option, f": {EXPECTED_TERM}") from None
+    if not 0 < coefficient <= LARGEST_COEFFICIENT:
+        raise InputError(
+            option,
+            f": coefficient {given}: expected a number above 0 and up to {LARGEST_COEFFICIENT}",
+        )
+    return coefficient
+
+
+def _without_spaces(given: Any) -> Any:
+    if isinstance(given, str):
+        return given.strip()
+    return given
+
+
+def read_reaction(path: str | Path) -> Reaction:
+    """The reaction in a TOML file as above; only that file is read.
+
+    Raises
+    ------
+    InputError : no such file, no TOML, unknown keys, or values of another kind
+    """
+    file, text = read_text(path, MAX_BYTES, "more than 1 MB", "a TOML file of a reaction")
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not TOML ({error}): correct it", file=file) from error
+    known = [one.name for one in fields(Reaction)]
+    unknown = [key for key in table if key not in known]
+    if unknown:
+        raise InputError(
+            f"{unknown[0]!r} is no key of a reaction: expected {', '.join(known)}; options of the "
+            "calculation belong on the command line",
+            file=file,
+        )
+    sides = {}
+    for side in SIDES:
+        terms = table.get(side)
+        if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
+            raise InputError(f'{side}: expected a list such as ["ch4.xyz", "2*o2.xyz"]', file=file)
+        pairs = [parse_term(term, Option(side)) for term in terms]
+        folder = Path(path).parent
+        sides[side] = [(number, str(folder / name)) for number, name in pairs]
+    for name in OF_SPECIES:
+        numbers = table.get(name, {})
+        whole = isinstance(numbers, dict) and all(type(n) is int for n in numbers.values())
+        if not whole:
+            raise InputError(f"{name}: expected a table such as {{ oh = 1 }}", file=file)
+    names = table.get("transition_states", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError('transition_states: expected a list such as ["ts"]', file=file)
+    return Reaction(
+        reactants=sides["reactants"],
+        products=sides["products"],
+        charges=table.get("charges", {}),
+        multiplicities=table.get("multiplicities", {}),
+        symmetry_numbers=table.get("symmetry_numbers", {}),
+        transition_states=names,
+    )
+
+
+def parse_numbers(text: str | None, option: Option) -> dict[str, int]:
+    """Whole numbers by name from NAME=N,NAME=N; {} for None.
+
+    Raises
+    ------
+    InputError : a part is something else
+    """
+    numbers: dict[str, int] = {}
+    if text is None:
+        return numbers
+    for part in text.split(","):
+        name, sign, number = part.strip().rpartition("=")
+        if not sign or not name or not NUMBER.fullmatch(number):
+            raise InputError(option.of(text[:80]), ": expected NAME=N,NAME=N such as oh=-1")
+        numbers[name] = int(number)
+    return numbers
+
+
+def read_species(reaction: Reaction, units: str = "angstrom") -> list[Species]:
+    """The species of a reaction with net coefficients, balanced; those that cancel are left out.
+
+    Parameters
+    ----------
+    units : str
+        Of the coordinates in files, "angstrom" or "bohr".
+
+    Raises
+    ------
+    InputError : a file that cannot be read, a name that no species has, nothing on one side, atoms
+        or charges that do not balance
+    """
+    found: list[Species] = []
+    written: list[Species] = []
+    names: set[str] = set()
+    for side, sign in (("reactants", -1), ("products", 1)):
+        terms = getattr(reaction, side)
+        if not terms:
+            raise InputError(Option(side), ": nothing on this side: name a file, such as h2o.xyz")
+        for coefficient, given in terms:
+            name, one = _read(given, reaction, units)
+            names.add(name)
+            written.append(replace(one, coefficient=sign * coefficient))
+            _add(found, written[-1])
+    for option in (*OF_SPECIES, "transition_states"):
+        for name in getattr(reaction, option):
+            if name not in names:
+                raise InputError(
+                    Option(option, name),
+                    f": no species has this name: expected one of {', '.join(sorted(names))}",
+                )
+    if len(found) > MOST_SPECIES:
+        raise InputError(f"{len(found)} species: at most {MOST_SPECIES} go into one reaction")
+    require_balance(written)
+    taking_part = [one for one in found if one.coefficient]
+    if not taking_part:
+        raise InputError("both sides are the same: nothing reacts, so there is no energy")
+    return taking_part
+
+
+def _read(given: Any, reaction: Reaction, units: str) -> tuple[str, Species]:
+    """The name that a term has, and its species."""
+    if isinstance(given, Molecule):
+        name = given.name or given.formula
+    else:
+        name = Path(given).stem.removesuffix(".dfmp2")
+    name = re.sub(r"[^\w.+-]+", "_", name).strip(".") or "molecule"
+    state = {
+        "charge": reaction.charges.get(name),
+        "multiplicity": reaction.multiplicities.get(name),
+    }
+    symmetry = reaction.symmetry_numbers.get(name)
+    require_symmetry_number(symmetry, Option("symmetry_numbers", f"{name}={symmetry}"))
+    stored = None
+    if isinstance(given, Molecule):
+        charge, multiplicity = state["charge"], state["multiplicity"]
+        if charge is None:
+            charge = given.charge
+        if multiplicity is None:
+            multiplicity = given.multiplicity
+        molecule = given.with_state(charge, multiplicity)
+    elif os.fspath(given).endswith(STORED):
+        stored = read_candidate(given)
+        molecule = stored.result.molecule
+        for what, number in state.items():
+            there = getattr(molecule, what)
+            if number is not None and number != there:
+                raise InputError(f"{given} is a result with {what} {there}, not {number}")
+    else:
+        molecule = read_file(
+            given,
+            units=units,
+            charge=state["charge"],
+            multiplicity=state["multiplicity"],
+        ).molecule
+    if any(molecule.ghost):
+        raise InputError(
+            f"{name} has ghost atoms, which take no part in a reaction: leave them out"
+        )
+    if molecule.point_charges is not None:
+        raise InputError(f"{name} is among point charges: a reaction is one of free molecules")
+    return name, Species(
+        label=name,
+        coefficient=Fraction(1),
+        molecule=molecule,
+        stored=stored,
+        symmetry=symmetry,
+        transition_state=name in reaction.transition_states,
+    )
+
+
+def _add(found: list[Species], species: Species) -> None:
+    """Count a species that is there already, or put a new one behind the others."""
+    for place, one in enumerate(found):
+        same_source = (one.stored is None) == (species.stored is None)
+        if same_source and _same(one.molecule, species.molecule):
+            found[place] = replace(one, coefficient=one.coefficient + species.coefficient)
+            return
+    labels = {one.label for one in found}
+    label, number = species.label, 1
+    while label in labels:
+        number += 1
+        label = f"{species.label}-{number}"
+    found.append(replace(species, label=label))
+
+
+def _same(one: Molecule, other: Molecule) -> bool:
+    """Whether two are the same atoms at the same places in the same state."""
+    alike = one.symbols == other.symbols and one.charge == other.charge
+    if not alike or one.multiplicity != other.multiplicity:
+        return False
+    return bool((one.coordinates == other.coordinates).all())
+
+
+# --- balance --------------------------------------------------------------------------------------
+
+
+def require_balance(species: Sequence[Species]) -> None:
+    """Refuse a reaction that makes or loses atoms or charge.
+
+    Raises
+    ------
+    InputError : each element that is off, and by how many
+    """
+    sides: dict[str, list[Fraction]] = {}
+    charges = [Fraction(0), Fraction(0)]
+    for one in species:
+        side = int(one.coefficient > 0)
+        for symbol in one.molecule.symbols:
+            sides.setdefault(symbol, [Fraction(0), Fraction(0)])[side] += abs(one.coefficient)
+        charges[side] += abs(one.coefficient) * one.molecule.charge
+    wrong = [
+        f"{symbol}: {_shown(left)} among the reactants, {_shown(right)} among the products "
+        f"({_off(right - left)})"
+        for symbol, (left, right) in sorted(sides.items())
+        if left != right
+    ]
+    if wrong:
+        raise InputError(
+            f"the reaction is not balanced: {'; '.join(wrong)}: correct species or coefficients"
+        )
+    if charges[0] != charges[1]:
+        raise InputError(
+            f"charge is not conserved: {_shown(charges[0])} among the reactants, "
+            f"{_shown(charges[1])} among the products: state it in the comment of the file, or with ",
+            Option("charges", "NAME=N"),
+        )
+
+
+def _off(difference: Fraction) -> str:
+    if difference > 0:
+        return f"{_shown(difference)} too many"
+    return f"{_shown(-difference)} too few"
+
+
+def _shown(number: Fraction) -> str:
+    if number.denominator == 1:
+        return str(number.numerator)
+    return f"{number.numerator}/{number.denominator}"
+
+
+def equation(species: Sequence[Species]) -> str:
+    """The reaction in one line, as 2 h2 + o2 -> 2 h2o."""
+    sides = []
+    for sign in (-1, 1):
+        terms = []
+        for one in species:
+            if one.coefficient * sign <= 0:
+                continue
+            number = abs(one.coefficient)
+            if number == 1:
+                terms.append(one.label)
+            else:
+                terms.append(f"{_shown(number)} {one.label}")
+        sides.append(" + ".join(terms))
+    return " -> ".join(sides)

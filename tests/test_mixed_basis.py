@@ -1,0 +1,445 @@
+"""Basis sets by element, by atom and from files: against PySCF with a dictionary of sets, against the
+same set of a library, in fragments and files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import basis_set_exchange
+import numpy as np
+import pytest
+from pyscf import gto
+from pyscf.mp import dfmp2_native, dfump2_native
+
+import dfmp2
+from dfmp2.errors import InputError, UnsupportedByBackend
+from dfmp2.molecule.basis_files import parse_basis_file
+from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element, resolve_orbital
+from dfmp2.molecule.basis_parts import content_of, for_part, parse_parts, title_of, with_hashes
+from dfmp2.molecule.mixed_basis import orbital_basis
+from dfmp2.molecule.mole import fitting_data
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.structure import bonded_parts
+from dfmp2.mp2.identity import fingerprint
+from dfmp2.options import Options
+from dfmp2.output import hdf5
+from dfmp2.output.export import export
+from dfmp2.validation import psi4
+from tests.conftest import Runner, succeed
+
+TIGHT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
+WATER = "O 0 0 0; H 0 0.7572 0.5865; H 0.05 -0.7572 0.5865"
+# name -> atoms, charge, multiplicity, ours, PySCF's sets and core potentials by label
+CASES: dict[str, tuple[str, int, int, str, dict[str, str], dict[str, str]]] = {
+    "water": (
+        WATER,
+        0,
+        1,
+        "6-31g(d,p),O=cc-pvdz,3=aug-cc-pvdz",
+        {"O": "cc-pvdz", "H": "6-31g**", "H3": "aug-cc-pvdz"},
+        {},
+    ),
+    "radical": (
+        "N 0 0 0; H 0.9 0.2 0.4; H -0.5 0.8 0.3",
+        0,
+        2,
+        "def2-svp,1=cc-pvdz",
+        {"N1": "cc-pvdz", "H": "def2-svp"},
+        {},
+    ),
+    "iodine": (
+        "C 0 0 0; I 0.1 0.2 2.13; H 1 0 -0.4; H -0.5 0.9 -0.4; H -0.5 -0.9 -0.4",
+        0,
+        1,
+        "6-31g,I=def2-svp",
+        {"C": "6-31g", "H": "6-31g", "I": "def2-svp"},
+        {"I": "def2-svp"},
+    ),
+    "two potentials": (
+        "I 0 0 0; Br 0.3 0.2 2.5",
+        1,
+        2,
+        "def2-svp,1=cc-pvdz-pp",
+        {"I1": "cc-pvdz-pp", "Br": "def2-svp"},
+        {"I1": "cc-pvdz-pp"},
+    ),
+    "silver": (
+        "Ag 0 0 0; H 0.1 0 1.6; He 0 2.9 0.2",
+        0,
+        1,
+        "sto-3g,Ag=def2-svp,He=cc-pvdz",
+        {"Ag": "def2-svp", "H": "sto-3g", "He": "cc-pvdz"},
+        {"Ag": "def2-svp"},
+    ),
+}
+
+
+def molecule(atoms: str, charge: int = 0, multiplicity: int = 1) -> Molecule:
+    return Molecule.from_string(atoms, charge=charge, multiplicity=multiplicity)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "radical" else pytest.mark.slow) for name in CASES],
+)
+def test_energies_are_those_of_pyscf_with_a_dictionary_of_sets(name: str) -> None:
+    atoms, charge, multiplicity, basis, sets, potentials = CASES[name]
+    ours = dfmp2.run(
+        molecule(atoms, charge, multiplicity), basis, auxbasis="auto", stability="off", **TIGHT
+    )
+    labels = ours.orbital_basis.keys(ours.molecule)
+    assert set(labels) == set(sets)
+    mole = gto.M(
+        atom=list(zip(labels, ours.molecule.coordinates.tolist(), strict=True)),
+        unit="Bohr",
+        charge=charge,
+        spin=multiplicity - 1,
+        basis=sets,
+        ecp=potentials,
+        verbose=0,
+    )
+    mf = mole.RHF() if multiplicity == 1 else mole.UHF()
+    mf = mf.density_fit(auxbasis=fitting_data(ours.molecule, ours.scf_fitting))
+    mf.conv_tol, mf.conv_tol_grad = 1e-11, 1e-6
+    mf.run()
+    assert mf.converged
+    assert abs(ours.scf_total_energy - mf.e_tot) < 1e-8
+    module = dfmp2_native.DFRMP2 if multiplicity == 1 else dfump2_native.DFUMP2
+    mp2 = module(mf, auxbasis=fitting_data(ours.molecule, ours.mp2_fitting))
+    mp2.verbose = 0
+    mp2.kernel()
+    assert abs(ours.mp2_correlation_energy - mp2.e_corr) < 1e-7
+
+
+def test_fitting_sets_follow_each_part() -> None:
+    result = dfmp2.run(molecule(WATER), "cc-pvdz,O=aug-cc-pvdz,3=def2-svp", **TIGHT)
+    names = {key: one.name for key, one in result.mp2_fitting.elements.items()}
+    assert names == {"O": "aug-cc-pvdz-ri", "H": "cc-pvdz-ri", "H3": "def2-svp-ri"}
+    scf = {key: one.name for key, one in result.scf_fitting.elements.items()}
+    assert scf == {
+        "O": "aug-cc-pvdz-jkfit",
+        "H": "cc-pvdz-jkfit",
+        "H3": "def2-universal-jkfit",
+    }
+    errors = result.scf_fitting.errors
+    assert result.diagnostics.scf_fitting_error == pytest.approx(
+        errors["O"] + errors["H"] + errors["H3"], rel=1e-12
+    )
+
+
+def test_an_atom_with_its_own_name_for_the_same_set_changes_nothing() -> None:
+    plain = dfmp2.run(molecule(WATER), "6-31g", **TIGHT)
+    mixed = dfmp2.run(molecule(WATER), "6-31g,2=6-31g,O=6-31g", **TIGHT)
+    assert abs(plain.total_energy - mixed.total_energy) < 1e-11
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+SETS_OF_THE_EXCHANGE = (
+    ("cc-pvdz", "O"),
+    ("6-311++g**", "Si"),
+    ("def2-tzvp", "I"),
+    ("lanl2dz", "Au"),
+    ("ano-rcc", "Fe"),
+    ("sto-3g", "K"),
+    ("stuttgart rsc 1997", "U"),
+)
+
+
+@pytest.mark.parametrize(("name", "symbol"), SETS_OF_THE_EXCHANGE)
+@pytest.mark.parametrize("form", ["nwchem", "gaussian94"])
+def test_files_hold_what_the_library_holds(name: str, symbol: str, form: str) -> None:
+    text = basis_set_exchange.get_basis(name, elements=[symbol], fmt=form)
+    found = parse_basis_file("set", text)
+    assert list(found) == [symbol]
+    from dfmp2.molecule.basis import squash
+
+    expected = find_exchange_element(squash(name), symbol)
+    assert found[symbol].ecp == expected.ecp
+    mine = sorted(one_contraction(found[symbol].shells))
+    assert mine == sorted(one_contraction(expected.shells))
+
+
+def one_contraction(shells: Any) -> list[Any]:
+    """Each contraction by itself, of its primitives that are not zero: general contractions are
+    taken apart in the format of Gaussian94."""
+    return [
+        (shell[0], tuple((row[0], row[k]) for row in shell[1:] if row[k]))
+        for shell in shells
+        for k in range(1, len(shell[1]))
+    ]
+
+
+@pytest.mark.parametrize(("name", "symbol"), [("def2-svp", "I"), ("cc-pvtz", "C"), ("6-31g", "O")])
+def test_a_file_of_pyscf_gives_the_same_bits(name: str, symbol: str) -> None:
+    from pyscf.gto import basis
+
+    from dfmp2.molecule.basis import squash
+
+    expected = find_pyscf_element(squash(name), symbol)
+    file = expected.source.partition(": ")[2]
+    text = (Path(basis.__file__).parent / file).read_text()
+    found = parse_basis_file("set.dat", text)[symbol]
+    assert found.shells == expected.shells
+    assert channels(found.ecp) == channels(expected.ecp)
+
+
+def channels(ecp: Any) -> Any:
+    """A core potential without the powers of r behind its last term, which PySCF fills up to 6."""
+    if ecp is None:
+        return None
+    used = []
+    for momentum, powers in ecp[1]:
+        last = max(power for power, terms in enumerate(powers) if terms)
+        used.append((momentum, powers[: last + 1]))
+    return ecp[0], tuple(used)
+
+
+def gbs(folder: Path, name: str = "6-31G") -> Path:
+    """A file with PySCF's own numbers of a set."""
+    from pyscf.gto import basis
+
+    path = folder / "mine.gbs"
+    path.write_text((Path(basis.__file__).parent / "pople-basis" / f"{name}.dat").read_text())
+    return path
+
+
+def test_an_energy_of_a_file_is_that_of_the_set_in_it(tmp_path: Path) -> None:
+    path = gbs(tmp_path)
+    settings = {**TIGHT, "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
+    from_file = dfmp2.run(molecule(WATER), str(path), allow_poor_fit=True, **settings)
+    named = dfmp2.run(molecule(WATER), "6-31g", allow_poor_fit=True, **settings)
+    assert abs(from_file.total_energy - named.total_energy) < 1e-11
+    assert from_file.orbital_basis.name == "mine.gbs"
+    assert "NWChem" in from_file.orbital_basis.elements["O"].source
+    # Without named fitting sets those of a file are made of its exponents.
+    default = dfmp2.run(molecule(WATER), f"6-31g,H={path}", **TIGHT)
+    assert default.mp2_fitting.elements["H"].name == "auto(mine.gbs)"
+    assert default.mp2_fitting.elements["O"].name == "cc-pvdz-ri"
+
+
+def test_the_content_of_a_file_counts_and_not_its_path(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("a", "b", "c"))
+    for folder, basis in ((first, "6-31G"), (second, "6-31G"), (third, "3-21G")):
+        folder.mkdir()
+        gbs(folder, basis)
+    prints = [
+        fingerprint(molecule(WATER), Options(f"sto-3g,O={folder / 'mine.gbs'}"))
+        for folder in (first, second, third)
+    ]
+    assert prints[0] == prints[1] != prints[2]
+    options = Options(f"sto-3g,O={first / 'mine.gbs'}")
+    (first / "mine.gbs").write_text("changed")
+    with pytest.raises(InputError, match="not the file that this calculation began with"):
+        orbital_basis(options.basis, molecule(WATER))
+    assert title_of(options.basis) == "sto-3g,O=mine.gbs"
+    assert str(tmp_path) not in content_of(options.basis)
+
+
+def test_resume_and_compare_know_the_file(call: Runner, folder: Path) -> None:
+    gbs(folder)
+    asked = ("--basis", "sto-3g,O=mine.gbs", "--frozen-core", "auto")
+    first = succeed(call("run", "h2o.xyz", *asked, "--json")).json
+    assert first["basis"] == "sto-3g,O=mine.gbs"
+    (folder / "sub").mkdir()
+    (folder / "mine.gbs").rename(folder / "sub" / "mine.gbs")
+    moved = ("--basis", "sto-3g,O=sub/mine.gbs", "--frozen-core", "auto")
+    again = succeed(call("run", "h2o.xyz", *moved, "--resume", "--json")).json
+    assert again["mp2_total_energy"] == first["mp2_total_energy"]
+    (folder / "sub" / "mine.gbs").unlink()
+    compared = succeed(call("compare", "h2o.dfmp2.h5", "--json")).json
+    assert compared["passed"]
+
+
+GOOD = "****\nH 0\nS 1 1.00\n 1.0 1.0\n****\n"
+WRONG_FILES: dict[str, tuple[str, str]] = {
+    "empty": ("# nothing\n", "is empty"),
+    "prose": ("Dear colleague,\n", "line 1: 'Dear colleague,': expected the start"),
+    "json": ('{"a": 1}\n', "line 1"),
+    "bad element": (GOOD.replace("H 0", "Qq 0"), "line 2: 'Qq 0': expected the symbol"),
+    "bad shell": (GOOD.replace("S 1", "X 1"), "line 3: 'X 1 1.00': expected a shell"),
+    "bad number": (GOOD.replace("1.0 1.0", "1.0 one"), "line 4: '1.0 one'"),
+    "bad exponent": (GOOD.replace(" 1.0 1.0", " -1.0 1.0"), "line 4.*above zero"),
+    "too few": (GOOD.replace("S 1 ", "S 2 "), r"line 5: '\*\*\*\*'"),
+    "cut short": ("****\nH 0\nS 2 1.00\n 1.0 1.0\n", "ends where a primitive was expected"),
+    "scaled": (GOOD.replace("1.00", "1.20"), "scale factor of 1.00"),
+    "uneven": ("BASIS\nH S\n1.0 1.0\n2.0 1.0 3.0\nEND\n", "line 4.*as many in each row"),
+    "no rows": ("BASIS\nH S\nEND\n", "line 3: 'END': expected an exponent"),
+    "no nelec": ("BASIS\nI S\n1.0 1.0\nEND\nECP\nI ul\n2 1.0 1.0\nEND\n", "nelec"),
+    "power": ("BASIS\nI S\n1 1\nEND\nECP\nI nelec 28\nI ul\n7 1 1\nEND\n", "a power from 0"),
+    "potential alone": ("ECP\nI nelec 28\nI ul\n2 1.0 1.0\nEND\n", "no functions"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_a_file_in_neither_format_is_refused_with_its_line(name: str) -> None:
+    text, said = WRONG_FILES[name]
+    with pytest.raises(InputError, match=said):
+        parse_basis_file("mine.gbs", text)
+
+
+def test_files_may_have_comments_exponents_with_d_and_sp_shells() -> None:
+    text = (
+        "! made by hand\r\n****\r\n-C 0\r\nSP 2 1.0\r\n2.94D+00 -0.1 0.16 ! two\r\n.5 1. .6\r\n****"
+    )
+    shells = parse_basis_file("mine.gbs", text)["C"].shells
+    assert shells == ((0, (2.94, -0.1), (0.5, 1.0)), (1, (2.94, 0.16), (0.5, 0.6)))
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[str, str]] = {
+    "atom out of range": ("cc-pvdz,4=sto-3g", "there is no atom 4, the molecule has 3"),
+    "atom zero": ("cc-pvdz,0=sto-3g", "there is no atom 0"),
+    "element not there": ("cc-pvdz,I=def2-svp", "there is no I in H2O: leave out I="),
+    "no element": ("cc-pvdz,Qq=def2-svp", "Qq"),
+    "no set for the rest": ("O=cc-pvdz", "no set for atom 2 H: add one for all others"),
+    "two for all": ("cc-pvdz,sto-3g", "cc-pvdz and sto-3g are both for all atoms"),
+    "twice": ("cc-pvdz,O=sto-3g,o=6-31g", "o is given twice"),
+    "empty part": ("cc-pvdz,,O=sto-3g", "part '' is empty"),
+    "empty set": ("cc-pvdz,O=", "part 'O=' is empty"),
+    "unknown set": ("cc-pvdz,O=cc-pvdzz", "did you mean cc-pvdz"),
+    "fitting set": ("cc-pvdz,O=cc-pvdz-ri", "this is an MP2 fitting set"),
+    "no file": ("cc-pvdz,O=nowhere.gbs", "nowhere.gbs cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_parts_are_refused_by_name(name: str) -> None:
+    text, said = WRONG[name]
+    with pytest.raises(InputError, match=said):
+        dfmp2.run(molecule(WATER), text)
+
+
+def test_what_mixed_sets_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
+    path = gbs(tmp_path)
+    with pytest.raises(InputError, match="has no functions for I, but for H "):
+        dfmp2.run(molecule("H 0 0 0; I 0 0 1.6"), f"sto-3g,I={path}")
+    with pytest.raises(InputError, match="core potentials for 0 and for 28 electrons"):
+        dfmp2.run(molecule("I 0 0 0; I 0 0 2.7"), "sto-3g,2=def2-svp")
+    with pytest.raises(InputError, match="one pair of basis sets for all atoms"):
+        dfmp2.cbs(molecule(WATER), "cc-pv[dt]z,O=cc-pv[dt]z")
+    from dfmp2.interop.qcschema import read_keywords
+
+    with pytest.raises(InputError, match="names a file"):
+        read_keywords(f"sto-3g,O={path}", "mp2", {}, {})
+
+
+def test_parts_are_read_as_people_write_them() -> None:
+    parts = parse_parts(" 6-31G(d,p) , I = def2-TZVP, 3=6-311G(2df,p)")
+    assert parts.default == "6-31G(d,p)"
+    assert parts.special == {"I": "def2-TZVP", "3": "6-311G(2df,p)"}
+    assert with_hashes("6-31G(d,p)") == "6-31G(d,p)"
+
+
+def test_a_part_of_a_molecule_keeps_the_sets_of_its_atoms() -> None:
+    symbols = ("O", "H", "H", "N", "H")
+    text = "sto-3g,O=6-31g,4=cc-pvdz,5=3-21g,2=6-31g"
+    assert for_part(text, symbols, [0, 1, 2]) == "sto-3g,O=6-31g,2=6-31g"
+    assert for_part(text, symbols, [3, 4]) == "sto-3g,1=cc-pvdz,2=3-21g"
+    assert for_part("cc-pvdz", symbols, [3, 4]) == "cc-pvdz"
+
+
+# --- fragments ------------------------------------------------------------------------------------
+
+PAIR = "O 0 0 0; H 0 0.76 0.59; H 0 -0.76 0.59; N 0 0.1 3.4; H 0.94 0 3.8; H -0.5 0.8 3.8; H -0.5 -.8 3.8"
+
+
+@pytest.mark.slow
+def test_fragments_by_bonds_are_those_by_hand_and_keep_their_sets() -> None:
+    pair = molecule(PAIR)
+    assert bonded_parts(pair) == [(0, 1, 2), (3, 4, 5, 6)]
+    basis = "sto-3g,4=6-31g"
+    found = dfmp2.interaction(pair, basis, fragments="auto", **TIGHT)
+    by_hand = dfmp2.interaction(pair, basis, fragments="1-3,4-7", **TIGHT)
+    for name, value in by_hand.values.items():
+        if name.endswith("_interaction_energy"):
+            assert found.values[name].value == pytest.approx(value.value, abs=1e-10)
+    assert any("atoms 4-7, H3N" in note for note in found.notes)
+    assert any("sum of covalent radii" in note for note in found.notes)
+    alone = found.runs["fragment-2-alone"]
+    assert alone.orbital_basis.elements["N1"].name == "6-31g"
+    # A ghost keeps the set of its atom: the functions are those of the complex.
+    ghosts = found.runs["fragment-1-in-complex"]
+    assert ghosts.sizes.nao == found.runs["complex"].sizes.nao
+    assert ghosts.orbital_basis.elements["N4"].name == "6-31g"
+
+
+def test_interleaved_atoms_chains_and_ghosts_are_parted_by_their_bonds() -> None:
+    mixed = molecule("H 0 0 0; H 5 0 0; H 0 0 0.74; H 5 0 0.74; He 0 9 0")
+    assert bonded_parts(mixed) == [(0, 2), (1, 3), (4,)]
+    ghost = replace(mixed, ghost=(False, False, False, False, True))
+    assert bonded_parts(ghost) == [(0, 2), (1, 3)]
+    chain = molecule("; ".join(f"C {1.5 * k} 0 0" for k in (3, 0, 2, 1)))
+    assert bonded_parts(chain) == [(0, 1, 2, 3)]
+
+
+def test_one_fragment_is_refused() -> None:
+    with pytest.raises(InputError, match="all atoms of H2O hang together"):
+        dfmp2.interaction(molecule(WATER), "sto-3g", fragments="auto")
+
+
+@pytest.mark.slow
+def test_a_charged_complex_by_bonds_asks_for_the_charges_of_its_fragments() -> None:
+    ion = molecule("Li 0 0 0; H 0 0.37 2.4; H 0 -0.37 2.4", charge=1)
+    with pytest.raises(InputError, match="which fragment carries it"):
+        dfmp2.interaction(ion, "6-31g", fragments="auto")
+    found = dfmp2.interaction(ion, "6-31g", fragments="auto", charges="1,0", **TIGHT)
+    assert [run.molecule.charge for run in found.runs.values()] == [1, 1, 1, 0, 0]
+
+
+# --- files of results -----------------------------------------------------------------------------
+
+
+def test_a_result_with_sets_of_atoms_is_read_exported_and_compared(tmp_path: Path) -> None:
+    result = dfmp2.run(molecule(WATER), "sto-3g,O=6-31g,3=6-31g**", **TIGHT)
+    hdf5.write(result, tmp_path / "mixed.h5")
+    back = hdf5.read(tmp_path / "mixed.h5")
+    assert back == result
+    assert back.orbital_basis.elements["H3"].symbol == "H"
+    document = json.loads(export(result, "qcschema"))
+    basis = document["wavefunction"]["basis"]
+    assert basis["atom_map"] == ["O", "H", "H3"]
+    shells = [len(basis["center_data"][key]["electron_shells"]) for key in basis["atom_map"]]
+    assert shells == [5, 1, 3]
+    assert b"[GTO]" in export(result, "molden")
+    import trexio
+
+    (tmp_path / "mixed.trexio").write_bytes(export(result, "trexio"))
+    with trexio.File(str(tmp_path / "mixed.trexio"), "r", trexio.TREXIO_HDF5) as file:
+        assert trexio.read_ao_num(file) == result.sizes.nao
+        centres = list(trexio.read_basis_nucleus_index(file))
+    assert [centres.count(atom) for atom in range(3)] == [5, 1, 3]
+    with pytest.raises(UnsupportedByBackend, match="one basis set for each element"):
+        psi4.psi4_input(result, 10**9)
+
+
+@pytest.mark.slow
+def test_psi4_computes_the_same_with_a_set_for_each_element(tmp_path: Path) -> None:
+    from dfmp2.progress import Listener
+    from dfmp2.validation.compare import recompute
+
+    result = dfmp2.run(molecule(WATER), "6-31g**,O=cc-pvdz", **TIGHT)
+    comparison = recompute(result, 1e-6, 1, Listener(), program="psi4")
+    assert comparison.largest_difference < 1e-6
+
+
+def test_a_gradient_with_sets_of_atoms_is_the_slope_of_the_energy() -> None:
+    basis, step = "sto-3g,3=6-31g", 1e-3
+    found = dfmp2.gradient(molecule(WATER), basis, **TIGHT).gradient
+    energies = []
+    for sign in (1, -1):
+        moved = molecule(WATER)
+        places = np.array(moved.coordinates)
+        places[2, 1] += sign * step
+        moved = replace(moved, coordinates=places)
+        energies.append(dfmp2.run(moved, basis, **TIGHT).total_energy)
+    assert found[2, 1] == pytest.approx((energies[0] - energies[1]) / (2 * step), abs=2e-6)
+
+
+def test_one_name_is_resolved_as_before() -> None:
+    assert orbital_basis("cc-pvdz", molecule(WATER)) == resolve_orbital("cc-pvdz", ["O", "H"])

@@ -1,0 +1,304 @@
+"""Reactions: numbers against PySCF's own DF-MP2 and against formulas, balance, stored results, and
+what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyscf import df, gto, scf
+from pyscf.mp import dfmp2 as pyscf_dfmp2
+from pyscf.mp import dfump2 as pyscf_dfump2
+
+import dfmp2
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
+from dfmp2.studies.reaction import Gas
+from dfmp2.studies.species import (
+    Reaction,
+    equation,
+    make_coefficient,
+    parse_numbers,
+    parse_term,
+    parse_terms,
+    read_reaction,
+    read_species,
+)
+from tests.conftest import Runner, succeed
+from tests.faults import Stopping
+
+SMALL = {"threads": 1, "listener": dfmp2.Listener()}
+FITTED = {"scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri"}
+MOLECULES = {
+    "h": "1\nmultiplicity=2\nH 0 0 0\n",
+    "proton": "2\ncharge=1\nH 0 0 0\nHe 0 0 0.77\n",
+    "he": "1\n\nHe 0 0 0\n",
+    "h3": "3\ncharge=1\nH 0 0 0\nH 0.87 0 0\nH 0.435 0.753 0\n",
+    "hf": "2\n\nH 0 0 0\nF 0 0 0.92\n",
+    "f": "1\nmultiplicity=2\nF 0 0 0\n",
+    "linear-h3": "3\nmultiplicity=2\nH 0 0 -0.9423\nH 0 0 0\nH 0 0 0.9423\n",
+}
+
+
+@pytest.fixture
+def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The molecules of all tests, and those of these, in the working directory."""
+    monkeypatch.chdir(folder)
+    for name, text in MOLECULES.items():
+        (folder / f"{name}.xyz").write_text(text)
+    return folder
+
+
+def pyscf_energy(text: str, charge: int = 0, spin: int = 0) -> float:
+    """DF-MP2/cc-pvdz on DF-HF with the fitting sets of FITTED, all electrons correlated."""
+    atoms = "; ".join(text.splitlines()[2:])
+    mole = gto.M(atom=atoms, basis="cc-pvdz", charge=charge, spin=spin, verbose=0)
+    field = scf.UHF(mole) if spin else scf.RHF(mole)
+    field = field.density_fit(auxbasis=FITTED["scf_auxbasis"])
+    field.conv_tol = 1e-12
+    total = field.kernel()
+    if mole.nelectron > 1:
+        correlated = (pyscf_dfump2.DFUMP2 if spin else pyscf_dfmp2.DFMP2)(field)
+        correlated.with_df = df.DF(mole, auxbasis=FITTED["auxbasis"])
+        total += correlated.kernel()[0]
+    return float(total)
+
+
+def test_a_dissociation_as_in_pyscf(folder: Path) -> None:
+    """Open shells, atoms, and an error that is said of the difference."""
+    study = dfmp2.reaction("hf.xyz", "h.xyz,f.xyz", "cc-pvdz", **FITTED, **SMALL)
+    expected = (
+        pyscf_energy(MOLECULES["h"], spin=1)
+        + pyscf_energy(MOLECULES["f"], spin=1)
+        - pyscf_energy(MOLECULES["hf"])
+    )
+    found = study.values["reaction_energy"].value
+    assert found == pytest.approx(expected, abs=1e-7)
+    assert study.values["reaction_energy_kcal_per_mol"].value == pytest.approx(
+        expected * 627.5094740631, abs=1e-4
+    )
+    parts = [study.values[f"{name}_reaction_energy"].value for name in ("scf", "mp2_correlation")]
+    assert sum(parts) == pytest.approx(found, abs=1e-12)
+    budget = study.error_budget
+    assert budget is not None and "reaction energy is good to" in budget.summary
+    assert 1e-6 < budget.total < 1e-3
+
+
+def test_a_charged_reaction_as_in_pyscf(folder: Path) -> None:
+    """A proton goes from helium to hydrogen; the species of both sides are each run once."""
+    study = dfmp2.reaction("proton.xyz,h2.xyz", "h3.xyz,he.xyz", "cc-pvdz", **FITTED, **SMALL)
+    h2 = "2\n\nH 0 0 0\nH 0 0 0.74\n"
+    expected = (
+        pyscf_energy(MOLECULES["h3"], charge=1)
+        + pyscf_energy(MOLECULES["he"])
+        - pyscf_energy(MOLECULES["proton"], charge=1)
+        - pyscf_energy(h2)
+    )
+    assert study.values["reaction_energy"].value == pytest.approx(expected, abs=1e-7)
+    assert list(study.runs) == ["proton", "h2", "h3", "he"]
+    assert study.table["coefficient"].values == [-1.0, -1.0, 1.0, 1.0]
+
+
+def test_coefficients_and_species_on_both_sides(folder: Path) -> None:
+    """A catalyst cancels, what is there twice is run once, and fractions are exact."""
+    sides = ("1/2*h2.xyz,h.xyz", ["h.xyz", (1, "h.xyz")])
+    study = dfmp2.reaction(*sides, "6-31g", **SMALL)
+    assert list(study.runs) == ["h2", "h"]
+    assert study.table["coefficient"].values == [-0.5, 1.0]
+    energies = {name: run.total_energy for name, run in study.runs.items()}
+    assert study.values["reaction_energy"].value == pytest.approx(
+        energies["h"] - energies["h2"] / 2, abs=1e-14
+    )
+    assert "1/2 h2 -> h" in study.title
+
+
+def test_one_third_is_exact() -> None:
+    assert 3 * make_coefficient("1/3", Option("reactants")) == 1
+    assert parse_term("0.1*a.xyz", Option("x")) == (Fraction(1, 10), "a.xyz")
+    assert parse_terms(" 2 * a.xyz , b.xyz", Option("x")) == [(2, "a.xyz"), (1, "b.xyz")]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0*h2.xyz", "coefficient 0: expected a number above 0"),
+        ("-2*h2.xyz", "coefficient -2: expected a number above 0"),
+        ("two*h2.xyz", "expected FILE or COEFFICIENT"),
+        ("1/0*h2.xyz", "expected FILE or COEFFICIENT"),
+        ("nan*h2.xyz", "expected FILE or COEFFICIENT"),
+        ("inf*h2.xyz", "expected FILE or COEFFICIENT"),
+        ("1e9*h2.xyz", "expected a number above 0 and up to 1000"),
+        ("2*", "expected FILE or COEFFICIENT"),
+        ("", "expected FILE or COEFFICIENT"),
+    ],
+)
+def test_wrong_terms(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        parse_term(text, Option("reactants"))
+
+
+@pytest.mark.parametrize(
+    ("reactants", "products", "more", "said"),
+    [
+        ("2*h2.xyz,o2.xyz", "h2o.xyz", {}, r"H: 4 among .*, 2 among .* \(2 too few\); O: .*1 too"),
+        ("h2.xyz", "1/2*h2.xyz,2*h.xyz", {}, r"H: 2 among the reactants, 3 .*1 too many"),
+        ("proton.xyz,h2.xyz", "h3.xyz,he.xyz", {"charges": {"h3": -1}}, "charge is not conserved"),
+        ("h2.xyz", "h2.xyz", {}, "nothing reacts"),
+        ("h2.xyz", "2*h.xyz", {"charges": {"hh": 1}}, "no species has this name"),
+        ("h2.xyz", "2*h.xyz", {"transition_states": ["ts"]}, "no species has this name"),
+        ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"h2": 0}}, "whole number from 1 to 60"),
+        ("none.xyz", "2*h.xyz", {}, "none.xyz"),
+        ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}, "cannot hold for every species"),
+        ("h2.xyz", "2*h.xyz", {"standard_state": "2M"}, "expected one of 1atm, 1bar, 1M"),
+        ("h2.xyz", "2*h.xyz", {"temperature": 0.0}, "expected a number above 0"),
+        ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}, "above 0"),
+        ("h2.xyz", "2*h.xyz", {"pressure": 1.0, "standard_state": "1M"}, "choose one"),
+        ("h2.xyz", [], {}, "nothing on this side"),
+        ("h2.xyz", [(0, "h.xyz")], {}, "coefficient 0"),
+        ("h2.xyz", [(True, "h.xyz")], {}, "expected FILE or COEFFICIENT"),
+    ],
+)
+def test_what_is_refused_before_anything_runs(
+    folder: Path, reactants: str, products: str, more: dict, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        dfmp2.reaction(reactants, products, "6-31g", output="x.h5", **more, **SMALL)
+    assert not Path("x.h5").exists()
+
+
+def test_the_file_of_a_reaction(call: Runner, folder: Path) -> None:
+    """Paths are relative to its folder; the command says what went wrong in it."""
+    inner = folder / "inner"
+    inner.mkdir()
+    (inner / "bare.xyz").write_text("1\n\nH 0 0 0\n")
+    text = 'reactants = ["../h2.xyz"]\nproducts = ["2*bare.xyz"]\nmultiplicities = { bare = 2 }\n'
+    (inner / "split.toml").write_text(text)
+    done = succeed(call("reaction", "inner/split.toml", "--basis", "6-31g", "--json"))
+    found = json.loads(done.out)
+    assert found["output"] == "split.reaction.h5" and found["equation"] == "h2 -> 2 bare"
+    energies = {name: run["mp2_total_energy"] for name, run in found["runs"].items()}
+    assert found["reaction_energy"] == pytest.approx(2 * energies["bare"] - energies["h2"])
+    assert found["error_budget"]["mp2_total_energy"] > 0
+    succeed(call("report", "split.reaction.h5"))
+    assert "reaction energy" in (folder / "report.html").read_text()
+    for wrong, said in (
+        ("reactants = 1", "reactants: expected a list"),
+        ("basis = 'cc-pvdz'", "is no key of a reaction"),
+        ("reactants = [", "not TOML"),
+        (text + "charges = { bare = 0.5 }\n", "charges: expected a table"),
+        (text + "transition_states = 'bare'\n", "transition_states: expected a list"),
+    ):
+        (inner / "wrong.toml").write_text(wrong)
+        with pytest.raises(InputError, match=said):
+            read_reaction(inner / "wrong.toml")
+    both = call("reaction", "inner/split.toml", "--basis", "6-31g", "--reactants", "h.xyz")
+    assert both.code == 3 and "the file says what reacts" in both.message
+    assert "name both --reactants and --products" in call("reaction", "--basis", "x").message
+    no_basis = call("reaction", "--reactants", "h2.xyz", "--products", "2*h.xyz")
+    assert no_basis.code == 3 and "no --basis is named" in no_basis.message
+
+
+def test_names_and_numbers_on_the_command_line() -> None:
+    option = Option("charges")
+    assert parse_numbers("oh=-1, na=+1", option) == {"oh": -1, "na": 1}
+    for wrong in ("oh", "oh=x", "oh=1.5", "=1", "oh=1,"):
+        with pytest.raises(InputError, match="expected NAME=N"):
+            parse_numbers(wrong, option)
+
+
+def test_stored_results_take_part(folder: Path) -> None:
+    """They are not computed again, must be of one level, and alone need no basis."""
+    for name in ("h2", "h"):
+        dfmp2.write(dfmp2.run(f"{name}.xyz", "6-31g", threads=1), f"{name}.h5")
+    study = dfmp2.reaction("h2.h5", "2*h.h5", **SMALL)
+    again = dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", **SMALL)
+    assert study.values["reaction_energy"].value == pytest.approx(
+        again.values["reaction_energy"].value, abs=1e-12
+    )
+    assert "h is a stored result" in " ".join(again.notes)
+    with pytest.raises(InputError, match="different levels of theory, basis: "):
+        dfmp2.reaction("h2.xyz", "2*h.h5", "cc-pvdz", **SMALL)
+    with pytest.raises(InputError, match="is a result with multiplicity 2, not 4"):
+        dfmp2.reaction("h2.xyz", "2*h.h5", "6-31g", multiplicities={"h": 4}, **SMALL)
+    with pytest.raises(InputError, match="h2 is a stored energy without a Hessian"):
+        dfmp2.reaction("h2.h5", "2*h.h5", "6-31g", frequencies=True, **SMALL)
+    with pytest.raises(InputError, match="h2 is to be computed, and no basis"):
+        dfmp2.reaction("h2.xyz", "2*h.h5", **SMALL)
+
+
+def test_the_free_energy_of_a_dissociation(folder: Path) -> None:
+    """H2 -> 2 H from its one wavenumber: translation, rotation, vibration and spin written out."""
+    study = dfmp2.reaction(
+        "h2.xyz",
+        "2*h.xyz",
+        "6-31g",
+        frequencies=True,
+        optimize=True,
+        standard_state="1M",
+        temperature=500.0,
+        output="h2.h5",
+        **SMALL,
+    )
+    boltzmann, planck, unit, hartree = 1.380649e-23, 6.62607015e-34, 1.66053906660e-27, 2625499.64
+    kelvin, mass = 500.0, 1.00782503
+    gas = boltzmann * 6.02214076e23
+    pascal = 1000 * gas * kelvin
+    assert study.settings["pressure"] == pytest.approx(pascal, rel=1e-10)
+
+    def moving(weight: float) -> float:
+        waves = (2 * math.pi * weight * unit * boltzmann * kelvin / planck**2) ** 1.5
+        return gas * (2.5 + math.log(waves * boltzmann * kelvin / pascal))
+
+    length = np.linalg.norm(np.diff(study.arrays["h2_geometry"].value, axis=0))
+    moment = mass / 2 * unit * (length * 0.529177210903e-10) ** 2
+    turning = gas * (1 + math.log(8 * math.pi**2 * moment * boltzmann * kelvin / planck**2 / 2))
+    (wavenumber,) = study.arrays["h2_wavenumbers"].value
+    x = planck * 2.99792458e10 * wavenumber / (boltzmann * kelvin)
+    shaking = gas * (x / math.expm1(x) - math.log(-math.expm1(-x)))
+    entropy = 2 * (moving(mass) + gas * math.log(2)) - moving(2 * mass) - turning - shaking
+    assert study.values["reaction_entropy"].value == pytest.approx(entropy, rel=1e-6)
+    warm = gas * kelvin * (2 * 2.5 - 2.5 - 1 - x / 2 - x / math.expm1(x)) / hartree
+    electrons = study.values["reaction_energy"].value
+    assert study.values["reaction_enthalpy"].value == pytest.approx(electrons + warm, abs=1e-8)
+    assert study.values["reaction_gibbs_energy"].value == pytest.approx(
+        electrons + warm - kelvin * entropy / hartree, abs=1e-8
+    )
+    stored = dfmp2.read_study("h2.h5")
+    assert stored.values["reaction_gibbs_energy"] == study.values["reaction_gibbs_energy"]
+
+
+@pytest.mark.slow
+def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
+    """By the same command, to the same numbers as one that was never stopped; with workers too."""
+    asked = ("reaction", "--reactants", "h2.xyz,h.xyz", "--products", "linear-h3.xyz")
+    asked += ("--basis", "6-31g", "--frequencies", "--allow-gradient", "--json", "--threads", "1")
+    stops = 0
+    with Stopping(every=60):
+        while (done := call(*asked, "--output", "x.h5", "--resume")).code == 75:
+            stops += 1
+            assert stops < 20
+    assert stops >= 2
+    once = json.loads(succeed(call(*asked, "--output", "y.h5")).out)
+    shared = json.loads(succeed(call(*asked, "--output", "z.h5", "--workers", "2")).out)
+    for other in (json.loads(succeed(done).out), shared):
+        assert other["reaction_gibbs_energy"] == pytest.approx(
+            once["reaction_gibbs_energy"], abs=1e-9
+        )
+    assert "linear-h3 is a transition state" in " ".join(once["notes"])
+
+
+def test_standard_states() -> None:
+    assert Gas().pascal == 101325.0 and Gas(standard_state="1bar").pascal == 1e5
+    assert Gas(temperature=298.15, standard_state="1M").pascal == pytest.approx(2478957.03, abs=0.1)
+    assert Gas(pressure=5.0).pascal == 5.0
+
+
+def test_a_reaction_in_one_line(folder: Path) -> None:
+    terms = [parse_terms(text, Option("x")) for text in ("2*h2.xyz,o2.xyz", "2*h2o.xyz")]
+    species = read_species(Reaction(*terms))
+    assert equation(species) == "2 h2 + o2 -> 2 h2o"
+    assert [one.molecule.multiplicity for one in species] == [1, 3, 1]

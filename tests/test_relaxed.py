@@ -1,0 +1,356 @@
+"""Relaxed scans and maps: against geometries and energies found in other ways."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import dfmp2
+from dfmp2.errors import ConvergenceError, InputError, NumericalError
+from dfmp2.molecule.elements import internal_coordinate
+from dfmp2.molecule.files import read_file, read_frames
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.xyz import parse_xyz
+from dfmp2.mp2.energy import mp2_energy
+from dfmp2.options import Options
+from dfmp2.output.study import read_study
+from dfmp2.studies import optimize
+from dfmp2.studies.coordinate import make_coordinate
+from dfmp2.studies.relaxed import Relaxation, bring
+from dfmp2.units import BOHR_PER_ANGSTROM
+from tests.conftest import Runner, succeed
+
+PEROXIDE = "4\n\nO 0.7 0 0\nO -0.7 0 0\nH 0.9 0.95 0.2\nH -0.9 0.95 -0.2\n"
+CYCLOPROPANE = """9
+
+C 0 0.8716 0
+C -0.7548 -0.4358 0
+C 0.7548 -0.4358 0
+H 0 1.4563 0.9122
+H 0 1.4563 -0.9122
+H -1.2612 -0.7281 0.9122
+H -1.2612 -0.7281 -0.9122
+H 1.2612 -0.7281 0.9122
+H 1.2612 -0.7281 -0.9122
+"""
+SMALL: dict[str, Any] = {"basis": "sto-3g", "threads": 1, "stability": "off"}
+OPTIONS = ("--basis", "sto-3g", "--threads", "1", "--stability", "off")
+
+
+def molecule(text: str) -> Molecule:
+    return parse_xyz(text, file="x.xyz").molecule
+
+
+def value(place: Molecule, *atoms: int) -> float:
+    """A bond, angle or dihedral of atoms from 1, angstrom or degrees."""
+    found = internal_coordinate(place.coordinates[[atom - 1 for atom in atoms]])
+    if len(atoms) == 2:
+        return found / BOHR_PER_ANGSTROM
+    return math.degrees(found)
+
+
+# --- relaxed points -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_relaxed_angle_against_energies_alone(call: Runner, folder: Path) -> None:
+    """At each angle of OH2+ both bonds are the minimum of energies by Nelder-Mead, whose geometries
+    are made of sines and cosines here."""
+    (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 1.0 0.1 0\nH -0.3 0.9 0\n")
+    charged = (*OPTIONS, "--charge", "1", "--multiplicity", "2")
+    scan = ("scan", "w.xyz", "--angle", "2,1,3", "100:120:2", "--relaxed", *charged, "--json")
+    found = succeed(call(*scan)).json
+    assert found["relaxed"] and found["title"].startswith("relaxed scan of w")
+    assert found["convergence"] == "GAU" and found["failed"] == 0
+    study = read_study("w.scan.h5")
+    assert list(study.path) == found["path"] and len(study.runs) == 4
+
+    def energy(lengths: Any, angle: float) -> float:
+        first, second = lengths
+        turned = math.radians(angle)
+        places = [[0, 0, 0], [first, 0, 0]]
+        places.append([second * math.cos(turned), second * math.sin(turned), 0])
+        lines = [f"{s} {x} {y} {z}" for s, (x, y, z) in zip("OHH", places, strict=True)]
+        text = "\n".join(["3", "", *lines]) + "\n"
+        (folder / "trial.xyz").write_text(text)
+        asked = {**SMALL, "charge": 1, "multiplicity": 2}
+        return float(dfmp2.run(folder / "trial.xyz", **asked).total_energy)
+
+    angle = 120.0
+    start = list(study.path.values())[1].molecule
+    lengths = [value(start, 1, 2), value(start, 1, 3)]
+    assert value(start, 2, 1, 3) == pytest.approx(angle, abs=1e-6)
+    best = minimize(
+        energy,
+        np.array(lengths) + 0.01,
+        args=(angle,),
+        method="Nelder-Mead",
+        options={"xatol": 2e-4, "fatol": 1e-8, "maxfev": 60},
+    )
+    assert found["table"]["mp2_total_energy"][1] == pytest.approx(best.fun, abs=1e-6)
+    assert lengths == pytest.approx(best.x.tolist(), abs=3e-3)
+
+
+WATER = "3\n\nO 0 0 0\nH 0 0.757 0.677\nH 0 -0.757 0.677\n"  # near the minimum of STO-3G
+LOOSE = ("--convergence", "GAU_LOOSE")
+TWO_BONDS = ("scan", "w.xyz", "--bond", "1,2", "1.0:1.03:2", "--relaxed", *LOOSE, *OPTIONS)
+OTHERS = {
+    "grid": ("--bond", "1,2", "1.0:1.06:3", "--relaxed", *LOOSE),
+    "convergence": ("--bond", "1,2", "1.0:1.03:2", "--relaxed"),
+    "coordinates": ("--bond", "1,3", "1.0:1.03:2", "--relaxed", *LOOSE),
+    "relaxed": ("--bond", "1,2", "1.0:1.03:2"),
+}
+
+
+def test_the_files_of_a_relaxed_scan(call: Runner, folder: Path) -> None:
+    """Frames, table and curve; `--resume` computes nothing again, and goes on with no other scan."""
+    (folder / "w.xyz").write_text(WATER)
+    done = succeed(call(*TWO_BONDS, "--output", "x.h5"))
+    assert done.out.splitlines()[0].endswith("relaxed scan of w (H2O), bond 1 2, DF-MP2/sto-3g")
+    study = read_study("x.h5")
+    frames = read_frames("x.trajectory.xyz")
+    assert [value(frame, 1, 2) for frame in frames] == pytest.approx([1.0, 1.03], abs=1e-6)
+    for frame, run in zip(frames, study.path.values(), strict=True):
+        assert np.abs(frame.coordinates - run.molecule.coordinates).max() < 1e-7
+    rows = list(csv.DictReader((folder / "x.csv").read_text().splitlines()))
+    kept = [float(row["mp2_total_energy [hartree]"]) for row in rows]
+    passes = [
+        [float(row[f"{name}_energy [hartree]"]) for row in rows] for name in ("forward", "backward")
+    ]
+    assert kept == np.min(passes, axis=0).tolist()
+    assert kept == [run.total_energy for run in study.path.values()]
+    again = succeed(call(*TWO_BONDS, "--output", "x.h5", "--resume"))
+    assert again.err.count("finished before") == 4 and "optimised" not in again.err
+    succeed(call("report", "x.h5", "-o", "page.html"))
+    assert "relaxed scan of w" in (folder / "page.html").read_text()
+    written = (folder / "x.h5").read_bytes()
+    for other, asked in OTHERS.items():
+        done = call("scan", "w.xyz", *asked, *OPTIONS, "--output", "x.h5", "--resume")
+        assert done.code == 3 and f"holds another scan (different {other}" in done.message
+        assert (folder / "x.h5").read_bytes() == written
+
+
+@pytest.fixture
+def no_steps(monkeypatch: pytest.MonkeyPatch) -> list[Molecule]:
+    """Energies at the geometries from which the points start, which it collects."""
+    starts: list[Molecule] = []
+
+    def run(place: Molecule, options: Options, **_: Any) -> Any:
+        starts.append(place)
+        if abs(value(place, 1, 2) - 1.0) < 1e-6:
+            raise ConvergenceError("planted")
+        result = mp2_energy(place, options)
+        if len(starts) == 1:
+            raised = result.reference.scf_total_energy + 1e-3
+            return replace(result, reference=replace(result.reference, scf_total_energy=raised))
+        return result
+
+    monkeypatch.setattr(optimize, "minimum", run)
+    return starts
+
+
+def test_a_point_that_fails_and_passes_that_disagree(
+    call: Runner, no_steps: list[Molecule], folder: Path
+) -> None:
+    """The middle point fails in both passes, and the point behind it starts from the geometry that
+    was given. The first run is 1e-3 Eh too high, so the other pass counts there."""
+    (folder / "w.xyz").write_text(WATER)
+    scan = ("scan", "w.xyz", "--bond", "1,2", "0.9:1.1:3", "--relaxed", *OPTIONS)
+    done = call(*scan)
+    assert done.code == 9 and "1 of 3 points failed" in done.message
+    found = read_study("w.scan.h5")
+    assert found.table["exit_code"].values == (0.0, 4.0, 0.0)
+    energies = found.table["mp2_total_energy"].values
+    assert math.isnan(energies[1])
+    assert list(found.runs) == ["forward-001", "backward-003", "forward-003", "backward-001"]
+    assert next(iter(found.path)) == "backward-001"
+    forward, backward = (found.table[f"{name}_energy"].values for name in ("forward", "backward"))
+    assert forward[0] - backward[0] == pytest.approx(1e-3, abs=1e-8)
+    assert energies[0] == backward[0]
+    said = [note for note in found.notes if "disagree" in note]
+    assert said == [
+        "bond_1_2 = 0.9 angstrom: the passes disagree by 2.63 kJ/mol; the backward one is lower "
+        "and kept"
+    ]
+    given = read_file(folder / "w.xyz").molecule
+    bond = make_coordinate("bond", "1,2", "0.9:1.1:3", given)
+    assert np.array_equal(no_steps[-1].coordinates, bond.at(given, 0.9).coordinates)
+    assert len(no_steps) == 6
+    assert call(*scan, "--resume").code == 9 and len(no_steps) == 8  # the failed ones alone
+
+
+@pytest.mark.slow
+def test_workers_find_the_same_points(call: Runner, folder: Path) -> None:
+    (folder / "p.xyz").write_text(PEROXIDE)
+    scan = ("scan", "p.xyz", "--dihedral", "3,1,2,4", "60:120:3", "--relaxed", *OPTIONS, "--json")
+    alone = succeed(call(*scan, "--output", "a.h5")).json
+    shared = succeed(call(*scan, "--output", "b.h5", "--workers", "2")).json
+    for name in ("mp2_total_energy", "forward_energy", "backward_energy"):
+        assert shared["table"][name] == pytest.approx(alone["table"][name], abs=1e-9)
+
+
+@pytest.mark.slow
+def test_peroxide_against_energies_over_all_other_coordinates(folder: Path) -> None:
+    """At 90 degrees the five other coordinates are optimised by SciPy on energies alone, in a
+    Z-matrix written out here."""
+    study = dfmp2.scan(
+        molecule(PEROXIDE),
+        "6-31g*",
+        ("dihedral", "3,1,2,4", [80.0, 90.0]),
+        relaxed=True,
+        convergence="GAU_TIGHT",
+        threads=1,
+        stability="off",
+    )
+
+    def energy(free: Any) -> float:
+        long, first, second, bend, other = free
+        bend, other = math.radians(bend), math.radians(other)
+        places = {
+            "O1": (0, 0, 0),
+            "O2": (long, 0, 0),
+            "H3": (first * math.cos(bend), first * math.sin(bend), 0),
+            "H4": (long - second * math.cos(other), 0, second * math.sin(other)),
+        }
+        lines = [f"{name[0]} {x} {y} {z}" for name, (x, y, z) in places.items()]
+        (folder / "trial.xyz").write_text("\n".join(["4", "", *lines]) + "\n")
+        result = dfmp2.run(folder / "trial.xyz", "6-31g*", threads=1, stability="off")
+        return float(result.total_energy)
+
+    best = minimize(
+        energy,
+        [1.46, 0.97, 0.97, 100.0, 100.0],
+        method="BFGS",
+        options={"gtol": 1e-5, "eps": 1e-3},
+    )
+    assert study.table["mp2_total_energy"].values[1] == pytest.approx(best.fun, abs=1e-6)
+    place = list(study.path.values())[1].molecule
+    assert value(place, 1, 2) == pytest.approx(best.x[0], abs=1e-3)
+    assert value(place, 3, 1, 2) == pytest.approx(best.x[3], abs=0.1)
+
+
+# --- how the points follow from each other --------------------------------------------------------
+
+
+def relaxation(*shape: int) -> Relaxation:
+    water = molecule(WATER)
+    kinds = (("bond", "1,2", "0.9:1.1:{}"), ("angle", "2,1,3", "90:120:{}"))
+    coordinates = tuple(
+        make_coordinate(kind, atoms, grid.format(count), water, rigid=False)
+        for (kind, atoms, grid), count in zip(kinds, shape, strict=False)
+    )
+    return Relaxation(water, coordinates, Options("sto-3g"), True, "GAU")
+
+
+def test_fronts_of_a_line_and_of_a_map() -> None:
+    assert relaxation(3).fronts() == [
+        [("forward", 0), ("backward", 2)],
+        [("forward", 1), ("backward", 1)],
+        [("forward", 2), ("backward", 0)],
+    ]
+    fronts = relaxation(2, 3).fronts()
+    assert fronts[1] == [("forward", 1), ("forward", 3), ("backward", 2), ("backward", 4)]
+    for direction in ("forward", "backward"):
+        done = [number for front in fronts for one, number in front if one == direction]
+        assert sorted(done) == list(range(6))
+
+
+def test_a_point_of_a_map_starts_from_the_lower_neighbour() -> None:
+    asked = relaxation(2, 3)
+    near = SimpleNamespace(total_energy=-2.0, molecule=asked.molecule)
+    lower = SimpleNamespace(total_energy=-3.0, molecule=asked.molecule)
+    results: Any = {"forward-002": near, "forward-004": lower, "backward-006": lower}
+    step = asked.step("forward", 4, results, "x")
+    assert step.start == "forward-004" and step.name == "forward-005" and step.optimised
+    assert value(step.molecule, 1, 2) == pytest.approx(1.1)
+    assert value(step.molecule, 2, 1, 3) == pytest.approx(105.0)
+    results["forward-002"] = SimpleNamespace(total_energy=-4.0, molecule=asked.molecule)
+    assert asked.step("forward", 4, results, "x").start == "forward-002"
+    assert asked.step("backward", 4, results, "x").start == "backward-006"
+    assert asked.step("backward", 1, results, "x").start == ""
+
+
+def test_rings_are_brought_to_a_value() -> None:
+    """No side of cyclopropane can move alone; a rigid scan refuses it, a relaxed one bends it."""
+    ring = molecule(CYCLOPROPANE)
+    with pytest.raises(InputError, match="in a ring"):
+        make_coordinate("angle", "1,2,3", "60:80:3", ring)
+    bent = make_coordinate("angle", "1,2,3", "60:80:3", ring, rigid=False)
+    assert bent.moving == ()
+    moved = bring(ring, [bent], [70.0])
+    assert value(moved, 1, 2, 3) == pytest.approx(70.0, abs=1e-5)
+    still = [3, 4, 5, 6, 7, 8]
+    assert np.array_equal(moved.coordinates[still], ring.coordinates[still])
+    bonds = [
+        make_coordinate("bond", atoms, "1.4:1.6:3", ring, rigid=False) for atoms in ("1,2", "2,3")
+    ]
+    both = bring(ring, bonds, [1.6, 1.4])
+    assert [value(both, 1, 2), value(both, 2, 3)] == pytest.approx([1.6, 1.4], abs=1e-7)
+
+
+def test_values_that_exclude_each_other() -> None:
+    water = molecule(WATER)
+    bonds = [
+        make_coordinate("bond", atoms, "0.5:9:3", water, rigid=False) for atoms in ("1,2", "2,1")
+    ]
+    with pytest.raises(NumericalError, match="no geometry has bond 1-2 = 1"):
+        bring(water, bonds, [1.0, 2.0])
+
+
+# --- maps -----------------------------------------------------------------------------------------
+
+
+def test_a_rigid_map_of_water(call: Runner, folder: Path) -> None:
+    """Each cell is the energy of a geometry written out here; rows and columns are not swapped."""
+    (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 1 0 0\nH 0 1 0\n")
+    grid = ("--bond", "1,2", "0.9:1.1:2", "--angle", "2,1,3", "95:115:3")
+    found = succeed(call("scan", "w.xyz", *grid, *OPTIONS, "--json")).json
+    assert found["title"].startswith("rigid scan of w (H2O), bond 1 2 and angle 2 1 3")
+    energies = np.array(found["map_energy"])
+    assert energies.shape == (2, 3)
+    for i, length in enumerate(found["map_first"]):
+        for j, angle in enumerate(found["map_second"]):
+            turned = math.radians(angle)
+            lines = ["3", "", "O 0 0 0", f"H {length} 0 0"]
+            lines.append(f"H {math.cos(turned):.12f} {math.sin(turned):.12f} 0")
+            (folder / "one.xyz").write_text("\n".join(lines) + "\n")
+            expected = dfmp2.run("one.xyz", **SMALL).total_energy
+            assert energies[i, j] == pytest.approx(expected, abs=1e-8)
+    i, j = np.unravel_index(energies.argmin(), energies.shape)
+    assert found["lowest_first"] == found["map_first"][i]
+    assert found["lowest_second"] == found["map_second"][j]
+    assert found["lowest_energy"] == energies.min()
+    assert found["table"]["bond_1_2"] == [0.9] * 3 + [1.1] * 3
+    drawn = (folder / "w.scan.svg").read_text()
+    heights = (energies - energies.min()) * 2625.4996394799
+    assert f"bond 1 2 = 1.1, angle 2 1 3 = 95: {heights[1, 0]:.2f} kJ/mol" in drawn
+    assert drawn.count("kJ/mol</title>") == 6
+
+
+def test_a_coordinate_that_moves_the_other_is_refused(call: Runner, folder: Path) -> None:
+    """Atom 3 turns about 2-4 with all that is bonded to it, and the distance 1-3 is none of those."""
+    (folder / "p.xyz").write_text(PEROXIDE)
+    grid = ("--bond", "3,1", "0.9:1.0:2", "--bond", "3,2", "1.8:1.9:2")
+    done = call("scan", "p.xyz", *grid, *OPTIONS)
+    assert done.code == 3 and "in a ring or not bonded" in done.message
+
+
+def test_python_takes_one_or_two_coordinates() -> None:
+    water = molecule(WATER)
+    line = dfmp2.scan(water, coordinate=("bond", "1,2", [0.9, 1.0]), **SMALL)
+    grid = [("bond", "1,2", [0.9, 1.0]), ("bond", "1,3", [0.95, 1.05])]
+    study = dfmp2.scan(water, coordinate=grid, **SMALL)
+    assert study.arrays["map_energy"].value.shape == (2, 2)
+    assert len(line.runs) == 2 and "map_energy" not in line.arrays
+    with pytest.raises(InputError, match="relaxed=True holds a coordinate"):
+        dfmp2.scan([water, water], relaxed=True, **SMALL)
+    with pytest.raises(InputError, match="convergence"):
+        dfmp2.scan(water, coordinate=grid, relaxed=True, convergence="tight", **SMALL)

@@ -1,0 +1,385 @@
+"""A solvent as a continuum: against PySCF's own mean fields, an ion in a sphere and a charge off its
+centre written out, recorded, and refused where the response of its field is not there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import gto, lib
+from pyscf.mp import dfmp2_native, dfump2_native
+from pyscf.solvent import PCM, SMD, pcm, smd
+
+import dfmp2
+from dfmp2.errors import InputError
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.identity import fingerprint
+from dfmp2.options import Options
+from dfmp2.output.export import export
+from dfmp2.planning import memory
+from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.scf import ladder
+from dfmp2.scf.solvent import (
+    ReactionField,
+    Solvent,
+    find_solvent,
+    solvent_object,
+    solvent_table,
+    surface_points,
+)
+from tests.conftest import Runner, succeed
+
+TIGHT: dict[str, Any] = {"precision": "fp64", "scf_conv_tol": 1e-11, "threads": 1}
+SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
+BENT = "O 0 0 0; H 0 0.7572 0.5865; H 0.05 -0.7572 0.5865"
+HYDROXIDE = "O 0 0 0; H 0.1 0.2 0.95"
+AMINE = "N 0 0 0; H 0.9 0.2 0.4; H -0.5 0.8 0.3"
+HI = "H 0 0 0; I 0.2 0.1 1.6"
+# name -> atoms, charge, multiplicity, options, how PySCF is asked for it
+CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
+    "rhf in water": (BENT, 0, 1, {"solvent": "water"}),
+    "rhf in toluene": (BENT, 0, 1, {"solvent": "toluene", "solvent_model": "smd"}),
+    "cation": ("O 0 0 0; H .9 .3 .2; H -.6 .7 .3; H -.2 -.9 .4", 1, 1, {"solvent": "dmso"}),
+    "anion, conventional": (HYDROXIDE, -1, 1, {"solvent": "eps=5", "scf": "conventional"}),
+    "uhf": (AMINE, 0, 2, {"solvent": "acetonitrile"}),
+    "uhf by smd": (AMINE, 0, 2, {"solvent": "Chloroform", "solvent_model": "smd"}),
+    "rohf": (AMINE, 0, 2, {"solvent": "water", "reference": "rohf"}),
+    "rks": (BENT, 0, 1, {"solvent": "n-hexane", "method": "ks", "xc": "pbe0", "grid": "1"}),
+    "uks": (AMINE, 0, 2, {"solvent": "water", "method": "ks", "xc": "pbe", "grid": "1"}),
+    "core potential": (HI, 0, 1, {"solvent": "ethanol", "basis": "def2-svp"}),
+    "x2c": ("H 0 0 0; Cl 0 0.2 1.27", 0, 1, {"solvent": "water", "relativity": "x2c"}),
+}
+QUICK = ("anion, conventional", "uhf", "rhf in toluene")
+LONG = [name for name in CASES if name not in QUICK]
+SLOW = pytest.mark.slow
+TABLE_NAMES = {"dmso": "dimethylsulfoxide", "Chloroform": "chloroform"}
+
+
+def molecule(atoms: str, charge: int = 0, multiplicity: int = 1) -> Molecule:
+    return Molecule.from_string(atoms, charge=charge, multiplicity=multiplicity)
+
+
+def energy(atoms: str, charge: int, multiplicity: int, options: dict[str, Any]) -> Any:
+    settings: dict[str, Any] = {**SETS, **TIGHT, **options}
+    if options.get("scf") == "conventional":
+        del settings["scf_auxbasis"]
+    if options.get("method") == "ks":
+        del settings["auxbasis"]
+    return dfmp2.run(
+        molecule(atoms, charge, multiplicity),
+        settings.pop("basis"),
+        **settings,
+        allow_poor_fit=True,
+    )
+
+
+def pyscf_in_solvent(atoms: str, charge: int, multiplicity: int, options: dict[str, Any]) -> Any:
+    """PySCF's own mean field in the same solvent, converged."""
+    mole = gto.M(
+        atom=atoms,
+        charge=charge,
+        spin=multiplicity - 1,
+        basis=options.get("basis", "6-31g"),
+        ecp=options.get("basis", {}),
+        verbose=0,
+    )
+    name = "U" if multiplicity > 1 else "R"
+    if options.get("reference") == "rohf":
+        mf = mole.ROHF()
+    elif "xc" in options:
+        mf = getattr(mole, f"{name}KS")(xc=options["xc"])
+        mf.grids.level = int(options["grid"])
+    else:
+        mf = getattr(mole, f"{name}HF")()
+    if options.get("relativity") == "x2c":
+        mf = mf.sfx2c1e()
+    if options.get("scf") != "conventional":
+        mf = mf.density_fit(auxbasis="def2-universal-jkfit")
+    solvent = TABLE_NAMES.get(options["solvent"], options["solvent"])
+    if options.get("solvent_model") == "smd":
+        mf = SMD(mf)
+        mf.with_solvent.solvent = solvent
+    else:
+        mf = PCM(mf)
+        if solvent.startswith("eps="):
+            mf.with_solvent.eps = float(solvent[4:])
+        else:
+            mf.with_solvent.eps = smd.solvent_db[solvent][5]
+    mf.conv_tol, mf.conv_tol_grad = 1e-11, 1e-6
+    return mf.run()
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=SLOW) for n in LONG)])
+def test_energies_are_those_of_pyscf_in_the_same_solvent(name: str) -> None:
+    case = CASES[name]
+    ours, theirs = energy(*case), pyscf_in_solvent(*case)
+    reference = ours.reference
+    assert theirs.converged
+    assert abs(ours.scf_total_energy - theirs.e_tot) < 1e-8
+    parts = theirs.scf_summary
+    assert abs(reference.solvent_energy - parts["e_solvent"]) < 1e-7
+    assert reference.solvent_energy < -1e-5
+    if case[3].get("solvent_model") == "smd":
+        assert abs(reference.smd_cds_energy - parts["e_cds"]) < 1e-12
+        assert abs(reference.smd_cds_energy) > 1e-4
+    else:
+        assert reference.smd_cds_energy is None
+    if reference.kind == "rohf" or case[3].get("method") == "ks" or "basis" in case[3]:
+        return
+    # MP2 on the solvated orbitals, by PySCF's own module with the same fitting set
+    module = dfmp2_native.DFRMP2 if reference.kind == "rhf" else dfump2_native.DFUMP2
+    mp2 = module(theirs, auxbasis="def2-svp-ri")
+    mp2.verbose = 0
+    mp2.kernel()
+    assert abs(ours.mp2_correlation_energy - mp2.e_corr) < 1e-7
+
+
+def test_an_ion_in_a_sphere_has_borns_energy() -> None:
+    """-(Z^2 / 2 r)(1 - 1/eps) of a bare nucleus; with electrons, what is missing is the part of
+    their density outside of the sphere."""
+    mole = gto.M(atom="F 0.3 0.2 0.1", basis="sto-3g", charge=-1, verbose=0)
+    radius = 1.2 * 1.47 / 0.52917721067  # C-PCM: 1.2 times Bondi's radius of F
+    eps = 78.355
+    for points in (11, 29, 41):
+        model = made(mole, eps, points)
+        bare = model.kernel(np.zeros((5, 5)))[0]
+        assert abs(bare + 81 / (2 * radius) * (1 - 1 / eps)) < 1e-6 * 81
+    errors = []
+    density = mole.RHF().run(conv_tol=1e-11).make_rdm1()
+    for points in (11, 23, 41):  # 50, 194 and 590 points
+        found = made(mole, eps, points).kernel(density)[0]
+        errors.append(abs(found + 1 / (2 * radius) * (1 - 1 / eps)))
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-5
+
+
+def test_a_charge_off_the_centre_of_a_sphere_has_the_energy_of_its_image() -> None:
+    """-(q^2 / 2) r / (r^2 - d^2) (1 - 1/eps), from the image charge in a conducting sphere."""
+    mole = gto.M(atom="He 0 0 0", basis="sto-3g", verbose=0)
+    eps, errors = 10.0, []
+    for points in (11, 23, 29, 41):  # 50, 194, 302 and 590 points
+        model = made(mole, eps, points)
+        radius = model.surface["R_vdw"][0]
+        distance = 0.4 * radius
+        places = model.surface["grid_coords"] - np.array([0.0, 0.6, 0.8]) * distance
+        model.v_grids_n = 1 / np.linalg.norm(places, axis=1)
+        found = model.kernel(np.zeros((1, 1)))[0]
+        expected = -radius / (2 * (radius**2 - distance**2)) * (1 - 1 / eps)
+        errors.append(abs(found / expected - 1))
+    assert errors[0] > errors[1] > errors[3]
+    assert errors[2] < 1e-4  # with the number of points that is taken
+
+
+def made(mole: Any, eps: float, lebedev_order: int) -> Any:
+    """Our reaction field of C-PCM with this order of the spheres' grids."""
+    model = solvent_object(mole, Solvent("cpcm", "", eps))
+    model.lebedev_order = lebedev_order
+    model = lib.set_class(model, (ReactionField, type(model)))
+    return model.build()
+
+
+@pytest.mark.slow
+def test_smd_takes_the_element_and_not_the_charge_that_a_core_potential_leaves() -> None:
+    """PySCF would take iodine with 28 electrons less for manganese."""
+    ours = energy(HI, 0, 1, {"solvent": "water", "solvent_model": "smd", "basis": "def2-svp"})
+    full = gto.M(atom=HI, basis="sto-3g", verbose=0)
+    model = smd.SMD(full, "water")
+    assert abs(ours.reference.smd_cds_energy - smd.get_cds_legacy(model)[0]) < 1e-12
+    theirs = pyscf_in_solvent(
+        HI, 0, 1, {"solvent": "water", "solvent_model": "smd", "basis": "def2-svp"}
+    )
+    without = theirs.e_tot - theirs.scf_summary["e_cds"]
+    assert abs(ours.scf_total_energy - ours.reference.smd_cds_energy - without) < 1e-8
+
+
+def test_a_dilute_dielectric_is_the_gas_phase_and_a_larger_one_gains_more() -> None:
+    totals = []
+    for eps in (None, "eps=1.00000001", "eps=2", "eps=80"):
+        options = {"solvent": eps, "basis": "sto-3g"}
+        totals.append(energy(HYDROXIDE, -1, 1, options).scf_total_energy)
+    assert abs(totals[0] - totals[1]) < 1e-8
+    assert totals[1] > totals[2] > totals[3]
+
+
+def test_every_rung_of_the_ladder_ends_in_the_same_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = energy(BENT, 0, 1, {"solvent": "water"})
+    monkeypatch.setattr(ladder, "DIIS_LEAST", 3)
+    monkeypatch.setattr(ladder, "DIIS_SHARE", 0.05)
+    monkeypatch.setattr(ladder, "SHIFT_SHARE", 0.05)
+    found = energy(BENT, 0, 1, {"solvent": "water", "scf_max_cycles": 40})
+    assert found.reference.ladder[-1] == "second order"
+    assert abs(found.scf_total_energy - expected.scf_total_energy) < 1e-9
+    assert abs(found.mp2_correlation_energy - expected.mp2_correlation_energy) < 1e-7
+
+
+@pytest.mark.parametrize("kept", [0, 10**9], ids=["made anew", "kept"])
+def test_the_field_does_not_depend_on_how_many_integrals_are_kept(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mole = gto.M(atom=AMINE, basis="sto-3g", spin=1, verbose=0)
+    density = mole.UHF().get_init_guess(mole, "1e")
+    monkeypatch.setattr("dfmp2.scf.solvent.KEPT_BYTES", kept)
+    monkeypatch.setattr("dfmp2.scf.solvent.BLOCK_BYTES", 20_000)
+    model = made(mole, 20.0, 17)
+    assert (model.blocks is None) == (kept == 0)
+    theirs = pcm.PCM(mole)
+    theirs.eps, theirs.lebedev_order = 20.0, 17
+    found, expected = model.kernel(density), theirs.kernel(density)
+    assert abs(found[0] - expected[0]) < 1e-12
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("water", "water"),
+        ("DMSO", "dimethylsulfoxide"),
+        ("n,n-dimethylformamide", "N,N-dimethylformamide"),
+        ("1-octanol", "1-octanol"),
+        ("ethyl acetate", "ethylethanoate"),
+        ("acetic acid", "acetic acid"),
+        ("formic acid", "formicacid"),
+    ],
+)
+def test_solvents_go_by_their_names_in_any_case(name: str, found: str) -> None:
+    solvent = find_solvent(Options("sto-3g", solvent=name))
+    assert solvent == Solvent("cpcm", found, smd.solvent_db[found][5])
+
+
+def test_the_page_lists_the_solvents_of_the_table() -> None:
+    page = (Path(__file__).parent.parent / "docs/reference/solvents.md").read_text()
+    for name, values in solvent_table().items():
+        assert f"| {name} | {values[5]:g} |" in page
+    assert page.count("\n| ") == len(solvent_table()) + 1
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown": ({"solvent": "watr"}, "near it: water"),
+    "far from all": ({"solvent": "qqqq"}, "no such solvent; the documentation"),
+    "eps too small": ({"solvent": "eps=1"}, "dielectric constant above 1"),
+    "eps no number": ({"solvent": "eps=wet"}, "dielectric constant above 1"),
+    "eps infinite": ({"solvent": "eps=inf"}, "dielectric constant above 1"),
+    "other word": ({"solvent": "epsilon=4"}, "dielectric constant above 1"),
+    "empty": ({"solvent": " "}, "is empty"),
+    "smd without a name": ({"solvent": "eps=4", "solvent_model": "smd"}, "by name"),
+    "model alone": ({"solvent_model": "smd"}, "name one, such as"),
+    "properties": ({"solvent": "water", "properties": True}, "properties=True is not available"),
+    "polarizability": ({"solvent": "water", "polarizability": True}, "polarizability=True"),
+    "stability": ({"solvent": "water", "stability": "auto"}, 'stability="auto"'),
+    "certify_fit": ({"solvent": "water", "certify_fit": True}, "certify_fit=True"),
+    "point charges": (
+        {"solvent": "water", "point_charges": [[5.0, 0, 0, 1.0]]},
+        "polarise the solvent too",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_has_no_meaning_in_a_solvent_is_refused_by_name(name: str) -> None:
+    options, said = WRONG[name]
+    with pytest.raises(InputError, match=said):
+        dfmp2.run(molecule(BENT), "sto-3g", **options)
+
+
+def test_ghosts_gradients_and_interactions_are_refused() -> None:
+    ghost = replace(molecule(BENT), ghost=(False, False, True), multiplicity=2)
+    with pytest.raises(InputError, match="ghost atoms"):
+        dfmp2.run(ghost, "sto-3g", solvent="water")
+    with pytest.raises(InputError, match="response of the reaction field"):
+        dfmp2.gradient(molecule(BENT), "sto-3g", solvent="water")
+    with pytest.raises(InputError, match="no cavity is defined"):
+        dfmp2.interaction(molecule(BENT), "sto-3g", fragments="1,2-3", solvent="water")
+
+
+def test_an_element_without_a_published_radius_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="no van der Waals radius is published for Sc"):
+        result = dfmp2.run(
+            molecule("Sc 0 0 0; F 0 0.1 1.8"),
+            "sto-3g",
+            solvent="water",
+            allow_small_gap=True,
+            method="ks",
+            xc="lda,vwn",
+            grid="0",
+            scf_conv_tol=1e-4,
+        )
+    assert "no van der Waals" in result.diagnostics.warnings[0]
+
+
+def test_the_solvent_decides_which_calculation_it_is() -> None:
+    water = molecule(BENT)
+    names = {
+        fingerprint(water, Options("sto-3g", **options))
+        for options in (
+            {},
+            {"solvent": "water"},
+            {"solvent": "toluene"},
+            {"solvent": "water", "solvent_model": "smd"},
+        )
+    }
+    assert len(names) == 4
+
+
+def test_a_result_tells_its_solvent_and_compares(call: Runner) -> None:
+    asked = ("--basis", "sto-3g", "--solvent", "water", "--solvent-model", "smd")
+    printed = succeed(call("run", "h2o.xyz", *asked, "--json")).json
+    assert printed["solvent"] == "water"
+    assert printed["solvent_model"] == "smd"
+    assert printed["dielectric_constant"] == smd.solvent_db["water"][5]
+    assert printed["solvent_energy"] < 0 < printed["smd_cds_energy"]
+    shown = succeed(call("show", "h2o.dfmp2.h5")).out
+    assert "in water (SMD)" in shown
+    assert "scheme PTE" in shown
+    assert f"{printed['solvent_energy']:.10f}" in shown
+    compared = succeed(call("compare", "h2o.dfmp2.h5", "--json")).json
+    assert abs(compared["energies"]["scf_total_energy"]["difference"]) < 1e-8
+    refused = call("compare", "h2o.dfmp2.h5", "--with", "psi4")
+    assert refused.code == 3
+    again = call("run", "h2o.xyz", "--basis", "sto-3g", "--solvent", "water", "--resume")
+    assert again.code == 3
+    assert "--solvent-model (smd there, cpcm here)" in again.err
+    succeed(call("prepare", "h2o.xyz", *asked))
+    parts = succeed(
+        call("energy", "--from", "h2o.prepared.h5", "--output", "parts.h5", "--json")
+    ).json
+    for name in ("scf_total_energy", "solvent_energy", "mp2_total_energy"):
+        assert parts[name] == printed[name]
+
+
+def test_exports_name_the_solvent_or_refuse() -> None:
+    result = energy(BENT, 0, 1, {"solvent": "water", "basis": "sto-3g"})
+    assert b"in a solvent (not in this file): water (C-PCM)" in export(result, "molden")
+    assert b'solvent="water (C-PCM)"' in export(result, "xyz")
+    with pytest.raises(InputError, match="a solvent, which the format cannot say"):
+        export(result, "trexio")
+    document = json.loads(export(result, "qcschema"))
+    assert document["keywords"]["solvent"] == "water"
+
+
+def test_the_plan_counts_the_surface() -> None:
+    mole = gto.M(atom=BENT, basis="sto-3g", verbose=0)
+    points = surface_points(mole, Options("sto-3g", solvent="water"))
+    model = pcm.PCM(mole)
+    model.build()
+    assert points == len(model.surface["grid_coords"])
+    work = Workload(300, 1500, 1000, (Spin(10, 10, 290),), "fp64", 100)
+    from dfmp2.backends.cpu import CpuBackend
+
+    sizes = []
+    for surface in (0, 2000, 8000):
+        plan = memory.memory_plan(
+            replace(work, surface=surface), CpuBackend(1).limits, 1, program=0, budget=2**40
+        )
+        sizes.append(plan.predicted_peak)
+    assert sizes[0] < sizes[1]
+    assert sizes[2] >= 15 * 8 * 8000**2
+
+
+def test_a_start_from_the_core_hamiltonian_serves_rohf() -> None:
+    result = energy(AMINE, 0, 2, {"guess": "core", "reference": "rohf"})
+    expected = energy(AMINE, 0, 2, {"reference": "rohf"})
+    assert abs(result.scf_total_energy - expected.scf_total_energy) < 1e-8

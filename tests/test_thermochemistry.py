@@ -1,0 +1,265 @@
+"""Thermochemistry of stored Hessians, and conformers ranked: numbers against formulas and
+GoodVibes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dfmp2
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
+from dfmp2.molecule.isotopes import isotope_masses
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.output.study import Study
+from dfmp2.studies.ideal_gas import LowModes, thermochemistry, vibrational_entropies
+from dfmp2.studies.scale_factors import scale_factor
+from dfmp2.studies.thermochemistry import parse_values
+from dfmp2.studies.vibrations import symmetry_number, vibrations
+from tests.conftest import Runner, succeed
+
+GAS = 8.31446261815324  # J/(mol K)
+SMALL = {"threads": 1, "listener": dfmp2.Listener()}
+PEROXIDE = Molecule(  # near its minimum in sto-3g, C2
+    ("O", "O", "H", "H"),
+    np.array(
+        [[0, 1.3217, -0.1126], [0, -1.3217, -0.1126], [1.4683, 1.7, 0.9], [-1.4683, -1.7, 0.9]]
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def water_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Frequencies of water at a geometry near its minimum in sto-3g."""
+    path = tmp_path_factory.mktemp("thermo") / "water.h5"
+    places = [[0, 0, 0.2401], [0, 1.4356, -0.9605], [0, -1.4356, -0.9605]]
+    water = Molecule(("O", "H", "H"), places, name="water")
+    dfmp2.frequencies(water, "sto-3g", allow_gradient=True, output=path, **SMALL)
+    return path
+
+
+@pytest.fixture(scope="module")
+def water(water_file: Path) -> Study:
+    return dfmp2.read_study(water_file)
+
+
+def test_the_stored_conditions_give_the_stored_numbers(water: Study) -> None:
+    again = dfmp2.thermo(water)
+    for name in ("gibbs_energy", "entropy", "heat_capacity", "entropy_rotation", "enthalpy"):
+        assert again.values[name].value == pytest.approx(water.values[name].value, rel=1e-13)
+    assert again.arrays["wavenumber"].value == pytest.approx(water.table["wavenumber"].values)
+    assert again.arrays["ir_intensity"].value == pytest.approx(water.table["ir_intensity"].values)
+
+
+def test_isotopes_obey_the_product_rule() -> None:
+    """Teller and Redlich: the product of all ratios of wavenumbers follows from masses and moments
+    of inertia alone, for any force constants between the atoms."""
+    places = PEROXIDE.coordinates
+    rows = []
+    for i, j in combinations(range(4), 2):
+        row = np.zeros((4, 3))
+        row[i] = (places[i] - places[j]) / np.linalg.norm(places[i] - places[j])
+        row[j] = -row[i]
+        rows.append(row.ravel())
+    slopes = np.array(rows)
+    mixed = np.random.default_rng(5).uniform(-1, 1, (6, 6))
+    hessian = slopes.T @ (mixed @ mixed.T + np.eye(6)) @ slopes
+
+    def wavenumbers(isotopes: list[str]) -> tuple[np.ndarray, float]:
+        masses = isotope_masses(PEROXIDE, isotopes)[0]
+        found = vibrations(PEROXIDE, hessian, np.zeros((12, 3)), weights=masses).wavenumber
+        centred = places - masses @ places / masses.sum()
+        spread = np.einsum("a,ax,ay->xy", masses, centred, centred)
+        moments = np.linalg.eigvalsh(np.trace(spread) * np.eye(3) - spread)
+        return found, math.sqrt(masses.sum() ** 3 * moments.prod() / masses.prod() ** 3)
+
+    light, expected_of_light = wavenumbers([])
+    for isotopes in (["3=2H"], ["H=3H", "1=18O"], ["2=20.0"]):
+        heavy, expected = wavenumbers(isotopes)
+        assert (heavy / light).prod() == pytest.approx(expected / expected_of_light, rel=1e-9)
+        assert (heavy <= light + 1e-9).all()
+
+
+def test_isotopes_of_a_stored_molecule(water: Study) -> None:
+    one = dfmp2.thermo(water, isotopes=["2=2H"])
+    both = dfmp2.thermo(water, isotopes=["H=2H"])
+    numbers = [study.settings["symmetry_number"] for study in (water, one, both)]
+    assert numbers == [2, 1, 2]
+    assert one.arrays["masses"].value == pytest.approx([15.99491462, 2.01410178, 1.00782503])
+    assert (both.arrays["wavenumber"].value < water.table["wavenumber"].values).all()
+    as_number = dfmp2.thermo(water, isotopes=["2=2.01410177812"])
+    assert as_number.values["gibbs_energy"].value == pytest.approx(
+        one.values["gibbs_energy"].value, abs=1e-12
+    )
+
+
+def test_grimmes_entropy_written_out() -> None:
+    """Chem. Eur. J. 18, 9955 (2012), Eqs. 3 to 8, in SI units, mode by mode."""
+    gas, boltzmann, planck, light = GAS, 1.380649e-23, 6.62607015e-34, 2.99792458e10
+    kelvin, cutoff = 310.0, 120.0
+    wavenumbers = np.array([11.0, 80.0, 120.0, 450.0])
+    found = vibrational_entropies(wavenumbers, kelvin, LowModes("grimme", cutoff))
+    for wavenumber, entropy in zip(wavenumbers, found, strict=True):
+        x = planck * light * wavenumber / (boltzmann * kelvin)
+        oscillator = gas * (x / math.expm1(x) - math.log(-math.expm1(-x)))
+        moment = planck / (8 * math.pi**2 * light * wavenumber)
+        moment = 1 / (1 / moment + 1 / 1e-44)
+        rotor = gas * (
+            0.5 + math.log(math.sqrt(8 * math.pi**3 * moment * boltzmann * kelvin / planck**2))
+        )
+        share = 1 / (1 + (cutoff / wavenumber) ** 4)
+        assert entropy == pytest.approx(share * oscillator + (1 - share) * rotor, rel=1e-12)
+    raised = vibrational_entropies(wavenumbers, kelvin, LowModes("truhlar", cutoff))
+    harmonic = vibrational_entropies(np.maximum(wavenumbers, 120.0), kelvin, LowModes())
+    assert raised == pytest.approx(harmonic, rel=1e-15)
+
+
+# GoodVibes 4.4.0 by its functions of one quantity each: scaled by 0.977 at 350 K, entropies in
+# J/(mol K), energies in J/mol. Its constants are those of CODATA 2010, 1e-6 from those of 2018.
+GOODVIBES = json.loads((Path(__file__).parent / "data" / "goodvibes.json").read_text())
+
+
+@pytest.mark.parametrize("case", GOODVIBES, ids=lambda case: case["name"])
+def test_as_in_goodvibes(case: dict) -> None:
+    """Non-linear, linear, an atom, open shells, and low modes."""
+    molecule = Molecule(
+        tuple(case["symbols"]),
+        np.array(case["bohr"]),
+        charge=case["charge"],
+        multiplicity=case["multiplicity"],
+    )
+    found = thermochemistry(
+        molecule,
+        case["energy"],
+        np.array(case["wavenumbers"]) * case["scale"],
+        case["kelvin"],
+        case["pascal"],
+        case["symmetry"],
+        treated=LowModes(case["treatment"], case["cutoff"]),
+        weights=np.array(case["masses"]),
+    )
+    for name in ("translation", "rotation", "vibration", "electrons"):
+        assert found[f"entropy_{name}"].value == pytest.approx(
+            case[f"entropy_{name}"], rel=3e-6, abs=2e-4
+        )
+    for name in ("zero_point_energy", "enthalpy", "gibbs_energy"):
+        assert found[name].value == pytest.approx(case[name], abs=1e-6)
+
+
+def test_several_conditions_make_a_table(water: Study) -> None:
+    study = dfmp2.thermo(water, temperature="200:400:3", pressure=[1e5, 101325.0])
+    assert study.table["temperature"].values == [200, 200, 300, 300, 400, 400]
+    entropies = study.table["entropy"].values
+    pressed = [entropies[k] - entropies[k + 1] for k in (0, 2, 4)]
+    assert pressed == pytest.approx([GAS * math.log(1.01325)] * 3, abs=1e-9)
+    energy = study.values["total_energy"].value
+    free = study.table["gibbs_energy_correction"].values[2]
+    again = dfmp2.thermo(water, temperature=300.0, pressure=1e5).values["gibbs_energy"].value
+    assert free == pytest.approx((again - energy) * 2625.4996394799, abs=1e-8)
+
+
+def test_scale_factors_are_those_published(water: Study) -> None:
+    assert scale_factor("auto", "mp2", "CC-PVDZ", "auto")[0] == 0.977
+    assert scale_factor("auto", "mp2", "6-31g(d)", "psi4")[0] == 0.964
+    assert "Alecu" in scale_factor("auto", "mp2", "cc-pvtz", "auto")[1]
+    for method, basis, core in (
+        ("mp2", "cc-pvdz", "none"),
+        ("b2plyp", "cc-pvdz", "auto"),
+        ("mp2", "sto-3g", "auto"),
+    ):
+        with pytest.raises(InputError, match="no factor is published"):
+            scale_factor("auto", method, basis, core)
+    scaled = dfmp2.thermo(water, scale=0.95)
+    assert scaled.values["zero_point_energy"].value == pytest.approx(
+        0.95 * water.values["zero_point_energy"].value, rel=1e-12
+    )
+    assert scaled.arrays["scaled_wavenumber"].value == pytest.approx(
+        0.95 * np.array(water.table["wavenumber"].values)
+    )
+
+
+def test_an_atom_and_isotopes_of_a_symmetric_molecule() -> None:
+    neon = Molecule(("Ne",), [[0, 0, 0]])
+    found = thermochemistry(neon, -128.0, np.zeros(0), 298.15, 101325.0, 1)
+    at_one_bar, average_mass = 146.33, 20.1797  # NIST
+    expected = at_one_bar - GAS * math.log(1.01325) - 1.5 * GAS * math.log(average_mass / 19.99244)
+    assert found["entropy"].value == pytest.approx(expected, abs=0.01)
+    assert found["entropy_rotation"].value == found["entropy_vibration"].value == 0.0
+    weights, notes = isotope_masses(PEROXIDE, ["3=D", "4=2H"])
+    assert symmetry_number(PEROXIDE, weights) == 2 and len(notes) == 2
+    assert symmetry_number(PEROXIDE, isotope_masses(PEROXIDE, ["1=18O"])[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("isotopes", "said"),
+    [
+        (["5=2H"], "expected an atom from 1 to 4"),
+        (["0=2H"], "expected an atom from 1 to 4"),
+        (["1=2H"], "the atom is O, not H"),
+        (["N=15N"], "there is no N in H2O2"),
+        (["3=9H"], "no isotope 9 of H"),
+        (["3"], "expected ATOM=ISOTOPE"),
+        (["3=x"], "expected ATOM=ISOTOPE"),
+        (["3=0.1"], "expected a mass above 0.5"),
+    ],
+)
+def test_wrong_isotopes(isotopes: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        isotope_masses(PEROXIDE, isotopes)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1:2", "1:2:1", "1:2:x", "1:2:3:4", "1,,2"])
+def test_wrong_values(text: str) -> None:
+    with pytest.raises(InputError, match="expected numbers with commas"):
+        parse_values(Option("temperature"), text)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"temperature": 0.0}, "temperature=0.0: expected a number above 0"),
+        ({"temperature": -5.0}, "expected a number above 0"),
+        ({"temperature": math.nan}, "expected a number above 0"),
+        ({"pressure": 0}, "pressure=0.0: expected a number above 0"),
+        ({"cutoff": 50.0}, "belongs to the entropy of low modes"),
+        ({"quasi_harmonic": "best"}, "expected one of harmonic, grimme, truhlar"),
+        ({"quasi_harmonic": "grimme", "cutoff": 0.0}, "expected a wavenumber above 0"),
+        ({"scale": 0.2}, "expected a number from 0.5 to 1.5"),
+        ({"scale": "best"}, "expected a number from 0.5 to 1.5"),
+        ({"symmetry_number": 0}, "expected a whole number from 1 to 60"),
+        ({"symmetry_number": 1.5}, "expected a whole number from 1 to 60"),
+    ],
+)
+def test_what_thermo_refuses(water: Study, options: dict, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        dfmp2.thermo(water, **options)
+
+
+def test_thermo_on_the_command_line(call: Runner, folder: Path, water_file: Path) -> None:
+    """The table that is printed, the file that is stored, and files without a Hessian."""
+    name = str(water_file)
+    asked = ("thermo", name, "--isotope", "H=2H", "--quasi-harmonic", "grimme", "--scale", "0.98")
+    done = succeed(call(*asked, "--temperature", "200,300", "--output", "d2o.h5"))
+    for words in ("atom 2 H is 2H: 2.01410178 u", "S. Grimme", "scaled by 0.98", "vibration"):
+        assert words in " ".join(done.out.split())
+    stored = json.loads(succeed(call("show", "d2o.h5", "--json")).out)
+    printed = json.loads(succeed(call(*asked, "--temperature", "200,300", "--json")).out)
+    assert stored["table"] == printed["table"] and len(printed["table"]["temperature"]) == 2
+    assert stored["isotopes"] == ["H=2H"] and printed["output"] is None
+    again = json.loads(succeed(call("thermo", "d2o.h5", "--json")).out)  # of that file: H2O
+    assert again["entropy"] == pytest.approx(189, abs=2)
+    succeed(call("report", "d2o.h5"))
+    assert "Vibrations" in (folder / "report.html").read_text()
+    assert call("thermo", "nothing.h5").code == 3
+    succeed(call("run", "h2.xyz", "--basis", "sto-3g"))
+    refused = call("thermo", "h2.dfmp2.h5")
+    assert (
+        refused.code == 3 and "holds no Hessian: expected a file of dfmp2 freq" in refused.message
+    )
+    assert call(*asked, "--overwrite").code == 3
+    assert call(*asked, "--output", "d2o.h5").code == 3
