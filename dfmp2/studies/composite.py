@@ -326,7 +326,7 @@ def composite(molecule: Molecule, options: Options, **how: Any) -> MP2Result:
         As of `at_level`; those of a single run are that run.
     how
         As of `dfmp2.mp2.energy.mp2_energy`, for each run; `compute` in its place, as
-        `dfmp2.studies.runs.certified_gradient` for a gradient.
+        `dfmp2.gradients.gradient.certified_gradient` for a gradient.
 
     Raises
     ------
