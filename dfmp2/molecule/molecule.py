@@ -293,8 +293,8 @@ class Molecule:
     @property
     def formula(self) -> str:
         """Formula in Hill order (C, H, then by letter); ghosts apart, as in "H2O + ghost HO"."""
-        real = _hill(self.real_symbols)
-        ghosts = _hill(s for s, flag in zip(self.symbols, self.ghost, strict=True) if flag)
+        real = hill_formula(self.real_symbols)
+        ghosts = hill_formula(s for s, flag in zip(self.symbols, self.ghost, strict=True) if flag)
         if ghosts:
             return f"{real} + ghost {ghosts}"
         return real
@@ -436,7 +436,8 @@ def _replaced_electrons(molecule: Molecule, ecp_electrons: Mapping[str, int]) ->
     return sum(ecp_electrons.get(symbol, 0) for symbol in molecule.real_symbols)
 
 
-def _hill(symbols: Iterable[str]) -> str:
+def hill_formula(symbols: Iterable[str]) -> str:
+    """A formula in Hill order: C, H, then by letter."""
     counts = Counter(symbols)
     if "C" in counts:
         first = [symbol for symbol in ("C", "H") if symbol in counts]

@@ -55,6 +55,7 @@ FOREMOST = (  # what a study is made for, in one line
     "minimum_quartic",
     "minimum_parabola",
     "lowest_energy",
+    "barrier_forward_kj_per_mol",
     "optimized_total_energy",
     "zero_point_energy",
 )
@@ -65,6 +66,7 @@ KINDS = (
     "scan",
     "optimization",
     "frequencies",
+    "irc",
     "thermochemistry",
     "reaction",
 )
@@ -235,6 +237,9 @@ class Study:
             return list(self.path.values())[-1].error_budget
         if self.kind == "interaction":
             return self._interaction_budget("cp-corrected", "-in-complex")
+        if self.kind == "irc":
+            top, minimum = (self.runs[name] for name in self._top_and_minimum())
+            return combined([((1.0, 1.0), top), ((-1.0, -1.0), minimum)], "The barrier forwards")
         if self.kind == "reaction":
             parts = [
                 ((one["coefficient"], one["coefficient"]), self.results[one["run"]])
@@ -253,6 +258,10 @@ class Study:
         if "parts" in self.settings:
             return next(iter(self.results.values())).error_budget
         return self._limit_budget(runs)
+
+    def _top_and_minimum(self) -> tuple[str, str]:
+        """The names of the transition state of a path and of its minimum backwards."""
+        return "transition-state", str(self.settings["backward_run"])
 
     @property
     def uncorrected_error_budget(self) -> ErrorBudget | None:

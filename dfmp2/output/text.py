@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import SCS, SOS
+from dfmp2.options.methods import SCS, SOS
 from dfmp2.output.document import (
     WIDTH,
     Block,
