@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -308,16 +309,16 @@ def require_program(program: str) -> None:
     if program == PYSCF:
         return
     try:
-        import qcengine
+        import qcengine  # noqa: F401 - whether it is there
     except ImportError as error:
         raise BackendUnavailable(
             Option("delta_program", program),
             f" needs QCEngine ({error}): pip install 'dfmp2[qc]', or take ",
             Option("delta_program", PYSCF),
         ) from error
-    if not qcengine.get_program(program, check=False).found():
+    if shutil.which(program) is None:
         raise BackendUnavailable(
             Option("delta_program", program),
-            ": QCEngine does not find it: install it, or take ",
+            ": there is no such command here: install it, or take ",
             Option("delta_program", PYSCF),
         )
