@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grids
 import numpy as np
 from pyscf import df, dft, gto, lib
 from pyscf.gw import rpa, urpa
@@ -27,7 +28,6 @@ from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import rpa as ours
 from dfmp2.units import ANGSTROM_PER_BOHR
-from scripts import grids
 
 
 def pair(one: str, other: str, angstrom: float) -> Molecule:

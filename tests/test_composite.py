@@ -11,6 +11,7 @@ import pytest
 from dfmp2 import Molecule
 from dfmp2.cli.main import main
 from dfmp2.errors import InputError, Interrupted, ResourceError
+from dfmp2.gradients.gradient import certified_gradient
 from dfmp2.mp2.composite import CompositeResult
 from dfmp2.mp2.coupled_cluster import WithCoupledCluster, required_bytes
 from dfmp2.options import Options
@@ -22,7 +23,7 @@ from dfmp2.studies.composite import at_level, composite
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.runs import Keeper, certified_gradient
+from dfmp2.studies.runs import Keeper
 from dfmp2.studies.scan import along, scan_energies
 
 # S22, angstrom
@@ -286,7 +287,7 @@ def test_scan_at_the_limit_chains_each_basis(tmp_path):
     level = at_level(Options("cc-pv[dt]z", threads=1), delta="ccsd(t)/6-31g")
     coordinate = make_coordinate("bond", "1,2", "0.75:0.85:3", molecule, units="angstrom")
     path = tmp_path / "scan.h5"
-    study = scan_energies(along(molecule, coordinate, level), keeper=Keeper(path))
+    study = scan_energies(along(molecule, [coordinate], level), keeper=Keeper(path))
     point = study.results["point-002"]
     assert study.table["total_energy"].values[1] == point.total_energy
     alone = composite(study.runs["point-002-cc-pvtz"].molecule, level)
@@ -385,6 +386,11 @@ def test_refusals_before_the_first_run(tmp_path):
     water = Molecule.from_string(WATER_CATION)
     with pytest.raises(InputError, match="has no gradient"):
         optimize_geometry(water, at_level(Options("cc-pvtz"), **delta))
+    bond = make_coordinate("bond", "1,2", "0.9:1.0:2", water, units="angstrom")
+    with pytest.raises(InputError, match="optimises each geometry in one basis"):
+        scan_energies(along(water, [bond], at_level(Options("cc-pv[dt]z")), convergence="GAU"))
+    with pytest.raises(InputError, match="has no reaction field"):
+        at_level(Options("cc-pvdz", solvent="water"), **delta)
     triplet = Molecule.from_string("H 0 0 0; H 0 0 2", multiplicity=3)
     with pytest.raises(InputError, match="2 correlated electrons of one spin and none"):
         basis_set_limit(triplet, Options("cc-pvdz"), **delta)

@@ -74,7 +74,7 @@ def test_ghosts_and_charges_have_no_ase():
 def helium_scan():
     molecule = Molecule.from_string("He 0 0 0; He 0 0.1 3")
     coordinate = make_coordinate("bond", "1,2", "2.6:3.4:3", molecule, units="angstrom")
-    return scan_energies(along(molecule, coordinate, Options("6-31g", threads=1)))
+    return scan_energies(along(molecule, [coordinate], Options("6-31g", threads=1)))
 
 
 def test_a_scan_is_drawn(helium_scan):
@@ -111,6 +111,21 @@ def test_spectrum_and_course_are_drawn():
     assert course.get_yscale() == "log"
     assert [list(line.get_ydata()) for line in course.get_lines()] == [[1e-2, 1e-4], [5e-3, 5e-5]]
     assert course.get_ylabel() == "gradient / Eh/bohr"
+
+
+def test_a_map_is_drawn():
+    pytest.importorskip("matplotlib").use("Agg")
+    study = made(
+        "scan",
+        bond_1_2=([1.0, 1.0, 1.2, 1.2], "angstrom"),
+        angle_2_1_3=([90.0, 100.0, 90.0, 100.0], "degree"),
+        relative_energy=([0.0, 2.0, 5.0, float("nan")], "kJ/mol"),
+    )
+    study.settings["coordinates"] = ["bond_1_2", "angle_2_1_3"]
+    study.settings["coordinate"] = "bond_1_2, angle_2_1_3"
+    axes = study.plot()
+    assert axes.get_ylabel() == "angle 2 1 3 / degree"
+    assert axes.get_xlim() == (1.0, 1.2)
 
 
 def test_what_cannot_be_drawn(monkeypatch, helium_scan):

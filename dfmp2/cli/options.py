@@ -129,7 +129,7 @@ GROUPS = {
     OWN: (
         "",
         "scf-chain search_convergence search_steps gas_pressure gas_scale gas_cutoff any_gradient",
-        "scf-formula correlation-formula delta-program",
+        "delta delta-program scf-formula correlation-formula",
     ),
     "Method": (
         "basis method charge multiplicity frozen-core",

@@ -18,7 +18,7 @@ from dfmp2.cli.options import (
     options_of,
     prepare_libraries,
 )
-from dfmp2.cli.studies import run_study, study_options
+from dfmp2.cli.studies import LevelOptions, level_options, run_study, study_options
 from dfmp2.errors import InputError
 from dfmp2.options import CONVERGENCE, Options
 
@@ -185,6 +185,7 @@ def _number_or_word(text: str) -> float | str:
     metavar="N",
     help="Processes that share the runs.",
 )
+@level_options
 @options_of(*OF_A_REACTION)
 @study_options
 @as_one("asked", ReactionOptions)
@@ -192,6 +193,7 @@ def _number_or_word(text: str) -> float | str:
 def reaction_command(
     asked: ReactionOptions,
     computed: PlanOptions,
+    level: LevelOptions,
     display: Display,
     workers: int | None,
     units: str,
@@ -206,7 +208,7 @@ def reaction_command(
     chosen = None
     prepare_libraries(options["threads"])
     if options["basis"] is not None:
-        chosen = Options(**options)
+        chosen = level.of(Options(**options))
     reaction = asked.read()
     from dfmp2.studies.reaction import reaction_energy
     from dfmp2.studies.species import read_species

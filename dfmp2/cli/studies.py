@@ -147,9 +147,8 @@ class LevelOptions:
     delta: str | None
     delta_program: str | None
 
-    def of(self, given: Given) -> Options:
-        """The options of a study."""
-        chosen = given.chosen()
+    def of(self, chosen: Options) -> Options:
+        """The options of a study, from those of one run."""
         from dfmp2.studies.composite import at_level
 
         return at_level(
@@ -216,9 +215,10 @@ def interaction_command(
 
     Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and
     every fragment in its own basis. All runs go into one file. --charge and --multiplicity are
-    those of the complex. --basis may be a pair such as 'aug-cc-pv[tq]z', whose limit is taken.
+    those of the complex. --basis may be a pair such as 'aug-cc-pv[tq]z', whose limit is taken;
+    --delta 'ccsd(t)/cc-pvdz' adds CCSD(T) - MP2 (see --help-all).
     """
-    chosen = level.of(given)
+    chosen = level.of(given.chosen())
     from dfmp2.studies.interaction import interaction_energy
 
     def ending(study: Study) -> str:
@@ -247,10 +247,10 @@ def cbs_command(given: Given, display: Display, level: LevelOptions) -> None:
     'cc-pv[tq]z'.
 
     All runs go into one file. Spin components are extrapolated like the correlation energy;
-    --scf-formula and --correlation-formula (see --help-all) name other formulas. With --delta the
-    basis may also be a single one.
+    --scf-formula and --correlation-formula name other formulas. --delta 'ccsd(t)/cc-pvdz' adds
+    CCSD(T) - MP2; then the basis may also be a single one (see --help-all).
     """
-    chosen = level.of(given)
+    chosen = level.of(given.chosen())
     from dfmp2.studies.cbs import COMPOSITE, basis_set_limit
 
     def ending(study: Study) -> str:
@@ -442,7 +442,7 @@ def scan_command(
 
     Without a coordinate MOLECULE holds several geometries. The exit code is 9 where points failed.
     """
-    chosen = level.of(given)
+    chosen = level.of(given.chosen())
     from dfmp2.studies.scan import scan_energies
 
     scan = points.read(given, chosen)
@@ -644,7 +644,7 @@ def optimize_command(
     The end is a stationary point; --verify computes whether it is a minimum.
     Where --max-steps are not enough (exit code 4), the same command with more goes on.
     """
-    chosen = level.of(given)
+    chosen = level.of(given.chosen())
     read = given.read()
     from dfmp2.studies.geometric_search import Search
     from dfmp2.studies.optimize import optimize_geometry

@@ -404,6 +404,10 @@ def scan(
 class ReactionKeywords(Keywords, total=False):
     """Of a reaction: what its species are, what is computed of each, and where runs go."""
 
+    scf_formula: str | None
+    correlation_formula: str | None
+    delta: str | None
+    delta_program: str | None
     charges: Mapping[str, int] | None
     multiplicities: Mapping[str, int] | None
     symmetry_numbers: Mapping[str, int] | None
@@ -462,6 +466,8 @@ def reaction(
         Go on at a geometry that is no stationary point.
     workers : int, optional
         Processes that share the runs.
+    scf_formula, correlation_formula, delta, delta_program : str, optional
+        As of `cbs`; a correction belongs to energies without geometries and Hessians.
 
     Returns
     -------
@@ -495,6 +501,7 @@ def reaction(
     chosen = None
     if basis is not None:
         chosen = make_options(**options_among(options), basis=basis)
+        chosen = at_level(chosen, **_level(options))
     how = _kept(options, "dfmp2.reaction")
     workers = options.get("workers")
     if workers is not None:

@@ -11,6 +11,8 @@ Lett. 157, 479 (1989).
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -48,7 +50,7 @@ DOUBLES = 20  # arrays of the size of T2: amplitudes, their history, integrals, 
 TEMPORARY = 1.5  # times the arrays; measured: H2O/cc-pVQZ 1.4, CH2I2/def2-SVP 1.0 beside MODULES
 MODULES = 80 * 10**6  # bytes of PySCF's coupled cluster
 GIBIBYTE = 2**30
-UNDERSTOOD = "1.4"  # version of Psi4 from which on it takes what QCEngine writes
+UNDERSTOOD = (1, 4)  # version of Psi4 from which on it takes what QCEngine writes
 ONE_ELECTRON = "none: fewer than two electrons are correlated"
 
 
@@ -244,7 +246,7 @@ def _by_qcengine(program: str, result: MP2Result) -> CoupledCluster:
             "d_convergence": CONVERGED,
         },
     }
-    if qcengine.get_program(program).get_version() < UNDERSTOOD:
+    if _psi4_version() < UNDERSTOOD:
         answer = _by_old_psi4(document, result.memory.budget)
     else:
         task = {"ncores": options.threads or 1, "memory": result.memory.budget / GIBIBYTE}
@@ -268,6 +270,16 @@ def _by_qcengine(program: str, result: MP2Result) -> CoupledCluster:
         t1_diagnostic=float(energies["CC T1 DIAGNOSTIC"]) if restricted else None,
         d1_diagnostic=float(energies["CC D1 DIAGNOSTIC"]) if restricted else None,
     )
+
+
+def _psi4_version() -> tuple[int, ...]:
+    """Version of Psi4, as far as it is numbers; asked in a folder of its own, where it leaves a
+    file."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["psi4", "--version"]
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    words = ended.stdout.split() or [""]
+    return tuple(int(number) for number in re.findall(r"\d+", words[-1])[:2])
 
 
 def _by_old_psi4(document: dict[str, Any], budget: int) -> dict[str, Any]:
@@ -297,16 +309,16 @@ def require_program(program: str) -> None:
     if program == PYSCF:
         return
     try:
-        import qcengine
+        import qcengine  # noqa: F401 - whether it is there
     except ImportError as error:
         raise BackendUnavailable(
             Option("delta_program", program),
             f" needs QCEngine ({error}): pip install 'dfmp2[qc]', or take ",
             Option("delta_program", PYSCF),
         ) from error
-    if not qcengine.get_program(program, check=False).found():
+    if shutil.which(program) is None:
         raise BackendUnavailable(
             Option("delta_program", program),
-            ": QCEngine does not find it: install it, or take ",
+            ": there is no such command here: install it, or take ",
             Option("delta_program", PYSCF),
         )

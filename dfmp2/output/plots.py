@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from dfmp2.errors import InputError
@@ -9,6 +10,7 @@ from dfmp2.errors import InputError
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
+LEVELS = 20  # of a map
 DRAWN = ("scan", "frequencies", "optimization")
 GRADIENTS = (
     ("max_gradient", "largest of an atom"),
@@ -53,12 +55,24 @@ def study_plot(study: Study, axes: Any = None) -> Any:
 
 
 def _scan(study: Study, axes: Any) -> None:
-    """Energy above the lowest point, with its minima and maxima."""
-    name, units = study.settings["coordinate"], study.settings["units"]
+    """Energy above the lowest point, along one coordinate or as a map of two."""
+    names = study.settings.get("coordinates", [study.settings["coordinate"]])
     energies = study.table["relative_energy"]
-    axes.plot(study.table[name].values, energies.values, "o-")
-    axes.set_xlabel(_labelled(name.replace("_", " "), units))
-    axes.set_ylabel(_labelled("E - lowest", energies.units))
+    places = [study.table[name] for name in names]
+    labels = [
+        _labelled(name.replace("_", " "), place.units)
+        for name, place in zip(names, places, strict=True)
+    ]
+    axes.set_xlabel(labels[0])
+    if len(places) == 1:
+        axes.plot(places[0].values, energies.values, "o-")
+        axes.set_ylabel(_labelled("E - lowest", energies.units))
+        return
+    finished = [k for k, energy in enumerate(energies.values) if math.isfinite(energy)]
+    x, y, z = ([column.values[k] for k in finished] for column in (*places, energies))
+    filled = axes.tricontourf(x, y, z, levels=LEVELS)
+    axes.set_ylabel(labels[1])
+    axes.figure.colorbar(filled, ax=axes, label=_labelled("E - lowest", energies.units))
 
 
 def _spectrum(study: Study, axes: Any) -> None:

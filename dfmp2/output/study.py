@@ -242,7 +242,7 @@ class Study:
             return combined([((1.0, 1.0), top), ((-1.0, -1.0), minimum)], "The barrier forwards")
         if self.kind == "reaction":
             parts = [
-                ((one["coefficient"], one["coefficient"]), self.runs[one["run"]])
+                ((one["coefficient"], one["coefficient"]), self.results[one["run"]])
                 for one in self.settings["species"]
             ]
             return combined(parts, "The reaction energy")

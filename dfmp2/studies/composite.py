@@ -249,6 +249,13 @@ class CompositeOptions(Options):
                 ": use ",
                 Option("reference", "uhf"),
             )
+        if self.solvent is not None:
+            raise InputError(
+                Option("delta", delta),
+                " has no reaction field in CCSD(T): leave out ",
+                Option("solvent", self.solvent),
+                ", or the correction",
+            )
         if self.delta_program != PYSCF and self.relativity != "none":
             raise InputError(
                 Option("delta_program", self.delta_program),
@@ -319,7 +326,7 @@ def composite(molecule: Molecule, options: Options, **how: Any) -> MP2Result:
         As of `at_level`; those of a single run are that run.
     how
         As of `dfmp2.mp2.energy.mp2_energy`, for each run; `compute` in its place, as
-        `dfmp2.studies.runs.certified_gradient` for a gradient.
+        `dfmp2.gradients.gradient.certified_gradient` for a gradient.
 
     Raises
     ------

@@ -35,6 +35,7 @@ from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Relay
+from dfmp2.studies.composite import CompositeOptions
 from dfmp2.studies.frequencies import (
     DISPLACEMENT,
     SMALL_ENOUGH,
@@ -283,6 +284,15 @@ def _require_comparable(options: Options, species: Sequence[Species], plan: Plan
             Option("frozen_core", options.frozen_core),
             ": a number of orbitals cannot hold for every species: name a dialect (auto, psi4, "
             "orca, pyscf) or none",
+        )
+    geometries = plan.optimize is not None or plan.frequencies
+    if isinstance(options, CompositeOptions) and options.delta is not None and geometries:
+        raise InputError(
+            Option("delta", options.delta),
+            " has no gradient: leave it out, or ",
+            Option("optimize", True),
+            " and ",
+            Option("frequencies", True),
         )
     methods: dict[str, dict[str, str]] = {}
     for one in species:

@@ -268,6 +268,13 @@ def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
     ------
     Dfmp2Error : the calculation would be refused for the first point already
     """
+    if scan.relaxed is not None and isinstance(scan.options, CompositeOptions):
+        raise InputError(
+            Option("relaxed", True),
+            " optimises each geometry in one basis, without a correction: name one basis, and scan "
+            "the geometries that are found with the ",
+            Option("basis", scan.options.basis),
+        )
     if scan.relaxed is not None:
         return _relaxed(scan, scan.relaxed, **how)
     steps = [
