@@ -11,6 +11,7 @@ import pytest
 from dfmp2 import Molecule
 from dfmp2.cli.main import main
 from dfmp2.errors import InputError, Interrupted, ResourceError
+from dfmp2.gradients.gradient import certified_gradient
 from dfmp2.mp2.composite import CompositeResult
 from dfmp2.mp2.coupled_cluster import WithCoupledCluster, required_bytes
 from dfmp2.options import Options
@@ -22,7 +23,7 @@ from dfmp2.studies.composite import at_level, composite
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.runs import Keeper, certified_gradient
+from dfmp2.studies.runs import Keeper
 from dfmp2.studies.scan import along, scan_energies
 
 # S22, angstrom
