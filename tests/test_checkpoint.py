@@ -346,7 +346,7 @@ def test_what_makes_two_runs_the_same() -> None:
     }
     assert {field.name for field in fields(Options)} == {
         *different,
-        *("kappa", "xc", "grid", "laplace"),
+        *("kappa", "xc", "grid", "laplace", "solvent", "solvent_model"),
         *FREE,
     }
     more: tuple[dict[str, Any], ...] = (
@@ -357,6 +357,9 @@ def test_what_makes_two_runs_the_same() -> None:
         {"method": "drpa", "xc": "pbe", "grid": "99,590"},
         {"method": "pwpb95"},
         {"method": "pwpb95", "laplace": True},
+        {"solvent": "water"},
+        {"solvent": "toluene"},
+        {"solvent": "water", "solvent_model": "smd"},
     )
     others += [(first, replace(SMALL, **values), "") for values in more]
     others += [(first, replace(SMALL, **{name: value}), "") for name, value in different.items()]
