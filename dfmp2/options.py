@@ -17,11 +17,11 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from decimal import Decimal
 from typing import Any, Literal, TypedDict, get_args
 
+from dfmp2.basis_parts import title_of, with_hashes
 from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up, table
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option, plain
 from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
-from dfmp2.molecule.basis_parts import with_hashes
 
 BackendName = Literal[
     "auto",
@@ -660,7 +660,10 @@ class Options:
             _require_allowed(getattr(self, option.name), option)
         if not self.basis.strip():
             raise InputError(Option("basis"), " is empty: name an orbital basis such as cc-pvdz")
-        object.__setattr__(self, "basis", with_hashes(self.basis))
+        try:
+            object.__setattr__(self, "basis", with_hashes(self.basis))
+        except ValueError as error:
+            raise InputError(Option("basis", title_of(self.basis)), f": {error}") from error
         if self.polarizability:
             object.__setattr__(self, "properties", True)
         if self.scf == "conventional" and self.scf_auxbasis is not None:

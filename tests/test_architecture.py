@@ -12,7 +12,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports rooms on lower floors only; docs/project/architecture.md draws them.
 FLOORS = (
-    {"errors", "units", "progress", "double_hybrids"},
+    {"errors", "units", "progress", "double_hybrids", "basis_parts"},
     {"options", "host", "molecule"},
     {"integrals", "backends"},
     {"fitting", "scf", "trainium"},

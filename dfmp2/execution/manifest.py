@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.backends.registry import names as backend_names
+from dfmp2.basis_parts import change_files
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import MANIFEST, Option, Placeholder
-from dfmp2.molecule.basis_parts import change_files
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import ALL, KEPT, Options, require_known_option
@@ -283,7 +283,7 @@ def _read_item(
         for name in PATHS
         if name in given
     }
-    if isinstance(given.get("basis"), str) and given["basis"].strip():
+    if isinstance(given.get("basis"), str):
         given["basis"] = change_files(
             given["basis"], lambda file: str(_confined(root, file, f"{where}: basis"))
         )

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from dfmp2.basis_parts import is_file
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Message, Option
 from dfmp2.fitting.atomic_error import LARGEST, fitting_error
@@ -51,7 +52,6 @@ from dfmp2.molecule.basis_library import (
     lacks,
     require_known,
 )
-from dfmp2.molecule.basis_parts import is_file
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dfmp2.basis_parts import files_of
 from dfmp2.double_hybrids import look_up
 from dfmp2.errors import (
     BackendError,
@@ -27,7 +28,6 @@ from dfmp2.errors import (
 from dfmp2.errors.messages import QCSCHEMA, Message
 from dfmp2.errors.wishes import way_out_of_method
 from dfmp2.interop.python import Told, gradient_options, run_options, speaking
-from dfmp2.molecule.basis_parts import parse_parts
 from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
@@ -63,7 +63,7 @@ def read_keywords(
     """
     if not isinstance(basis, str):
         raise InputError(f"basis {basis!r}: expected the name of a basis set, such as cc-pvdz")
-    if basis.strip() and parse_parts(basis).files:
+    if files_of(basis):
         raise InputError(f"basis {basis!r} names a file: expected names of basis sets")
     for name in keywords:
         if name in refused:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
+from dfmp2.basis_parts import parse_parts, title_of
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
@@ -95,8 +96,21 @@ class CompositeOptions(Options):
                 Option("frozen_virtual"),
                 " cuts both basis sets, and nothing is known about their limit then: leave it out",
             )
+        if parse_parts(self.basis).mixed:
+            raise InputError(
+                Option("basis", title_of(self.basis)),
+                ": a limit or a correction takes the same sets for all atoms: a pair such as "
+                "cc-pv[tq]z, with core potentials cc-pv[tq]z-pp, or one set",
+            )
         if self.delta is not None:
             self._require_delta(self.delta)
+        if self.delta is not None and self.solvent is not None:
+            raise InputError(
+                Option("delta", self.delta),
+                " is not available with ",
+                Option("solvent", self.solvent),
+                ": compute it in the gas phase, and add it",
+            )
         _ = self.runs
 
     @property

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
+from dfmp2.basis_parts import title_of
 from dfmp2.errors import (
     ConvergenceError,
     DeviceFault,
@@ -48,7 +49,6 @@ from dfmp2.host.files import OUTPUT, require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
-from dfmp2.molecule.basis_parts import title_of
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
