@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dfmp2.backends.registry import accelerator
-from dfmp2.basis_parts import files_of
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.errors.messages import Option
 from dfmp2.execution.items import read_inputs
@@ -41,6 +40,7 @@ from dfmp2.execution.schedule import shards, works
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE
+from dfmp2.options.basis_parts import parse_parts
 from dfmp2.output.checkpoint import SUFFIX
 
 # of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
@@ -291,7 +291,7 @@ def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
     head = manifest_lines({name: shared[name] for name in ("memory", "threads") if name in shared})
     tables = []
     for item in batch.items:
-        if files_of(item.options.basis):
+        if parse_parts(item.options.basis).files:
             raise InputError(
                 Option("basis"), " names a file, which AWS Batch does not take along: name a set"
             )

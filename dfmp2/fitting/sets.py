@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.basis_parts import is_file
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Message, Option
 from dfmp2.fitting.atomic_error import LARGEST, fitting_error
@@ -54,6 +53,7 @@ from dfmp2.molecule.basis_library import (
 )
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
+from dfmp2.options.basis_parts import is_file
 
 OPTIONS = {"ri": Option("auxbasis"), "jk": Option("scf_auxbasis")}
 FITTING_NAMES = {"ri": "MP2 fitting set", "jk": "SCF fitting set"}

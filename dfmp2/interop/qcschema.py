@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dfmp2.basis_parts import files_of
 from dfmp2.double_hybrids import look_up
 from dfmp2.errors import (
     BackendError,
@@ -32,13 +31,13 @@ from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import (
+from dfmp2.options import Options, make_options
+from dfmp2.options.basis_parts import parse_parts
+from dfmp2.options.methods import (
     CUSTOM,
     CUSTOM_DOUBLE_HYBRID,
     METHODS,
-    Options,
     canonical_method,
-    make_options,
     method_names,
 )
 from dfmp2.output.export.qcschema import INPUT_NAMES, PROTOCOLS, VERSIONS, atomic_result
@@ -63,7 +62,7 @@ def read_keywords(
     """
     if not isinstance(basis, str):
         raise InputError(f"basis {basis!r}: expected the name of a basis set, such as cc-pvdz")
-    if files_of(basis):
+    if basis.strip() and parse_parts(basis).files:
         raise InputError(f"basis {basis!r} names a file: expected names of basis sets")
     for name in keywords:
         if name in refused:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from dfmp2.basis_parts import parse_parts, title_of
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
@@ -34,6 +33,7 @@ from dfmp2.mp2.extrapolation import (
 )
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.options.basis_parts import parse_parts, title_of
 from dfmp2.output.study import Column
 
 CCSD_T = "ccsd(t)"

@@ -23,7 +23,6 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from dfmp2.basis_parts import for_part
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option
 from dfmp2.molecule.elements import BOND
@@ -32,6 +31,7 @@ from dfmp2.molecule.structure import bonded_parts
 from dfmp2.mp2.composite import CompositeResult
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.options.basis_parts import for_part
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.composite import correction

@@ -32,7 +32,6 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from dfmp2.basis_parts import title_of
 from dfmp2.errors import (
     ConvergenceError,
     DeviceFault,
@@ -57,7 +56,9 @@ from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.coupled_cluster import WithCoupledCluster
 from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import MP2, Options
+from dfmp2.options import Options
+from dfmp2.options.basis_parts import title_of
+from dfmp2.options.methods import MP2
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
 from dfmp2.output.hdf5 import Dataset, start_of
 from dfmp2.output.study import (

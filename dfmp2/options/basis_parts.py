@@ -18,6 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
+
 FILE_ENDINGS = (".gbs", ".gbf", ".g94", ".nw", ".nwchem", ".bas", ".basis", ".dat", ".txt")
 LARGEST_FILE = 50 * 10**6  # bytes; all elements of the largest published set take 2 MB
 BETWEEN_PARTS = re.compile(r",(?![^()]*\))")  # a comma that is not within brackets: 6-31G(d,p)
@@ -47,6 +50,11 @@ class BasisParts:
         return ",".join([*default, *(f"{key}={value}" for key, value in self.special.items())])
 
     @property
+    def files(self) -> list[str]:
+        """The values that are files."""
+        return [value for value in (self.default, *self.special.values()) if is_file(value)]
+
+    @property
     def mixed(self) -> bool:
         """Whether it is more than the name of one set."""
         return bool(self.special) or is_file(self.default)
@@ -57,23 +65,26 @@ def parse_parts(text: str) -> BasisParts:
 
     Raises
     ------
-    ValueError : a part is empty, there are two for all atoms, or two for the same ones
+    InputError : a part is empty, there are two for all atoms, or two for the same ones
     """
     default, special = "", dict[str, str]()
     pieces = [piece.strip() for piece in BETWEEN_PARTS.split(text)]
     for piece in pieces:
         key, equals, value = (part.strip() for part in piece.partition("="))
         if not piece or (equals and not (key and value)):
-            raise ValueError(f"part {piece!r} is empty: expected parts as in {EXAMPLE}")
+            raise InputError(
+                Option("basis", text), f": part {piece!r} is empty: expected parts as in {EXAMPLE}"
+            )
         if not equals and default:
-            raise ValueError(
-                f"{default} and {piece} are both for all atoms: say which element or atom one of "
-                f"them is for, as in {EXAMPLE}"
+            raise InputError(
+                Option("basis", text),
+                f": {default} and {piece} are both for all atoms: say which element or atom one of "
+                f"them is for, as in {EXAMPLE}",
             )
         if not equals:
             default = piece
         elif key.lower() in (known.lower() for known in special):
-            raise ValueError(f"{key} is given twice: leave one out")
+            raise InputError(Option("basis", text), f": {key} is given twice: leave one out")
         else:
             special[key] = value
     return BasisParts(default, special)
@@ -93,23 +104,18 @@ def path_of(value: str) -> str:
     return value
 
 
-def files_of(text: str) -> list[str]:
-    """The files that a text names, whether or not its parts are sound."""
-    values = (piece.rpartition("=")[2].strip() for piece in BETWEEN_PARTS.split(text))
-    return [value for value in values if is_file(value)]
-
-
 def change_files(text: str, change: Callable[[str], str]) -> str:
     """The text with its files changed by a function; one without files as it is."""
-    if not files_of(text):
+    parts = parse_parts(text)
+    if not parts.files:
         return text
-    pieces = []
-    for piece in BETWEEN_PARTS.split(text):
-        key, equals, value = piece.rpartition("=")
-        if is_file(value.strip()):
-            value = change(value.strip())
-        pieces.append(f"{key.strip()}{equals}{value.strip()}")
-    return ",".join(pieces)
+    default = parts.default
+    if is_file(default):
+        default = change(default)
+    special = {
+        key: change(value) if is_file(value) else value for key, value in parts.special.items()
+    }
+    return BasisParts(default, special).text
 
 
 def with_hashes(text: str) -> str:
@@ -117,14 +123,13 @@ def with_hashes(text: str) -> str:
 
     Raises
     ------
-    ValueError : a file cannot be read, or the parts are not sound
+    InputError : a file cannot be read, or the parts are none
     """
-    parse_parts(text)
 
     def signed(value: str) -> str:
         if DIGEST.fullmatch(value):
             return value
-        digest = hashlib.sha256(content_of_file(value)).hexdigest()[:16]
+        digest = hashlib.sha256(_content(value)).hexdigest()[:16]
         return f"{Path(value).expanduser().absolute()}#{digest}"
 
     return change_files(text, signed)
@@ -145,31 +150,46 @@ def content_of(text: str) -> str:
     return change_files(text, content)
 
 
-def content_of_file(value: str) -> bytes:
-    """The bytes of a part that is a file.
+def read_basis_file(value: str) -> tuple[str, str]:
+    """Name of a file without its folder, and its text.
 
     Raises
     ------
-    ValueError : it cannot be read, is too large, or has changed since its hash was taken
+    InputError : it cannot be read, is no text, or has changed since its hash was taken
     """
-    shown = path_of(value)
-    path = Path(shown).expanduser()
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ValueError(f"{shown} is too large for a file of basis sets")
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"{shown} cannot be read ({error.strerror}); a part with a folder, or one of the "
-            f"endings {' '.join(FILE_ENDINGS)}, is a file"
-        ) from error
+    path = Path(path_of(value))
+    content = _content(str(path))
     match = DIGEST.fullmatch(value)
     if match and hashlib.sha256(content).hexdigest()[:16] != match[2]:
-        raise ValueError(
-            f"{shown} is not the file that this calculation began with: bring that one back, or "
-            "begin anew"
+        raise InputError(
+            Option("basis"),
+            f": {path} is not the file that this calculation began with: bring that one back, or "
+            "begin anew",
         )
-    return content
+    try:
+        return path.name, content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(Option("basis"), f": {path} is no text file ({error.reason})") from error
+
+
+def _content(file: str) -> bytes:
+    """The bytes of a file.
+
+    Raises
+    ------
+    InputError : it cannot be read, or is too large to be a basis set
+    """
+    path = Path(file).expanduser()
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise InputError(Option("basis"), f": {file} is too large for a file of basis sets")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            Option("basis"),
+            f": {file} cannot be read ({error.strerror}); a part with a folder, or one of the "
+            f"endings {' '.join(FILE_ENDINGS)}, is a file",
+        ) from error
 
 
 def for_part(text: str, symbols: Sequence[str], atoms: Sequence[int]) -> str:

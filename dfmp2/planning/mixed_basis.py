@@ -7,16 +7,7 @@ others by their symbol.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
-from dfmp2.basis_parts import (
-    BasisParts,
-    content_of_file,
-    is_file,
-    parse_parts,
-    path_of,
-    title_of,
-)
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
@@ -24,6 +15,14 @@ from dfmp2.molecule.basis_files import parse_basis_file
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import normalise_symbol
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.options.basis_parts import (
+    BasisParts,
+    is_file,
+    parse_parts,
+    path_of,
+    read_basis_file,
+    title_of,
+)
 
 
 def orbital_basis(text: str, molecule: Molecule) -> BasisSet:
@@ -32,7 +31,7 @@ def orbital_basis(text: str, molecule: Molecule) -> BasisSet:
     Parameters
     ----------
     text : str
-        As `dfmp2.basis_parts` has it.
+        As `dfmp2.options.basis_parts` has it.
     molecule : Molecule
 
     Raises
@@ -102,14 +101,7 @@ def _element(value: str, symbol: str) -> ElementBasis:
 
 @cache
 def _file_elements(value: str) -> dict[str, ElementBasis]:
-    path = path_of(value)
-    try:
-        text = content_of_file(value).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(Option("basis"), f": {path} is no text file ({error.reason})") from error
-    except ValueError as error:
-        raise InputError(Option("basis"), f": {error}") from error
-    return parse_basis_file(Path(path).name, text)
+    return parse_basis_file(*read_basis_file(value))
 
 
 def _require_same_cores(text: str, elements: dict[str, ElementBasis]) -> None:
