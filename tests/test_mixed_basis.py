@@ -321,7 +321,7 @@ def test_what_mixed_sets_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
         dfmp2.run(molecule("H 0 0 0; I 0 0 1.6"), f"sto-3g,I={path}")
     with pytest.raises(InputError, match="core potentials for 0 and for 28 electrons"):
         dfmp2.run(molecule("I 0 0 0; I 0 0 2.7"), "sto-3g,2=def2-svp")
-    with pytest.raises(InputError, match="one pair of basis sets for all atoms"):
+    with pytest.raises(InputError, match="the same sets for all atoms: a pair"):
         dfmp2.cbs(molecule(WATER), "cc-pv[dt]z,O=cc-pv[dt]z")
     from dfmp2.interop.qcschema import read_keywords
 

@@ -43,6 +43,8 @@ ADDED = (
     "options/method",
     "options/kappa",
     "options/laplace",
+    "options/solvent",
+    "options/solvent_model",
     "energies/total_energy",
     "energies/correlation_energy",
     "energies/same_spin_correlation_energy",

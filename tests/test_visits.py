@@ -44,8 +44,8 @@ def test_a_student(dfmp2: Runner, folder: Path) -> None:
     assert "Method:" in succeed(dfmp2("help", "run")).out
     assert "dfmp2 optimize" in dfmp2("opt", "h2.xyz").message
     assert (
-        "no solvent model"
-        in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--solvent", "water").message
+        "the solvent is --solvent water"
+        in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--pcm", "water").message
     )
     assert (
         "did you mean --frozen-core?"

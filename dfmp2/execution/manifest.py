@@ -221,7 +221,8 @@ def manifest_of(batch: Batch) -> bytes:
     for item in batch.items:
         values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
         values |= {name: os.path.abspath(values[name]) for name in PATHS if name in values}
-        values["basis"] = change_files(values["basis"], os.path.abspath)
+        if "basis" in values:
+            values["basis"] = change_files(values["basis"], os.path.abspath)
         values |= {"name": item.name, "molecule": os.path.abspath(item.path)}
         text += ["[[item]]", *manifest_lines(values)]
     return "\n".join([*text, ""]).encode(errors="surrogateescape")
@@ -237,7 +238,8 @@ def make_batch(
         name: str(root / x) if name in ("point_charges", "scf_from") else x
         for name, x in values.items()
     }
-    given["basis"] = change_files(given["basis"], lambda file: str(root / file))
+    if isinstance(given.get("basis"), str):
+        given["basis"] = change_files(given["basis"], lambda file: str(root / file))
     options = options_of_item(given, "command line")
     items = []
     for file in files:

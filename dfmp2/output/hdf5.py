@@ -693,7 +693,7 @@ def basis_items(place: str, basis: BasisSet) -> dict[str, Dataset]:
         }
         for symbol, element in basis.elements.items()
     }
-    about = "JSON: symbol (of an atom with its own set: and number) -> name, source, shells (exponents in bohr^-2), ecp"
+    about = "JSON: symbol -> name, source, shells (exponents in bohr^-2), ecp"
     items = {
         "role": Dataset(basis.role, "", "orbital, jk (SCF fitting) or ri (MP2 fitting)"),
         "name": Dataset(basis.name, "", "name that was asked for"),

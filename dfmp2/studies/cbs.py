@@ -16,7 +16,6 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import CompositeResult, combine
 from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, MP2Result
 from dfmp2.options import Options
-from dfmp2.options.basis_parts import parse_parts, title_of
 from dfmp2.options.methods import CUSTOM
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import Column, Study
@@ -70,12 +69,6 @@ def basis_set_limit(
     ------
     Dfmp2Error : before any run what can be known before, then that of a failed run
     """
-    if parse_parts(options.basis).mixed:
-        raise InputError(
-            Option("basis", title_of(options.basis)),
-            ": the limit is that of one pair of basis sets for all atoms, such as cc-pv[tq]z; with "
-            "core potentials cc-pv[tq]z-pp",
-        )
     level = options
     if not isinstance(options, CompositeOptions):
         level = at_level(

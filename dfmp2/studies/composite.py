@@ -33,6 +33,7 @@ from dfmp2.mp2.extrapolation import (
 )
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.options.basis_parts import parse_parts, title_of
 from dfmp2.output.study import Column
 
 CCSD_T = "ccsd(t)"
@@ -95,8 +96,21 @@ class CompositeOptions(Options):
                 Option("frozen_virtual"),
                 " cuts both basis sets, and nothing is known about their limit then: leave it out",
             )
+        if parse_parts(self.basis).mixed:
+            raise InputError(
+                Option("basis", title_of(self.basis)),
+                ": a limit or a correction takes the same sets for all atoms: a pair such as "
+                "cc-pv[tq]z, with core potentials cc-pv[tq]z-pp, or one set",
+            )
         if self.delta is not None:
             self._require_delta(self.delta)
+        if self.delta is not None and self.solvent is not None:
+            raise InputError(
+                Option("delta", self.delta),
+                " is not available with ",
+                Option("solvent", self.solvent),
+                ": compute it in the gas phase, and add it",
+            )
         _ = self.runs
 
     @property
