@@ -826,6 +826,11 @@ REFUSED = [
     ("scan", ("--bond", "1,2", "0.8:1.2:3", "--workers", "2"), "add --no-chain"),
     (
         "scan",
+        ("--relaxed", "--bond", "1,2", "0.8:1.2:3", "--delta", "ccsd(t)/sto-3g"),
+        "--relaxed takes one basis set",
+    ),
+    (
+        "scan",
         ("--relaxed", "--bond", "1,2", "0.8:1.2:3", "--method", "drpa"),
         "drpa has no gradient",
     ),
