@@ -105,6 +105,15 @@ def test_blocks_and_workers_do_not_change_a_bit(monkeypatch):
         np.testing.assert_array_equal(results[0], other)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_memory_of_a_metric_is_used_where_that_is_allowed_alone(order):
+    metric = np.array(metric_of(9), order=order)
+    kept = metric.copy()
+    assert not np.shares_memory(factorise(metric).factor, metric)
+    np.testing.assert_array_equal(metric, kept)
+    assert np.shares_memory(factorise(metric, overwrite=True).factor, metric)
+
+
 def test_condition_number_is_estimated():
     exact = np.linalg.cond(metric_of(30, 1e-4), 1)
     assert factorise(metric_of(30, 1e-4)).condition == pytest.approx(exact, rel=3)

@@ -337,21 +337,18 @@ def test_what_is_planned_is_an_energy_if_nothing_else_is_asked_for(monkeypatch):
 
 
 def test_z_vector_equations_counted_by_hand():
-    """Operations of Z_CYCLES iterations with integrals of occupied orbitals kept, at a rate of 1;
-    3 occupied orbitals of 4 basis functions, 5 fitting functions, 7 of 10 pairs kept."""
-    work = Workload(4, 5, 6, (Spin(3, 3, 1),), "fp64", 6, scf_columns=7)
-    ones = Rates(exchange=1.0, exchange_single=1.0, pairs_fp64=1.0)
-    unit = replace(ones, exchange=1e30)
+    """Operations of Z_CYCLES iterations with integrals of occupied orbitals kept; 3 occupied
+    orbitals of 4 basis functions, 5 fitting functions, 7 of 10 pairs kept."""
+    work, host = Workload(4, 5, 6, (Spin(3, 3, 1),), "fp64", 6, scf_columns=7), Rates()
     assert work.kept_pairs / work.pairs_of_functions == 0.7
     made = 2 * 5 * 4 * 4 * 1.7 * 3
     cycle = 5 * (2 * 4 * 4 * 0.7 * 3 + 2 * 3 * 3 * (3 * 4 - 3))
+    iterations = made + time.Z_CYCLES * cycle
     whole = 5 * 4 * 4 * 2.4 * 4 + 4 * 2 * 5 * 7
     checks = time.Z_CHECKS * (5 * 4 * 4 * 2.4 * 6 + 4 * 2 * 5 * 7)
-    single = replace(work, single_exchange=True)
-    assert time._response(single, unit, None) == pytest.approx(made + time.Z_CYCLES * cycle)
-    assert time._response(work, ones, None) == pytest.approx(
-        made + time.Z_CYCLES * cycle + whole + checks
-    )
+    for precise, rate in ((work, host.exchange), (replace(work, single_exchange=True), None)):
+        seconds = iterations / (rate or host.exchange_single) + (whole + checks) / host.exchange
+        assert time._response(precise, host, None) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 7.0])

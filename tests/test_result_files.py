@@ -37,6 +37,7 @@ CODE = "__import__('os').system('touch EXECUTED')"
 ADDED = (
     "options/certify_fit",
     "options/dispersion",
+    "options/solvent_model",
     "timings/fitting_certificate",
     "predicted/fitting_certificate",
     "certificate/seed",

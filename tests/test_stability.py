@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from pyscf.soscf import newton_ah
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2 import diagnostics
 from dfmp2.mp2.result import MP2Result
+from dfmp2.options import make_options
 from dfmp2.output.text import report
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.scf import following, guess, ladder, rotations, stability
@@ -89,6 +92,26 @@ def test_guesses_end_in_the_same_minimum(guess: str, scf_type: str) -> None:
     assert solutions(result).followed == (
         guess == "core"
     )  # a mixed start has left the RHF solution already
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("uhf", {}, ["guess", "scf_starts"]),
+        ("rhf", {}, ["scf_starts"]),
+        ("uhf", {"guess": "mix"}, ["scf_starts"]),
+        ("uhf", {"scf_from": "x.h5"}, ["scf_starts"]),
+        ("uhf", {"scf_starts": 100}, ["guess"]),
+    ],
+)
+def test_what_is_advised_was_not_asked_for(
+    kind: str, options: dict[str, Any], expected: list[str]
+) -> None:
+    """Where an instability was followed and a lower solution is still there."""
+    asked = make_options(basis="sto-3g", stability="follow", **options)
+    reference: Any = SimpleNamespace(kind=kind)
+    advice = diagnostics._remedy(reference, asked, "RHF to RHF", "it")
+    assert [option.name for option in advice.options] == expected
 
 
 def test_a_random_start_turns_the_frontier_orbitals_alone() -> None:

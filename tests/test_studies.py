@@ -26,8 +26,7 @@ from dfmp2.mp2.extrapolation import correlation_formula, scf_formula
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.study import is_study, read_study, verify_study
-from dfmp2.studies import cbs
-from dfmp2.studies.composite import expand, parse_bracket
+from dfmp2.studies.composite import at_level, expand, parse_bracket
 from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
 from dfmp2.studies.extrema import barriers, find_extrema, find_minimum, make_curve
 from dfmp2.studies.interaction import alone, in_complex, make_fragments
@@ -130,18 +129,17 @@ def test_sets_for_which_a_formula_was_not_tested(
     basis: str, frozen_core: str, tested: bool
 ) -> None:
     """Sets with core potentials, and those for cores whose cores are frozen."""
-    bracket, options = parse_bracket(basis), Options(basis, frozen_core=frozen_core)
-    scf_limit = scf_formula("karton-martin", bracket.family, 2, 3)
-    correlation = correlation_formula("helgaker", bracket.family, 2, 3)
-    settings, notes = cbs._about(bracket, scf_limit, correlation, options)
-    assert any("valence sets" in note for note in notes) == (not tested)
-    assert settings == {
-        "basis_sets": list(bracket.names),
-        "cardinal_numbers": [2, 3],
-        "scf_formula": "karton-martin",
-        "correlation_formula": "helgaker",
-        "frozen_core": frozen_core,
-    }
+    level: Any = at_level(
+        Options(basis, frozen_core=frozen_core),
+        scf_formula="karton-martin",
+        correlation_formula="helgaker",
+    )
+    assert any("valence sets" in note for note in level.notes([])) == (not tested)
+    settings = level.settings()
+    assert settings["basis_sets"] == [basis.replace("[dt]", one) for one in "dt"]
+    assert settings["cardinal_numbers"] == [2, 3]
+    assert settings["scf_formula"] == "karton-martin"
+    assert settings["correlation_formula"] == "helgaker"
 
 
 EXPONENTS = {  # of Neese and Valeev, as their paper prints them
@@ -250,6 +248,14 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
     shown = succeed(call("show", "x.h5", "--verify"))
     assert printed.out.rpartition("dfmp2 finished")[0] in shown.out
     assert is_study("x.h5") and verify_study("x.h5") in shown.out
+    (folder / "changed.h5").write_bytes((folder / "x.h5").read_bytes())
+    with h5py.File("changed.h5", "r+") as handle:
+        numbers: list[h5py.Dataset] = []
+        handle.visititems(lambda _, item: numbers.append(item) if hasattr(item, "dtype") else None)
+        changed = next(item for item in numbers if item.dtype.kind == "f" and item.shape == ())
+        changed[()] = changed[()] + 1
+    with pytest.raises(ResultFileError):
+        read_study("changed.h5")
     found = succeed(call("show", "x.h5", "--json")).json
     ne, he, ghost_ne, ghost_he = "Ne 0 0 0", "He 0 0 2.6", "GHOST-Ne 0 0 0", "GHOST-He 0 0 2.6"
     energies = {
