@@ -34,14 +34,13 @@ from dfmp2.units import ANGSTROM_PER_BOHR
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "project" / "validation" / "kohn-sham.md"
 HEADING = "\n## Integration grid\n"
 HEAD = f"""{HEADING}
-Made by `scripts/grids.py`, 24 November 2026. How large the errors may be as a run states them
-(`largest_scf_total_energy` and `largest_total_energy` of `grid_error` in JSON), against what an SCF
-and dRPA of their own on PySCF's level 9 change, Eh. What is stated follows from E(KS) of the
-converged density on a finer grid, and from E(EXX) and E(RPA) of orbitals of one Fock matrix on it.
+Made by `scripts/grids.py`, 24 November 2026. The tables compare the grid error that a run states
+(`largest_scf_total_energy` and `largest_total_energy` of `grid_error` in JSON) with the true error,
+relative to PySCF's level 9, in Eh. The stated error follows from one evaluation of the energy and
+the Fock matrix on a finer grid.
 
-What that costs, in processor time of one thread: for benzene with pbe in cc-pVTZ (142,694 points and
-396,982 finer ones) 4.5 s for the finer grid and its Fock matrix, 2.0 s for E(KS) alone, which `ks` and
-double hybrids have.
+For benzene with pbe in cc-pVTZ (396,982 points on the finer grid) this takes 4.5 s of processor time, and
+2.0 s for the energy alone, which is all that `ks` and double hybrids have measured.
 """
 TITLES = {
     "main": "Default grids",

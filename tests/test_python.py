@@ -22,7 +22,8 @@ from pyscf import gto
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.interop.studies import StudyKeywords
-from dfmp2.options import Keywords, MoleculeKeywords, Options, method_names
+from dfmp2.options import Keywords, MoleculeKeywords, Options
+from dfmp2.options.methods import method_names
 from dfmp2.output.text import report, study_report
 from tests.conftest import MOLECULES
 
@@ -498,7 +499,7 @@ def test_importing_loads_neither_pyscf_nor_numpy() -> None:
 def test_keywords_of_studies_do_not_hide_parameters() -> None:
     """A keyword of `StudyKeywords` that a study also has as a parameter would never reach its
     options."""
-    for name in ("optimize", "frequencies", "interaction", "cbs", "scan"):
+    for name in ("optimize", "frequencies", "irc", "interaction", "cbs", "scan"):
         own = set(inspect.signature(getattr(dfmp2, name)).parameters) - {"options"}
         assert not own & set(StudyKeywords.__annotations__), name
     assert set(MoleculeKeywords.__annotations__) <= set(StudyKeywords.__annotations__)

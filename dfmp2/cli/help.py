@@ -27,6 +27,10 @@ WISHES = {  # what users of other programs type for a command: what exists here
     ),
     **dict.fromkeys(("ts", "neb"), "dfmp2 optimize --transition-state finds a saddle point"),
     **dict.fromkeys(
+        ("path", "rpath", "reaction-path", "mep"),
+        "dfmp2 irc follows a reaction path from its transition state",
+    ),
+    **dict.fromkeys(
         ("freq", "frequency", "hess", "hessian", "vib", "ir"), "dfmp2 frequencies computes them"
     ),
     **dict.fromkeys(

@@ -38,6 +38,7 @@ COMMANDS = {
         "dfmp2.cli.studies:optimize_command",
         "Geometry of a minimum or a transition state.",
     ),
+    "irc": ("dfmp2.cli.studies:irc_command", "Reaction path from a transition state."),
     "frequencies": (
         "dfmp2.cli.studies:frequencies_command",
         "Harmonic frequencies, intensities, thermochemistry.",
@@ -112,8 +113,7 @@ HEADINGS = {  # over the command that is the first of its kind
     "run": "One molecule",
     "interaction": "Several calculations",
     "show": "Stored results",
-    "qcschema": "Other programs",
-    "doctor": "This installation",
+    "qcschema": "Other programs, this installation",
 }
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables it sets
 

@@ -1,4 +1,4 @@
-"""`dfmp2 interaction`, `cbs`, `scan`, `optimize` and `frequencies`: studies, several calculations
+"""`dfmp2 interaction`, `cbs`, `scan`, `optimize`, `irc` and `frequencies`: studies, several calculations
 in one file."""
 
 from __future__ import annotations
@@ -35,11 +35,19 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
     from dfmp2.studies.constraints import Constraints
     from dfmp2.studies.scan import Scan
+    from dfmp2.studies.stored_hessian import StoredHessian
 
 study_options = output_options(
     "File with all runs",
     "STEM.KIND.h5",
     "Go on with a complete study, e.g. with more steps.",
+)
+
+
+START_HESSIAN = click.option(
+    "--start-hessian",
+    metavar="FILE.h5",
+    help="Of frequencies, or of an optimisation or path before.",
 )
 
 
@@ -599,6 +607,7 @@ class GeometryFiles:
     "--max-steps", type=int, metavar="N", default=100, show_default=True, help="Limit on the steps."
 )
 @click.option("--transition-state", is_flag=True, help="Look for a saddle point of first order.")
+@START_HESSIAN
 @click.option(
     "--verify",
     is_flag=True,
@@ -627,6 +636,7 @@ def optimize_command(
     convergence: str,
     max_steps: int,
     transition_state: bool,
+    start_hessian: str | None,
     verify: bool,
 ) -> None:
     """Optimise the geometry of MOLECULE in internal coordinates (geomeTRIC).
@@ -652,7 +662,8 @@ def optimize_command(
         {"--constraints": constraints.constraints, "--xyz": last, "--trajectory": path}
     )
 
-    compute = partial(optimize_geometry, read.molecule, chosen, search)
+    stored = _read_hessian(start_hessian)
+    compute = partial(optimize_geometry, read.molecule, chosen, search, start_hessian=stored)
 
     def contents(study: Study) -> list[bytes]:
         from dfmp2.output.export import xyz
@@ -679,6 +690,94 @@ def _found(study: Study) -> str:
     if study.settings["imaginary_modes"] is None and not study.complete:
         return "not converged"
     return point
+
+
+def _read_hessian(path: str | None) -> StoredHessian | None:
+    """The Hessian in the file that --start-hessian names, None without one."""
+    from dfmp2.studies.stored_hessian import read_hessian
+
+    if path is None:
+        return None
+    return read_hessian(path)
+
+
+@click.command("irc", cls=AnnouncedCommand)
+@START_HESSIAN
+@click.option(
+    "--convergence",
+    type=click.Choice(CONVERGENCE, case_sensitive=False),
+    default="GAU",
+    show_default=True,
+    metavar="NAME",
+    help="Of the minima, as of dfmp2 optimize.",
+)
+@click.option(
+    "--max-steps", type=int, metavar="N", default=100, show_default=True, help="On each side."
+)
+@click.option(
+    "--csv", "csv_file", metavar="FILE", help="The table.  [default: beside --output, .csv]"
+)
+@click.option(
+    "--plot",
+    "plot_file",
+    metavar="FILE",
+    help="The profile, SVG.  [default: beside --output, .svg]",
+)
+@click.option(
+    "--trajectory",
+    "path_file",
+    metavar="FILE",
+    help="The geometries.  [default: beside --output, .trajectory.xyz]",
+)
+@one_molecule()
+@study_options
+@as_one("files", ScanFiles)
+def irc_command(
+    given: Given,
+    display: Display,
+    files: ScanFiles,
+    start_hessian: str | None,
+    convergence: str,
+    max_steps: int,
+) -> None:
+    """Reaction path (IRC) from the transition state MOLECULE down both sides to the minima.
+
+    MOLECULE is what dfmp2 optimize --transition-state has found; with its .h5 file, or that of
+    dfmp2 frequencies, as --start-hessian no Hessian is computed again.
+    """
+    chosen, read = given.chosen(), given.read()
+    from dfmp2.studies.geometric_search import Search
+    from dfmp2.studies.reaction_path import reaction_path
+
+    search = Search(convergence=convergence, max_steps=max_steps)
+    target = display.target(f"{read.molecule.name}.irc.h5")
+    beside = files.targets(target, relaxed=True)
+    require_distinct({"--start-hessian": start_hessian, "--output": target})
+
+    def contents(study: Study) -> list[bytes]:
+        from dfmp2.output.export import xyz
+        from dfmp2.output.html.svg import of_its_own, path_drawing
+        from dfmp2.output.json import study_csv
+
+        frames = [xyz(run) for run in study.path.values()]
+        drawn = of_its_own(path_drawing(study))
+        return [study_csv(study).encode(), drawn.encode(), b"".join(frames)]
+
+    def ending(study: Study) -> str:
+        from dfmp2.output.document import counted_text
+
+        written = ", ".join(map(str, beside.values()))
+        points = counted_text(len(study.path), "point")
+        if not study.complete:
+            return f"{points}; {written}"
+        there, back = (
+            study.values[f"barrier_{name}_kj_per_mol"].value for name in ("forward", "backward")
+        )
+        ends = f"{study.settings['backward_minimum']} -> {study.settings['forward_minimum']}"
+        return f"{ends}, {points}, barrier {there:.2f} kJ/mol, back {back:.2f}; {written}"
+
+    compute = partial(reaction_path, read.molecule, chosen, search, _read_hessian(start_hessian))
+    run_study(target, compute, ending, display, given, beside=beside, contents=contents)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from dfmp2.studies.ideal_gas import low_modes
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction import Gas, Plan, reaction_energy
+from dfmp2.studies.reaction_path import reaction_path
 from dfmp2.studies.runs import Keeper
 from dfmp2.studies.scan import along, over_frames, scan_energies
 from dfmp2.studies.species import (
@@ -47,6 +48,7 @@ from dfmp2.studies.species import (
     parse_terms,
     read_species,
 )
+from dfmp2.studies.stored_hessian import read_hessian
 from dfmp2.studies.thermochemistry import ROOM_TEMPERATURE
 
 CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
@@ -82,6 +84,7 @@ def optimize(
     max_steps: int = 100,
     transition_state: bool = False,
     verify: bool = False,
+    start_hessian: str | os.PathLike[str] | None = None,
     **options: Unpack[LevelKeywords],
 ) -> Study:
     """The geometry of a stationary point, with `verify` of a minimum or a transition state; what is
@@ -105,6 +108,8 @@ def optimize(
     verify : bool, optional
         Compute the Hessian of what is found, and go on along imaginary modes that should not be
         there.
+    start_hessian : str or path, optional
+        A study that holds a Hessian of a geometry near this one, where the search begins with it.
     output : str or path, optional
         File that all steps go to, None for none.
     overwrite, resume : bool, optional
@@ -130,7 +135,53 @@ def optimize(
     search = Search(kept, convergence, max_steps, transition_state, verify)
     found, chosen = molecule_and_options(molecule, basis, options)
     chosen = at_level(chosen, **_level(options))
-    return optimize_geometry(found, chosen, search, **_kept(options, "dfmp2.optimize"))
+    stored = None
+    if start_hessian is not None:
+        stored = read_hessian(start_hessian)
+    return optimize_geometry(
+        found, chosen, search, start_hessian=stored, **_kept(options, "dfmp2.optimize")
+    )
+
+
+@offered(StudyKeywords)
+def irc(
+    molecule: MoleculeLike,
+    basis: str,
+    *,
+    start_hessian: str | os.PathLike[str] | None = None,
+    convergence: str = MINIMUM.convergence,
+    max_steps: int = MINIMUM.max_steps,
+    **options: Unpack[StudyKeywords],
+) -> Study:
+    """The intrinsic reaction coordinate from a transition state to the minima on both sides; what is
+    not listed is as of `optimize`.
+
+    Parameters
+    ----------
+    molecule : str, path or Molecule
+        At the transition state.
+    start_hessian : str or path, optional
+        A study that holds the Hessian of this geometry; None to compute it.
+    convergence : str, optional
+        Of the minima: one of `dfmp2.options.CONVERGENCE`.
+    max_steps : int, optional
+        Limit on the steps of each side, of the path and of the optimisation.
+
+    Returns
+    -------
+    Study; its table has a row per geometry, `study.path` the results, its values the barriers
+
+    Examples
+    --------
+    >>> study = dfmp2.irc("ts.xyz", "cc-pvdz", start_hessian="ts.optimization.h5")  # doctest: +SKIP
+    >>> study.values["barrier_forward_kj_per_mol"].value                           # doctest: +SKIP
+    """
+    search = Search(convergence=convergence, max_steps=max_steps)
+    stored = None
+    if start_hessian is not None:
+        stored = read_hessian(start_hessian)
+    found, chosen = molecule_and_options(molecule, basis, options)
+    return reaction_path(found, chosen, search, stored, **_kept(options, "dfmp2.irc"))
 
 
 @offered(StudyKeywords)

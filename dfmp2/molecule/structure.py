@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from dfmp2.molecule.elements import bonds, internal_coordinate
-from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.molecule import Molecule, hill_formula
 from dfmp2.units import ANGSTROM_PER_BOHR
 
 Bond = tuple[tuple[int, int], float]
@@ -65,6 +65,32 @@ def bonded_parts(molecule: Molecule) -> list[tuple[int, ...]]:
             for atom in part[j]:
                 part[atom] = part[i]
     return sorted({tuple(sorted(atoms)) for atoms in part.values()})
+
+
+def rotation_onto(places: np.ndarray, target: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The rotation R (3, 3) with which places @ R.T lie nearest to the target.
+
+    Parameters
+    ----------
+    places, target : (natom, 3) arrays
+        Around their centres.
+    weights : (natom,) array
+        Of the squared distances.
+
+    Source: W. Kabsch, Acta Cryst. A32, 922 (1976).
+    """
+    left, _, right = np.linalg.svd((weights[:, None] * target).T @ places)
+    if np.linalg.det(left @ right) < 0:
+        left[:, 2] *= -1
+    return np.asarray(left @ right)
+
+
+def fragment_formulas(molecule: Molecule) -> str:
+    """Formulas of the fragments that are bonded in themselves, such as "CH3 + Cl"; a plus and a
+    space between."""
+    return " + ".join(
+        hill_formula(molecule.symbols[atom] for atom in part) for part in bonded_parts(molecule)
+    )
 
 
 def _contacts(

@@ -55,6 +55,7 @@ FOREMOST = (  # what a study is made for, in one line
     "minimum_quartic",
     "minimum_parabola",
     "lowest_energy",
+    "barrier_forward_kj_per_mol",
     "optimized_total_energy",
     "zero_point_energy",
 )
@@ -65,6 +66,7 @@ KINDS = (
     "scan",
     "optimization",
     "frequencies",
+    "irc",
     "thermochemistry",
     "reaction",
 )
@@ -128,6 +130,25 @@ class Study:
         InputError : pandas is not installed
         """
         return presentation().study_frame(self)
+
+    def plot(self, axes: Any = None) -> Any:
+        """The matplotlib Axes of a scan, a spectrum of frequencies, or the course of an
+        optimisation.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where it is drawn; None for a new figure.
+
+        Raises
+        ------
+        ImportError : matplotlib is not installed
+        InputError : a study of another kind, or one that has nothing to draw yet
+        """
+        return presentation().study_plot(self, axes)
+
+    def _repr_html_(self) -> str:
+        return str(presentation().study_html(self))
 
     def __repr__(self) -> str:
         said = next(
@@ -216,6 +237,9 @@ class Study:
             return list(self.path.values())[-1].error_budget
         if self.kind == "interaction":
             return self._interaction_budget("cp-corrected", "-in-complex")
+        if self.kind == "irc":
+            top, minimum = (self.runs[name] for name in self._top_and_minimum())
+            return combined([((1.0, 1.0), top), ((-1.0, -1.0), minimum)], "The barrier forwards")
         if self.kind == "reaction":
             parts = [
                 ((one["coefficient"], one["coefficient"]), self.runs[one["run"]])
@@ -234,6 +258,10 @@ class Study:
         if "parts" in self.settings:
             return next(iter(self.results.values())).error_budget
         return self._limit_budget(runs)
+
+    def _top_and_minimum(self) -> tuple[str, str]:
+        """The names of the transition state of a path and of its minimum backwards."""
+        return "transition-state", str(self.settings["backward_run"])
 
     @property
     def uncorrected_error_budget(self) -> ErrorBudget | None:

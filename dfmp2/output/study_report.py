@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import ABSENT, Block, Figure, Note, Section, Table, counted_text, fixed
-from dfmp2.output.html.svg import Curve, curves, scan_drawing, sticks
+from dfmp2.output.html.svg import Curve, curves, path_drawing, scan_drawing, sticks
 from dfmp2.output.report import budget_blocks, energies, method_on_reference
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_KCAL, KJ_PER_MOL_PER_HARTREE
 
@@ -72,6 +72,7 @@ DIGITS = {  # by the unit, or by the name of a column
     "u": ".4f",
     "mdyn/angstrom": ".4f",
     "J/(mol K)": ".3f",
+    "sqrt(u) bohr": ".4f",
 }
 
 
@@ -125,7 +126,9 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
         blocks += _modes(study)
     blocks += study.notes
     if study.table:
-        blocks.append(_table(study.table, folded=study.kind in ("scan", "cbs", "optimization")))
+        blocks.append(
+            _table(study.table, folded=study.kind in ("scan", "cbs", "optimization", "irc"))
+        )
     budget = study.error_budget
     if budget is not None:
         blocks += budget_blocks(budget)
@@ -331,6 +334,9 @@ def _drawn(study: Study) -> list[Figure]:
         return [
             Figure(draw, "Gradients and displacements at each step, powers of ten.", alone=True)
         ]
+    if study.kind == "irc":
+        said = "Energies along the path, transition state at 0; lines join computed points."
+        return [Figure(partial(path_drawing, study), said, alone=True)]
     if study.kind == "frequencies":
         found = zip(table["wavenumber"], table["ir_intensity"], strict=True)
         lines = [(wavenumber, intensity) for wavenumber, intensity in found if wavenumber > 0]

@@ -29,6 +29,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import CONVERGENCE
 from dfmp2.output.study import MOST_RUNS
 from dfmp2.studies.constraints import Constraints
+from dfmp2.studies.vibrations import masses
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, quantity
 
 MOST_STEPS = 100
@@ -173,6 +174,8 @@ class GeomeTRIC:
     ----------
     constraints : in its format, "" for none
     origin : the molecule whose coordinates are frozen, None for this one
+    downhill : follow the intrinsic reaction coordinate down one side, "forward" or "backward"; ""
+        for an optimisation
 
     Raises
     ------
@@ -185,6 +188,7 @@ class GeomeTRIC:
         search: Search,
         constraints: str,
         origin: Molecule | None = None,
+        downhill: str = "",
     ) -> None:
         geometric_library()
         from geometric.engine import Engine
@@ -268,7 +272,8 @@ class GeomeTRIC:
             coordinates = Coordinates(
                 atoms,
                 build=True,
-                connect=False,
+                connect=bool(downhill)
+                and len(atoms.molecules) == 1,  # as geomeTRIC's command has it
                 addcart=False,
                 constraints=objects,
                 cvals=values[0],
@@ -285,6 +290,8 @@ class GeomeTRIC:
             transition=search.transition_state,
             enforce=ENFORCED,
             frequency=False,
+            irc=bool(downhill),
+            irc_direction=downhill or "both",
             subfrctor=1 if molecule.point_charges is None else 0,
         )
         given, self._max_steps = molecule.coordinates.flatten(), search.max_steps
@@ -295,9 +302,23 @@ class GeomeTRIC:
         self._between = SOFTEST_BETWEEN
         self._measured = False  # whether a step or a probe has measured a curvature
         self.foreseen = ""
+        self._downhill = downhill
+        self._masses = masses(molecule)
+        if downhill:  # those of the frequencies, in place of averages over the isotopes
+            coordinates.mass = np.repeat(self._masses, 3)
         self._optimizer = Optimizer(
             given, atoms, coordinates, Given(atoms), None, parameters, print_info=False
         )
+
+    @property
+    def refused(self) -> bool:
+        """Whether the step to the last geometry is undone, and a shorter one comes next."""
+        return not np.array_equal(self._optimizer.X, self._judged)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the path downhill has come to a valley, where an optimisation goes on."""
+        return self.converged or bool(self._optimizer.IRC_info["opt"])
 
     @property
     def converged(self) -> bool:
@@ -329,6 +350,8 @@ class GeomeTRIC:
             optimizer.calcEnergyForce()
             if first:
                 optimizer.prepareFirstStep()
+                if self._downhill:
+                    self._choose_mode(hessian)
             energy, gradients = (
                 optimizer.E,
                 optimizer.calcGradNorm(),
@@ -338,7 +361,7 @@ class GeomeTRIC:
                 moved = self._displacements(optimizer.X, optimizer.Xprev)
                 optimizer.evaluateStep()
                 self._measured = True
-                if optimizer.state == self._states.CONVERGED:
+                if optimizer.state == self._states.CONVERGED and not self._downhill:
                     self._learn_last_step()
         return Point(float(energy), *map(float, (*gradients, *moved)))
 
@@ -355,13 +378,26 @@ class GeomeTRIC:
             while optimizer.state not in (states.CONVERGED, states.FAILED):
                 optimizer.step()
                 if optimizer.state == states.NEEDS_EVALUATION:
-                    if np.array_equal(here, self._judged) and self._needless(here, gradients):
+                    at_judged = np.array_equal(here, self._judged) and not self._downhill
+                    if at_judged and self._needless(here, gradients):
                         optimizer.state = states.CONVERGED
                     elif optimizer.Iteration > self._max_steps:
                         optimizer.state = states.FAILED
                     else:
                         return optimizer.X.reshape(-1, 3).copy()
         return None
+
+    def _choose_mode(self, hessian: Any) -> None:
+        """Let the first step go along the imaginary mode; forwards its largest component falls."""
+        from geometric.normal_modes import frequency_analysis
+
+        optimizer = self._optimizer
+        wavenumbers, modes, _ = frequency_analysis(optimizer.X, hessian, mass=self._masses)
+        mode = modes[0]
+        if mode[np.abs(mode).argmax()] < 0:
+            modes[0] = -mode
+        optimizer.TSWavenum = wavenumbers
+        optimizer.TSNormal_modes_x = modes
 
     def _learn_last_step(self) -> None:
         """What geomeTRIC does after all steps but one that has converged: the Hessian knows of

@@ -25,7 +25,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.calculation import NOTHING, Checkpoint
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import MP2, Options
+from dfmp2.options import Options
+from dfmp2.options.methods import MP2
 from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
@@ -55,6 +56,7 @@ from dfmp2.studies.runs import (
     without_densities,
 )
 from dfmp2.studies.stationary import StationaryPoint, stationary_point, symmetry_kept
+from dfmp2.studies.stored_hessian import StoredHessian
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 MOST_RESTARTS = 3  # along imaginary modes
@@ -69,6 +71,7 @@ def optimize_geometry(
     search: Search = MINIMUM,
     *,
     start: StartOrbitals | None = None,
+    start_hessian: StoredHessian | None = None,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """The geometry of a stationary point, from that of `molecule`; with `search.verify` of a
@@ -77,6 +80,8 @@ def optimize_geometry(
     Parameters
     ----------
     start : start orbitals of the first run, None for those that the options name
+    start_hessian : of a geometry near the first one; None for the model of a minimum, and for the
+        computed one of a transition state
     how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
@@ -120,8 +125,9 @@ def optimize_geometry(
             " of the geometry that is found",
         )
     listener = how.get("listener") or Listener()
-    course = Course(molecule, options, search, listener)
-    examine_steps(course.first)
+    first = Step("step-000", "step 0", molecule, options)
+    course = Course(first, search, listener, start_hessian=start_hessian)
+    examine_steps([first])
     kept = symmetry_kept(molecule)
     if kept and not search.verify:
         listener.stage(_may_be_a_saddle(kept))
@@ -130,7 +136,7 @@ def optimize_geometry(
         what=f"stationary point of {molecule.name} ({molecule.formula})",
         molecule=molecule,
         options=options,
-        steps=course.first,
+        steps=[first],
         evaluate=course.evaluate,
         chained=True,
         start=start,
@@ -147,17 +153,18 @@ class Course:
 
     Parameters
     ----------
-    molecule : Molecule
-        At the first geometry.
-    options : Options
-        Of every step; the SCF of a Hessian's runs converges further.
+    first : Step
+        The first geometry, with the options of every step; the SCF of a Hessian's runs converges
+        further.
     search : Search
     listener : Listener
+    prefix : str, optional
+        Of the names of the steps, where the study has several optimisations.
+    start_hessian : StoredHessian, optional
+        As of `optimize_geometry`.
 
     Attributes
     ----------
-    first : list of Step
-        The first geometry.
     points, path : list of Point, list of str
         What was judged, and the names of the runs.
     remarks : list of str
@@ -167,14 +174,25 @@ class Course:
     """
 
     def __init__(
-        self, molecule: Molecule, options: Options, search: Search, listener: Listener
+        self,
+        first: Step,
+        search: Search,
+        listener: Listener,
+        *,
+        prefix: str = "",
+        start_hessian: StoredHessian | None = None,
     ) -> None:
-        self._molecule = molecule
-        self._options = options
+        self._first = first
+        self._molecule = first.molecule
+        self._options = first.options
         self._search = search
         self._listener = listener
-        self._text = search.constraints.for_geometric(molecule)
-        self.first = [Step("step-000", "step 0", molecule, options)]
+        self._prefix = prefix
+        self._text = search.constraints.for_geometric(first.molecule)
+        self._stored = start_hessian
+        self._guess = None
+        if start_hessian is not None:
+            self._guess = start_hessian.turned_to(first.molecule)
         self.points: list[Point] = []
         self.path: list[str] = []
         self.remarks: list[str] = []
@@ -183,15 +201,15 @@ class Course:
         self._probes = 0
         self._foreseen = ""
         with quiet():
-            self._method = GeomeTRIC(molecule, search, self._text)
+            self._method = GeomeTRIC(first.molecule, search, self._text)
 
     def then(self, results: Results) -> Iterator[Sequence[Step]]:
         """The steps that follow the first one, as of Task."""
-        guess = None
-        if self._search.transition_state:
-            yield displaced(self.first[0], DISPLACEMENT)
+        guess = self._guess
+        if self._search.transition_state and guess is None:
+            yield displaced(self._first, DISPLACEMENT)
             guess = hessian(self._molecule, results, DISPLACEMENT)
-        name = self.first[0].name
+        name = self._first.name
         while True:
             yield from self._descend(name, guess, results)
             if not self._search.verify:
@@ -225,14 +243,14 @@ class Course:
                     break
                 self._probes += 1
                 who = f"curvature {self._probes}"
-                step = self._step(f"curvature-{self._probes:03d}", who, probe)
+                step = self._step(f"{self._prefix}curvature-{self._probes:03d}", who, probe)
                 yield [replace(step, start=name, passing=True)]
                 self._remark(method.measure(results[step.name]))
                 place = method.next_geometry()
             if place is None:
                 break
             number = self._steps() + 1
-            name = f"step-{number:03d}"
+            name = f"{self._prefix}step-{number:03d}"
             yield [self._step(name, f"step {number}", place)]
         self._foreseen = method.foreseen
         if not method.converged:
@@ -324,11 +342,15 @@ class Course:
             "restarts": self._restarts,
             **self._kind(),
         }
+        if self._stored is not None:
+            settings["start_hessian"] = self._stored.path
         notes = [
             f"geometries by geomeTRIC {geometric_library().__version__}, convergence "
             f"{search.convergence.upper()}",
             CITATION,
         ]
+        if self._stored is not None:
+            notes.append(f"start Hessian: {self._stored.path}, {self._stored.level}")
         what = f"{settings['stationary_point']} of {self._molecule.name} ({self._molecule.formula})"
         if search.transition_state and self.verified is None:
             what = f"{what}, sought as a transition state"

@@ -412,8 +412,9 @@ class _Course:
         moves = species.molecule.natom > 1
         if plan.optimize is not None and moves:
             search = replace(plan.optimize, transition_state=species.transition_state)
-            self._search = Course(species.molecule, options, search, _Labelled(listener, label))
-            self.first = self._labelled(self._search.first[0], "")
+            first = Step("step-000", "step 0", species.molecule, options)
+            self._search = Course(first, search, _Labelled(listener, label))
+            self.first = self._labelled(first, "")
             return
         chosen = options
         if plan.frequencies:

@@ -25,7 +25,8 @@ from dfmp2.gradients.gradient import require_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import MP2, Options
+from dfmp2.options import Options
+from dfmp2.options.methods import MP2
 from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
@@ -322,6 +323,12 @@ def _there_and_back(scan: Scan, steps: Sequence[Step]) -> list[Step]:
 def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -> Study:
     """The energies of a relaxed scan."""
     molecule = scan.molecules[0]
+    if isinstance(scan.options, CompositeOptions):
+        raise InputError(
+            Option("relaxed", True),
+            " takes one basis set and no correction: relax with that, then scan the frames of "
+            "its .trajectory.xyz at the level of several runs",
+        )
     require_gradient(molecule, scan.options)
     examine_steps([Step("", scan.point(0), molecule, scan.options)])
     names = [

@@ -54,6 +54,11 @@ FOUND = {
         "change since the start": "energy_change",
         "largest gradient": "max_gradient",
     },
+    "irc": {
+        "barrier forwards": "barrier_forward_kj_per_mol",
+        "barrier backwards": "barrier_backward_kj_per_mol",
+        "reaction energy": "reaction_energy_kj_per_mol",
+    },
     "frequencies": {"zero-point energy": "zero_point_energy", "Gibbs energy": "gibbs_energy"},
     "thermochemistry": {
         "zero-point energy": "zero_point_energy",
@@ -316,7 +321,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     if study.kind == "optimization":  # the last step is what was looked for
         steps = [entry for entry in runs if entry.name in study.path]
         shown = [*steps[-1:], *steps[:-1]]
-    elif study.kind == "frequencies":  # the displaced ones are all alike
+    elif study.kind in ("frequencies", "irc"):  # the displaced ones are all alike
         shown = runs[:1]
     elif study.kind == "reaction":  # not the steps and displaced geometries on the way
         final = [one["run"] for one in study.settings["species"]]

@@ -308,6 +308,16 @@ def scan_curve(study: Study) -> str:
     return of_its_own(scan_drawing(study))
 
 
+def path_drawing(study: Study) -> str:
+    """The energies along a reaction path, with a stroke at the transition state."""
+    places = study.table["s"]
+    energies = study.table["relative_energy"].values
+    drawn = [Curve("energy", list(zip(places.values, energies, strict=True)))]
+    above = "energy above the lowest / kJ/mol"
+    mark = (0.0, "transition state")
+    return curves(study.title, drawn, f"path / {places.units}", above, mark=mark)
+
+
 def of_its_own(svg: str) -> str:
     """A drawing as the text of a file, with the styles of the page."""
     start, rest = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).split(">", 1)

@@ -1,0 +1,377 @@
+"""The intrinsic reaction coordinate: from a transition state down both sides to the minima.
+
+geomeTRIC takes the steps (Gonzalez, Schlegel, J. Phys. Chem. 94, 5523 (1990)): along the imaginary
+mode first, then along arcs of the steepest descent in mass-weighted coordinates. Where the largest
+gradient of an atom has fallen to a tenth of what it was, the optimisation of
+`dfmp2.studies.optimize` goes on to the minimum. The length of the path is
+
+    s = sum_k sqrt(sum_A m_A |x_A(k+1) - x_A(k)|^2)        sqrt(u) bohr                             (1)
+
+of geometries that are turned onto each other, with the masses of the most abundant isotopes; it is
+negative backwards. Forwards is where the component of the imaginary mode that is largest falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Unpack
+
+import numpy as np
+
+from dfmp2.errors import InputError, NumericalError
+from dfmp2.errors.messages import Command, Option
+from dfmp2.gradients.gradient import GradientResult, certified_gradient, require_gradient
+from dfmp2.molecule.elements import bonds
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.structure import fragment_formulas, rotation_onto
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.output.document import counted_text
+from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.study import Column, Study
+from dfmp2.progress import Listener
+from dfmp2.studies.frequencies import (
+    DISPLACEMENT,
+    LARGEST_GRADIENT,
+    SMALL_ENOUGH,
+    displaced,
+    hessian,
+)
+from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
+from dfmp2.studies.optimize import CITATION, Course
+from dfmp2.studies.runs import (
+    CarryOutKeywords,
+    Failures,
+    Numbers,
+    Results,
+    Step,
+    Task,
+    Unfinished,
+    carry_out,
+    examine_steps,
+    without_densities,
+)
+from dfmp2.studies.stationary import StationaryPoint, stationary_point
+from dfmp2.studies.stored_hessian import StoredHessian
+from dfmp2.studies.vibrations import masses
+from dfmp2.units import (
+    ANGSTROM_PER_BOHR,
+    KCAL_PER_MOL_PER_HARTREE,
+    KJ_PER_MOL_PER_HARTREE,
+)
+
+SIDES = ("backward", "forward")
+TOP = "transition-state"
+SAME_GEOMETRY = 0.02 / ANGSTROM_PER_BOHR  # bohr; of a stored Hessian that is one of this geometry
+# of the largest gradient on this side: below it the path is in the valley of the minimum
+VALLEY = 0.1
+IRC_CITATION = "C. Gonzalez, H. B. Schlegel, J. Phys. Chem. 94, 5523 (1990)"
+
+
+def reaction_path(
+    molecule: Molecule,
+    options: Options,
+    search: Search = MINIMUM,
+    start_hessian: StoredHessian | None = None,
+    **how: Unpack[CarryOutKeywords],
+) -> Study:
+    """The path from a transition state to the minima on both sides.
+
+    Parameters
+    ----------
+    molecule : Molecule
+        At the transition state.
+    options : Options
+        The SCF converges to 1e-11 Eh at least.
+    search : Search, optional
+        Its convergence is that of the minima, its max_steps hold on each side for the path and for
+        the optimisation.
+    start_hessian : StoredHessian, optional
+        Of this geometry; None to compute it.
+    how : as of `dfmp2.studies.runs.carry_out`
+
+    Returns
+    -------
+    Study; its table has a row per geometry, from the minimum backwards to the one forwards
+
+    Raises
+    ------
+    Unfinished : max_steps do not suffice; its `study` holds the path so far
+    NumericalError : no transition state
+    InputError : one atom, ghosts, a method without gradients, another Hessian
+    Dfmp2Error : of a run
+    """
+    if molecule.natom < 2 or any(molecule.ghost):
+        raise InputError(
+            f"{molecule.formula} has no reaction path: give two atoms or more, and no ghosts"
+        )
+    if molecule.point_charges is not None:
+        raise InputError(
+            "a reaction path leaves out rotations, which point charges resist: leave out ",
+            Option("point_charges"),
+        )
+    require_gradient(molecule, options)
+    options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
+    top = Step(TOP, "the transition state", molecule, options)
+    examine_steps([top])
+    descent = _Descent(top, search, start_hessian, how.get("listener") or Listener())
+    task = Task(
+        kind="irc",
+        what=f"reaction path of {molecule.name} ({molecule.formula})",
+        molecule=molecule,
+        options=options,
+        steps=[top],
+        evaluate=descent.evaluate,
+        chained=True,
+        then=descent.then,
+        compute=certified_gradient,
+        passed=without_densities,
+        free=("precision", "tolerance"),
+    )
+    return carry_out(task, **how)
+
+
+class _Descent:
+    """The way from the transition state down both sides.
+
+    Parameters
+    ----------
+    top : Step
+        The transition state.
+    search : Search
+    stored : StoredHessian or None
+    listener : Listener
+
+    Attributes
+    ----------
+    sides : dict of str to list of str
+        The names of the runs from the transition state, which is left out, to the minimum.
+    minima : dict of str to str
+        The name of the run of each minimum that has been found.
+    """
+
+    def __init__(
+        self, top: Step, search: Search, stored: StoredHessian | None, listener: Listener
+    ) -> None:
+        self._top = top
+        self._search = search
+        self._stored = stored
+        self._listener = listener
+        self._hessian: Any = None
+        if stored is not None:
+            self._hessian = stored.turned_to(top.molecule, SAME_GEOMETRY)
+        self._point: StationaryPoint | None = None
+        self.sides: dict[str, list[str]] = {side: [] for side in SIDES}
+        self.minima: dict[str, str] = {}
+        geometric_library()
+
+    def then(self, results: Results) -> Iterator[Sequence[Step]]:
+        """The steps that follow the transition state, as of Task."""
+        _require_small_gradient(results[TOP])
+        if self._hessian is None:
+            yield displaced(self._top, DISPLACEMENT)
+            self._hessian = hessian(self._top.molecule, results, DISPLACEMENT)
+        gradient = GradientResult(results[TOP]).gradient
+        self._point = stationary_point(self._top.molecule, self._hessian, gradient)
+        self._listener.stage(self._point.lines[0])
+        if self._point.imaginary != 1:
+            raise NumericalError(
+                f"{self._point.lines[0]}: a path begins at a transition state, with one imaginary "
+                "mode: look for one with ",
+                Command("optimize"),
+                " ",
+                Option("transition_state", True),
+            )
+        for side in reversed(SIDES):
+            yield from self._down(side, results)
+
+    def _down(self, side: str, results: Results) -> Iterator[Sequence[Step]]:
+        """Steps from the transition state to the minimum of one side."""
+        top = self._top.molecule
+        with quiet():
+            method = GeomeTRIC(top, self._search, "", downhill=side)
+        name = TOP
+        number = 0
+        steepest = 0.0
+        while True:
+            point = method.judge(results[name], self._hessian)
+            self._listener.stage(point.said)
+            if name != TOP and not method.refused:
+                self.sides[side].append(name)
+                steepest = max(steepest, point.max_gradient)
+            if method.arrived or point.max_gradient < VALLEY * steepest:
+                break
+            place = method.next_geometry()
+            if place is None:
+                raise Unfinished(
+                    f"no minimum {side}s after {counted_text(number, 'step')}: allow more with ",
+                    Option("max_steps"),
+                )
+            start = ""
+            if name == TOP:
+                start = TOP
+            number += 1
+            name = f"{side}-{number:03d}"
+            moved = replace(top, coordinates=place)
+            yield [Step(name, f"{side}, step {number}", moved, self._top.options, start=start)]
+        last = self.sides[side][-1]
+        first = Step(last, last, results[last].molecule, self._top.options)
+        course = Course(first, self._search, self._listener, prefix=f"{side}-minimum-")
+        yield from course.then(results)
+        self.sides[side] += course.path[1:]
+        self.minima[side] = course.path[-1]
+
+    def evaluate(self, results: Results, _failures: Failures, complete: bool) -> Numbers:
+        """The numbers of the path so far, as of Task."""
+        back = [name for name in reversed(self.sides["backward"]) if name in results]
+        ahead = [name for name in self.sides["forward"] if name in results]
+        names = [*back, *([TOP] if TOP in results else []), *ahead]
+        settings: dict[str, Any] = {
+            "convergence": self._search.convergence.upper(),
+            "max_steps": self._search.max_steps,
+            "path": names,
+            "start_hessian": self._stored.path if self._stored is not None else None,
+        }
+        notes = [
+            f"intrinsic reaction coordinate by geomeTRIC {geometric_library().__version__}: "
+            f"{IRC_CITATION}",
+            CITATION,
+            f"minima optimised with convergence {settings['convergence']}",
+        ]
+        if self._stored is not None:
+            notes.append(f"Hessian: {self._stored.path}, {self._stored.level}")
+        if self._point is not None:
+            notes += self._point.lines
+        if not names:
+            return Numbers(settings, notes)
+        runs = [results[name] for name in names]
+        table = _table(names, runs, names.index(TOP))
+        arrays: dict[str, Dataset] = {}
+        if self._point is not None:
+            arrays["hessian"] = Dataset(
+                self._point.hessian,
+                "hartree/bohr^2",
+                "second derivatives of the energy at the transition state (3 natom, 3 natom)",
+            )
+        if not complete:
+            return Numbers(settings, notes, {}, table, arrays)
+        minima = {side: results[name] for side, name in self.minima.items()}
+        for side, run in minima.items():
+            settings[f"{side}_minimum"] = fragment_formulas(run.molecule)
+            settings[f"{side}_run"] = self.minima[side]
+        notes += _ends(minima)
+        return Numbers(settings, notes, _values(results[TOP], minima), table, arrays)
+
+
+def _require_small_gradient(result: MP2Result) -> None:
+    """Refuse to start where the energy still falls.
+
+    Raises
+    ------
+    NumericalError : an atom has a large gradient
+    """
+    largest = float(np.linalg.norm(GradientResult(result).gradient, axis=1).max())
+    if not largest <= LARGEST_GRADIENT:
+        raise NumericalError(
+            f"the gradient of an atom is {largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}: a "
+            "path begins at a transition state: give the geometry of ",
+            Command("optimize"),
+            " ",
+            Option("transition_state", True),
+            " with this method and basis",
+        )
+
+
+def _table(names: Sequence[str], runs: Sequence[MP2Result], top: int) -> dict[str, Column]:
+    """A row for each geometry of the path."""
+    lengths = [0.0]
+    for before, after in pairwise(runs):
+        lengths.append(lengths[-1] + arc_length(before.molecule, after.molecule))
+    energies = [run.total_energy for run in runs]
+    above = [(energy - min(energies)) * KJ_PER_MOL_PER_HARTREE for energy in energies]
+    gradients = [float(np.linalg.norm(GradientResult(r).gradient, axis=1).max()) for r in runs]
+    return {
+        "run": Column(tuple(names), "", "name of the run"),
+        "s": Column(
+            tuple(length - lengths[top] for length in lengths),
+            "sqrt(u) bohr",
+            "length of the path from the transition state, negative backwards",
+        ),
+        "relative_energy": Column(tuple(above), "kJ/mol", "total energy above the lowest point"),
+        "total_energy": Column(tuple(energies), "hartree", "energy of the method"),
+        "max_gradient": Column(tuple(gradients), "hartree/bohr", "largest gradient of an atom"),
+    }
+
+
+def arc_length(before: Molecule, after: Molecule) -> float:
+    """A term of Eq. 1, sqrt(u) bohr; without what one geometry is turned and moved."""
+    weights = masses(before)
+    places = []
+    for molecule in (before, after):
+        centre = weights @ molecule.coordinates / weights.sum()
+        places.append(molecule.coordinates - centre)
+    moved = places[1] - places[0] @ rotation_onto(places[0], places[1], weights).T
+    return float(np.sqrt(weights @ (moved**2).sum(axis=1)))
+
+
+def _values(top: MP2Result, minima: dict[str, MP2Result]) -> dict[str, Dataset]:
+    """Energies of the three stationary points, barriers and the energy of the reaction."""
+    energies = {side: run.total_energy for side, run in minima.items()}
+    values = {
+        "transition_state_energy": Dataset(
+            top.total_energy, "hartree", "energy of the transition state"
+        ),
+        "backward_minimum_energy": Dataset(
+            energies["backward"], "hartree", "energy of the minimum backwards"
+        ),
+        "forward_minimum_energy": Dataset(
+            energies["forward"], "hartree", "energy of the minimum forwards"
+        ),
+    }
+    differences = {
+        "barrier_forward": (
+            top.total_energy - energies["backward"],
+            "transition state above the minimum backwards",
+        ),
+        "barrier_backward": (
+            top.total_energy - energies["forward"],
+            "transition state above the minimum forwards",
+        ),
+        "reaction_energy": (
+            energies["forward"] - energies["backward"],
+            "minimum forwards less minimum backwards",
+        ),
+    }
+    for name, (energy, about) in differences.items():
+        values[name] = Dataset(energy, "hartree", about)
+        for end, unit, factor in (
+            ("kj_per_mol", "kJ/mol", KJ_PER_MOL_PER_HARTREE),
+            ("kcal_per_mol", "kcal/mol", KCAL_PER_MOL_PER_HARTREE),
+        ):
+            values[f"{name}_{end}"] = Dataset(energy * factor, unit, about)
+    return values
+
+
+def _ends(minima: dict[str, MP2Result]) -> list[str]:
+    """What both minima are, and which bonds are in one of them alone."""
+    found = {}
+    for side, run in minima.items():
+        molecule = run.molecule
+        places = molecule.coordinates * ANGSTROM_PER_BOHR
+        found[side] = set(bonds(molecule.symbols, places, molecule.ghost))
+    lines = []
+    for side, other in (SIDES, SIDES[::-1]):
+        molecule = minima[side].molecule
+        own = ", ".join(
+            f"{molecule.symbols[i]}{i + 1}-{molecule.symbols[j]}{j + 1}"
+            for i, j in sorted(found[side] - found[other])
+        )
+        said = f"minimum {side}s: {fragment_formulas(molecule)}"
+        if own:
+            said += f", with the bond {own}"
+        lines.append(f"{said}; E = {minima[side].total_energy:.10f} Eh")
+    if found["backward"] == found["forward"]:
+        lines.append("both minima have the same bonds: they are conformers, or mirror images")
+    return lines

@@ -1,0 +1,209 @@
+"""Reaction paths, and Hessians that are used again."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+import dfmp2
+from dfmp2.errors import InputError
+from dfmp2.molecule.files import read_frames
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.structure import fragment_formulas
+from dfmp2.molecule.xyz import parse_xyz
+from dfmp2.options import Options
+from dfmp2.output.study import read_study
+from dfmp2.studies.optimize import optimize_geometry
+from dfmp2.studies.reaction_path import arc_length
+from dfmp2.studies.stored_hessian import StoredHessian, read_hessian
+from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
+from tests.conftest import Runner, succeed
+
+WATER = "3\n\nO 0 0 0\nH 0 0.757 0.587\nH 0.1 -0.757 0.587\n"
+NEAR_TOP = "3\n\nC 0 0 0\nN 1.21 0 0\nH 0.35 1.17 0\n"
+OPTIONS = ("--basis", "sto-3g", "--threads", "1", "--stability", "off")
+
+
+def molecule(text: str, **state: Any) -> Molecule:
+    return parse_xyz(text, file="x.xyz", **state).molecule
+
+
+# --- Hessians that are stored ---------------------------------------------------------------------
+
+
+def springs(places: np.ndarray) -> float:
+    """An energy that turns with the molecule: different springs between all atoms."""
+    total = 0.0
+    for i in range(len(places)):
+        for j in range(i):
+            total += (i + 2 * j + 1) * (np.linalg.norm(places[i] - places[j]) - 1.3) ** 2
+    return total
+
+
+def second_derivatives(places: np.ndarray) -> np.ndarray:
+    """Of `springs`, by differences."""
+    size, step = places.size, 1e-3
+    found = np.empty((size, size))
+    for a in range(size):
+        for b in range(size):
+            value = 0.0
+            for first, second in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+                moved = places.ravel().copy()
+                moved[a] += first * step
+                moved[b] += second * step
+                value += first * second * springs(moved.reshape(-1, 3))
+            found[a, b] = value / (4 * step**2)
+    return found
+
+
+def test_a_hessian_turns_with_the_molecule() -> None:
+    water = molecule(WATER)
+    stored = StoredHessian("x.h5", water, second_derivatives(water.coordinates), "MP2/x")
+    turn = Rotation.from_euler("xyz", [0.3, -1.1, 2.0]).as_matrix()
+    moved = replace(water, coordinates=water.coordinates @ turn.T + [1.0, -2.0, 0.5])
+    expected = second_derivatives(moved.coordinates)
+    assert np.abs(expected - stored.hessian).max() > 1.0
+    assert stored.turned_to(moved) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_hessian_of_another_molecule_is_refused() -> None:
+    water = molecule(WATER)
+    stored = StoredHessian("x.h5", water, np.eye(9), "MP2/x")
+    others = {
+        "atoms O H H there, S H H here": molecule(WATER.replace("O ", "S ")),
+        "atoms O H H there, H O H here": molecule(
+            "3\n\nH 0 0.757 0.587\nO 0 0 0\nH 0.1 -0.757 0.587\n"
+        ),
+        "charge 0 there, 1 here": replace(water, charge=1, multiplicity=2),
+        "multiplicity 1 there, 3 here": replace(water, multiplicity=3),
+        "an atom is 0.7": molecule(WATER.replace("-0.757", "-1.957")),
+    }
+    for said, other in others.items():
+        with pytest.raises(InputError, match=said):
+            stored.turned_to(other)
+
+
+def test_files_without_a_hessian(call: Runner, folder: Path) -> None:
+    succeed(call("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:2", *OPTIONS, "--output", "s.h5"))
+    done = call("optimize", "h2.xyz", *OPTIONS, "--start-hessian", "s.h5")
+    assert done.code == 3 and "this scan holds no Hessian" in done.message
+    done = call("optimize", "h2.xyz", *OPTIONS, "--start-hessian", "h2.xyz")
+    assert done.code != 0 and "h2.xyz" in done.message
+
+
+def test_an_optimisation_starts_from_a_hessian() -> None:
+    """One spring between two hydrogen atoms, stored in another direction and used in this one; the
+    bond is that of the energies around it, by a parabola."""
+    given = {"basis": "sto-3g", "threads": 1, "stability": "off"}
+    h2 = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    along_x = molecule("2\n\nH 0 0 0\nH 0.74 0 0\n")
+    second = np.zeros((6, 6))
+    second[np.ix_([0, 3], [0, 3])] = 0.6 * np.array([[1, -1], [-1, 1]])
+    stored = StoredHessian("x.h5", along_x, second, "a spring")
+    study = optimize_geometry(h2, Options(**given), start_hessian=stored)
+    length = float(np.linalg.norm(np.diff(study.last.coordinates, axis=0))) * ANGSTROM_PER_BOHR
+    scan = dfmp2.scan(h2, coordinate=("bond", "1,2", [0.70, 0.72, 0.74, 0.76, 0.78]), **given)
+    assert length == pytest.approx(scan.values["minimum_quartic"].value, abs=1e-3)
+    assert "start Hessian: x.h5, a spring" in study.notes
+
+
+@pytest.mark.slow
+def test_a_hessian_of_frequencies_starts_an_optimisation(call: Runner, folder: Path) -> None:
+    """The same minimum as from the model, in no more steps; the file is named in the report."""
+    given = ("h2.xyz", *OPTIONS, "--output")
+    succeed(call("frequencies", *given, "f.h5", "--allow-gradient"))
+    stored = read_hessian("f.h5")
+    assert stored.hessian.shape == (6, 6) and stored.level == "DF-MP2/sto-3g"
+    found = succeed(call("optimize", *given, "a.h5", "--start-hessian", "f.h5", "--json")).json
+    model = succeed(call("optimize", *given, "b.h5", "--json")).json
+    assert found["start_hessian"] == "f.h5" and "start Hessian: f.h5" in " ".join(found["notes"])
+    assert found["steps"] <= model["steps"]
+    assert found["optimized_total_energy"] == pytest.approx(
+        model["optimized_total_energy"], abs=1e-7
+    )
+
+
+# --- paths ----------------------------------------------------------------------------------------
+
+
+def test_the_length_of_a_path() -> None:
+    """Two hydrogen atoms of mass m that part by 2 d: s = sqrt(2 m) d; turning adds nothing."""
+    first = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    d, mass = 0.05, 1.00782503223
+    apart = np.array([[0, 0, -d], [0, 0, d]])
+    turn = Rotation.from_euler("xyz", [0.4, 0.2, -0.7]).as_matrix()
+    second = replace(first, coordinates=(first.coordinates + apart) @ turn.T + 3.0)
+    assert arc_length(first, second) == pytest.approx(math.sqrt(2 * mass) * d, rel=1e-6)
+
+
+def test_fragments_are_named_by_their_bonds() -> None:
+    far = "5\n\nO 0 0 0\nH 0 0.757 0.587\nH 0 -0.757 0.587\nC 0 0 9\nN 0 0 10.17\n"
+    assert fragment_formulas(molecule(far, charge=-1)) == "H2O + CN"
+
+
+def test_a_path_begins_at_a_transition_state(call: Runner, folder: Path) -> None:
+    done = call("irc", "h2o.xyz", *OPTIONS)
+    assert done.code == 5 and "a path begins at a transition state" in done.message
+    (folder / "he.xyz").write_text("1\n\nHe 0 0 0\n")
+    done = call("irc", "he.xyz", *OPTIONS)
+    assert done.code == 3 and "has no reaction path" in done.message
+    done = call("irc", "h2o.xyz", *OPTIONS, "--method", "drpa")
+    assert done.code == 3 and "drpa has no gradient" in done.message
+
+
+@pytest.mark.slow
+def test_hydrogen_moves_from_carbon_to_nitrogen(call: Runner, folder: Path) -> None:
+    """From the transition state of HCN and HNC, whose Hessian is that of its search, down to both;
+    their energies are those of optimisations that begin at each of them."""
+    (folder / "top.xyz").write_text(NEAR_TOP)
+    search = ("optimize", "top.xyz", "--transition-state", *OPTIONS)
+    succeed(call(*search, "--verify", "--output", "ts.h5"))
+    again = succeed(call(*search, "--start-hessian", "ts.h5", "--output", "again.h5", "--json"))
+    assert not [name for name in again.json["runs"] if name.startswith(("plus", "minus"))]
+    saddle = read_study("ts.h5").values["optimized_total_energy"].value
+    assert again.json["optimized_total_energy"] == pytest.approx(saddle, abs=1e-6)
+
+    path = ("irc", "ts.xyz", *OPTIONS, "--start-hessian", "ts.h5", "--output", "p.h5")
+    short = call(*path, "--max-steps", "4")
+    assert short.code == 4 and "allow more with --max-steps" in short.message
+    before = set(read_study("p.h5").runs)
+    found = succeed(call(*path, "--resume", "--json"))
+    assert found.err.count("finished before") == len(before) == 5
+    values = found.json
+    assert not [name for name in values["runs"] if name.startswith(("plus", "minus"))]
+
+    ends = {}
+    for name, place in (("hcn", -1.08), ("hnc", 2.18)):
+        text = f"3\n\nC 0 0 0\nN 1.18 0 0\nH {place} 0.05 0\n"
+        study = dfmp2.optimize(molecule(text), "sto-3g", threads=1, stability="off")
+        ends[name] = study.values["optimized_total_energy"].value
+    sides = {values[f"{side}_minimum_energy"] for side in ("backward", "forward")}
+    assert sorted(sides) == pytest.approx(sorted(ends.values()), abs=1e-6)
+    top = values["transition_state_energy"]
+    assert top == pytest.approx(saddle, abs=1e-6)
+    for name, side in (("barrier_forward", "backward"), ("barrier_backward", "forward")):
+        height = (top - values[f"{side}_minimum_energy"]) * KJ_PER_MOL_PER_HARTREE
+        assert values[f"{name}_kj_per_mol"] == pytest.approx(height, rel=1e-12)
+        assert values[f"{name}_kcal_per_mol"] == pytest.approx(height / 4.184, rel=1e-12)
+    bonds = [note for note in values["notes"] if note.startswith("minimum ")]
+    assert sorted(note.partition(";")[0].split(", ")[1] for note in bonds) == [
+        "with the bond C1-H3",
+        "with the bond N2-H3",
+    ]
+    rows = list(csv.DictReader((folder / "p.csv").read_text().splitlines()))
+    lengths = [float(row["s [sqrt(u) bohr]"]) for row in rows]
+    energies = [float(row["total_energy [hartree]"]) for row in rows]
+    place = [row["run"] for row in rows].index("transition-state")
+    assert lengths[place] == 0.0 and lengths == sorted(lengths)
+    assert (np.diff(energies[: place + 1]) > -1e-7).all()
+    assert (np.diff(energies[place:]) < 1e-7).all()
+    assert len(read_frames("p.trajectory.xyz")) == len(rows)
+    succeed(call("report", "p.h5", "-o", "page.html"))
+    assert "barrier forwards" in (folder / "page.html").read_text()
