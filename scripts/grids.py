@@ -39,7 +39,8 @@ Made by `scripts/grids.py`, 24 November 2026. The tables compare the grid error 
 relative to PySCF's level 9, in Eh. The stated error follows from one evaluation of the energy and
 the Fock matrix on a finer grid.
 
-For benzene with pbe in cc-pVDZ this takes 34 % of the processor time of the run.
+For benzene with pbe in cc-pVTZ (396,982 points on the finer grid) this takes 4.5 s of processor time, and
+2.0 s for the energy alone, which is all that `ks` and double hybrids have measured.
 """
 TITLES = {
     "main": "Default grids",

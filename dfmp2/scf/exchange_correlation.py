@@ -82,7 +82,9 @@ class ExchangeCorrelation:
         kind = numint._xc_type(xc)
         if kind == "HF":
             return 0.0, np.zeros(np.shape(density))
-        spins = 1 if np.ndim(density) == 2 else 2
+        spins = 2
+        if np.ndim(density) == 2:
+            spins = 1
         shape = (spins, self.mole.nao, self.mole.nao)
         potentials = [np.zeros(shape) for _ in range(self.threads)]
 
