@@ -135,16 +135,13 @@ class Wordless(Relay):
 
 
 def counted_blocks(
-    blocks: Iterator[tuple[int, int, Block]],
-    total: int,
-    listener: Listener,
-    what: str = "integrals",
+    blocks: Iterator[tuple[int, int, Block]], total: int, listener: Listener
 ) -> Iterator[tuple[int, int, Block]]:
-    """Blocks (begin, end, ...) of `total` rows; the listener is told of each when it has been
-    used."""
+    """Blocks (begin, end, ...) of integrals of `total` rows; the listener hears of each when it has
+    been used."""
     for block in blocks:
         yield block
-        listener.step(block[1], total, what)
+        listener.step(block[1], total, "integrals")
 
 
 class Forecast(Protocol):

@@ -20,7 +20,7 @@ from mkdocs.structure.pages import Page
 from dfmp2.cli.main import COMMANDS, HEADINGS, cli
 from dfmp2.cli.options import GROUPS, OWN, group_of
 from dfmp2.double_hybrids import DISPERSIONS, table
-from dfmp2.options import METHODS
+from dfmp2.options.methods import METHODS
 
 COMMANDS_HEAD = """# Commands
 
@@ -53,6 +53,8 @@ SEARCH_WEIGHTS = {  # the first that fits; 1 for others
     "reference/commands/run": 0.8,
     "reference/commands/": 0.3,
     "reference/messages": 0.1,
+    "reference/api": 0.2,
+    "explanation/": 1.2,
 }
 AUDIT = Path(__file__).parent.parent / "docs/project/trainium/audit.tsv"
 PAGES = (

@@ -1060,9 +1060,9 @@ def print_page(path: Path) -> None:
     seconds = sum(row["seconds"] for row in read_rows(path))
     say(
         "# What the error budget rests on",
-        "The [error budget](../../explanation/error-budget.md) takes its constants from these tables. "
-        "How many rows a constant covers stands at each; 95 % was the aim. Energies in Eh. "
-        f"{len(molecules)} molecules, {len(DIMERS)} dimers, {len(STRETCHED)} stretched molecules "
+        "The constants of the [error budget](../../explanation/error-budget.md) were chosen to cover "
+        "about 95 % of the rows of these tables; the coverage is given for each. Energies are in "
+        f"Eh, for {len(molecules)} molecules, {len(DIMERS)} dimers and {len(STRETCHED)} stretched molecules "
         f"in {len(BASES)} basis sets. `python scripts/error_budget.py`, {seconds / 60:.0f} minutes "
         f"of one core, PySCF {metadata.version('pyscf')}, 2 cores of an AMD EPYC, 24 November "
         "2026.",
@@ -1071,7 +1071,9 @@ def print_page(path: Path) -> None:
     others = [row["name"] for row in molecules if row not in same]
     print_convergence(same, read_rows(path, "given"))
     if others:
-        say(f"Left out, since the turned molecule ends in another solution: {', '.join(others)}.")
+        say(
+            f"Left out because the rotated molecule converges to another solution: {', '.join(others)}."
+        )
     print_metric([*molecules, *crowded])
     print_fitting([*molecules, *read_rows(path, "fitting")], read_rows(path, "held out"))
     print_methods(read_rows(path, "method"), read_rows(path, "other method"))
@@ -1101,16 +1103,15 @@ def print_convergence(rows: list[dict[str, Any]], given: list[dict[str, Any]]) -
     ]
     say(
         "## SCF convergence",
-        "g is the norm of the last orbital gradient of a float64 SCF that was to converge to 1e-6, "
-        "1e-8 and 1e-10 Eh; errors are against 1e-13 Eh, or 1e-12 and 1e-11 where rounding allows "
-        "no more. Turning a molecule shows the rounding of E(SCF).",
+        "g is the norm of the last orbital gradient of a float64 SCF with thresholds of 1e-6, 1e-8 "
+        "and 1e-10 Eh; errors are relative to a threshold of 1e-13 Eh, or the tightest that "
+        "rounding allows. Rotating a molecule shows the rounding of E(SCF).",
         f"- error of E(SCF) within {error_budget.SECOND_ORDER:g} g^2 and rounding: "
         f"{covered(second)}\n- error of E(corr) within {error_budget.FIRST_ORDER:g} g: "
         f"{covered(first)}\n- rounding within {error_budget.SCF_ROUNDING:g} units in the last "
         f"place of E(SCF): {covered(turned)}",
-        "A run diagonalises once more after that gradient. PySCF's own mean fields of "
-        f"{len(given)} of the molecules, converged to 1e-6 and 1e-8 Eh and handed over with the "
-        f"orbitals of their gradient, are held against {times:g} times as much:",
+        "A run diagonalises once more after that gradient, whereas mean fields from PySCF do not. "
+        f"For those of {len(given)} molecules, {times:g} times as much is allowed:",
         f"- E(SCF): {covered(elsewhere[0])}\n- E(corr): {covered(elsewhere[1])}",
         "The largest ratios belong to molecules with a soft orbital rotation (NiCO, CN), where the "
         "same gradient is farther from the minimum.",
@@ -1233,9 +1234,9 @@ def print_fitting(rows: list[dict[str, Any]], held_out: list[dict[str, Any]]) ->
     left_out = sum(row["fitting"] is None for row in rows)
     say(
         "## Fitting",
-        "Default sets against conventional SCF and four-centre MP2. Expected are the errors of the "
-        "atoms one by one, without their signs, and for what no single atom shows some times what "
-        "the SCF itself estimates to lack between its atoms, and a little for each.",
+        "Default sets are compared with conventional SCF and four-centre MP2. The expected error is "
+        "the sum of the absolute errors of the free atoms, a multiple of the estimated error "
+        "between atoms, and a constant for each atom:",
     )
     print(table("part", "times the estimate", "each atom / Eh"))
     for name, (times, each) in error_budget.BETWEEN.items():
@@ -1243,20 +1244,17 @@ def print_fitting(rows: list[dict[str, Any]], held_out: list[dict[str, Any]]) ->
     print()
     say(
         covered_parts(ratios),
-        f"The median of the last is {float(np.median(ratios['sum'])):.2f}: what is expected is a "
-        "limit rather than the most likely error. The atoms alone would be far too small for CO, "
-        f"Cl2 or O2. The worst is H-, of which the neutral atom says little. {left_out} pairs of "
+        f"The median of the last is {float(np.median(ratios['sum'])):.2f}, since the expected error "
+        "is a limit and not the most likely error. The worst case is H-, which the neutral atom "
+        f"represents poorly. {left_out} pairs of "
         "molecule and basis set are left out: the set lacks an element, there are more than "
         f"{MOST_FUNCTIONS} functions, or the conventional SCF finds another solution.",
-        f"{len(held_out)} molecules were measured after the constants had been fixed; they are the "
-        "last of the table:",
+        f"{len(held_out)} molecules were measured after the constants had been fixed:",
         covered_parts(others),
-        "So were the cases of the [fitting certificates](fitting-certificates.md), 40 molecules, "
-        "some the same, in cc-pVDZ, def2-TZVP and aug-cc-pVDZ:",
+        "The same holds for the 120 cases of the [fitting certificates](fitting-certificates.md):",
         "\n".join(f"- {name}: {covered(found)}" for name, found in certified_ratios().items()),
-        "Where a result has no estimate, as in files of earlier versions and with a conventional "
-        f"SCF, {error_budget.BONDED:.0e} Eh for each atom that is heavier than hydrogen and bonded "
-        "to such a one take its place. All these molecules without their estimates:",
+        "Without the estimate between atoms (conventional SCF, files of earlier versions), "
+        f"{error_budget.BONDED:.0e} Eh for each bonded atom heavier than hydrogen is used instead:",
         covered_parts(fitting_ratios([*rows, *held_out], estimated=False)[0]),
         said_per_atom([*rows, *held_out]),
     )

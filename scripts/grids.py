@@ -34,13 +34,12 @@ from dfmp2.units import ANGSTROM_PER_BOHR
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "project" / "validation" / "kohn-sham.md"
 HEADING = "\n## Integration grid\n"
 HEAD = f"""{HEADING}
-Made by `scripts/grids.py`, 24 November 2026. How large the errors may be as a run states them
-(`largest_scf_total_energy` and `largest_total_energy` of `grid_error` in JSON), against what an SCF
-and dRPA of their own on PySCF's level 9 change, Eh. What is stated follows from E(KS) of the
-converged density on a finer grid, and from E(EXX) and E(RPA) of orbitals of one Fock matrix on it.
+Made by `scripts/grids.py`, 24 November 2026. The tables compare the grid error that a run states
+(`largest_scf_total_energy` and `largest_total_energy` of `grid_error` in JSON) with the true error,
+relative to PySCF's level 9, in Eh. The stated error follows from one evaluation of the energy and
+the Fock matrix on a finer grid.
 
-What that costs, in processor time of one thread: 27 % of a run of benzene with pbe in cc-pVDZ (8
-SCF iterations, 143,560 points and 396,982 finer ones) for the finer grid, 7 % for the second E(RPA).
+For benzene with pbe in cc-pVDZ this takes 34 % of the processor time of the run.
 """
 TITLES = {
     "main": "Default grids",

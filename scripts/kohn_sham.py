@@ -55,11 +55,11 @@ Made by `scripts/kohn_sham.py` on one of 2 cores of an AMD EPYC that others used
 
 ## Against PySCF
 
-`dfmp2 run --method drpa --xc NAME`, and PySCF's RKS or UKS with the same fitting sets and grid, then `gw.rpa` or
-`gw.urpa` with 120 frequencies. Differences in Eh, ours less PySCF's; E(EXX) is the Hartree-Fock energy of the Kohn-Sham
-determinant, PySCF's `e_hf`. Frequencies: ours at the default `--tolerance`, with the difference to 1e-12 and the
-estimate that the run prints. Times: processor time of the correlation energy from fitted integrals, ours and that of
-PySCF with its 40 frequencies, s.
+The table compares `dfmp2 run --method drpa --xc NAME` with PySCF's RKS or UKS, same fitting sets and grid,
+followed by `gw.rpa` or `gw.urpa` with 120 frequencies. Differences are dfmp2 minus PySCF, in Eh; E(EXX) is the
+Hartree-Fock energy of the Kohn-Sham determinant. "Frequencies" are those of dfmp2, with the error relative to
+`--tolerance` 1e-12 and the printed estimate. Times are processor seconds of the correlation energy, for PySCF
+with 40 frequencies.
 
 | molecule | basis | functional | E(KS) | E(EXX) | E(RPA) | frequencies | error | estimate | ours | PySCF |
 |---|---|---|---|---|---|---|---|---|---|---|
@@ -67,8 +67,8 @@ PySCF with its 40 frequencies, s.
 CONVERGED = """
 ## Convergence of the SCF
 
-E(EXX) and E(RPA) are of first order in the error of Kohn-Sham orbitals. Their change on the way from `--scf-conv-tol`
-1e-6 and 1e-8 to 1e-11, divided by the last orbital gradient; the larger of two.
+E(EXX) and E(RPA) change linearly with the error of Kohn-Sham orbitals. The table gives their change from
+`--scf-conv-tol` 1e-6 and 1e-8 to 1e-11, divided by the last orbital gradient; the larger of the two.
 
 | molecule | basis | functional | E(EXX) | E(RPA) |
 |---|---|---|---|---|

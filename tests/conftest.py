@@ -214,7 +214,7 @@ def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        for backend in ("cpu", "torch"):
+        for backend in ("cpu", "torch", "nki-interpreter"):
             for count in {1, 2, 4, usable_cores()}:
                 rates.store_rates(backend, count, rates.Rates(date="2026-11-22"))
         yield

@@ -178,6 +178,16 @@ def test_what_an_option_explains(tmp_path: Path) -> None:
     assert read_block(tmp_path, "f", two, multiplicity=3).molecule.multiplicity == 3
 
 
+@pytest.mark.parametrize("rest", ["", " 1   1.00000     0.00000     0"])
+def test_a_drawing_is_refused(rest: str) -> None:
+    """Columns 21 and 22 of the second line say so, whatever follows."""
+    first, _, others = BLOCKS["ethanol"].text().split("\n", 2)
+    whole = "\n".join([first, f"     RDKit          3D{rest}", others])
+    assert read_mol_block(whole) == read_mol_block(BLOCKS["ethanol"].text(program="RDKit"))
+    with pytest.raises(InputError, match="a drawing in two dimensions"):
+        read_mol_block(whole.replace("3D", "2D", 1))
+
+
 def test_ase_writes_all_bonds_as_single_ones() -> None:
     ethene = BLOCKS["ethanol without hydrogens"].text(program="ASE")
     assert unfilled(read_mol_block(ethene)) == {}

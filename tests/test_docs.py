@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from pathlib import Path
 import pytest
 
 from dfmp2.cli.main import COMMANDS
+from dfmp2.double_hybrids import table
 from dfmp2.validation.entries import load_entries
 from scripts.long_tables import LONGEST, cells
 from tests.conftest import COMMAND
@@ -289,6 +291,7 @@ def tables(text: str) -> Iterator[list[str]]:
 LONG = {  # pages of reference, whose tables are read row by row
     "docs/explanation/limits.md",
     "docs/project/architecture.md",
+    "docs/project/validation/index.md",
     "docs/project/validation/numbers.md",
     "docs/reference/json.md",
     "docs/reference/messages.md",
@@ -339,3 +342,35 @@ def test_the_page_on_citing_has_what_the_citation_file_has() -> None:
     facts = re.findall(r"^ *(?:doi|title|version|- title): \"?(.*?)\"?$", citation, re.MULTILINE)
     assert len(facts) >= 5
     assert [fact for fact in facts if fact not in page] == []
+
+
+def test_extras_and_double_hybrids_on_the_pages_exist() -> None:
+    """Every extra that a page installs, and the number of functionals of README."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for page in PAGES:
+        for names in re.findall(r"pip install '(?:\.|dfmp2)\[(.*?)\]'", page.read_text()):
+            assert set(names.split(",")) <= set(project["optional-dependencies"]), page
+    available = [row for row in table().values() if not row.unavailable]
+    assert f"| {len(available)} [double hybrids]" in (ROOT / "README.md").read_text()
+
+
+def test_denominators_have_one_sign() -> None:
+    """D is e_a + e_b - e_i - e_j, which is positive, on every page."""
+    for page in PAGES:
+        assert not re.search(r"e_i \+ e_j - e_a|exp\(\+?kappa D\)", page.read_text()), page
+
+
+def test_continuous_integration_runs_the_command_of_readme() -> None:
+    """README's second command is what `.ci/run` executes."""
+    blocks = [block for block in blocks_of(ROOT / "README.md") if block.language == "console"]
+    commands = [command for block in blocks for command, _ in block.commands]
+    last = (ROOT / ".ci/run").read_text().splitlines()[-1]
+    assert last.split()[-1] == "scripts/test" and "scripts/test" in commands
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """Those that are made of commands too."""
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = [*PAGES[1:], *MADE]
+    names = [str(page.relative_to(ROOT / "docs")) for page in pages]
+    assert [one for one in names if f"- {one}\n" not in navigation] == []

@@ -21,7 +21,8 @@ from dfmp2.interop.pyscf import DFMP2
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.dispersion import dispersion_energy
 from dfmp2.mp2.identity import fingerprint
-from dfmp2.options import make_options, method_names
+from dfmp2.options import make_options
+from dfmp2.options.methods import method_names
 from dfmp2.output import hdf5
 from dfmp2.output.text import report
 from dfmp2.planning.plan import foresee

@@ -3,6 +3,8 @@ an SCF."""
 
 from __future__ import annotations
 
+from itertools import groupby
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -171,7 +173,11 @@ def test_the_beginning_is_coarse_in_float32_and_the_end_is_not() -> None:
     on_grid.single = False
     again = on_grid.energy_and_potential(mf._numint, "pbe", density)
     assert again[0] == fine[0]
-    assert on_grid._coarse is None
+    assert on_grid.has_coarse_values
+    assert on_grid.on_coarse_grid(mf._numint, "pbe", density)[0] == rough[0]
+    assert not on_grid.single
+    on_grid.leave_coarse_grid()
+    assert not on_grid.has_coarse_values
 
 
 def test_a_coarse_grid_is_never_finer_than_that_of_the_end() -> None:
@@ -209,8 +215,11 @@ def test_an_scf_that_begins_coarse_ends_where_one_that_does_not_ends(
     assert not any(used)
     used.clear()
     coarse = dfmp2.run(radical, precision="mixed", **settings)
-    assert used[0] and not used[-1]
-    assert used == sorted(used, reverse=True)  # never back
+    # Coarse, once on both grids, coarse with their difference, on both, and at the end the final one.
+    stages = [key for key, _ in groupby(used)]
+    assert stages == [True, False, True, False]
+    assert used.count(False) < used.count(True)
+    assert not used[-1] and not used[-2]
     assert coarse.scf_total_energy == pytest.approx(exact.scf_total_energy, abs=1e-9)
     assert np.abs(coarse.reference.mo_energy - exact.reference.mo_energy).max() < 1e-6
 
@@ -222,3 +231,36 @@ def test_orbitals_of_a_tagged_density_are_used_with_their_occupations() -> None:
     found = on_grid.energy_and_potential(mf._numint, "pbe", half)
     _, energy, _ = mf._numint.nr_rks(mf.mol, mf.grids, "pbe", half)
     assert found[0] == pytest.approx(energy, abs=1e-10)
+
+
+@pytest.mark.parametrize("spins", [1, 2])
+def test_a_change_of_the_grid_is_carried_into_earlier_fock_matrices(spins: int) -> None:
+    """As if all of them had been made on the grid that follows."""
+    rng = np.random.default_rng(2)
+    nao = 6
+    shape: tuple[int, ...] = (2, nao, nao)
+    if spins == 1:
+        shape = (nao, nao)
+
+    def symmetric() -> Any:
+        matrix = rng.standard_normal(shape)
+        return matrix + np.swapaxes(matrix, -1, -2)
+
+    overlap = np.eye(nao)
+    steps = [(symmetric(), symmetric()) for _ in range(11)]  # more than are kept
+    shift = symmetric()
+    for change in (3, 10):  # before and after the oldest were thrown away
+        found = []
+        for carried in (True, False):
+            extrapolation = ladder.commutator_diis()()
+            extrapolation.Corth = np.eye(nao)
+            mf = SimpleNamespace()
+            for number, (density, fock) in enumerate(steps):
+                if carried and number == change:
+                    mf.grid_shift = shift
+                if not carried or number >= change:
+                    fock = fock + shift
+                result = extrapolation.update(overlap, density, fock, mf)
+            found.append(result)
+        assert np.abs(found[0] - found[1]).max() < 1e-8
+        assert not vars(mf)

@@ -22,10 +22,11 @@ from dfmp2.mp2.error_budget import (
     GRID_ALONE,
     GRID_LEAST,
     GRID_LEFT,
-    combined,
     kohn_sham_grid_error,
 )
-from dfmp2.options import LEBEDEV_POINTS, Options, make_options
+from dfmp2.mp2.error_of_difference import combined
+from dfmp2.options import Options, make_options
+from dfmp2.options.grid_names import LEBEDEV_POINTS
 from dfmp2.output import hdf5
 from dfmp2.output.document import size
 from dfmp2.output.report import _grid_facts

@@ -19,7 +19,8 @@ from dfmp2.backends import registry
 from dfmp2.errors import InputError, UnsupportedByBackend
 from dfmp2.interop import qcschema
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.options import METHODS, make_options
+from dfmp2.options import make_options
+from dfmp2.options.methods import METHODS
 from dfmp2.output import hdf5
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy

@@ -18,15 +18,15 @@ import dfmp2
 from dfmp2.errors import InputError, UnsupportedByBackend
 from dfmp2.molecule.basis_files import parse_basis_file
 from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element, resolve_orbital
-from dfmp2.molecule.basis_parts import content_of, for_part, parse_parts, title_of, with_hashes
-from dfmp2.molecule.mixed_basis import orbital_basis
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import bonded_parts
 from dfmp2.mp2.identity import fingerprint
 from dfmp2.options import Options
+from dfmp2.options.basis_parts import content_of, for_part, parse_parts, title_of, with_hashes
 from dfmp2.output import hdf5
 from dfmp2.output.export import export
+from dfmp2.planning.mixed_basis import orbital_basis
 from dfmp2.validation import psi4
 from tests.conftest import Runner, succeed
 

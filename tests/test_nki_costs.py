@@ -257,6 +257,13 @@ def test_programs_depend_on_the_last_block_alone():
     assert needed(Shape(32, 97, 257)) == few  # the same bucket
     assert needed(Shape(35, 100, 300)) == needed(Shape(51, 100, 300))  # three left over
     assert needed(Shape(35, 100, 300))[0] == 6
+    both = catalogue.listed_programs((Shape(32, 100, 300), Shape(32, 97, 300)), TRN1)
+    assert {one.kernel.partition(" (")[0] for one in both} == {
+        "pair_energy",
+        "pair_energy_cross",
+        *(call.kernel for call in calls.transform_calls(100, 32, 100, 300)),
+    }
+    assert {one.purpose for one in both if "plain" in one.kernel} == {"alpha pairs, beta pairs"}
 
 
 @pytest.mark.parametrize(

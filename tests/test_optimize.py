@@ -641,6 +641,12 @@ def test_curvatures_within_the_noise_have_no_sign(curvatures, kind, flat):
     assert np.sort(point.curvatures) == pytest.approx(np.sort(curvatures), abs=1e-9)
     assert (point.kind, point.flat) == (kind, flat)
     assert [f"{flat} mode" in line for line in point.lines[1:]] == [True] * (flat > 0)
+    if point.imaginary == 2:  # away from here along the second one alone
+        move, back = (side - WATER.coordinates for side in point.sides(1))
+        assert move == pytest.approx(-back)
+        assert abs(np.vdot(move, point.modes.displacements[1])) == pytest.approx(
+            np.linalg.norm(move)
+        )
 
 
 @pytest.mark.parametrize("name", ["water", "carbon dioxide", "hydrogen peroxide"])

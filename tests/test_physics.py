@@ -13,7 +13,7 @@ from pyscf import df, gto, scf
 
 import dfmp2
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.options import MP2
+from dfmp2.options.methods import MP2
 from dfmp2.progress import Listener
 from tests.conftest import Heard
 

@@ -18,7 +18,7 @@ from dfmp2.mp2.properties import DENSITIES
 from dfmp2.options import make_options
 from dfmp2.progress import Silent
 from dfmp2.units import BOHR_PER_ANGSTROM, DEBYE
-from tests.conftest import succeed
+from tests.conftest import Heard, succeed
 
 SMALL = {
     "basis": "6-31g",
@@ -122,7 +122,12 @@ def test_the_polarizability_is_that_of_pyscf_in_fields():
 
     molecule, field = WATER.with_state(1, 2), 0.001
     options = make_options(**SMALL | EXACT | FOUR_CENTRE, frozen_core="1", polarizability=True)
-    result = mp2_properties(molecule, options, listener=Silent())
+    heard = Heard()
+    result = mp2_properties(molecule, options, listener=heard)
+    fields = [text for text in heard.stages if "polarizability: field" in text]
+    assert fields == [
+        f"polarizability: field of {sign}0.001 along {axis}" for axis in "xyz" for sign in "+-"
+    ]
     found, system = result.polarizability, resolve(molecule, set_up_run(options, "test"), Silent())
     mole, fitting = system.mole, fitting_data(molecule, system.mp2_fitting)
     occupied = result.reference.mo_coeff * result.reference.mo_occ[:, None]

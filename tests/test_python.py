@@ -22,7 +22,8 @@ from pyscf import gto
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.interop.studies import StudyKeywords
-from dfmp2.options import Keywords, MoleculeKeywords, Options, method_names
+from dfmp2.options import Keywords, MoleculeKeywords, Options
+from dfmp2.options.methods import method_names
 from dfmp2.output.text import report, study_report
 from tests.conftest import MOLECULES
 

@@ -273,7 +273,8 @@ def test_the_free_energy_of_a_dissociation(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
-    """By the same command, to the same numbers as one that was never stopped; with workers too."""
+    """By the same command, to the numbers of one that was never stopped (2e-9 Eh: SCFs that go on
+    take other iterations); with workers too."""
     asked = ("reaction", "--reactants", "h2.xyz,h.xyz", "--products", "linear-h3.xyz")
     asked += ("--basis", "6-31g", "--frequencies", "--allow-gradient", "--json", "--threads", "1")
     stops = 0
@@ -286,7 +287,7 @@ def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
     shared = json.loads(succeed(call(*asked, "--output", "z.h5", "--workers", "2")).out)
     for other in (json.loads(succeed(done).out), shared):
         assert other["reaction_gibbs_energy"] == pytest.approx(
-            once["reaction_gibbs_energy"], abs=1e-9
+            once["reaction_gibbs_energy"], abs=1e-8
         )
     assert "linear-h3 is a transition state" in " ".join(once["notes"])
 

@@ -13,14 +13,19 @@ import h5py
 import numpy as np
 import pytest
 
+from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Certificate, Quadrature
+from dfmp2.options import Options
 from dfmp2.output import hdf5, report
+from dfmp2.output.document import Table
+from dfmp2.output.html import svg
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.html.svg import FILLS, LEVELS, OTHER_FILL, draw_molecule, orient
 from dfmp2.output.report import list_pairs, operations
 from dfmp2.planning.memory import Storage
 from dfmp2.planning.time import Timings
+from dfmp2.progress import Silent
 from dfmp2.scf.reference import Stability
 from tests.conftest import listing
 from tests.report_page import enlarged, open_shell, page_of, parse
@@ -133,6 +138,31 @@ def test_texts_of_a_result_cannot_become_markup(result):
     assert hostile.text.count("<script>alert(1)</script>") > 20  # shown, not run
     assert not re.search("[\x00\x1b\r\u202e]", pages[0])
     assert "Molecule" in plain.text
+
+
+def test_an_input_is_shown_up_to_its_first_8000_characters(result):
+    for length, cut in ((8000, False), (8001, True)):
+        text = "#" * (length - 1) + "\N{SNOWMAN}"
+        shown = page_of(replace(result, molecule=replace(result.molecule, text=text)))
+        assert (f"the first 8000 of {length} characters" in shown) == cut
+        assert ("\N{SNOWMAN}" in shown) == (not cut) and "#" * 7999 in shown
+
+
+def test_tables_of_forces_have_a_head_for_each_column():
+    """On atoms and on point charges: what they say is what is stored."""
+    molecule = Molecule(("H", "F"), [[0, 0, 0.1], [0, 0.2, 1.8]])
+    among = molecule.in_field([[3.0, 4.0, 5.0, -0.5], [-3.0, 4.0, 6.0, 0.3]])
+    options = Options("sto-3g", threads=1, allow_poor_fit=True)
+    result = mp2_gradient(among, options, listener=Silent()).result
+    section = report._derivatives(result)[0]
+    tables = [block for block in section.blocks if isinstance(block, Table)]
+    found = result.gradient
+    for table, first, vectors in zip(
+        tables, ("atom", "charge"), (found.total_gradient, found.point_charge_gradient), strict=True
+    ):
+        assert [head.removeprefix("#") for head in table.heads] == [first, "x", "y", "z"]
+        numbers = np.array([row[1:] for row in table.rows], float)
+        assert numbers == pytest.approx(vectors, abs=6e-11)
 
 
 def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
@@ -435,6 +465,13 @@ def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
         for j, value in enumerate(row):
             part = matrix[i * block : (i + 1) * block, j * block : (j + 1) * block]
             assert value == pytest.approx(part.sum(), rel=1e-12)
+
+
+def test_squares_of_small_pair_energies_have_no_sign() -> None:
+    """Red where an energy is positive and large enough to be seen beside the largest."""
+    for value, positive in ((0.5, True), (1e-3, True), (1e-9, False), (0.0, False), (-0.5, False)):
+        drawn = svg._square(0.0, 0.0, 20.0, value, 1.0, "")
+        assert ("positive" in drawn) == positive, value
 
 
 TETRAHEDRON = [[0, 0, 0], [0, 0, 1], [0, 0.94, -0.33], [0.82, -0.47, -0.33], [-0.82, -0.47, -0.33]]

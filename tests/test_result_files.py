@@ -97,6 +97,19 @@ def unpacked(name: str, folder: Path) -> Path:
     return folder / f"{name}.h5"
 
 
+def test_units_are_units(water: Stored, tmp_path: Path) -> None:
+    """Of every dataset of a result, also of one in a batch, whose file is packed."""
+    packed = tmp_path / "packed.h5"
+    hdf5.write(hdf5.read(water.path), packed, packed=True)
+    for path in (water.path, packed):
+        with h5py.File(path) as handle:
+            items = [item for item in map(handle.get, contents(path)) if hasattr(item, "dtype")]
+            units = {str(np.char.decode(np.bytes_(item.attrs["units"]))) for item in items}
+        charge = {"elementary charge", "elementary charge * bohr"}
+        assert {"", "hartree"} <= units <= {"", "hartree", "bohr", "byte", "s", *charge}
+    assert hdf5.verify(packed)
+
+
 @pytest.mark.parametrize("name", OLD)
 def test_files_of_earlier_versions_are_written_as_they_were(name: str, tmp_path: Path) -> None:
     """To the last dataset, type and unit; fields are added, and who changes one raises the version

@@ -18,7 +18,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.text import report
 from dfmp2.planning.memory import MemoryPlan
-from dfmp2.scf import following, ladder, rotations, stability
+from dfmp2.scf import following, guess, ladder, rotations, stability
 from dfmp2.scf.integrals import jk_builder
 from dfmp2.scf.reference import Solutions
 from dfmp2.units import BOHR_PER_ANGSTROM
@@ -89,6 +89,21 @@ def test_guesses_end_in_the_same_minimum(guess: str, scf_type: str) -> None:
     assert solutions(result).followed == (
         guess == "core"
     )  # a mixed start has left the RHF solution already
+
+
+def test_a_random_start_turns_the_frontier_orbitals_alone() -> None:
+    """Of the 18 occupied orbitals of HBr the lowest 8 stay full; the number decides how the other 10
+    are turned into the only virtual one."""
+    mole = gto.M(atom="Br 0 0 0; H 0.1 0.3 1.4", basis="sto-3g", verbose=0)
+    mf, overlap = scf.RHF(mole), mole.intor("int1e_ovlp")
+    start = mf.get_init_guess(key="minao")
+    _, orbitals = mf.eig(mf.get_fock(dm=start), overlap)
+    first, second = (guess.random_density(mf, start, number) for number in (1, 2))
+    filled = np.einsum("pi,pq,qi->i", overlap @ orbitals, first, overlap @ orbitals)
+    assert np.abs(filled[:6] - 2).max() < 1e-9  # the next three, 3p, are of equal energy
+    assert filled[9:18].min() < 1.999 and filled[18] > 0.01
+    assert np.vdot(first, overlap) == pytest.approx(mole.nelectron)
+    assert np.abs(first - second).max() > 0.01
 
 
 def test_orbitals_of_a_triplet_do_not_collapse(tmp_path: Path) -> None:

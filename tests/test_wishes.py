@@ -12,7 +12,8 @@ from dfmp2.errors import InputError
 from dfmp2.errors.wishes import way_out_of_method, way_out_of_option
 from dfmp2.interop.qcschema import read_request
 from dfmp2.molecule.basis_library import edits, known_names, nearest, resolve_orbital
-from dfmp2.options import METHODS, Options, make_options
+from dfmp2.options import Options, make_options
+from dfmp2.options.methods import METHODS
 
 from .conftest import write_molecules
 

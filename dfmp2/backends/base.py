@@ -278,7 +278,7 @@ class Backend(ABC):
         blocks: Iterable[tuple[int, int, NDArray[np.float64]]],
         factor: NDArray[np.float64],
         spaces: Sequence[Any],
-        fetched: Sequence[Any] = (),
+        fetched: Sequence[Any],
     ) -> list[Any]:
         """B of some spins in float64, made on the device of raw integrals; only where
         `limits.fits`. As of `dfmp2.backends.torch_b.make_resident_b`."""

@@ -344,7 +344,7 @@ class TorchBackend(Backend):
         blocks: Iterable[tuple[int, int, NDArray[np.float64]]],
         factor: NDArray[np.float64],
         spaces: Sequence[Any],
-        fetched: Sequence[Any] = (),
+        fetched: Sequence[Any],
     ) -> list[Any]:
         """As of Backend."""
         from dfmp2.backends.torch_b import make_resident_b

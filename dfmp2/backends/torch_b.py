@@ -85,7 +85,7 @@ def make_resident_b(
     blocks: Iterable[tuple[int, int, Array]],
     factor: Array,
     spaces: Sequence[SpinOrbitals],
-    fetched: Sequence[SpinOrbitals] = (),
+    fetched: Sequence[SpinOrbitals],
 ) -> list[Any]:
     """B of each space.
 

@@ -155,7 +155,7 @@ def methods(as_json: bool) -> None:
     """List the methods of --method: the factors of their two spin components, what they are for,
     their sources."""
     from dfmp2.double_hybrids import table
-    from dfmp2.options import METHODS
+    from dfmp2.options.methods import METHODS
     from dfmp2.output.json import json_value
 
     if as_json:

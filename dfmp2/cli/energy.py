@@ -39,14 +39,8 @@ from dfmp2.cli.run import (
 )
 from dfmp2.errors import InputError, ResourceError
 from dfmp2.errors.messages import Option
-from dfmp2.options import (
-    BEFORE_PAIRS,
-    BOTH_PARTS,
-    NEEDS_WHOLE_RUN,
-    PAIRS,
-    WHOLE_RUN,
-    method_of_orbitals,
-)
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN
+from dfmp2.options.methods import method_of_orbitals
 
 if TYPE_CHECKING:
     from dfmp2.cli.console import Console

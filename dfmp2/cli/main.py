@@ -113,8 +113,7 @@ HEADINGS = {  # over the command that is the first of its kind
     "run": "One molecule",
     "interaction": "Several calculations",
     "show": "Stored results",
-    "qcschema": "Other programs",
-    "doctor": "This installation",
+    "qcschema": "Other programs, this installation",
 }
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables it sets
 

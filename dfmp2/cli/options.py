@@ -21,14 +21,8 @@ from dfmp2.errors import InputError
 from dfmp2.host.deferred import defer_numpy_extras
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
-from dfmp2.options import (
-    BACKEND_WORDS,
-    BACKENDS,
-    CUSTOM_DOUBLE_HYBRID,
-    WHOLE_RUN,
-    Options,
-    way_out_behind,
-)
+from dfmp2.options import BACKEND_WORDS, BACKENDS, WHOLE_RUN, Options
+from dfmp2.options.methods import CUSTOM_DOUBLE_HYBRID, way_out_behind
 
 if TYPE_CHECKING:
     from dfmp2.cli.console import Console

@@ -182,9 +182,9 @@ def rank_command(
 ) -> None:
     """Boltzmann weights of the conformers in stored results.
 
-    FILE is an .h5 file of dfmp2 run, optimize or frequencies; BATCH is the folder or the manifest
-    of a batch, of which the complete items count. Results of several formulas, charges or levels
-    of theory are refused.
+    FILE is an .h5 file of dfmp2 run, optimize or frequencies, BATCH a folder of them or the
+    manifest of a batch, of which the complete items count. Results of several formulas, charges or
+    levels of theory are refused.
     """
     import json
 

@@ -40,7 +40,7 @@ from dfmp2.execution.schedule import shards, works
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE
-from dfmp2.molecule.basis_parts import parse_parts
+from dfmp2.options.basis_parts import parse_parts
 from dfmp2.output.checkpoint import SUFFIX
 
 # of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only

@@ -43,6 +43,7 @@ from dfmp2.host.files import NO_FILE, disk_refusal, require_writable, stamp, wri
 from dfmp2.host.locks import acquire, holder, release
 from dfmp2.host.provenance import version
 from dfmp2.molecule.files import read_file
+from dfmp2.molecule.frames import read_frame
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
@@ -120,7 +121,11 @@ def read_input(item: BatchItem) -> Input:
     state: dict[str, Any] = {name: given.get(name) for name in ("charge", "multiplicity", "units")}
     try:
         charges = read_point_charges(given.get("point_charges"), given["point_charge_units"])
-        molecule = read_file(item.path, called=item.molecule, **state).molecule.in_field(charges)
+        if "frame" in given:
+            molecule = read_frame(item.path, given["frame"], called=item.molecule, **state)
+        else:
+            molecule = read_file(item.path, called=item.molecule, **state).molecule
+        molecule = molecule.in_field(charges)
         if item.options.scf_from is None:
             start = ""
         else:

@@ -6,6 +6,8 @@ list of files.
     [[item]]
     molecule = "water.xyz"        name = "..." (default: the file's stem), and options that win over those above
 
+    frame = 3                     one frame of a file of several; frames = "all" makes an item of each
+
 Options and their types are those of `dfmp2.options.Options`. Paths are relative to the manifest's
 folder, or to --root, and confined to it. Nothing is evaluated, and everything is checked before
 anything runs.
@@ -26,10 +28,11 @@ from typing import Any
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import MANIFEST, Option, Placeholder
-from dfmp2.molecule.basis_parts import change_files
+from dfmp2.molecule.frames import DATABASE, frames_in
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import ALL, KEPT, Options, require_known_option
+from dfmp2.options.basis_parts import change_files
 
 MAX_BYTES = 64 * 10**6
 LONGEST_NAME = 100  # bytes
@@ -46,6 +49,8 @@ OF_THE_ITEM: dict[str, Any] = {
     "task": TASKS,
     "keep": KEPT,
     "smiles": str,
+    "frame": int,
+    "frames": ("all",),
     "point_charges": str,
     "point_charge_units": ("angstrom", "bohr"),
 }
@@ -161,10 +166,14 @@ def read_manifest(
             )
         output = _confined(root, table["output"], f"{file}: output")
     output = Path(output)
-    items = [
-        _read_item(one, common, root, output, f"{file}, item {k}")
-        for k, one in enumerate(tables, start=1)
-    ]
+    items: list[BatchItem] = []
+    for number, one in enumerate(tables, start=1):
+        item = _read_item(one, common, root, output, f"{file}, item {number}")
+        database = item.path.suffix.lower() == DATABASE and "frame" not in item.given
+        if database or "frames" in item.given:
+            items += _each_frame(item)
+        else:
+            items.append(item)
     return _checked(Batch(file, root, output, tuple(items)))
 
 
@@ -233,10 +242,30 @@ def make_batch(
     items = []
     for file in files:
         name = slug(Path(file).stem)
-        items.append(
-            BatchItem(name, file, root / file, options, given, output.absolute() / f"{name}.h5")
-        )
+        item = BatchItem(name, file, root / file, options, given, output.absolute() / f"{name}.h5")
+        items += _each_frame(item)
     return _checked(Batch("", root, output, tuple(items)))
+
+
+def _each_frame(item: BatchItem) -> list[BatchItem]:
+    """An item for each frame of its file, NAME-0001 or by the name that the frame has; the item
+    itself where the file holds one molecule."""
+    frames = frames_in(item.path)
+    if not frames:
+        return [item]
+    items = []
+    for frame in frames:
+        name = slug(frame.name) or f"{item.name}-{frame.number:04d}"
+        given = {key: value for key, value in item.given.items() if key != "frames"}
+        items.append(
+            replace(
+                item,
+                name=name,
+                given={**given, "frame": frame.number},
+                target=item.target.with_name(f"{name}.h5"),
+            )
+        )
+    return items
 
 
 def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -> dict[str, Any]:
@@ -319,6 +348,12 @@ def options_of_item(given: Mapping[str, Any], where: str) -> Options:
             else:
                 expected = "a whole number"
             raise InputError(f"{where}: ", Option(name, value), f": expected {expected}")
+    if given.get("frame", 1) < 1:
+        raise InputError(
+            f"{where}: ",
+            Option("frame", given["frame"]),
+            ": expected the number of a frame, 1 or more",
+        )
     if given.get("multiplicity", 1) < 1:
         raise InputError(
             f"{where}: ",

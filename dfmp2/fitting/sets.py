@@ -51,9 +51,9 @@ from dfmp2.molecule.basis_library import (
     lacks,
     require_known,
 )
-from dfmp2.molecule.basis_parts import is_file
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
+from dfmp2.options.basis_parts import is_file
 
 OPTIONS = {"ri": Option("auxbasis"), "jk": Option("scf_auxbasis")}
 FITTING_NAMES = {"ri": "MP2 fitting set", "jk": "SCF fitting set"}

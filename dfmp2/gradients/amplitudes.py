@@ -35,7 +35,7 @@ from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.operands import rounded, summation_order
-from dfmp2.options import Method
+from dfmp2.options.methods import Method
 from dfmp2.planning.memory import AMPLITUDE_BYTES, STREAM_BYTES, TILE_ELEMENTS
 
 Array = NDArray[np.float64]
@@ -74,13 +74,20 @@ def amplitude_densities(
 
     Parameters
     ----------
-    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk
-    spaces : active space per spin
-    scaling : of the energy that is differentiated
-    inverse : of the metric that B was fitted in
-    z : takes Z of each spin
-    threads : workers
-    single : amplitudes and their products in float32
+    b : sequence of array or StoredTensor
+        (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk.
+    spaces : sequence of ActiveSpace
+        Active space per spin.
+    scaling : Method
+        Of the energy that is differentiated.
+    inverse : InverseMetric
+        Of the metric that B was fitted in.
+    z : list of ScratchTensor
+        Takes Z of each spin.
+    threads : int
+        Workers.
+    single : bool
+        Amplitudes and their products in float32.
     """
     weight = 2.0 if len(b) == 1 else 1.0
     naux = b[0].shape[2]
@@ -215,7 +222,8 @@ def _add(
     ----------
     left, space : B and orbitals of i; own, energies : (nvir, naux) of j, its energy and those of b,
         Eh
-    factors : c_SS and c_OS
+    factors : tuple[float, float]
+        c_SS and c_OS.
     """
     (nocc, nvir, naux), (same, opposite) = left.shape, factors
     step = min(len(own), max(1, TILE_ELEMENTS // (nocc * nvir)))

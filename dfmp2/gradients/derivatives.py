@@ -44,7 +44,8 @@ def nuclear_repulsion_gradient(mole: Any, charges: Array | None) -> tuple[Array,
 
     Parameters
     ----------
-    charges : (n, 4) x, y, z in bohr and charge in e, None for none
+    charges : array, optional
+        (n, 4) x, y, z in bohr and charge in e, None for none.
     """
     places, z = mole.atom_coords(), mole.atom_charges().astype(np.float64)
     apart = places[:, None] - places
@@ -67,8 +68,10 @@ def one_electron(mole: Any, relativity: str, density: Array, weighted: Array) ->
 
     Parameters
     ----------
-    relativity : "none" or "x2c"
-    density, weighted : D and W, sums over spins, (nao, nao)
+    relativity : str
+        "none" or "x2c".
+    density, weighted : array
+        D and W, sums over spins, (nao, nao).
     """
     with shielded():
         mf = hamiltonian.mean_field(mole, "rhf" if mole.spin == 0 else "uhf", relativity, None)
@@ -86,8 +89,10 @@ def point_charge_gradient(mole: Any, charges: Array, density: Array) -> tuple[Ar
 
     Parameters
     ----------
-    charges : (n, 4) x, y, z in bohr and charge in e
-    density : sum over spins, (nao, nao)
+    charges : array
+        (n, 4) x, y, z in bohr and charge in e.
+    density : array
+        Sum over spins, (nao, nao).
     """
     on_functions, on_charges = np.zeros((3, mole.nao)), np.empty((len(charges), 3))
     with shielded():
@@ -123,8 +128,10 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
 
     Parameters
     ----------
-    densities : G in blocks of whole shells of fitting functions, as of `blocks`
-    threads : workers of the contraction
+    densities : iterable of Block
+        G in blocks of whole shells of fitting functions, as of `blocks`.
+    threads : int
+        Workers of the contraction.
     """
     on_functions, on_fitting = np.zeros((3, mole.nao)), np.zeros((3, auxmole.nao))
     with shielded():
@@ -198,11 +205,14 @@ def four_center(
 
     Parameters
     ----------
-    mole : PySCF molecule, for integrals of a long-range operator one with that set
-    density : D of each spin, symmetric (nao, nao)
-    coulomb, exchange : X and Y of each spin, symmetric (nao, nao); empty where that part is not
-        wanted
-    weight : w, 2 where one spin stands for both
+    mole : pyscf.gto.Mole
+        PySCF molecule, for integrals of a long-range operator one with that set.
+    density : list of array
+        D of each spin, symmetric (nao, nao).
+    coulomb, exchange : list of array
+        X and Y of each spin, symmetric (nao, nao); empty where that part is not wanted.
+    weight : float
+        w, 2 where one spin stands for both.
     """
     from pyscf.grad import rhf
 

@@ -368,8 +368,10 @@ def _variables(values: Array, half: Array, count: int) -> Array:
 
     Parameters
     ----------
-    values : functions and their derivatives, (1 or more, n, nao)
-    half : the same times a density matrix
+    values : array
+        Functions and their derivatives, (1 or more, n, nao).
+    half : array
+        The same times a density matrix.
     """
     found = np.empty((count, values.shape[1]))
     found[0] = np.einsum("gm,gm->g", values[0], half[0])
@@ -387,7 +389,8 @@ def _of_functionals(
 
     Parameters
     ----------
-    density, change : r and p, (spins, variables, n)
+    density, change : array
+        r and p, (spins, variables, n).
     """
     energy = np.zeros(density.shape[2])
     slopes, potential = np.zeros_like(density), np.zeros_like(density)
@@ -435,9 +438,12 @@ def _moved(values: Array, half: Array, factor: Array) -> Array:
 
     Parameters
     ----------
-    values : functions and their derivatives, (4 or 10, n, nao)
-    half : functions and first derivatives times the density matrix, (1 or 4, n, nao)
-    factor : (variables, n)
+    values : array
+        Functions and their derivatives, (4 or 10, n, nao).
+    half : array
+        Functions and first derivatives times the density matrix, (1 or 4, n, nao).
+    factor : array
+        (variables, n).
     """
     inner = factor[0, :, None] * half[0]
     for axis in range(1, min(len(factor), 4)):
@@ -462,7 +468,8 @@ def _weight_gradient(mole: Any, grid: Any, energy: Array, threads: int) -> tuple
 
     Parameters
     ----------
-    energy : e at each point, (n,)
+    energy : array
+        e at each point, (n,).
     """
     natm = mole.natm
     gradient, torque = np.zeros((natm, 3)), np.zeros(3)

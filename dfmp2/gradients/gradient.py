@@ -143,7 +143,8 @@ class GradientResult:
 
         Raises
         ------
-        InputError : pandas is not installed
+        InputError
+            pandas is not installed.
         """
         columns = {
             "symbol": self.result.molecule.labels,
@@ -161,6 +162,9 @@ class GradientResult:
 
     def __str__(self) -> str:
         return str(self.result)
+
+    def _repr_html_(self) -> str:
+        return self.result._repr_html_()
 
     def _stored(self, part: Part | None) -> Part:
         if part is None:
@@ -261,7 +265,8 @@ def require_gradient(molecule: Molecule, options: Options) -> None:
 
     Raises
     ------
-    InputError : the method, the reference or the device has none
+    InputError
+        The method, the reference or the device has none.
     """
     options = options.settled(molecule.multiplicity)
     if options.transform == "device":
@@ -359,11 +364,13 @@ def gradient_on_reference(
 
     Parameters
     ----------
-    kept : as of `differentiate`
+    kept : list
+        As of `differentiate`.
 
     Raises
     ------
-    Dfmp2Error : as of `mp2_gradient`
+    Dfmp2Error
+        As of `mp2_gradient`.
     """
     memory = calculation.plan.memory.gradient
     if calculation.plan.work.task == "gradient":
@@ -393,9 +400,12 @@ def differentiate(
 
     Parameters
     ----------
-    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk; emptied
-    kept : the SCF's builder of J and K with its integrals, or nothing; emptied
-    memory : which arrays are in memory
+    b : list
+        (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk; emptied.
+    kept : list
+        The SCF's builder of J and K with its integrals, or nothing; emptied.
+    memory : GradientMemory
+        Which arrays are in memory.
     """
     system, options, listener = calculation.system, calculation.options, calculation.listener
     mole, reference, gradient = system.mole, result.reference, None
@@ -478,11 +488,13 @@ def _scf_gradient(
 
     Parameters
     ----------
-    total : of the method, which is that of the SCF where there is no correlation energy
+    total : array
+        Of the method, which is that of the SCF where there is no correlation energy.
 
     Raises
     ------
-    InputError : the method is a double hybrid
+    InputError
+        The method is a double hybrid.
     """
     correlation = calculation.options.correlation
     if correlation.kind == "none":

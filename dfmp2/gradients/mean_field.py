@@ -51,13 +51,19 @@ def mean_field_part(
 
     Parameters
     ----------
-    mole, auxmole : PySCF molecules carrying the orbital and the Coulomb-exchange fitting functions,
-        for integrals of a long-range operator ones with that set
-    occupied : occupied orbitals per spin (nao, nocc), whose D is C C^T; one spin stands for two
-    others, exchanged : X and Y per spin, (nao, nao) symmetric; empty where that part is not wanted
-    packed_bytes : of packed integrals per block
-    space : scratch space for the half-transformed integrals, None to hold them
-    threads : workers
+    mole, auxmole : pyscf.gto.Mole
+        PySCF molecules carrying the orbital and the Coulomb-exchange fitting functions, for
+        integrals of a long-range operator ones with that set.
+    occupied : sequence of array
+        Occupied orbitals per spin (nao, nocc), whose D is C C^T; one spin stands for two.
+    others, exchanged : sequence of array
+        X and Y per spin, (nao, nao) symmetric; empty where that part is not wanted.
+    packed_bytes : int
+        Of packed integrals per block.
+    space : Space, optional
+        Scratch space for the half-transformed integrals, None to hold them.
+    threads : int
+        Workers.
     """
     weight = 2.0 if len(occupied) == 1 else 1.0
     nao, naux = mole.nao, auxmole.nao

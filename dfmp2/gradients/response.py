@@ -156,15 +156,21 @@ def relax(
 
     Parameters
     ----------
-    builder : of the Fock matrix of the SCF
-    unrelaxed : P of correlated orbitals, (nmo, nmo) per spin
-    occupied, virtual : T, (nmo, nocc) and (nmo, nvir) Eh per spin
-    energy_fock : F', (nmo, nmo) Eh per spin, where the energy has another functional
+    builder : FockBuilder
+        Of the Fock matrix of the SCF.
+    unrelaxed : sequence of array
+        P of correlated orbitals, (nmo, nmo) per spin.
+    occupied, virtual : sequence of array
+        T, (nmo, nocc) and (nmo, nvir) Eh per spin.
+    energy_fock : sequence of array, optional
+        F', (nmo, nmo) Eh per spin, where the energy has another functional.
 
     Raises
     ------
-    ConvergenceError : the Z-vector equations do not converge
-    NumericalError : a frozen orbital is degenerate with a correlated one
+    ConvergenceError
+        The Z-vector equations do not converge.
+    NumericalError
+        A frozen orbital is degenerate with a correlated one.
     """
     weight = 2.0 if len(spins) == 1 else 1.0
     densities = [p.copy() for p in unrelaxed]
@@ -208,7 +214,8 @@ def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name
 
     Raises
     ------
-    NumericalError : two of them are degenerate, and the smallest displacement would mix them
+    NumericalError
+        Two of them are degenerate, and the smallest displacement would mix them.
     """
     gaps = o.energy[correlated] - o.energy[frozen, None]
     closest = float(np.abs(gaps).min())
@@ -361,7 +368,8 @@ def convergence_error(
 
     Parameters
     ----------
-    fock : F of each spin, (nao, nao), Eh
+    fock : sequence of array
+        F of each spin, (nao, nao), Eh.
     """
     weight = 2.0 if len(spins) == 1 else 1.0
     left = 0.0
@@ -382,10 +390,14 @@ def fock_matrices(
 
     Parameters
     ----------
-    mf : as of `FockBuilder`
-    core : one-electron part, (nao, nao), Eh
-    exact : exact exchange
-    potential : V_xc of each spin, (nao, nao) Eh, None for Hartree-Fock
+    mf : Any
+        As of `FockBuilder`.
+    core : array
+        One-electron part, (nao, nao), Eh.
+    exact : ExactExchange
+        Exact exchange.
+    potential : sequence of array, optional
+        V_xc of each spin, (nao, nao) Eh, None for Hartree-Fock.
     """
     weight = 2.0 if len(spins) == 1 else 1.0
     occupied = [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins]

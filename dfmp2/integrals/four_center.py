@@ -43,7 +43,8 @@ def pair_diagonals(mole: Any, wanted: NDArray[np.bool_]) -> Array:
 
     Parameters
     ----------
-    wanted : (nshell, nshell) which pairs
+    wanted : array
+        (nshell, nshell) which pairs.
     """
     with shielded():
         from pyscf.gto import moleintor

@@ -75,12 +75,15 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
 
     Parameters
     ----------
-    metric : (naux, naux) float64, Eh bohr^... in the normalisation of the fitting functions
-    overwrite : use its memory for the factor
+    metric : array
+        (naux, naux) float64, Eh bohr^... in the normalisation of the fitting functions.
+    overwrite : bool
+        Use its memory for the factor.
 
     Raises
     ------
-    NumericalError : the metric holds NaN or infinite numbers
+    NumericalError
+        The metric holds NaN or infinite numbers.
     """
     if not np.isfinite(metric).all():
         raise NumericalError(
@@ -138,11 +141,16 @@ def fit(
 
     Parameters
     ----------
-    blocks : (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), covering 0..naux once
-    factor : of the inverse metric
-    shapes : (nocc, nvir) per spin
-    workers : threads for the triangular products
-    stored : tensors on disk that take B of the first spins; the others are made in memory
+    blocks : iterable
+        (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), covering 0..naux once.
+    factor : MetricFactor
+        Of the inverse metric.
+    shapes : list of tuple[int, int]
+        (nocc, nvir) per spin.
+    workers : int
+        Threads for the triangular products.
+    stored : sequence of StoredTensor
+        Tensors on disk that take B of the first spins; the others are made in memory.
 
     Returns
     -------

@@ -103,7 +103,8 @@ def arbitrary_cut(
 
     Parameters
     ----------
-    mo_energy, mo_occ : (nspin, nmo) float64
+    mo_energy, mo_occ : array
+        (nspin, nmo) float64.
     """
     for energies, occ in zip(mo_energy, mo_occ, strict=True):
         occupied, virtual = np.sort(energies[occ > 0]), np.sort(energies[occ == 0])
@@ -128,7 +129,8 @@ def homo_lumo_gap(mo_energy: NDArray[np.float64], mo_occ: NDArray[np.float64]) -
 
     Parameters
     ----------
-    mo_energy, mo_occ : (nspin, nmo) float64; the gap is taken within each spin
+    mo_energy, mo_occ : array
+        (nspin, nmo) float64; the gap is taken within each spin.
     """
     gaps = [
         float(eps[occ == 0].min() - eps[occ > 0].max())
@@ -164,7 +166,8 @@ def guard_gap(gap: float, denominator: float, allow_small_gap: bool) -> str | No
 
     Raises
     ------
-    NumericalError : a non-positive denominator, or a gap below 0.02 Eh without `allow_small_gap`
+    NumericalError
+        A non-positive denominator, or a gap below 0.02 Eh without `allow_small_gap`.
     """
     if denominator <= 0:
         raise NumericalError(

@@ -42,9 +42,12 @@ def transformed_blocks(
 
     Parameters
     ----------
-    blocks : of `packed_blocks`
-    spaces : active space of each spin; all spins share one evaluation of the integrals
-    threads : workers
+    blocks : iterable of tuple[int, int, array]
+        Of `packed_blocks`.
+    spaces : list of ActiveSpace
+        Active space of each spin; all spins share one evaluation of the integrals.
+    threads : int
+        Workers.
 
     Yields
     ------
@@ -64,9 +67,11 @@ def packed_blocks(
 
     Parameters
     ----------
-    out : (naux, nao (nao + 1) / 2) float64, C order: the blocks are written into it; None for work
-        space that the next block overwrites
-    block_bytes : of a block; it changes no number
+    out : array, optional
+        (naux, nao (nao + 1) / 2) float64, C order: the blocks are written into it; None for
+        work space that the next block overwrites.
+    block_bytes : int
+        Of a block; it changes no number.
 
     Yields
     ------
@@ -120,8 +125,10 @@ def shell_blocks(functions: NDArray[np.int32], nao: int, block_bytes: int) -> li
 
     Parameters
     ----------
-    functions : number of functions of each shell
-    nao : orbital basis functions
+    functions : array
+        Number of functions of each shell.
+    nao : int
+        Orbital basis functions.
     """
     most = max(1, block_bytes // (8 * nao * (nao + 1) // 2))
     blocks, first, held = [], 0, 0

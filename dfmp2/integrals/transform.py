@@ -87,11 +87,15 @@ def half_transform(
 
     Parameters
     ----------
-    orbitals : sets of them, (nao, n) float64 each
-    most : fitting functions in the largest block
-    single : float32
-    rectangles : of the fitting functions that `put` will get, one after another, from
-        `ClusterRectangles`; None to gather them anew
+    orbitals : list of array
+        Sets of them, (nao, n) float64 each.
+    most : int
+        Fitting functions in the largest block.
+    single : bool
+        float32.
+    rectangles : list of Single, optional
+        Of the fitting functions that `put` will get, one after another, from
+        `ClusterRectangles`; None to gather them anew.
     """
     dtype: np.dtype[np.floating[Any]] = np.dtype(np.float32) if single else np.dtype(np.float64)
     if pairs.complete:

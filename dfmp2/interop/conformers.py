@@ -10,7 +10,7 @@ from typing import Any
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.execution.items import look_items
-from dfmp2.execution.manifest import read_batch
+from dfmp2.execution.manifest import LEFT_MANIFEST, read_batch
 from dfmp2.interop.python import NoKeywords, offered
 from dfmp2.output.study import Study
 from dfmp2.studies.ideal_gas import low_modes
@@ -99,7 +99,7 @@ def rank(
     Parameters
     ----------
     sources : str, path or sequence of them
-        Files of `run`, `optimize` or `frequencies`; folders or manifests of batches.
+        Files of `run`, `optimize` or `frequencies`, folders of them, or manifests of batches.
     by : str, optional
         "energy" or "gibbs"; None for Gibbs energies where every file has a Hessian, else energies.
     temperature, pressure : float, optional
@@ -134,7 +134,7 @@ def rank(
 def complete_files(
     sources: Sequence[FileLike], warn: Callable[[str], Any] = lambda _: None
 ) -> list[Path]:
-    """Files of results: those named, and those of the complete items of batches.
+    """Files of results: those named, those in folders, and those of the complete items of batches.
 
     Parameters
     ----------
@@ -146,6 +146,9 @@ def complete_files(
         path = Path(source)
         if not path.is_dir() and path.suffix != ".toml":
             files.append(path)
+            continue
+        if path.is_dir() and not (path / LEFT_MANIFEST).is_file():
+            files += sorted(path.glob("*.h5"))
             continue
         rows = look_items(read_batch(path))
         complete = [row for row in rows if row.status == "complete"]

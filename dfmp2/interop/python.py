@@ -51,9 +51,9 @@ from dfmp2.options import (
     ScfKeywords,
     default_backend,
     make_options,
-    method_of_orbitals,
     require_known_option,
 )
+from dfmp2.options.methods import method_of_orbitals
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import checkpointing
 from dfmp2.planning.plan import Outlook, foresee, settle_plan

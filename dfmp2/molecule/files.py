@@ -59,7 +59,7 @@ def read_file(
     BackendUnavailable : ASE is not installed
     """
     end, file, text = _read(path, TOO_LARGE)
-    return _parse(
+    return parse_block(
         text, called or file, end, {"units": units, "charge": charge, "multiplicity": multiplicity}
     )
 
@@ -95,10 +95,18 @@ def read_frames(
             "charge": charge,
             "multiplicity": multiplicity,
         }
-        frames.append(_parse(block, name, end, of_the_user).molecule)
+        frames.append(parse_block(block, name, end, of_the_user).molecule)
     if not frames:
         raise InputError("empty: expected the frames of an xyz file", file=file)
     return frames
+
+
+def blocks_of(path: str | Path) -> list[str]:
+    """The text of each frame, molecule or model of a file; errors are those of `read_frames`."""
+    end, _, text = _read(path, f"{MORE}: split it")
+    if end in FORMATS:
+        return [block for _, block in _blocks(text, end)]
+    return [block for _, block in frames_of(text)]
 
 
 def _read(path: str | Path, too_large: str) -> tuple[str, str, str]:
@@ -120,7 +128,7 @@ def _blocks(text: str, end: str) -> Iterator[tuple[int, str]]:
             yield text.count("\n", 0, begin) + 1, text[begin:stop]
 
 
-def _parse(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> XyzFile:
+def parse_block(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> XyzFile:
     """The one molecule of a text in the format of the end of a name; `file` names it in errors."""
     kind = FORMATS.get(end)
     if kind is None:

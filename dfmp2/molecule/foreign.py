@@ -18,7 +18,7 @@ from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.molecule.text import printable
-from dfmp2.units import BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
 
 class Atoms(Protocol):
@@ -64,6 +64,29 @@ def _sum(name: str, what: str, values: Any) -> int:
             f"the {what} of the atoms add up to {total:g}: expected a whole number; pass {name}=..."
         )
     return round(total)
+
+
+def to_ase(molecule: Molecule) -> Any:
+    """The molecule as `ase.Atoms`; as of `Molecule.to_ase`."""
+    if any(molecule.ghost) or molecule.point_charges is not None:
+        raise InputError(
+            f"{molecule.formula} has ghost atoms or point charges, which ase.Atoms have not: leave "
+            "them out first, or write the molecule with to_xyz()"
+        )
+    try:
+        from ase import Atoms as AseAtoms
+    except ImportError as error:
+        raise InputError(f"ASE is not installed ({error}): pip install 'dfmp2[ase]'") from error
+    charges = [0.0] * molecule.natom
+    moments = [0.0] * molecule.natom
+    charges[0] = float(molecule.charge)
+    moments[0] = float(molecule.multiplicity - 1)
+    return AseAtoms(
+        symbols=list(molecule.symbols),
+        positions=molecule.coordinates * ANGSTROM_PER_BOHR,
+        charges=charges,
+        magmoms=moments,
+    )
 
 
 def from_pyscf(mole: Any, source: str = "python: PySCF Mole") -> Molecule:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import operator
 import os
 from collections import Counter
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
-from dfmp2.molecule.elements import atomic_number, normalise_symbol
+from dfmp2.molecule.elements import atomic_number, internal_coordinate, normalise_symbol
 from dfmp2.molecule.point_charges import LEAST_DISTANCE, checked, nuclear_energy, too_near
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
@@ -196,6 +197,64 @@ class Molecule:
         """
         found: Molecule = _reader("foreign").from_qcschema(document)
         return found
+
+    def to_xyz(self) -> str:
+        """The text of an xyz file: angstrom, with charge and multiplicity in the comment line."""
+        return str(_reader("xyz").write_xyz(self))
+
+    def to_ase(self) -> Any:
+        """The molecule as `ase.Atoms`, positions in angstrom.
+
+        Charge and unpaired electrons are initial charge and magnetic moment of the first atom,
+        whose sums `from_ase` reads.
+
+        Raises
+        ------
+        InputError : ASE is not installed, or has no words for ghosts and point charges
+        """
+        return _reader("foreign").to_ase(self)
+
+    def distance(self, i: int, j: int) -> float:
+        """Distance of two atoms, counted from 1, in angstrom."""
+        return self._coordinate(i, j) * ANGSTROM_PER_BOHR
+
+    def angle(self, i: int, j: int, k: int) -> float:
+        """Angle of three atoms, counted from 1, at the second, in degrees, 0 to 180."""
+        return math.degrees(self._coordinate(i, j, k))
+
+    def dihedral(self, i: int, j: int, k: int, l: int) -> float:  # noqa: E741 - atoms i, j, k, l
+        """Dihedral angle of four atoms, counted from 1, in degrees, -180 to 180.
+
+        It is positive when, seen from the second atom to the third, the fourth is clockwise of the
+        first.
+        """
+        return math.degrees(self._coordinate(i, j, k, l))
+
+    def bonds(self) -> dict[tuple[int, int], float]:
+        """Lengths of the bonds in angstrom, by atoms counted from 1; real atoms near each other are
+        bonded."""
+        found = _reader("structure").structure(self).bonds
+        return {(i + 1, j + 1): length for (i, j), length in found}
+
+    def angles(self) -> dict[tuple[int, int, int], float]:
+        """Angles of two bonds that meet in degrees, by atoms counted from 1, the middle one second."""
+        found = _reader("structure").structure(self).angles
+        return {(i + 1, j + 1, k + 1): angle for (i, j, k), angle in found}
+
+    def _coordinate(self, *atoms: int) -> float:
+        """An internal coordinate, bohr or radians.
+
+        Raises
+        ------
+        InputError : an atom that there is not, or the same one twice
+        """
+        numbers = [_whole("atom", atom) for atom in atoms]
+        if len(set(numbers)) < len(numbers) or not all(1 <= n <= self.natom for n in numbers):
+            listed = ", ".join(map(str, numbers))
+            raise InputError(
+                f"atoms {listed}: expected {len(numbers)} different numbers from 1 to {self.natom}"
+            )
+        return internal_coordinate(self.coordinates[[number - 1 for number in numbers]])
 
     @property
     def natom(self) -> int:

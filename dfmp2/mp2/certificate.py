@@ -91,8 +91,9 @@ def pair_energies_to_tolerance(
 
     Raises
     ------
-    NumericalError : the bound exceeds the tolerance, and the precision is "mixed" or the device has
-        no float64
+    NumericalError
+        The bound exceeds the tolerance, and the precision is "mixed" or the device has no
+        float64.
     """
 
     def progress(reached: int, total: int) -> None:
@@ -174,11 +175,16 @@ def certify_precision(
 
     Parameters
     ----------
-    pairs : pair energies from mixed precision, Eh
-    exact : the same spin spaces in float64, resident, on disk or untransformed
-    backend : device that redoes the sample in float64
-    tolerance : largest accepted bound on the correlation energy's error, Eh
-    known : pairs that are in float64 already; the others are sampled by a draw of their own
+    pairs : PairEnergies
+        Pair energies from mixed precision, Eh.
+    exact : sequence of TileSource
+        The same spin spaces in float64, resident, on disk or untransformed.
+    backend : Backend
+        Device that redoes the sample in float64.
+    tolerance : float
+        Largest accepted bound on the correlation energy's error, Eh.
+    known : Chosen, optional
+        Pairs that are in float64 already; the others are sampled by a draw of their own.
     """
     return bound_errors(pairs, partial(_redo, backend, exact), tolerance, SEED + bool(known), known)
 
@@ -222,10 +228,13 @@ def bound_errors(
 
     Parameters
     ----------
-    redo : takes a channel (spins of i and j) and n pairs, gives their energies (n, 2): same spin,
-        opposite spin, Eh
-    seed : of the draw
-    known : pairs that are in float64 already
+    redo : Redo
+        Takes a channel (spins of i and j) and n pairs, gives their energies (n, 2): same spin,
+        opposite spin, Eh.
+    seed : int
+        Of the draw.
+    known : Chosen, optional
+        Pairs that are in float64 already.
 
     Returns
     -------
@@ -388,8 +397,10 @@ def _bounds(strata: list[tuple[int, Array, Array]], energy: Array) -> Array:
 
     Parameters
     ----------
-    strata : number of pairs, and of those drawn differences d and energies e, (n, 3), Eh
-    energy : sums of e over all pairs (3,), Eh
+    strata : list of tuple[int, array, array]
+        Number of pairs, and of those drawn differences d and energies e, (n, 3), Eh.
+    energy : array
+        Sums of e over all pairs (3,), Eh.
     """
     from scipy.special import stdtrit
 

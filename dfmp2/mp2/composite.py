@@ -141,6 +141,9 @@ def combine(parts: Sequence[tuple[Part, MP2Result]]) -> CompositeResult:
     weighted = [(part, run) for part, run in parts if part.scf or part.correlation]
     largest = weighted[-1][1]
     values = {field.name: getattr(largest, field.name) for field in fields(MP2Result)}
+    if len(weighted) > 1:
+        pair = " and ".join(part.name for part, _ in weighted)
+        values["orbital_basis"] = replace(largest.orbital_basis, name=f"limit of {pair}")
     values["gradient"] = _gradient(weighted)
     values["properties"] = _properties(weighted)
     return CompositeResult(**values, parts=tuple(parts))

@@ -45,6 +45,8 @@ AMPLITUDES = 1e-6  # norm of the change of the amplitudes
 MOST_CYCLES = 100
 SAME_MP2 = 1e-6  # Eh; of two programs with the same orbitals and fitting sets
 DOUBLES = 20  # arrays of the size of T2: amplitudes, their history, integrals, intermediates
+TEMPORARY = 1.5  # times the arrays; measured: H2O/cc-pVQZ 1.4, CH2I2/def2-SVP 1.0 beside MODULES
+MODULES = 80 * 10**6  # bytes of PySCF's coupled cluster
 GIBIBYTE = 2**30
 UNDERSTOOD = "1.4"  # version of Psi4 from which on it takes what QCEngine writes
 ONE_ELECTRON = "none: fewer than two electrons are correlated"
@@ -147,7 +149,8 @@ def required_bytes(work: Workload) -> int:
             virtuals = first.nvir * second.nvir
             doubles += first.nocc * second.nocc * virtuals
             triples += 2 * first.nocc * virtuals * second.nvir
-    return FLOAT64 * (DOUBLES * doubles + triples + work.nao**2 * work.naux)
+    arrays = FLOAT64 * (DOUBLES * doubles + triples + work.nao**2 * work.naux)
+    return MODULES + round(TEMPORARY * arrays)
 
 
 def _by_pyscf(result: MP2Result) -> CoupledCluster:
@@ -177,6 +180,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
         solver.with_df = df.DF(system.mole, auxbasis=system.auxmole.basis)
         solver.conv_tol, solver.conv_tol_normt = CONVERGED, AMPLITUDES
         solver.max_cycle, solver.verbose = MOST_CYCLES, 0
+        solver.max_memory = result.memory.budget / 1e6
         integrals = solver.ao2mo()
         mp2, singles, doubles = solver.init_amps(integrals)
         ccsd = float(solver.kernel(singles, doubles, eris=integrals)[0])

@@ -23,15 +23,15 @@ from dfmp2.integrals.spaces import active_space, smallest_denominator
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.mp2.dispersion import dispersion_energy
 from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies
-from dfmp2.options import (
+from dfmp2.options import Options
+from dfmp2.options.grid_names import parse_grid
+from dfmp2.options.methods import (
     CUSTOM,
     CUSTOM_DOUBLE_HYBRID,
     METHODS,
     MP2,
-    Options,
     canonical_method,
     functionals_of,
-    parse_grid,
 )
 from dfmp2.progress import Collector, Listener
 
@@ -240,7 +240,8 @@ def _require_same_orbitals(result: MP2Result, method: str) -> None:
 
     Raises
     ------
-    InputError : it names both methods
+    InputError
+        It names both methods.
     """
     options = result.options
     here = functionals_of(method, options.xc)
@@ -261,7 +262,8 @@ def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
 
     Raises
     ------
-    InputError : there is no such method, or it takes other pair energies
+    InputError
+        There is no such method, or it takes other pair energies.
     """
     wanted = changes.get("method")
     if wanted is None and "os_scale" not in changes and "ss_scale" not in changes:

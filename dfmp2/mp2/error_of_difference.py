@@ -46,7 +46,7 @@ from dfmp2.mp2.error_budget import (
     open_shell_metals,
     signed_source,
 )
-from dfmp2.options import MP2
+from dfmp2.options.methods import MP2
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
@@ -70,9 +70,12 @@ def combined(
 
     Parameters
     ----------
-    parts : weights and result of each run
-    energy, exact : of the budget
-    cancelling : part of the fitting errors that is left; 1 where the combination is no difference
+    parts : sequence of tuple[Weights, MP2Result]
+        Weights and result of each run.
+    energy, exact : str
+        Of the budget.
+    cancelling : float
+        Part of the fitting errors that is left; 1 where the combination is no difference.
     """
     basis_set = _of_limit(parts)
     parts = [

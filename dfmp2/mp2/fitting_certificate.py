@@ -135,7 +135,8 @@ def drawn(
 
     Parameters
     ----------
-    counts : correlated occupied orbitals of each spin
+    counts : sequence of int
+        Correlated occupied orbitals of each spin.
     """
     generator = np.random.default_rng(seed)
     return [
@@ -176,7 +177,8 @@ def orbital_energy(
 
     Parameters
     ----------
-    integrals : (ia|jb) of this i with j, b of each spin: (nvir, nocc of j, nvir of j), Eh
+    integrals : sequence of array
+        (ia|jb) of this i with j, b of each spin: (nvir, nocc of j, nvir of j), Eh.
     """
     spin_space, total = spaces[spin], 0.0
     for other, (values, space) in enumerate(zip(integrals, spaces, strict=True)):
@@ -267,8 +269,10 @@ def estimate(
 
     Parameters
     ----------
-    fitted, rows : (nocc,) of each spin; rows where an orbital was drawn
-    strata : of `drawn`
+    fitted, rows : sequence of array
+        (nocc,) of each spin; rows where an orbital was drawn.
+    strata : sequence
+        Of `drawn`.
     """
     energy = math.fsum(value for values in fitted for value in values)
     variances, freedom = [0.0], [0.0]
@@ -306,7 +310,8 @@ def _plan(calculation: Calculation) -> MemoryPlan:
 
     Raises
     ------
-    TypeError : the calculation was planned without it
+    TypeError
+        The calculation was planned without it.
     """
     memory = calculation.plan.memory.certificate
     if memory is None:

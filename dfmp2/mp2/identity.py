@@ -16,11 +16,11 @@ from dfmp2.errors import ForeignCheckpoint, InputError
 from dfmp2.errors.messages import Message, Option, Part, joined
 from dfmp2.host import provenance, threads
 from dfmp2.molecule.basis import BasisSet
-from dfmp2.molecule.basis_parts import content_of
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.options.basis_parts import content_of
 from dfmp2.planning.system import Setup, System
 from dfmp2.scf.reference import StartOrbitals
 

@@ -69,15 +69,21 @@ def opposite_spin_energy(
 
     Parameters
     ----------
-    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk
-    factor : of E_OS in the correlation energy
-    tolerance : largest error of the correlation energy, Eh
-    held : bytes of X where B is on disk
-    workers : threads
+    b : sequence
+        (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk.
+    factor : float
+        Of E_OS in the correlation energy.
+    tolerance : float
+        Largest error of the correlation energy, Eh.
+    held : int
+        Bytes of X where B is on disk.
+    workers : int
+        Threads.
 
     Raises
     ------
-    NumericalError : no quadrature of MOST_POINTS is good enough
+    NumericalError
+        No quadrature of MOST_POINTS is good enough.
     """
     gaps = [orbital_energy_differences(space) for space in spaces]
     if not all(gap.size for gap in gaps):
@@ -138,7 +144,8 @@ def quadrature(lowest: float, highest: float, error: float) -> ExponentialSum:
 
     Raises
     ------
-    NumericalError : it would have more than MOST_POINTS, or the error is below what float64 allows
+    NumericalError
+        It would have more than MOST_POINTS, or the error is below what float64 allows.
     """
     for p, found in _fitted(math.log(max(highest / lowest, 1.01))):
         if found <= error:

@@ -85,8 +85,10 @@ def tile_keys(shapes: Sequence[tuple[int, int, int]], limits: Limits, number: in
 
     Parameters
     ----------
-    shapes : (nocc, nvir, naux) of B per spin
-    limits : of the backend
+    shapes : sequence of tuple[int, int, int]
+        (nocc, nvir, naux) of B per spin.
+    limits : Limits
+        Of the backend.
     """
     rows = [nvir * naux for _, nvir, naux in shapes]
     keys = [
@@ -143,7 +145,8 @@ def pair_energies(
 
     Raises
     ------
-    NumericalError : a pair term is NaN or infinite; the pair is named
+    NumericalError
+        A pair term is NaN or infinite; the pair is named.
     """
     sizes = [operand.eps_occ.size for operand in operands]
     channels = [(s, s) for s in range(len(sizes))] + [(0, 1)] * (len(sizes) - 1)

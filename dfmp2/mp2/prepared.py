@@ -43,16 +43,8 @@ from dfmp2.mp2.energy import (
 )
 from dfmp2.mp2.pairs import Results, TileKey
 from dfmp2.mp2.result import Calculated, MP2Result
-from dfmp2.options import (
-    BOTH_PARTS,
-    CUSTOM,
-    NEEDS_WHOLE_RUN,
-    PAIRS,
-    WHOLE_RUN,
-    Options,
-    canonical_method,
-    functionals_of,
-)
+from dfmp2.options import BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN, Options
+from dfmp2.options.methods import CUSTOM, canonical_method, functionals_of
 from dfmp2.planning.memory import FLOAT64, Storage
 from dfmp2.planning.plan import PlannedRun, make_plan, settle_plan
 from dfmp2.planning.system import Setup, System, frozen_core, resolve

@@ -45,11 +45,16 @@ def weighted_products(
 
     Parameters
     ----------
-    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, arrays or on disk
-    factors : f as a function of e_a - e_i
-    held : bytes that matrices may take where B is on disk
-    workers : threads
-    joined : one matrix with the sum over the spins
+    b : sequence
+        (nocc, nvir, naux) float64 per spin, Eh^1/2, arrays or on disk.
+    factors : sequence of Factor
+        f as a function of e_a - e_i.
+    held : int
+        Bytes that matrices may take where B is on disk.
+    workers : int
+        Threads.
+    joined : bool
+        One matrix with the sum over the spins.
     """
     naux, number = int(b[0].shape[2]), 1 if joined else len(b)
     cuts = [

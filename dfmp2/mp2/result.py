@@ -23,7 +23,8 @@ from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.properties import Gradient, GradientCertificate, Polarizability, Properties
-from dfmp2.options import ALL, CUSTOM, KEPT, SCS, SOS, Options
+from dfmp2.options import ALL, Options
+from dfmp2.options.methods import CUSTOM, SCS, SOS
 from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
@@ -564,25 +565,23 @@ class MP2Result(Calculated):
             return None
         return source.total
 
-    def require_kept(self, what: str, least: str = ALL) -> None:
-        """Refuse a result of which too little was kept.
+    def require_kept(self, what: str) -> None:
+        """Refuse a result of which not everything was kept.
 
         Parameters
         ----------
         what : str
             What is asked for, as the subject of the message.
-        least : str
-            What has to be kept for it, one of KEPT.
 
         Raises
         ------
         InputError : it keeps less
         """
-        if KEPT.index(self.kept) < KEPT.index(least):
+        if self.kept != ALL:
             raise InputError(
                 f"{what} needs what the file of this result left out (it keeps {self.kept}): "
                 "compute it again with ",
-                Option("keep", least),
+                Option("keep", ALL),
             )
 
     def require_proofs(self, then: str = "") -> None:

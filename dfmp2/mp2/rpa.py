@@ -58,14 +58,19 @@ def correlation_energy(
 
     Parameters
     ----------
-    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk
-    tolerance : largest error, Eh
-    held : bytes of Q where B is on disk
-    workers : threads
+    b : sequence
+        (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk.
+    tolerance : float
+        Largest error, Eh.
+    held : int
+        Bytes of Q where B is on disk.
+    workers : int
+        Threads.
 
     Raises
     ------
-    NumericalError : an occupied orbital lies above a virtual one, or LAST points are not enough
+    NumericalError
+        An occupied orbital lies above a virtual one, or LAST points are not enough.
     """
     spins = [
         (one, space) for one, space in zip(b, spaces, strict=True) if space.nocc and space.nvir

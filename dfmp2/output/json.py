@@ -184,7 +184,17 @@ def _run(result: MP2Result) -> dict[str, Any]:
         "nao": result.sizes.nao,
         "precision_error": precision_error,
         "seconds": result.timings.total,
+        **coupled_cluster(result),
     }
+
+
+def coupled_cluster(result: MP2Result) -> dict[str, Any]:
+    """The key that CCSD(T) adds; none where there is none."""
+    found = result.coupled_cluster
+    if found is None:
+        return {}
+    own = {**asdict(found), "correction": found.correction}
+    return {"coupled_cluster": {name: json_value(value) for name, value in own.items()}}
 
 
 # --- the object of a result ---------------------------------------------------------------------
@@ -246,7 +256,7 @@ def result_dict(result: MP2Result) -> dict[str, Any]:
         values[result.options.correlation.kind] = asdict(result.quadrature)
     if result.scaled_mp2_correlation_energy is not None:
         values["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
-    values |= _derivatives(result)
+    values |= coupled_cluster(result) | _derivatives(result)
     return {key: json_value(value) for key, value in values.items()}
 
 

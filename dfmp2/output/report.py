@@ -19,7 +19,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_budget import kohn_sham_grid_error
 from dfmp2.mp2.properties import DENSITIES, GradientCertificate, Polarizability, Properties
 from dfmp2.mp2.result import Calculated, Dispersion, FittingCertificate, MP2Result
-from dfmp2.options import MP2, SCS, SOS
+from dfmp2.options.methods import MP2, SCS, SOS
 from dfmp2.output.document import (
     ABSENT,
     Block,

@@ -121,9 +121,7 @@ def _require_regular(path: Path) -> None:
         raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
 
 
-def read_contents(
-    group: h5py.Group, *, leave_out: Collection[str] = (), most_objects: int = MOST_OBJECTS
-) -> dict[str, NDArray[Any]]:
+def read_contents(group: h5py.Group, *, leave_out: Collection[str] = ()) -> dict[str, NDArray[Any]]:
     """Every dataset below a group by its path, texts as bytes; each is checked, then read.
 
     Parameters
@@ -132,8 +130,6 @@ def read_contents(
         The root of a file that was opened without a walk, or a group in it.
     leave_out : Collection[str]
         Datasets that are checked, and not read.
-    most_objects : int
-        Groups and datasets that there may be.
 
     Raises
     ------
@@ -141,7 +137,7 @@ def read_contents(
     """
     values = {}
     left = group.file.id.get_filesize()
-    for path, dataset, kind in _checked(group, most_objects, NUMBERS_AND_TEXT):
+    for path, dataset, kind in _checked(group, MOST_OBJECTS, NUMBERS_AND_TEXT):
         if path in leave_out:
             continue
         value = np.empty(dataset.shape, kind.dtype)

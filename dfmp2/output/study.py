@@ -131,6 +131,25 @@ class Study:
         """
         return presentation().study_frame(self)
 
+    def plot(self, axes: Any = None) -> Any:
+        """The matplotlib Axes of a scan, a spectrum of frequencies, or the course of an
+        optimisation.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where it is drawn; None for a new figure.
+
+        Raises
+        ------
+        ImportError : matplotlib is not installed
+        InputError : a study of another kind, or one that has nothing to draw yet
+        """
+        return presentation().study_plot(self, axes)
+
+    def _repr_html_(self) -> str:
+        return str(presentation().study_html(self))
+
     def __repr__(self) -> str:
         said = next(
             (

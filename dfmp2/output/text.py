@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import SCS, SOS
+from dfmp2.options.methods import SCS, SOS
 from dfmp2.output.document import (
     WIDTH,
     Block,
@@ -26,7 +26,7 @@ from dfmp2.output.document import (
     size,
 )
 from dfmp2.output.report import input_sections, list_pairs, method_name, summary_blocks
-from dfmp2.output.study_report import of_study, study_warnings
+from dfmp2.output.study_report import cell, of_study, study_warnings
 from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
@@ -357,3 +357,28 @@ def result_html(result: MP2Result) -> str:
         for name, value in rows
     )
     return f"<table><caption>{html.escape(caption)}</caption>{body}</table>"
+
+
+def study_html(study: Study) -> str:
+    """Tables of the values and of the table of a study, for notebooks."""
+    caption = f"{study.title}: {study.status}, {len(study.runs)} runs"
+    values = "".join(
+        f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>"
+        f"{cell(item.value, item.units)}</td><td>{html.escape(item.units)}</td></tr>"
+        for name, item in study.values.items()
+    )
+    text = f"<table><caption>{html.escape(caption)}</caption>{values}</table>"
+    if not study.table:
+        return text
+    heads = "".join(
+        f"<th>{html.escape(f'{name} / {column.units}' if column.units else name)}</th>"
+        for name, column in study.table.items()
+    )
+    rows = []
+    for row in range(len(next(iter(study.table.values())).values)):
+        cells = [
+            f"<td style='text-align:right'>{html.escape(cell(column.values[row], column.units, name))}</td>"
+            for name, column in study.table.items()
+        ]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return f"{text}<table><tr>{heads}</tr>{''.join(rows)}</table>"

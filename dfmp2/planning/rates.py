@@ -320,10 +320,10 @@ def _every_tile(backend: Backend, operand: Operand, tiles: list[Tile]) -> None:
     threads.each(len(tiles), lambda number: work(tiles[number]), backend.limits.workers)
 
 
-def shortest(work: Callable[[], object], repeats: int | None = None) -> float:
-    """Shortest time of a few repetitions, REPEATS for None, s."""
+def shortest(work: Callable[[], object]) -> float:
+    """Shortest time of REPEATS repetitions, s."""
     times = []
-    for _ in range(repeats or REPEATS):
+    for _ in range(REPEATS):
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)

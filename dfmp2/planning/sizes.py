@@ -37,9 +37,9 @@ PRIMITIVE = {
 # products with the orbital Hessian for the lowest rotation of a kind: 21 to 54
 # (dfmp2.scf.rotations)
 EXAMINED = 30
-# Kohn-Sham iterations on a coarser grid in float32 (dfmp2.scf.exchange_correlation), and how much
+# Kohn-Sham iterations on a coarser grid in float32 (dfmp2.scf.kohn_sham), and how much
 # less than another one such an iteration takes
-COARSE_BUILDS, COARSER = 6, 8
+COARSE_BUILDS, COARSER = 8, 8
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
 
 

@@ -21,12 +21,12 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.molecule.basis import NO_FUNCTIONS, BasisSet, is_mp2_fitting_set
 from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
-from dfmp2.molecule.mixed_basis import orbital_basis
 from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.point_charges import SUSPICIOUS_DISTANCE, too_near
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.options import Options
+from dfmp2.planning.mixed_basis import orbital_basis
 from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Listener
 from dfmp2.scf.kohn_sham import require_functional

@@ -20,7 +20,7 @@ from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.foreign import from_pyscf
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.options import CUSTOM_DOUBLE_HYBRID, METHODS, canonical_method
+from dfmp2.options.methods import CUSTOM_DOUBLE_HYBRID, METHODS, canonical_method
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.grid_error import with_grid_error
 from dfmp2.scf.hartree_fock import record

@@ -83,7 +83,8 @@ def conventional_scf(
 
     Raises
     ------
-    ConvergenceError : the builds do not approach a conventional solution, or that is another one
+    ConvergenceError
+        The builds do not approach a conventional solution, or that is another one.
     """
     tight = replace(options, precision="fp64", scf_max_cycles=max(100, options.scf_max_cycles))
     restricted = reference.kind == "rhf"

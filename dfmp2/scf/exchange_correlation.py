@@ -52,6 +52,9 @@ class ExchangeCorrelation:
     ----------
     single : bool
         Whether a coarser grid and float32 are used; the caller switches it off before the end.
+    corrected : bool
+        Whether the coarser grid goes on being used after that, with a correction
+        (`dfmp2.scf.kohn_sham.KohnSham`).
     """
 
     def __init__(self, mole: Any, grid: Any, threads: int = 1, room: int = 0) -> None:
@@ -60,6 +63,7 @@ class ExchangeCorrelation:
         self.threads = threads
         self.room = room
         self.single = False
+        self.corrected = False
         self._coarse: BasisOnGrid | None = None
         self._fine: BasisOnGrid | None = None
 
@@ -143,6 +147,25 @@ class ExchangeCorrelation:
         self._coarse = None
         self._fine = None
 
+    @property
+    def has_coarse_values(self) -> bool:
+        """Whether the coarser grid was used and not left."""
+        return self._coarse is not None
+
+    def on_coarse_grid(self, numint: Any, xc: str, density: Any) -> tuple[float, Array]:
+        """What `energy_and_potential` makes on the coarser grid in float32, whatever `single`
+        says."""
+        single = self.single
+        self.single = True
+        try:
+            return self.energy_and_potential(numint, xc, density)
+        finally:
+            self.single = single
+
+    def leave_coarse_grid(self) -> None:
+        """Free the values of basis functions on the coarser grid."""
+        self._coarse = None
+
     def _basis(self, *, derivatives: bool) -> BasisOnGrid:
         """The basis functions on the grid that is used now."""
         if self.single:
@@ -156,11 +179,13 @@ class ExchangeCorrelation:
                     self.mole, grid, derivatives=derivatives, single=True, room=room
                 )
             return self._coarse
-        self._coarse = None
         if self._fine is None or self._fine.derivatives < derivatives:
             if self.grid.coords is None:
                 build_unsorted(self.grid)
-            self._fine = BasisOnGrid(self.mole, self.grid, derivatives=derivatives, room=self.room)
+            room = self.room
+            if self._coarse is not None:
+                room -= self._coarse.kept_bytes
+            self._fine = BasisOnGrid(self.mole, self.grid, derivatives=derivatives, room=room)
         return self._fine
 
 

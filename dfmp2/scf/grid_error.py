@@ -9,8 +9,10 @@ F_s is the Hartree-Fock matrix of (D + D') / 2, with which Eq. 3 is exact.
 E(KS) is stationary, so that Eq. 1 is right to second order. E_EXX and the correlation energy are
 not functionals of E_xc: the grid comes into them with the orbitals C and their energies e alone,
 in first order. Eq. 2 is one step towards those of the finer grid, a Fock matrix rebuilt and
-diagonalised; what the change of the density does to the Fock matrix is left out. How much of the
-error these numbers tell is in docs/project/validation/kohn-sham.md.
+diagonalised; what the change of the density does to the Fock matrix is left out. It takes V_xc on
+the finer grid, and is made for the random-phase approximation alone; other methods have Eq. 1, of
+the density of the last Fock matrix. How much of the error these numbers tell is in
+docs/project/validation/kohn-sham.md.
 """
 
 from __future__ import annotations

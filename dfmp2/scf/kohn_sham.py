@@ -216,9 +216,14 @@ class KohnSham:
         What makes E_xc and V_xc of the functional of the SCF.
     latest : (density, float) or None
         The density of the last Fock matrix and its E_xc, Eh, if that was on the final grid.
+    grid_shift : shape of the density
+        V_xc on the final grid less that of the grid before, Eh, of the density where it changes. DIIS
+        takes it away: added to the Fock matrices of earlier iterations, it lets them serve on.
+    correction : (float, shape of the density) or None
+        E_xc and V_xc on the final grid less those on the coarse one, Eh, of an earlier density.
     """
 
-    _keys = frozenset({"on_grid", "latest"})
+    _keys = frozenset({"on_grid", "latest", "grid_shift", "correction"})
 
     def get_veff(self: Any, mol: Any = None, dm: Any = None, *_last: Any, **_more: Any) -> Any:
         """J - X + V_xc of a density, (nao, nao) or of each spin (2, nao, nao), Eh, tagged with
@@ -228,10 +233,7 @@ class KohnSham:
         if dm is None:
             dm = self.make_rdm1()
         coulomb, exchange = coulomb_and_exchange(self, dm, exact_exchange(self.xc))
-        energy, potential = integrate_functional(self, self.grids, dm)
-        self.latest = None
-        if not self.on_grid.single:
-            self.latest = dm, energy
+        energy, potential = exchange_correlation(self, dm)
         potential = potential + coulomb
         density = dm
         if np.ndim(dm) == 3:
@@ -240,6 +242,46 @@ class KohnSham:
             potential = potential - exchange
             energy -= np.vdot(dm, exchange) / 2
         return lib.tag_array(potential, ecoul=np.vdot(density, coulomb) / 2, exc=energy)
+
+
+def exchange_correlation(mf: Any, density: Any) -> tuple[float, Any]:
+    """E_xc and V_xc in an iteration of an SCF, Eh.
+
+    The SCF begins on a coarse grid. At the first density on the final one, the difference of E_xc
+    and V_xc between both is taken; it is added to those of the coarse grid until the SCF is nearly
+    converged, since it changes little from there on. Each change of the grid leaves its `grid_shift`
+    for DIIS.
+
+    Parameters
+    ----------
+    mf : KohnSham
+        The mean field.
+    density : (nao, nao), or of each spin (2, nao, nao)
+        Density matrix.
+    """
+    on_grid: ExchangeCorrelation = mf.on_grid
+    arguments = (mf._numint, mf.xc, density)
+    mf.latest = None
+    if on_grid.single:
+        mf.correction = None
+        return on_grid.energy_and_potential(*arguments)
+    if on_grid.has_coarse_values:
+        energy, potential = on_grid.on_coarse_grid(*arguments)
+        if mf.correction is not None:
+            energy, potential = energy + mf.correction[0], potential + mf.correction[1]
+            if on_grid.corrected:
+                return energy, potential
+        final = on_grid.energy_and_potential(*arguments)
+        mf.grid_shift = final[1] - potential
+        if on_grid.corrected:
+            mf.correction = final[0] - energy, mf.grid_shift
+        else:
+            on_grid.leave_coarse_grid()
+            mf.correction = None
+    else:
+        final = on_grid.energy_and_potential(*arguments)
+    mf.latest = density, final[0]
+    return final
 
 
 def coulomb_and_exchange(mf: Any, dm: Any, exact: ExactExchange) -> tuple[Any, Any]:
@@ -285,6 +327,7 @@ def kohn_sham_mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bo
     mf = lib.set_class(mf, (KohnSham, type(mf)))
     mf.on_grid = ExchangeCorrelation(mole, mf.grids)
     mf.latest = None
+    mf.correction = None
     return mf
 
 

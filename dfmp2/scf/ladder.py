@@ -41,6 +41,8 @@ SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
 # its own
 SINGLE_GAIN = 0.8
 SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
+# Eh, norm of the orbital gradient up to which the coarse grid serves with a correction
+CORRECTED_UNTIL = 2e-5
 SINGLE_LEAST = 128  # basis functions from which float32 products save time
 COARSE_LEAST = 64  # basis functions from which a coarse grid does
 
@@ -276,16 +278,45 @@ def commutator_diis() -> Any:
     from pyscf.scf import diis
 
     class Commutators(diis.CDIIS):  # type: ignore[misc]
-        """As in PySCF, without damping."""
+        """As in PySCF, without damping; a change of the integration grid is carried into the Fock
+        matrices of earlier iterations (`dfmp2.scf.kohn_sham.KohnSham`)."""
 
-        def update(self, s: Array, d: Any, f: Any, *_: Any, **__: Any) -> Any:
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._factors: dict[
+                int, list[tuple[Array, Array]]
+            ] = {}  # of the density of each vector
+
+        def update(self, s: Array, d: Any, f: Any, mf: Any = None, *_: Any, **__: Any) -> Any:
             """The extrapolated Fock matrix, or that of each spin."""
-            shape = (-1, *np.shape(s))
+            shift = None
+            if mf is not None:
+                shift = vars(mf).pop("grid_shift", None)
+            if shift is not None and self._bookkeep:
+                self._add_to_earlier(shift, s)
+            factors = density_factors(d)
+            self._factors[self._head % self.space] = factors
+            return lib.diis.DIIS.update(self, f, xerr=self._errors(s, factors, f))
+
+        def _errors(self, s: Array, factors: list[tuple[Array, Array]], f: Any) -> Array:
+            """Error vectors of all spins, one after the other."""
             errors = []
-            for (left, right), fock in zip(density_factors(d), np.reshape(f, shape), strict=True):
+            focks = np.reshape(f, (-1, *np.shape(s)))
+            for (left, right), fock in zip(factors, focks, strict=True):
                 product = (self.Corth.T @ (s @ left)) @ (right @ fock @ self.Corth)
                 errors.append((product.T - product).ravel())
-            return lib.diis.DIIS.update(self, f, xerr=np.concatenate(errors))
+            return np.concatenate(errors)
+
+        def _add_to_earlier(self, shift: Array, s: Array) -> None:
+            """Add a matrix to the Fock matrices that are kept, and make their errors anew."""
+            for slot in self._bookkeep:
+                fock = np.reshape(self.get_vec(slot), np.shape(shift)) + shift
+                self._store(f"x{slot}", fock.ravel())
+                self._store(f"e{slot}", self._errors(s, self._factors[slot], fock))
+            for row in self._bookkeep:
+                for column in self._bookkeep:
+                    overlap = np.dot(self.get_err_vec(row), self.get_err_vec(column))
+                    self._H[row + 1, column + 1] = overlap
 
     return Commutators
 
@@ -348,6 +379,7 @@ class SingleSchedule:
         self._in_double = 0  # those in float64 since the last one that was not
         self._best = float("inf")  # gradient
         self._single = True
+        self._corrected = False
         for part in parts:
             part.single = True
 
@@ -355,19 +387,27 @@ class SingleSchedule:
         """PySCF's own criterion, asked of two float64 energies in a row; called once per
         iteration."""
         self._cycles += 1
-        if self._single:
+        if self._single or self._corrected:
             self._in_double = 0
         else:
             self._in_double = self._in_double + 1
         gradient = float(envs["norm_gorb"])
         stalled = self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best
-        if gradient < SINGLE_UNTIL or stalled:
-            self.finish()
         self._best = min(self._best, gradient)
+        if self._single and (gradient < SINGLE_UNTIL or stalled):
+            self.finish(corrected=True)
+            self._best = float("inf")  # the correction raises the gradient at first
+        elif self._corrected and (gradient < CORRECTED_UNTIL or stalled):
+            self.finish()
         return self._in_double > 1 and converged(envs)
 
-    def finish(self) -> None:
-        """Float64 from here on."""
+    def finish(self, *, corrected: bool = False) -> None:
+        """Float64 from here on, and of what has a coarse grid the final one, or that one
+        `corrected`."""
         self._single = False
+        self._corrected = False
         for part in self._parts:
             part.single = False
+            if hasattr(part, "corrected"):
+                part.corrected = corrected
+                self._corrected = corrected

@@ -48,10 +48,14 @@ def orbital_hessian(
 
     Parameters
     ----------
-    exact : exact exchange that takes the place of K
-    kernel : V_xc of changes of the density, None for Hartree-Fock
-    single : whether fitted exchange matrices are in float32
-    held : whether there is room for integrals of the occupied orbitals
+    exact : ExactExchange
+        Exact exchange that takes the place of K.
+    kernel : Kernel, optional
+        V_xc of changes of the density, None for Hartree-Fock.
+    single : bool
+        Whether fitted exchange matrices are in float32.
+    held : bool
+        Whether there is room for integrals of the occupied orbitals.
     """
     product = _exchange_hessian(mf, spins, exact, single=single, held=held)
     if kernel is None:

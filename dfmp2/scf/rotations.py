@@ -79,8 +79,10 @@ def lowest_rotation(kind: str, spins: Sequence[RotatedSpin], product: Product) -
 
     Parameters
     ----------
-    spins : canonical orbitals of a converged mean field
-    product : with the Hessian (`dfmp2.scf.response_matrices.orbital_hessian`)
+    spins : sequence of RotatedSpin
+        Canonical orbitals of a converged mean field.
+    product : Product
+        With the Hessian (`dfmp2.scf.response_matrices.orbital_hessian`).
     """
     shapes = [spin.differences.shape for spin in spins]
     edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
@@ -148,7 +150,8 @@ def rotated(spin: RotatedSpin, x: Array, angle: float) -> tuple[Array, Array]:
 
     Parameters
     ----------
-    x : (nvir, nocc)
+    x : array
+        (nvir, nocc).
     """
     left, angles, right = np.linalg.svd(angle * x, full_matrices=False)
     cosine, sine = np.cos(angles) - 1, np.sin(angles)
@@ -209,7 +212,8 @@ def deepest(change: Callable[[float], float]) -> tuple[float, float]:
 
     Parameters
     ----------
-    change : angle -> energy relative to the start, Eh
+    change : callable
+        Angle -> energy relative to the start, Eh.
     """
     best = (0.0, -FLAT)
     for size in ANGLES:

@@ -79,7 +79,8 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
 
     Parameters
     ----------
-    tensors : fitted integrals of `frontier_spaces`, in its order, Eh^1/2
+    tensors : list of array
+        Fitted integrals of `frontier_spaces`, in its order, Eh^1/2.
 
     Returns
     -------

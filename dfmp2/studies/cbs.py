@@ -12,11 +12,12 @@ from typing import Unpack
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
-from dfmp2.molecule.basis_parts import parse_parts, title_of
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import CompositeResult, combine
 from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, MP2Result
-from dfmp2.options import CUSTOM, Options
+from dfmp2.options import Options
+from dfmp2.options.basis_parts import parse_parts, title_of
+from dfmp2.options.methods import CUSTOM
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.composite import EXPECTED, CompositeOptions, Run, at_level

@@ -46,9 +46,10 @@ class Constraints:
 
         Raises
         ------
-        InputError : atoms that do not exist or are named twice, a value that no such coordinate
-            has, a coordinate that is constrained twice or whose atoms are all held, a file with
-            more than constraints
+        InputError
+            Atoms that do not exist or are named twice, a value that no such coordinate has, a
+            coordinate that is constrained twice or whose atoms are all held, a file with more
+            than constraints.
         """
         lines = [f"$freeze\n{_line(FREEZE, kind, atoms, molecule)}" for kind, atoms in self.frozen]
         lines += [

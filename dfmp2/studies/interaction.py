@@ -25,13 +25,13 @@ import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option
-from dfmp2.molecule.basis_parts import for_part
 from dfmp2.molecule.elements import BOND
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import bonded_parts
 from dfmp2.mp2.composite import CompositeResult
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.options.basis_parts import for_part
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.composite import correction

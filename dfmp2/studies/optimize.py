@@ -25,7 +25,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.calculation import NOTHING, Checkpoint
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import MP2, Options
+from dfmp2.options import Options
+from dfmp2.options.methods import MP2
 from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study

@@ -48,7 +48,6 @@ from dfmp2.host.files import OUTPUT, require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import blas_and_kernels, version
 from dfmp2.host.resources import usable_cores
-from dfmp2.molecule.basis_parts import title_of
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
@@ -57,7 +56,9 @@ from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.coupled_cluster import WithCoupledCluster
 from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import MP2, Options
+from dfmp2.options import Options
+from dfmp2.options.basis_parts import title_of
+from dfmp2.options.methods import MP2
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
 from dfmp2.output.hdf5 import Dataset, start_of
 from dfmp2.output.study import (

@@ -59,7 +59,8 @@ def masses(molecule: Molecule) -> Array:
 
     Raises
     ------
-    InputError : an element has none
+    InputError
+        An element has none.
     """
     return np.array([mass(symbol) for symbol in molecule.symbols])
 
@@ -76,8 +77,10 @@ def vibrations(
 
     Parameters
     ----------
-    hessian : (3 natom, 3 natom) Eh/bohr^2, symmetric
-    dipole_derivatives : (3 natom, 3) e
+    hessian : array
+        (3 natom, 3 natom) Eh/bohr^2, symmetric.
+    dipole_derivatives : array
+        (3 natom, 3) e.
     constraints : (m, 3 natom) array, optional
         Derivatives of coordinates that cannot change; the vibrations are those that leave them
         alone.

@@ -41,7 +41,8 @@ from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.result import Certificate, MP2Result
-from dfmp2.options import SCS, Options
+from dfmp2.options import Options
+from dfmp2.options.methods import SCS
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals

@@ -1,10 +1,13 @@
 // Tables that scroll can be reached by the Tab key, and formulas are set with KaTeX, which lies beside this file.
 document.addEventListener("DOMContentLoaded", () => {
   const wrap = () => {
+    document.querySelectorAll("nav.md-code__nav").forEach((part, number) => {
+      part.setAttribute("aria-label", `Buttons of block ${number + 1}`);
+    });
     for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset pre > code, .katex-display")) {
       if (box.scrollWidth > box.clientWidth) {
         box.tabIndex = 0;
-        box.setAttribute("role", "region");
+        box.setAttribute("role", "group");
         box.setAttribute("aria-label", "scrolls sideways");
       }
     }

@@ -49,6 +49,8 @@ MEASURES: dict[
     "MP2 integrals, fit": lambda run: run["outcome"]["stages"]["between"],
     "pair energies": lambda run: run["outcome"]["stages"]["pairs"],
     "rest": lambda run: run["child"]["wall"] - sum(run["outcome"]["stages"].values()),
+    # of all threads and child processes: the measure on a machine that others use as well
+    "processor": lambda run: run["child"]["cpu"],
     "peak memory": lambda run: run["child"]["peak"] / 1e6,
 }
 # A line of the upper, flat half of Psi4's timer.dat is repeated in the lower one, nested by "| ".
@@ -228,7 +230,8 @@ def run_all(
                 f"{runs[0]['outcome']['sizes']}"
             )
         print(
-            f"{program.name:<12} {child.wall:8.2f} s  E(corr) {outcome.correlation_energy:.10f} Eh",
+            f"{program.name:<12} {child.wall:8.2f} s, processor {child.cpu:.2f} s  "
+            f"E(corr) {outcome.correlation_energy:.10f} Eh",
             file=sys.stderr,
         )
         runs.append({"lane": program.name, "child": child.facts(), "outcome": asdict(outcome)})

@@ -13,7 +13,9 @@ from dfmp2.errors.messages import Option
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.basis_files import parse_basis_file
 from dfmp2.molecule.basis_library import resolve_orbital
-from dfmp2.molecule.basis_parts import (
+from dfmp2.molecule.elements import normalise_symbol
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.options.basis_parts import (
     BasisParts,
     is_file,
     parse_parts,
@@ -21,8 +23,6 @@ from dfmp2.molecule.basis_parts import (
     read_basis_file,
     title_of,
 )
-from dfmp2.molecule.elements import normalise_symbol
-from dfmp2.molecule.molecule import Molecule
 
 
 def orbital_basis(text: str, molecule: Molecule) -> BasisSet:
@@ -31,7 +31,7 @@ def orbital_basis(text: str, molecule: Molecule) -> BasisSet:
     Parameters
     ----------
     text : str
-        As `dfmp2.molecule.basis_parts` has it.
+        As `dfmp2.options.basis_parts` has it.
     molecule : Molecule
 
     Raises

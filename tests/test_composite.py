@@ -1,0 +1,427 @@
+"""Composite levels against Psi4, PySCF used directly, formulas written out and differences of energies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dfmp2 import Molecule
+from dfmp2.cli.main import main
+from dfmp2.errors import InputError, Interrupted, ResourceError
+from dfmp2.mp2.composite import CompositeResult
+from dfmp2.mp2.coupled_cluster import WithCoupledCluster, required_bytes
+from dfmp2.options import Options
+from dfmp2.output.study import read_study
+from dfmp2.planning.sizes import Spin
+from dfmp2.progress import Listener
+from dfmp2.studies.cbs import basis_set_limit
+from dfmp2.studies.composite import at_level, composite
+from dfmp2.studies.coordinate import make_coordinate
+from dfmp2.studies.interaction import interaction_energy
+from dfmp2.studies.optimize import optimize_geometry
+from dfmp2.studies.runs import Keeper, certified_gradient
+from dfmp2.studies.scan import along, scan_energies
+
+# S22, angstrom
+WATER_DIMER = """O -1.551007 -0.114520 0.0; H -1.934259 0.762503 0.0; H -0.599677 0.040712 0.0;
+O 1.350625 0.111469 0.0; H 1.680398 -0.373741 -0.758561; H 1.680398 -0.373741 0.758561"""
+LOPSIDED = {  # open shells without symmetry
+    "HeH2+": ("H 0 0 0; He 0.1 0.2 0.9; H 0.9 0.1 -0.3", 1),
+    "HO2": ("O 0 0 0; O 0.1 0.2 1.33; H 0.9 -0.2 -0.3", 0),
+}
+TIGHT = {"scf_conv_tol": 1e-11, "threads": 1}
+
+
+def water_dimer():
+    return Molecule.from_string(WATER_DIMER)
+
+
+def value(study, name):
+    return study.values[name].value
+
+
+# Psi4 1.3.2: molecule of WATER_DIMER in two fragments, symmetry c1, units angstrom, no_com,
+# no_reorient; set e_convergence 1e-10; set d_convergence 1e-8;
+# energy('mp2/aug-cc-pv[dt]z', bsse_type=['cp', 'nocp'])
+# Its E(SCF) is that of the larger basis (xtpl_highest_1), its correlation energy goes as X^-3.
+PSI4_DT = {"cp_corrected": -0.007747864008, "uncorrected": -0.009341471958}
+# the same with 'mp2/aug-cc-pv[tq]z'
+PSI4_TQ = {"cp_corrected": -0.007953411123, "uncorrected": -0.007858027482}
+PSI4_AGREES = 3e-8  # Eh; convergence of both programs in ten energies
+
+
+@pytest.mark.parametrize(
+    ("basis", "theirs"),
+    [
+        pytest.param("aug-cc-pv[dt]z", PSI4_DT, marks=pytest.mark.slow),
+        pytest.param("aug-cc-pv[tq]z", PSI4_TQ, marks=pytest.mark.slow),
+    ],
+)
+def test_interaction_at_the_limit_against_psi4(basis, theirs):
+    study = interaction_energy(water_dimer(), "1-3,4-6", at_level(Options(basis)))
+    for scheme, energy in theirs.items():
+        assert value(study, f"{scheme}_interaction_energy") == pytest.approx(
+            energy, abs=PSI4_AGREES
+        )
+
+
+# Psi4 1.3.2, as above with the molecule of OH_HE, set reference uhf,
+# energy('mp2/cc-pv[dt]z', bsse_type=['cp', 'nocp'])
+OH_HE = "O 0 0 0; H 0.3 0.1 0.92; He 1.1 -0.4 2.9"
+PSI4_OH_HE = {"cp_corrected": 2.33817666e-4, "uncorrected": -6.822815e-6}
+
+
+@pytest.fixture(scope="module")
+def oh_helium(tmp_path_factory):
+    """The study of OH with He, whose file stays."""
+    path = tmp_path_factory.mktemp("composite") / "oh-he.h5"
+    molecule = Molecule.from_string(OH_HE, multiplicity=2)
+    options = at_level(Options("cc-pv[dt]z", threads=1))
+    study = interaction_energy(
+        molecule, "1-2,3", options, multiplicities="2,1", keeper=Keeper(path)
+    )
+    return path, study
+
+
+def test_radical_at_the_limit_against_psi4(oh_helium):
+    _, study = oh_helium
+    for scheme, energy in PSI4_OH_HE.items():
+        assert value(study, f"{scheme}_interaction_energy") == pytest.approx(
+            energy, abs=PSI4_AGREES
+        )
+
+
+def test_every_basis_is_stored_and_the_limit_is_theirs(oh_helium):
+    path, study = oh_helium
+    stored = read_study(path)
+    assert len(stored.runs) == 10
+    assert stored.settings["parts"] == [
+        ["cc-pvdz", 0.0, pytest.approx(-8 / 19)],
+        ["cc-pvtz", 1.0, pytest.approx(27 / 19)],
+    ]
+    energies = stored.table["scf_cp_corrected_interaction_energy"].values
+    runs = [
+        stored.runs[f"{name}-cc-pvtz"].scf_total_energy
+        for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")
+    ]
+    assert energies[1] == pytest.approx(runs[0] - runs[1] - runs[2], abs=1e-12)
+    assert energies[2] == energies[1]  # the SCF of the larger basis is the limit
+    smaller, larger, limit = stored.table["correlation_cp_corrected_interaction_energy"].values
+    assert limit == pytest.approx((27 * larger - 8 * smaller) / 19, abs=1e-12)
+    assert stored.table["basis"].values == ("cc-pvdz", "cc-pvtz", "together")
+    budget, before = stored.error_budget, study.error_budget
+    assert budget.total == before.total
+    expected = abs(limit - larger)
+    assert budget.sources["basis_set"].correlation.value == pytest.approx(expected, rel=1e-9)
+    whole = stored.results["complex"]
+    assert isinstance(whole, CompositeResult)
+    assert whole.total_energy == study.results["complex"].total_energy
+
+
+@pytest.mark.parametrize("name", ["HeH2+", pytest.param("HO2", marks=pytest.mark.slow)])
+def test_a_gradient_at_the_limit_against_differences(name):
+    """E(SCF) and E(corr) have weights of their own; frozen core of HO2."""
+    atoms, charge = LOPSIDED[name]
+    molecule = Molecule.from_string(atoms, charge=charge, multiplicity=2)
+    options = at_level(
+        Options("cc-pv[dt]z", frozen_core="auto", **TIGHT), scf_formula="exponential"
+    )
+    found = composite(molecule, options, compute=certified_gradient)
+    gradient = found.gradient.total_gradient
+    assert np.abs(gradient.sum(axis=0)).max() < 1e-9
+    step = 0.005
+    direction = np.array([[0.3, -0.5, 0.4], [-0.2, 0.1, 0.6], [0.7, 0.2, -0.4]])
+    energies = {}
+    for times in (-2, -1, 1, 2):
+        place = molecule.coordinates + times * step * direction
+        energies[times] = composite(replace(molecule, coordinates=place), options).total_energy
+    slope = (energies[-2] - 8 * energies[-1] + 8 * energies[1] - energies[2]) / (12 * step)
+    assert float(np.sum(gradient * direction)) == pytest.approx(slope, abs=1e-6)
+
+
+def test_formulas_are_the_weights():
+    level = at_level(Options("aug-cc-pv[tq]z"), scf_formula="power", correlation_formula="helgaker")
+    smaller, larger = (run.part for run in level.runs)
+    f = 3**-3.4, 4**-3.4
+    assert smaller.scf == pytest.approx(-f[1] / (f[0] - f[1]))
+    assert larger.scf == pytest.approx(f[0] / (f[0] - f[1]))
+    assert (smaller.correlation, larger.correlation) == pytest.approx((-27 / 37, 64 / 37))
+    assert [run.options.basis for run in level.runs] == ["aug-cc-pvtz", "aug-cc-pvqz"]
+    assert type(level.runs[0].options) is Options
+
+
+def pyscf_ccsd_t(molecule, basis, frozen):
+    """E(CCSD(T)) - E(MP2) of PySCF used directly, with the fitting sets that dfmp2 takes."""
+    from pyscf import cc, df, gto, mp, scf
+
+    atoms = list(zip(molecule.symbols, molecule.coordinates.tolist(), strict=True))
+    mole = gto.M(
+        atom=atoms,
+        unit="Bohr",
+        basis=basis,
+        charge=molecule.charge,
+        spin=molecule.multiplicity - 1,
+        verbose=0,
+    )
+    mean_field = scf.UHF(mole) if mole.spin else scf.RHF(mole)
+    mean_field = mean_field.density_fit(auxbasis=f"{basis}-jkfit")
+    mean_field.conv_tol = 1e-11
+    mean_field.kernel()
+    kind = cc.dfuccsd.UCCSD if mole.spin else cc.dfccsd.RCCSD
+    solver = kind(mean_field, frozen=frozen)
+    solver.with_df = df.DF(mole, auxbasis=f"{basis}-ri")
+    solver.conv_tol = 1e-9
+    solver.kernel()
+    energy = solver.e_corr + solver.ccsd_t()
+    perturbed = (mp.dfump2.DFUMP2 if mole.spin else mp.dfmp2.DFMP2)(mean_field, frozen=frozen)
+    perturbed.with_df = df.DF(mole, auxbasis=f"{basis}-ri")
+    return energy - perturbed.kernel()[0]
+
+
+WATER_CATION = "O 0 0 0; H 0 0.1 0.96; H 0.93 0 -0.24"
+# Psi4 1.3.2, molecule of WATER_CATION with charge 1, basis cc-pvdz, num_frozen_docc 1, reference
+# uhf, scf_type pk, e_convergence 1e-10, d_convergence 1e-8, energy('ccsd(t)')
+PSI4_CATION = -0.170166428574 + 0.151346426299
+FITTING = 2e-4  # Eh; four-centre less fitted integrals in CCSD(T) - MP2: 1.2e-4 and 1.6e-4 measured
+
+
+def test_correction_of_a_radical_cation():
+    molecule = Molecule.from_string(WATER_CATION, charge=1, multiplicity=2)
+    study = basis_set_limit(
+        molecule, Options("cc-pvdz", frozen_core="auto", **TIGHT), delta="ccsd(t)/cc-pvdz"
+    )
+    correction = value(study, "delta_correction")
+    assert correction == pytest.approx(pyscf_ccsd_t(molecule, "cc-pvdz", 1), abs=2e-7)
+    assert correction == pytest.approx(PSI4_CATION, abs=FITTING)
+    plain = study.runs["cc-pvdz"].total_energy
+    assert value(study, "composite_total_energy") == pytest.approx(plain + correction, abs=1e-12)
+    found = study.runs["delta-pyscf"].coupled_cluster
+    assert "PySCF" in found.program
+    assert "fitted integrals" in found.program
+    assert found.t1_diagnostic is None
+
+
+# Psi4 1.3.2, first water of WATER_DIMER, as above with reference rhf and all electrons
+PSI4_WATER = {
+    "ccsd": -0.213530453201,
+    "triples": -0.003072886037,
+    "mp2": -0.204206010688,
+    "t1": 0.005293483206,
+    "d1": 0.011202812683,
+}
+
+
+def test_correction_is_stored_with_its_diagnostics(tmp_path):
+    molecule = Molecule.from_string(";".join(WATER_DIMER.split(";")[:3]))
+    path = tmp_path / "water.h5"
+    basis_set_limit(
+        molecule,
+        Options("cc-pvdz", threads=1),
+        delta="CCSD(T)/cc-pvdz",
+        keeper=Keeper(path),
+    )
+    found = read_study(path).runs["delta-pyscf"].coupled_cluster
+    for name, energy in (
+        ("ccsd_correlation_energy", PSI4_WATER["ccsd"]),
+        ("triples_energy", PSI4_WATER["triples"]),
+        ("mp2_correlation_energy", PSI4_WATER["mp2"]),
+    ):
+        assert getattr(found, name) == pytest.approx(energy, abs=3e-4)
+    exact = PSI4_WATER["ccsd"] + PSI4_WATER["triples"] - PSI4_WATER["mp2"]
+    assert found.correction == pytest.approx(exact, abs=FITTING)
+    assert found.t1_diagnostic == pytest.approx(PSI4_WATER["t1"], abs=2e-5)
+    assert found.d1_diagnostic == pytest.approx(PSI4_WATER["d1"], abs=5e-5)
+
+
+@pytest.mark.slow
+def test_correction_by_psi4():
+    pytest.importorskip("qcengine")
+    molecule = Molecule.from_string(WATER_CATION, charge=1, multiplicity=2)
+    study = basis_set_limit(
+        molecule,
+        Options("6-31g", frozen_core="auto"),
+        delta="ccsd(t)/cc-pvdz",
+        delta_program="psi4",
+    )
+    assert value(study, "delta_correction") == pytest.approx(PSI4_CATION, abs=1e-7)
+    assert study.runs["delta-psi4"].coupled_cluster.program.startswith("Psi4")
+
+
+def test_correction_of_scaled_mp2_and_of_a_single_electron():
+    molecule = Molecule.from_string("He 0 0 0; H 0.1 0.2 1.4", multiplicity=2)
+    plain = composite(molecule, at_level(Options("6-31g"), delta="ccsd(t)/6-31g"))
+    scaled = composite(
+        molecule, at_level(Options("6-31g", method="scs-mp2"), delta="ccsd(t)/6-31g")
+    )
+    assert scaled.total_energy == pytest.approx(plain.total_energy, abs=1e-10)
+    alone = composite(
+        Molecule.from_string("H 0 0 0", multiplicity=2),
+        at_level(Options("6-31g"), delta="ccsd(t)/6-31g"),
+    )
+    assert alone.correction == 0.0
+
+
+def test_interaction_with_a_correction_is_a_sum():
+    """He2: counterpoise in every part, the correction included."""
+    molecule = Molecule.from_string("He 0 0 0; He 0.3 0.2 2.9")
+    level = at_level(Options("cc-pvtz", threads=1), delta="ccsd(t)/cc-pvdz")
+    study = interaction_energy(molecule, "1,2", level)
+    runs = study.runs
+    total = runs["complex-cc-pvtz"].total_energy
+    delta = runs["complex-delta-pyscf"].coupled_cluster.correction
+    for number in (1, 2):
+        total -= runs[f"fragment-{number}-in-complex-cc-pvtz"].total_energy
+        delta -= runs[f"fragment-{number}-in-complex-delta-pyscf"].coupled_cluster.correction
+    assert value(study, "delta_cp_corrected_interaction_energy") == pytest.approx(delta, abs=1e-12)
+    assert value(study, "cp_corrected_interaction_energy") == pytest.approx(
+        total + delta, abs=1e-12
+    )
+
+
+def test_scan_at_the_limit_chains_each_basis(tmp_path):
+    molecule = Molecule.from_string("He 0 0 0; H 0 0.2 0.8", charge=1)
+    level = at_level(Options("cc-pv[dt]z", threads=1), delta="ccsd(t)/6-31g")
+    coordinate = make_coordinate("bond", "1,2", "0.75:0.85:3", molecule, units="angstrom")
+    path = tmp_path / "scan.h5"
+    study = scan_energies(along(molecule, coordinate, level), keeper=Keeper(path))
+    point = study.results["point-002"]
+    assert study.table["total_energy"].values[1] == point.total_energy
+    alone = composite(study.runs["point-002-cc-pvtz"].molecule, level)
+    assert point.total_energy == pytest.approx(alone.total_energy, abs=1e-8)
+    assert study.table["delta_correction"].values[1] == point.correction
+    start = study.runs["point-002-cc-pvtz"].reference
+    assert start.cycles < study.runs["point-001-cc-pvtz"].reference.cycles
+    assert "total_energy_cc-pvdz" in study.table
+
+
+class Stopped(Listener):
+    """Stops a study in its last run but one."""
+
+    def stage(self, text):
+        if text.startswith("[3/"):
+            raise Interrupted("stopped")
+
+
+def test_a_stopped_study_goes_on(tmp_path):
+    molecule = Molecule.from_string("He 0 0 0; He 0.3 0.2 2.9")
+    level = at_level(Options("cc-pv[dt]z", threads=1))
+    path = tmp_path / "he2.h5"
+    with pytest.raises(Interrupted):
+        interaction_energy(molecule, "1,2", level, keeper=Keeper(path), listener=Stopped())
+    assert len(read_study(path).runs) == 2
+    study = interaction_energy(molecule, "1,2", level, keeper=Keeper(path))
+    whole = interaction_energy(molecule, "1,2", level)
+    for name in whole.values:
+        assert value(study, name) == value(whole, name)
+
+
+def test_an_optimisation_ends_where_the_gradient_of_the_limit_does(tmp_path):
+    molecule = Molecule.from_string("H 0 0 0; H 0.1 0.2 0.71")
+    level = at_level(Options("cc-pv[dt]z", **TIGHT), scf_formula="exponential")
+    path = tmp_path / "h2.h5"
+    study = optimize_geometry(molecule, level, keeper=Keeper(path))
+    last = study.last
+    found = composite(last, level)
+    assert value(study, "optimized_total_energy") == pytest.approx(found.total_energy, abs=1e-9)
+    energies = []
+    for sign in (-1, 1):
+        moved = np.array(last.coordinates)
+        moved[1] += sign * 0.02 * (last.coordinates[1] - last.coordinates[0])
+        energies.append(composite(replace(last, coordinates=moved), level).total_energy)
+    assert min(energies) > found.total_energy
+    assert read_study(path).last == last
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "said"),
+    [
+        ({"basis": "cc-pvtz"}, {"scf_formula": "power"}, "belongs to a pair of basis sets"),
+        ({"basis": "cc-pv[t]z"}, {}, "expected two neighbours"),
+        ({"basis": "cc-pv[dq]z"}, {}, "expected two neighbours"),
+        ({"basis": "6-31[dt]g"}, {}, "no extrapolation formula is published"),
+        ({"basis": "cc-pv[tq]z"}, {"correlation_formula": "x"}, "expected one of helgaker"),
+        ({"basis": "cc-pvtz"}, {"delta": "ccsd/cc-pvdz"}, "expected ccsd(t) and one basis set"),
+        ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)"}, "expected ccsd(t) and one basis set"),
+        ({"basis": "cc-pvtz"}, {"delta": "ccsd(t)/cc-pv[dt]z"}, "expected ccsd(t) and one basis"),
+        ({"basis": "cc-pvtz"}, {"delta_program": "psi4"}, "computes a correction: name it"),
+        (
+            {"basis": "cc-pvtz"},
+            {"delta": "ccsd(t)/cc-pvdz", "delta_program": "orca"},
+            "expected one of pyscf, psi4",
+        ),
+        (
+            {"basis": "cc-pvtz", "method": "kappa-mp2"},
+            {"delta": "ccsd(t)/cc-pvdz"},
+            "corrects MP2 and its scaled variants",
+        ),
+        (
+            {"basis": "cc-pvtz", "method": "b2plyp"},
+            {"delta": "ccsd(t)/cc-pvdz"},
+            "corrects MP2 and its scaled variants",
+        ),
+        (
+            {"basis": "cc-pvtz", "reference": "rohf"},
+            {"delta": "ccsd(t)/cc-pvdz"},
+            "has no CCSD(T) on --reference rohf",
+        ),
+        (
+            {"basis": "cc-pvtz", "relativity": "x2c"},
+            {"delta": "ccsd(t)/cc-pvdz", "delta_program": "psi4"},
+            "does not get the Hamiltonian",
+        ),
+        ({"basis": "cc-pv[dt]z", "frozen_virtual": 1}, {}, "cuts both basis sets"),
+    ],
+)
+def test_levels_that_cannot_be(options, more, said):
+    with pytest.raises(InputError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        at_level(Options(**options), **more)
+
+
+def test_refusals_before_the_first_run(tmp_path):
+    delta = {"delta": "ccsd(t)/cc-pvdz"}
+    water = Molecule.from_string(WATER_CATION)
+    with pytest.raises(InputError, match="has no gradient"):
+        optimize_geometry(water, at_level(Options("cc-pvtz"), **delta))
+    triplet = Molecule.from_string("H 0 0 0; H 0 0 2", multiplicity=3)
+    with pytest.raises(InputError, match="2 correlated electrons of one spin and none"):
+        basis_set_limit(triplet, Options("cc-pvdz"), **delta)
+    charged = water.in_field([[3.0, 3.0, 3.0, 0.5]])
+    with pytest.raises(InputError, match="does not get the point charges"):
+        basis_set_limit(charged, Options("cc-pvdz"), **delta, delta_program="psi4")
+    helium = Molecule.from_string("He 0 0 0; He 0.3 0.2 2.9")
+    with pytest.raises(InputError, match=r"complex in cc-pvdz: .*no-such-d"):
+        interaction_energy(helium, "1,2", at_level(Options("cc-pv[dt]z", auxbasis="no-such-[dt]")))
+
+
+def test_memory_of_the_correction_is_estimated():
+    """Half more than twenty arrays of the size of T2, (ov|vv) twice and B, and PySCF itself."""
+    restricted = type("Work", (), {"spins": (Spin(10, 9, 60),), "nao": 70, "naux": 200})
+    arrays = 8 * (20 * 9**2 * 60**2 + 2 * 9 * 60**3 + 70**2 * 200)
+    expected = 80 * 10**6 + round(1.5 * arrays)
+    assert required_bytes(restricted) == expected
+    with pytest.raises(ResourceError, match="CCSD"):
+        WithCoupledCluster("pyscf").require(
+            Molecule.from_string("He 0 0 0"), restricted, expected - 1
+        )
+
+
+def test_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "he2.xyz").write_text("2\n\nHe 0 0 0\nHe 0.3 0.2 2.9\n")
+    typed = ["interaction", "he2.xyz", "--fragments", "1,2", "--basis", "cc-pv[dt]z"]
+    typed += ["--delta", "ccsd(t)/cc-pvdz", "--frozen-core", "none", "--json", "--threads", "1"]
+    assert main(typed) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["delta"] == "ccsd(t)/cc-pvdz"
+    assert printed["basis_sets"] == ["cc-pvdz", "cc-pvtz"]
+    cluster = printed["runs"]["complex-delta-pyscf"]["coupled_cluster"]
+    study = read_study(tmp_path / "he2.interaction.h5")
+    stored = study.runs["complex-delta-pyscf"].coupled_cluster
+    assert cluster["ccsd_correlation_energy"] == stored.ccsd_correlation_energy
+    assert main(["run", "he2.xyz", "--basis", "cc-pv[dt]z"]) == 3
+    assert "use dfmp2 cbs" in capsys.readouterr().err
+    assert main(["run", "he2.xyz", "--basis", "cc-pvdz", "--delta", "ccsd(t)/cc-pvdz"]) == 2
+    assert "dfmp2 cbs takes --delta" in capsys.readouterr().err

@@ -1,0 +1,212 @@
+"""Batches of files of several geometries, and conformers ranked."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.db import connect
+
+import dfmp2
+from dfmp2.errors import BackendUnavailable, InputError
+from dfmp2.execution.manifest import make_batch, read_batch, read_manifest
+from dfmp2.molecule.frames import frames_in, read_frame
+from tests.conftest import Runner, succeed
+
+BASIS = {"basis": "6-31g"}
+FRAMES = (
+    "2\n\nH 0 0 0\nH 0 0 0.74\n",
+    "2\ncharge=1 multiplicity=2\nH 0 0 0\nH 0 0 1.05\n",
+    "\n1\n\nHe 0 0 0\n",
+)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Three frames of different atoms, charges and spins."""
+    path = tmp_path / "many.xyz"
+    path.write_text("".join(FRAMES))
+    return path
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Two rows, and a gap between their numbers."""
+    path = tmp_path / "some.db"
+    with connect(path) as rows:
+        rows.write(Atoms("H2", [[0, 0, 0], [0, 0, 0.74]]), name="short bond")
+        gone = rows.write(Atoms("He"))
+        rows.write(Atoms("OH", [[0, 0, 0], [0, 0, 0.97]]), total_charge=-1, multiplicity=1)
+        rows.write(Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], magmoms=[1, 1]))
+        del rows[gone]
+    return path
+
+
+def test_every_frame_is_an_item(many: Path, database: Path, tmp_path: Path) -> None:
+    """With its number or name, its charge and spin; the manifest that is left says the same."""
+    batch = make_batch([str(many), str(database)], BASIS, tmp_path / "out")
+    names = ["many-0001", "many-0002", "many-0003", "short_bond", "some-0003", "some-0004"]
+    assert [item.name for item in batch.items] == names
+    molecules = [read_frame(item.path, item.given["frame"]) for item in batch.items]
+    assert [(one.formula, one.charge, one.multiplicity) for one in molecules] == [
+        ("H2", 0, 1),
+        ("H2", 1, 2),
+        ("He", 0, 1),
+        ("H2", 0, 1),
+        ("HO", -1, 1),
+        ("O2", 0, 3),
+    ]
+    assert np.ptp(molecules[1].coordinates[:, 2]) == pytest.approx(1.05 / 0.52917721092)
+    assert molecules[3].name == "short bond"
+
+
+def test_a_batch_of_frames_runs_and_fails_frame_by_frame(call: Runner, folder: Path) -> None:
+    broken = FRAMES[0] + FRAMES[1] + "2\n\nH 0 0 0\nXx 0 0 1\n"
+    (folder / "many.xyz").write_text(broken)
+    asked = ("batch", "run", "many.xyz", "--basis", "6-31g", "--output", "out", "--threads", "1")
+    done = call(*asked, "--json")
+    assert done.code == 9
+    rows = json.loads(done.out)["items"]
+    assert [row["status"] for row in rows] == ["complete", "complete", "failed"]
+    assert "many.xyz, frame 3" in rows[2]["error"] and "dummy atom" in rows[2]["error"]
+    cation = dfmp2.read("out/many-0002.h5")
+    assert (cation.molecule.charge, cation.molecule.multiplicity) == (1, 2)
+    alone = dfmp2.run(
+        dfmp2.Molecule.from_string("H 0 0 0; H 0 0 0.74"), "6-31g", threads=1
+    ).total_energy
+    assert dfmp2.read("out/many-0001.h5").total_energy == pytest.approx(alone, abs=1e-10)
+    items = read_batch("out").items  # of the manifest that is left
+    assert [item.given["frame"] for item in items] == [1, 2, 3]
+    (folder / "many.xyz").write_text(broken.replace("Xx 0 0 1", "H 0 0 0.8"))
+    again = json.loads(succeed(call(*asked, "--json")).out)
+    assert again["complete"] == 3
+    refused = call("rank", "out")
+    assert refused.code == 3 and "results of 2 charges" in refused.message
+
+
+def test_a_manifest_of_frames(many: Path, database: Path, tmp_path: Path) -> None:
+    head = 'basis = "6-31g"\noutput = "out"\n[[item]]\n'
+    manifest = tmp_path / "batch.toml"
+
+    def items(text: str) -> list[str]:
+        manifest.write_text(head + text)
+        return [item.name for item in read_manifest(manifest).items]
+
+    assert items('molecule = "many.xyz"\nframe = 2\nname = "second"\n') == ["second"]
+    assert len(items('molecule = "many.xyz"\nframes = "all"\n')) == 3
+    assert len(items('molecule = "some.db"\n')) == 3
+    assert items('molecule = "some.db"\nframe = 4\n') == ["some"]
+    for wrong, said in (("frame = 0", "1 or more"), ("frames = 3", "expected one of all")):
+        with pytest.raises(InputError, match=said):
+            items(f'molecule = "many.xyz"\n{wrong}\n')
+
+
+def test_what_is_no_frame(many: Path, database: Path, tmp_path: Path) -> None:
+    assert len(frames_in(many)) == 3
+    for name, text in (
+        ("one.xyz", FRAMES[0]),
+        ("empty.xyz", ""),
+        ("trailing.xyz", FRAMES[0] + "end of file\n"),
+    ):
+        (tmp_path / name).write_text(text)
+        assert frames_in(tmp_path / name) == []
+    for number in (0, 4):
+        with pytest.raises(InputError, match=f"frame {number}: there is no such frame: it has 3"):
+            read_frame(many, number)
+    with pytest.raises(InputError, match="there is no row with this id"):
+        read_frame(database, 2)
+    with pytest.raises(InputError, match="in angstrom"):
+        read_frame(database, 1, units="bohr")
+    with connect(tmp_path / "empty.db") as rows:
+        rows.write(Atoms("H"))
+        del rows[1]
+    with pytest.raises(InputError, match="empty: expected a database"):
+        frames_in(tmp_path / "empty.db")
+    (tmp_path / "text.db").write_text("no database\n")
+    with pytest.raises(InputError, match="cannot read it as a database"):
+        frames_in(tmp_path / "text.db")
+    with pytest.raises(InputError, match="no such file"):
+        frames_in(tmp_path / "none.db")
+
+
+def test_without_ase_a_database_is_refused(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ase.db", None)
+    with pytest.raises(BackendUnavailable, match=r"pip install 'dfmp2\[ase\]'"):
+        make_batch([str(database)], BASIS, tmp_path / "out")
+
+
+# --- rank -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of three geometries of one molecule, another charge and another basis."""
+    folder = tmp_path_factory.mktemp("bent")
+    for name, length, basis in (("a", 0.74, "6-31g"), ("b", 0.76, "6-31g"), ("c", 0.7, "6-31g")):
+        molecule = dfmp2.Molecule.from_string(f"H 0 0 0; H 0 0 {length}")
+        dfmp2.write(dfmp2.run(molecule, basis, threads=1), folder / f"{name}.h5")
+    molecule = dfmp2.Molecule.from_string("H 0 0 0; H 0 0 0.74")
+    dfmp2.write(dfmp2.run(molecule, "cc-pvdz", threads=1), folder / "large.h5")
+    other = dfmp2.Molecule.from_string("He 0 0 0")
+    dfmp2.write(dfmp2.run(other, "6-31g", threads=1), folder / "he.h5")
+    return folder
+
+
+def test_weights_are_boltzmanns(bent: Path) -> None:
+    files = [bent / f"{name}.h5" for name in "abc"]
+    ranking = dfmp2.rank(files, temperature=900.0, degeneracies={"b": 2})
+    energies = {name: dfmp2.read(bent / f"{name}.h5").total_energy for name in "abc"}
+    thermal = 8.31446261815324 * 900.0 / 2625499.6394799
+    lowest = min(energies.values())
+    factors = {name: math.exp((lowest - energy) / thermal) for name, energy in energies.items()}
+    factors["b"] *= 2
+    total = sum(factors.values())
+    assert [one.name for one in ranking.conformers] == sorted(energies, key=energies.get)
+    for one in ranking.conformers:
+        assert one.weight == pytest.approx(factors[one.name] / total, rel=1e-10)
+        above = energies[one.name] - lowest
+        assert one.relative_kj_per_mol == pytest.approx(2625.49964 * above, abs=1e-6)
+        assert one.relative_kcal_per_mol == pytest.approx(627.509474 * above, abs=1e-6)
+    assert sum(one.weight for one in ranking.conformers) == pytest.approx(1.0, abs=1e-14)
+    assert ranking.ensemble_energy == pytest.approx(lowest - thermal * math.log(total), abs=1e-12)
+    assert ranking.quantity == "total_energy" and ranking.warnings == ()
+
+
+def test_what_rank_refuses(bent: Path) -> None:
+    for names, more, said in (
+        ("a", {}, "1 results: expected two or more"),
+        ("a he", {}, "results of 2 formulas: H2 .a., He .he."),
+        ("a large", {}, "different levels of theory, basis: "),
+        ("a a", {}, "are both called a"),
+        ("a b", {"by": "gibbs"}, "a has no Hessian, so no Gibbs energy"),
+        ("a b", {"by": "weight"}, "expected energy or gibbs"),
+        ("a b", {"temperature": 0.0}, "expected a number above 0"),
+        ("a b", {"degeneracies": {"z": 2}}, "expected one of a, b"),
+        ("a b", {"degeneracies": {"a": 0}}, "whole number from 1"),
+        ("a none", {}, "none.h5"),
+    ):
+        with pytest.raises(InputError, match=said):
+            dfmp2.rank([bent / f"{name}.h5" for name in names.split()], **more)
+
+
+def test_rank_on_the_command_line(call: Runner, folder: Path, bent: Path) -> None:
+    files = [str(bent / f"{name}.h5") for name in "abc"]
+    printed = succeed(call("rank", *files, "--temperature", "300")).out
+    assert "Conformers at 300 K" in printed and "3 conformers of H2, DF-MP2/6-31g" in printed
+    found = json.loads(succeed(call("rank", *files, "--json", "--degeneracy", "a=3")).out)
+    assert found["conformers"][0]["degeneracy"] == 3
+    assert call("rank", *files, "--degeneracy", "a").code == 3
+    assert call("rank", *files, "--temperature", "200,300").code == 3
+    same = succeed(call("rank", files[0], str(_copy(Path(files[0]), folder / "d.h5")))).out
+    assert "they are one conformer, or mirror images" in " ".join(same.split())
+
+
+def _copy(source: Path, target: Path) -> Path:
+    target.write_bytes(source.read_bytes())
+    return target
