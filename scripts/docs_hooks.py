@@ -80,6 +80,14 @@ See also [names](coming-from.md) and [figures](published.md).
 """
 
 
+def on_config(config: Any) -> Any:
+    """The configuration, with the pages of all commands in the navigation."""
+    (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
+    (commands,) = (part["Commands"] for part in reference if "Commands" in part)
+    commands += [f"reference/commands/{name}.md" for name in COMMANDS]
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages of all commands, of their options and methods, and of the audit."""
     for path, content in command_pages().items():

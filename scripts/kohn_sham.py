@@ -20,13 +20,21 @@ from typing import Any
 import numpy as np
 from pyscf import df, dft, gto, lib
 from pyscf.gw import rpa, urpa
-from scripts.quadratures import pair
 
 import dfmp2
 from dfmp2.integrals.grid import make_grid
 from dfmp2.molecule.mole import fitting_data
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import rpa as ours
+from dfmp2.units import ANGSTROM_PER_BOHR
 from scripts import grids
+
+
+def pair(one: str, other: str, angstrom: float) -> Molecule:
+    """A diatomic molecule."""
+    places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, angstrom / ANGSTROM_PER_BOHR]])
+    return Molecule((one, other), places, name=f"{one}{other} at {angstrom} A")
+
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "project" / "validation" / "kohn-sham.md"

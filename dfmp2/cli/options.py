@@ -128,7 +128,7 @@ OWN = "Options"  # heading of those that no group names
 GROUPS = {
     OWN: (
         "",
-        "scf-chain search_convergence search_steps gas_scale gas_cutoff any_gradient",
+        "scf-chain search_convergence search_steps gas_pressure gas_scale gas_cutoff any_gradient",
         "scf-formula correlation-formula delta-program",
     ),
     "Method": (

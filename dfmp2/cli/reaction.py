@@ -87,7 +87,7 @@ class PlanOptions:
     search_convergence: str
     search_steps: int
     temperature: float
-    pressure: float | None
+    gas_pressure: float | None
     standard_state: str | None
     gas_scale: str
     quasi_harmonic: str | None
@@ -105,7 +105,7 @@ class PlanOptions:
             search = Search(convergence=self.search_convergence, max_steps=self.search_steps)
         gas = Gas(
             temperature=self.temperature,
-            pressure=self.pressure,
+            pressure=self.gas_pressure,
             standard_state=self.standard_state,
             scale=_number_or_word(self.gas_scale),
             low_modes=low_modes(self.quasi_harmonic, self.gas_cutoff),
@@ -159,7 +159,7 @@ def _number_or_word(text: str) -> float | str:
     type=click.Choice(["1atm", "1bar", "1M"]),
     help="1M is 1 mol/l.  [default: 1atm]",
 )
-@click.option("--pressure", type=float, metavar="PA", help="In its place.")
+@click.option("--pressure", "gas_pressure", type=float, metavar="PA", help="In its place.")
 @click.option(
     "--scale",
     "gas_scale",

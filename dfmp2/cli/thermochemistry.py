@@ -134,6 +134,30 @@ def thermo_command(
         click.echo(styled(study_report(study)) + ending)
 
 
+@dataclass(frozen=True, slots=True)
+class EnsembleOptions:
+    """The ensemble that conformers are in, as it stands on the command line."""
+
+    temperature: str
+    pressure: str
+    scale: str
+    quasi_harmonic: str | None
+    cutoff: float | None
+
+    def conditions(self) -> Any:
+        """As of GasOptions, of the usual isotopes."""
+        gas = GasOptions(
+            temperature=self.temperature,
+            pressure=self.pressure,
+            scale=self.scale,
+            quasi_harmonic=self.quasi_harmonic,
+            cutoff=self.cutoff,
+            isotope=(),
+            symmetry_number=None,
+        )
+        return gas.conditions()
+
+
 @click.command("rank", cls=GroupedCommand)
 @click.argument("sources", metavar="FILE|BATCH...", nargs=-1, required=True)
 @click.option(
@@ -169,14 +193,11 @@ def thermo_command(
     help="How often a conformer counts, as 2 with a mirror image; may be repeated.",
 )
 @REPORT_AS_JSON
+@as_one("ensemble", EnsembleOptions)
 def rank_command(
     sources: tuple[str, ...],
     by: str | None,
-    temperature: str,
-    pressure: str,
-    scale: str,
-    quasi_harmonic: str | None,
-    cutoff: float | None,
+    ensemble: EnsembleOptions,
     degeneracy: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -190,16 +211,7 @@ def rank_command(
 
     from dfmp2.interop.conformers import complete_files, rank_files
 
-    gas = GasOptions(
-        temperature=temperature,
-        pressure=pressure,
-        scale=scale,
-        quasi_harmonic=quasi_harmonic,
-        cutoff=cutoff,
-        isotope=(),
-        symmetry_number=None,
-    )
-    conditions = gas.conditions()
+    conditions = ensemble.conditions()
     if len(conditions.temperatures) * len(conditions.pressures) > 1:
         raise InputError("--temperature, --pressure: one of each, an ensemble has one of both")
     console = Console(quiet=False, log=None)

@@ -434,8 +434,8 @@ def reaction(
     basis: str | None = None,
     **options: Unpack[ReactionKeywords],
 ) -> Study:
-    """Energy of a reaction, with Hessians its enthalpy and Gibbs energy; what is not listed is as of
-    `optimize`.
+    """Energy of a reaction, with Hessians its enthalpy and Gibbs energy; what is not listed is as
+    of `optimize`.
 
     Parameters
     ----------

@@ -192,8 +192,8 @@ def read_candidate(file: str | Path) -> Candidate:
     study = read_study(file)
     if study.kind not in ("frequencies", "thermochemistry", "optimization"):
         raise InputError(
-            f"{file} is a study of kind {study.kind}, of several molecules: expected a result, or a "
-            "file of ",
+            f"{file} is a study of kind {study.kind}, of several molecules: expected a result, or "
+            "a file of ",
             Command("optimize"),
             " or ",
             Command("frequencies"),

@@ -355,7 +355,8 @@ def require_balance(species: Sequence[Species]) -> None:
     if charges[0] != charges[1]:
         raise InputError(
             f"charge is not conserved: {_shown(charges[0])} among the reactants, "
-            f"{_shown(charges[1])} among the products: state it in the comment of the file, or with ",
+            f"{_shown(charges[1])} among the products: state it in the comment of the file, or "
+            "with ",
             Option("charges", "NAME=N"),
         )
 

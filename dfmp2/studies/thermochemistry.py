@@ -311,7 +311,7 @@ def make_thermochemistry(
 
 
 def left_out_modes(modes: Vibrations) -> list[str]:
-    """A sentence on the imaginary modes, which are no part of the gas; none where there are none."""
+    """A sentence on the imaginary modes, which are no part of the gas; none without any."""
     imaginary = [f"{-value:.1f}i" for value in modes.wavenumber if value < 0]
     if not imaginary:
         return []

@@ -4,7 +4,7 @@ document.addEventListener("DOMContentLoaded", () => {
     document.querySelectorAll("nav.md-code__nav").forEach((part, number) => {
       part.setAttribute("aria-label", `Buttons of block ${number + 1}`);
     });
-    for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset pre > code, .katex-display")) {
+    for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset pre > code, .md-typeset div.arithmatex")) {
       if (box.scrollWidth > box.clientWidth) {
         box.tabIndex = 0;
         box.setAttribute("role", "group");
