@@ -109,7 +109,7 @@ def test_an_optimisation_starts_from_a_hessian() -> None:
     stored = StoredHessian("x.h5", along_x, second, "a spring")
     study = optimize_geometry(h2, Options(**given), start_hessian=stored)
     length = float(np.linalg.norm(np.diff(study.last.coordinates, axis=0))) * ANGSTROM_PER_BOHR
-    scan = dfmp2.scan(h2, coordinate=("bond", "1,2", [0.70, 0.72, 0.74, 0.76, 0.78]), **given)
+    scan = dfmp2.scan(h2, coordinate=("bond", "1,2", "0.66:0.80:8"), **given)
     assert length == pytest.approx(scan.values["minimum_quartic"].value, abs=1e-3)
     assert "start Hessian: x.h5, a spring" in study.notes
 
