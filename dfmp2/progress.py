@@ -32,6 +32,10 @@ class Listener:
         """A stage begins of one of several runs; by default the same as any stage."""
         self.stage(text)
 
+    def note(self, text: str) -> None:
+        """Something to know about the run that is no stage of it; by default the same as one."""
+        self.stage(text)
+
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         """An SCF iteration has ended; energies and gradient norm in Eh."""
 
@@ -104,6 +108,9 @@ class Relay(Listener):
 
     def substage(self, text: str) -> None:
         self._listener.substage(text)
+
+    def note(self, text: str) -> None:
+        self._listener.note(text)
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         self._listener.scf_cycle(cycle, energy, change, gradient)

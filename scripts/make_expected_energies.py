@@ -71,6 +71,7 @@ CASES: tuple[Case, ...] = (
     _correlation_consistent("nh2", "cc-pvdz"),
     _correlation_consistent("o2", "cc-pvdz"),
     _correlation_consistent("glycine", "cc-pvdz"),
+    _correlation_consistent("butane", "cc-pvdz"),
     _correlation_consistent("formic-acid-dimer", "cc-pvdz"),
     _correlation_consistent("benzene", "cc-pvtz"),
     # Psi4 1.3 files Weigend's universal JK set under the names of the orbital sets.

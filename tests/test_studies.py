@@ -833,7 +833,7 @@ REFUSED = [
     (
         "scan",
         ("--relaxed", "--bond", "1,2", "0.8:1.2:3", "--delta", "ccsd(t)/sto-3g"),
-        "--relaxed takes one basis set",
+        "in one basis, without a correction: name one basis",
     ),
     (
         "scan",

@@ -209,6 +209,7 @@ def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
         "1.20:1.22:2",
         "--basis",
         "6-31g",
+        "--verbose",
     )
     command += ("--threads", "1", "--output", "x.h5")
     with start(*command, cwd=folder) as process:

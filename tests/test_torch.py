@@ -110,7 +110,7 @@ def counted(shape, monkeypatch):
 def test_the_counts_of_the_page_are_those_of_the_code(shape, monkeypatch):
     count, tiles = counted(shape, monkeypatch)
     name = "/".join(map(str, shape))
-    page = (DOCS / "performance" / "cuda.md").read_text()
+    page = (DOCS / "project" / "performance" / "cuda.md").read_text()
     (row,) = re.findall(rf"^\| {name} \| after \|(.*)\|$", page, re.M)
     cells = [cell.strip() for cell in row.split("|")]
     operations = [2 * rows * columns * inner / 1e9 for rows, columns, inner in count.products]

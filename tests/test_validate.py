@@ -195,7 +195,7 @@ def test_a_dropped_exchange_is_noticed(call, monkeypatch):
 
 
 def test_one_changed_exponent_is_noticed(call, monkeypatch):
-    import dfmp2.planning.system as system
+    import dfmp2.planning.mixed_basis as system
 
     resolve = system.resolve_orbital
 

@@ -620,7 +620,7 @@ class GeometryFiles:
     "--trajectory",
     "path_file",
     metavar="FILE",
-    help="All geometries.  [default: beside --output, .trajectory.xyz]",
+    help="All geometries.  [default: beside --output]",
 )
 @level_options
 @one_molecule()

@@ -256,7 +256,7 @@ class Options:
     allowed."""
 
     basis: str = _option(
-        "Orbital basis, e.g. cc-pvdz, or cc-pvdz,I=def2-svp,3=FILE.gbs.", MISSING, metavar="NAME"
+        "Basis, e.g. cc-pvdz or cc-pvdz,I=def2-svp.", MISSING, metavar="NAME"
     )
     reference: str = _option(
         "auto: RHF for singlets, else UHF.", "auto", choices=("auto", "rhf", "uhf", "rohf")

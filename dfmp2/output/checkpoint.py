@@ -116,7 +116,7 @@ class FileCheckpoint(Checkpoint):
         except ForeignCheckpoint as error:
             if not self._replace_foreign:
                 raise
-            listener.stage(f"starting from the beginning: {error}")
+            listener.note(f"starting from the beginning: {error}")
             return
         self.reference, self.b, self.tiles = found.reference, found.b, found.tiles
         if self._in_batch:
@@ -124,7 +124,7 @@ class FileCheckpoint(Checkpoint):
         else:
             self.orbitals = found.orbitals
         self.saved = True
-        listener.stage(f"going on from {self.path}")
+        listener.note(f"going on from {self.path}")
         processors = other_processor(found.identity, self.identity)
         if processors:
             listener.warning(

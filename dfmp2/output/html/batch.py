@@ -128,6 +128,8 @@ def _overview(
         blocks.append(Note("warning", said))
     elif done:
         known = {name: done[0].method[name] for name in METHOD if done[0].method[name] != "default"}
+        if "solvent" not in known:
+            known.pop("solvent_model", None)
         chosen = (f"{name.replace('_', ' ')} {value}" for name, value in known.items())
         blocks.append(f"All complete items: {', '.join(chosen)}.")
     if len(done) == len(items):
