@@ -576,10 +576,13 @@ def test_nothing_but_numbers_and_symbols_gets_in(radical_result):
     hostile = replace(
         radical_result,
         molecule=replace(radical_result.molecule, name=evil, source=evil, text=evil),
-        orbital_basis=BasisSet(evil, evil, elements | {evil: elements["N"]}),
+        orbital_basis=BasisSet(evil, evil, elements),
         options=replace(radical_result.options, basis=evil.replace("/", "")),  # no file
     )
     assert psi4_input(hostile, 10**9) == psi4_input(radical_result, 10**9)
+    of_atoms = replace(hostile.orbital_basis, elements=elements | {evil: elements["N"]})
+    with pytest.raises(UnsupportedByBackend, match="one basis set for each element"):
+        psi4_input(replace(hostile, orbital_basis=of_atoms), 10**9)
 
 
 def test_what_the_format_cannot_express_is_refused(radical_result, iodide_result):
