@@ -570,7 +570,7 @@ def test_nothing_but_numbers_and_symbols_gets_in(radical_result):
     evil = "}\nimport os; os.system('touch /tmp/evil')\n"
     basis = radical_result.orbital_basis
     elements = {
-        symbol: replace(e, name=evil, source=evil, symbol=evil)
+        symbol: replace(e, name=evil, source=evil)
         for symbol, e in basis.elements.items()
     }
     hostile = replace(
@@ -580,7 +580,8 @@ def test_nothing_but_numbers_and_symbols_gets_in(radical_result):
         options=replace(radical_result.options, basis=evil.replace("/", "")),  # no file
     )
     assert psi4_input(hostile, 10**9) == psi4_input(radical_result, 10**9)
-    of_atoms = replace(hostile.orbital_basis, elements=elements | {evil: elements["N"]})
+    renamed = {symbol: replace(e, symbol=evil) for symbol, e in elements.items()}
+    of_atoms = replace(hostile.orbital_basis, elements=renamed)
     with pytest.raises(UnsupportedByBackend, match="one basis set for each element"):
         psi4_input(replace(hostile, orbital_basis=of_atoms), 10**9)
 
