@@ -569,10 +569,7 @@ def test_nothing_but_numbers_and_symbols_gets_in(radical_result):
     """Psi4 executes its input, and a result file may come from anywhere."""
     evil = "}\nimport os; os.system('touch /tmp/evil')\n"
     basis = radical_result.orbital_basis
-    elements = {
-        symbol: replace(e, name=evil, source=evil)
-        for symbol, e in basis.elements.items()
-    }
+    elements = {symbol: replace(e, name=evil, source=evil) for symbol, e in basis.elements.items()}
     hostile = replace(
         radical_result,
         molecule=replace(radical_result.molecule, name=evil, source=evil, text=evil),

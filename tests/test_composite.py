@@ -13,7 +13,7 @@ from dfmp2.cli.main import main
 from dfmp2.errors import InputError, Interrupted, ResourceError
 from dfmp2.gradients.gradient import certified_gradient
 from dfmp2.mp2.composite import CompositeResult
-from dfmp2.mp2.coupled_cluster import WithCoupledCluster, required_bytes
+from dfmp2.mp2.coupled_cluster import WithCoupledCluster, coupled_cluster_bytes
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.planning.sizes import Spin
@@ -407,7 +407,7 @@ def test_memory_of_the_correction_is_estimated():
     restricted = type("Work", (), {"spins": (Spin(10, 9, 60),), "nao": 70, "naux": 200})
     arrays = 8 * (20 * 9**2 * 60**2 + 2 * 9 * 60**3 + 70**2 * 200)
     expected = 80 * 10**6 + round(1.5 * arrays)
-    assert required_bytes(restricted) == expected
+    assert coupled_cluster_bytes(restricted) == expected
     with pytest.raises(ResourceError, match="CCSD"):
         WithCoupledCluster("pyscf").require(
             Molecule.from_string("He 0 0 0"), restricted, expected - 1

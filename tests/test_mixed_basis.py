@@ -23,7 +23,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import bonded_parts
 from dfmp2.mp2.identity import fingerprint
 from dfmp2.options import Options
-from dfmp2.options.basis_parts import content_of, for_part, parse_parts, title_of, with_hashes
+from dfmp2.options.basis_parts import for_part, parse_parts, title_of, with_contents, with_hashes
 from dfmp2.output import hdf5
 from dfmp2.output.export import export
 from dfmp2.planning.mixed_basis import orbital_basis
@@ -237,7 +237,7 @@ def test_the_content_of_a_file_counts_and_not_its_path(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not the file that this calculation began with"):
         orbital_basis(options.basis, molecule(WATER))
     assert title_of(options.basis) == "sto-3g,O=mine.gbs"
-    assert str(tmp_path) not in content_of(options.basis)
+    assert str(tmp_path) not in with_contents(options.basis)
 
 
 def test_resume_and_compare_know_the_file(call: Runner, folder: Path) -> None:

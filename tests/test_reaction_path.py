@@ -22,7 +22,7 @@ from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import arc_length
-from dfmp2.studies.stored_hessian import StoredHessian, read_hessian
+from dfmp2.studies.start_hessian import StartHessian, read_start_hessian
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, succeed
 
@@ -65,7 +65,7 @@ def second_derivatives(places: np.ndarray) -> np.ndarray:
 
 def test_a_hessian_turns_with_the_molecule() -> None:
     water = molecule(WATER)
-    stored = StoredHessian("x.h5", water, second_derivatives(water.coordinates), "MP2/x")
+    stored = StartHessian("x.h5", water, second_derivatives(water.coordinates), "MP2/x")
     turn = Rotation.from_euler("xyz", [0.3, -1.1, 2.0]).as_matrix()
     moved = replace(water, coordinates=water.coordinates @ turn.T + [1.0, -2.0, 0.5])
     expected = second_derivatives(moved.coordinates)
@@ -75,7 +75,7 @@ def test_a_hessian_turns_with_the_molecule() -> None:
 
 def test_the_hessian_of_another_molecule_is_refused() -> None:
     water = molecule(WATER)
-    stored = StoredHessian("x.h5", water, np.eye(9), "MP2/x")
+    stored = StartHessian("x.h5", water, np.eye(9), "MP2/x")
     others = {
         "atoms O H H there, S H H here": molecule(WATER.replace("O ", "S ")),
         "atoms O H H there, H O H here": molecule(
@@ -106,7 +106,7 @@ def test_an_optimisation_starts_from_a_hessian() -> None:
     along_x = molecule("2\n\nH 0 0 0\nH 0.74 0 0\n")
     second = np.zeros((6, 6))
     second[np.ix_([0, 3], [0, 3])] = 0.6 * np.array([[1, -1], [-1, 1]])
-    stored = StoredHessian("x.h5", along_x, second, "a spring")
+    stored = StartHessian("x.h5", along_x, second, "a spring")
     study = optimize_geometry(h2, Options(**given), start_hessian=stored)
     length = float(np.linalg.norm(np.diff(study.last.coordinates, axis=0))) * ANGSTROM_PER_BOHR
     scan = dfmp2.scan(h2, coordinate=("bond", "1,2", "0.66:0.80:8"), **given)
@@ -119,7 +119,7 @@ def test_a_hessian_of_frequencies_starts_an_optimisation(call: Runner, folder: P
     """The same minimum as from the model, in no more steps; the file is named in the report."""
     given = ("h2.xyz", *OPTIONS, "--output")
     succeed(call("frequencies", *given, "f.h5", "--allow-gradient"))
-    stored = read_hessian("f.h5")
+    stored = read_start_hessian("f.h5")
     assert stored.hessian.shape == (6, 6) and stored.level == "DF-MP2/sto-3g"
     found = succeed(call("optimize", *given, "a.h5", "--start-hessian", "f.h5", "--json")).json
     model = succeed(call("optimize", *given, "b.h5", "--json")).json

@@ -143,17 +143,18 @@ def no_steps(monkeypatch: pytest.MonkeyPatch) -> list[Molecule]:
     """Energies at the geometries from which the points start, which it collects."""
     starts: list[Molecule] = []
 
-    def run(place: Molecule, options: Options, **_: Any) -> Any:
+    def run(place: Molecule, options: Options, _search: Any, **_: Any) -> Any:
         starts.append(place)
         if abs(value(place, 1, 2) - 1.0) < 1e-6:
             raise ConvergenceError("planted")
         result = mp2_energy(place, options)
         if len(starts) == 1:
             raised = result.reference.scf_total_energy + 1e-3
-            return replace(result, reference=replace(result.reference, scf_total_energy=raised))
-        return result
+            raised_reference = replace(result.reference, scf_total_energy=raised)
+            result = replace(result, reference=raised_reference)
+        return SimpleNamespace(path={"step-000": result})
 
-    monkeypatch.setattr(optimize, "minimum", run)
+    monkeypatch.setattr(optimize, "optimize_geometry", run)
     return starts
 
 

@@ -98,7 +98,7 @@ class PlanOptions:
         """What `dfmp2.studies.reaction` makes of it."""
         from dfmp2.studies.geometric_search import Search
         from dfmp2.studies.ideal_gas import low_modes
-        from dfmp2.studies.reaction import Gas, Plan
+        from dfmp2.studies.reaction import Gas, ReactionPlan
 
         search = None
         if self.optimize:
@@ -111,7 +111,7 @@ class PlanOptions:
             low_modes=low_modes(self.quasi_harmonic, self.gas_cutoff),
             allow_gradient=self.any_gradient,
         )
-        return Plan(optimize=search, frequencies=self.frequencies, gas=gas)
+        return ReactionPlan(optimize=search, frequencies=self.frequencies, gas=gas)
 
 
 def _number_or_word(text: str) -> float | str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
     from dfmp2.studies.constraints import Constraints
     from dfmp2.studies.scan import Scan
-    from dfmp2.studies.stored_hessian import StoredHessian
+    from dfmp2.studies.start_hessian import StartHessian
 
 study_options = output_options(
     "File with all runs",
@@ -570,6 +570,16 @@ class GeometryFiles:
         return last, path
 
 
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How a geometry is looked for: the values of --convergence and what stands beside it."""
+
+    convergence: str
+    max_steps: int
+    transition_state: bool
+    verify: bool
+
+
 @click.command("optimize", cls=AnnouncedCommand)
 @click.option(
     "--freeze",
@@ -626,18 +636,16 @@ class GeometryFiles:
 @one_molecule()
 @study_options
 @as_one("constraints", ConstraintOptions)
+@as_one("way", SearchOptions)
 @as_one("files", GeometryFiles)
 def optimize_command(
     given: Given,
     display: Display,
     level: LevelOptions,
     constraints: ConstraintOptions,
+    way: SearchOptions,
     files: GeometryFiles,
-    convergence: str,
-    max_steps: int,
-    transition_state: bool,
     start_hessian: str | None,
-    verify: bool,
 ) -> None:
     """Optimise the geometry of MOLECULE in internal coordinates (geomeTRIC).
 
@@ -651,10 +659,10 @@ def optimize_command(
 
     search = Search(
         constraints=constraints.read(given.state["units"]),
-        convergence=convergence,
-        max_steps=max_steps,
-        transition_state=transition_state,
-        verify=verify,
+        convergence=way.convergence,
+        max_steps=way.max_steps,
+        transition_state=way.transition_state,
+        verify=way.verify,
     )
     target = display.target(f"{read.molecule.name}.optimization.h5")
     last, path = files.targets(target, given.molecule)
@@ -692,13 +700,13 @@ def _found(study: Study) -> str:
     return point
 
 
-def _read_hessian(path: str | None) -> StoredHessian | None:
+def _read_hessian(path: str | None) -> StartHessian | None:
     """The Hessian in the file that --start-hessian names, None without one."""
-    from dfmp2.studies.stored_hessian import read_hessian
+    from dfmp2.studies.start_hessian import read_start_hessian
 
     if path is None:
         return None
-    return read_hessian(path)
+    return read_start_hessian(path)
 
 
 @click.command("irc", cls=AnnouncedCommand)
@@ -781,7 +789,7 @@ def irc_command(
 
 
 @dataclass(frozen=True, slots=True)
-class Gas:
+class GasOptions:
     """The ideal gas of the thermochemistry: K, Pa, and rotations onto itself."""
 
     temperature: float
@@ -824,11 +832,11 @@ class Gas:
 )
 @one_molecule()
 @study_options
-@as_one("gas", Gas)
+@as_one("gas", GasOptions)
 def frequencies_command(
     given: Given,
     display: Display,
-    gas: Gas,
+    gas: GasOptions,
     displacement: float,
     allow_gradient: bool,
     workers: int | None,

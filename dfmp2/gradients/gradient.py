@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,9 +203,8 @@ def mp2_gradient(
     Dfmp2Error : see `dfmp2.errors`
     """
     asked: CalculationKeywords = {"command": "dfmp2.gradient", **how}
-    return GradientResult(
-        _with_densities(molecule, options, with_gradient=True, separate=separate, **asked)
-    )
+    extent = _Extent(gradient=True, separate=separate)
+    return GradientResult(_with_densities(molecule, options, extent, **asked))
 
 
 def mp2_properties(
@@ -219,7 +218,7 @@ def mp2_properties(
     Parameters and errors are those of `mp2_gradient`; the fields `properties` and
     `gradient_certificate` of the result are set, with options.polarizability that field, too.
     """
-    return _with_densities(molecule, options, with_gradient=False, **how)
+    return _with_densities(molecule, options, _Extent(), **how)
 
 
 def certified_gradient(
@@ -298,24 +297,29 @@ def require_gradient(molecule: Molecule, options: Options) -> None:
         )
 
 
+class _Extent(NamedTuple):
+    """What is computed beside energy and densities; `field` and `separate` as of `Calculation`."""
+
+    gradient: bool = False
+    field: Array | None = None
+    separate: bool = False
+
+
 def _with_densities(
     molecule: Molecule,
     options: Options,
+    extent: _Extent,
     *,
-    with_gradient: bool,
     start: StartOrbitals | None = None,
     listener: Listener | None = None,
     command: str = "dfmp2.run",
     checkpoint: Checkpoint = NOTHING,
-    field: Array | None = None,
-    separate: bool = False,
 ) -> MP2Result:
-    """The result with its densities, and what else is asked for; `field` and `separate` as of
-    `Calculation`."""
+    """The result with its densities, and what else is asked for."""
     options = options.settled(molecule.multiplicity)
     require_gradient(molecule, options)
     kind = reference_kind(options, molecule.multiplicity)
-    if with_gradient:
+    if extent.gradient:
         task = "gradient"
     else:
         task = "properties"
@@ -328,7 +332,7 @@ def _with_densities(
         command=command,
         checkpoint=checkpoint,
     ) as calculation:
-        calculation = replace(calculation, field=field, separate=separate)
+        calculation = replace(calculation, field=extent.field, separate=extent.separate)
         kept = list[Any]()
         finish: Callable[[Any], None]
         if calculation.plan.memory.gradient.scf_kept:
@@ -352,7 +356,7 @@ def _polarizability(result: MP2Result, listener: Listener, command: str) -> Pola
     return polarizability.in_fields(
         cast(Properties, result.properties).relaxed_dipole,
         lambda: mp2_energy(*asked, **how, doubt_units=False),
-        lambda field: _with_densities(*asked, **how, with_gradient=False, field=field),
+        lambda field: _with_densities(*asked, _Extent(field=field), **how),
         listener,
     )
 

@@ -37,7 +37,7 @@ from dfmp2.studies.geometric_search import MINIMUM, Search
 from dfmp2.studies.ideal_gas import low_modes
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.reaction import Gas, Plan, reaction_energy
+from dfmp2.studies.reaction import Gas, ReactionPlan, reaction_energy
 from dfmp2.studies.reaction_path import reaction_path
 from dfmp2.studies.runs import Keeper
 from dfmp2.studies.scan import along, over_frames, scan_energies
@@ -48,7 +48,7 @@ from dfmp2.studies.species import (
     parse_terms,
     read_species,
 )
-from dfmp2.studies.stored_hessian import read_hessian
+from dfmp2.studies.start_hessian import read_start_hessian
 from dfmp2.studies.thermochemistry import ROOM_TEMPERATURE
 
 CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
@@ -137,7 +137,7 @@ def optimize(
     chosen = at_level(chosen, **_level(options))
     stored = None
     if start_hessian is not None:
-        stored = read_hessian(start_hessian)
+        stored = read_start_hessian(start_hessian)
     return optimize_geometry(
         found, chosen, search, start_hessian=stored, **_kept(options, "dfmp2.optimize")
     )
@@ -179,7 +179,7 @@ def irc(
     search = Search(convergence=convergence, max_steps=max_steps)
     stored = None
     if start_hessian is not None:
-        stored = read_hessian(start_hessian)
+        stored = read_start_hessian(start_hessian)
     found, chosen = molecule_and_options(molecule, basis, options)
     return reaction_path(found, chosen, search, stored, **_kept(options, "dfmp2.irc"))
 
@@ -507,7 +507,7 @@ def reaction(
     if workers is not None:
         how["elsewhere"] = partial(steps, workers)
     species = read_species(asked, options.get("units") or "angstrom")
-    computed = Plan(optimize=search, frequencies=options.get("frequencies", False), gas=gas)
+    computed = ReactionPlan(optimize=search, frequencies=options.get("frequencies", False), gas=gas)
     return reaction_energy(species, chosen, computed, **how)
 
 

@@ -124,7 +124,7 @@ class WithCoupledCluster:
                 "of the other, for which there is no CCSD(T) here: leave out ",
                 Option("delta"),
             )
-        needed = required_bytes(work)
+        needed = coupled_cluster_bytes(work)
         if needed > budget:
             raise ResourceError(
                 f"CCSD(T) with {work.nao} basis functions needs about {format_bytes(needed)}, and "
@@ -140,7 +140,7 @@ def _uncorrelated(occupied: Sequence[int], nspin: int) -> bool:
     return nspin == 2 and sum(occupied) < 2
 
 
-def required_bytes(work: Workload) -> int:
+def coupled_cluster_bytes(work: Workload) -> int:
     """Bytes of PySCF's CCSD(T): arrays of the size of T2, and (ov|vv) twice for the triples.
 
     Of two spins there are T2 of both and of mixed pairs.

@@ -20,7 +20,7 @@ from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.options.basis_parts import content_of
+from dfmp2.options.basis_parts import with_contents
 from dfmp2.planning.system import Setup, System
 from dfmp2.scf.reference import StartOrbitals
 
@@ -103,7 +103,7 @@ def question(molecule: Molecule, options: Options, start: str = "") -> dict[str,
         **{
             _option(name): str(value) for name, value in asdict(options).items() if name not in FREE
         },
-        "--basis": content_of(options.basis),
+        "--basis": with_contents(options.basis),
     }
 
 
@@ -265,7 +265,7 @@ def method(result: MP2Result) -> dict[str, str]:
     """What makes two energies comparable: the options of METHOD, and the numbers behind the names
     of the bases."""
     given = {name: getattr(result.options, name) for name in METHOD}
-    given["basis"] = content_of(result.options.basis)
+    given["basis"] = with_contents(result.options.basis)
     found = {name: "default" if value is None else str(value) for name, value in given.items()}
     for basis in filter(None, (result.orbital_basis, result.scf_fitting, result.mp2_fitting)):
         for symbol, element in basis.elements.items():

@@ -255,9 +255,7 @@ class Options:
     """Options of one DF-MP2 calculation, refused with an InputError where a value is not
     allowed."""
 
-    basis: str = _option(
-        "Basis, e.g. cc-pvdz or cc-pvdz,I=def2-svp.", MISSING, metavar="NAME"
-    )
+    basis: str = _option("Basis, e.g. cc-pvdz or cc-pvdz,I=def2-svp.", MISSING, metavar="NAME")
     reference: str = _option(
         "auto: RHF for singlets, else UHF.", "auto", choices=("auto", "rhf", "uhf", "rohf")
     )

@@ -140,7 +140,7 @@ def title_of(text: str) -> str:
     return change_files(text, lambda value: Path(path_of(value)).name)
 
 
-def content_of(text: str) -> str:
+def with_contents(text: str) -> str:
     """The text with the hash of each file in its place, so that equal files are equal."""
 
     def content(value: str) -> str:

@@ -56,7 +56,7 @@ from dfmp2.output.state import (
     SPINS,
     Group,
     content_hash_of,
-    fixed,
+    fixed_text,
     group_items,
     read_groups,
 )
@@ -433,8 +433,8 @@ def store_prepared(handle: h5py.File, prepared: Prepared, digests: list[list[Gro
         if name not in ("reference", *OF_REFERENCE):
             items |= record_items(name, getattr(prepared, name))
     items |= group_items(digests)
-    write_items(handle, items, fixed)
-    handle.attrs["creator"] = fixed("dfmp2")
-    handle.attrs["creator_version"] = fixed(prepared.provenance.version)
+    write_items(handle, items, fixed_text)
+    handle.attrs["creator"] = fixed_text("dfmp2")
+    handle.attrs["creator_version"] = fixed_text(prepared.provenance.version)
     handle.attrs[PREPARED] = VERSION
-    handle.attrs["content_sha256"] = fixed(content_hash_of(handle))
+    handle.attrs["content_sha256"] = fixed_text(content_hash_of(handle))

@@ -214,9 +214,9 @@ def encode(state: State) -> bytes:
         items |= _tile_items(state.tiles)
 
     def fill(handle: h5py.File) -> None:
-        write_items(handle, items, fixed)
-        handle.attrs["creator"] = fixed("dfmp2")
-        handle.attrs["creator_version"] = fixed(version())
+        write_items(handle, items, fixed_text)
+        handle.attrs["creator"] = fixed_text("dfmp2")
+        handle.attrs["creator_version"] = fixed_text(version())
 
     head = HEAD + VERSION + f"\nscratch {scratch}\n".encode("utf-8", "surrogateescape")
     marked = len(head) + len("sha256 \n") + 2 * hashlib.sha256().digest_size
@@ -273,7 +273,7 @@ def content_hash_of(handle: h5py.File) -> str:
     return content_hash(handle, leave_out=[f"b/{name}" for name in SPINS])
 
 
-def fixed(value: Any) -> Any:
+def fixed_text(value: Any) -> Any:
     """What h5py stores in place: numbers, arrays, and UTF-8 text of the length it has."""
     if isinstance(value, str):
         text = printed(value)

@@ -359,7 +359,7 @@ def composite(molecule: Molecule, options: Options, **how: Any) -> MP2Result:
     return combine(parts)
 
 
-def columns(results: Sequence[MP2Result | None]) -> dict[str, Column]:
+def columns_of_bases(results: Sequence[MP2Result | None]) -> dict[str, Column]:
     """Columns of the energies of every run, for the table of a study; none of single runs.
 
     Parameters

@@ -32,7 +32,7 @@ from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Wordless
 from dfmp2.scf.reference import StartOrbitals
-from dfmp2.studies.composite import CompositeOptions, columns
+from dfmp2.studies.composite import CompositeOptions, columns_of_bases
 from dfmp2.studies.constraints import FREEZE, Constraints, constraint_lines
 from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, displaced, hessian
 from dfmp2.studies.geometric_search import (
@@ -55,8 +55,8 @@ from dfmp2.studies.runs import (
     examine_steps,
     without_densities,
 )
+from dfmp2.studies.start_hessian import StartHessian
 from dfmp2.studies.stationary import StationaryPoint, stationary_point, symmetry_kept
-from dfmp2.studies.stored_hessian import StoredHessian
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 MOST_RESTARTS = 3  # along imaginary modes
@@ -71,7 +71,7 @@ def optimize_geometry(
     search: Search = MINIMUM,
     *,
     start: StartOrbitals | None = None,
-    start_hessian: StoredHessian | None = None,
+    start_hessian: StartHessian | None = None,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """The geometry of a stationary point, from that of `molecule`; with `search.verify` of a
@@ -160,7 +160,7 @@ class Course:
     listener : Listener
     prefix : str, optional
         Of the names of the steps, where the study has several optimisations.
-    start_hessian : StoredHessian, optional
+    start_hessian : StartHessian, optional
         As of `optimize_geometry`.
 
     Attributes
@@ -180,7 +180,7 @@ class Course:
         listener: Listener,
         *,
         prefix: str = "",
-        start_hessian: StoredHessian | None = None,
+        start_hessian: StartHessian | None = None,
     ) -> None:
         self._first = first
         self._molecule = first.molecule
@@ -376,7 +376,7 @@ class Course:
             settings=settings,
             notes=notes,
             values=_values(points),
-            table=_table(points) | columns(runs[: len(points)]),
+            table=_table(points) | columns_of_bases(runs[: len(points)]),
             arrays=self._arrays(last.molecule),
             what=what,
         )
@@ -470,7 +470,6 @@ def minimum(
     command: str = "dfmp2.studies.optimize",
     checkpoint: Checkpoint = NOTHING,
     constraints: str = "",
-    convergence: str = MINIMUM.convergence,
     doubt_units: bool = True,
 ) -> MP2Result:
     """The result at the stationary point, with its gradient: the item of a batch. One that is
@@ -480,13 +479,12 @@ def minimum(
     ----------
     checkpoint, doubt_units : as every run of a study is called; of no effect
     constraints : in geomeTRIC's format
-    convergence : as of `dfmp2.studies.geometric_search.Search`
 
     Raises
     ------
     Dfmp2Error : as of `optimize_geometry`
     """
-    search = Search(Constraints(text=constraints), convergence)
+    search = Search(Constraints(text=constraints))
     found = optimize_geometry(
         molecule, options, search, start=start, listener=listener, command=command
     )
@@ -494,9 +492,20 @@ def minimum(
 
 
 def relaxed_point(
-    molecule: Molecule, options: Options, *, listener: Listener, **how: Any
+    molecule: Molecule,
+    options: Options,
+    *,
+    search: Search,
+    listener: Listener,
+    start: StartOrbitals | None = None,
+    command: str = "dfmp2.studies.optimize",
+    checkpoint: Checkpoint = NOTHING,
+    doubt_units: bool = True,
 ) -> MP2Result:
-    """As `minimum`, with one line about it: the point of a relaxed scan."""
-    result = minimum(molecule, options, listener=Wordless(listener), **how)
+    """As `minimum`, with a search of its own and one line about it: the point of a relaxed scan."""
+    found = optimize_geometry(
+        molecule, options, search, start=start, listener=Wordless(listener), command=command
+    )
+    result = list(found.path.values())[-1]
     listener.stage(f"optimised: E = {result.total_energy:.10f} Eh")
     return result

@@ -142,7 +142,7 @@ class Gas:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReactionPlan:
     """What is computed of each species.
 
     Attributes
@@ -160,13 +160,13 @@ class Plan:
     gas: Gas = Gas()
 
 
-ENERGIES = Plan()
+ENERGIES = ReactionPlan()
 
 
 def reaction_energy(
     species: Sequence[Species],
     options: Options | None,
-    plan: Plan = ENERGIES,
+    plan: ReactionPlan = ENERGIES,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """Energies of a reaction.
@@ -265,7 +265,7 @@ def _common_options(species: Sequence[Species], options: Options | None) -> Opti
     return stored.result.options
 
 
-def _require_comparable(options: Options, species: Sequence[Species], plan: Plan) -> None:
+def _require_comparable(options: Options, species: Sequence[Species], plan: ReactionPlan) -> None:
     """Refuse options under which the energies of molecules do not cancel, and stored results of
     another level of theory."""
     if options.scf_from is not None:
@@ -406,7 +406,9 @@ class _Course:
         The name of the run whose energy counts, as far as is known.
     """
 
-    def __init__(self, species: Species, options: Options, plan: Plan, listener: Listener) -> None:
+    def __init__(
+        self, species: Species, options: Options, plan: ReactionPlan, listener: Listener
+    ) -> None:
         self.species = species
         label = species.label
         self._plan = plan
@@ -537,7 +539,7 @@ class _Found:
         return float(self.species.coefficient)
 
 
-def _find(course: _Course, plan: Plan, results: Results, *, gas: bool) -> _Found:
+def _find(course: _Course, plan: ReactionPlan, results: Results, *, gas: bool) -> _Found:
     """What is known of a species whose runs are done."""
     result = results[course.final]
     molecule = result.molecule
@@ -575,7 +577,7 @@ def _find(course: _Course, plan: Plan, results: Results, *, gas: bool) -> _Found
 
 
 def _numbers(
-    courses: Sequence[_Course], plan: Plan, results: Results, note: str, *, complete: bool
+    courses: Sequence[_Course], plan: ReactionPlan, results: Results, note: str, *, complete: bool
 ) -> Numbers:
     gas = all(course.has_hessian or course.species.molecule.natom == 1 for course in courses)
     gas = gas and (plan.frequencies or any(course.has_hessian for course in courses))
@@ -632,7 +634,7 @@ def _difference(found: Sequence[_Found], values: Sequence[float | None]) -> floa
     return math.fsum(parts)
 
 
-def _values(found: Sequence[_Found], plan: Plan, *, gas: bool) -> dict[str, Dataset]:
+def _values(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> dict[str, Dataset]:
     values: dict[str, Dataset] = {}
     for prefix, (words, energy) in PARTS.items():
         difference = _difference(found, [energy(one.result) for one in found])
@@ -698,7 +700,7 @@ def _table(found: Sequence[_Found], *, gas: bool) -> dict[str, Column]:
     return table
 
 
-def _arrays(found: Sequence[_Found], plan: Plan) -> dict[str, Dataset]:
+def _arrays(found: Sequence[_Found], plan: ReactionPlan) -> dict[str, Dataset]:
     arrays: dict[str, Dataset] = {}
     for one in found:
         label = one.species.label
@@ -714,7 +716,7 @@ def _arrays(found: Sequence[_Found], plan: Plan) -> dict[str, Dataset]:
     return arrays
 
 
-def _notes(found: Sequence[_Found], plan: Plan, *, gas: bool) -> list[str]:
+def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[str]:
     notes = ["energies of products less those of reactants: negative where energy is set free"]
     if plan.optimize is not None:
         notes.append(f"geometries optimised to {plan.optimize.convergence.upper()}")

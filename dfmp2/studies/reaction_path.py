@@ -53,8 +53,8 @@ from dfmp2.studies.runs import (
     examine_steps,
     without_densities,
 )
+from dfmp2.studies.start_hessian import StartHessian
 from dfmp2.studies.stationary import StationaryPoint, stationary_point
-from dfmp2.studies.stored_hessian import StoredHessian
 from dfmp2.studies.vibrations import masses
 from dfmp2.units import (
     ANGSTROM_PER_BOHR,
@@ -74,7 +74,7 @@ def reaction_path(
     molecule: Molecule,
     options: Options,
     search: Search = MINIMUM,
-    start_hessian: StoredHessian | None = None,
+    start_hessian: StartHessian | None = None,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """The path from a transition state to the minima on both sides.
@@ -88,7 +88,7 @@ def reaction_path(
     search : Search, optional
         Its convergence is that of the minima, its max_steps hold on each side for the path and for
         the optimisation.
-    start_hessian : StoredHessian, optional
+    start_hessian : StartHessian, optional
         Of this geometry; None to compute it.
     how : as of `dfmp2.studies.runs.carry_out`
 
@@ -141,7 +141,7 @@ class _Descent:
     top : Step
         The transition state.
     search : Search
-    stored : StoredHessian or None
+    stored : StartHessian or None
     listener : Listener
 
     Attributes
@@ -153,7 +153,7 @@ class _Descent:
     """
 
     def __init__(
-        self, top: Step, search: Search, stored: StoredHessian | None, listener: Listener
+        self, top: Step, search: Search, stored: StartHessian | None, listener: Listener
     ) -> None:
         self._top = top
         self._search = search

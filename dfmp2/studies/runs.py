@@ -245,7 +245,7 @@ class Task:
     ) -> Study:
         """The study as far as it has come; `steps` and `warnings` are those so far."""
         runs = {step.name: results[step.name] for step in steps if step.name in results}
-        failed = {step.whole or name: failures[name] for name, step in named(steps, failures)}
+        failed = {step.whole or name: failures[name] for name, step in steps_named(steps, failures)}
         found, molecule = self.evaluate(wholes(steps, runs), failed, complete), self.molecule
         charges = molecule.point_charges
         if charges is None:
@@ -284,7 +284,7 @@ class Task:
         )
 
 
-def named(steps: Sequence[Step], names: Iterable[str]) -> list[tuple[str, Step]]:
+def steps_named(steps: Sequence[Step], names: Iterable[str]) -> list[tuple[str, Step]]:
     """The steps of these names, with them."""
     known = {step.name: step for step in steps}
     return [(name, known[name]) for name in names if name in known]

@@ -30,7 +30,8 @@ from dfmp2.options.methods import MP2
 from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
-from dfmp2.studies.composite import CompositeOptions, columns
+from dfmp2.studies.composite import CompositeOptions, columns_of_bases
+from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.coordinate import Coordinate, show_atoms
 from dfmp2.studies.extrema import (
     Extremum,
@@ -40,6 +41,7 @@ from dfmp2.studies.extrema import (
     find_minimum,
     make_curve,
 )
+from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.optimize import CITATION, relaxed_point
 from dfmp2.studies.relaxed import PASSES, Relaxation, run_name
 from dfmp2.studies.runs import (
@@ -363,7 +365,8 @@ def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -
         tolerant=True,
         then=then,
         compute=partial(
-            relaxed_point, constraints=relaxed.constraints(), convergence=relaxed.convergence
+            relaxed_point,
+            search=Search(Constraints(text=relaxed.constraints()), relaxed.convergence),
         ),
         question=_question(scan, relaxed),
     )
@@ -510,7 +513,7 @@ def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[s
         table[name] = Column(
             tuple(math.nan if run is None else number(run) for run in runs), units, description
         )
-    table |= columns(runs)
+    table |= columns_of_bases(runs)
     if complete:
         table["relative_energy_error"] = Column(
             relative_errors(runs), "kJ/mol", "expected error of the relative energy"

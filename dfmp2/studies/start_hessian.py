@@ -28,7 +28,7 @@ OPTION = Option("start_hessian")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StoredHessian:
+class StartHessian:
     """A Hessian, and what it is of.
 
     Attributes
@@ -93,7 +93,7 @@ class StoredHessian:
         return turn @ self.hessian @ turn.T
 
 
-def read_hessian(path: str | os.PathLike[str]) -> StoredHessian:
+def read_start_hessian(path: str | os.PathLike[str]) -> StartHessian:
     """The Hessian of `dfmp2 frequencies`, of a transition state that was looked for, of an
     optimisation with --verify, or of a reaction path.
 
@@ -120,7 +120,7 @@ def read_hessian(path: str | os.PathLike[str]) -> StoredHessian:
     molecule, second = found
     options = next(iter(study.runs.values())).options
     level = f"{options.correlation.level}/{options.basis}"
-    return StoredHessian(str(path), molecule, second, level)
+    return StartHessian(str(path), molecule, second, level)
 
 
 def _stored(study: Study) -> tuple[Molecule, Array] | None:
