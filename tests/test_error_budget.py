@@ -845,3 +845,36 @@ def test_a_study_has_one(
     assert whole == pytest.approx(27 / 19 * second + 8 / 19 * first, rel=1e-6)
     assert fitted == pytest.approx(27 / 19 * fitting[1] + 8 / 19 * fitting[0], rel=1e-6)
     assert budget["mp2_total_energy"] > step
+
+
+RADICAL = "3\nNH2\nN 0 0 .14\nH 0 .8 -.49\nH .1 -.8 -.49\n"
+CARBENE = "3\nCF2\nC 0 0 0\nF 1.04 .78 0\nF -1.04 .78 .1\n"
+CHLORINE_OXIDE = "2\nClO\nCl 0 0 0\nO .1 0 1.57\n"  # a degenerate radical: the worst that was found
+THIOL = "6\nCH3SH\nC 0 0 0\nS 1.8 .1 0\nH -.4 1 .1\nH -.4 -.5 .9\nH -.35 -.5 -.9\nH 2.1 -1.2 .1\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "multiplicity", "method"),
+    [
+        (RADICAL, 2, "ptpss"),
+        (CARBENE, 1, "wb97x-2(tqz)"),
+        (CHLORINE_OXIDE, 2, "b2plyp"),
+        (THIOL, 1, "ptpss"),
+    ],
+)
+def test_the_grid_of_a_double_hybrid_is_in_its_second_order_energy(
+    text: str, multiplicity: int, method: str
+) -> None:
+    """Against a grid of 150,974 points an atom: half of the error of E(KS) covers it."""
+    molecule = parse_xyz(text, file="x.xyz", multiplicity=multiplicity).molecule
+    how = {"precision": "fp64", "scf_conv_tol": 1e-10, "dispersion": "none", "method": method}
+    found = dfmp2.run(molecule, "def2-svp", **how)
+    fine = dfmp2.run(molecule, "def2-svp", grid="150,974", **how)
+    grid = found.error_budget.sources["grid"]
+    assert grid.scf is not None and grid.correlation is not None
+    assert grid.scf.value is not None and grid.correlation.value is not None
+    assert abs(found.mean_field_energy - fine.mean_field_energy) < grid.scf.value
+    assert 0 < abs(found.correlation_energy - fine.correlation_energy) < grid.correlation.value
+    assert grid.correlation.value == 0.5 * grid.scf.value
+    assert "is good to " in found.error_budget.summary
