@@ -66,9 +66,6 @@ GRID_LEAST = 2e-9  # Eh for each atom: changes may vanish by accident
 KOHN_SHAM_LEFT = 1.5  # of the change of E(KS), which has no step in it: the finer grid's own error
 KOHN_SHAM_LEAST = 4e-8  # Eh for each atom
 KOHN_SHAM_ROUGH = 2e-7  # the same with functionals whose default grid is a finer one
-# of the error of E(KS), in the scaled second-order energy of a double hybrid; at most half of it is
-# there in the cases of test_error_budget.py
-GRID_OF_SECOND_ORDER = 0.5
 GRID = 1e-7  # Eh for each atom, where the error was not measured, as in files of earlier versions
 # both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
 GIVEN_TIMES = 4.5
@@ -428,11 +425,7 @@ def _grid_of_second_order(of_scf: Share) -> Share:
     """What the grid changes in the second-order energy of a double hybrid, from its error of E(KS):
     the orbitals feel the same change of V_xc, which meets the small second-order part of the
     density."""
-    how = f"{GRID_OF_SECOND_ORDER:g} of that in E(KS), as measured with finer grids"
-    value = None
-    if of_scf.value is not None:
-        value = GRID_OF_SECOND_ORDER * of_scf.value
-    return Share(value, ESTIMATED, how)
+    return Share(of_scf.value, ESTIMATED, "no larger than that of E(KS), from finer grids")
 
 
 def grid_changes(result: MP2Result) -> tuple[float, float] | None:
