@@ -402,7 +402,7 @@ def test_what_a_worker_refuses(prepared: Path) -> None:
         with pytest.raises(
             ResultFileError, match=f"a worker finds another calculation in {path}: .*{said}"
         ):
-            parts.compute_tiles(parts.Job(path, options, known), [], WorkerShare(1, 10**9))
+            parts.compute_tiles(parts.Job(path, options, known), [], WorkerShare(1, 4 * 10**9))
 
 
 def test_shards_and_workers_of_another_kind_of_processor_are_named(
