@@ -120,10 +120,10 @@ def prepare_command(given: Given, display: Display) -> None:
         print_report(
             display,
             console,
-            prepared_report(found, path),
+            lambda: prepared_report(found, path),
             prepared_last_line(found, path),
             lambda: prepared_json(found, path),
-            brief=prepared_report(found, path, brief=True),
+            brief=lambda: prepared_report(found, path, brief=True),
         )
 
 
@@ -289,7 +289,7 @@ def _compute_shard(
         f"{target} --collect"
     )
     print_report(
-        display, console, "", text, lambda: json.dumps({**facts, "file": kept.path}) + "\n"
+        display, console, str, text, lambda: json.dumps({**facts, "file": kept.path}) + "\n"
     )
 
 

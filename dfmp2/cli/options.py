@@ -397,29 +397,46 @@ def output_options(
     return lambda command: with_options(options, as_one("display", Display)(command))
 
 
+def require_output(output: str | None, *, overwrite: bool) -> None:
+    """Refuse --overwrite of a command that only prints without --output.
+
+    Raises
+    ------
+    InputError : nothing is written that could be replaced
+    """
+    if overwrite and output is None:
+        raise InputError(
+            "--overwrite replaces the file of --output, which was not given: add it, or leave it "
+            "out"
+        )
+
+
 def print_report(
     display: Display,
     console: Console,
-    report: str,
+    report: Callable[[], str],
     ending: str,
     json: Callable[[], str],
     *,
-    brief: str | None = None,
+    brief: Callable[[], str] | None = None,
 ) -> None:
     """Print a report as it was asked for, and put it into the log.
 
     Parameters
     ----------
-    report : str
-        All of it, which the log gets.
+    report : callable
+        Makes all of it, which the log gets.
     ending : str
         The last line.
     json : callable
         Makes the JSON object that --json prints in place of both.
-    brief : str, optional
-        What is printed without --verbose, by default all of the report.
+    brief : callable, optional
+        Makes what is printed without --verbose, by default all of the report.
     """
-    console.finish(report + ending)
+    if display.log is None:
+        console.close()
+    else:
+        console.finish(report() + ending)
     if display.as_json:
         click.echo(json(), nl=False)
         return
@@ -429,4 +446,4 @@ def print_report(
     shown = report
     if brief is not None and not display.verbose:
         shown = brief
-    click.echo(styled(shown) + ending)
+    click.echo(styled(shown()) + ending)

@@ -10,7 +10,14 @@ import click
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console, styled
 from dfmp2.cli.help import GroupedCommand
-from dfmp2.cli.options import LAST_LINE, OVERWRITE, REPORT_AS_JSON, options_of, with_options
+from dfmp2.cli.options import (
+    LAST_LINE,
+    OVERWRITE,
+    REPORT_AS_JSON,
+    options_of,
+    require_output,
+    with_options,
+)
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.errors import InputError
 from dfmp2.molecule.text import printable
@@ -227,11 +234,7 @@ def derive_command(
     from dfmp2.output.json import to_json
     from dfmp2.output.text import last_line, report
 
-    if overwrite and output is None:
-        raise InputError(
-            "--overwrite replaces the file of --output, which was not given: add it, or leave it "
-            "out"
-        )
+    require_output(output, overwrite=overwrite)
     content = hdf5.verify(result)
     stored = hdf5.read(result, verify=False)
     require_distinct({"RESULT": result, "--output": output})

@@ -266,10 +266,10 @@ def compute_result(
         print_report(
             display,
             console,
-            report(result),
+            lambda: report(result),
             last_line(result, str(target)),
             lambda: to_json(result, str(target)),
-            brief=brief_report(result, str(target)),
+            brief=lambda: brief_report(result, str(target)),
         )
 
     stored = completed(target, display, console, read or hdf5.read, question)

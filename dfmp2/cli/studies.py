@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from dfmp2.studies.scan import Scan
     from dfmp2.studies.start_hessian import StartHessian
 
+CSV_FILE = click.option(
+    "--csv", "csv_file", metavar="FILE", help="The table.  [default: beside --output, .csv]"
+)
 study_options = output_options(
     "File with all runs",
     "STEM.KIND.h5",
@@ -124,7 +127,11 @@ def run_study(
         if warnings:
             last += f"; {counted_text(warnings, 'warning')}"
         print_report(
-            display, console, study_report(study), last, lambda: study_json(study, str(target))
+            display,
+            console,
+            lambda: study_report(study),
+            last,
+            lambda: study_json(study, str(target)),
         )
         if short is not None and short.goes_on:
             raise type(short)(f"{short}: {left}, and the same command goes on")
@@ -409,9 +416,7 @@ class ScanFiles:
     metavar="N",
     help="Processes that share the points.",
 )
-@click.option(
-    "--csv", "csv_file", metavar="FILE", help="The table.  [default: beside --output, .csv]"
-)
+@CSV_FILE
 @click.option(
     "--plot",
     "plot_file",
@@ -722,9 +727,7 @@ def _read_hessian(path: str | None) -> StartHessian | None:
 @click.option(
     "--max-steps", type=int, metavar="N", default=100, show_default=True, help="On each side."
 )
-@click.option(
-    "--csv", "csv_file", metavar="FILE", help="The table.  [default: beside --output, .csv]"
-)
+@CSV_FILE
 @click.option(
     "--plot",
     "plot_file",
@@ -789,7 +792,7 @@ def irc_command(
 
 
 @dataclass(frozen=True, slots=True)
-class GasOptions:
+class IdealGasOptions:
     """The ideal gas of the thermochemistry: K, Pa, and rotations onto itself."""
 
     temperature: float
@@ -832,11 +835,11 @@ class GasOptions:
 )
 @one_molecule()
 @study_options
-@as_one("gas", GasOptions)
+@as_one("gas", IdealGasOptions)
 def frequencies_command(
     given: Given,
     display: Display,
-    gas: GasOptions,
+    gas: IdealGasOptions,
     displacement: float,
     allow_gradient: bool,
     workers: int | None,

@@ -11,10 +11,19 @@ import click
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console, styled
 from dfmp2.cli.help import GroupedCommand
-from dfmp2.cli.options import LAST_LINE, OVERWRITE, REPORT_AS_JSON, as_one
+from dfmp2.cli.options import LAST_LINE, OVERWRITE, REPORT_AS_JSON, as_one, require_output
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.errors import InputError
 from dfmp2.molecule.text import printable
+
+QUASI_HARMONIC = click.option(
+    "--quasi-harmonic",
+    type=click.Choice(["grimme", "truhlar"]),
+    help="Entropy of low modes.  [default: harmonic]",
+)
+CUTOFF = click.option(
+    "--cutoff", type=float, metavar="CM", help="Of --quasi-harmonic, cm^-1.  [default: 100]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +77,8 @@ class GasOptions:
     show_default=True,
     help="Factor of the wavenumbers; auto: the published one.",
 )
-@click.option(
-    "--quasi-harmonic",
-    type=click.Choice(["grimme", "truhlar"]),
-    help="Entropy of low modes.  [default: harmonic]",
-)
-@click.option(
-    "--cutoff", type=float, metavar="CM", help="Of --quasi-harmonic, cm^-1.  [default: 100]"
-)
+@QUASI_HARMONIC
+@CUTOFF
 @click.option(
     "--isotope",
     multiple=True,
@@ -105,11 +108,7 @@ def thermo_command(
     from dfmp2.output.text import study_report
     from dfmp2.studies.thermochemistry import make_thermochemistry, read_hessian
 
-    if overwrite and output is None:
-        raise InputError(
-            "--overwrite replaces the file of --output, which was not given: add it, or leave it "
-            "out"
-        )
+    require_output(output, overwrite=overwrite)
     require_distinct({"FILE": file, "--output": output})
     conditions = gas.conditions()
     study = make_thermochemistry(read_hessian(file), conditions, command_line())
@@ -178,14 +177,8 @@ class EnsembleOptions:
     show_default=True,
     help="Factor of the wavenumbers, as of dfmp2 thermo.",
 )
-@click.option(
-    "--quasi-harmonic",
-    type=click.Choice(["grimme", "truhlar"]),
-    help="Entropy of low modes.  [default: harmonic]",
-)
-@click.option(
-    "--cutoff", type=float, metavar="CM", help="Of --quasi-harmonic, cm^-1.  [default: 100]"
-)
+@QUASI_HARMONIC
+@CUTOFF
 @click.option(
     "--degeneracy",
     multiple=True,

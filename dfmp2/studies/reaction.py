@@ -252,6 +252,7 @@ def _common_options(species: Sequence[Species], options: Options | None) -> Opti
     """Those of the command, or of the first stored result where there is nothing to compute."""
     if options is not None:
         return options
+    stored = []
     for one in species:
         if one.stored is None:
             raise InputError(
@@ -260,9 +261,8 @@ def _common_options(species: Sequence[Species], options: Options | None) -> Opti
                 " is named: name one, such as ",
                 Option("basis", "cc-pvdz"),
             )
-    stored = species[0].stored
-    assert stored is not None
-    return stored.result.options
+        stored.append(one.stored)
+    return stored[0].result.options
 
 
 def _require_comparable(options: Options, species: Sequence[Species], plan: ReactionPlan) -> None:
