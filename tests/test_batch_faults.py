@@ -175,7 +175,7 @@ def test_an_item_that_is_told_to_stop_is_pending_and_the_next_one_is_computed(fo
     item.target.parent.mkdir()
     stops.add(signal.SIGTERM)
     found = [
-        compute_item(read_input(item), None, None, "", WorkerShare(1, 10**9)).status
+        compute_item(read_input(item), None, None, "", WorkerShare(1, 4 * 10**9)).status
         for _ in range(2)
     ]
     assert found == ["pending", "complete"]
@@ -219,11 +219,11 @@ def test_a_full_disk_is_no_fault_of_the_item(
     (item,) = make_batch(["h2o.xyz"], {"basis": "sto-3g"}, folder / "out", folder).items
     (folder / "out").mkdir()
     with failing(("write", number), folder / "out", lambda name: part in name):
-        row = compute_item(read_input(item), None, None, "", WorkerShare(1, 10**9))
+        row = compute_item(read_input(item), None, None, "", WorkerShare(1, 4 * 10**9))
     assert (row.status, row.disk_full) == ("pending", True), row.error
     assert row.error is not None and os.strerror(number) in row.error
     assert not item.target.exists() and not error_file(item.target).exists()
-    row = compute_item(read_input(item), None, None, "", WorkerShare(1, 10**9))
+    row = compute_item(read_input(item), None, None, "", WorkerShare(1, 4 * 10**9))
     assert row.status == "complete" and not (folder / "out" / "h2o.h5.checkpoint").exists()
 
 
