@@ -227,7 +227,7 @@ def batch_run(
 
         pool, workers_text = make_pool(batch, division, options)
         _announce(batch, part, workers_text, console, listed=own_list)
-        inputs = read_inputs(batch)
+        inputs = read_inputs(batch, whole=not own_list)
         mine: Sequence[int] = range(len(inputs))
         if not own_list:
             mine = of_shard(inputs, part, chained=division.scf_chain)

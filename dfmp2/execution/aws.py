@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.errors.messages import Option
-from dfmp2.execution.items import read_inputs
+from dfmp2.execution.items import inputs_to_share
 from dfmp2.execution.manifest import (
     COMPILED,
     OF_THE_BATCH,
@@ -301,7 +301,7 @@ def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
         tables.append("\n".join(["[[item]]", *manifest_lines(values)]))
     files[MANIFEST] = "\n".join([*head, *tables, ""]).encode()
     if count > 1:
-        parts = shards(works(read_inputs(batch)), count, chained=chained)
+        parts = shards(works(inputs_to_share(batch)), count, chained=chained)
         for number, members in enumerate(parts):
             if not members:
                 continue  # a manifest has items; the whole one says that there are none here

@@ -29,7 +29,7 @@ from dfmp2.execution.manifest import Batch, BatchItem
 from dfmp2.execution.pool import Call, WorkerShare, local_pool, share_out
 from dfmp2.host.files import write_atomically
 from dfmp2.host.provenance import version
-from dfmp2.mp2.identity import METHOD, method_differences
+from dfmp2.mp2.identity import METHOD, method_differences, with_common_basis
 from dfmp2.output.batch_index import IndexWriter
 from dfmp2.output.dataset import DataRecord, make_record
 
@@ -72,9 +72,9 @@ class Collection(NamedTuple):
 
     def notes(self) -> dict[str, str]:
         """What holds for the whole table: options that make the method."""
+        methods = with_common_basis(record.method for record in self.records)
         return {
-            field: ", ".join(dict.fromkeys(record.method[field] for record in self.records))
-            for field in METHOD
+            field: ", ".join(dict.fromkeys(method[field] for method in methods)) for field in METHOD
         }
 
 
@@ -103,7 +103,9 @@ def collect(batch: Batch, *, workers: int = 1, allow_mixed: bool = False) -> Col
         raise InputError(
             f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)"
         )
-    different = method_differences({record.name: record.method for record in records})
+    names = [record.name for record in records]
+    methods = with_common_basis(record.method for record in records)
+    different = method_differences(dict(zip(names, methods, strict=True)))
     if different:
         remarks.append(Message(f"different methods in one table: {different}"))
         if not allow_mixed:
