@@ -27,7 +27,7 @@ from dfmp2.cli.studies import (
     study_options,
     workers_option,
 )
-from dfmp2.cli.thermochemistry import TEMPERATURE, GasOptions
+from dfmp2.cli.thermochemistry import QUASI_HARMONIC, TEMPERATURE, GasOptions
 from dfmp2.errors import InputError
 from dfmp2.options import Options
 
@@ -141,11 +141,7 @@ class PlanOptions:
     show_default=True,
     help="Of wavenumbers.",
 )
-@click.option(
-    "--quasi-harmonic",
-    type=click.Choice(["grimme", "truhlar"]),
-    help="Entropy of low modes.",
-)
+@QUASI_HARMONIC
 @click.option(
     "--cutoff",
     cls=SecondaryOption,

@@ -11,11 +11,11 @@ import click
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import Display, Given, as_one, one_molecule
 from dfmp2.cli.studies import (
-    CSV_FILE,
     CurveFiles,
     LevelOptions,
     among_workers,
     convergence_option,
+    curve_files,
     level_options,
     run_study,
     study_options,
@@ -125,22 +125,11 @@ class PointOptions:
     help="Start every SCF from the orbitals of the point before.",
 )
 @workers_option("Processes that share the points.")
-@CSV_FILE
-@click.option(
-    "--plot",
-    metavar="FILE",
-    help="Curve or map, SVG.  [default: beside --output, .svg]",
-)
-@click.option(
-    "--trajectory",
-    metavar="FILE",
-    help="Relaxed geometries.  [default: beside --output]",
-)
+@curve_files("Curve or map", "Relaxed geometries")
 @level_options
 @one_molecule()
 @study_options
 @as_one("points", PointOptions)
-@as_one("files", CurveFiles)
 def scan_command(
     given: Given,
     display: Display,
