@@ -21,18 +21,19 @@ from click.core import ParameterSource
 
 from dfmp2.cli.console import Console, open_log
 from dfmp2.cli.help import AnnouncedCommand
+from dfmp2.cli.options import ALL as EVERY_OPTION
 from dfmp2.cli.options import (
     ENGINE,
     LAST_LINE,
     MOST_WORKERS,
     SCF_CHAIN,
     as_one,
-    calculation_options,
+    options_of,
 )
 from dfmp2.cli.run import command_line
 from dfmp2.errors import STOPPED, DeviceFault, InputError, Interrupted, SomeFailed
 from dfmp2.molecule.text import printable
-from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, Options
+from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, WHOLE_RUN, Options
 from dfmp2.output.document import counted_text
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class WorkDivision:
 )
 @click.option("--copy-every", type=click.FloatRange(1, 3600), default=60.0, hidden=True)
 @click.option("--warm-up", is_flag=True, hidden=True)
-@calculation_options
+@options_of(*EVERY_OPTION, *WHOLE_RUN, basis_required=False)  # a manifest names it
 @click.pass_context
 @as_one("source", BatchSource)
 @as_one("division", WorkDivision)
@@ -220,11 +221,6 @@ def batch_run(
         else:
             _report(batch, run, signals.count, quiet=quiet)
         return _conclude(batch, run, signals.count)
-
-
-for _parameter in batch_run.params:
-    if _parameter.name == "basis":
-        _parameter.required = False  # a manifest names it
 
 
 def _announce(

@@ -157,7 +157,7 @@ class PlanOptions:
 )
 @workers_option("Processes that share the runs.")
 @level_options
-@options_of(*OF_A_REACTION)
+@options_of(*OF_A_REACTION, basis_required=False)  # of stored results it is known
 @study_options
 @as_one("asked", ReactionOptions)
 @as_one("computed", PlanOptions)
@@ -207,8 +207,3 @@ def reaction_command(
     compute = partial(reaction_energy, species, chosen, plan)
     target = display.target(f"{name}.reaction.h5")
     run_study(target, among_workers(compute, workers), ending, display, files)
-
-
-for _parameter in reaction_command.params:
-    if _parameter.name == "basis":
-        _parameter.required = False  # of stored results it is known

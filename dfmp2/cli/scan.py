@@ -47,9 +47,8 @@ class PointOptions:
     def read(self, given: Given, options: Options) -> Scan:
         """The scan of the molecule, or of the frames of its file."""
         from dfmp2.molecule.files import read_frames
-        from dfmp2.studies.coordinate import make_coordinate
         from dfmp2.studies.geometric_search import MINIMUM
-        from dfmp2.studies.scan import along, over_frames
+        from dfmp2.studies.scan import along_written, over_frames
 
         named = [(kind, *one) for kind in KINDS for one in getattr(self, kind)]
         if not self.relaxed and self.convergence is not None:
@@ -66,27 +65,18 @@ class PointOptions:
             field = given.field()
             frames = [one.in_field(field) for one in read_frames(given.molecule, **given.state)]
             return over_frames(frames, options, chained=self.chain)
-        if self.moving is not None and len(named) > 1:
-            raise InputError(
-                "--moving belongs to one coordinate: of two, the sides follow from the bonds"
-            )
-        whole = given.read().molecule
-        coordinates = [
-            make_coordinate(
-                kind,
-                atoms,
-                values,
-                whole,
-                units=given.state["units"],
-                moving=self.moving,
-                rigid=not self.relaxed,
-            )
-            for kind, atoms, values in named
-        ]
         convergence = None
         if self.relaxed:
             convergence = self.convergence or MINIMUM.convergence
-        return along(whole, coordinates, options, chained=self.chain, convergence=convergence)
+        return along_written(
+            given.read().molecule,
+            named,
+            options,
+            units=given.state["units"],
+            moving=self.moving,
+            chained=self.chain,
+            convergence=convergence,
+        )
 
 
 @click.command("scan", cls=AnnouncedCommand)

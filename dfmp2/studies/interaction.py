@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -277,15 +277,18 @@ def _values(results: Results, count: int) -> dict[str, Dataset]:
             corrected - raw,
             f"{PARTS[prefix][0]}, corrected - uncorrected",
         )
+    return values | precision_error((1.0, run) for run in results.values())
+
+
+def precision_error(weighted: Iterable[tuple[float, MP2Result]]) -> dict[str, Dataset]:
+    """The value `precision_error` of an energy that is a sum of runs with weights."""
     errors = [
-        run.certificate.correlation_error
-        for run in results.values()
+        abs(weight) * run.certificate.correlation_error
+        for weight, run in weighted
         if run.certificate is not None and run.precision != "fp64"
     ]
-    values["precision_error"] = Dataset(
-        sum(errors), "hartree", "sum of the 95 % bounds on the precision errors of all runs"
-    )
-    return values
+    about = "sum of the 95 % bounds on the precision errors of all runs"
+    return {"precision_error": Dataset(math.fsum(errors), "hartree", about)}
 
 
 def _table(results: Results, count: int) -> dict[str, Column]:

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option
-from dfmp2.gradients.gradient import GradientResult
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.identity import METHOD, method, method_differences
@@ -49,11 +48,12 @@ from dfmp2.studies.frequencies import (
     displaced,
     gradient_alone,
     hessian,
+    no_stationary_point,
     require_stationary,
 )
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry
-from dfmp2.studies.interaction import PARTS, in_units, require_cancelling
+from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_cancelling
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.scale_factors import scale_factor
@@ -604,15 +604,7 @@ def _values(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> dict[s
         values["reaction_entropy"] = Dataset(
             _difference(found, entropies), "J/(mol K)", f"entropy, {about_gas}"
         )
-    errors = [
-        abs(one.weight) * one.result.certificate.correlation_error
-        for one in found
-        if one.result.certificate is not None and one.result.precision != "fp64"
-    ]
-    values["precision_error"] = Dataset(
-        math.fsum(errors), "hartree", "sum of the 95 % bounds on the precision errors of all runs"
-    )
-    return values
+    return values | precision_error((one.weight, one.result) for one in found)
 
 
 def _table(found: Sequence[_Found], *, gas: bool) -> dict[str, Column]:
@@ -691,14 +683,7 @@ def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[st
             )
         if one.species.transition_state and one.imaginary == 0:
             notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
-        slope = one.result.gradient
-        if slope is not None:
-            largest = float(np.linalg.norm(GradientResult(one.result).gradient, axis=1).max())
-            if largest > 1e-3:
-                notes.append(
-                    f"{label} is at NO STATIONARY POINT: the gradient of an atom is "
-                    f"{largest:.1e} Eh/bohr"
-                )
+        notes += [f"{label} is at {text}" for text in no_stationary_point(one.result)]
     if gas:
         state = plan.gas.standard_state
         if state == "1M":
