@@ -12,8 +12,9 @@ from dfmp2 import Molecule
 from dfmp2.cli.main import main
 from dfmp2.errors import InputError, Interrupted, ResourceError
 from dfmp2.gradients.gradient import certified_gradient
-from dfmp2.mp2.composite import CompositeResult
+from dfmp2.mp2.composite import CompositeResult, Part, combine
 from dfmp2.mp2.coupled_cluster import WithCoupledCluster, coupled_cluster_bytes
+from dfmp2.mp2.result import CoupledCluster, Quadrature
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.planning.sizes import Spin
@@ -152,6 +153,111 @@ def test_formulas_are_the_weights():
     assert (smaller.correlation, larger.correlation) == pytest.approx((-27 / 37, 64 / 37))
     assert [run.options.basis for run in level.runs] == ["aug-cc-pvtz", "aug-cc-pvqz"]
     assert type(level.runs[0].options) is Options
+
+
+@pytest.fixture(scope="module")
+def unlike():
+    """Results of a lopsided radical in two bases, with gradients and properties, and the second
+    one as a run with CCSD(T)."""
+    molecule = Molecule.from_string(LOPSIDED["HeH2+"][0], charge=1, multiplicity=2)
+    small, large = (
+        certified_gradient(molecule, Options(basis, stability="off", **TIGHT), separate=True)
+        for basis in ("sto-3g", "6-31g")
+    )
+    delta = replace(
+        small,
+        coupled_cluster=CoupledCluster(
+            program="by hand",
+            ccsd_correlation_energy=-0.03,
+            triples_energy=-0.002,
+            mp2_correlation_energy=-0.025,
+            seconds=1.0,
+        ),
+    )
+    return small, large, delta
+
+
+def test_everything_of_a_composite_is_the_weighted_sum(unlike):
+    """Mean fields with their weights, what MP2 adds with its own; the correction is added whole."""
+    small, large, delta = unlike
+    parts = (Part("a", 0.3, -0.4), Part("b", 0.9, 1.6), Part("delta", 0.0, 0.0))
+    whole = combine(list(zip(parts, unlike, strict=True)))
+
+    def of_scf(quantity):
+        return 0.3 * quantity(small) + 0.9 * quantity(large)
+
+    def added(quantity):
+        return -0.4 * quantity(small) + 1.6 * quantity(large)
+
+    assert whole.scf_total_energy == pytest.approx(of_scf(lambda run: run.scf_total_energy))
+    assert whole.hf_total_energy == pytest.approx(of_scf(lambda run: run.hf_total_energy))
+    same, opposite = whole.components
+    assert abs(small.components[0] - small.components[1]) > 1e-3
+    assert same == pytest.approx(added(lambda run: run.pairs.same_spin_energy), rel=1e-12)
+    assert opposite == pytest.approx(added(lambda run: run.pairs.opposite_spin_energy), rel=1e-12)
+    assert whole.correction == pytest.approx(-0.03 - 0.002 + 0.025)
+    expected = whole.scf_total_energy + same + opposite - 0.007
+    assert whole.total_energy == pytest.approx(expected, abs=1e-12)
+    assert whole.gradient.total_gradient == pytest.approx(
+        of_scf(lambda run: run.gradient.scf_total_gradient)
+        + added(lambda run: run.gradient.total_gradient - run.gradient.scf_total_gradient)
+    )
+    assert whole.gradient.scf_total_gradient is None
+    scf = of_scf(lambda run: run.properties.scf_dipole)
+    for name in ("unrelaxed_dipole", "relaxed_dipole"):
+        moment = scf + added(
+            lambda run, name=name: getattr(run.properties, name) - run.properties.scf_dipole
+        )
+        assert getattr(whole.properties, name) == pytest.approx(moment)
+    assert whole.properties.scf_dipole == pytest.approx(scf)
+    assert whole.properties.relaxed_density.shape == (2, 0, 0)
+    assert whole.properties.unrelaxed_density.shape == (2, 0, 0)
+    assert whole.orbital_basis.name == "limit of a and b"
+    assert whole.sizes == large.sizes and [run for _, run in whole.terms] == [small, large]
+
+
+def test_a_composite_has_no_gradient_where_a_run_has_none(unlike):
+    """That of the mean field alone is needed where its weight is another one."""
+    small, large, _ = unlike
+    parts = (Part("a", 0.3, -0.4), Part("b", 0.9, 1.6))
+
+    def gradient(*results):
+        return combine(list(zip(parts, results, strict=True))).gradient
+
+    assert gradient(small, large) is not None
+    assert gradient(replace(small, gradient=None), large) is None
+    assert gradient(small, replace(large, gradient=None)) is None
+    alone = replace(small, gradient=replace(small.gradient, scf_total_gradient=None))
+    assert gradient(alone, large) is None
+    whole = combine([(Part("a", 1.0, 1.0), alone)])
+    assert whole.gradient.total_gradient == pytest.approx(small.gradient.total_gradient)
+    assert whole.orbital_basis.name == "sto-3g" and whole.correction is None
+    assert combine([(Part("a", 1.0, 1.0), replace(small, properties=None))]).properties is None
+
+
+def test_a_composite_of_other_methods_is_a_weighted_sum(unlike):
+    """dRPA has no spin components, a double hybrid the energy of its functional."""
+    small, large, _ = unlike
+    parts = (Part("a", 0.3, -0.4), Part("b", 0.9, 1.6))
+    plain = combine(list(zip(parts, (small, large), strict=True)))
+    assert plain.rpa_correlation_energy is None and plain.functional_energy is None
+
+    def rpa(run, energy):
+        options = replace(run.options, method="drpa")
+        return replace(run, options=options, quadrature=Quadrature(energy, 12, 0.5, 60.0, 0.0))
+
+    screened = combine(list(zip(parts, (rpa(small, -0.1), rpa(large, -0.3)), strict=True)))
+    assert screened.rpa_correlation_energy == pytest.approx(0.04 - 0.48)
+    assert screened.correlation_energy == pytest.approx(0.04 - 0.48)
+
+    def functional(run, energy):
+        return replace(run, reference=replace(run.reference, functional_energy=energy))
+
+    runs = (functional(small, -1.0), functional(large, -2.0))
+    both = combine(list(zip(parts, runs, strict=True)))
+    assert both.functional_energy == pytest.approx(-0.3 - 1.8)
+    one = combine(list(zip(parts, (runs[0], large), strict=True)))
+    assert one.functional_energy is None
 
 
 def pyscf_ccsd_t(molecule, basis, frozen):
