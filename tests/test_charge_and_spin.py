@@ -174,6 +174,17 @@ def test_what_an_option_explains(tmp_path: Path) -> None:
     for state in ({"multiplicity": 1}, {"multiplicity": 3}, {"charge": 0}, {"charge": 2}):
         with pytest.raises(InputError, match="6 hydrogen atoms are missing"):
             read_block(tmp_path, "f", ethanol, **state)
+    carbene = BLOCKS["methylene, triplet"].text().replace("M  RAD  1   1   3\n", "")
+    for multiplicity in (1, 3):
+        found = read_block(tmp_path, "f", carbene, multiplicity=multiplicity).molecule
+        assert found.multiplicity == multiplicity
+    for state in ({"charge": -1, "multiplicity": 2}, {"charge": 2}):
+        assert read_block(tmp_path, "f", carbene, **state).molecule.charge == state["charge"]
+    for state in ({}, {"charge": 1}, {"charge": 0}, {"charge": 2, "multiplicity": 3}):
+        with pytest.raises(InputError, match="2 hydrogen atoms are missing"):
+            read_block(tmp_path, "f", carbene, **state)
+    with pytest.raises(InputError, match="a hydrogen atom is missing"):
+        read_block(tmp_path, "f", methyl, multiplicity=1, charge=0)
     two = BLOCKS["two radical centres"].text()
     assert read_block(tmp_path, "f", two, multiplicity=3).molecule.multiplicity == 3
 

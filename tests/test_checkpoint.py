@@ -291,6 +291,33 @@ def test_a_checkpoint_is_told_of_every_stage_in_its_order(
     assert Path(b.folder).parent == tmp_path and all(map(all, b.digests))
 
 
+@pytest.mark.parametrize("kind", ["rhf", "uhf", "rohf"])
+def test_orbitals_of_every_iteration_are_told_with_their_spins(kind: str, tmp_path: Path) -> None:
+    """The last ones are nearly those of the converged SCF: one spin of RHF, two of UHF and of
+    ROHF."""
+    told: list[tuple[Any, Any]] = []
+
+    class Iterations(Told):
+        def add_orbitals(self, mo_coeff: Any, mo_occ: Any) -> None:
+            told.append((mo_coeff, mo_occ))
+
+    name = {"rhf": "h2o", "uhf": "nh2", "rohf": "nh2"}[kind]
+    options = Options(basis="sto-3g", threads=1, reference=kind, stability="off")
+    molecule = read_xyz(INPUTS / f"{name}.xyz").molecule
+    kept = Iterations(tmp_path / "x.h5")
+    result = energy.mp2_energy(molecule, options, listener=Heard(), checkpoint=kept)
+    coefficients, occupations = told[-1]
+    reference = result.reference
+    assert len(told) == reference.cycles
+    assert coefficients.shape == reference.mo_coeff.shape
+    assert occupations.shape == reference.mo_occ.shape
+    assert occupations.sum(axis=1) == pytest.approx(reference.mo_occ.sum(axis=1))
+    density = np.einsum("spi,si,sqi->spq", coefficients, occupations, coefficients)
+    converged = reference.mo_coeff
+    final = np.einsum("spi,si,sqi->spq", converged, reference.mo_occ, converged)
+    assert np.abs(density - final).max() < 1e-4
+
+
 # --- which run it belongs to ----------------------------------------------------------------------
 
 

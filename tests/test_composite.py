@@ -179,7 +179,7 @@ def unlike():
 
 def test_everything_of_a_composite_is_the_weighted_sum(unlike):
     """Mean fields with their weights, what MP2 adds with its own; the correction is added whole."""
-    small, large, delta = unlike
+    small, large, _ = unlike
     parts = (Part("a", 0.3, -0.4), Part("b", 0.9, 1.6), Part("delta", 0.0, 0.0))
     whole = combine(list(zip(parts, unlike, strict=True)))
 

@@ -29,6 +29,7 @@ from dfmp2.backends.torch import (
 )
 from dfmp2.errors import ResourceError
 from dfmp2.mp2.pairs import pair_energies, tile_keys
+from tests import stand_in_triton
 from tests.test_backends import fitted, oracle
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -249,6 +250,20 @@ def test_the_fused_kernel_equals_the_definition():
         env={**os.environ, "TRITON_INTERPRET": "1"},
         check=True,
     )
+
+
+@pytest.mark.parametrize(("nvir", "right"), [(1, 1), (32, 32), (37, 37), (33, 40)])
+def test_the_fused_kernel_in_numpy_equals_the_definition(monkeypatch, nvir, right):
+    """Every instance of it, with blocks that are full and blocks that are not."""
+    triton, language = stand_in_triton.module()
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    monkeypatch.setitem(sys.modules, "triton.language", language)
+    fused._kernel.cache_clear()
+    try:
+        for precision in ("fp64", "mixed"):
+            compare_fused(nvir, right, precision)
+    finally:
+        fused._kernel.cache_clear()
 
 
 def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):

@@ -35,7 +35,6 @@ from dfmp2.options.methods import (
     canonical_method,
     custom_scaling,
     functionals_of,
-    way_out_behind,
     without_dispersion,
 )
 
@@ -871,10 +870,7 @@ def _require_allowed(value: Any, option: Field[Any]) -> None:
     named = Option(option.name, value)
     if choices and option.name != "method":  # which takes double hybrids too
         if value not in choices and (value is not None or "None" not in kind):
-            way_out = Message()
-            if option.name == "method" and isinstance(value, str):
-                way_out = way_out_behind(value)
-            raise InputError(named, f": expected one of {', '.join(choices)}", way_out)
+            raise InputError(named, f": expected one of {', '.join(choices)}")
     elif value is None:
         return
     elif kind.startswith("str") and not isinstance(value, str):
