@@ -14,7 +14,20 @@ from pyscf.data import elements as pyscf_elements
 from pyscf.lib import parameters as pyscf_parameters
 
 from dfmp2.errors import InputError
-from dfmp2.molecule.elements import SYMBOLS, atomic_number, element_symbol, normalise_symbol
+from dfmp2.molecule.elements import (
+    COVALENT,
+    MASSES,
+    SYMBOLS,
+    atomic_number,
+    bond_orders,
+    bonds,
+    element_symbol,
+    fills_inner_shell,
+    internal_coordinate,
+    mass,
+    normalise_symbol,
+    radius,
+)
 from dfmp2.molecule.frozen_core import FrozenCore, count_core, dialect_warning, frozen_core_count
 from dfmp2.molecule.molecule import Molecule, nuclear_repulsion
 from dfmp2.options import parse_bytes
@@ -53,6 +66,64 @@ def test_symbol_spelling_and_advice() -> None:
     for number in (0, 119, -1):
         with pytest.raises(InputError, match="1 to 118"):
             element_symbol(number)
+
+
+def test_masses_and_radii_are_those_of_other_tables() -> None:
+    """Of the most abundant isotopes in QCElemental, and of Cordero et al. in ASE."""
+    qcelemental = pytest.importorskip("qcelemental")
+    masses = [float(qcelemental.periodictable.to_mass(symbol)) for symbol in SYMBOLS[:-1]]
+    assert [mass(symbol) for symbol in SYMBOLS[:-1]] == pytest.approx(masses, abs=1e-5)
+    assert len(MASSES) == 117
+    with pytest.raises(InputError, match="Og has no measured mass"):
+        mass("Og")
+    radii = pytest.importorskip("ase.data").covalent_radii[1:97]
+    assert [radius(symbol) for symbol in SYMBOLS[:96]] == pytest.approx(list(radii))
+    assert len(COVALENT) == 96 and {radius(symbol) for symbol in SYMBOLS[96:]} == {1.69}
+
+
+def test_elements_whose_inner_shells_are_filled() -> None:
+    """Sc to Zn, Y to Cd, La to Hg, and all from Ac on."""
+    filling = {symbol for symbol in SYMBOLS if fills_inner_shell(symbol)}
+    for first, last in (("Sc", "Zn"), ("Y", "Cd"), ("La", "Hg"), ("Ac", "Og")):
+        for number in range(atomic_number(first), atomic_number(last) + 1):
+            filling.remove(element_symbol(number))
+    assert not filling
+
+
+def test_bonds_are_within_a_quarter_more_than_the_radii() -> None:
+    """C 0.76, O 0.66, H 0.31, Cl 1.02 angstrom, just within and just beyond; ghosts have none."""
+    symbols = ("O", "C", "H", "Cl", "H")
+    places = np.array(
+        [[0, 0, 0], [1.77, 0, 0], [1.77, 1.33, 0], [1.77, 0, -2.22], [-0.72, 0.72, 0.7]]
+    )
+    no_ghosts = (False,) * 5
+    assert bonds(symbols, places, no_ghosts) == [(0, 1), (1, 2), (1, 3)]
+    assert bonds(symbols, places, (False, True, False, False, False)) == []
+    nearer = places * [1, 0.99, 1.01]
+    nearer[4] *= 0.97
+    assert bonds(symbols, nearer, no_ghosts) == [(0, 1), (0, 4), (1, 2)]
+    orders = bond_orders(symbols, places, (False, False, False, True, False))
+    reach = {"O": 0.66, "C": 0.76, "H": 0.31}
+    expected: dict[tuple[str, str], float] = {}
+    for i, j in ((0, 1), (0, 2), (0, 4), (1, 2), (1, 4), (2, 4)):
+        far = float(np.linalg.norm(places[i] - places[j]))
+        order = 10 ** ((reach[symbols[i]] + reach[symbols[j]] - far) / 0.71)
+        first, second = sorted((symbols[i], symbols[j]))
+        if order > 0.02:
+            expected[first, second] = expected.get((first, second), 0.0) + order
+    assert orders == pytest.approx(expected) and len(expected) == 3
+
+
+def test_internal_coordinates_have_their_signs() -> None:
+    """A dihedral is that of IUPAC: clockwise from the first to the fourth is positive."""
+    points = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 2.0], [0.5, 0.5, 2.7]])
+    assert internal_coordinate(points[[0, 2]]) == pytest.approx(5**0.5)
+    assert internal_coordinate(points[:3]) == pytest.approx(np.pi / 2)
+    assert internal_coordinate(points[1:]) == pytest.approx(np.pi - np.arctan2(0.5**0.5, 0.7))
+    # Seen from the second along z, x lies to the right of y only where z points away from the eye.
+    assert internal_coordinate(points) == pytest.approx(-np.pi / 4)
+    mirrored = points * [-1, 1, 1]
+    assert internal_coordinate(mirrored) == pytest.approx(np.pi / 4)
 
 
 def test_factors() -> None:
