@@ -518,6 +518,13 @@ def test_memory_of_the_correction_is_estimated():
         WithCoupledCluster("pyscf").require(
             Molecule.from_string("He 0 0 0"), restricted, expected - 1
         )
+    WithCoupledCluster("pyscf").require(Molecule.from_string("He 0 0 0"), restricted, expected)
+    two = (Spin(7, 5, 14), Spin(6, 4, 15))
+    unrestricted = type("Work", (), {"spins": two, "nao": 23, "naux": 79})
+    doubles = 25 * 14**2 + 2 * 20 * 14 * 15 + 16 * 15**2
+    triples = 2 * (5 * 14**3 + 5 * 14 * 15**2 + 4 * 15 * 14**2 + 4 * 15**3)
+    arrays = 8 * (20 * doubles + triples + 23**2 * 79)
+    assert coupled_cluster_bytes(unrestricted) == 80 * 10**6 + round(1.5 * arrays)
 
 
 def test_command_line(tmp_path, capsys, monkeypatch):

@@ -406,14 +406,14 @@ def test_a_split_pair_step_has_three_products_and_the_energy(monkeypatch):
 ROOM = 330  # occupied orbitals on the card, of 50 along the edge of a tile
 
 
-def small(rows, size):
+def small(rows, size, **how):
     """A card with room for so many occupied orbitals of B."""
     card = backend(Card("a small card", (9, 0), 1 << 20, 0))
     products = 3 * 8 * card.limits.tile_elements
-    return backend(Card("a small card", (9, 0), 1 << 20, products + rows * size))
+    return backend(Card("a small card", (9, 0), 1 << 20, products + rows * size), **how)
 
 
-@pytest.mark.parametrize("precision", ["fp64", "mixed"])
+@pytest.mark.parametrize("precision", ["fp64", "mixed", "split"])
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -426,10 +426,12 @@ def small(rows, size):
 def test_rows_of_b_pass_through_a_small_card(sizes, precision):
     """The same bits as where B fits; less than all of B is on the card at any time."""
     spaces = [fitted(*size, seed=number) for number, size in enumerate(sizes)]
-    number = {"fp64": 8, "mixed": 4}[precision]
-    row = number * sizes[-1][1] * 3
-    card = small(ROOM, row)
-    whole = backend(Card("a small card", (9, 0), 1 << 20, 1 << 40))
+    row = {"fp64": 8, "mixed": 4, "split": 8}[precision] * sizes[-1][1] * 3
+    split = precision == "split"  # two halves of each float32
+    if split:
+        precision = "mixed"
+    card = small(ROOM, row, split=split)
+    whole = backend(Card("a small card", (9, 0), 1 << 20, 1 << 40), split=split)
     streamed = [card.put(*space, precision) for space in spaces]
     assert any(isinstance(operand, StreamedOperand) for operand in streamed)
     most = []
@@ -453,6 +455,32 @@ def test_a_card_without_room_for_a_tile_is_refused():
     card = small(99, 8 * 30)
     with pytest.raises(ResourceError, match="100 of 20 occupied orbitals"):
         card.put(*fitted(20, 5, 6), "fp64")
+
+
+@pytest.mark.parametrize(
+    ("precision", "split", "number"),
+    [("fp64", True, 8), ("fp64", False, 8), ("mixed", True, 8), ("mixed", False, 4)],
+)
+def test_b_stays_on_a_card_to_the_last_byte_of_its_room(precision, split, number):
+    """All of B beside five edges of rows that pass; in three products of TF32 a number has two
+    halves."""
+    space = fitted(20, 5, 6)
+    rows = number * 30
+    edge = tiling.edge(20, small(99, 8).limits, 30)
+
+    def card(size):
+        made = small(0, 0)
+        limits = Card("a small card", (9, 0), 1 << 20, 24 * made.limits.tile_elements + size)
+        return backend(limits, split=split)
+
+    whole = (20 + 5 * edge) * rows
+    resident = card(whole).put(*space, precision)
+    assert isinstance(resident, TorchOperand)
+    assert (resident.low is not None) == (split and precision == "mixed")
+    assert isinstance(card(whole - 1).put(*space, precision), StreamedOperand)
+    assert isinstance(card(5 * edge * rows).put(*space, precision), StreamedOperand)
+    with pytest.raises(ResourceError, match=f"need {5 * edge * rows} bytes"):
+        card(5 * edge * rows - 1).put(*space, precision)
 
 
 def test_what_was_resident_is_given_back():
