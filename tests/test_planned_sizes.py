@@ -244,7 +244,20 @@ def test_memory_of_a_gradient_counted_by_hand() -> None:
         plan.mp2_in_core + kept, amplitudes + 8 * B + kept, fitted + kept, response + of_occupied
     )
     assert memory.gradient_with_b(GRADIENT, WORKERS) == amplitudes
-    assert found == memory.gradient_memory(GRADIENT, plan_of(GRADIENT), 9, WORKERS)
+    # Each array is in memory from the byte on where it fits there.
+    for name, room, value in (
+        ("z_on_disk", max(amplitudes + 8 * B, fitted - 92 * function), False),
+        ("half_on_disk", mean_field - 101 * function + max(9 * function, work), False),
+        ("response_held", response + of_occupied, True),
+        ("scf_kept", before + kept, True),
+    ):
+        just, below = (
+            memory.gradient_memory(GRADIENT, plan_of(GRADIENT, memory.SLACK + n), 9, WORKERS)
+            for n in (room, room - 1)
+        )
+        assert (getattr(just, name), getattr(below, name)) == (value, not value), name
+        if name == "z_on_disk":
+            assert below.disk == max(8 * B, half if below.half_on_disk else 0)
     densities = memory.gradient_memory(replace(GRADIENT, task="properties"), plan, 9, WORKERS)
     assert densities.purpose == "relaxed densities"
 
@@ -455,3 +468,34 @@ def test_traffic_counted_by_hand() -> None:
     exact = replace(TIMED, naux_scf=0)
     assert time.traffic(exact, plan_of(exact, budget=0), limits).recomputed
     assert not time.traffic(exact, plan_of(exact), limits).recomputed
+
+
+def test_integrals_of_a_gradient_go_to_disk_where_they_do_not_fit() -> None:
+    """Those of the SCF in the Z-vector equations, in blocks as in the SCF."""
+    work = replace(LARGE, task="gradient")
+    ample = plan_of(work)
+    rotations = 60 * (800 - 60) + 55 * (800 - 55)
+    vectors = 20 * MB + 40 * MB + 8 * 40 * rotations
+    needed = vectors + ample.scf_in_core
+    just, below = (
+        memory.gradient_memory(work, plan_of(work, memory.SLACK + n), 9, WORKERS)
+        for n in (needed, needed - 1)
+    )
+    assert not just.scf_on_disk and below.scf_on_disk
+    assert (just.pair_bytes, just.read_bytes) == (0, 0)
+    assert (below.pair_bytes, below.read_bytes) == (8 * 4000**2, 256 * MB)
+    assert below.disk >= ample.scf_disk and not below.scf_kept
+    alone = replace(work, naux=0, spins=(Spin(60, 0, 0), Spin(55, 0, 0)), grid=9000)
+    kohn_sham = memory.gradient_memory(alone, plan_of(work), 9, WORKERS)
+    assert not (kohn_sham.scf_on_disk or kohn_sham.scf_kept)
+    half = 8 * 115 * 800 * 4000
+    fixed = 20 * MB + 40 * MB + 8 * 24 * 800**2 * 2
+    blocks = 8 * (9 * 800**2 + 6 * 800 * 115)
+    mean_field = fixed + 8 * 3 * 4000**2 + half + 9 * blocks
+    work_space = 8 * WORKERS * (4000**2 + 3 * 800 * 4000)
+    assert kohn_sham.least == max(
+        fixed + 8 * 3 * 4000**2 + max(9 * blocks, work_space),
+        fixed + 8 * 3 * 4000**2,
+        fixed + 9000 * 96 + WORKERS * 16 * MB,
+    )
+    assert kohn_sham.needed >= mean_field
