@@ -5,11 +5,14 @@ float64 where nothing else is said."""
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from pyscf import dft, gto
 
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.planning import memory, time
+from dfmp2.planning import memory, rates, time
 from dfmp2.planning.memory import MemoryPlan, Stage
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
@@ -499,3 +502,67 @@ def test_integrals_of_a_gradient_go_to_disk_where_they_do_not_fit() -> None:
         fixed + 9000 * 96 + WORKERS * 16 * MB,
     )
     assert kohn_sham.needed >= mean_field
+
+
+# --- rates ----------------------------------------------------------------------------------------
+
+
+def test_rates_are_work_by_its_shortest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every routine takes two seconds here; the work is counted on a molecule that PySCF makes of
+    the same waters."""
+    asked: list[int] = []
+
+    def two_seconds(work: Any) -> float:
+        asked.append(1)
+        return 2.0
+
+    monkeypatch.setattr(rates, "shortest", two_seconds)
+    found = rates._host(3)
+    water = "O {0} 0 0.2217; H {0} 1.4309 -0.8867; H {0} -1.4309 -0.8867"
+    atoms = ";".join(water.format(5.67 * number) for number in range(4))
+    mole = gto.M(atom=atoms, unit="bohr", basis="cc-pvtz", verbose=0)
+    fitting = gto.M(atom=atoms, unit="bohr", basis="cc-pvtz-ri", verbose=0)
+    # Oxygen has 10 s, 5 p, 2 d and 1 f primitives, hydrogen 5 s, 2 p and 1 d.
+    nao, naux = mole.nao, fitting.nao
+    contracted, primitive = nao * (nao + 1) // 2, 4 * (10 + 15 + 10 + 7 + 2 * (5 + 6 + 5))
+    assert nao == 4 * 58
+    integrals = naux * (contracted + 1.3 * (primitive * (primitive + 1) // 2))
+    assert found["integrals"] == pytest.approx(integrals / 2)
+    assert found["products"] == found["products_single"] == 768**3
+    small = gto.M(atom=";".join(atoms.split(";")[:6]), unit="bohr", basis="cc-pvdz", verbose=0)
+    grid = dft.gen_grid.Grids(small)
+    grid.level = 1
+    grid.build()
+    assert found["functional"] == pytest.approx(len(grid.weights) * small.nao / 2)
+    pairs = rates._pairs(CpuBackend(2))
+    assert pairs == dict.fromkeys(("pairs_fp64", "pairs_mixed"), 16 * 17 * 256**2 * 768 / 2)
+    assert len(asked) == 6
+
+
+def test_the_shortest_of_three_times_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 13.0, 20.0, 21.5, 30.0, 34.0])
+    monkeypatch.setattr(rates.time, "perf_counter", lambda: next(clock))
+    done: list[int] = []
+    assert rates.shortest(lambda: done.append(1)) == 1.5
+    assert len(done) == 3
+
+
+def test_the_better_rate_of_each_kind_is_kept() -> None:
+    """Others can only slow a routine down; times are better when they are shorter."""
+    first = Rates(1.0, 9.0, 3.0, 8.0, 5.0, 6.0, 0.2, 0.9, 2.5, "first")
+    second = Rates(4.0, 2.0, 7.0, 1.0, 6.0, 5.0, 0.4, 0.3, 0.05, "second")
+    assert first.better(second) == Rates(4.0, 9.0, 7.0, 8.0, 6.0, 6.0, 0.2, 0.3, 0.05, "second")
+    assert first.disturbed and not second.disturbed
+    assert not replace(first, foreign=0.1).disturbed
+
+
+@pytest.mark.parametrize(
+    ("used", "cores", "threads", "taken"),
+    [(2.5, 4, 2, 0.5), (1.5, 4, 2, 0.0), (1.5, 2, 2, 1.5), (0.7, 1, 2, 0.7), (0.7, None, 3, 0.7)],
+)
+def test_cores_that_others_take_are_beyond_the_idle_ones(
+    monkeypatch: pytest.MonkeyPatch, used: float, cores: int | None, threads: int, taken: float
+) -> None:
+    monkeypatch.setattr(rates.os, "cpu_count", lambda: cores)
+    others: Any = SimpleNamespace(used=lambda: used)
+    assert rates._taken(others, threads) == pytest.approx(taken)
