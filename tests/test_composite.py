@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from dfmp2 import Molecule
 from dfmp2.cli.main import main
-from dfmp2.errors import InputError, Interrupted, ResourceError
+from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
 from dfmp2.gradients.gradient import certified_gradient
 from dfmp2.mp2.composite import CompositeResult, Part, combine
 from dfmp2.mp2.coupled_cluster import WithCoupledCluster, coupled_cluster_bytes
+from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.result import CoupledCluster, Quadrature
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
@@ -341,6 +344,60 @@ def test_correction_is_stored_with_its_diagnostics(tmp_path):
     assert found.correction == pytest.approx(exact, abs=FITTING)
     assert found.t1_diagnostic == pytest.approx(PSI4_WATER["t1"], abs=2e-5)
     assert found.d1_diagnostic == pytest.approx(PSI4_WATER["d1"], abs=5e-5)
+
+
+def test_another_program_gets_the_whole_molecule(monkeypatch):
+    """Ghosts, charge, spin, frozen core and places of atoms, none of which it may move; what it
+    answers is taken by its names."""
+    from dfmp2.mp2 import coupled_cluster
+
+    molecule = Molecule.from_string(
+        "N 0 0 0; O 0.1 0 1.22; H 0.9 0.2 -0.4; @He -1.6 0.3 0.2", charge=1, multiplicity=2
+    )
+    result = mp2_energy(molecule, Options("6-31g", frozen_core="auto", stability="off", threads=1))
+    asked = []
+    answer = {
+        "success": True,
+        "extras": {
+            "qcvars": {
+                "CCSD CORRELATION ENERGY": -0.3,
+                "(T) CORRECTION ENERGY": -0.02,
+                "CCSD(T) CORRELATION ENERGY": -0.32,
+                "MP2 CORRELATION ENERGY": -0.28,
+                "CC T1 DIAGNOSTIC": 0.01,
+                "CC D1 DIAGNOSTIC": 0.03,
+            }
+        },
+        "provenance": {"creator": "Psi4", "version": "1.3.2"},
+    }
+    monkeypatch.setitem(sys.modules, "qcengine", ModuleType("qcengine"))
+    monkeypatch.setattr(coupled_cluster, "require_program", lambda program: None)
+    monkeypatch.setattr(coupled_cluster, "_psi4_version", lambda: (1, 3))
+    monkeypatch.setattr(
+        coupled_cluster,
+        "_by_old_psi4",
+        lambda document, budget: asked.append((document, budget)) or answer,
+    )
+    found = coupled_cluster._by_qcengine("psi4", result)
+    ((document, budget),) = asked
+    described, keywords = document["molecule"], document["keywords"]
+    assert described["symbols"] == ["N", "O", "H", "He"]
+    assert described["real"] == [True, True, True, False]
+    assert described["geometry"] == pytest.approx(molecule.coordinates.ravel())
+    assert (described["molecular_charge"], described["molecular_multiplicity"]) == (1, 2)
+    assert described["fix_com"] and described["fix_orientation"]
+    assert (described["fix_symmetry"], budget) == ("c1", result.memory.budget)
+    assert document["model"] == {"method": "ccsd(t)", "basis": "6-31g"}
+    assert (keywords["reference"], keywords["num_frozen_docc"]) == ("uhf", 2)
+    assert keywords["scf_type"] == "pk" and keywords["e_convergence"] <= 1e-8
+    assert found.ccsd_correlation_energy == -0.3 and found.triples_energy == -0.02
+    assert found.mp2_correlation_energy == -0.28
+    assert found.program == "Psi4 1.3.2 (four-centre integrals)"
+    assert (found.t1_diagnostic, found.d1_diagnostic) == (None, None)  # of an open shell
+    answer["extras"]["qcvars"].pop("CCSD(T) CORRELATION ENERGY")
+    answer["error"] = {"error_message": "first\n\n  PSIO Error  \n"}
+    with pytest.raises(BackendUnavailable, match=r"CCSD\(T\)/6-31g \(PSIO Error\)"):
+        coupled_cluster._by_qcengine("psi4", result)
 
 
 @pytest.mark.slow

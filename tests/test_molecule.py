@@ -3,6 +3,7 @@ rules."""
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
 from typing import Any
@@ -14,6 +15,7 @@ from pyscf.data import elements as pyscf_elements
 from pyscf.lib import parameters as pyscf_parameters
 
 from dfmp2.errors import InputError
+from dfmp2.molecule import point_charges
 from dfmp2.molecule.elements import (
     COVALENT,
     MASSES,
@@ -525,3 +527,42 @@ def test_programs_that_differ_are_a_warning(
     pairs = molecule.electrons({}) // 2
     said = dialect_warning(count(molecule, used), molecule, {}, pairs, pairs)
     assert (said or "").endswith(listed or "") and (said is None) == (listed is None)
+
+
+@pytest.mark.parametrize("block", [1, 4, 7, 10**6])
+def test_point_charges_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """Their energy with the nuclei, and which of them is too near to a nucleus; not to a ghost."""
+    monkeypatch.setattr(point_charges, "BLOCK", block)
+    points = np.array([[0.0, 0.1, 0.2], [2.0, 0.0, -1.0], [0.0, 3.0, 1.0]])
+    nuclei = np.array([8.0, 1.0, 3.0])
+    rng = np.random.default_rng(5)
+    charges = np.column_stack([rng.uniform(4, 9, (6, 3)), rng.uniform(-1, 1, 6)])
+    expected = sum(
+        q * z / np.linalg.norm(place - point)
+        for *place, q in charges
+        for point, z in zip(points, nuclei, strict=True)
+    )
+    found = point_charges.nuclear_energy(points, nuclei, charges)
+    assert found == pytest.approx(expected, rel=1e-12)
+    symbols, ghost = ("O", "H", "Li"), (False, True, False)
+    assert point_charges.too_near(points, symbols, ghost, charges, 1.0) == ""
+    charges[4, :3] = points[2] + [0.0, 0.0, 0.5]
+    charges[1, :3] = points[1] + [0.0, 0.1, 0.0]  # near a ghost
+    said = point_charges.too_near(points, symbols, ghost, charges, 0.51)
+    assert said == "point charge 5 is 0.265 angstrom from atom 3 Li"
+    assert point_charges.too_near(points, symbols, ghost, charges, 0.5) == ""
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1e4, 1e4])
+@pytest.mark.parametrize("column", range(4))
+def test_point_charges_beyond_reason_are_refused(value: float, column: int) -> None:
+    """Below 10,000 bohr and 1,000 e; the first wrong one is named."""
+    charges = np.array([[9999.0, -9999.0, 0.0, 999.0], [0.0, 1.0, 2.0, -999.0]])
+    taken = point_charges.checked(charges.tolist())
+    np.testing.assert_array_equal(taken, charges)
+    assert not taken.flags.writeable
+    charges[1, column] = value
+    with pytest.raises(InputError, match="point charge 2 is"):
+        point_charges.checked(charges)
+    scaled = point_charges.checked([[1.0, 2.0, -3.0, 0.5]], 1.5)
+    np.testing.assert_array_equal(scaled, [[1.5, 3.0, -4.5, 0.5]])
