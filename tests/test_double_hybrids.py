@@ -552,9 +552,8 @@ def test_qcschema_ase_and_pyscf(tmp_path: Path) -> None:
         ({"method": "dsd-blyp", "dispersion": "d3bj"}, "take --method dsd-blyp-d3bj"),
         ({"method": "mp2", "dispersion": "d4"}, "belongs to double hybrids by name"),
         ({"method": "b2plyp", "reference": "rohf"}, "(ROKS): use --reference uhf"),
-        ({"method": "b2plyp", "stability": "full"}, "is not there for Kohn-Sham orbitals"),
-        ({"method": "b2plyp", "certify_fit": True}, "--certify-fit is not available for double "
-                                                    "hybrids"),
+        ({"method": "b2plyp", "stability": "auto"}, "take --stability full"),
+        ({"method": "xyg3", "certify_fit": True}, "such as --method b2plyp"),
         ({"method": "b2plyp", "kappa": 1.1}, "belongs to --method kappa-mp2"),
         ({"method": "b2plyp", "grid": "99"}, "--grid"),
         ({"method": "b2plyp", "laplace": True}, "0.27 E(OS) + 0.27 E(SS): leave it out, take one "
