@@ -79,7 +79,14 @@ def test_energies_and_matrices_are_those_of_pyscf(case: str) -> None:
             assert on_grid.energy(mf._numint, xc, one) == pytest.approx(energy, abs=1e-10)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param("water", marks=pytest.mark.slow),
+        "cation",
+        pytest.param("iodide", marks=pytest.mark.slow),
+    ],
+)
 def test_kernels_are_those_of_pyscf(case: str) -> None:
     """Of random rotations, alike in both spins and, where these have the same orbitals, opposite."""
     mf = _converged_somewhat(case)

@@ -334,7 +334,7 @@ def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
     )
 
 
-# A closed shell, and a cation that is not, none with a symmetry; 6-31g, grid 20,50.
+# A closed shell, and a cation that is not, none with a symmetry; sto-3g, grid 20,50.
 OF_FUNCTIONALS = {
     "RKS, meta-GGA": ("O 0 0 0; F 0.1 0 1.6; H 0.9 0.3 -0.2", 0, 0, "r2scan0"),
     "UKS, range-separated": ("N 0 0 0; H 0.1 0.8 0.7; H 0 -0.9 0.6", 0, 1, "camb3lyp"),
@@ -346,7 +346,7 @@ def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None
     """Of its products with unit vectors, whose kernels are its own; the energy along a rotation
     has no kernel at all."""
     atom, charge, spin, xc = OF_FUNCTIONALS[case]
-    mole = gto.M(atom=atom, basis="6-31g", charge=charge, spin=spin, verbose=0)
+    mole = gto.M(atom=atom, basis="sto-3g", charge=charge, spin=spin, verbose=0)
     mf = dft.KS(mole, xc=xc)
     mf.grids.atom_grid = (20, 50)
     mf.run(conv_tol=1e-11)
@@ -371,23 +371,21 @@ def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None
 
 def test_a_functional_leaves_the_restricted_solution_where_it_is_told_to() -> None:
     """H2 at 3 angstrom with B3LYP: PySCF's UKS from orbitals of its atoms."""
-    mole = gto.M(atom="H 0 0 0; H 0 0 3", basis="cc-pvdz", verbose=0)
+    mole = gto.M(atom="H 0 0 0; H 0 0 3", basis="6-31g", verbose=0)
     mf = dft.UKS(mole, xc="b3lyp").density_fit(auxbasis="cc-pvdz-jkfit")
-    mf.grids.atom_grid = (30, 110)
-    start = mf.get_init_guess()
-    start[0][:5, :5] *= 2
-    start[1][5:, 5:] *= 2
-    start[0][5:] = start[0][:, 5:] = start[1][:5] = start[1][:, :5] = 0
+    mf.grids.atom_grid = (20, 50)
+    start = np.zeros((2, 4, 4))
+    start[0, 0, 0] = start[1, 2, 2] = 1.0
     mf.kernel(start)
-    given = {"method": "ks", "xc": "b3lyp", "grid": "30,110"}
-    restricted, said = run(hydrogen(), stability="full", **given)
+    given = {"method": "ks", "xc": "b3lyp", "grid": "20,50", "scf_auxbasis": "cc-pvdz-jkfit"}
+    restricted, said = run(hydrogen(), "6-31g", stability="full", **given)
     assert restricted.reference.stability is not None
     assert restricted.reference.stability.verdict == "unstable (RKS to UKS)"
     assert restricted.reference.stability.energy_gain is not None
     below = restricted.scf_total_energy - mf.e_tot
     assert 0.5 * below < restricted.reference.stability.energy_gain <= below
     assert 'reference="uhf" finds it' in " ".join(said.warnings)
-    followed, _ = run(hydrogen(), reference="uhf", stability="follow", **given)
+    followed, _ = run(hydrogen(), "6-31g", reference="uhf", stability="follow", **given)
     assert followed.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-7)
     assert solutions(followed).kind[0] == "UKS to UKS"
 
