@@ -131,7 +131,6 @@ def kernel(a, b, identity, one):
     return out
 """
 GEN3 = Settings(target="gen3")
-FUZZ = Settings(fuzz=1)
 
 
 def big(first: int, second: int) -> str:
@@ -212,12 +211,6 @@ CASES = [
     ("uninitialised-read", "copy(t, u)", "copy(u, t)"),
     ("uninitialised-read", "fill(u[:, 0:63], 0.0); copy(t, u)", ""),
     ("uninitialised-read", "", "fill(u[:, 0:63], 0.0); fill(u[:, 63:64], 0.0); copy(t, u)"),
-    (
-        "lost-write",
-        "copy(u, s); copy(t, u); copy(u, s); copy(u, s)",
-        "copy(u, s); copy(t64, u64); copy(u, s)",
-        FUZZ,
-    ),
     ("input-written", "move(a, s)", "move(s, a)"),
     ("hbm-order", "w = hbm(); move(w, s); move(u, w)", ""),
     ("hbm-order", "", "w = hbm()\nwith nl.no_reorder():\n    move(w, s)\n    move(u, w)"),

@@ -38,7 +38,7 @@ from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from dfmp2.trainium.launch.guard import GuardedBackend, redo
 from tests.conftest import MOLECULES, Heard
-from tests.stand_in_nki.site import PACKAGES, planted
+from tests.stand_in_nki.site import planted
 from tests.test_backends import fitted, oracle
 from tests.test_disk import both
 from tests.test_nki_backend import Quiet
@@ -164,18 +164,6 @@ def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
     }
     assert block("nki").direct.shape == (3, 3)
     assert len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
-
-
-def test_the_bindings_within_nki_are_found_where_there_are_no_others(machine):
-    machine.sound(nrtpy=None)
-    site = machine.folder / "site" / "nki" / "runtime"
-    site.mkdir()
-    text = (PACKAGES / "nrtpy" / "__init__.py").read_text()
-    (site / "__init__.py").write_text(
-        f"{text}\n\nSpikeModel, SpikeTensor = NrtpyModel, NrtpyTensor\n"
-    )
-    assert toolchain.bindings() == ("nki.runtime", ("Spike",))
-    assert details(water(machine, "nki"))["runtime bindings"] == "nki.runtime.SpikeModel"
 
 
 @pytest.mark.parametrize(("late", "warm"), [(False, 0.0), (True, 1.0)])

@@ -397,22 +397,6 @@ def energy_call(nocc: int, nvir: int) -> KernelCall:
     return _call("pair_checks", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
 
 
-def fused_call(nocc: int, nvir: int, naux: int) -> KernelCall:
-    """The calls of `pair_fused`, one for each pair i <= j.
-
-    Raises
-    ------
-    KernelError : a row of T is wider than a bank
-    """
-    n, columns = layout.padded_nvir(nvir), layout.tile_columns(layout.padded_nvir(nvir))
-    if n > BANK:
-        raise KernelError(f"pair_fused: {nvir} virtual orbitals: at most 512")
-    operand = Tensor((P, layout.padded_naux(naux) // P, columns))
-    tables = {"eu": Tensor((P, columns // P * n)), "neg": Tensor((P, 1))}
-    given = {"b_i": operand, "b_j": operand, **tables, "nvir": n}
-    return _call("pair_checks", "pair_fused", given, nocc * (nocc + 1) // 2)
-
-
 def _block(edge: int, naux: int, columns: int) -> Tensor:
     """B of `edge` orbitals; `naux` is padded."""
     return Tensor((edge * P, layout.stored_slices(columns, naux), columns))

@@ -187,13 +187,6 @@ KERNELS = (
         calls=lambda shape, *_: (calls.energy_call(shape.nocc, shape.nvir),),
         multiplications=lambda shape: 0,
     ),
-    Row(
-        name="pair_fused",
-        short="",
-        about="contraction and energy terms of one pair per call",
-        calls=lambda shape, *_: (calls.fused_call(*shape),),
-        multiplications=_pairs,
-    ),
 )
 
 
