@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +18,6 @@ from dfmp2.cli.main import main
 from dfmp2.errors import (
     BackendUnavailable,
     DeviceFault,
-    Interrupted,
     KernelError,
     KernelFailed,
     NumericalError,
@@ -366,26 +362,6 @@ def test_warm_up_needs_no_device(machine, capsys):
         4,
         2,
     )  # both spins have one bucket: K12, and that of two
-
-
-def test_sigterm_waits_for_the_end_of_a_compilation():
-    def stop(*_):
-        raise Interrupted("terminated")
-
-    def compiling():
-        with compiler.holding_sigterm():
-            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
-            time.sleep(0.2)
-            done.append("compiled")
-
-    before = signal.signal(signal.SIGTERM, stop)
-    done = []
-    try:
-        with pytest.raises(Interrupted):
-            compiling()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert done == ["compiled"]
 
 
 def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
