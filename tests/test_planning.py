@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.main import main
@@ -113,16 +114,17 @@ def test_memory_holds_the_large_arrays():
 
 @pytest.mark.parametrize("budget", [10**11, 10**9])
 def test_tiles_on_a_card_take_no_memory_of_the_host(budget):
-    """Products of 8 GB on the card: the host has B and the two buffers of 64 MB it goes through."""
-    host = Limits(("fp64",), tile_edge=64, tile_elements=10**9, workers=1)
+    """Three times 64 x 409 x 409 numbers are on the card: the host has the two buffers of 64 MB
+    through which B goes there."""
+    host = Limits(("fp64",), tile_edge=64, tile_elements=10**9, workers=1, edge_elements=10**9)
     work = replace(LARGE, precision="fp64")
     room = {"threads": 1, "program": 100 * MEGABYTE, "budget": budget}
     on_card = memory.memory_plan(work, replace(host, memory=68 << 30), **room)
     on_host = memory.memory_plan(work, host, **room)
-    b = 81 * 409 * 1708 * 8
-    assert b < on_card.mp2_in_core < 1.5 * b < 3 * b <= on_host.mp2_in_core
-    tiles = on_host.mp2_pairs.fixed - on_card.mp2_pairs.fixed
-    assert tiles == 2 * b - 2 * 64 * 10**6  # no tile of the host is larger than twice B
+    edge = tiling.edge(81, host, 409 * 1708)
+    assert edge > 20
+    expected = 3 * edge * 409**2 * 8 - 2 * 64 * 10**6
+    assert on_host.mp2_pairs.fixed - on_card.mp2_pairs.fixed == expected
 
 
 @pytest.mark.parametrize("spins", [1, 2])
