@@ -737,10 +737,23 @@ def test_addresses_may_be_used_again_when_the_tensor_there_is_no_longer_used(tmp
     (out,), trace = run_kernel(str(path), "kernel", given)
     np.testing.assert_array_equal(out, given["a"] + given["b"])
     assert trace.sbuf_high_water == 2 * 256
-    path.write_text(PLACED.format(second=252))
-    with pytest.raises(Violation, match="is still alive") as caught:
+    limit = Settings().sbuf_limit
+    path.write_text(PLACED.format(second=limit - 256))
+    assert run_kernel(str(path), "kernel", given)[1].sbuf_high_water == limit
+    refused = {
+        252: "is still alive",
+        258: "of elements of 4 bytes",
+        -256: r"address=\(0, -256\) of 128 partitions, 256 bytes",
+        limit - 252: "of 128 partitions, 256 bytes",
+    }
+    for second, told in refused.items():
+        path.write_text(PLACED.format(second=second))
+        with pytest.raises(Violation, match=told) as caught:
+            run_kernel(str(path), "kernel", given)
+        assert caught.value.rule == "address"
+    path.write_text(PLACED.format(second=256).replace(", address=(0, 256)", ""))
+    with pytest.raises(Violation, match="an address here, and none of"):
         run_kernel(str(path), "kernel", given)
-    assert caught.value.rule == "address"
 
 
 def test_documented_calls_compute_what_their_pages_say(tmp_path):

@@ -48,7 +48,7 @@ def arguments(s, edge, held, diagonal, variant, dtype):
     form = PairForm(
         layout.padded_nvir(s.vir.size),
         layout.padded_naux(s.b.shape[2]),
-        variant == "packed",
+        variant,
         rows=edge,
         columns=edge if diagonal else len(s.occ) - edge,
     )
@@ -101,6 +101,12 @@ def deviations(found, exact):
 CASES = [(nvir, variant, diagonal) for nvir in SIZES for variant in ("plain", "packed") for diagonal in (False, True)
          if variant == "plain" or nvir in (129, 448)]  # fmt: skip
 CASES += [(288, "packed", False), (185, "packed", True)]
+CASES += [
+    (16, "placed", True),
+    (129, "placed", False),
+    (448, "placed", True),
+    (600, "placed", False),
+]
 
 
 def shape_of(nvir, variant):
@@ -152,6 +158,8 @@ def test_indexing_and_packing_are_exact_in_float64(nvir, variant, diagonal):
         ("plain", 448, 500, 4, 2, False),
         ("packed", 448, 500, 4, 2, True),
         ("plain", 600, 900, 2, 1, False),
+        ("placed", 448, 500, 4, 2, False),  # two residents
+        ("placed", 416, 1700, 3, 1, True),
         ("plain", 416, 1700, 3, 1, True),  # B_j in two parts
     ],
 )
@@ -162,7 +170,8 @@ def test_b_in_pieces_and_parts(variant, nvir, naux, edge, held, diagonal):
 
 
 @pytest.mark.parametrize(
-    ("variant", "nvir", "held"), [("plain", 160, 2), ("packed", 192, 2), ("packed", 160, 4)]
+    ("variant", "nvir", "held"),
+    [("plain", 160, 2), ("packed", 192, 2), ("packed", 160, 4), ("placed", 160, 2)],
 )
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_short_last_blocks_emit_the_pairs_that_exist(variant, nvir, held, diagonal):
@@ -173,9 +182,9 @@ def test_short_last_blocks_emit_the_pairs_that_exist(variant, nvir, held, diagon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "nvir", "naux"), [("plain", 448, 1000), ("packed", 416, 1200)])
+@pytest.mark.parametrize(("variant", "nvir", "naux"), [("plain", 448, 1000), ("packed", 416, 1000)])
 def test_as_many_residents_as_only_trn2_holds(variant, nvir, naux):
-    form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", "gen3")
+    form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant, "gen3")
     assert form.residents == 4 > layout.residents(form.nvir, form.naux)
     s = space(7, nvir, naux)
     found = evaluate(s, 4, 4, False, variant, Settings(target="gen3"), transpose=True)
@@ -220,7 +229,7 @@ def test_cross_mode(left, right, naux, settings):
     assert found.sum() == pytest.approx(exact.sum(), rel=tolerance)
 
 
-@pytest.mark.parametrize("variant", ["plain", "packed"])
+@pytest.mark.parametrize("variant", ["plain", "packed", "placed"])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -260,8 +269,8 @@ WRONG = {  # planted fault -> what replaces what
         "height, xu, P * row, identity, transpose)",
     ),
     "one buffer for a pair and the pair before it": (
-        "                made = [sbuf(total), lower, short]\n",
-        "                made = [sbuf(total) if q == 0 else made[0], lower, short]\n",
+        "made = [sbuf(total, P, slot(places, UPPER, q, 2)), lower, short]\n",
+        "made = [sbuf(total) if q == 0 else made[0], lower, short]\n",
     ),
     "diagonal blocks counted twice": ("doubled = max(0, min(hi, nvir) - lo)", "doubled = 0"),
 }
@@ -311,6 +320,28 @@ def test_planted_faults_that_break_a_rule_are_refused(tmp_path, fault):
             source=planted(tmp_path, old, new),
         )
     assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("slot(places, UPPER, q, 2)", "slot(places, UPPER, 0, 2)"),  # as long as the next pair's
+        (
+            "slot(places, RIGHT, loads, 2)\n            coming",
+            "slot(places, RIGHT, 0, 2)\n            coming",
+        ),
+        ("slot(places, SUMS, first // residents, 2)", "slot(places, SUMS, 0, 2)"),
+        ("        bank += 2", "        bank += 0"),
+        ("slot(places, LEFT, number // count, count_held)", "slot(places, LEFT, 0, count_held)"),
+        ("sbuf(2 * npair, P, slot(places, NEG, 0, 1))", "sbuf(2 * npair)"),  # no address
+    ],
+)
+def test_tiles_in_one_place_at_a_time_are_refused(tmp_path, one, other):
+    s = space(7, 300, 140)
+    evaluate(s, 4, 1, False, "placed")
+    with pytest.raises(Violation) as caught:
+        evaluate(s, 4, 1, False, "placed", source=planted(tmp_path, one, other))
+    assert caught.value.rule == "address"
 
 
 @pytest.mark.parametrize("variant", ["plain", "packed"])

@@ -166,26 +166,27 @@ def finish(core: Core) -> None:
     )
     trace.psum_high_water = _most(ordered, "psum", PSUM_BANKS, "psum-banks", "banks")
     _check_addresses(ordered)
+    ends = [one.address[3] for one in ordered if one.address is not None and one.space == "sbuf"]
+    trace.sbuf_high_water = max([trace.sbuf_high_water, *ends])
 
 
 def _check_addresses(allocations: list[Allocation]) -> None:
     """Refuse tensors that are alive at a time in one place, and kernels that place only some of
-    their tensors."""
-    for space in ("sbuf", "psum"):
-        own = [one for one in allocations if one.space == space]
-        placed = [one for one in own if one.address is not None]
-        if placed and len(placed) < len(own):
-            lost = next(one for one in own if one.address is None)
-            done = f"an address here, and none of {lost.name or 'a tensor'} of {lost.line}"
-            raise Violation("address", done, placed[0].line)
-        for number, one in enumerate(placed):
-            for other in placed[:number]:
-                alive = one.born <= other.last_use and other.born <= one.last_use
-                if alive and one.address and other.address and overlap(one.address, other.address):
-                    done = (
-                        f"it lies where {other.name or 'a tensor'} of {other.line} is still alive"
-                    )
-                    raise Violation("address", done, one.line)
+    their tensors; in the order in which they were declared."""
+    on_chip = [one for one in allocations if one.space != "hbm"]
+    placed = [one for one in on_chip if one.address is not None]
+    if placed and len(placed) < len(on_chip):
+        lost = next(one for one in on_chip if one.address is None)
+        done = f"an address here, and none of {lost.name or 'a tensor'} of {lost.line}"
+        raise Violation("address", done, placed[0].line)
+    living: list[Allocation] = []
+    for one in placed:
+        living = [other for other in living if other.last_use >= one.born]
+        for other in living:
+            if other.space == one.space and overlap(one.address, other.address):
+                done = f"it lies where {other.name or 'a tensor'} of {other.line} is still alive"
+                raise Violation("address", done, one.line)
+        living.append(one)
 
 
 def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, unit: str) -> int:
