@@ -47,3 +47,4 @@ race inputs/c20h42.xyz cc-pvdz 3 5GB
 measure scaling python scripts/benchmarks/scaling.py --sizes 10,20,40 --json "$folder/scaling.json"
 measure c60 python -P -m dfmp2 run scripts/benchmarks/c60.xyz --basis cc-pvdz --output "$folder/c60.h5"
 measure data-set python scripts/benchmarks/data_set.py "$folder/data-set"
+measure batch-overhead python scripts/benchmarks/batch_overhead.py
