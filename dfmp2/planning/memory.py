@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
+from dfmp2.backends.transfers import STAGE_BYTES
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
 from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, values_bytes
@@ -531,7 +532,10 @@ def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stag
     nvir = max((s.nvir for s in work.spins), default=0)
     row = nvir * naux * FLOAT64
     edge = max(tiling.edge(spin.nocc, limits, nvir * naux) for spin in work.spins)
-    tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
+    if limits.memory is None:
+        tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
+    else:  # they are in the device's memory; the host has the buffers through which B goes there
+        tiles = min(2 * STAGE_BYTES, 2 * whole)
     per_function = (
         pairs + 2 * work.elements + work.frontier_elements
     ) * FLOAT64  # on disk once more, to be written
