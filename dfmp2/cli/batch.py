@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfmp2.cli.batch_run import batch_run, folder_options, status_json
-from dfmp2.cli.console import Console
+from dfmp2.cli.batch_run import batch_run, folder_options, item_lines, status_json
+from dfmp2.cli.console import Console, styled
 from dfmp2.cli.help import AnnouncedCommand, CommandGroup
 from dfmp2.cli.options import AS_JSON, MOST_WORKERS, OVERWRITE
 from dfmp2.cli.submit import batch_submit
@@ -72,13 +72,13 @@ def status(batch: Batch, as_json: bool) -> None:
             remark = f"E(MP2) = {row.energy:.10f} Eh, {row.seconds or 0.0:.1f} s"
         else:
             remark = row.error or row.remark
-        click.echo(printable(f"{state:12s} {row.name:24s} {remark[:200]}").rstrip())
+        click.echo(styled(item_lines(state, row.name, remark)))
     counts = [
         f"{number} {state}"
         for state, number in counts_and_items.items()
         if state not in ("total", "items")
     ]
-    click.echo(f"{', '.join(counts)}; {len(rows)} in all")
+    click.echo(styled(f"{', '.join(counts)}; {len(rows)} in all"))
 
 
 @batch_command.command(
@@ -118,10 +118,8 @@ def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> Non
         else:
             sizes = f"{row['nao']} functions, {duration(row['seconds'])}"
         if row["error"]:
-            error = f": {row['error']}"
-        else:
-            error = ""
-        click.echo(printable(f"shard {row['shard']:<5d} {row['name']:24s} {sizes}{error}"))
+            sizes += f": {row['error']}"
+        click.echo(item_lines(f"shard {row['shard']}", row["name"], sizes))
     loads = [shard["seconds"] for shard in outlook["shards"]]
     remark = ""
     if not outlook["measured"]:

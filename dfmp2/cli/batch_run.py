@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dfmp2.cli.console import Console, open_log
+from dfmp2.cli.console import Console, open_log, styled
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import ALL as EVERY_OPTION
 from dfmp2.cli.options import (
@@ -34,7 +34,14 @@ from dfmp2.cli.run import command_line
 from dfmp2.errors import STOPPED, DeviceFault, InputError, Interrupted, SomeFailed
 from dfmp2.molecule.text import printable
 from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, WHOLE_RUN, Options
-from dfmp2.output.document import counted_text
+from dfmp2.output.document import (
+    WIDEST,
+    counted_text,
+    cut_text,
+    displayed_width,
+    padded,
+    shortened_lines,
+)
 
 if TYPE_CHECKING:
     from dfmp2.execution.batch import BatchRun
@@ -43,6 +50,9 @@ if TYPE_CHECKING:
     from dfmp2.execution.pool import Pool
 
 MOST_SHOWN = 20
+STATE_WIDTH = 12  # of "failed (12)" and a blank
+NAME_WIDTH = 27  # of a name, which leaves room for an energy and a time; a longer one is cut
+MOST_LINES = 4  # of what is said of an item
 # s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes
 # it on
 TOGETHER = 1.0
@@ -401,8 +411,7 @@ def _report(batch: Batch, run: BatchRun, stopped: int, *, quiet: bool) -> None:
     failed = run.in_state("failed")
     if not quiet:
         for row in failed[:MOST_SHOWN]:
-            error = (row.error or "")[:200]
-            click.echo(printable(f"failed ({row.exit_code}) {row.name}: {error}"))
+            click.echo(styled(item_lines(f"failed ({row.exit_code})", row.name, row.error or "")))
         if len(failed) > MOST_SHOWN:
             click.echo(f"... and {len(failed) - MOST_SHOWN} more: see dfmp2 batch status")
     complete = len(run.in_state("complete"))
@@ -443,6 +452,23 @@ def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
             "the same command tries them again"
         )
     return os.EX_OK
+
+
+def item_lines(state: str, name: str, remark: str) -> str:
+    """Where an item stands in lines that fit a terminal.
+
+    A long name is cut in its middle. A remark that does not fit stands below the name, in at most
+    about MOST_LINES lines.
+    """
+    label = cut_text(printable(name), NAME_WIDTH)
+    start = f"{state:<{STATE_WIDTH}} {padded(label, NAME_WIDTH)} "
+    words = printable(remark)
+    if displayed_width(start + words) <= WIDEST:
+        return f"{start}{words}".rstrip()
+    indent = " " * (STATE_WIDTH + 1)
+    label = cut_text(printable(name), WIDEST - len(indent))
+    below = shortened_lines(words, WIDEST - len(indent), MOST_LINES)
+    return "\n".join([f"{state:<{STATE_WIDTH}} {label}", *(indent + line for line in below)])
 
 
 def status_json(rows: Sequence[ItemStatus]) -> dict[str, Any]:

@@ -207,7 +207,10 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
                 raise  # a fault in dfmp2, whose traceback helps to find it
             if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
                 _drop_stdout()
-            line = f"dfmp2: {printable(said[0])}"
+            name = "dfmp2:"
+            if color is None and sys.stderr is not None and sys.stderr.isatty():
+                name = click.style(name, fg="red")
+            line = f"{name} {printable(said[0])}"
             if "--json" in given and given[0] != "bench":  # whose --json names a file
                 line = json.dumps(
                     {"error": said[0], "kind": type(error).__name__, "exit_code": said[1]}

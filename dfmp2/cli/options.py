@@ -440,9 +440,9 @@ def print_report(
         click.echo(json(), nl=False)
         return
     if display.quiet:
-        click.echo(ending)
+        click.echo(styled(ending))
         return
     shown = report
     if brief is not None and not display.verbose:
         shown = brief
-    click.echo(styled(shown()) + ending)
+    click.echo(styled(shown() + ending))

@@ -146,7 +146,9 @@ class Scan:
         if not self.coordinates:
             return f"frame {number + 1}"
         each = zip(self.names, self.values[number], self.units, strict=True)
-        return ", ".join(f"{name} = {value:g} {units}" for name, value, units in each)
+        return ", ".join(
+            f"{name.replace('_', ' ')} = {value:g} {units}" for name, value, units in each
+        )
 
 
 def along(
