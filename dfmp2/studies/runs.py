@@ -60,7 +60,8 @@ from dfmp2.options import Options
 from dfmp2.options.basis_parts import title_of
 from dfmp2.options.methods import MP2
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
-from dfmp2.output.hdf5 import Dataset, start_of
+from dfmp2.output.hdf5 import start_of
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import (
     MOST_RUNS,
     Column,

@@ -26,7 +26,7 @@ from dfmp2.host.provenance import version
 from dfmp2.molecule.isotopes import isotope_masses
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study, is_study, read_study
 from dfmp2.studies.ideal_gas import HARMONIC, JOULE_PER_MOL, MOTIONS, LowModes, thermochemistry
 from dfmp2.studies.scale_factors import scale_factor
