@@ -133,29 +133,28 @@ def _require_kohn_sham(options: Options) -> None:
             Option("xc"),
             " out",
         )
-    _require_no_stability(options, functional)
+    _require_all_rotations(options, functional)
 
 
-def _require_no_stability(options: Options, source: Option) -> None:
-    """Raise for a stability analysis of Kohn-Sham orbitals.
+def _require_all_rotations(options: Options, source: Option) -> None:
+    """Raise for a stability analysis of the frontier orbitals, which are those of Hartree-Fock.
 
     Parameters
     ----------
     options : Options
     source : Option
-        The option that asks for these orbitals.
+        The option that asks for Kohn-Sham orbitals.
     """
-    stability = _asked(options, "stability")
-    if stability is not None:
+    if options.stability == "auto":
         raise InputError(
-            stability,
-            " is not there for Kohn-Sham orbitals (",
+            Option("stability", options.stability),
+            " looks at the frontier orbitals of Hartree-Fock alone, not at Kohn-Sham orbitals (",
             source,
-            "): leave it out, and try ",
-            Option("guess", "mix"),
-            " or ",
-            Option("scf_starts"),
-            " for another solution",
+            "): take ",
+            Option("stability", "full"),
+            ", or ",
+            Option("stability", "follow"),
+            " for a lower solution, or leave it out",
         )
 
 
@@ -183,14 +182,14 @@ def _require_double_hybrid(options: Options) -> None:
             Option("reference", "uhf"),
             " (or auto), not rohf",
         )
-    _require_no_stability(options, method)
-    if options.certify_fit:
+    _require_all_rotations(options, method)
+    if options.certify_fit and options.energy_functional is not None:
         raise InputError(
             Option("certify_fit", True),
-            " is not available for double hybrids (",
+            " is not available for double hybrids with another functional for the energy (",
             method,
-            "): leave it out, or take a method of Hartree-Fock orbitals such as ",
-            Option("method", "mp2"),
+            "): leave it out, or take one with the same functional for orbitals and energy, such as ",
+            Option("method", "b2plyp"),
         )
 
 
