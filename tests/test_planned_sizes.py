@@ -59,21 +59,25 @@ def test_memory_of_a_small_scf_counted_by_hand() -> None:
     halves = 101 * (7 + 6) * 23
     read = Stage(8 * (MATRICES + 2 * INTEGRALS + halves), 8 * 2 * INTEGRALS, 8 * 2 * INTEGRALS)
     assert plan.scf_read == read
-    assert plan.scf_response == 4 * 101 * 23 * (7 + 6)  # in float32, as the exchange
+    # Of both operators, in float32 as the exchange.
+    assert plan.scf_response == 2 * 4 * 101 * 23 * (7 + 6)
     assert plan.scf_gathered == 4 * 2 * 101 * 210
     assert plan.grid_values == 0
 
 
 def test_what_an_scf_holds_beside_its_integrals_is_counted() -> None:
-    """A grid and the one its error is found with, a solvent, X2C, and integrals of four centres."""
+    """A grid and the one its error is found with, a solvent, X2C, and integrals of four centres.
+
+    The points of the first grid are there once more for the stability of the solution.
+    """
     plain = plan_of(OPEN)
     few = plan_of(replace(OPEN, grid=300, finer_grid=400))
     block = 700 * 23 * 12 + 4 * 23**2 * 2
-    assert few.scf_in_core - plain.scf_in_core == WORKERS * block * 8 + 700 * 96
+    assert few.scf_in_core - plain.scf_in_core == WORKERS * block * 8 + (700 + 300) * 96
     assert few.grid_values == 300 * 23 * 4 * 8
     many = plan_of(replace(OPEN, grid=5000, finer_grid=7000))
     block = 1008 * 23 * 12 + 4 * 23**2 * 2
-    assert many.scf_in_core - plain.scf_in_core == WORKERS * block * 8 + 12000 * 96
+    assert many.scf_in_core - plain.scf_in_core == WORKERS * block * 8 + (12000 + 5000) * 96
     solvent = plan_of(replace(OPEN, surface=90))
     kept = 90**2 + 2 * 90 * PAIRS
     assert solvent.scf_in_core - plain.scf_in_core == 8 * kept

@@ -401,7 +401,7 @@ def memory_plan(
     mp2_in_core, mp2_integrals, mp2_solve, mp2_pairs, mp2_disk = _mp2(work, workers, limits)
     response = 0
     if work.examined:
-        response = of_occupied_bytes(work)
+        response = work.operators * of_occupied_bytes(work)
     return MemoryPlan(
         program=program,
         budget=budget,
