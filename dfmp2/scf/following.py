@@ -24,7 +24,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf.guess import random_density
 from dfmp2.scf.reference import Solutions, Stability
 from dfmp2.scf.rotations import BROKEN, Rotation, turned_orbitals
-from dfmp2.scf.stability import THRESHOLD, kinds_in_words, judged
+from dfmp2.scf.stability import THRESHOLD, judged, kinds_in_words
 
 MOST_STEPS = 5
 SPIN_ROUNDING = 1e-10  # of <S^2>, to either side of that of a pure spin state
