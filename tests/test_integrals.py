@@ -213,6 +213,22 @@ def test_pairs_are_dropped_whose_diagonal_integral_is_below_1e_24():
     np.testing.assert_array_equal(significant(mole), expected >= 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("most", "least", "largest"), [(80, 16, 16), (79, 7, 9), (20, 2, 4), (5, 1, 1), (4, 1, 1)]
+)
+def test_clusters_are_neighbours_in_about_equal_halves(most, least, largest, monkeypatch):
+    """Of 16 helium atoms of five functions in a slanted row, in an order of their own."""
+    monkeypatch.setattr(screening, "CLUSTER", most)
+    order = np.random.default_rng(3).permutation(16)
+    places = np.outer(order, [1.0, 2.0, 0.5])
+    mole = gto.M(atom=[("He", place) for place in places], basis="cc-pvdz", verbose=0)
+    clusters = screening._clusters(mole)
+    assert all((np.diff(functions) > 0).all() for functions in clusters)
+    rows = sorted(sorted(order[functions[::5] // 5].tolist()) for functions in clusters)
+    assert [place for row in rows for place in row] == list(range(16))
+    assert least <= min(map(len, rows)) and max(map(len, rows)) <= largest
+
+
 @pytest.mark.parametrize("cluster", [30, 1000])
 def test_dropped_pairs_change_nothing(apart, cluster, monkeypatch):
     monkeypatch.setattr(screening, "CLUSTER", cluster)  # many clusters, one

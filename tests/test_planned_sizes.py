@@ -382,6 +382,14 @@ def test_time_of_mp2_counted_by_hand() -> None:
         assert getattr(twice, name) == pytest.approx(2 * getattr(found, name))
 
 
+def test_a_quadrature_has_matrices_at_each_point() -> None:
+    work = replace(TIMED, points=12, precision="fp64")
+    assert work.flops()["pairs_fp64"] == 12 * 79**2 * 130
+    assert work.flops()["pairs_mixed"] == 0
+    found = time.time_text(work, HOST).pair_energies
+    assert found == pytest.approx(1.3 * 12 * 79**2 * 130 / 4e10)
+
+
 def test_time_of_a_gradient_counted_by_hand() -> None:
     work = replace(TIMED, task="gradient", precision="fp64")
     found = time.gradient_seconds(work, HOST)
