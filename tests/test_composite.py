@@ -26,8 +26,8 @@ from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.composite import at_level, composite
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.interaction import interaction_energy
+from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.runs import Keeper
 from dfmp2.studies.scan import along, scan_energies
 
 # S22, angstrom

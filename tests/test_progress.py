@@ -24,7 +24,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning.time import Pace, TimeLeft, Timings
 from dfmp2.progress import Collector, Listener, Silent, Stopwatch, counted_blocks
-from dfmp2.studies import runs
+from dfmp2.studies import forecast
+from dfmp2.studies.task import Step
 from tests.conftest import Heard
 
 FORESEEN = Timings(
@@ -274,16 +275,16 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
     first."""
     forecasts = {"a": 100.0, "b": 50.0, "c": 50.0}
 
-    def planned(step: runs.Step, task: str) -> Any:
+    def planned(step: Step, task: str) -> Any:
         if step.name == "d":
             raise InputError("refused when it is its turn")
         return None, SimpleNamespace(timings=SimpleNamespace(total=forecasts[step.name]))
 
-    monkeypatch.setattr(runs, "_planned", planned)
+    monkeypatch.setattr(forecast, "_planned", planned)
     molecule = Molecule(("He",), [[0.0, 0.0, 0.0]])
-    steps = [runs.Step(name, name, molecule, Options(basis=name)) for name in ("a", "b", "c", "d")]
+    steps = [Step(name, name, molecule, Options(basis=name)) for name in ("a", "b", "c", "d")]
     told = Told(clock)
-    series = runs.Series(told, steps, "energy")
+    series = forecast.Series(told, steps, "energy")
     series.begin("a")
     series.time_left(100.0)
     assert told.estimates[-1][1] == pytest.approx(200.0)
@@ -390,7 +391,7 @@ def test_a_study_shows_its_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         log = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
         with Console(quiet=False, log=log, several=True) as shown:
-            series: Listener = runs.Series(shown, [], "energy")
+            series: Listener = forecast.Series(shown, [], "energy")
             shown.stage("[1/2] first")
             series.stage("pair energies")
             series.scf_cycle(7, -76.0, -1e-3, 1e-2)

@@ -1,10 +1,9 @@
 """The PyTorch backend as it runs on a card, with the CPU in its place: tiles, launches, copies,
-precisions, and a B that does not fit."""
+precisions, and a B that does not fit. `python -m tests.test_torch` prints the counts of the page."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -107,30 +106,39 @@ def counted(shape, monkeypatch):
     return count, tiles
 
 
+def operations_of(count):
+    """10^9 operations of each product."""
+    return [2 * rows * columns * inner / 1e9 for rows, columns, inner in count.products]
+
+
+def row_of(shape, count, tiles):
+    """The row of a shape on the page."""
+    operations = operations_of(count)
+    cells = [
+        "/".join(map(str, shape)),
+        "after",
+        len(tiles),
+        count.launches,
+        3,
+        len(tiles),
+        len(count.products),
+        " x ".join(map(str, max(count.products, key=np.prod))),
+        f"{sum(operations) / len(operations):.1f}",
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
 # --- tiles, launches, copies ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_counts_of_the_page_are_those_of_the_code(shape, monkeypatch):
     count, tiles = counted(shape, monkeypatch)
-    name = "/".join(map(str, shape))
     page = (DOCS / "project" / "performance" / "cuda.md").read_text()
-    (row,) = re.findall(rf"^\| {name} \| after \|(.*)\|$", page, re.M)
-    cells = [cell.strip() for cell in row.split("|")]
-    operations = [2 * rows * columns * inner / 1e9 for rows, columns, inner in count.products]
-    largest = max(count.products, key=np.prod)
-    assert cells == [
-        str(len(tiles)),
-        str(count.launches),
-        "3",
-        str(len(tiles)),
-        str(len(count.products)),
-        " x ".join(map(str, largest)),
-        f"{sum(operations) / len(operations):.1f}",
-    ]
+    assert row_of(shape, count, tiles) in page.splitlines()
     nocc, nvir, naux = shape
     needed = nocc * (nocc + 1) * nvir**2 * naux / 1e9
-    assert needed <= sum(operations) < 1.3 * needed  # what a strip computes twice
+    assert needed <= sum(operations_of(count)) < 1.3 * needed  # what a strip computes twice
 
 
 @pytest.mark.parametrize("precision", ["fp64", "mixed"])
@@ -724,3 +732,9 @@ def test_j_and_k_of_the_device_are_the_formula(spins, room):
     single = fields.matrices(folded, occupied, single=True, exchange=True)[1]
     assert 0 < abs(single - k).max() < 1e-5 * abs(k).max()
     assert not fields.matrices(folded, occupied, single=False, exchange=False)[1].any()
+
+
+if __name__ == "__main__":  # python -m tests.test_torch: the rows "after" of the page
+    for sizes in SHAPES:
+        with pytest.MonkeyPatch.context() as patch:
+            print(row_of(sizes, *counted(sizes, patch)))
