@@ -119,6 +119,30 @@ def test_the_memory_of_a_metric_is_used_where_that_is_allowed_alone(order):
     assert np.shares_memory(factorise(metric, overwrite=True).factor, metric)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("dropped", [0, 3])
+def test_a_factor_makes_a_unit_matrix_of_the_metric(order, overwrite, dropped):
+    """Whatever the memory it comes in, and whether the factor takes that; a triangle has zeros."""
+    exact = metric_of(11)
+    if dropped:
+        values, vectors = np.linalg.eigh(exact)
+        values[:dropped] = [-1e-15, 1e-16, 1e-14]
+        exact = (vectors * values) @ vectors.T
+        exact = (exact + exact.T) / 2
+    found = factorise(np.array(exact, order=order), overwrite=overwrite)
+    assert (found.dropped, found.naux) == (dropped, 11 - dropped)
+    factor = found.factor
+    if dropped:
+        factor = factor.T
+    else:
+        np.testing.assert_array_equal(factor, np.tril(factor))
+        assert factor.flags.f_contiguous
+    np.testing.assert_allclose(factor @ exact @ factor.T, np.eye(found.naux), atol=1e-9)
+    np.testing.assert_allclose(found.of_rows().T, factor, atol=0)
+    assert found.threshold == (1e-12 if dropped else 0.0)
+
+
 def test_condition_number_is_estimated():
     exact = np.linalg.cond(metric_of(30, 1e-4), 1)
     assert factorise(metric_of(30, 1e-4)).condition == pytest.approx(exact, rel=3)
