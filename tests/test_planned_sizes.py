@@ -4,7 +4,7 @@ float64 where nothing else is said."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,9 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.planning import memory, rates, time
 from dfmp2.planning.memory import MemoryPlan, Stage
 from dfmp2.planning.rates import DiskRates, Rates
-from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles
+from dfmp2.planning.system import useful_threads
+from dfmp2.scf.ladder import begins_coarse, uses_single
 
 OPEN = Workload(
     nao=23,
@@ -574,3 +576,55 @@ def test_cores_that_others_take_are_beyond_the_idle_ones(
     monkeypatch.setattr(rates.os, "cpu_count", lambda: cores)
     others: Any = SimpleNamespace(used=lambda: used)
     assert rates._taken(others, threads) == pytest.approx(taken)
+
+
+# --- counts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "elements", "started", "cycles"),
+    [
+        (1e-6, "C H O", False, 12),
+        (1e-4, "C H", False, 9),
+        (1e-8, "C H", False, 15),
+        (1e-6, "C Fe", False, 15),
+        (1e-6, "C H", True, 7),
+        (1e-9, "C Fe", True, 15),
+        (1e-1, "C", True, 2),
+    ],
+)
+def test_iterations_of_an_scf_counted_by_hand(
+    tolerance: float, elements: str, started: bool, cycles: int
+) -> None:
+    """12 to 1e-6 Eh, 1.7 for each digit; 3 more for metals, three digits less for a good start."""
+    assert scf_cycles(tolerance, elements.split(), started=started) == cycles
+
+
+def test_samples_counted_by_hand() -> None:
+    """48 pairs or 2 %; 24 orbitals in four strata of each spin, two of each at least."""
+    found = [sampled_pairs(count) for count in (0, 47, 48, 2400, 2401, 10_000)]
+    assert found == [0, 47, 48, 48, 49, 200]
+    assert exact_row_shares([24]) == [[24]]
+    assert exact_row_shares([13, 11]) == [[13], [11]]
+    assert exact_row_shares([30, 28]) == [[3, 3, 3, 3], [3, 3, 3, 3]]
+    assert exact_row_shares([25]) == [[7, 6, 6, 6]]
+    assert exact_row_shares([100, 3]) == [[6, 6, 6, 6], [1, 1, 1, 0]]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The set-up of a run, as far as threads go."""
+
+    active: int
+
+
+def test_small_molecules_have_one_thread_and_float64() -> None:
+    """Below 64 functions threads cost more than they gain, below 128 float32, and below 64 a
+    coarse grid."""
+    setup: Any = Planned(4)
+    for nao, threads in ((63, 1), (64, 4)):
+        made: Any = SimpleNamespace(mole=SimpleNamespace(nao=nao))
+        assert useful_threads(setup, made).active == threads
+    assert [uses_single("mixed", nao) for nao in (127, 128)] == [False, True]
+    assert [begins_coarse("auto", nao) for nao in (63, 64)] == [False, True]
+    assert not uses_single("fp64", 1000) and not begins_coarse("fp64", 1000)

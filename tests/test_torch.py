@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dfmp2.backends import fused, tiling, transfers
 from dfmp2.backends import torch as torch_backend
 from dfmp2.backends.base import Tile
-from dfmp2.backends.cards import Card
+from dfmp2.backends.cards import MOST_PRODUCT, Card, present_card
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.torch import (
     StreamedOperand,
@@ -613,6 +613,23 @@ def test_why_pytorch_cannot_be_used(monkeypatch, name, version, cuda, there, cap
         assert found is None
     else:
         assert said in found
+
+
+def test_sizes_follow_the_card_and_its_free_memory():
+    """0.85 of what is free may be used; products and edges go by all of its memory, up to 1 GiB in
+    float64."""
+    present = SimpleNamespace(
+        mem_get_info=lambda: (10 * 10**9, 24 << 30),
+        get_device_name=lambda: "NVIDIA L4",
+        get_device_capability=lambda: [8, 9],
+    )
+    card = present_card(SimpleNamespace(cuda=present))
+    assert card == Card("NVIDIA L4", (8, 9), 24 << 30, 85 * 10**8)
+    assert card.product_elements == (24 << 30) // (8 * 128) == 24 << 20
+    assert card.edge_elements == 2 * card.product_elements
+    assert (card.precision, card.float64_rate) == ("mixed", 2e11)
+    assert (H100.precision, H100.float64_rate) == ("fp64", 1e13)
+    assert Card("large", (9, 0), 1 << 50, 1).product_elements == MOST_PRODUCT
 
 
 # --- B, J and K made on the device ----------------------------------------------------------------
