@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyscf import dft, gto
 
+from dfmp2.backends import tiling
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.planning import memory, rates, time
 from dfmp2.planning.memory import MemoryPlan, Stage
@@ -60,7 +61,7 @@ def test_memory_of_a_small_scf_counted_by_hand() -> None:
     halves = 101 * (7 + 6) * 23
     read = Stage(8 * (MATRICES + 2 * INTEGRALS + halves), 8 * 2 * INTEGRALS, 8 * 2 * INTEGRALS)
     assert plan.scf_read == read
-    assert plan.scf_response == 4 * 101 * 23 * (7 + 6)  # in float32, as the exchange
+    assert plan.scf_response == 2 * 4 * 101 * 23 * (7 + 6)  # in float32, as the exchange
     assert plan.scf_gathered == 4 * 2 * 101 * 210
     assert plan.grid_values == 0
 
@@ -68,13 +69,20 @@ def test_memory_of_a_small_scf_counted_by_hand() -> None:
 def test_what_an_scf_holds_beside_its_integrals_is_counted() -> None:
     """A grid and the one its error is found with, a solvent, X2C, and integrals of four centres."""
     plain = plan_of(OPEN)
-    few = plan_of(replace(OPEN, grid=300, finer_grid=400))
+    few = plan_of(replace(OPEN, grid=300, finer_grid=400, kernel=6))
     block = 700 * 23 * 12 + 4 * 23**2 * 2
-    assert few.scf_in_core - plain.scf_in_core == WORKERS * block * 8 + 700 * 96
+    kernel = 300 * (6 * 8 + 96)  # for the stability of all rotations
+    assert few.scf_in_core - plain.scf_in_core == WORKERS * block * 8 + 700 * 96 + kernel
+    unexamined = [
+        plan_of(replace(OPEN, examined=False, grid=points, finer_grid=0, kernel=6)).scf_in_core
+        for points in (0, 700)
+    ]
+    assert unexamined[1] - unexamined[0] == WORKERS * block * 8 + 700 * 96
     assert few.grid_values == 300 * 23 * 4 * 8
     many = plan_of(replace(OPEN, grid=5000, finer_grid=7000))
     block = 1008 * 23 * 12 + 4 * 23**2 * 2
-    assert many.scf_in_core - plain.scf_in_core == WORKERS * block * 8 + 12000 * 96
+    held = WORKERS * block * 8 + 12000 * 96 + 5000 * 96
+    assert many.scf_in_core - plain.scf_in_core == held
     solvent = plan_of(replace(OPEN, surface=90))
     kept = 90**2 + 2 * 90 * PAIRS
     assert solvent.scf_in_core - plain.scf_in_core == 8 * kept
@@ -162,6 +170,21 @@ def test_memory_of_a_large_mp2_is_bounded_where_it_streams() -> None:
     in_core = max(8 * metric + fixed + 40 * function, held + 4 * whole + 8 * (metric + 3 * tile))
     assert plan.mp2_in_core == 8 * whole + in_core
     assert plan.mp2_disk == 8 * whole
+
+
+def test_the_host_of_a_card_holds_no_tiles() -> None:
+    """But the two buffers of 64 MB through which B goes there, or less for a smaller B."""
+    card = replace(CpuBackend(WORKERS).limits, memory=10**9)
+    for work, buffers in ((OPEN, 2 * 8 * B), (LARGE, 128 * MB)):
+        edge = tiling.edge(work.spins[0].nocc, card, work.spins[1].nvir * work.naux)
+        row = 8 * work.spins[1].nvir * work.naux
+        found = memory.memory_plan(work, card, WORKERS, program=0, budget=10**12).mp2_pairs
+        rows = sum(spin.nocc for spin in work.spins)
+        assert found.least == 3 * edge * row and found.most == (rows + 2 * edge) * row
+        solve = memory.memory_plan(work, card, WORKERS, program=0, budget=10**12).mp2_solve
+        assert solve == plan_of(work).mp2_solve
+        held = memory._blas_buffers(work, WORKERS)
+        assert found.fixed == held + buffers + row + row // 2
 
 
 def test_memory_of_checks_counted_by_hand() -> None:
