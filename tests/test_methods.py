@@ -423,3 +423,58 @@ def test_options_that_contradict_each_other(options: dict[str, Any], said: str) 
     with pytest.raises(InputError) as caught:
         make_options(**{"basis": "sto-3g", **options})
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "multiplicity", "stability"),
+    [
+        ({}, 1, "auto"),
+        ({}, 2, "follow"),
+        ({"reference": "uhf"}, 1, "follow"),
+        ({"reference": "rhf"}, 1, "auto"),
+        ({"reference": "rohf"}, 2, "off"),
+        ({"solvent": "water"}, 2, "off"),
+        ({"method": "b2plyp"}, 1, "off"),
+        ({"method": "drpa", "xc": "pbe"}, 3, "off"),
+        ({"method": "drpa"}, 3, "follow"),
+        ({"stability": "full"}, 2, "full"),
+        ({"stability": "off"}, 1, "off"),
+    ],
+)
+def test_the_stability_analysis_that_is_the_default(
+    options: dict[str, Any], multiplicity: int, stability: str
+) -> None:
+    """UHF is followed, RHF looked at; neither where the response is not there."""
+    settled = make_options(**{"basis": "sto-3g", **options}).settled(multiplicity)
+    assert settled.stability == stability
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "opposite", "same"),
+    [
+        ({}, "mp2", 1.0, 1.0),
+        ({"os_scale": 1.3}, "custom-scs-mp2", 1.3, 1.0),
+        ({"ss_scale": 0.0}, "custom-scs-mp2", 1.0, 0.0),
+        ({"method": "scs-mp2"}, "scs-mp2", 1.2, 1 / 3),
+        ({"method": "b2plyp"}, "b2plyp", 0.27, 0.27),
+        ({"method": "b2plyp", "os_scale": 0.4}, "custom-dh", 0.4, 0.27),
+        ({"method": "b2plyp", "ss_scale": 0.0}, "custom-dh", 0.27, 0.0),
+        (
+            {"method": "custom-dh", "xc": "pbe", "os_scale": 0.4, "ss_scale": 0.1},
+            "custom-dh",
+            0.4,
+            0.1,
+        ),
+        ({"method": "ks", "xc": "pbe"}, "ks", 0.0, 0.0),
+    ],
+)
+def test_factors_of_the_correlation_energy(
+    options: dict[str, Any], name: str, opposite: float, same: float
+) -> None:
+    """Those that are published, where none was given; the other one stays as it is."""
+    method = make_options(**{"basis": "sto-3g", **options}).correlation
+    assert (method.name, method.opposite_spin, method.same_spin) == (
+        name,
+        pytest.approx(opposite),
+        pytest.approx(same),
+    )
