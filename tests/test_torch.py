@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from pyscf import df, gto
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dfmp2.backends import fused, tiling, transfers
@@ -31,6 +32,8 @@ from dfmp2.backends.torch import (
 )
 from dfmp2.errors import ResourceError
 from dfmp2.mp2.pairs import pair_energies, tile_keys
+from dfmp2.scf.jk import JKFitting
+from dfmp2.scf.jk_on_device import DeviceIntegrals
 from tests import stand_in_triton
 from tests.test_backends import fitted, oracle
 
@@ -749,6 +752,32 @@ def test_j_and_k_of_the_device_are_the_formula(spins, room):
     single = fields.matrices(folded, occupied, single=True, exchange=True)[1]
     assert 0 < abs(single - k).max() < 1e-5 * abs(k).max()
     assert not fields.matrices(folded, occupied, single=False, exchange=False)[1].any()
+
+
+@pytest.mark.parametrize("card", [H100, None], ids=["float64 as fast", "the host"])
+def test_j_and_k_of_a_long_range_operator_are_made_on_the_device_too(card):
+    """Of a doublet, as the host makes them; each operator has a B of its own there."""
+    mole = gto.M(atom="N 0 0 0; H 0.9 0.2 0.4; H -0.5 0.8 0.3", basis="6-31g", spin=1, verbose=0)
+    fitting = df.addons.make_auxmol(mole, "def2-universal-jkfit")
+    orbitals = np.linalg.qr(np.random.default_rng(7).standard_normal((mole.nao, mole.nao)))[0]
+    occupied = [orbitals[:, :5], orbitals[:, 2:6]]
+    progress = []
+    there = DeviceIntegrals(
+        mole, fitting, 1, backend(card), lambda done, total: progress.append(done)
+    )
+    host = JKFitting(mole, fitting, 1)
+    for omega in (None, 0.33):
+        one, other = there, host
+        if omega is not None:
+            one, other = (each.at_long_range(omega) for each in (there, host))
+            assert isinstance(one, DeviceIntegrals) and one.backend is there.backend
+        progress.clear()
+        for found, expected in zip(one.matrices(occupied), other.matrices(occupied), strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-10)
+        assert progress and one.fields is not None
+        assert (one.threads, one.pairs) == (1, there.pairs)
+        one.discard()
+        assert one.fields is None
 
 
 if __name__ == "__main__":  # python -m tests.test_torch: the rows "after" of the page
