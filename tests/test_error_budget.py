@@ -693,6 +693,78 @@ def test_the_first_verdict_names_total_and_reaction(result: MP2Result) -> None:
     assert ten > 8 * one and more < 6 * little
 
 
+@pytest.mark.parametrize(
+    ("symbols", "distance", "changed"),
+    [
+        (("O", "H"), 0.97, (2 * 1e-5, 2 * 1.8e-5)),  # a bond to hydrogen is made, one is broken
+        (("N", "O"), 1.2, (2 * 8e-5, 2 * 3e-5)),
+        (("Ne", "Ar"), 6.0, (1e-5, 1.2e-5)),  # no bond: an electron comes or goes
+    ],
+)
+def test_the_error_of_a_reaction_counted_by_hand(
+    result: MP2Result, symbols: tuple[str, str], distance: float, changed: tuple[float, float]
+) -> None:
+    """Twice what does not come from fitting, 3 % of that of both sides, and a bond of each side."""
+    places = np.array([[0, 0, 0], [0.1, 0.2, distance]]) * BOHR_PER_ANGSTROM
+    errors = {symbols[0]: -3e-5, symbols[1]: 1e-5}
+    assert result.scf_fitting is not None
+    sets: dict[str, Any] = {
+        "scf_fitting": replace(result.scf_fitting, errors=errors),
+        "mp2_fitting": replace(result.mp2_fitting, errors=errors),
+    }
+    elements = dict(zip(symbols, result.mp2_fitting.elements.values(), strict=True))
+    for name in sets:
+        sets[name] = replace(sets[name], elements=elements)
+    run = replace(
+        result,
+        molecule=dfmp2.Molecule(symbols, places),
+        reference=replace(result.reference, interatomic_fitting_error=2e-5),
+        **sets,
+    )
+    budget = run.error_budget
+    others = [budget.sources[name].total for name in ("precision", "scf_convergence")]
+    others.append(budget.sources["fitting_metric"].total)
+    scf, orbitals = 4e-5 + 3 * 2e-5 + 2e-5, 0.01 * 4e-5 + 2e-5 + 2e-5
+    mp2 = 4e-5 + 0.7 * 2e-5 + 6e-5
+    fitting = scf + orbitals + mp2
+    assert budget.total == pytest.approx(sum(others) + fitting)
+    assert budget.reaction == pytest.approx(2 * sum(others) + 0.06 * fitting + sum(changed))
+    certified = replace(run, fitting_certificate=measured(2e-5, 1e-5)).error_budget
+    assert certified.total == pytest.approx(sum(others) + 3e-5)
+    assert certified.reaction == budget.reaction  # what is left of it in a difference is not known
+    exact = replace(run, scf_fitting=None).error_budget
+    assert exact.reaction == pytest.approx(2 * sum(others) + 0.06 * mp2 + changed[1])
+    unknown = replace(run, mp2_fitting=replace(sets["mp2_fitting"], errors={})).error_budget
+    assert unknown.reaction is None and unknown.total is None
+    laplace = replace(run, options=replace(run.options, method="sos-laplace", check=False))
+    share = laplace.error_budget.sources["mp2_fitting"].correlation
+    assert share is not None and share.value == pytest.approx(1.6 * mp2)
+
+
+def test_an_open_shell_of_a_metal_adds_to_the_error_of_the_mp2_set(result: MP2Result) -> None:
+    """Of each real atom whose d or f shell is being filled, where there are unpaired electrons."""
+    symbols = ("Cr", "Fe", "Ni", "H")
+    errors = dict.fromkeys(symbols, 1e-5)
+    elements = dict.fromkeys(symbols, next(iter(result.mp2_fitting.elements.values())))
+    fitting = replace(result.mp2_fitting, errors=errors, elements=elements)
+    places = np.arange(12.0).reshape(4, 3) * 4
+    shares = []
+    for multiplicity in (1, 3):
+        molecule = dfmp2.Molecule(
+            symbols, places, (False, False, True, False), charge=1, multiplicity=multiplicity
+        )
+        run = replace(
+            result,
+            molecule=molecule,
+            mp2_fitting=fitting,
+            reference=replace(result.reference, interatomic_fitting_error=0.0),
+        )
+        share = run.error_budget.sources["mp2_fitting"].correlation
+        assert share is not None and share.value is not None
+        shares.append(share.value)
+    assert shares == pytest.approx([3 * 1e-5 + 3 * 3e-5, 3 * 1e-5 + 3 * 3e-5 + 2 * 1e-4])
+
+
 def test_what_a_large_molecule_says_names_both_numbers() -> None:
     """Of 20 carbons the error of the total is tens of kJ/mol; what a reaction keeps stands
     beside it, and that it cancels only where it does."""
