@@ -335,7 +335,7 @@ def test_shards_of_other_options_and_files(prepared: Path, call: Runner, folder:
         (
             ("--workers", "2", "--memory", "9MB"),
             7,
-            "2 workers and this process share the --memory that is given",
+            "--memory 9MB leaves ",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
