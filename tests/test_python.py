@@ -459,7 +459,10 @@ def test_results_become_tables_of_pandas(result: dfmp2.MP2Result, tmp_path: Path
     name = "cp_corrected_interaction_energy"
     assert study.to_dataframe().loc[name, "value"] == study.values[name].value
     batch = dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "out", **SMALL)
-    assert batch.to_dataframe().loc["w", "mp2_total_energy"] == batch["w"].mp2_total_energy
+    rows = batch.to_dataframe()
+    assert rows.loc["w", "mp2_total_energy"] == batch["w"].mp2_total_energy
+    columns = ["molecule", "status", "exit_code", "error", "output", "seconds", "mp2_total_energy"]
+    assert rows.columns.tolist() == columns and rows.loc["w", "status"] == "complete"
     assert len(pandas.concat([frame, frame])) == 2
 
 

@@ -109,7 +109,8 @@ def test_the_frame_of_a_map_is_around_its_lowest_box() -> None:
 
     def middle(box: ElementTree.Element) -> tuple[float, ...]:
         corner, size = (
-            [float(box.attrib[name]) for name in names] for names in (("x", "y"), ("width", "height"))
+            [float(box.attrib[name]) for name in names]
+            for names in (("x", "y"), ("width", "height"))
         )
         return tuple(place + extent / 2 for place, extent in zip(corner, size, strict=True))
 
