@@ -21,6 +21,7 @@ from tests.conftest import listing
 from tests.report_page import parse
 
 NASTY = "</td><script>alert(1)</script>"
+STATES = ("complete", "failed", "damaged", "running", "pending")
 
 
 # --- a study --------------------------------------------------------------------------------------
@@ -213,6 +214,9 @@ def test_every_item_has_its_row(call, batch, water, source):
     assert listing(batch) == before
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
     good = elements.row("h2o", "complete")
+    tiles = [row[:2] for row in elements.rows if row[0] in STATES]
+    counts = dict(zip(STATES, ("2 of 9", "2", "2", "1", "2"), strict=True))
+    assert tiles == [list(one) for one in counts.items()]
     keys = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
     assert good[4:7] == [f"{water.json[key]:.10f}" for key in keys]
     states = {row[0]: row[1] for row in elements.rows if len(row) == 10}
