@@ -329,6 +329,9 @@ def test_correction_of_a_radical_cation():
     found = study.runs["delta-pyscf"].coupled_cluster
     assert "PySCF" in found.program
     assert "fitted integrals" in found.program
+    assert study.table["basis"].values == ("cc-pvdz",)  # one is no limit
+    note = f"delta: CCSD(T) - MP2 in cc-pvdz, by {found.program}"
+    assert note in study.notes and any("Raghavachari" in one for one in study.notes)
     assert found.t1_diagnostic is None
 
 

@@ -24,7 +24,7 @@ from dfmp2.mp2.error_of_difference import combined
 from dfmp2.mp2.result import Certificate, FittingCertificate, MP2Result
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
-from dfmp2.output.study import read_study
+from dfmp2.output.study import Study, read_study
 from dfmp2.planning import plan
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
@@ -955,3 +955,13 @@ def test_the_grid_of_a_double_hybrid_is_in_its_second_order_energy(
     assert 0 < abs(found.correlation_energy - fine.correlation_energy) < grid.correlation.value
     assert grid.correlation.value == grid.scf.value
     assert "is good to " in found.error_budget.summary
+
+
+def test_what_is_wrong_with_a_barrier_cancels(water: Stored) -> None:
+    """A barrier between a geometry and itself: fitting of the correlation energy is as wrong at
+    both, and a tenth of it is left at most."""
+    run = dfmp2.read(water.path)
+    runs = {"transition-state": run, "lower": run}
+    study = Study("irc", "", {"backward_run": "lower"}, (), {}, {}, runs, True)
+    alone, barrier = (one.error_budget.sources["mp2_fitting"].correlation for one in (run, study))
+    assert 0 < barrier.value < 0.1 * alone.value

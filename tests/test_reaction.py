@@ -15,7 +15,7 @@ from pyscf.mp import dfmp2 as pyscf_dfmp2
 from pyscf.mp import dfump2 as pyscf_dfump2
 
 import dfmp2
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.studies.ideal_gas import GasConditions
 from dfmp2.studies.species import (
@@ -228,6 +228,12 @@ def test_stored_results_take_part(folder: Path) -> None:
         dfmp2.reaction("h2.h5", "2*h.h5", "6-31g", frequencies=True, **SMALL)
     with pytest.raises(InputError, match="h2 is to be computed, and no basis"):
         dfmp2.reaction("h2.xyz", "2*h.h5", **SMALL)
+
+
+def test_free_energies_are_those_of_stationary_points(folder: Path) -> None:
+    (folder / "far.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.9\n")
+    with pytest.raises(NumericalError, match="frequencies are those of a stationary point"):
+        dfmp2.reaction("far.xyz", "2*h.xyz", "6-31g", frequencies=True, **SMALL)
 
 
 def test_the_free_energy_of_a_dissociation(folder: Path) -> None:
