@@ -25,6 +25,8 @@ WORDS = {  # as the program has them -> as they are written
     "Loewdin": "Löwdin",
     "log10": "log₁₀",
     "sqrt(u)": "√u",
+    "cp": "CP",
+    "cp-corrected": "CP-corrected",
     "cpu": "CPU",
     "cuda": "CUDA",
     "kappa": "κ",
