@@ -39,6 +39,7 @@ from dfmp2.output.study import Study, is_study, read_study, verify_study
 from dfmp2.output.study_report import cell, of_study, study_warnings
 from dfmp2.units import DEBYE, format_bytes
 
+LONGEST_NAME = 60  # characters of a molecule's in the summary
 LONGEST_COMMAND = 240  # characters of it in the summary; all of it stands in its section
 FIRST_OF_INTERACTION = [
     f"{part}, {scheme}"
@@ -163,7 +164,9 @@ def result_page(entry: Entry, title: str | None) -> str:
 
 def _taken_out(section: Section) -> tuple[list[Block], Section]:
     """The figures of a section, and the section without them."""
-    figures: list[Block] = [block for block in section.blocks if isinstance(block, Figure)]
+    figures: list[Block] = [
+        block._replace(alone=False) for block in section.blocks if isinstance(block, Figure)
+    ]
     rest = [block for block in section.blocks if not isinstance(block, Figure)]
     return figures, section._replace(blocks=rest)
 
@@ -172,7 +175,7 @@ def _in_brief(r: MP2Result) -> list[tuple[str, str]]:
     """Molecule, basis sets, gap and dipole moment, a line each."""
     molecule = r.molecule
     facts = [
-        ("molecule", molecule.name),
+        ("molecule", shorten(molecule.name, LONGEST_NAME)),
         ("formula", formula(molecule.formula, molecule.charge)),
         ("atoms", f"{len(molecule.real_symbols)}, {r.sizes.nelectron} electrons"),
     ]
@@ -437,7 +440,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     blocks: list[Block] = []
     if budget is not None:
         blocks.append(budget.summary)
-    blocks += [*figures, *_main_values(results)]
+    blocks += [*figures, *_main_values(results, study.kind)]
     blocks.append(Facts(_origin(Entry(file, drawn.result, drawn.content), study.command)))
     warnings = study_warnings(study)
     summary = Summary(with_formulas(said, formulas), subtitle, tiles, blocks, warnings)
@@ -449,7 +452,7 @@ def _with_formulas(blocks: Sequence[Block], formulas: Sequence[str]) -> list[Blo
     return [with_formulas(block, formulas) if isinstance(block, str) else block for block in blocks]
 
 
-def _main_values(results: Section) -> list[Block]:
+def _main_values(results: Section, kind: str) -> list[Block]:
     """The first numbers of a study, as many as the summary has room for, without what they mean.
 
     Of an interaction energy those with and without counterpoise correction come first.
@@ -457,8 +460,11 @@ def _main_values(results: Section) -> list[Block]:
     for block in results.blocks:
         if isinstance(block, Table) and block.heads[0] == "quantity":
             rows = sorted(block.rows, key=lambda row: quantity(row[0]) not in FIRST_OF_INTERACTION)
-            brief = [row[:-1] for row in rows[:MOST_VALUES]]
-            return [Table("Main values", block.heads[:-1], brief)]
+            columns = 3  # name, value, unit
+            if kind in ("interaction", "reaction"):
+                columns = len(block.heads) - 1
+            brief = [row[:columns] for row in rows[:MOST_VALUES]]
+            return [Table("Main values", block.heads[:columns], brief)]
     return []
 
 

@@ -214,6 +214,7 @@ def curves(
     legend = 20.0 * len(items)
     top, bottom = 30.0 + legend, 278.0 + legend
     xs, ys = zip(*(point for item in items for point in item.points), strict=True)
+    ys = _without_overshoot(items) or ys
     pad = 0.08 * (max(xs) - min(xs)) or 0.5
     if x_labels:
         x_ticks = []
@@ -243,6 +244,18 @@ def curves(
     for item in fitted:
         parts.append(element("polyline", points=_path(item.points, to_x, to_y), cls="fit"))
     return drawing(WIDTH, 330.0 + legend, label, parts, **data)
+
+
+def _without_overshoot(items: Sequence[Curve]) -> tuple[float, ...]:
+    """The heights that the axis has to span: a fitted curve that leaves the points by less than a
+    twentieth of their span does not ask for another tick."""
+    measured = [y for item in items if not item.fitted for _, y in item.points]
+    if not measured:
+        return ()
+    room = 0.05 * (max(measured) - min(measured))
+    low, high = min(measured) - room, max(measured) + room
+    beyond = [y for item in items if item.fitted for _, y in item.points if not low < y < high]
+    return (*measured, *beyond)
 
 
 def _series(
@@ -376,11 +389,12 @@ def convergence(
     names = [one.name for one in gradients]
     for place, one in enumerate(logarithms, start=2):
         parts += _series(place, one, to_x, up)
-    for limit in limits:
+    for number, limit in enumerate(sorted(limits, key=lambda one: -one.value)):
         place, y = 2 + names.index(limit.name), up(math.log10(limit.value))
         title = f"{limit.name}: below {limit.value:.1e} Eh/bohr"
         parts.append(_line(LEFT, y, right, y, f"limit t{place}", title=title))
-        parts.append(_text(LEFT + 4, y - 4, f"limit {limit.value:.1e}", "small"))
+        below = 13.0 if number else -4.0
+        parts.append(_text(LEFT + 4, y + below, f"limit {limit.value:.1e}", "small"))
     return drawing(WIDTH, 330.0 + legend, label, parts, **data)
 
 
