@@ -10,20 +10,6 @@ from typing import TYPE_CHECKING
 
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.result import MP2Result
-<<<<<<< HEAD
-from dfmp2.output.document import ABSENT, Block, Figure, Note, Section, Table, counted_text, fixed
-from dfmp2.output.html.svg import (
-    BROADENING,
-    Curve,
-    Limit,
-    convergence,
-    curves,
-    path_drawing,
-    scan_drawing,
-    spectrum,
-)
-from dfmp2.output.report import budget_blocks, energies, method_on_reference
-=======
 from dfmp2.output.document import (
     ABSENT,
     WIDEST,
@@ -36,9 +22,17 @@ from dfmp2.output.document import (
     fitted_width,
     fixed,
 )
-from dfmp2.output.html.svg import Curve, curves, path_drawing, scan_drawing, sticks
+from dfmp2.output.html.svg import (
+    BROADENING,
+    Curve,
+    Limit,
+    convergence,
+    curves,
+    path_drawing,
+    scan_drawing,
+    spectrum,
+)
 from dfmp2.output.report import budget_blocks, energies, mean_field_sign, method_on_reference
->>>>>>> main
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_KCAL, KJ_PER_MOL_PER_HARTREE
 
 if TYPE_CHECKING:
@@ -295,18 +289,14 @@ def _modes(study: Study) -> list[Block]:
     numbers = range(1, len(cells[0]) + 1)
     if not cells[0]:
         return []
-<<<<<<< HEAD
+    heads += _kind_head(study.arrays["wavenumber"].value)
+    cells += _kind_cells(study.arrays["wavenumber"].value)
+    rows = list(zip(numbers, *cells, strict=True))
     table = Table("Vibrations", heads, rows, sortable=True)
     if "ir_intensity" not in study.arrays:
         return [table]
     spectra = (study.arrays[name].value.tolist() for name in ("wavenumber", "ir_intensity"))
     return [_infrared(*spectra), table]
-=======
-    heads += _kind_head(study.arrays["wavenumber"].value)
-    cells += _kind_cells(study.arrays["wavenumber"].value)
-    rows = list(zip(numbers, *cells, strict=True))
-    return [Table("Vibrations", heads, rows, sortable=True)]
->>>>>>> main
 
 
 def _kind_head(wavenumbers: Sequence[float]) -> list[str]:

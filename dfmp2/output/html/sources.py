@@ -34,7 +34,7 @@ from dfmp2.output.document import (
 from dfmp2.output.html.batch import batch_page, is_batch
 from dfmp2.output.html.notation import formula, quantity, with_formulas
 from dfmp2.output.html.page import Summary, render
-from dfmp2.output.report import asked_for, in_full, method_name
+from dfmp2.output.report import asked_for, in_full, method_name, quoted_energies
 from dfmp2.output.study import Study, is_study, read_study, verify_study
 from dfmp2.output.study_report import cell, of_study, study_warnings
 from dfmp2.units import DEBYE, format_bytes
@@ -156,7 +156,7 @@ def result_page(entry: Entry, title: str | None) -> str:
     )
     sections = in_full(r, entry.content)
     drawing, sections[0] = _taken_out(sections[0])
-    blocks = [r.error_budget.summary, *drawing, _quoted(sections), Facts(_in_brief(r))]
+    blocks = [r.error_budget.summary, *drawing, _quoted(r), Facts(_in_brief(r))]
     blocks.append(Facts(_origin(entry, r.provenance.command)))
     summary = Summary(title, subtitle, tiles, blocks, r.diagnostics.warnings)
     return render(summary, sections, entry.name)
@@ -203,16 +203,10 @@ def _in_brief(r: MP2Result) -> list[tuple[str, str]]:
     return facts
 
 
-def _quoted(sections: Sequence[Section]) -> Table:
-    """The table of the energies in one unit."""
-    (table,) = (
-        block
-        for section in sections
-        if section.anchor == "energies"
-        for block in section.blocks
-        if isinstance(block, Table)
-    )
-    return Table("Energies", ("energy", "#Eh"), [row[:2] for row in table.rows])
+def _quoted(result: MP2Result) -> Table:
+    """The energies that people quote, without what they are made of."""
+    table = quoted_energies(result)
+    return Table("Energies", table.heads[:2], [row[:2] for row in table.rows])
 
 
 def _origin(entry: Entry, command: str) -> list[tuple[str, str]]:
