@@ -1326,6 +1326,7 @@ def _provenance(result: MP2Result, content: str) -> Section:
             "Options in force (those not listed were left to their default)",
             ("option", "value"),
             options,
+            folded=True,
             verbatim=True,
         ),
     ]
