@@ -5,7 +5,7 @@ axe-core found on them.
     python scripts/report_pages.py --axe node_modules/axe-core/axe.min.js [--keep FOLDER]
 
 Computes a result or a study of each kind with `dfmp2`, writes its page, and opens it in Chromium at
-three widths, light and dark, unfolded: axe-core examines it, its width is compared with the window,
+two widths, light and dark, unfolded: axe-core examines it, its width is compared with the window,
 and the Tab key has to reach all that can be used, visibly. Exit code 1 where a finding is serious
 or critical, or one of these fails.
 """
@@ -35,7 +35,7 @@ from tests import chromium  # noqa: E402
 PAGE = ROOT / "docs" / "project" / "validation" / "report-pages.md"
 PICTURES = ROOT / "docs" / "project" / "validation" / "report-pages"
 DFMP2 = Path(sys.executable).with_name("dfmp2")
-WIDTHS, SCHEMES = (1440, 768, 390), ("light", "dark")
+WIDTHS, SCHEMES = (1440, 390), ("light", "dark")
 MOST_BYTES = 2_000_000  # of a page
 CC = "--basis cc-pvdz"
 KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 report` is given
