@@ -107,8 +107,12 @@ def formula(text: str, charge: int = 0) -> str:
     real, ghost, rest = text.partition(" + ghost ")
     said = _usual(real)
     if charge:
-        number = "" if abs(charge) == 1 else str(abs(charge))
-        sign = "+" if charge > 0 else "-"
+        sign = "-"
+        if charge > 0:
+            sign = "+"
+        number = ""
+        if abs(charge) > 1:
+            number = str(abs(charge))
         said += f"{number}{sign}".translate(SUPERSCRIPTS)
     return f"{said}{ghost}{_usual(rest)}"
 
@@ -130,7 +134,9 @@ def _usual(text: str) -> str:
         symbol = part[0]
         if symbol == "H" and len(parts) > 2:
             return -1
-        return SERIES.index(symbol) if symbol in SERIES else 0
+        if symbol not in SERIES:
+            return 0
+        return SERIES.index(symbol)
 
     return "".join(map("".join, sorted(parts, key=place))).translate(SUBSCRIPTS)
 
@@ -160,9 +166,7 @@ def _date(match: re.Match[str]) -> str:
         time = datetime.fromisoformat(match[0])
     except ValueError:
         return match[0]
-    zone = time.strftime("%z")
-    if zone in ("+0000", ""):
-        zone = "UTC" if zone else ""
+    zone = time.strftime("%z").replace("+0000", "UTC")
     return f"{time.day} {time:%b %Y, %H:%M} {zone}".rstrip()
 
 

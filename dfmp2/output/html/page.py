@@ -40,7 +40,7 @@ from dfmp2.units import (
 FOLDER = Path(__file__).parent
 NUMBER = re.compile(rf"[+\-{MINUS}±]*\d+\.\d+(?: {TIMES} 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?: Eh(?![\w/]))?")
 NARROW = 58  # characters of a row of a table that has room beside another block
-AS_GIVEN = ("command", "file", "name", "molecule", "comment", "read from")  # facts in own words
+AS_GIVEN = ("command", "file", "name", "molecule", "comment", "read from")  # facts shown as typed
 TILES = 4  # in a row at most
 COLUMNS = 12  # of the grid of tiles
 
