@@ -5,7 +5,7 @@ axe-core found on them.
     python scripts/report_pages.py --axe node_modules/axe-core/axe.min.js [--keep FOLDER]
 
 Computes a result or a study of each kind with `dfmp2`, writes its page, and opens it in Chromium at
-three widths, light and dark, unfolded: axe-core examines it, its width is compared with the window,
+two widths, light and dark, unfolded: axe-core examines it, its width is compared with the window,
 and the Tab key has to reach all that can be used, visibly. Exit code 1 where a finding is serious
 or critical, or one of these fails.
 """
@@ -35,7 +35,7 @@ from tests import chromium  # noqa: E402
 PAGE = ROOT / "docs" / "project" / "validation" / "report-pages.md"
 PICTURES = ROOT / "docs" / "project" / "validation" / "report-pages"
 DFMP2 = Path(sys.executable).with_name("dfmp2")
-WIDTHS, SCHEMES = (1440, 768, 375), ("light", "dark")
+WIDTHS, SCHEMES = (1440, 390), ("light", "dark")
 MOST_BYTES = 2_000_000  # of a page
 CC = "--basis cc-pvdz"
 KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 report` is given
@@ -82,10 +82,38 @@ KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 repo
         [f"frequencies optimize.xyz {CC} --output frequencies.h5"],
         "frequencies.h5",
     ),
+    "imaginary": (
+        "a transition state's frequencies",
+        [f"frequencies flat.xyz {CC} --allow-gradient --output imaginary.h5"],
+        "imaginary.h5",
+    ),
+    "thermochemistry": (
+        "a thermochemistry",
+        ["thermo frequencies.h5 --temperature 200:600:5 --output thermochemistry.h5"],
+        "thermochemistry.h5",
+    ),
+    "reaction": (
+        "a reaction",
+        [
+            "reaction --reactants co.xyz,inputs/h2o.xyz --products co2.xyz,h2-short.xyz --optimize "
+            "--frequencies --temperature 500 --basis sto-3g --output reaction.h5"
+        ],
+        "reaction.h5",
+    ),
+    "radical": (
+        "a radical with ghost centres",
+        [f"run radical.xyz {CC} --properties --output radical.h5"],
+        "radical.h5",
+    ),
+    "solvent": (
+        "a run in a solvent",
+        [f"run inputs/h2o.xyz {CC} --solvent water --output solvent.h5"],
+        "solvent.h5",
+    ),
     "batch": ("a batch", ["batch run batch.toml --workers 1"], "results"),
     "hundred": (
         "100 geometries of glycine",
-        [f"batch run distorted/*.xyz {CC} --workers 1 --output hundred"],
+        ["batch run distorted/*.xyz --basis sto-3g --workers 1 --output hundred"],
         "hundred",
     ),
 }
@@ -96,8 +124,10 @@ light and dark, {looks} times in all, with everything unfolded but the runs of a
 **Findings** are those of axe-core, all rules, by impact; **too wide** counts the windows that the page did not fit;
 **Tab** is how many controls the key reached, of all that can be seen, each with a visible focus.
 
-| page of | bytes | findings | too wide | Tab |
-|---|---|---|---|---|
+**Sheets** of A4 are those of the summary, which prints alone, and of all sections.
+
+| page of | bytes | sheets | findings | too wide | Tab |
+|---|---|---|---|---|---|
 """
 LOOK = """(async () => {
 document.querySelectorAll('details:not(.run)').forEach((item) => { item.open = true; });
@@ -118,6 +148,15 @@ def prepare(folder: Path) -> None:
     """Molecules and manifests."""
     shutil.copytree(ROOT / "inputs", folder / "inputs")
     (folder / "h2.xyz").write_text("2\nstretched\nH 0 0 0\nH 0 0 2.5\n")
+    (folder / "h2-short.xyz").write_text("2\nhydrogen\nH 0 0 0\nH 0 0 0.74\n")
+    (folder / "co.xyz").write_text("2\ncarbon monoxide\nC 0 0 0\nO 0 0 1.13\n")
+    (folder / "co2.xyz").write_text("3\ncarbon dioxide\nO 0 0 0\nC 0 0 1.17\nO 0 0 2.34\n")
+    (folder / "radical.xyz").write_text(
+        "4\nmultiplicity=2\nO 0 0 0\nH 0 0 0.97\n@O 0 0 3\n@H 0 0.9 3.2\n"
+    )
+    (folder / "flat.xyz").write_text(
+        "4\nplanar ammonia\nN 0 0 0\nH 1 0 0\nH -0.5 0.8660254 0\nH -0.5 -0.8660254 0\n"
+    )
     items = "".join(
         f'[[item]]\nmolecule = "inputs/{name}.xyz"\n' for name in ("h2o", "nh2", "ch4", "nh3")
     )
@@ -184,9 +223,22 @@ def look(tab: chromium.Tab, page: Path, axe: str) -> tuple[Counter[str], int, st
     return found, wide, f"{reached} of {controls}"
 
 
+def sheets(tab: chromium.Tab, page: Path) -> str:
+    """How many sheets of A4 the summary is printed on, and how many all sections."""
+    tab.ask("Emulation.clearDeviceMetricsOverride")
+    tab.ask("Emulation.setEmulatedMedia", media="", features=[])
+    tab.open(page)
+    counts = []
+    for whole in ("false", "true"):
+        tab.run(f"document.querySelector('#all').checked = {whole}")
+        paper = base64.b64decode(tab.ask("Page.printToPDF", preferCSSPageSize=True)["data"])
+        counts.append(len(re.findall(rb"/Type\s*/Page\b", paper)))
+    return f"{counts[0]}, {counts[1]}"
+
+
 def picture(tab: chromium.Tab, name: str, width: int, scheme: str) -> None:
     """Pictures for the page: wide and light, narrow and dark."""
-    if (width, scheme) not in ((1440, "light"), (375, "dark")) or name == "hundred":
+    if (width, scheme) not in ((1440, "light"), (390, "dark")) or name == "hundred":
         return
     clip = {
         "x": 0,
@@ -239,7 +291,9 @@ def main() -> int:
                 found, wide, reached = look(tab, page, axe)
                 size = page.stat().st_size
                 said = ", ".join(f"{count} {what}" for what, count in found.items()) or "none"
-                rows.append(f"| {shown} | {size:,} | {said} | {wide} | {reached} |")
+                printed = sheets(tab, page)
+                failed |= not printed.startswith("1,")
+                rows.append(f"| {shown} | {size:,} | {printed} | {said} | {wide} | {reached} |")
                 print(rows[-1], flush=True)
                 grave = any(what.startswith(("serious", "critical")) for what in found)
                 failed |= (
@@ -257,7 +311,7 @@ def main() -> int:
         if name != "hundred":
             wide, narrow = (
                 f"![The page of {shown}]({PICTURES.name}/{name}-{width}.webp)"
-                for width in (1440, 375)
+                for width in (1440, 390)
             )
             text += f"\n## {shown[0].upper()}{shown[1:]}\n\n{wide}\n{narrow}\n"
     PAGE.write_text(text)

@@ -66,6 +66,13 @@ def coordinate(study, *atoms):
 
 def test_two_starts_come_to_the_same_minimum():
     first, second = (optimized(start, Search(convergence="gau_tight")) for start in (WATER, OTHER))
+    tight = {  # of Gaussian's opt=tight, which the set is named after
+        "max_gradient": 1.5e-5,
+        "rms_gradient": 1.0e-5,
+        "max_displacement": 6.0e-5,
+        "rms_displacement": 4.0e-5,
+    }
+    assert first.settings["limits"] == tight
     assert first.complete and first.settings["steps"] == len(first.runs) - 1
     energies = [study.values["optimized_total_energy"].value for study in (first, second)]
     assert energies[0] == pytest.approx(energies[1], abs=1e-7)

@@ -15,10 +15,10 @@ import pytest
 
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import Certificate, Quadrature
+from dfmp2.mp2.result import Certificate, MP2Result, Quadrature
 from dfmp2.options import Options
 from dfmp2.output import hdf5, report, text
-from dfmp2.output.document import Table
+from dfmp2.output.document import Figure, Table
 from dfmp2.output.html import svg
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.html.svg import FILLS, LEVELS, OTHER_FILL, draw_molecule, orient
@@ -453,7 +453,7 @@ def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
     """Up to 20 orbitals one by one, more in equal blocks that are named by their ends."""
     matrix = -np.random.default_rng(3).random(shape)
     first = (2, 1)  # frozen orbitals
-    drawn = report._pair_map("opposite spin", matrix, first)
+    drawn = report._pair_map("opposite spin", matrix, first, 1.0)
     sums = np.array(drawn.draw.args[1])
     block = -(-max(shape) // 20)
     for axis, (count, core) in enumerate(zip(shape, first, strict=True)):
@@ -500,6 +500,22 @@ def test_five_pairs_and_three_levels_on_each_side_of_the_gap(water, radical):
     assert [float(row[3]) for row in table.rows] == pytest.approx(values, abs=1e-6)
     volts = [27.211386245988 * value for value in values]
     assert [float(row[4]) for row in table.rows] == pytest.approx(volts, abs=6e-4)
+
+
+def test_maps_of_both_spins_have_one_scale(result: MP2Result) -> None:
+    """The side of the largest square of each map is that of its magnitude in the largest of all."""
+    large = open_shell(result, 7)
+    largest = max(float(np.abs(matrix).max()) for matrix in large.pairs.channels().values())
+    maps = [block for block in report._pairs(large).blocks if isinstance(block, Figure)]
+    assert len(maps) == 3
+    legends = set()
+    for figure, matrix in zip(maps, large.pairs.channels().values(), strict=True):
+        drawn = figure.draw()
+        legends.add(tuple(re.findall(r'class="small middle">([^<]+e[^<]+|[^<]+10[^<]+)<', drawn)))
+        sides = re.findall(r'class="l\d" x="[\d.]+" y="[\d.]+" width="([\d.]+)"', drawn)[:-5]
+        share = 1.0 + np.log10(np.abs(matrix).max() / largest) / 4.0
+        assert max(map(float, sides)) == pytest.approx(32.5 * (0.15 + 0.85 * share), abs=0.02)
+    assert len(legends) == 1
 
 
 def test_squares_of_small_pair_energies_have_no_sign() -> None:

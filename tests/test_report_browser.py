@@ -326,3 +326,61 @@ def test_page_can_be_read_without_script(tab, three, tmp_path):
     text = tab.ask("DOM.getOuterHTML", nodeId=root)["outerHTML"]
     tab.ask("Emulation.setScriptExecutionDisabled", value=False)
     assert "<button" not in text and len(re.findall("<svg", text)) > 10
+
+
+def test_contents_stay_in_view_and_are_reached_by_keyboard(tab, three, tmp_path):
+    tab.open(tmp_path / "three.html")
+    for width in (1440, 390):
+        tab.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=800,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        tab.run("scrollTo({top: 900, behavior: 'instant'})")
+        top, bottom = tab.run(
+            "(r => [r.top, r.bottom])(document.querySelector('.contents').getBoundingClientRect())"
+        )
+        assert 0 <= top < 1 and bottom <= 800, width
+        if width == 390:
+            assert bottom - top < 80  # one line
+        assert tab.run("document.documentElement.scrollWidth") <= width
+    tab.ask("Emulation.clearDeviceMetricsOverride")
+    tab.open(tmp_path / "three.html")
+    for _ in range(2):  # the link that skips, then the first of the contents
+        for kind in ("keyDown", "keyUp"):
+            tab.ask("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab")
+    focus = tab.run(
+        "[document.activeElement.hash, getComputedStyle(document.activeElement).outlineStyle]"
+    )
+    assert focus == ["#summary", "solid"]
+
+
+def test_the_summary_is_one_sheet_whatever_a_run_says(tab, tmp_path, water):
+    """Long names, many warnings and a large molecule do not need another one."""
+    result = enlarged(hdf5.read(water.path), 60)
+    warnings = tuple(f"{k}: {'the moon is full and ' * 40}" for k in range(12))
+    long = dataclasses.replace(
+        result,
+        molecule=dataclasses.replace(result.molecule, name="a long name " * 30),
+        diagnostics=dataclasses.replace(result.diagnostics, warnings=warnings),
+        provenance=dataclasses.replace(result.provenance, command="dfmp2 run " + "x.xyz " * 400),
+    )
+    (tmp_path / "long.html").write_text(page_of(long), encoding="utf-8")
+    tab.open(tmp_path / "long.html")
+    assert pages(tab) == 1
+
+
+@pytest.mark.parametrize(
+    ("shown", "copied"),
+    [
+        ("\N{MINUS SIGN}7.7 \N{MULTIPLICATION SIGN} 10⁻⁶ Eh", "-7.7e-06 Eh"),
+        ("+1.0 \N{MULTIPLICATION SIGN} 10¹²", "+1.0e+12"),
+        ("\N{MINUS SIGN}76.2307247537", "-76.2307247537"),
+        ("cm⁻¹", "cm⁻¹"),
+    ],
+)
+def test_copied_numbers_are_read_by_programs(three, shown, copied):
+    assert three.run(f"plain({shown!r})") == copied
+    assert three.run(f"written({copied!r})") == shown

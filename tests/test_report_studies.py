@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from dfmp2.output import hdf5
+from dfmp2.output import hdf5, study_report
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html import batch as batch_pages
 from dfmp2.output.html.svg import energy_map, scan_curve
@@ -64,19 +65,16 @@ def study(folder, water, radical):
 def test_a_study_is_shown_with_its_runs(call, study, water):
     assert call("report", "study.h5", "-o", "r.html").code == 0
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
-    assert elements.row("total, CP")[1:] == [
-        "-0.0224119246",
-        "Eh",
-        "-14.0637",
-        NASTY,
-    ]
+    energies = ["total, CP", "-0.0224119246", "Eh", "-14.0637"]
+    assert elements.row("total, CP") == energies  # of the summary
+    assert [*energies, NASTY] in elements.rows  # of all results
     assert next(row for row in elements.rows if row) == [
         "interaction energy, counterpoise-corrected / kcal/mol",
         "-14.0637",
         "the same",
     ]
     assert elements.row("status")[1] == "incomplete"
-    assert elements.row("distance") == ["distance", "1.9", "Å", "", "between them"]
+    assert ["distance", "1.9", "Å", "", "between them"] in elements.rows
     assert elements.row("complex", "-1.2500000000") and elements.row("fragment", "-")
     assert elements.row("complex", "H₂O")[6] == f"{water.json['mp2_total_energy']:.10f}"
     assert "INCOMPLETE" in elements.text and elements.tags.count("script") == 1
@@ -294,3 +292,174 @@ def test_an_index_that_is_nonsense_is_said_and_not_used(call, batch):
         elements = parse(Path("r.html").read_text(encoding="utf-8"))
         assert ("holds no list of items" in elements.text) == (content is not None)
         assert elements.row("cr2", "failed (4)") and "later" not in elements.text
+
+
+# --- drawings of studies --------------------------------------------------------------------------
+
+
+def drawn_study(kind, table, arrays=None, values=None, settings=None, title="study"):
+    """A study without runs that has what a drawing is made of."""
+    return Study(
+        kind=kind,
+        title=title,
+        settings=settings or {},
+        notes=(),
+        values=values or {},
+        table=table,
+        runs={},
+        complete=True,
+        arrays=arrays or {},
+    )
+
+
+def polylines(svg, cls):
+    """The points of the curves of a class."""
+    root = ElementTree.fromstring(svg)
+    found = [item for item in root.iter() if item.get("class") == cls]
+    return [
+        np.array([point.split(",") for point in item.get("points").split()], float)
+        for item in found
+        if item.tag.endswith("polyline")
+    ]
+
+
+def axis(svg):
+    """What maps the height of a point in a drawing to its value."""
+    ends = re.search('data-axis="([^"]+)"', svg)[1].split()
+    low, high, bottom, top, *_ = map(float, ends)
+    return lambda y: low + (y - bottom) / (top - bottom) * (high - low)
+
+
+def test_a_title_with_quotes_and_brackets_stays_an_attribute():
+    title = 'say "x" onload="alert(1)" > <y> & \'z\''
+    table = {
+        "bond": Column((1.0, 2.0, 3.0), 'A" onclick="x', ""),
+        "relative_energy": Column((3.0, 0.0, 1.0), "kJ/mol", ""),
+    }
+    root = ElementTree.fromstring(scan_curve(drawn_study("scan", table, title=title)))
+    assert root.get("aria-label") == title
+    assert set(root.keys()) == {"viewBox", "width", "height", "role", "aria-label", "data-axis"}
+    for item in root.iter():
+        assert not [name for name in item.attrib if name.startswith("on")]
+
+
+def test_a_scan_is_drawn_with_its_fitted_curve_and_both_methods_on_one_axis():
+    """The quartic of five points, and a parabola about a maximum; two methods share the axis."""
+
+    def energy(x):
+        return 40.0 * (x - 1.03) ** 2 - 90.0 * (x - 1.03) ** 3
+
+    x = np.array([0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4])
+    above = energy(x) - energy(x).min()
+    hartree_fock = 0.02 * (x - 1.2) ** 2
+    top = max(np.roots([-270.0, 80.0])) + 1.03  # where the cubic is highest
+    table = {
+        "bond": Column(tuple(x), "angstrom", ""),
+        "relative_energy": Column(tuple(above), "kJ/mol", ""),
+        "scf_total_energy": Column(tuple(hartree_fock - 76.0), "hartree", ""),
+    }
+    arrays = {
+        "extrema_position": hdf5.Dataset(np.array([1.03, top]), "angstrom", ""),
+        "extrema_curvature": hdf5.Dataset(np.array([80.0, -80.0]), "", ""),
+        "extrema_points": hdf5.Dataset(np.array([5.0, 3.0]), "", ""),
+    }
+    svg = scan_curve(drawn_study("scan", table, arrays, settings={"units": "angstrom"}))
+    value = axis(svg)
+    (methods,), (others,) = polylines(svg, "s1"), polylines(svg, "s2")
+    assert [value(y) for y in methods[:, 1]] == pytest.approx(above, abs=0.02)
+    others_above = (hartree_fock - hartree_fock.min()) * 2625.4996394799
+    assert [value(y) for y in others[:, 1]] == pytest.approx(others_above, abs=0.02)
+    quartic, parabola = polylines(svg, "fit")
+    along = np.linspace(0.8, 1.2, len(quartic))
+    assert [value(y) for y in quartic[:, 1]] == pytest.approx(
+        energy(along) - energy(x).min(), abs=0.02
+    )  # a cubic is its own quartic
+    three = np.polyfit(x[4:7], above[4:7], 2)
+    along = np.linspace(1.2, 1.4, len(parabola))
+    assert [value(y) for y in parabola[:, 1]] == pytest.approx(np.polyval(three, along), abs=0.02)
+
+
+def test_the_fit_of_a_circle_goes_on_beyond_its_ends():
+    """A minimum at 0 and 360 degrees: half of its curve stands at either end."""
+    x = np.arange(0.0, 361.0, 30.0)
+    above = 10.0 * (1.0 - np.cos(np.radians(x)))
+    table = {
+        "dihedral": Column(tuple(x), "degree", ""),
+        "relative_energy": Column(tuple(above), "kJ/mol", ""),
+    }
+    arrays = {
+        "extrema_position": hdf5.Dataset(np.array([0.0]), "degree", ""),
+        "extrema_curvature": hdf5.Dataset(np.array([1e-3]), "", ""),
+        "extrema_points": hdf5.Dataset(np.array([5.0]), "", ""),
+    }
+    svg = scan_curve(drawn_study("scan", table, arrays, settings={"units": "degree"}))
+    (curve,) = polylines(svg, "fit")
+    assert axis(svg)(curve[:, 1].min()) > 0 and len(curve) == 21  # of 41, those inside
+    assert axis(svg)(curve[:, 1].max()) == pytest.approx(0.0, abs=0.02)
+
+
+def test_a_spectrum_is_broadened_and_labelled_and_has_no_imaginary_mode():
+    wavenumbers = (-950.0, 0.0, 1600.0, 1612.0, 3700.0, 3100.0)
+    intensities = (300.0, 0.0, 50.0, 70.0, 2.5, 1.0)
+    figure = study_report._infrared(wavenumbers, intensities)
+    assert "20 cm^-1" in figure.caption
+    svg = figure.draw()
+    root = ElementTree.fromstring(svg)
+    strokes = [item for item in root.iter() if item.get("class") == "mark"]
+    assert len(strokes) == 4
+    labels = [item.text for item in root.iter() if item.get("class") == "small middle peak"]
+    assert labels == ["1612", "3700"]  # 1600 has no room beside it, 3100 is below 3 % of it
+    assert "wavenumber / cm⁻¹" in svg and "intensity / km/mol" in svg
+
+    def lorentzians(x):
+        lines = zip(wavenumbers[2:], intensities[2:], strict=True)
+        return sum(height / (1.0 + ((x - centre) / 10.0) ** 2) for centre, height in lines)
+
+    (curve,) = polylines(svg, "s1")
+    assert (curve[:, 0].min(), curve[:, 0].max()) == (64.0, 484.0)
+    x = 4000.0 * (484.0 - curve[:, 0]) / 420.0  # falls to the right
+    heights = [axis_of_spectrum(root)(y) for y in curve[:, 1]]
+    assert heights == pytest.approx([lorentzians(place) for place in x], abs=0.6, rel=0.02)
+    assert max(heights) == pytest.approx(max(lorentzians(place) for place in x), abs=0.5)
+
+
+def axis_of_spectrum(root):
+    """What maps a height to a value, from the numbers that stand at the grid lines."""
+    group = next(item for item in root.iter() if item.get("class") == "ticks")
+    lines = [float(item.get("y1")) for item in group if item.tag.endswith("line")]
+    numbers = [float(item.text) for item in group if item.tag.endswith("text")]
+    slope, start = np.polyfit(lines, numbers, 1)
+    return lambda y: start + slope * y
+
+
+def test_an_optimisation_has_two_axes_and_its_limits():
+    table = {
+        "step": Column((0.0, 1.0, 2.0), "", ""),
+        "total_energy": Column((-76.0, -76.01, -76.0112), "hartree", ""),
+        "max_gradient": Column((4e-2, 3e-3, 1e-4), "hartree/bohr", ""),
+        "rms_gradient": Column((2e-2, 1e-3, 0.0), "hartree/bohr", ""),
+    }
+    limits = {"max_gradient": 4.5e-4, "rms_gradient": 3e-4, "max_displacement": 1.8e-3}
+    settings = {"limits": limits, "convergence": "GAU"}
+    svg = study_report._course(drawn_study("optimization", table, settings=settings)).draw()
+    value, root = axis(svg), ElementTree.fromstring(svg)
+    (energies,), (largest,), (rms,) = (polylines(svg, f"s{k}") for k in (1, 2, 3))
+    above = [value(y) for y in energies[:, 1]]
+    assert above == pytest.approx([0.0112 * 2625.4996, 0.0012 * 2625.4996, 0.0], abs=0.05)
+    powers = {
+        item.text: float(item.get("y")) - 4
+        for item in root.iter()
+        if item.tag.endswith("text") and item.text.startswith("10⁻")
+    }
+    top, bottom = powers["10⁻¹"], powers["10⁻⁴"]
+
+    def gradient(y):
+        return 10.0 ** (-1.0 - 3.0 * (y - top) / (bottom - top))
+
+    assert [gradient(y) for y in largest[:, 1]] == pytest.approx([4e-2, 3e-3, 1e-4], rel=0.01)
+    assert [gradient(y) for y in rms[:, 1]] == pytest.approx([2e-2, 1e-3], rel=0.01)  # 0 has no log
+    drawn = [item for item in root.iter() if (item.get("class") or "").startswith("limit")]
+    heights = {item.get("class"): gradient(float(item.get("y1"))) for item in drawn}
+    assert heights == pytest.approx({"limit t2": 4.5e-4, "limit t3": 3e-4}, rel=0.01)
+    without = study_report._course(drawn_study("optimization", table))
+    assert "limit t" not in without.draw() and "does not hold the limits" in without.caption

@@ -902,21 +902,46 @@ def _pairs(result: MP2Result) -> Section:
         "#share / %",
     )
     firsts = {"opposite_spin": core, "same_spin_beta": (core[1], core[1])}
-    maps = [
-        _pair_map(name.replace("_", " "), matrix, firsts.get(name, (core[0], core[0])))
+    channels = {
+        name.replace("_", " "): matrix
         for name, matrix in result.pairs.channels().items()
         if matrix.size
+    }
+    largest = max([float(np.abs(_blocks(matrix)).max()) for matrix in channels.values()], default=0)
+    maps = [
+        _pair_map(name, matrix, firsts.get(name.replace(" ", "_"), (core[0], core[0])), largest)
+        for name, matrix in channels.items()
     ]
     return Section("pairs", "Pair energies", [*maps, Table(caption, heads, rows, sortable=True)])
 
 
-def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
-    """The matrix of a channel as a figure; a large one as sums over blocks of orbitals."""
+def _block_size(matrix: Array) -> int:
+    """How many orbitals a square of the map stands for."""
+    largest: int = max(matrix.shape)
+    return max(1, math.ceil(largest / MOST_ROWS))
+
+
+def _blocks(matrix: Array) -> Array:
+    """The sums over the blocks of orbitals that the squares of a map stand for, Eh."""
+    starts = [np.arange(0, n, _block_size(matrix)) for n in matrix.shape]
+    return np.asarray(
+        np.add.reduceat(np.add.reduceat(matrix, starts[0], axis=0), starts[1], axis=1)
+    )
+
+
+def _pair_map(name: str, matrix: Array, first: Sequence[int], largest: float) -> Block:
+    """The matrix of a channel as a figure; a large one as sums over blocks of orbitals.
+
+    Parameters
+    ----------
+    largest : float
+        Magnitude of the largest square of all channels, whose maps have one scale, Eh.
+    """
     if not np.any(matrix):
         return f"Pair energies, {name}: all are zero."
-    block = max(1, math.ceil(max(matrix.shape) / MOST_ROWS))
+    block = _block_size(matrix)
     starts = [np.arange(0, n, block) for n in matrix.shape]
-    sums = np.add.reduceat(np.add.reduceat(matrix, starts[0], axis=0), starts[1], axis=1)
+    sums = _blocks(matrix)
     names = [
         [
             f"{core + k + 1} to {core + min(k + block, n)}" if block > 1 else f"{core + k + 1}"
@@ -930,8 +955,8 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
     )
     caption = (
         f"Pair energies, {name}.{grouped if block > 1 else ''} The side of a square falls with the "
-        "logarithm of the magnitude; smaller than 0.0001 of the largest is a dot. Outlined squares "
-        "are positive."
+        "logarithm of the magnitude, in one scale for all maps; smaller than 0.0001 of the largest "
+        "is a dot. Outlined squares are positive."
     )
     rows = [
         (name, *map(energy_text, row)) for name, row in zip(names[0], sums.tolist(), strict=True)
@@ -943,7 +968,14 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
         details=True,
     )
     return Figure(
-        partial(pair_map, f"Pair energies, {name}, orbital by orbital", sums, *names),
+        partial(
+            pair_map,
+            f"Pair energies, {name}, orbital by orbital",
+            sums,
+            names[0],
+            names[1],
+            largest,
+        ),
         caption,
         table,
     )
@@ -1294,6 +1326,7 @@ def _provenance(result: MP2Result, content: str) -> Section:
             "Options in force (those not listed were left to their default)",
             ("option", "value"),
             options,
+            folded=True,
             verbatim=True,
         ),
     ]

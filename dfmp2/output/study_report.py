@@ -22,7 +22,16 @@ from dfmp2.output.document import (
     fitted_width,
     fixed,
 )
-from dfmp2.output.html.svg import Curve, curves, path_drawing, scan_drawing, sticks
+from dfmp2.output.html.svg import (
+    BROADENING,
+    Curve,
+    Limit,
+    convergence,
+    curves,
+    path_drawing,
+    scan_drawing,
+    spectrum,
+)
 from dfmp2.output.report import budget_blocks, energies, mean_field_sign, method_on_reference
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_KCAL, KJ_PER_MOL_PER_HARTREE
 
@@ -266,7 +275,7 @@ def _shares(study: Study) -> list[Block]:
 
 
 def _modes(study: Study) -> list[Block]:
-    """The table of the vibrations of a thermochemistry; none of an atom."""
+    """The infrared spectrum and the table of the vibrations of a thermochemistry; none of an atom."""
     columns = [("wavenumber", "cm^-1"), ("scaled_wavenumber", "cm^-1")]
     columns += [("ir_intensity", "km/mol"), ("reduced_mass", "u"), ("force_constant", "mdyn/A")]
     columns = [(name, unit) for name, unit in columns if name in study.arrays]
@@ -283,7 +292,11 @@ def _modes(study: Study) -> list[Block]:
     heads += _kind_head(study.arrays["wavenumber"].value)
     cells += _kind_cells(study.arrays["wavenumber"].value)
     rows = list(zip(numbers, *cells, strict=True))
-    return [Table("Vibrations", heads, rows, sortable=True)]
+    table = Table("Vibrations", heads, rows, sortable=True)
+    if "ir_intensity" not in study.arrays:
+        return [table]
+    spectra = (study.arrays[name].value.tolist() for name in ("wavenumber", "ir_intensity"))
+    return [_infrared(*spectra), table]
 
 
 def _kind_head(wavenumbers: Sequence[float]) -> list[str]:
@@ -392,7 +405,9 @@ def _drawn(study: Study) -> list[Figure]:
     infrared spectrum."""
     table = {name: column.values for name, column in study.table.items()}
     if study.kind == "scan":
-        said = "Energies along the scan; lines join computed points."
+        said = "Energies along the scan; straight lines join computed points."
+        if "extrema_position" in study.arrays:
+            said += " Curves are the polynomials that minima and maxima are taken from."
         if len(study.settings.get("grid", ())) == 2:
             said = "Energies over the map, above the lowest point; cells are computed points."
         return [Figure(partial(scan_drawing, study), said, alone=True)]
@@ -410,32 +425,47 @@ def _drawn(study: Study) -> list[Figure]:
             )
         ]
     if study.kind == "optimization":
-        steps = range(len(table["step"]))
-        drawn = [
-            Curve(said, [(k, math.log10(table[name][k])) for k in steps if table[name][k] > 0])
-            for name, said in (
-                ("max_gradient", "largest gradient of an atom / Eh/bohr"),
-                ("rms_gradient", "root mean square of the gradients / Eh/bohr"),
-                ("max_displacement", "largest displacement / angstrom"),
-            )
-        ]
-        draw = partial(curves, "Convergence of the geometry", drawn, "step", "log10 of the value")
-        return [
-            Figure(draw, "Gradients and displacements at each step, powers of ten.", alone=True)
-        ]
+        return [_course(study)]
     if study.kind == "irc":
         said = "Energies along the path, transition state at 0; lines join computed points."
         return [Figure(partial(path_drawing, study), said, alone=True)]
     if study.kind == "frequencies":
-        found = zip(table["wavenumber"], table["ir_intensity"], strict=True)
-        lines = [(wavenumber, intensity) for wavenumber, intensity in found if wavenumber > 0]
-        draw = partial(
-            sticks, "Infrared spectrum", lines, "wavenumber / cm^-1", "intensity / km/mol"
-        )
-        return [
-            Figure(draw, "Harmonic infrared spectrum; imaginary modes are left out.", alone=True)
-        ]
+        return [_infrared(table["wavenumber"], table["ir_intensity"])]
     return []
+
+
+def _infrared(wavenumbers: Sequence[float], intensities: Sequence[float]) -> Figure:
+    """The infrared spectrum, without imaginary modes."""
+    found = zip(wavenumbers, intensities, strict=True)
+    lines = [(wavenumber, intensity) for wavenumber, intensity in found if wavenumber > 0]
+    draw = partial(spectrum, "Infrared spectrum", lines, "wavenumber / cm^-1", "intensity / km/mol")
+    said = (
+        f"Harmonic infrared spectrum: strokes are the lines, the curve is their sum as Lorentzians "
+        f"of {BROADENING:g} cm^-1 (full width at half maximum), each as high as its line. Imaginary "
+        "modes are left out."
+    )
+    return Figure(draw, said, alone=True)
+
+
+def _course(study: Study) -> Figure:
+    """Energy and gradients at each step of an optimisation, and what the gradients have to fall
+    below."""
+    table = {name: column.values for name, column in study.table.items()}
+    energies = table["total_energy"]
+    lowest = min(energies)
+    above = [(k, (e - lowest) * KJ_PER_MOL_PER_HARTREE) for k, e in enumerate(energies)]
+    names = {"max_gradient": "largest gradient of an atom", "rms_gradient": "rms of the gradients"}
+    drawn = [Curve(said, list(enumerate(table[name]))) for name, said in names.items()]
+    stored = study.settings.get("limits", {})
+    limits = [Limit(said, stored[name]) for name, said in names.items() if name in stored]
+    said = "Energy (left axis) and gradients (right axis, logarithmic) at each step"
+    if limits:
+        said += f"; dashed lines are the limits of {study.settings['convergence']}."
+    else:
+        said += "; this file does not hold the limits that they have to fall below."
+    label = "Convergence of the geometry"
+    draw = partial(convergence, label, Curve("energy", above), drawn, limits)
+    return Figure(draw, said, alone=True)
 
 
 def series_figure(

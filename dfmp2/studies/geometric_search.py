@@ -316,6 +316,17 @@ class GeomeTRIC:
         return not np.array_equal(self._optimizer.X, self._judged)
 
     @property
+    def limits(self) -> dict[str, float]:
+        """What has to be fallen below, by the names of Point: Eh/bohr and angstrom."""
+        parameters = self._optimizer.params
+        return {
+            "rms_gradient": float(parameters.Convergence_grms),
+            "max_gradient": float(parameters.Convergence_gmax),
+            "rms_displacement": float(parameters.Convergence_drms),
+            "max_displacement": float(parameters.Convergence_dmax),
+        }
+
+    @property
     def arrived(self) -> bool:
         """Whether the path downhill has come to a valley, where an optimisation goes on."""
         return self.converged or bool(self._optimizer.IRC_info["opt"])

@@ -321,6 +321,7 @@ class Course:
         search = self._search
         settings = {
             "convergence": search.convergence.upper(),
+            "limits": self._method.limits,
             "max_steps": search.max_steps,
             "transition_state": search.transition_state,
             "constraints": self._text,

@@ -25,8 +25,11 @@ WORDS = {  # as the program has them -> as they are written
     "Loewdin": "Löwdin",
     "log10": "log₁₀",
     "sqrt(u)": "√u",
+    "cp": "CP",
+    "cp-corrected": "CP-corrected",
     "cpu": "CPU",
     "cuda": "CUDA",
+    "gibbs": "Gibbs",
     "kappa": "κ",
     "kappa-MP2": "κ-MP2",
     **{name: name.upper() for name in ("rhf", "uhf", "rohf", "rks", "uks", "roks", "scf", "mp2")},
@@ -44,6 +47,27 @@ QUANTITIES = (  # parts of the names of a study's numbers, longest first -> shor
     ("mp2 correlation", "MP2 correlation"),
 )
 SCHEMES = ("without CP", "CP correction", "CP")
+ELEMENT = re.compile(r"([A-Z][a-z]?)(\d*)")
+# of electronegativity, from the least on; metals stand before it
+SERIES = (
+    "",
+    "B",
+    "Si",
+    "Sb",
+    "As",
+    "P",
+    "N",
+    "H",
+    "Te",
+    "Se",
+    "S",
+    "At",
+    "I",
+    "Br",
+    "Cl",
+    "O",
+    "F",
+)
 WORD = re.compile(
     r"(?<![\w.+<>-])(?:"
     + "|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True))
@@ -56,10 +80,10 @@ EITHER = re.compile(r"\+-(?=\d)")
 DATE = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?")
 DUNNING = re.compile(
     r"(?<![\w.-])((?:(?:d-|heavy-)?aug-|(?:apr|may|jun|jul)-)?)cc-p(w?c)?v"
-    r"(\([dtq56]\+d\)|\[?[dtq56]{1,2}\]?)z((?:-[a-z0-9]+)*)(?![\w(]|\.\w)"
+    r"(\([dtq56]\+d\)|\[?[dtq56]{1,2}\]?)z((?:-[a-z0-9]++)*+)(?![\w(-]|\.\w)"
 )
 KARLSRUHE = re.compile(
-    r"(?<![\w.-])def2-(m?)(svpd?|[tq]zvpp?d?|universal)((?:-[a-z0-9]+)*)(?![\w(]|\.\w)"
+    r"(?<![\w.-])def2-(m?)(svpd?|[tq]zvpp?d?|universal)((?:-[a-z0-9]++)*+)(?![\w(-]|\.\w)"
 )
 POPLE = re.compile(r"(?<![\w.-])(sto-\d|\d-\d{2,3}\+{0,2})g(\*{0,2})(?![\w-]|\.\w)")
 
@@ -71,6 +95,7 @@ def written(text: str) -> str:
     text = KARLSRUHE.sub(_karlsruhe, text)
     text = POPLE.sub(lambda match: f"{match[1].upper()}G{match[2]}", text)
     text = WORD.sub(lambda match: WORDS[match[0]], text)
+    text = text.replace(" - ", f" {MINUS} ")
     text = EITHER.sub("±", text)
     text = POWER.sub(lambda match: match[1].translate(SUPERSCRIPTS), text)
     text = EXPONENT.sub(_power_of_ten, text)
@@ -78,23 +103,49 @@ def written(text: str) -> str:
 
 
 def formula(text: str, charge: int = 0) -> str:
-    """A formula with its numbers below the line, and its charge, e.g. NH₄⁺ or SO₄²⁻."""
-    lowered = text.translate(SUBSCRIPTS)
-    if not charge:
-        return lowered
-    number = "" if abs(charge) == 1 else str(abs(charge))
-    sign = "+" if charge > 0 else "-"
-    real, ghost, rest = lowered.partition(" + ghost ")
-    return f"{real}{f'{number}{sign}'.translate(SUPERSCRIPTS)}{ghost}{rest}"
+    """A formula in Hill order as it is usually written, and its charge: NH₃, NH₄⁺, SO₄²⁻."""
+    real, ghost, rest = text.partition(" + ghost ")
+    said = _usual(real)
+    if charge:
+        sign = "-"
+        if charge > 0:
+            sign = "+"
+        number = ""
+        if abs(charge) > 1:
+            number = str(abs(charge))
+        said += f"{number}{sign}".translate(SUPERSCRIPTS)
+    return f"{said}{ghost}{_usual(rest)}"
+
+
+def _usual(text: str) -> str:
+    """One formula, e.g. H3N as NH₃; with carbon the order of Hill is the usual one.
+
+    Without it elements follow the series of electronegativity of the IUPAC's Red Book (2005), table
+    VI; hydrogen comes first where there are two others, as in H₂SO₄.
+    """
+    parts = ELEMENT.findall(text)
+    symbols = [symbol for symbol, _ in parts]
+    if "".join(map("".join, parts)) != text or "C" in symbols:
+        return text.translate(SUBSCRIPTS)
+    if text in ("HO", "OH"):
+        return "OH"
+
+    def place(part: tuple[str, str]) -> int:
+        symbol = part[0]
+        if symbol == "H" and len(parts) > 2:
+            return -1
+        if symbol not in SERIES:
+            return 0
+        return SERIES.index(symbol)
+
+    return "".join(map("".join, sorted(parts, key=place))).translate(SUBSCRIPTS)
 
 
 def with_formulas(text: str, formulas: Iterable[str]) -> str:
     """A text in which these formulas have their numbers below the line."""
     for one in sorted(set(formulas), key=len, reverse=True):
         if one:
-            text = re.sub(
-                rf"(?<![\w.-]){re.escape(one)}(?![\w-]|\.\w)", one.translate(SUBSCRIPTS), text
-            )
+            text = re.sub(rf"(?<![\w.-]){re.escape(one)}(?![\w-]|\.\w)", formula(one), text)
     return text
 
 
@@ -115,13 +166,13 @@ def _date(match: re.Match[str]) -> str:
         time = datetime.fromisoformat(match[0])
     except ValueError:
         return match[0]
-    zone = time.strftime("%z")
-    if zone in ("+0000", ""):
-        zone = "UTC" if zone else ""
+    zone = time.strftime("%z").replace("+0000", "UTC")
     return f"{time.day} {time:%b %Y, %H:%M} {zone}".rstrip()
 
 
 def _power_of_ten(match: re.Match[str]) -> str:
+    if match[3] == "0":
+        return match[1]
     sign = match[2].replace("+", "")
     return f"{match[1]} {TIMES} 10{f'{sign}{match[3]}'.translate(SUPERSCRIPTS)}"
 

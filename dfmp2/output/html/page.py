@@ -39,8 +39,8 @@ from dfmp2.units import (
 
 FOLDER = Path(__file__).parent
 NUMBER = re.compile(rf"[+\-{MINUS}±]*\d+\.\d+(?: {TIMES} 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?: Eh(?![\w/]))?")
-NARROW = 46  # characters of a row of a table that has room beside another block
-AS_GIVEN = ("command", "file", "name", "molecule", "comment", "read from")  # facts in own words
+NARROW = 58  # characters of a row of a table that has room beside another block
+AS_GIVEN = ("command", "file", "name", "molecule", "comment", "read from")  # facts shown as typed
 TILES = 4  # in a row at most
 COLUMNS = 12  # of the grid of tiles
 
@@ -154,11 +154,16 @@ def _is_narrow(block: Block) -> bool:
 
 
 def _row_length(table: Table) -> int:
-    """Characters of a row whose columns are as wide as their longest word of a head, and cell."""
+    """Characters of a row as it is written; heads over texts are broken, those over numbers not."""
     total = 0
     for k, head in enumerate(table.heads):
+        words = [head.lstrip("#~")]
+        if not head.startswith("#"):
+            words = head.lstrip("~").split(" ")
         texts = [str(row[k][0] if isinstance(row[k], tuple) else row[k]) for row in table.rows]
-        total += max([*map(len, head.lstrip("#~").split(" ")), *map(len, texts)]) + 2
+        if head == "quantity":
+            texts = [quantity(text) for text in texts]
+        total += max(len(written(text)) for text in (*words, *texts)) + 2
     return total
 
 

@@ -32,14 +32,20 @@ from dfmp2.output.document import (
     without_folders,
 )
 from dfmp2.output.html.batch import batch_page, is_batch
-from dfmp2.output.html.notation import formula, with_formulas
+from dfmp2.output.html.notation import formula, quantity, with_formulas
 from dfmp2.output.html.page import Summary, render
-from dfmp2.output.report import asked_for, in_full, method_name
+from dfmp2.output.report import asked_for, in_full, method_name, quoted_energies
 from dfmp2.output.study import Study, is_study, read_study, verify_study
 from dfmp2.output.study_report import cell, of_study, study_warnings
 from dfmp2.units import DEBYE, format_bytes
 
+LONGEST_NAME = 60  # characters of a molecule's in the summary
 LONGEST_COMMAND = 240  # characters of it in the summary; all of it stands in its section
+FIRST_OF_INTERACTION = [
+    f"{part}, {scheme}"
+    for part in ("total", "SCF", "correlation")
+    for scheme in ("CP", "without CP")
+]
 MOST_VALUES = 8  # of a study in the summary
 MOST_IN_FULL = 8  # results that get sections of their own: a page of 100 stays below 2 MB
 # by the kind of a study: what a tile is called, and the names of its value, of which the first one
@@ -150,7 +156,7 @@ def result_page(entry: Entry, title: str | None) -> str:
     )
     sections = in_full(r, entry.content)
     drawing, sections[0] = _taken_out(sections[0])
-    blocks = [r.error_budget.summary, *drawing, _quoted(sections), Facts(_in_brief(r))]
+    blocks = [r.error_budget.summary, *drawing, _quoted(r), Facts(_in_brief(r))]
     blocks.append(Facts(_origin(entry, r.provenance.command)))
     summary = Summary(title, subtitle, tiles, blocks, r.diagnostics.warnings)
     return render(summary, sections, entry.name)
@@ -158,7 +164,9 @@ def result_page(entry: Entry, title: str | None) -> str:
 
 def _taken_out(section: Section) -> tuple[list[Block], Section]:
     """The figures of a section, and the section without them."""
-    figures: list[Block] = [block for block in section.blocks if isinstance(block, Figure)]
+    figures: list[Block] = [
+        block._replace(alone=False) for block in section.blocks if isinstance(block, Figure)
+    ]
     rest = [block for block in section.blocks if not isinstance(block, Figure)]
     return figures, section._replace(blocks=rest)
 
@@ -167,7 +175,7 @@ def _in_brief(r: MP2Result) -> list[tuple[str, str]]:
     """Molecule, basis sets, gap and dipole moment, a line each."""
     molecule = r.molecule
     facts = [
-        ("molecule", molecule.name),
+        ("molecule", shorten(molecule.name, LONGEST_NAME)),
         ("formula", formula(molecule.formula, molecule.charge)),
         ("atoms", f"{len(molecule.real_symbols)}, {r.sizes.nelectron} electrons"),
     ]
@@ -195,16 +203,10 @@ def _in_brief(r: MP2Result) -> list[tuple[str, str]]:
     return facts
 
 
-def _quoted(sections: Sequence[Section]) -> Table:
-    """The table of the energies in one unit."""
-    (table,) = (
-        block
-        for section in sections
-        if section.anchor == "energies"
-        for block in section.blocks
-        if isinstance(block, Table)
-    )
-    return Table("Energies", ("energy", "#Eh"), [row[:2] for row in table.rows])
+def _quoted(result: MP2Result) -> Table:
+    """The energies that people quote, without what they are made of."""
+    table = quoted_energies(result)
+    return Table("Energies", table.heads[:2], [row[:2] for row in table.rows])
 
 
 def _origin(entry: Entry, command: str) -> list[tuple[str, str]]:
@@ -412,13 +414,16 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     )
     molecule = in_full(drawn.result, drawn.content)[0]
     figures, results = _taken_out(results)
+    if not figures:
+        figures, molecule = _taken_out(molecule)
+    formulas = [entry.result.molecule.formula.partition(" + ghost ")[0] for entry in runs]
+    said_blocks = _with_formulas(results.blocks, formulas)
     sections = [
-        results._replace(blocks=[*results.blocks, *given]),
+        results._replace(blocks=[*said_blocks, *given]),
         molecule._replace(title=f"Molecule ({drawn.name})"),
         listed,
         *each_in_full(shown),
     ]
-    formulas = [entry.result.molecule.formula for entry in runs]
     said = study.title
     if title:
         said = title
@@ -426,20 +431,34 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         f"{study.kind} of {counted_text(len(runs), 'run')}; computed {study.created} by "
         f"dfmp2 {study.version}"
     )
-    blocks: list[Block] = [*figures, *_main_values(results)]
+    blocks: list[Block] = []
     if budget is not None:
         blocks.append(budget.summary)
+    blocks += [*figures, *_main_values(results, study.kind)]
     blocks.append(Facts(_origin(Entry(file, drawn.result, drawn.content), study.command)))
     warnings = study_warnings(study)
     summary = Summary(with_formulas(said, formulas), subtitle, tiles, blocks, warnings)
     return render(summary, sections, file)
 
 
-def _main_values(results: Section) -> list[Block]:
-    """The first numbers of a study, as many as the summary has room for."""
+def _with_formulas(blocks: Sequence[Block], formulas: Sequence[str]) -> list[Block]:
+    """The blocks, in whose sentences these formulas are written with their subscripts."""
+    return [with_formulas(block, formulas) if isinstance(block, str) else block for block in blocks]
+
+
+def _main_values(results: Section, kind: str) -> list[Block]:
+    """The first numbers of a study, as many as the summary has room for, without what they mean.
+
+    Of an interaction energy those with and without counterpoise correction come first.
+    """
     for block in results.blocks:
         if isinstance(block, Table) and block.heads[0] == "quantity":
-            return [block._replace(rows=block.rows[:MOST_VALUES])]
+            rows = sorted(block.rows, key=lambda row: quantity(row[0]) not in FIRST_OF_INTERACTION)
+            columns = 3  # name, value, unit
+            if kind in ("interaction", "reaction"):
+                columns = len(block.heads) - 1
+            brief = [row[:columns] for row in rows[:MOST_VALUES]]
+            return [Table("Main values", block.heads[:columns], brief)]
     return []
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 
 from dfmp2.molecule.elements import bonds, radius
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 WIDTH = 500.0
 LEFT, RIGHT = 64.0, WIDTH - 16.0  # of the area of a plot
+BROADENING = 20.0  # 1/cm, full width at half maximum of a line of a spectrum
+SAMPLES = 401  # of a broadened spectrum, beside its lines
+MOST_LABELS = 6  # of peaks
+WEAKEST_LABELLED = 0.03  # of the strongest
+LABEL_WIDTH = 34.0
+FITS = {3: "fitted parabola", 5: "fitted quartic"}
 MOST_SERIES = 3  # dash patterns and markers there are
 LEVELS = 10  # shades of the pair map
 DECADES = 4.0  # that its scale spans
@@ -41,10 +48,18 @@ class Bar(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A curve: its name and its points (x, y)."""
+    """A curve: its name and its points (x, y); one that is fitted has no markers."""
 
     name: str
     points: Sequence[tuple[float, float]]
+    fitted: bool = False
+
+
+class Limit(NamedTuple):
+    """A value that a quantity has to fall below: the name of its curve, and the value."""
+
+    name: str
+    value: float
 
 
 # --- elements -------------------------------------------------------------------------------------
@@ -190,7 +205,8 @@ def curves(
     mark : (x, text) of a vertical stroke
     """
     items = [
-        Curve(item.name, [p for p in item.points if all(map(math.isfinite, p))]) for item in items
+        item._replace(points=[p for p in item.points if all(map(math.isfinite, p))])
+        for item in items
     ]
     items = [item for item in items if item.points] or [
         Curve("no point has an energy", [(0.0, 0.0)])
@@ -198,6 +214,7 @@ def curves(
     legend = 20.0 * len(items)
     top, bottom = 30.0 + legend, 278.0 + legend
     xs, ys = zip(*(point for item in items for point in item.points), strict=True)
+    ys = _without_overshoot(items) or ys
     pad = 0.08 * (max(xs) - min(xs)) or 0.5
     if x_labels:
         x_ticks = []
@@ -216,31 +233,169 @@ def curves(
             _line(to_x(mark[0]), top, to_x(mark[0]), bottom, "mark"),
             _text(to_x(mark[0]) + 5, top + 14, mark[1]),
         ]
-    for place, item in enumerate(items[:MOST_SERIES], start=1):
+    measured = [item for item in items if not item.fitted][:MOST_SERIES]
+    for place, item in enumerate(measured, start=1):
+        parts += _series(place, item, to_x, to_y)
+    fitted = [item for item in items if item.fitted]
+    names = list(dict.fromkeys(item.name for item in fitted))
+    for place, name in enumerate(names, start=1 + len(measured)):
         y = 16.0 + 20 * (place - 1)
-        parts += [_line(LEFT, y, LEFT + 34, y, f"s{place}"), _marker(place, LEFT + 17, y)]
-        parts.append(_text(LEFT + 42, y + 4, item.name))
-        path = " ".join(f"{to_x(x):.2f},{to_y(y):.2f}" for x, y in item.points)
-        parts.append(element("polyline", points=path, cls=f"s{place}"))
-        parts += [
-            _marker(place, to_x(x), to_y(y), f"{item.name}: {x:.8g}, {y:.6g}")
-            for x, y in item.points
-        ]
+        parts += [_line(LEFT, y, LEFT + 34, y, "fit"), _text(LEFT + 42, y + 4, name)]
+    for item in fitted:
+        parts.append(element("polyline", points=_path(item.points, to_x, to_y), cls="fit"))
     return drawing(WIDTH, 330.0 + legend, label, parts, **data)
 
 
-def sticks(label: str, lines: Sequence[tuple[float, float]], x_name: str, y_name: str) -> str:
-    """A spectrum: a stroke of height y at every x, none of them negative."""
-    top, bottom = 30.0, 238.0
-    x_ticks = ticks(0.0, max((x for x, _ in lines), default=1.0), 7)
-    y_ticks = ticks(0.0, max((_length(y) for _, y in lines), default=1.0))
-    along = x_name, (x_ticks[0], x_ticks[-1]), [(tick, f"{tick:g}") for tick in x_ticks]
+def _without_overshoot(items: Sequence[Curve]) -> tuple[float, ...]:
+    """The heights that the axis has to span: a fitted curve that leaves the points by less than a
+    twentieth of their span does not ask for another tick."""
+    measured = [y for item in items if not item.fitted for _, y in item.points]
+    if not measured:
+        return ()
+    room = 0.05 * (max(measured) - min(measured))
+    low, high = min(measured) - room, max(measured) + room
+    beyond = [y for item in items if item.fitted for _, y in item.points if not low < y < high]
+    return (*measured, *beyond)
+
+
+def _series(
+    place: int, item: Curve, to_x: Callable[[float], float], to_y: Callable[[float], float]
+) -> list[str]:
+    """Legend, line and markers of a curve, of which there are MOST_SERIES at most."""
+    y = 16.0 + 20 * (place - 1)
+    parts = [_line(LEFT, y, LEFT + 34, y, f"s{place}"), _marker(place, LEFT + 17, y)]
+    parts.append(_text(LEFT + 42, y + 4, item.name))
+    parts.append(element("polyline", points=_path(item.points, to_x, to_y), cls=f"s{place}"))
+    for x, height in item.points:
+        title = f"{item.name}: {x:.8g}, {height:.6g}"
+        parts.append(_marker(place, to_x(x), to_y(height), title))
+    return parts
+
+
+def _path(
+    points: Sequence[tuple[float, float]],
+    to_x: Callable[[float], float],
+    to_y: Callable[[float], float],
+) -> str:
+    return " ".join(f"{to_x(x):.2f},{to_y(y):.2f}" for x, y in points)
+
+
+def broadened(wavenumber: float, lines: Sequence[tuple[float, float]]) -> float:
+    """The sum of the Lorentzians of all lines, km/mol; each is as high as its line, and
+    BROADENING wide at half of that.
+
+    Parameters
+    ----------
+    wavenumber : float
+        Where, 1/cm.
+    lines : sequence of (float, float)
+        Wavenumber, 1/cm, and intensity, km/mol, of each.
+    """
+    half = 0.5 * BROADENING
+    return math.fsum(
+        height * half**2 / ((wavenumber - centre) ** 2 + half**2) for centre, height in lines
+    )
+
+
+def spectrum(label: str, lines: Sequence[tuple[float, float]], x_name: str, y_name: str) -> str:
+    """A spectrum: a stroke for every line, their broadened sum, and the wavenumbers of the strongest
+    peaks; wavenumbers fall to the right, as in print.
+
+    Parameters
+    ----------
+    lines : sequence of (float, float)
+        Wavenumber and intensity, none of them negative.
+    """
+    top, bottom = 46.0, 254.0
+    lines = [(x, _length(y)) for x, y in lines if 0.0 < x < math.inf]
+    x_ticks = ticks(0.0, max((x for x, _ in lines), default=1.0) + BROADENING, 7)
+    steps = np.linspace(x_ticks[0], x_ticks[-1], SAMPLES).tolist()
+    curve = [(x, broadened(x, lines)) for x in sorted({*steps, *(x for x, _ in lines)})]
+    y_ticks = ticks(0.0, max(y for _, y in curve))
+    along = x_name, (x_ticks[-1], x_ticks[0]), [(tick, f"{tick:g}") for tick in x_ticks]
     parts, to_x, to_y, _ = _axes(along, (y_name, y_ticks), top, bottom)
     parts += [
         _line(to_x(x), bottom, to_x(x), to_y(y), "mark", title=f"{x:.1f}, {y:.4g}")
         for x, y in lines
     ]
+    parts.append(element("polyline", points=_path(curve, to_x, to_y), cls="s1"))
+    for x in _labelled_peaks(lines, to_x):
+        peak = to_y(broadened(x, lines))
+        parts.append(_text(to_x(x), peak - 6, f"{x:.0f}", "small middle peak"))
     return drawing(WIDTH, bottom + 52, label, parts)
+
+
+def _labelled_peaks(
+    lines: Sequence[tuple[float, float]], to_x: Callable[[float], float]
+) -> list[float]:
+    """Wavenumbers of the strongest lines whose labels do not meet, the strongest first."""
+    strongest = sorted(lines, key=lambda line: -line[1])[: 3 * MOST_LABELS]
+    chosen: list[float] = []
+    for x, height in strongest:
+        visible = height >= WEAKEST_LABELLED * strongest[0][1] > 0
+        apart = all(abs(to_x(x) - to_x(other)) >= LABEL_WIDTH for other in chosen)
+        if visible and apart and len(chosen) < MOST_LABELS:
+            chosen.append(x)
+    return chosen
+
+
+def convergence(
+    label: str, energies: Curve, gradients: Sequence[Curve], limits: Sequence[Limit]
+) -> str:
+    """Energies on the left axis, gradients on the right one, which is logarithmic, with the values
+    that they have to fall below.
+
+    Parameters
+    ----------
+    label : str
+        What the drawing shows.
+    energies : Curve
+        (step, kJ/mol).
+    gradients : sequence of Curve
+        (step, Eh/bohr), two at most.
+    limits : sequence of Limit
+        In Eh/bohr, by the name of the curve that they are for.
+    """
+    legend = 20.0 * (1 + len(gradients))
+    top, bottom, right = 30.0 + legend, 278.0 + legend, RIGHT - 44.0
+    last = max([x for x, _ in energies.points], default=0.0)
+    finite = [(x, y) for x, y in energies.points if math.isfinite(y)] or [(0.0, 0.0)]
+    heights = [y for _, y in finite]
+    every = max(1, math.ceil((last + 1) / 12))
+    steps = [(float(k), str(k)) for k in range(0, int(last) + 1, every)]
+    parts, to_x, to_y, data = _axes(
+        ("step", (-0.3, last + 0.3), steps),
+        ("energy above the lowest / kJ/mol", ticks(min(heights), max(heights))),
+        top,
+        bottom,
+        right,
+    )
+    logarithms = [
+        Curve(one.name, [(x, math.log10(y)) for x, y in one.points if 0.0 < y < math.inf])
+        for one in gradients
+    ]
+    powers = [y for one in logarithms for _, y in one.points]
+    powers += [math.log10(limit.value) for limit in limits]
+    low = math.floor(min(powers, default=-4.0))
+    high = max(math.ceil(max(powers, default=-1.0)), low + 1)
+    up = _scale(low, high, bottom, top)
+    parts.append(_line(right, top, right, bottom, "axis"))
+    for power in range(low, high + 1):
+        parts.append(_line(right, up(power), right + 5, up(power), "axis"))
+        sign = f"10^{power}".translate(str.maketrans("", "", "+"))
+        parts.append(_text(right + 9, up(power) + 4, sign, "small"))
+    parts.append(_text(WIDTH, top - 12, "gradient / Eh/bohr", "small end"))
+    parts += _series(1, energies._replace(points=finite), to_x, to_y)
+    names = [one.name for one in gradients]
+    for place, one in enumerate(logarithms, start=2):
+        parts += _series(place, one, to_x, up)
+    for number, limit in enumerate(sorted(limits, key=lambda one: -one.value)):
+        place, y = 2 + names.index(limit.name), up(math.log10(limit.value))
+        title = f"{limit.name}: below {limit.value:.1e} Eh/bohr"
+        parts.append(_line(LEFT, y, right, y, f"limit t{place}", title=title))
+        below = 13.0 if number else -4.0
+        parts.append(_text(LEFT + 4, y + below, f"limit {limit.value:.1e}", "small"))
+    return drawing(WIDTH, 330.0 + legend, label, parts, **data)
 
 
 def _axes(
@@ -248,6 +403,7 @@ def _axes(
     up: tuple[str, Sequence[float]],
     top: float,
     bottom: float,
+    right: float = RIGHT,
 ) -> tuple[list[str], Callable[[float], float], Callable[[float], float], dict[str, str]]:
     """Both axes, the scales along them, and what `page.js` needs to draw the vertical one in
     another unit.
@@ -258,16 +414,16 @@ def _axes(
     up : name and ticks of the vertical one
     """
     (x_name, span, x_labels), (y_name, y_ticks) = along, up
-    to_x, to_y = _scale(*span, LEFT, RIGHT), _scale(y_ticks[0], y_ticks[-1], bottom, top)
-    lines = [_line(LEFT, to_y(tick), RIGHT, to_y(tick), "grid") for tick in y_ticks]
+    to_x, to_y = _scale(*span, LEFT, right), _scale(y_ticks[0], y_ticks[-1], bottom, top)
+    lines = [_line(LEFT, to_y(tick), right, to_y(tick), "grid") for tick in y_ticks]
     numbers = [_text(LEFT - 7, to_y(tick) + 4, f"{tick:g}", "small end") for tick in y_ticks]
     parts = [_text(14, top - 12, y_name, "small up"), element("g", *lines, *numbers, cls="ticks")]
     for x, name in x_labels:
         parts.append(_line(to_x(x), bottom, to_x(x), bottom + 5, "axis"))
         parts.append(_text(to_x(x), bottom + 18, name, "small middle"))
-    parts.append(_line(LEFT, bottom, RIGHT, bottom, "axis"))
-    parts.append(_text((LEFT + RIGHT) / 2, bottom + 38, x_name, "small middle"))
-    ends = f"{y_ticks[0]:g} {y_ticks[-1]:g} {bottom:g} {top:g} {LEFT:g} {RIGHT:g}"
+    parts.append(_line(LEFT, bottom, right, bottom, "axis"))
+    parts.append(_text((LEFT + right) / 2, bottom + 38, x_name, "small middle"))
+    ends = f"{y_ticks[0]:g} {y_ticks[-1]:g} {bottom:g} {top:g} {LEFT:g} {right:g}"
     return parts, to_x, to_y, {"data_axis": ends}
 
 
@@ -299,9 +455,47 @@ def scan_drawing(study: Study) -> str:
         Curve(kind, sorted(zip(column.values, values, strict=True)))
         for kind, values in above.items()
     ]
+    drawn += _fitted(study, drawn[0].points)
     return curves(
         study.title, drawn, x_name, "energy above the lowest of its curve / kJ/mol", mark=mark
     )
+
+
+def _fitted(study: Study, points: Sequence[tuple[float, float]]) -> list[Curve]:
+    """The polynomials around the minima and maxima that a scan has stored, each over the points that
+    it goes through.
+
+    Parameters
+    ----------
+    points : sequence of (float, float)
+        By rising coordinate, energies in kJ/mol, NaN where one failed.
+    """
+    if "extrema_position" not in study.arrays:
+        return []
+    places = np.array([x for x, _ in points])
+    heights = np.array([y for _, y in points])
+    first, last = float(places[0]), float(places[-1])
+    if study.settings["units"] == "degree" and abs(last - first - 360.0) < 1e-6:
+        places = np.concatenate([places[:-1] - 360.0, places, places[1:] + 360.0])
+        heights = np.concatenate([heights[:-1], heights, heights[1:]])
+    found = []
+    stored = (study.arrays[f"extrema_{name}"].value for name in ("position", "curvature", "points"))
+    for position, bend, count in zip(*stored, strict=True):
+        sign = math.copysign(1.0, bend)
+        inner = range(1, len(places) - 1)
+        middles = [
+            k for k in inner if sign * heights[k - 1] >= sign * heights[k] <= sign * heights[k + 1]
+        ]
+        half = int(count) // 2
+        middle = min(middles, key=lambda k: abs(places[k] - position), default=None)
+        if middle is None or middle < half or middle + half >= len(places):
+            continue
+        window = slice(middle - half, middle + half + 1)
+        polynomial = Polynomial.fit(places[window], heights[window], int(count) - 1)
+        along = np.linspace(places[window][0], places[window][-1], 41)
+        curve = [(float(x), float(polynomial(x))) for x in along if first <= x <= last]
+        found.append(Curve(FITS[int(count)], curve, fitted=True))
+    return found
 
 
 def scan_curve(study: Study) -> str:
@@ -329,7 +523,9 @@ def of_its_own(svg: str) -> str:
 # --- pair energies --------------------------------------------------------------------------------
 
 
-def pair_map(label: str, values: Array, rows: Sequence[str], columns: Sequence[str]) -> str:
+def pair_map(
+    label: str, values: Array, rows: Sequence[str], columns: Sequence[str], largest: float
+) -> str:
     """A matrix as squares whose side falls with the logarithm of the magnitude, so that it reads
     without colour.
 
@@ -337,8 +533,8 @@ def pair_map(label: str, values: Array, rows: Sequence[str], columns: Sequence[s
     ----------
     values : (rows, columns), Eh; positive ones are outlined
     rows, columns : names of rows and columns, e.g. "3" or "6 to 10"
+    largest : magnitude of the largest square of all maps that share a scale, Eh
     """
-    largest = float(np.abs(values).max())
     count = max(values.shape)
     left, top, room = 46.0, 26.0, 414.0
     cell = min(34.0, room / count)

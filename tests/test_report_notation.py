@@ -1,0 +1,116 @@
+"""How names, units and numbers are written on a page, and how its blocks are laid out."""
+
+from __future__ import annotations
+
+import pytest
+
+from dfmp2.output.document import Facts, Figure, Note, Table
+from dfmp2.output.html.notation import formula, quantity, with_formulas, written
+from dfmp2.output.html.page import COLUMNS, arranged, spans
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("wavenumber / cm^-1", "wavenumber / cm⁻¹"),
+        ("curvature / Eh/angstrom^2", "curvature / Eh/Å²"),
+        ("<S^2>: 0.7547", "⟨S²⟩: 0.7547"),
+        ("10^9 ops", "10⁹ ops"),
+        ("about +-3.6e-04 Eh", "about ±3.6 \N{MULTIPLICATION SIGN} 10⁻⁴ Eh"),
+        ("+1.0e+12", "+1.0 \N{MULTIPLICATION SIGN} 10¹²"),
+        ("2.5e+00", "2.5"),
+        ("-76.23, -0.5", "\N{MINUS SIGN}76.23, \N{MINUS SIGN}0.5"),
+        ("E - lowest", "E \N{MINUS SIGN} lowest"),
+        ("at 2026-11-23T03:18:17+00:00 by", "at 23 Nov 2026, 03:18 UTC by"),
+        ("2026-02-30T03:18:17", "2026-02-30T03:18:17"),  # no such day
+        ("2026", "2026"),
+        ("DF-MP2/cc-pvdz on DF-rhf", "DF-MP2/cc-pVDZ on DF-rhf"),  # a part of a word is left
+        ("rhf to uhf", "RHF to UHF"),
+        ("aug-cc-pwcvqz-pp and cc-pv[tq]z", "aug-cc-pwCVQZ-PP and cc-pV[TQ]Z"),
+        ("cc-pv(t+d)z", "cc-pV(T+d)Z"),
+        ("def2-tzvpp-ri, def2-universal-jkfit", "def2-TZVPP-RI, def2-universal-JKFIT"),
+        ("sto-3g, 6-311++g**", "STO-3G, 6-311++G**"),
+        # what only looks like one
+        ("cc-pvdz-jkfit.dat water-cc-pvdz.h5", "cc-pvdz-jkfit.dat water-cc-pvdz.h5"),
+        ("atoms 1-5, 6-10", "atoms 1-5, 6-10"),
+        ("--basis and -o", "--basis and -o"),
+        ("step-1e-05x", "step-1e-05x"),
+        ("O1-H2, 1e5c", "O1-H2, 1e5c"),
+    ],
+)
+def test_names_and_numbers_are_as_people_write_them(text, expected):
+    assert written(text) == expected
+    assert written(expected) == expected  # once more changes nothing
+
+
+@pytest.mark.parametrize(
+    ("text", "charge", "expected"),
+    [
+        ("H3N", 0, "NH₃"),
+        ("H4N", 1, "NH₄⁺"),
+        ("O4S", -2, "SO₄²⁻"),
+        ("H2O4S", 0, "H₂SO₄"),
+        ("H2O", 0, "H₂O"),
+        ("HLi", 0, "LiH"),
+        ("H2S", 0, "H₂S"),
+        ("H4Si", 0, "SiH₄"),
+        ("FH", 0, "HF"),
+        ("HO", -1, "OH⁻"),
+        ("C6H12O6", 0, "C₆H₁₂O₆"),
+        ("H2O + ghost HO", 0, "H₂O + ghost OH"),
+        ("Xx12", 0, "Xx₁₂"),
+        ("", 0, ""),
+    ],
+)
+def test_formulas_are_as_people_write_them(text, charge, expected):
+    assert formula(text, charge) == expected
+
+
+def test_only_the_formulas_of_the_runs_are_written_in_a_sentence():
+    said = with_formulas("scan of h2o (H2O), MP2-F12/VV10 of O2 and H2O2.xyz", ["H2O", "O2"])
+    assert said == "scan of h2o (H₂O), MP2-F12/VV10 of O₂ and H2O2.xyz"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cp corrected interaction energy", "total, CP"),
+        ("uncorrected interaction energy", "total, without CP"),
+        ("mp2 opposite spin correlation cp corrected interaction energy", "opposite spin, CP"),
+        ("mp2 same spin correlation uncorrected interaction energy", "same spin, without CP"),
+        ("scs mp2 correlation cp corrected interaction energy", "SCS-MP2, CP"),
+        ("correlation counterpoise correction", "correlation, CP correction"),
+        ("zero point energy", "zero point energy"),
+    ],
+)
+def test_quantities_have_short_names(name, expected):
+    assert quantity(name) == expected
+
+
+@pytest.mark.parametrize("count", range(1, 18))
+def test_every_row_of_tiles_is_full(count):
+    widths = spans(count)
+    assert len(widths) == count
+    filled = 0
+    for width in widths:
+        filled += width
+        assert filled <= COLUMNS
+        if filled == COLUMNS:
+            filled = 0
+    assert filled == 0
+
+
+def test_no_block_stands_alone_in_half_of_a_row():
+    narrow = Table("", ("atom", "#x"), [("O", "0.1")])
+    wide = Table("", ("atom", "#x"), [("O" * 80, "0.1")])
+    figure = Figure(lambda: "<svg/>", "drawn")
+    alone = figure._replace(alone=True)
+    facts = Facts([("name", "water")])
+    note = Note("info", "said")
+    blocks = [figure, note, narrow, alone, "text", facts, wide, narrow._replace(folded=True)]
+    placed = arranged(blocks)
+    assert sorted(map(id, blocks)) == sorted(id(block) for _, block in placed)
+    assert placed[:3] == [("half", figure), ("half", narrow), ("wide", note)]
+    assert {width for width, _ in placed[3:]} == {"wide"}  # facts found no partner
+    halves = [width for width, _ in arranged([*blocks, narrow])].count("half")
+    assert halves == 4
