@@ -192,7 +192,7 @@ def stretched(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def points(study: Study) -> list[str]:
     """The lines of the table of a scan on a terminal, heads and rows."""
-    results, _ = of_study(study, on_screen=True)
+    results, _ = of_study(study, brief=True)
     (table,) = (b for b in results.blocks if isinstance(b, Table) and "E - lowest" in str(b.heads))
     return fitted_lines(table)
 
@@ -207,7 +207,7 @@ def test_a_scan_is_one_table_that_fits(stretched: Study) -> None:
         assert f"{total:.10f}" in row
         relative = 2625.4996394799 * (total - min(totals))
         assert float(row[1]) == pytest.approx(relative, abs=6e-5)
-    text = study_report(stretched)
+    text = study_report(stretched, brief=True)
     assert max(map(len, text.splitlines())) <= WIDEST
     for total in totals:
         assert text.count(f"{total:.10f}") == 1
@@ -239,7 +239,7 @@ def test_a_map_with_many_columns_fits(stretched: Study, count: int) -> None:
     many = replace(stretched, table=table, settings=settings)
     (lines,) = [
         fitted_lines(block)
-        for block in of_study(many, on_screen=True)[0].blocks
+        for block in of_study(many, brief=True)[0].blocks
         if isinstance(block, Table) and "E - lowest" in str(block.heads[count])
     ]
     assert max(map(len, lines)) <= WIDEST and len([x for x in lines if "12345.6789" in x]) == 1

@@ -445,7 +445,7 @@ def test_files_and_screen(call: Runner, folder: Path) -> None:
         "1",
         "--no-chain",
     )
-    done = succeed(call(*scan, "--output", "x.h5"))
+    done = succeed(call(*scan, "--output", "x.h5", "--verbose"))
     assert sorted(path.name for path in folder.glob("x.*")) == ["x.csv", "x.h5", "x.svg"]
     study = read_study("x.h5")
     assert not [run for run in study.runs.values() if "point" in run.reference.start]

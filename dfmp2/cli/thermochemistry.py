@@ -130,7 +130,7 @@ def thermo_command(
     if quiet:
         click.echo(ending)
     else:
-        click.echo(styled(study_report(study) + ending))
+        click.echo(styled(study_report(study, brief=True) + ending))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ OF_A_POINT = (
 )
 # Studies whose table has the energies of their runs.
 WITH_ENERGIES = ("scan", "cbs", "optimization", "irc", "thermochemistry")
-SHOW_ONE = "dfmp2 show FILE --run NAME prints one of them."
+SHOW_ONE = "dfmp2 show FILE lists their energies, --run NAME prints one of them."
 MOST_NAMES = 3  # of runs that gave a warning
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 CONVERTED = {
@@ -140,7 +140,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
 
 
 def of_study(
-    study: Study, anchors: Mapping[str, str] = MappingProxyType({}), *, on_screen: bool = False
+    study: Study, anchors: Mapping[str, str] = MappingProxyType({}), *, brief: bool = False
 ) -> list[Section]:
     """What a study found, as stored, and its runs.
 
@@ -149,8 +149,8 @@ def of_study(
     study : Study
     anchors : mapping
         As of `overview`.
-    on_screen : bool, optional
-        For a terminal: a scan is one table that fits, and runs whose energies stand in a table
+    brief : bool, optional
+        For a screen: a scan is one table that fits, and runs whose energies stand in a table
         before are not listed once more.
     """
     missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
@@ -165,9 +165,9 @@ def of_study(
     if study.kind == "thermochemistry":
         blocks += _modes(study)
     blocks += study.notes
-    if study.table and study.kind == "scan" and on_screen:
+    if study.table and study.kind == "scan" and brief:
         blocks += _points(study)
-    elif study.kind == "cbs" and on_screen:
+    elif study.kind == "cbs" and brief:
         blocks.append(_basis_sets(study))
     elif study.table:
         blocks.append(
@@ -179,7 +179,7 @@ def of_study(
     uncorrected = study.uncorrected_error_budget
     if uncorrected is not None:
         blocks.append(uncorrected.summary)
-    if on_screen and study.kind in WITH_ENERGIES:
+    if brief and study.kind in WITH_ENERGIES:
         return [Section("study", "Results", blocks), *_named_runs(study)]
     shown = _listed_runs(study)
     runs, said = overview(shown, anchors), []
@@ -191,12 +191,8 @@ def of_study(
             "coordinate of each atom."
         ]
         runs = runs._replace(details=True)
-    title = "Runs (groups runs/NAME of the file)"
-    of_runs: list[Block] = [*said, runs]
-    if on_screen:
-        title = "Runs"
-        of_runs.append(SHOW_ONE)
-    return [Section("study", "Results", blocks), Section("overview", title, of_runs)]
+    of_runs = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
+    return [Section("study", "Results", blocks), of_runs]
 
 
 def _named_runs(study: Study) -> list[Section]:
@@ -545,7 +541,7 @@ def _points(study: Study) -> list[Block]:
     left_out = [_heading(name) for name in table if name not in (*wanted, "exit_code")]
     if left_out:
         names = ", ".join(dict.fromkeys(left_out))
-        blocks.append(f"Also in the .csv, and by dfmp2 show --csv: {names}.")
+        blocks.append(f"dfmp2 show FILE prints all columns; left out here: {names}.")
     return blocks
 
 
