@@ -70,6 +70,24 @@ def details(result):
     return dict(line.split(": ", 1) for line in result.provenance.backend_details)
 
 
+@pytest.mark.parametrize("functions", [1, 3, 100])
+def test_rows_of_b_are_made_in_blocks_of_fitting_functions(monkeypatch, functions):
+    """B of some orbitals in any order, by the formula; those that are there are not made again."""
+    rng, nao, naux = np.random.default_rng(3), 6, 8
+    whole = rng.standard_normal((naux, nao, nao))
+    whole += whole.transpose(0, 2, 1)
+    rows, columns = np.tril_indices(nao)
+    c = rng.standard_normal((nao, nao))
+    tensor = UntransformedTensor(whole[:, rows, columns], c[:, :4], c[:, 4:])
+    monkeypatch.setattr("dfmp2.backends.untransformed.BLOCK_BYTES", functions * 8 * nao * nao)
+    expected = np.einsum("Pmn,mi,na->iaP", whole, c[:, :4], c[:, 4:])
+    assert tensor.shape == expected.shape
+    np.testing.assert_allclose(tensor.rows([2, 0]), expected[[2, 0]], atol=1e-12)
+    monkeypatch.setattr("dfmp2.backends.untransformed.unpacked", lambda *_: pytest.fail("again"))
+    np.testing.assert_allclose(tensor[2], expected[2], atol=1e-12)
+    assert tensor.rows([]).shape == (0, 2, naux)
+
+
 @pytest.mark.parametrize(("name", "most"), [("h2o", 2), ("nh2", 5)])
 def test_a_molecule_equals_pyscf_with_few_programs(tmp_path, launched, name, most):
     result = python.run(molecule(tmp_path, name), "cc-pvdz", check=True, **ON_DEVICE)

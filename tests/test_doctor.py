@@ -3,7 +3,6 @@ run."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -399,53 +398,18 @@ def test_a_trainium_host(trainium):
         "torch 2.10.0 and torch-xla 2.9.0 do not",
         fix="install torch 2.9.0",
     )
-    path = trainium.environ["PATH"].split(":")
-    last = having(trainium, {"PATH": ":".join(path[1:])})
-    check(
-        neuron(last)["PATH"], "libneuronpjrt-path, neuronx-cc", fix=f"export PATH={path[0]}:$PATH"
-    )
-    short = having(trainium, {"PATH": path[0]})
-    check(
-        neuron(short)["PATH"],
-        "neuron-ls is not on PATH",
-        fix="export PATH=/opt/aws/neuron/bin:$PATH",
-    )
-    lone = having(trainium, nrtpy="0.2")
-    check(neuron(lone)["PATH"], "nrtpy does not find", fix="LD_LIBRARY_PATH=/opt/aws/neuron/lib")
-    check(neuron(having(lone, {"LD_LIBRARY_PATH": "/opt/aws/neuron/lib"}))["PATH"])
 
 
-def test_neuron_variables(trainium):
-    for variables, text, fix in (
-        ({"NKI_SIMULATOR": "1"}, "simulated, not run", "unset NKI_SIMULATOR"),
-        ({"PJRT_DEVICE": "CPU"}, "PJRT_DEVICE=CPU", "export PJRT_DEVICE=NEURON"),
-        ({"NEURON_CC_FLAGS": "-O2"}, "lacks --auto-cast=none", "export NEURON_CC_FLAGS="),
-        (
-            {"NEURON_PLATFORM_TARGET_OVERRIDE": "trn3"},
-            "=trn3: but the device is a trn1",
-            "unset NEURON_PLATFORM",
-        ),
-        ({"NEURON_RT_STOCHASTIC_ROUNDING_EN": "1"}, "differ from run to run", "ROUNDING_EN=0"),
-        ({"NEURON_LOGICAL_NC_CONFIG": "2"}, "one physical core", "unset NEURON_LOGICAL_NC_CONFIG"),
-        ({"HOME": ""}, "HOME=: caches go", "export HOME="),
-        (
-            {"NKI_SIMULATOR": "0", "NEURON_CC_FLAGS": "-O2 --auto-cast none"},
-            "-O2 --auto-cast none",
-            None,
-        ),
-        ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn1"}, "NEURON_CC_FLAGS=", None),
-    ):
-        check(neuron(having(trainium, variables))["variables"], text, fix=fix)
-
-
-def test_a_compile_cache_that_cannot_be_written(trainium, monkeypatch):
-    bucket = having(trainium, {"NEURON_COMPILE_CACHE_URL": "s3://bucket/prefix"})
-    check(neuron(bucket)["cache"], "s3://bucket/prefix (not looked at)")
-    shut = having(trainium, {"NEURON_COMPILE_CACHE_URL": "/proc/cache"})
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: Path(path) != Path("/proc")
-    )  # root may do everything there
-    check(neuron(shut)["cache"], "/proc/cache cannot be written", fix="NEURON_COMPILE_CACHE_URL=")
+@pytest.mark.parametrize(
+    ("variables", "text", "fix"),
+    [
+        ({"NKI_SIMULATOR": "1"}, "NKI_SIMULATOR=1: kernels would be simulated", "unset NKI_SIM"),
+        ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn2"}, "but the device is a trn1", "unset NEURON_P"),
+        ({"NEURON_RT_VISIBLE_CORES": "all"}, "=all: this names no cores", "0,1 or 0-1"),
+    ],
+)
+def test_variables_that_keep_the_lanes_from_running(trainium, variables, text, fix):
+    check(neuron(having(trainium, variables))["lanes"], text, fix=fix)
 
 
 # --- the default run ------------------------------------------------------------------------------

@@ -31,8 +31,9 @@ from dfmp2.planning import plan
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
 from dfmp2.scf.reference import GIVEN
-from dfmp2.studies import runs
-from dfmp2.studies.runs import Step, certified
+from dfmp2.studies import forecast
+from dfmp2.studies.forecast import certified
+from dfmp2.studies.task import Step
 from dfmp2.units import BOHR_PER_ANGSTROM, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, Stored, succeed
 from tests.report_page import page_of, parse
@@ -777,7 +778,7 @@ def test_a_study_goes_on_from_runs_without_certificates(
     """As files of earlier versions are; what was not measured is estimated."""
     path, given = tmp_path / "f2.h5", ("bond", "1,2", "1.3:1.5:2")
     with monkeypatch.context() as patched:
-        patched.setattr(runs, "CERTIFICATES", 0.0)
+        patched.setattr(forecast, "CERTIFICATES", 0.0)
         first = dfmp2.scan(diatomic("FF", 1.4), "sto-3g", given, output=path, **QUIET)
     assert all(run.fitting_certificate is None for run in first.runs.values())
     again = dfmp2.scan(diatomic("FF", 1.4), "sto-3g", given, output=path, resume=True, **QUIET)

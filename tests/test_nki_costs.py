@@ -163,7 +163,9 @@ def test_predicted_times_and_on_chip_memory(prices):
         trace = text.largest_trace(price, CHIPS[chip])
         assert trace.moved_high_water <= 64 * 1024  # written by transfers
         assert trace.sbuf_high_water <= CHIPS[chip].sbuf and trace.psum_high_water <= 8
-    with pytest.raises(InputError, match="--variant packed: pair_energy offers plain"):
+    with pytest.raises(
+        InputError, match="--variant packed: pair_energy offers plain at this shape"
+    ):
         catalogue.best(K3, SHAPES["large"], TRN1, "packed")
 
 
@@ -174,6 +176,42 @@ def test_residents_leave_30_percent_of_sbuf_free(shape, target):
     price = catalogue.best(K3, Shape(*shape), chip)
     whole = {"gen2": 192, "gen3": 224}[target] * 1024
     assert text.largest_trace(price, chip).sbuf_high_water <= 0.7 * whole
+
+
+@pytest.mark.parametrize(
+    ("shape", "target"),
+    [
+        ((64, 448, 1536), "gen2"),
+        ((50, 190, 840), "gen2"),
+        ((21, 171, 570), "gen2"),
+        ((9, 600, 900), "gen2"),  # B_j in two parts
+        ((20, 560, 1900), "gen3"),
+    ],
+)
+def test_tiles_with_addresses_take_70_percent_of_sbuf(shape, target):
+    """The last byte that any tile has; no idle rows are filled, which costs at most 30 %."""
+    chip = {"gen2": TRN1, "gen3": TRN2}[target]
+    whole = {"gen2": 192, "gen3": 224}[target] * 1024
+    price = catalogue.best(K3, Shape(*shape), chip, "placed")
+    assert price.at() < 1.3 * catalogue.best(K3, Shape(*shape), chip).at()
+    trace = text.largest_trace(price, chip)
+    on_chip = [one for one in trace.allocations if one.space != "hbm"]
+    assert all(one.address is not None for one in on_chip)
+    last = max(one.address[3] for one in on_chip if one.space == "sbuf")
+    assert trace.sbuf_high_water == last <= 0.7 * whole
+    assert trace.moved_high_water <= 64 * 1024 and trace.psum_high_water <= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["gen2", "gen3"])
+@pytest.mark.parametrize(
+    ("nvir", "naux"), [(416, 1000), (160, 3000), (288, 2000), (448, 1536), (190, 2500), (171, 570)]
+)
+def test_packed_rows_fit_where_they_are_offered(nvir, naux, target):
+    chip = {"gen2": TRN1, "gen3": TRN2}[target]
+    if "packed" in calls.variants(nvir, naux, target):
+        price = catalogue.best(K3, Shape(24, nvir, naux), chip, "packed")
+        assert text.largest_trace(price, chip).sbuf_high_water <= chip.sbuf
 
 
 @pytest.mark.parametrize(
@@ -208,8 +246,9 @@ def test_residents_are_planned_for_the_memory_of_each_chip(prices):
     assert trn2[1].read < trn1[1].read  # B_j is read fewer times
     assert TRN1.sbuf < TRN2.sbuf
     # Four pairs share a tile where four rows of B fit, which they do on trn2 only.
-    assert calls.variants(416, 1408, "gen2") == ("plain",)
-    assert calls.variants(416, 1408, "gen3") == ("plain", "packed")
+    assert calls.variants(288, 2000, "gen2") == ("placed", "plain")
+    assert calls.variants(288, 2000, "gen3") == ("placed", "plain", "packed")
+    assert calls.variants(320, 2300, "gen3") == ("placed", "plain")
 
 
 def test_trn2_gains_from_transpose_mode(prices):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from dfmp2.errors import KernelError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, drop_bits
 from dfmp2.trainium.interpreter.memory import Core, Tensor, whole
-from dfmp2.trainium.interpreter.rules import Violation
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 from dfmp2.trainium.interpreter.signatures import REGIONS
 from dfmp2.trainium.interpreter.trace import Access, Trace
@@ -123,16 +122,12 @@ def test_rounding_to_nearest_even(value, bits, rounded):
     assert drop_bits(np.array([value], np.float32), bits)[0] == np.float32(rounded)
 
 
-def test_width_of_products_is_visible(tmp_path):
-    """(1 + 2^-7)^2 - (1 + 2^-6) = 2^-14: there with full products, gone when products are rounded
-    to bfloat16."""
+def test_products_of_narrow_operands_keep_their_width(tmp_path):
+    """(1 + 2^-7)^2 - (1 + 2^-6) = 2^-14, which a product rounded to bfloat16 would lose."""
     a = [[1 + 2**-7], [1.0]]
     b = [[1 + 2**-7], [-(1 + 2**-6)]]
     assert product(tmp_path, a, b, "bfloat16", pe_model="fp32") == 2**-14
     assert product(tmp_path, a, b, "bfloat16", pe_model="exact") == 2**-14
-    assert product(tmp_path, a, b, "bfloat16", pe_model="bf16prod") == 0
-    # float32 operands do not go through the 16-bit path
-    assert product(tmp_path, a, b, pe_model="bf16prod") == 2**-14
 
 
 def test_operands_are_rounded_to_their_format(tmp_path):
@@ -148,13 +143,10 @@ def test_products_against_float64(tmp_path):
     scale = np.abs(a.astype(np.float64).T) @ np.abs(b.astype(np.float64))
     exact = product(tmp_path, a, b, pe_model="exact")
     np.testing.assert_array_equal(exact, oracle.astype(np.float32))
-    for model in ("fp32", "split4"):
-        assert (np.abs(product(tmp_path, a, b, pe_model=model) - oracle) <= 2**-22 * scale).all()
+    assert (np.abs(product(tmp_path, a, b) - oracle) <= 2**-22 * scale).all()
     np.testing.assert_allclose(
         product(tmp_path, a, b, storage="float64"), oracle, rtol=1e-13, atol=1e-13
     )
-    narrow = product(tmp_path, a, b, "bfloat16", pe_model="bf16prod")
-    assert 1e-4 < np.abs(narrow - oracle).max() / scale.max() < 2**-7
 
 
 def test_accumulation_in_psum_is_float32(tmp_path):
@@ -243,26 +235,6 @@ def test_formats_of_tiles(tmp_path):
     np.testing.assert_array_equal(out[:, 0], a.astype(np.float16).astype(np.float32))
     np.testing.assert_array_equal(out[0, 1, :4], [2.0, 4.0, -2.0, 0.0])
     np.testing.assert_array_equal(out[0, 2, :4], [2.0, 4.0, 0.0, 0.0])
-
-
-UNWRITTEN = """(a):
-    r = new((128, 2, 8))
-    nisa.tensor_copy(dst=r[:, 0, :], src=new((128, 8)))
-    nisa.tensor_copy(dst=r[:, 1, :], src=new((128, 8), nl.int32))
-    return stored(r)
-"""
-
-
-def test_poison_flows_where_reads_are_not_refused(tmp_path):
-    a = np.zeros((128, 8), np.float32)
-    with pytest.raises(Violation, match="uninitialised-read"):
-        run(tmp_path, UNWRITTEN, {"a": a})
-    out = run(tmp_path, UNWRITTEN, {"a": a}, strict=False)
-    assert np.isnan(out[:, 0]).all()
-    assert (out[:, 1] == 4).all()
-    first, second = (run(tmp_path, UNWRITTEN, {"a": a}, strict=False, fuzz=seed) for seed in (1, 2))
-    assert np.isfinite(first).all()
-    assert (first[:, 0] != second[:, 0]).any()
 
 
 def test_fuzz_reorders_contractions_and_nothing_else(tmp_path):
@@ -409,35 +381,23 @@ def test_program_order_and_lines(trace):
     assert trace.instructions[0].line == f"kernel.py:{first}"
 
 
-def test_descriptors_are_the_shorter_runs(trace):
-    """Rows of a part of the last axis: one descriptor per partition and slice; whole rows: one per
-    partition."""
+def test_bytes_and_places_of_transfers(trace):
     part, full, half = trace.instructions[:3]
-    assert (part.bytes, part.descriptors, part.run_bytes) == (128 * 3 * 100 * 4, 128 * 3, 400)
-    assert (full.bytes, full.descriptors, full.run_bytes) == (128 * 3 * 256 * 4, 128, 3 * 256 * 4)
-    assert (half.bytes, half.descriptors, half.run_bytes) == (128 * 16 * 4, 128, 32)
+    assert (part.bytes, full.bytes) == (128 * 3 * 100 * 4, 128 * 3 * 256 * 4)
+    assert half.bytes == 128 * 16 * 4  # of the wider side
     assert part.reads == (
         Access(0, "hbm", 0, 1, 4 * (128 * 768 + 64), 4 * (255 * 768 + 2 * 256 + 164)),
     )
 
 
 def test_fields_of_compute_instructions(trace):
-    matmul, act, multiply, wide, narrow, fill = (trace.instructions[n] for n in (4, 6, 7, 8, 9, 10))
-    assert (matmul.elements, matmul.stationary, matmul.partitions, matmul.operands) == (
-        100,
-        128,
-        128,
-        2,
-    )
-    assert (
-        matmul.reads[0] == Access(3, "sbuf", 0, 128, 4 * (256 + 128), 4 * 512)
-        or matmul.reads[0].tensor == 4
-    )
-    assert (act.elements, act.reduces, act.operands, len(act.writes)) == (100, True, 1, 2)
+    matmul, act, multiply, fill = (trace.instructions[n] for n in (4, 6, 7, 10))
+    assert (matmul.elements, matmul.one_zero, matmul.bytes) == (100, False, 0)
+    assert {read.tensor for read in matmul.reads} == {3, 4}
+    assert (act.elements, len(act.writes)) == (100, 2)
     assert act.writes[1].byte_stop - act.writes[1].byte_start == 4
     assert {read.space for read in multiply.reads} == {"sbuf", "psum"}
-    assert (wide.strided, narrow.strided) == (True, False)  # 16 and 6 bytes
-    assert (fill.operands, fill.reads, fill.partitions, fill.elements) == (0, (), 64, 2)
+    assert (fill.reads, fill.elements) == ((), 2)
 
 
 def test_live_ranges_end_with_the_last_use(trace):

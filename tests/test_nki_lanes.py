@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +18,6 @@ from dfmp2.cli.main import main
 from dfmp2.errors import (
     BackendUnavailable,
     DeviceFault,
-    Interrupted,
     KernelError,
     KernelFailed,
     NumericalError,
@@ -38,7 +34,7 @@ from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from dfmp2.trainium.launch.guard import GuardedBackend, redo
 from tests.conftest import MOLECULES, Heard
-from tests.stand_in_nki.site import PACKAGES, planted
+from tests.stand_in_nki.site import planted
 from tests.test_backends import fitted, oracle
 from tests.test_disk import both
 from tests.test_nki_backend import Quiet
@@ -164,18 +160,6 @@ def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
     }
     assert block("nki").direct.shape == (3, 3)
     assert len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
-
-
-def test_the_bindings_within_nki_are_found_where_there_are_no_others(machine):
-    machine.sound(nrtpy=None)
-    site = machine.folder / "site" / "nki" / "runtime"
-    site.mkdir()
-    text = (PACKAGES / "nrtpy" / "__init__.py").read_text()
-    (site / "__init__.py").write_text(
-        f"{text}\n\nSpikeModel, SpikeTensor = NrtpyModel, NrtpyTensor\n"
-    )
-    assert toolchain.bindings() == ("nki.runtime", ("Spike",))
-    assert details(water(machine, "nki"))["runtime bindings"] == "nki.runtime.SpikeModel"
 
 
 @pytest.mark.parametrize(("late", "warm"), [(False, 0.0), (True, 1.0)])
@@ -378,26 +362,6 @@ def test_warm_up_needs_no_device(machine, capsys):
         4,
         2,
     )  # both spins have one bucket: K12, and that of two
-
-
-def test_sigterm_waits_for_the_end_of_a_compilation():
-    def stop(*_):
-        raise Interrupted("terminated")
-
-    def compiling():
-        with compiler.holding_sigterm():
-            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
-            time.sleep(0.2)
-            done.append("compiled")
-
-    before = signal.signal(signal.SIGTERM, stop)
-    done = []
-    try:
-        with pytest.raises(Interrupted):
-            compiling()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert done == ["compiled"]
 
 
 def test_auto_weighs_predicted_times_on_a_trainium_host(machine):

@@ -103,8 +103,8 @@ def test_contract(lane, case):
 @pytest.mark.parametrize(
     "lane", [pytest.param("nki-interpreter", marks=pytest.mark.slow), *lanes(*list(MARKS)[1:])]
 )
-@pytest.mark.parametrize("variant", ["plain", "packed"])
-def test_both_variants_where_the_last_row_tile_is_short(lane, variant):
+@pytest.mark.parametrize("variant", ["plain", "packed", "placed"])
+def test_variants_where_the_last_row_tile_is_short(lane, variant):
     direct, exchange, exact = _pairs(lane, variant)
     for found, expected in zip((direct, exchange), exact, strict=True):
         assert found.sum() == pytest.approx(-expected.sum(), rel=3e-7)

@@ -197,7 +197,6 @@ def test_a_solve_reads_its_triangle_once_for_two_parts_of_columns():
             lambda: calls.energy_call(10, 878),
             "mp2_energy: 878 virtual orbitals: T of a pair takes 24 kB",
         ),
-        (lambda: calls.fused_call(10, 513, 100), "pair_fused: 513 virtual orbitals: at most 512"),
     ],
 )
 def test_what_a_call_does_not_take_is_refused_with_the_reason(make, message):

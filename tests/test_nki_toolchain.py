@@ -127,7 +127,7 @@ def test_a_sound_installation_has_no_problem_and_says_what_it_found(machine):
     assert {lane: toolchain.refusal(lane) for lane in toolchain.NEEDED} == dict.fromkeys(
         toolchain.NEEDED
     )
-    assert toolchain.bindings() == ("nrtpy", ("Nrtpy", "Spike"))
+    assert toolchain.has_bindings()
     assert toolchain.device_target() == "trn1"
 
 

@@ -126,7 +126,7 @@ def test_two_processes_give_the_bits_of_one(executor):
 @pytest.mark.xla
 @pytest.mark.parametrize("diagonal", [True, False])
 def test_what_comes_back_is_what_was_computed(executor, diagonal):
-    form = calls.PairForm(64, 128, False)
+    form = calls.PairForm(64, 128, "plain")
     rng = np.random.default_rng(1)
     tensors = {
         name: rng.standard_normal(tensor.shape, np.float32)

@@ -38,7 +38,7 @@ DROPPED_KEYS: dict[
     str, str
 ] = {  # command, as in json_keys.txt: its dropped keys, with all below them
     "plan": "transform",  # no longer chosen automatically
-    "kernels list": "transform",
+    "kernels list": "transform kernels.pair_fused",  # a slower form of pair_energy
 }
 DROPPED_OPTIONS: dict[str, str] = {  # command: its dropped options, with all of their choices
     "dfmp2 run": "--ranks --max-restarts",

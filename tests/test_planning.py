@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.backends import tiling
+from dfmp2.backends.base import Limits
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.main import main
 from dfmp2.errors import ResourceError
@@ -108,6 +110,21 @@ def test_memory_holds_the_large_arrays():
     assert plan.scf > 2366 * 490 * 491 // 2 * 8 + 30 * matrix
     assert both.scf - plan.scf == pytest.approx(30 * matrix, rel=0.01)
     assert plan.predicted_peak == pytest.approx(2.6e9, rel=0.1)
+
+
+@pytest.mark.parametrize("budget", [10**11, 10**9])
+def test_tiles_on_a_card_take_no_memory_of_the_host(budget):
+    """Three times 64 x 409 x 409 numbers are on the card: the host has the two buffers of 64 MB
+    through which B goes there."""
+    host = Limits(("fp64",), tile_edge=64, tile_elements=10**9, workers=1, edge_elements=10**9)
+    work = replace(LARGE, precision="fp64")
+    room = {"threads": 1, "program": 100 * MEGABYTE, "budget": budget}
+    on_card = memory.memory_plan(work, replace(host, memory=68 << 30), **room)
+    on_host = memory.memory_plan(work, host, **room)
+    edge = tiling.edge(81, host, 409 * 1708)
+    assert edge > 20
+    expected = 3 * edge * 409**2 * 8 - 2 * 64 * 10**6
+    assert on_host.mp2_pairs.fixed - on_card.mp2_pairs.fixed == expected
 
 
 @pytest.mark.parametrize("spins", [1, 2])

@@ -195,12 +195,11 @@ class TorchBackend(Backend):
         ResourceError : the device has no room for the rows of a single tile either
         """
         dtype = self._type(precision)
-        size = b.size * dtype.itemsize
-        if precision == "mixed" and self.split:
-            size *= 2
+        number = dtype.itemsize * self._halves(precision)
+        size = b.size * number
         row = b[:1].size
         rows = RESIDENT_EDGES * edge(len(b), self.limits, row)
-        least = rows * row * dtype.itemsize
+        least = rows * row * number
         room = self.room()
         # What stays on the device leaves room for another operand to pass through it.
         if room is not None and size + least > room:
@@ -227,11 +226,9 @@ class TorchBackend(Backend):
     ) -> TorchOperand:
         """An operand of a B that is on the device already, in the type of that precision."""
         low = None
-        if self.split and precision == "mixed":
+        if self._halves(precision) == 2:
             resident, low = split_tf32(self._torch, resident)
-        size = resident.numel() * resident.element_size()
-        if low is not None:
-            size *= 2
+        size = resident.numel() * resident.element_size() * self._halves(precision)
         self.transfers.hold(resident, size)
         return TorchOperand(
             resident,
@@ -243,6 +240,12 @@ class TorchBackend(Backend):
             space=object() if space is None else space,
             low=low,
         )
+
+    def _halves(self, precision: str) -> int:
+        """Arrays that a number of B is split into on the device."""
+        if self.split and precision == "mixed":
+            return 2
+        return 1
 
     def room(self) -> int | None:
         """Bytes that B may still take on the device, None on the host."""
@@ -374,8 +377,8 @@ class TorchBackend(Backend):
         """Resident operands of rows and columns of B that is on the host, the next columns on
         their way."""
         same = left is right
-        row = int(left.b[:1].nbytes)
-        column = int(right.b[:1].nbytes)
+        row = int(left.b[:1].nbytes) * self._halves(left.precision)
+        column = int(right.b[:1].nbytes) * self._halves(right.precision)
         room = self.room() or 0
         # Rows of this visit and the one before, columns of this batch, the one before and the next.
         passes = widest(tiles) * column

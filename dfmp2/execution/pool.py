@@ -16,7 +16,6 @@ import gc
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -24,16 +23,16 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
 from dfmp2.errors.messages import Message, Option
 from dfmp2.host import threads
 from dfmp2.host.devices import pinning
+from dfmp2.host.processes import clean_start
 from dfmp2.host.resources import available_memory, peak_of_process, usable_cores
 from dfmp2.units import format_bytes
 
@@ -225,7 +224,7 @@ class Slot:
             (self.share.threads, self._variables, self._errors.name),
             set(multiprocessing.active_children()),
         )
-        with _clean_start():
+        with clean_start():
             self._executor = ProcessPoolExecutor(
                 1, multiprocessing.get_context("spawn"), begin, given
             )
@@ -377,28 +376,3 @@ def local_pool(
     return Pool(
         [pinning(backend, number, count) for number in range(count)], WorkerShare(threads, memory)
     )
-
-
-@contextmanager
-def _clean_start() -> Iterator[None]:
-    """Start processes that do not run __main__ again, find no modules in the working directory, and
-    have their signals blocked until they can listen.
-
-    Python starts one that removes the semaphores of a parent that is killed, which it says with a
-    warning: that is what it is for, and nothing for the user to do.
-    """
-    main = sys.modules["__main__"]
-    before = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "PYTHONWARNINGS")}
-    silent = "ignore:resource_tracker:UserWarning"
-    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before["PYTHONWARNINGS"], silent)))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    sys.modules["__main__"], os.environ["PYTHONSAFEPATH"] = ModuleType("__main__"), "1"
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

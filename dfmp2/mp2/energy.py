@@ -208,7 +208,6 @@ def fitted_integrals(
     if place is None:
         save_b(calculation, reference, fitted)
     else:
-        calculation.checkpoint.add_b(None)
         calculation.checkpoint.add_reference(reference)
     return reference, fitted
 

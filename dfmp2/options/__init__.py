@@ -35,7 +35,6 @@ from dfmp2.options.methods import (
     canonical_method,
     custom_scaling,
     functionals_of,
-    way_out_behind,
     without_dispersion,
 )
 
@@ -568,21 +567,21 @@ class Options:
                 Option("xc"),
                 " out",
             )
-        self._require_no_stability(Option("xc", self.xc))
+        self._require_all_rotations(Option("xc", self.xc))
 
-    def _require_no_stability(self, given: Option) -> None:
-        """Raise for a stability analysis of Kohn-Sham orbitals; `given` is the option that asks for
-        these."""
-        if self.stability not in (None, "off"):
+    def _require_all_rotations(self, given: Option) -> None:
+        """Raise for a stability analysis of the frontier orbitals, which are those of Hartree-Fock;
+        `given` is the option that asks for Kohn-Sham orbitals."""
+        if self.stability == "auto":
             raise InputError(
                 Option("stability", self.stability),
-                " is not there for Kohn-Sham orbitals (",
+                " looks at the frontier orbitals of Hartree-Fock alone, not at Kohn-Sham orbitals (",
                 given,
-                "): leave it out, and try ",
-                Option("guess", "mix"),
-                " or ",
-                Option("scf_starts"),
-                " for another solution",
+                "): take ",
+                Option("stability", "full"),
+                ", or ",
+                Option("stability", "follow"),
+                " for a lower solution, or leave it out",
             )
 
     def _require_double_hybrid(self) -> None:
@@ -609,14 +608,15 @@ class Options:
                 Option("reference", "uhf"),
                 " (or auto), not rohf",
             )
-        self._require_no_stability(given)
-        if self.certify_fit:
+        self._require_all_rotations(given)
+        if self.certify_fit and self.energy_functional is not None:
             raise InputError(
                 Option("certify_fit", True),
-                " is not available for double hybrids (",
+                " is not available for double hybrids with another functional for the energy (",
                 given,
-                "): leave it out, or take a method of Hartree-Fock orbitals such as ",
-                Option("method", "mp2"),
+                "): leave it out, or take one with the same functional for orbitals and energy, "
+                "such as ",
+                Option("method", "b2plyp"),
             )
 
     def _require_functional_alone(self, given: Option) -> None:
@@ -871,10 +871,7 @@ def _require_allowed(value: Any, option: Field[Any]) -> None:
     named = Option(option.name, value)
     if choices and option.name != "method":  # which takes double hybrids too
         if value not in choices and (value is not None or "None" not in kind):
-            way_out = Message()
-            if option.name == "method" and isinstance(value, str):
-                way_out = way_out_behind(value)
-            raise InputError(named, f": expected one of {', '.join(choices)}", way_out)
+            raise InputError(named, f": expected one of {', '.join(choices)}")
     elif value is None:
         return
     elif kind.startswith("str") and not isinstance(value, str):

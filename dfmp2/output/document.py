@@ -44,6 +44,7 @@ class Table(NamedTuple):
     sortable : by a click on a heading
     details : folded, and not printed as text
     folded : on the page closed until it is opened or printed
+    verbatim : what somebody typed, whose names are not rewritten on the page
     """
 
     caption: str
@@ -52,6 +53,7 @@ class Table(NamedTuple):
     sortable: bool = False
     details: bool = False
     folded: bool = False
+    verbatim: bool = False
     kind: str = "table"
 
 
@@ -106,11 +108,6 @@ class Section(NamedTuple):
     title: str
     blocks: Sequence[Block]
     level: int = 2
-
-    @property
-    def drawn(self) -> bool:
-        """Whether there is a figure, beside which the other blocks have room."""
-        return any(isinstance(block, Figure) and not block.alone for block in self.blocks)
 
 
 def document_text(head: Iterable[str], sections: Iterable[Section]) -> str:

@@ -1294,6 +1294,7 @@ def _provenance(result: MP2Result, content: str) -> Section:
             "Options in force (those not listed were left to their default)",
             ("option", "value"),
             options,
+            verbatim=True,
         ),
     ]
     if text:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
+from dfmp2.backends.transfers import STAGE_BYTES
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
 from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, values_bytes
@@ -443,7 +444,7 @@ def memory_plan(
     in_core, fit, read, disk = _scf(work, workers)
     block = work.block_functions * work.pairs_of_functions * FLOAT64
     if work.examined:
-        response = _of_occupied(work)
+        response = work.operators * _of_occupied(work)
     else:
         response = 0
     return MemoryPlan(
@@ -476,6 +477,8 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     if points:
         block = min(points, BLOCK_POINTS) * n * XC_VALUES + XC_MATRICES * n * n * len(work.spins)
         matrices += workers * block * FLOAT64 + points * POINT_BYTES
+    if work.examined:
+        matrices += work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
     if not naux:
         everything = work.operators * pairs * (pairs + 1) // 2 * FLOAT64
         again = RECOMPUTED_MATRICES * n * n * FLOAT64 * len(work.spins) * workers
@@ -529,7 +532,10 @@ def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stag
     nvir = max((s.nvir for s in work.spins), default=0)
     row = nvir * naux * FLOAT64
     edge = max(tiling.edge(spin.nocc, limits, nvir * naux) for spin in work.spins)
-    tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
+    if limits.memory is None:
+        tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
+    else:  # they are in the device's memory; the host has the buffers through which B goes there
+        tiles = min(2 * STAGE_BYTES, 2 * whole)
     per_function = (
         pairs + 2 * work.elements + work.frontier_elements
     ) * FLOAT64  # on disk once more, to be written

@@ -142,7 +142,7 @@ class NkiBackend(Backend):
     ----------
     name : of the row in the registry
     executor : launches the kernels
-    variant : "plain", "packed", or None for the best that a shape offers
+    variant : as of `PairForm`, or None for the best that a shape offers
     """
 
     def __init__(self, name: str, executor: Executor, variant: str | None = None) -> None:
@@ -281,7 +281,7 @@ class NkiBackend(Backend):
         form = PairForm(
             nvir=nvir,
             naux=naux,
-            packed=variant == "packed",
+            variant=variant,
             target=target,
             rows=eps_i.size,
             columns=eps_j.size,

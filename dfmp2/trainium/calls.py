@@ -32,7 +32,9 @@ SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
     "large": Shape(96, 672, 2304),
 }
 KERNELS = "dfmp2.trainium.kernels"
-VARIANTS = ("plain", "packed")
+# Whether runs take the variant whose tiles all have addresses: on where the compiler does not find
+# places for those of the others.
+PLACED = False
 # products of a program: nobody has reported how larger ones compile (trnblas: 88,000 statements in
 # 27 s)
 MOST = 80_000
@@ -105,22 +107,27 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class PairForm:
-    """K3 at padded sizes, plain or packed: its kernel, constants and tables, and the order of its
-    pairs.
+    """K3 at padded sizes: its kernel, constants and tables, and the order of its pairs.
 
     Attributes
     ----------
     nvir, naux : padded
+    variant : "plain", "packed", or "placed", the plain one with addresses for all tiles
     target : "gen2" (trn1) or "gen3" (trn2)
     rows, columns : occupied orbitals i and j of the block
     """
 
     nvir: int
     naux: int
-    packed: bool
+    variant: str
     target: str = "gen2"
     rows: int = 1
     columns: int = 1
+
+    @property
+    def packed(self) -> bool:
+        """Whether pairs share a row tile for their last rows."""
+        return self.variant == "packed"
 
     @property
     def module(self) -> str:
@@ -139,11 +146,12 @@ class PairForm:
     @property
     def residents(self) -> int:
         """Blocks of B_i held at a time."""
-        if self.packed:
-            most = layout.packed_residents
-        else:
-            most = layout.residents
-        return most(self.nvir, self.naux, self.target)
+        most = {
+            "plain": layout.residents,
+            "packed": layout.packed_residents,
+            "placed": layout.placed_residents,
+        }
+        return most[self.variant](self.nvir, self.naux, self.target)
 
     def constants(self, diagonal: bool) -> dict[str, Any]:
         """Compile-time arguments; `diagonal` : both blocks are the same one."""
@@ -152,8 +160,12 @@ class PairForm:
             "slices": self.naux // P,
             "residents": self.residents,
             "run": layout.RUN,
+            "diagonal": diagonal,
+            "transpose": self.target == "gen3",
         }
-        return {**found, "diagonal": diagonal, "transpose": self.target == "gen3"}
+        if not self.packed:
+            found["placed"] = self.variant == "placed"
+        return found
 
     def items(self, diagonal: bool) -> tuple[layout.Item, ...]:
         """Pairs in the order in which they are emitted."""
@@ -243,7 +255,7 @@ def pair_energy_calls(
             form = PairForm(
                 nvir=layout.padded_nvir(nvir),
                 naux=layout.padded_naux(naux),
-                packed=variant == "packed",
+                variant=variant,
                 target=target,
                 rows=rows,
                 columns=columns,
@@ -254,9 +266,14 @@ def pair_energy_calls(
 
 
 def variants(nvir: int, naux: int, target: str = "gen2") -> tuple[str, ...]:
-    """Variants of K3 for a shape, the best last; `target` : "gen2" or "gen3"."""
-    packed = layout.packing(layout.padded_nvir(nvir), layout.padded_naux(naux), target)
-    return VARIANTS if packed else VARIANTS[:1]
+    """Variants of K3 for a shape, the one that runs take last; `target` : "gen2" or "gen3"."""
+    padded = layout.padded_nvir(nvir), layout.padded_naux(naux)
+    found = ["plain"]
+    if layout.packing(*padded, target):
+        found.append("packed")
+    if layout.placed_residents(*padded, target):
+        found.insert(len(found) if PLACED else 0, "placed")
+    return tuple(found)
 
 
 def cross_calls(
@@ -395,22 +412,6 @@ def energy_call(nocc: int, nvir: int) -> KernelCall:
     given = {"t": Tensor((nvir, layout.stored_columns(nocc * nvir))), "eu": Tensor((nvir, nvir))}
     given |= {"neg": Tensor((rows, nocc)), "identity": Tensor((rows, rows))}
     return _call("pair_checks", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
-
-
-def fused_call(nocc: int, nvir: int, naux: int) -> KernelCall:
-    """The calls of `pair_fused`, one for each pair i <= j.
-
-    Raises
-    ------
-    KernelError : a row of T is wider than a bank
-    """
-    n, columns = layout.padded_nvir(nvir), layout.tile_columns(layout.padded_nvir(nvir))
-    if n > BANK:
-        raise KernelError(f"pair_fused: {nvir} virtual orbitals: at most 512")
-    operand = Tensor((P, layout.padded_naux(naux) // P, columns))
-    tables = {"eu": Tensor((P, columns // P * n)), "neg": Tensor((P, 1))}
-    given = {"b_i": operand, "b_j": operand, **tables, "nvir": n}
-    return _call("pair_checks", "pair_fused", given, nocc * (nocc + 1) // 2)
 
 
 def _block(edge: int, naux: int, columns: int) -> Tensor:

@@ -30,6 +30,7 @@ from dfmp2.trainium.kernels.sizes import (
     grouped,
     lower_start,
     parts_of,
+    sbuf_map,
     sum_columns,
     sum_places,
     traversal,
@@ -149,6 +150,22 @@ def residents(nvir: int, naux: int, target: str = "gen2", extra: int = 0, group:
         if edge % count == 0 and fits:
             most = count
     return most
+
+
+def placed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
+    """B_i blocks that the placed variant holds within 70 % of SBUF, 0 where not even one fits;
+    nvir, naux : padded."""
+    slices, edge, upper = naux // P, block_edge(nvir, naux), upper_columns(nvir)
+    most = edge
+    if parts_of(nvir, slices) > 1:
+        most = 1
+    fitting = 0
+    for count in range(1, most + 1):
+        sums = count * edge * sum_columns(upper, RUN)
+        end = sbuf_map(nvir, slices, count, stored_columns(upper), edge**2, sums, RUN)[-1]
+        if edge % count == 0 and end <= COMFORTABLE[target]:
+            fitting = count
+    return fitting
 
 
 def sbuf_bytes(nvir: int, naux: int, count: int = 1) -> int:
@@ -280,8 +297,12 @@ def packing(nvir: int, naux: int, target: str = "gen2") -> int:
 def packed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
     """B_i blocks that the packed variant holds."""
     height, full = nvir % P, nvir // P
-    extra = 4 * ((naux // P + 6 + 4 * full) * P + 3 * height)
-    return residents(nvir, naux, target, extra, group=P // height)
+    group = P // height
+    blocks = upper_columns(full * P) + lower_start(full)
+    single = upper_columns(nvir) + lower_start(full + 1)
+    more = max(0, 2 * (group * blocks - single))  # a group's blocks in place of a pair's
+    extra = 4 * ((naux // P + 6 + 4 * full) * P + 3 * height + more)
+    return residents(nvir, naux, target, extra, group)
 
 
 def packed_tables(eps_vir: Array, unpacked_pairs: bool) -> Array:

@@ -342,25 +342,6 @@ def _energies(found: Engines, call: KernelCall) -> None:
     found.exposed = 4 * DMA_START + (found.vector + found.scalar) / nocc
 
 
-def _one_pair(found: Engines, call: KernelCall) -> None:
-    """pair_fused: T and its transpose by two products each, all of it in a row."""
-    _, slices, columns = call.arguments["b_i"].shape
-    nvir, tiles = call.arguments["nvir"], columns // P
-    elements = tiles * nvir
-    found.products(2 * tiles * slices, nvir)
-    found.vector_passes(
-        (5 + RECIPROCAL) * elements,
-        5 * tiles,
-        psum=(2 + RECIPROCAL) * elements,
-        psum_statements=3 * tiles,
-    )
-    found.scalar_passes(3 * elements, 3 * tiles, sums=2 * tiles)
-    found.scalar_passes(2 * slices * columns + elements, 2 * slices + 1)
-    found.transfer(FLOAT32 * P * (2 * slices * columns + elements), FLOAT32 * columns)
-    found.transfer(FLOAT32 * P * 2 * tiles, FLOAT32 * 2 * tiles, stored=True)
-    found.exposed = found.vector + 2 * DMA_START
-
-
 KERNELS: dict[str, Callable[[Engines, KernelCall], None]] = {
     "pair_energy_block": _pairs,
     "pair_energy_packed": _pairs,
@@ -372,5 +353,4 @@ KERNELS: dict[str, Callable[[Engines, KernelCall], None]] = {
     "syrk": _products,
     "trsm": _solve,
     "mp2_energy": _energies,
-    "pair_fused": _one_pair,
 }

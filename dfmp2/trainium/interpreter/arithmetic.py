@@ -2,10 +2,8 @@
 
 bfloat16 and tfloat32 are held as float32 with the low 16 or 13 mantissa bits cleared; with float64
 storage every float format is held as float64 and nothing is rounded. Matrix products follow one of
-four models (`pe_model`): fp32, one float32 dot per instruction; exact, float64 dot, rounded once,
-added in float32; bf16prod, products of 16-bit operands rounded to bfloat16, then summed in float32;
-split4, float32 operands as hi + lo with 12 bits each, four float32 dots (hi hi + hi lo + lo hi + lo
-lo).
+two models (`pe_model`): fp32, one float32 dot per instruction; exact, float64 dot, rounded once,
+added in float32.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ SUBSET = (
     "rsqrt",
     "reciprocal",
 )
-SPLIT_BITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,32 +126,15 @@ def reduce_rows(values: Array, op: str, keep: int, row_sum: str) -> Array:
     return last
 
 
-def contract(stationary: Array, moving: Array, model: str, narrow: bool) -> Array:
+def contract(stationary: Array, moving: Array, model: str) -> Array:
     """stationary^T moving of one instruction: (K, M), (K, N) -> (M, N), in float32 (float64 if the
-    operands are).
-
-    narrow : both operands are 16-bit formats.
-    """
+    operands are)."""
     if stationary.dtype == np.float64 or moving.dtype == np.float64:
-        doubled: Array = stationary.T.astype(np.float64) @ moving.astype(np.float64)
-        return doubled
-    if model == "exact":
-        exact: Array = (stationary.T.astype(np.float64) @ moving.astype(np.float64)).astype(
-            np.float32
-        )
-        return exact
-    left, right = stationary.astype(np.float32, copy=False), moving.astype(np.float32, copy=False)
-    if model == "bf16prod" and narrow:
-        total = np.zeros((left.shape[1], right.shape[1]), dtype=np.float32)
-        for row, other in zip(left, right, strict=True):
-            total += drop_bits(np.multiply.outer(row, other), 16)
-        return total
-    if model == "split4" and not narrow:
-        high, other_high = drop_bits(left, SPLIT_BITS), drop_bits(right, SPLIT_BITS)
-        low, other_low = left - high, right - other_high
-        split: Array = high.T @ other_high + high.T @ other_low
-        split += low.T @ other_high
-        split += low.T @ other_low
-        return split
-    product: Array = left.T @ right
-    return product
+        kind: type[np.floating[Any]] = np.float64
+        result = kind
+    elif model == "exact":
+        kind, result = np.float64, np.float32
+    else:
+        kind = result = np.float32
+    product: Array = stationary.T.astype(kind, copy=False) @ moving.astype(kind, copy=False)
+    return product.astype(result, copy=False)

@@ -1,7 +1,7 @@
 """The instructions of the subset: what their operands have to obey, their arithmetic, and what the
 trace keeps of them.
 
-dma_copy              dst = src, in HBM and SBUF; a descriptor per contiguous run of the side with shorter runs
+dma_copy              dst = src, in HBM and SBUF
 nc_matmul             dst (+)= stationary^T moving, on the Tensor Engine, with the rules of PSUM groups
 nc_transpose          dst = data^T, through PSUM or, up to 32 x 32, on the Vector Engine
 tensor_tensor         dst = data1 op data2                      tensor_scalar   dst = (data op0 s0) op1 s1
@@ -16,10 +16,9 @@ values are unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -46,7 +45,7 @@ from dfmp2.trainium.interpreter.memory import (
 )
 from dfmp2.trainium.interpreter.rules import PSUM_BANK_BYTES
 from dfmp2.trainium.interpreter.signatures import Member, Operator
-from dfmp2.trainium.interpreter.trace import Access, Engine, Instruction, overlap
+from dfmp2.trainium.interpreter.trace import Engine, Instruction, overlap
 
 SLOW_ROW, SLOW_TRANSFER = (
     8192,
@@ -194,16 +193,12 @@ def compute(
     inputs: tuple[float | Tensor, ...],
     function: Callable[..., Array],
     *,
-    operands: int = 1,
-    elements: int = 0,
     result: Tensor | None = None,
     reduction: str = "add",
 ) -> None:
     """An element instruction: out = function(inputs), and result = the reduced rows of it.
 
-    inputs : the first sets the shape, floats and [P, 1] tensors are broadcast; operands : tiles
-        read, for the cost;
-    elements : where the input, not out, sets the length
+    inputs : the first sets the shape, floats and [P, 1] tensors are broadcast
     """
     _apart(core, out, inputs)
     values = _values(core, inputs)
@@ -215,11 +210,11 @@ def compute(
     if result is not None and done is not None:
         rows = reduce_rows(done, reduction, 1, core.settings.row_sum)
     store(core, out, done)
-    own: dict[str, Any] = {"operands": operands, "elements": elements or out.elements}
+    written = [out]
     if result is not None:
         store(core, result, rows)
-        own |= {"reduces": True, "writes": (out.access, result.access)}
-    issue(core, name, engine, out, inputs, **own)
+        written.append(result)
+    issue(core, name, engine, written, inputs)
 
 
 def _apart(core: Core, out: Tensor, inputs: tuple[float | Tensor, ...]) -> None:
@@ -291,26 +286,25 @@ def issue(
     core: Core,
     name: str,
     engine: Engine,
-    out: Tensor,
-    inputs: tuple[float | Tensor, ...],
-    **own: Any,
+    written: Sequence[Tensor],
+    inputs: Sequence[float | Tensor],
+    *,
+    one_zero: bool = False,
+    moved: int = 0,
 ) -> None:
-    """Adds an instruction to the trace; `own` are its fields where they differ from what the
-    operands say."""
-    read = [operand for operand in inputs if isinstance(operand, Tensor)]
-    accesses: tuple[Access, ...] = ()
-    for operand in read:
-        accesses += (operand.access,)
-    given: dict[str, Any] = {
-        "elements": out.elements,
-        "partitions": out.partitions,
-        "itemsize": max(operand.dtype.itemsize for operand in (out, *read)),
-        "reads": accesses,
-        "writes": (out.access,),
-        "strided": out.strided or any(operand.strided for operand in read),
-        "line": core.place(),
-    }
-    core.trace.instructions.append(Instruction(name, engine, **(given | own)))
+    """Adds an instruction to the trace; `written` : its destination first, `moved` : bytes."""
+    reads = tuple(operand.access for operand in inputs if isinstance(operand, Tensor))
+    instruction = Instruction(
+        name=name,
+        engine=engine,
+        elements=written[0].elements,
+        reads=reads,
+        writes=tuple(tensor.access for tensor in written),
+        line=core.place(),
+        one_zero=one_zero,
+        bytes=moved,
+    )
+    core.trace.instructions.append(instruction)
 
 
 def tensor_tensor(core: Core, given: Given) -> None:
@@ -321,7 +315,7 @@ def tensor_tensor(core: Core, given: Given) -> None:
     _not_both_psum(core, first, second, "data1 and data2")
     function = BINARY[binary(core, given.op, "op")]
     where = placed(core, given.engine, ("vector", "gpsimd"), (out, first, second))
-    compute(core, "tensor_tensor", where, out, (first, second), function, operands=2)
+    compute(core, "tensor_tensor", where, out, (first, second), function)
 
 
 def tensor_scalar(core: Core, given: Given) -> None:
@@ -372,9 +366,7 @@ def scalar_tensor_tensor(core: Core, given: Given) -> None:
             return second(b, a)
         return second(a, b)
 
-    compute(
-        core, "scalar_tensor_tensor", "vector", out, (source, factor, other), function, operands=2
-    )
+    compute(core, "scalar_tensor_tensor", "vector", out, (source, factor, other), function)
 
 
 def reciprocal(core: Core, given: Given) -> None:
@@ -398,7 +390,7 @@ def tensor_copy(core: Core, given: Given) -> None:
             "engine", "tensor_copy on the Scalar Engine of gen2; use activation(op=nl.copy)"
         )
     _copy(core, out, source)
-    issue(core, "tensor_copy", where, out, (source,))
+    issue(core, "tensor_copy", where, [out], [source])
 
 
 def memset(core: Core, given: Given) -> None:
@@ -407,7 +399,7 @@ def memset(core: Core, given: Given) -> None:
     if type(given.value) is not (float if out.dtype.floating else int):
         raise core.refuse("value-type", f"value={given.value!r} for {out.dtype.name}")
     where = placed(core, given.engine, ("vector", "gpsimd"), (out,))
-    note_write(core, out, fill=True)
+    note_write(core, out)
     values = out.values()
     if values is not None:
         if out.dtype.floating:
@@ -418,7 +410,7 @@ def memset(core: Core, given: Given) -> None:
             values[...] = given.value
         else:
             values[...] = cast(filled, out.dtype, core.settings.storage)
-    issue(core, "memset", where, out, (), operands=0)
+    issue(core, "memset", where, [out], [])
 
 
 def tensor_reduce(core: Core, given: Given) -> None:
@@ -446,7 +438,7 @@ def tensor_reduce(core: Core, given: Given) -> None:
         reduced = reduce_rows(values, name, keep, core.settings.row_sum)
         return -reduced if given.negate else reduced
 
-    compute(core, "tensor_reduce", "vector", out, (source,), function, elements=source.elements)
+    compute(core, "tensor_reduce", "vector", out, (source,), function)
 
 
 def tensor_scalar_reduce(core: Core, given: Given) -> None:
@@ -577,33 +569,18 @@ def dma_copy(core: Core, given: Given) -> None:
     _copy(core, out, source)
     out.storage.life.moved = True
     if out.storage.space == "sbuf":
-        chip = out
+        far = source
     else:
-        chip = source
-    sizes = (out.dtype.itemsize, source.dtype.itemsize)
-    total, run = prod(out.shape), min(out.run(), source.run())
-    far = source if chip is out else out
-    if far.strides[0] != prod(far.shape[1:]):
-        row = far.strides[0] * far.dtype.itemsize
-    else:
-        row = 0
+        far = out
+    total = prod(out.shape)
+    row = far.strides[0] * far.dtype.itemsize
+    in_part = far.strides[0] != prod(far.shape[1:])
     gen2 = core.settings.measured and core.settings.target == "gen2"
-    if gen2 and row >= SLOW_ROW and row & (row - 1) == 0 and 4 * total >= SLOW_TRANSFER:
+    slow = in_part and row >= SLOW_ROW and row & (row - 1) == 0 and 4 * total >= SLOW_TRANSFER
+    if gen2 and slow:
         raise core.refuse("dma-stride", f"partitions lie {row} bytes apart in {describe(far)}")
-    issue(
-        core,
-        "dma_copy",
-        "dma",
-        out,
-        (source,),
-        elements=chip.elements,
-        partitions=chip.partitions,
-        strided=False,
-        bytes=total * max(sizes),
-        descriptors=total // run,
-        run_bytes=run * min(sizes),
-        row_bytes=row,
-    )
+    widest = max(out.dtype.itemsize, source.dtype.itemsize)
+    issue(core, "dma_copy", "dma", [out], [source], moved=total * widest)
 
 
 def nc_matmul(core: Core, given: Given) -> None:
@@ -635,19 +612,8 @@ def nc_matmul(core: Core, given: Given) -> None:
         open_group(out)
     if core.arithmetic:
         _multiply(core, out, left, right, accumulate)
-    issue(
-        core,
-        "nc_matmul",
-        "tensor",
-        out,
-        (left, right),
-        elements=right.elements,
-        stationary=left.elements,
-        itemsize=max(left.dtype.itemsize, right.dtype.itemsize),
-        operands=2,
-        transpose=bool(given.is_transpose),
-        one_zero=any(flag for flag, _ in flagged),
-    )
+    hinted = any(flag for flag, _ in flagged)
+    issue(core, "nc_matmul", "tensor", [out], [left, right], one_zero=hinted)
 
 
 def nc_transpose(core: Core, given: Given) -> None:
@@ -674,7 +640,7 @@ def nc_transpose(core: Core, given: Given) -> None:
         out.storage.array = None
     else:
         target[...] = values.T
-    issue(core, "nc_transpose", where, out, (source,), stationary=source.elements)
+    issue(core, "nc_transpose", where, [out], [source])
 
 
 def _check_geometry(core: Core, out: Tensor, left: Tensor, right: Tensor) -> None:
@@ -749,9 +715,7 @@ def _multiply(core: Core, out: Tensor, left: Tensor, right: Tensor, accumulate: 
     if core.fuzz:
         order = core.generator.permutation(len(a))
         a, b = a[order], b[order]
-    product = contract(
-        a, b, core.settings.pe_model, left.dtype.itemsize == 2 and right.dtype.itemsize == 2
-    )
+    product = contract(a, b, core.settings.pe_model)
     if accumulate:
         c += product
     else:

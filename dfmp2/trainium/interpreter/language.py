@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from dfmp2.trainium.interpreter import instructions
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, DType
-from dfmp2.trainium.interpreter.memory import Core, Tensor, whole
+from dfmp2.trainium.interpreter.memory import Core, Tensor, TileStorage, whole
 from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, PSUM_BANKS, Violation
 from dfmp2.trainium.interpreter.signatures import (
     ENUMERATIONS,
@@ -145,7 +145,7 @@ def functions(core: Core) -> dict[str, object]:
         }
         rule, limit = limits.get(buffer.space, ("", storage.life.bytes))
         if address is not None and buffer.space != "hbm":
-            storage.life.address = _placed(core, address, sizes[0], storage.life.bytes, limit)
+            storage.life.address = _placed(core, address, storage, limit)
         if storage.life.bytes > limit:
             raise core.refuse(rule, f"{storage.life.bytes} bytes per partition in shape {sizes}")
         return whole(core, storage)
@@ -164,11 +164,16 @@ def functions(core: Core) -> dict[str, object]:
     return {"ndarray": ndarray, "no_reorder": no_reorder}
 
 
-def _placed(core: Core, address: object, partitions: int, size: int, limit: int) -> Rectangle:
+def _placed(core: Core, address: object, storage: TileStorage, limit: int) -> Rectangle:
     """Where address=(partition, byte) puts a tensor."""
     if not isinstance(address, tuple) or [type(part) for part in address] != [int, int]:
         raise core.refuse("address", f"address={address!r}: (partition, byte) expected")
+    partitions, size = storage.shape[0], storage.life.bytes
     first, start = address
     if not (0 <= first <= PARTITIONS - partitions and 0 <= start <= limit - size):
         raise core.refuse("address", f"address={address} of {partitions} partitions, {size} bytes")
+    if start % storage.element_bytes:
+        raise core.refuse(
+            "address", f"address={address} of elements of {storage.element_bytes} bytes"
+        )
     return first, first + partitions, start, start + size

@@ -1,4 +1,5 @@
-"""Source rules for kernel files: what the front ends of NKI accept, by the file alone.
+"""Source rules for kernel files: what the front ends of NKI accept, by the file alone. Names and
+arguments of nki are checked where they are used, by the interpreter.
 
 Loops with a counter in a register (dynamic_range, fori_loop) are outside the subset: each round
 ends with a drain of the DMA queues and a barrier, which unrolled code does not need.
@@ -12,13 +13,6 @@ import sys
 from typing import NamedTuple
 
 from dfmp2.trainium.interpreter.rules import NotInSubset, Violation
-from dfmp2.trainium.interpreter.signatures import (
-    COMMON_NAMES,
-    DEPRECATED_LOOPS,
-    ENUMERATIONS,
-    INSTRUCTIONS,
-    parameters,
-)
 
 BUILTINS = ("range", "len", "min", "max", "print")
 MODULES = ("nki", "nki.language", "nki.isa")
@@ -292,78 +286,18 @@ class Lint:
         )
 
     def _call(self, node: ast.Call) -> None:
-        function = node.func
-        if isinstance(function, ast.Name) and function.id in self._kernels:
-            raise self._refuse("sub-kernel", node, f"call of the kernel {function.id}")
-        if isinstance(function, ast.Attribute):
-            if isinstance(function.value, ast.Call):
-                inner = function.value.func
-            else:
-                inner = None
-            if function.attr == "ap" and isinstance(inner, ast.Attribute) and inner.attr == "ap":
-                raise self._refuse("ap-base", node, "chained ap()")
-            if self._is_module(function, "nki.isa"):
-                self._instruction(node, function.attr)
-        for keyword in node.keywords:
-            if keyword.arg is None:
-                raise self._refuse("syntax", node, "starred keywords")
-            if isinstance(keyword.value, ast.Constant):
-                value = keyword.value.value
-            else:
-                value = None
-            if keyword.arg in ENUMERATIONS and isinstance(value, int):
-                raise self._refuse("enum-value", node, f"{keyword.arg}={value!r}")
-            if keyword.arg == "buffer" and isinstance(value, str):
-                raise self._refuse("buffer-object", node, f"buffer={value!r}")
-
-    def _instruction(self, node: ast.Call, name: str) -> None:
-        """An instruction of the subset, keywords only, those of its signature."""
-        if name not in INSTRUCTIONS:
-            raise self._outside(node, f"nisa.{name}")
-        if node.args:
-            raise self._refuse(
-                "positional", node, f"nisa.{name} with {len(node.args)} positional arguments"
-            )
-        words = {
-            keyword.arg: ast.unparse(keyword.value)
-            for keyword in node.keywords
-            if keyword.arg is not None
-        }
-        given = set(words)
-        if (
-            name == "activation"
-            and words.get("op", "").endswith(".copy")
-            and words.get("bias", "None") != "None"
-        ):
-            raise self._refuse("activation-copy-bias", node, "copy with a bias")
-        if len(given) != len(node.keywords):
-            return
-        known = parameters(name)
-        wrong = [f"unknown {word}" for word in sorted(given - known.keys())]
-        wrong += [
-            f"missing {word}" for word, required in known.items() if required and word not in given
-        ]
-        if wrong:
-            raise self._refuse("signature", node, f"nisa.{name}: {', '.join(wrong)}")
+        if isinstance(node.func, ast.Name) and node.func.id in self._kernels:
+            raise self._refuse("sub-kernel", node, f"call of the kernel {node.func.id}")
+        if any(keyword.arg is None for keyword in node.keywords):
+            raise self._refuse("syntax", node, "starred keywords")
 
     def _attribute(self, node: ast.Attribute) -> None:
-        if isinstance(node.value, ast.Name):
-            module = self._modules.get(node.value.id)
-        else:
-            module = None
-        if module == "nki.language":
-            if node.attr in DEPRECATED_LOOPS:
-                raise self._outside(node, f"nl.{node.attr} is deprecated; use range")
-            if node.attr not in COMMON_NAMES:
-                raise self._outside(node, f"nl.{node.attr}")
-        elif module == "nki":
-            raise self._outside(node, f"nki.{node.attr} inside a function")
-        elif module is None and node.attr not in ATTRIBUTES:
-            enumeration = isinstance(node.value, ast.Attribute) and self._is_module(
-                node.value, "nki.isa"
-            )
-            if not enumeration:
-                raise self._outside(node, f"attribute .{node.attr}")
+        """Those of tensors and lists; of nki's modules the interpreter has what the subset has."""
+        inner = node.value
+        module = isinstance(inner, ast.Name) and inner.id in self._modules
+        member = isinstance(inner, ast.Attribute) and self._is_module(inner, "nki.isa")
+        if not module and not member and node.attr not in ATTRIBUTES:
+            raise self._outside(node, f"attribute .{node.attr}")
 
 
 def _is_docstring(node: ast.stmt) -> bool:

@@ -39,7 +39,6 @@ from dfmp2.trainium.interpreter.trace import (
     overlap,
 )
 
-LARGE_STRIDE_BYTES = 16
 MOST_FREE_DIMENSIONS = 4
 HBM_TENSOR = 2**31  # bytes
 
@@ -49,16 +48,12 @@ class TileStorage:
     """The memory of one declared tensor; freed when the kernel drops its last view.
 
     life : what the trace keeps of it;
-    array : the elements, C order (None: counts only); written : a bit per element (None: all
-        written);
-    writer : number of the write that made each element, 0 for none or a fill (with fuzz only); used
-        : which of these
-    writes were read, at least in part; lost : where a write was overwritten before anything of the
-    tensor was read;
-    version : number of writes; fresh : elements written since the last look at all bits; was_read :
-        by anybody;
-    ordered_in : the no_reorder block of the last store (HBM only); groups : open matmul groups
-        (PSUM only).
+    array : the elements, C order (None: counts only);
+    written : a bit per element (None: all written); fresh : elements written since the last look at
+        all bits;
+    version : number of writes;
+    ordered_in : the no_reorder block of the last store (HBM only);
+    groups : open matmul groups (PSUM only).
     """
 
     life: Allocation
@@ -67,13 +62,9 @@ class TileStorage:
     shape: tuple[int, ...]
     array: Array | None = None
     written: NDArray[np.bool_] | None = None
-    writer: NDArray[np.int32] | None = None
-    used: NDArray[np.bool_] | None = None
     readonly: bool = False
     version: int = 0
     fresh: int = 0
-    was_read: bool = False
-    lost: str = ""
     ordered_in: int = 0
     groups: list[Rectangle] = field(default_factory=list)
 
@@ -112,7 +103,6 @@ class Core:
         self.no_reorder_seen = 0
         self.running = False
         self.arithmetic = settings.arithmetic
-        self.strict = settings.strict
         self.fuzz = settings.fuzz is not None
         self.double = settings.storage == "float64"
         self.generator = np.random.default_rng(settings.fuzz)
@@ -153,29 +143,13 @@ class Core:
         if array is not None:
             storage.array = np.ascontiguousarray(array, dtype=held)
         elif not readonly and (self.arithmetic or (dtype.name == "int32" and space == "sbuf")):
-            storage.array = self._garbage(shape, held)
+            storage.array = np.empty(shape, dtype=held)
         if readonly:
             storage.readonly = True
         else:
             storage.written = np.zeros(shape, dtype=np.bool_)
-        if self.fuzz and not readonly:
-            storage.writer = np.zeros(shape, dtype=np.int32)
-            storage.used = np.ones(64, dtype=np.bool_)
         self.lives.append(life)
         return storage
-
-    def _garbage(self, shape: tuple[int, ...], held: np.dtype[Any]) -> Array:
-        """Uninitialised memory: random with fuzz, else NaN and 4; under strict reads of it are
-        refused, so anything."""
-        if self.fuzz:
-            if held.kind == "f":
-                return (
-                    self.generator.standard_normal(shape, dtype=np.float32) * np.float32(1e3)
-                ).astype(held)
-            return self.generator.integers(0, 100, shape).astype(held)
-        if self.strict:
-            return np.empty(shape, dtype=held)
-        return np.full(shape, np.nan if held.kind == "f" else 4, dtype=held)
 
 
 def finish(core: Core) -> None:
@@ -192,26 +166,27 @@ def finish(core: Core) -> None:
     )
     trace.psum_high_water = _most(ordered, "psum", PSUM_BANKS, "psum-banks", "banks")
     _check_addresses(ordered)
+    ends = [one.address[3] for one in ordered if one.address is not None and one.space == "sbuf"]
+    trace.sbuf_high_water = max([trace.sbuf_high_water, *ends])
 
 
 def _check_addresses(allocations: list[Allocation]) -> None:
     """Refuse tensors that are alive at a time in one place, and kernels that place only some of
-    their tensors."""
-    for space in ("sbuf", "psum"):
-        own = [one for one in allocations if one.space == space]
-        placed = [one for one in own if one.address is not None]
-        if placed and len(placed) < len(own):
-            lost = next(one for one in own if one.address is None)
-            done = f"an address here, and none of {lost.name or 'a tensor'} of {lost.line}"
-            raise Violation("address", done, placed[0].line)
-        for number, one in enumerate(placed):
-            for other in placed[:number]:
-                alive = one.born <= other.last_use and other.born <= one.last_use
-                if alive and one.address and other.address and overlap(one.address, other.address):
-                    done = (
-                        f"it lies where {other.name or 'a tensor'} of {other.line} is still alive"
-                    )
-                    raise Violation("address", done, one.line)
+    their tensors; in the order in which they were declared."""
+    on_chip = [one for one in allocations if one.space != "hbm"]
+    placed = [one for one in on_chip if one.address is not None]
+    if placed and len(placed) < len(on_chip):
+        lost = next(one for one in on_chip if one.address is None)
+        done = f"an address here, and none of {lost.name or 'a tensor'} of {lost.line}"
+        raise Violation("address", done, placed[0].line)
+    living: list[Allocation] = []
+    for one in placed:
+        living = [other for other in living if other.last_use >= one.born]
+        for other in living:
+            if other.space == one.space and overlap(one.address, other.address):
+                done = f"it lies where {other.name or 'a tensor'} of {other.line} is still alive"
+                raise Violation("address", done, one.line)
+        living.append(one)
 
 
 def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, unit: str) -> int:
@@ -236,10 +211,7 @@ class Tensor:
     the rest.
 
     start, partitions : on-chip partitions (0, 1 in HBM); elements : per partition (all in HBM);
-    access : what a trace records; strided : innermost stride of 16 bytes or more; dynamic : offset
-        known at run time
-    only, then `also_reads` holds the access of the offset; checked : the engine rules hold (filled
-    on first use).
+    access : what a trace records; checked : the engine rules hold (filled on first use).
     """
 
     __slots__ = (
@@ -256,7 +228,6 @@ class Tensor:
         "shape",
         "start",
         "storage",
-        "strided",
         "strides",
         "whole",
     )
@@ -298,10 +269,6 @@ class Tensor:
             self.start + self.partitions,
             free * item,
             (free + reach) * item,
-        )
-        long = [step for n, step in zip(shape[inner:], strides[inner:], strict=True) if n > 1]
-        self.strided = (
-            storage.space != "hbm" and bool(long) and long[-1] * item >= LARGE_STRIDE_BYTES
         )
 
     @property
@@ -569,32 +536,21 @@ def describe(tensor: Tensor) -> str:
 def note_read(core: Core, tensor: Tensor) -> None:
     """An instruction reads the elements of `tensor`."""
     storage = tensor.storage
-    _touch(core, storage, tensor)
-    if storage.written is not None and core.strict and not tensor.bits(storage.written).all():
+    storage.life.last_use = core.index
+    if storage.written is not None and not tensor.bits(storage.written).all():
         raise core.refuse(
             "uninitialised-read", f"read of {describe(tensor)}: some elements were never written"
         )
     if storage.space == "hbm" and not storage.readonly and not _ordered(core, storage):
         raise core.refuse("hbm-order", f"load from {describe(tensor)}, which this kernel stores")
-    if storage.writer is not None and storage.used is not None:
-        storage.used[tensor.of(storage.writer)] = True
-        storage.was_read = True
-        if storage.lost:
-            raise core.refuse(
-                "lost-write",
-                f"{describe(tensor)}: something unread was overwritten at {storage.lost}",
-            )
 
 
-def note_write(core: Core, tensor: Tensor, *, matmul: bool = False, fill: bool = False) -> None:
-    """An instruction writes the elements of `tensor`. fill : a constant, which may be overwritten
-    unread."""
+def note_write(core: Core, tensor: Tensor, *, matmul: bool = False) -> None:
+    """An instruction writes the elements of `tensor`."""
     storage = tensor.storage
-    _touch(core, storage, tensor)
+    storage.life.last_use = core.index
     if storage.readonly:
         raise core.refuse("input-written", f"write into the kernel input {storage.life.name}")
-    if storage.writer is not None:
-        _note_lost(core, storage, tensor, fill)
     if storage.space == "hbm":
         _note_store(core, storage, tensor)
     elif storage.groups and not matmul:
@@ -639,7 +595,7 @@ def continues_group(core: Core, tensor: Tensor) -> bool:
 def require_group(core: Core, tensor: Tensor) -> None:
     """nc_matmul(accumulate=True): adds to elements, whose rectangle must lie inside one open
     group."""
-    _touch(core, tensor.storage, tensor)
+    tensor.storage.life.last_use = core.index
     tensor.storage.version += 1
     written = tensor.storage.written
     if written is not None and not tensor.bits(written).all():
@@ -653,30 +609,6 @@ def require_group(core: Core, tensor: Tensor) -> None:
     raise core.refuse(
         "matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it"
     )
-
-
-def _touch(core: Core, storage: TileStorage, tensor: Tensor) -> None:
-    storage.life.last_use = core.index
-
-
-def _note_lost(core: Core, storage: TileStorage, tensor: Tensor, fill: bool) -> None:
-    """Refuses to overwrite the result of an instruction of which no element was ever read.
-
-    A tensor that is never read at all (the unwanted main output of a row sum) may be overwritten:
-    the first loss is remembered and refused only when the tensor is read later.
-    """
-    if storage.writer is None or storage.used is None:
-        return
-    writers = tensor.of(storage.writer)
-    if not storage.lost and not storage.used[writers].all():
-        storage.lost = core.place()
-        if storage.was_read:
-            raise core.refuse("lost-write", f"{describe(tensor)}: overwritten before it was read")
-    number = storage.version + 1
-    if number >= len(storage.used):
-        storage.used = np.concatenate([storage.used, np.ones(len(storage.used), dtype=np.bool_)])
-    storage.used[number] = fill
-    writers[...] = number
 
 
 def _note_store(core: Core, storage: TileStorage, tensor: Tensor) -> None:

@@ -72,7 +72,7 @@ INSTEAD_OF: dict[str, str] = {
 }
 
 Target = Literal["gen2", "gen3"]
-PeModel = Literal["exact", "fp32", "bf16prod", "split4"]
+PeModel = Literal["exact", "fp32"]
 RowSum = Literal["float64", "fp32"]
 StorageModel = Literal["declared", "float64"]
 # Names of chips, as the variables of the runtime and instance types have them -> generation; and
@@ -99,13 +99,10 @@ class Settings:
 
     target : chip generation, gen2 (trn1) or gen3 (trn2)
     pe_model : Tensor Engine arithmetic: exact (float64 dot per instruction, added to PSUM in
-        float32), fp32 (float32 dot), bf16prod (products of 16-bit operands rounded to bfloat16),
-        split4 (float32 as four products of 12-bit halves)
+        float32), fp32 (float32 dot)
     row_sum : engine reductions in float64, or sequentially in float32
     storage : declared dtypes, or every float buffer in float64 (tests the algebra alone)
-    fuzz : None, or the seed of random garbage in new buffers and random order inside contractions;
-        also turns on the lost-write rule
-    strict : refuse reads of unwritten elements at once (False: NaN, or 4 for integers, flows on)
+    fuzz : None, or the seed of a random order inside contractions
     arithmetic : False counts only: all rules that need no data, and the trace
     measured : refuse also what is slow by others' measurements and breaks no documented rule
         (sbuf-moved, dma-stride)
@@ -116,7 +113,6 @@ class Settings:
     row_sum: RowSum = "fp32"
     storage: StorageModel = "declared"
     fuzz: int | None = None
-    strict: bool = True
     arithmetic: bool = True
     measured: bool = True
 
@@ -127,11 +123,6 @@ class Settings:
                 raise InputError(
                     f"interpreter setting {name}={value!r}; choose one of {', '.join(allowed)}"
                 )
-        if self.storage == "float64" and self.pe_model not in ("exact", "fp32"):
-            raise InputError(
-                f"pe_model={self.pe_model!r} rounds products and cannot be combined with "
-                "storage='float64'"
-            )
 
     @property
     def sbuf_limit(self) -> int:

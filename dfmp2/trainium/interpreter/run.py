@@ -269,7 +269,7 @@ def _output(core: Core, value: object) -> Array:
             "output-space",
             f"the kernel returns an input, or a part or all of a tensor in {storage.region}",
         )
-    if storage.written is not None and core.strict and not storage.written.all():
+    if storage.written is not None and not storage.written.all():
         missing = int(storage.written.size - storage.written.sum())
         raise Violation(
             "output-unwritten",

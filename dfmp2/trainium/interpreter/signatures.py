@@ -46,7 +46,6 @@ INSTRUCTIONS: dict[str, str] = {
 NOT_TAKEN = frozenset(
     ("tile_position", "tile_size", "perf_mode", "reduce_init", "reduce_res_negate", "keepdims")
 )
-DEPRECATED_LOOPS = ("affine_range", "sequential_range", "static_range")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What a kernel run leaves behind: the instructions in program order and the buffers they used.
 
-The interpreter writes a trace, the cost model reads it; neither needs the other.
+The interpreter writes a trace; the tests of the cost model count in it.
 """
 
 from __future__ import annotations
@@ -32,37 +32,21 @@ class Instruction(NamedTuple):
     """One instruction as it was issued.
 
     name : nisa name, e.g. "nc_matmul"; engine : where it runs;
-    elements : elements per partition of the destination (nc_matmul: the moving free size);
-    partitions : partitions of the destination; itemsize : bytes of the widest operand element;
-    stationary : free size of the stationary operand (nc_matmul only, else 0);
-    one_zero, transpose : flags of nc_matmul;
-    reduces : a row sum is read out (activation with reduce_res, tensor_scalar_reduce);
-    operands : tensor operands read (scalars not counted);
-    strided : an operand whose stride is 16 bytes or more;
-    bytes, descriptors, run_bytes : dma_copy only: bytes moved, contiguous runs, bytes per run (the
-        smaller side);
-    row_bytes : dma_copy only: between partitions in HBM, 0 where the transfer takes whole rows;
+    elements : elements per partition of the destination;
+    reads, writes : parts of the tensors that it takes and makes;
+    one_zero : flag of nc_matmul: an operand holds zeros and ones only;
+    bytes : moved by dma_copy;
     line : "file:line" of the kernel statement.
     """
 
     name: str
     engine: Engine
     elements: int
-    partitions: int
-    itemsize: int
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
-    stationary: int = 0
+    line: str
     one_zero: bool = False
-    transpose: bool = False
-    reduces: bool = False
-    operands: int = 1
-    strided: bool = False
     bytes: int = 0
-    descriptors: int = 0
-    run_bytes: int = 0
-    row_bytes: int = 0
-    line: str = ""
 
 
 Rectangle = tuple[int, int, int, int]  # of an access: partition start and stop, byte start and stop

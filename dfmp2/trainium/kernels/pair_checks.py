@@ -1,24 +1,17 @@
-"""Two simple forms of the pair energy, slower than K3 and independent of its folding: its
-cross-checks.
+"""Pair energies of a given T, slower than K3 and independent of its folding: its cross-check.
 
-    mp2_energy   e_ij = sum_ab T_ab (2 T_ab - T_ba) / D_ab     D_ab = e_a + e_b - e_i - e_j, from a given T
-    pair_fused   J = sum_ab T_ab^2 / D_ab, K = sum_ab T_ab T_ba / D_ab of one pair, T and its transpose by two products
+    e_ij = sum_ab T_ab (2 T_ab - T_ba) / D_ab     D_ab = e_a + e_b - e_i - e_j
 
-mp2_energy, nvir <= 877, so that T of a pair takes at most 24 kB of a partition; its NT =
+nvir <= 877, so that T of a pair takes at most 24 kB of a partition; its NT =
 ceil(nvir/128) row tiles have R = ceil(nvir/NT) rows, the last as many as there are:
   t (ic*nvir, nocc*nvir or more) row (i, a), column (j, b): B_i B_j^t of all j side by side
   eu (nvir, nvir) e_a + e_b;  neg (R, ic*nocc) -(e_i + e_j);  identity (R, R);  returns (R, ic, nocc) partial sums
-pair_fused, n = nvir padded to 32, n <= 512; operands as in pair_energy.py, one orbital each:
-  b_i, b_j (128, NK, 128 NT);  eu (128, NT*n) e_a + e_b, row tile after row tile;  neg (128, 1) -(e_i + e_j)
-  returns (128, 2 NT) partial sums, J and K per row tile
-Budget of mp2_energy per pair at large (nvir 672): 36 transposes, 84 elementwise statements, 53 us
-of Vector Engine; of pair_fused at medium: 96 products per pair, twice those of K3, which transposes
-on the Tensor Engine instead. Documented (AWS Neuron documentation): tiles of at most 128 rows, or
-fewer (nki/about/tiling-overview).
+Budget per pair at large (nvir 672): 36 transposes, 84 elementwise statements, 53 us of Vector
+Engine. Documented (AWS Neuron documentation): tiles of at most 128 rows, or fewer
+(nki/about/tiling-overview).
 
-    mp2_energy: per pair, per row tile, per part of at most 512 columns:
+    per pair, per row tile, per part of at most 512 columns:
         Y = transposed tiles of these columns;  sum X (2 X - Y) / D, added up
-    pair_fused: per row tile:  X = B_i[A]^t B_j;  Y = B_j[A]^t B_i;  J = rowsum X^2 R;  K = rowsum X Y R
 Twins: tests/twins.py
 """
 
@@ -31,9 +24,6 @@ import nki.language as nl
 from dfmp2.trainium.kernels.sizes import BANK, PART, P, equal_parts
 from dfmp2.trainium.kernels.tiles import (
     add_column,
-    contract,
-    fetch,
-    fetch_slices,
     inverse,
     load,
     psum,
@@ -111,40 +101,3 @@ def load_rows(src: nl.ndarray, row: int, rows: int, low: int, size: int) -> nl.n
         start = row + a * rows
         load(tile[0:count, a, 0:size], src[start : start + count, low : low + size])
     return tile
-
-
-@nki.jit
-def pair_fused(
-    b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, nvir: int
-) -> nl.ndarray:
-    """J and K partial sums of one pair; shapes: see the module."""
-    tiles = b_i.shape[2] // P
-    assert nvir <= BANK, "at most 512 virtual orbitals"
-    out = nl.ndarray((P, 2 * tiles), dtype=nl.float32, buffer=nl.shared_hbm)
-    left = fetch_slices(b_i)
-    right = fetch_slices(b_j)
-    eu_tile = fetch(eu)
-    neg_tile = sbuf(1)
-    load(neg_tile, neg)
-    sums = sbuf(2 * tiles)
-    for row in range(tiles):
-        x_bank = psum(nvir)
-        contract(x_bank, left, row * P, right, nvir)
-        x = sbuf(nvir)
-        nisa.activation(dst=x, op=nl.copy, data=x_bank)
-        y = psum(nvir)
-        contract(y, right, row * P, left, nvir)
-        d = sbuf(nvir)
-        add_column(d, eu_tile[:, row * nvir : (row + 1) * nvir], neg_tile)
-        r = inverse(d)
-        w = sbuf(nvir)
-        nisa.tensor_tensor(dst=w, data1=x, data2=r, op=nl.multiply)
-        jj = sbuf(nvir)
-        nisa.tensor_tensor(dst=jj, data1=w, data2=x, op=nl.multiply)
-        kk = sbuf(nvir)
-        nisa.tensor_tensor(dst=kk, data1=w, data2=y, op=nl.multiply)
-        dump = sbuf(nvir)
-        row_sum(sums[:, 2 * row : 2 * row + 1], dump, jj)
-        row_sum(sums[:, 2 * row + 1 : 2 * row + 2], dump, kk)
-    load(out, sums)
-    return out

@@ -47,11 +47,22 @@ import nki.language as nl
 
 from dfmp2.trainium.kernels.sizes import (
     BANK,
+    EU,
+    IDENTITY,
+    LAST_BLOCKS,
+    LOWER,
+    NEG,
+    RIGHT,
+    SCRATCH,
+    SUMS,
+    UPPER,
     P,
     lower_start,
     pairs_of,
     parts_of,
     run_start,
+    sbuf_map,
+    slot,
     sum_columns,
     sum_places,
     traversal,
@@ -59,6 +70,7 @@ from dfmp2.trainium.kernels.sizes import (
     window,
 )
 from dfmp2.trainium.kernels.tiles import (
+    NEWTON,
     advance,
     contract,
     copy_columns,
@@ -136,13 +148,16 @@ def emit_chunk(
     chunk: int,
     run: int,
     transpose: bool,
+    places: list[int],
+    turn: int,
 ) -> None:
     """J and K parts of 512 packed columns of one pair into sums, from column at + chunk *
     sum_columns(512) on.
 
     made : as of `store_row_tile`; tables : eu, neg, identity; eu_at : first column of the table in
         eu; single, double :
-    columns of neg with -(e_i+e_j) and twice that
+    columns of neg with -(e_i+e_j) and twice that; places : as of `sbuf_map`, or none; turn : number
+        of the chunk
     """
     xu = made[0]
     eu = tables[0]
@@ -152,9 +167,13 @@ def emit_chunk(
     size = hi - lo
     doubled = max(0, min(hi, nvir) - lo)
     at += chunk * sum_columns(BANK, run)
-    y = psum(size)
+    room = slot(places, SCRATCH, turn, 2)
+    bank = -1
+    if room >= 0:
+        bank = 3 + turn % 2
+    y = psum(size, P, bank)
     transposes(y, lo, nvir, made, tables[2], transpose)
-    h = sbuf(size)
+    h = sbuf(size, P, room)
     if doubled > 0:
         inverse_root(
             h[:, 0:doubled], eu[:, eu_at + lo : eu_at + lo + doubled], neg[:, double : double + 1]
@@ -165,35 +184,49 @@ def emit_chunk(
             eu[:, eu_at + lo + doubled : eu_at + hi],
             neg[:, single : single + 1],
         )
-    xh, yh, kp = weighted(xu[:, lo:hi], y, h, size)
-    places = sum_places(size, run)
-    row_sums(sums, at, xh, size, run, True)
-    row_sums(sums, at + places, yh, size, run, True)
-    row_sums(sums, at + 2 * places, kp, size, run, False)
+    xh, yh, kp = weighted(xu[:, lo:hi], y, h, size, room, bank)
+    dump = beside(room, 3)
+    count = sum_places(size, run)
+    row_sums(sums, at, xh, size, run, True, dump)
+    row_sums(sums, at + count, yh, size, run, True, dump)
+    row_sums(sums, at + 2 * count, kp, size, run, False, dump)
+
+
+def beside(room: int, number: int) -> int:
+    """First byte of the tile with that number of the temporaries from `room` on."""
+    if room < 0:
+        return room
+    return room + 4 * BANK * number
 
 
 def weighted(
-    x: nl.ndarray, y: nl.ndarray, h: nl.ndarray, size: int
+    x: nl.ndarray, y: nl.ndarray, h: nl.ndarray, size: int, room: int, bank: int
 ) -> tuple[nl.ndarray, nl.ndarray, nl.ndarray]:
-    """X h in SBUF, Y h in PSUM, and their product; x in SBUF, y in PSUM."""
-    xh = sbuf(size)
+    """X h in SBUF, Y h in PSUM, and their product; x in SBUF, y in PSUM.
+
+    room, bank : first byte of the temporaries, and the bank of y; -1 : the compiler places tiles
+    """
+    xh = sbuf(size, P, beside(room, 1))
     nisa.tensor_tensor(dst=xh, data1=x, data2=h, op=nl.multiply)
-    yh = psum(size)
+    if bank >= 0:
+        bank += 2
+    yh = psum(size, P, bank)
     nisa.tensor_tensor(dst=yh, data1=y, data2=h, op=nl.multiply)
-    kp = sbuf(size)
+    kp = sbuf(size, P, beside(room, 2))
     nisa.tensor_tensor(dst=kp, data1=xh, data2=yh, op=nl.multiply)
     return xh, yh, kp
 
 
 def row_sums(
-    sums: nl.ndarray, at: int, data: nl.ndarray, size: int, run: int, squared: bool
+    sums: nl.ndarray, at: int, data: nl.ndarray, size: int, run: int, squared: bool, dump: int
 ) -> None:
     """Row sums of `size` elements or of their squares, at most `run` at a time, into columns at, at
-    + 1, .. of sums."""
+    + 1, .. of sums; dump : first byte of what the instruction writes besides."""
     for low in range(0, size, run):
         high = min(size, low + run)
         column = at + low // run
-        row_sum(sums[:, column : column + 1], sbuf(high - low), data[:, low:high], squared)
+        wasted = sbuf(high - low, P, dump)
+        row_sum(sums[:, column : column + 1], wasted, data[:, low:high], squared)
 
 
 @nki.jit
@@ -209,13 +242,14 @@ def pair_energy_block(
     run: int,
     diagonal: bool,
     transpose: bool,
+    placed: bool,
 ) -> nl.ndarray:
     """J and K partial sums of a block of pairs of one spin space.
 
     nvir : padded to 32; slices : NK; residents : B_i held at a time; run : elements per row sum;
         diagonal : b_i and b_j
-    are the same block, only i <= j; transpose : True on gen3. Shapes, limits and budget: see the
-    module.
+    are the same block, only i <= j; transpose : True on gen3; placed : every tile has an address.
+    Shapes, limits and budget: see the module.
     """
     rows = b_i.shape[0] // P
     across = b_j.shape[0] // P
@@ -231,27 +265,44 @@ def pair_energy_block(
     else:
         npair = rows * across
     assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
+    assert not (placed and NEWTON), "there are no places for the tiles of a Newton step"
+    places = []
+    if placed:
+        places = sbuf_map(
+            nvir,
+            slices,
+            residents,
+            eu.shape[1],
+            npair,
+            columns * min(npair, residents * across),
+            run,
+        )
 
     out = nl.ndarray((P, npair * columns), dtype=nl.float32, buffer=nl.shared_hbm)
-    eu_tile = fetch(eu)
-    neg_tile = sbuf(2 * npair)
+    eu_tile = fetch(eu, places, EU)
+    neg_tile = sbuf(2 * npair, P, slot(places, NEG, 0, 1))
     load(neg_tile, neg)
-    identity_tile = sbuf(P)
+    identity_tile = sbuf(P, P, slot(places, IDENTITY, 0, 1))
     load(identity_tile, identity)
     last_blocks = []  # a short last diagonal block, zero around it: two tiles used in turn
     if nvir % P != 0:
         for turn in range(2):
-            last_blocks.append(sbuf(P))
+            last_blocks.append(sbuf(P, P, slot(places, LAST_BLOCKS, turn, 2)))
             nisa.memset(dst=last_blocks[turn], value=0.0)
 
-    # Row tiles of B_i per SBUF tile: two where B_j comes in parts, so that the next B_i can follow
-    # in their places.
-    together = tiles if parts == 1 else 2
+    # Row tiles of B_i per SBUF tile: two where the next B_i can only follow in their places.
+    spare = parts == 1 and not placed
+    together = min(2, tiles)
+    if spare:
+        together = tiles
     groups = (tiles + together - 1) // together
     steps = traversal(rows, across, residents, parts, diagonal)
     part = eu_tile
-    coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
-    held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups)
+    coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir, slot(places, RIGHT, 0, 2))
+    loads = 1
+    unit = 0
+    slots = residents * groups
+    held, staged, done = advance(b_i, slices, together, [], [], 0, 1, slots, places, slots)
     # The pair being made, and the pair before it, whose elementwise work is emitted between its
     # products.
     tables = [eu_tile, neg_tile, identity_tile]
@@ -274,32 +325,35 @@ def pair_energy_block(
             for other in range(len(steps)):
                 if steps[other][0] == first and steps[other][2] == 0:
                     pairs += pairs_of(first, steps[other][1], rows, residents, diagonal)
-            sums = sbuf(columns * pairs)
+            sums = sbuf(columns * pairs, P, slot(places, SUMS, first // residents, 2))
         part = coming
         more = step + 1 < len(steps)
         turning = more and steps[step + 1][0] != first
         if more and not turning:
-            coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
+            at = slot(places, RIGHT, loads, 2)
+            coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir, at)
+            loads += 1
         starts = step == 0 or steps[step - 1][0] != first or steps[step - 1][1] != j
         ends = not more or turning or steps[step + 1][1] != j
         present = pairs_of(first, j, rows, residents, diagonal)
         for member in range(present):
             if starts:
                 if tiles > 1:
-                    lower = sbuf(lower_start(tiles))
+                    lower = sbuf(lower_start(tiles), P, slot(places, LOWER, q, 2))
                 else:
                     lower = identity_tile
                 if nvir % P != 0:
                     short = last_blocks[q % 2]
                 else:
                     short = identity_tile
-                made = [sbuf(total), lower, short]
+                made = [sbuf(total, P, slot(places, UPPER, q, 2)), lower, short]
             if backwards:
                 seen = parts - 1 - steps[step][2]
             else:
                 seen = steps[step][2]
             for row in range(tiles):
-                x = psum(high - low)
+                x = psum(high - low, P, unit % 3 if placed else -1)
+                unit += 1
                 tile = held[(first + member) * groups + row // together]
                 contract(x, tile, P * (row % together), part, high - low)
                 store_row_tile(x, low, high, row, nvir, made)
@@ -312,12 +366,12 @@ def pair_energy_block(
                     together,
                     residents,
                     present,
-                    parts,
+                    spare,
                     turning,
                     following,
                 )
                 held, staged, done = advance(
-                    b_i, slices, together, held, staged, done, needed, allowed
+                    b_i, slices, together, held, staged, done, needed, allowed, places, slots
                 )
                 for c in range(chunks if q > 0 else 0):
                     if -(-(c + 1) * units // chunks) - 1 == seen * tiles + row:
@@ -334,6 +388,8 @@ def pair_energy_block(
                             c,
                             run,
                             transpose,
+                            places,
+                            (q - 1) * chunks + c,
                         )
             if ends:
                 if q > 0 and base == q:
@@ -344,13 +400,27 @@ def pair_energy_block(
                 q += 1
         if turning:
             if steps[step + 1][1] != j or steps[step + 1][2] != steps[step][2]:
-                coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
+                at = slot(places, RIGHT, loads, 2)
+                coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir, at)
+                loads += 1
             else:
                 coming = part
     for c in range(chunks):
         at = columns * (q - 1 - before_base)
         emit_chunk(
-            before, tables, 0, q - 1, npair + q - 1, before_sums, at, nvir, c, run, transpose
+            before,
+            tables,
+            0,
+            q - 1,
+            npair + q - 1,
+            before_sums,
+            at,
+            nvir,
+            c,
+            run,
+            transpose,
+            places,
+            (q - 1) * chunks + c,
         )
     load(out[:, columns * before_base : columns * q], before_sums)
     return out

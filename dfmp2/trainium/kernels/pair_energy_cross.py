@@ -61,7 +61,7 @@ def pair_energy_cross(
     assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
 
     out = nl.ndarray((P, rows * across * units), dtype=nl.float32, buffer=nl.shared_hbm)
-    eu_tile = fetch(eu)
+    eu_tile = fetch(eu, [], 0)
     neg_tile = sbuf(rows * across)
     load(neg_tile, neg)
     steps = traversal(rows, across, residents, parts, False)
@@ -71,7 +71,7 @@ def pair_energy_cross(
         together = 2
     groups = (tiles + together - 1) // together
     coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
-    held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups)
+    held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups, [], 0)
     sums = neg_tile
     for step in range(len(steps)):
         first = steps[step][0]
@@ -116,12 +116,12 @@ def pair_energy_cross(
                     together,
                     residents,
                     present,
-                    parts,
+                    parts == 1,
                     turning,
                     following,
                 )
                 held, staged, done = advance(
-                    b_i, slices, together, held, staged, done, needed, allowed
+                    b_i, slices, together, held, staged, done, needed, allowed, [], 0
                 )
         if not more or turning:
             load(out[:, units * across * first : units * across * (first + present)], sums)

@@ -99,7 +99,7 @@ def emit_shared(
             at_row = m * span + row * height
             own = identity[:, m * height : (m + 1) * height]
             transposed(y[:, at_row : at_row + height], tlp[:, row * P : (row + 1) * P], own, False)
-    xh, yh, kp = weighted(shared[0], y, h, full * P)
+    xh, yh, kp = weighted(shared[0], y, h, full * P, -1, -1)
     for m in range(P // height):
         low = m * span
         high = low + span
@@ -125,7 +125,7 @@ def emit_last(
     inverse_root(h, tables[0][:, eu_at : eu_at + height], tables[1][:, double : double + 1])
     y = psum(height)
     transposed(y, bd, tables[2][:, P : P + height], False)
-    xh, yh, kp = weighted(xlp, y, h, height)
+    xh, yh, kp = weighted(xlp, y, h, height, -1, -1)
     row_sum(sums[:, at : at + 1], sbuf(height), xh, True)
     row_sum(sums[:, at + 1 : at + 2], sbuf(height), yh, True)
     row_sum(sums[:, at + 2 : at + 3], sbuf(height), kp)
@@ -187,7 +187,7 @@ def pair_energy_packed(
         width += columns if items[item][2] > 1 else plain_columns
 
     out = nl.ndarray((P, width), dtype=nl.float32, buffer=nl.shared_hbm)
-    eu_tile = fetch(eu)
+    eu_tile = fetch(eu, [], 0)
     neg_tile = sbuf(neg.shape[1])
     load(neg_tile, neg)
     identity_tile = sbuf(P + height)
@@ -201,7 +201,7 @@ def pair_energy_packed(
     packed = []
     part = eu_tile
     coming = load_part(b_j, slices, steps[0][1], 0, nvir)
-    held, staged, done = advance(b_i, slices, tiles, [], [], 0, 1, residents)
+    held, staged, done = advance(b_i, slices, tiles, [], [], 0, 1, residents, [], 0)
     q = 0  # pairs, groups and columns before the current item
     groups = 0
     column = 0
@@ -316,7 +316,7 @@ def pair_energy_packed(
                     needed = first + residents + 1
                     allowed = first + 2 * residents
                 held, staged, done = advance(
-                    b_i, slices, tiles, held, staged, done, needed, allowed
+                    b_i, slices, tiles, held, staged, done, needed, allowed, [], 0
                 )
             for c in range(due):
                 if -(-(c + 1) * units // due) - 1 == unit:
@@ -335,6 +335,8 @@ def pair_energy_packed(
                             c,
                             run,
                             transpose,
+                            [],
+                            0,
                         )
                     elif c < group * own_chunks:
                         m = c // own_chunks
@@ -353,6 +355,8 @@ def pair_energy_packed(
                             number,
                             run,
                             transpose,
+                            [],
+                            0,
                         )
                     elif c == group * own_chunks:
                         at += own_columns * group

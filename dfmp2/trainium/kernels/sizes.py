@@ -126,6 +126,56 @@ def grouped(
     return items
 
 
+# What lies behind each other in SBUF where K3 places its tiles itself, in the order of `sbuf_map`.
+EU = 0
+NEG = 1
+IDENTITY = 2
+LAST_BLOCKS = 3
+STAGED = 4
+RIGHT = 5
+LEFT = 6
+UPPER = 7
+LOWER = 8
+SUMS = 9
+SCRATCH = 10
+
+
+def sbuf_map(
+    nvir: int, slices: int, residents: int, columns: int, pairs: int, sums: int, run: int
+) -> list[int]:
+    """First bytes of eu, neg, identity, last diagonal blocks, staging tiles, B_j, B_i, upper and
+    lower blocks, partial sums and temporaries of a chunk; last the end of all.
+
+    columns : of eu; pairs : of the block; sums : partial sums of the pairs of all residents
+    """
+    tiles = (nvir + P - 1) // P
+    parts = parts_of(nvir, slices)
+    width = tiles * P
+    if parts > 1:
+        width = (nvir + parts - 1) // parts
+    together = min(2, tiles)
+    held = residents * ((tiles + together - 1) // together) * together
+    sizes = [columns, 2 * pairs, P, 2 * P, AHEAD * STAGE]
+    sizes.append(2 * slices * width)
+    sizes.append(held * slices * P)
+    sizes.append(2 * upper_columns(nvir))
+    sizes.append(2 * lower_start(tiles))
+    sizes.append(2 * sums)
+    sizes.append(2 * (3 * BANK + run))
+    places = [0]
+    for number in range(len(sizes)):
+        places.append(places[number] + 4 * sizes[number])
+    return places
+
+
+def slot(places: list[int], item: int, turn: int, count: int) -> int:
+    """First byte of one of the `count` places of an item, which are taken in turn; -1 where the
+    compiler places tiles."""
+    if len(places) == 0:
+        return -1
+    return places[item] + (places[item + 1] - places[item]) // count * (turn % count)
+
+
 def window(
     first: int,
     member: int,
@@ -134,15 +184,16 @@ def window(
     together: int,
     residents: int,
     present: int,
-    parts: int,
+    spare: bool,
     turning: bool,
     following: int,
 ) -> tuple[int, int]:
     """After row tile `row` of resident `member`: tiles of B_i that the next product needs, and
     those there is room for.
 
-    present : residents that pair with this j; turning : other residents come next; following : the
-        first of the next j
+    present : residents that pair with this j; spare : one more fits in the place of the next B_j,
+        which stays or is loaded later; turning : other residents come next; following : the first
+        of the next j
     """
     groups = (tiles + together - 1) // together
     last = row == tiles - 1
@@ -154,10 +205,8 @@ def window(
     allowed = (first + residents) * groups
     if turning and last and member + 1 == present:
         allowed += residents * groups
-    elif (
-        turning and parts == 1
-    ):  # in the place of the next B_j, which stays or is loaded later, and of used residents
+    elif turning and spare:
         allowed += min(residents, member + (2 if last else 1)) * groups
     elif turning:
-        allowed += (row + 1) // together
+        allowed += member * groups + (row + 1) // together
     return needed, allowed

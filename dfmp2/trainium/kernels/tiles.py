@@ -9,7 +9,18 @@ from __future__ import annotations
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.sizes import AHEAD, STAGE, P, depth_of, parts_of, pieces_of
+from dfmp2.trainium.kernels.sizes import (
+    AHEAD,
+    BANK,
+    LEFT,
+    STAGE,
+    STAGED,
+    P,
+    depth_of,
+    parts_of,
+    pieces_of,
+    slot,
+)
 
 TOGETHER = 4  # row tiles of B_i in an SBUF tile, at most
 # a Newton step for every root: on where the first day finds the Vector Engine's too coarse
@@ -19,19 +30,27 @@ NEWTON = False
 DGE = nisa.dge_mode.none
 
 
-def sbuf(columns: int, rows: int = P) -> nl.ndarray:
-    """A fresh (rows, columns) tile."""
-    return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.sbuf)
+def sbuf(columns: int, rows: int = P, at: int = -1) -> nl.ndarray:
+    """A fresh (rows, columns) tile from byte `at` of the partitions on; -1 : the compiler places
+    it."""
+    if at < 0:
+        return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.sbuf)
+    return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.sbuf, address=(0, at))
 
 
-def sbuf3(slices: int, columns: int) -> nl.ndarray:
-    """A fresh (128, slices, columns) tile."""
-    return nl.ndarray((P, slices, columns), dtype=nl.float32, buffer=nl.sbuf)
+def sbuf3(slices: int, columns: int, at: int = -1) -> nl.ndarray:
+    """A fresh (128, slices, columns) tile, placed likewise."""
+    if at < 0:
+        return nl.ndarray((P, slices, columns), dtype=nl.float32, buffer=nl.sbuf)
+    return nl.ndarray((P, slices, columns), dtype=nl.float32, buffer=nl.sbuf, address=(0, at))
 
 
-def psum(columns: int, rows: int = P) -> nl.ndarray:
-    """A fresh bank of (rows, columns)."""
-    return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.psum)
+def psum(columns: int, rows: int = P, bank: int = -1) -> nl.ndarray:
+    """A fresh (rows, columns) in that bank; -1 : in one that the compiler chooses."""
+    if bank < 0:
+        return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.psum)
+    at = 4 * BANK * bank
+    return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.psum, address=(0, at))
 
 
 def load(dst: nl.ndarray, src: nl.ndarray) -> None:
@@ -168,7 +187,9 @@ def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray, squared: boo
     )
 
 
-def load_part(b_j: nl.ndarray, slices: int, j: int, part: int, nvir: int) -> nl.ndarray:
+def load_part(
+    b_j: nl.ndarray, slices: int, j: int, part: int, nvir: int, at: int = -1
+) -> nl.ndarray:
     """One part of B_j in SBUF, straight from HBM; whole rows where there is only one part."""
     parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
@@ -177,17 +198,20 @@ def load_part(b_j: nl.ndarray, slices: int, j: int, part: int, nvir: int) -> nl.
         high = min(nvir, low + width)
     else:
         high = b_j.shape[2]
-    tile = sbuf3(slices, high - low)
+    tile = sbuf3(slices, high - low, at)
     load(tile, b_j[j * P : (j + 1) * P, 0:slices, low:high])
     return tile
 
 
-def fetch(table: nl.ndarray) -> nl.ndarray:
-    """A table (128, columns) in a tile that the Scalar Engine writes, through staging tiles."""
-    tile = sbuf(table.shape[1])
+def fetch(table: nl.ndarray, places: list[int], item: int) -> nl.ndarray:
+    """A table (128, columns) in a tile that the Scalar Engine writes, through staging tiles.
+
+    places, item : where it lies, as of `slot`; no places : the compiler places tiles
+    """
+    tile = sbuf(table.shape[1], P, slot(places, item, 0, 1))
     for low in range(0, table.shape[1], STAGE):
         high = min(table.shape[1], low + STAGE)
-        staged = sbuf(high - low)
+        staged = sbuf(high - low, P, slot(places, STAGED, low // STAGE, AHEAD))
         load(staged, table[0:P, low:high])
         nisa.activation(dst=tile[:, low:high], op=nl.copy, data=staged)
     return tile
@@ -205,7 +229,9 @@ def fetch_slices(src: nl.ndarray) -> nl.ndarray:
     return tile
 
 
-def stage_piece(b_i: nl.ndarray, slices: int, number: int, together: int) -> nl.ndarray:
+def stage_piece(
+    b_i: nl.ndarray, slices: int, number: int, together: int, places: list[int]
+) -> nl.ndarray:
     """A piece of all rows i of a block, on its way from HBM: slices of `together` row tiles; see
     `advance`."""
     count = pieces_of(slices, together)
@@ -215,7 +241,7 @@ def stage_piece(b_i: nl.ndarray, slices: int, number: int, together: int) -> nl.
     last = min(b_i.shape[2], first + together * P)
     low = number % count * depth_of(together * P)
     high = min(slices, low + depth_of(together * P))
-    tile = sbuf3(high - low, last - first)
+    tile = sbuf3(high - low, last - first, slot(places, STAGED, number, AHEAD))
     load(tile, b_i[i * P : (i + 1) * P, low:high, first:last])
     return tile
 
@@ -229,6 +255,8 @@ def advance(
     done: int,
     needed: int,
     allowed: int,
+    places: list[int],
+    count_held: int,
 ) -> tuple[list[nl.ndarray], list[nl.ndarray], int]:
     """Copy the pieces asked for before, and all of the first `needed` tiles; then ask for two more
     of `allowed` tiles.
@@ -239,6 +267,7 @@ def advance(
     held : tiles (128, slices, `together` row tiles) so far, row i after row i
     staged : pieces on their way, from number `done` on; returned are the new lists and the new
         number
+    places : as of `fetch`; count_held : tiles of B_i there are places for
     """
     count = pieces_of(slices, together)
     groups = (b_i.shape[2] // P + together - 1) // together
@@ -251,10 +280,11 @@ def advance(
     end = max(needed * count, done + len(staged))
     for number in range(done, end):
         for other in range(done + len(coming), min(end, number + AHEAD)):
-            coming.append(stage_piece(b_i, slices, other, together))
+            coming.append(stage_piece(b_i, slices, other, together, places))
         piece = coming[number - done]
         if number % count == 0:
-            tiles.append(sbuf3(slices, piece.shape[2]))
+            at = slot(places, LEFT, number // count, count_held)
+            tiles.append(sbuf3(slices, piece.shape[2], at))
         low = number % count * depth_of(together * P)
         nisa.activation(
             dst=tiles[number // count][:, low : low + piece.shape[1], 0 : piece.shape[2]],
@@ -263,5 +293,5 @@ def advance(
         )
     begun = []
     for number in range(end, min(min(allowed, b_i.shape[0] // P * groups) * count, end + AHEAD)):
-        begun.append(stage_piece(b_i, slices, number, together))
+        begun.append(stage_piece(b_i, slices, number, together, places))
     return tiles, begun, end

@@ -9,9 +9,8 @@ does not match counts as absent; so nothing broken is ever found here. A host wi
 takes the file of the newest one.
 
 The interpreter that compiles may be another one than this (`DFMP2_NKI_PYTHON`), since nki and the
-runtime bindings may not share an environment. SIGTERM is held back until the compilation ends,
-which may take minutes: what is compiled is kept, and the signal then stops the run. Ctrl-C ends the
-compiler at once and leaves nothing behind.
+runtime bindings may not share an environment. Ctrl-C and SIGTERM end the compiler at once and leave
+nothing of that program behind.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ import re
 import signal
 import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import BackendUnavailable, KernelError, ResourceError
@@ -235,7 +232,7 @@ def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[P
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     variables = environment.compiler_variables(target)
     log = folder / "compiler.log"
-    with log.open("wb") as output, holding_sigterm():
+    with log.open("wb") as output:
         code = _run(
             [HERE.python, "-P", str(CHILD), str(folder / "request.json")],
             variables,
@@ -288,23 +285,3 @@ def _run(command: list[str], variables: dict[str, str], output: int, folder: Pat
             if child.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def holding_sigterm() -> Iterator[None]:
-    """Hold SIGTERM back for the time of the block and raise it again at its end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may change handlers, and only there Python runs them
-        return
-    came: list[int] = []
-
-    def remember(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-
-    before = signal.signal(signal.SIGTERM, remember)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    if came:
-        signal.raise_signal(signal.SIGTERM)

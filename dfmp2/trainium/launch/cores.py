@@ -3,44 +3,34 @@ the blocks it lacks.
 
 Every entry of the pair matrix has its own place, and sums are taken in float64 in the order of that
 matrix; so energies have the same bits for one core and for many, whoever computed what. Nothing is
-exchanged between cores. Unverified on hardware; the same processes run the interpreter in the
-tests.
-
-    python -P -m dfmp2.trainium.launch.cores LANE CORE CONNECTION
-
-is such a process: requests (verb, arguments) and answers (kind, value) go over a pipe, whose end
-ends the process; what the runtime prints goes to standard error. Ctrl-C is the parent's.
+exchanged between cores. Each process is the only worker of a ProcessPoolExecutor. Unverified on
+hardware; the same processes run the interpreter in the tests.
 """
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import queue
-import signal
-import subprocess
-import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2 import errors
 from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, Tile
-from dfmp2.errors import Dfmp2Error, KernelFailed
+from dfmp2.errors import Dfmp2Error, KernelFailed, UnsupportedByBackend
 from dfmp2.errors.messages import Option
+from dfmp2.host.processes import begin_quietly, clean_start
 from dfmp2.trainium.backend import LIMITS, NkiBackend
-from dfmp2.trainium.launch import environment, toolchain
+from dfmp2.trainium.launch import toolchain
 from dfmp2.trainium.launch.compiler import compile_ahead
 from dfmp2.trainium.launch.executors import NeffExecutor, executor
 from dfmp2.trainium.layout import block_edge, padded_naux, padded_nvir
 
 Array = NDArray[np.float64]
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 PATIENCE = 5.0  # s that a process gets to end by itself
 
 
@@ -53,56 +43,51 @@ class CoreProcess:
     """
 
     def __init__(self, lane: str, core: int) -> None:
-        variables = environment.with_package(os.environ)
-        # Cores share the host with each other and with the parent.
-        variables |= dict.fromkeys(THREADS, "1")
+        variables = {}
         if lane.startswith("nki"):
             variables["NEURON_RT_VISIBLE_CORES"] = str(core)
         self.core = core
         self.blocks: dict[int, set[int]] = {}  # of each operand by its key, those that are there
-        self._pipe, theirs = Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, lane, str(core), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                env=variables,
-                pass_fds=[theirs.fileno()],
-            )
+        before = set(multiprocessing.active_children())
+        context = multiprocessing.get_context("spawn")
+        with clean_start():
+            self._executor = ProcessPoolExecutor(1, context, begin_quietly, (variables,))
+            self._opened = self._executor.submit(open_core, lane, core)
+        (self._process,) = set(multiprocessing.active_children()) - before
+
+    def wait(self) -> None:
+        """Return once it has its core."""
+        self._result(self._opened)
 
     def ask(self, verb: str, *arguments: object) -> Any:
-        """Have something done and wait for it."""
+        """What a method of `Served` returns there."""
         try:
-            self._pipe.send((verb, arguments))
-        except OSError as error:
+            answer = self._executor.submit(call_served, verb, arguments)
+        except BrokenExecutor as error:
             raise self._ended() from error
-        return self.wait()
-
-    def wait(self) -> Any:
-        """The next answer; an error in the process is raised here."""
-        try:
-            kind, value = self._pipe.recv()
-        except (EOFError, OSError) as error:
-            raise self._ended() from error
-        if kind == "done":
-            return value
-        known = getattr(errors, kind, Dfmp2Error)
-        raise known(f"NeuronCore {self.core}: {value}")
+        return self._result(answer)
 
     def end(self) -> None:
-        """Close the pipe, and kill the process if that does not end it."""
-        self._pipe.close()
-        try:
-            self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
+        """Let the process end, and kill it if it does not."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._process.join(PATIENCE)
+        if self._process.exitcode is None:
             self._process.kill()
-            self._process.wait()
+
+    def _result(self, answer: Future[Any]) -> Any:
+        """An answer; an error in the process is raised here."""
+        try:
+            return answer.result()
+        except Dfmp2Error as error:
+            raise error.prefixed(f"NeuronCore {self.core}") from error
+        except BrokenExecutor as error:
+            raise self._ended() from error
 
     def _ended(self) -> KernelFailed:
-        code = self._process.wait()
+        self._process.join()
         return KernelFailed(
-            f"the process of NeuronCore {self.core} ended with {code} while it was needed; there "
-            "is no result: look at what it printed above, then report this"
+            f"the process of NeuronCore {self.core} ended with {self._process.exitcode} while it "
+            "was needed; there is no result: look at what it printed above, then report this"
         )
 
 
@@ -169,7 +154,7 @@ class CoresBackend(Backend):
         """Keep B in the float32 that the kernels take; blocks of it go to the cores that need
         them."""
         if precision not in self.limits.precisions:
-            raise errors.UnsupportedByBackend(
+            raise UnsupportedByBackend(
                 Option("backend", self.name), f" has no {precision}: it offers mixed"
             )
         self._keys += 1
@@ -214,20 +199,18 @@ class CoresBackend(Backend):
     def describe(self) -> dict[str, str]:
         """What the cores say: once where they agree, by core where they differ; launches also in
         total."""
-        told = [process.ask("describe") for process in self._all]
-        merged = {"cores": ", ".join(str(process.core) for process in self._all)}
-        for name in told[0]:
-            values = [one[name] for one in told]
-            by_core = (
-                f"core {p.core}: {value}" for p, value in zip(self._all, values, strict=True)
-            )
-            if len(set(values)) == 1 and name != "kernel launches":
-                merged[name] = values[0]
+        told = {process.core: process.ask("describe") for process in self._all}
+        merged = {"cores": ", ".join(map(str, told))}
+        for name in next(iter(told.values())):
+            values = {one[name] for one in told.values()}
+            by_core = " | ".join(f"core {core}: {one[name]}" for core, one in told.items())
+            if name == "kernel launches":
+                total = sum(int(one[name]) for one in told.values())
+                merged[name] = f"{total} ({by_core})"
+            elif len(values) == 1:
+                merged[name] = values.pop()
             else:
-                merged[name] = " | ".join(by_core)
-        merged["kernel launches"] = (
-            f"{sum(int(one['kernel launches']) for one in told)} ({merged['kernel launches']})"
-        )
+                merged[name] = by_core
         return merged
 
     def close(self) -> None:
@@ -270,26 +253,14 @@ class Served:
         return self._backend.describe()
 
 
-def answer_call(work: Callable[[], object]) -> tuple[str, object]:
-    """The value, or our error by name and message."""
-    try:
-        return "done", work()
-    except Dfmp2Error as error:
-        return type(error).__name__, str(error)
+_served: list[Served] = []  # in a process of a core: what it serves
 
 
-def serve(lane: str, core: int, pipe: Connection) -> None:
-    """Serve one core until the parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    held: list[Served] = []
-    pipe.send(answer_call(lambda: held.append(Served(lane, core))))
-    while held:
-        try:
-            verb, arguments = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(answer_call(lambda: getattr(held[0], verb)(*arguments)))  # noqa: B023 - called at once
+def open_core(lane: str, core: int) -> None:
+    """Take the core, in its process."""
+    _served.append(Served(lane, core))
 
 
-if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]), Connection(int(sys.argv[3])))
+def call_served(verb: str, arguments: tuple[Any, ...]) -> Any:
+    """Call a method of what this process serves."""
+    return getattr(_served[0], verb)(*arguments)

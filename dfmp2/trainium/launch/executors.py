@@ -9,8 +9,8 @@ lane:
                            bindings): load once, launch many times on resident tensors
     nki-xla                torch-xla tensors that stay on the device, one graph per kernel
 
-The bindings are nrtpy's NrtpyModel and NrtpyTensor as its pages document them (SDK 2.32 on), under
-their older names where only these are there. With torch-xla blocks are separate device buffers and
+The bindings are nrtpy's NrtpyModel and NrtpyTensor as its pages document them (SDK 2.32 on). With
+torch-xla blocks are separate device buffers and
 never slices of one, since a slice becomes part of the traced graph and every offset another
 program; every launch is synchronised, so that a graph holds one kernel only; torch-xla takes the
 CPU in silence where PJRT_DEVICE is not set before its import, so it is set, and the device's type
@@ -340,8 +340,7 @@ class NeffExecutor(DeviceExecutor):
 
     def __init__(self, core: int | None = None) -> None:
         target = toolchain.device_target()
-        found = toolchain.bindings()
-        if target is None or found is None:
+        if target is None or not toolchain.has_bindings():
             raise BackendUnavailable(
                 Option("backend", "nki"), f" cannot be used: {toolchain.refusal('nki')}"
             )
@@ -350,15 +349,9 @@ class NeffExecutor(DeviceExecutor):
         self.target = GENERATION[target]
         self._cache = NeffCache(environment.cache_folder())
         with launching("start of the Neuron runtime"):
-            module = import_module(found[0])
-            name = next(
-                (prefix for prefix in found[1] if hasattr(module, f"{prefix}Model")), found[1][0]
-            )
-            self._model, self._tensor = (
-                getattr(module, f"{name}Model"),
-                getattr(module, f"{name}Tensor"),
-            )
-            self._bindings = f"{found[0]}.{name}Model"
+            bindings = import_module("nrtpy")
+            self._model = bindings.NrtpyModel
+            self._tensor = bindings.NrtpyTensor
             self._prove_device()
         self._loaded: dict[Program, Loaded] = {}
 
@@ -377,7 +370,6 @@ class NeffExecutor(DeviceExecutor):
     def _more(self) -> dict[str, str]:
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
         return {
-            "runtime bindings": self._bindings,
             "compiled through": "; ".join(entries) or "nothing launched",
         }
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from dfmp2.trainium.interpreter.rules import CHIP, GENERATION
 from dfmp2.trainium.launch import environment
-from dfmp2.trainium.launch.environment import HARDWARE, HERE, LIBRARIES, Host, cache_folder
+from dfmp2.trainium.launch.environment import HARDWARE, HERE, LIBRARIES, Host
 
 PLACEHOLDERS = {
     "nki": "0.0.1",
@@ -41,9 +41,6 @@ RELEASES = {
     "trn1": (0, 6),
     "trn2": (0, 7),
 }  # of nki, as the extras neuron and neuron-trn2 install it
-# Modules of the runtime bindings and prefixes of their Model and Tensor, newest first; nki has its
-# own since 0.3.
-BINDINGS = (("nrtpy", ("Nrtpy", "Spike")), ("spike", ("Spike",)), ("nki.runtime", ("Spike",)))
 IMPORT_SECONDS = 90.0  # a first import from a cold disk takes tens of seconds
 NEEDED = {  # lane -> distributions in the interpreter that runs, in the one that compiles
     "nki": ((), ("nki", "neuronx-cc")),
@@ -63,7 +60,6 @@ VERSIONS += (
 )
 PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "libneuronxla", "torch-xla", "nrtpy")
 PRODUCT = "/sys/devices/virtual/dmi/id/product_name"
-CACHE = "/var/tmp/neuron-compile-cache"
 TRAPS = {  # variable -> what its value does, what to do about it
     "NKI_SIMULATOR": ("kernels would be simulated, not run", "unset NKI_SIMULATOR"),
     "PJRT_DEVICE": ("torch-xla would not use the device", "unset it, or export PJRT_DEVICE=NEURON"),
@@ -72,19 +68,6 @@ TRAPS = {  # variable -> what its value does, what to do about it
         "unset NEURON_PLATFORM_TARGET_OVERRIDE",
     ),
     "NEURON_RT_VISIBLE_CORES": ("this names no cores", "give 0, 0,1 or 0-1"),
-    "NEURON_CC_FLAGS": (
-        "lacks --auto-cast=none: older compilers round float32 products to bfloat16",
-        "export NEURON_CC_FLAGS=--auto-cast=none",
-    ),
-    "NEURON_RT_STOCHASTIC_ROUNDING_EN": (
-        "results differ from run to run",
-        "export NEURON_RT_STOCHASTIC_ROUNDING_EN=0",
-    ),
-    "NEURON_LOGICAL_NC_CONFIG": (
-        "kernels are written for one physical core, and dfmp2 sets 1",
-        "unset NEURON_LOGICAL_NC_CONFIG",
-    ),
-    "HOME": ("caches go to the home of the user's account", "export HOME=your home folder"),
 }
 OK, WARN = "ok", "warn"
 Finding = tuple[
@@ -140,7 +123,7 @@ def problems(
     )
     if lane == "nki-xla":
         cheap += _torch(toolchain_versions(("torch", "torch-xla"), host))
-    if lane == "nki" and bindings(host) is None:
+    if lane == "nki" and not has_bindings(host):
         reason = "the runtime bindings nrtpy are absent (neuronx-cc brings them since SDK 2.32)"
         cheap.append(
             Problem(
@@ -180,16 +163,12 @@ def toolchain_versions(
     return dict(_foreign_versions(names, python))
 
 
-def bindings(host: Host = HERE) -> tuple[str, tuple[str, ...]] | None:
-    """Module of the runtime bindings that is installed and the prefixes its classes may have;
-    nothing is imported."""
-    for module, prefixes in BINDINGS:
-        place = Path(*module.split("."), "__init__.py")
-        if host.version(module) is not None or any(
-            Path(folder, place).is_file() for folder in sys.path
-        ):
-            return module, prefixes
-    return None
+def has_bindings(host: Host = HERE) -> bool:
+    """Whether the runtime bindings nrtpy are installed, alone or with neuronx-cc; nothing is
+    imported."""
+    module = Path("nrtpy", "__init__.py")
+    beside = any(Path(folder, module).is_file() for folder in sys.path)
+    return beside or host.version("nrtpy") is not None
 
 
 @lru_cache(maxsize=16)
@@ -228,20 +207,6 @@ def _variables(lane: str, host: Host) -> list[Problem]:
     if lane in HARDWARE:
         return _traps(env, wrong, here=here)
     return []
-
-
-def _own_variables(host: Host) -> list[Problem]:
-    """Variables that change numbers for other programs, or that dfmp2 has to make up for."""
-    env = host.environ
-    flags = re.sub(r"--auto-cast\s+", "--auto-cast=", env.get("NEURON_CC_FLAGS", ""))
-    wrong = {
-        "NEURON_CC_FLAGS": "--auto-cast=none" not in flags,
-        "NEURON_RT_STOCHASTIC_ROUNDING_EN": env.get("NEURON_RT_STOCHASTIC_ROUNDING_EN", "0")
-        not in ("", "0"),
-        "NEURON_LOGICAL_NC_CONFIG": env.get("NEURON_LOGICAL_NC_CONFIG", "1") != "1",
-        "HOME": not env.get("HOME"),
-    }
-    return _traps(env, wrong)
 
 
 def _traps(env: Mapping[str, str], wrong: dict[str, bool], **known: object) -> list[Problem]:
@@ -332,11 +297,7 @@ def _imports(lane: str, host: Host, compiled: bool) -> list[Problem]:
     another one."""
     variables = environment.settings(lane, device_target(host) or "trn1", host)
     if lane == "nki":
-        bound = bindings(host)
-        if bound:
-            found = _broken(sys.executable, (bound[0],), variables)
-        else:
-            found = []
+        found = _broken(sys.executable, ("nrtpy",), variables)
         if found or compiled:
             return found
         target = device_target(host) or "trn1"
@@ -351,7 +312,7 @@ def _broken(python: str, modules: tuple[str, ...], variables: dict[str, str]) ->
     reason = _import_error(python, modules, tuple(sorted({**os.environ, **variables}.items())))
     if reason is None:
         return []
-    return [Problem(reason, "reinstall it; dfmp2 doctor checks PATH and libraries")]
+    return [Problem(reason, f"reinstall it, or put {LIBRARIES} on LD_LIBRARY_PATH")]
 
 
 @lru_cache(maxsize=16)
@@ -402,7 +363,6 @@ def diagnose(surroundings: Any) -> list[Finding]:
     installed = (
         ", ".join(f"{name} {version}" for name, version in found.items()) or "none installed"
     )
-    flags = f"NEURON_CC_FLAGS={host.environ.get('NEURON_CC_FLAGS', '')}"
     real = host.root == Path("/")  # a planted machine has nothing to import
     kept = {lane: problems(lane, host, importing=real) for lane in ("nki", "nki-xla")}
     lanes = "; ".join(
@@ -412,13 +372,6 @@ def diagnose(surroundings: Any) -> list[Finding]:
     return [
         _finding("Neuron device", product, closed),
         _finding("Neuron packages", installed, fake or _together(found, host)),
-        _finding(
-            "Neuron PATH",
-            f"neuron-ls and the tools of {host.prefix / 'bin'} are found",
-            _path(host),
-        ),
-        _finding("Neuron variables", flags, [*_variables("nki-xla", host), *_own_variables(host)]),
-        _finding("Neuron cache", *_caches(host)),
         (
             "Neuron lanes",
             *((WARN, lanes, _fixes(*kept.values())) if all(kept.values()) else (OK, lanes, "")),
@@ -445,54 +398,3 @@ def _together(found: dict[str, str], host: Host) -> list[Problem]:
     if "torch-xla" in found:
         return _torch(toolchain_versions(("torch", "torch-xla"), host))
     return []
-
-
-def _path(host: Host) -> list[Problem]:
-    """Are the tools found that the packages call by name?"""
-    given = host.environ.get("PATH", "")
-    own = host.prefix / "bin"
-    helpers = [name for name in ("libneuronpjrt-path", "neuronx-cc") if (own / name).exists()]
-    lost = [name for name in helpers if shutil.which(name, path=given) != str(own / name)]
-    if lost:
-        return [
-            Problem(f"{', '.join(lost)} of {own} not the first on PATH", f"export PATH={own}:$PATH")
-        ]
-    if shutil.which("neuron-ls", path=given) is None:
-        there = (host.root / environment.TOOLS.lstrip("/")).is_dir()
-        if there:
-            fix = f"export PATH={environment.TOOLS}:$PATH"
-        else:
-            fix = "install aws-neuronx-tools"
-        return [Problem("neuron-ls is not on PATH", fix)]
-    if host.version("nrtpy") is not None and LIBRARIES not in host.environ.get(
-        "LD_LIBRARY_PATH", ""
-    ).split(":"):
-        return [
-            Problem(
-                "nrtpy does not find its library",
-                f"export LD_LIBRARY_PATH={LIBRARIES}:$LD_LIBRARY_PATH",
-            )
-        ]
-    return []
-
-
-def _caches(host: Host) -> tuple[str, list[Problem]]:
-    """Where compiled kernels are kept, and what is wrong with it."""
-    url, own = host.environ.get("NEURON_COMPILE_CACHE_URL", CACHE), cache_folder(host)
-    if url.startswith("s3://"):
-        return f"{url} (not looked at)", []
-    if url == CACHE:
-        folder = host.root / url.lstrip("/")
-    else:
-        folder = Path(url)
-    rows = [
-        (folder, f"{url} cannot be written", "export NEURON_COMPILE_CACHE_URL=a folder of yours"),
-        (own, f"{own} for compiled programs cannot be written", "export DFMP2_NEFF_CACHE=a folder"),
-    ]
-    found = [Problem(text, fix) for place, text, fix in rows if not _writable(place)]
-    return f"{url}; compiled programs of dfmp2 in {own}", found
-
-
-def _writable(folder: Path) -> bool:
-    """Whether a folder can be written, or made where it is not there yet."""
-    return os.access(next(place for place in (folder, *folder.parents) if place.exists()), os.W_OK)
