@@ -203,8 +203,9 @@ def table(rows: dict[str, Any], cases: list[Case]) -> str:
     for which, energy in enumerate(("E(KS)", "E(EXX) + E(RPA)")):
         column = values[:, which]
         lines.append(
-            f"\n{energy}: {int((column >= 1).sum())} of {len(column)} covered, stated to true "
-            f"{column.min():.1f} at least, {np.median(column):.1f} in the median.\n"
+            f"\n{energy}: {int((column >= 1).sum())} of {len(column)} covered; the stated error "
+            f"is at least {column.min():.1f} times the true one, {np.median(column):.1f} times in "
+            "the median.\n"
         )
     return "".join(lines)
 
