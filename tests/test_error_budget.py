@@ -815,7 +815,7 @@ def test_bond_orders(symbols: str, distance: float, pair: tuple[str, str], order
     [
         (
             "interaction",
-            "The cp-corrected interaction energy is",
+            "The CP-corrected interaction energy is",
             ("complex", "fragment-1-in-complex"),
         ),
         ("scan", "The difference of two points is", ("point-001", "point-002")),

@@ -271,7 +271,7 @@ def test_an_imaginary_mode_is_named_in_its_row(stretched: Study) -> None:
         ("scf_uncorrected_interaction_energy", "SCF, uncorrected"),
         ("correlation_counterpoise_correction", "correlation, CP correction"),
         ("cbs_mp2_same_spin_correlation_energy", "same spin at the limit"),
-        ("scs_mp2_correlation_reaction_energy", "SCS-MP2 correlation reaction energy"),
+        ("scs_mp2_correlation_reaction_energy", "SCS-MP2 correlation part"),
         ("gibbs_energy_correction", "Gibbs energy correction"),
     ],
 )

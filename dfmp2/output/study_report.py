@@ -156,8 +156,8 @@ def of_study(
     missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
     drawn = _drawn(study) if study.table else []
     blocks: list[Block] = [*([] if study.complete else missing), *drawn]
-    if study.values:
-        blocks.append(_values(study))
+    if study.values and not (brief and "extrema_position" in study.arrays):
+        blocks.append(_values(study))  # those of a scan stand among its extrema
     blocks += _shares(study)
     if study.kind == "optimization":
         blocks += _geometry(study)
@@ -357,7 +357,7 @@ def _stationary_points(study: Study) -> list[Block]:
         "extremum",
         f"#at / {units}",
         "#E / Eh",
-        "#above lowest of these / kJ/mol",
+        "#relative / kJ/mol",
         f"#curvature / Eh/{units}^2",
         "fit",
     )

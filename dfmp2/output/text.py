@@ -48,6 +48,7 @@ NAMES = (
     (r" cp corrected interaction energy$", ", CP-corrected"),
     (r" uncorrected interaction energy$", ", uncorrected"),
     (r" counterpoise correction$", ", CP correction"),
+    (r" reaction energy$", " part"),
     (r"^cbs (.+)$", r"\1 at the limit"),
     (r"^optimized total energy$", "energy of the last geometry"),
     (r"^max gradient$", "largest gradient"),
