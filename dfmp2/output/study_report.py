@@ -191,7 +191,10 @@ def of_study(
             "coordinate of each atom."
         ]
         runs = runs._replace(details=True)
-    of_runs = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
+    heading = "Runs (groups runs/NAME of the file)"
+    if brief:
+        heading = "Runs"
+    of_runs = Section("overview", heading, [*said, runs])
     return [Section("study", "Results", blocks), of_runs]
 
 
