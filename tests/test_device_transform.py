@@ -19,7 +19,6 @@ from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import EIGENVALUE_CUT, MetricFactor, factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.interop import python
-from dfmp2.mp2.device_b import fitted_ao_integrals
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
@@ -27,6 +26,7 @@ from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.planning import memory, plan, rates, time
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.scf.jk import fit_columns
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs.prediction import predict_transform
@@ -148,7 +148,8 @@ def test_rows_of_b_are_those_that_the_host_fits():
         raw = [
             (p0, p1, block.copy()) for p0, p1, block in three_center.packed_blocks(mole, auxmole)
         ]
-        a = fitted_ao_integrals(np.concatenate([block for _, _, block in raw]), factor, 1)
+        a = np.concatenate([block for _, _, block in raw])
+        a = fit_columns(a, factor, [a.shape[1]], 1)
         tensor = UntransformedTensor(a, space.c_occ, space.c_vir)
         blocks = three_center.transformed_blocks(raw, [space], 1)
         (b,) = fit(blocks, factor, [(space.nocc, space.nvir)], auxmole.nao, 1)
