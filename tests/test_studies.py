@@ -244,7 +244,7 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
     """Neon has a frozen core and its ghost none; ghosts carry both fitting sets. The file is one of
     several results."""
     (folder / "nehe.xyz").write_text("2\n\nNe 0 0 0\nHe 0 0 2.6\n")
-    printed = succeed(call(*NEHE, "--output", "x.h5"))
+    printed = succeed(call(*NEHE, "--output", "x.h5", "--verbose"))
     shown = succeed(call("show", "x.h5", "--verify"))
     assert printed.out.rpartition("dfmp2 finished")[0] in shown.out
     assert is_study("x.h5") and verify_study("x.h5") in shown.out
