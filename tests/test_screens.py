@@ -278,3 +278,13 @@ def test_an_imaginary_mode_is_named_in_its_row(stretched: Study) -> None:
 def test_quantities_are_named_in_words(key: str, words: str, stretched: Study) -> None:
     named = replace(stretched, values={key: Dataset(-1.25, "hartree", "")})
     assert re.search(rf"^{re.escape(words)}  -1\.25", study_report(named), re.MULTILINE)
+
+
+def test_an_item_is_shown_with_the_energy_of_its_method(call: Runner, folder: Path) -> None:
+    """Plain MP2 does not follow from direct RPA: the line has the total of the method, not nan."""
+    succeed(
+        call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--method", "drpa", "--output", "out")
+    )
+    total = dfmp2.read(folder / "out" / "h2.h5").total_energy
+    status = succeed(call("batch", "status", "out")).out
+    assert f"E(dRPA) = {total:.10f} Eh" in status and "nan" not in status

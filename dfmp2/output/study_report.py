@@ -77,7 +77,7 @@ OF_A_POINT = (
 )
 # Studies whose table has the energies of their runs.
 WITH_ENERGIES = ("scan", "cbs", "optimization", "irc", "thermochemistry")
-SHOW_ONE = "dfmp2 show FILE lists their energies, --run NAME prints one of them."
+SHOW_ONE = "dfmp2 show FILE lists their energies, --run NAME prints one of them"
 MOST_NAMES = 3  # of runs that gave a warning
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 CONVERTED = {
@@ -211,8 +211,8 @@ def _named_runs(study: Study) -> list[Section]:
     if len(levels) == 1:
         at_level = f", {levels.pop()}"
     seconds = sum(run.timings.total for run in study.runs.values())
-    said = f"{counted_text(len(names), 'run')}{at_level}, {seconds:.1f} s in all: {called}."
-    return [Section("overview", "Runs", [f"{said} {SHOW_ONE}"])]
+    said = f"{counted_text(len(names), 'run')}{at_level}: {called}; {seconds:.1f} s in all"
+    return [Section("overview", "Runs", [said, SHOW_ONE])]
 
 
 def _listed_runs(study: Study) -> dict[str, MP2Result]:
