@@ -152,7 +152,7 @@ def test_wrong_terms(text: str, said: str) -> None:
         ("h2.xyz", "2*h.xyz", {"transition_states": ["ts"]}, "no species has this name"),
         ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"h2": 0}}, "whole number from 1 to 60"),
         ("none.xyz", "2*h.xyz", {}, "none.xyz"),
-        ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}, "cannot hold for every species"),
+        ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}, "cannot hold for the species"),
         ("h2.xyz", "2*h.xyz", {"standard_state": "2M"}, "expected one of 1atm, 1bar, 1M"),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0}, "expected a number above 0"),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}, "above 0"),

@@ -291,10 +291,9 @@ def require_symmetry_number(symmetry: int | None, option: Option) -> None:
     """
     if symmetry is None:
         return
-    if isinstance(symmetry, bool) or not isinstance(symmetry, int):
-        raise InputError(option, ": expected a whole number from 1 to 60")
-    if not 1 <= symmetry <= LARGEST_SYMMETRY:
-        raise InputError(option, ": expected a whole number from 1 to 60")
+    whole = isinstance(symmetry, int) and not isinstance(symmetry, bool)
+    if not whole or not 1 <= symmetry <= LARGEST_SYMMETRY:
+        raise InputError(option, f": expected a whole number from 1 to {LARGEST_SYMMETRY}")
 
 
 def parse_values(option: Option, written: str | float | Sequence[float]) -> tuple[float, ...]:

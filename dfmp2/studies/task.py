@@ -75,24 +75,6 @@ class Numbers:
     what: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A step as another process computes it.
-
-    Attributes
-    ----------
-    compute : as of Task; a function of a module
-    start : start orbitals of its SCF
-    tolerant : return the error of the step in place of its result
-    """
-
-    step: Step
-    compute: Callable[..., MP2Result]
-    start: StartOrbitals | None
-    command: str
-    tolerant: bool = False
-
-
 class Unfinished(ConvergenceError):
     """What was looked for is not reached; the study holds what was computed, and goes on with
     `resume`.
