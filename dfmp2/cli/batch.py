@@ -56,7 +56,7 @@ def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
 def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch
     runs."""
-    from dfmp2.execution.items import look_items
+    from dfmp2.execution.items import look_items, said_energy
     from dfmp2.output.table import rows_json
 
     rows = look_items(batch)
@@ -64,12 +64,13 @@ def status(batch: Batch, as_json: bool) -> None:
     if as_json:
         click.echo(rows_json(counts_and_items), nl=False)
         return
-    for row in rows:
+    for item, row in zip(batch.items, rows, strict=True):
         state = row.status
         if row.exit_code:
             state += f" ({row.exit_code})"
         if row.status == "complete":
-            remark = f"E(MP2) = {row.energy:.10f} Eh, {row.seconds or 0.0:.1f} s"
+            parts = [said_energy(item, row.energy), f"{row.seconds or 0.0:.1f} s"]
+            remark = ", ".join(filter(None, parts))
         else:
             remark = row.error or row.remark
         click.echo(styled(item_lines(state, row.name, remark)))

@@ -159,6 +159,7 @@ def run_study(
             lambda: study_report(study),
             last,
             lambda: study_json(study, str(target)),
+            brief=lambda: study_report(study, brief=True),
         )
         if short is not None and short.goes_on:
             raise type(short)(f"{short}: {left}, and the same command goes on")

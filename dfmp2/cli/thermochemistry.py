@@ -252,7 +252,7 @@ def thermo_command(
     if quiet:
         click.echo(ending)
     else:
-        click.echo(styled(study_report(study) + ending))
+        click.echo(styled(study_report(study, brief=True) + ending))
 
 
 @click.command("rank", cls=GroupedCommand)

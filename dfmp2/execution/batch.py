@@ -21,6 +21,7 @@ from dfmp2.execution.items import (
     look,
     look_at,
     read_index,
+    said_energy,
 )
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import Call, Died, Pool
@@ -229,10 +230,10 @@ class BatchRun:
         self._add_to_index([row])
         self._ended += 1
         self._cost_done += self._works[place].cost
-        self._tell(row)
+        self._tell(place, row)
         self._begin(place, rest)
 
-    def _tell(self, row: ItemStatus) -> None:
+    def _tell(self, place: int, row: ItemStatus) -> None:
         """Say what became of an item, and how much time is left: what is done has taken its share
         of the cost."""
         total, spent = len(self.rows) - self.complete_before, time.monotonic() - self._began
@@ -251,10 +252,7 @@ class BatchRun:
                 Message(f"{row.name} failed with code {row.exit_code}: ", message)
             )
         else:
-            if row.energy is None:
-                result = row.status
-            else:
-                result = f"E(MP2) = {row.energy:.10f} Eh"
+            result = said_energy(self.batch.items[place], row.energy) or row.status
             self.listener.stage(
                 f"[{self._ended}/{total}] {row.name}: {result}, {row.seconds or 0.0:.1f} s"
             )

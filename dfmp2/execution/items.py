@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import time
@@ -49,6 +50,7 @@ from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import ALL, KEPT, Options
 from dfmp2.options.basis_parts import for_elements, require_elements
+from dfmp2.options.methods import MP2
 from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
 from dfmp2.output.kept import reduced
@@ -81,8 +83,8 @@ class ItemStatus:
     ----------
     status : one of STATES
     exit_code, error : of a failed item; 0 and None of a complete one
-    output, seconds, energy : of a complete item: its file, wall time of the calculation, total MP2
-        energy in Eh
+    output, seconds, energy : of a complete item: its file, wall time of the calculation, total
+        energy in Eh, that of plain MP2 where there is one
     fingerprint, stamp : of a complete item: of its input; size and change of its file
     kept : how much of the result its file keeps
     asked, source : hash of what was said of the item, and stamp of its molecule's file
@@ -109,6 +111,18 @@ class ItemStatus:
     notes: tuple[str, ...] = ()
     device_fault: bool = False
     disk_full: bool = False
+
+
+def said_energy(item: BatchItem, energy: float | None) -> str:
+    """The energy of a complete item as it is printed, "" where an index of an earlier version has
+    none."""
+    if energy is None or math.isnan(energy):
+        return ""
+    method = item.options.correlation
+    title = method.title
+    if method.plain and not method.double_hybrid:
+        title = MP2.title
+    return f"E({title}) = {energy:.10f} Eh"
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -308,6 +322,9 @@ def read_result(given: Input) -> tuple[ItemStatus, MP2Result | None]:
 
 def _complete(given: Input, result: MP2Result) -> ItemStatus:
     item, seconds = given.item, result.timings.total
+    energy = result.mp2_total_energy
+    if math.isnan(energy):  # of a method that plain MP2 does not follow from
+        energy = result.total_energy
     row = ItemStatus(
         item.name,
         item.molecule,
@@ -316,7 +333,7 @@ def _complete(given: Input, result: MP2Result) -> ItemStatus:
         None,
         str(item.target),
         seconds,
-        result.mp2_total_energy,
+        energy,
     )
     return replace(
         row,

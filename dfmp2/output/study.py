@@ -247,7 +247,7 @@ class Study:
         if self.kind == "optimization":
             return list(self.path.values())[-1].error_budget
         if self.kind == "interaction":
-            return self._interaction_budget("cp-corrected", "-in-complex")
+            return self._interaction_budget("CP-corrected", "-in-complex")
         if self.kind == "irc":
             top, minimum = (self.runs[name] for name in self._top_and_minimum())
             return combined([((1.0, 1.0), top), ((-1.0, -1.0), minimum)], "The barrier forwards")
