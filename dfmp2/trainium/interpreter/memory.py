@@ -174,19 +174,19 @@ def _check_addresses(allocations: list[Allocation]) -> None:
     """Refuse tensors that are alive at a time in one place, and kernels that place only some of
     their tensors; in the order in which they were declared."""
     on_chip = [one for one in allocations if one.space != "hbm"]
-    placed = [one for one in on_chip if one.address is not None]
+    placed = [(one, one.address) for one in on_chip if one.address is not None]
     if placed and len(placed) < len(on_chip):
         lost = next(one for one in on_chip if one.address is None)
         done = f"an address here, and none of {lost.name or 'a tensor'} of {lost.line}"
-        raise Violation("address", done, placed[0].line)
-    living: list[Allocation] = []
-    for one in placed:
-        living = [other for other in living if other.last_use >= one.born]
-        for other in living:
-            if other.space == one.space and overlap(one.address, other.address):
+        raise Violation("address", done, placed[0][0].line)
+    living: list[tuple[Allocation, Rectangle]] = []
+    for one, address in placed:
+        living = [other for other in living if other[0].last_use >= one.born]
+        for other, place in living:
+            if other.space == one.space and overlap(address, place):
                 done = f"it lies where {other.name or 'a tensor'} of {other.line} is still alive"
                 raise Violation("address", done, one.line)
-        living.append(one)
+        living.append((one, address))
 
 
 def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, unit: str) -> int:
