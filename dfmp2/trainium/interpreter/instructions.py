@@ -402,14 +402,7 @@ def memset(core: Core, given: Given) -> None:
     note_write(core, out)
     values = out.values()
     if values is not None:
-        if out.dtype.floating:
-            filled = working(np.full(1, given.value), core.double)
-        else:
-            filled = None
-        if filled is None:
-            values[...] = given.value
-        else:
-            values[...] = cast(filled, out.dtype, core.settings.storage)
+        values[...] = cast(np.full(1, given.value), out.dtype, core.settings.storage)
     issue(core, "memset", where, [out], [])
 
 
