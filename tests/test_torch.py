@@ -544,6 +544,7 @@ def test_a_run_with_everything_on_the_device(name, tmp_path, monkeypatch):
     assert card.transfers.resident == 0
 
 
+@pytest.mark.slow
 def test_b_on_the_disk_passes_through_the_card(tmp_path, monkeypatch):
     """The host has no room for B: it makes B on the disk, and the card is sent blocks of it."""
     from dfmp2.backends import torch as module
