@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
     from dfmp2.planning.plan import Plan
     from dfmp2.progress import Listener, LoggingListener
-    from dfmp2.studies.runs import Unfinished
+    from dfmp2.studies.task import Unfinished
 
 _OFFERED = {  # module -> names
     "dfmp2.interop.python": (
@@ -124,7 +124,7 @@ _OFFERED = {  # module -> names
         "SomeFailed",
         "Interrupted",
     ),
-    "dfmp2.studies.runs": ("Unfinished",),
+    "dfmp2.studies.task": ("Unfinished",),
     "dfmp2.host.provenance": ("__version__",),
 }
 _HOMES = {

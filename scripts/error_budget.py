@@ -57,8 +57,8 @@ from dfmp2.mp2.result import Check, MP2Result
 from dfmp2.options import make_options
 from dfmp2.progress import Listener
 from dfmp2.studies.coordinate import make_coordinate
+from dfmp2.studies.forecast import CERTIFICATES
 from dfmp2.studies.interaction import alone, in_complex, interaction_energy, make_fragments
-from dfmp2.studies.runs import CERTIFICATES
 from dfmp2.studies.scan import along, over_frames, scan_energies
 from dfmp2.units import BOHR_PER_ANGSTROM, KJ_PER_MOL_PER_HARTREE
 from dfmp2.validation.compare import recompute_exact

@@ -221,9 +221,15 @@ def known_rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def frozen_heap() -> None:
-    """Spare `gc.collect`, which every run calls, the modules and tests that are there before: most
-    of its time."""
+def known_heap() -> None:
+    """Free what the modules before have left behind."""
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def frozen_heap(known_heap: None) -> None:
+    """Spare `gc.collect`, which every run calls several times, what is there before the test:
+    modules, tests and their fixtures, which would take half of the processor time."""
     gc.collect()
     gc.freeze()
 

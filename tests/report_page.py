@@ -4,6 +4,7 @@ attributes and text."""
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -12,6 +13,19 @@ import numpy as np
 from dfmp2.mp2.result import MP2Result, PairEnergies
 from dfmp2.output.html.sources import Entry, result_page, study_page
 from dfmp2.output.study import Column, Study
+
+RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+
+
+def ascii_numbers(text: str) -> str:
+    """A text of a page whose numbers are as Python prints them: −7.7 × 10⁻⁶ is -7.7e-06."""
+    text = re.sub(
+        " \N{MULTIPLICATION SIGN} 10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)",
+        lambda match: f"e{int(match[1].translate(RAISED)):+03d}",
+        text,
+    )
+    return text.replace("\N{MINUS SIGN}", "-")
+
 
 CELLS = {"td", "th", "dt", "dd"}
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -49,9 +63,9 @@ class Elements(HTMLParser):
 
     def handle_data(self, data):
         if not {"style", "script"} & set(self._open):
-            self.text += data
+            self.text += ascii_numbers(data)
         if CELLS & set(self._open):
-            self.rows[-1][-1] += data
+            self.rows[-1][-1] += ascii_numbers(data)
 
     def values(self, name: str) -> list[str]:
         """All values of an attribute."""

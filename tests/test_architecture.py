@@ -166,4 +166,4 @@ def test_tables_stand_once():
     assert ("auto", *(row.name for row in BACKENDS)) == NAMES
     for path in MODULES:
         text = path.read_text()
-        assert text.count('"GAU_VERYTIGHT"') == (path == PACKAGE / "options" / "__init__.py")
+        assert text.count('"GAU_VERYTIGHT"') == (path == PACKAGE / "options" / "values.py")

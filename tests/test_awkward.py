@@ -26,7 +26,7 @@ from dfmp2.output.export.molden import normal_modes as molden_of_vibrations
 from dfmp2.output.study import Study, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.cbs import basis_set_limit
-from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+from dfmp2.studies.frequencies import harmonic_frequencies
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.vibrations import symmetry_number
@@ -58,9 +58,7 @@ def vibrations() -> Study:
     loosely."""
     molecule = read("", "O 0 0 0", "F 1.42 0.1 0", "H -0.2 0.93 0.2")
     options = make_options(basis="sto-3g", threads=1, scf_conv_tol=1e-6, stability="off")
-    return harmonic_frequencies(
-        molecule, options, Conditions(allow_gradient=True), listener=Silent()
-    )
+    return harmonic_frequencies(molecule, options, allow_gradient=True, listener=Silent())
 
 
 # --- energies -------------------------------------------------------------------------------------

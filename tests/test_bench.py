@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dfmp2.errors import ComparisonFailed
+from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.planning import rates
 from dfmp2.planning.rates import Rates
@@ -224,6 +225,39 @@ def test_a_set_that_pyscf_has_no_name_for_goes_in_as_numbers(scripts: None, radi
     ]
     data = ast.literal_eval(call.keywords[-1].value)
     assert data["H"][0][1][0] == result.mp2_fitting.elements["H"].shells[0][1][0]
+
+
+def test_a_script_leaves_out_what_was_not_computed(scripts: None, radical: Stored):
+    """MP2 of a functional alone, and of a gradient, which PySCF has none of here."""
+    from pyscf_script import pyscf_script
+
+    result = hdf5.read(radical.path)
+    reference = replace(result.reference, xc="pbe", grid="75,302")
+    options = make_options(basis="cc-pvdz", method="ks", xc="pbe")
+    alone = replace(result, reference=reference, options=options)
+    texts = {
+        "alone": pyscf_script(alone, "m.xyz"),
+        "gradient": pyscf_script(result, "m.xyz", gradient=True),
+        "MP2": pyscf_script(result, "m.xyz"),
+    }
+    for text in texts.values():
+        ast.parse(text)
+    assert ["mp2" in text for text in texts.values()] == [False, False, True]
+    assert ["nuc_grad_method" in text for text in texts.values()] == [False, True, False]
+    assert "mf.grids.atom_grid = (75,302)" in texts["alone"]
+
+
+def test_programs_with_other_grids_are_not_raced(scripts: None):
+    from race import Outcome, require_same
+
+    ours = {"sizes": (24, 84, 5, 19), "points": 1000}
+    found = Outcome("Psi4", -76.0, -0.2, (24, 84, 5, 19), {}, None, 1099)
+    require_same("psi4", found, ours)
+    require_same("pyscf", replace(found, correlation_energy=None, sizes=(24, 0, 5, 19)), ours)
+    with pytest.raises(SystemExit, match="--psi4-grid"):
+        require_same("psi4", replace(found, points=899), ours)
+    with pytest.raises(SystemExit, match="another calculation"):
+        require_same("psi4", replace(found, sizes=(24, 85, 5, 19)), ours)
 
 
 def test_psi4_timers_are_counted_once(scripts: None):

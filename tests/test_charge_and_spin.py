@@ -17,7 +17,7 @@ from dfmp2.molecule.files import read_file, read_frames
 from dfmp2.molecule.mol_block import read_mol_block, unfilled
 from dfmp2.molecule.xyz import parse_text, parse_xyz
 
-from .mol_blocks import BLOCKS
+from .mol_blocks import BLOCKS, Block
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "molecule-files.md"
 OH = "O 0 0 0\nH 0 0 0.97\n"
@@ -174,6 +174,17 @@ def test_what_an_option_explains(tmp_path: Path) -> None:
     for state in ({"multiplicity": 1}, {"multiplicity": 3}, {"charge": 0}, {"charge": 2}):
         with pytest.raises(InputError, match="6 hydrogen atoms are missing"):
             read_block(tmp_path, "f", ethanol, **state)
+    carbene = BLOCKS["methylene, triplet"].text().replace("M  RAD  1   1   3\n", "")
+    for multiplicity in (1, 3):
+        found = read_block(tmp_path, "f", carbene, multiplicity=multiplicity).molecule
+        assert found.multiplicity == multiplicity
+    for state in ({"charge": -1, "multiplicity": 2}, {"charge": 2}):
+        assert read_block(tmp_path, "f", carbene, **state).molecule.charge == state["charge"]
+    for state in ({}, {"charge": 1}, {"charge": 0}, {"charge": 2, "multiplicity": 3}):
+        with pytest.raises(InputError, match="2 hydrogen atoms are missing"):
+            read_block(tmp_path, "f", carbene, **state)
+    with pytest.raises(InputError, match="a hydrogen atom is missing"):
+        read_block(tmp_path, "f", methyl, multiplicity=1, charge=0)
     two = BLOCKS["two radical centres"].text()
     assert read_block(tmp_path, "f", two, multiplicity=3).molecule.multiplicity == 3
 
@@ -186,6 +197,40 @@ def test_a_drawing_is_refused(rest: str) -> None:
     assert read_mol_block(whole) == read_mol_block(BLOCKS["ethanol"].text(program="RDKit"))
     with pytest.raises(InputError, match="a drawing in two dimensions"):
         read_mol_block(whole.replace("3D", "2D", 1))
+
+
+@pytest.mark.parametrize(
+    ("atoms", "bonds", "lines", "lacks"),
+    [
+        ("C H", "1-2-1", "M  RAD  1   1   1", {0: 1}),  # a singlet carbene has two free electrons
+        ("C H", "1-2-1", "M  RAD  1   1   3", {0: 1}),
+        ("C H", "1-2-1", "M  RAD  1   1   2", {0: 2}),
+        ("C:4 H", "1-2-1", "", {0: 2}),
+        ("N H", "1-2-1", "M  CHG  1   1   1", {0: 3}),
+        ("N:3 H", "1-2-1", "", {0: 3}),
+        ("N:5 H", "1-2-1", "", {0: 1}),
+        ("B H H H", "1-2-1 1-3-1 1-4-1", "M  CHG  1   1  -1", {0: 1}),
+        ("C:0:3 H", "1-2-1", "", {0: 2}),
+        ("C:0:15 H", "1-2-1", "", {}),
+        ("S F F F", "1-2-1 1-3-1 1-4-1", "", {0: 1}),
+        ("S F F F F F", "1-2-1 1-3-1 1-4-1 1-5-1 1-6-1", "", {0: 1}),
+        ("P F F F F", "1-2-1 1-3-1 1-4-1 1-5-1", "", {0: 1}),
+        ("Cl O O", "1-2-2 1-3-1", "", {2: 1}),
+        ("Si H H", "1-2-1 1-3-1", "", {0: 2}),
+        ("Se C H", "1-2-1 1-3-1", "", {1: 3}),
+        ("Xe F F F", "1-2-1 1-3-1 1-4-1", "", {0: 1}),
+        ("O C H", "1-2-3 2-3-1", "", {}),
+        ("N C C", "1-2-4 2-3-4 3-1-4", "", {1: 1, 2: 1}),
+        ("Fe C H", "1-2-1 2-3-1", "", {}),
+        ("C C", "1-2-8", "", {}),
+    ],
+)
+def test_hydrogens_that_atoms_lack(
+    atoms: str, bonds: str, lines: str, lacks: dict[int, int]
+) -> None:
+    """By the valences of the elements, or of those with as many electrons; radicals fill some."""
+    block = Block("", atoms, bonds, (0, 1), lines)
+    assert unfilled(read_mol_block(block.text())) == lacks
 
 
 def test_ase_writes_all_bonds_as_single_ones() -> None:

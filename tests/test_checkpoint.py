@@ -243,6 +243,81 @@ def test_b_that_is_not_what_it_was_is_made_again(
     )
 
 
+class Told(FileCheckpoint):
+    """A checkpoint that notes what it is told, and saves nothing."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__(target)
+        self.told: list[tuple[str, Any]] = []
+
+    def add_orbitals(self, mo_coeff: Any, mo_occ: Any) -> None:
+        """Nothing is noted of iterations."""
+
+    def add_reference(self, reference: Any) -> None:
+        self.told.append(("reference", reference))
+
+    def add_b(self, b: StoredB | None) -> None:
+        self.told.append(("b", b))
+
+    def add_tile(self, key: Any, terms: PairTerms) -> None:
+        self.told.append(("tile", key))
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_a_checkpoint_is_told_of_every_stage_in_its_order(
+    disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The converged SCF, B with its metric where a later run can take it, the stability that was
+    found while it was made, then tiles: B is told before the state that names it is saved."""
+    set_variant(monkeypatch, disk=disk)
+    kept = Told(tmp_path / "x.h5")
+    options = Options(basis="sto-3g", threads=1, scratch=str(tmp_path))
+    result = energy.mp2_energy(
+        read_xyz(INPUTS / "h2o.xyz").molecule, options, listener=Heard(), checkpoint=kept
+    )
+    names = [name for name, _ in kept.told]
+    assert names[:3] == ["reference", "b", "reference"] and set(names[3:]) == {"tile"}
+    assert len(names) > 5
+    first, b, second = (value for _, value in kept.told[:3])
+    assert first.stability is None and second.stability is not None
+    assert second.stability == result.reference.stability
+    if not disk:
+        assert b is None
+        return
+    diagnostics, sizes = result.diagnostics, result.sizes
+    assert b.shapes == ((sizes.nocc[0], sizes.nvir[0], sizes.naux),)
+    assert b.condition == diagnostics.metric_condition > 1.0
+    assert (b.dropped, b.threshold) == (0, 0.0)
+    assert Path(b.folder).parent == tmp_path and all(map(all, b.digests))
+
+
+@pytest.mark.parametrize("kind", ["rhf", "uhf", "rohf"])
+def test_orbitals_of_every_iteration_are_told_with_their_spins(kind: str, tmp_path: Path) -> None:
+    """The last ones are nearly those of the converged SCF: one spin of RHF, two of UHF and of
+    ROHF."""
+    told: list[tuple[Any, Any]] = []
+
+    class Iterations(Told):
+        def add_orbitals(self, mo_coeff: Any, mo_occ: Any) -> None:
+            told.append((mo_coeff, mo_occ))
+
+    name = {"rhf": "h2o", "uhf": "nh2", "rohf": "nh2"}[kind]
+    options = Options(basis="sto-3g", threads=1, reference=kind, stability="off")
+    molecule = read_xyz(INPUTS / f"{name}.xyz").molecule
+    kept = Iterations(tmp_path / "x.h5")
+    result = energy.mp2_energy(molecule, options, listener=Heard(), checkpoint=kept)
+    coefficients, occupations = told[-1]
+    reference = result.reference
+    assert len(told) == reference.cycles
+    assert coefficients.shape == reference.mo_coeff.shape
+    assert occupations.shape == reference.mo_occ.shape
+    assert occupations.sum(axis=1) == pytest.approx(reference.mo_occ.sum(axis=1))
+    density = np.einsum("spi,si,sqi->spq", coefficients, occupations, coefficients)
+    converged = reference.mo_coeff
+    final = np.einsum("spi,si,sqi->spq", converged, reference.mo_occ, converged)
+    assert np.abs(density - final).max() < 1e-4
+
+
 # --- which run it belongs to ----------------------------------------------------------------------
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from dfmp2 import Molecule
 from dfmp2.cli.main import main
-from dfmp2.errors import InputError, Interrupted, ResourceError
+from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
 from dfmp2.gradients.gradient import certified_gradient
-from dfmp2.mp2.composite import CompositeResult
+from dfmp2.mp2.composite import CompositeResult, Part, combine
 from dfmp2.mp2.coupled_cluster import WithCoupledCluster, coupled_cluster_bytes
+from dfmp2.mp2.energy import mp2_energy
+from dfmp2.mp2.result import CoupledCluster, Quadrature
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.planning.sizes import Spin
@@ -22,8 +26,8 @@ from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.composite import at_level, composite
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.interaction import interaction_energy
+from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.runs import Keeper
 from dfmp2.studies.scan import along, scan_energies
 
 # S22, angstrom
@@ -154,6 +158,111 @@ def test_formulas_are_the_weights():
     assert type(level.runs[0].options) is Options
 
 
+@pytest.fixture(scope="module")
+def unlike():
+    """Results of a lopsided radical in two bases, with gradients and properties, and the second
+    one as a run with CCSD(T)."""
+    molecule = Molecule.from_string(LOPSIDED["HeH2+"][0], charge=1, multiplicity=2)
+    small, large = (
+        certified_gradient(molecule, Options(basis, stability="off", **TIGHT), separate=True)
+        for basis in ("sto-3g", "6-31g")
+    )
+    delta = replace(
+        small,
+        coupled_cluster=CoupledCluster(
+            program="by hand",
+            ccsd_correlation_energy=-0.03,
+            triples_energy=-0.002,
+            mp2_correlation_energy=-0.025,
+            seconds=1.0,
+        ),
+    )
+    return small, large, delta
+
+
+def test_everything_of_a_composite_is_the_weighted_sum(unlike):
+    """Mean fields with their weights, what MP2 adds with its own; the correction is added whole."""
+    small, large, _ = unlike
+    parts = (Part("a", 0.3, -0.4), Part("b", 0.9, 1.6), Part("delta", 0.0, 0.0))
+    whole = combine(list(zip(parts, unlike, strict=True)))
+
+    def of_scf(quantity):
+        return 0.3 * quantity(small) + 0.9 * quantity(large)
+
+    def added(quantity):
+        return -0.4 * quantity(small) + 1.6 * quantity(large)
+
+    assert whole.scf_total_energy == pytest.approx(of_scf(lambda run: run.scf_total_energy))
+    assert whole.hf_total_energy == pytest.approx(of_scf(lambda run: run.hf_total_energy))
+    same, opposite = whole.components
+    assert abs(small.components[0] - small.components[1]) > 1e-3
+    assert same == pytest.approx(added(lambda run: run.pairs.same_spin_energy), rel=1e-12)
+    assert opposite == pytest.approx(added(lambda run: run.pairs.opposite_spin_energy), rel=1e-12)
+    assert whole.correction == pytest.approx(-0.03 - 0.002 + 0.025)
+    expected = whole.scf_total_energy + same + opposite - 0.007
+    assert whole.total_energy == pytest.approx(expected, abs=1e-12)
+    assert whole.gradient.total_gradient == pytest.approx(
+        of_scf(lambda run: run.gradient.scf_total_gradient)
+        + added(lambda run: run.gradient.total_gradient - run.gradient.scf_total_gradient)
+    )
+    assert whole.gradient.scf_total_gradient is None
+    scf = of_scf(lambda run: run.properties.scf_dipole)
+    for name in ("unrelaxed_dipole", "relaxed_dipole"):
+        moment = scf + added(
+            lambda run, name=name: getattr(run.properties, name) - run.properties.scf_dipole
+        )
+        assert getattr(whole.properties, name) == pytest.approx(moment)
+    assert whole.properties.scf_dipole == pytest.approx(scf)
+    assert whole.properties.relaxed_density.shape == (2, 0, 0)
+    assert whole.properties.unrelaxed_density.shape == (2, 0, 0)
+    assert whole.orbital_basis.name == "limit of a and b"
+    assert whole.sizes == large.sizes and [run for _, run in whole.terms] == [small, large]
+
+
+def test_a_composite_has_no_gradient_where_a_run_has_none(unlike):
+    """That of the mean field alone is needed where its weight is another one."""
+    small, large, _ = unlike
+    parts = (Part("a", 0.3, -0.4), Part("b", 0.9, 1.6))
+
+    def gradient(*results):
+        return combine(list(zip(parts, results, strict=True))).gradient
+
+    assert gradient(small, large) is not None
+    assert gradient(replace(small, gradient=None), large) is None
+    assert gradient(small, replace(large, gradient=None)) is None
+    alone = replace(small, gradient=replace(small.gradient, scf_total_gradient=None))
+    assert gradient(alone, large) is None
+    whole = combine([(Part("a", 1.0, 1.0), alone)])
+    assert whole.gradient.total_gradient == pytest.approx(small.gradient.total_gradient)
+    assert whole.orbital_basis.name == "sto-3g" and whole.correction is None
+    assert combine([(Part("a", 1.0, 1.0), replace(small, properties=None))]).properties is None
+
+
+def test_a_composite_of_other_methods_is_a_weighted_sum(unlike):
+    """dRPA has no spin components, a double hybrid the energy of its functional."""
+    small, large, _ = unlike
+    parts = (Part("a", 0.3, -0.4), Part("b", 0.9, 1.6))
+    plain = combine(list(zip(parts, (small, large), strict=True)))
+    assert plain.rpa_correlation_energy is None and plain.functional_energy is None
+
+    def rpa(run, energy):
+        options = replace(run.options, method="drpa")
+        return replace(run, options=options, quadrature=Quadrature(energy, 12, 0.5, 60.0, 0.0))
+
+    screened = combine(list(zip(parts, (rpa(small, -0.1), rpa(large, -0.3)), strict=True)))
+    assert screened.rpa_correlation_energy == pytest.approx(0.04 - 0.48)
+    assert screened.correlation_energy == pytest.approx(0.04 - 0.48)
+
+    def functional(run, energy):
+        return replace(run, reference=replace(run.reference, functional_energy=energy))
+
+    runs = (functional(small, -1.0), functional(large, -2.0))
+    both = combine(list(zip(parts, runs, strict=True)))
+    assert both.functional_energy == pytest.approx(-0.3 - 1.8)
+    one = combine(list(zip(parts, (runs[0], large), strict=True)))
+    assert one.functional_energy is None
+
+
 def pyscf_ccsd_t(molecule, basis, frozen):
     """E(CCSD(T)) - E(MP2) of PySCF used directly, with the fitting sets that dfmp2 takes."""
     from pyscf import cc, df, gto, mp, scf
@@ -235,6 +344,60 @@ def test_correction_is_stored_with_its_diagnostics(tmp_path):
     assert found.correction == pytest.approx(exact, abs=FITTING)
     assert found.t1_diagnostic == pytest.approx(PSI4_WATER["t1"], abs=2e-5)
     assert found.d1_diagnostic == pytest.approx(PSI4_WATER["d1"], abs=5e-5)
+
+
+def test_another_program_gets_the_whole_molecule(monkeypatch):
+    """Ghosts, charge, spin, frozen core and places of atoms, none of which it may move; what it
+    answers is taken by its names."""
+    from dfmp2.mp2 import coupled_cluster
+
+    molecule = Molecule.from_string(
+        "N 0 0 0; O 0.1 0 1.22; H 0.9 0.2 -0.4; @He -1.6 0.3 0.2", charge=1, multiplicity=2
+    )
+    result = mp2_energy(molecule, Options("6-31g", frozen_core="auto", stability="off", threads=1))
+    asked = []
+    answer = {
+        "success": True,
+        "extras": {
+            "qcvars": {
+                "CCSD CORRELATION ENERGY": -0.3,
+                "(T) CORRECTION ENERGY": -0.02,
+                "CCSD(T) CORRELATION ENERGY": -0.32,
+                "MP2 CORRELATION ENERGY": -0.28,
+                "CC T1 DIAGNOSTIC": 0.01,
+                "CC D1 DIAGNOSTIC": 0.03,
+            }
+        },
+        "provenance": {"creator": "Psi4", "version": "1.3.2"},
+    }
+    monkeypatch.setitem(sys.modules, "qcengine", ModuleType("qcengine"))
+    monkeypatch.setattr(coupled_cluster, "require_program", lambda program: None)
+    monkeypatch.setattr(coupled_cluster, "_psi4_version", lambda: (1, 3))
+    monkeypatch.setattr(
+        coupled_cluster,
+        "_by_old_psi4",
+        lambda document, budget: asked.append((document, budget)) or answer,
+    )
+    found = coupled_cluster._by_qcengine("psi4", result)
+    ((document, budget),) = asked
+    described, keywords = document["molecule"], document["keywords"]
+    assert described["symbols"] == ["N", "O", "H", "He"]
+    assert described["real"] == [True, True, True, False]
+    assert described["geometry"] == pytest.approx(molecule.coordinates.ravel())
+    assert (described["molecular_charge"], described["molecular_multiplicity"]) == (1, 2)
+    assert described["fix_com"] and described["fix_orientation"]
+    assert (described["fix_symmetry"], budget) == ("c1", result.memory.budget)
+    assert document["model"] == {"method": "ccsd(t)", "basis": "6-31g"}
+    assert (keywords["reference"], keywords["num_frozen_docc"]) == ("uhf", 2)
+    assert keywords["scf_type"] == "pk" and keywords["e_convergence"] <= 1e-8
+    assert found.ccsd_correlation_energy == -0.3 and found.triples_energy == -0.02
+    assert found.mp2_correlation_energy == -0.28
+    assert found.program == "Psi4 1.3.2 (four-centre integrals)"
+    assert (found.t1_diagnostic, found.d1_diagnostic) == (None, None)  # of an open shell
+    answer["extras"]["qcvars"].pop("CCSD(T) CORRELATION ENERGY")
+    answer["error"] = {"error_message": "first\n\n  PSIO Error  \n"}
+    with pytest.raises(BackendUnavailable, match=r"CCSD\(T\)/6-31g \(PSIO Error\)"):
+        coupled_cluster._by_qcengine("psi4", result)
 
 
 @pytest.mark.slow
@@ -412,6 +575,13 @@ def test_memory_of_the_correction_is_estimated():
         WithCoupledCluster("pyscf").require(
             Molecule.from_string("He 0 0 0"), restricted, expected - 1
         )
+    WithCoupledCluster("pyscf").require(Molecule.from_string("He 0 0 0"), restricted, expected)
+    two = (Spin(7, 5, 14), Spin(6, 4, 15))
+    unrestricted = type("Work", (), {"spins": two, "nao": 23, "naux": 79})
+    doubles = 25 * 14**2 + 2 * 20 * 14 * 15 + 16 * 15**2
+    triples = 2 * (5 * 14**3 + 5 * 14 * 15**2 + 4 * 15 * 14**2 + 4 * 15**3)
+    arrays = 8 * (20 * doubles + triples + 23**2 * 79)
+    assert coupled_cluster_bytes(unrestricted) == 80 * 10**6 + round(1.5 * arrays)
 
 
 def test_command_line(tmp_path, capsys, monkeypatch):

@@ -19,7 +19,6 @@ from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import EIGENVALUE_CUT, MetricFactor, factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.interop import python
-from dfmp2.mp2.device_b import fitted_ao_integrals
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
@@ -27,6 +26,7 @@ from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.planning import memory, plan, rates, time
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.scf.jk import fit_columns
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs.prediction import predict_transform
@@ -68,6 +68,24 @@ def molecule(folder: Path, name: str) -> Path:
 
 def details(result):
     return dict(line.split(": ", 1) for line in result.provenance.backend_details)
+
+
+@pytest.mark.parametrize("functions", [1, 3, 100])
+def test_rows_of_b_are_made_in_blocks_of_fitting_functions(monkeypatch, functions):
+    """B of some orbitals in any order, by the formula; those that are there are not made again."""
+    rng, nao, naux = np.random.default_rng(3), 6, 8
+    whole = rng.standard_normal((naux, nao, nao))
+    whole += whole.transpose(0, 2, 1)
+    rows, columns = np.tril_indices(nao)
+    c = rng.standard_normal((nao, nao))
+    tensor = UntransformedTensor(whole[:, rows, columns], c[:, :4], c[:, 4:])
+    monkeypatch.setattr("dfmp2.backends.untransformed.BLOCK_BYTES", functions * 8 * nao * nao)
+    expected = np.einsum("Pmn,mi,na->iaP", whole, c[:, :4], c[:, 4:])
+    assert tensor.shape == expected.shape
+    np.testing.assert_allclose(tensor.rows([2, 0]), expected[[2, 0]], atol=1e-12)
+    monkeypatch.setattr("dfmp2.backends.untransformed.unpacked", lambda *_: pytest.fail("again"))
+    np.testing.assert_allclose(tensor[2], expected[2], atol=1e-12)
+    assert tensor.rows([]).shape == (0, 2, naux)
 
 
 @pytest.mark.parametrize(("name", "most"), [("h2o", 2), ("nh2", 5)])
@@ -130,7 +148,8 @@ def test_rows_of_b_are_those_that_the_host_fits():
         raw = [
             (p0, p1, block.copy()) for p0, p1, block in three_center.packed_blocks(mole, auxmole)
         ]
-        a = fitted_ao_integrals(np.concatenate([block for _, _, block in raw]), factor, 1)
+        a = np.concatenate([block for _, _, block in raw])
+        a = fit_columns(a, factor, [a.shape[1]], 1)
         tensor = UntransformedTensor(a, space.c_occ, space.c_vir)
         blocks = three_center.transformed_blocks(raw, [space], 1)
         (b,) = fit(blocks, factor, [(space.nocc, space.nvir)], auxmole.nao, 1)

@@ -21,6 +21,7 @@ from pyscf import df, gto, scf
 
 import dfmp2
 from dfmp2.errors import ResourceError, ResultFileError
+from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
@@ -362,6 +363,35 @@ def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None
         os.truncate(space.own_folder() / "b.raw", 40)
         with pytest.raises(ResourceError, match="shorter than what was written"):
             array.read(0, np.empty(10))
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_a_tensor_is_written_one_way_and_read_another(disk: bool, root: Path) -> None:
+    """By rows, or by blocks of fitting functions of different widths."""
+    numbers = np.random.default_rng(8).standard_normal((3, 2, 9))
+    blocks = [(0, 4), (4, 5), (5, 9)]
+    with Space(root, 0) as space:
+        by_rows, by_blocks = (
+            ScratchTensor(numbers.shape, blocks, space if disk else None, name)
+            for name in ("rows", "blocks")
+        )
+        for i in (2, 0, 1):
+            by_rows.put_rows(i, numbers[i])
+        for p0, p1 in reversed(blocks):
+            by_blocks.put_block(p0, p1, numbers[:, :, p0:p1])
+        for tensor in (by_rows, by_blocks):
+            for i in range(3):
+                np.testing.assert_array_equal(tensor.rows(i), numbers[i])
+            for p0, p1 in blocks:
+                np.testing.assert_array_equal(tensor.block(p0, p1), numbers[:, :, p0:p1])
+        folders = list(root.iterdir())
+        assert len(folders) == disk
+        if disk:
+            files = {path.name: path.stat().st_size for path in folders[0].glob("*.raw")}
+            assert files == {"rows.raw": numbers.nbytes, "blocks.raw": numbers.nbytes}
+        by_rows.discard()
+        if disk:
+            assert [path.name for path in folders[0].glob("*.raw")] == ["blocks.raw"]
 
 
 # --- what is left behind, and what is left alone --------------------------------------------------

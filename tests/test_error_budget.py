@@ -31,8 +31,9 @@ from dfmp2.planning import plan
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.rates import Rates
 from dfmp2.scf.reference import GIVEN
-from dfmp2.studies import runs
-from dfmp2.studies.runs import Step, certified
+from dfmp2.studies import forecast
+from dfmp2.studies.forecast import certified
+from dfmp2.studies.task import Step
 from dfmp2.units import BOHR_PER_ANGSTROM, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, Stored, succeed
 from tests.report_page import page_of, parse
@@ -689,8 +690,8 @@ def test_the_first_verdict_names_total_and_reaction(result: MP2Result) -> None:
     budget = result.error_budget
     assert budget.total is not None and budget.reaction is not None
     assert f"+-{budget.total:.1e} Eh" in budget.summary
-    said = f"A reaction energy of such molecules is good to about +-{budget.reaction:.1e} Eh"
-    assert said in budget.summary
+    said = f"a reaction energy of such molecules is good to about +-{budget.reaction:.1e} Eh"
+    assert f"Most of it cancels: {said}" in budget.summary
     assert budget.to_dict()["reaction_energy"] == budget.reaction
     chains = []
     for count in (1, 10):  # copies far from each other
@@ -703,6 +704,23 @@ def test_the_first_verdict_names_total_and_reaction(result: MP2Result) -> None:
         chains.append((whole.total, whole.reaction))
     (one, little), (ten, more) = chains
     assert ten > 8 * one and more < 6 * little
+
+
+def test_what_a_large_molecule_says_names_both_numbers() -> None:
+    """Of 20 carbons the error of the total is tens of kJ/mol; what a reaction keeps stands
+    beside it, and that it cancels only where it does."""
+    share = Share(8.4e-3, "estimated", "by a formula")
+    none = Source("basis set", None, None)
+    sources = {"scf_fitting": Source("fitting of the SCF", share, None), "basis_set": none}
+    budget = ErrorBudget(sources, "E(MP2, total)", reaction=5.7e-4)
+    assert budget.summary == (
+        "E(MP2, total) is good to 1 decimal, about +-8.4e-03 Eh (22 kJ/mol) from the value of "
+        "this basis set without fitting. Most of it cancels: a reaction energy of such molecules "
+        "is good to about +-5.7e-04 Eh (1 kJ/mol). Largest part: fitting of the SCF (8.4e-03 Eh, "
+        "estimated)."
+    )
+    same = replace(budget, reaction=8e-3).summary
+    assert "cancels" not in same and " A reaction energy of such molecules is good to" in same
 
 
 def test_measured_errors_are_added_with_their_signs(result: MP2Result) -> None:
@@ -760,7 +778,7 @@ def test_a_study_goes_on_from_runs_without_certificates(
     """As files of earlier versions are; what was not measured is estimated."""
     path, given = tmp_path / "f2.h5", ("bond", "1,2", "1.3:1.5:2")
     with monkeypatch.context() as patched:
-        patched.setattr(runs, "CERTIFICATES", 0.0)
+        patched.setattr(forecast, "CERTIFICATES", 0.0)
         first = dfmp2.scan(diatomic("FF", 1.4), "sto-3g", given, output=path, **QUIET)
     assert all(run.fitting_certificate is None for run in first.runs.values())
     again = dfmp2.scan(diatomic("FF", 1.4), "sto-3g", given, output=path, resume=True, **QUIET)

@@ -23,6 +23,7 @@ from dfmp2.integrals.grid import coarse_name, count_points, make_grid
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.scf import exchange_correlation, ladder
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation
+from dfmp2.scf.functional_kernel import FunctionalKernel
 
 # None has a symmetry; a charged doublet with a third-row atom, an anion, an iodide with a core
 # potential.
@@ -76,6 +77,46 @@ def test_energies_and_matrices_are_those_of_pyscf(case: str) -> None:
             assert found[0] == pytest.approx(energy, abs=1e-10)
             assert np.abs(found[1] - potential).max() < 1e-10
             assert on_grid.energy(mf._numint, xc, one) == pytest.approx(energy, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param("water", marks=pytest.mark.slow),
+        "cation",
+        pytest.param("iodide", marks=pytest.mark.slow),
+    ],
+)
+def test_kernels_are_those_of_pyscf(case: str) -> None:
+    """Of random rotations, alike in both spins and, where these have the same orbitals, opposite."""
+    mf = _converged_somewhat(case)
+    spins = 2 if mf.mol.spin else 1
+    coeff = np.reshape(mf.mo_coeff, (spins, mf.mol.nao, -1))
+    occ = np.reshape(mf.mo_occ, (spins, -1))
+    occupied = [c[:, n > 0] for c, n in zip(coeff, occ, strict=True)]
+    rng = np.random.default_rng(4)
+    changes = []
+    for c, n in zip(coeff, occ, strict=True):
+        x = 0.1 * rng.standard_normal((int((n == 0).sum()), int((n > 0).sum())))
+        change = c[:, n == 0] @ x @ c[:, n > 0].T
+        changes.append(change + change.T)
+    both = [changes[0], changes[-1]]
+    orbitals = np.stack([coeff[0], coeff[-1]]), np.stack([occ[0], occ[-1]]) / (3 - spins)
+    integrator = mf._numint
+    for xc in ("camb3lyp", "r2scan"):
+        second = integrator.cache_xc_kernel(mf.mol, mf.grids, xc, *orbitals, spin=1)[2]
+
+        def expected(matrices: list[Any], xc: str = xc, second: Any = second) -> Any:
+            return integrator.nr_uks_fxc(
+                mf.mol, mf.grids, xc, None, np.stack(matrices), hermi=1, fxc=second
+            )
+
+        found = FunctionalKernel(mf.mol, xc, mf.grids, occupied, threads=2)(changes)
+        assert np.abs(np.stack(found) - expected(both)[:spins]).max() < 1e-10
+        if spins == 1:
+            kernel = FunctionalKernel(mf.mol, xc, mf.grids, occupied, opposite=True)
+            opposite = expected([changes[0], -changes[0]])[0]
+            assert np.abs(kernel(changes)[0] - opposite).max() < 1e-10
 
 
 def test_a_difference_of_densities_has_negative_occupations() -> None:

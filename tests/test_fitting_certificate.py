@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import ao2mo, gto, mp, scf
+from pyscf import ao2mo, dft, gto, mp, scf
 
 import dfmp2
 from dfmp2.errors import ResourceError
@@ -64,6 +64,52 @@ def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
         found.orbitals == found.sampled_orbitals == sum(result.sizes.nocc[: result.reference.nspin])
     )
     assert found.pairs == found.sampled_pairs == found.orbitals * (found.orbitals + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("molecule", "method", "xc"),
+    [
+        (RADICAL, "b2plyp", "0.53*HF + 0.47*B88, 0.73*LYP"),
+        pytest.param(
+            WATER,
+            "wb2plyp",
+            "0.53*HF + 0.47*LR_HF(0.3) + 0.47*GGA_X_ITYH, 0.73*LYP",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["uks", "range-separated"],
+)
+def test_the_certificate_of_a_double_hybrid_is_exact(
+    molecule: Molecule, method: str, xc: str
+) -> None:
+    """PySCF's conventional Kohn-Sham, and the second-order energy of its orbitals written out."""
+    atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
+    mole = gto.M(atom=atoms, unit="Bohr", basis="6-31g", spin=molecule.multiplicity - 1, verbose=0)
+    mf = dft.UKS(mole, xc=xc)
+    mf.grids.atom_grid = (20, 50)
+    mf.run(conv_tol=1e-12, conv_tol_grad=1e-8)
+    spins = [
+        (c[:, n > 0], c[:, n == 0], e[n > 0], e[n == 0])
+        for c, e, n in zip(mf.mo_coeff, mf.mo_energy, mf.mo_occ, strict=True)
+    ]
+    second_order = 0.0
+    for first, (c_i, c_a, e_i, e_a) in enumerate(spins):
+        for other, (c_j, c_b, e_j, e_b) in enumerate(spins):
+            v = ao2mo.general(mole, (c_i, c_a, c_j, c_b), compact=False)
+            v = v.reshape(len(e_i), len(e_a), len(e_j), len(e_b))
+            gaps = (e_i[:, None] - e_a)[:, :, None, None] + (e_j[:, None] - e_b)
+            second_order += float((v * v / gaps).sum()) / 2
+            if first == other:
+                second_order -= float((v * v.transpose(0, 3, 2, 1) / gaps).sum()) / 2
+    given = {"method": method, "grid": "20,50", "auxbasis": "cc-pvdz-ri"}
+    result = dfmp2.run(molecule, "6-31g", scf_auxbasis="cc-pvdz-jkfit", **given, **PLAIN)
+    found = result.fitting_certificate
+    assert result.scf_total_energy - found.scf_error == pytest.approx(mf.e_tot, abs=2e-9)
+    unscaled = result.pairs.correlation_energy
+    assert unscaled - found.correlation_error == pytest.approx(second_order, abs=1e-8)
+    assert abs(found.scf_error) > 1e-6 and abs(found.correlation_error) > 1e-6
+    sources = result.error_budget.sources
+    assert sources["scf_fitting"].scf.kind == "measured"
 
 
 CHARGES = np.array([[0.0, 4.0, 3.0, 0.5], [3.0, -5.0, 0.0, -0.4]])

@@ -14,7 +14,7 @@ from pyscf import dft, gto
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.gradients.certificate import check_direction
-from dfmp2.gradients.functional import FunctionalKernel, functional_gradient
+from dfmp2.gradients.functional import functional_gradient
 from dfmp2.gradients.gradient import GradientResult, mp2_gradient
 from dfmp2.integrals.grid import count_points, make_grid
 from dfmp2.interop import qcschema
@@ -27,6 +27,7 @@ from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.output.export import export
 from dfmp2.progress import Silent
+from dfmp2.scf.functional_kernel import FunctionalKernel
 from dfmp2.scf.kohn_sham import libxc_code
 from dfmp2.scf.reference import StartOrbitals
 from tests.conftest import Runner, succeed

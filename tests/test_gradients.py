@@ -15,6 +15,7 @@ from pyscf import gto, lib
 
 import dfmp2
 from dfmp2.errors import Dfmp2Error, ResourceError
+from dfmp2.gradients.certificate import check_direction
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.molecule import Molecule
@@ -371,3 +372,13 @@ def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monke
     assert found.result.storage.written < expected.result.storage.written  # B was there
     np.testing.assert_array_equal(found.gradient, expected.gradient)
     assert not list(tmp_path.glob("dfmp2-scratch-*"))
+
+
+def test_the_direction_that_is_checked_has_length_one_and_moves_every_atom():
+    """The same in every run, so that a slope can be compared with that of another one."""
+    directions = [check_direction(molecule) for molecule in (WATER, WATER, APART)]
+    for direction in directions:
+        assert np.linalg.norm(direction) == pytest.approx(1.0)
+        assert np.linalg.norm(direction, axis=1).min() > 0.05
+    np.testing.assert_array_equal(directions[0], directions[1])
+    assert directions[2].shape == (6, 3)

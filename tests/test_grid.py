@@ -26,7 +26,7 @@ from dfmp2.mp2.error_budget import (
 )
 from dfmp2.mp2.error_of_difference import combined
 from dfmp2.options import Options, make_options
-from dfmp2.options.grid_names import LEBEDEV_POINTS
+from dfmp2.options.values import LEBEDEV_POINTS
 from dfmp2.output import hdf5
 from dfmp2.output.document import size
 from dfmp2.output.report import _grid_facts

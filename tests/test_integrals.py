@@ -19,10 +19,15 @@ from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.screening import every_pair, significant
 from dfmp2.integrals.spaces import ActiveSpace, active_space
 from dfmp2.integrals.transform import Transformation
-from dfmp2.mp2.device_b import fitted_ao_integrals as untransformed_integrals
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.scf import jk
-from dfmp2.scf.jk import JKFitting, coulomb_exchange_of_b, fit_scf_integrals, signed_orbitals
+from dfmp2.scf.jk import (
+    JKFitting,
+    coulomb_exchange_of_b,
+    fit_columns,
+    fit_scf_integrals,
+    signed_orbitals,
+)
 from dfmp2.scf.response_matrices import ResponseMatrices
 from dfmp2.scf.rotations import RotatedSpin
 from tests.test_nki_backend import GEOMETRIES
@@ -349,7 +354,7 @@ def test_the_metric_after_a_float32_transform_is_wrong_and_before_it_is_right():
     raw = np.concatenate(
         [block.copy() for _, _, block in three_center.packed_blocks(mole, auxmole)]
     )
-    fitted = untransformed_integrals(raw.copy(), factor, 2)
+    fitted = fit_columns(raw.copy(), factor, [raw.shape[1]], 2)
     c = space.c_occ, space.c_vir
     exact = energy(transform_twin(unpacked(fitted, mole.nao), *c, np.float64))
     ours = energy(transform_twin(unpacked(fitted, mole.nao), *c))

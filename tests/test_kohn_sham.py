@@ -267,7 +267,7 @@ def test_the_error_of_the_frequencies_is_not_an_accident_of_two_sums() -> None:
         ({"method": "mp2"}, 'method="mp2" is not there on Kohn-Sham orbitals (xc="pbe")'),
         ({"method": "kappa-mp2", "kappa": 1.0}, 'method="drpa", a double hybrid by its name'),
         ({"reference": "rohf"}, 'use reference="uhf" (or auto), not rohf'),
-        ({"stability": "follow"}, 'stability="follow" is not there for Kohn-Sham orbitals'),
+        ({"stability": "auto"}, 'take stability="full", or stability="follow"'),
         ({"xc": " "}, "xc is empty"),
         ({"xc": "pbee"}, "near it: pbe,"),
         ({"xc": "wb97x-v"}, "a non-local correlation functional (VV10)"),

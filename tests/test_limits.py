@@ -485,3 +485,33 @@ def test_b_ends_before_what_is_measured_beside_the_energy(monkeypatch: pytest.Mo
     assert result.reference.stability is not None
     assert len(made) > 2  # of both spins, and of frontier orbitals
     assert alive == [False] * len(made)
+
+
+def test_a_check_that_pyscf_cannot_make_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no eigenvalue cut of the metric; what it may hold of B comes on top of the rest."""
+    from pyscf.mp import dfump2_native
+
+    radical = parse_xyz(EVERYDAY["nh2"], file="nh2").molecule
+    allowed: list[float] = []
+    solve = dfump2_native.DFUMP2.kernel
+
+    def kernel(solver: Any) -> Any:
+        allowed.append(solver.max_memory * 1e6)
+        return solve(solver)
+
+    monkeypatch.setattr(dfump2_native.DFUMP2, "kernel", kernel)
+    monkeypatch.setattr(check, "resident_memory", lambda: 5 * 10**8)
+    made = dfmp2.run(radical, "sto-3g", check=True, threads=1, listener=Silent())
+    naux = made.sizes.naux
+    whole = sum(n * v for n, v in zip(made.sizes.nocc, made.sizes.nvir, strict=True)) * naux * 8
+    rows = max(made.sizes.nvir) * naux * 8 * max(made.sizes.nocc)
+    expected = 5 * 10**8 + 2 * naux**2 * 8 + 8 * 10**6
+    assert allowed[0] == allowed[1]
+    assert expected < allowed[0] <= expected + max(rows, whole)
+
+    def singular(_solver: Any) -> Any:
+        raise np.linalg.LinAlgError("not positive definite")
+
+    monkeypatch.setattr(dfump2_native.DFUMP2, "kernel", singular)
+    with pytest.raises(NumericalError, match=r"PySCF .* dfump2_native cannot factorise the .*aux"):
+        dfmp2.run(radical, "sto-3g", check=True, threads=1, listener=Silent())

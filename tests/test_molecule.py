@@ -3,6 +3,7 @@ rules."""
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
 from typing import Any
@@ -14,7 +15,21 @@ from pyscf.data import elements as pyscf_elements
 from pyscf.lib import parameters as pyscf_parameters
 
 from dfmp2.errors import InputError
-from dfmp2.molecule.elements import SYMBOLS, atomic_number, element_symbol, normalise_symbol
+from dfmp2.molecule import point_charges
+from dfmp2.molecule.elements import (
+    COVALENT,
+    MASSES,
+    SYMBOLS,
+    atomic_number,
+    bond_orders,
+    bonds,
+    element_symbol,
+    fills_inner_shell,
+    internal_coordinate,
+    mass,
+    normalise_symbol,
+    radius,
+)
 from dfmp2.molecule.frozen_core import FrozenCore, count_core, dialect_warning, frozen_core_count
 from dfmp2.molecule.molecule import Molecule, nuclear_repulsion
 from dfmp2.options import parse_bytes
@@ -53,6 +68,64 @@ def test_symbol_spelling_and_advice() -> None:
     for number in (0, 119, -1):
         with pytest.raises(InputError, match="1 to 118"):
             element_symbol(number)
+
+
+def test_masses_and_radii_are_those_of_other_tables() -> None:
+    """Of the most abundant isotopes in QCElemental, and of Cordero et al. in ASE."""
+    qcelemental = pytest.importorskip("qcelemental")
+    masses = [float(qcelemental.periodictable.to_mass(symbol)) for symbol in SYMBOLS[:-1]]
+    assert [mass(symbol) for symbol in SYMBOLS[:-1]] == pytest.approx(masses, abs=1e-5)
+    assert len(MASSES) == 117
+    with pytest.raises(InputError, match="Og has no measured mass"):
+        mass("Og")
+    radii = pytest.importorskip("ase.data").covalent_radii[1:97]
+    assert [radius(symbol) for symbol in SYMBOLS[:96]] == pytest.approx(list(radii))
+    assert len(COVALENT) == 96 and {radius(symbol) for symbol in SYMBOLS[96:]} == {1.69}
+
+
+def test_elements_whose_inner_shells_are_filled() -> None:
+    """Sc to Zn, Y to Cd, La to Hg, and all from Ac on."""
+    filling = {symbol for symbol in SYMBOLS if fills_inner_shell(symbol)}
+    for first, last in (("Sc", "Zn"), ("Y", "Cd"), ("La", "Hg"), ("Ac", "Og")):
+        for number in range(atomic_number(first), atomic_number(last) + 1):
+            filling.remove(element_symbol(number))
+    assert not filling
+
+
+def test_bonds_are_within_a_quarter_more_than_the_radii() -> None:
+    """C 0.76, O 0.66, H 0.31, Cl 1.02 angstrom, just within and just beyond; ghosts have none."""
+    symbols = ("O", "C", "H", "Cl", "H")
+    places = np.array(
+        [[0, 0, 0], [1.77, 0, 0], [1.77, 1.33, 0], [1.77, 0, -2.22], [-0.72, 0.72, 0.7]]
+    )
+    no_ghosts = (False,) * 5
+    assert bonds(symbols, places, no_ghosts) == [(0, 1), (1, 2), (1, 3)]
+    assert bonds(symbols, places, (False, True, False, False, False)) == []
+    nearer = places * [1, 0.99, 1.01]
+    nearer[4] *= 0.97
+    assert bonds(symbols, nearer, no_ghosts) == [(0, 1), (0, 4), (1, 2)]
+    orders = bond_orders(symbols, places, (False, False, False, True, False))
+    reach = {"O": 0.66, "C": 0.76, "H": 0.31}
+    expected: dict[tuple[str, str], float] = {}
+    for i, j in ((0, 1), (0, 2), (0, 4), (1, 2), (1, 4), (2, 4)):
+        far = float(np.linalg.norm(places[i] - places[j]))
+        order = 10 ** ((reach[symbols[i]] + reach[symbols[j]] - far) / 0.71)
+        first, second = sorted((symbols[i], symbols[j]))
+        if order > 0.02:
+            expected[first, second] = expected.get((first, second), 0.0) + order
+    assert orders == pytest.approx(expected) and len(expected) == 3
+
+
+def test_internal_coordinates_have_their_signs() -> None:
+    """A dihedral is that of IUPAC: clockwise from the first to the fourth is positive."""
+    points = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 2.0], [0.5, 0.5, 2.7]])
+    assert internal_coordinate(points[[0, 2]]) == pytest.approx(5**0.5)
+    assert internal_coordinate(points[:3]) == pytest.approx(np.pi / 2)
+    assert internal_coordinate(points[1:]) == pytest.approx(np.pi - np.arctan2(0.5**0.5, 0.7))
+    # Seen from the second along z, x lies to the right of y only where z points away from the eye.
+    assert internal_coordinate(points) == pytest.approx(-np.pi / 4)
+    mirrored = points * [-1, 1, 1]
+    assert internal_coordinate(mirrored) == pytest.approx(np.pi / 4)
 
 
 def test_factors() -> None:
@@ -454,3 +527,42 @@ def test_programs_that_differ_are_a_warning(
     pairs = molecule.electrons({}) // 2
     said = dialect_warning(count(molecule, used), molecule, {}, pairs, pairs)
     assert (said or "").endswith(listed or "") and (said is None) == (listed is None)
+
+
+@pytest.mark.parametrize("block", [1, 4, 7, 10**6])
+def test_point_charges_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """Their energy with the nuclei, and which of them is too near to a nucleus; not to a ghost."""
+    monkeypatch.setattr(point_charges, "BLOCK", block)
+    points = np.array([[0.0, 0.1, 0.2], [2.0, 0.0, -1.0], [0.0, 3.0, 1.0]])
+    nuclei = np.array([8.0, 1.0, 3.0])
+    rng = np.random.default_rng(5)
+    charges = np.column_stack([rng.uniform(4, 9, (6, 3)), rng.uniform(-1, 1, 6)])
+    expected = sum(
+        q * z / np.linalg.norm(place - point)
+        for *place, q in charges
+        for point, z in zip(points, nuclei, strict=True)
+    )
+    found = point_charges.nuclear_energy(points, nuclei, charges)
+    assert found == pytest.approx(expected, rel=1e-12)
+    symbols, ghost = ("O", "H", "Li"), (False, True, False)
+    assert point_charges.too_near(points, symbols, ghost, charges, 1.0) == ""
+    charges[4, :3] = points[2] + [0.0, 0.0, 0.5]
+    charges[1, :3] = points[1] + [0.0, 0.1, 0.0]  # near a ghost
+    said = point_charges.too_near(points, symbols, ghost, charges, 0.51)
+    assert said == "point charge 5 is 0.265 angstrom from atom 3 Li"
+    assert point_charges.too_near(points, symbols, ghost, charges, 0.5) == ""
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1e4, 1e4])
+@pytest.mark.parametrize("column", range(4))
+def test_point_charges_beyond_reason_are_refused(value: float, column: int) -> None:
+    """Below 10,000 bohr and 1,000 e; the first wrong one is named."""
+    charges = np.array([[9999.0, -9999.0, 0.0, 999.0], [0.0, 1.0, 2.0, -999.0]])
+    taken = point_charges.checked(charges.tolist())
+    np.testing.assert_array_equal(taken, charges)
+    assert not taken.flags.writeable
+    charges[1, column] = value
+    with pytest.raises(InputError, match="point charge 2 is"):
+        point_charges.checked(charges)
+    scaled = point_charges.checked([[1.0, 2.0, -3.0, 0.5]], 1.5)
+    np.testing.assert_array_equal(scaled, [[1.5, 3.0, -4.5, 0.5]])

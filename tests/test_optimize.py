@@ -26,11 +26,11 @@ from dfmp2.options import make_options
 from dfmp2.output.study import read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.constraints import Constraints
-from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+from dfmp2.studies.frequencies import harmonic_frequencies
 from dfmp2.studies.geometric_search import Search, torsional_constant
 from dfmp2.studies.ideal_gas import thermochemistry
+from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.runs import Keeper
 from dfmp2.studies.stationary import StationaryPoint, stationary_point
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
 from tests.conftest import Runner, listing, succeed
@@ -476,9 +476,7 @@ def test_hydrogen_fluoride_as_in_cfour():
     """
     molecule = Molecule(("H", "F"), [[0, 0, -1.64558411], [0, 0, 0.08729475]])
     options = make_options(basis="cc-pvdz", frozen_core="auto", scf="conventional", threads=1)
-    study = harmonic_frequencies(
-        molecule, options, Conditions(allow_gradient=True), listener=Silent()
-    )
+    study = harmonic_frequencies(molecule, options, allow_gradient=True, listener=Silent())
     signs = np.array([[1, -1], [-1, 1]])
     expected = np.kron(signs, np.diag([-0.00183193, -0.00183193, 0.64212587]))
     assert study.arrays["hessian"].value == pytest.approx(expected, abs=2e-4)
@@ -510,9 +508,8 @@ def test_water_as_in_psi4():
     bond, angle = 0.958 / 0.52917721067, np.radians(104.4776)
     ends = [[0, 0, 0], [bond, 0, 0], [bond * np.cos(angle), bond * np.sin(angle), 0]]
     options = make_options(basis="cc-pvdz", frozen_core="auto", threads=1)
-    conditions = Conditions(allow_gradient=True)
     study = harmonic_frequencies(
-        Molecule(("O", "H", "H"), ends), options, conditions, listener=Silent()
+        Molecule(("O", "H", "H"), ends), options, allow_gradient=True, listener=Silent()
     )
     assert study.table["wavenumber"].values == pytest.approx([1635.3, 3933.1, 4071.9], abs=0.2)
 

@@ -211,6 +211,75 @@ def test_the_contract_is_as_tight_as_float32(case):
         assert not contract.examine_backend(Off(factor, shift), case).passed
 
 
+class Altered(CpuBackend):
+    """Exact but for what is done to its terms."""
+
+    def __init__(self, alter):
+        super().__init__(1)
+        self.limits = replace(self.limits, precisions=("fp64",))
+        self.alter = alter
+
+    def pair_terms(self, left, right, tile):
+        return self.alter(super().pair_terms(left, right, tile))
+
+
+def scaled(factor, part="direct"):
+    """All terms of one kind, times a factor."""
+    return lambda terms: terms._replace(**{part: getattr(terms, part) * factor})
+
+
+def moved(shift, part="direct"):
+    """From one pair to its neighbour, a share of the first."""
+
+    def alter(terms):
+        values = getattr(terms, part).copy()
+        values[0, 1:3] += shift * values[0, 1] * np.array([1.0, -1.0])
+        return terms._replace(**{part: values})
+
+    return alter
+
+
+def in_lower_triangle(terms):
+    terms.exchange[2, 0] = 1e-300
+    return terms
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "rectangle", "cross"])
+def test_the_contract_finds_what_it_says(kind):
+    """3e-7 of the sum of a block, 2e-6 of a pair; terms that are missing, and terms beside those
+    that were asked for."""
+    case = contract.Case(7, 6 if kind == "cross" else 7, 9, kind)
+
+    def examined(alter):
+        return contract.examine_backend(Altered(alter), case)
+
+    exact = examined(lambda terms: terms)
+    assert exact.passed and exact.pair < 1e-13 and exact.direct < 1e-13
+    assert (exact.exchange is None) == (kind == "cross")
+    parts = ["direct"]
+    if kind != "cross":
+        parts.append("exchange")
+    for part in parts:
+        within, beyond = (examined(scaled(1 + size, part)) for size in (2.9e-7, 3.1e-7))
+        assert within.passed and not beyond.passed
+        assert getattr(beyond, part) == pytest.approx(3.1e-7, rel=1e-6)
+        assert examined(scaled(1 - 3.1e-7, part)).passed is False
+        within, beyond = (examined(moved(size, part)) for size in (1e-6, 9e-6))
+        assert within.passed and not beyond.passed
+        assert beyond.pair == pytest.approx(9e-6, rel=2.0) and getattr(beyond, part) < 1e-12
+        assert not examined(scaled(np.nan, part)).passed
+    missing = examined(lambda terms: terms._replace(direct=terms.direct[:, :2]))
+    assert not missing.passed and missing.direct == np.inf
+    if kind == "cross":
+        assert not examined(lambda terms: terms._replace(exchange=terms.direct)).passed
+        return
+    assert not examined(lambda terms: terms._replace(exchange=None)).passed
+    swapped = examined(lambda terms: terms._replace(direct=terms.exchange, exchange=terms.direct))
+    assert not swapped.passed
+    if kind == "diagonal":
+        assert not examined(in_lower_triangle).passed
+
+
 @pytest.mark.parametrize("name", ["cpu", "torch"])
 def test_float32_loses_no_small_terms_in_long_rows_and_none_of_float64_after_them(name):
     """A term of 1 and 4000 of 1e-8: float32 ends at 1 where it adds one by one."""

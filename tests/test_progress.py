@@ -24,7 +24,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning.time import Pace, TimeLeft, Timings
 from dfmp2.progress import Collector, Listener, Silent, Stopwatch, counted_blocks
-from dfmp2.studies import runs
+from dfmp2.studies import forecast
+from dfmp2.studies.task import Step
 from tests.conftest import Heard
 
 FORESEEN = Timings(
@@ -147,6 +148,108 @@ def test_a_gradient_goes_on_at_its_own_speed(clock: Clock) -> None:
         assert forecast.left() == pytest.approx(120.0, rel=0.1)
 
 
+LONG = replace(PACE, starts=3, examined=5.0, check=7.0)
+
+
+def test_time_left_of_an_scf_counted_by_hand(clock: Clock) -> None:
+    """From its last four iterations how long one takes and how fast the gradient falls; what was
+    measured corrects the forecast of everything else."""
+    watch = Stopwatch()
+    forecast = TimeLeft(watch, FORESEEN, LONG, 1e-6)
+    with watch("scf"):
+        clock.wait(2.0)
+        forecast.step(0, 4)
+        clock.wait(9.0)
+        forecast.step(3, 4)  # of integrals that were to take 8 s
+        forecast.cycle(1, 1.0)
+        clock.wait(1.0)  # unlike the later ones
+        for number in range(2, 7):
+            forecast.cycle(number, 10 ** -(0.5 * number))
+            clock.wait(3.0)
+        ratio = (1 + 4 * 3 + 9 + 0.2) / (5 * 4 + 6 + 0.2)
+        later = ratio * (10 + 5 + 10 + 40 + 7)
+        others = 2 * (60 / 3) * ratio
+        present = (6 - 3) / 0.5 * 3 + 5 * ratio - 3
+        assert forecast.left() == pytest.approx(present + others + later)
+        forecast.cycle(1, 1e-3)  # the second start
+        clock.wait(3.0)
+        forecast.cycle(2, 1e-4)
+        ratio = (1 + 4 * 3 + 3 + 9 + 0.2) / (6 * 4 + 6 + 0.2)
+        present = (12 - 2) * 3 + 5 * ratio  # too few to tell how fast it converges
+        expected = present + 20 * ratio + ratio * (65 + 7)
+        told = TimeLeft(watch, FORESEEN, LONG, 1e-6)
+        told.__dict__.update({**vars(forecast), "_told": None})
+        assert told.left() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("fall", "cycles"), [(0.05, None), (0.2, 20.0), (2.0, 4 / 1.5)], ids=["slow", "usual", "fast"]
+)
+def test_the_fall_of_the_gradient_has_bounds(
+    clock: Clock, fall: float, cycles: float | None
+) -> None:
+    """Digits of an iteration: below 0.1 nothing is said, and no more than 1.5 are expected."""
+    watch = Stopwatch()
+    forecast = TimeLeft(watch, replace(FORESEEN, integrals=0.0, fit=0.0), PACE, 1e-6)
+    with watch("scf"):
+        for number in range(1, 6):
+            forecast.cycle(number, 10 ** (-2 - fall * (number - 5)))
+            clock.wait(1.0)
+        found = forecast.left()
+    if cycles is None:
+        assert found is None
+    else:
+        ratio = (4 * 1 + 0.2) / (4 * 4 + 0.2)
+        assert found == pytest.approx(cycles - 1 + ratio * 50)
+
+
+def test_time_left_of_pair_energies_counted_by_hand(clock: Clock) -> None:
+    """The share of the phase that was done tells its own speed the more the more was done; its
+    certificate comes on top, and a repetition begins anew."""
+    watch = Stopwatch()
+    forecast = TimeLeft(watch, replace(FORESEEN, gradient=30.0), LONG, 1e-6)
+    with watch("integrals"):
+        clock.wait(50.0)
+    ratio = (50 + 0.2) / (25 + 0.2)
+    with watch("pair_energies"):
+        clock.wait(1.0)
+        assert forecast.left() == pytest.approx(40 * ratio - 1 + ratio * (30 + 7))
+        forecast._told = None
+        forecast.step(0, 10)
+        clock.wait(3.0)
+        forecast.step(1, 10)
+        own = 3 / (0.1 * 36)
+        mixed = ratio + 0.5 * (own - ratio)
+        present = (0.9 * 36 + 4) * mixed
+        assert forecast.left() == pytest.approx(present + ratio * (30 + 7))
+        forecast._told = None
+        clock.wait(9.0)
+        forecast.step(4, 10)
+        own = 12 / (0.4 * 36)
+        clock.wait(1.0)
+        present = (0.6 * 36 + 4) * own - 1
+        assert forecast.left() == pytest.approx(present + ratio * (30 + 7))
+        forecast._told = None
+        forecast.step(1, 10)  # all pairs again, in float64
+        present = (0.9 * 36 + 4) * ratio
+        assert forecast.left() == pytest.approx(present + ratio * (30 + 7))
+
+
+def test_an_estimate_moves_softly(clock: Clock) -> None:
+    """Within half a second and 3 % of what is left a new one takes the place of the old one."""
+    forecast = TimeLeft(Stopwatch(), FORESEEN, PACE, 1e-6)
+    answers = iter([100.0, 150.0, 150.0, None, 20.0])
+    forecast._found = lambda: next(answers)  # type: ignore[method-assign]
+    assert forecast.left() == 100.0
+    clock.wait(1.0)
+    softened = 99 + (150 - 99) * 1 / (0.5 + 0.03 * 99)
+    assert forecast.left() == pytest.approx(softened)
+    clock.wait(10.0)
+    assert forecast.left() == pytest.approx(150.0)
+    assert forecast.left() is None
+    assert forecast.left() == 20.0
+
+
 def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
     watch = Stopwatch()
     forecast = TimeLeft(watch, FORESEEN, PACE, 1e-6)
@@ -172,16 +275,16 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
     first."""
     forecasts = {"a": 100.0, "b": 50.0, "c": 50.0}
 
-    def planned(step: runs.Step, task: str) -> Any:
+    def planned(step: Step, task: str) -> Any:
         if step.name == "d":
             raise InputError("refused when it is its turn")
         return None, SimpleNamespace(timings=SimpleNamespace(total=forecasts[step.name]))
 
-    monkeypatch.setattr(runs, "_planned", planned)
+    monkeypatch.setattr(forecast, "_planned", planned)
     molecule = Molecule(("He",), [[0.0, 0.0, 0.0]])
-    steps = [runs.Step(name, name, molecule, Options(basis=name)) for name in ("a", "b", "c", "d")]
+    steps = [Step(name, name, molecule, Options(basis=name)) for name in ("a", "b", "c", "d")]
     told = Told(clock)
-    series = runs.Series(told, steps, "energy")
+    series = forecast.Series(told, steps, "energy")
     series.begin("a")
     series.time_left(100.0)
     assert told.estimates[-1][1] == pytest.approx(200.0)
@@ -288,7 +391,7 @@ def test_a_study_shows_its_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         log = io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
         with Console(quiet=False, log=log, several=True) as shown:
-            series: Listener = runs.Series(shown, [], "energy")
+            series: Listener = forecast.Series(shown, [], "energy")
             shown.stage("[1/2] first")
             series.stage("pair energies")
             series.scf_cycle(7, -76.0, -1e-3, 1e-2)

@@ -338,7 +338,7 @@ def test_a_scan_of_a_file_in_bohr_is_in_bohr(tmp_path: Path) -> None:
 def test_a_failed_point_of_a_scan_is_a_warning() -> None:
     h2 = dfmp2.Molecule.from_string(MOLECULES["h2"])
     with pytest.warns(
-        UserWarning, match="bond_1_2 = 40 angstrom: failed with code 5.*allow_small_gap=True"
+        UserWarning, match="bond 1 2 = 40 angstrom: failed with code 5.*allow_small_gap=True"
     ) as caught:
         study = dfmp2.scan(
             h2, "sto-3g", ("bond", "1,2", [0.74, 40.0]), reference="rhf", stability="off", **SMALL

@@ -17,7 +17,7 @@ from pyscf.mp import dfump2 as pyscf_dfump2
 import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
-from dfmp2.studies.reaction import Gas
+from dfmp2.studies.ideal_gas import GasConditions
 from dfmp2.studies.species import (
     Reaction,
     equation,
@@ -293,9 +293,11 @@ def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
 
 
 def test_standard_states() -> None:
-    assert Gas().pascal == 101325.0 and Gas(standard_state="1bar").pascal == 1e5
-    assert Gas(temperature=298.15, standard_state="1M").pascal == pytest.approx(2478957.03, abs=0.1)
-    assert Gas(pressure=5.0).pascal == 5.0
+    assert GasConditions().pressure == 101325.0
+    assert GasConditions(standard_state="1bar").pressure == 1e5
+    molar = GasConditions(temperatures=(298.15,), standard_state="1M")
+    assert molar.pressure == pytest.approx(2478957.03, abs=0.1)
+    assert GasConditions(pressures=(5.0,)).pressure == 5.0
 
 
 def test_a_reaction_in_one_line(folder: Path) -> None:

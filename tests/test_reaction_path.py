@@ -6,6 +6,7 @@ import csv
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import arc_length
-from dfmp2.studies.start_hessian import StartHessian, read_start_hessian
+from dfmp2.studies.stored_hessian import StoredHessian, read_hessian
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, succeed
 
@@ -63,9 +64,15 @@ def second_derivatives(places: np.ndarray) -> np.ndarray:
     return found
 
 
+def stored_hessian(molecule: Molecule, hessian: Any, level: str) -> StoredHessian:
+    """One of a file x.h5; of its result nothing else is looked at."""
+    result: Any = SimpleNamespace(molecule=molecule, level=level)
+    return StoredHessian("x.h5", result, hessian)
+
+
 def test_a_hessian_turns_with_the_molecule() -> None:
     water = molecule(WATER)
-    stored = StartHessian("x.h5", water, second_derivatives(water.coordinates), "MP2/x")
+    stored = stored_hessian(water, second_derivatives(water.coordinates), "MP2/x")
     turn = Rotation.from_euler("xyz", [0.3, -1.1, 2.0]).as_matrix()
     moved = replace(water, coordinates=water.coordinates @ turn.T + [1.0, -2.0, 0.5])
     expected = second_derivatives(moved.coordinates)
@@ -75,7 +82,7 @@ def test_a_hessian_turns_with_the_molecule() -> None:
 
 def test_the_hessian_of_another_molecule_is_refused() -> None:
     water = molecule(WATER)
-    stored = StartHessian("x.h5", water, np.eye(9), "MP2/x")
+    stored = stored_hessian(water, np.eye(9), "MP2/x")
     others = {
         "atoms O H H there, S H H here": molecule(WATER.replace("O ", "S ")),
         "atoms O H H there, H O H here": molecule(
@@ -93,7 +100,9 @@ def test_the_hessian_of_another_molecule_is_refused() -> None:
 def test_files_without_a_hessian(call: Runner, folder: Path) -> None:
     succeed(call("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:2", *OPTIONS, "--output", "s.h5"))
     done = call("optimize", "h2.xyz", *OPTIONS, "--start-hessian", "s.h5")
-    assert done.code == 3 and "this scan holds no Hessian" in done.message
+    assert (
+        done.code == 3 and "kind scan without a Hessian: dfmp2 frequencies computes" in done.message
+    )
     done = call("optimize", "h2.xyz", *OPTIONS, "--start-hessian", "h2.xyz")
     assert done.code != 0 and "h2.xyz" in done.message
 
@@ -106,7 +115,7 @@ def test_an_optimisation_starts_from_a_hessian() -> None:
     along_x = molecule("2\n\nH 0 0 0\nH 0.74 0 0\n")
     second = np.zeros((6, 6))
     second[np.ix_([0, 3], [0, 3])] = 0.6 * np.array([[1, -1], [-1, 1]])
-    stored = StartHessian("x.h5", along_x, second, "a spring")
+    stored = stored_hessian(along_x, second, "a spring")
     study = optimize_geometry(h2, Options(**given), start_hessian=stored)
     length = float(np.linalg.norm(np.diff(study.last.coordinates, axis=0))) * ANGSTROM_PER_BOHR
     scan = dfmp2.scan(h2, coordinate=("bond", "1,2", "0.66:0.80:8"), **given)
@@ -119,8 +128,8 @@ def test_a_hessian_of_frequencies_starts_an_optimisation(call: Runner, folder: P
     """The same minimum as from the model, in no more steps; the file is named in the report."""
     given = ("h2.xyz", *OPTIONS, "--output")
     succeed(call("frequencies", *given, "f.h5", "--allow-gradient"))
-    stored = read_start_hessian("f.h5")
-    assert stored.hessian.shape == (6, 6) and stored.level == "DF-MP2/sto-3g"
+    stored = read_hessian("f.h5")
+    assert stored.hessian.shape == (6, 6) and stored.result.level == "DF-MP2/sto-3g"
     found = succeed(call("optimize", *given, "a.h5", "--start-hessian", "f.h5", "--json")).json
     model = succeed(call("optimize", *given, "b.h5", "--json")).json
     assert found["start_hessian"] == "f.h5" and "start Hessian: f.h5" in " ".join(found["notes"])

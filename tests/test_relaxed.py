@@ -178,7 +178,7 @@ def test_a_point_that_fails_and_passes_that_disagree(
     assert energies[0] == backward[0]
     said = [note for note in found.notes if "disagree" in note]
     assert said == [
-        "bond_1_2 = 0.9 angstrom: the passes disagree by 2.63 kJ/mol; the backward one is lower "
+        "bond 1 2 = 0.9 angstrom: the passes disagree by 2.63 kJ/mol; the backward one is lower "
         "and kept"
     ]
     given = read_file(folder / "w.xyz").molecule

@@ -197,7 +197,7 @@ def test_the_headline_says_what_is_wrong_with_the_energies(result):
     fits = sum(sources[key].total for key in ("scf_fitting", "mp2_fitting"))
     assert elements.row("fitting error / Eh")[1] == f"{fits:.1e}"
     assert elements.row("checks")[1] == "PySCF check and certificate passed, 5 warnings"
-    header = elements.text.split("Molecule")[0]
+    header = elements.text.split("Molecule")[1]  # [0] ends in the contents
     assert [f"Warning: {text}" in header for text in "abcde"] == [True] * 3 + [
         False
     ] * 2 and "2 more below" in header

@@ -17,7 +17,7 @@ from dfmp2.output.html.page import UNITS
 from dfmp2.output.study import Column
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests import chromium
-from tests.report_page import enlarged, page_of, page_of_runs
+from tests.report_page import ascii_numbers, enlarged, page_of, page_of_runs
 
 pytestmark = pytest.mark.browser
 
@@ -58,6 +58,15 @@ def three(tab, tmp_path, water):
     return tab
 
 
+def pages(tab):
+    """How many sheets of A4 the page is printed on."""
+    paper = base64.b64decode(
+        tab.ask("Page.printToPDF", preferCSSPageSize=True, printBackground=False)["data"]
+    )
+    assert paper.startswith(b"%PDF-")
+    return len(re.findall(rb"/Type\s*/Page\b", paper))
+
+
 def look(tab, scheme, tmp_path):
     """What a screenshot in a colour scheme looks like."""
     tab.ask(
@@ -90,10 +99,9 @@ def test_the_page_is_drawn_in_light_and_dark_on_paper_and_on_a_small_screen(thre
         assert three.run("document.documentElement.scrollWidth") <= 360, name
     three.open(tmp_path / "three.html")
     three.ask("Emulation.clearDeviceMetricsOverride")
-    paper = base64.b64decode(
-        three.ask("Page.printToPDF", preferCSSPageSize=True, printBackground=False)["data"]
-    )
-    assert paper.startswith(b"%PDF-") and 3 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 30
+    assert pages(three) == 1  # the summary alone, unless all is asked for
+    three.run("document.querySelector('#all').checked = true")
+    assert 3 <= pages(three) <= 30
     light, dark = (look(three, scheme, tmp_path) for scheme in ("light", "dark"))
     three.ask("Emulation.setEmulatedMedia", media="", features=[])
     assert light["mean"] > 225 and dark["mean"] < 60
@@ -115,11 +123,12 @@ def test_nothing_is_asked_for_and_nothing_can_be_put_in(three, tmp_path):
 
 
 def column(tab, place, table="table"):
-    """Texts of a column of the first table that a selector finds."""
-    return tab.run(
+    """Texts of a column of the first table that a selector finds, numbers as Python prints them."""
+    texts = tab.run(
         f"[...document.querySelector('{table}').tBodies[0].rows].map(r => "
         f"r.cells[{place}].textContent)"
     )
+    return [ascii_numbers(text) for text in texts]
 
 
 def press(tab, place, table="table"):

@@ -59,7 +59,7 @@ def study(folder, water, radical):
 def test_a_study_is_shown_with_its_runs(call, study, water):
     assert call("report", "study.h5", "-o", "r.html").code == 0
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
-    assert elements.row("cp corrected interaction energy")[1:] == [
+    assert elements.row("total, CP")[1:] == [
         "-0.0224119246",
         "Eh",
         "-14.0637",
@@ -71,9 +71,9 @@ def test_a_study_is_shown_with_its_runs(call, study, water):
         "the same",
     ]
     assert elements.row("status")[1] == "incomplete"
-    assert elements.row("distance") == ["distance", "1.9", "angstrom", "", "between them"]
+    assert elements.row("distance") == ["distance", "1.9", "Å", "", "between them"]
     assert elements.row("complex", "-1.2500000000") and elements.row("fragment", "-")
-    assert elements.row("complex", "H2O")[6] == f"{water.json['mp2_total_energy']:.10f}"
+    assert elements.row("complex", "H₂O")[6] == f"{water.json['mp2_total_energy']:.10f}"
     assert "INCOMPLETE" in elements.text and elements.tags.count("script") == 1
     assert "must not be subtracted" not in elements.text  # which is what the study did, and rightly
 
@@ -181,15 +181,15 @@ def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
         assert done.code == 0, done.err
         return parse(Path("r.html").read_text(encoding="utf-8")).text
 
-    assert "All complete items: basis sto-3g, reference auto, relativity none, scf df" in page()
-    asked = ["method", "DF-MP2/sto-3g", "reference auto, frozen core auto"]
+    assert "All complete items: basis STO-3G, reference auto, relativity none, SCF df" in page()
+    asked = ["method", "DF-MP2/STO-3G", "reference auto, frozen core auto"]
     assert parse(Path("r.html").read_text(encoding="utf-8")).row("method") == asked
     assert (
         call("run", "o2.xyz", *options[:4], "--scf", "conventional", "--output", "out/o2.h5").code
         == 0
     )
     assert (
-        "different methods, so their energies cannot be compared: scf: df (3, e.g. h2), "
+        "different methods, so their energies cannot be compared: SCF: df (3, e.g. h2), "
         "conventional (1" in page()
     )
 

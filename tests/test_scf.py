@@ -275,6 +275,63 @@ def test_float32_ends_and_convergence_is_judged_in_float64(
     assert [number for number, one in enumerate(converged) if one] == done
 
 
+@pytest.mark.parametrize(
+    ("gradients", "states", "done"),
+    [
+        pytest.param(
+            [1.0, 0.1, 5e-4, 0.03, 1e-4, 1e-5, 1e-7, 1e-7, 1e-7],
+            ["single"] * 3 + ["corrected"] * 3 + ["double"] * 3,
+            [7, 8],
+            id="below a gradient each",
+        ),
+        pytest.param(
+            [1.0, 0.1, 5e-4, 0.03, 0.029, 0.02, 1e-7],
+            ["single"] * 3 + ["corrected"] * 2 + ["double"] * 2,
+            [6],
+            id="a correction that does not help",
+        ),
+        pytest.param(
+            [1.0, 0.9, 1.0, 1.2, 1.1, 0.5, 0.45, 1e-7, 1e-7, 1e-7],
+            ["single"] * 5 + ["corrected"] * 2 + ["double"] * 3,
+            [8, 9],
+            id="noise ends both",
+        ),
+    ],
+)
+def test_a_coarse_grid_is_corrected_before_the_last_one_comes(
+    gradients: list[float], states: list[str], done: list[int]
+) -> None:
+    """Of what has a coarse grid; nothing converges before two energies on that of the end."""
+    part = SimpleNamespace(single=False, corrected=False)
+    other = SimpleNamespace(single=False)
+    schedule, found, converged = SingleSchedule([part, other]), [], []
+    energies = {"e_tot": -1.0, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": 1e-6}
+    for gradient in gradients:
+        assert other.single == part.single
+        found.append("single" if part.single else "corrected" if part.corrected else "double")
+        converged.append(schedule.converged({"norm_gorb": gradient, **energies}))
+    assert found == states
+    assert [number for number, one in enumerate(converged) if one] == done
+
+
+@pytest.mark.parametrize(
+    ("energies", "gradient", "left"),
+    [
+        ([-2.0] + [-1.0] * 8, 1.1e-3, True),
+        ([-2.0] + [-1.0] * 8, 1e-3, False),  # near convergence
+        ([-2.0] + [-1.0] * 7, 1.0, False),  # not long enough
+        ([-2.0] + [-1.0] * 7 + [-2.0], 1.0, False),
+        ([-1.0, -2.0] + [-1.5] * 8, 1.0, True),
+        ([-1.0, -2.0] + [-1.5] * 7, 1.0, False),
+    ],
+)
+def test_diis_is_given_up_eight_iterations_after_the_lowest_energy(
+    energies: list[float], gradient: float, left: bool
+) -> None:
+    history = [(energy, 0.0, gradient) for energy in energies]
+    assert ladder.climbed(history) is left
+
+
 def test_same_state_as_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """With float32 exchange only where float32 was asked for, and at least two iterations in
     float64 at the end."""

@@ -226,6 +226,12 @@ def test_the_field_does_not_depend_on_how_many_integrals_are_kept(
     monkeypatch.setattr("dfmp2.scf.solvent.BLOCK_BYTES", 20_000)
     model = made(mole, 20.0, 17)
     assert (model.blocks is None) == (kept == 0)
+    if kept:
+        size = sum(block.nbytes for block in model.blocks)
+        assert size == 8 * len(model.response) * mole.nao * (mole.nao + 1) // 2
+        for limit, held in ((size, True), (size - 1, False)):
+            monkeypatch.setattr("dfmp2.scf.solvent.KEPT_BYTES", limit)
+            assert (made(mole, 20.0, 17).blocks is not None) == held
     theirs = pcm.PCM(mole)
     theirs.eps, theirs.lebedev_order = 20.0, 17
     found, expected = model.kernel(density), theirs.kernel(density)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyscf import gto, scf
+from pyscf import dft, gto, scf
 from pyscf.scf import stability as pyscf_stability
 from pyscf.soscf import newton_ah
 
@@ -332,6 +332,62 @@ def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
     assert rotations.energy_along(mf, rotation)(angle) == pytest.approx(
         angle**2 * norm * rotation.eigenvalue, rel=1e-3
     )
+
+
+# A closed shell, and a cation that is not, none with a symmetry; sto-3g, grid 20,50.
+OF_FUNCTIONALS = {
+    "RKS, meta-GGA": ("O 0 0 0; F 0.1 0 1.6; H 0.9 0.3 -0.2", 0, 0, "r2scan0"),
+    "UKS, range-separated": ("N 0 0 0; H 0.1 0.8 0.7; H 0 -0.9 0.6", 0, 1, "camb3lyp"),
+}
+
+
+@pytest.mark.parametrize("case", OF_FUNCTIONALS)
+def test_the_eigenvalues_with_a_functional_are_those_of_pyscf(case: str) -> None:
+    """Of its products with unit vectors, whose kernels are its own; the energy along a rotation
+    has no kernel at all."""
+    atom, charge, spin, xc = OF_FUNCTIONALS[case]
+    mole = gto.M(atom=atom, basis="sto-3g", charge=charge, spin=spin, verbose=0)
+    mf = dft.KS(mole, xc=xc)
+    mf.grids.atom_grid = (20, 50)
+    mf.run(conv_tol=1e-11)
+    if spin:
+        hops = {"UHF to UHF": (newton_ah.gen_g_hop_uhf(mf, mf.mo_coeff, mf.mo_occ)[1], 1)}
+    else:
+        hops = {
+            "RHF to RHF": (newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)[1], 2),
+            "RHF to UHF": (pyscf_stability._gen_hop_rhf_external(mf)[2], 1),
+        }
+    size = sum(spin.differences.size for spin in rotations.orbital_spins(mf))
+    found = {rotation.kind: rotation for rotation in stability.lowest_rotations(mf)}
+    assert found.keys() == hops.keys()
+    for kind, (product, factor) in hops.items():
+        matrix = np.array([np.asarray(product(row)).real / factor for row in np.eye(size)])
+        rotation = found[kind]
+        assert rotation.eigenvalue == pytest.approx(np.linalg.eigvalsh(matrix)[0], abs=5e-5)
+        norm = sum(float(np.vdot(x, x)) for x in rotation.vectors)
+        curvature = 0.01**2 * norm * rotation.eigenvalue
+        assert rotations.energy_along(mf, rotation)(0.01) == pytest.approx(curvature, rel=5e-3)
+
+
+def test_a_functional_leaves_the_restricted_solution_where_it_is_told_to() -> None:
+    """H2 at 3 angstrom with B3LYP: PySCF's UKS from orbitals of its atoms."""
+    mole = gto.M(atom="H 0 0 0; H 0 0 3", basis="6-31g", verbose=0)
+    mf = dft.UKS(mole, xc="b3lyp").density_fit(auxbasis="cc-pvdz-jkfit")
+    mf.grids.atom_grid = (20, 50)
+    start = np.zeros((2, 4, 4))
+    start[0, 0, 0] = start[1, 2, 2] = 1.0
+    mf.kernel(start)
+    given = {"method": "ks", "xc": "b3lyp", "grid": "20,50", "scf_auxbasis": "cc-pvdz-jkfit"}
+    restricted, said = run(hydrogen(), "6-31g", stability="full", **given)
+    assert restricted.reference.stability is not None
+    assert restricted.reference.stability.verdict == "unstable (RKS to UKS)"
+    assert restricted.reference.stability.energy_gain is not None
+    below = restricted.scf_total_energy - mf.e_tot
+    assert 0.5 * below < restricted.reference.stability.energy_gain <= below
+    assert 'reference="uhf" finds it' in " ".join(said.warnings)
+    followed, _ = run(hydrogen(), "6-31g", reference="uhf", stability="follow", **given)
+    assert followed.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-7)
+    assert solutions(followed).kind[0] == "UKS to UKS"
 
 
 @pytest.mark.parametrize("method", ["auto", "full"])

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +16,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dfmp2.backends import fused, tiling
+from dfmp2.backends import fused, tiling, transfers
+from dfmp2.backends import torch as torch_backend
 from dfmp2.backends.base import Tile
 from dfmp2.backends.cards import Card
 from dfmp2.backends.cpu import CpuBackend
@@ -28,6 +31,7 @@ from dfmp2.backends.torch import (
 )
 from dfmp2.errors import ResourceError
 from dfmp2.mp2.pairs import pair_energies, tile_keys
+from tests import stand_in_triton
 from tests.test_backends import fitted, oracle
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -259,6 +263,20 @@ def test_the_fused_kernel_equals_the_definition():
     )
 
 
+@pytest.mark.parametrize(("nvir", "right"), [(1, 1), (32, 32), (37, 37), (33, 40)])
+def test_the_fused_kernel_in_numpy_equals_the_definition(monkeypatch, nvir, right):
+    """Every instance of it, with blocks that are full and blocks that are not."""
+    triton, language = stand_in_triton.module()
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    monkeypatch.setitem(sys.modules, "triton.language", language)
+    fused._kernel.cache_clear()
+    try:
+        for precision in ("fp64", "mixed"):
+            compare_fused(nvir, right, precision)
+    finally:
+        fused._kernel.cache_clear()
+
+
 def test_what_makes_the_sums_on_a_card_is_said(monkeypatch):
     """Never silently an operation at a time."""
     assert "pair sums" not in TorchBackend(torch, "cpu", 1).describe()
@@ -399,14 +417,14 @@ def test_a_split_pair_step_has_three_products_and_the_energy(monkeypatch):
 ROOM = 330  # occupied orbitals on the card, of 50 along the edge of a tile
 
 
-def small(rows, size):
+def small(rows, size, **how):
     """A card with room for so many occupied orbitals of B."""
     card = backend(Card("a small card", (9, 0), 1 << 20, 0))
     products = 3 * 8 * card.limits.tile_elements
-    return backend(Card("a small card", (9, 0), 1 << 20, products + rows * size))
+    return backend(Card("a small card", (9, 0), 1 << 20, products + rows * size), **how)
 
 
-@pytest.mark.parametrize("precision", ["fp64", "mixed"])
+@pytest.mark.parametrize("precision", ["fp64", "mixed", "split"])
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -419,10 +437,12 @@ def small(rows, size):
 def test_rows_of_b_pass_through_a_small_card(sizes, precision):
     """The same bits as where B fits; less than all of B is on the card at any time."""
     spaces = [fitted(*size, seed=number) for number, size in enumerate(sizes)]
-    number = {"fp64": 8, "mixed": 4}[precision]
-    row = number * sizes[-1][1] * 3
-    card = small(ROOM, row)
-    whole = backend(Card("a small card", (9, 0), 1 << 20, 1 << 40))
+    row = {"fp64": 8, "mixed": 4, "split": 8}[precision] * sizes[-1][1] * 3
+    split = precision == "split"  # two halves of each float32
+    if split:
+        precision = "mixed"
+    card = small(ROOM, row, split=split)
+    whole = backend(Card("a small card", (9, 0), 1 << 20, 1 << 40), split=split)
     streamed = [card.put(*space, precision) for space in spaces]
     assert any(isinstance(operand, StreamedOperand) for operand in streamed)
     most = []
@@ -448,6 +468,32 @@ def test_a_card_without_room_for_a_tile_is_refused():
         card.put(*fitted(20, 5, 6), "fp64")
 
 
+@pytest.mark.parametrize(
+    ("precision", "split", "number"),
+    [("fp64", True, 8), ("fp64", False, 8), ("mixed", True, 8), ("mixed", False, 4)],
+)
+def test_b_stays_on_a_card_to_the_last_byte_of_its_room(precision, split, number):
+    """All of B beside five edges of rows that pass; in three products of TF32 a number has two
+    halves."""
+    space = fitted(20, 5, 6)
+    rows = number * 30
+    edge = tiling.edge(20, small(99, 8).limits, 30)
+
+    def card(size):
+        made = small(0, 0)
+        limits = Card("a small card", (9, 0), 1 << 20, 24 * made.limits.tile_elements + size)
+        return backend(limits, split=split)
+
+    whole = (20 + 5 * edge) * rows
+    resident = card(whole).put(*space, precision)
+    assert isinstance(resident, TorchOperand)
+    assert (resident.low is not None) == (split and precision == "mixed")
+    assert isinstance(card(whole - 1).put(*space, precision), StreamedOperand)
+    assert isinstance(card(5 * edge * rows).put(*space, precision), StreamedOperand)
+    with pytest.raises(ResourceError, match=f"need {5 * edge * rows} bytes"):
+        card(5 * edge * rows - 1).put(*space, precision)
+
+
 def test_what_was_resident_is_given_back():
     card = small(420, 8 * 30)
     operand = card.put(*fitted(30, 5, 6), "fp64")
@@ -455,6 +501,118 @@ def test_what_was_resident_is_given_back():
     assert isinstance(card.put(*fitted(120, 5, 6), "fp64"), StreamedOperand)
     del operand
     assert card.transfers.resident == 0
+
+
+class Cuda:
+    """`torch` with a card whose events are noted, in the host's memory."""
+
+    def __init__(self):
+        self.noted = []
+        outer = self
+
+        class Event:
+            def record(self):
+                outer.noted.append(("record", id(self)))
+
+            def synchronize(self):
+                outer.noted.append(("wait", id(self)))
+
+        stream = SimpleNamespace(wait_event=lambda event: self.noted.append(("after", id(event))))
+        self.cuda = SimpleNamespace(
+            Event=Event,
+            Stream=lambda: "another stream",
+            stream=lambda which: self.noted.append(which) or nullcontext(),
+            current_stream=lambda: stream,
+        )
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+    def empty(self, shape, dtype, device=None, pin_memory=False):
+        return torch.empty(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize("stage", [8, 24, 40, 10**6])
+def test_copies_go_through_two_buffers_that_have_been_emptied(monkeypatch, stage):
+    """Pieces of any size; a buffer is filled again when its last copy has left it."""
+    monkeypatch.setattr(transfers, "STAGE_BYTES", stage)
+    card = Cuda()
+    copies = transfers.Transfers(card, SimpleNamespace(type="cuda"))
+    numbers = np.random.default_rng(4).standard_normal((3, 7))
+    there = copies.up(numbers[:, ::-1], torch.float32)
+    np.testing.assert_array_equal(there.numpy(), numbers[:, ::-1].astype(np.float32))
+    pieces = -(-numbers.nbytes // stage)
+    assert [what for what, _ in card.noted] == ["wait", "record"] * pieces
+    events = [event for what, event in card.noted if what == "record"]
+    assert events == [event for what, event in card.noted if what == "wait"]
+    assert len(set(events)) == min(pieces, 2)
+    assert all(first != second for first, second in pairwise(events))
+    assert (copies.uploads, copies.uploaded) == (1, numbers.nbytes)
+    into = torch.zeros(30, dtype=torch.float64)
+    card.noted.clear()
+    copies.fill(into, numbers)
+    np.testing.assert_array_equal(into[:21].numpy(), numbers.ravel())
+    assert not into[21:].any() and len(card.noted) == 2 * pieces
+    single = torch.zeros(30, dtype=torch.float32)
+    card.noted.clear()
+    copies.fill(single, numbers)  # of another type: not byte by byte
+    np.testing.assert_array_equal(single[:21].numpy(), numbers.ravel().astype(np.float32))
+    assert not card.noted and (copies.uploads, copies.uploaded) == (3, 3 * numbers.nbytes)
+
+
+def test_what_comes_back_is_waited_for():
+    card = Cuda()
+    copies = transfers.Transfers(card, SimpleNamespace(type="cuda"))
+    value = torch.arange(6, dtype=torch.float64).reshape(2, 3)
+    wait = copies.down(value)
+    assert [what for what, _ in card.noted] == ["record"]
+    np.testing.assert_array_equal(wait(), value.numpy())
+    assert [what for what, _ in card.noted] == ["record", "wait"]
+    assert (copies.downloads, copies.downloaded) == (1, 48)
+    card.noted.clear()
+    with copies.aside(), copies.aside():
+        mark = copies.mark()
+    copies.after(mark)
+    assert card.noted[:2] == ["another stream"] * 2
+    assert card.noted[2:] == [("record", id(mark)), ("after", id(mark))]
+    copies.after(None)
+    assert len(card.noted) == 4
+    host = transfers.Transfers(torch, torch.device("cpu"))
+    assert host.mark() is None
+    with host.aside():
+        np.testing.assert_array_equal(host.down(value)(), value.numpy())
+    assert (host.downloads, host.downloaded) == (1, 48)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "cuda", "there", "capability", "said"),
+    [
+        ("torch", "2.8.1+cpu", None, False, None, "PyTorch 2.8.1+cpu is too old: 2.9"),
+        ("torch", "2.9.0", None, False, None, None),
+        ("torch", "2.10.0a0+git", "12.8", True, (9, 0), None),
+        ("cuda", "2.9.0", None, True, (9, 0), "built without CUDA"),
+        ("cuda", "2.9.0", "12.8", False, (9, 0), "finds no CUDA device"),
+        ("cuda", "2.9.0", "12.8", True, (7, 5), None),
+        ("cuda-tf32", "2.9.0", "12.8", True, (7, 5), "Card X has no TF32: use --backend cuda"),
+        ("cuda-tf32", "2.9.0", "12.8", True, (8, 0), None),
+    ],
+)
+def test_why_pytorch_cannot_be_used(monkeypatch, name, version, cuda, there, capability, said):
+    installed = SimpleNamespace(
+        __version__=version,
+        version=SimpleNamespace(cuda=cuda),
+        cuda=SimpleNamespace(
+            is_available=lambda: there,
+            get_device_capability=lambda: capability,
+            get_device_name=lambda: "Card X",
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "torch", installed)
+    found = torch_backend.refusal(name)
+    if said is None:
+        assert found is None
+    else:
+        assert said in found
 
 
 # --- B, J and K made on the device ----------------------------------------------------------------

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +106,18 @@ class Tile(NamedTuple):
     j1: int
     diagonal: bool
 
+    def shifted(self, rows: int, columns: int) -> Tile:
+        """The same tile where orbitals are counted from `rows` and from `columns` on."""
+        return Tile(
+            self.i0 - rows, self.i1 - rows, self.j0 - columns, self.j1 - columns, self.diagonal
+        )
+
+
+NUMPY_TYPES: dict[str, type[np.float32] | type[np.float64]] = {
+    "fp64": np.float64,
+    "mixed": np.float32,
+}  # of B by precision
+
 
 class PairTerms(NamedTuple):
     """Pair terms of a tile, float64, Eh.
@@ -137,7 +149,7 @@ class Operand:
     precision: str
 
     def batches(self, backend: Backend, right: Any, tiles: list[Tile]) -> Iterator[Batch]:
-        """As of Source: all tiles at once."""
+        """As of `TileSource`: all tiles at once."""
         yield self, right, {tile: tile for tile in tiles}
 
 
@@ -159,7 +171,7 @@ class TileSource(Protocol):
         ...
 
     def batches(self, backend: Backend, right: Any, tiles: list[Tile]) -> Iterator[Batch]:
-        """Resident operands of this and of `right`, a Source of the same kind, and for each tile of
+        """Resident operands of this and of `right`, a source of the same kind, and for each tile of
         the batch in their own numbering the tile it stands for; valid until the next is taken."""
         ...
 
@@ -209,9 +221,12 @@ def decays(
     return both[0], both[1]
 
 
-class Backend(ABC):
-    """A device that evaluates pair terms: three verbs that every backend has, the others with
-    answers for a host."""
+OperandT = TypeVar("OperandT", bound=Operand)
+
+
+class Device(ABC, Generic[OperandT]):
+    """A device that evaluates pair terms of its own kind of operands: three verbs that every
+    backend has, the others with answers for a host."""
 
     name: str
     limits: Limits
@@ -223,15 +238,15 @@ class Backend(ABC):
         eps_occ: NDArray[np.float64],
         eps_vir: NDArray[np.float64],
         precision: str,
-    ) -> Operand:
+    ) -> OperandT:
         """Make (nocc, nvir, naux) B resident in the given precision; for "mixed" it comes in
         float32 or float64."""
 
     @abstractmethod
-    def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
+    def pair_terms(self, left: OperandT, right: OperandT, tile: Tile) -> PairTerms:
         """Direct and exchange terms of a tile; exchange only when `left is right`."""
 
-    def begin(self, left: Operand, right: Operand, tile: Tile) -> Callable[[], PairTerms]:
+    def begin(self, left: OperandT, right: OperandT, tile: Tile) -> Callable[[], PairTerms]:
         """Begin a tile; what is returned waits for its terms. A host computes it at once."""
         terms = self.pair_terms(left, right, tile)
         return lambda: terms
@@ -240,7 +255,7 @@ class Backend(ABC):
     def describe(self) -> dict[str, str]:
         """Device and library versions, for the result's provenance."""
 
-    def regularised(self, kappa: float) -> Backend:
+    def regularised(self, kappa: float) -> Device[OperandT]:
         """The same device with the factor (1 - exp(kappa D))^2 in its pair terms; kappa in 1/Eh."""
         raise UnsupportedByBackend(
             Option("backend", self.name),
@@ -249,7 +264,7 @@ class Backend(ABC):
             ", torch or cuda",
         )
 
-    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:  # noqa: B027 - nothing to do on a host
+    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
         """Have compiled what these shapes need; `nao` basis functions where the device makes B,
         else 0.
 
@@ -262,7 +277,7 @@ class Backend(ABC):
         self,
         tensors: Sequence[Any],
         energies: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]],
-    ) -> list[Operand]:
+    ) -> list[OperandT]:
         """Operands of all spins, B made on the device; only where `limits.transforms`.
 
         Parameters
@@ -313,6 +328,9 @@ class Backend(ABC):
         raise UnsupportedByBackend(
             Option("backend", self.name), " has no products of arrays on several cores: give it one"
         )
+
+
+Backend = Device[Any]  # whatever its operands are
 
 
 class Accelerator(Protocol):

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, decays
+from dfmp2.backends.base import NUMPY_TYPES, Backend, Limits, Operand, PairTerms, Tile, decays
 
 PRODUCT_ELEMENTS = (
     1 << 21
@@ -32,8 +32,6 @@ RUN = 64
 QUOTIENT_ELEMENTS = (
     1 << 17
 )  # of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
-
-_DTYPES: dict[str, type[np.float32] | type[np.float64]] = {"fp64": np.float64, "mixed": np.float32}
 
 
 def refusal(name: str) -> str | None:
@@ -71,7 +69,7 @@ class CpuBackend(Backend):
     ) -> Operand:
         """Keep B as it is, or a float32 copy of a float64 one in "mixed"."""
         return Operand(
-            np.ascontiguousarray(b, dtype=_DTYPES[precision]), eps_occ, eps_vir, precision
+            np.ascontiguousarray(b, dtype=NUMPY_TYPES[precision]), eps_occ, eps_vir, precision
         )
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:

@@ -31,7 +31,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends import fused
-from dfmp2.backends.base import Backend, Batch, Limits, Operand, PairTerms, Shape, Tile
+from dfmp2.backends.base import (
+    NUMPY_TYPES,
+    Backend,
+    Batch,
+    Device,
+    Limits,
+    Operand,
+    PairTerms,
+    Shape,
+    Tile,
+)
 from dfmp2.backends.cards import RESIDENT_EDGES, Card, present_card
 from dfmp2.backends.tensors import TorchTensors
 from dfmp2.backends.tiling import edge, strip, visits, widest
@@ -92,25 +102,43 @@ class TorchOperand(Operand):
     space: Any = None
     low: Any = None
 
+    def resident(self, start: int, stop: int) -> TorchOperand:
+        """The operand itself: it is on the device as a whole."""
+        return self
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StreamedOperand(Operand):
     """An operand whose B stays on the host, because the device has no room for it.
 
     Attributes
     ----------
+    device : the backend that it was put to
     space : as of TorchOperand
     """
 
-    space: Any = None
+    device: TorchBackend
+    space: Any
+
+    def resident(self, start: int, stop: int) -> TorchOperand:
+        """A copy of orbitals start:stop on the device."""
+        return self.device.operand(
+            self.device.upload(self.b[start:stop], self.device.type_of(self.precision)),
+            self.eps_occ[start:stop],
+            self.eps_vir,
+            self.precision,
+            self.space,
+        )
 
     def batches(self, backend: Backend, right: Any, tiles: list[Tile]) -> Iterator[Batch]:
         """As of `dfmp2.backends.base.TileSource`."""
-        assert isinstance(backend, TorchBackend)
-        yield from backend.stream(self, right, tiles)
+        yield from self.device.stream(self, right, tiles)
 
 
-class TorchBackend(Backend):
+DeviceOperand = TorchOperand | StreamedOperand
+
+
+class TorchBackend(Device[DeviceOperand]):
     """PyTorch on one device.
 
     Parameters
@@ -186,7 +214,7 @@ class TorchBackend(Backend):
         eps_occ: NDArray[np.float64],
         eps_vir: NDArray[np.float64],
         precision: str,
-    ) -> Operand:
+    ) -> DeviceOperand:
         """Copy B to the device in the given precision, or keep it on the host where the device has
         no room for it.
 
@@ -194,13 +222,12 @@ class TorchBackend(Backend):
         ------
         ResourceError : the device has no room for the rows of a single tile either
         """
-        dtype = self._type(precision)
-        size = b.size * dtype.itemsize
-        if precision == "mixed" and self.split:
-            size *= 2
+        dtype = self.type_of(precision)
+        number = dtype.itemsize * self._halves(precision)
+        size = b.size * number
         row = b[:1].size
         rows = RESIDENT_EDGES * edge(len(b), self.limits, row)
-        least = rows * row * dtype.itemsize
+        least = rows * row * number
         room = self.room()
         # What stays on the device leaves room for another operand to pass through it.
         if room is not None and size + least > room:
@@ -214,8 +241,8 @@ class TorchBackend(Backend):
                     " or a larger device",
                 )
             wanted = np.ascontiguousarray(b, dtype=NUMPY_TYPES[precision])
-            return StreamedOperand(wanted, eps_occ, eps_vir, precision, space=object())
-        return self.operand(self._upload(b, dtype), eps_occ, eps_vir, precision)
+            return StreamedOperand(wanted, eps_occ, eps_vir, precision, device=self, space=object())
+        return self.operand(self.upload(b, dtype), eps_occ, eps_vir, precision)
 
     def operand(
         self,
@@ -227,11 +254,9 @@ class TorchBackend(Backend):
     ) -> TorchOperand:
         """An operand of a B that is on the device already, in the type of that precision."""
         low = None
-        if self.split and precision == "mixed":
+        if self._halves(precision) == 2:
             resident, low = split_tf32(self._torch, resident)
-        size = resident.numel() * resident.element_size()
-        if low is not None:
-            size *= 2
+        size = resident.numel() * resident.element_size() * self._halves(precision)
         self.transfers.hold(resident, size)
         return TorchOperand(
             resident,
@@ -244,6 +269,12 @@ class TorchBackend(Backend):
             low=low,
         )
 
+    def _halves(self, precision: str) -> int:
+        """Arrays that a number of B is split into on the device."""
+        if self.split and precision == "mixed":
+            return 2
+        return 1
+
     def room(self) -> int | None:
         """Bytes that B may still take on the device, None on the host."""
         if self.limits.memory is None:
@@ -251,13 +282,15 @@ class TorchBackend(Backend):
         products = 3 * 8 * self.limits.tile_elements
         return max(0, self.limits.memory - products - self.transfers.resident)
 
-    def begin(self, left: Operand, right: Operand, tile: Tile) -> Callable[[], PairTerms]:
+    def begin(
+        self, left: DeviceOperand, right: DeviceOperand, tile: Tile
+    ) -> Callable[[], PairTerms]:
         """Queue a tile on the device; what is returned waits for its terms."""
-        near = self._resident(left, tile.i0, tile.i1)
+        near = left.resident(tile.i0, tile.i1)
         if left is right and (tile.i0, tile.i1) == (tile.j0, tile.j1):
             far = near
         else:
-            far = self._resident(right, tile.j0, tile.j1)
+            far = right.resident(tile.j0, tile.j1)
         i0 = tile.i0
         if near is not left:
             i0 = 0
@@ -275,7 +308,7 @@ class TorchBackend(Backend):
 
         return terms
 
-    def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
+    def pair_terms(self, left: DeviceOperand, right: DeviceOperand, tile: Tile) -> PairTerms:
         """Direct and exchange terms of a tile of occupied pairs, float64, Eh."""
         return self.begin(left, right, tile)()
 
@@ -370,24 +403,26 @@ class TorchBackend(Backend):
             seconds += 2.0 * functions * nocc * products / rate
         return seconds
 
-    def stream(self, left: Operand, right: Operand, tiles: list[Tile]) -> Iterator[Batch]:
+    def stream(
+        self, left: DeviceOperand, right: DeviceOperand, tiles: list[Tile]
+    ) -> Iterator[Batch]:
         """Resident operands of rows and columns of B that is on the host, the next columns on
         their way."""
         same = left is right
-        row = int(left.b[:1].nbytes)
-        column = int(right.b[:1].nbytes)
+        row = int(left.b[:1].nbytes) * self._halves(left.precision)
+        column = int(right.b[:1].nbytes) * self._halves(right.precision)
         room = self.room() or 0
         # Rows of this visit and the one before, columns of this batch, the one before and the next.
         passes = widest(tiles) * column
         held = (room - 3 * passes) // 2 + 2 * passes
         for begin, end, mine, inside, passing in visits(tiles, held, row, column, same=same):
-            near = self._resident(left, begin, end)
+            near = left.resident(begin, end)
             if inside:
-                yield near, near, {_shifted(tile, begin, begin): tile for tile in inside}
+                yield near, near, {tile.shifted(begin, begin): tile for tile in inside}
 
             def load(k: int, passing: list[tuple[int, int]] = passing) -> tuple[TorchOperand, Any]:
                 with self.transfers.aside():
-                    return self._resident(right, *passing[k]), self.transfers.mark()
+                    return right.resident(*passing[k]), self.transfers.mark()
 
             for cut, (far, arrived) in zip(passing, prefetched(load, len(passing)), strict=True):
                 self.transfers.after(arrived)
@@ -399,27 +434,21 @@ class TorchBackend(Backend):
                 columns = cut[0]
                 if far is right:
                     columns = 0
-                yield near, far, {_shifted(tile, rows, columns): tile for tile in batch}
+                yield near, far, {tile.shifted(rows, columns): tile for tile in batch}
 
-    def _resident(self, operand: Operand, start: int, stop: int) -> TorchOperand:
-        """An operand on the device: itself, or a copy of these orbitals of what is on the host."""
-        if isinstance(operand, TorchOperand):
-            return operand
-        assert isinstance(operand, StreamedOperand)
-        return self.operand(
-            self._upload(operand.b[start:stop], self._type(operand.precision)),
-            operand.eps_occ[start:stop],
-            operand.eps_vir,
-            operand.precision,
-            operand.space,
-        )
-
-    def _type(self, precision: str) -> Any:
+    def type_of(self, precision: str) -> Any:
+        """PyTorch's type of B in that precision."""
         if precision == "fp64":
             return self._torch.float64
         return self._torch.float32
 
-    def _upload(self, b: NDArray[Any], dtype: Any) -> Any:
+    def upload(self, b: NDArray[Any], dtype: Any) -> Any:
+        """Rows of B on the device.
+
+        Raises
+        ------
+        ResourceError : the device has no room for them
+        """
         try:
             return self.transfers.up(b, dtype)
         except self._torch.cuda.OutOfMemoryError as error:
@@ -509,14 +538,5 @@ def _elementwise(device: str) -> tuple[bool, str]:
     return False, f"plain PyTorch, an operation at a time: {reason}"
 
 
-def _shifted(tile: Tile, rows: int, columns: int) -> Tile:
-    return Tile(tile.i0 - rows, tile.i1 - rows, tile.j0 - columns, tile.j1 - columns, tile.diagonal)
-
-
 HOST_RATE = 5e10  # operations per second of a core in float64, about
 LINK_RATE = 1.2e10  # bytes per second from pinned memory, about half of what PCIe 4.0 x16 has
-
-NUMPY_TYPES: dict[str, type[np.float32] | type[np.float64]] = {
-    "fp64": np.float64,
-    "mixed": np.float32,
-}

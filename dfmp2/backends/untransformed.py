@@ -12,9 +12,10 @@ figures).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +116,9 @@ class UntransformedOperand:
         )  # neighbours stay neighbours: all orbitals of a tile are there
 
     def _resident(self, backend: Backend, orbitals: list[int]) -> Operand:
-        return backend.put(self.b.rows(orbitals), self.eps_occ[orbitals], self.eps_vir, "fp64")
+        rows = self.b.rows(orbitals)
+        operand: Operand = backend.put(rows, self.eps_occ[orbitals], self.eps_vir, "fp64")
+        return operand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +144,33 @@ class DeviceTensor:
         if precision == "mixed":
             return self.operand
         return UntransformedOperand(self.source, self.operand.eps_occ, self.operand.eps_vir)
+
+
+def made_on_device(
+    a: Array, spaces: Sequence[Any], frontier: Sequence[Any], backend: Backend
+) -> list[Any]:
+    """B of each spin, which a device makes of fitted integrals, then that of the frontier orbitals,
+    which the host makes of the same integrals in float64.
+
+    Parameters
+    ----------
+    a : (naux, nao (nao + 1) / 2) float64, Eh^1/2
+        A_P(mu nu), mu >= nu.
+    spaces, frontier : sequence
+        Orbitals of each spin, with `c_occ`, `c_vir`, `eps_occ` and `eps_vir`.
+    backend : Backend
+        With `limits.transforms`.
+    """
+    sources = [UntransformedTensor(a, space.c_occ, space.c_vir) for space in spaces]
+    energies = [(space.eps_occ, space.eps_vir) for space in spaces]
+    operands = backend.put_untransformed(sources, energies)
+    tensors: list[Any] = []
+    for operand, source in zip(operands, sources, strict=True):
+        tensors.append(DeviceTensor(operand, source))
+    for space in frontier:
+        tensor = UntransformedTensor(a, space.c_occ, space.c_vir)
+        tensors.append(tensor.rows(range(space.nocc)))
+    return tensors
 
 
 def unpacked(packed: Array, nao: int) -> Array:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dfmp2.cli.console import Console, open_log
+from dfmp2.cli.console import Console, open_log, styled
 from dfmp2.cli.help import AnnouncedCommand, CommandGroup
 from dfmp2.cli.options import (
     AS_JSON,
@@ -38,7 +38,14 @@ from dfmp2.cli.submit import batch_submit
 from dfmp2.errors import STOPPED, DeviceFault, InputError, Interrupted, SomeFailed
 from dfmp2.molecule.text import printable
 from dfmp2.options import ALL, KEPT, Options
-from dfmp2.output.document import counted_text
+from dfmp2.output.document import (
+    WIDEST,
+    counted_text,
+    cut_text,
+    displayed_width,
+    padded,
+    shortened_lines,
+)
 
 if TYPE_CHECKING:
     from dfmp2.execution.batch import BatchRun
@@ -50,6 +57,9 @@ if TYPE_CHECKING:
 DATASETS = ("extxyz", "h5", "parquet", "csv", "json", "ase.db")
 OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
 MOST_SHOWN = 20
+STATE_WIDTH = 12  # of "failed (12)" and a blank
+NAME_WIDTH = 27  # of a name, which leaves room for an energy and a time; a longer one is cut
+MOST_LINES = 4  # of what is said of an item
 # s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes
 # it on
 TOGETHER = 1.0
@@ -443,8 +453,7 @@ def _report(batch: Batch, run: BatchRun, stopped: int, *, quiet: bool) -> None:
     failed = run.own("failed")
     if not quiet:
         for row in failed[:MOST_SHOWN]:
-            error = (row.error or "")[:200]
-            click.echo(printable(f"failed ({row.exit_code}) {row.name}: {error}"))
+            click.echo(styled(item_lines(f"failed ({row.exit_code})", row.name, row.error or "")))
         if len(failed) > MOST_SHOWN:
             click.echo(f"... and {len(failed) - MOST_SHOWN} more: see dfmp2 batch status")
     complete = len(run.own("complete"))
@@ -523,13 +532,30 @@ def status(batch: Batch, as_json: bool) -> None:
             remark = f"E(MP2) = {row.energy:.10f} Eh, {row.seconds or 0.0:.1f} s"
         else:
             remark = row.error or row.remark
-        click.echo(printable(f"{state:12s} {row.name:24s} {remark[:200]}").rstrip())
+        click.echo(styled(item_lines(state, row.name, remark)))
     counts = [
         f"{number} {state}"
         for state, number in counts_and_items.items()
         if state not in ("total", "items")
     ]
-    click.echo(f"{', '.join(counts)}; {len(rows)} in all")
+    click.echo(styled(f"{', '.join(counts)}; {len(rows)} in all"))
+
+
+def item_lines(state: str, name: str, remark: str) -> str:
+    """Where an item stands in lines that fit a terminal.
+
+    A long name is cut in its middle. A remark that does not fit stands below the name, in at most
+    about MOST_LINES lines.
+    """
+    label = cut_text(printable(name), NAME_WIDTH)
+    start = f"{state:<{STATE_WIDTH}} {padded(label, NAME_WIDTH)} "
+    words = printable(remark)
+    if displayed_width(start + words) <= WIDEST:
+        return f"{start}{words}".rstrip()
+    indent = " " * (STATE_WIDTH + 1)
+    label = cut_text(printable(name), WIDEST - len(indent))
+    below = shortened_lines(words, WIDEST - len(indent), MOST_LINES)
+    return "\n".join([f"{state:<{STATE_WIDTH}} {label}", *(indent + line for line in below)])
 
 
 def _status(rows: Sequence[ItemStatus]) -> dict[str, Any]:
@@ -578,10 +604,8 @@ def batch_plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> Non
         else:
             sizes = f"{row['nao']} functions, {duration(row['seconds'])}"
         if row["error"]:
-            error = f": {row['error']}"
-        else:
-            error = ""
-        click.echo(printable(f"shard {row['shard']:<5d} {row['name']:24s} {sizes}{error}"))
+            sizes += f": {row['error']}"
+        click.echo(item_lines(f"shard {row['shard']}", row["name"], sizes))
     loads = [shard["seconds"] for shard in outlook["shards"]]
     remark = ""
     if not outlook["measured"]:

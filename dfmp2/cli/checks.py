@@ -165,6 +165,7 @@ def methods(as_json: bool) -> None:
         rows = {name: asdict(one) for name, one in METHODS.items()} | hybrids
         click.echo(json.dumps(json_value(rows), indent=2))
         return
+    click.echo(f"{'method':<13}{'correlation energy':<25}what it is, and its source")
     for one in METHODS.values():
         short = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
         if one.kind in ("rpa", "none"):
@@ -185,8 +186,8 @@ def _list_double_hybrids() -> None:
     from dfmp2.double_hybrids import DISPERSIONS, table
 
     click.echo(
-        "\ndouble hybrids, RKS and UKS: exact exchange, factors, dispersion, source,\n"
-        "checked against"
+        "\ndouble hybrids (RKS and UKS): exact exchange K, correlation energy, dispersion,\n"
+        "source, program they were checked against"
     )
     for name, row in table().items():
         if row.unavailable:

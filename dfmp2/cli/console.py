@@ -28,6 +28,16 @@ LINE_EVERY = 30.0  # s between progress lines where they are not rewritten
 BAR_EVERY = 0.1  # s between redraws of the bar
 TICK = 1.0  # s after which the last line is rewritten though nothing was told
 SHORT = 5.0  # s; so little time left is not worth a number
+HEADING = re.compile(r"^.+(?=\n-{10,}$)", re.MULTILINE)
+WARNED = re.compile(r"^warning:", re.MULTILINE)
+# What says that something has gone wrong, or that a mode is imaginary, in what commands print.
+FAILED = re.compile(
+    r"^failure:|\bFAILED\b|\bfailed(?: with code \d+| \(\d+\)|: exit code \d+)|\b[1-9]\d* failed\b"
+    r"|\b(?:NOT CONVERGED|not converged|NOT FINISHED|INCOMPLETE)\b"
+    r"|\bNO (?:STATIONARY POINT|TRANSITION STATE)\b"
+    r"|\bIMAGINARY\b|(?<!\b0 )\bimaginary(?: modes?)?\b|\b\d+\.\d+i\b",
+    re.MULTILINE,
+)
 
 
 class Console(Listener):
@@ -254,23 +264,13 @@ def about(seconds: float) -> str:
 
 
 def styled(report: str) -> str:
-    """A report with bold headings, warnings in yellow and failures in red, where standard output is
-    a terminal."""
-    if sys.stdout is None or not sys.stdout.isatty():
+    """A report with bold headings, warnings in yellow, failures and imaginary modes in red, where
+    standard output is a terminal and NO_COLOR is not set."""
+    if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return report
-    colours = {"warning:": "yellow", "failure:": "red"}
-    report = re.sub(
-        r"^(?:warning|failure):",
-        lambda found: click.style(found[0], fg=colours[found[0]]),
-        report,
-        flags=re.MULTILINE,
-    )
-    return re.sub(
-        r"^.+(?=\n-{10,}$)",
-        lambda found: click.style(found[0], bold=True),
-        report,
-        flags=re.MULTILINE,
-    )
+    report = WARNED.sub(lambda match: click.style(match[0], fg="yellow"), report)
+    report = FAILED.sub(lambda match: click.style(match[0], fg="red"), report)
+    return HEADING.sub(lambda match: click.style(match[0], bold=True), report)
 
 
 def _columns() -> int:

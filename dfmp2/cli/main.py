@@ -35,12 +35,12 @@ COMMANDS = {
     "run": ("dfmp2.cli.run:run_command", "Energy of a molecule."),
     "gradient": ("dfmp2.cli.run:gradient_command", "Gradient, relaxed densities, dipole moment."),
     "optimize": (
-        "dfmp2.cli.studies:optimize_command",
+        "dfmp2.cli.geometry:optimize_command",
         "Geometry of a minimum or a transition state.",
     ),
-    "irc": ("dfmp2.cli.studies:irc_command", "Reaction path from a transition state."),
+    "irc": ("dfmp2.cli.geometry:irc_command", "Reaction path from a transition state."),
     "frequencies": (
-        "dfmp2.cli.studies:frequencies_command",
+        "dfmp2.cli.thermochemistry:frequencies_command",
         "Harmonic frequencies, intensities, thermochemistry.",
     ),
     "plan": ("dfmp2.cli.run:plan_command", "Predict memory, operations and time of a run."),
@@ -53,12 +53,15 @@ COMMANDS = {
         "Pair energies of a file that prepare has written.",
     ),
     "interaction": (
-        "dfmp2.cli.studies:interaction_command",
+        "dfmp2.cli.interaction:interaction_command",
         "Interaction energy of fragments, counterpoise-corrected.",
     ),
-    "cbs": ("dfmp2.cli.studies:cbs_command", "Energy at the basis set limit from two basis sets."),
+    "cbs": (
+        "dfmp2.cli.interaction:cbs_command",
+        "Energy at the basis set limit from two basis sets.",
+    ),
     "scan": (
-        "dfmp2.cli.studies:scan_command",
+        "dfmp2.cli.scan:scan_command",
         "Energies along a coordinate, or of the frames of a file.",
     ),
     "reaction": (
@@ -204,7 +207,10 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
                 raise  # a fault in dfmp2, whose traceback helps to find it
             if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
                 _drop_stdout()
-            line = f"dfmp2: {printable(said[0])}"
+            name = "dfmp2:"
+            if color is None and sys.stderr is not None and sys.stderr.isatty():
+                name = click.style(name, fg="red")
+            line = f"{name} {printable(said[0])}"
             if "--json" in given and given[0] != "bench":  # whose --json names a file
                 line = json.dumps(
                     {"error": said[0], "kind": type(error).__name__, "exit_code": said[1]}

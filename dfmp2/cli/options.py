@@ -128,7 +128,7 @@ OWN = "Options"  # heading of those that no group names
 GROUPS = {
     OWN: (
         "",
-        "scf-chain search_convergence search_steps gas_pressure gas_scale gas_cutoff any_gradient",
+        "scf-chain",
         "delta delta-program scf-formula correlation-formula",
     ),
     "Method": (
@@ -165,8 +165,14 @@ PLACES = {
 }
 
 
+class SecondaryOption(click.Option):
+    """An option that --help lists where its 45 lines suffice, and --help-all always."""
+
+
 def group_of(option: click.Parameter) -> tuple[str, int]:
     """Heading of --help under which an option is, and in which of its three lists."""
+    if isinstance(option, SecondaryOption):
+        return OWN, 1
     word = option.opts[-1].lstrip("-")
     return PLACES.get(option.name or "") or PLACES.get(
         word, (OWN, 0)
@@ -224,14 +230,15 @@ def as_one(keyword: str, kind: type[Any]) -> Decorator:
     keyword : str
         Parameter of the command that receives the object.
     kind : type
-        A dataclass; its fields have the names of options.
+        A dataclass; its fields have the names of options. One that the command does not have
+        keeps its default.
     """
     names = [field.name for field in fields(kind)]
 
     def give(command: Command) -> Command:
         @functools.wraps(command)
         def gathered(*arguments: Any, **values: Any) -> Any:
-            gathered_options = {name: values.pop(name) for name in names}
+            gathered_options = {name: values.pop(name) for name in names if name in values}
             values[keyword] = kind(**gathered_options)
             return command(*arguments, **values)
 
@@ -321,13 +328,6 @@ class Given:
             "--scf-from": self.options.get("scf_from"),
             "--point-charges": self.point_charges,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class FilesRead:
-    """Every file that a command of several molecules reads, by what names it."""
-
-    files: dict[str, str | None]
 
 
 def one_molecule(*names: str) -> Decorator:
@@ -441,9 +441,9 @@ def print_report(
         click.echo(json(), nl=False)
         return
     if display.quiet:
-        click.echo(ending)
+        click.echo(styled(ending))
         return
     shown = report
     if brief is not None and not display.verbose:
         shown = brief
-    click.echo(styled(shown()) + ending)
+    click.echo(styled(shown() + ending))

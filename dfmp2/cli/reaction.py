@@ -11,22 +11,35 @@ import click
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
     ALL,
-    MOST_WORKERS,
     Display,
-    FilesRead,
+    SecondaryOption,
     as_one,
     options_of,
     prepare_libraries,
 )
-from dfmp2.cli.studies import LevelOptions, level_options, run_study, study_options
+from dfmp2.cli.studies import (
+    LevelOptions,
+    among_workers,
+    convergence_option,
+    level_options,
+    max_steps_option,
+    run_study,
+    study_options,
+    workers_option,
+)
+from dfmp2.cli.thermochemistry import TEMPERATURE, GasOptions
 from dfmp2.errors import InputError
-from dfmp2.options import CONVERGENCE, Options
+from dfmp2.options import Options
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
+    from dfmp2.studies.ideal_gas import GasConditions
+    from dfmp2.studies.reaction import ReactionPlan
     from dfmp2.studies.species import Reaction
 
 OF_ONE_MOLECULE = ("charge", "multiplicity", "point_charges", "point_charge_units")
+# What the last line shows: symbol and name.
+SHOWN = (("dE", "reaction_energy"), ("dH", "reaction_enthalpy"), ("dG", "reaction_gibbs_energy"))
 OF_A_REACTION = tuple(name for name in ALL if name not in OF_ONE_MOLECULE)
 
 
@@ -84,41 +97,19 @@ class PlanOptions:
 
     optimize: bool
     frequencies: bool
-    search_convergence: str
-    search_steps: int
-    temperature: float
-    gas_pressure: float | None
-    standard_state: str | None
-    gas_scale: str
-    quasi_harmonic: str | None
-    gas_cutoff: float | None
-    any_gradient: bool
+    convergence: str
+    max_steps: int
+    allow_gradient: bool
 
-    def plan(self) -> Any:
+    def plan(self, gas: GasConditions) -> ReactionPlan:
         """What `dfmp2.studies.reaction` makes of it."""
         from dfmp2.studies.geometric_search import Search
-        from dfmp2.studies.ideal_gas import low_modes
-        from dfmp2.studies.reaction import Gas, ReactionPlan
+        from dfmp2.studies.reaction import ReactionPlan
 
         search = None
         if self.optimize:
-            search = Search(convergence=self.search_convergence, max_steps=self.search_steps)
-        gas = Gas(
-            temperature=self.temperature,
-            pressure=self.gas_pressure,
-            standard_state=self.standard_state,
-            scale=_number_or_word(self.gas_scale),
-            low_modes=low_modes(self.quasi_harmonic, self.gas_cutoff),
-            allow_gradient=self.any_gradient,
-        )
-        return ReactionPlan(optimize=search, frequencies=self.frequencies, gas=gas)
-
-
-def _number_or_word(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+            search = Search(convergence=self.convergence, max_steps=self.max_steps)
+        return ReactionPlan(search, self.frequencies, gas, self.allow_gradient)
 
 
 @click.command("reaction", cls=AnnouncedCommand)
@@ -133,36 +124,18 @@ def _number_or_word(text: str) -> float | str:
 @click.option("--transition-states", metavar="LIST", help="Saddle points, for --optimize.")
 @click.option("--optimize", is_flag=True, help="Optimise every geometry first.")
 @click.option("--frequencies", is_flag=True, help="Hessians, for enthalpy and free energy.")
-@click.option(
-    "--convergence",
-    "search_convergence",
-    type=click.Choice(CONVERGENCE, case_sensitive=False),
-    default="GAU",
-    show_default=True,
-    metavar="NAME",
-    help="Of --optimize.",
-)
-@click.option(
-    "--max-steps",
-    "search_steps",
-    type=int,
-    metavar="N",
-    default=100,
-    show_default=True,
-    help="Of --optimize.",
-)
-@click.option(
-    "--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas."
-)
+@convergence_option("Of --optimize.", kind=SecondaryOption)
+@max_steps_option("Of --optimize.", kind=SecondaryOption)
+@TEMPERATURE
 @click.option(
     "--standard-state",
     type=click.Choice(["1atm", "1bar", "1M"]),
     help="1M is 1 mol/l.  [default: 1atm]",
 )
-@click.option("--pressure", "gas_pressure", type=float, metavar="PA", help="In its place.")
+@click.option("--pressure", cls=SecondaryOption, type=float, metavar="PA", help="In its place.")
 @click.option(
     "--scale",
-    "gas_scale",
+    cls=SecondaryOption,
     metavar="NUMBER|auto",
     default="1",
     show_default=True,
@@ -174,25 +147,29 @@ def _number_or_word(text: str) -> float | str:
     help="Entropy of low modes.",
 )
 @click.option(
-    "--cutoff", "gas_cutoff", type=float, metavar="CM", help="Of it, cm^-1.  [default: 100]"
+    "--cutoff",
+    cls=SecondaryOption,
+    type=float,
+    metavar="CM",
+    help="Of it, cm^-1.  [default: 100]",
 )
 @click.option(
-    "--allow-gradient", "any_gradient", is_flag=True, help="Go on where a gradient is not small."
+    "--allow-gradient",
+    cls=SecondaryOption,
+    is_flag=True,
+    help="Go on where a gradient is not small.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1, MOST_WORKERS),
-    metavar="N",
-    help="Processes that share the runs.",
-)
+@workers_option("Processes that share the runs.")
 @level_options
 @options_of(*OF_A_REACTION)
 @study_options
 @as_one("asked", ReactionOptions)
 @as_one("computed", PlanOptions)
+@as_one("gas", GasOptions)
 def reaction_command(
     asked: ReactionOptions,
     computed: PlanOptions,
+    gas: GasOptions,
     level: LevelOptions,
     display: Display,
     workers: int | None,
@@ -213,34 +190,27 @@ def reaction_command(
     from dfmp2.studies.reaction import reaction_energy
     from dfmp2.studies.species import read_species
 
-    plan = computed.plan()
+    plan = computed.plan(gas.conditions())
     species = read_species(reaction, units)
     name = "reaction"
     if asked.file is not None:
         name = asked.file.rpartition("/")[2].removesuffix(".toml")
-    compute = partial(reaction_energy, species, chosen, plan)
-    if workers is not None:
-        from dfmp2.execution.parts import steps
-
-        compute = partial(compute, elsewhere=partial(steps, workers))
 
     def ending(study: Study) -> str:
-        said = []
-        for symbol, value in (
-            ("dE", "reaction_energy"),
-            ("dH", "reaction_enthalpy"),
-            ("dG", "reaction_gibbs_energy"),
-        ):
-            found = study.values.get(f"{value}_kj_per_mol")
-            if found is not None:
-                said.append(f"{symbol} = {found.value:.4f}")
-        return f"{study.settings['equation']}: {', '.join(said)} kJ/mol"
+        differences = []
+        for symbol, quantity in SHOWN:
+            value = study.values.get(f"{quantity}_kj_per_mol")
+            if value is not None:
+                differences.append(f"{symbol} = {value.value:.4f}")
+        return f"{study.settings['equation']}: {', '.join(differences)} kJ/mol"
 
     files = {"REACTION.toml": asked.file, "--scf-from": options["scf_from"]}
     terms = (*reaction.reactants, *reaction.products)
     for number, molecule in enumerate(dict.fromkeys(file for _, file in terms), start=1):
         files[f"FILE {number}"] = molecule
-    run_study(display.target(f"{name}.reaction.h5"), compute, ending, display, FilesRead(files))
+    compute = partial(reaction_energy, species, chosen, plan)
+    target = display.target(f"{name}.reaction.h5")
+    run_study(target, among_workers(compute, workers), ending, display, files)
 
 
 for _parameter in reaction_command.params:

@@ -1,21 +1,44 @@
-"""`dfmp2 thermo` and `rank`: what follows from stored Hessians and energies."""
+"""`dfmp2 frequencies`, `thermo` and `rank`: Hessians, and what follows from stored ones and from
+energies."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console, styled
-from dfmp2.cli.help import GroupedCommand
-from dfmp2.cli.options import LAST_LINE, OVERWRITE, REPORT_AS_JSON, as_one, require_output
+from dfmp2.cli.help import AnnouncedCommand, GroupedCommand
+from dfmp2.cli.options import (
+    LAST_LINE,
+    OVERWRITE,
+    REPORT_AS_JSON,
+    Display,
+    Given,
+    as_one,
+    one_molecule,
+    require_output,
+)
 from dfmp2.cli.run import command_line, require_distinct
+from dfmp2.cli.studies import among_workers, run_study, study_options, workers_option
 from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
 from dfmp2.molecule.text import printable
 
+if TYPE_CHECKING:
+    from dfmp2.output.study import Study
+    from dfmp2.studies.ideal_gas import GasConditions
+
+TEMPERATURE = click.option(
+    "--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas."
+)
+SYMMETRY_NUMBER = click.option(
+    "--symmetry-number", type=int, metavar="N", help="Rotations onto itself.  [default: counted]"
+)
 QUASI_HARMONIC = click.option(
     "--quasi-harmonic",
     type=click.Choice(["grimme", "truhlar"]),
@@ -28,30 +51,117 @@ CUTOFF = click.option(
 
 @dataclass(frozen=True, slots=True)
 class GasOptions:
-    """The gas that is asked for, as it stands on the command line."""
+    """The ideal gas as it stands on the command line; a command has the options that concern it."""
 
-    temperature: str
-    pressure: str
-    scale: str
-    quasi_harmonic: str | None
-    cutoff: float | None
-    isotope: tuple[str, ...]
-    symmetry_number: int | None
+    temperature: str | float
+    pressure: str | float | None
+    standard_state: str | None = None
+    scale: str = "1"
+    quasi_harmonic: str | None = None
+    cutoff: float | None = None
+    isotope: tuple[str, ...] = ()
+    symmetry_number: int | None = None
 
-    def conditions(self) -> Any:
-        """What `dfmp2.studies.thermochemistry` makes of it."""
-        from dfmp2.errors.messages import Option
-        from dfmp2.studies.ideal_gas import low_modes
-        from dfmp2.studies.thermochemistry import GasConditions, parse_values
+    def conditions(self) -> GasConditions:
+        """What `dfmp2.studies.ideal_gas` makes of it."""
+        from dfmp2.studies.ideal_gas import make_conditions
 
-        return GasConditions(
-            temperatures=parse_values(Option("temperature"), self.temperature),
-            pressures=parse_values(Option("pressure"), self.pressure),
+        return make_conditions(
+            temperature=self.temperature,
+            pressure=self.pressure,
+            standard_state=self.standard_state,
             scale=self.scale,
-            low_modes=low_modes(self.quasi_harmonic, self.cutoff),
+            quasi_harmonic=self.quasi_harmonic,
+            cutoff=self.cutoff,
             isotopes=self.isotope,
             symmetry=self.symmetry_number,
         )
+
+
+@click.command("frequencies", cls=AnnouncedCommand)
+@TEMPERATURE
+@click.option(
+    "--pressure", type=float, default=101325.0, show_default=True, metavar="PA", help="Of the gas."
+)
+@SYMMETRY_NUMBER
+@click.option(
+    "--displacement",
+    type=float,
+    default=0.005,
+    show_default=True,
+    metavar="BOHR",
+    help="Of each coordinate.",
+)
+@click.option(
+    "--allow-gradient", is_flag=True, help="Go on at a geometry that is no stationary point."
+)
+@workers_option("Processes that share the displaced runs.")
+@click.option(
+    "--molden",
+    metavar="FILE",
+    help="Modes for viewers.  [default: beside --output, .molden]",
+)
+@one_molecule()
+@study_options
+@as_one("gas", GasOptions)
+def frequencies_command(
+    given: Given,
+    display: Display,
+    gas: GasOptions,
+    displacement: float,
+    allow_gradient: bool,
+    workers: int | None,
+    molden: str | None,
+) -> None:
+    """Harmonic frequencies of MOLECULE, a file as of dfmp2 run, at its stationary point.
+
+    6 N + 1 gradients for N atoms: central differences give the Hessian, and its modes the infrared
+    intensities and the thermochemistry of an ideal gas. All runs go into one file. With --workers,
+    --threads are those of each and --memory is shared.
+    """
+    chosen, read = given.chosen(), given.read()
+    from dfmp2.studies.frequencies import harmonic_frequencies
+
+    target = display.target(f"{read.molecule.name}.frequencies.h5")
+    modes = Path(molden or target.with_suffix(".molden"))
+    compute = partial(
+        harmonic_frequencies,
+        read.molecule,
+        chosen,
+        gas.conditions(),
+        displacement=displacement,
+        allow_gradient=allow_gradient,
+    )
+
+    def contents(study: Study) -> list[bytes]:
+        from dfmp2.output.export.molden import normal_modes
+
+        return [normal_modes(study)]
+
+    def ending(study: Study) -> str:
+        from dfmp2.output.document import counted_text
+
+        wavenumbers = study.table["wavenumber"].values
+        imaginary = sum(value < 0 for value in wavenumbers)
+        warned = ""
+        if imaginary:
+            warned = f", {imaginary} IMAGINARY"
+        lowest = f"{wavenumbers[0]:.1f}"
+        highest = f"{wavenumbers[-1]:.1f}"
+        ends = lowest
+        if highest != lowest:
+            ends = f"{lowest} to {highest}"
+        return f"{counted_text(len(wavenumbers), 'vibration')}{warned}, {ends} cm^-1; {modes}"
+
+    run_study(
+        target,
+        among_workers(compute, workers),
+        ending,
+        display,
+        given.files,
+        beside={Option("molden"): modes},
+        contents=contents,
+    )
 
 
 @click.command("thermo", cls=GroupedCommand)
@@ -85,9 +195,7 @@ class GasOptions:
     metavar="ATOM=ISOTOPE",
     help="As 1=2H, H=2H or 1=2.0141; may be repeated.",
 )
-@click.option(
-    "--symmetry-number", type=int, metavar="N", help="Rotations onto itself.  [default: counted]"
-)
+@SYMMETRY_NUMBER
 @click.option("--output", metavar="FILE.h5", help="Store it.  [default: print it only]")
 @OVERWRITE
 @REPORT_AS_JSON
@@ -106,7 +214,8 @@ def thermo_command(
     from dfmp2.output.json import study_json
     from dfmp2.output.study import StudyWriter
     from dfmp2.output.text import study_report
-    from dfmp2.studies.thermochemistry import make_thermochemistry, read_hessian
+    from dfmp2.studies.stored_hessian import read_hessian
+    from dfmp2.studies.thermochemistry import make_thermochemistry
 
     require_output(output, overwrite=overwrite)
     require_distinct({"FILE": file, "--output": output})
@@ -130,31 +239,7 @@ def thermo_command(
     if quiet:
         click.echo(ending)
     else:
-        click.echo(styled(study_report(study)) + ending)
-
-
-@dataclass(frozen=True, slots=True)
-class EnsembleOptions:
-    """The ensemble that conformers are in, as it stands on the command line."""
-
-    temperature: str
-    pressure: str
-    scale: str
-    quasi_harmonic: str | None
-    cutoff: float | None
-
-    def conditions(self) -> Any:
-        """As of GasOptions, of the usual isotopes."""
-        gas = GasOptions(
-            temperature=self.temperature,
-            pressure=self.pressure,
-            scale=self.scale,
-            quasi_harmonic=self.quasi_harmonic,
-            cutoff=self.cutoff,
-            isotope=(),
-            symmetry_number=None,
-        )
-        return gas.conditions()
+        click.echo(styled(study_report(study) + ending))
 
 
 @click.command("rank", cls=GroupedCommand)
@@ -186,11 +271,11 @@ class EnsembleOptions:
     help="How often a conformer counts, as 2 with a mirror image; may be repeated.",
 )
 @REPORT_AS_JSON
-@as_one("ensemble", EnsembleOptions)
+@as_one("ensemble", GasOptions)
 def rank_command(
     sources: tuple[str, ...],
     by: str | None,
-    ensemble: EnsembleOptions,
+    ensemble: GasOptions,
     degeneracy: tuple[str, ...],
     as_json: bool,
 ) -> None:

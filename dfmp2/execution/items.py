@@ -24,7 +24,6 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dfmp2.errors import (
@@ -168,9 +167,7 @@ def _file_hash(path: Path) -> str:
 # --- state ----------------------------------------------------------------------------------------
 
 
-def look(
-    inputs: Iterable[Input], known: Mapping[str, ItemStatus] = MappingProxyType({})
-) -> list[ItemStatus]:
+def look(inputs: Iterable[Input], known: Mapping[str, ItemStatus]) -> list[ItemStatus]:
     """Where items stand; `known` is what the index says of them, by name."""
     return [look_at(given, known.get(given.item.name)) for given in inputs]
 

@@ -31,7 +31,8 @@ from dfmp2.output.tile_shards import cut, evaluator
 from dfmp2.progress import Silent
 
 if TYPE_CHECKING:
-    from dfmp2.studies.runs import Step, Unit
+    from dfmp2.studies.runs import Unit
+    from dfmp2.studies.task import Step
 
 PARTS = 16  # for each worker, at least: they end at about the same time
 SECONDS = 5.0  # that a part takes about, at most: what is lost with a worker

@@ -1,5 +1,4 @@
-"""The exchange-correlation functional in a gradient: its kernel, and the derivative of its
-quadrature.
+"""The exchange-correlation functional in a gradient: the derivative of its quadrature.
 
     E = sum_g w_g f(r_g),        Phi = sum_g w_g sum_k v_k p_k,  v_k = df/dr_k                  (1)
 
@@ -35,8 +34,9 @@ from dfmp2.host.threads import each
 from dfmp2.integrals.grid import make_grid
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.planning.memory import XC_GRADIENT_BYTES, XC_GRADIENT_VALUES
+from dfmp2.scf.exchange_correlation import ExchangeCorrelation
+from dfmp2.scf.functional_kernel import KINDS
 from dfmp2.scf.kohn_sham import (
-    BLOCK_MEGABYTES,
     ExactExchange,
     exact_exchange,
     functional_variables,
@@ -46,109 +46,9 @@ from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
 
-KINDS = {1: "LDA", 4: "GGA", 5: "MGGA"}  # of functionals, by their variables of a spin
-COARSE = "1"  # grid of the kernel in iterations whose residual is made anew on that of the SCF
-COARSER = 2  # times fewer points that it has at least
 CELL_ARRAYS = 6  # (natom, natom, n) numbers while derivatives of weights are made
 NOTHING = 1e-300  # added to denominators that may vanish
 SECOND = np.array([[4, 5, 6], [5, 7, 8], [6, 8, 9]])  # where PySCF has d2/dxdy of a function
-
-
-class FunctionalKernel:
-    """V_xc that a change of the density makes, to first order, of a converged Kohn-Sham reference.
-
-    Parameters
-    ----------
-    mole : pyscf.gto.Mole
-        The molecule.
-    xc : str
-        Functional of the SCF, in libxc's terms.
-    grid : pyscf.dft.gen_grid.Grids
-        Its grid, built.
-    occupied : sequence of (nao, nocc)
-        Occupied orbitals of each spin; one spin stands for both.
-    """
-
-    def __init__(self, mole: Any, xc: str, grid: Any, occupied: Sequence[Array]) -> None:
-        self._mole = mole
-        self._grid = grid
-        self._xc = libxc_code(xc)
-        self._variables = functional_variables(xc)
-        with shielded():
-            from pyscf.dft import numint
-
-            self._numint = numint.NumInt()
-            if self._variables:
-                self._values = self._second_derivatives(occupied)
-
-    def __call__(self, changes: Sequence[Array]) -> list[Array]:
-        """V_xc of each spin, (nao, nao) Eh, of symmetric changes of its density, (nao, nao)."""
-        if not self._variables:
-            return [np.zeros_like(change) for change in changes]
-        density: Any = np.stack(changes)
-        evaluate = self._numint.nr_uks_fxc
-        if len(changes) == 1:
-            density = 2 * changes[0]
-            evaluate = self._numint.nr_rks_fxc
-        with shielded():
-            potential = evaluate(
-                self._mole,
-                self._grid,
-                self._xc,
-                None,
-                density,
-                hermi=1,
-                fxc=self._values,
-                max_memory=BLOCK_MEGABYTES,
-            )
-        return _of_spins(potential, len(changes))
-
-    def _second_derivatives(self, occupied: Sequence[Array]) -> Any:
-        """f at each point as PySCF has it, (variables, variables, n), or of two spins (2,
-        variables, 2, variables, n)."""
-        spins, kind = len(occupied), KINDS[self._variables]
-        shape: tuple[int, ...] = (self._variables, self._variables)
-        if spins == 2:
-            shape = (2, self._variables, 2, self._variables)
-        values = np.empty((*shape, len(self._grid.weights)))
-        first = 0
-        blocks = self._numint.block_loop(
-            self._mole,
-            self._grid,
-            self._mole.nao,
-            0 if kind == "LDA" else 1,
-            max_memory=BLOCK_MEGABYTES,
-        )
-        for functions, mask, weights, _ in blocks:
-            density: Any = np.stack(
-                [
-                    self._numint.eval_rho2(
-                        self._mole,
-                        functions,
-                        np.asarray(c),
-                        np.full(c.shape[1], 2.0 / spins),
-                        mask,
-                        kind,
-                        with_lapl=False,
-                    )
-                    for c in occupied
-                ]
-            )
-            if spins == 1:
-                density = density[0]
-            last = first + len(weights)
-            values[..., first:last] = self._numint.eval_xc_eff(
-                self._xc, density, deriv=2, xctype=kind, spin=spins - 1
-            )[2]
-            first = last
-        return values
-
-
-def _of_spins(potential: Any, count: int) -> list[Array]:
-    """Matrices of each spin."""
-    if count == 1:
-        return [np.asarray(potential)]
-    return [np.asarray(potential[0]), np.asarray(potential[1])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,22 +73,29 @@ class Functionals:
         """Whether the orbitals make the energy stationary."""
         return self.scf == self.energy
 
-    def potential(self, mole: Any, xc: str, occupied: Sequence[Array]) -> list[Array]:
-        """V_xc of one of the functionals for each spin, (nao, nao) Eh, of occupied orbitals (nao,
-        nocc)."""
+    def potential(self, mole: Any, xc: str, occupied: Sequence[Array], threads: int) -> list[Array]:
+        """V_xc of one of the functionals for each spin, (nao, nao) Eh.
+
+        Parameters
+        ----------
+        mole : pyscf.gto.Mole
+            The molecule.
+        xc : str
+            The functional, in libxc's terms.
+        occupied : sequence of (nao, nocc)
+            Occupied orbitals of each spin; one spin stands for both.
+        threads : int
+            Workers.
+        """
         density: Any = np.stack([c @ c.T for c in occupied])
+        if len(occupied) == 1:
+            density = 2 * density[0]
         with shielded():
             from pyscf.dft import numint
 
-            integrator = numint.NumInt()
-            evaluate = integrator.nr_uks
-            if len(occupied) == 1:
-                density = 2 * density[0]
-                evaluate = integrator.nr_rks
-            _, _, potential = evaluate(
-                mole, self.grid, libxc_code(xc), density, max_memory=BLOCK_MEGABYTES
-            )
-        return _of_spins(potential, len(occupied))
+            on_grid = ExchangeCorrelation(mole, self.grid, threads)
+            _, potential = on_grid.energy_and_potential(numint.NumInt(), libxc_code(xc), density)
+        return list(np.reshape(potential, (len(occupied), *potential.shape[-2:])))
 
 
 def gradient_functionals(mole: Any, reference: Reference) -> Functionals | None:
@@ -206,30 +113,6 @@ def gradient_functionals(mole: Any, reference: Reference) -> Functionals | None:
         energy_exact=exact_exchange(energy),
         grid=grid,
     )
-
-
-def coarser_kernel(
-    mole: Any, functionals: Functionals, occupied: Sequence[Array], kernel: FunctionalKernel
-) -> FunctionalKernel:
-    """The kernel of the SCF's functional on a coarse grid, or `kernel` where that is not finer.
-
-    Parameters
-    ----------
-    mole : pyscf.gto.Mole
-        The molecule.
-    functionals : Functionals
-        With the grid of the SCF.
-    occupied : sequence of (nao, nocc)
-        Occupied orbitals of each spin.
-    kernel : Kernel
-        On the grid of the SCF.
-    """
-    with shielded():
-        grid = make_grid(mole, COARSE)
-        grid.build(with_non0tab=True)
-    if COARSER * len(grid.weights) > len(functionals.grid.weights):
-        return kernel
-    return FunctionalKernel(mole, functionals.scf, grid, occupied)
 
 
 def functional_gradient(

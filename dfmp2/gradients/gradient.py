@@ -40,13 +40,7 @@ from dfmp2.gradients import derivatives, polarizability
 from dfmp2.gradients.amplitudes import amplitude_densities
 from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
-from dfmp2.gradients.functional import (
-    FunctionalKernel,
-    Functionals,
-    coarser_kernel,
-    functional_gradient,
-    gradient_functionals,
-)
+from dfmp2.gradients.functional import Functionals, functional_gradient, gradient_functionals
 from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
 from dfmp2.gradients.response import (
@@ -92,6 +86,7 @@ from dfmp2.planning.system import resolve
 from dfmp2.planning.time import gradient_seconds
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
+from dfmp2.scf.functional_kernel import FunctionalKernel, coarse_grid
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.integrals import jk_builder, release_integrals, reproducible
 from dfmp2.scf.kohn_sham import HARTREE_FOCK
@@ -666,17 +661,22 @@ def _response(
             if functionals is not None:
                 mole = calculation.system.mole
                 orbitals = [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins]
-                kernel = FunctionalKernel(mole, functionals.scf, functionals.grid, orbitals)
-                quick = coarser_kernel(mole, functionals, orbitals, kernel)
+                threads = calculation.setup.active
+                kernel = FunctionalKernel(
+                    mole, functionals.scf, functionals.grid, orbitals, threads
+                )
+                quick, coarse = kernel, coarse_grid(mole, functionals.grid)
+                if coarse is not functionals.grid:
+                    quick = FunctionalKernel(mole, functionals.scf, coarse, orbitals, threads)
                 builder = FockBuilder(mf, functionals.scf_exact, kernel, quick)
-                potential = functionals.potential(mole, functionals.scf, orbitals)
+                potential = functionals.potential(mole, functionals.scf, orbitals, threads)
                 if not functionals.stationary:
                     fock = fock_matrices(
                         mf,
                         core,
                         spins,
                         functionals.energy_exact,
-                        functionals.potential(mole, functionals.energy, orbitals),
+                        functionals.potential(mole, functionals.energy, orbitals, threads),
                     )
                     energy_fock = [
                         o.coeff.T @ one @ o.coeff for o, one in zip(spins, fock, strict=True)

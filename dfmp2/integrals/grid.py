@@ -17,7 +17,7 @@ from typing import Any
 from dfmp2.double_hybrids import without_parameters
 from dfmp2.errors import InputError
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.options.grid_names import GRID_LEVELS, LEBEDEV_POINTS, RADIAL_POINTS, parse_grid
+from dfmp2.options.values import GRID_LEVELS, LEBEDEV_POINTS, RADIAL_POINTS, parse_grid
 
 LEVEL = 3  # of PySCF, for functionals that are not in LEVELS
 # Functionals whose integrand varies faster than the density, by the beginning of libxc's names:

@@ -22,7 +22,7 @@ import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import PYTHON, plain
-from dfmp2.interop.python import Told, gradient_options, run_options, speaking
+from dfmp2.interop.python import TranslatingListener, gradient_options, run_options, speaking
 from dfmp2.interop.qcschema import read_field, read_keywords
 from dfmp2.molecule.foreign import from_ase
 from dfmp2.mp2.result import MP2Result
@@ -127,7 +127,10 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         molecule = from_ase(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
         molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
         numerical = self.parameters["displacement"] is not None
-        how: dict[str, Any] = {"listener": Told(self._listener), "command": f"{__name__}.DFMP2"}
+        how: dict[str, Any] = {
+            "listener": TranslatingListener(self._listener),
+            "command": f"{__name__}.DFMP2",
+        }
         analytic = "forces" in properties and not numerical
         options = replace(options, properties=options.properties or "dipole" in properties)
         if analytic:

@@ -15,7 +15,13 @@ from dfmp2.execution.items import STATUS_KEYS, ItemStatus, read_inputs
 from dfmp2.execution.manifest import OF_THE_BATCH, OF_THE_ITEM, make_batch, read_batch, slug
 from dfmp2.execution.pool import local_pool
 from dfmp2.host.files import make_folder, write_atomically
-from dfmp2.interop.python import MoleculeLike, NoKeywords, Told, offered, read_molecule
+from dfmp2.interop.python import (
+    MoleculeLike,
+    NoKeywords,
+    TranslatingListener,
+    public,
+    read_molecule,
+)
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Keywords, make_options
@@ -106,7 +112,7 @@ class BatchKeywords(Keywords, total=False):
     keep: str
 
 
-@offered(BatchKeywords)
+@public(BatchKeywords)
 def batch(
     molecules: str | os.PathLike[str] | Sequence[MoleculeLike] | Mapping[str, MoleculeLike],
     basis: str | None = None,
@@ -180,7 +186,7 @@ def batch(
         batch=found,
         inputs=inputs,
         mine=range(len(inputs)),
-        listener=Told(listener),
+        listener=TranslatingListener(listener),
         chained=chained,
         scratch=common.scratch,
         command="dfmp2.batch",
@@ -220,7 +226,7 @@ def _files(molecules: Any, folder: Path) -> list[str]:
     return files
 
 
-@offered(NoKeywords)
+@public(NoKeywords)
 def read_many(
     source: str | os.PathLike[str], *, only: Sequence[str] = (), verify: bool = True
 ) -> Iterator[tuple[str, Any]]:

@@ -11,28 +11,23 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 from dfmp2.execution.items import look_items
 from dfmp2.execution.manifest import LEFT_MANIFEST, read_batch
-from dfmp2.interop.python import NoKeywords, offered
+from dfmp2.interop.python import NoKeywords, public
 from dfmp2.output.study import Study
-from dfmp2.studies.ideal_gas import low_modes
+from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, GasConditions, make_conditions
 from dfmp2.studies.rank import ENERGY, GIBBS, Ranking, rank_conformers, read_candidates
-from dfmp2.studies.thermochemistry import (
-    GasConditions,
-    hessian_of,
-    make_thermochemistry,
-    parse_values,
-    read_hessian,
-)
+from dfmp2.studies.stored_hessian import hessian_of, read_hessian
+from dfmp2.studies.thermochemistry import make_thermochemistry
 
 BY = {"energy": ENERGY, "gibbs": GIBBS, None: None}
 FileLike = str | os.PathLike[str]
 
 
-@offered(NoKeywords)
+@public(NoKeywords)
 def thermo(
     source: FileLike | Study,
     *,
-    temperature: float | str | Sequence[float] = 298.15,
-    pressure: float | str | Sequence[float] = 101325.0,
+    temperature: float | str | Sequence[float] = ROOM_TEMPERATURE,
+    pressure: float | str | Sequence[float] = ATMOSPHERE,
     scale: float | str = 1.0,
     quasi_harmonic: str | None = None,
     cutoff: float | None = None,
@@ -67,28 +62,29 @@ def thermo(
     >>> study = dfmp2.frequencies(geometry, basis="cc-pvdz")                    # doctest: +SKIP
     >>> dfmp2.thermo(study, isotopes=["H=2H"]).values["gibbs_energy"].value     # doctest: +SKIP
     """
-    conditions = GasConditions(
-        temperatures=parse_values(Option("temperature"), temperature),
-        pressures=parse_values(Option("pressure"), pressure),
+    conditions = make_conditions(
+        temperature=temperature,
+        pressure=pressure,
         scale=scale,
-        low_modes=low_modes(quasi_harmonic, cutoff),
+        quasi_harmonic=quasi_harmonic,
+        cutoff=cutoff,
         isotopes=tuple(isotopes),
         symmetry=symmetry_number,
     )
     if isinstance(source, Study):
         stored = hessian_of(source, "the study")
     else:
-        stored = read_hessian(Path(source))
+        stored = read_hessian(source)
     return make_thermochemistry(stored, conditions, "dfmp2.thermo")
 
 
-@offered(NoKeywords)
+@public(NoKeywords)
 def rank(
     sources: FileLike | Sequence[FileLike],
     *,
     by: str | None = None,
-    temperature: float = 298.15,
-    pressure: float = 101325.0,
+    temperature: float = ROOM_TEMPERATURE,
+    pressure: float = ATMOSPHERE,
     scale: float | str = 1.0,
     quasi_harmonic: str | None = None,
     cutoff: float | None = None,
@@ -120,11 +116,12 @@ def rank(
     """
     if by not in BY:
         raise InputError(Option("by", by), ": expected energy or gibbs")
-    conditions = GasConditions(
-        temperatures=(temperature,),
-        pressures=(pressure,),
+    conditions = make_conditions(
+        temperature=temperature,
+        pressure=pressure,
         scale=scale,
-        low_modes=low_modes(quasi_harmonic, cutoff),
+        quasi_harmonic=quasi_harmonic,
+        cutoff=cutoff,
     )
     if isinstance(sources, str | os.PathLike):
         sources = [sources]

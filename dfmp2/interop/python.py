@@ -91,7 +91,7 @@ class OptionKeywords(Keywords, total=False):
     basis: str
 
 
-def offered(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def public(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function one of Python's: unknown keywords and errors are spoken of in its words.
 
     Parameters
@@ -103,10 +103,10 @@ def offered(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
         known = {*inspect.signature(function).parameters, *keywords.__annotations__}
 
         @functools.wraps(function)
-        def called(*arguments: P.args, **given: P.kwargs) -> R:
+        def called(*arguments: P.args, **keywords_given: P.kwargs) -> R:
             with speaking(PYTHON):
-                require_known_option(given, known)
-                return function(*arguments, **given)
+                require_known_option(keywords_given, known)
+                return function(*arguments, **keywords_given)
 
         return called
 
@@ -123,7 +123,7 @@ def speaking(words: Words) -> Iterator[None]:
         raise
 
 
-class Told(Relay):
+class TranslatingListener(Relay):
     """Passes events on, warnings in the words of Python."""
 
     def __init__(self, listener: Listener | None) -> None:
@@ -136,7 +136,7 @@ class Told(Relay):
         super().warning(in_words(text, PYTHON))
 
 
-@offered(RunKeywords)
+@public(RunKeywords)
 def run(
     molecule: MoleculeLike,
     basis: str,
@@ -193,17 +193,17 @@ def run(
     >>> dfmp2.run("inputs/h2o.xyz", basis="cc-pvdz").mp2_correlation_energy    # doctest: +SKIP
     -0.2039736135...
     """
-    told, (found, chosen) = Told(listener), molecule_and_options(molecule, basis, options)
-    result = _checkpointed(
-        checkpoint,
-        resume,
-        told,
-        lambda kept: run_options(found, chosen, listener=told, checkpoint=kept),
-    )
-    return _proven(result, told, required=require_proofs)
+    translating = TranslatingListener(listener)
+    parsed, chosen = molecule_and_options(molecule, basis, options)
+
+    def compute(state: Checkpoint) -> MP2Result:
+        return run_options(parsed, chosen, listener=translating, checkpoint=state)
+
+    result = _checkpointed(checkpoint, resume, translating, compute)
+    return _proven(result, translating, required=require_proofs)
 
 
-def _proven(result: MP2Result, told: Listener, *, required: bool) -> MP2Result:
+def _proven(result: MP2Result, listener: Listener, *, required: bool) -> MP2Result:
     """The result whose check or certificate fails is refused, or unless `required` warned of."""
     if required:
         result.require_proofs("; with require_proofs=False it is returned with this as a warning")
@@ -211,14 +211,14 @@ def _proven(result: MP2Result, told: Listener, *, required: bool) -> MP2Result:
     try:
         result.require_proofs()
     except ComparisonFailed as error:
-        told.warning(str(error))
+        listener.warning(str(error))
     return result
 
 
 def _checkpointed(
     checkpoint: str | os.PathLike[str] | None,
     resume: bool,
-    told: Listener,
+    listener: Listener,
     compute: Callable[[Checkpoint], MP2Result],
 ) -> MP2Result:
     """The result, with a checkpoint beside CHECKPOINT while it is computed where one is wanted."""
@@ -228,60 +228,82 @@ def _checkpointed(
                 "resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used"
             )
         return compute(NOTHING)
-    with checkpointing(Path(checkpoint), resume=resume, note=told.stage, warn=told.warning) as kept:
-        result = compute(kept)
-        kept.complete()
+    with checkpointing(
+        Path(checkpoint), resume=resume, note=listener.stage, warn=listener.warning
+    ) as state:
+        result = compute(state)
+        state.complete()
         return result
 
 
 def molecule_and_options(
-    molecule: MoleculeLike, basis: str, given: Mapping[str, Any]
+    molecule: MoleculeLike, basis: str, keywords: Mapping[str, Any]
 ) -> tuple[Molecule, Options]:
     """What is to be computed and how, from the keywords of a calculation."""
-    chosen = make_options(**options_among(given), basis=basis)
-    return read_molecule(molecule, given), chosen
+    chosen = make_options(**options_among(keywords), basis=basis)
+    return read_molecule(molecule, keywords), chosen
 
 
-def options_among(given: Mapping[str, Any]) -> dict[str, Any]:
+def options_among(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a calculation among keywords."""
-    return {name: value for name, value in given.items() if name in Options.__slots__}
+    return {name: value for name, value in keywords.items() if name in Options.__slots__}
 
 
-def read_molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
-    """The molecule that is meant, and what is `said` of it by the keywords of MoleculeKeywords, as
-    of `run`."""
+def read_molecule(molecule: Any, keywords: Mapping[str, Any]) -> Molecule:
+    """The molecule that is meant.
+
+    Parameters
+    ----------
+    molecule : MoleculeLike
+    keywords : mapping
+        Those of MoleculeKeywords among them, as of `run`.
+
+    Raises
+    ------
+    InputError : it is nothing that can be read as a molecule, or a keyword does not belong to it
+    """
     field = read_point_charges(
-        said.get("point_charges"), said.get("point_charge_units", "angstrom")
+        keywords.get("point_charges"), keywords.get("point_charge_units", "angstrom")
     )
-    units, state = said.get("units"), {name: said.get(name) for name in ("charge", "multiplicity")}
-    if isinstance(given, str | os.PathLike):
-        if isinstance(given, str) and ("\\n" in given or ";" in given):
+    units = keywords.get("units")
+    state = {name: keywords.get(name) for name in ("charge", "multiplicity")}
+    if isinstance(molecule, str | os.PathLike):
+        if isinstance(molecule, str) and ("\n" in molecule or ";" in molecule):
             raise InputError(
                 "molecule is a text: expected the path of an xyz file; dfmp2.Molecule.from_string "
                 "reads it"
             )
-        return read_file(Path(given), units=units or "angstrom", **state).molecule.in_field(field)
+        file = read_file(Path(molecule), units=units or "angstrom", **state)
+        return file.molecule.in_field(field)
     if units is not None:
         raise InputError(
             f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; "
             "leave it out, and multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
         )
-    if hasattr(given, "get_chemical_symbols"):
-        given = Molecule.from_ase(given, **state)
-    elif hasattr(given, "atom_pure_symbol"):
-        given = Molecule.from_pyscf(given)
-    elif not isinstance(given, Molecule):
-        raise InputError(
-            f"molecule is a {type(given).__name__}: expected the path of an xyz file, a "
-            "dfmp2.Molecule, ASE's Atoms or PySCF's Mole"
-        )
-    charge, multiplicity = (
-        getattr(given, name) if state[name] is None else state[name] for name in state
-    )
-    stated: Molecule = given.with_state(charge, multiplicity)
+    stated = _converted(molecule, state)
     if field is None:
         return stated
     return stated.in_field(field)
+
+
+def _converted(molecule: Any, state: Mapping[str, Any]) -> Molecule:
+    """The Molecule of an object, with the charge and multiplicity of `state` where it has them."""
+    if hasattr(molecule, "get_chemical_symbols"):
+        molecule = Molecule.from_ase(molecule, **state)
+    elif hasattr(molecule, "atom_pure_symbol"):
+        molecule = Molecule.from_pyscf(molecule)
+    if not isinstance(molecule, Molecule):
+        raise InputError(
+            f"molecule is a {type(molecule).__name__}: expected the path of an xyz file, a "
+            "dfmp2.Molecule, ASE's Atoms or PySCF's Mole"
+        )
+    charge = state["charge"]
+    if charge is None:
+        charge = molecule.charge
+    multiplicity = state["multiplicity"]
+    if multiplicity is None:
+        multiplicity = molecule.multiplicity
+    return molecule.with_state(charge, multiplicity)
 
 
 def run_options(
@@ -298,7 +320,7 @@ def run_options(
     return mp2_energy(molecule, options, **asked)
 
 
-@offered(RunKeywords)
+@public(RunKeywords)
 def gradient(
     molecule: MoleculeLike,
     basis: str,
@@ -340,13 +362,14 @@ def gradient(
     """
     from dfmp2.gradients.gradient import GradientResult
 
-    told, (found, chosen) = Told(listener), molecule_and_options(molecule, basis, options)
+    translating = TranslatingListener(listener)
+    parsed, chosen = molecule_and_options(molecule, basis, options)
 
-    def compute(kept: Checkpoint) -> MP2Result:
-        return gradient_options(found, chosen, listener=told, checkpoint=kept).result
+    def compute(state: Checkpoint) -> MP2Result:
+        return gradient_options(parsed, chosen, listener=translating, checkpoint=state).result
 
-    result = _checkpointed(checkpoint, resume, told, compute)
-    return GradientResult(_proven(result, told, required=require_proofs))
+    result = _checkpointed(checkpoint, resume, translating, compute)
+    return GradientResult(_proven(result, translating, required=require_proofs))
 
 
 def gradient_options(
@@ -361,7 +384,7 @@ def gradient_options(
     return mp2_gradient(molecule, options, **asked)
 
 
-@offered(RunKeywords)
+@public(RunKeywords)
 def plan(
     molecule: MoleculeLike,
     basis: str,
@@ -395,14 +418,14 @@ def plan(
     --------
     >>> print(dfmp2.plan("inputs/h2o.xyz", basis="cc-pvtz"))                    # doctest: +SKIP
     """
-    found, chosen = molecule_and_options(molecule, basis, options)
+    parsed, chosen = molecule_and_options(molecule, basis, options)
     if gradient:
         task = "gradient"
     elif chosen.properties:
         task = "properties"
     else:
         task = "energy"
-    outlook = foresee(found, chosen, Told(listener), calibrate=calibrate, task=task)
+    outlook = foresee(parsed, chosen, TranslatingListener(listener), calibrate=calibrate, task=task)
     return replace(outlook, change=Message(in_words(outlook.change, PYTHON)))
 
 
@@ -417,7 +440,7 @@ def available_backends() -> list[str]:
     return [row.name for row in BACKENDS if row.probe() is None]
 
 
-@offered(NoKeywords)
+@public(NoKeywords)
 def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a result, all or nothing.
 
@@ -440,11 +463,11 @@ def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = 
     hdf5.write(result, Path(path), overwrite=overwrite)
 
 
-derive = offered(OptionKeywords)(derivation.derive)
-read = offered(NoKeywords)(hdf5.read)
+derive = public(OptionKeywords)(derivation.derive)
+read = public(NoKeywords)(hdf5.read)
 
 
-@offered(RunKeywords)
+@public(RunKeywords)
 def prepare(
     molecule: MoleculeLike,
     basis: str,
@@ -501,32 +524,33 @@ def prepare(
     chosen = make_options(
         **{"backend": "auto", **options_among(options), "method": method}, basis=basis
     )
-    whole_molecule, told = read_molecule(molecule, options), Told(listener)
+    parsed = read_molecule(molecule, options)
+    translating = TranslatingListener(listener)
     file = PreparedFile(Path(output), overwrite=overwrite)
     with (
         checkpointing(
             Path(output),
             resume=resume,
-            note=told.stage,
-            warn=told.warning,
+            note=translating.stage,
+            warn=translating.warning,
             replace_foreign=overwrite,
-        ) as kept,
+        ) as state,
         file,
     ):
-        found = prepare_b(
-            whole_molecule,
+        prepared = prepare_b(
+            parsed,
             chosen,
             file,
             start=hdf5.start_of(chosen),
-            listener=told,
-            checkpoint=kept,
+            listener=translating,
+            checkpoint=state,
         )
         file.publish()
-        kept.complete()
-        return found
+        state.complete()
+        return prepared
 
 
-@offered(OptionKeywords)
+@public(OptionKeywords)
 def energy(
     prepared: str | os.PathLike[str],
     *,
@@ -555,19 +579,18 @@ def energy(
     from dfmp2.mp2.prepared import options_for, prepared_energy
     from dfmp2.output.prepared import opened
 
-    given, told = {"backend": default_backend(), **options}, Told(listener)
+    translating = TranslatingListener(listener)
     with opened(Path(prepared)) as source:
-        chosen = options_for(source.prepared, given)
-        result = _checkpointed(
-            checkpoint,
-            resume,
-            told,
-            lambda kept: prepared_energy(source, chosen, listener=told, checkpoint=kept),
-        )
-    return _proven(result, told, required=require_proofs)
+        chosen = options_for(source.prepared, {"backend": default_backend(), **options})
+
+        def compute(state: Checkpoint) -> MP2Result:
+            return prepared_energy(source, chosen, listener=translating, checkpoint=state)
+
+        result = _checkpointed(checkpoint, resume, translating, compute)
+    return _proven(result, translating, required=require_proofs)
 
 
-@offered(OptionKeywords)
+@public(OptionKeywords)
 def from_mean_field(
     mean_field: Any,
     auxbasis: str | None = None,
@@ -612,10 +635,10 @@ def from_mean_field(
             from dfmp2.gradients.gradient import gradient_on_reference
 
             result = gradient_on_reference(calculation, reference, [])
-    return _proven(result, Told(listener), required=require_proofs)
+    return _proven(result, TranslatingListener(listener), required=require_proofs)
 
 
-@offered(OptionKeywords)
+@public(OptionKeywords)
 def gradient_from_mean_field(
     mean_field: Any,
     auxbasis: str | None = None,
@@ -643,7 +666,7 @@ def gradient_from_mean_field(
         reference,
     ):
         result = gradient_on_reference(calculation, reference, [])
-    return GradientResult(_proven(result, Told(listener), required=require_proofs))
+    return GradientResult(_proven(result, TranslatingListener(listener), required=require_proofs))
 
 
 @contextmanager
@@ -697,7 +720,7 @@ def _on_mean_field(
         chosen,
         reference.kind,
         opening,
-        listener=Told(listener),
+        listener=TranslatingListener(listener),
         command="dfmp2.from_mean_field",
     ) as calculation:
         system = calculation.system

@@ -26,7 +26,7 @@ from dfmp2.errors import (
 )
 from dfmp2.errors.messages import QCSCHEMA, Message
 from dfmp2.errors.wishes import way_out_of_method
-from dfmp2.interop.python import Told, gradient_options, run_options, speaking
+from dfmp2.interop.python import TranslatingListener, gradient_options, run_options, speaking
 from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
@@ -79,20 +79,16 @@ def read_field(keywords: dict[str, Any]) -> Any:
     ------
     InputError : not rows of x, y, z and charge, or another unit
     """
-    given, units = (
-        keywords.pop("point_charges", None),
-        keywords.pop("point_charge_units", "angstrom"),
-    )
-    if isinstance(given, str):
+    charges = keywords.pop("point_charges", None)
+    units = keywords.pop("point_charge_units", "angstrom")
+    if isinstance(charges, str):
         raise InputError("keyword point_charges names a file: expected rows of x, y, z and charge")
-    return read_point_charges(given, units)
+    return read_point_charges(charges, units)
 
 
 DRIVERS = ("energy", "gradient", "hessian", "properties")
-PREFIXES = (
-    "df-",
-    "ri-",
-)  # the MP2 step is always density-fitted: a prefix that says so may be left out
+# The MP2 step is always density-fitted: a prefix that says so may be left out.
+PREFIXES = ("df-", "ri-")
 
 
 def read_method(text: object, *, scaled: bool) -> str:
@@ -106,13 +102,13 @@ def read_method(text: object, *, scaled: bool) -> str:
     ------
     InputError : another method, or one that does not go with factors
     """
+    written = ""
     if isinstance(text, str):
-        given = text.strip().lower()
-    else:
-        given = ""
-    name = next(
-        (given.removeprefix(prefix) for prefix in PREFIXES if given.startswith(prefix)), given
-    )
+        written = text.strip().lower()
+    name = written
+    for prefix in PREFIXES:
+        if written.startswith(prefix):
+            name = written.removeprefix(prefix)
     names = (*METHODS, CUSTOM, CUSTOM_DOUBLE_HYBRID)
     if name not in names:
         if look_up(name) is not None:
@@ -122,7 +118,7 @@ def read_method(text: object, *, scaled: bool) -> str:
             advice = f"did you mean {close[0]}? "
         else:
             advice = ""
-        way_out = way_out_of_method(given)
+        way_out = way_out_of_method(written)
         if way_out:
             way_out = Message("; ", way_out)
             advice = ""
@@ -188,7 +184,7 @@ class Request:
     document : as it came
     version : of its schema
     molecule, options : what to compute
-    kept : protocol `wavefunction`
+    wavefunction : the protocol of this name, how much of it is returned
     driver : one of DRIVERS
     """
 
@@ -196,7 +192,7 @@ class Request:
     version: int
     molecule: Molecule
     options: Options
-    kept: str
+    wavefunction: str
     driver: str = "energy"
 
 
@@ -256,12 +252,12 @@ def read_request(document: Any) -> Request:
     """
     version = schema_version(document)
     if version == 1:
-        given = read_fields("the input", document, {**ANYWHERE, **SPECIFICATION})
-        specification = given
+        fields = read_fields("the input", document, {**ANYWHERE, **SPECIFICATION})
+        specification = fields
     else:
-        given = read_fields("the input", document, {**ANYWHERE, "specification": dict})
+        fields = read_fields("the input", document, {**ANYWHERE, "specification": dict})
         types = {**SPECIFICATION, "program": str, "schema_name": object}
-        specification = read_fields("specification", given["specification"] or {}, types)
+        specification = read_fields("specification", fields["specification"] or {}, types)
     program = specification.get("program") or "dfmp2"
     if program.lower() != "dfmp2":
         raise InputError(
@@ -276,16 +272,16 @@ def read_request(document: Any) -> Request:
             "model.basis was not given: expected the name of a basis set, such as cc-pvdz"
         )
     keywords = dict(specification["keywords"] or {})
-    field = read_field(keywords)
+    point_charges = read_field(keywords)
     options = read_keywords(model["basis"], model["method"], keywords, NO_KEYWORDS)
-    kept = (
-        read_fields("protocols", specification["protocols"] or {}, PROTOCOL_FIELDS)["wavefunction"]
-        or "none"
-    )
-    if kept not in PROTOCOLS:
-        raise InputError(f"protocols.wavefunction {kept!r}: expected one of {', '.join(PROTOCOLS)}")
-    molecule = from_qcschema(given["molecule"] or {}).in_field(field)
-    return Request(document, version, molecule, options, kept, driver)
+    protocols = read_fields("protocols", specification["protocols"] or {}, PROTOCOL_FIELDS)
+    wavefunction = protocols["wavefunction"] or "none"
+    if wavefunction not in PROTOCOLS:
+        raise InputError(
+            f"protocols.wavefunction {wavefunction!r}: expected one of {', '.join(PROTOCOLS)}"
+        )
+    molecule = from_qcschema(fields["molecule"] or {}).in_field(point_charges)
+    return Request(document, version, molecule, options, wavefunction, driver)
 
 
 @speaking(QCSCHEMA)
@@ -308,7 +304,8 @@ def run(
     ------
     Dfmp2Error : see `dfmp2.errors`; with the keyword `check`, also when PySCF's energy differs
     """
-    options, listener = request.options, Told(listener)
+    options = request.options
+    listener = TranslatingListener(listener)
     for name, value, keyword in (
         ("memory", memory, options.memory),
         ("threads", threads, options.threads),
@@ -319,11 +316,10 @@ def run(
             )
     options = replace(options, memory=memory or options.memory, threads=threads or options.threads)
     if request.driver == "hessian":
-        from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+        from dfmp2.studies.frequencies import harmonic_frequencies
 
-        how = Conditions(allow_gradient=True)
         return harmonic_frequencies(
-            request.molecule, options, how, listener=listener, command=command
+            request.molecule, options, allow_gradient=True, listener=listener, command=command
         )
     if request.driver == "gradient":
         result = gradient_options(
@@ -336,46 +332,46 @@ def run(
     return result
 
 
-def answer(request: Request, found: MP2Result | Study) -> dict[str, Any]:
+def answer(request: Request, computed: MP2Result | Study) -> dict[str, Any]:
     """The AtomicResult, in the version of the input."""
-    if isinstance(found, MP2Result):
-        result = found
-    else:
-        result = found.runs["reference"]
     returned: Any = None
-    if not isinstance(found, MP2Result):
-        returned = {"return_hessian": found.arrays["hessian"].value.ravel().tolist()}
-    elif request.driver == "gradient" and result.gradient is not None:
-        returned = {"return_gradient": result.gradient.total_gradient.ravel().tolist()}
-    elif request.driver == "properties" and result.properties is not None:
-        returned = {"properties": result.properties.to_dict()}
-        if result.polarizability is not None:
-            returned["properties"]["polarizability"] = result.polarizability.relaxed.tolist()
-    return atomic_result(result, request.document, request.version, request.kept, returned)
+    if not isinstance(computed, MP2Result):
+        result = computed.runs["reference"]
+        returned = {"return_hessian": computed.arrays["hessian"].value.ravel().tolist()}
+    else:
+        result = computed
+        if request.driver == "gradient" and result.gradient is not None:
+            returned = {"return_gradient": result.gradient.total_gradient.ravel().tolist()}
+        elif request.driver == "properties" and result.properties is not None:
+            returned = {"properties": result.properties.to_dict()}
+            if result.polarizability is not None:
+                polarizability = result.polarizability.relaxed.tolist()
+                returned["properties"]["polarizability"] = polarizability
+    return atomic_result(result, request.document, request.version, request.wavefunction, returned)
 
 
-def failure(error: Dfmp2Error | MemoryError, given: Any, version: int) -> dict[str, Any]:
+def failure(error: Dfmp2Error | MemoryError, document: Any, version: int) -> dict[str, Any]:
     """The FailedOperation that says what went wrong.
 
     Parameters
     ----------
-    given : the input as far as it could be read
+    document : the input as far as it could be read
     version : of its schema; 1 when it is not known, as in QCEngine
     """
     extras = {
         "exception": type(error).__name__,
         "exit_code": getattr(error, "exit_code", ResourceError.exit_code),
     }
-    document = {
+    operation = {
         "success": False,
         "error": {"error_type": error_type(error), "error_message": str(error), "extras": extras},
-        "input_data": given,
+        "input_data": document,
     }
-    if isinstance(given, Mapping) and isinstance(given.get("id"), str):
-        document["id"] = given["id"]
+    if isinstance(document, Mapping) and isinstance(document.get("id"), str):
+        operation["id"] = document["id"]
     if version == 2:
-        document |= {"schema_name": "qcschema_failed_operation", "schema_version": 2}
-    return document
+        operation |= {"schema_name": "qcschema_failed_operation", "schema_version": 2}
+    return operation
 
 
 def error_type(error: Exception) -> str:

@@ -15,16 +15,16 @@ from dfmp2.execution.parts import steps
 from dfmp2.interop.python import (
     MoleculeLike,
     NoKeywords,
-    Told,
+    TranslatingListener,
     molecule_and_options,
-    offered,
     options_among,
+    public,
     read_molecule,
 )
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
-from dfmp2.options import Keywords, MoleculeKeywords, make_options
+from dfmp2.options import Keywords, MoleculeKeywords, Options, make_options
 from dfmp2.output import study as stored
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
@@ -32,14 +32,15 @@ from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.composite import at_level
 from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.coordinate import make_coordinate
-from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+from dfmp2.studies.frequencies import DISPLACEMENT, harmonic_frequencies
 from dfmp2.studies.geometric_search import MINIMUM, Search
-from dfmp2.studies.ideal_gas import low_modes
+from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, make_conditions
 from dfmp2.studies.interaction import interaction_energy
+from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.reaction import Gas, ReactionPlan, reaction_energy
+from dfmp2.studies.reaction import ReactionPlan, reaction_energy
 from dfmp2.studies.reaction_path import reaction_path
-from dfmp2.studies.runs import Keeper
+from dfmp2.studies.runs import CarryOutKeywords
 from dfmp2.studies.scan import along, over_frames, scan_energies
 from dfmp2.studies.species import (
     Reaction,
@@ -48,8 +49,7 @@ from dfmp2.studies.species import (
     parse_terms,
     read_species,
 )
-from dfmp2.studies.start_hessian import read_start_hessian
-from dfmp2.studies.thermochemistry import ROOM_TEMPERATURE
+from dfmp2.studies.stored_hessian import StoredHessian, read_hessian
 
 CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
 
@@ -72,7 +72,7 @@ class LevelKeywords(StudyKeywords, total=False):
     delta_program: str | None
 
 
-@offered(LevelKeywords)
+@public(LevelKeywords)
 def optimize(
     molecule: MoleculeLike,
     basis: str,
@@ -131,19 +131,36 @@ def optimize(
     >>> study.values["optimized_total_energy"].value                            # doctest: +SKIP
     """
     values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
-    kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
-    search = Search(kept, convergence, max_steps, transition_state, verify)
-    found, chosen = molecule_and_options(molecule, basis, options)
-    chosen = at_level(chosen, **_level(options))
-    stored = None
-    if start_hessian is not None:
-        stored = read_start_hessian(start_hessian)
+    search = Search(
+        constraints=Constraints(tuple(freeze), values, constraints, _units(options)),
+        convergence=convergence,
+        max_steps=max_steps,
+        transition_state=transition_state,
+        verify=verify,
+    )
+    parsed, level = _molecule_and_level(molecule, basis, options)
     return optimize_geometry(
-        found, chosen, search, start_hessian=stored, **_kept(options, "dfmp2.optimize")
+        parsed,
+        level,
+        search,
+        start_hessian=_stored_hessian(start_hessian),
+        **_carrying_out(options, "dfmp2.optimize"),
     )
 
 
-@offered(StudyKeywords)
+def _stored_hessian(path: str | os.PathLike[str] | None) -> StoredHessian | None:
+    """The Hessian in a file, None without one."""
+    if path is None:
+        return None
+    return read_hessian(path)
+
+
+def _units(keywords: Mapping[str, Any]) -> str:
+    """Of the lengths among keywords."""
+    return keywords.get("units") or "angstrom"
+
+
+@public(StudyKeywords)
 def irc(
     molecule: MoleculeLike,
     basis: str,
@@ -177,22 +194,20 @@ def irc(
     >>> study.values["barrier_forward_kj_per_mol"].value                           # doctest: +SKIP
     """
     search = Search(convergence=convergence, max_steps=max_steps)
-    stored = None
-    if start_hessian is not None:
-        stored = read_start_hessian(start_hessian)
-    found, chosen = molecule_and_options(molecule, basis, options)
-    return reaction_path(found, chosen, search, stored, **_kept(options, "dfmp2.irc"))
+    hessian = _stored_hessian(start_hessian)
+    parsed, chosen = molecule_and_options(molecule, basis, options)
+    return reaction_path(parsed, chosen, search, hessian, **_carrying_out(options, "dfmp2.irc"))
 
 
-@offered(StudyKeywords)
+@public(StudyKeywords)
 def frequencies(
     molecule: MoleculeLike,
     basis: str,
     *,
-    temperature: float = 298.15,
-    pressure: float = 101325.0,
+    temperature: float = ROOM_TEMPERATURE,
+    pressure: float = ATMOSPHERE,
     symmetry_number: int | None = None,
-    displacement: float = 0.005,
+    displacement: float = DISPLACEMENT,
     allow_gradient: bool = False,
     **options: Unpack[StudyKeywords],
 ) -> Study:
@@ -219,12 +234,19 @@ def frequencies(
     >>> geometry = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz").last       # doctest: +SKIP
     >>> dfmp2.frequencies(geometry, basis="cc-pvdz").table["wavenumber"].values # doctest: +SKIP
     """
-    conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
-    found, chosen = molecule_and_options(molecule, basis, options)
-    return harmonic_frequencies(found, chosen, conditions, **_kept(options, "dfmp2.frequencies"))
+    gas = make_conditions(temperature=temperature, pressure=pressure, symmetry=symmetry_number)
+    parsed, chosen = molecule_and_options(molecule, basis, options)
+    return harmonic_frequencies(
+        parsed,
+        chosen,
+        gas,
+        displacement=displacement,
+        allow_gradient=allow_gradient,
+        **_carrying_out(options, "dfmp2.frequencies"),
+    )
 
 
-@offered(LevelKeywords)
+@public(LevelKeywords)
 def interaction(
     molecule: MoleculeLike,
     basis: str,
@@ -253,26 +275,28 @@ def interaction(
     >>> study = dfmp2.interaction("inputs/formic-acid-dimer.xyz", "cc-pvdz", "1-5,6-10")   # doctest: +SKIP
     >>> study.values["cp_corrected_interaction_energy"].value                              # doctest: +SKIP
     """
-    found, chosen = molecule_and_options(molecule, basis, options)
-    chosen = at_level(chosen, **_level(options))
-    if isinstance(fragments, str):
-        parts = fragments
-    else:
-        parts = ",".join("+".join(map(str, part)) for part in fragments)
-    states: dict[str, Any] = {
-        "charges": _listed(charges),
-        "multiplicities": _listed(multiplicities),
-    }
-    return interaction_energy(found, parts, chosen, **states, **_kept(options, "dfmp2.interaction"))
+    parsed, level = _molecule_and_level(molecule, basis, options)
+    parts = fragments
+    if not isinstance(parts, str):
+        parts = ",".join("+".join(map(str, part)) for part in parts)
+    return interaction_energy(
+        parsed,
+        parts,
+        level,
+        charges=_with_commas(charges),
+        multiplicities=_with_commas(multiplicities),
+        **_carrying_out(options, "dfmp2.interaction"),
+    )
 
 
-def _listed(given: Sequence[int] | str | None) -> str | None:
-    if given is None or isinstance(given, str):
-        return given
-    return ",".join(map(str, given))
+def _with_commas(numbers: Sequence[int] | str | None) -> str | None:
+    """Numbers as the command line has them."""
+    if numbers is None or isinstance(numbers, str):
+        return numbers
+    return ",".join(map(str, numbers))
 
 
-@offered(LevelKeywords)
+@public(LevelKeywords)
 def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) -> Study:
     """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of
     `optimize`.
@@ -298,18 +322,31 @@ def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) ->
     --------
     >>> dfmp2.cbs("inputs/h2o.xyz", "cc-pv[tq]z").values["cbs_total_energy"].value          # doctest: +SKIP
     """
-    found, chosen = molecule_and_options(molecule, basis, options)
-    chosen = at_level(chosen, **_level(options))
-    return basis_set_limit(found, chosen, **_kept(options, "dfmp2.cbs"))
+    parsed, level = _molecule_and_level(molecule, basis, options)
+    return basis_set_limit(parsed, level, **_carrying_out(options, "dfmp2.cbs"))
 
 
-def _level(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of a composite level among others."""
-    own = LevelKeywords.__annotations__.keys() - StudyKeywords.__annotations__.keys()
-    return {name: given.get(name) for name in own}
+def _molecule_and_level(
+    molecule: MoleculeLike, basis: str, keywords: Mapping[str, Any]
+) -> tuple[Molecule, Options]:
+    """What is to be computed, and the options of its level."""
+    level = _level(basis, keywords)
+    return read_molecule(molecule, keywords), level
 
 
-@offered(LevelKeywords)
+def _level(basis: str, keywords: Mapping[str, Any]) -> Options:
+    """The options of a level that may take several runs, among keywords."""
+    chosen = make_options(**options_among(keywords), basis=basis)
+    return at_level(
+        chosen,
+        scf_formula=keywords.get("scf_formula"),
+        correlation_formula=keywords.get("correlation_formula"),
+        delta=keywords.get("delta"),
+        delta_program=keywords.get("delta_program"),
+    )
+
+
+@public(LevelKeywords)
 def scan(
     molecule: MoleculeLike | Sequence[MoleculeLike],
     basis: str,
@@ -356,8 +393,7 @@ def scan(
     >>> study = dfmp2.scan("inputs/h2o.xyz", "cc-pvdz", ("bond", "1,2", "0.90:1.02:7"))     # doctest: +SKIP
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
-    chosen = at_level(make_options(**options_among(options), basis=basis), **_level(options))
-    units = options.get("units") or "angstrom"
+    level = _level(basis, options)
     if coordinate is None:
         if relaxed:
             raise InputError(
@@ -375,7 +411,7 @@ def scan(
                 "one geometry: name a coordinate, as in ('bond', '1,2', '0.8:1.2:9'), or give "
                 "several"
             )
-        asked = over_frames(frames, chosen, chained=chained)
+        asked = over_frames(frames, level, chained=chained)
     else:
         whole = read_molecule(molecule, options)
         named: Any = coordinate
@@ -387,18 +423,21 @@ def scan(
             )
         coordinates = [
             make_coordinate(
-                kind, atoms, values, whole, units=units, moving=moving, rigid=not relaxed
+                kind,
+                atoms,
+                values,
+                whole,
+                units=_units(options),
+                moving=moving,
+                rigid=not relaxed,
             )
             for kind, atoms, values in named
         ]
-        asked = along(
-            whole,
-            coordinates,
-            chosen,
-            chained=chained,
-            convergence=convergence if relaxed else None,
-        )
-    return scan_energies(asked, **_kept(options, "dfmp2.scan"))
+        of_geometries = None
+        if relaxed:
+            of_geometries = convergence
+        asked = along(whole, coordinates, level, chained=chained, convergence=of_geometries)
+    return scan_energies(asked, **_carrying_out(options, "dfmp2.scan"))
 
 
 class ReactionKeywords(Keywords, total=False):
@@ -431,7 +470,7 @@ class ReactionKeywords(Keywords, total=False):
     listener: Listener | None
 
 
-@offered(ReactionKeywords)
+@public(ReactionKeywords)
 def reaction(
     reactants: str | Sequence[Any],
     products: str | Sequence[Any],
@@ -488,72 +527,89 @@ def reaction(
     )
     search = None
     if options.get("optimize"):
-        convergence, max_steps = options.get("convergence", "GAU"), options.get("max_steps", 100)
-        search = Search(convergence=convergence, max_steps=max_steps)
-    gas = Gas(
+        search = Search(
+            convergence=options.get("convergence", MINIMUM.convergence),
+            max_steps=options.get("max_steps", MINIMUM.max_steps),
+        )
+    gas = make_conditions(
         temperature=options.get("temperature", ROOM_TEMPERATURE),
         pressure=options.get("pressure"),
         standard_state=options.get("standard_state"),
         scale=options.get("scale", 1.0),
-        low_modes=low_modes(options.get("quasi_harmonic"), options.get("cutoff")),
-        allow_gradient=options.get("allow_gradient", False),
+        quasi_harmonic=options.get("quasi_harmonic"),
+        cutoff=options.get("cutoff"),
     )
-    chosen = None
+    level = None
     if basis is not None:
-        chosen = make_options(**options_among(options), basis=basis)
-        chosen = at_level(chosen, **_level(options))
-    how = _kept(options, "dfmp2.reaction")
+        level = _level(basis, options)
+    carrying_out = _carrying_out(options, "dfmp2.reaction")
     workers = options.get("workers")
     if workers is not None:
-        how["elsewhere"] = partial(steps, workers)
-    species = read_species(asked, options.get("units") or "angstrom")
-    computed = ReactionPlan(optimize=search, frequencies=options.get("frequencies", False), gas=gas)
-    return reaction_energy(species, chosen, computed, **how)
+        carrying_out["elsewhere"] = partial(steps, workers)
+    species = read_species(asked, _units(options))
+    computed = ReactionPlan(
+        optimize=search,
+        frequencies=options.get("frequencies", False),
+        gas=gas,
+        allow_gradient=options.get("allow_gradient", False),
+    )
+    return reaction_energy(species, level, computed, **carrying_out)
 
 
-def _terms(side: str, given: str | Sequence[Any]) -> list[Term]:
+def _terms(side: str, written: str | Sequence[Any]) -> list[Term]:
     """Coefficients and what they belong to, of one side."""
     option = Option(side)
-    if isinstance(given, str):
-        return parse_terms(given, option)
+    if isinstance(written, str):
+        return parse_terms(written, option)
     terms: list[Term] = []
-    for one in given:
-        number = 1
-        if isinstance(one, tuple) and len(one) == 2:
-            number, one = one
-        elif isinstance(one, str):
-            terms += parse_terms(one, option)
+    for term in written:
+        if isinstance(term, str):
+            terms += parse_terms(term, option)
             continue
-        if not isinstance(one, str | os.PathLike | Molecule):
-            one = read_molecule(one, {})
-        terms.append((make_coefficient(number, option.of(number)), one))
+        number = 1
+        molecule = term
+        if isinstance(term, tuple) and len(term) == 2:
+            number, molecule = term
+        if not isinstance(molecule, str | os.PathLike | Molecule):
+            molecule = read_molecule(molecule, {})
+        terms.append((make_coefficient(number, option.of(number)), molecule))
     return terms
 
 
-def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:
-    """The geometries of a scan without a coordinate."""
-    if not isinstance(given, str | os.PathLike):
-        many = isinstance(given, Sequence)
-        return [read_molecule(one, said) for one in (given if many else [given])]
+def _frames(source: Any, keywords: Mapping[str, Any]) -> list[Molecule]:
+    """The geometries of a scan without a coordinate: those of a file, or of several molecules."""
+    if not isinstance(source, str | os.PathLike):
+        molecules = source
+        if not isinstance(source, Sequence):
+            molecules = [source]
+        return [read_molecule(molecule, keywords) for molecule in molecules]
     field = read_point_charges(
-        said.get("point_charges"), said.get("point_charge_units", "angstrom")
+        keywords.get("point_charges"), keywords.get("point_charge_units", "angstrom")
     )
-    state = {name: said.get(name) for name in ("charge", "multiplicity")}
-    frames = read_frames(Path(given), units=said.get("units") or "angstrom", **state)
+    frames = read_frames(
+        Path(source),
+        units=_units(keywords),
+        charge=keywords.get("charge"),
+        multiplicity=keywords.get("multiplicity"),
+    )
     return [frame.in_field(field) for frame in frames]
 
 
-def _kept(given: Mapping[str, Any], command: str) -> dict[str, Any]:
+def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords:
     """Keeper, listener and command of a study, from the keywords that all studies take."""
-    output, resume = given.get("output"), given.get("resume", False)
+    output = keywords.get("output")
+    resume = keywords.get("resume", False)
     if output is None and resume:
         raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
-    keeper = Keeper(
-        None if output is None else Path(output),
-        overwrite=given.get("overwrite", False),
-        resume=resume,
-    )
-    return {"keeper": keeper, "listener": Told(given.get("listener")), "command": command}
+    path = None
+    if output is not None:
+        path = Path(output)
+    keeper = Keeper(path, overwrite=keywords.get("overwrite", False), resume=resume)
+    return {
+        "keeper": keeper,
+        "listener": TranslatingListener(keywords.get("listener")),
+        "command": command,
+    }
 
 
-read_study = offered(NoKeywords)(stored.read_study)
+read_study = public(NoKeywords)(stored.read_study)

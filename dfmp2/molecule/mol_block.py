@@ -215,8 +215,8 @@ def _explained(block: MolBlock, charge: int | None, multiplicity: int | None) ->
     if multiplicity is None:
         return {ionic}
     unpaired = multiplicity - 1
-    if multiplicity == 1 or unpaired == 2:
-        return {ionic + unpaired, ionic + 2}  # a carbene
+    if multiplicity == 1:
+        return {ionic, ionic + 2}  # a carbene
     return {ionic + unpaired}
 
 

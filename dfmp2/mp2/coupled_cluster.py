@@ -181,7 +181,7 @@ def _by_pyscf(result: MP2Result) -> CoupledCluster:
         solver = solver_class(mf, frozen=result.sizes.frozen_core)
         solver.with_df = df.DF(system.mole, auxbasis=system.auxmole.basis)
         solver.conv_tol, solver.conv_tol_normt = CONVERGED, AMPLITUDES
-        solver.max_cycle, solver.verbose = MOST_CYCLES, 0
+        solver.max_cycle = MOST_CYCLES
         solver.max_memory = result.memory.budget / 1e6
         integrals = solver.ao2mo()
         mp2, singles, doubles = solver.init_amps(integrals)

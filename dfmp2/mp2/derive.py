@@ -24,7 +24,6 @@ from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_
 from dfmp2.mp2.dispersion import dispersion_energy
 from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies
 from dfmp2.options import Options
-from dfmp2.options.grid_names import parse_grid
 from dfmp2.options.methods import (
     CUSTOM,
     CUSTOM_DOUBLE_HYBRID,
@@ -33,6 +32,7 @@ from dfmp2.options.methods import (
     canonical_method,
     functionals_of,
 )
+from dfmp2.options.values import parse_grid
 from dfmp2.progress import Collector, Listener
 
 # Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32.

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dfmp2.backends.untransformed import made_on_device
 from dfmp2.host import provenance, resources
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Room
@@ -36,6 +37,7 @@ from dfmp2.integrals.spaces import (
 )
 from dfmp2.molecule.mole import dump_mole, fitting_data
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.calculation import (
     NOTHING,
     Calculation,
@@ -51,7 +53,6 @@ from dfmp2.mp2.calculation import (
 )
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.diagnostics import NO_METRIC, Metric, diagnostics, warn_of_doubts
-from dfmp2.mp2.grid_certificate import grid_certificate
 from dfmp2.mp2.operands import PairOperands
 from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import NO_PAIRS, Certificate, MP2Result, PairEnergies, Quadrature
@@ -208,7 +209,6 @@ def fitted_integrals(
     if place is None:
         save_b(calculation, reference, fitted)
     else:
-        calculation.checkpoint.add_b(None)
         calculation.checkpoint.add_reference(reference)
     return reference, fitted
 
@@ -279,14 +279,14 @@ def build_b(
     )  # (Q|mu nu) in blocks of Q
     blocks = counted_blocks(clock.during("integrals", blocks), auxmole.nao, calculation.listener)
     if a is not None:
-        from dfmp2.mp2 import device_b
-
+        with shielded():
+            from dfmp2.scf.jk import fit_columns
         for _ in blocks:
             pass
         with clock("fit"):
-            a = device_b.fitted_ao_integrals(a, factor, threads)
+            a = fit_columns(a, factor, [a.shape[1]], threads)
         with clock("transform"):
-            b = device_b.on_device(a, spaces, list(frontier), setup.backend)
+            b = made_on_device(a, spaces, list(frontier), setup.backend)
     elif fits:
         with clock("transform"):
             b = setup.backend.make_b(blocks, factor.of_rows(), spaces, list(frontier))
@@ -397,7 +397,9 @@ def complete(calculation: Calculation, reference: Reference, correlation: Correl
     of_grid = None
     of_rpa = options.correlation.kind == "rpa"
     if quadrature is not None and of_rpa and reference.grid_error is not None:
-        of_grid = grid_certificate(calculation, reference, quadrature, build_b)
+        from dfmp2.mp2 import rpa
+
+        of_grid = rpa.grid_certificate(calculation, reference, quadrature, build_b)
 
     made = {}
     if options.transform == "device" and setup.backend.limits.fits:

@@ -111,7 +111,8 @@ CHANGED = {
         between=0.3, bond=3e-5, hydrogen=1.8e-5, electron=1.2e-5, metal_electron=5e-5
     ),
 }
-REACTION = "A reaction energy of such molecules"
+REACTION = "a reaction energy of such molecules"
+MOST_LEFT = 0.5  # of the error of the total energy; what leaves less is said to cancel
 
 MEASURED, BOUNDED, ESTIMATED, UNKNOWN = KINDS = ("measured", "bounded", "estimated", "not measured")
 SOURCES = {  # key -> in words
@@ -259,8 +260,12 @@ class ErrorBudget:
         else:
             good = "no decimal"
         typical = ""
-        if self.reaction is not None:
-            typical = f" {REACTION} is good to about {_in_both_units(self.reaction)}."
+        if self.reaction is not None and self.reaction < MOST_LEFT * self.total:
+            typical = f" Most of it cancels: {REACTION} is good to about "
+            typical += f"{_in_both_units(self.reaction)}."
+        elif self.reaction is not None:
+            typical = f" {REACTION.capitalize()} is good to about "
+            typical += f"{_in_both_units(self.reaction)}."
         return (
             f"{self.energy} is good to {good}, about {_in_both_units(self.total)} "
             f"from {self.exact}.{typical} Largest part: {part}."

@@ -1,8 +1,9 @@
 """The fitting error of E(SCF) and E(corr), measured in the molecule with four-centre integrals
 (`--certify-fit`).
 
-E(SCF): the conventional solution next to the fitted one (`dfmp2.scf.conventional`). E(corr): that
-of its orbitals with exact integrals, a sum over the correlated occupied orbitals of both spins,
+E(SCF): the conventional solution next to the fitted one (`dfmp2.scf.conventional`), with a
+functional that of its SCF. E(corr): that of its orbitals and their energies with exact integrals,
+unscaled, a sum over the correlated occupied orbitals of both spins,
 
     E(corr) = sum_i x_i      x_i = sum_jab (ia|jb) [2 (ia|jb) - (ib|ja)] / D                                   RHF
                              x_i = 1/2 sum_jab (ia|jb) [(ia|jb) - (ib|ja)] / D + 1/2 sum_JaB (ia|JB)^2 / D     UHF
@@ -114,6 +115,7 @@ def _scf_error(
             place="memory" if memory.scf_fits_in_core else "disk",
             threads=calculation.setup.active,
             room=Room(space, memory.pair_bytes, memory.read_bytes),
+            grid_room=memory.grid_room,
         )
         conventional = conventional_scf(
             system.mole,

@@ -1,17 +1,27 @@
-"""The fitted integrals as a backend takes them, in float64 or rounded to float32."""
+"""The fitted integrals as a backend takes them: in float64 or rounded to float32, from memory or from
+disk.
+
+Of B on disk two sets of occupied orbitals are in memory, and the next one is on its way. Tiles are
+those of a run in memory, so the numbers are the same to the last bit. For each set of rows I that
+fits, tiles within I are done first; then sets of columns J pass by, J + 1 being read while the
+tiles I x J are computed:
+
+    for I:  read I;  tiles (I, I);  for J > I:  [ read J + 1 | tiles (I, J) ]
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, TileSource
+from dfmp2.backends.base import NUMPY_TYPES, Backend, Batch, Operand, Tile, TileSource
+from dfmp2.backends.tiling import Cut, visits, widest
 from dfmp2.host.arrays_on_disk import StoredTensor
-from dfmp2.host.threads import each
+from dfmp2.host.threads import each, prefetched
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.planning.sizes import SAMPLED
 
@@ -62,11 +72,14 @@ class PairOperands:
         sources: list[TileSource] = []
         for tensor, space in zip(self.b, self.spaces, strict=True):
             if isinstance(tensor, StoredTensor):
-                from dfmp2.mp2.streaming import StoredOperand
-
                 sources.append(
                     StoredOperand(
-                        tensor, space.eps_occ, space.eps_vir, precision, self.stream_bytes, order
+                        b=tensor,
+                        eps_occ=space.eps_occ,
+                        eps_vir=space.eps_vir,
+                        precision=precision,
+                        held=self.stream_bytes,
+                        order=order,
                     )
                 )
                 continue
@@ -74,6 +87,102 @@ class PairOperands:
                 tensor = rounded(tensor, order, self.threads)
             sources.append(backend.put(tensor, space.eps_occ, space.eps_vir, precision))
         return sources
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredOperand:
+    """One spin's B on disk and its orbital energies; takes the place of an Operand.
+
+    Attributes
+    ----------
+    b : (nocc, nvir, naux) on disk, Eh^1/2
+    eps_occ, eps_vir, precision : as of Operand
+    held : bytes of B that may be in memory, of both operands together
+    order : of the fitting functions in float32, (naux,); None in float64
+    """
+
+    b: StoredTensor
+    eps_occ: NDArray[np.float64]
+    eps_vir: NDArray[np.float64]
+    precision: str
+    held: int
+    order: NDArray[np.intp] | None
+
+    def read(self, i0: int, i1: int, out: NDArray[Any]) -> None:
+        """Fill `out`, (i1-i0, nvir, naux) in C order, with orbitals i0:i1 as the precision wants
+        them."""
+        if self.order is None:
+            self.b.read(i0, i1, out)
+            return
+        for i in range(i0, i1):
+            np.take(self.b[i].astype(np.float32), self.order, axis=1, out=out[i - i0], mode="clip")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one occupied orbital in memory."""
+        return self.b.shape[1] * self.b.shape[2] * np.dtype(NUMPY_TYPES[self.precision]).itemsize
+
+    def batches(self, backend: Backend, right: StoredOperand, tiles: list[Tile]) -> Iterator[Batch]:
+        """As of `dfmp2.backends.base.TileSource`."""
+        same = self is right
+        wide = widest(tiles)
+        found = visits(tiles, self.held, self.row_bytes, right.row_bytes, same=same)
+        longest = max((visit.end - visit.begin for visit in found), default=0)
+        # One buffer, columns at either end of the rows, so that both are one operand where the
+        # spins are the same.
+        if same and any(visit.passing for visit in found):
+            edge = wide
+        else:
+            edge = 0
+        buffer = self._buffer(longest + 2 * edge)
+        if same:
+            others = []
+        else:
+            others = [right._buffer(wide) for _ in range(2)]
+        for begin, end, mine, inside, passing in found:
+            span = end - begin
+            self.read(begin, end, buffer[edge : edge + span])
+            if inside:
+                operand = self._put(backend, buffer[edge : edge + span], [(begin, end)])
+                yield operand, operand, {tile.shifted(begin, begin): tile for tile in inside}
+
+            places = others or [buffer[:edge], buffer[edge + span : edge + span + edge]]
+
+            def load(k: int, passing: list[Cut] = passing, places: list[Any] = places) -> Any:
+                j0, j1 = passing[k]
+                right.read(j0, j1, places[k % 2][: j1 - j0])
+                return places[k % 2][: j1 - j0]
+
+            for k, columns in enumerate(prefetched(load, len(passing))):
+                j0, j1 = passing[k]
+                batch = [
+                    tile for tile in mine if (tile.j0, tile.j1) == (j0, j1) and tile not in inside
+                ]
+                if not same:
+                    near = self._put(backend, buffer[:span], [(begin, end)])
+                    far = right._put(backend, columns, [(j0, j1)])
+                    shifts = begin, j0
+                elif k % 2 == 0:  # columns, what is left of their place, rows
+                    cuts = [(j0, j1), (0, edge - j1 + j0), (begin, end)]
+                    near = far = self._put(backend, buffer[: edge + span], cuts)
+                    shifts = begin - edge, j0
+                else:
+                    near = far = self._put(
+                        backend, buffer[edge : edge + span + j1 - j0], [(begin, end), (j0, j1)]
+                    )
+                    shifts = begin, j0 - span
+                yield near, far, {tile.shifted(*shifts): tile for tile in batch}
+
+    def _put(self, backend: Backend, b: Any, cuts: list[Cut]) -> Operand:
+        """A resident operand of the orbitals in `cuts`, in this order; on the host its B is `b`
+        itself."""
+        eps_occ = np.concatenate([self.eps_occ[start:stop] for start, stop in cuts])
+        operand: Operand = backend.put(b, eps_occ, self.eps_vir, self.precision)
+        return operand
+
+    def _buffer(self, rows: int) -> Any:
+        # Zeros: a place that is not filled yet goes through `put` with the rest.
+        return np.zeros((rows, *self.b.shape[1:]), dtype=NUMPY_TYPES[self.precision])
 
 
 def summation_order(b: Sequence[Any]) -> NDArray[np.intp]:

@@ -14,12 +14,21 @@ second order with i = j and a = b, which have poles at w = +-i D,
 but neither sum shows its own error: the last changes d(n/2) and d(n/4) of the energy stand for
 those of half and of a quarter of the points, and the error is taken as SAFETY r(n) max[ d(n/2) /
 r(n/2), d(n/4) / r(n/4) ].
+
+What the integration grid of a functional adds is measured on orbitals of a finer one:
+
+    dE_c = E_c[C, e] - E_c[C U, e']                                                            (4)
+
+C U and e' are one step towards these orbitals (`dfmp2.scf.grid_error`). B is made anew, and the
+frequencies are those of E_c, so that the error of their sum cancels.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,10 +37,14 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import NumericalError
 from dfmp2.errors.messages import Option
+from dfmp2.host.scratch import Space
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.mp2.calculation import NOTHING, BuildB, Calculation
 from dfmp2.mp2.response import orbital_energy_differences, weighted_products
-from dfmp2.mp2.result import Quadrature
+from dfmp2.mp2.result import GridCertificate, Quadrature
 from dfmp2.progress import Listener
+from dfmp2.scf.grid_error import on_finer_grid
+from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
 
@@ -228,3 +241,42 @@ def _log_det_less_trace(matrix: Array) -> float:
     if info == 0:
         return 2.0 * math.fsum(np.log(np.diagonal(factor))) - trace
     return math.nan
+
+
+def grid_certificate(
+    calculation: Calculation, reference: Reference, quadrature: Quadrature, build_b: BuildB
+) -> GridCertificate:
+    """The error of the integration grid in E_c, Eq. 4.
+
+    Parameters
+    ----------
+    calculation : Calculation
+        The calculation, without its own B.
+    reference : Reference
+        With the measured error of its grid.
+    quadrature : Quadrature
+        E_c on it.
+    build_b : callable
+        Makes B of a reference (`dfmp2.mp2.energy`).
+    """
+    begun = time.perf_counter()
+    calculation.listener.stage("error of the integration grid in E(corr)")
+    moved = on_finer_grid(reference)
+    memory = calculation.plan.memory
+    if memory.mp2_fits_in_core:
+        scratch = 0
+    else:
+        scratch = memory.mp2_disk
+    with Space(calculation.setup.scratch, scratch) as space:
+        again = replace(calculation, space=space, checkpoint=NOTHING)
+        fitted = build_b(again, moved)
+        with calculation.clock("pair_energies"):
+            energy = at_points(
+                fitted.b,
+                again.spaces(moved),
+                quadrature,
+                held=memory.tensor_bytes,
+                workers=calculation.setup.active,
+                listener=calculation.listener,
+            )
+    return GridCertificate(quadrature.energy - energy, time.perf_counter() - begun)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 from typing import Any, NamedTuple
@@ -15,9 +16,11 @@ from typing import Any, NamedTuple
 from dfmp2.molecule.text import printable
 
 ABSENT = "-"
+ELLIPSIS = "..."  # also on a terminal that knows nothing but ASCII
 WIDTH = 78  # of the line under a heading
 WIDEST = 80  # characters of a line of text
-LEAST = 9  # characters that a head, or a column at the end, is not broken to less than
+LEAST = 10  # characters that a head, or a column at the end, is not broken to less than
+LAST_PART = re.compile(r": |\. (?=[A-Z])")  # what stands before the advice of a message
 # Folders of an absolute path, in quotes or not; HTML and URLs are none.
 FOLDERS = re.compile(r"""(?<=')/(?:[^/'\n<>]+/)+|(?<![\w/.~)<])/(?:[^\s/'":;,<>()|]+/)+""")
 
@@ -41,6 +44,7 @@ class Table(NamedTuple):
     sortable : by a click on a heading
     details : folded, and not printed as text
     folded : on the page closed until it is opened or printed
+    verbatim : what somebody typed, whose names are not rewritten on the page
     """
 
     caption: str
@@ -49,6 +53,7 @@ class Table(NamedTuple):
     sortable: bool = False
     details: bool = False
     folded: bool = False
+    verbatim: bool = False
     kind: str = "table"
 
 
@@ -104,55 +109,47 @@ class Section(NamedTuple):
     blocks: Sequence[Block]
     level: int = 2
 
-    @property
-    def drawn(self) -> bool:
-        """Whether there is a figure, beside which the other blocks have room."""
-        return any(isinstance(block, Figure) and not block.alone for block in self.blocks)
-
 
 def document_text(head: Iterable[str], sections: Iterable[Section]) -> str:
     """Lines of the head, then those of each section under its title; control characters are made
     visible."""
     parts = [list(head)]
     for section in sections:
-        lines = [line for block in section.blocks for line in _lines(block)]
+        lines = _section_lines(section.blocks)
         if lines:
             parts.append([section.title, "-" * WIDTH, *(lines[1:] if lines[0] == "" else lines)])
     return "".join("\n".join([*map(printable, part), "", ""]) for part in parts)
 
 
+def _section_lines(blocks: Sequence[Block]) -> list[str]:
+    """The lines of blocks, with an empty one between a table and a text below it."""
+    lines: list[str] = []
+    below_table = False
+    for block in blocks:
+        added = _lines(block)
+        if below_table and isinstance(block, str):
+            lines.append("")
+        if added:
+            below_table = isinstance(block, Table)
+        lines += added
+    return lines
+
+
 def _lines(block: Block) -> list[str]:
     match block:
         case str():
-            return wrap(block, WIDTH)
+            return wrap(block, WIDTH, break_on_hyphens=False)
         case Facts():
             facts = (f"{name}: {value}" if name else str(value) for name, value in block.rows)
             return [line for fact in facts for line in _folded(fact)]
         case Note():
             mood = {"ok": "", "info": "note: "}.get(block.mood, f"{block.mood}: ")
-            return wrap(mood + block.text, WIDTH)
+            return wrap(mood + block.text, WIDTH, break_on_hyphens=False)
         case Table() if not block.details:
-            narrow = _narrowed(block)
-            return ["", *wrap(narrow.caption, WIDTH), *fitted_lines(narrow)]
+            return ["", *wrap(block.caption, WIDTH), *fitted_lines(block)]
         case Code():
             return [f"{block.caption}:", *block.text.splitlines()]
     return []
-
-
-def _narrowed(table: Table) -> Table:
-    """The table, its units in the caption where they would make it too wide."""
-    if max(map(len, aligned(table))) <= WIDEST:
-        return table
-    of_unit: dict[str, list[str]] = {}
-    names = [head.partition(" / ") for head in table.heads]
-    for name, _, unit in names:
-        if unit:
-            of_unit.setdefault(unit, []).append(name.lstrip("#~"))
-    said = [f"{' and '.join(found)} in {unit}" for unit, found in of_unit.items()]
-    return table._replace(
-        caption="; ".join(filter(None, [table.caption, *said])),
-        heads=[name for name, _, _ in names],
-    )
 
 
 def aligned(table: Table) -> list[str]:
@@ -164,9 +161,79 @@ def aligned(table: Table) -> list[str]:
                 head.lstrip("#"),
                 *(str(cell[0] if isinstance(cell, tuple) else cell) for cell in cells),
             ]
-            side, width = ">" if head.startswith("#") else "<", max(map(len, texts))
-            columns.append([f"{text:{side}{width}}" for text in texts])
+            width = max(map(displayed_width, texts))
+            if head.startswith("#"):
+                columns.append([" " * (width - displayed_width(text)) + text for text in texts])
+            else:
+                columns.append([padded(text, width) for text in texts])
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+
+
+def displayed_width(text: str) -> int:
+    """Columns that a text takes on a terminal: two for a wide character such as those of Chinese,
+    none for an accent that is a character of its own."""
+    return sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) == "Cf":
+        return 0
+    if unicodedata.east_asian_width(character) in "WF":
+        return 2
+    return 1
+
+
+def padded(text: str, width: int) -> str:
+    """The text, filled with blanks to a width on the terminal."""
+    return text + " " * max(0, width - displayed_width(text))
+
+
+def cut_text(text: str, width: int) -> str:
+    """The text; one that is wider than `width` on a terminal has three points in its middle, since
+    names differ at their ends."""
+    if displayed_width(text) <= width:
+        return text
+    room = width - len(ELLIPSIS)
+    end = _fitting(text[::-1], room // 2)[::-1]
+    start = _fitting(text, room - displayed_width(end))
+    return f"{start}{ELLIPSIS}{end}"
+
+
+def _fitting(text: str, width: int) -> str:
+    """As much of the beginning of a text as `width` holds on a terminal."""
+    for count, character in enumerate(text):
+        width -= _character_width(character)
+        if width < 0:
+            return text[:count]
+    return text
+
+
+def wrap_text(text: str, width: int) -> list[str]:
+    """The words of a text in lines of at most `width` on a terminal; a word that is wider has a
+    line of its own and is not torn apart."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and displayed_width(lines[-1]) + 1 + displayed_width(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def shortened_lines(message: str, width: int, most: int) -> list[str]:
+    """The lines of a message: all of them, or where there are more than `most` its beginning, three
+    points, and its last part, which says what to do and is never cut."""
+    lines = wrap_text(message, width)
+    starts = [match.end() for match in LAST_PART.finditer(message)]
+    if len(lines) <= most or not starts:
+        return lines
+    advice = wrap_text(message[starts[-1] :], width)
+    facts = wrap_text(message[: starts[-1]], width)
+    room = max(1, most - len(advice))
+    if len(facts) <= room:
+        return lines
+    last_fact = _fitting(facts[room - 1], width - len(ELLIPSIS)).rstrip()
+    return [*facts[: room - 1], last_fact + ELLIPSIS, *advice]
 
 
 def without_folders(text: str) -> str:
@@ -190,16 +257,28 @@ def fitted_lines(table: Table) -> list[str]:
     """Lines of a table, none wider than a terminal.
 
     A column of text at the end is folded where there is room for it. Otherwise heads are broken to
-    the width of their cells, and the columns that do not fit follow below, the first one repeated.
+    the width of their cells, units below names, and the columns that do not fit follow below, the
+    first one repeated.
     """
     lines = aligned(table)
-    if max(map(len, lines)) <= WIDEST:
+    if max(map(displayed_width, lines)) <= WIDEST:
         return lines
     printed = [k for k, head in enumerate(table.heads) if not head.startswith("~")]
     folded = _with_last_column_folded(table, printed)
     if folded:
         return folded
     return _columns_in_turns(table, printed)
+
+
+def fitted_width(table: Table) -> int:
+    """Width of a table with its heads broken and all its columns side by side."""
+    columns = range(len(table.heads))
+    cells = [[str(row[k]) for row in table.rows] for k in columns]
+    widths = []
+    for k in columns:
+        head = _broken_head(table.heads[k], cells[k])
+        widths.append(max(map(displayed_width, [*head, *cells[k]])))
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _with_last_column_folded(table: Table, printed: Sequence[int]) -> list[str]:
@@ -211,7 +290,7 @@ def _with_last_column_folded(table: Table, printed: Sequence[int]) -> list[str]:
     heads = [table.heads[k] for k in others]
     rows = [[row[k] for k in others] for row in table.rows]
     starts = aligned(Table("", heads, rows))
-    indent = max(map(len, starts)) + 2
+    indent = max(map(displayed_width, starts)) + 2
     room = WIDEST - indent
     texts = [table.heads[last], *(str(row[last]) for row in table.rows)]
     longest_word = max(len(word) for text in texts for word in text.split() or [""])
@@ -220,7 +299,7 @@ def _with_last_column_folded(table: Table, printed: Sequence[int]) -> list[str]:
     lines = []
     for start, text in zip(starts, texts, strict=True):
         first, *more = wrap(text, room) or [""]
-        lines.append(f"{start:{indent}}{first}".rstrip())
+        lines.append(f"{padded(start, indent)}{first}".rstrip())
         lines += [" " * indent + part for part in more]
     return lines
 
@@ -246,7 +325,7 @@ def _columns_in_turns(table: Table, printed: Sequence[int]) -> list[str]:
     while waiting:
         count = len(waiting)
         lines = side_by_side([0, *waiting])
-        while count > 1 and max(map(len, lines)) > WIDEST:
+        while count > 1 and max(map(displayed_width, lines)) > WIDEST:
             count -= 1
             lines = side_by_side([0, *waiting[:count]])
         while not lines[0]:  # heads that are higher stand in another turn
@@ -260,10 +339,13 @@ def _columns_in_turns(table: Table, printed: Sequence[int]) -> list[str]:
 
 def _broken_head(head: str, cells: Sequence[Any]) -> list[str]:
     """Lines of a head, as wide as its longest word or cell; a unit stays behind its slash."""
-    words = head.removeprefix("#").replace("/ ", "/\0").split(" ")
+    name, slash, unit = head.removeprefix("#").partition(" / ")
+    unit_line = f"/ {unit}" if slash else ""
     texts = [str(cell[0]) if isinstance(cell, tuple) else str(cell) for cell in cells]
-    width = max(LEAST, *map(len, words), *map(len, texts))
-    return [line.replace("\0", " ") for line in wrap(" ".join(words), width)]
+    width = max(LEAST, *map(len, [unit_line, *name.split(" "), *texts]))
+    if len(name) + 1 + len(unit_line) <= width or not slash:
+        return wrap(f"{name} {unit_line}", width)
+    return [*wrap(name, width), unit_line]
 
 
 # --- numbers --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from dfmp2.backends.base import Prediction
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
-from dfmp2.output.document import Table, aligned
+from dfmp2.output.document import Table, aligned, counted_text
 from dfmp2.output.json import fitting_error_of_atoms
 from dfmp2.output.report import AFTER, fitting_errors
 from dfmp2.planning.plan import Outlook
@@ -171,10 +172,12 @@ def plan_text(outlook: Outlook) -> str:
     lines = [
         f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} "
         f"functions, fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
-        f"correlated: {sizes['nocc']} occupied, {sizes['nvir']} virtual; frozen core "
-        f"{sizes['frozen_core']}; {sizes['tiles']} tiles of pairs",
+        f"correlated: {_of_spins(sizes['nocc'])} occupied, {_of_spins(sizes['nvir'])} virtual "
+        "orbitals",
+        f"frozen core: {sizes['frozen_core']}; {counted_text(sizes['tiles'], 'tile')} of pairs",
         *fitting_errors(molecule, outlook.system.scf_fitting, outlook.system.mp2_fitting),
-        f"backend {facts['backend']}: {facts['reason']}; {facts['threads']} threads",
+        f"backend {facts['backend']}: {facts['reason']}; "
+        f"{counted_text(facts['threads'], 'thread')}",
         _rates(outlook.plan.rates),
         "",
         *aligned(Table("", ("stage", "#predicted / s", "#operations"), stages)),
@@ -211,6 +214,14 @@ def plan_text(outlook: Outlook) -> str:
     else:
         verdict = f"does not fit: use {facts['change']}"
     return "\n".join([*lines, "", f"verdict: {verdict}"]) + "\n"
+
+
+def _of_spins(numbers: Sequence[int]) -> str:
+    """Numbers of orbitals of each spin, as "5" or "5 alpha and 4 beta"."""
+    if len(numbers) == 1:
+        return str(numbers[0])
+    alpha, beta = numbers
+    return f"{alpha} alpha and {beta} beta"
 
 
 def _rates(found: Rates) -> str:

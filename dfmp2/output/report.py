@@ -19,7 +19,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.error_budget import kohn_sham_grid_error
 from dfmp2.mp2.properties import DENSITIES, GradientCertificate, Polarizability, Properties
 from dfmp2.mp2.result import Calculated, Dispersion, FittingCertificate, MP2Result
-from dfmp2.options.methods import MP2, SCS, SOS
+from dfmp2.options.methods import MP2, SCS, SOS, Method
 from dfmp2.output.document import (
     ABSENT,
     Block,
@@ -288,15 +288,15 @@ def _surroundings(result: Calculated) -> list[tuple[str, str]]:
     return [("surroundings", scheme)]
 
 
-def _solvent_rows(reference: Reference) -> list[tuple[str, float, str]]:
+def _solvent_rows(reference: Reference) -> list[EnergyRow]:
     """The energies that a solvent adds to that of the SCF, Eh; none in the gas phase."""
     rows = []
     if reference.solvent_energy is not None:
         contained = "of the reaction field, contained in the reference energy"
-        rows.append(("solvent energy", reference.solvent_energy, contained))
+        rows.append(EnergyRow("solvent energy", reference.solvent_energy, contained))
     if reference.smd_cds_energy is not None:
         contained = "cavitation, dispersion, solvent structure; contained likewise"
-        rows.append(("SMD-CDS energy", reference.smd_cds_energy, contained))
+        rows.append(EnergyRow("SMD-CDS energy", reference.smd_cds_energy, contained))
     return rows
 
 
@@ -429,138 +429,210 @@ def _cores(result: Calculated) -> list[int]:
 # --- energies -------------------------------------------------------------------------------------
 
 
-def _functional_alone(result: MP2Result) -> Section:
-    """The energies of Kohn-Sham without a correlation energy."""
+class EnergyRow(NamedTuple):
+    """An energy that is printed, Eh.
+
+    Attributes
+    ----------
+    name : str
+    energy : float
+    meaning : str
+        What it is the sum of, or contained in.
+    quoted : bool
+        Whether people quote it: the screen of a run shows no others.
+    alone : str
+        Its meaning where the row above is not shown, if that is another.
+    """
+
+    name: str
+    energy: float
+    meaning: str
+    quoted: bool = True
+    alone: str = ""
+
+
+def energy_rows(result: MP2Result) -> list[EnergyRow]:
+    """All energies of a result in the order in which they are printed."""
     method, reference = result.options.correlation, result.reference
-    values = [
-        ("nuclear repulsion", reference.nuclear_repulsion_energy, "contained in E(KS)"),
-        *_solvent_rows(reference),
-        (f"{method.title} total", result.total_energy, f"E(KS), {_reference_title(result)}"),
+    sign = mean_field_sign(result)
+    repulsion = EnergyRow(
+        "nuclear repulsion",
+        reference.nuclear_repulsion_energy,
+        f"contained in {sign}",
+        quoted=False,
+    )
+    rows = [repulsion, *_solvent_rows(reference)]
+    if method.kind == "none":
+        total = f"{method.title} total"
+        rows.append(EnergyRow(total, result.total_energy, f"{sign}, {_reference_title(result)}"))
+        return rows
+    scf = "E(HF)"
+    if reference.xc is not None:
+        scf = "E(KS)"
+    rows.append(
+        EnergyRow("reference energy", result.scf_total_energy, f"{scf}, {_reference_title(result)}")
+    )
+    if result.functional_energy is not None:
+        meaning = f"E(DFT): {method.title} with these orbitals"
+        rows.append(EnergyRow("functional energy", result.mean_field_energy, meaning))
+    elif sign == "E(EXX)":
+        meaning = "E(EXX): HF of these orbitals"
+        rows.append(EnergyRow("exact-exchange energy", result.mean_field_energy, meaning))
+    rows += _correlation_rows(result, sign)
+    for kind in _scalings(result):
+        rows += _scaled_rows(result, kind, sign)
+    return rows
+
+
+def mean_field_sign(result: MP2Result) -> str:
+    """How the energy is written that the correlation energy is added to, such as "E(HF)"."""
+    method = result.options.correlation
+    if result.functional_energy is not None:
+        return "E(DFT)"
+    if method.double_hybrid or method.kind == "none":
+        return "E(KS)"
+    if result.reference.xc is None:
+        return "E(HF)"
+    return "E(EXX)"
+
+
+def _correlation_rows(result: MP2Result, sign: str) -> list[EnergyRow]:
+    """The spin components, the correlation energy made of them, and the total energy."""
+    method = result.options.correlation
+    same, opposite = result.components
+    rows = []
+    if result.quadrature is None or math.isfinite(same):
+        rows.append(EnergyRow("same-spin correlation", same, "E(SS)"))
+    if result.quadrature is None or math.isfinite(opposite):
+        rows.append(EnergyRow("opposite-spin correlation", opposite, "E(OS)"))
+    singles = result.mp2_singles_energy
+    if singles:
+        rows.append(EnergyRow("singles", singles, "E(S), ROHF reference"))
+    correlation = result.correlation_energy
+    title = method.title
+    if method.double_hybrid:
+        formula = f"{method.opposite_spin:.6g} OS + {method.same_spin:.6g} SS"
+        total = f"{sign} + correlation"
+    elif result.quadrature is None:
+        if method.plain:
+            title = MP2.title
+        correlation = same + opposite + singles
+        formula = f"E(SS) + E(OS){_singles_term(result)}"
+        total = f"{sign} + {formula}"
+    else:
+        formula = f"{method.formula}{_singles_term(result)}"
+        total = f"{sign} + the line above"
+    rows.append(EnergyRow(f"{title} correlation", correlation, formula))
+    dispersion = result.dispersion
+    if dispersion is not None:
+        meaning = f"{DISPERSIONS[dispersion.correction]}, {dispersion.program}"
+        rows.append(EnergyRow("dispersion", dispersion.energy, meaning))
+        total += " + dispersion"
+    energy = result.mean_field_energy + correlation + (result.dispersion_energy or 0.0)
+    rows.append(EnergyRow(f"{title} total", energy, total))
+    return rows
+
+
+def _singles_term(result: MP2Result) -> str:
+    """What a formula ends with where the reference is ROHF."""
+    if result.mp2_singles_energy:
+        return " + E(S)"
+    return ""
+
+
+def _scalings(result: MP2Result) -> list[Method]:
+    """The scaled methods that are shown beside MP2; a double hybrid has none."""
+    method = result.options.correlation
+    if not method.plain or method.double_hybrid:
+        return []
+    return [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2]
+
+
+def _scaled_rows(result: MP2Result, kind: Method, sign: str) -> list[EnergyRow]:
+    """Correlation and total energy of a scaling; the correlation is quoted of the method that was
+    asked for alone."""
+    same, opposite = result.components
+    scaled = kind.apply(opposite, same) + result.mp2_singles_energy
+    formula = f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{_singles_term(result)}"
+    of_run = kind == result.options.correlation
+    alone = ""
+    if not of_run:
+        alone = f"{sign} + {formula}"
+    return [
+        EnergyRow(f"{kind.title} correlation", scaled, formula, quoted=of_run),
+        EnergyRow(
+            f"{kind.title} total",
+            result.mean_field_energy + scaled,
+            f"{sign} + the line above",
+            alone=alone,
+        ),
     ]
+
+
+def quoted_energies(result: MP2Result) -> Table:
+    """The energies that people quote, Eh."""
     rows = [
-        (name, energy_text(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning)
-        for name, e, meaning in values
+        (row.name, energy_text(row.energy), row.alone or row.meaning)
+        for row in energy_rows(result)
+        if row.quoted
     ]
-    source = f"{method.title}: {method.source}"
-    table = Table(source, ("energy", "#Eh", "#kJ/mol", "meaning"), rows)
-    return Section("energies", "Energies", [table])
+    return Table("", ("energy", "#Eh", "meaning"), rows)
 
 
 def _energies(result: MP2Result) -> Section:
-    if result.options.correlation.kind == "none":
-        return _functional_alone(result)
-    reference, singles, xc = result.reference, result.mp2_singles_energy, result.reference.xc
     method, quadrature = result.options.correlation, result.quadrature
-    scf, hf = result.mean_field_energy, "E(HF)" if xc is None else "E(EXX)"
-    same, opposite = result.components
-    scaled_alone = method.double_hybrid  # nothing else is made of the parts of a double hybrid
-    if method.plain and not scaled_alone:
-        first = MP2
-    else:
-        first = method
-    correlation = result.correlation_energy
-    if quadrature is None and not scaled_alone:
-        correlation = same + opposite + singles
-    more = " + E(S)" if singles else ""
-    if scaled_alone:
-        formula = f"{method.opposite_spin:.6g} OS + {method.same_spin:.6g} SS"
-    elif quadrature is None:
-        formula = f"E(SS) + E(OS){more}"
-    else:
-        formula = f"{method.formula}{more}"
-    extra, added = [], []
-    total = f"{hf} + {formula if quadrature is None else 'the line above'}"
-    if scaled_alone:
-        hf = "E(KS)"
-        if result.functional_energy is not None:
-            hf = "E(DFT)"
-            extra = [("functional energy", scf, f"{hf}: {method.title} with these orbitals")]
-        total = f"{hf} + correlation"
-        if result.dispersion is not None:
-            correction = DISPERSIONS[result.dispersion.correction]
-            added = [
-                (
-                    "dispersion",
-                    result.dispersion.energy,
-                    f"{correction}, {result.dispersion.program}",
-                )
-            ]
-            total += " + dispersion"
-    elif xc:
-        extra = [("exact-exchange energy", scf, "E(EXX): HF of these orbitals")]
-    parts = [("same-spin", same, "E(SS)"), ("opposite-spin", opposite, "E(OS)")]
-    values = [
-        ("nuclear repulsion", reference.nuclear_repulsion_energy, f"contained in {hf}"),
-        *_solvent_rows(reference),
-        (
-            "reference energy",
-            result.scf_total_energy,
-            f"{'E(KS)' if xc else hf}, {_reference_title(result)}",
-        ),
-        *extra,
-        *(
-            (f"{part} correlation", e, sign)
-            for part, e, sign in parts
-            if quadrature is None or math.isfinite(e)
-        ),
-        *([("singles", singles, "E(S), ROHF reference")] if singles else []),
-        (f"{first.title} correlation", correlation, formula),
-        *added,
-        (f"{first.title} total", scf + correlation + (result.dispersion_energy or 0.0), total),
+    sources = [
+        f"{kind.title}: {kind.source}"
+        for kind in _scalings(result) or (method,)
+        if kind.source != "user"
     ]
-    drawn = [Bar(first.title, (opposite, same), energy_text(correlation))]
-    if scaled_alone:
-        parts_drawn = (method.opposite_spin * opposite, method.same_spin * same)
-        drawn = [Bar(method.title, parts_drawn, energy_text(correlation))]
-    if method.plain and not scaled_alone:
-        kinds = [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2]
-    else:
-        kinds = []
-    for kind in kinds:
-        scaled = kind.apply(opposite, same) + singles
-        values += [
-            (
-                f"{kind.title} correlation",
-                scaled,
-                f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{more}",
-            ),
-            (f"{kind.title} total", scf + scaled, f"{hf} + the line above"),
-        ]
-        drawn.append(
-            Bar(
-                kind.title,
-                (kind.opposite_spin * opposite, kind.same_spin * same),
-                energy_text(scaled),
-            )
-        )
+    if method.regularised:
+        sources.append(f"kappa {result.options.regulariser:g} per Eh")
     rows = [
-        (name, energy_text(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning)
-        for name, e, meaning in values
-    ]
-    sources = "; ".join(
-        f"{kind.title}: {kind.source}" for kind in kinds or (method,) if kind.source != "user"
-    )
-    sources += f"; kappa {result.options.regulariser:g} per Eh" if method.regularised else ""
-    blocks: list[Block] = [Table(sources, ("energy", "#Eh", "#kJ/mol", "meaning"), rows)]
-    if quadrature is None:
-        draw = partial(
-            bars, "Correlation energy by spin component", drawn, ("opposite spin", "same spin")
+        (
+            row.name,
+            energy_text(row.energy),
+            fixed(KJ_PER_MOL_PER_HARTREE * row.energy),
+            row.meaning,
         )
-        caption = "Magnitude of the correlation energy, Eh, by spin component after scaling."
-        blocks.append(Figure(draw, caption))
+        for row in energy_rows(result)
+    ]
+    table = Table("; ".join(sources), ("energy", "#Eh", "#kJ/mol", "meaning"), rows)
+    blocks: list[Block] = [table]
+    if method.kind == "none":
+        return Section("energies", "Energies", blocks)
+    if quadrature is None:
+        blocks.append(_component_bars(result))
     else:
         blocks.append(Facts(record_facts(quadrature, "quadrature: ", leave=("energy",))))
     if result.dispersion is not None:
         blocks.append(Facts([("dispersion", _damping(result.dispersion))]))
-    if correlation == 0:
-        blocks.insert(
-            0,
-            Note(
-                "info",
-                "There is no pair of electrons to correlate: the correlation energy is zero.",
-            ),
-        )
+    if result.correlation_energy == 0:
+        none = "There is no pair of electrons to correlate: the correlation energy is zero."
+        blocks.insert(0, Note("info", none))
     return Section("energies", "Energies", blocks)
+
+
+def _component_bars(result: MP2Result) -> Figure:
+    """The correlation energy by spin component, of MP2 and of the scalings shown beside it."""
+    method = result.options.correlation
+    same, opposite = result.components
+    if method.double_hybrid:
+        parts = (method.opposite_spin * opposite, method.same_spin * same)
+        drawn = [Bar(method.title, parts, energy_text(result.correlation_energy))]
+    else:
+        title = method.title
+        if method.plain:
+            title = MP2.title
+        unscaled = same + opposite + result.mp2_singles_energy
+        drawn = [Bar(title, (opposite, same), energy_text(unscaled))]
+    for kind in _scalings(result):
+        scaled = kind.apply(opposite, same) + result.mp2_singles_energy
+        parts = (kind.opposite_spin * opposite, kind.same_spin * same)
+        drawn.append(Bar(kind.title, parts, energy_text(scaled)))
+    heading = "Correlation energy by spin component"
+    draw = partial(bars, heading, drawn, ("opposite spin", "same spin"))
+    return Figure(draw, "Magnitude of the correlation energy, Eh, by spin component after scaling.")
 
 
 LONGEST_TITLE = 40  # of a reference with its functional in a table
@@ -882,11 +954,11 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
 
 def _reference(result: Calculated) -> Section:
     reference, stability = result.reference, result.reference.stability
-    spin = (result.molecule.multiplicity - 1) / 2
-    facts = dict(record_facts(reference, leave=("grid_level",))) | {
+    facts = dict(record_facts(reference, leave=("grid_level", *_among_energies(result)))) | {
         "relativity": RELATIVITY[result.options.relativity]
     }
-    facts["<S^2>"] += f" (pure spin state: {spin * (spin + 1):.2f})"
+    name, spin = spin_fact(result)
+    facts[name] = spin
     facts |= _grid_facts(result)
     if stability is None:
         examined = [("orbital stability", "not examined")]
@@ -905,6 +977,26 @@ def _reference(result: Calculated) -> Section:
     else:
         name = "Kohn-Sham"
     return Section("reference", f"{name} reference", blocks)
+
+
+def spin_fact(result: Calculated) -> tuple[str, str]:
+    """<S^2> of the reference beside that of a pure spin state."""
+    spin = (result.molecule.multiplicity - 1) / 2
+    (name, value) = next(
+        fact for fact in record_facts(result.reference) if fact[0] == LABELS["spin_square"]
+    )
+    return name, f"{value} (pure spin state: {spin * (spin + 1):.2f})"
+
+
+def _among_energies(result: Calculated) -> list[str]:
+    """The fields of the reference that `energy_rows` has."""
+    if not isinstance(result, MP2Result):
+        return []
+    names = ["scf_total_energy", "nuclear_repulsion_energy", "functional_energy"]
+    names += ["solvent_energy", "smd_cds_energy"]
+    if result.mean_field_name == "hf_total_energy":
+        names.append("exx_total_energy")
+    return names
 
 
 def _lower_solutions(stability: Stability) -> str:
@@ -1202,6 +1294,7 @@ def _provenance(result: MP2Result, content: str) -> Section:
             "Options in force (those not listed were left to their default)",
             ("option", "value"),
             options,
+            verbatim=True,
         ),
     ]
     if text:

@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING
 
 from dfmp2.molecule.structure import structure
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.document import ABSENT, Block, Figure, Note, Section, Table, counted_text, fixed
+from dfmp2.output.document import (
+    ABSENT,
+    WIDEST,
+    Block,
+    Figure,
+    Note,
+    Section,
+    Table,
+    counted_text,
+    fitted_width,
+    fixed,
+)
 from dfmp2.output.html.svg import Curve, curves, path_drawing, scan_drawing, sticks
-from dfmp2.output.report import budget_blocks, energies, method_on_reference
+from dfmp2.output.report import budget_blocks, energies, mean_field_sign, method_on_reference
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_KCAL, KJ_PER_MOL_PER_HARTREE
 
 if TYPE_CHECKING:
@@ -54,6 +65,19 @@ HEADINGS = {  # of the columns of a study whose name is long
     "entropy_electrons": "S el",
 }
 OF_EACH_BASIS = ("scf_total_energy", "correlation_energy", "total_energy")
+# Of a scan on a terminal, what matters most first; as many as fit.
+OF_A_POINT = (
+    "relative_energy",
+    "relative_energy_error",
+    "total_energy",
+    "scf_total_energy",
+    "homo_lumo_gap",
+    "correlation_energy",
+    "scf_iterations",
+)
+# Studies whose table has the energies of their runs.
+WITH_ENERGIES = ("scan", "cbs", "optimization", "irc", "thermochemistry")
+SHOW_ONE = "dfmp2 show FILE --run NAME prints one of them."
 MOST_NAMES = 3  # of runs that gave a warning
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 CONVERTED = {
@@ -88,12 +112,16 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
         rows.append(
             ((name, anchors.get(name, "")), r.molecule.formula, method, core, *energies(r), *ended)
         )
+    signs = {mean_field_sign(r) for r in results.values()}
+    mean_field = "mean field"
+    if len(signs) == 1:
+        mean_field = signs.pop()
     heads = [
         "result",
         "formula",
         "method",
         "#core",
-        "#E(HF) / Eh",
+        f"#{mean_field} / Eh",
         "#E(corr) / Eh",
         "#E(total) / Eh",
     ]
@@ -111,8 +139,20 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
     )
 
 
-def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:
-    """What a study found, as stored, and its runs."""
+def of_study(
+    study: Study, anchors: Mapping[str, str] = MappingProxyType({}), *, on_screen: bool = False
+) -> list[Section]:
+    """What a study found, as stored, and its runs.
+
+    Parameters
+    ----------
+    study : Study
+    anchors : mapping
+        As of `overview`.
+    on_screen : bool, optional
+        For a terminal: a scan is one table that fits, and runs whose energies stand in a table
+        before are not listed once more.
+    """
     missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
     drawn = _drawn(study) if study.table else []
     blocks: list[Block] = [*([] if study.complete else missing), *drawn]
@@ -125,7 +165,11 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     if study.kind == "thermochemistry":
         blocks += _modes(study)
     blocks += study.notes
-    if study.table:
+    if study.table and study.kind == "scan" and on_screen:
+        blocks += _points(study)
+    elif study.kind == "cbs" and on_screen:
+        blocks.append(_basis_sets(study))
+    elif study.table:
         blocks.append(
             _table(study.table, folded=study.kind in ("scan", "cbs", "optimization", "irc"))
         )
@@ -135,6 +179,8 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     uncorrected = study.uncorrected_error_budget
     if uncorrected is not None:
         blocks.append(uncorrected.summary)
+    if on_screen and study.kind in WITH_ENERGIES:
+        return [Section("study", "Results", blocks), *_named_runs(study)]
     shown = _listed_runs(study)
     runs, said = overview(shown, anchors), []
     if len(shown) < len(study.runs):
@@ -145,8 +191,29 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
             "coordinate of each atom."
         ]
         runs = runs._replace(details=True)
-    groups = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
-    return [Section("study", "Results", blocks), groups]
+    title = "Runs (groups runs/NAME of the file)"
+    of_runs: list[Block] = [*said, runs]
+    if on_screen:
+        title = "Runs"
+        of_runs.append(SHOW_ONE)
+    return [Section("study", "Results", blocks), Section("overview", title, of_runs)]
+
+
+def _named_runs(study: Study) -> list[Section]:
+    """What the runs are called and how long they took, where their energies stand elsewhere."""
+    names = list(study.runs)
+    if not names:
+        return []
+    called = ", ".join(names)
+    if len(names) > MOST_NAMES:
+        called = f"{names[0]} to {names[-1]}"
+    levels = {method_on_reference(run) for run in study.runs.values()}
+    at_level = ""
+    if len(levels) == 1:
+        at_level = f", {levels.pop()}"
+    seconds = sum(run.timings.total for run in study.runs.values())
+    said = f"{counted_text(len(names), 'run')}{at_level}, {seconds:.1f} s in all: {called}."
+    return [Section("overview", "Runs", [f"{said} {SHOW_ONE}"])]
 
 
 def _listed_runs(study: Study) -> dict[str, MP2Result]:
@@ -190,9 +257,9 @@ def _shares(study: Study) -> list[Block]:
             share = values[f"{name}{motion}"]
             if motion == "_electrons":
                 share -= values["total_energy"]
-            energies.append(f"{share * KJ_PER_MOL_PER_HARTREE:.4f}")
-        entropy = f"{values[f'entropy{motion}']:.3f}"
-        capacity = f"{values[f'heat_capacity_at_constant_volume{motion}']:.3f}"
+            energies.append(f"{share * KJ_PER_MOL_PER_HARTREE:z.4f}")
+        entropy = f"{values[f'entropy{motion}']:z.3f}"
+        capacity = f"{values[f'heat_capacity_at_constant_volume{motion}']:z.3f}"
         rows.append((motion.lstrip("_"), *energies, entropy, capacity))
     heads = ("share of", "#U - E / kJ/mol", "#H - E / kJ/mol", "#S / J/(mol K)", "#Cv / J/(mol K)")
     return [Table("Translation, rotation, vibration, electrons", heads, rows)]
@@ -211,10 +278,32 @@ def _modes(study: Study) -> list[Block]:
         heads.append(f"#{HEADINGS.get(name, name.replace('_', ' '))} / {unit}")
         cells.append([cell(float(value), array.units, name) for value in array.value])
     numbers = range(1, len(cells[0]) + 1)
-    rows = list(zip(numbers, *cells, strict=True))
-    if not rows:
+    if not cells[0]:
         return []
+    heads += _kind_head(study.arrays["wavenumber"].value)
+    cells += _kind_cells(study.arrays["wavenumber"].value)
+    rows = list(zip(numbers, *cells, strict=True))
     return [Table("Vibrations", heads, rows, sortable=True)]
+
+
+def _kind_head(wavenumbers: Sequence[float]) -> list[str]:
+    """The heading of a column that says which modes are imaginary; none where all are real."""
+    if min(wavenumbers, default=0.0) < 0:
+        return ["kind"]
+    return []
+
+
+def _kind_cells(wavenumbers: Sequence[float]) -> list[list[str]]:
+    """The cells of that column."""
+    if min(wavenumbers, default=0.0) >= 0:
+        return []
+    kinds = []
+    for wavenumber in wavenumbers:
+        if wavenumber < 0:
+            kinds.append("imaginary")
+        else:
+            kinds.append("real")
+    return [kinds]
 
 
 def _geometry(study: Study) -> list[Block]:
@@ -272,7 +361,7 @@ def _stationary_points(study: Study) -> list[Block]:
         "extremum",
         f"#at / {units}",
         "#E / Eh",
-        "#E - lowest / kJ/mol",
+        "#above lowest of these / kJ/mol",
         f"#curvature / Eh/{units}^2",
         "fit",
     )
@@ -409,17 +498,82 @@ def _values(study: Study) -> Table:
 
 def _table(columns: Mapping[str, Column], *, folded: bool) -> Table:
     """The table of a study."""
-    heads, cells = [], []
+    heads = []
+    cells = []
     for name, column in columns.items():
-        sign = "" if all(isinstance(x, str) for x in column.values) else "#"
-        if column.units:
-            unit = f" / {column.units.replace('hartree', 'Eh')}"
-        else:
-            unit = ""
-        heads.append(f"{sign}{_heading(name)}{unit}")
-        cells.append([cell(x, column.units, name) for x in column.values])
+        heads.append(_column_head(name, column))
+        cells.append([cell(value, column.units, name) for value in column.values])
+    if "wavenumber" in columns:
+        wavenumbers = columns["wavenumber"].values
+        heads += _kind_head(wavenumbers)
+        cells += _kind_cells(wavenumbers)
     rows = list(zip(*cells, strict=True))
     return Table("Values" if folded else "", heads, rows, sortable=True, folded=folded)
+
+
+def _column_head(name: str, column: Column) -> str:
+    """Name and unit of a column, with the sign of one that holds numbers."""
+    sign = "#"
+    if all(isinstance(value, str) for value in column.values):
+        sign = ""
+    unit = ""
+    if column.units:
+        unit = f" / {column.units.replace('hartree', 'Eh')}"
+    return f"{sign}{_heading(name)}{unit}"
+
+
+def _points(study: Study) -> list[Block]:
+    """The points of a scan in one table as wide as a terminal, and what it leaves out."""
+    table = study.table
+    settings = study.settings
+    wanted = list(settings.get("coordinates", [settings["coordinate"]]))
+    failed = any(table["exit_code"].values)
+    for name in OF_A_POINT:
+        name = _of_method(table, name)
+        if name not in table:
+            continue
+        if fitted_width(_some_columns(table, [*wanted, name], failed=failed)) <= WIDEST:
+            wanted.append(name)
+    points = _some_columns(table, wanted, failed=failed)
+    titles = {run.options.correlation.title for run in study.runs.values()}
+    if len(titles) == 1:
+        total = f"#E({titles.pop()}) / Eh"
+        points = points._replace(
+            heads=[{"#E / Eh": total}.get(head, head) for head in points.heads]
+        )
+    blocks: list[Block] = [points]
+    left_out = [_heading(name) for name in table if name not in (*wanted, "exit_code")]
+    if left_out:
+        names = ", ".join(dict.fromkeys(left_out))
+        blocks.append(f"Also in the .csv, and by dfmp2 show --csv: {names}.")
+    return blocks
+
+
+def _basis_sets(study: Study) -> Table:
+    """The energies of each basis set; those of the limit stand among the values."""
+    table = _table(study.table, folded=True)
+    return table._replace(rows=[row for row in table.rows if not row[0].startswith("limit ")])
+
+
+def _of_method(table: Mapping[str, Column], name: str) -> str:
+    """The column of an energy of the method, which plain MP2 has under its own name alone."""
+    if name not in table and f"mp2_{name}" in table:
+        return f"mp2_{name}"
+    return name
+
+
+def _some_columns(table: Mapping[str, Column], names: Sequence[str], *, failed: bool) -> Table:
+    """Some columns of the table of a scan, with what became of each point if one has failed."""
+    some = _table({name: table[name] for name in names}, folded=False)
+    if not failed:
+        return some
+    rows = []
+    for row, code in zip(some.rows, table["exit_code"].values, strict=True):
+        outcome = ""
+        if code:
+            outcome = f"failed with code {code:g}"
+        rows.append((*row, outcome))
+    return some._replace(heads=[*some.heads, "outcome"], rows=rows)
 
 
 def _heading(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 import shlex
 from dataclasses import asdict
 from textwrap import wrap
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options.methods import SCS, SOS
 from dfmp2.output.document import (
     WIDTH,
     Block,
@@ -25,7 +25,14 @@ from dfmp2.output.document import (
     fitted_lines,
     size,
 )
-from dfmp2.output.report import input_sections, list_pairs, method_name, summary_blocks
+from dfmp2.output.report import (
+    input_sections,
+    list_pairs,
+    method_name,
+    quoted_energies,
+    spin_fact,
+    summary_blocks,
+)
 from dfmp2.output.study_report import cell, of_study, study_warnings
 from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
 
@@ -33,15 +40,25 @@ if TYPE_CHECKING:
     from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Study
 
-SHORT = (  # of the names of quantities, which are long keys in JSON
-    ("uncorrected interaction energy", "without CP"),
-    ("cp corrected interaction energy", "with CP"),
-    ("counterpoise correction", "CP correction"),
-    ("mp2 same spin correlation", "same spin"),
-    ("mp2 opposite spin correlation", "opposite spin"),
-    ("spin energy", "spin"),
-    ("correlation energy", "E(corr)"),
-    ("correlation", "E(corr)"),
+# Of the names of quantities, which are long keys in JSON: pattern -> what is printed.
+NAMES = (
+    (r"^cp corrected interaction energy$", "interaction energy, CP-corrected"),
+    (r"^uncorrected interaction energy$", "interaction energy, uncorrected"),
+    (r"^counterpoise correction$", "CP correction"),
+    (r" cp corrected interaction energy$", ", CP-corrected"),
+    (r" uncorrected interaction energy$", ", uncorrected"),
+    (r" counterpoise correction$", ", CP correction"),
+    (r"^cbs (.+)$", r"\1 at the limit"),
+    (r"^optimized total energy$", "energy of the last geometry"),
+    (r"^max gradient$", "largest gradient"),
+    (r"^lowest (first|second)$", r"\1 coordinate of the lowest point"),
+    (r"^lowest energy$", "energy of the lowest point"),
+    (r"\bmp2 (same|opposite) spin correlation( energy)?\b", r"\1 spin"),
+    (r"\bscs mp2\b", "SCS-MP2"),
+    (r"\bsos mp2\b", "SOS-MP2"),
+    (r"\bscf\b", "SCF"),
+    (r"\bmp2\b", "MP2"),
+    (r"\bgibbs\b", "Gibbs"),
 )
 NEAR = 3  # orbitals below and above the gap
 STRONGEST = 5  # pairs
@@ -89,7 +106,8 @@ def brief_report(result: MP2Result, path: str) -> str:
         "",
         *_subject(result),
         "",
-        *fitted_lines(_main_energies(result, sections["energies"])),
+        *fitted_lines(quoted_energies(result)),
+        *_spin(result),
         *(f"{name}: {value}" for facts in _dipole(result) for name, value in facts.rows),
     ]
     quality = wrap(result.error_budget.summary, WIDTH) + _checked(result)
@@ -128,23 +146,11 @@ def _subject(result: MP2Result) -> list[str]:
     ]
 
 
-def _main_energies(result: MP2Result, section: Section) -> Table:
-    """The energies that people quote, Eh: without the nuclear repulsion, and of other scalings the
-    totals alone."""
-    (table,) = (block for block in section.blocks if isinstance(block, Table))
-    own = result.options.correlation.title
-    formulas = {row[0]: row[3] for row in table.rows}
-    other = [kind.title for kind in (SCS, SOS) if kind.title != own]
-    left_out = {"nuclear repulsion", *(f"{title} correlation" for title in other)}
-    rows = []
-    for name, energy, _, meaning in table.rows:
-        if name in left_out:
-            continue
-        for title in other:
-            if name == f"{title} total":
-                meaning = meaning.replace("the line above", formulas[f"{title} correlation"])
-        rows.append((name, energy, meaning))
-    return Table("", ("energy", "#Eh", "meaning"), rows)
+def _spin(result: MP2Result) -> list[str]:
+    """What the reference says of the spin, where there are open shells."""
+    if result.reference.nspin == 1:
+        return []
+    return [f"{name}: {value}" for name, value in [spin_fact(result)]]
 
 
 def _main_blocks(section: Section, *, all_densities: bool) -> list[Block]:
@@ -199,12 +205,13 @@ def _frontier(result: MP2Result) -> list[Block]:
 
 
 def _dipole(result: MP2Result) -> list[Facts]:
-    """The dipole moment of the reference, which files of earlier versions do not have."""
-    found = result.reference.dipole
-    if found is None:
+    """The dipole moment of the reference: not in files of earlier versions, and not where it stands
+    among the properties."""
+    dipole = result.reference.dipole
+    if dipole is None or result.properties is not None:
         return []
-    numbers = ", ".join(f"{x if abs(x) > NO_DIPOLE else 0.0:z.5f}" for x in found)
-    size = DEBYE * float(found @ found) ** 0.5
+    numbers = ", ".join(f"{x if abs(x) > NO_DIPOLE else 0.0:z.5f}" for x in dipole)
+    size = DEBYE * float(dipole @ dipole) ** 0.5
     if result.molecule.charge:
         origin = ", origin of the coordinates"
     else:
@@ -238,8 +245,8 @@ def _strongest(result: MP2Result) -> list[Block]:
 def study_report(study: Study) -> str:
     """The report of a study, one string ending in a newline."""
     parts = [
-        part._replace(blocks=[_shortened(block) for block in part.blocks])
-        for part in of_study(study)
+        part._replace(blocks=[_with_names(block) for block in part.blocks])
+        for part in of_study(study, on_screen=True)
     ]
     warnings = [Note("warning", text) for text in study_warnings(study)]
     if warnings:
@@ -247,16 +254,19 @@ def study_report(study: Study) -> str:
     return document_text([f"dfmp2 {study.version}: {study.title}"], parts)
 
 
-def _shortened(block: Block) -> Block:
-    """The same with short names, where it is a table of quantities."""
+def _with_names(block: Block) -> Block:
+    """The same with names as people write them, where it is a table of quantities."""
     if not isinstance(block, Table) or block.heads[0] != "quantity":
         return block
-    rows = []
-    for name, *rest in block.rows:
-        for long, short in SHORT:
-            name = name.replace(long, short)
-        rows.append((name, *rest))
+    rows = [(_quantity(name), *rest) for name, *rest in block.rows]
     return block._replace(rows=rows)
+
+
+def _quantity(name: str) -> str:
+    """The name of a quantity as people write it."""
+    for pattern, words in NAMES:
+        name = re.sub(pattern, words, name)
+    return name
 
 
 def last_line(result: MP2Result, output: str) -> str:
@@ -304,8 +314,9 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
     spent = ", ".join(
         f"{name} {value:.2f} s" for name, value in asdict(prepared.timings).items() if value
     )
+    energy = ("reference energy", f"{prepared.reference.scf_total_energy:.10f} Eh")
     facts = [
-        ("reference energy", f"{prepared.reference.scf_total_energy:.10f} Eh"),
+        *([energy] if brief else []),  # else it stands under the reference
         (
             "",
             f"B {shapes} (occupied, virtual, fitting functions), float64: "

@@ -444,7 +444,7 @@ def memory_plan(
     in_core, fit, read, disk = _scf(work, workers)
     block = work.block_functions * work.pairs_of_functions * FLOAT64
     if work.examined:
-        response = _of_occupied(work)
+        response = work.operators * _of_occupied(work)
     else:
         response = 0
     return MemoryPlan(
@@ -477,6 +477,8 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     if points:
         block = min(points, BLOCK_POINTS) * n * XC_VALUES + XC_MATRICES * n * n * len(work.spins)
         matrices += workers * block * FLOAT64 + points * POINT_BYTES
+    if work.examined:
+        matrices += work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
     if not naux:
         everything = work.operators * pairs * (pairs + 1) // 2 * FLOAT64
         again = RECOMPUTED_MATRICES * n * n * FLOAT64 * len(work.spins) * workers

@@ -4,12 +4,14 @@ Fock matrix.
 The fitted SCF is solved again with the error of its two-electron part at the last density, D0, put
 right,
 
-    F(D) = h + G_fit[D] + (G[D0] - G_fit[D0])           G[D] = J - K/2 (RHF), J - K of each spin (UHF)
+    F(D) = h + G_fit[D] + V_xc[D] + (G[D0] - G_fit[D0])
+    G[D] = J - X/2 (RHF), J - X of each spin (UHF)
 
-until the exact Fock matrix of its solution couples occupied and virtual orbitals no more. Each turn
-leaves of that coupling what the fit leaves of a change of G, a thousandth with a sound set; a
-conventional SCF would need ten builds. With the orbitals i, a of the last turn and the elements of
-the exact Fock matrix,
+until the exact Fock matrix of its solution couples occupied and virtual orbitals no more. X is K and
+there is no V_xc in Hartree-Fock; with a functional X is its exact exchange, and V_xc is made on its
+grid. Each turn leaves of that coupling what the fit leaves of a change of G, a thousandth with a
+sound set; a conventional SCF would need ten builds. With the orbitals i, a of the last turn and the
+elements of the exact Fock matrix,
 
     E(SCF) = E[D] - w sum_ia F_ia^2 / (F_aa - F_ii)     w = 2 (RHF), 1 for each spin (UHF)
 
@@ -32,8 +34,10 @@ from dfmp2.options import Options
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.integrals import ScfIntegrals
+from dfmp2.scf.kohn_sham import exact_exchange_of, functional_of, integrate_functional
 from dfmp2.scf.ladder import Ladder
 from dfmp2.scf.reference import Reference, common_orbitals
+from dfmp2.scf.rotations import coulomb_exchange
 
 Array = NDArray[np.float64]
 
@@ -91,10 +95,22 @@ def conventional_scf(
     with shielded():
         from pyscf.scf import hf
 
-        exact = hamiltonian.mean_field(mole, reference.kind, options.relativity, charges)
+        exact = hamiltonian.mean_field(
+            mole,
+            reference.kind,
+            options.relativity,
+            charges,
+            xc=reference.xc,
+            grid=reference.grid_name,
+        )
+        share = exact_exchange_of(exact)
+        if functional_of(exact) is not None:
+            exact.on_grid.threads = integrals.threads
+            exact.on_grid.room = integrals.grid_room
         screen = exact.init_direct_scf(mole)
         core, overlap, nuclear = exact.get_hcore(), exact.get_ovlp(), float(exact.energy_nuc())
         fitted = integrals.builder(mole)
+        fields = exact.copy().density_fit(with_df=fitted)
         coeff, occupations = reference.mo_coeff, reference.mo_occ
         for build in range(1, MOST_BUILDS + 1):
             listener.stage(f"exact Fock matrix {build}: four-centre integrals")
@@ -102,13 +118,19 @@ def conventional_scf(
                 c[:, n > 0] * np.sqrt(n[n > 0]) for c, n in zip(coeff, occupations, strict=True)
             ]
             density = np.stack([c @ c.T for c in occupied])
-            potential = _two_electron(*hf.get_jk(mole, density, 1, screen))
-            energy = nuclear + float(np.vdot(density, core + potential / 2))
-            fock = core + potential
+            coulomb, exchange = hf.get_jk(mole, density, 1, screen)
+            exchange = share.short_range * exchange
+            if share.separated:
+                factor = share.long_range - share.short_range
+                exchange += factor * hf.get_jk(mole, density, 1, omega=share.omega)[1]
+            potential = _two_electron(coulomb, exchange)
+            of_functional, in_fock = _of_functional(exact, density, restricted=restricted)
+            energy = nuclear + float(np.vdot(density, core + potential / 2)) + of_functional
+            fock = core + potential + in_fock
             coupling, below = _coupling(fock, coeff, occupations)
             if coupling <= COUPLED or build == MOST_BUILDS:
                 break
-            correction = potential - _two_electron(*fitted.matrices(occupied))
+            correction = potential - _two_electron(*coulomb_exchange(fields, occupied, share))
             mf = hamiltonian.with_one_electron(
                 exact.copy(), (core + correction)[0 if restricted else slice(None)], nuclear
             )
@@ -150,6 +172,17 @@ def conventional_scf(
             f"between the occupied spaces {common:.2f})"
         )
     return Conventional(found, below, coupling)
+
+
+def _of_functional(mf: Any, density: Array, *, restricted: bool) -> tuple[float, Any]:
+    """E_xc, Eh, and V_xc of each spin, (nspin, nao, nao) Eh, of densities in that shape; nothing for
+    Hartree-Fock."""
+    if functional_of(mf) is None:
+        return 0.0, 0.0
+    if restricted:
+        energy, potential = integrate_functional(mf, mf.grids, density[0])
+        return energy, potential[None]
+    return integrate_functional(mf, mf.grids, density)
 
 
 def _two_electron(coulomb: Array, exchange: Array) -> Array:

@@ -235,7 +235,6 @@ def _unconverged(
     if on_grid is not None:
         on_grid.threads = integrals.threads
         on_grid.room = integrals.grid_room
-    mf.verbose = 0
     mf.chkfile = None
     mf.conv_tol = options.scf_conv_tol
     mf.conv_tol_grad = options.scf_gradient_tol

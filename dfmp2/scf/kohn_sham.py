@@ -35,8 +35,6 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation
 from dfmp2.scf.solvent import solvent_energies, solvent_potential
 
-# of basis functions on points of the grid at a time in PySCF's kernels (dfmp2.gradients.functional)
-BLOCK_MEGABYTES = 64.0
 VARIABLES = {"HF": 0, "LDA": 1, "GGA": 4, "MGGA": 5}  # of functionals of each kind
 # Electrons per bohr^3 where r_s is 1 and PZ81 correlation jumps by 3e-5 Eh per electron: its branches
 # do not meet with the constants as printed (Perdew and Zunger, Phys. Rev. B 23, 5048 (1981))
@@ -243,6 +241,14 @@ class KohnSham:
             energy -= np.vdot(dm, exchange) / 2
         return lib.tag_array(potential, ecoul=np.vdot(density, coulomb) / 2, exc=energy)
 
+    def energy_elec(self: Any, dm: Any = None, h1e: Any = None, vhf: Any = None) -> Any:
+        """Electronic energy and its two-electron part, Eh, also with a one-electron matrix for each
+        spin, (2, nao, nao), which PySCF's own does not take."""
+        if np.ndim(h1e) != 3:
+            return super().energy_elec(dm, h1e, vhf)  # type: ignore[misc]
+        two_electron = float(vhf.ecoul + vhf.exc)
+        return float(np.vdot(h1e, dm)) + two_electron, two_electron
+
 
 def exchange_correlation(mf: Any, density: Any) -> tuple[float, Any]:
     """E_xc and V_xc in an iteration of an SCF, Eh.
@@ -377,6 +383,33 @@ def of_mean_field(mf: Any, grid: Any) -> ExchangeCorrelation:
     if on_grid.grid is not grid:
         return ExchangeCorrelation(mf.mol, grid, on_grid.threads)
     return on_grid
+
+
+def functional_of(mf: Any) -> str | None:
+    """The functional of a mean field as PySCF calls it, None for Hartree-Fock.
+
+    To ask PySCF for an attribute that is not there makes it load all of its methods.
+    """
+    xc: str | None = vars(mf).get("xc")
+    return xc
+
+
+def exact_exchange_of(mf: Any) -> ExactExchange:
+    """The exact exchange of a mean field's Fock matrix."""
+    xc = functional_of(mf)
+    if xc is None:
+        return HARTREE_FOCK
+    return exact_exchange(xc)
+
+
+def exchange_correlation_energy(mf: Any, densities: Any) -> float:
+    """E_xc without exact exchange, Eh, of the densities of alpha and beta, (2, nao, nao); 0 for
+    Hartree-Fock."""
+    xc = functional_of(mf)
+    if xc is None:
+        return 0.0
+    with shielded():
+        return of_mean_field(mf, mf.grids).energy(mf._numint, xc, densities)
 
 
 def exact_exchange_energy(mf: Any) -> float:

@@ -184,7 +184,6 @@ class Ladder:
         mf.check_convergence = None
         mf.level_shift = 0.0
         solver = mf.newton()
-        solver.verbose = 0
         # PySCF's own limits, 1e-12 and 1e-14, end a step along a soft mode at a gradient of
         # 6e-7 Eh, for good.
         solver.ah_conv_tol = 1e-16

@@ -10,7 +10,7 @@ B_P,ia and B_P,ij serve every x; only (m A_j|P) comes from the integrals over ba
 That halves the work that two densities with orbitals are in `dfmp2.scf.rotations`, where the same
 matrices are made of any integrals. With Kohn-Sham orbitals K is the exact exchange of the
 functional, whose long-range part has integrals of its own, and the kernel of the functional is
-added (`dfmp2.gradients.functional`).
+added (`dfmp2.scf.functional_kernel`).
 """
 
 from __future__ import annotations
@@ -60,8 +60,23 @@ def orbital_hessian(
     product = _exchange_hessian(mf, spins, exact, single=single, held=held)
     if kernel is None:
         return product
+    return with_kernel(product, spins, kernel)
 
-    def with_kernel(x: Sequence[Array], weight: float) -> list[Array]:
+
+def with_kernel(product: Product, spins: Sequence[RotatedSpin], kernel: Kernel) -> Product:
+    """A product with the orbital Hessian to which V_xc of the changes of the density is added.
+
+    Parameters
+    ----------
+    product : Product
+        With the Hessian of J and exact exchange.
+    spins : sequence of RotatedSpin
+        Orbitals of one spin or both.
+    kernel : Kernel
+        V_xc of changes of the density of each of them.
+    """
+
+    def of_both(x: Sequence[Array], weight: float) -> list[Array]:
         changes = []
         for spin, part in zip(spins, x, strict=True):
             change = spin.virtual @ part @ spin.occupied.T
@@ -73,7 +88,7 @@ def orbital_hessian(
             )
         ]
 
-    return with_kernel
+    return of_both
 
 
 def _exchange_hessian(

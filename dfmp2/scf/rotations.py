@@ -6,7 +6,8 @@ takes x to
 
     (H x)_ai = (e_a - e_i) x_ai + [C_vir^T (w J[D] - K[D]) C_occ]_ai       D = A C_occ^T + C_occ A^T,  A = C_vir x
 
-with w J the sum of both spins (UHF), twice that of one (RHF to RHF), or nothing (RHF to UHF).
+with w J the sum of both spins (UHF), twice that of one (RHF to RHF), or nothing (RHF to UHF). With
+Kohn-Sham orbitals K is the exact exchange of the functional, and its kernel is added.
 Because of 2 D = (A + C)(A + C)^T - (A - C)(A - C)^T the matrices are those of two densities with
 orbitals, which the fitted builder is quick with. Only real rotations are looked at. Source: Seeger
 and Pople, J. Chem. Phys. 66, 3045 (1977).
@@ -23,7 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.scf.kohn_sham import HARTREE_FOCK, ExactExchange
+from dfmp2.scf.kohn_sham import (
+    HARTREE_FOCK,
+    ExactExchange,
+    exact_exchange_of,
+    exchange_correlation_energy,
+)
 
 Array = NDArray[np.float64]
 
@@ -187,20 +193,22 @@ def with_orbitals(mf: Any, spins: Sequence[tuple[Array, Array]]) -> tuple[Array,
 def energy_along(mf: Any, rotation: Rotation) -> Callable[[float], float]:
     """E(angle) - E(0) of the determinant that is rotated so far, Eh."""
     spins = orbital_spins(mf)
-    core = mf.get_hcore()
+    core, exact = mf.get_hcore(), exact_exchange_of(mf)
 
     def energy(angle: float) -> float:
         turned = [
             rotated(spin, x, angle)[0]
             for spin, x in zip((spins[0], spins[-1]), rotation.vectors, strict=True)
         ]
-        j, k = coulomb_exchange(mf, turned)
+        j, k = coulomb_exchange(mf, turned, exact)
         densities = [c @ c.T for c in turned]
         total = densities[0] + densities[1]
         exchange = sum(
             float(np.vdot(matrix, density)) for matrix, density in zip(k, densities, strict=True)
         )
-        return float(np.vdot(core, total)) + (float(np.vdot(j[0] + j[1], total)) - exchange) / 2
+        fields = (float(np.vdot(j[0] + j[1], total)) - exchange) / 2
+        of_functional = exchange_correlation_energy(mf, np.stack(densities))
+        return float(np.vdot(core, total)) + fields + of_functional
 
     here = energy(0.0)
     return lambda angle: energy(angle) - here

@@ -6,6 +6,10 @@ With a in the virtual and i in the occupied orbitals, D = (e_a - e_i) delta_ij d
     RHF, triplet   D - (ib|ja) - (ij|ab)                  negative: a lower UHF solution exists
     UHF            D + 2 (ia|jb) - (ib|ja) - (ij|ab) within a spin, 2 (ia|jb) between the spins
 
+With Kohn-Sham orbitals K is the exact exchange of the functional, and the Hessian has the kernel of
+the functional beside it (`dfmp2.scf.functional_kernel`): for changes of both spins alike, opposite
+ones for RKS to UKS.
+
 Method "auto" diagonalises the block of the frontier orbitals with fitted integrals: all rotations
 of a small molecule, the most likely ones of a large one (its lowest eigenvalue is an upper bound,
 so a negative one proves an instability). "full" and "follow" find the lowest eigenvector of all
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,8 +32,10 @@ from numpy.typing import NDArray
 
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.scf import rotations
+from dfmp2.scf.functional_kernel import FunctionalKernel, coarse_grid
+from dfmp2.scf.kohn_sham import exact_exchange_of, functional_of, of_mean_field
 from dfmp2.scf.reference import Reference, Stability
-from dfmp2.scf.response_matrices import orbital_hessian
+from dfmp2.scf.response_matrices import orbital_hessian, with_kernel
 from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
 
 Array = NDArray[np.float64]
@@ -119,12 +126,29 @@ def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> li
     spins = rotations.orbital_spins(mf)
     if not any(spin.differences.size for spin in spins):
         return []
-    product = orbital_hessian(mf, spins, single=single, held=held)
+    exchange = orbital_hessian(mf, spins, exact_exchange_of(mf), single=single, held=held)
     kinds = [UHF]
     if len(spins) == 1:
         kinds = [RHF, BROKEN]
-    found = [rotations.lowest_rotation(kind, spins, product) for kind in kinds]
+    found = []
+    for kind in kinds:
+        product, kernel = exchange, _kernel(mf, spins, kind)
+        if kernel is not None:
+            product = with_kernel(exchange, spins, kernel)
+        found.append(rotations.lowest_rotation(kind, spins, product))
     return sorted(found, key=lambda rotation: rotation.eigenvalue)
+
+
+def _kernel(mf: Any, spins: list[RotatedSpin], kind: str) -> FunctionalKernel | None:
+    """The kernel of the functional for rotations of that kind, on a coarse grid, whose errors are
+    far below those of an eigenvalue; None for Hartree-Fock."""
+    xc = functional_of(mf)
+    if xc is None:
+        return None
+    threads = of_mean_field(mf, mf.grids).threads
+    occupied = [spin.occupied for spin in spins]
+    grid = coarse_grid(mf.mol, mf.grids)
+    return FunctionalKernel(mf.mol, xc, grid, occupied, threads, opposite=kind == BROKEN)
 
 
 def judged(mf: Any, lowest: list[Rotation]) -> tuple[Stability, dict[str, float]]:
@@ -149,7 +173,16 @@ def judged(mf: Any, lowest: list[Rotation]) -> tuple[Stability, dict[str, float]
     }
     certain = all(rotation.converged for rotation in lowest)
     found = _stability(measured, "all rotations, iterative", certain=certain)
+    found = replace(found, verdict=in_words(found.verdict, mf), method=in_words(found.method, mf))
     return found, {kind: direction.angle for kind, direction in measured.items()}
+
+
+def in_words(kinds: str, mf: Any) -> str:
+    """Kinds of rotations of a mean field as they are written: "RHF to UHF", and "RKS to UKS" with a
+    functional."""
+    if functional_of(mf) is None:
+        return kinds
+    return kinds.replace("HF", "KS")
 
 
 def _measured(eigenvalue: float, energy_along: Callable[[], Callable[[float], float]]) -> Lowest:

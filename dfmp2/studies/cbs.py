@@ -20,16 +20,8 @@ from dfmp2.options.methods import CUSTOM
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.composite import EXPECTED, CompositeOptions, Run, at_level
-from dfmp2.studies.runs import (
-    CarryOutKeywords,
-    Failures,
-    Numbers,
-    Results,
-    Step,
-    Task,
-    carry_out,
-    examine_steps,
-)
+from dfmp2.studies.runs import CarryOutKeywords, carry_out
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 
 METHOD_COLUMNS = ("correlation_energy", "total_energy")  # where it is not plain MP2
 COMPOSITE = "composite_total_energy"
@@ -91,7 +83,6 @@ def basis_set_limit(
         )
         for run in runs
     ]
-    examine_steps(steps)
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         whole = None

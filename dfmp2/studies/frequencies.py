@@ -11,7 +11,7 @@ follows from the Hessian is in `dfmp2.studies.vibrations`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -25,18 +25,9 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
-from dfmp2.studies.ideal_gas import thermochemistry
-from dfmp2.studies.runs import (
-    CarryOutKeywords,
-    Failures,
-    Numbers,
-    Results,
-    Step,
-    Task,
-    carry_out,
-    examine_steps,
-    without_densities,
-)
+from dfmp2.studies.ideal_gas import ROOM, GasConditions, require_between, thermochemistry
+from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 from dfmp2.studies.vibrations import (
     Vibrations,
     masses,
@@ -52,58 +43,15 @@ LEAST_DISPLACEMENT, MOST_DISPLACEMENT = 1e-4, 0.1
 LARGEST_GRADIENT = 1e-3  # Eh/bohr, of an atom at a geometry that passes for a stationary point
 SMALL_ENOUGH = 1e-11  # Eh; convergence of the SCF, whose errors are divided by the displacement
 REFERENCE = "reference"
-ROOM = 298.15, 101325.0  # K and Pa
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """How frequencies are computed and what gas is made of them.
-
-    Attributes
-    ----------
-    temperature, pressure : K and Pa
-    symmetry : rotational symmetry number, None to count it
-    displacement : d, bohr
-    allow_gradient : go on at a geometry that is no stationary point
-    """
-
-    temperature: float = ROOM[0]
-    pressure: float = ROOM[1]
-    symmetry: int | None = None
-    displacement: float = DISPLACEMENT
-    allow_gradient: bool = False
-
-    def __post_init__(self) -> None:
-        for name, least, most in (
-            ("temperature", 0.0, 1e5),
-            ("pressure", 0.0, 1e12),
-            ("displacement", LEAST_DISPLACEMENT / 2, MOST_DISPLACEMENT),
-        ):
-            value = plain(getattr(self, name))
-            object.__setattr__(self, name, value)
-            unit = {"temperature": "K", "pressure": "Pa"}.get(name, "bohr")
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int | float)
-                or not least < value <= most
-            ):
-                raise InputError(
-                    Option(name, value),
-                    f": expected a number above {least:g} and up to {most:g} {unit}",
-                )
-        object.__setattr__(self, "symmetry", plain(self.symmetry))
-        if self.symmetry is not None and (
-            not isinstance(self.symmetry, int) or not 1 <= self.symmetry <= 60
-        ):
-            raise InputError(
-                Option("symmetry_number", self.symmetry), ": expected a whole number from 1 to 60"
-            )
 
 
 def harmonic_frequencies(
     molecule: Molecule,
     options: Options,
-    conditions: Conditions = Conditions(),
+    gas: GasConditions = ROOM,
+    *,
+    displacement: float = DISPLACEMENT,
+    allow_gradient: bool = False,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """Harmonic frequencies at the geometry of `molecule`.
@@ -111,6 +59,9 @@ def harmonic_frequencies(
     Parameters
     ----------
     options : the SCF converges to 1e-11 Eh at least
+    gas : of one temperature and one pressure
+    displacement : of each coordinate, bohr
+    allow_gradient : go on at a geometry that is no stationary point
     how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
@@ -125,18 +76,22 @@ def harmonic_frequencies(
     NumericalError : the gradient is not small
     Dfmp2Error : of a run
     """
+    displacement = plain(displacement)
+    require_between(
+        "displacement", (displacement,), LEAST_DISPLACEMENT / 2, MOST_DISPLACEMENT, "bohr"
+    )
+    gas.require_single("the gas")
     _require_vibrations(molecule)
     options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
     reference = Step(REFERENCE, "the geometry given", molecule, options)
-    examine_steps([reference])
 
     def then(results: Results) -> Iterator[Sequence[Step]]:
-        if not conditions.allow_gradient:
+        if not allow_gradient:
             require_stationary(results[REFERENCE])
-        yield displaced(reference, conditions.displacement)
+        yield displaced(reference, displacement)
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
-        return _numbers(molecule, conditions, results, complete=complete)
+        return _numbers(molecule, gas, displacement, results, complete=complete)
 
     what = f"frequencies of {molecule.name} ({molecule.formula})"
     task = Task(
@@ -264,30 +219,35 @@ def _differences(molecule: Molecule, values: Mapping[str, Array], displacement: 
 
 
 def _numbers(
-    molecule: Molecule, conditions: Conditions, results: Results, *, complete: bool
+    molecule: Molecule,
+    gas: GasConditions,
+    displacement: float,
+    results: Results,
+    *,
+    complete: bool,
 ) -> Numbers:
     settings: dict[str, object] = {
-        "temperature": conditions.temperature,
-        "pressure": conditions.pressure,
-        "displacement": conditions.displacement,
+        "temperature": gas.temperature,
+        "pressure": gas.pressure,
+        "displacement": displacement,
         "symbols": list(molecule.symbols),
     }
     notes = [
-        f"central differences of gradients, displacement {conditions.displacement:g} bohr; "
+        f"central differences of gradients, displacement {displacement:g} bohr; "
         "harmonic, not scaled",
         "masses of the most abundant isotopes: "
         + ", ".join(f"{s} {_mass(molecule, s)}" for s in molecule.elements),
     ]
     if not complete:
         return Numbers(settings, notes)
-    moved, step = dict(_moved(results)), conditions.displacement
-    found = hessian(molecule, moved, step)
+    moved = dict(_moved(results))
+    second = hessian(molecule, moved, displacement)
     dipoles = _differences(
         molecule,
         {name: GradientResult(run).properties.relaxed_dipole for name, run in moved.items()},
-        step,
+        displacement,
     )
-    modes = vibrations(molecule, found, dipoles)
+    modes = vibrations(molecule, second, dipoles)
     first = results[REFERENCE]
     settings["rigid_motions_removed"] = modes.removed
     largest = float(np.linalg.norm(GradientResult(first).gradient, axis=1).max())
@@ -296,26 +256,22 @@ def _numbers(
     notes += _imaginary(molecule, modes)
     values = {"total_energy": Dataset(first.total_energy, "hartree", "at the geometry given")}
     if molecule.point_charges is None:
-        symmetry = conditions.symmetry or symmetry_number(molecule)
+        symmetry = gas.symmetry or symmetry_number(molecule)
         settings["symmetry_number"] = symmetry
-        if conditions.symmetry:
+        chosen = "counted"
+        if gas.symmetry:
             chosen = "given"
-        else:
-            chosen = "counted"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
         values |= thermochemistry(
             molecule,
             first.total_energy,
             modes.wavenumber,
-            conditions.temperature,
-            conditions.pressure,
+            gas.temperature,
+            gas.pressure,
             symmetry,
         )
-        notes += (
-            ["imaginary modes are no part of the thermochemistry"]
-            if modes.wavenumber[0] < 0
-            else []
-        )
+        if modes.wavenumber[0] < 0:
+            notes.append("imaginary modes are no part of the thermochemistry")
     else:
         notes.append(
             "among point charges the molecule cannot move freely: all its motions are listed, "
@@ -333,7 +289,7 @@ def _numbers(
     }
     arrays = {
         "hessian": Dataset(
-            found, "hartree/bohr^2", "second derivatives of the energy (3 natom, 3 natom)"
+            second, "hartree/bohr^2", "second derivatives of the energy (3 natom, 3 natom)"
         ),
         "normal_modes": Dataset(
             modes.displacements, "", "normalised displacements of the atoms (n, natom, 3)"

@@ -16,17 +16,27 @@ with 1/nu. Two corrections are in use, of the entropy alone:
                S_rotor = R (1/2 + ln sqrt(8 pi^3 I' k T / h^2)),  I' = I B / (I + B),  I = h / (8 pi^2 c nu),
                B = 1e-44 kg m^2
     truhlar    every nu below the cutoff is raised to it                    J. Phys. Chem. B 115, 14556 (2011)
+
+Temperatures and pressures are written as
+
+    298.15                a value
+    200,298.15            several
+    200:400:5             FROM:TO:POINTS, both ends included
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
-from dfmp2.errors.messages import Option
+from dfmp2.errors.messages import Option, plain
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.output.hdf5 import Dataset
 from dfmp2.studies.vibrations import masses, on_a_line, principal_axes
@@ -48,6 +58,14 @@ CUTOFF = 100.0  # cm^-1
 LARGEST_CUTOFF = 1000.0  # cm^-1
 GRIMME_MOMENT = 1e-44  # kg m^2, B above
 GRIMME_POWER = 4
+ROOM_TEMPERATURE = 298.15  # K
+ATMOSPHERE = 101325.0  # Pa
+STANDARD_STATES = {"1atm": ATMOSPHERE, "1bar": 100000.0, "1M": None}  # Pa; of 1 mol/l: R T
+MOL_PER_CUBIC_METRE = 1000.0  # of 1 mol/l
+HIGHEST_TEMPERATURE = 1e5  # K
+HIGHEST_PRESSURE = 1e12  # Pa
+MOST_VALUES = 1000
+LARGEST_SYMMETRY = 60  # of an icosahedron
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +133,217 @@ def low_modes(treatment: str | None, cutoff: float | None) -> LowModes:
     if cutoff is None:
         return LowModes(treatment)
     return LowModes(treatment, cutoff)
+
+
+@dataclass(frozen=True, slots=True)
+class GasConditions:
+    """The ideal gas that is made of a Hessian.
+
+    Attributes
+    ----------
+    temperatures : tuple of float
+        K.
+    pressures : tuple of float
+        Pa, each at every temperature; () for that of the standard state.
+    standard_state : str or None
+        A key of STANDARD_STATES; None for the pressures, or for 1 atm.
+    scale : float or str
+        Of the wavenumbers, or "auto" for the published one.
+    low_modes : LowModes
+        Correction of the entropy.
+    isotopes : tuple of str
+        As "1=2H".
+    symmetry : int or None
+        Rotational symmetry number, None to count it.
+    """
+
+    temperatures: tuple[float, ...] = (ROOM_TEMPERATURE,)
+    pressures: tuple[float, ...] = ()
+    standard_state: str | None = None
+    scale: float | str = 1.0
+    low_modes: LowModes = HARMONIC
+    isotopes: tuple[str, ...] = ()
+    symmetry: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.standard_state is not None:
+            self._require_standard_state(self.standard_state)
+        require_between("temperature", self.temperatures, 0.0, HIGHEST_TEMPERATURE, "K")
+        if not self.pressures:
+            object.__setattr__(self, "pressures", (self._standard_pressure(),))
+        require_between("pressure", self.pressures, 0.0, HIGHEST_PRESSURE, "Pa")
+        count = len(self.temperatures) * len(self.pressures)
+        if not 1 <= count <= MOST_VALUES:
+            raise InputError(
+                Option("temperature"),
+                f" and pressure make {count} pairs of values: expected 1 to {MOST_VALUES}",
+            )
+        object.__setattr__(self, "symmetry", plain(self.symmetry))
+        require_symmetry_number(self.symmetry, Option("symmetry_number", self.symmetry))
+
+    @property
+    def temperature(self) -> float:
+        """The first one, K."""
+        return self.temperatures[0]
+
+    @property
+    def pressure(self) -> float:
+        """The first one, Pa."""
+        return self.pressures[0]
+
+    def require_single(self, what: str) -> None:
+        """Raise InputError where there are several; `what` has one temperature and one pressure."""
+        if len(self.temperatures) * len(self.pressures) > 1:
+            raise InputError(
+                Option("temperature"),
+                ", ",
+                Option("pressure"),
+                f": one of each, {what} has one of both",
+            )
+
+    def _require_standard_state(self, state: str) -> None:
+        """Raise InputError where it is none, or there is a pressure beside it."""
+        if self.pressures:
+            raise InputError(
+                Option("standard_state", state),
+                " and ",
+                Option("pressure", self.pressure),
+                " both say how dense the gas is: choose one",
+            )
+        if state not in STANDARD_STATES:
+            raise InputError(
+                Option("standard_state", state),
+                f": expected one of {', '.join(STANDARD_STATES)}",
+            )
+
+    def _standard_pressure(self) -> float:
+        """That of the standard state at the first temperature, Pa."""
+        pressure = STANDARD_STATES[self.standard_state or "1atm"]
+        if pressure is None:
+            return MOL_PER_CUBIC_METRE * GAS_CONSTANT * self.temperature
+        return pressure
+
+
+def require_between(
+    name: str, values: Sequence[float], least: float, most: float, unit: str
+) -> None:
+    """Refuse values that are not numbers above `least` and up to `most`.
+
+    Raises
+    ------
+    InputError : the first of them, as the value of the option `name`
+    """
+    for value in values:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not least < value <= most:
+            raise InputError(
+                Option(name, value),
+                f": expected a number above {least:g} and up to {most:g} {unit}",
+            )
+
+
+def make_conditions(
+    *,
+    temperature: str | float | Sequence[float] = ROOM_TEMPERATURE,
+    pressure: str | float | Sequence[float] | None = None,
+    scale: float | str = 1.0,
+    quasi_harmonic: str | None = None,
+    cutoff: float | None = None,
+    **others: Any,
+) -> GasConditions:
+    """The gas of options as people write them.
+
+    Parameters
+    ----------
+    temperature, pressure : str, float or sequence of float, optional
+        As of `parse_values`; None for the pressure of the standard state.
+    scale : float or str, optional
+        A number, also as text, or "auto".
+    quasi_harmonic, cutoff : optional
+        As of `low_modes`.
+    others
+        Other fields of GasConditions.
+
+    Raises
+    ------
+    InputError : a value that cannot be
+    """
+    pressures: tuple[float, ...] = ()
+    if pressure is not None:
+        pressures = parse_values(Option("pressure"), pressure)
+    with suppress(TypeError, ValueError):  # what is no number is a word, for `scale_factor`
+        scale = float(plain(scale))
+    return GasConditions(
+        temperatures=parse_values(Option("temperature"), temperature),
+        pressures=pressures,
+        scale=scale,
+        low_modes=low_modes(quasi_harmonic, cutoff),
+        **others,
+    )
+
+
+def require_symmetry_number(symmetry: int | None, option: Option) -> None:
+    """Refuse what is no rotational symmetry number; None stands for the one that is counted.
+
+    Raises
+    ------
+    InputError : no whole number from 1 to 60
+    """
+    if symmetry is None:
+        return
+    if isinstance(symmetry, bool) or not isinstance(symmetry, int):
+        raise InputError(option, ": expected a whole number from 1 to 60")
+    if not 1 <= symmetry <= LARGEST_SYMMETRY:
+        raise InputError(option, ": expected a whole number from 1 to 60")
+
+
+def parse_values(option: Option, written: str | float | Sequence[float]) -> tuple[float, ...]:
+    """The numbers in a text as above, or those of a sequence, or the one that is given.
+
+    Raises
+    ------
+    InputError : a part of the text is neither a number nor a range
+    """
+    written = plain(written)
+    if isinstance(written, str):
+        return _parse_text(option, written)
+    if isinstance(written, Iterable):
+        return tuple(_as_float(value) for value in written)
+    return (_as_float(written),)
+
+
+def _as_float(value: Any) -> Any:
+    """A whole number as a decimal one, anything else as it is."""
+    value = plain(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def _parse_text(option: Option, text: str) -> tuple[float, ...]:
+    """The numbers in a text as above."""
+    values: list[float] = []
+    for part in text.split(","):
+        words = part.split(":")
+        try:
+            if len(words) == 1:
+                values.append(float(words[0]))
+                continue
+            first, last, count = float(words[0]), float(words[1]), int(words[2])
+            if len(words) > 3 or not 2 <= count <= MOST_VALUES or not math.isfinite(first + last):
+                raise ValueError
+        except (ValueError, IndexError):
+            raise InputError(
+                option.of(text[:60]),
+                ": expected numbers with commas between them, or a range FROM:TO:POINTS such as "
+                f"200:400:5 of 2 to {MOST_VALUES} points",
+            ) from None
+        step = (last - first) / (count - 1)
+        values += [round(first + step * k, 9) for k in range(count)]
+    return tuple(values)
+
+
+ROOM = GasConditions()  # at room temperature and 1 atm
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,17 +36,9 @@ from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.composite import correction
 from dfmp2.studies.coordinate import parse_atoms, show_atoms
-from dfmp2.studies.runs import (
-    CarryOutKeywords,
-    Failures,
-    Numbers,
-    Results,
-    Step,
-    Task,
-    carry_out,
-    certified,
-    examine_steps,
-)
+from dfmp2.studies.forecast import certified, examine_steps
+from dfmp2.studies.runs import CarryOutKeywords, carry_out
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[
@@ -161,7 +153,6 @@ def interaction_energy(
         )
 
     steps, note, chosen = certified(steps)
-    examine_steps(steps)
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         settings, notes = _about(molecule, found)

@@ -43,20 +43,10 @@ from dfmp2.studies.geometric_search import (
     geometric_library,
     quiet,
 )
-from dfmp2.studies.runs import (
-    CarryOutKeywords,
-    Failures,
-    Numbers,
-    Results,
-    Step,
-    Task,
-    Unfinished,
-    carry_out,
-    examine_steps,
-    without_densities,
-)
-from dfmp2.studies.start_hessian import StartHessian
+from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
 from dfmp2.studies.stationary import StationaryPoint, stationary_point, symmetry_kept
+from dfmp2.studies.stored_hessian import StoredHessian
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 MOST_RESTARTS = 3  # along imaginary modes
@@ -71,7 +61,7 @@ def optimize_geometry(
     search: Search = MINIMUM,
     *,
     start: StartOrbitals | None = None,
-    start_hessian: StartHessian | None = None,
+    start_hessian: StoredHessian | None = None,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """The geometry of a stationary point, from that of `molecule`; with `search.verify` of a
@@ -127,7 +117,6 @@ def optimize_geometry(
     listener = how.get("listener") or Listener()
     first = Step("step-000", "step 0", molecule, options)
     course = Course(first, search, listener, start_hessian=start_hessian)
-    examine_steps([first])
     kept = symmetry_kept(molecule)
     if kept and not search.verify:
         listener.stage(_may_be_a_saddle(kept))
@@ -160,7 +149,7 @@ class Course:
     listener : Listener
     prefix : str, optional
         Of the names of the steps, where the study has several optimisations.
-    start_hessian : StartHessian, optional
+    start_hessian : StoredHessian, optional
         As of `optimize_geometry`.
 
     Attributes
@@ -180,7 +169,7 @@ class Course:
         listener: Listener,
         *,
         prefix: str = "",
-        start_hessian: StartHessian | None = None,
+        start_hessian: StoredHessian | None = None,
     ) -> None:
         self._first = first
         self._molecule = first.molecule
@@ -350,7 +339,7 @@ class Course:
             CITATION,
         ]
         if self._stored is not None:
-            notes.append(f"start Hessian: {self._stored.path}, {self._stored.level}")
+            notes.append(f"start Hessian: {self._stored.path}, {self._stored.result.level}")
         what = f"{settings['stationary_point']} of {self._molecule.name} ({self._molecule.formula})"
         if search.transition_state and self.verified is None:
             what = f"{what}, sought as a transition state"

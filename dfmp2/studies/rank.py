@@ -25,14 +25,10 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import Block, Note, Section, Table, document_text
 from dfmp2.output.study import is_study, read_study
-from dfmp2.studies.ideal_gas import GAS_CONSTANT, JOULE_PER_MOL
-from dfmp2.studies.thermochemistry import (
-    REFERENCE,
-    GasConditions,
-    StoredHessian,
-    hessian_of,
-    make_thermochemistry,
-)
+from dfmp2.studies.frequencies import REFERENCE
+from dfmp2.studies.ideal_gas import GAS_CONSTANT, JOULE_PER_MOL, ROOM, GasConditions
+from dfmp2.studies.stored_hessian import StoredHessian, hessian_of
+from dfmp2.studies.thermochemistry import make_thermochemistry
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 ENERGY = "total_energy"
@@ -41,7 +37,6 @@ QUANTITIES = {ENERGY: "E", GIBBS: "G"}  # name -> symbol
 SAME_ENERGY = 1e-6  # Eh
 SAME_DISTANCE = 0.02  # bohr
 MOST_DEGENERATE = 10_000
-AT_ROOM_TEMPERATURE = GasConditions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +198,8 @@ def read_candidate(file: str | Path) -> Candidate:
             f"{file} is not complete: the command that began it goes on with it, or leave it out"
         )
     if "hessian" in study.arrays and not study.settings.get("constraints"):
-        stored = hessian_of(study, file)
+        stored = hessian_of(study, str(file))
+        stored.require_gas()
         return Candidate(name, stored.result, stored)
     if study.kind == "optimization":
         return Candidate(name, list(study.path.values())[-1], None)
@@ -212,7 +208,7 @@ def read_candidate(file: str | Path) -> Candidate:
 
 def rank_conformers(
     candidates: Sequence[Candidate],
-    conditions: GasConditions = AT_ROOM_TEMPERATURE,
+    conditions: GasConditions = ROOM,
     *,
     quantity: str | None = None,
     degeneracies: Mapping[str, int] | None = None,
@@ -234,10 +230,11 @@ def rank_conformers(
         Hessian among some with one
     """
     _require_comparable(candidates)
+    conditions.require_single("an ensemble")
     counted = _degeneracies(candidates, degeneracies or {})
     if quantity is None:
         quantity = _quantity(candidates)
-    temperature = conditions.temperatures[0]
+    temperature = conditions.temperature
     notes: list[str] = []
     energies = []
     for candidate in candidates:

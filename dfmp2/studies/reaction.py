@@ -3,9 +3,9 @@ Hessians.
 
     X(reaction) = sum_products n X - sum_reactants n X          X: E, E + zero-point energy, H, S, G
 
-Every species is run once. With `optimize` each is brought to a stationary point first; with a
-`Gas` its Hessian is computed by differences of gradients (`dfmp2.studies.frequencies`). The species
-advance side by side, so that their runs can be shared among processes:
+Every species is run once. With `optimize` each is brought to a stationary point first; with
+`frequencies` its Hessian is computed by differences of gradients (`dfmp2.studies.frequencies`).
+The species advance side by side, so that their runs can be shared among processes:
 
     LABEL                   the energy, at the geometry given or at the one that was found
     LABEL:step-003          of an optimisation
@@ -36,6 +36,7 @@ from dfmp2.output.hdf5 import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Relay
 from dfmp2.studies.composite import CompositeOptions
+from dfmp2.studies.forecast import certified, examine_steps
 from dfmp2.studies.frequencies import (
     DISPLACEMENT,
     SMALL_ENOUGH,
@@ -45,24 +46,14 @@ from dfmp2.studies.frequencies import (
     require_stationary,
 )
 from dfmp2.studies.geometric_search import Search
-from dfmp2.studies.ideal_gas import GAS_CONSTANT, HARMONIC, LowModes, thermochemistry
+from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry
 from dfmp2.studies.interaction import PARTS, in_units
 from dfmp2.studies.optimize import Course
-from dfmp2.studies.runs import (
-    CarryOutKeywords,
-    Failures,
-    Numbers,
-    Results,
-    Step,
-    Task,
-    carry_out,
-    certified,
-    examine_steps,
-)
+from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.scale_factors import scale_factor
 from dfmp2.studies.species import Species, equation
 from dfmp2.studies.stationary import NOISE
-from dfmp2.studies.thermochemistry import ATMOSPHERE, ROOM_TEMPERATURE, GasConditions
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 from dfmp2.studies.vibrations import (
     MDYNE_PER_ANGSTROM,
     masses,
@@ -79,66 +70,11 @@ ADVICE = Message(
     Option("multiplicities", "NAME=N"),
     ")",
 )
-STANDARD_STATES = {"1atm": 101325.0, "1bar": 100000.0, "1M": None}  # Pa; of 1 mol/l: R T
-MOL_PER_CUBIC_METRE = 1000.0  # of 1 mol/l
 OF_A_GAS = {  # value of a species -> name of its difference, in words
     "total_energy_at_0_kelvin": ("reaction_energy_at_0_kelvin", "with zero-point energies"),
     "enthalpy": ("reaction_enthalpy", "enthalpy"),
     "gibbs_energy": ("reaction_gibbs_energy", "Gibbs energy"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Gas:
-    """The ideal gas that species are.
-
-    Attributes
-    ----------
-    temperature : float
-        K.
-    pressure : float or None
-        Pa; None for that of the standard state.
-    standard_state : str or None
-        A key of STANDARD_STATES; None for the pressure, or for 1 atm.
-    scale : float or str
-        Of the wavenumbers, or "auto" for the published one.
-    low_modes : LowModes
-        Correction of the entropy.
-    allow_gradient : bool
-        Go on at geometries that are no stationary points.
-    """
-
-    temperature: float = ROOM_TEMPERATURE
-    pressure: float | None = None
-    standard_state: str | None = None
-    scale: float | str = 1.0
-    low_modes: LowModes = HARMONIC
-    allow_gradient: bool = False
-
-    def __post_init__(self) -> None:
-        if self.pressure is not None and self.standard_state is not None:
-            raise InputError(
-                Option("standard_state", self.standard_state),
-                " and ",
-                Option("pressure", self.pressure),
-                " both say how dense the gas is: choose one",
-            )
-        if self.standard_state is not None and self.standard_state not in STANDARD_STATES:
-            raise InputError(
-                Option("standard_state", self.standard_state),
-                f": expected one of {', '.join(STANDARD_STATES)}",
-            )
-        GasConditions(temperatures=(self.temperature,), pressures=(self.pascal,))
-
-    @property
-    def pascal(self) -> float:
-        """The pressure, Pa."""
-        if self.pressure is not None:
-            return self.pressure
-        pressure = STANDARD_STATES[self.standard_state or "1atm"]
-        if pressure is None:
-            pressure = MOL_PER_CUBIC_METRE * GAS_CONSTANT * max(self.temperature, 0.0)
-        return pressure or ATMOSPHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +87,19 @@ class ReactionPlan:
         How geometries are looked for, None to keep those given.
     frequencies : bool
         Compute Hessians.
-    gas : Gas
-        Of species whose Hessians are there.
+    gas : GasConditions
+        Of species whose Hessians are there; of one temperature and one pressure.
+    allow_gradient : bool
+        Go on at geometries that are no stationary points.
     """
 
     optimize: Search | None = None
     frequencies: bool = False
-    gas: Gas = Gas()
+    gas: GasConditions = ROOM
+    allow_gradient: bool = False
+
+    def __post_init__(self) -> None:
+        self.gas.require_single("a reaction")
 
 
 ENERGIES = ReactionPlan()
@@ -475,7 +417,7 @@ class _Course:
                 yield [Step(label, label, molecule, self._tight, start=self.final)]
                 self.final = label
         if self._plan.frequencies:
-            if not self._plan.gas.allow_gradient:
+            if not self._plan.allow_gradient:
                 require_stationary(results[label])
             reference = Step(label, label, molecule, self._tight)
             yield [
@@ -560,7 +502,7 @@ def _find(course: _Course, plan: ReactionPlan, results: Results, *, gas: bool) -
             result.total_energy,
             np.zeros(0) if wavenumbers is None else wavenumbers,
             plan.gas.temperature,
-            plan.gas.pascal,
+            plan.gas.pressure,
             symmetry,
             treated=plan.gas.low_modes,
         )
@@ -590,7 +532,7 @@ def _numbers(
     if gas:
         settings |= {
             "temperature": plan.gas.temperature,
-            "pressure": plan.gas.pascal,
+            "pressure": plan.gas.pressure,
             "standard_state": plan.gas.standard_state,
             "quasi_harmonic": plan.gas.low_modes.treatment,
         }
@@ -642,7 +584,7 @@ def _values(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> dict[s
             about = f"{words}, products less reactants"
             values |= in_units(f"{prefix}reaction_energy", difference, about)
     if gas:
-        about_gas = f"ideal gas at {plan.gas.temperature:g} K and {plan.gas.pascal:g} Pa"
+        about_gas = f"ideal gas at {plan.gas.temperature:g} K and {plan.gas.pressure:g} Pa"
         for name, (of_reaction, words) in OF_A_GAS.items():
             parts = [float(one.values[name].value) for one in found]
             about = words
@@ -753,7 +695,7 @@ def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[st
         if state == "1M":
             state = "1 mol/l"
         if state is None:
-            state = f"{plan.gas.pascal:g} Pa"
+            state = f"{plan.gas.pressure:g} Pa"
         notes.append(
             f"H, S and G of ideal gases at {plan.gas.temperature:g} K, standard state {state}"
         )

@@ -41,20 +41,10 @@ from dfmp2.studies.frequencies import (
 )
 from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
 from dfmp2.studies.optimize import CITATION, Course
-from dfmp2.studies.runs import (
-    CarryOutKeywords,
-    Failures,
-    Numbers,
-    Results,
-    Step,
-    Task,
-    Unfinished,
-    carry_out,
-    examine_steps,
-    without_densities,
-)
-from dfmp2.studies.start_hessian import StartHessian
+from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
 from dfmp2.studies.stationary import StationaryPoint, stationary_point
+from dfmp2.studies.stored_hessian import StoredHessian
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
 from dfmp2.studies.vibrations import masses
 from dfmp2.units import (
     ANGSTROM_PER_BOHR,
@@ -74,7 +64,7 @@ def reaction_path(
     molecule: Molecule,
     options: Options,
     search: Search = MINIMUM,
-    start_hessian: StartHessian | None = None,
+    start_hessian: StoredHessian | None = None,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """The path from a transition state to the minima on both sides.
@@ -88,7 +78,7 @@ def reaction_path(
     search : Search, optional
         Its convergence is that of the minima, its max_steps hold on each side for the path and for
         the optimisation.
-    start_hessian : StartHessian, optional
+    start_hessian : StoredHessian, optional
         Of this geometry; None to compute it.
     how : as of `dfmp2.studies.runs.carry_out`
 
@@ -115,7 +105,6 @@ def reaction_path(
     require_gradient(molecule, options)
     options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
     top = Step(TOP, "the transition state", molecule, options)
-    examine_steps([top])
     descent = _Descent(top, search, start_hessian, how.get("listener") or Listener())
     task = Task(
         kind="irc",
@@ -141,7 +130,7 @@ class _Descent:
     top : Step
         The transition state.
     search : Search
-    stored : StartHessian or None
+    stored : StoredHessian or None
     listener : Listener
 
     Attributes
@@ -153,7 +142,7 @@ class _Descent:
     """
 
     def __init__(
-        self, top: Step, search: Search, stored: StartHessian | None, listener: Listener
+        self, top: Step, search: Search, stored: StoredHessian | None, listener: Listener
     ) -> None:
         self._top = top
         self._search = search
@@ -241,7 +230,7 @@ class _Descent:
             f"minima optimised with convergence {settings['convergence']}",
         ]
         if self._stored is not None:
-            notes.append(f"Hessian: {self._stored.path}, {self._stored.level}")
+            notes.append(f"Hessian: {self._stored.path}, {self._stored.result.level}")
         if self._point is not None:
             notes += self._point.lines
         if not names:

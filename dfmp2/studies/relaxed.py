@@ -25,7 +25,7 @@ from dfmp2.output.study import MOST_RUNS
 from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.coordinate import Coordinate
 from dfmp2.studies.geometric_search import Search, geometric_library
-from dfmp2.studies.runs import Results, Step
+from dfmp2.studies.task import Results, Step
 
 PASSES = ("forward", "backward")
 LARGEST_ANGLE = 175.0  # degrees; beyond, the coordinates of an optimisation are not defined

@@ -41,20 +41,12 @@ from dfmp2.studies.extrema import (
     find_minimum,
     make_curve,
 )
+from dfmp2.studies.forecast import certified, examine_steps
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.optimize import CITATION, relaxed_point
 from dfmp2.studies.relaxed import PASSES, Relaxation, run_name
-from dfmp2.studies.runs import (
-    CarryOutKeywords,
-    Failures,
-    Numbers,
-    Results,
-    Step,
-    Task,
-    carry_out,
-    certified,
-    examine_steps,
-)
+from dfmp2.studies.runs import CarryOutKeywords, carry_out
+from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[
@@ -154,7 +146,9 @@ class Scan:
         if not self.coordinates:
             return f"frame {number + 1}"
         each = zip(self.names, self.values[number], self.units, strict=True)
-        return ", ".join(f"{name} = {value:g} {units}" for name, value, units in each)
+        return ", ".join(
+            f"{name.replace('_', ' ')} = {value:g} {units}" for name, value, units in each
+        )
 
 
 def along(
@@ -283,9 +277,7 @@ def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
         Step(_rigid_name(scan, number), scan.point(number), molecule, scan.options)
         for number, molecule in enumerate(scan.molecules)
     ]
-    examine_steps(steps)
     steps, note, chosen = certified(steps)
-    examine_steps(steps)
 
     def evaluate(results: Results, failures: Failures, complete: bool) -> Numbers:
         names = [(step.name,) for step in steps]

@@ -28,8 +28,8 @@ from dfmp2.errors.messages import Option
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import read_text
+from dfmp2.studies.ideal_gas import require_symmetry_number
 from dfmp2.studies.rank import Candidate, read_candidate
-from dfmp2.studies.thermochemistry import require_symmetry_number
 
 MOST_SPECIES = 40
 LARGEST_COEFFICIENT = 1000

@@ -1,5 +1,6 @@
 """The text of a PySCF script that repeats a calculation of ours: DF-SCF, or DF-Kohn-Sham of a double
-hybrid, then `pyscf.mp.dfmp2_native`, whose energies are unscaled.
+hybrid, then `pyscf.mp.dfmp2_native`, whose energies are unscaled; or the SCF alone, or with its
+gradient.
 
 It is what a user would write: names of basis and fitting sets where PySCF's library has them (the
 numbers themselves where it has not), the geometry from the xyz file, the convergence of dfmp2's
@@ -20,7 +21,7 @@ CONV_TOL, CONV_TOL_GRAD = (
 )  # Eh; `norm(g)` of all occupied-virtual elements g = 2 F_ia (RHF)
 MAX_CYCLE = 100
 
-_SCRIPT = '''"""{method} and DF-MP2 with PySCF."""
+_SCF = '''"""{title} with PySCF."""
 
 import time
 
@@ -35,10 +36,10 @@ def lap(stage):
 
 import json
 
+import numpy
 import pyscf
 from pyscf import dft, gto, scf
-from pyscf.mp import {module}
-
+{import_mp2}
 lap("import")
 mol = gto.M(
     atom={atom},
@@ -60,33 +61,43 @@ mf.kernel()
 if not mf.converged:
     raise SystemExit("the SCF did not converge")
 lap("scf")
-mp = {module}.{solver}(mf, frozen={frozen}, auxbasis={ri})
+nocc = int((mf.mo_occ if mf.mo_occ.ndim == 1 else mf.mo_occ[0]).astype(bool).sum())
+result = {{
+    "program": "PySCF " + pyscf.__version__,
+    "scf_energy": float(mf.e_tot),
+    "correlation_energy": None,
+    "sizes": [int(mol.nao), 0, nocc, int(mf.mo_coeff.shape[-1]) - nocc],
+    "points": {points},
+    "cycles": int(mf.cycles),
+    "seconds": seconds,
+}}
+'''
+_GRADIENT = """mf.nuc_grad_method().kernel()
+lap("gradient")
+"""
+_MP2 = """mp = {module}.{solver}(mf, frozen={frozen}, auxbasis={ri})
 with mp:
     mp.calculate_integrals_()
     lap("mp2 integrals")
     mp.kernel()
     lap("pair energies")
 nocc = {nocc} - {frozen}
-result = {{
-    "program": "PySCF " + pyscf.__version__,
-    "scf_energy": float(mf.e_tot),
-    "correlation_energy": float(mp.e_corr),
-    "sizes": [int(mol.nao), int(mp.auxmol.nao), int(nocc), int(mp.nmo - nocc - {frozen})],
-    "cycles": int(mf.cycles),
-    "seconds": seconds,
-}}
-with open("peer.json", "w") as handle:
+result["correlation_energy"] = float(mp.e_corr)
+result["sizes"] = [int(mol.nao), int(mp.auxmol.nao), int(nocc), int(mp.nmo - nocc - {frozen})]
+"""
+_END = """with open("peer.json", "w") as handle:
     json.dump(result, handle)
-'''
+"""
 
 
-def pyscf_script(ours: MP2Result, geometry: str) -> str:
+def pyscf_script(ours: MP2Result, geometry: str, *, gradient: bool = False) -> str:
     """Python text that repeats `ours` with PySCF and writes peer.json.
 
     Parameters
     ----------
     ours : bases, reference, frozen core
     geometry : xyz file of the molecule in the working directory
+    gradient : the gradient of the SCF in place of MP2
     """
     molecule, restricted = ours.molecule, ours.reference.kind == "rhf"
     ghosts = any(molecule.ghost)
@@ -96,13 +107,29 @@ def pyscf_script(ours: MP2Result, geometry: str) -> str:
     else:
         kind = "UHF"
     mean_field = f"scf.{kind}(mol)"
-    grid = ""
+    grid, points = "", "0"
     if ours.reference.xc is not None:
+        points = "int(numpy.count_nonzero(mf.grids.weights))"
         kind = kind.replace("HF", "KS")
         mean_field = f"dft.{kind}(mol, xc={ours.reference.xc!r})"
         grid = _grid(str(ours.reference.grid_name))
-    return _SCRIPT.format(
-        method=f"DF-{kind}",
+    title, import_mp2 = f"DF-{kind}", ""
+    if gradient:
+        parts = [_SCF, _GRADIENT, _END]
+        title = f"{title} and its gradient"
+    elif ours.options.correlation.kind == "none":
+        parts = [_SCF, _END]
+    else:
+        parts = [_SCF, _MP2, _END]
+        title = f"{title} and DF-MP2"
+        import_mp2 = f"from pyscf.mp import {module}\n"
+    auxbasis = "None"
+    if ours.sizes.naux:
+        auxbasis = _literal(ours.mp2_fitting, molecule)
+    return "".join(parts).format(
+        title=title,
+        import_mp2=import_mp2,
+        points=points,
         module=module,
         atom=repr(_atoms(molecule) if ghosts else geometry),
         unit="bohr" if ghosts else "angstrom",
@@ -118,7 +145,7 @@ def pyscf_script(ours: MP2Result, geometry: str) -> str:
         max_cycle=MAX_CYCLE,
         solver="DFRMP2" if restricted else "DFUMP2",
         frozen=ours.sizes.frozen_core,
-        ri=_literal(ours.mp2_fitting, molecule),
+        ri=auxbasis,
         nocc="mp.nocc" if restricted else "mp.nocc[0]",
     )
 

@@ -9,8 +9,11 @@ converge to 1e-10 Eh and an orbital gradient of 1e-6 (Psi4: a root mean square o
 measure). Every program first computes H2 once, untimed: its files are in the system's cache
 afterwards, and one that does not work is found before the long run. `pyscf-tuned` is PySCF with
 OPENBLAS_NUM_THREADS=1. What follows `--` behind the molecule, as in `inputs/benzene.xyz --
---frozen-core auto`, are options of `dfmp2 run`; the others repeat what came of them. Prints
-Markdown (tables.py); exit code 8 when energies differ by more than 1e-7 Eh.
+--frozen-core auto`, are options of `dfmp2 run`; the others repeat what came of them. With
+`--gradient` dfmp2 computes the gradient as well, PySCF that of its SCF in place of MP2, and Psi4
+the energy. Final integration grids must have as many points, within 10 %: programs prune them in
+ways of their own, and `--psi4-grid` names another one for Psi4. Prints Markdown (tables.py); exit
+code 8 when energies differ by more than 1e-7 Eh.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from dfmp2.validation.machine import ratios, spread, watch
 from dfmp2.validation.psi4 import find_psi4, parse_output, psi4_input
 
 TOLERANCE = 1e-7  # Eh; largest difference of energies of two programs
+POINTS = 0.1  # largest difference of the numbers of points of two grids, of ours
 PSI4_CONVERGENCE = 1e-7  # d_convergence
 SHORTEST = 0.005  # s; no ratio of stages below, which the programs print with three decimals
 H2 = "2\nH2\nH 0 0 0\nH 0 0 0.74\n"
@@ -64,19 +68,21 @@ class Outcome:
     Attributes
     ----------
     program : name and version
-    scf_energy, correlation_energy : Eh
+    scf_energy, correlation_energy : Eh; None where it was not computed
     sizes : orbital functions, MP2 fitting functions, correlated occupied and virtual orbitals
         (alpha)
     stages : wall seconds of "scf", "between" (MP2 integrals, transformation, fit) and "pairs"
     cycles : SCF iterations, None when the program does not say
+    points : of the final integration grid, 0 for Hartree-Fock
     """
 
     program: str
     scf_energy: float
-    correlation_energy: float
+    correlation_energy: float | None
     sizes: tuple[int, ...]
     stages: dict[str, float]
     cycles: int | None
+    points: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +103,19 @@ class Program:
     read: Callable[[Path], Outcome]
 
 
-def ours(basis: str, precision: str, threads: int, more: list[str]) -> Program:
+def ours(
+    basis: str, precision: str, threads: int, more: list[str], *, gradient: bool = False
+) -> Program:
     """dfmp2 in one precision."""
+    task = "run"
+    if gradient:
+        task = "gradient"
     command = [
         sys.executable,
         "-P",
         "-m",
         "dfmp2",
-        "run",
+        task,
         "molecule.xyz",
         f"--basis={basis}",
         *more,
@@ -123,20 +134,33 @@ def ours(basis: str, precision: str, threads: int, more: list[str]) -> Program:
     )
 
 
-def peers(threads: int) -> dict[str, Program]:
-    """The other programs by name."""
+def peers(threads: int, *, gradient: bool, psi4_grid: str) -> dict[str, Program]:
+    """The other programs by name.
+
+    Parameters
+    ----------
+    threads : of each
+    gradient : whether PySCF computes the gradient of the SCF, in place of MP2
+    psi4_grid : NRAD,NANG of Psi4's integration grid, "" for those of dfmp2
+    """
 
     def write_pyscf(folder: Path, result: MP2Result | None) -> list[str]:
         assert result is not None
-        (folder / "peer.py").write_text(pyscf_script(result, "molecule.xyz"), encoding="utf-8")
+        text = pyscf_script(result, "molecule.xyz", gradient=gradient)
+        (folder / "peer.py").write_text(text, encoding="utf-8")
         return [sys.executable, "peer.py"]
 
     def write_psi4(folder: Path, result: MP2Result | None) -> list[str]:
         assert result is not None
+        if result.options.correlation.kind == "none":
+            raise SystemExit("psi4 is not raced with a functional alone: leave it out of --against")
         memory = int(0.7 * resources.available_memory())
-        (folder / "input.dat").write_text(
-            psi4_input(result, memory, PSI4_CONVERGENCE), encoding="ascii"
-        )
+        text = psi4_input(result, memory, PSI4_CONVERGENCE)
+        if psi4_grid:
+            radial, angular = psi4_grid.split(",")
+            text = re.sub("dft_radial_points [0-9]+", f"dft_radial_points {radial}", text)
+            text = re.sub("dft_spherical_points [0-9]+", f"dft_spherical_points {angular}", text)
+        (folder / "input.dat").write_text(text, encoding="ascii")
         return [find_psi4() or "psi4", "-n", str(threads), "-s", str(folder)]
 
     one = {"OMP_NUM_THREADS": str(threads)}
@@ -159,13 +183,17 @@ def read_ours(folder: Path) -> Outcome:
     between = sum(
         value for name, value in times.items() if name not in ("scf", "pair_energies", "total")
     )
+    correlation = None
+    if result.options.correlation.kind == "pairs":
+        correlation = result.pairs.correlation_energy
     return Outcome(
         program=f"dfmp2 {result.provenance.version}, {result.backend}, {result.precision}",
         scf_energy=result.scf_total_energy,
-        correlation_energy=result.mp2_correlation_energy,
+        correlation_energy=correlation,
         sizes=(result.sizes.nao, result.sizes.naux, result.sizes.nocc[0], result.sizes.nvir[0]),
         stages={"scf": scf, "between": between, "pairs": pairs},
         cycles=result.reference.cycles,
+        points=int(result.reference.grid_points or 0),
     )
 
 
@@ -173,8 +201,9 @@ def read_pyscf(folder: Path) -> Outcome:
     """What pyscf_script.py writes."""
     facts = json.loads((folder / "peer.json").read_text(encoding="ascii"))
     times = facts.pop("seconds")
-    scf, between = times["fitted integrals"] + times["scf"], times["mp2 integrals"]
-    stages = {"scf": scf, "between": between, "pairs": times["pair energies"]}
+    scf, between = times["fitted integrals"] + times["scf"], times.get("mp2 integrals", 0.0)
+    between += times.get("gradient", 0.0)
+    stages = {"scf": scf, "between": between, "pairs": times.get("pair energies", 0.0)}
     return Outcome(**{**facts, "sizes": tuple(facts["sizes"])}, stages=stages)
 
 
@@ -187,6 +216,7 @@ def read_psi4(folder: Path) -> Outcome:
     pairs = mp2.pop("DFMP2 Energy", 0.0)
     scf = sum(value for name, value in times.items() if not name.startswith("DFMP2"))
     iterations = re.findall(r"^\s*@\S+ iter\s+(\d+):", text, re.MULTILINE)
+    points = re.findall(r"^\s*Total Points\s*=\s*(\d+)", text, re.MULTILINE)
     return Outcome(
         program=found.energies.program,
         scf_energy=found.energies.scf_total_energy,
@@ -194,6 +224,7 @@ def read_psi4(folder: Path) -> Outcome:
         sizes=(found.nao, found.naux, *found.active[0]),
         stages={"scf": scf, "between": sum(mp2.values()), "pairs": pairs},
         cycles=int(iterations[-1]) if iterations else None,
+        points=int(points[-1]) if points else 0,
     )
 
 
@@ -224,14 +255,12 @@ def run_all(
         if child.code:
             raise SystemExit(f"{program.name} failed (exit code {child.code}): {child.ending()}")
         outcome = program.read(folder)
-        if runs and outcome.sizes != runs[0]["outcome"]["sizes"]:
-            raise SystemExit(
-                f"{program.name} did another calculation: {outcome.sizes}, not "
-                f"{runs[0]['outcome']['sizes']}"
-            )
+        if runs:
+            require_same(program.name, outcome, runs[0]["outcome"])
         print(
-            f"{program.name:<12} {child.wall:8.2f} s, processor {child.cpu:.2f} s  "
-            f"E(corr) {outcome.correlation_energy:.10f} Eh",
+            f"{program.name:<12} {child.wall:8.2f} s, processor {child.cpu:.2f} s, "
+            f"peak {child.peak / 1e6:.0f} MB, {outcome.points} points  "
+            f"E(SCF) {outcome.scf_energy:.10f}, E(corr) {outcome.correlation_energy} Eh",
             file=sys.stderr,
         )
         runs.append({"lane": program.name, "child": child.facts(), "outcome": asdict(outcome)})
@@ -246,6 +275,22 @@ def run_all(
     )
 
 
+def require_same(name: str, outcome: Outcome, of_dfmp2: dict[str, Any]) -> None:
+    """End the race of a program that did another calculation than dfmp2."""
+    sizes = list(outcome.sizes)
+    if outcome.correlation_energy is None:  # no fitting set of MP2, no frozen core
+        sizes[1:] = []
+    if sizes != list(of_dfmp2["sizes"])[: len(sizes)]:
+        raise SystemExit(
+            f"{name} did another calculation: {outcome.sizes}, not {of_dfmp2['sizes']}"
+        )
+    if abs(outcome.points - of_dfmp2["points"]) > POINTS * of_dfmp2["points"]:
+        raise SystemExit(
+            f"the grid of {name} has {outcome.points} points, that of dfmp2 {of_dfmp2['points']}: "
+            f"more than {POINTS:.0%} apart; name another grid with --psi4-grid"
+        )
+
+
 def compared(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians and ranges of every program, ratios run by run, largest differences of the
     energies."""
@@ -256,7 +301,13 @@ def compared(runs: list[dict[str, Any]]) -> dict[str, Any]:
     medians, found = {}, {}
     for name in names:
         measured = {key: asdict(spread(list(map(get, of[name])))) for key, get in MEASURES.items()}
-        medians[name] = {"program": of[name][0]["outcome"]["program"], **measured}
+        outcome = of[name][0]["outcome"]
+        medians[name] = {
+            "program": outcome["program"],
+            "points": outcome["points"],
+            "cycles": outcome["cycles"],
+            **measured,
+        }
     for mine, other in pairs:
         values = {
             key: (list(map(get, of[mine])), list(map(get, of[other])))
@@ -272,6 +323,7 @@ def compared(runs: list[dict[str, Any]]) -> dict[str, Any]:
         differences[f"{mine} - {other}"] = {
             key: max((a[f"{key}_energy"] - b[f"{key}_energy"] for a, b in both), key=abs)
             for key in ("scf", "correlation")
+            if all(one[f"{key}_energy"] is not None for pair in both for one in pair)
         }
     return {"lanes": medians, "ratios": found, "differences": differences}
 
@@ -287,9 +339,15 @@ def main() -> int:
     parser.add_argument(
         "--touch", default="", metavar="SIZE", help="write to this much memory before every run"
     )
+    parser.add_argument(
+        "--gradient", action="store_true", help="dfmp2 and PySCF compute a gradient too"
+    )
+    parser.add_argument(
+        "--psi4-grid", default="", metavar="NRAD,NANG", help="of Psi4, whose pruning differs"
+    )
     parser.add_argument("more", nargs="*", help="after --: options of dfmp2 run")
     given = parser.parse_args()
-    known = peers(given.threads)
+    known = peers(given.threads, gradient=given.gradient, psi4_grid=given.psi4_grid)
     wanted = [name for name in given.against.split(",") if name]
     if unknown := [name for name in wanted if name not in known]:
         parser.error(
@@ -300,7 +358,10 @@ def main() -> int:
 
     def programs(basis: str, more: list[str]) -> list[Program]:
         return [
-            *(ours(basis, p, given.threads, more) for p in precisions),
+            *(
+                ours(basis, precision, given.threads, more, gradient=given.gradient)
+                for precision in precisions
+            ),
             *(known[name] for name in wanted),
         ]
 

@@ -23,12 +23,13 @@ bench() { # NAME OPTION...
 }
 
 race() { # FILE BASIS REPEATS MEMORY [OPTION...]: what is touched beforehand, a little more than the largest of them takes
-    file=$1 basis=$2 given="--repeats $3 --touch $4 --against pyscf,pyscf-tuned,psi4"
+    file=$1 basis=$2 given="--repeats $3 --touch $4 --against $against $more"
     shift 4
-    name=$(basename "$file" .xyz)-$basis$(printf %s "$@" | tr , -)
+    name=$(basename "$file" .xyz)-$basis$(printf %s "$more" "$@" | tr ", " --)
     measure "$name" python scripts/benchmarks/race.py --basis "$basis" $given --json "$folder/$name.json" "$file" -- "$@"
 }
 
+against=pyscf,pyscf-tuned,psi4 more=
 bench gemm --gemm
 bench shape-medium --shape medium --backend cpu
 bench shape-large --shape large --backend cpu --repeats 1
@@ -39,10 +40,16 @@ race scripts/benchmarks/tert-butyl.xyz cc-pvtz 5 1GB
 race scripts/benchmarks/tert-butyl.xyz cc-pvtz 3 1GB --stability off
 race inputs/water-10.xyz cc-pvdz 5 1GB
 race inputs/water-8.xyz cc-pvtz 5 3GB
-# Grids of as many points in all programs.
+# Final grids of as many points in all programs, of which Psi4 prunes its own less.
+more="--psi4-grid 50,302"
 race inputs/benzene.xyz cc-pvtz 5 2GB --method b2plyp --grid 75,302
 race inputs/water-8.xyz cc-pvtz 3 5GB --method b2plyp --grid 75,302
 race scripts/benchmarks/tert-butyl.xyz cc-pvdz 5 1GB --method b2plyp --grid 75,302
+more="--psi4-grid 50,302 --gradient"
+race inputs/benzene.xyz cc-pvdz 3 2GB --method b2plyp --grid 75,302
+against=pyscf,pyscf-tuned more=
+race inputs/benzene.xyz cc-pvtz 5 2GB --method ks --xc b3lyp --grid 75,302
+against=pyscf,pyscf-tuned,psi4
 race inputs/c20h42.xyz cc-pvdz 3 5GB
 measure scaling python scripts/benchmarks/scaling.py --sizes 10,20,40 --json "$folder/scaling.json"
 measure c60 python -P -m dfmp2 run scripts/benchmarks/c60.xyz --basis cc-pvdz --output "$folder/c60.h5"

@@ -23,8 +23,9 @@ def races(found: list[Found]) -> list[str]:
             f"{race['title']}; {race['threads']} threads; {_state(race)}",
             "",
             "| program | total / s | SCF | MP2 integrals, fit | pairs | rest | peak / MB "
-            "| dfmp2 to it | dfmp2 fp64 to it | E(corr), dfmp2 - it / Eh |",
-            "|" + "---|" * 10,
+            "| dfmp2 to it | dfmp2 fp64 to it | E(corr), dfmp2 - it / Eh | processor / s "
+            "| dfmp2 to it | grid points |",
+            "|" + "---|" * 13,
         ]
         for name, lane in lanes.items():
             seconds = [
@@ -32,17 +33,21 @@ def races(found: list[Found]) -> list[str]:
                 for key in ("total", "SCF", "MP2 integrals, fit", "pair energies", "rest")
             ]
             ratios = ["", ""]
+            of_processor = ""
             if name in peers:
                 ratios = [
                     _spread((race["ratios"].get(f"{ours} / {name}") or {}).get("total"))
                     for ours in OURS
                 ]
+                of_dfmp2 = race["ratios"].get(f"dfmp2 / {name}") or {}
+                of_processor = _spread(of_dfmp2.get("processor"))
             difference = race["differences"].get(f"dfmp2 - {name}")
-            if difference is None:
+            if difference is None or "correlation" not in difference:
                 shown = ""
             else:
                 shown = f"{difference['correlation']:.1e}"
-            cells = [name, *seconds, _spread(lane["peak memory"], 0), *ratios, shown]
+            processor = [_spread(lane["processor"]), of_processor, str(lane.get("points") or "")]
+            cells = [name, *seconds, _spread(lane["peak memory"], 0), *ratios, shown, *processor]
             lines.append("| " + " | ".join(cells) + " |")
         lines.append("")
     return lines

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from dfmp2.errors import EXIT_CODES, InputError, ResourceError, ResultFileError
@@ -30,7 +31,7 @@ from dfmp2.output.document import (
     fixed,
     without_folders,
 )
-from dfmp2.output.html.page import render
+from dfmp2.output.html.page import Summary, render
 from dfmp2.output.html.svg import Bar, bars
 from dfmp2.output.report import asked_for, energies
 
@@ -43,6 +44,8 @@ MOODS = {"failed": "failure", "damaged": "failure"}
 LONGEST_TRACEBACK = 4000  # characters, from its end
 MOST_FAILURES = 100  # shown one by one
 SLOWEST = 12  # items drawn
+SUMMARISED = 5  # failures in the summary
+LONGEST_MESSAGE = 160  # characters there
 
 
 class BatchRow(NamedTuple):
@@ -111,7 +114,19 @@ def batch_page(source: Path, title: str | None) -> str:
     }
     sections = [_overview(items, remarks, anchors), *(_failures(failed, anchors) if failed else [])]
     subtitle = f"{len(items)} items of {folder}"
-    return render(title or f"Batch: {folder}", subtitle, tiles, sections, f"the folder {folder}")
+    overview = sections[0]
+    blocks: list[Block] = [
+        block for block in overview.blocks if not isinstance(block, Table | Figure)
+    ]
+    if failed:
+        blocks.append(_by_code(failed))
+        blocks.append(_first_failures(failed))
+    drawing = [block for block in overview.blocks if isinstance(block, Figure)]
+    sections[0] = overview._replace(
+        blocks=[block for block in overview.blocks if not isinstance(block, Figure)]
+    )
+    summary = Summary(title or f"Batch: {folder}", subtitle, tiles, [*drawing, *blocks])
+    return render(summary, sections, f"the folder {folder}")
 
 
 def _overview(
@@ -153,14 +168,31 @@ def _overview(
     return Section("overview", "Overview", blocks)
 
 
-def _failures(failed: Sequence[BatchRow], anchors: Mapping[str, str]) -> list[Section]:
+def _by_code(failed: Sequence[BatchRow]) -> Table:
+    """How many items failed with which exit code."""
     codes = sorted(
         Counter(item.code for item in failed).items(), key=lambda one: (-one[1], one[0] or 0)
     )
     rows = [
         ("none" if c is None else c, EXIT_CODES.get(c or 0, "unknown"), count) for c, count in codes
     ]
-    blocks: list[Block] = [Table("Failures by exit code", ("exit code", "meaning", "#items"), rows)]
+    return Table("Failures by exit code", ("exit code", "meaning", "#items"), rows)
+
+
+def _first_failures(failed: Sequence[BatchRow]) -> Table:
+    """The first items that failed, and what they said, shortened."""
+    rows = [
+        (item.name, shorten(item.message or "no message was written", LONGEST_MESSAGE))
+        for item in failed[:SUMMARISED]
+    ]
+    more = ""
+    if len(failed) > SUMMARISED:
+        more = f", the first {SUMMARISED} of {len(failed)}"
+    return Table(f"Failed items{more}", ("item", "message"), rows)
+
+
+def _failures(failed: Sequence[BatchRow], anchors: Mapping[str, str]) -> list[Section]:
+    blocks: list[Block] = [_by_code(failed)]
     if len(failed) > MOST_FAILURES:
         blocks.append(
             Note("info", f"The first {MOST_FAILURES} of {len(failed)} failures are shown below.")

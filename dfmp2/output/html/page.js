@@ -1,9 +1,23 @@
 "use strict";
+// Numbers as they are on the page (−7.7 × 10⁻⁶) and as programs read them (-7.7e-06), which is what is copied.
+const RAISED = "⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹", LEVEL = "-+0123456789";
+const plain = (text) => text.replace(/ × 10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)/g, (_, power) => {
+  const digits = [...power].map((sign) => LEVEL[RAISED.indexOf(sign)]).join("");
+  return `e${digits[0] === "-" ? "-" : "+"}${digits.replace("-", "").padStart(2, "0")}`;
+}).replaceAll("−", "-");
+const written = (text) => text.replace(/e([+-])0*(\d+)/g, (_, sign, power) =>
+  ` × 10${[...(sign + power).replace("+", "")].map((digit) => RAISED[LEVEL.indexOf(digit)]).join("")}`).replaceAll("-", "−");
+document.addEventListener("copy", (event) => {
+  const chosen = String(getSelection());
+  if (!chosen || plain(chosen) === chosen) return;
+  event.clipboardData.setData("text/plain", plain(chosen));
+  event.preventDefault();
+});
 // The headings of a sortable table become buttons; cells without a number come last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   heads.forEach((head, place) => {
-    const numeric = head.classList.contains("n"), text = (row) => row.cells[place].textContent;
+    const numeric = head.classList.contains("n"), text = (row) => plain(row.cells[place].textContent);
     const compare = (a, b) => numeric ? parseFloat(text(a)) - parseFloat(text(b))
       : text(a).localeCompare(text(b), undefined, {numeric: true});
     const button = document.createElement("button");
@@ -38,11 +52,11 @@ const UNIT = /^(.*?)(^| \/ )(Eh|mEh|kJ\/mol|kcal\/mol)$/, NUMBER = /[+-]?\d+\.(\
 const choice = document.querySelector(".units select"), factors = {}, changes = [];
 for (const option of choice.options) if (option.value) factors[option.textContent] = Number(option.value);
 
-const converted = (text, factor) => text.replace(NUMBER, (printed, digits, power) => {
+const converted = (text, factor) => written(plain(text).replace(NUMBER, (printed, digits, power) => {
   const value = Number(printed) * factor, sign = printed[0] === "+" && value >= 0 ? "+" : "";
   if (!power) return sign + value.toFixed(Math.max(0, digits.length - Math.ceil(Math.log10(factor))));
   return sign + value.toExponential(digits.length).replace(/e([+-])(\d)$/, "e$1" + "0$2");
-});
+}));
 // Texts of an element with its printed value and unit, and what it is in another.
 const follow = (node, change) => {
   const text = node.textContent;
@@ -87,12 +101,12 @@ for (const svg of document.querySelectorAll("svg[data-axis]")) {  // the vertica
     for (let k = Math.ceil(low * factor / step - 1e-9); k * step <= high * factor * (1 + 1e-9) + 1e-12; k += 1) {
       const y = bottom + (top - bottom) * (k * step / factor - low) / (high - low);
       made.push(part("line", {x1: left, x2: right, y1: y, y2: y, class: "grid"}));
-      made.push(part("text", {x: left - 7, y: y + 4, class: "small end"}, String(Number((k * step).toPrecision(6)))));
+      made.push(part("text", {x: left - 7, y: y + 4, class: "small end"}, written(String(Number((k * step).toPrecision(6))))));
     }
     group.replaceChildren(...made);
   });
 }
-if (changes.length) choice.closest("p").hidden = false;
+if (changes.length) choice.closest("label").hidden = false;
 choice.addEventListener("change", () => {
   const unit = choice.value && choice.selectedOptions[0].textContent;
   changes.forEach((change) => change(unit));

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +17,14 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import (
     ABSENT,
+    Block,
     Code,
+    Facts,
+    Figure,
     Note,
     Section,
     SummaryTile,
+    Table,
     counted_text,
     energy_text,
     fixed,
@@ -27,11 +32,15 @@ from dfmp2.output.document import (
     without_folders,
 )
 from dfmp2.output.html.batch import batch_page, is_batch
-from dfmp2.output.html.page import render
+from dfmp2.output.html.notation import formula, with_formulas
+from dfmp2.output.html.page import Summary, render
 from dfmp2.output.report import asked_for, in_full, method_name
 from dfmp2.output.study import Study, is_study, read_study, verify_study
 from dfmp2.output.study_report import cell, of_study, study_warnings
+from dfmp2.units import DEBYE, format_bytes
 
+LONGEST_COMMAND = 240  # characters of it in the summary; all of it stands in its section
+MOST_VALUES = 8  # of a study in the summary
 MOST_IN_FULL = 8  # results that get sections of their own: a page of 100 stays below 2 MB
 # by the kind of a study: what a tile is called, and the names of its value, of which the first one
 # counts
@@ -133,15 +142,78 @@ def result_page(entry: Entry, title: str | None) -> str:
             f"wall time {fixed(r.timings.total)} s",
         ),
     ]
-    title = title or f"{r.molecule.name}: {r.level}"
+    title = title or with_formulas(f"{r.molecule.name}: {r.level}", [r.molecule.formula])
     spin = f"charge {r.molecule.charge}, multiplicity {r.molecule.multiplicity}"
     subtitle = (
-        f"{r.molecule.formula}, {spin}; computed {r.provenance.created} by dfmp2 "
-        f"{r.provenance.version}"
+        f"{formula(r.molecule.formula, r.molecule.charge)}, {spin}; computed "
+        f"{r.provenance.created} by dfmp2 {r.provenance.version}"
     )
-    return render(
-        title, subtitle, tiles, in_full(r, entry.content), entry.name, r.diagnostics.warnings
+    sections = in_full(r, entry.content)
+    drawing, sections[0] = _taken_out(sections[0])
+    blocks = [r.error_budget.summary, *drawing, _quoted(sections), Facts(_in_brief(r))]
+    blocks.append(Facts(_origin(entry, r.provenance.command)))
+    summary = Summary(title, subtitle, tiles, blocks, r.diagnostics.warnings)
+    return render(summary, sections, entry.name)
+
+
+def _taken_out(section: Section) -> tuple[list[Block], Section]:
+    """The figures of a section, and the section without them."""
+    figures: list[Block] = [block for block in section.blocks if isinstance(block, Figure)]
+    rest = [block for block in section.blocks if not isinstance(block, Figure)]
+    return figures, section._replace(blocks=rest)
+
+
+def _in_brief(r: MP2Result) -> list[tuple[str, str]]:
+    """Molecule, basis sets, gap and dipole moment, a line each."""
+    molecule = r.molecule
+    facts = [
+        ("molecule", molecule.name),
+        ("formula", formula(molecule.formula, molecule.charge)),
+        ("atoms", f"{len(molecule.real_symbols)}, {r.sizes.nelectron} electrons"),
+    ]
+    if len(molecule.real_symbols) < molecule.natom:
+        facts.append(("ghost centres", str(molecule.natom - len(molecule.real_symbols))))
+    if molecule.point_charges is not None:
+        facts.append(("point charges", str(len(molecule.point_charges))))
+    if r.options.solvent is not None:
+        facts.append(("solvent", r.options.solvent_title))
+    facts.append(("basis", f"{r.orbital_basis.names}, {r.sizes.nao} functions"))
+    for kind, basis, count in (
+        ("SCF fitting", r.scf_fitting, r.sizes.naux_scf),
+        ("MP2 fitting", r.mp2_fitting, r.sizes.naux),
+    ):
+        if basis is not None and basis.elements:
+            facts.append((kind, f"{basis.names}, {count} functions"))
+    if r.reference.nspin > 1:
+        facts.append(("<S^2>", f"{r.reference.spin_square:.4f}"))
+    facts.append(("HOMO-LUMO gap", f"{r.diagnostics.homo_lumo_gap:.4f} Eh"))
+    if r.properties is not None:
+        dipole = DEBYE * float(np.linalg.norm(r.properties.relaxed_dipole))
+        facts.append(("dipole moment", f"{dipole:.4f} D"))
+    spent = f"{fixed(r.timings.total)} s on {counted_text(r.provenance.threads, 'thread')}"
+    facts.append(("time, memory", f"{spent}, {format_bytes(r.memory.measured_peak)}"))
+    return facts
+
+
+def _quoted(sections: Sequence[Section]) -> Table:
+    """The table of the energies in one unit."""
+    (table,) = (
+        block
+        for section in sections
+        if section.anchor == "energies"
+        for block in section.blocks
+        if isinstance(block, Table)
     )
+    return Table("Energies", ("energy", "#Eh"), [row[:2] for row in table.rows])
+
+
+def _origin(entry: Entry, command: str) -> list[tuple[str, str]]:
+    """The file, its content and the command, shortened."""
+    return [
+        ("file", entry.name),
+        ("content", f"SHA-256 {entry.content}"),
+        ("command", shorten(without_folders(command), LONGEST_COMMAND)),
+    ]
 
 
 def _errors(r: MP2Result) -> list[SummaryTile]:
@@ -339,17 +411,36 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         Code("Settings", without_folders(settings), folded=True),
     )
     molecule = in_full(drawn.result, drawn.content)[0]
+    figures, results = _taken_out(results)
     sections = [
         results._replace(blocks=[*results.blocks, *given]),
         molecule._replace(title=f"Molecule ({drawn.name})"),
         listed,
         *each_in_full(shown),
     ]
+    formulas = [entry.result.molecule.formula for entry in runs]
+    said = study.title
+    if title:
+        said = title
     subtitle = (
         f"{study.kind} of {counted_text(len(runs), 'run')}; computed {study.created} by "
         f"dfmp2 {study.version}"
     )
-    return render(title or study.title, subtitle, tiles, sections, file, study_warnings(study))
+    blocks: list[Block] = [*figures, *_main_values(results)]
+    if budget is not None:
+        blocks.append(budget.summary)
+    blocks.append(Facts(_origin(Entry(file, drawn.result, drawn.content), study.command)))
+    warnings = study_warnings(study)
+    summary = Summary(with_formulas(said, formulas), subtitle, tiles, blocks, warnings)
+    return render(summary, sections, file)
+
+
+def _main_values(results: Section) -> list[Block]:
+    """The first numbers of a study, as many as the summary has room for."""
+    for block in results.blocks:
+        if isinstance(block, Table) and block.heads[0] == "quantity":
+            return [block._replace(rows=block.rows[:MOST_VALUES])]
+    return []
 
 
 def _slim(result: MP2Result) -> MP2Result:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dfmp2.molecule.elements import bonds, radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable
+from dfmp2.output.html.notation import written
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 
 if TYPE_CHECKING:
@@ -53,15 +54,15 @@ def element(tag: str, *children: str, title: str = "", **attributes: str | float
     """An element; `cls` is the attribute class, `title` is shown when it is pointed at, numbers are
     rounded."""
     names = {"cls": "class"}
-    written = "".join(
+    listed = "".join(
         f' {names.get(k, k.replace("_", "-"))}="{_value(v)}"'
         for k, v in attributes.items()
         if v != ""
     )
-    inside = (f"<title>{_escape(title)}</title>" if title else "") + "".join(children)
+    inside = (f"<title>{_escape(written(title))}</title>" if title else "") + "".join(children)
     if inside:
-        return f"<{tag}{written}>{inside}</{tag}>"
-    return f"<{tag}{written}/>"
+        return f"<{tag}{listed}>{inside}</{tag}>"
+    return f"<{tag}{listed}/>"
 
 
 def drawing(
@@ -99,7 +100,7 @@ def _shortened(name: str, most: int) -> str:
 
 
 def _text(x: float, y: float, content: str, cls: str = "") -> str:
-    return element("text", _escape(content), x=x, y=y, cls=cls)
+    return element("text", _escape(written(content)), x=x, y=y, cls=cls)
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, cls: str, **attributes: Any) -> str:

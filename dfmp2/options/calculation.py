@@ -1,0 +1,391 @@
+"""What the user may choose for one calculation, checked when it is built.
+
+Every field is declared once, here: it is a command line option of the same name (`--scf-conv-tol`
+is `scf_conv_tol`), a key of a manifest, and a keyword argument of the Python interface
+(`dfmp2.options.keywords`). What goes together is in `dfmp2.options.combinations`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import Any
+
+from dfmp2.double_hybrids import DISPERSIONS, DoubleHybrid, look_up
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option, plain
+from dfmp2.options.basis_parts import with_hashes
+from dfmp2.options.combinations import require_compatible
+from dfmp2.options.keywords import BACKEND_WORDS, require_known_option
+from dfmp2.options.methods import (
+    CUSTOM,
+    CUSTOM_DOUBLE_HYBRID,
+    KAPPA,
+    METHODS,
+    MP2,
+    Method,
+    canonical_method,
+    custom_scaling,
+    functionals_of,
+)
+from dfmp2.options.values import SOLVENT_MODELS, parse_bytes, parse_grid
+
+
+def _option(
+    says: str,
+    default: Any = None,
+    *,
+    choices: tuple[str, ...] = (),
+    shown: str = "",
+    metavar: str | None = None,
+    least: int | None = None,
+    positive: bool = False,
+) -> Any:
+    """A field of `Options`: its help on the command line, its default, and what its values are held
+    to.
+
+    Parameters
+    ----------
+    choices : all values allowed
+    shown : the default in words, where None stands for it
+    least : of a whole number
+    positive : whether a number must be above zero
+    """
+    return field(
+        default=default,
+        metadata={
+            "help": says,
+            "choices": choices,
+            "shown": shown,
+            "metavar": metavar,
+            "least": least,
+            "positive": positive,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one DF-MP2 calculation, refused with an InputError where a value is not
+    allowed."""
+
+    basis: str = _option("Basis, e.g. cc-pvdz or cc-pvdz,I=def2-svp.", MISSING, metavar="NAME")
+    reference: str = _option(
+        "auto: RHF for singlets, else UHF.", "auto", choices=("auto", "rhf", "uhf", "rohf")
+    )
+    xc: str | None = _option(
+        "Functional of Kohn-Sham orbitals for drpa and custom-dh, e.g. pbe.",
+        shown="Hartree-Fock",
+        metavar="NAME",
+    )
+    grid: str | None = _option(
+        "Integration grid of a functional: level of PySCF, 0 to 9, or points of each atom such as "
+        "99,590.",
+        shown="3, meta-GGAs more",
+        metavar="LEVEL|NRAD,NANG",
+    )
+    relativity: str = _option(
+        "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.",
+        "none",
+        choices=("none", "x2c"),
+    )
+    solvent: str | None = _option(
+        "Solvent around the molecule as a continuum, by name, or a dielectric constant.",
+        shown="gas phase",
+        metavar="NAME|eps=VALUE",
+    )
+    solvent_model: str = _option(
+        "Of the solvent: C-PCM, or SMD with its non-electrostatic energy.",
+        "cpcm",
+        choices=tuple(SOLVENT_MODELS),
+    )
+    scf: str = _option(
+        "Density-fitted or four-centre integrals in the SCF.", "df", choices=("df", "conventional")
+    )
+    scf_auxbasis: str | None = _option(
+        "SCF fitting set.", shown="partner of --basis", metavar="NAME"
+    )
+    scf_conv_tol: float = (
+        _option(  # E(corr) is of first order in the orbital error, hence the gradient
+            "SCF energy change; the gradient must fall below 0.1 sqrt of it.",
+            1e-10,
+            metavar="EH",
+            positive=True,
+        )
+    )
+    scf_max_cycles: int = _option("Limit on the iterations of one SCF.", 100, least=1)
+    guess: str = _option(
+        "Start of the SCF (mix: HOMO and LUMO mixed, UHF only).",
+        "atoms",
+        choices=("atoms", "mix", "core"),
+    )
+    scf_from: str | None = _option(
+        "Start orbitals: an earlier result or PySCF chkfile.", metavar="FILE"
+    )
+    scf_starts: int = _option(
+        "Starts of which the lowest SCF solution is kept.", 1, metavar="N", least=1
+    )
+    stability: str | None = _option(
+        "Is the SCF solution a minimum? auto: frontier orbitals; full: all rotations; follow: "
+        "along an instability to a lower one of the same reference.",
+        choices=("auto", "full", "follow", "off"),
+        shown="follow for UHF, auto for RHF",
+    )
+    auxbasis: str | None = _option(
+        "MP2 fitting set or auto.", shown="partner of --basis", metavar="NAME"
+    )
+    frozen_core: str = _option(
+        "Orbitals left uncorrelated.", "none", metavar="none|auto|psi4|orca|pyscf|N"
+    )
+    frozen_virtual: int = _option("Highest virtuals left out.", 0, metavar="N", least=0)
+    method: str = _option(
+        "See dfmp2 methods: double hybrids too.", "mp2", metavar="NAME", choices=tuple(METHODS)
+    )
+    dispersion: str = _option(
+        "Dispersion correction of a double hybrid; auto: what its name says.",
+        "auto",
+        choices=("auto", "none", *DISPERSIONS),
+    )
+    laplace: bool = _option(
+        "Second order of a double hybrid without same spin by a Laplace transform.", False
+    )
+    kappa: float | None = _option(
+        "Of kappa-mp2.", shown=f"{KAPPA} with kappa-mp2", metavar="1/EH", positive=True
+    )
+    os_scale: float | None = _option("Opposite-spin factor of a custom scaled energy.")
+    ss_scale: float | None = _option("Same-spin factor of a custom scaled energy.")
+    backend: str = _option(
+        "See dfmp2 backends.", "auto", metavar="NAME", shown="$DFMP2_BACKEND or auto"
+    )
+    precision: str = _option("Of the pair energies.", "auto", choices=("auto", "fp64", "mixed"))
+    tolerance: float = _option(
+        "Largest error of E(corr) accepted from float32 (95 % bound) or a quadrature.",
+        1e-7,
+        metavar="EH",
+        positive=True,
+    )
+    transform: str = _option(
+        "Where B is made: device on cuda, with J and K, and Trainium lanes (auto: cuda's, else host).",
+        "auto",
+        choices=("auto", "host", "device"),
+    )
+    memory: int | None = _option("Peak, e.g. 8GB.", shown="what is free", metavar="SIZE", least=1)
+    scratch: str | None = _option(
+        "For what does not fit into memory.",
+        shown="$DFMP2_SCRATCH, else $TMPDIR, else /tmp",
+        metavar="DIR",
+    )
+    threads: int | None = _option("Threads of this process.", shown="usable cores", least=1)
+    allow_small_gap: bool = _option("Go on with a HOMO-LUMO gap below 0.02 Eh.", False)
+    allow_poor_fit: bool = _option(
+        "Take a named fitting set that is off by over 1 mEh an atom.", False
+    )
+    certify_fit: bool = _option(
+        "Measure the fitting error in the molecule with four-centre integrals.", False
+    )
+    properties: bool = _option("Also moments, charges, occupations (relaxed density).", False)
+    polarizability: bool = _option(
+        "Also the polarizability, by six runs in finite fields; implies --properties.", False
+    )
+    check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals.", False)
+
+    def __post_init__(self) -> None:
+        for option in fields(Options):
+            self._set(option.name, plain(getattr(self, option.name)))
+        self._normalise()
+        for option in fields(Options):
+            _require_allowed(getattr(self, option.name), option)
+        if not self.basis.strip():
+            raise InputError(Option("basis"), " is empty: name an orbital basis such as cc-pvdz")
+        self._set("basis", with_hashes(self.basis))
+        if self.polarizability:
+            self._set("properties", True)
+        if self.xc is not None:
+            self._set("xc", self.xc.strip().lower())
+        require_compatible(self)
+
+    def _set(self, name: str, value: Any) -> None:
+        """Set a field while the options are built."""
+        object.__setattr__(self, name, value)
+
+    def _normalise(self) -> None:
+        """Bring values that may be written in several ways into one form."""
+        for name, kinds, expected in (
+            ("frozen_core", int | str, "a number of orbitals or a dialect"),
+            ("scratch", str | os.PathLike | None, "the path of a folder"),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise InputError(Option(name), f" is a {type(value).__name__}: expected {expected}")
+        self._set("frozen_core", str(self.frozen_core).strip().lower())
+        self._set("backend", BACKEND_WORDS.get(self.backend, self.backend))
+        if self.method == CUSTOM:
+            if self.os_scale is None and self.ss_scale is None:
+                raise InputError(
+                    Option("method", CUSTOM),
+                    " needs ",
+                    Option("os_scale"),
+                    " or ",
+                    Option("ss_scale"),
+                    ": give the factors, or leave it out",
+                )
+            self._set("method", MP2.name)
+        if isinstance(self.memory, str):
+            self._set("memory", parse_bytes(self.memory))
+        if self.grid is not None:
+            self._set("grid", parse_grid(self.grid))
+        if self.scratch is not None:
+            self._set("scratch", os.fspath(self.scratch))
+            if not self.scratch:
+                raise InputError(Option("scratch"), " is empty: name a folder")
+        if isinstance(self.method, str):
+            self._set("method", canonical_method(self.method))
+
+    def unrestricted(self, multiplicity: int) -> bool:
+        """Whether the reference of a molecule of this multiplicity is UHF."""
+        return self.reference == "uhf" or (self.reference == "auto" and multiplicity != 1)
+
+    def settled(self, multiplicity: int) -> Options:
+        """The options for a molecule of this multiplicity, with the stability analysis that is its
+        default."""
+        if self.stability is not None:
+            return self
+        unexamined = self.functional is not None or self.solvent is not None
+        if self.reference == "rohf" or unexamined:
+            return replace(self, stability="off")
+        return replace(self, stability="follow" if self.unrestricted(multiplicity) else "auto")
+
+    @property
+    def double_hybrid(self) -> DoubleHybrid | None:
+        """The row of the table of double hybrids, None for a method that is not in it."""
+        if self.method in METHODS or self.method == CUSTOM_DOUBLE_HYBRID:
+            return None
+        return look_up(self.method)
+
+    @property
+    def functional(self) -> str | None:
+        """The functional of the orbitals in libxc's terms, None for those of Hartree-Fock."""
+        return functionals_of(self.method, self.xc)[0]
+
+    @property
+    def energy_functional(self) -> str | None:
+        """The functional of the energy, None where it is not another one than that of the
+        orbitals."""
+        return functionals_of(self.method, self.xc)[1]
+
+    @property
+    def solvent_title(self) -> str:
+        """The solvent and its model, such as "water (C-PCM)"; "" in the gas phase."""
+        if self.solvent is None:
+            return ""
+        return f"{self.solvent} ({SOLVENT_MODELS[self.solvent_model]})"
+
+    @property
+    def dispersion_correction(self) -> tuple[str, str] | None:
+        """Which dispersion correction, and the name of the functional in its package; None for
+        none."""
+        row = self.double_hybrid
+        if row is None or self.dispersion == "none":
+            return None
+        if self.dispersion == "auto":
+            wanted = row.dispersion
+        else:
+            wanted = self.dispersion
+        if not wanted:
+            return None
+        return wanted, row.parameters_in(wanted)
+
+    @property
+    def correlation(self) -> Method:
+        """The correlation energy asked for: that of `method`, or with the user's own factors."""
+        if self.method in METHODS:
+            return custom_scaling(self.os_scale, self.ss_scale) or METHODS[self.method]
+        row = self.double_hybrid
+        factors = self.os_scale, self.ss_scale
+        if self.laplace:
+            kind = "laplace"
+        else:
+            kind = "pairs"
+        if row is None:
+            opposite, same = (0.0 if factor is None else factor for factor in factors)
+            return Method(
+                CUSTOM_DOUBLE_HYBRID,
+                "double hybrid",
+                opposite,
+                same,
+                "user",
+                kind=kind,
+                double_hybrid=True,
+            )
+        name, title, source = row.name, row.title, f"doi {row.doi}"
+        if factors != (None, None):
+            name, title = CUSTOM_DOUBLE_HYBRID, f"scaled {row.title}"
+            source = f"user; functional: {source}"
+        return Method(
+            name,
+            title,
+            row.opposite_spin if self.os_scale is None else self.os_scale,
+            row.same_spin if self.ss_scale is None else self.ss_scale,
+            source,
+            kind=kind,
+            double_hybrid=True,
+        )
+
+    @property
+    def regulariser(self) -> float | None:
+        """kappa, 1/Eh, None where the pair terms are those of plain MP2."""
+        if self.correlation.regularised:
+            return self.kappa or KAPPA
+        return None
+
+    @property
+    def scf_gradient_tol(self) -> float:
+        """Largest norm of the orbital gradient at convergence, Eh."""
+        return 0.1 * math.sqrt(self.scf_conv_tol)
+
+
+Options.__doc__ = f"{Options.__doc__}\n\nAttributes\n----------\n" + "\n".join(
+    f"{option.name} : {option.metadata['help']}" for option in fields(Options)
+)
+
+
+def make_options(**given: Any) -> Options:
+    """Options from keyword arguments, with an error naming an unknown one; $DFMP2_BACKEND where no
+    backend is given."""
+    require_known_option(given, Options.__slots__)
+    if "basis" not in given:
+        raise InputError("no basis was given: name an orbital basis, e.g. basis='cc-pvdz'")
+    return Options(**{"backend": default_backend(), **given})
+
+
+def default_backend() -> str:
+    """The backend where none is asked for: $DFMP2_BACKEND, else auto."""
+    return os.environ.get("DFMP2_BACKEND") or "auto"
+
+
+def _require_allowed(value: Any, option: Field[Any]) -> None:
+    """Raise for a value of another kind than that of the option, or beyond its bounds."""
+    choices = option.metadata["choices"]
+    least = option.metadata["least"]
+    kind = str(option.type)
+    named = Option(option.name, value)
+    optional = "None" in kind
+    if value is None and (optional or not choices):
+        return
+    if choices and option.name != "method":  # which takes double hybrids too
+        if value not in choices:
+            raise InputError(named, f": expected one of {', '.join(choices)}")
+    elif kind.startswith("str") and not isinstance(value, str):
+        raise InputError(named, ": expected text")
+    elif kind == "bool" and not isinstance(value, bool):
+        raise InputError(named, ": expected true or false")
+    elif least is not None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(named, f": expected a whole number, {least} or more")
+    elif kind.startswith("float"):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value):
+            raise InputError(named, ": expected a finite number")
+        if option.metadata["positive"] and value <= 0:
+            raise InputError(named, ": expected a number above zero")

@@ -1,0 +1,379 @@
+"""Which options go together: `require_compatible` raises where two of them contradict each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dfmp2.double_hybrids import DISPERSIONS
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Message, Option
+from dfmp2.options.methods import (
+    CUSTOM_DOUBLE_HYBRID,
+    KOHN_SHAM,
+    METHODS,
+    OWN_DOUBLE_HYBRID,
+    without_dispersion,
+)
+from dfmp2.options.values import SMD, dielectric_constant
+
+if TYPE_CHECKING:
+    from dfmp2.options.calculation import Options
+
+# Values that ask for nothing special, of the options that some methods lack.
+ORDINARY: dict[str, tuple[Any, ...]] = {
+    "auxbasis": (None,),
+    "backend": ("auto", "cpu"),
+    "certify_fit": (False,),
+    "check": (False,),
+    "frozen_core": ("none",),
+    "frozen_virtual": (0,),
+    "polarizability": (False,),
+    "precision": ("auto", "fp64"),
+    "properties": (False,),
+    "stability": (None, "off"),
+    "transform": ("auto", "host"),
+}
+
+
+def require_compatible(options: Options) -> None:
+    """Raise for options that contradict each other.
+
+    Parameters
+    ----------
+    options : Options
+        Each value is allowed by itself.
+
+    Raises
+    ------
+    InputError
+        Names both options, and what to leave out or to take instead.
+    """
+    _require_scf_fitting(options)
+    if options.xc is not None:
+        _require_kohn_sham(options)
+    if options.correlation.double_hybrid:
+        _require_double_hybrid(options)
+    _require_dispersion(options)
+    if options.laplace:
+        _require_opposite_spin_alone(options)
+    _require_factors(options)
+    if options.correlation.kind != "pairs":
+        _require_no_pairs(options)
+    if options.correlation.regularised:
+        _require_nothing_of_plain_mp2(options)
+    if options.reference == "rohf":
+        _require_no_response_of_rohf(options)
+    _require_solvent(options)
+    if options.guess != "atoms" and options.scf_from is not None:
+        raise InputError(
+            Option("guess", options.guess),
+            " and ",
+            Option("scf_from", options.scf_from),
+            " both name the start of the SCF: drop one of them",
+        )
+
+
+def _asked(options: Options, *names: str) -> Option | None:
+    """The first of these options whose value asks for something, None where no value does."""
+    for name in names:
+        value = getattr(options, name)
+        if value not in ORDINARY[name]:
+            return Option(name, value)
+    return None
+
+
+def _require_scf_fitting(options: Options) -> None:
+    """Raise for a fitting set of an SCF that has none."""
+    if options.scf == "conventional" and options.scf_auxbasis is not None:
+        raise InputError(
+            Option("scf", "conventional"),
+            " uses no fitting set, but ",
+            Option("scf_auxbasis", options.scf_auxbasis),
+            " was given: drop one of the two (the MP2 fitting set is ",
+            Option("auxbasis"),
+            ")",
+        )
+
+
+def _require_kohn_sham(options: Options) -> None:
+    """Raise for what Kohn-Sham orbitals are not for, and for a functional without a name."""
+    functional = Option("xc", options.xc)
+    if not options.xc:
+        raise InputError(
+            Option("xc"),
+            " is empty: name a functional such as pbe, or leave it out for Hartree-Fock",
+        )
+    if options.reference == "rohf":
+        raise InputError(
+            Option("xc"),
+            " has no restricted open-shell orbitals: use ",
+            Option("reference", "uhf"),
+            " (or auto), not rohf",
+        )
+    if options.double_hybrid is not None:
+        raise InputError(
+            Option("method", options.method),
+            " has a functional of its own, and ",
+            functional,
+            " was given: drop one of the two, or take ",
+            *OWN_DOUBLE_HYBRID,
+        )
+    if options.method not in ("drpa", KOHN_SHAM, CUSTOM_DOUBLE_HYBRID):
+        raise InputError(
+            Option("method", options.method),
+            " is not there on Kohn-Sham orbitals (",
+            functional,
+            "): of second order they need a double hybrid. Take ",
+            Option("method", KOHN_SHAM),
+            " for the functional alone, ",
+            Option("method", "drpa"),
+            ", a double hybrid by its name such as ",
+            Option("method", "b2plyp"),
+            f", or {CUSTOM_DOUBLE_HYBRID}; or leave ",
+            Option("xc"),
+            " out",
+        )
+    _require_all_rotations(options, functional)
+
+
+def _require_all_rotations(options: Options, source: Option) -> None:
+    """Raise for a stability analysis of the frontier orbitals, which are those of Hartree-Fock.
+
+    Parameters
+    ----------
+    options : Options
+    source : Option
+        The option that asks for Kohn-Sham orbitals.
+    """
+    if options.stability == "auto":
+        raise InputError(
+            Option("stability", options.stability),
+            " looks at the frontier orbitals of Hartree-Fock alone, not at Kohn-Sham orbitals (",
+            source,
+            "): take ",
+            Option("stability", "full"),
+            ", or ",
+            Option("stability", "follow"),
+            " for a lower solution, or leave it out",
+        )
+
+
+def _require_double_hybrid(options: Options) -> None:
+    """Raise for what a double hybrid, or a functional alone, lacks."""
+    method = Option("method", options.method)
+    if options.method == KOHN_SHAM:
+        _require_functional_alone(options, method)
+    if options.method == CUSTOM_DOUBLE_HYBRID:
+        missing: list[Any] = []
+        for name in ("xc", "os_scale", "ss_scale"):
+            if getattr(options, name) is None:
+                missing += [" and ", Option(name)]
+        if missing:
+            raise InputError(
+                method,
+                " needs ",
+                *missing[1:],
+                ": give the functional and both factors, or name a double hybrid of dfmp2 methods",
+            )
+    if options.reference == "rohf":
+        raise InputError(
+            method,
+            " has no restricted open-shell orbitals (ROKS): use ",
+            Option("reference", "uhf"),
+            " (or auto), not rohf",
+        )
+    _require_all_rotations(options, method)
+    if options.certify_fit and options.energy_functional is not None:
+        raise InputError(
+            Option("certify_fit", True),
+            " is not available for double hybrids with another functional for the energy (",
+            method,
+            "): leave it out, or take one with the same functional for orbitals and energy, such as ",
+            Option("method", "b2plyp"),
+        )
+
+
+def _require_functional_alone(options: Options, method: Option) -> None:
+    """Raise for a missing functional, and for what belongs to a correlation energy."""
+    if options.xc is None:
+        raise InputError(
+            method,
+            " needs ",
+            Option("xc"),
+            ": name a functional, such as ",
+            Option("xc", "pbe0"),
+            ", or leave both out for MP2",
+        )
+    unused = _asked(options, "auxbasis", "frozen_core", "frozen_virtual")
+    if unused is not None:
+        raise InputError(
+            method, " has no correlated orbitals, to which ", unused, " belongs: leave it out"
+        )
+
+
+def _require_dispersion(options: Options) -> None:
+    """Raise for a dispersion correction that there are no parameters for."""
+    if options.dispersion in ("auto", "none"):
+        return
+    dispersion = Option("dispersion", options.dispersion)
+    row = options.double_hybrid
+    if row is None:
+        raise InputError(
+            dispersion,
+            " belongs to double hybrids by name, not to ",
+            Option("method", options.method),
+            ": leave it out, or take ",
+            Option("method", "b2plyp"),
+            " for example",
+        )
+    if not row.parameters_in(options.dispersion):
+        raise InputError(
+            dispersion,
+            f": no parameters of {DISPERSIONS[options.dispersion]} are published for {row.title}: ",
+            without_dispersion(row),
+        )
+
+
+def _require_opposite_spin_alone(options: Options) -> None:
+    """Raise for a Laplace transform of a method that is no double hybrid of opposite spin."""
+    laplace = Option("laplace", True)
+    method = options.correlation
+    if not method.double_hybrid:
+        raise InputError(
+            laplace,
+            " belongs to double hybrids, not to ",
+            Option("method", options.method),
+            ": leave it out, or take ",
+            Option("method", "sos-laplace"),
+        )
+    if method.same_spin != 0.0 or method.opposite_spin == 0.0:
+        raise InputError(
+            laplace,
+            f" takes opposite spin alone, but this functional has {method.formula}: leave it "
+            "out, take one such as ",
+            Option("method", "xygj-os"),
+            ", or add ",
+            Option("ss_scale", "0"),
+            " for a functional of your own",
+        )
+
+
+def _require_factors(options: Options) -> None:
+    """Raise for a grid, a kappa or spin factors that the method has no use for."""
+    method = options.correlation
+    if options.grid is not None and options.functional is None:
+        raise InputError(
+            Option("grid", options.grid),
+            " belongs to a functional, and Hartree-Fock has none: name one with ",
+            Option("xc"),
+            ", or leave it out",
+        )
+    if options.kappa is not None and not method.regularised:
+        raise InputError(
+            Option("kappa", options.kappa),
+            " belongs to ",
+            Option("method", "kappa-mp2"),
+            f", not to {options.method}: add or drop one",
+        )
+    scaled = options.os_scale is not None or options.ss_scale is not None
+    if scaled and options.method != "mp2" and not method.double_hybrid:
+        own = METHODS[options.method]
+        verb = "has factors of its own,"
+        if own.kind == "rpa":
+            verb = "is"
+        raise InputError(
+            Option("method", options.method),
+            f" {verb} {own.formula.replace('+', 'and')}: drop ",
+            Option("os_scale"),
+            " and ",
+            Option("ss_scale"),
+            ", or ",
+            Option("method"),
+        )
+
+
+def _require_no_pairs(options: Options) -> None:
+    """Raise for what takes pair energies, of a method that has none."""
+    refused = _asked(options, "precision", "backend", "transform", "check", "certify_fit")
+    if refused is None and options.method != KOHN_SHAM:
+        refused = _asked(options, "properties")
+    if refused is None and options.method == "drpa" and options.reference == "rohf":
+        refused = Option("reference", "rohf")
+    if refused is None:
+        return
+    if options.method == "sos-laplace":
+        way_out = Message("or take ", Option("method", "sos-mp2"))
+    elif options.laplace:
+        way_out = Message("or leave out ", Option("laplace"))
+    elif options.method == KOHN_SHAM:
+        way_out = Message("or take a double hybrid, such as ", Option("method", "b2plyp"))
+    else:
+        way_out = Message("or take another method")
+    by_quadrature = Message()
+    if options.laplace:
+        by_quadrature = Message(" with ", Option("laplace", True))
+    raise InputError(
+        Option("method", options.method),
+        by_quadrature,
+        " has no pair energies and runs in float64 on the host, so ",
+        refused,
+        " is not there for it: leave it out, ",
+        way_out,
+    )
+
+
+def _require_nothing_of_plain_mp2(options: Options) -> None:
+    """Raise for what a regularised method lacks."""
+    refused = _asked(options, "check", "certify_fit")
+    if refused is not None:
+        raise InputError(
+            refused,
+            " is of plain MP2, not of ",
+            Option("method", options.method),
+            ": drop one of the two",
+        )
+
+
+def _require_no_response_of_rohf(options: Options) -> None:
+    """Raise for what restricted open-shell orbitals lack."""
+    refused = _asked(options, "certify_fit", "stability")
+    if refused is not None:
+        raise InputError(
+            refused,
+            " is not there for ",
+            Option("reference", "rohf"),
+            ": leave it out, or use ",
+            Option("reference", "uhf"),
+        )
+
+
+def _require_solvent(options: Options) -> None:
+    """Raise for what a solvent lacks: all that needs the response of its reaction field."""
+    if options.solvent is None:
+        if options.solvent_model != "cpcm":
+            raise InputError(
+                Option("solvent_model", options.solvent_model),
+                " belongs to ",
+                Option("solvent"),
+                ": name one, such as ",
+                Option("solvent", "water"),
+            )
+        return
+    solvent = Option("solvent", options.solvent)
+    if dielectric_constant(options.solvent) is not None and options.solvent_model == SMD:
+        raise InputError(
+            Option("solvent_model", SMD),
+            " has parameters for solvents by name, and ",
+            solvent,
+            " is a dielectric constant: name a solvent, or leave out ",
+            Option("solvent_model"),
+        )
+    refused = _asked(options, "certify_fit", "polarizability", "properties", "stability")
+    if refused is not None:
+        raise InputError(
+            refused,
+            " is not available with ",
+            solvent,
+            ": it needs the response of the reaction field. Leave it out, or compute it in the "
+            "gas phase",
+        )

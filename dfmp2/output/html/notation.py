@@ -1,0 +1,139 @@
+"""How names, units and numbers are written on a page: one table for all of its modules.
+
+Results, commands and JSON keep to ASCII. A page has cm⁻¹, ⟨S²⟩, RHF, cc-pVDZ, 23 Nov 2026, NH₃ and
+-7.7e-06 as −7.7 × 10⁻⁶; what is copied from it is ASCII again (`page.js`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+
+SUPERSCRIPTS = str.maketrans("-+0123456789", "⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹")
+SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+MINUS = "\N{MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+WORDS = {  # as the program has them -> as they are written
+    "<S^2>": "⟨S²⟩",
+    "+-": "±",
+    "->": "→",
+    "<-": "←",
+    "angstrom": "Å",
+    "degree": "°",
+    "degrees": "°",
+    "Loewdin": "Löwdin",
+    "log10": "log₁₀",
+    "sqrt(u)": "√u",
+    "cpu": "CPU",
+    "cuda": "CUDA",
+    "kappa": "κ",
+    "kappa-MP2": "κ-MP2",
+    **{name: name.upper() for name in ("rhf", "uhf", "rohf", "rks", "uks", "roks", "scf", "mp2")},
+    **{name: name.upper() for name in ("b3lyp", "blyp", "pbe", "pbe0", "tpss", "irc", "smd")},
+}
+QUANTITIES = (  # parts of the names of a study's numbers, longest first -> short ones
+    ("uncorrected interaction energy", "without CP"),
+    ("cp corrected interaction energy", "CP"),
+    ("counterpoise correction", "CP correction"),
+    ("mp2 same spin correlation", "same spin"),
+    ("mp2 opposite spin correlation", "opposite spin"),
+    ("scs mp2 correlation", "SCS-MP2"),
+    ("sos mp2 correlation", "SOS-MP2"),
+    ("scaled mp2 correlation", "scaled MP2"),
+    ("mp2 correlation", "MP2 correlation"),
+)
+SCHEMES = ("without CP", "CP correction", "CP")
+WORD = re.compile(
+    r"(?<![\w.+<>-])(?:"
+    + "|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True))
+    + r")(?![\w+>-]|\.\w)"
+)
+POWER = re.compile(r"(?<=[A-Za-zÅ°0])\^(-?\d+)")
+EXPONENT = re.compile(r"(?<![A-Za-z_])(\d+(?:\.\d+)?)e([+-])0*(\d{1,3})\b")
+NEGATIVE = re.compile(r"(?<![\w.)\]+-])-(?=\d)")
+EITHER = re.compile(r"\+-(?=\d)")
+DATE = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?")
+DUNNING = re.compile(
+    r"(?<![\w.-])((?:(?:d-|heavy-)?aug-|(?:apr|may|jun|jul)-)?)cc-p(w?c)?v"
+    r"(\([dtq56]\+d\)|\[?[dtq56]{1,2}\]?)z((?:-[a-z0-9]+)*)(?![\w(]|\.\w)"
+)
+KARLSRUHE = re.compile(
+    r"(?<![\w.-])def2-(m?)(svpd?|[tq]zvpp?d?|universal)((?:-[a-z0-9]+)*)(?![\w(]|\.\w)"
+)
+POPLE = re.compile(r"(?<![\w.-])(sto-\d|\d-\d{2,3}\+{0,2})g(\*{0,2})(?![\w-]|\.\w)")
+
+
+def written(text: str) -> str:
+    """A text of the program as people write it: names, units, dates, numbers."""
+    text = DATE.sub(_date, text)
+    text = DUNNING.sub(_dunning, text)
+    text = KARLSRUHE.sub(_karlsruhe, text)
+    text = POPLE.sub(lambda match: f"{match[1].upper()}G{match[2]}", text)
+    text = WORD.sub(lambda match: WORDS[match[0]], text)
+    text = EITHER.sub("±", text)
+    text = POWER.sub(lambda match: match[1].translate(SUPERSCRIPTS), text)
+    text = EXPONENT.sub(_power_of_ten, text)
+    return NEGATIVE.sub(MINUS, text)
+
+
+def formula(text: str, charge: int = 0) -> str:
+    """A formula with its numbers below the line, and its charge, e.g. NH₄⁺ or SO₄²⁻."""
+    lowered = text.translate(SUBSCRIPTS)
+    if not charge:
+        return lowered
+    number = "" if abs(charge) == 1 else str(abs(charge))
+    sign = "+" if charge > 0 else "-"
+    real, ghost, rest = lowered.partition(" + ghost ")
+    return f"{real}{f'{number}{sign}'.translate(SUPERSCRIPTS)}{ghost}{rest}"
+
+
+def with_formulas(text: str, formulas: Iterable[str]) -> str:
+    """A text in which these formulas have their numbers below the line."""
+    for one in sorted(set(formulas), key=len, reverse=True):
+        if one:
+            text = re.sub(
+                rf"(?<![\w.-]){re.escape(one)}(?![\w-]|\.\w)", one.translate(SUBSCRIPTS), text
+            )
+    return text
+
+
+def quantity(name: str) -> str:
+    """The name of a study's number, short, e.g. "opposite spin, CP"."""
+    for long, short in QUANTITIES:
+        name = name.replace(long, short)
+    for scheme in SCHEMES:
+        if name == scheme:
+            return f"total, {scheme}"
+        if name.endswith(f" {scheme}"):
+            return f"{name.removesuffix(scheme).rstrip()}, {scheme}"
+    return name
+
+
+def _date(match: re.Match[str]) -> str:
+    try:
+        time = datetime.fromisoformat(match[0])
+    except ValueError:
+        return match[0]
+    zone = time.strftime("%z")
+    if zone in ("+0000", ""):
+        zone = "UTC" if zone else ""
+    return f"{time.day} {time:%b %Y, %H:%M} {zone}".rstrip()
+
+
+def _power_of_ten(match: re.Match[str]) -> str:
+    sign = match[2].replace("+", "")
+    return f"{match[1]} {TIMES} 10{f'{sign}{match[3]}'.translate(SUPERSCRIPTS)}"
+
+
+def _dunning(match: re.Match[str]) -> str:
+    core = (match[2] or "").replace("c", "C")
+    size = match[3].upper().replace("+D", "+d")
+    return f"{match[1]}cc-p{core}V{size}Z{match[4].upper()}"
+
+
+def _karlsruhe(match: re.Match[str]) -> str:
+    kind = match[2]
+    if kind != "universal":
+        kind = kind.upper()
+    return f"def2-{match[1]}{kind}{match[3].upper()}"

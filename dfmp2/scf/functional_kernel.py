@@ -1,0 +1,188 @@
+"""The kernel of an exchange-correlation functional: V_xc that a change P of the density makes, to
+first order, of converged Kohn-Sham orbitals.
+
+    p_k(r) = variables of P at a point: sum_mn P_mn chi_m chi_n, its gradient and tau            (1)
+    v_k(r) = sum_l f_kl(r) p_l(r)        f_kl = d2f / dr_k dr_l                                  (2)
+
+with f and the variables r of each spin as in `dfmp2.scf.exchange_correlation`, whose Eq. 3 makes a
+matrix of v. Where alpha and beta have the same orbitals, two changes are of use: of both spins
+alike, and of beta opposite to alpha, which breaks the symmetry of the spins:
+
+    v_k = sum_l [f_kl(alpha, alpha) + f_kl(alpha, beta)] p_l        alike
+    v_k = sum_l [f_kl(alpha, alpha) - f_kl(alpha, beta)] p_l        opposite                     (3)
+
+PySCF's own way to Eqs. 1 and 2 is `nr_rks_fxc` and `nr_uks_fxc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.host.threads import Workers
+from dfmp2.integrals.basis_on_grid import BasisOnGrid, PointBlock
+from dfmp2.integrals.grid import build_unsorted, count_points, make_grid
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.scf.exchange_correlation import (
+    GRADIENT,
+    RHO,
+    TAU,
+    density_at_points,
+    half_potential,
+)
+from dfmp2.scf.kohn_sham import functional_variables, libxc_code
+
+Array = NDArray[np.float64]
+
+KINDS = {1: "LDA", 4: "GGA", 5: "MGGA"}  # of functionals, by their variables of a spin
+COARSE = "1"  # grid of a kernel that need not be that of the energy
+COARSER = 2  # times fewer points that it has at least
+
+
+class FunctionalKernel:
+    """V_xc that a change of the density makes, to first order, of a converged Kohn-Sham reference.
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    xc : str
+        Functional of the SCF, in libxc's terms.
+    grid : pyscf.dft.gen_grid.Grids
+        Its grid, built.
+    occupied : sequence of (nao, nocc)
+        Occupied orbitals of each spin; one spin stands for both.
+    threads : int
+        Workers.
+    opposite : bool
+        Whether, of one spin that stands for both, changes of beta are opposite to those of alpha.
+    """
+
+    def __init__(
+        self,
+        mole: Any,
+        xc: str,
+        grid: Any,
+        occupied: Sequence[Array],
+        threads: int = 1,
+        *,
+        opposite: bool = False,
+    ) -> None:
+        self._nao = int(mole.nao)
+        self._threads = threads
+        self._variables = functional_variables(xc)
+        if not self._variables:
+            return
+        with shielded():
+            self._basis = BasisOnGrid(mole, grid, derivatives=self._variables > 1)
+            self._second = self._second_derivatives(libxc_code(xc), occupied, opposite=opposite)
+
+    def __call__(self, changes: Sequence[Array]) -> list[Array]:
+        """V_xc of each spin, (nao, nao) Eh, of symmetric changes of its density, (nao, nao)."""
+        if not self._variables:
+            return [np.zeros_like(change) for change in changes]
+        shape = (len(changes), self._nao, self._nao)
+        halves = [np.zeros(shape) for _ in range(self._threads)]
+
+        def add_blocks(worker: int) -> None:
+            for number in range(worker, self._basis.count, self._threads):
+                block = self._basis.block(number)
+                place = np.ix_(block.functions, block.functions)
+                variables = np.stack(
+                    [change_at_points(block, change[place], self._variables) for change in changes]
+                )
+                potential = np.einsum("sktlg,tlg->skg", self._second[number], variables)
+                potential *= block.weights
+                for half, at_points in zip(halves[worker], potential, strict=True):
+                    half[place] += half_potential(block, at_points)
+
+        self._share_out(add_blocks)
+        total = np.add.reduce(halves)
+        return list(total + total.transpose(0, 2, 1))
+
+    def _second_derivatives(
+        self, code: str, occupied: Sequence[Array], *, opposite: bool
+    ) -> list[Array]:
+        """f of each block of points, (spins, variables, spins, variables, points), combined as in
+        Eq. 3 where one spin stands for both."""
+        from pyscf.dft import numint
+
+        integrator, spins = numint.NumInt(), len(occupied)
+        kind, count = KINDS[self._variables], self._variables
+        orbitals = [(c, np.full(c.shape[1], 1.0)) for c in occupied]
+        found: list[Any] = [None] * self._basis.count
+
+        def evaluate_blocks(worker: int) -> None:
+            for number in range(worker, self._basis.count, self._threads):
+                density = density_at_points(self._basis.block(number), orbitals, kind)
+                both = density[[0, -1]]
+                if kind == "LDA":
+                    both = both[:, RHO]
+                second = integrator.eval_xc_eff(code, both, deriv=2, xctype=kind, spin=1)[2]
+                second = np.reshape(second, (2, count, 2, count, -1))
+                if spins == 1 and opposite:
+                    second = (second[0, :, 0] - second[0, :, 1])[None, :, None]
+                elif spins == 1:
+                    second = (second[0, :, 0] + second[0, :, 1])[None, :, None]
+                found[number] = second
+
+        self._share_out(evaluate_blocks)
+        return found
+
+    def _share_out(self, work: Any) -> None:
+        """Let each worker do its share, with PySCF's own threads held to one."""
+        from pyscf import lib
+
+        def one_thread(worker: int) -> None:
+            with lib.with_omp_threads(1):
+                work(worker)
+
+        with shielded(), Workers(self._threads) as pool:
+            for _ in pool.map(one_thread, range(self._threads)):
+                pass
+
+
+def change_at_points(block: PointBlock, change: Array, variables: int) -> Array:
+    """p of Eq. 1 at the points of a block, (variables, points).
+
+    Parameters
+    ----------
+    block : PointBlock
+        Points and basis functions.
+    change : (n, n)
+        Symmetric, between the functions of the block.
+    variables : int
+        1 for the density alone, 4 with its gradient, 5 with tau.
+    """
+    values = block.values
+    found = np.empty((variables, len(block.weights)))
+    half = change @ values[0]
+    found[RHO] = np.einsum("mg,mg->g", values[0], half)
+    for row in range(1, min(variables, GRADIENT.stop)):
+        found[row] = 2 * np.einsum("mg,mg->g", values[row], half)
+    if variables > TAU:
+        found[TAU] = 0.0
+        for derivative in values[1:]:
+            found[TAU] += np.einsum("mg,mg->g", derivative, change @ derivative) / 2
+    return found
+
+
+def coarse_grid(mole: Any, grid: Any) -> Any:
+    """A grid with COARSER times fewer points than another, or that one where none has.
+
+    Parameters
+    ----------
+    mole : pyscf.gto.Mole
+        The molecule.
+    grid : pyscf.dft.gen_grid.Grids
+        The grid of the SCF, built.
+    """
+    if COARSER * count_points(mole, COARSE) > len(grid.weights):
+        return grid
+    with shielded():
+        coarse = make_grid(mole, COARSE)
+        build_unsorted(coarse)
+    return coarse

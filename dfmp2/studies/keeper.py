@@ -1,0 +1,328 @@
+"""The file of a study while it grows, and what a stopped one had done.
+
+    x.scan.h5               every finished run, written anew as a whole, status "incomplete" until the last one
+    x.scan.h5.checkpoint    the present run (`dfmp2.output.checkpoint`); its identity names run and start
+
+A study that is started again takes the finished runs of the file and goes on with the present one.
+(Killed without notice the file may lack the last of many runs quicker than its writing.) One process
+at a time: the lock of the file is held as long as the study goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dfmp2.errors import ForeignCheckpoint, InputError, ResultFileError
+from dfmp2.errors.messages import Option
+from dfmp2.host.files import OUTPUT, require_writable
+from dfmp2.host.locks import locked
+from dfmp2.host.provenance import blas_and_kernels
+from dfmp2.host.resources import usable_cores
+from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
+from dfmp2.mp2.identity import changed, question
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
+from dfmp2.output.study import Study, StudyWriter, is_unfinished, read_study
+from dfmp2.progress import Listener
+from dfmp2.studies.task import Step, Task
+
+# bohr; what rounding on another machine changes of a geometry that follows from results
+NEAR = 1e-6
+REST = 5.0  # pause after writing the file, in units of the time that took
+
+
+class Keeper:
+    """Keeps finished runs in a file and the state of the present one beside it; nowhere when there
+    is no path.
+
+    Parameters
+    ----------
+    path : file of the study, None for none; the finished runs of one that was stopped are taken
+        from it, and the present one goes on from the checkpoint beside it
+    overwrite : replace a file that is complete, or what has been done of another study
+    resume : take the runs of a file that is complete, too, and compute those that failed again
+    beside : files that are made of the study when it is done, by the option that names them
+    undisturbed : context in which the file is written (the command line defers signals there)
+    finishing : told of the checkpoint of every run (the command line lets a signal wait for the
+        next iteration or tile)
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        overwrite: bool = False,
+        resume: bool = False,
+        beside: Mapping[Option, Path] | None = None,
+        undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
+        finishing: Callable[[FileCheckpoint], None] = lambda _: None,
+    ) -> None:
+        if resume and overwrite:
+            raise InputError(
+                Option("resume", True),
+                " keeps the finished runs of the file and ",
+                Option("overwrite", True),
+                " drops them: choose one",
+            )
+        self._path = path
+        self._undisturbed = undisturbed
+        self._finishing = finishing
+        self._resume = resume
+        self._discards = overwrite
+        self._files: dict[Option, Path] = {}
+        self._stored: Study | None = None
+        self._writer: StudyWriter | None = None
+        self._interrupted: State | None = None  # what a stopped study had done of a run
+        self._next = 0.0  # time.monotonic() from which on the file is worth writing
+        self._behind = False  # whether a run is kept that the file lacks
+        if path is not None:
+            self._files = {OUTPUT: path, **(beside or {})}
+            self._stored = _stored_study(path, resume=resume, overwrite=overwrite)
+            self._writer = StudyWriter(path, overwrite=overwrite or self._stored is not None)
+        self.replaces = overwrite or resume or self._stored is not None
+        self.written = self._stored is not None
+
+    def recall(
+        self,
+        steps: Sequence[Step],
+        listener: Listener,
+        free: tuple[str, ...] = (),
+        chosen: tuple[str, ...] = (),
+        *,
+        follow: bool,
+    ) -> dict[str, MP2Result]:
+        """The stored results of steps, by name.
+
+        Parameters
+        ----------
+        free, chosen : as of Task
+        follow : the steps follow from other results; a run at another geometry is left out
+
+        Raises
+        ------
+        InputError : a run of that name is another calculation, or steps are missing and the stored
+            ones had other last bits
+        """
+        recalled: dict[str, MP2Result] = {}
+        if self._stored is None or self._writer is None:
+            return recalled
+        stored = [step for step in steps if step.name in self._stored.runs]
+        some_missing = len(stored) < len(steps)
+        settable = chosen
+        if not self._stored.complete:
+            settable = (*chosen, *free)
+        for step in stored:
+            run = self._stored.runs[step.name]
+            if follow and not step.optimised and _moved(run, step):
+                listener.stage(
+                    f"run {step.name} in {self._path} is at another geometry: it is computed again"
+                )
+                continue
+            molecule = step.molecule
+            if follow:
+                molecule = replace(molecule, coordinates=run.molecule.coordinates)
+            options = replace(
+                step.options, **{name: getattr(run.options, name) for name in settable}
+            )
+            different = changed(question(run.molecule, run.options), question(molecule, options))
+            threads = options.threads or usable_cores()
+            if not follow and some_missing and run.provenance.threads != threads:
+                different.append(f"threads: {run.provenance.threads} there, {threads} here")
+            if different and self._discards:
+                listener.stage(f"starting from the beginning: {self._other(step, different)}")
+                self._stored = None
+                return {}
+            if different:
+                raise InputError(
+                    f"{self._other(step, different)}: use the options it was started with, or "
+                    "start anew with ",
+                    Option("overwrite", True),
+                )
+            recalled[step.name] = run
+        for name, run in recalled.items():
+            self._writer.add(name, run)
+        products = blas_and_kernels()
+        if any(run.provenance.blas != products for run in recalled.values()):
+            listener.stage(
+                f"runs in {self._path} were made with other products than those of this host "
+                f"({products}): their last bits may differ from those of a run here"
+            )
+        return recalled
+
+    def _other(self, step: Step, different: Sequence[str]) -> str:
+        """Says that the stored run of a step is another calculation."""
+        return (
+            f"run {step.name} in {self._path} is another calculation (different "
+            f"{', '.join(different)})"
+        )
+
+    @contextmanager
+    def held(self, task: Task, listener: Listener) -> Iterator[None]:
+        """The file for this process alone; in the end nothing but the file is left, unless the
+        study was stopped.
+
+        Raises
+        ------
+        InputError : it holds a study of another kind
+        ResultExists : it is there, or a file to be made of it is, and may not be replaced
+        ResultFileError : another process is writing it
+        ForeignCheckpoint : what lies beside it is of none of these runs
+        """
+        if self._path is None:
+            yield
+            return
+        self._require_same(task)
+        checkpoint = checkpoint_of(self._path)
+        for option, file in self._files.items():
+            require_writable(file, overwrite=self.replaces, option=option)
+        with locked(self._path):
+            if os.path.lexists(checkpoint):
+                self._interrupted = found_beside(
+                    self._path,
+                    resume=self._resume,
+                    replace_foreign=self._discards,
+                    note=listener.stage,
+                    warn=listener.warning,
+                )
+            if self._interrupted is not None and not _belongs(self._interrupted, task):
+                if not self._discards:
+                    raise ForeignCheckpoint(
+                        f"{checkpoint} belongs to another calculation "
+                        f"({self._interrupted.run or 'a single run'} there): name another file, or "
+                        "start anew with ",
+                        Option("overwrite", True),
+                    )
+                self._interrupted = None
+            yield
+            remove(checkpoint)
+
+    def _require_same(self, task: Task) -> None:
+        """Refuse a stored study of another kind, or one that asked for something else.
+
+        Raises
+        ------
+        InputError : its kind or a setting that its runs depend on is another one
+        """
+        if self._stored is None:
+            return
+        settings = self._stored.settings
+        different = [
+            name.replace("_", " ")
+            for name, value in task.question.items()
+            if settings.get(name, False) != value
+        ]
+        other = ""
+        if self._stored.kind != task.kind:
+            other = f"a study of kind {self._stored.kind}, not {task.kind}"
+        elif different:
+            other = f"another {task.kind} (different {', '.join(different)})"
+        if other and not self._discards:
+            raise InputError(
+                f"{self._path} holds {other}: name another file, or start anew with ",
+                Option("overwrite", True),
+            )
+        if other:
+            self._stored = None
+
+    @contextmanager
+    def up_to_date(self, study: Callable[[], Study]) -> Iterator[None]:
+        """Whatever ends the block, the file holds every finished run."""
+        try:
+            yield
+        finally:
+            if self._behind:
+                self.write(study())
+
+    def checkpoint(self, step: Step) -> Checkpoint:
+        """Saves the state of a run beside the file, and holds what a stopped study had done of that
+        run."""
+        if self._path is None:
+            return NOTHING
+        if step.optimised:  # several runs, which begin again
+            self.wait_for_no_run()
+            return NOTHING
+        state = None
+        if self._interrupted is not None and self._interrupted.run == step.name:
+            state = self._interrupted
+        checkpoint = FileCheckpoint(
+            self._path,
+            state,
+            replace_foreign=self._discards,
+            run=step.name,
+            eager=self.written or self._behind,
+        )
+        self._finishing(checkpoint)
+        return checkpoint
+
+    def wait_for_no_run(self) -> None:
+        """Other processes compute: a signal need not wait for an iteration or tile of this one."""
+        if self._path is not None:
+            self._finishing(FileCheckpoint(self._path))
+
+    def close(self, checkpoint: Checkpoint) -> None:
+        """The run is kept, or has failed for good: there is nothing to go on from."""
+        if isinstance(checkpoint, FileCheckpoint) and checkpoint.saved:
+            checkpoint.complete()
+
+    def keep(self, name: str, result: MP2Result, study: Callable[[], Study]) -> None:
+        """Put a finished run into the file; a little later where writing it takes longer than the
+        runs do."""
+        if self._writer is not None:
+            with self._undisturbed():
+                self._writer.add(name, result)
+                self._behind = True
+            if time.monotonic() >= self._next:
+                self.write(study())
+
+    def replace(self, name: str, result: MP2Result) -> None:
+        """Put a run in the place of one that is kept; written with the next."""
+        if self._writer is not None:
+            self._writer.replace(name, result)
+
+    def write(self, study: Study) -> None:
+        """Write everything kept so far."""
+        if self._writer is not None:
+            started = time.monotonic()
+            with self._undisturbed():
+                self._writer.write(study)
+                self.written = True
+                self._behind = False
+            ended = time.monotonic()
+            self._next = ended + REST * (ended - started)
+
+
+def _stored_study(path: Path, *, resume: bool, overwrite: bool) -> Study | None:
+    """The study in a file that is to go on; None where there is none, or it may be replaced.
+
+    Raises
+    ------
+    ResultFileError : it is damaged, and may not be replaced
+    """
+    if not path.exists() or not (resume or is_unfinished(path)):
+        return None
+    try:
+        return read_study(path)
+    except ResultFileError:
+        if not overwrite:
+            raise
+        return None
+
+
+def _moved(run: MP2Result, step: Step) -> bool:
+    """Whether a run is at another geometry than that of its step."""
+    moves = np.abs(run.molecule.coordinates - step.molecule.coordinates)
+    return bool(moves.max() > NEAR)
+
+
+def _belongs(state: State, task: Task) -> bool:
+    """Whether a checkpoint is that of a run of the task."""
+    if any(step.name == state.run for step in task.steps):
+        return True
+    return task.then is not None and bool(state.run)

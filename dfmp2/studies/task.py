@@ -1,0 +1,259 @@
+"""What a study is: its steps, and a function that makes numbers of their results (`Task`).
+
+At a composite level (`dfmp2.studies.composite`) a step is several runs; `expanded` makes them and
+`wholes` puts their results together, so that no study needs to know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from dfmp2.errors import ConvergenceError, Dfmp2Error
+from dfmp2.errors.messages import Message
+from dfmp2.host.provenance import version
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.composite import Part, combine
+from dfmp2.mp2.coupled_cluster import WithCoupledCluster
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.options.basis_parts import title_of
+from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.study import Column, Study
+from dfmp2.scf.reference import StartOrbitals
+from dfmp2.studies.composite import CompositeOptions
+
+Results = Mapping[str, MP2Result]
+Failures = Mapping[str, Dfmp2Error]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One calculation of a study; `who` describes it to people, and so in errors.
+
+    Attributes
+    ----------
+    start : the run whose orbitals its SCF starts from, "" for those of the task
+    advice : what is said behind the reason why it cannot be run
+    passing : a run beside the way of the study: `Task.passed` is applied to it at once, and the run
+        before stays whole
+    compute : what computes it, None for `Task.compute`
+    whole : the step that it is a run of, "" for itself
+    part : which of its runs
+    optimised : its result is at another geometry than that of the step
+    """
+
+    name: str
+    who: str
+    molecule: Molecule
+    options: Options
+    start: str = ""
+    advice: Message = Message()
+    passing: bool = False
+    compute: WithCoupledCluster | None = None
+    whole: str = ""
+    part: Part | None = None
+    optimised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a study makes of the runs so far; see `dfmp2.output.study.Study`.
+
+    Attributes
+    ----------
+    what : in the title in place of `Task.what`, "" for that
+    """
+
+    settings: Mapping[str, Any]
+    notes: Sequence[str]
+    values: Mapping[str, Dataset] = field(default_factory=dict)
+    table: Mapping[str, Column] = field(default_factory=dict)
+    arrays: Mapping[str, Dataset] = field(default_factory=dict)
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A step as another process computes it.
+
+    Attributes
+    ----------
+    compute : as of Task; a function of a module
+    start : start orbitals of its SCF
+    tolerant : return the error of the step in place of its result
+    """
+
+    step: Step
+    compute: Callable[..., MP2Result]
+    start: StartOrbitals | None
+    command: str
+    tolerant: bool = False
+
+
+class Unfinished(ConvergenceError):
+    """What was looked for is not reached; the study holds what was computed, and goes on with
+    `resume`.
+
+    Attributes
+    ----------
+    study : set by `carry_out`
+    goes_on : whether `resume` can change anything
+    """
+
+    study: Study
+    goes_on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A study.
+
+    Attributes
+    ----------
+    kind : one of `dfmp2.output.study.KINDS`
+    what : of which molecule, in a few words
+    molecule, options : the molecule of the first step, and how every run is made
+    steps : what to compute, in this order
+    evaluate : results, failures, whether that is all -> numbers
+    chained : start every SCF from the converged orbitals of the run before
+    tolerant : a step that fails is recorded and the next one goes on; else its error ends the study
+    start : start orbitals of the first run, None for those that the options name
+    then : the steps after those, in groups whose steps do not need each other, from the results so
+        far (which grow); raises Unfinished where it gives up
+    compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
+    passed : what is left of a run when the next one that is not `Step.passing` is done, None for
+        all of it
+    free : options that may be others where an unfinished study goes on, since the numbers agree to
+        what it needs
+    chosen : options that the study sets by itself: stored runs may have others
+    warnings : what is wrong with the question itself, said before the first run
+    question : settings that a stored study must agree in for its runs to be taken; one that it
+        lacks counts as False
+    stored : results of steps, by name, that another file holds and that are not computed
+    """
+
+    kind: str
+    what: str
+    molecule: Molecule
+    options: Options
+    steps: Sequence[Step]
+    evaluate: Callable[[Results, Failures, bool], Numbers]
+    chained: bool = False
+    tolerant: bool = False
+    start: StartOrbitals | None = None
+    then: Callable[[Results], Iterator[Sequence[Step]]] | None = None
+    compute: Callable[..., MP2Result] | None = None
+    passed: Callable[[MP2Result], MP2Result] | None = None
+    free: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    question: Mapping[str, Any] = field(default_factory=dict)
+    stored: Mapping[str, MP2Result] = field(default_factory=dict)
+
+    def study(
+        self,
+        steps: Sequence[Step],
+        results: Results,
+        failures: Failures,
+        command: str,
+        warnings: Sequence[str],
+        *,
+        complete: bool,
+    ) -> Study:
+        """The study as far as it has come; `steps` and `warnings` are those so far."""
+        runs = {step.name: results[step.name] for step in steps if step.name in results}
+        complete_steps = wholes(steps, runs)
+        failed = {
+            step.whole or step.name: failures[step.name] for step in steps if step.name in failures
+        }
+        numbers = self.evaluate(complete_steps, failed, complete)
+        basis = title_of(self.options.basis)
+        level = f"{self.options.correlation.level}/{basis}"
+        settings = {"name": self.molecule.name, "basis": basis, **numbers.settings}
+        notes = [*self._surroundings(), *numbers.notes]
+        if isinstance(self.options, CompositeOptions):
+            level = self.options.level
+            settings |= self.options.settings()
+            of_level = self.options.notes(list(complete_steps.values()))
+            notes += [note for note in of_level if note not in notes]
+        said = {text for run in runs.values() for text in run.diagnostics.warnings}
+        said |= set(numbers.notes)  # which list the steps that failed
+        return Study(
+            kind=self.kind,
+            title=f"{numbers.what or self.what}, {level}",
+            settings=settings,
+            notes=tuple(notes),
+            values=numbers.values,
+            table=numbers.table,
+            arrays=numbers.arrays,
+            runs=runs,
+            complete=complete,
+            version=version(),
+            command=command,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            warnings=tuple(text for text in dict.fromkeys(warnings) if text not in said),
+        )
+
+    def _surroundings(self) -> list[str]:
+        """Notes on what is the same around the molecule of every run."""
+        notes = []
+        if self.options.relativity == "x2c":
+            notes.append("relativity in every run: spin-free one-electron X2C")
+        charges = self.molecule.point_charges
+        if charges is not None:
+            notes.append(f"every run in the field of the same {len(charges)} point charges")
+        if self.options.solvent is not None:
+            notes.append(f"every run in a solvent: {self.options.solvent_title}")
+        return notes
+
+
+def expanded(step: Step) -> list[Step]:
+    """The runs of a step: several at a composite level, else itself."""
+    if not isinstance(step.options, CompositeOptions):
+        return [step]
+    runs = []
+    for run in step.options.runs:
+        start = ""
+        if step.start:
+            start = f"{step.start}-{run.part.name}"
+        runs.append(
+            replace(
+                step,
+                name=f"{step.name}-{run.part.name}",
+                who=f"{step.who} in {run.options.basis}",
+                options=run.options,
+                start=start,
+                compute=run.compute,
+                whole=step.name,
+                part=run.part,
+            )
+        )
+    return runs
+
+
+def wholes(steps: Sequence[Step], results: Results) -> dict[str, MP2Result]:
+    """The results of the steps that were asked for, each of all its runs.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        As `expanded` has made them.
+    results : mapping
+        Of these steps, as far as there are any.
+    """
+    runs: dict[str, list[Step]] = {}
+    for step in steps:
+        runs.setdefault(step.whole or step.name, []).append(step)
+    complete: dict[str, MP2Result] = {}
+    for name, parts in runs.items():
+        if any(step.name not in results for step in parts):
+            continue
+        combined = [(step.part, results[step.name]) for step in parts if step.part is not None]
+        if combined:
+            complete[name] = combine(combined)
+        else:
+            complete[name] = results[name]
+    return complete

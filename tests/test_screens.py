@@ -1,0 +1,280 @@
+"""What fits a terminal of 80 columns and what is marked there: tables, long names and messages,
+failures and imaginary modes, energies that people quote."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dfmp2
+from dfmp2.cli import console
+from dfmp2.cli.batch import item_lines
+from dfmp2.output.document import (
+    WIDEST,
+    Table,
+    aligned,
+    cut_text,
+    displayed_width,
+    fitted_lines,
+    shortened_lines,
+)
+from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.report import energy_rows, quoted_energies
+from dfmp2.output.study import Column, Study
+from dfmp2.output.study_report import of_study
+from dfmp2.output.text import report, study_report
+from tests.conftest import Runner, Stored, succeed
+
+SCF_FAILED = (
+    "the SCF did not converge in 100 cycles (DIIS, ADIIS, level shift, second order): the last "
+    "energy change was -5.0e-04 Eh (needed 1.0e-10) and the orbital gradient 8.3e-03 Eh (needed "
+    "1.0e-06). Without a converged reference there is no MP2 energy. Check geometry, charge and "
+    "multiplicity; raise --scf-max-cycles; or start from other orbitals with --scf-from"
+)
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [("water", 5), ("水", 2), ("e\u0301", 1), ("naïve", 5), ("水分子 H2O", 10)],
+)
+def test_width_is_that_on_a_terminal(text: str, width: int) -> None:
+    assert displayed_width(text) == width
+
+
+def test_columns_with_wide_characters_are_aligned() -> None:
+    rows = [("水", "1.0"), ("water", "2.0"), ("e\u0301thanol", "3.0")]
+    lines = aligned(Table("", ("name", "#E"), rows))
+    assert {displayed_width(line) for line in lines} == {12}
+
+
+@pytest.mark.parametrize(
+    "name", ["conformer-0123456789-0001", "水分子の平衡構造における計算一二三"]
+)
+def test_a_cut_name_keeps_both_ends(name: str) -> None:
+    """Names of a series differ at the end."""
+    cut = cut_text(name, 15)
+    assert 14 <= displayed_width(cut) <= 15 and "..." in cut
+    assert cut[:3] == name[:3] and cut[-3:] == name[-3:]
+    assert cut_text(name, displayed_width(name)) == name
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
+def test_advice_is_never_cut(most: int) -> None:
+    """However few lines there are, the last part of a message stands there whole."""
+    lines = shortened_lines(SCF_FAILED, 60, most)
+    advice = SCF_FAILED.partition("MP2 energy. ")[2]
+    assert " ".join(lines).endswith(f"... {advice}")
+    assert max(map(displayed_width, lines)) <= 60
+    assert lines[0].startswith("the SCF did not converge")
+
+
+@pytest.mark.parametrize(
+    "name", ["h2o", "水分子の平衡構造における計算その一二三四五六七八九十の構造", "x" * 100]
+)
+@pytest.mark.parametrize(
+    "remark",
+    ["E(MP2) = -1234.1234567890 Eh, 12345.6 s", SCF_FAILED, "", "a: " + "word " * 100 + ": do it"],
+)
+def test_an_item_of_a_batch_fits_a_terminal(name: str, remark: str) -> None:
+    lines = item_lines("failed (12)", name, remark).splitlines()
+    assert max(map(displayed_width, lines)) <= WIDEST
+    assert lines[0].startswith("failed (12)") and len(lines) <= 6
+    assert (
+        " ".join(lines).split()[-1:] == [f"failed (12) {name} {remark}".split()[-1]] or not remark
+    )
+
+
+def test_units_stand_below_names_where_a_table_is_too_wide() -> None:
+    heads = ["basis", *(f"#energy of kind {k} / Eh" for k in range(5))]
+    rows = [("cc-pvdz", *(f"-123.123456789{k}" for k in range(5)))]
+    lines = fitted_lines(Table("", heads, rows))
+    assert "energy of kind" in lines[0] and "/ Eh" not in lines[0]
+    assert lines[2].split() == ["basis", *(["/", "Eh"] * 4)]
+    assert max(map(len, lines)) <= WIDEST
+
+
+# --- colour ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "red"),
+    [
+        ("0.9  failed with code 4", "failed with code 4"),
+        ("failed (4)   h2o", "failed (4)"),
+        ("2 complete, 1 failed, 0 pending", "1 failed"),
+        ("2 complete, 0 failed, 0 pending", ""),
+        ("failure: The certificate fails", "failure:"),
+        ("minimum: 0 imaginary modes of 3", ""),
+        ("transition state: 1 imaginary mode of 3", "imaginary mode"),
+        ("10 imaginary modes", "imaginary modes"),
+        ("NO STATIONARY POINT: the gradient", "NO STATIONARY POINT"),
+        ("dfmp2 NOT FINISHED: not", "NOT FINISHED"),
+        ("SCS-MP2 total  -76.2268", ""),
+    ],
+)
+def test_what_is_red_on_a_terminal(line: str, red: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is where it is none, or NO_COLOR is set."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = console.styled(line)
+    if red:
+        assert f"\x1b[31m{red}\x1b[0m" in shown and shown.count("\x1b[31m") == 1
+    else:
+        assert shown == line
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert console.styled(line) == line
+
+
+# --- energies -------------------------------------------------------------------------------------
+
+
+def test_both_screens_are_made_of_the_same_rows(radical: Stored) -> None:
+    """A radical: what is quoted is a part of all rows, with a meaning that needs no row above."""
+    result = dfmp2.read(radical.path)
+    rows = energy_rows(result)
+    quoted = quoted_energies(result).rows
+    assert [row[0] for row in quoted] == [row.name for row in rows if row.quoted]
+    assert {row.name for row in rows if not row.quoted} == {
+        "nuclear repulsion",
+        "SCS-MP2 correlation",
+        "SOS-MP2 correlation",
+    }
+    energies = {row.name: row.energy for row in rows}
+    same = energies["same-spin correlation"]
+    opposite = energies["opposite-spin correlation"]
+    scs = energies["reference energy"] + 1.2 * opposite + same / 3
+    assert energies["SCS-MP2 total"] == pytest.approx(scs, abs=1e-11)
+    for above, row in pairwise(quoted):
+        if "above" in row[2]:
+            assert (above[0], row[0]) == ("scaled MP2 correlation", "scaled MP2 total")
+
+
+def test_the_correlation_of_the_method_asked_for_is_quoted(radical: Stored) -> None:
+    result = dfmp2.read(radical.path)
+    scaled = dfmp2.derive(result, method="sos-mp2")
+    names = [row[0] for row in quoted_energies(scaled).rows]
+    assert "SOS-MP2 correlation" in names and "SCS-MP2 correlation" not in names
+
+
+def test_nothing_of_the_reference_is_printed_twice(radical: Stored) -> None:
+    result = dfmp2.read(radical.path)
+    text = report(result)
+    for energy in (result.scf_total_energy, result.reference.nuclear_repulsion_energy):
+        assert text.count(f"{energy:.10f}") == 1
+
+
+def test_an_open_shell_says_its_spin_on_the_screen(call: Runner, folder: Path) -> None:
+    (folder / "oh.xyz").write_text("2\nmultiplicity=2\nO 0 0 0\nH 0 0 0.97\n")
+    done = succeed(call("run", "oh.xyz", "--basis", "sto-3g"))
+    squared = dfmp2.read(folder / "oh.dfmp2.h5").reference.spin_square
+    assert f"<S^2>: {squared:.6f} (pure spin state: 0.75)" in done.out
+
+
+# --- studies --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stretched(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    molecule = dfmp2.Molecule(("H", "H"), np.array([[0.0, 0, 0], [0, 0, 1.4]]))
+    coordinate = ("bond", "1,2", [0.7, 0.8, 0.9])
+    file = tmp_path_factory.mktemp("scan") / "scan.h5"
+    return dfmp2.scan(molecule, "sto-3g", coordinate, output=file)
+
+
+def points(study: Study) -> list[str]:
+    """The lines of the table of a scan on a terminal, heads and rows."""
+    results, _ = of_study(study, on_screen=True)
+    (table,) = (b for b in results.blocks if isinstance(b, Table) and "E - lowest" in str(b.heads))
+    return fitted_lines(table)
+
+
+def test_a_scan_is_one_table_that_fits(stretched: Study) -> None:
+    lines = points(stretched)
+    assert max(map(len, lines)) <= WIDEST
+    rows = [line.split() for line in lines[-3:]]
+    assert [float(row[0]) for row in rows] == [0.7, 0.8, 0.9]
+    totals = [run.total_energy for run in stretched.runs.values()]
+    for row, total in zip(rows, totals, strict=True):
+        assert f"{total:.10f}" in row
+        relative = 2625.4996394799 * (total - min(totals))
+        assert float(row[1]) == pytest.approx(relative, abs=6e-5)
+    text = study_report(stretched)
+    assert max(map(len, text.splitlines())) <= WIDEST
+    for total in totals:
+        assert text.count(f"{total:.10f}") == 1
+
+
+def test_a_point_that_failed_says_so_in_its_row(stretched: Study) -> None:
+    table = dict(stretched.table)
+    for name, column in table.items():
+        if name not in ("bond_1_2", "exit_code"):
+            table[name] = column._replace(values=(*column.values[:2], math.nan))
+    table["exit_code"] = Column((0.0, 0.0, 4.0), "", "0, or the exit code of the error")
+    lines = points(replace(stretched, table=table))
+    assert lines[-1].endswith("failed with code 4") and lines[-1].split()[1] == "-"
+    assert "failed" not in "".join(lines[:-1]) and max(map(len, lines)) <= WIDEST
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_map_with_many_columns_fits(stretched: Study, count: int) -> None:
+    """Long names of coordinates, large energies, columns of several basis sets."""
+    table = {f"dihedral_11_12_13_{k}": Column((170.0, 175.0), "degree", "") for k in range(count)}
+    energies = Column((-12345.1234567891, -12345.1234567892), "hartree", "")
+    for name in stretched.table:
+        if name not in ("bond_1_2", "exit_code", "relative_energy"):
+            table[name] = energies
+    table |= {f"total_energy_aug-cc-pv{letter}z": energies for letter in "dtq"}
+    table["relative_energy"] = Column((0.0, 12345.6789), "kJ/mol", "")
+    table["exit_code"] = Column((0.0, 0.0), "", "")
+    settings = {**stretched.settings, "coordinates": list(table)[:count]}
+    many = replace(stretched, table=table, settings=settings)
+    (lines,) = [
+        fitted_lines(block)
+        for block in of_study(many, on_screen=True)[0].blocks
+        if isinstance(block, Table) and "E - lowest" in str(block.heads[count])
+    ]
+    assert max(map(len, lines)) <= WIDEST and len([x for x in lines if "12345.6789" in x]) == 1
+
+
+def test_an_imaginary_mode_is_named_in_its_row(stretched: Study) -> None:
+    """The sign alone is easily missed; a minimum has no such column."""
+    table = {
+        "mode": Column((1.0, 2.0), "", ""),
+        "wavenumber": Column((-812.4, 1595.2), "cm^-1", ""),
+        "ir_intensity": Column((1.0, 2.0), "km/mol", ""),
+    }
+    modes = replace(stretched, kind="frequencies", table=table)
+    text = study_report(modes)
+    assert re.search(r"-812\.4 .* imaginary$", text, re.MULTILINE)
+    assert re.search(r" 1595\.2 .* real$", text, re.MULTILINE)
+    real = {**table, "wavenumber": Column((812.4, 1595.2), "cm^-1", "")}
+    assert "real" not in study_report(replace(modes, table=real))
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("cp_corrected_interaction_energy", "interaction energy, CP-corrected"),
+        (
+            "mp2_opposite_spin_correlation_cp_corrected_interaction_energy",
+            "opposite spin, CP-corrected",
+        ),
+        ("scf_uncorrected_interaction_energy", "SCF, uncorrected"),
+        ("correlation_counterpoise_correction", "correlation, CP correction"),
+        ("cbs_mp2_same_spin_correlation_energy", "same spin at the limit"),
+        ("scs_mp2_correlation_reaction_energy", "SCS-MP2 correlation reaction energy"),
+        ("gibbs_energy_correction", "Gibbs energy correction"),
+    ],
+)
+def test_quantities_are_named_in_words(key: str, words: str, stretched: Study) -> None:
+    named = replace(stretched, values={key: Dataset(-1.25, "hartree", "")})
+    assert re.search(rf"^{re.escape(words)}  -1\.25", study_report(named), re.MULTILINE)
