@@ -16,8 +16,7 @@ from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import SHAPES, product_call, programs, transform_calls
 from dfmp2.trainium.costs import catalogue, model, prediction, text
-from dfmp2.trainium.costs.chips import CHIPS
-from dfmp2.trainium.costs.model import Engines
+from dfmp2.trainium.costs.model import CHIPS, Engines
 from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.interpreter.run import run_kernel
 
