@@ -728,6 +728,25 @@ def test_a_run_with_everything_on_the_device(name, tmp_path, monkeypatch):
     assert card.transfers.resident == 0
 
 
+@pytest.mark.slow
+def test_b_on_the_disk_passes_through_the_card(tmp_path, monkeypatch):
+    """The host has no room for B: it makes B on the disk, and the card is sent blocks of it."""
+    from dfmp2.backends import torch as module
+    from dfmp2.interop import python
+    from tests.conftest import MOLECULES
+    from tests.test_disk import both
+
+    (tmp_path / "nh2.xyz").write_text(MOLECULES["nh2"])
+    card = backend()
+    monkeypatch.setattr(module, "make", lambda name, threads: card)
+    how = {"backend": "torch", "precision": "fp64", "threads": 1}
+    held, stored = both(monkeypatch, lambda: python.run(tmp_path / "nh2.xyz", "6-31g*", **how))
+    assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
+    assert (held.options.transform, stored.options.transform) == ("device", "auto")
+    assert abs(stored.mp2_correlation_energy - held.mp2_correlation_energy) < 1e-10
+    assert card.transfers.resident == 0
+
+
 @pytest.mark.parametrize("room", ["ample", "none"])
 @pytest.mark.parametrize("spins", [1, 2])
 def test_j_and_k_of_the_device_are_the_formula(spins, room):
