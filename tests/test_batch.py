@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.cli import batch as batch_cli
+from dfmp2.cli import batch_run as batch_cli
 from dfmp2.execution.items import ItemStatus
 from dfmp2.host.locks import holder
 from dfmp2.output.batch_index import read_rows
@@ -629,9 +629,9 @@ def test_of_many_failures_the_first_twenty_are_shown(capsys: pytest.CaptureFixtu
     }
     done = SimpleNamespace(
         rows=rows,
-        found=1,
+        complete_before=1,
         full=False,
-        own=lambda state: [row for row in rows.values() if row.status == state],
+        in_state=lambda state: [row for row in rows.values() if row.status == state],
     )
     batch_cli._report(SimpleNamespace(output=Path("out")), done, 0, quiet=False)
     lines = capsys.readouterr().out.splitlines()
