@@ -329,6 +329,9 @@ def test_correction_of_a_radical_cation():
     found = study.runs["delta-pyscf"].coupled_cluster
     assert "PySCF" in found.program
     assert "fitted integrals" in found.program
+    assert study.table["basis"].values == ("cc-pvdz",)  # one is no limit
+    note = f"delta: CCSD(T) - MP2 in cc-pvdz, by {found.program}"
+    assert note in study.notes and any("Raghavachari" in one for one in study.notes)
     assert found.t1_diagnostic is None
 
 
@@ -415,6 +418,37 @@ def test_another_program_gets_the_whole_molecule(monkeypatch):
     answer["error"] = {"error_message": "first\n\n  PSIO Error  \n"}
     with pytest.raises(BackendUnavailable, match=r"CCSD\(T\)/6-31g \(PSIO Error\)"):
         coupled_cluster._by_qcengine("psi4", result)
+
+
+PSI4 = """#!{python}
+import json, pathlib, sys
+if sys.argv[1:] == ["--version"]:
+    print("with words before it 1.3.2+e9f4d6d")
+else:
+    assert sys.argv[1] == "--scratch" and sys.argv[3:] == ["--json", "data.json"]
+    file = pathlib.Path("data.json")
+    asked = json.loads(file.read_text())
+    assert pathlib.Path(sys.argv[2]).samefile(".")
+    if asked["driver"] != "energy":
+        sys.exit("no such driver")
+    file.write_text(json.dumps({{"success": True, "memory": asked["memory"]}}))
+"""
+
+
+def test_a_psi4_that_knows_one_schema_alone_is_asked_by_its_command(tmp_path, monkeypatch):
+    """With nine tenths of the memory, in a folder of its own."""
+    from dfmp2.mp2 import coupled_cluster
+
+    program = tmp_path / "psi4"
+    program.write_text(PSI4.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert coupled_cluster._psi4_version() == (1, 3)
+    answer = coupled_cluster._by_old_psi4({"driver": "energy"}, 2 * 10**9)
+    assert answer == {"success": True, "memory": 18 * 10**8}
+    refused = coupled_cluster._by_old_psi4({"driver": "forces"}, 2 * 10**9)
+    assert refused["success"] is False
+    assert refused["error"]["error_message"].strip() == "no such driver"
 
 
 @pytest.mark.slow

@@ -147,22 +147,18 @@ def test_cycles_per_pair_of_the_plain_kernel(prices):
     assert names.count("tensor_tensor") == 256 * 6 and names.count("tensor_scalar") == 256 * 3
     copies = 16 * (6_144 + 4 * 64) + 1_024 + 64  # out of staging tiles
     scalar = 1_024 + 768 + 64 + 11 * 64 + 3 * 1_024 + 24 * 128
-    assert (engines.scalar * 1.4 - copies) / 256 == pytest.approx(scalar, rel=0.01)
+    assert (engines.scalar * 1.4 - copies) / 256 == pytest.approx(scalar, rel=1e-3)
     scalar_statements = sum(one.engine == "scalar" for one in counted.instructions)
     assert scalar_statements == pytest.approx(256 * (11 + 24) + 16 * 4 + 1, abs=4)
 
 
-def test_predicted_times_and_on_chip_memory(prices):
+def test_predicted_times(prices):
     plain, packed = prices["trn1", "plain"], prices["trn1", "packed"]
     # Work of the Tensor Engine alone: 2080 pairs of 90,112 cycles.
     assert busy(plain, "tensor") == pytest.approx(2080 * 90_112 / 2.8e6)
     assert busy(plain, "tensor") < plain.at() / 1e6 <= 70
     assert busy(packed, "tensor") < packed.at() / 1e6 <= 61.5
     assert plain.floor == pytest.approx(55.9e6, rel=1e-3)
-    for (chip, _), price in prices.items():
-        trace = text.largest_trace(price, CHIPS[chip])
-        assert trace.moved_high_water <= 64 * 1024  # written by transfers
-        assert trace.sbuf_high_water <= CHIPS[chip].sbuf and trace.psum_high_water <= 8
     with pytest.raises(
         InputError, match="--variant packed: pair_energy offers plain at this shape"
     ):
@@ -175,7 +171,10 @@ def test_residents_leave_30_percent_of_sbuf_free(shape, target):
     chip = {"gen2": TRN1, "gen3": TRN2}[target]
     price = catalogue.best(K3, Shape(*shape), chip)
     whole = {"gen2": 192, "gen3": 224}[target] * 1024
-    assert text.largest_trace(price, chip).sbuf_high_water <= 0.7 * whole
+    trace = text.largest_trace(price, chip)
+    assert trace.sbuf_high_water <= 0.7 * whole
+    assert trace.moved_high_water <= 64 * 1024  # written by transfers
+    assert trace.psum_high_water <= 8
 
 
 @pytest.mark.parametrize(
@@ -222,7 +221,9 @@ def test_memory_is_estimated_without_running_the_kernel(nvir, naux):
     """The estimate that refuses a shape is the interpreter's high water, to 10 kB."""
     (call,) = calls.pair_energy_calls(2, nvir, naux)
     padded = layout.padded_nvir(nvir), layout.padded_naux(naux)
-    counted = trace_of(call, TRN2).sbuf_high_water
+    trace = trace_of(call, TRN2)
+    counted = trace.sbuf_high_water
+    assert trace.moved_high_water <= 64 * 1024 and trace.psum_high_water <= 8
     held = min(2, layout.residents(*padded))
     assert counted - 1_000 <= layout.sbuf_bytes(*padded, held) <= counted + 20_000
 

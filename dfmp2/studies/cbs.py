@@ -17,7 +17,7 @@ from dfmp2.mp2.composite import CompositeResult, combine
 from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import CUSTOM
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.composite import EXPECTED, CompositeOptions, Run, at_level
 from dfmp2.studies.runs import CarryOutKeywords, carry_out

@@ -23,7 +23,7 @@ from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.ideal_gas import ROOM, GasConditions, require_between, thermochemistry
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities

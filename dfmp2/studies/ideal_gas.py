@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option, plain
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.studies.vibrations import masses, on_a_line, principal_axes
 
 Array = NDArray[np.float64]

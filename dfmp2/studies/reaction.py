@@ -37,7 +37,7 @@ from dfmp2.options.basis_parts import (
     with_contents,
 )
 from dfmp2.output.document import counted_text
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Relay
 from dfmp2.studies.composite import CompositeOptions

@@ -29,7 +29,7 @@ from dfmp2.molecule.structure import fragment_formulas, rotation_onto
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.document import counted_text
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.progress import Listener
 from dfmp2.studies.frequencies import (

@@ -20,7 +20,7 @@ from dfmp2.mp2.coupled_cluster import WithCoupledCluster
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.basis_parts import title_of
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dfmp2.host.provenance import version
 from dfmp2.molecule.isotopes import isotope_masses
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.frequencies import REFERENCE, no_stationary_point
 from dfmp2.studies.ideal_gas import JOULE_PER_MOL, MOTIONS, GasConditions, thermochemistry
