@@ -23,7 +23,7 @@ from dfmp2.output.study import read_study
 from dfmp2.planning.sizes import Spin
 from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
-from dfmp2.studies.composite import at_level, composite
+from dfmp2.studies.composite import CompositeOptions, at_level
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.keeper import Keeper
@@ -46,6 +46,23 @@ def water_dimer():
 
 def value(study, name):
     return study.values[name].value
+
+
+def composite(molecule, options, compute=mp2_energy):
+    """The result at a level, from its runs one by one."""
+    if not isinstance(options, CompositeOptions):
+        return compute(molecule, options)
+    parts = []
+    for run in options.runs:
+        if run.compute is not None:
+            result = run.compute(molecule, run.options)
+        elif compute is mp2_energy:
+            result = compute(molecule, run.options)
+        else:
+            separate = run.part.scf != run.part.correlation
+            result = compute(molecule, run.options, separate=separate)
+        parts.append((run.part, result))
+    return combine(parts)
 
 
 # Psi4 1.3.2: molecule of WATER_DIMER in two fragments, symmetry c1, units angstrom, no_com,
@@ -301,7 +318,8 @@ FITTING = 2e-4  # Eh; four-centre less fitted integrals in CCSD(T) - MP2: 1.2e-4
 def test_correction_of_a_radical_cation():
     molecule = Molecule.from_string(WATER_CATION, charge=1, multiplicity=2)
     study = basis_set_limit(
-        molecule, Options("cc-pvdz", frozen_core="auto", **TIGHT), delta="ccsd(t)/cc-pvdz"
+        molecule,
+        at_level(Options("cc-pvdz", frozen_core="auto", **TIGHT), delta="ccsd(t)/cc-pvdz"),
     )
     correction = value(study, "delta_correction")
     assert correction == pytest.approx(pyscf_ccsd_t(molecule, "cc-pvdz", 1), abs=2e-7)
@@ -329,8 +347,7 @@ def test_correction_is_stored_with_its_diagnostics(tmp_path):
     path = tmp_path / "water.h5"
     basis_set_limit(
         molecule,
-        Options("cc-pvdz", threads=1),
-        delta="CCSD(T)/cc-pvdz",
+        at_level(Options("cc-pvdz", threads=1), delta="CCSD(T)/cc-pvdz"),
         keeper=Keeper(path),
     )
     found = read_study(path).runs["delta-pyscf"].coupled_cluster
@@ -437,9 +454,9 @@ def test_correction_by_psi4():
     molecule = Molecule.from_string(WATER_CATION, charge=1, multiplicity=2)
     study = basis_set_limit(
         molecule,
-        Options("6-31g", frozen_core="auto"),
-        delta="ccsd(t)/cc-pvdz",
-        delta_program="psi4",
+        at_level(
+            Options("6-31g", frozen_core="auto"), delta="ccsd(t)/cc-pvdz", delta_program="psi4"
+        ),
     )
     assert value(study, "delta_correction") == pytest.approx(PSI4_CATION, abs=1e-7)
     assert study.runs["delta-psi4"].coupled_cluster.program.startswith("Psi4")
@@ -587,10 +604,10 @@ def test_refusals_before_the_first_run(tmp_path):
         at_level(Options("cc-pvdz", solvent="water"), **delta)
     triplet = Molecule.from_string("H 0 0 0; H 0 0 2", multiplicity=3)
     with pytest.raises(InputError, match="2 correlated electrons of one spin and none"):
-        basis_set_limit(triplet, Options("cc-pvdz"), **delta)
+        basis_set_limit(triplet, at_level(Options("cc-pvdz"), **delta))
     charged = water.in_field([[3.0, 3.0, 3.0, 0.5]])
     with pytest.raises(InputError, match="does not get the point charges"):
-        basis_set_limit(charged, Options("cc-pvdz"), **delta, delta_program="psi4")
+        basis_set_limit(charged, at_level(Options("cc-pvdz"), **delta, delta_program="psi4"))
     helium = Molecule.from_string("He 0 0 0; He 0.3 0.2 2.9")
     with pytest.raises(InputError, match=r"complex in cc-pvdz: .*no-such-d"):
         interaction_energy(helium, "1,2", at_level(Options("cc-pv[dt]z", auxbasis="no-such-[dt]")))

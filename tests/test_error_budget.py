@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
-import lzma
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -38,7 +36,6 @@ from dfmp2.units import BOHR_PER_ANGSTROM, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, Stored, succeed
 from tests.report_page import page_of, parse
 
-WRITTEN = Path(__file__).parent / "data" / "written_by_0.1"
 EPSILON = 2.0**-52
 
 
@@ -46,16 +43,6 @@ EPSILON = 2.0**-52
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of molecules this small wait for each other."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Studies and a batch of dfmp2 0.1, unpacked."""
-    folder = tmp_path_factory.mktemp("budget") / "written"
-    shutil.copytree(WRITTEN, folder)
-    for packed in folder.rglob("*.h5.xz"):
-        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.stationary import StationaryPoint, stationary_point
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
 from tests.conftest import Runner, listing, succeed
-from tests.faults import EACH, Stopping
+from tests.faults import EACH, Stopping, finished_in_stops
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
@@ -184,11 +184,7 @@ def test_stopped_again_and_again(
     whole = succeed(call(*command)).json
     check_files_of(whole)
     monkeypatch.setenv(EACH, "1000")
-    stops = 0
-    with Stopping(every=9):
-        while (done := call(*command, "--output", "x.h5", "--resume")).code == 75:
-            stops += 1
-            assert stops < 20
+    done, stops = finished_in_stops(call, *command, "--output", "x.h5", "--resume", every=9)
     found = succeed(done).json
     assert stops >= 2 and "step 1: finished before" in done.err
     assert found["optimized_total_energy"] == pytest.approx(
@@ -419,11 +415,7 @@ def test_verification_goes_on_where_it_was_stopped(
     whole = succeed(call(*command)).json
     assert whole["stationary_point"] == "minimum" and whole["restarts"] == 0
     monkeypatch.setenv(EACH, "1000")
-    stops = 0
-    with Stopping(every=35):
-        while (done := call(*command, "--output", "x.h5", "--resume")).code == 75:
-            stops += 1
-            assert stops < 30
+    done, stops = finished_in_stops(call, *command, "--output", "x.h5", "--resume", every=35)
     found = succeed(done).json
     assert stops >= 1 and list(found["runs"]) == list(whole["runs"])
     assert found["wavenumbers"] == pytest.approx(whole["wavenumbers"], abs=0.1)

@@ -14,6 +14,7 @@ from pyscf import dft, gto
 from dfmp2.backends import tiling
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.planning import memory, rates, time
+from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
 from dfmp2.planning.memory import MemoryPlan, Stage
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles
@@ -67,7 +68,10 @@ def test_memory_of_a_small_scf_counted_by_hand() -> None:
 
 
 def test_what_an_scf_holds_beside_its_integrals_is_counted() -> None:
-    """A grid and the one its error is found with, a solvent, X2C, and integrals of four centres."""
+    """A grid and the one its error is found with, a solvent, X2C, and integrals of four centres.
+
+    The points of the first grid are there once more for the stability of the solution.
+    """
     plain = plan_of(OPEN)
     few = plan_of(replace(OPEN, grid=300, finer_grid=400, kernel=6))
     block = 700 * 23 * 12 + 4 * 23**2 * 2
@@ -230,7 +234,7 @@ GRADIENT = replace(OPEN, task="gradient")
 def test_memory_of_a_gradient_counted_by_hand() -> None:
     """Everything in memory, and the least of it."""
     plan = plan_of(GRADIENT)
-    found = memory.gradient_memory(GRADIENT, plan, 9, WORKERS)
+    found = gradient_memory(GRADIENT, plan, 9, WORKERS)
     half = 8 * (7 + 6) * 23 * 101
     always = 20 * MB + 14 * MB
     fixed = always + 8 * 24 * 23**2 * 2 + 8 * B
@@ -271,7 +275,7 @@ def test_memory_of_a_gradient_counted_by_hand() -> None:
     assert found.comfortable == max(
         plan.mp2_in_core + kept, amplitudes + 8 * B + kept, fitted + kept, response + of_occupied
     )
-    assert memory.gradient_with_b(GRADIENT, WORKERS) == amplitudes
+    assert gradient_with_b(GRADIENT, WORKERS) == amplitudes
     # Each array is in memory from the byte on where it fits there.
     for name, room, value in (
         ("z_on_disk", max(amplitudes + 8 * B, fitted - 92 * function), False),
@@ -280,13 +284,13 @@ def test_memory_of_a_gradient_counted_by_hand() -> None:
         ("scf_kept", before + kept, True),
     ):
         just, below = (
-            memory.gradient_memory(GRADIENT, plan_of(GRADIENT, memory.SLACK + n), 9, WORKERS)
+            gradient_memory(GRADIENT, plan_of(GRADIENT, memory.SLACK + n), 9, WORKERS)
             for n in (room, room - 1)
         )
         assert (getattr(just, name), getattr(below, name)) == (value, not value), name
         if name == "z_on_disk":
             assert below.disk == max(8 * B, half if below.half_on_disk else 0)
-    densities = memory.gradient_memory(replace(GRADIENT, task="properties"), plan, 9, WORKERS)
+    densities = gradient_memory(replace(GRADIENT, task="properties"), plan, 9, WORKERS)
     assert densities.purpose == "relaxed densities"
 
 
@@ -514,7 +518,7 @@ def test_integrals_of_a_gradient_go_to_disk_where_they_do_not_fit() -> None:
     vectors = 20 * MB + 40 * MB + 8 * 40 * rotations
     needed = vectors + ample.scf_in_core
     just, below = (
-        memory.gradient_memory(work, plan_of(work, memory.SLACK + n), 9, WORKERS)
+        gradient_memory(work, plan_of(work, memory.SLACK + n), 9, WORKERS)
         for n in (needed, needed - 1)
     )
     assert not just.scf_on_disk and below.scf_on_disk
@@ -522,7 +526,7 @@ def test_integrals_of_a_gradient_go_to_disk_where_they_do_not_fit() -> None:
     assert (below.pair_bytes, below.read_bytes) == (8 * 4000**2, 256 * MB)
     assert below.disk >= ample.scf_disk and not below.scf_kept
     alone = replace(work, naux=0, spins=(Spin(60, 0, 0), Spin(55, 0, 0)), grid=9000)
-    kohn_sham = memory.gradient_memory(alone, plan_of(work), 9, WORKERS)
+    kohn_sham = gradient_memory(alone, plan_of(work), 9, WORKERS)
     assert not (kohn_sham.scf_on_disk or kohn_sham.scf_kept)
     half = 8 * 115 * 800 * 4000
     fixed = 20 * MB + 40 * MB + 8 * 24 * 800**2 * 2

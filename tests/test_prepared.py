@@ -24,7 +24,7 @@ import dfmp2
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.host import arrays_on_disk
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, WHOLE_RUN, Options
-from dfmp2.output import hdf5
+from dfmp2.output import hdf5, hdf5_datasets
 from dfmp2.output.checkpoint import VARIABLE
 from dfmp2.output.prepared import is_prepared, opened
 from dfmp2.planning import memory
@@ -254,7 +254,7 @@ def test_b_is_left_where_it_is_when_a_file_is_opened(
 ) -> None:
     """It may be larger than the memory."""
     read: list[str] = []
-    content, item = hdf5.content, h5py.Dataset.__getitem__
+    content, item = hdf5_datasets.content, h5py.Dataset.__getitem__
 
     def noted(dataset: Any) -> Any:
         read.append(h5py.h5i.get_name(dataset).decode())
@@ -264,7 +264,7 @@ def test_b_is_left_where_it_is_when_a_file_is_opened(
         read.append(dataset.name)
         return item(dataset, *place)
 
-    monkeypatch.setattr(hdf5, "content", noted)
+    monkeypatch.setattr(hdf5_datasets, "content", noted)
     monkeypatch.setattr(h5py.Dataset, "__getitem__", taken)
     with opened(radical_file):
         pass

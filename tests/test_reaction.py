@@ -29,7 +29,7 @@ from dfmp2.studies.species import (
     read_species,
 )
 from tests.conftest import Runner, succeed
-from tests.faults import Stopping
+from tests.faults import finished_in_stops
 
 SMALL = {"threads": 1, "listener": dfmp2.Listener()}
 FITTED = {"scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri"}
@@ -152,7 +152,7 @@ def test_wrong_terms(text: str, said: str) -> None:
         ("h2.xyz", "2*h.xyz", {"transition_states": ["ts"]}, "no species has this name"),
         ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"h2": 0}}, "whole number from 1 to 60"),
         ("none.xyz", "2*h.xyz", {}, "none.xyz"),
-        ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}, "cannot hold for every species"),
+        ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}, "cannot hold for the species"),
         ("h2.xyz", "2*h.xyz", {"standard_state": "2M"}, "expected one of 1atm, 1bar, 1M"),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0}, "expected a number above 0"),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}, "above 0"),
@@ -277,11 +277,7 @@ def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
     take other iterations); with workers too."""
     asked = ("reaction", "--reactants", "h2.xyz,h.xyz", "--products", "linear-h3.xyz")
     asked += ("--basis", "6-31g", "--frequencies", "--allow-gradient", "--json", "--threads", "1")
-    stops = 0
-    with Stopping(every=60):
-        while (done := call(*asked, "--output", "x.h5", "--resume")).code == 75:
-            stops += 1
-            assert stops < 20
+    done, stops = finished_in_stops(call, *asked, "--output", "x.h5", "--resume", every=60)
     assert stops >= 2
     once = json.loads(succeed(call(*asked, "--output", "y.h5")).out)
     shared = json.loads(succeed(call(*asked, "--output", "z.h5", "--workers", "2")).out)

@@ -12,6 +12,7 @@ import h5py
 import pytest
 
 from dfmp2.output import hdf5
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.html.svg import scan_curve
 from dfmp2.output.study import Column, Study, StudyWriter
 from tests.conftest import listing
@@ -33,11 +34,11 @@ def study(folder, water, radical):
         settings={"basis": NASTY},
         notes=(NASTY, "counterpoise"),
         values={
-            "cp_corrected_interaction_energy": hdf5.Dataset(-0.0224119246, "hartree", NASTY),
-            "cp_corrected_interaction_energy_kcal_per_mol": hdf5.Dataset(
+            "cp_corrected_interaction_energy": Dataset(-0.0224119246, "hartree", NASTY),
+            "cp_corrected_interaction_energy_kcal_per_mol": Dataset(
                 -14.06369499, "kcal/mol", "the same"
             ),
-            "distance": hdf5.Dataset(1.9, "angstrom", "between them"),
+            "distance": Dataset(1.9, "angstrom", "between them"),
         },
         table={
             "run": Column(tuple(runs), "", ""),

@@ -24,7 +24,7 @@ from dfmp2.output.document import (
     fitted_lines,
     shortened_lines,
 )
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.report import energy_rows, quoted_energies
 from dfmp2.output.study import Column, Study
 from dfmp2.output.study_report import of_study

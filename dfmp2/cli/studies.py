@@ -167,11 +167,6 @@ def run_study(
     return study
 
 
-CSV_FILE = click.option(
-    "--csv", metavar="FILE", help="The table.  [default: beside --output, .csv]"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class CurveFiles:
     """The files that a scan or a path writes beside its study."""
@@ -198,6 +193,28 @@ class CurveFiles:
             path = self.trajectory or study.with_suffix(".trajectory.xyz")
             targets[Option("trajectory")] = Path(path)
         return targets
+
+
+def curve_files(drawing: str, geometries: str) -> Decorator:
+    """Give a command --csv, --plot and --trajectory, which it gets as one `files`.
+
+    Parameters
+    ----------
+    drawing, geometries : str
+        What is in the last two, for their help.
+    """
+    options = (
+        click.option("--csv", metavar="FILE", help="The table.  [default: beside --output, .csv]"),
+        click.option(
+            "--plot", metavar="FILE", help=f"{drawing}, SVG.  [default: beside --output, .svg]"
+        ),
+        click.option(
+            "--trajectory",
+            metavar="FILE",
+            help=f"{geometries}.  [default: beside --output, .trajectory.xyz]",
+        ),
+    )
+    return lambda command: with_options(options, as_one("files", CurveFiles)(command))
 
 
 SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev"]

@@ -53,7 +53,7 @@ class BatchRun:
     command : for the provenance
     stop_asked : how often the user has asked to stop
     rows : items of this run by their places
-    found : how many of them were complete before
+    complete_before : how many of them were complete before
     fault : why a device must not be used any more, which ends the run; "" where none must
     full : what the disk refused, which ends the run; "" for nothing
     shard : the shard (I, N) that this run is, whose part of the index it reads and adds to; None
@@ -71,7 +71,7 @@ class BatchRun:
     command: str = "dfmp2 batch run"
     stop_asked: Callable[[], int] = lambda: 0
     rows: dict[int, ItemStatus] = field(default_factory=dict)
-    found: int = 0
+    complete_before: int = 0
     fault: str = ""
     full: str = ""
     shard: tuple[int, int] | None = None
@@ -86,7 +86,7 @@ class BatchRun:
     _cost: float = 0.0
     _cost_done: float = 0.0
 
-    def own(self, status: str) -> list[ItemStatus]:
+    def in_state(self, status: str) -> list[ItemStatus]:
         """Rows of this run in a state."""
         return [row for row in self.rows.values() if row.status == status]
 
@@ -123,7 +123,7 @@ class BatchRun:
     def _compute(self, pool: Pool, workers: int) -> None:
         """Compute what the rows say is not complete."""
         left = [place for place in self.mine if self.rows[place].status != "complete"]
-        self.found = len(self.mine) - len(left)
+        self.complete_before = len(self.mine) - len(left)
         if left:
             with pool:
                 pool.grow(min(workers, len(left)))
@@ -150,7 +150,7 @@ class BatchRun:
 
     def disk_full(self) -> DiskFull:
         """The error for a disk that refused, with what to do."""
-        left = len(self.rows) - len(self.own("complete"))
+        left = len(self.rows) - len(self.in_state("complete"))
         return DiskFull(
             f"{left} of {len(self.rows)} items not complete: {self.full}. Complete items are kept: "
             "make room on that disk, and the same command goes on"
@@ -235,7 +235,7 @@ class BatchRun:
     def _tell(self, row: ItemStatus) -> None:
         """Say what became of an item, and how much time is left: what is done has taken its share
         of the cost."""
-        total, spent = len(self.rows) - self.found, time.monotonic() - self._began
+        total, spent = len(self.rows) - self.complete_before, time.monotonic() - self._began
         if self._cost_done > 0:
             left = max(0.0, self._cost / self._cost_done - 1.0) * spent
         else:

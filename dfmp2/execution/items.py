@@ -21,7 +21,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +48,7 @@ from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import ALL, KEPT, Options
+from dfmp2.options.basis_parts import for_elements, require_elements
 from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
 from dfmp2.output.kept import reduced
@@ -125,6 +126,9 @@ def read_input(item: BatchItem) -> Input:
         else:
             molecule = read_file(item.path, called=item.molecule, **state).molecule
         molecule = molecule.in_field(charges)
+        basis = for_elements(item.options.basis, molecule.elements)
+        if basis != item.options.basis:
+            item = replace(item, options=replace(item.options, basis=basis))
         if item.options.scf_from is None:
             start = ""
         else:
@@ -137,9 +141,55 @@ def read_input(item: BatchItem) -> Input:
     return Input(item, molecule, asked, start)
 
 
-def read_inputs(batch: Batch) -> list[Input]:
-    """Those of all items."""
-    return [read_input(item) for item in batch.items]
+def read_inputs(batch: Batch, *, whole: bool = True) -> list[Input]:
+    """Those of all items.
+
+    Parameters
+    ----------
+    whole : bool, optional
+        These are all items, not those of one shard, so that `unused_sets` are known and refused.
+    """
+    inputs = [read_input(item) for item in batch.items]
+    if not whole:
+        return inputs
+    refused = unused_sets(batch, inputs)
+    return [
+        one._replace(molecule=refused.get(item.options.basis, one.molecule))
+        for item, one in zip(batch.items, inputs, strict=True)
+    ]
+
+
+def unused_sets(batch: Batch, inputs: Sequence[Input]) -> dict[str, InputError]:
+    """Errors on bases with a set for an element that none of their molecules has, by basis."""
+    elements: dict[str, set[str]] = {}
+    unread = set()  # bases of which a molecule cannot be read
+    for item, one in zip(batch.items, inputs, strict=True):
+        basis = item.options.basis
+        if isinstance(one.molecule, InputError):
+            unread.add(basis)
+        else:
+            elements.setdefault(basis, set()).update(one.molecule.elements)
+    errors: dict[str, InputError] = {}
+    for basis in elements.keys() - unread:
+        try:
+            require_elements(basis, elements[basis])
+        except InputError as error:
+            errors[basis] = error
+    return errors
+
+
+def inputs_to_share(batch: Batch) -> list[Input]:
+    """Those of all items, of a batch that is to be cut into shards.
+
+    Raises
+    ------
+    InputError : a basis has a set for an element that none of its molecules has, which a shard
+        alone cannot know
+    """
+    inputs = read_inputs(batch, whole=False)
+    for error in unused_sets(batch, inputs).values():
+        raise error
+    return inputs
 
 
 def fingerprint_of(result: MP2Result) -> str:
