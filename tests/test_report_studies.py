@@ -98,9 +98,9 @@ def test_the_frame_of_a_map_is_around_its_lowest_box() -> None:
     """Three bonds by four angles; the lowest of all is in the second row and the third column."""
     energies = np.add.outer([3.0, 0.0, 1.0], [0.4, 0.2, 0.0, 0.9]) * 1e-3
     arrays = {
-        "map_energy": hdf5.Dataset(energies, "hartree", ""),
-        "map_first": hdf5.Dataset(np.array([0.9, 1.0, 1.1]), "angstrom", ""),
-        "map_second": hdf5.Dataset(np.array([90.0, 95.0, 100.0, 105.0]), "degree", ""),
+        "map_energy": Dataset(energies, "hartree", ""),
+        "map_first": Dataset(np.array([0.9, 1.0, 1.1]), "angstrom", ""),
+        "map_second": Dataset(np.array([90.0, 95.0, 100.0, 105.0]), "degree", ""),
     }
     settings = {"coordinates": ["bond_1_2", "angle_2_1_3"]}
     study = Study("scan", "map", settings, (), {}, {}, {}, True, arrays=arrays)
@@ -359,9 +359,9 @@ def test_a_scan_is_drawn_with_its_fitted_curve_and_both_methods_on_one_axis():
         "scf_total_energy": Column(tuple(hartree_fock - 76.0), "hartree", ""),
     }
     arrays = {
-        "extrema_position": hdf5.Dataset(np.array([1.03, top]), "angstrom", ""),
-        "extrema_curvature": hdf5.Dataset(np.array([80.0, -80.0]), "", ""),
-        "extrema_points": hdf5.Dataset(np.array([5.0, 3.0]), "", ""),
+        "extrema_position": Dataset(np.array([1.03, top]), "angstrom", ""),
+        "extrema_curvature": Dataset(np.array([80.0, -80.0]), "", ""),
+        "extrema_points": Dataset(np.array([5.0, 3.0]), "", ""),
     }
     svg = scan_curve(drawn_study("scan", table, arrays, settings={"units": "angstrom"}))
     value = axis(svg)
@@ -388,9 +388,9 @@ def test_the_fit_of_a_circle_goes_on_beyond_its_ends():
         "relative_energy": Column(tuple(above), "kJ/mol", ""),
     }
     arrays = {
-        "extrema_position": hdf5.Dataset(np.array([0.0]), "degree", ""),
-        "extrema_curvature": hdf5.Dataset(np.array([1e-3]), "", ""),
-        "extrema_points": hdf5.Dataset(np.array([5.0]), "", ""),
+        "extrema_position": Dataset(np.array([0.0]), "degree", ""),
+        "extrema_curvature": Dataset(np.array([1e-3]), "", ""),
+        "extrema_points": Dataset(np.array([5.0]), "", ""),
     }
     svg = scan_curve(drawn_study("scan", table, arrays, settings={"units": "degree"}))
     (curve,) = polylines(svg, "fit")
