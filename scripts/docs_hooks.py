@@ -1,5 +1,5 @@
-"""What MkDocs needs beside the pages: those made of commands, methods and the audit, and docstrings
-of our style."""
+"""Called by mkdocs.yml: what MkDocs needs beside the pages: those made of commands, methods and
+the audit, and docstrings of our style."""
 
 from __future__ import annotations
 

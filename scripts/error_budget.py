@@ -1,5 +1,5 @@
-"""Measure what the constants of the error budget rest on, molecule by molecule, and print the
-tables.
+"""Called by docs/project/validation/error-budget.md: measure what the constants of the error budget
+rest on, molecule by molecule, and print the tables.
 
     python scripts/error_budget.py measure ROWS.jsonl     # half an hour of one core; one that was broken off goes on
     python scripts/error_budget.py ROWS.jsonl > docs/project/validation/error-budget.md

@@ -1,5 +1,5 @@
-"""Compare fitting errors that `--certify-fit` measures, and those that every run estimates, with
-the truth.
+"""Called by docs/project/validation/fitting-certificates.md: compare fitting errors that
+`--certify-fit` measures, and those that every run estimates, with the truth.
 
     python scripts/fitting_certificates.py measure [--limit SECONDS]
     python scripts/fitting_certificates.py estimate

@@ -1,4 +1,5 @@
-"""Leave the first rows of long tables on a page, and put all rows into a file beside it.
+"""Called by docs/project/validation/error-budget.md: leave the first rows of long tables on a page,
+and put all rows into a file beside it.
 
     python scripts/long_tables.py docs/project/validation/error-budget.md ...
 

@@ -1,4 +1,5 @@
-"""Write the geometry of an all-trans n-alkane, C(n)H(2n+2), built from ideal internal coordinates.
+"""Called by inputs/README.md: write the geometry of an all-trans n-alkane, C(n)H(2n+2), built from
+ideal internal coordinates.
 
     python scripts/make_alkane.py 20 > inputs/c20h42.xyz
 

@@ -1,5 +1,5 @@
-"""Make inputs/expected.json: DF-MP2 energies of the files in inputs/ from PySCF alone, with Psi4's
-beside them.
+"""Called by inputs/README.md: make inputs/expected.json: DF-MP2 energies of the files in inputs/
+from PySCF alone, with Psi4's beside them.
 
     python scripts/make_expected_energies.py              every case (three long ones: minutes)
     python scripts/make_expected_energies.py h2o o2       these cases; the others in the file stay as they are

@@ -1,5 +1,5 @@
-"""Make dfmp2/validation/cases.json and trnsci.json: the reference energies that travel with the
-package.
+"""Called by docs/project/architecture.md: make dfmp2/validation/cases.json and trnsci.json: the
+reference energies that travel with the package.
 
     python scripts/make_validation_entries.py
 

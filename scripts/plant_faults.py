@@ -1,5 +1,5 @@
-"""Plant the faults of `scripts/faults.txt` in a copy of the tree, one at a time: does a test of
-each notice?
+"""Called by docs/project/architecture.md: plant the faults of `scripts/faults.txt` in a copy of the
+tree, one at a time: does a test of each notice?
 
     python scripts/plant_faults.py                        # all of them: about five seconds each
     python scripts/plant_faults.py --name gap --limit 60
@@ -115,7 +115,9 @@ def verdict(tree: Path, fault: Fault, limit: float) -> str:
 
 def main() -> int:
     """Plant the chosen faults and print what became of them."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=" ".join((__doc__ or "").partition("\n\n")[0].split())
+    )
     parser.add_argument("--name", default="", metavar="WORD", help="faults whose name holds it")
     parser.add_argument("--limit", type=float, default=120.0, metavar="SECONDS", help="of a fault")
     parser.add_argument("--list", action="store_true", help="only say whether they can be planted")

@@ -1,5 +1,5 @@
-"""Energies of molecules, basis sets and options drawn at random against PySCF's SCF and sums
-written out here.
+"""Called by docs/project/validation/index.md: energies of molecules, basis sets and options drawn
+at random against PySCF's SCF and sums written out here.
 
 python scripts/random_combinations.py [NUMBER [SEED]]
 

@@ -1,4 +1,5 @@
-"""Measure the fitting error of every element in every basis of the fitting table.
+"""Called by docs/project/validation/fitting-errors.md: measure the fitting error of every element
+in every basis of the fitting table.
 
     python scripts/survey_fitting.py measure [--processes N] [--orbital NAME ...]
     python scripts/survey_fitting.py page  # docs/project/validation/fitting-errors.md

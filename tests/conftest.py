@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import lzma
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +38,9 @@ for variable in [name for name in os.environ if name.startswith(SETTINGS) and na
 # As `dfmp2` itself has it: threads that wait in PySCF or BLAS sleep, instead of taking the cores
 # from those that work.
 os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
+
+# Files of dfmp2 0.1; what they say is held by test_pinned.
+WRITTEN = Path(__file__).parent / "data" / "written_by_0.1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -283,6 +288,16 @@ def _stored(folder: Path, name: str, *options: str) -> Stored:
     arguments = ("run", f"{name}.xyz", "--basis", "sto-3g", "--json", *options)
     done = succeed(run_command(*arguments, cwd=write_molecules(folder)))
     return Stored(folder / f"{name}.dfmp2.h5", done.json)
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the files of dfmp2 0.1, unpacked; nothing in it may change."""
+    folder = tmp_path_factory.mktemp("by_0.1") / "written"
+    shutil.copytree(WRITTEN, folder)
+    for packed in folder.rglob("*.h5.xz"):
+        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+    return folder
 
 
 @pytest.fixture(scope="session")

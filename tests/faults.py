@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -28,6 +28,9 @@ from dfmp2.mp2.calculation import State
 from dfmp2.output import checkpoint as checkpoint_files
 from dfmp2.output.checkpoint import FileCheckpoint
 from dfmp2.output.state import decode
+
+if TYPE_CHECKING:
+    from tests.conftest import Finished, Runner
 
 ROOT = Path(__file__).parent.parent
 EACH = "DFMP2_CHECKPOINT_SECONDS"  # 0: a checkpoint at every safe point
@@ -114,6 +117,27 @@ class Stopping:
             add(checkpoint, *what)
 
         return added
+
+
+def finished_in_stops(call: Runner, *command: str, every: int) -> tuple[Finished, int]:
+    """What a command that is stopped and given again says in the end, and how often it was stopped.
+
+    Parameters
+    ----------
+    call : Runner
+    command : str
+        With --resume.
+    every : int
+        SCF iteration or tile at which it is asked to stop, counted over all runs.
+    """
+    stops = 0
+    with Stopping(every=every):
+        done = call(*command)
+        while done.code == 75:
+            stops += 1
+            assert stops < 30
+            done = call(*command)
+    return done, stops
 
 
 @contextmanager

@@ -513,7 +513,7 @@ def test_warm_up_compiles_each_size_once(
         called.append(command)
         return real(["sh", "-c", ends.pop()], **settings)
 
-    monkeypatch.setattr("dfmp2.cli.batch.subprocess.Popen", fake)
+    monkeypatch.setattr("dfmp2.cli.batch_run.subprocess.Popen", fake)
     warm_up = ("batch", "run", "batch.toml", "--warm-up")
     assert call(*warm_up).code == 6
     assert all(

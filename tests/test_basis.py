@@ -435,15 +435,16 @@ def test_errors_of_an_atom_by_four_centre_integrals(role: str, symbol: str, basi
     )
 
 
-def test_a_basis_that_cannot_hold_the_atom_is_named():
+@pytest.mark.parametrize("left", [(0, 1), (0, 2), (2,)], ids=["no p", "one s", "p alone"])
+def test_a_basis_that_cannot_hold_the_atom_is_named(left):
+    """Of 1s, 2s and 2p of oxygen."""
     orbital, fitting = pair("jk", "O", "sto-3g")
-    only_s = type(orbital)(
-        "O", "s-only", "test", tuple(shell for shell in orbital.shells if shell[0] == 0)
-    )
+    shells = tuple(orbital.shells[number] for number in left)
+    small = type(orbital)("O", "small", "test", shells)
     with pytest.raises(
-        InputError, match="s-only has too few functions for the electrons of a neutral O atom"
+        InputError, match="small has too few functions for the electrons of a neutral O atom"
     ):
-        measure_fitting_error("jk", only_s, fitting)
+        measure_fitting_error("jk", small, fitting)
 
 
 @pytest.mark.parametrize(

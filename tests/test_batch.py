@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.cli import batch as batch_cli
+from dfmp2.cli import batch_run as batch_cli
 from dfmp2.execution.items import ItemStatus
 from dfmp2.host.locks import holder
 from dfmp2.output.batch_index import read_rows
@@ -629,13 +629,14 @@ def test_of_many_failures_the_first_twenty_are_shown(capsys: pytest.CaptureFixtu
     }
     done = SimpleNamespace(
         rows=rows,
-        found=1,
+        complete_before=1,
         full=False,
-        own=lambda state: [row for row in rows.values() if row.status == state],
+        in_state=lambda state: [row for row in rows.values() if row.status == state],
     )
     batch_cli._report(SimpleNamespace(output=Path("out")), done, 0, quiet=False)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:20] == [f"failed (3) m{k:02d}: reason {k}" for k in range(20)]
+    shown = [line.split(maxsplit=3) for line in lines[:20]]
+    assert shown == [["failed", "(3)", f"m{k:02d}", f"reason {k}"] for k in range(20)]
     assert len(lines) == 22 and "3 more" in lines[20]
     for part in ("4 of 29 items complete (1 of them before)", "23 failed", "2 pending"):
         assert part in lines[21]

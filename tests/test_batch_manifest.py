@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import lists, sampled_from, tuples
 
 from dfmp2.errors import InputError
-from dfmp2.execution.items import fingerprint, read_input
+from dfmp2.execution.items import _function_of, fingerprint, read_input
 from dfmp2.execution.manifest import make_batch, read_batch, read_manifest, slug
 from tests.conftest import listing, succeed
 
@@ -244,3 +244,16 @@ def test_any_manifest_is_read_or_refused(tmp_path_factory, lines):
         return
     assert all(item.path.is_relative_to(folder.resolve()) for item in batch.items)
     assert batch.output.is_relative_to(folder.resolve())
+
+
+def test_the_function_of_a_task():
+    """That of an optimisation comes from the room above."""
+
+    def optimize() -> None: ...
+
+    named = {"energy": "mp2_energy", "properties": "certified_properties"}
+    named |= {"gradient": "certified_gradient", "optimize": "optimize"}
+    for task, name in named.items():
+        assert _function_of(task, optimize).__name__ == name
+    with pytest.raises(ValueError, match="no function computes the task 'optimize'"):
+        _function_of("optimize", None)

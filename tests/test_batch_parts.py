@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dfmp2.errors import InputError
+from dfmp2.execution import parts
 from dfmp2.execution.items import read_inputs
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
 from dfmp2.host.devices import pinning
+from dfmp2.options import Options
 from tests.conftest import MOLECULES
 
 
@@ -128,3 +133,20 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
     refused = make_batch(["given.xyz"], {"basis": "no-such-basis"}, tmp_path / "out", tmp_path)
     assert [(work.cost, work.load) for work in works(read_inputs(refused))] == [(0.0, None)]
+
+
+@pytest.mark.parametrize(("workers", "count"), [(3, 2), (1, 1)])
+def test_steps_share_what_the_options_say(monkeypatch, workers, count):
+    """Never more processes than steps, with the threads and the memory of all of them."""
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        parts,
+        "local_pool",
+        lambda *arguments: nullcontext(SimpleNamespace(grow=asked.append, given=arguments)),
+    )
+    monkeypatch.setattr(parts, "share_out", lambda pool, calls: [(pool.given, calls)])
+    options = Options("sto-3g", threads=5, memory=7 * 10**9, backend="cpu")
+    units = [SimpleNamespace(step=SimpleNamespace(options=options), name=name) for name in "ab"]
+    ((given, calls),) = parts.steps(workers, units)  # type: ignore[arg-type]
+    assert given == ("cpu", count, 5, 7 * 10**9) and asked == [count]
+    assert [call.given[0].name for call in calls] == ["a", "b"]

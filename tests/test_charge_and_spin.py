@@ -122,6 +122,23 @@ def test_columns_of_charges_and_moments_add_up() -> None:
         parse_xyz(f"{results}O 0 0 0 -1.41 0\nH 0 0 1 0.42 0\n", file="f")
 
 
+STATES = ("singlet", "doublet", "triplet", "quartet", "quintet", "sextet", "septet", "octet")
+
+
+def test_every_word_for_a_state_and_an_ion() -> None:
+    """1 for a singlet, 2 for a doublet and so on; a dication has lost two electrons."""
+    for multiplicity, word in enumerate((*STATES, "nonet"), start=1):
+        for text in (word, f"{word}s", f"a {word.upper()} state"):
+            (found,) = statements(text)
+            assert (found.quantity, found.meanings) == ("multiplicity", {multiplicity}), text
+        assert not statements(f"{word}y")
+    prefixes = {"mono": 1, "di": 2, "tri": 3, "tetra": 4}
+    for prefix, size in prefixes.items():
+        for word, sign in (("cation", 1), ("anion", -1), ("-anions", -1), ("cationic", 1)):
+            (found,) = statements(f"the {prefix}{word}")
+            assert (found.quantity, found.meanings) == ("charge", {sign * size}), word
+
+
 @pytest.mark.parametrize("text", ["charge" + " " * 99_000, "2s+" * 33_000, "a_" * 49_000])
 def test_long_comments_are_read_quickly(text: str) -> None:
     assert statements(text) == []

@@ -12,8 +12,7 @@ from dfmp2.planning import rates
 from dfmp2.trainium.calls import KernelCall
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.catalogue import Price
-from dfmp2.trainium.costs.chips import CHIPS
-from dfmp2.trainium.costs.model import Engines
+from dfmp2.trainium.costs.model import CHIPS, Engines
 
 from .conftest import succeed
 

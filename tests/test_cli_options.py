@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dfmp2.cli.main import main
 from dfmp2.errors import InputError
 from dfmp2.options import Options
 from dfmp2.units import ANGSTROM_PER_BOHR
@@ -369,16 +370,24 @@ def test_backends(call: Runner) -> None:
             )
 
 
-def test_module_version_and_help(dfmp2: Runner) -> None:
+def test_module_version_and_help(
+    dfmp2: Runner,
+    call: Runner,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     from importlib import metadata
 
     module = (sys.executable, "-m", "dfmp2")
-    for arguments in (("--version",), ("run", "--help")):
-        script, by_module = dfmp2(*arguments), dfmp2(*arguments, program=module)
-        assert succeed(script) == succeed(by_module)
-    assert dfmp2("--version").out == f"dfmp2 {metadata.version('dfmp2')}\n"
-    assert all(name in dfmp2("-h").out for name in ("run", "show", "compare", "backends"))
+    script, by_module = (dfmp2("run", "--help", **how) for how in ({}, {"program": module}))
+    assert succeed(script) == succeed(by_module)
     assert by_module.out.startswith("Usage: dfmp2 run [OPTIONS] MOLECULE")
+    help_of_all = succeed(call("-h")).out
+    assert all(name in help_of_all for name in ("run", "show", "compare", "backends"))
+    monkeypatch.setattr(sys, "argv", ["dfmp2", "--version"])
+    capfd.readouterr()
+    assert main() == 0
+    assert capfd.readouterr().out == f"dfmp2 {metadata.version('dfmp2')}\n"
 
 
 def test_completion_script(dfmp2: Runner) -> None:

@@ -426,6 +426,21 @@ def test_every_method_is_recomputed(compared_result: MP2Result) -> None:
     assert found.energies[-1].theirs < -0.008  # nothing is compared with nothing
 
 
+def test_a_functional_that_is_not_that_of_the_orbitals_is_recomputed() -> None:
+    """XYG3 takes the orbitals of B3LYP: both energies and the second order beside PySCF's."""
+    given = {"method": "xyg3", "grid": 0, "threads": 1, "listener": Listener()}
+    result = dfmp2.run(dfmp2.Molecule.from_string("Li 0 0 0; H 0.1 0 1.6"), "sto-3g", **given)
+    found = compare.recompute(result, 1e-8, 1, Listener())
+    assert found.passed, found
+    functional = found.named("functional_energy")
+    assert functional.stored == result.functional_energy != result.scf_total_energy
+    energy = result.functional_energy + 1e-6
+    wrong = replace(result, reference=replace(result.reference, functional_energy=energy))
+    seen = compare.recompute(wrong, 1e-8, 1, Listener())
+    assert not seen.passed
+    assert seen.named("functional_energy").difference == pytest.approx(1e-6, rel=0.02)
+
+
 def test_a_wrong_energy_of_every_method_is_seen(compared_result: MP2Result) -> None:
     """One part in ten thousand of whatever the correlation energy is made of."""
     result = compared_result

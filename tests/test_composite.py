@@ -23,7 +23,7 @@ from dfmp2.output.study import read_study
 from dfmp2.planning.sizes import Spin
 from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
-from dfmp2.studies.composite import at_level, composite
+from dfmp2.studies.composite import CompositeOptions, at_level
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.keeper import Keeper
@@ -46,6 +46,23 @@ def water_dimer():
 
 def value(study, name):
     return study.values[name].value
+
+
+def composite(molecule, options, compute=mp2_energy):
+    """The result at a level, from its runs one by one."""
+    if not isinstance(options, CompositeOptions):
+        return compute(molecule, options)
+    parts = []
+    for run in options.runs:
+        if run.compute is not None:
+            result = run.compute(molecule, run.options)
+        elif compute is mp2_energy:
+            result = compute(molecule, run.options)
+        else:
+            separate = run.part.scf != run.part.correlation
+            result = compute(molecule, run.options, separate=separate)
+        parts.append((run.part, result))
+    return combine(parts)
 
 
 # Psi4 1.3.2: molecule of WATER_DIMER in two fragments, symmetry c1, units angstrom, no_com,
@@ -301,7 +318,8 @@ FITTING = 2e-4  # Eh; four-centre less fitted integrals in CCSD(T) - MP2: 1.2e-4
 def test_correction_of_a_radical_cation():
     molecule = Molecule.from_string(WATER_CATION, charge=1, multiplicity=2)
     study = basis_set_limit(
-        molecule, Options("cc-pvdz", frozen_core="auto", **TIGHT), delta="ccsd(t)/cc-pvdz"
+        molecule,
+        at_level(Options("cc-pvdz", frozen_core="auto", **TIGHT), delta="ccsd(t)/cc-pvdz"),
     )
     correction = value(study, "delta_correction")
     assert correction == pytest.approx(pyscf_ccsd_t(molecule, "cc-pvdz", 1), abs=2e-7)
@@ -311,6 +329,9 @@ def test_correction_of_a_radical_cation():
     found = study.runs["delta-pyscf"].coupled_cluster
     assert "PySCF" in found.program
     assert "fitted integrals" in found.program
+    assert study.table["basis"].values == ("cc-pvdz",)  # one is no limit
+    note = f"delta: CCSD(T) - MP2 in cc-pvdz, by {found.program}"
+    assert note in study.notes and any("Raghavachari" in one for one in study.notes)
     assert found.t1_diagnostic is None
 
 
@@ -329,8 +350,7 @@ def test_correction_is_stored_with_its_diagnostics(tmp_path):
     path = tmp_path / "water.h5"
     basis_set_limit(
         molecule,
-        Options("cc-pvdz", threads=1),
-        delta="CCSD(T)/cc-pvdz",
+        at_level(Options("cc-pvdz", threads=1), delta="CCSD(T)/cc-pvdz"),
         keeper=Keeper(path),
     )
     found = read_study(path).runs["delta-pyscf"].coupled_cluster
@@ -400,15 +420,46 @@ def test_another_program_gets_the_whole_molecule(monkeypatch):
         coupled_cluster._by_qcengine("psi4", result)
 
 
+PSI4 = """#!{python}
+import json, pathlib, sys
+if sys.argv[1:] == ["--version"]:
+    print("with words before it 1.3.2+e9f4d6d")
+else:
+    assert sys.argv[1] == "--scratch" and sys.argv[3:] == ["--json", "data.json"]
+    file = pathlib.Path("data.json")
+    asked = json.loads(file.read_text())
+    assert pathlib.Path(sys.argv[2]).samefile(".")
+    if asked["driver"] != "energy":
+        sys.exit("no such driver")
+    file.write_text(json.dumps({{"success": True, "memory": asked["memory"]}}))
+"""
+
+
+def test_a_psi4_that_knows_one_schema_alone_is_asked_by_its_command(tmp_path, monkeypatch):
+    """With nine tenths of the memory, in a folder of its own."""
+    from dfmp2.mp2 import coupled_cluster
+
+    program = tmp_path / "psi4"
+    program.write_text(PSI4.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert coupled_cluster._psi4_version() == (1, 3)
+    answer = coupled_cluster._by_old_psi4({"driver": "energy"}, 2 * 10**9)
+    assert answer == {"success": True, "memory": 18 * 10**8}
+    refused = coupled_cluster._by_old_psi4({"driver": "forces"}, 2 * 10**9)
+    assert refused["success"] is False
+    assert refused["error"]["error_message"].strip() == "no such driver"
+
+
 @pytest.mark.slow
 def test_correction_by_psi4():
     pytest.importorskip("qcengine")
     molecule = Molecule.from_string(WATER_CATION, charge=1, multiplicity=2)
     study = basis_set_limit(
         molecule,
-        Options("6-31g", frozen_core="auto"),
-        delta="ccsd(t)/cc-pvdz",
-        delta_program="psi4",
+        at_level(
+            Options("6-31g", frozen_core="auto"), delta="ccsd(t)/cc-pvdz", delta_program="psi4"
+        ),
     )
     assert value(study, "delta_correction") == pytest.approx(PSI4_CATION, abs=1e-7)
     assert study.runs["delta-psi4"].coupled_cluster.program.startswith("Psi4")
@@ -556,10 +607,10 @@ def test_refusals_before_the_first_run(tmp_path):
         at_level(Options("cc-pvdz", solvent="water"), **delta)
     triplet = Molecule.from_string("H 0 0 0; H 0 0 2", multiplicity=3)
     with pytest.raises(InputError, match="2 correlated electrons of one spin and none"):
-        basis_set_limit(triplet, Options("cc-pvdz"), **delta)
+        basis_set_limit(triplet, at_level(Options("cc-pvdz"), **delta))
     charged = water.in_field([[3.0, 3.0, 3.0, 0.5]])
     with pytest.raises(InputError, match="does not get the point charges"):
-        basis_set_limit(charged, Options("cc-pvdz"), **delta, delta_program="psi4")
+        basis_set_limit(charged, at_level(Options("cc-pvdz"), **delta, delta_program="psi4"))
     helium = Molecule.from_string("He 0 0 0; He 0.3 0.2 2.9")
     with pytest.raises(InputError, match=r"complex in cc-pvdz: .*no-such-d"):
         interaction_energy(helium, "1,2", at_level(Options("cc-pv[dt]z", auxbasis="no-such-[dt]")))

@@ -77,7 +77,7 @@ def test_extxyz_is_what_ase_reads(batch, collected):
     numbers with CODATA's factors, written out here."""
     read = pytest.importorskip("ase.io").read
     target, done = collected("extxyz", "--duplicates")
-    assert f"4 of 4 items -> {target}" in done.out
+    assert f"4 of 4 items -> {target}" in done.out and "not complete" not in done.err
     for atoms, (name, result) in zip(read(target, ":"), results(batch).items(), strict=True):
         assert atoms.info["name"] == name
         assert atoms.get_potential_energy() == pytest.approx(result.total_energy * EV, rel=1e-14)
@@ -209,6 +209,7 @@ def test_what_is_known_is_not_read_again(batch, call, monkeypatch, tmp_path):
     (batch / "out" / "oh.h5").write_bytes(damaged)
     done = succeed(call("batch", "collect", "m.toml", "-o", str(tmp_path / "less.csv")))
     assert "oh is left out: its result does not count" in done.err and "3 of 4 items" in done.out
+    assert "1 of 4 items are not complete and not in the table" in done.err
     (batch / "out" / "oh.h5").write_bytes(whole)
 
 

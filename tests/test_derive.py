@@ -205,6 +205,74 @@ def test_refusals(fields, changes, reason):
     assert refusal.value.exit_code == 3
 
 
+def test_another_option_may_have_the_value_it_had(fields):
+    """By whatever name: of the set that was taken, of the kind of reference, of the precision."""
+    parent = compute(fields["nh2"], 1)
+    fitting, scf_fitting = parent.mp2_fitting.names, parent.scf_fitting.names
+    had = {
+        "basis": parent.options.basis.upper(),
+        "auxbasis": fitting,
+        "scf_auxbasis": f" {scf_fitting.upper()} ",
+        "scf": "df",
+        "reference": "uhf",
+        "frozen_virtual": 0,
+        "precision": parent.precision,
+    }
+    for name, value in had.items():
+        assert derive(parent, os_scale=1.1, **{name: value}).options.os_scale == 1.1, name
+    others = {
+        "basis": fitting,
+        "auxbasis": scf_fitting,
+        "scf_auxbasis": fitting,
+        "scf": "uhf",
+        "reference": "rhf",
+        "frozen_virtual": "uhf",
+        "precision": "mixed",
+    }
+    for name, value in others.items():
+        with pytest.raises(InputError, match="cannot be derived"):
+            derive(parent, **{name: value})
+
+
+def test_what_a_derived_result_keeps_and_what_goes(fields):
+    """Sums over the same pairs, of other factors; orbitals, spins and what was measured of them
+    stay."""
+    parent = compute(fields["nh2"], 1)
+    same, opposite = parent.components
+    scaled = derive(parent, os_scale=1.1, ss_scale=0.4)
+    assert scaled.correlation_energy == pytest.approx(1.1 * opposite + 0.4 * same, abs=1e-13)
+    assert derive(scaled, os_scale=0.7).correlation_energy == pytest.approx(
+        0.7 * opposite + same, abs=1e-13
+    )
+    named = derive(scaled, method="scs-mp2")
+    assert named.correlation_energy == pytest.approx(1.2 * opposite + same / 3, abs=1e-13)
+    assert named.options.os_scale is None and named.options.ss_scale is None
+    assert "derived from a result of" in named.frozen_core_note
+    smaller = derive(parent, frozen_core=2, origin="x.h5")
+    assert "derived from x.h5" in smaller.frozen_core_note
+    assert "pairs of 1 more orbital per spin left out" in smaller.frozen_core_note
+    assert smaller.sizes.frozen_core == 2
+    assert smaller.sizes.nocc == tuple(n - 1 for n in parent.sizes.nocc)
+    pairs = parent.pairs
+    np.testing.assert_array_equal(smaller.pairs.opposite_spin, pairs.opposite_spin[1:, 1:])
+    for found, whole in zip(smaller.pairs.same_spin, pairs.same_spin, strict=True):
+        np.testing.assert_array_equal(found, whole[1:, 1:])
+    energies, occupations = parent.reference.mo_energy, parent.reference.mo_occ
+    least = []
+    for one in (0, 1):
+        for other in (one, 1):
+            e = [energies[s][occupations[s] > 0][2:].max() for s in (one, other)]
+            v = [np.sort(energies[s][occupations[s] == 0]) for s in (one, other)]
+            if one == other:
+                occ = np.sort(energies[one][occupations[one] > 0][2:])
+                if occ.size > 1:
+                    least.append(v[0][0] + v[0][1] - occ[-1] - occ[-2])
+            else:
+                least.append(v[0][0] + v[1][0] - e[0] - e[1])
+    assert smaller.diagnostics.smallest_denominator == pytest.approx(min(least))
+    assert (smaller.check, smaller.fitting_certificate) == (None, None)
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 

@@ -394,6 +394,31 @@ def test_a_tensor_is_written_one_way_and_read_another(disk: bool, root: Path) ->
             assert [path.name for path in folders[0].glob("*.raw")] == ["blocks.raw"]
 
 
+def test_a_space_takes_one_folder_and_only_one_that_is_free(root: Path) -> None:
+    """Of a dead process, with its lock; not where it has a folder of its own."""
+    left, other = (root / name for name in (stale_name(), stale_name(DEAD - 1)))
+    for folder in (left, other):
+        folder.mkdir()
+        (folder / "b-0.raw").write_bytes(np.arange(4.0).tobytes())
+        (folder / "checkpoint").write_text("nowhere")
+    with Space(root, 0) as taken:
+        pass
+    assert taken.folder is None and not list(root.iterdir())  # nobody names them
+    left.mkdir()
+    (left / "b-0.raw").write_bytes(np.arange(4.0).tobytes())
+    space = Space(root, 0)
+    assert not space.adopt(root / "no-such") and not space.adopt(root)
+    assert space.adopt(left) and space.folder == left
+    assert not Space(root, 0).adopt(left)  # its lock is held
+    other.mkdir()
+    assert not space.adopt(other)
+    array, values = space.array("b-0", 4, existing=True), np.empty(4)
+    array.read(0, values)
+    np.testing.assert_array_equal(values, np.arange(4.0))
+    space.close()
+    assert [path.name for path in root.iterdir()] == [other.name]
+
+
 # --- what is left behind, and what is left alone --------------------------------------------------
 
 

@@ -3,6 +3,7 @@ that is foreign."""
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import re
@@ -347,6 +348,14 @@ def test_commands_that_are_refused(
     done = call("energy", "--from", B, *given)
     assert done.code == code and said in done.message, done.message
     assert listing(folder) == before
+
+
+def test_the_memory_advised_is_that_of_all_processes(prepared: Path, call: Runner) -> None:
+    """Two workers and the process that adds each need what is required of one, in whole MB."""
+    done = call("energy", "--from", B, "--workers", "2", "--memory", "9MB")
+    required = float(re.findall(r"([\d.]+) MB are required", done.message)[0])
+    (advised,) = re.findall(r"allow at least --memory (\d+)MB", done.message)
+    assert int(advised) == 3 * math.ceil(required)
 
 
 def test_the_shard_of_an_array_job(

@@ -35,6 +35,7 @@ from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.plan import foresee
 from dfmp2.progress import Silent
 from dfmp2.scf import grid_error as scf_grid_error
+from dfmp2.scf.reference import GridError
 from tests.awkward import MOLECULES
 from tests.conftest import Runner, succeed
 from tests.faults import Stopping
@@ -557,3 +558,34 @@ def test_a_ghost_leaves_no_grid_error() -> None:
     twice = combined([((1.0, 1.0), found), ((-0.5, -0.5), found)], "an energy").sources["grid"]
     expected = abs(0.5 * changes[0]) + 1.5 * alone
     assert twice.scf.value == pytest.approx(expected, rel=1e-9)
+
+
+def test_orbitals_on_a_finer_grid_stay_occupied() -> None:
+    """Eigenvectors of the changed Fock matrix of each spin, by their energies within the occupied
+    and the virtual ones, also where the change has crossed two of them."""
+    reference = dfmp2.run(Molecule(("He",), np.zeros((1, 3))), "6-31g", threads=1).reference
+    energies = np.array([[-1.0, -0.1, 0.0, 0.9], [-2.0, 0.3, 0.4, 0.5]])
+    coupling = np.zeros((2, 4, 4))
+    coupling[0] = np.diag([0.0, 0.2, 0.0, -0.5])
+    coupling[0, 0, 3] = coupling[0, 3, 0] = 0.01
+    coupling[1] = np.diag([2.6, 0.0, 0.0, -0.3])
+    orbitals = np.linalg.qr(np.random.default_rng(1).standard_normal((2, 4, 4)))[0]
+    moved = replace(
+        reference,
+        mo_coeff=orbitals,
+        mo_energy=energies,
+        mo_occ=np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]),
+        grid_error=GridError("5", 10, 0.0, 0.0, coupling),
+    )
+    found = scf_grid_error.on_finer_grid(moved)
+    np.testing.assert_allclose(
+        found.mo_energy, [[-1.0, 0.1, 0.0, 0.4], [0.6, 0.2, 0.3, 0.4]], atol=1e-4
+    )
+    for spin, count in ((0, 2), (1, 1)):
+        fock = orbitals[spin] @ (coupling[spin] + np.diag(energies[spin])) @ orbitals[spin].T
+        for energy, vector in zip(found.mo_energy[spin], found.mo_coeff[spin].T, strict=True):
+            np.testing.assert_allclose(fock @ vector, energy * vector, atol=1e-12)
+        kept = orbitals[spin][:, :count].T @ found.mo_coeff[spin][:, :count]
+        assert np.linalg.svd(kept)[1].min() > 0.999
+    with pytest.raises(ValueError, match="finer integration grid"):
+        scf_grid_error.on_finer_grid(reference)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,14 @@ from dfmp2.errors import InputError, UnsupportedByBackend
 from dfmp2.interop import qcschema
 from dfmp2.molecule.molecule import Molecule, field_energy
 from dfmp2.output.export import export
-from dfmp2.planning import memory
+from dfmp2.planning import memory, system
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.units import BOHR_PER_ANGSTROM
 from dfmp2.validation import psi4
 from dfmp2.validation.psi4 import decontracted, psi4_input, run_psi4
-from tests.conftest import Runner, succeed
+from tests.conftest import Heard, Runner, succeed
 from tests.test_physics import WATER
 
 FIELD = (
@@ -438,3 +439,24 @@ def test_bad_files_name_the_place_and_nothing_happens(
 def test_a_charge_where_no_atom_could_be_is_warned_of(call: Runner, folder: Path) -> None:
     (folder / "field.dat").write_text("0 0.5 0.6 0.1\n")
     assert "nearer than any atom could be" in succeed(call("run", "h2o.xyz", *STO3G, *AMONG)).err
+
+
+def test_x2c_is_refused_with_the_core_potential_of_a_real_atom() -> None:
+    """Not with that of a ghost, which has none; charges are looked at beside it."""
+    orbital: Any = SimpleNamespace(name="def2-svp", ecp_electrons={"I": 28})
+    places = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.0]])
+    heard = Heard()
+    for ghost in (False, True):
+        molecule = Molecule(("H", "I"), places, (False, ghost), multiplicity=1 + ghost)
+        for relativity in ("none", "x2c"):
+            if relativity == "x2c" and not ghost:
+                with pytest.raises(InputError, match="def2-svp: it has a core potential for I"):
+                    system._require_hamiltonian(molecule, orbital, relativity, heard)
+            else:
+                system._require_hamiltonian(molecule, orbital, relativity, heard)
+    assert not heard.warnings
+    near, far = 0.79 / 0.529177, 0.81 / 0.529177  # bohr
+    for distance in (far, near):
+        charged = Molecule(("H", "I"), places).in_field([[distance, 0, 0, 0.1]])
+        system._require_hamiltonian(charged, orbital, "none", heard)
+        assert len(heard.warnings) == (distance == near)

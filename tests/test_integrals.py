@@ -119,6 +119,30 @@ def test_the_memory_of_a_metric_is_used_where_that_is_allowed_alone(order):
     assert np.shares_memory(factorise(metric, overwrite=True).factor, metric)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("dropped", [0, 3])
+def test_a_factor_makes_a_unit_matrix_of_the_metric(order, overwrite, dropped):
+    """Whatever the memory it comes in, and whether the factor takes that; a triangle has zeros."""
+    exact = metric_of(11)
+    if dropped:
+        values, vectors = np.linalg.eigh(exact)
+        values[:dropped] = [-1e-15, 1e-16, 1e-14]
+        exact = (vectors * values) @ vectors.T
+        exact = (exact + exact.T) / 2
+    found = factorise(np.array(exact, order=order), overwrite=overwrite)
+    assert (found.dropped, found.naux) == (dropped, 11 - dropped)
+    factor = found.factor
+    if dropped:
+        factor = factor.T
+    else:
+        np.testing.assert_array_equal(factor, np.tril(factor))
+        assert factor.flags.f_contiguous
+    np.testing.assert_allclose(factor @ exact @ factor.T, np.eye(found.naux), atol=1e-9)
+    np.testing.assert_allclose(found.of_rows().T, factor, atol=0)
+    assert found.threshold == (1e-12 if dropped else 0.0)
+
+
 def test_condition_number_is_estimated():
     exact = np.linalg.cond(metric_of(30, 1e-4), 1)
     assert factorise(metric_of(30, 1e-4)).condition == pytest.approx(exact, rel=3)
@@ -216,6 +240,22 @@ def test_pairs_are_dropped_whose_diagonal_integral_is_below_1e_24():
     expected = largest[np.ix_(shell, shell)][np.tril_indices(mole.nao)]
     assert ((expected > 1e-12) & (expected < 1e-10)).sum() > 10 and (expected < 1e-12).sum() > 100
     np.testing.assert_array_equal(significant(mole), expected >= 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("most", "least", "largest"), [(80, 16, 16), (79, 7, 9), (20, 2, 4), (5, 1, 1), (4, 1, 1)]
+)
+def test_clusters_are_neighbours_in_about_equal_halves(most, least, largest, monkeypatch):
+    """Of 16 helium atoms of five functions in a slanted row, in an order of their own."""
+    monkeypatch.setattr(screening, "CLUSTER", most)
+    order = np.random.default_rng(3).permutation(16)
+    places = np.outer(order, [1.0, 2.0, 0.5])
+    mole = gto.M(atom=[("He", place) for place in places], basis="cc-pvdz", verbose=0)
+    clusters = screening._clusters(mole)
+    assert all((np.diff(functions) > 0).all() for functions in clusters)
+    rows = sorted(sorted(order[functions[::5] // 5].tolist()) for functions in clusters)
+    assert [place for row in rows for place in row] == list(range(16))
+    assert least <= min(map(len, rows)) and max(map(len, rows)) <= largest
 
 
 @pytest.mark.parametrize("cluster", [30, 1000])

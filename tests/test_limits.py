@@ -30,13 +30,14 @@ from dfmp2.mp2 import certificate, check, energy, laplace
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.properties import Polarizability
+from dfmp2.mp2.result import Certificate
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as checkpoints
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of
 from dfmp2.output.safe_hdf5 import open_checked
 from dfmp2.output.state import decode, encode
 from dfmp2.planning.memory import SLACK, VARIES, GradientMemory, MemoryPlan, Stage
-from dfmp2.planning.sizes import sampled_pairs
+from dfmp2.planning.sizes import Sizes, sampled_pairs
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import Reference
 from tests.awkward import EXACT, MOLECULES
@@ -485,6 +486,28 @@ def test_b_ends_before_what_is_measured_beside_the_energy(monkeypatch: pytest.Mo
     assert result.reference.stability is not None
     assert len(made) > 2  # of both spins, and of frontier orbitals
     assert alive == [False] * len(made)
+
+
+def test_programs_may_differ_by_the_last_digits_and_what_a_certificate_bounds() -> None:
+    bounded = Certificate(100, 40, 3e-9, 1e-9, 2e-9, 1e-9, 1e-7, repeated_in_fp64=False, seed=1)
+    assert check.allowed_difference(None, "fp64") == 1e-8
+    assert check.allowed_difference(None, "mixed") == 1e-8
+    assert check.allowed_difference(bounded, "fp64") == 1e-8
+    assert check.allowed_difference(bounded, "mixed") == pytest.approx(1.3e-8)
+
+
+@pytest.mark.parametrize(("nspin", "nao"), [(1, 30), (2, 30), (2, 6)])
+def test_four_centre_mp2_holds_its_integrals_and_those_of_pairs(nspin: int, nao: int) -> None:
+    """In another basis than the run had: ten more functions are ten more virtual orbitals."""
+    sizes = Sizes(3, 9, 20, 20, 0, 50, 1, (5, 4), (14, 15), 0)
+    pairs = nao * (nao + 1) // 2
+    alpha, beta = 5 * max(0, 14 + nao - 20), 4 * max(0, 15 + nao - 20)
+    products = alpha * alpha
+    if nspin == 2:
+        products += alpha * beta + beta * beta
+    most = max(30 * nao * nao * nspin, max(alpha, beta * (nspin == 2)) * pairs + products)
+    expected = 8 * (pairs * (pairs + 1) // 2 + most)
+    assert check.required_bytes(sizes, nspin, nao) == expected
 
 
 def test_a_check_that_pyscf_cannot_make_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

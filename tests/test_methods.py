@@ -313,3 +313,168 @@ def test_the_list_of_methods_names_every_source(call: Any) -> None:
     assert set(METHODS) < set(found) and all(
         one["source"] in " ".join(shown.split()) for one in found.values()
     )
+
+
+ASKED: dict[str, Any] = {
+    "check": True,
+    "certify_fit": True,
+    "properties": True,
+    "polarizability": True,
+    "precision": "mixed",
+    "transform": "device",
+    "backend": "torch",
+    "frozen_core": "auto",
+    "frozen_virtual": 1,
+    "auxbasis": "cc-pvdz-ri",
+    "stability": "full",
+    "os_scale": 1.1,
+    "dispersion": "d3bj",
+    "kappa": 1.2,
+    "reference": "rohf",
+    "xc": "pbe",
+    "grid": "3",
+    "scf": "conventional",
+    "relativity": "x2c",
+    "tolerance": 1e-8,
+}
+WITHOUT_PAIRS = "check certify_fit precision transform backend"
+HARTREE_FOCK = "dispersion kappa xc grid"  # what MP2 has no use for
+COMBINATIONS: dict[str, tuple[dict[str, Any], str]] = {  # options, and which are refused with them
+    "MP2": ({}, HARTREE_FOCK),
+    "SCS-MP2": ({"method": "scs-mp2"}, f"os_scale {HARTREE_FOCK}"),
+    "kappa-MP2": (
+        {"method": "kappa-mp2"},
+        "check certify_fit os_scale dispersion xc grid",
+    ),
+    "Laplace": (
+        {"method": "sos-laplace"},
+        f"{WITHOUT_PAIRS} properties polarizability os_scale {HARTREE_FOCK}",
+    ),
+    "dRPA": (
+        {"method": "drpa"},
+        f"{WITHOUT_PAIRS} properties polarizability os_scale dispersion kappa reference grid",
+    ),
+    "dRPA of a functional": (
+        {"method": "drpa", "xc": "pbe0"},
+        f"{WITHOUT_PAIRS} properties polarizability os_scale dispersion kappa reference",
+    ),
+    "functional alone": (
+        {"method": "ks", "xc": "pbe0"},
+        f"{WITHOUT_PAIRS} frozen_core frozen_virtual auxbasis os_scale dispersion kappa reference",
+    ),
+    "double hybrid": ({"method": "b2plyp"}, "kappa reference xc"),
+    "double hybrid by Laplace": (
+        {"method": "xygj-os", "laplace": True},
+        f"{WITHOUT_PAIRS} properties polarizability dispersion kappa reference xc",
+    ),
+    "double hybrid of one's own": (
+        {"method": "custom-dh", "xc": "pbe0", "os_scale": 0.5, "ss_scale": 0.2},
+        "dispersion kappa reference",
+    ),
+    "ROHF": ({"reference": "rohf"}, f"certify_fit stability {HARTREE_FOCK}"),
+    "solvent": (
+        {"solvent": "water"},
+        f"certify_fit properties polarizability stability {HARTREE_FOCK}",
+    ),
+    "conventional SCF": ({"scf": "conventional"}, HARTREE_FOCK),
+}
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_which_options_go_together(name: str) -> None:
+    """Each option beside each kind of calculation: taken, or refused by its name or the other's."""
+    base, expected = COMBINATIONS[name]
+    refused: dict[str, set[str]] = {}
+    for option, value in ASKED.items():
+        try:
+            options = make_options(**{"basis": "sto-3g", **base, option: value})
+        except InputError as error:
+            refused[option] = {one.name for one in error.message.options}
+        else:
+            assert getattr(options, option) == value
+    assert sorted(refused) == sorted(expected.split())
+    for option, named in refused.items():
+        assert named & {option, *base}, option
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"method": "b2plyp", "stability": "auto"}, "frontier orbitals of Hartree-Fock alone"),
+        ({"method": "drpa", "xc": "pbe", "stability": "auto"}, "not at Kohn-Sham orbitals"),
+        ({"method": "ks"}, "needs --xc"),
+        ({"method": "ks", "xc": ""}, "--xc is empty"),
+        ({"method": "custom-dh", "os_scale": 0.5}, "needs --xc and --ss-scale"),
+        ({"method": "mp2", "xc": "pbe"}, "of second order they need a double hybrid"),
+        ({"laplace": True}, "belongs to double hybrids, not to"),
+        ({"method": "b2plyp", "laplace": True}, "takes opposite spin alone"),
+        (
+            {"method": "custom-dh", "xc": "pbe", "os_scale": 0.0, "ss_scale": 0.0, "laplace": True},
+            "takes opposite spin alone",
+        ),
+        ({"method": "drpa", "os_scale": 1.1}, "is "),
+        ({"scf": "conventional", "scf_auxbasis": "cc-pvdz-jkfit"}, "uses no fitting set"),
+        ({"guess": "core", "scf_from": "x.h5"}, "both name the start of the SCF"),
+        ({"solvent_model": "smd"}, "belongs to --solvent"),
+        ({"solvent": "eps=4", "solvent_model": "smd"}, "parameters for solvents by name"),
+    ],
+)
+def test_options_that_contradict_each_other(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_options(**{"basis": "sto-3g", **options})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "multiplicity", "stability"),
+    [
+        ({}, 1, "auto"),
+        ({}, 2, "follow"),
+        ({"reference": "uhf"}, 1, "follow"),
+        ({"reference": "rhf"}, 1, "auto"),
+        ({"reference": "rohf"}, 2, "off"),
+        ({"solvent": "water"}, 2, "off"),
+        ({"method": "b2plyp"}, 1, "off"),
+        ({"method": "drpa", "xc": "pbe"}, 3, "off"),
+        ({"method": "drpa"}, 3, "follow"),
+        ({"stability": "full"}, 2, "full"),
+        ({"stability": "off"}, 1, "off"),
+    ],
+)
+def test_the_stability_analysis_that_is_the_default(
+    options: dict[str, Any], multiplicity: int, stability: str
+) -> None:
+    """UHF is followed, RHF looked at; neither where the response is not there."""
+    settled = make_options(**{"basis": "sto-3g", **options}).settled(multiplicity)
+    assert settled.stability == stability
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "opposite", "same"),
+    [
+        ({}, "mp2", 1.0, 1.0),
+        ({"os_scale": 1.3}, "custom-scs-mp2", 1.3, 1.0),
+        ({"ss_scale": 0.0}, "custom-scs-mp2", 1.0, 0.0),
+        ({"method": "scs-mp2"}, "scs-mp2", 1.2, 1 / 3),
+        ({"method": "b2plyp"}, "b2plyp", 0.27, 0.27),
+        ({"method": "b2plyp", "os_scale": 0.4}, "custom-dh", 0.4, 0.27),
+        ({"method": "b2plyp", "ss_scale": 0.0}, "custom-dh", 0.27, 0.0),
+        (
+            {"method": "custom-dh", "xc": "pbe", "os_scale": 0.4, "ss_scale": 0.1},
+            "custom-dh",
+            0.4,
+            0.1,
+        ),
+        ({"method": "ks", "xc": "pbe"}, "ks", 0.0, 0.0),
+    ],
+)
+def test_factors_of_the_correlation_energy(
+    options: dict[str, Any], name: str, opposite: float, same: float
+) -> None:
+    """Those that are published, where none was given; the other one stays as it is."""
+    method = make_options(**{"basis": "sto-3g", **options}).correlation
+    assert (method.name, method.opposite_spin, method.same_spin) == (
+        name,
+        pytest.approx(opposite),
+        pytest.approx(same),
+    )

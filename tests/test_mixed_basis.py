@@ -16,16 +16,22 @@ from pyscf.mp import dfmp2_native, dfump2_native
 
 import dfmp2
 from dfmp2.errors import InputError, UnsupportedByBackend
+from dfmp2.execution.collect import collect
+from dfmp2.execution.items import compute_item, inputs_to_share, look_items, read_inputs
+from dfmp2.execution.manifest import make_batch
+from dfmp2.execution.pool import WorkerShare
 from dfmp2.molecule.basis_files import parse_basis_file
 from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element, resolve_orbital
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.structure import bonded_parts
 from dfmp2.mp2.identity import fingerprint
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.basis_parts import for_part, parse_parts, title_of, with_contents, with_hashes
 from dfmp2.output import hdf5
 from dfmp2.output.export import export
+from dfmp2.output.study import Study
 from dfmp2.planning.mixed_basis import orbital_basis
 from dfmp2.validation import psi4
 from tests.conftest import Runner, succeed
@@ -91,28 +97,37 @@ def test_energies_are_those_of_pyscf_with_a_dictionary_of_sets(name: str) -> Non
     ours = dfmp2.run(
         molecule(atoms, charge, multiplicity), basis, auxbasis="auto", stability="off", **TIGHT
     )
+    scf, correlation = pyscf_energies(ours, sets, potentials)
+    assert abs(ours.scf_total_energy - scf) < 1e-8
+    assert abs(ours.mp2_correlation_energy - correlation) < 1e-7
+
+
+def pyscf_energies(
+    ours: MP2Result, sets: dict[str, str], potentials: dict[str, str]
+) -> tuple[float, float]:
+    """E(SCF) and E(corr) of PySCF for the molecule of a result, with a dictionary of sets."""
     labels = ours.orbital_basis.keys(ours.molecule)
     assert set(labels) == set(sets)
+    unpaired = ours.molecule.multiplicity - 1
     mole = gto.M(
         atom=list(zip(labels, ours.molecule.coordinates.tolist(), strict=True)),
         unit="Bohr",
-        charge=charge,
-        spin=multiplicity - 1,
+        charge=ours.molecule.charge,
+        spin=unpaired,
         basis=sets,
         ecp=potentials,
         verbose=0,
     )
-    mf = mole.RHF() if multiplicity == 1 else mole.UHF()
+    mf = mole.UHF() if unpaired else mole.RHF()
     mf = mf.density_fit(auxbasis=fitting_data(ours.molecule, ours.scf_fitting))
     mf.conv_tol, mf.conv_tol_grad = 1e-11, 1e-6
     mf.run()
     assert mf.converged
-    assert abs(ours.scf_total_energy - mf.e_tot) < 1e-8
-    module = dfmp2_native.DFRMP2 if multiplicity == 1 else dfump2_native.DFUMP2
+    module = dfump2_native.DFUMP2 if unpaired else dfmp2_native.DFRMP2
     mp2 = module(mf, auxbasis=fitting_data(ours.molecule, ours.mp2_fitting))
     mp2.verbose = 0
     mp2.kernel()
-    assert abs(ours.mp2_correlation_energy - mp2.e_corr) < 1e-7
+    return mf.e_tot, mp2.e_corr
 
 
 def test_fitting_sets_follow_each_part() -> None:
@@ -342,6 +357,119 @@ def test_a_part_of_a_molecule_keeps_the_sets_of_its_atoms() -> None:
     assert for_part(text, symbols, [0, 1, 2]) == "sto-3g,O=6-31g,2=6-31g"
     assert for_part(text, symbols, [3, 4]) == "sto-3g,1=cc-pvdz,2=3-21g"
     assert for_part("cc-pvdz", symbols, [3, 4]) == "cc-pvdz"
+
+
+# --- several molecules ----------------------------------------------------------------------------
+
+SETS = {"H": "6-31g", "Li": "sto-3g", "O": "3-21g"}
+OF_ALL = "6-31g,Li=sto-3g,O=3-21g"
+SPECIES = {
+    "lih": "Li 0 0 0; H 0.1 0 1.6",
+    "oh": "O 0 0 0; H 0 0.3 0.93",
+    "lioh": "Li 0 0 0; O 0.1 0 1.6; H 0 0.2 2.5",
+    "h": "H 0 0 0",
+}
+RADICALS = ("oh", "h")
+
+
+@pytest.fixture
+def species_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """LiH + OH -> LiOH + H: no species has all elements, two are radicals."""
+    monkeypatch.chdir(tmp_path)
+    for name, atoms in SPECIES.items():
+        lines = [" ".join(atom.split()) for atom in atoms.split(";")]
+        state = f"multiplicity={2 if name in RADICALS else 1}"
+        (tmp_path / f"{name}.xyz").write_text("\n".join([str(len(lines)), state, *lines, ""]))
+    return tmp_path
+
+
+def react(basis: str = OF_ALL, lih: str = "lih.xyz") -> Study:
+    return dfmp2.reaction([lih, "oh.xyz"], ["lioh.xyz", "h.xyz"], basis, **TIGHT)
+
+
+def test_species_have_their_part_of_a_basis(species_files: Path) -> None:
+    study = react()
+    energies = {}
+    for name, run in study.runs.items():
+        own = {symbol: SETS[symbol] for symbol in run.molecule.elements}
+        energies[name] = sum(pyscf_energies(run, own, {}))
+    expected = energies["lioh"] + energies["h"] - energies["lih"] - energies["oh"]
+    assert study.values["reaction_energy"].value == pytest.approx(expected, abs=2e-7)
+    assert study.settings["basis"] == OF_ALL
+    assert [run.options.basis for run in study.runs.values()] == [
+        "6-31g,Li=sto-3g",
+        "6-31g,O=3-21g",
+        OF_ALL,
+        "6-31g",
+    ]
+    with pytest.raises(InputError, match="there is no Na in any of the molecules: leave out Na="):
+        react(f"{OF_ALL},Na=sto-3g")
+    with pytest.raises(InputError, match="has no set for H: add one for all others in front"):
+        react("Li=sto-3g,O=3-21g")
+    # Atoms have numbers in each species, so that a number must be there in all of them.
+    with pytest.raises(InputError, match="there is no atom 3, the molecule has 2"):
+        react(f"{OF_ALL},3=sto-3g")
+
+
+@pytest.mark.slow
+def test_a_stored_species_has_its_part_of_the_basis(species_files: Path) -> None:
+    for folder, basis in (("part", "6-31g,Li=sto-3g"), ("other", "6-31g")):
+        Path(folder).mkdir()
+        dfmp2.write(dfmp2.run("lih.xyz", basis, **TIGHT), f"{folder}/lih.h5")
+    expected = react().values["reaction_energy"].value
+    stored = react(lih="part/lih.h5").values["reaction_energy"].value
+    assert stored == pytest.approx(expected, abs=1e-9)
+    with pytest.raises(InputError, match="different levels of theory, basis: "):
+        react(lih="other/lih.h5")
+
+
+def test_items_of_a_batch_have_their_part_of_a_basis(species_files: Path) -> None:
+    files = [f"{name}.xyz" for name in SPECIES]
+    batch = make_batch(files, {"basis": OF_ALL, "threads": 1}, species_files / "out")
+    for one in read_inputs(batch):
+        row = compute_item(one, None, None, "", WorkerShare(1, 4 * 10**9))
+        assert row.status == "complete", row.error
+        run = hdf5.read(row.output)
+        own = {symbol: SETS[symbol] for symbol in run.molecule.elements}
+        assert run.total_energy == pytest.approx(sum(pyscf_energies(run, own, {})), abs=1e-6)
+    assert [row.status for row in look_items(batch)] == ["complete"] * len(SPECIES)
+    assert collect(batch).notes()["basis"] == OF_ALL  # their bases are parts of one
+    dfmp2.write(dfmp2.run("lih.xyz", "6-31g", threads=1), "out/lih.h5", overwrite=True)
+    values = dict.fromkeys(SPECIES, OF_ALL) | {"lih": "6-31g"}
+    items = [make_batch([f"{name}.xyz"], {"basis": values[name]}, batch.output) for name in values]
+    mixed = replace(batch, items=tuple(one.items[0] for one in items))
+    with pytest.raises(InputError, match="different methods in one table: orbital functions of Li"):
+        collect(mixed)
+
+
+def test_a_set_of_no_item_is_refused(species_files: Path) -> None:
+    """By each item; a shard does not know the others, so that it is refused before they are made."""
+    values = {"basis": f"{OF_ALL},Na=sto-3g"}
+    batch = make_batch(["lih.xyz", "oh.xyz"], values, species_files / "out")
+    for one in read_inputs(batch):
+        assert "there is no Na in any of the molecules" in str(one.molecule)
+    with pytest.raises(InputError, match="there is no Na in any of the molecules"):
+        inputs_to_share(batch)
+    assert all(isinstance(one.molecule, Molecule) for one in read_inputs(batch, whole=False))
+    # One that cannot be read may have it: it says what is wrong with it, and the others go on.
+    unread = make_batch(["lih.xyz", "none.xyz"], values, species_files / "out")
+    first, second = read_inputs(unread)
+    assert isinstance(first.molecule, Molecule) and "none.xyz" in str(second.molecule)
+
+
+@pytest.mark.slow
+def test_a_batch_on_the_command_line_has_parts_of_a_basis(
+    call: Runner, species_files: Path
+) -> None:
+    files = [f"{name}.xyz" for name in SPECIES]
+    batch = ("batch", "run", *files, "--output", "out", "--threads", "1")
+    succeed(call(*batch, "--basis", OF_ALL))
+    assert call("batch", "status", "out", "--json").json["complete"] == len(SPECIES)
+    again = succeed(call(*batch, "--basis", OF_ALL))
+    assert "(4 of them before)" in again.out
+    refused = call("batch", "run", *files, "--output", "no", "--basis", f"{OF_ALL},Na=sto-3g")
+    assert refused.code == 9 and "there is no Na in any of the molecules" in refused.out
+    assert not list(Path("no").glob("*.h5"))
 
 
 # --- fragments ------------------------------------------------------------------------------------

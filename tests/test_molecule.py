@@ -532,6 +532,7 @@ def test_programs_that_differ_are_a_warning(
 @pytest.mark.parametrize("block", [1, 4, 7, 10**6])
 def test_point_charges_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     """Their energy with the nuclei, and which of them is too near to a nucleus; not to a ghost."""
+    assert 8 * point_charges.BLOCK == 2**23  # bytes
     monkeypatch.setattr(point_charges, "BLOCK", block)
     points = np.array([[0.0, 0.1, 0.2], [2.0, 0.0, -1.0], [0.0, 3.0, 1.0]])
     nuclei = np.array([8.0, 1.0, 3.0])
@@ -544,6 +545,8 @@ def test_point_charges_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch, bloc
     )
     found = point_charges.nuclear_energy(points, nuclei, charges)
     assert found == pytest.approx(expected, rel=1e-12)
+    firsts = [first for first, _ in point_charges._distances(points, charges)]
+    assert firsts == list(range(0, 6, max(1, block // 3)))
     symbols, ghost = ("O", "H", "Li"), (False, True, False)
     assert point_charges.too_near(points, symbols, ghost, charges, 1.0) == ""
     charges[4, :3] = points[2] + [0.0, 0.0, 0.5]

@@ -10,7 +10,7 @@ import pytest
 from dfmp2 import Molecule
 from dfmp2.errors import InputError
 from dfmp2.options import Options
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.scan import along, scan_energies

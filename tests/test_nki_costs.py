@@ -1,6 +1,7 @@
 """The closed-form costs against figures published for other kernels on trn1, against counts by
 hand, and against an in-order schedule of the kernels' own instructions (tests/data/timelines.tsv),
-which the model took the place of.
+which the model took the place of. `python -m tests.test_nki_costs` prints
+docs/project/trainium/model.tsv.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import SHAPES, product_call, programs, transform_calls
 from dfmp2.trainium.costs import catalogue, model, prediction, text
-from dfmp2.trainium.costs.chips import CHIPS
-from dfmp2.trainium.costs.model import Engines
+from dfmp2.trainium.costs.model import CHIPS, Engines
 from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.interpreter.run import run_kernel
 
@@ -121,6 +121,45 @@ def test_one_engine_binds_in_twelve_of_these_and_the_kernels_are_faster_than_bef
         assert int(row["calls"]) < int(row["before_calls"])
 
 
+COLUMNS = (
+    "kernel, shape, core",
+    "calls before",
+    "schedule before / ms",
+    "calls",
+    "schedule / ms",
+    "closed form / ms",
+    "off by",
+    "busiest engine",
+)
+
+
+def model_table():
+    """Lines of docs/project/trainium/model.tsv; all times are predicted."""
+    yield "\t".join(COLUMNS)
+    for one in rows():
+        row = one.values[0]
+        schedule = float(row["schedule_ms"])
+        closed = priced(row).at() / 1e6
+        busiest = max(float(row[name]) for name in ENGINES)
+        yield "\t".join(
+            [
+                f"{row['kernel']} {row['shape']} {row['chip']}",
+                row["before_calls"],
+                f"{float(row['before_ms']):.4g}",
+                row["calls"],
+                f"{schedule:.4g}",
+                f"{closed:.4g}",
+                f"{100 * (closed / schedule - 1):+.1f} %",
+                f"{busiest / schedule:.2f}",
+            ]
+        )
+
+
+def test_the_page_has_the_table_of_the_model():
+    page = Path(__file__).parent.parent / "docs/project/trainium/model.tsv"
+    assert page.read_text().splitlines() == list(model_table())
+
+
 # By hand
 
 
@@ -147,22 +186,18 @@ def test_cycles_per_pair_of_the_plain_kernel(prices):
     assert names.count("tensor_tensor") == 256 * 6 and names.count("tensor_scalar") == 256 * 3
     copies = 16 * (6_144 + 4 * 64) + 1_024 + 64  # out of staging tiles
     scalar = 1_024 + 768 + 64 + 11 * 64 + 3 * 1_024 + 24 * 128
-    assert (engines.scalar * 1.4 - copies) / 256 == pytest.approx(scalar, rel=0.01)
+    assert (engines.scalar * 1.4 - copies) / 256 == pytest.approx(scalar, rel=1e-3)
     scalar_statements = sum(one.engine == "scalar" for one in counted.instructions)
     assert scalar_statements == pytest.approx(256 * (11 + 24) + 16 * 4 + 1, abs=4)
 
 
-def test_predicted_times_and_on_chip_memory(prices):
+def test_predicted_times(prices):
     plain, packed = prices["trn1", "plain"], prices["trn1", "packed"]
     # Work of the Tensor Engine alone: 2080 pairs of 90,112 cycles.
     assert busy(plain, "tensor") == pytest.approx(2080 * 90_112 / 2.8e6)
     assert busy(plain, "tensor") < plain.at() / 1e6 <= 70
     assert busy(packed, "tensor") < packed.at() / 1e6 <= 61.5
     assert plain.floor == pytest.approx(55.9e6, rel=1e-3)
-    for (chip, _), price in prices.items():
-        trace = text.largest_trace(price, CHIPS[chip])
-        assert trace.moved_high_water <= 64 * 1024  # written by transfers
-        assert trace.sbuf_high_water <= CHIPS[chip].sbuf and trace.psum_high_water <= 8
     with pytest.raises(
         InputError, match="--variant packed: pair_energy offers plain at this shape"
     ):
@@ -175,17 +210,20 @@ def test_residents_leave_30_percent_of_sbuf_free(shape, target):
     chip = {"gen2": TRN1, "gen3": TRN2}[target]
     price = catalogue.best(K3, Shape(*shape), chip)
     whole = {"gen2": 192, "gen3": 224}[target] * 1024
-    assert text.largest_trace(price, chip).sbuf_high_water <= 0.7 * whole
+    trace = text.largest_trace(price, chip)
+    assert trace.sbuf_high_water <= 0.7 * whole
+    assert trace.moved_high_water <= 64 * 1024  # written by transfers
+    assert trace.psum_high_water <= 8
 
 
 @pytest.mark.parametrize(
     ("shape", "target"),
     [
-        ((64, 448, 1536), "gen2"),
-        ((50, 190, 840), "gen2"),
+        pytest.param((64, 448, 1536), "gen2", marks=pytest.mark.slow),
+        pytest.param((50, 190, 840), "gen2", marks=pytest.mark.slow),
         ((21, 171, 570), "gen2"),
-        ((9, 600, 900), "gen2"),  # B_j in two parts
-        ((20, 560, 1900), "gen3"),
+        ((3, 600, 900), "gen2"),  # B_j in two parts
+        pytest.param((20, 560, 1900), "gen3", marks=pytest.mark.slow),
     ],
 )
 def test_tiles_with_addresses_take_70_percent_of_sbuf(shape, target):
@@ -222,7 +260,9 @@ def test_memory_is_estimated_without_running_the_kernel(nvir, naux):
     """The estimate that refuses a shape is the interpreter's high water, to 10 kB."""
     (call,) = calls.pair_energy_calls(2, nvir, naux)
     padded = layout.padded_nvir(nvir), layout.padded_naux(naux)
-    counted = trace_of(call, TRN2).sbuf_high_water
+    trace = trace_of(call, TRN2)
+    counted = trace.sbuf_high_water
+    assert trace.moved_high_water <= 64 * 1024 and trace.psum_high_water <= 8
     held = min(2, layout.residents(*padded))
     assert counted - 1_000 <= layout.sbuf_bytes(*padded, held) <= counted + 20_000
 
@@ -388,3 +428,7 @@ def test_passes_of_a_product_are_counted(batches, depth, rows, columns):
     assert left == pytest.approx(statements * model.SCALAR_STATEMENT, rel=1e-9)
     least = batches * (slices + tiles * -(-wide // 512))
     assert least <= statements <= 4 * least
+
+
+if __name__ == "__main__":
+    print("\n".join(model_table()))

@@ -9,8 +9,7 @@ from scipy.linalg import solve_triangular
 
 from dfmp2.errors import KernelError
 from dfmp2.trainium import calls, layout
-from dfmp2.trainium.costs.chips import CHIPS
-from dfmp2.trainium.costs.model import engines
+from dfmp2.trainium.costs.model import CHIPS, engines
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from tests.test_nki_kernels import ALGEBRA, ARITHMETIC, assert_close, energies_of, launch
 

@@ -18,7 +18,7 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.trainium import calls
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.costs import catalogue
-from dfmp2.trainium.costs.chips import CHIPS
+from dfmp2.trainium.costs.model import CHIPS
 from dfmp2.trainium.launch.cores import CoresBackend
 from tests import xla_twin
 from tests.test_backends import fitted

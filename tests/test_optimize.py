@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,18 +24,18 @@ from dfmp2.molecule.structure import structure
 from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
-from dfmp2.output.study import read_study
+from dfmp2.output.study import MOST_RUNS, read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.constraints import Constraints
 from dfmp2.studies.frequencies import harmonic_frequencies
 from dfmp2.studies.geometric_search import Search, torsional_constant
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.keeper import Keeper
-from dfmp2.studies.optimize import optimize_geometry
+from dfmp2.studies.optimize import Course, optimize_geometry
 from dfmp2.studies.stationary import StationaryPoint, stationary_point
 from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
 from tests.conftest import Runner, listing, succeed
-from tests.faults import EACH, Stopping
+from tests.faults import EACH, Stopping, finished_in_stops
 
 SETS = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
 EXACT = make_options(**SETS, precision="fp64", stability="off", threads=1)
@@ -191,11 +192,7 @@ def test_stopped_again_and_again(
     whole = succeed(call(*command)).json
     check_files_of(whole)
     monkeypatch.setenv(EACH, "1000")
-    stops = 0
-    with Stopping(every=9):
-        while (done := call(*command, "--output", "x.h5", "--resume")).code == 75:
-            stops += 1
-            assert stops < 20
+    done, stops = finished_in_stops(call, *command, "--output", "x.h5", "--resume", every=9)
     found = succeed(done).json
     assert stops >= 2 and "step 1: finished before" in done.err
     assert found["optimized_total_energy"] == pytest.approx(
@@ -417,6 +414,14 @@ def test_what_is_not_a_minimum_in_the_end(
     assert found["title"].startswith("saddle point of order 2 of w")
 
 
+def test_a_new_start_fits_into_the_runs_of_a_study() -> None:
+    """Two Hessians of water, 18 runs each, beside the steps and 50 more."""
+    for most_steps, fits in ((MOST_RUNS - 50 - 36, True), (MOST_RUNS - 50 - 35, False)):
+        search = SimpleNamespace(max_steps=most_steps, transition_state=False)
+        course = SimpleNamespace(_restarts=0, _search=search, _molecule=WATER, _steps=lambda: 3)
+        assert Course._may_restart(course) is fits
+
+
 def test_verification_goes_on_where_it_was_stopped(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,11 +431,7 @@ def test_verification_goes_on_where_it_was_stopped(
     whole = succeed(call(*command)).json
     assert whole["stationary_point"] == "minimum" and whole["restarts"] == 0
     monkeypatch.setenv(EACH, "1000")
-    stops = 0
-    with Stopping(every=35):
-        while (done := call(*command, "--output", "x.h5", "--resume")).code == 75:
-            stops += 1
-            assert stops < 30
+    done, stops = finished_in_stops(call, *command, "--output", "x.h5", "--resume", every=35)
     found = succeed(done).json
     assert stops >= 1 and list(found["runs"]) == list(whole["runs"])
     assert found["wavenumbers"] == pytest.approx(whole["wavenumbers"], abs=0.1)

@@ -28,9 +28,8 @@ import pytest
 import dfmp2
 from dfmp2.cli.main import cli
 from dfmp2.validation import doctor
-from tests.conftest import COMMAND, Runner, run_command
+from tests.conftest import COMMAND, WRITTEN, Runner, run_command
 
-WRITTEN = Path(__file__).parent / "data" / "written_by_0.1"
 SHOWN: dict[str, dict[str, Any]] = json.loads(
     lzma.decompress((WRITTEN / "shown.json.xz").read_bytes())
 )
@@ -92,16 +91,6 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads of a molecule this small wait for each other where other tests run beside
     them."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the files of 0.1, unpacked; nothing in it may change."""
-    folder = tmp_path_factory.mktemp("pinned") / "written"
-    shutil.copytree(WRITTEN, folder)
-    for packed in folder.rglob("*.h5.xz"):
-        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
-    return folder
 
 
 def key_paths(value: Any, path: str = "") -> Iterator[str]:

@@ -4,18 +4,22 @@ float64 where nothing else is said."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyscf import dft, gto
 
+from dfmp2.backends import tiling
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.planning import memory, rates, time
+from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
 from dfmp2.planning.memory import MemoryPlan, Stage
 from dfmp2.planning.rates import DiskRates, Rates
-from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, sampled_pairs, scf_cycles
+from dfmp2.planning.system import useful_threads
+from dfmp2.scf.ladder import begins_coarse, uses_single
 
 OPEN = Workload(
     nao=23,
@@ -58,21 +62,31 @@ def test_memory_of_a_small_scf_counted_by_hand() -> None:
     halves = 101 * (7 + 6) * 23
     read = Stage(8 * (MATRICES + 2 * INTEGRALS + halves), 8 * 2 * INTEGRALS, 8 * 2 * INTEGRALS)
     assert plan.scf_read == read
-    assert plan.scf_response == 4 * 101 * 23 * (7 + 6)  # in float32, as the exchange
+    assert plan.scf_response == 2 * 4 * 101 * 23 * (7 + 6)  # in float32, as the exchange
     assert plan.scf_gathered == 4 * 2 * 101 * 210
     assert plan.grid_values == 0
 
 
 def test_what_an_scf_holds_beside_its_integrals_is_counted() -> None:
-    """A grid and the one its error is found with, a solvent, X2C, and integrals of four centres."""
+    """A grid and the one its error is found with, a solvent, X2C, and integrals of four centres.
+
+    The points of the first grid are there once more for the stability of the solution.
+    """
     plain = plan_of(OPEN)
-    few = plan_of(replace(OPEN, grid=300, finer_grid=400))
+    few = plan_of(replace(OPEN, grid=300, finer_grid=400, kernel=6))
     block = 700 * 23 * 12 + 4 * 23**2 * 2
-    assert few.scf_in_core - plain.scf_in_core == WORKERS * block * 8 + 700 * 96
+    kernel = 300 * (6 * 8 + 96)  # for the stability of all rotations
+    assert few.scf_in_core - plain.scf_in_core == WORKERS * block * 8 + 700 * 96 + kernel
+    unexamined = [
+        plan_of(replace(OPEN, examined=False, grid=points, finer_grid=0, kernel=6)).scf_in_core
+        for points in (0, 700)
+    ]
+    assert unexamined[1] - unexamined[0] == WORKERS * block * 8 + 700 * 96
     assert few.grid_values == 300 * 23 * 4 * 8
     many = plan_of(replace(OPEN, grid=5000, finer_grid=7000))
     block = 1008 * 23 * 12 + 4 * 23**2 * 2
-    assert many.scf_in_core - plain.scf_in_core == WORKERS * block * 8 + 12000 * 96
+    held = WORKERS * block * 8 + 12000 * 96 + 5000 * 96
+    assert many.scf_in_core - plain.scf_in_core == held
     solvent = plan_of(replace(OPEN, surface=90))
     kept = 90**2 + 2 * 90 * PAIRS
     assert solvent.scf_in_core - plain.scf_in_core == 8 * kept
@@ -162,6 +176,21 @@ def test_memory_of_a_large_mp2_is_bounded_where_it_streams() -> None:
     assert plan.mp2_disk == 8 * whole
 
 
+def test_the_host_of_a_card_holds_no_tiles() -> None:
+    """But the two buffers of 64 MB through which B goes there, or less for a smaller B."""
+    card = replace(CpuBackend(WORKERS).limits, memory=10**9)
+    for work, buffers in ((OPEN, 2 * 8 * B), (LARGE, 128 * MB)):
+        edge = tiling.edge(work.spins[0].nocc, card, work.spins[1].nvir * work.naux)
+        row = 8 * work.spins[1].nvir * work.naux
+        found = memory.memory_plan(work, card, WORKERS, program=0, budget=10**12).mp2_pairs
+        rows = sum(spin.nocc for spin in work.spins)
+        assert found.least == 3 * edge * row and found.most == (rows + 2 * edge) * row
+        solve = memory.memory_plan(work, card, WORKERS, program=0, budget=10**12).mp2_solve
+        assert solve == plan_of(work).mp2_solve
+        held = memory._blas_buffers(work, WORKERS)
+        assert found.fixed == held + buffers + row + row // 2
+
+
 def test_memory_of_checks_counted_by_hand() -> None:
     """PySCF's DF-MP2, exact integrals of some orbitals, and matrices of a quadrature."""
     row = 8 * 15 * 79
@@ -205,7 +234,7 @@ GRADIENT = replace(OPEN, task="gradient")
 def test_memory_of_a_gradient_counted_by_hand() -> None:
     """Everything in memory, and the least of it."""
     plan = plan_of(GRADIENT)
-    found = memory.gradient_memory(GRADIENT, plan, 9, WORKERS)
+    found = gradient_memory(GRADIENT, plan, 9, WORKERS)
     half = 8 * (7 + 6) * 23 * 101
     always = 20 * MB + 14 * MB
     fixed = always + 8 * 24 * 23**2 * 2 + 8 * B
@@ -246,7 +275,7 @@ def test_memory_of_a_gradient_counted_by_hand() -> None:
     assert found.comfortable == max(
         plan.mp2_in_core + kept, amplitudes + 8 * B + kept, fitted + kept, response + of_occupied
     )
-    assert memory.gradient_with_b(GRADIENT, WORKERS) == amplitudes
+    assert gradient_with_b(GRADIENT, WORKERS) == amplitudes
     # Each array is in memory from the byte on where it fits there.
     for name, room, value in (
         ("z_on_disk", max(amplitudes + 8 * B, fitted - 92 * function), False),
@@ -255,13 +284,13 @@ def test_memory_of_a_gradient_counted_by_hand() -> None:
         ("scf_kept", before + kept, True),
     ):
         just, below = (
-            memory.gradient_memory(GRADIENT, plan_of(GRADIENT, memory.SLACK + n), 9, WORKERS)
+            gradient_memory(GRADIENT, plan_of(GRADIENT, memory.SLACK + n), 9, WORKERS)
             for n in (room, room - 1)
         )
         assert (getattr(just, name), getattr(below, name)) == (value, not value), name
         if name == "z_on_disk":
             assert below.disk == max(8 * B, half if below.half_on_disk else 0)
-    densities = memory.gradient_memory(replace(GRADIENT, task="properties"), plan, 9, WORKERS)
+    densities = gradient_memory(replace(GRADIENT, task="properties"), plan, 9, WORKERS)
     assert densities.purpose == "relaxed densities"
 
 
@@ -382,6 +411,14 @@ def test_time_of_mp2_counted_by_hand() -> None:
         assert getattr(twice, name) == pytest.approx(2 * getattr(found, name))
 
 
+def test_a_quadrature_has_matrices_at_each_point() -> None:
+    work = replace(TIMED, points=12, precision="fp64")
+    assert work.flops()["pairs_fp64"] == 12 * 79**2 * 130
+    assert work.flops()["pairs_mixed"] == 0
+    found = time.time_text(work, HOST).pair_energies
+    assert found == pytest.approx(1.3 * 12 * 79**2 * 130 / 4e10)
+
+
 def test_time_of_a_gradient_counted_by_hand() -> None:
     work = replace(TIMED, task="gradient", precision="fp64")
     found = time.gradient_seconds(work, HOST)
@@ -481,7 +518,7 @@ def test_integrals_of_a_gradient_go_to_disk_where_they_do_not_fit() -> None:
     vectors = 20 * MB + 40 * MB + 8 * 40 * rotations
     needed = vectors + ample.scf_in_core
     just, below = (
-        memory.gradient_memory(work, plan_of(work, memory.SLACK + n), 9, WORKERS)
+        gradient_memory(work, plan_of(work, memory.SLACK + n), 9, WORKERS)
         for n in (needed, needed - 1)
     )
     assert not just.scf_on_disk and below.scf_on_disk
@@ -489,7 +526,7 @@ def test_integrals_of_a_gradient_go_to_disk_where_they_do_not_fit() -> None:
     assert (below.pair_bytes, below.read_bytes) == (8 * 4000**2, 256 * MB)
     assert below.disk >= ample.scf_disk and not below.scf_kept
     alone = replace(work, naux=0, spins=(Spin(60, 0, 0), Spin(55, 0, 0)), grid=9000)
-    kohn_sham = memory.gradient_memory(alone, plan_of(work), 9, WORKERS)
+    kohn_sham = gradient_memory(alone, plan_of(work), 9, WORKERS)
     assert not (kohn_sham.scf_on_disk or kohn_sham.scf_kept)
     half = 8 * 115 * 800 * 4000
     fixed = 20 * MB + 40 * MB + 8 * 24 * 800**2 * 2
@@ -566,3 +603,55 @@ def test_cores_that_others_take_are_beyond_the_idle_ones(
     monkeypatch.setattr(rates.os, "cpu_count", lambda: cores)
     others: Any = SimpleNamespace(used=lambda: used)
     assert rates._taken(others, threads) == pytest.approx(taken)
+
+
+# --- counts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "elements", "started", "cycles"),
+    [
+        (1e-6, "C H O", False, 12),
+        (1e-4, "C H", False, 9),
+        (1e-8, "C H", False, 15),
+        (1e-6, "C Fe", False, 15),
+        (1e-6, "C H", True, 7),
+        (1e-9, "C Fe", True, 15),
+        (1e-1, "C", True, 2),
+    ],
+)
+def test_iterations_of_an_scf_counted_by_hand(
+    tolerance: float, elements: str, started: bool, cycles: int
+) -> None:
+    """12 to 1e-6 Eh, 1.7 for each digit; 3 more for metals, three digits less for a good start."""
+    assert scf_cycles(tolerance, elements.split(), started=started) == cycles
+
+
+def test_samples_counted_by_hand() -> None:
+    """48 pairs or 2 %; 24 orbitals in four strata of each spin, two of each at least."""
+    found = [sampled_pairs(count) for count in (0, 47, 48, 2400, 2401, 10_000)]
+    assert found == [0, 47, 48, 48, 49, 200]
+    assert exact_row_shares([24]) == [[24]]
+    assert exact_row_shares([13, 11]) == [[13], [11]]
+    assert exact_row_shares([30, 28]) == [[3, 3, 3, 3], [3, 3, 3, 3]]
+    assert exact_row_shares([25]) == [[7, 6, 6, 6]]
+    assert exact_row_shares([100, 3]) == [[6, 6, 6, 6], [1, 1, 1, 0]]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The set-up of a run, as far as threads go."""
+
+    active: int
+
+
+def test_small_molecules_have_one_thread_and_float64() -> None:
+    """Below 64 functions threads cost more than they gain, below 128 float32, and below 64 a
+    coarse grid."""
+    setup: Any = Planned(4)
+    for nao, threads in ((63, 1), (64, 4)):
+        made: Any = SimpleNamespace(mole=SimpleNamespace(nao=nao))
+        assert useful_threads(setup, made).active == threads
+    assert [uses_single("mixed", nao) for nao in (127, 128)] == [False, True]
+    assert [begins_coarse("auto", nao) for nao in (63, 64)] == [False, True]
+    assert not uses_single("fp64", 1000) and not begins_coarse("fp64", 1000)

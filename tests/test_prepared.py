@@ -24,7 +24,7 @@ import dfmp2
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.host import arrays_on_disk
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, WHOLE_RUN, Options
-from dfmp2.output import hdf5
+from dfmp2.output import hdf5, hdf5_datasets
 from dfmp2.output.checkpoint import VARIABLE
 from dfmp2.output.prepared import is_prepared, opened
 from dfmp2.planning import memory
@@ -254,7 +254,7 @@ def test_b_is_left_where_it_is_when_a_file_is_opened(
 ) -> None:
     """It may be larger than the memory."""
     read: list[str] = []
-    content, item = hdf5.content, h5py.Dataset.__getitem__
+    content, item = hdf5_datasets.content, h5py.Dataset.__getitem__
 
     def noted(dataset: Any) -> Any:
         read.append(h5py.h5i.get_name(dataset).decode())
@@ -264,7 +264,7 @@ def test_b_is_left_where_it_is_when_a_file_is_opened(
         read.append(dataset.name)
         return item(dataset, *place)
 
-    monkeypatch.setattr(hdf5, "content", noted)
+    monkeypatch.setattr(hdf5_datasets, "content", noted)
     monkeypatch.setattr(h5py.Dataset, "__getitem__", taken)
     with opened(radical_file):
         pass
@@ -602,3 +602,20 @@ def test_a_signal_while_it_is_written(number: signal.Signals, folder: Path, call
     assert len(parts()) == (number == signal.SIGKILL) and not (folder / "x.prepared.h5").exists()
     succeed(call(*PREPARE))
     assert parts() == []
+
+
+def test_what_python_computes_says_which_function_did(tmp_path):
+    """Each front end has a command of its own in the record."""
+    helium = dfmp2.Molecule(("He",), [[0.0, 0.0, 0.0]])
+    how = {"threads": 1, "listener": Heard()}
+    result = dfmp2.run(helium, "6-31g", **how)
+    assert result.provenance.command == "dfmp2.run"
+    prepared = dfmp2.prepare(helium, "6-31g", tmp_path / "b.h5", **how)
+    assert prepared.provenance.command == "dfmp2.prepare"
+    again = dfmp2.energy(tmp_path / "b.h5", **how)
+    assert again.provenance.command == "dfmp2.energy"
+    assert again.total_energy == pytest.approx(result.total_energy, abs=1e-12)
+    gradient = dfmp2.gradient(helium, "6-31g", **how).result
+    assert gradient.provenance.command == "dfmp2.gradient"
+    derived = dfmp2.derive(result, os_scale=1.1)
+    assert derived.provenance.command == "dfmp2.derive; original: dfmp2.run"

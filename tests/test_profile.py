@@ -75,6 +75,10 @@ def test_times_are_microseconds_and_rates_operations_over_time(
         ("pairs", 4_250_000, 500_000),
         ("result file", 4_750_000, 0),
     ]
+    cycle = next(event for event in found["run"] if event["name"] == "SCF iteration 2")
+    assert cycle["args"] == {"energy": -75.0, "change": -1.0, "gradient": 0.5}
+    tiles = next(event for event in found["run"] if event["name"] == "pairs")
+    assert tiles["args"] == {"done": 15, "of": 15}
     assert [(event["name"], event["ts"], event["dur"]) for event in found["stages"]] == [
         ("SCF", 250_000, 4_000_000),
         ("pair energies", 4_250_000, 500_000),

@@ -343,6 +343,9 @@ def test_cubes_hold_what_is_asked_for(what, densities, call):
     }[what]()
     np.testing.assert_allclose(given, expected, atol=2e-5)
     assert total == pytest.approx(integral, abs=3e-3)
+    extent = np.ptp(result.molecule.coordinates, axis=0) + 2 * 6  # bohr
+    assert (steps <= 0.3 + 1e-6).all()
+    assert values.shape == tuple(np.ceil(extent / 0.3).astype(int) + 1)
 
 
 NOT_THERE = [  # options, message

@@ -107,6 +107,21 @@ def test_a_double_hybrid_of_opposite_spin_is_the_sum_over_pairs(
     assert "quadrature" in report(found)
 
 
+@pytest.mark.parametrize("spins", [1, 2])
+def test_the_size_of_the_energy_is_judged_by_random_vectors(
+    monkeypatch: pytest.MonkeyPatch, spins: int
+) -> None:
+    """|E_OS| of Eq. 3 and a tenth more, but for the scatter of 20,000 vectors."""
+    monkeypatch.setattr(laplace, "VECTORS", 20_000)
+    rng = np.random.default_rng(6)
+    b = [rng.standard_normal((nocc, 4, 5)) for nocc in (3, 2)][:spins]
+    gaps = [rng.uniform(0.5, 3.0, tensor.shape[:2]) for tensor in b]
+    rule = quadrature(1.0, 6.0, 1e-6)
+    integrals = np.einsum("iap,jbp->iajb", b[0], b[-1])
+    exact = float((integrals**2 / (gaps[0][:, :, None, None] + gaps[-1])).sum())
+    assert laplace._size(b, gaps, rule) == pytest.approx(1.1 * exact, rel=0.03)
+
+
 def test_a_misjudged_size_of_the_energy_is_made_good(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laplace, "_size", lambda *given: 1e-6)
     found = dfmp2.run(WATER, method="sos-laplace", **EXACT)

@@ -15,7 +15,7 @@ from pyscf.mp import dfmp2 as pyscf_dfmp2
 from pyscf.mp import dfump2 as pyscf_dfump2
 
 import dfmp2
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, NumericalError
 from dfmp2.errors.messages import Option
 from dfmp2.studies.ideal_gas import GasConditions
 from dfmp2.studies.species import (
@@ -29,7 +29,7 @@ from dfmp2.studies.species import (
     read_species,
 )
 from tests.conftest import Runner, succeed
-from tests.faults import Stopping
+from tests.faults import finished_in_stops
 
 SMALL = {"threads": 1, "listener": dfmp2.Listener()}
 FITTED = {"scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri"}
@@ -152,7 +152,7 @@ def test_wrong_terms(text: str, said: str) -> None:
         ("h2.xyz", "2*h.xyz", {"transition_states": ["ts"]}, "no species has this name"),
         ("h2.xyz", "2*h.xyz", {"symmetry_numbers": {"h2": 0}}, "whole number from 1 to 60"),
         ("none.xyz", "2*h.xyz", {}, "none.xyz"),
-        ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}, "cannot hold for every species"),
+        ("h2.xyz", "2*h.xyz", {"frozen_core": "1"}, "cannot hold for the species"),
         ("h2.xyz", "2*h.xyz", {"standard_state": "2M"}, "expected one of 1atm, 1bar, 1M"),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0}, "expected a number above 0"),
         ("h2.xyz", "2*h.xyz", {"temperature": 0.0, "standard_state": "1M"}, "above 0"),
@@ -230,6 +230,12 @@ def test_stored_results_take_part(folder: Path) -> None:
         dfmp2.reaction("h2.xyz", "2*h.h5", **SMALL)
 
 
+def test_free_energies_are_those_of_stationary_points(folder: Path) -> None:
+    (folder / "far.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.9\n")
+    with pytest.raises(NumericalError, match="frequencies are those of a stationary point"):
+        dfmp2.reaction("far.xyz", "2*h.xyz", "6-31g", frequencies=True, **SMALL)
+
+
 def test_the_free_energy_of_a_dissociation(folder: Path) -> None:
     """H2 -> 2 H from its one wavenumber: translation, rotation, vibration and spin written out."""
     study = dfmp2.reaction(
@@ -277,11 +283,7 @@ def test_a_stopped_reaction_goes_on(call: Runner, folder: Path) -> None:
     take other iterations); with workers too."""
     asked = ("reaction", "--reactants", "h2.xyz,h.xyz", "--products", "linear-h3.xyz")
     asked += ("--basis", "6-31g", "--frequencies", "--allow-gradient", "--json", "--threads", "1")
-    stops = 0
-    with Stopping(every=60):
-        while (done := call(*asked, "--output", "x.h5", "--resume")).code == 75:
-            stops += 1
-            assert stops < 20
+    done, stops = finished_in_stops(call, *asked, "--output", "x.h5", "--resume", every=60)
     assert stops >= 2
     once = json.loads(succeed(call(*asked, "--output", "y.h5")).out)
     shared = json.loads(succeed(call(*asked, "--output", "z.h5", "--workers", "2")).out)

@@ -22,7 +22,7 @@ from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
 from dfmp2.studies.optimize import optimize_geometry
-from dfmp2.studies.reaction_path import arc_length
+from dfmp2.studies.reaction_path import _table, arc_length
 from dfmp2.studies.stored_hessian import StoredHessian, read_hessian
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, succeed
@@ -152,6 +152,38 @@ def test_the_length_of_a_path() -> None:
     assert arc_length(first, second) == pytest.approx(math.sqrt(2 * mass) * d, rel=1e-6)
 
 
+def test_the_table_of_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four geometries, the second of which is the transition state."""
+    monkeypatch.setattr("dfmp2.studies.reaction_path.GradientResult", lambda run: run)
+    first = molecule("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    energies, places = (-1.0, -0.9, -0.97, -1.1), (0.0, 0.1, 0.4, 0.5)
+    runs: list[Any] = [
+        SimpleNamespace(
+            molecule=replace(first, coordinates=first.coordinates + [[0, 0, 0], [0, 0, place]]),
+            total_energy=energy,
+            gradient=np.array([[3.0, 0, 4.0], [0, energy, 0]]) * 1e-3,
+        )
+        for place, energy in zip(places, energies, strict=True)
+    ]
+    table = _table(("a", "b", "c", "d"), runs, 1)
+    shape = math.sqrt(1.00782503223 / 2)  # of a bond between two hydrogen atoms
+    assert table["run"].values == ("a", "b", "c", "d")
+    lengths = [shape * (place - places[1]) for place in places]
+    assert table["s"].values == pytest.approx(lengths, rel=1e-6)
+    above = [(energy + 1.1) * 2625.4996395 for energy in energies]
+    assert table["relative_energy"].values == pytest.approx(above, rel=1e-9)
+    assert table["total_energy"].values == energies
+    assert table["max_gradient"].values == pytest.approx([5e-3] * 4)
+    units = {name: column.units for name, column in table.items()}
+    assert units == {
+        "run": "",
+        "s": "sqrt(u) bohr",
+        "relative_energy": "kJ/mol",
+        "total_energy": "hartree",
+        "max_gradient": "hartree/bohr",
+    }
+
+
 def test_fragments_are_named_by_their_bonds() -> None:
     far = "5\n\nO 0 0 0\nH 0 0.757 0.587\nH 0 -0.757 0.587\nC 0 0 9\nN 0 0 10.17\n"
     assert fragment_formulas(molecule(far, charge=-1)) == "H2O + CN"
@@ -163,6 +195,9 @@ def test_a_path_begins_at_a_transition_state(call: Runner, folder: Path) -> None
     (folder / "he.xyz").write_text("1\n\nHe 0 0 0\n")
     done = call("irc", "he.xyz", *OPTIONS)
     assert done.code == 3 and "has no reaction path" in done.message
+    (folder / "apart.xyz").write_text("2\n\nH 0 0 0\nH 0 0 1.2\n")
+    done = call("irc", "apart.xyz", *OPTIONS)
+    assert done.code == 5 and "a path begins at a transition state" in done.message
     done = call("irc", "h2o.xyz", *OPTIONS, "--method", "drpa")
     assert done.code == 3 and "drpa has no gradient" in done.message
 

@@ -17,7 +17,7 @@ from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import Certificate, MP2Result, Quadrature
 from dfmp2.options import Options
-from dfmp2.output import hdf5, report
+from dfmp2.output import hdf5, report, text
 from dfmp2.output.document import Figure, Table
 from dfmp2.output.html import svg
 from dfmp2.output.html.page import FOLDER
@@ -465,6 +465,41 @@ def test_a_map_of_pairs_holds_every_pair_once(shape: tuple[int, int]) -> None:
         for j, value in enumerate(row):
             part = matrix[i * block : (i + 1) * block, j * block : (j + 1) * block]
             assert value == pytest.approx(part.sum(), rel=1e-12)
+
+
+def test_five_pairs_and_three_levels_on_each_side_of_the_gap(water, radical):
+    """The largest in size, both orders counted; every occupied level of a spin from 1."""
+    result = hdf5.read(water.path)
+    opposite, same = result.pairs.channels().values()
+    size = len(opposite)
+    expected = {
+        f"{i + 1}, {j + 1}": (2 - (i == j)) * (opposite[i, j] + same[i, j])
+        for i in range(size)
+        for j in range(i, size)
+    }
+    strongest = sorted(expected, key=expected.__getitem__)[:5]
+    (table,) = text._strongest(result)
+    assert [row[0] for row in table.rows] == strongest
+    for name, spins, energy, share in table.rows:
+        assert spins == "both" and float(energy) == pytest.approx(expected[name], abs=1e-6)
+        part = 100 * expected[name] / sum(expected.values())
+        assert float(share) == pytest.approx(part, abs=0.06)
+
+    result = hdf5.read(radical.path)
+    (table,) = text._frontier(result)
+    names = ["HOMO-2", "HOMO-1", "HOMO", "LUMO", "LUMO+1", "LUMO+2"]
+    found = [(row[0], row[1], row[2]) for row in table.rows]
+    wanted, values = [], []
+    for spin, (levels, occupied) in zip(
+        ("alpha", "beta"), zip(result.reference.mo_energy, (5, 4), strict=True), strict=True
+    ):
+        for number in range(occupied - 3, min(occupied + 3, len(levels))):
+            wanted.append((names[number - occupied + 3], number + 1, spin))
+            values.append(levels[number])
+    assert found == wanted
+    assert [float(row[3]) for row in table.rows] == pytest.approx(values, abs=1e-6)
+    volts = [27.211386245988 * value for value in values]
+    assert [float(row[4]) for row in table.rows] == pytest.approx(volts, abs=6e-4)
 
 
 def test_maps_of_both_spins_have_one_scale(result: MP2Result) -> None:

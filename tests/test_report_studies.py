@@ -14,12 +14,16 @@ import numpy as np
 import pytest
 
 from dfmp2.output import hdf5, study_report
-from dfmp2.output.html.svg import scan_curve
-from dfmp2.output.study import Column, Study, StudyWriter
+from dfmp2.output.hdf5_datasets import Dataset
+from dfmp2.output.html import batch as batch_pages
+from dfmp2.output.html.svg import energy_map, scan_curve
+from dfmp2.output.study import Column, Study, StudyWriter, Warned
+from dfmp2.output.study_report import study_warnings
 from tests.conftest import listing
 from tests.report_page import parse
 
 NASTY = "</td><script>alert(1)</script>"
+STATES = ("complete", "failed", "damaged", "running", "pending")
 
 
 # --- a study --------------------------------------------------------------------------------------
@@ -35,11 +39,11 @@ def study(folder, water, radical):
         settings={"basis": NASTY},
         notes=(NASTY, "counterpoise"),
         values={
-            "cp_corrected_interaction_energy": hdf5.Dataset(-0.0224119246, "hartree", NASTY),
-            "cp_corrected_interaction_energy_kcal_per_mol": hdf5.Dataset(
+            "cp_corrected_interaction_energy": Dataset(-0.0224119246, "hartree", NASTY),
+            "cp_corrected_interaction_energy_kcal_per_mol": Dataset(
                 -14.06369499, "kcal/mol", "the same"
             ),
-            "distance": hdf5.Dataset(1.9, "angstrom", "between them"),
+            "distance": Dataset(1.9, "angstrom", "between them"),
         },
         table={
             "run": Column(tuple(runs), "", ""),
@@ -90,6 +94,77 @@ def test_the_curve_of_a_scan_is_a_file_of_its_own_whatever_its_title():
     assert svg.count("<title>") == 2 and NASTY in "".join(root.itertext())
 
 
+def test_the_frame_of_a_map_is_around_its_lowest_box() -> None:
+    """Three bonds by four angles; the lowest of all is in the second row and the third column."""
+    energies = np.add.outer([3.0, 0.0, 1.0], [0.4, 0.2, 0.0, 0.9]) * 1e-3
+    arrays = {
+        "map_energy": hdf5.Dataset(energies, "hartree", ""),
+        "map_first": hdf5.Dataset(np.array([0.9, 1.0, 1.1]), "angstrom", ""),
+        "map_second": hdf5.Dataset(np.array([90.0, 95.0, 100.0, 105.0]), "degree", ""),
+    }
+    settings = {"coordinates": ["bond_1_2", "angle_2_1_3"]}
+    study = Study("scan", "map", settings, (), {}, {}, {}, True, arrays=arrays)
+    root = ElementTree.fromstring(energy_map(study))
+    boxes = [item for item in root.iter() if item.tag.endswith("rect")]
+
+    def middle(box: ElementTree.Element) -> tuple[float, ...]:
+        corner, size = (
+            [float(box.attrib[name]) for name in names]
+            for names in (("x", "y"), ("width", "height"))
+        )
+        return tuple(place + extent / 2 for place, extent in zip(corner, size, strict=True))
+
+    titled = {
+        (box[0].text or "").partition(":")[0]: middle(box)
+        for box in boxes
+        if len(box) and "kJ/mol" in (box[0].text or "")
+    }
+    lowest = titled["bond 1 2 = 1, angle 2 1 3 = 100"]
+    (frame,) = (box for box in boxes if box.get("class") == "positive")
+    assert middle(frame) == pytest.approx(lowest, abs=0.1)
+    right = titled["bond 1 2 = 1, angle 2 1 3 = 105"]
+    assert right[0] - lowest[0] == pytest.approx(float(frame.attrib["width"]), abs=0.1)
+    above = titled["bond 1 2 = 1.1, angle 2 1 3 = 100"]
+    assert lowest[1] - above[1] == pytest.approx(float(frame.attrib["height"]), abs=0.1)
+
+
+def test_of_displaced_geometries_the_first_is_shown(call, folder, water, radical):
+    """Those of frequencies and of a path; a reaction shows what it is made of."""
+    runs = {name: hdf5.read(one.path) for name, one in {"a": water, "b": radical}.items()}
+    species = [{"run": "b", "coefficient": 1}]
+    for kind, anchors in (("frequencies", ["a"]), ("reaction", ["b"]), ("cbs", ["a", "b"])):
+        study = Study(kind, kind, {"species": species}, (), {}, {}, runs, False)
+        writer = StudyWriter(folder / f"{kind}.h5", overwrite=False)
+        for name, run in runs.items():
+            writer.add(name, run)
+        writer.write(study)
+        assert call("report", f"{kind}.h5", "-o", f"{kind}.html").code == 0
+        text = parse(Path(f"{kind}.html").read_text(encoding="utf-8")).text
+        assert [name for name in runs if f"Molecule ({name})" in text] == anchors[:1]
+        inputs = {"a": "h2o.xyz", "b": "nh2.xyz"}
+        assert [name for name in runs if f"run {inputs[name]}" in text] == anchors
+
+
+def test_warnings_name_their_first_three_runs() -> None:
+    class Warning:
+        """A study of six runs, four of which say the same."""
+
+        runs = dict.fromkeys("abcdef")
+        all_warnings = (
+            Warned("alone", ()),
+            Warned("once", ("c",)),
+            Warned("thrice", ("a", "b", "d")),
+            Warned("often", ("a", "b", "d", "e")),
+        )
+
+    assert study_warnings(Warning()) == [  # type: ignore[arg-type]
+        "alone",
+        "c: once",
+        "3 of 6 runs (a, b, d): thrice",
+        "4 of 6 runs (a, b, d, ...): often",
+    ]
+
+
 def test_a_study_that_was_changed_is_refused(call, study):
     with h5py.File(study, "a") as handle:
         handle["study/values/cp_corrected_interaction_energy"][()] = -1.0
@@ -138,6 +213,9 @@ def test_every_item_has_its_row(call, batch, water, source):
     assert listing(batch) == before
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
     good = elements.row("h2o", "complete")
+    tiles = [row[:2] for row in elements.rows if row[0] in STATES]
+    counts = dict(zip(STATES, ("2 of 9", "2", "2", "1", "2"), strict=True))
+    assert tiles == [list(one) for one in counts.items()]
     keys = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
     assert good[4:7] == [f"{water.json[key]:.10f}" for key in keys]
     states = {row[0]: row[1] for row in elements.rows if len(row) == 10}
@@ -165,6 +243,17 @@ def test_every_item_has_its_row(call, batch, water, source):
     links = [value for value in elements.values("href") if value.startswith("#failure")]
     assert set(links) == {"#failures", "#failure-1", "#failure-2", "#failure-3", "#failure-4"}
     assert all(link[1:] in elements.values("id") for link in links)
+
+
+@pytest.mark.parametrize(("most", "said"), [(3, True), (4, False)])
+def test_the_first_failures_are_shown(call, batch, monkeypatch, most, said):
+    """The batch has four of them."""
+    monkeypatch.setattr(batch_pages, "MOST_FAILURES", most)
+    assert call("report", "out", "-o", "r.html").code == 0
+    elements = parse(Path("r.html").read_text(encoding="utf-8"))
+    assert (f"The first {most} of 4 failures are shown below" in elements.text) == said
+    links = {value for value in elements.values("href") if value.startswith("#failure-")}
+    assert links == {f"#failure-{place}" for place in range(1, most + 1)}
 
 
 def test_what_follows_from_the_molecule_is_no_other_method(call, folder):

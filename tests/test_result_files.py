@@ -24,10 +24,11 @@ from dfmp2.errors import InputError, ResultFileError
 from dfmp2.molecule.basis import ElementBasis, nested_tuples
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals
+from dfmp2.output.hdf5_datasets import content_hash
 from dfmp2.output.json import to_json
 from dfmp2.output.study import Column, StudyWriter, read_study, verify_study, write_table
 from dfmp2.output.text import pair_table, report
-from tests.conftest import Runner, Stored, listing, succeed
+from tests.conftest import WRITTEN, Runner, Stored, listing, succeed
 
 STO3G = ("--basis", "sto-3g")
 CODE = "__import__('os').system('touch EXECUTED')"
@@ -63,9 +64,6 @@ ADDED = (
     "reference/dipole",
     "reference/operations",
 )
-WRITTEN = (
-    Path(__file__).parent / "data" / "written_by_0.1"
-)  # what these files say is held by test_pinned
 STUDIES = ("cbs", "interaction", "scan")
 NO_RESULTS = ("collected", "prepared", "validation")
 OPTIONS = ("memory", "os_scale")  # of the fixture `radical`
@@ -411,7 +409,7 @@ def doctored(water: Stored, folder: Path) -> Callable[[Edit], str]:
         with h5py.File(folder / "doctored.h5", "r+") as handle:
             edit(handle)
             if hashed:
-                handle.attrs["content_sha256"] = np.bytes_(hdf5.content_hash(handle))
+                handle.attrs["content_sha256"] = np.bytes_(content_hash(handle))
         return str(folder / "doctored.h5")
 
     return make

@@ -24,7 +24,7 @@ from dfmp2.output.document import (
     fitted_lines,
     shortened_lines,
 )
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.report import energy_rows, quoted_energies
 from dfmp2.output.study import Column, Study
 from dfmp2.output.study_report import of_study
@@ -192,7 +192,7 @@ def stretched(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def points(study: Study) -> list[str]:
     """The lines of the table of a scan on a terminal, heads and rows."""
-    results, _ = of_study(study, on_screen=True)
+    results, _ = of_study(study, brief=True)
     (table,) = (b for b in results.blocks if isinstance(b, Table) and "E - lowest" in str(b.heads))
     return fitted_lines(table)
 
@@ -207,7 +207,7 @@ def test_a_scan_is_one_table_that_fits(stretched: Study) -> None:
         assert f"{total:.10f}" in row
         relative = 2625.4996394799 * (total - min(totals))
         assert float(row[1]) == pytest.approx(relative, abs=6e-5)
-    text = study_report(stretched)
+    text = study_report(stretched, brief=True)
     assert max(map(len, text.splitlines())) <= WIDEST
     for total in totals:
         assert text.count(f"{total:.10f}") == 1
@@ -239,7 +239,7 @@ def test_a_map_with_many_columns_fits(stretched: Study, count: int) -> None:
     many = replace(stretched, table=table, settings=settings)
     (lines,) = [
         fitted_lines(block)
-        for block in of_study(many, on_screen=True)[0].blocks
+        for block in of_study(many, brief=True)[0].blocks
         if isinstance(block, Table) and "E - lowest" in str(block.heads[count])
     ]
     assert max(map(len, lines)) <= WIDEST and len([x for x in lines if "12345.6789" in x]) == 1
@@ -271,10 +271,20 @@ def test_an_imaginary_mode_is_named_in_its_row(stretched: Study) -> None:
         ("scf_uncorrected_interaction_energy", "SCF, uncorrected"),
         ("correlation_counterpoise_correction", "correlation, CP correction"),
         ("cbs_mp2_same_spin_correlation_energy", "same spin at the limit"),
-        ("scs_mp2_correlation_reaction_energy", "SCS-MP2 correlation reaction energy"),
+        ("scs_mp2_correlation_reaction_energy", "SCS-MP2 correlation part"),
         ("gibbs_energy_correction", "Gibbs energy correction"),
     ],
 )
 def test_quantities_are_named_in_words(key: str, words: str, stretched: Study) -> None:
     named = replace(stretched, values={key: Dataset(-1.25, "hartree", "")})
     assert re.search(rf"^{re.escape(words)}  -1\.25", study_report(named), re.MULTILINE)
+
+
+def test_an_item_is_shown_with_the_energy_of_its_method(call: Runner, folder: Path) -> None:
+    """Plain MP2 does not follow from direct RPA: the line has the total of the method, not nan."""
+    succeed(
+        call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--method", "drpa", "--output", "out")
+    )
+    total = dfmp2.read(folder / "out" / "h2.h5").total_energy
+    status = succeed(call("batch", "status", "out")).out
+    assert f"E(dRPA) = {total:.10f} Eh" in status and "nan" not in status

@@ -244,7 +244,7 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
     """Neon has a frozen core and its ghost none; ghosts carry both fitting sets. The file is one of
     several results."""
     (folder / "nehe.xyz").write_text("2\n\nNe 0 0 0\nHe 0 0 2.6\n")
-    printed = succeed(call(*NEHE, "--output", "x.h5"))
+    printed = succeed(call(*NEHE, "--output", "x.h5", "--verbose"))
     shown = succeed(call("show", "x.h5", "--verify"))
     assert printed.out.rpartition("dfmp2 finished")[0] in shown.out
     assert is_study("x.h5") and verify_study("x.h5") in shown.out
@@ -445,7 +445,7 @@ def test_files_and_screen(call: Runner, folder: Path) -> None:
         "1",
         "--no-chain",
     )
-    done = succeed(call(*scan, "--output", "x.h5"))
+    done = succeed(call(*scan, "--output", "x.h5", "--verbose"))
     assert sorted(path.name for path in folder.glob("x.*")) == ["x.csv", "x.h5", "x.svg"]
     study = read_study("x.h5")
     assert not [run for run in study.runs.values() if "point" in run.reference.start]

@@ -55,6 +55,25 @@ def test_the_stored_conditions_give_the_stored_numbers(water: Study) -> None:
     assert again.arrays["ir_intensity"].value == pytest.approx(water.table["ir_intensity"].values)
 
 
+def test_corrections_are_what_lies_above_the_total_energy(water: Study) -> None:
+    """A row for each temperature; H and G of the first are the values of that temperature."""
+    found = dfmp2.thermo(water, temperature=[250.0, 400.0])
+    energy = water.runs["reference"].total_energy
+    table = {name: column.values for name, column in found.table.items()}
+    assert tuple(table["temperature"]) == (250.0, 400.0)
+    for kelvin, *row in zip(
+        table["temperature"],
+        table["gibbs_energy"],
+        table["gibbs_energy_correction"],
+        table["enthalpy_correction"],
+        table["entropy"],
+        strict=True,
+    ):
+        gibbs, above, heat, entropy = row
+        assert above == pytest.approx((gibbs - energy) * 2625.4996394799, rel=1e-9)
+        assert heat - kelvin * entropy / 1000 == pytest.approx(above, rel=1e-9)
+
+
 def test_isotopes_obey_the_product_rule() -> None:
     """Teller and Redlich: the product of all ratios of wavenumbers follows from masses and moments
     of inertia alone, for any force constants between the atoms."""

@@ -14,12 +14,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from pyscf import df, gto
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dfmp2.backends import fused, tiling, transfers
 from dfmp2.backends import torch as torch_backend
 from dfmp2.backends.base import Tile
-from dfmp2.backends.cards import Card
+from dfmp2.backends.cards import MOST_PRODUCT, Card, present_card
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.torch import (
     StreamedOperand,
@@ -31,6 +32,8 @@ from dfmp2.backends.torch import (
 )
 from dfmp2.errors import ResourceError
 from dfmp2.mp2.pairs import pair_energies, tile_keys
+from dfmp2.scf.jk import JKFitting
+from dfmp2.scf.jk_on_device import DeviceIntegrals
 from tests import stand_in_triton
 from tests.test_backends import fitted, oracle
 
@@ -615,6 +618,23 @@ def test_why_pytorch_cannot_be_used(monkeypatch, name, version, cuda, there, cap
         assert said in found
 
 
+def test_sizes_follow_the_card_and_its_free_memory():
+    """0.85 of what is free may be used; products and edges go by all of its memory, up to 1 GiB in
+    float64."""
+    present = SimpleNamespace(
+        mem_get_info=lambda: (10 * 10**9, 24 << 30),
+        get_device_name=lambda: "NVIDIA L4",
+        get_device_capability=lambda: [8, 9],
+    )
+    card = present_card(SimpleNamespace(cuda=present))
+    assert card == Card("NVIDIA L4", (8, 9), 24 << 30, 85 * 10**8)
+    assert card.product_elements == (24 << 30) // (8 * 128) == 24 << 20
+    assert card.edge_elements == 2 * card.product_elements
+    assert (card.precision, card.float64_rate) == ("mixed", 2e11)
+    assert (H100.precision, H100.float64_rate) == ("fp64", 1e13)
+    assert Card("large", (9, 0), 1 << 50, 1).product_elements == MOST_PRODUCT
+
+
 # --- B, J and K made on the device ----------------------------------------------------------------
 
 
@@ -671,7 +691,13 @@ def test_b_of_the_device_is_the_formula(kind, sizes):
         single = tensor.at("mixed").b
         np.testing.assert_array_equal(single, tensor.at("fp64").b.float()[:, :, order])
         assert tensor.shape == b.shape
-    small = backend(Card("a small card", (9, 0), 1 << 20, 25000))
+    short = backend(Card("two orbitals at a time", (9, 0), 1 << 18, 68 << 30))
+    for tensor, b in zip(short.make_b(blocks, given, spaces, fetched), expected, strict=True):
+        values = tensor
+        if hasattr(tensor, "at"):
+            values = tensor.at("fp64").b
+        np.testing.assert_allclose(np.asarray(values), b, rtol=1e-11, atol=1e-11)
+    small = backend(Card("a small card", (9, 0), 1 << 18, 6600))
     for array, b in zip(small.make_b(blocks, given, spaces, fetched), expected, strict=True):
         assert isinstance(array, np.ndarray)
         np.testing.assert_allclose(array, b, rtol=1e-11, atol=1e-11)
@@ -699,6 +725,25 @@ def test_a_run_with_everything_on_the_device(name, tmp_path, monkeypatch):
         assert abs(ours.check.correlation_difference) < {"fp64": 1e-9, "mixed": 1e-7}[precision]
     details = dict(line.split(": ", 1) for line in ours.provenance.backend_details)
     assert details["on the device"] == "J and K, transformation and fit, pair energies"
+    assert card.transfers.resident == 0
+
+
+@pytest.mark.slow
+def test_b_on_the_disk_passes_through_the_card(tmp_path, monkeypatch):
+    """The host has no room for B: it makes B on the disk, and the card is sent blocks of it."""
+    from dfmp2.backends import torch as module
+    from dfmp2.interop import python
+    from tests.conftest import MOLECULES
+    from tests.test_disk import both
+
+    (tmp_path / "nh2.xyz").write_text(MOLECULES["nh2"])
+    card = backend()
+    monkeypatch.setattr(module, "make", lambda name, threads: card)
+    how = {"backend": "torch", "precision": "fp64", "threads": 1}
+    held, stored = both(monkeypatch, lambda: python.run(tmp_path / "nh2.xyz", "6-31g*", **how))
+    assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
+    assert (held.options.transform, stored.options.transform) == ("device", "auto")
+    assert abs(stored.mp2_correlation_energy - held.mp2_correlation_energy) < 1e-10
     assert card.transfers.resident == 0
 
 
@@ -732,6 +777,32 @@ def test_j_and_k_of_the_device_are_the_formula(spins, room):
     single = fields.matrices(folded, occupied, single=True, exchange=True)[1]
     assert 0 < abs(single - k).max() < 1e-5 * abs(k).max()
     assert not fields.matrices(folded, occupied, single=False, exchange=False)[1].any()
+
+
+@pytest.mark.parametrize("card", [H100, None], ids=["float64 as fast", "the host"])
+def test_j_and_k_of_a_long_range_operator_are_made_on_the_device_too(card):
+    """Of a doublet, as the host makes them; each operator has a B of its own there."""
+    mole = gto.M(atom="N 0 0 0; H 0.9 0.2 0.4; H -0.5 0.8 0.3", basis="6-31g", spin=1, verbose=0)
+    fitting = df.addons.make_auxmol(mole, "def2-universal-jkfit")
+    orbitals = np.linalg.qr(np.random.default_rng(7).standard_normal((mole.nao, mole.nao)))[0]
+    occupied = [orbitals[:, :5], orbitals[:, 2:6]]
+    progress = []
+    there = DeviceIntegrals(
+        mole, fitting, 1, backend(card), lambda done, total: progress.append(done)
+    )
+    host = JKFitting(mole, fitting, 1)
+    for omega in (None, 0.33):
+        one, other = there, host
+        if omega is not None:
+            one, other = (each.at_long_range(omega) for each in (there, host))
+            assert isinstance(one, DeviceIntegrals) and one.backend is there.backend
+        progress.clear()
+        for found, expected in zip(one.matrices(occupied), other.matrices(occupied), strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-10)
+        assert progress and one.fields is not None
+        assert (one.threads, one.pairs) == (1, there.pairs)
+        one.discard()
+        assert one.fields is None
 
 
 if __name__ == "__main__":  # python -m tests.test_torch: the rows "after" of the page

@@ -13,10 +13,10 @@ from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import Display, Given, as_one, one_molecule
 from dfmp2.cli.run import require_distinct
 from dfmp2.cli.studies import (
-    CSV_FILE,
     CurveFiles,
     LevelOptions,
     convergence_option,
+    curve_files,
     level_options,
     max_steps_option,
     run_study,
@@ -220,20 +220,9 @@ def _read_hessian(path: str | None) -> StoredHessian | None:
 @START_HESSIAN
 @convergence_option("Of the minima, as of dfmp2 optimize.")
 @max_steps_option("On each side.")
-@CSV_FILE
-@click.option(
-    "--plot",
-    metavar="FILE",
-    help="The profile, SVG.  [default: beside --output, .svg]",
-)
-@click.option(
-    "--trajectory",
-    metavar="FILE",
-    help="The geometries.  [default: beside --output, .trajectory.xyz]",
-)
+@curve_files("The profile", "The geometries")
 @one_molecule()
 @study_options
-@as_one("files", CurveFiles)
 def irc_command(
     given: Given,
     display: Display,

@@ -110,7 +110,7 @@ def _shapes(
 def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_json: bool) -> None:
     """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
     from dfmp2.trainium.costs import catalogue, text
-    from dfmp2.trainium.costs.chips import find_chip
+    from dfmp2.trainium.costs.model import find_chip
 
     chip = find_chip(target)
     if spins:
@@ -149,7 +149,7 @@ def kernels_cost(kernel: str, shape: str, target: str, variant: str | None, as_j
     """
     from dfmp2.trainium.calls import parse_shape
     from dfmp2.trainium.costs import catalogue, text
-    from dfmp2.trainium.costs.chips import find_chip
+    from dfmp2.trainium.costs.model import find_chip
 
     chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
     price = catalogue.best(row, wanted, chip, variant)
@@ -269,7 +269,7 @@ def warmup(
     when nothing can be compiled here or the compiler refuses a kernel.
     """
     from dfmp2.trainium import entry
-    from dfmp2.trainium.costs.chips import find_chip
+    from dfmp2.trainium.costs.model import find_chip
     from dfmp2.trainium.launch import compiler, environment, toolchain
 
     if not spins:

@@ -212,14 +212,13 @@ def _with(options: Iterable[click.Option], command: Command) -> Command:
     return command
 
 
-def options_of(*names: str) -> Decorator:
+def options_of(*names: str, basis_required: bool = True) -> Decorator:
     """Give a command those options of a calculation that are called so, in the order of
     OF_A_CALCULATION."""
-    chosen = [option for name, option in OF_A_CALCULATION.items() if name in names]
+    chosen = [copy(option) for name, option in OF_A_CALCULATION.items() if name in names]
+    for option in chosen:
+        option.required = option.required and basis_required
     return lambda command: _with(chosen, command)
-
-
-calculation_options = options_of(*ALL, *WHOLE_RUN)  # of a command that computes several molecules
 
 
 def as_one(keyword: str, kind: type[Any]) -> Decorator:

@@ -27,7 +27,7 @@ from dfmp2.cli.studies import (
     study_options,
     workers_option,
 )
-from dfmp2.cli.thermochemistry import TEMPERATURE, GasOptions
+from dfmp2.cli.thermochemistry import QUASI_HARMONIC, TEMPERATURE, GasOptions
 from dfmp2.errors import InputError
 from dfmp2.options import Options
 
@@ -141,11 +141,7 @@ class PlanOptions:
     show_default=True,
     help="Of wavenumbers.",
 )
-@click.option(
-    "--quasi-harmonic",
-    type=click.Choice(["grimme", "truhlar"]),
-    help="Entropy of low modes.",
-)
+@QUASI_HARMONIC
 @click.option(
     "--cutoff",
     cls=SecondaryOption,
@@ -161,7 +157,7 @@ class PlanOptions:
 )
 @workers_option("Processes that share the runs.")
 @level_options
-@options_of(*OF_A_REACTION)
+@options_of(*OF_A_REACTION, basis_required=False)  # of stored results it is known
 @study_options
 @as_one("asked", ReactionOptions)
 @as_one("computed", PlanOptions)
@@ -211,8 +207,3 @@ def reaction_command(
     compute = partial(reaction_energy, species, chosen, plan)
     target = display.target(f"{name}.reaction.h5")
     run_study(target, among_workers(compute, workers), ending, display, files)
-
-
-for _parameter in reaction_command.params:
-    if _parameter.name == "basis":
-        _parameter.required = False  # of stored results it is known

@@ -11,11 +11,11 @@ import click
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import Display, Given, as_one, one_molecule
 from dfmp2.cli.studies import (
-    CSV_FILE,
     CurveFiles,
     LevelOptions,
     among_workers,
     convergence_option,
+    curve_files,
     level_options,
     run_study,
     study_options,
@@ -47,9 +47,8 @@ class PointOptions:
     def read(self, given: Given, options: Options) -> Scan:
         """The scan of the molecule, or of the frames of its file."""
         from dfmp2.molecule.files import read_frames
-        from dfmp2.studies.coordinate import make_coordinate
         from dfmp2.studies.geometric_search import MINIMUM
-        from dfmp2.studies.scan import along, over_frames
+        from dfmp2.studies.scan import along_written, over_frames
 
         named = [(kind, *one) for kind in KINDS for one in getattr(self, kind)]
         if not self.relaxed and self.convergence is not None:
@@ -66,27 +65,18 @@ class PointOptions:
             field = given.field()
             frames = [one.in_field(field) for one in read_frames(given.molecule, **given.state)]
             return over_frames(frames, options, chained=self.chain)
-        if self.moving is not None and len(named) > 1:
-            raise InputError(
-                "--moving belongs to one coordinate: of two, the sides follow from the bonds"
-            )
-        whole = given.read().molecule
-        coordinates = [
-            make_coordinate(
-                kind,
-                atoms,
-                values,
-                whole,
-                units=given.state["units"],
-                moving=self.moving,
-                rigid=not self.relaxed,
-            )
-            for kind, atoms, values in named
-        ]
         convergence = None
         if self.relaxed:
             convergence = self.convergence or MINIMUM.convergence
-        return along(whole, coordinates, options, chained=self.chain, convergence=convergence)
+        return along_written(
+            given.read().molecule,
+            named,
+            options,
+            units=given.state["units"],
+            moving=self.moving,
+            chained=self.chain,
+            convergence=convergence,
+        )
 
 
 @click.command("scan", cls=AnnouncedCommand)
@@ -125,22 +115,11 @@ class PointOptions:
     help="Start every SCF from the orbitals of the point before.",
 )
 @workers_option("Processes that share the points.")
-@CSV_FILE
-@click.option(
-    "--plot",
-    metavar="FILE",
-    help="Curve or map, SVG.  [default: beside --output, .svg]",
-)
-@click.option(
-    "--trajectory",
-    metavar="FILE",
-    help="Relaxed geometries.  [default: beside --output]",
-)
+@curve_files("Curve or map", "Relaxed geometries")
 @level_options
 @one_molecule()
 @study_options
 @as_one("points", PointOptions)
-@as_one("files", CurveFiles)
 def scan_command(
     given: Given,
     display: Display,

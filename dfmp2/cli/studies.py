@@ -159,17 +159,13 @@ def run_study(
             lambda: study_report(study),
             last,
             lambda: study_json(study, str(target)),
+            brief=lambda: study_report(study, brief=True),
         )
         if short is not None and short.goes_on:
             raise type(short)(f"{short}: {left}, and the same command goes on")
         if short is not None:
             raise type(short)(f"{short} ({left})")
     return study
-
-
-CSV_FILE = click.option(
-    "--csv", metavar="FILE", help="The table.  [default: beside --output, .csv]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +194,28 @@ class CurveFiles:
             path = self.trajectory or study.with_suffix(".trajectory.xyz")
             targets[Option("trajectory")] = Path(path)
         return targets
+
+
+def curve_files(drawing: str, geometries: str) -> Decorator:
+    """Give a command --csv, --plot and --trajectory, which it gets as one `files`.
+
+    Parameters
+    ----------
+    drawing, geometries : str
+        What is in the last two, for their help.
+    """
+    options = (
+        click.option("--csv", metavar="FILE", help="The table.  [default: beside --output, .csv]"),
+        click.option(
+            "--plot", metavar="FILE", help=f"{drawing}, SVG.  [default: beside --output, .svg]"
+        ),
+        click.option(
+            "--trajectory",
+            metavar="FILE",
+            help=f"{geometries}.  [default: beside --output, .trajectory.xyz]",
+        ),
+    )
+    return lambda command: with_options(options, as_one("files", CurveFiles)(command))
 
 
 SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev"]

@@ -17,11 +17,13 @@ from dfmp2.cli.options import (
     LAST_LINE,
     OVERWRITE,
     REPORT_AS_JSON,
+    Decorator,
     Display,
     Given,
     as_one,
     one_molecule,
     require_output,
+    with_options,
 )
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.cli.studies import among_workers, run_study, study_options, workers_option
@@ -44,9 +46,39 @@ QUASI_HARMONIC = click.option(
     type=click.Choice(["grimme", "truhlar"]),
     help="Entropy of low modes.  [default: harmonic]",
 )
-CUTOFF = click.option(
-    "--cutoff", type=float, metavar="CM", help="Of --quasi-harmonic, cm^-1.  [default: 100]"
-)
+
+
+def stored_gas(*, temperature: str, pressure: str) -> Decorator:
+    """Give a command the options of the gas of stored Hessians.
+
+    Parameters
+    ----------
+    temperature, pressure : str
+        Their help.
+    """
+    options = (
+        click.option(
+            "--temperature", metavar="K", default="298.15", show_default=True, help=temperature
+        ),
+        click.option(
+            "--pressure", metavar="PA", default="101325", show_default=True, help=pressure
+        ),
+        click.option(
+            "--scale",
+            metavar="NUMBER|auto",
+            default="1",
+            show_default=True,
+            help="Factor of the wavenumbers; auto: the published one.",
+        ),
+        QUASI_HARMONIC,
+        click.option(
+            "--cutoff",
+            type=float,
+            metavar="CM",
+            help="Of --quasi-harmonic, cm^-1.  [default: 100]",
+        ),
+    )
+    return lambda command: with_options(options, command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,29 +198,10 @@ def frequencies_command(
 
 @click.command("thermo", cls=GroupedCommand)
 @click.argument("file", metavar="FILE")
-@click.option(
-    "--temperature",
-    metavar="K",
-    default="298.15",
-    show_default=True,
-    help="Of the gas: one, several (200,298.15) or FROM:TO:POINTS.",
+@stored_gas(
+    temperature="Of the gas: one, several (200,298.15) or FROM:TO:POINTS.",
+    pressure="Of the gas: one, several or FROM:TO:POINTS.",
 )
-@click.option(
-    "--pressure",
-    metavar="PA",
-    default="101325",
-    show_default=True,
-    help="Of the gas: one, several or FROM:TO:POINTS.",
-)
-@click.option(
-    "--scale",
-    metavar="NUMBER|auto",
-    default="1",
-    show_default=True,
-    help="Factor of the wavenumbers; auto: the published one.",
-)
-@QUASI_HARMONIC
-@CUTOFF
 @click.option(
     "--isotope",
     multiple=True,
@@ -239,7 +252,7 @@ def thermo_command(
     if quiet:
         click.echo(ending)
     else:
-        click.echo(styled(study_report(study) + ending))
+        click.echo(styled(study_report(study, brief=True) + ending))
 
 
 @click.command("rank", cls=GroupedCommand)
@@ -249,21 +262,7 @@ def thermo_command(
     type=click.Choice(["energy", "gibbs"]),
     help="What is ranked.  [default: gibbs where all files have a Hessian]",
 )
-@click.option(
-    "--temperature", metavar="K", default="298.15", show_default=True, help="Of the ensemble."
-)
-@click.option(
-    "--pressure", metavar="PA", default="101325", show_default=True, help="Of the gas; for G."
-)
-@click.option(
-    "--scale",
-    metavar="NUMBER|auto",
-    default="1",
-    show_default=True,
-    help="Factor of the wavenumbers, as of dfmp2 thermo.",
-)
-@QUASI_HARMONIC
-@CUTOFF
+@stored_gas(temperature="Of the ensemble.", pressure="Of the gas; for G.")
 @click.option(
     "--degeneracy",
     multiple=True,

@@ -28,10 +28,9 @@ from typing import Any, NamedTuple
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.errors.messages import Option
-from dfmp2.execution.items import read_inputs
+from dfmp2.execution.items import inputs_to_share
 from dfmp2.execution.manifest import (
     COMPILED,
-    OF_THE_BATCH,
     Batch,
     manifest_lines,
     read_manifest,
@@ -40,6 +39,7 @@ from dfmp2.execution.schedule import shards, works
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE
+from dfmp2.options import OF_THE_MACHINE
 from dfmp2.options.basis_parts import parse_parts
 from dfmp2.output.checkpoint import SUFFIX
 
@@ -295,13 +295,13 @@ def pack(batch: Batch, count: int = 1, *, chained: bool = False) -> bytes:
             raise InputError(
                 Option("basis"), " names a file, which AWS Batch does not take along: name a set"
             )
-        values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
+        values = {name: value for name, value in item.given.items() if name not in OF_THE_MACHINE}
         values |= {name: add(Path(values[name])) for name in FILES_OF_AN_ITEM if name in values}
         values |= {"name": item.name, "molecule": add(item.path)}
         tables.append("\n".join(["[[item]]", *manifest_lines(values)]))
     files[MANIFEST] = "\n".join([*head, *tables, ""]).encode()
     if count > 1:
-        parts = shards(works(read_inputs(batch)), count, chained=chained)
+        parts = shards(works(inputs_to_share(batch)), count, chained=chained)
         for number, members in enumerate(parts):
             if not members:
                 continue  # a manifest has items; the whole one says that there are none here

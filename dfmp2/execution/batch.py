@@ -21,6 +21,7 @@ from dfmp2.execution.items import (
     look,
     look_at,
     read_index,
+    said_energy,
 )
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import Call, Died, Pool
@@ -53,7 +54,7 @@ class BatchRun:
     command : for the provenance
     stop_asked : how often the user has asked to stop
     rows : items of this run by their places
-    found : how many of them were complete before
+    complete_before : how many of them were complete before
     fault : why a device must not be used any more, which ends the run; "" where none must
     full : what the disk refused, which ends the run; "" for nothing
     shard : the shard (I, N) that this run is, whose part of the index it reads and adds to; None
@@ -71,7 +72,7 @@ class BatchRun:
     command: str = "dfmp2 batch run"
     stop_asked: Callable[[], int] = lambda: 0
     rows: dict[int, ItemStatus] = field(default_factory=dict)
-    found: int = 0
+    complete_before: int = 0
     fault: str = ""
     full: str = ""
     shard: tuple[int, int] | None = None
@@ -86,7 +87,7 @@ class BatchRun:
     _cost: float = 0.0
     _cost_done: float = 0.0
 
-    def own(self, status: str) -> list[ItemStatus]:
+    def in_state(self, status: str) -> list[ItemStatus]:
         """Rows of this run in a state."""
         return [row for row in self.rows.values() if row.status == status]
 
@@ -123,7 +124,7 @@ class BatchRun:
     def _compute(self, pool: Pool, workers: int) -> None:
         """Compute what the rows say is not complete."""
         left = [place for place in self.mine if self.rows[place].status != "complete"]
-        self.found = len(self.mine) - len(left)
+        self.complete_before = len(self.mine) - len(left)
         if left:
             with pool:
                 pool.grow(min(workers, len(left)))
@@ -150,7 +151,7 @@ class BatchRun:
 
     def disk_full(self) -> DiskFull:
         """The error for a disk that refused, with what to do."""
-        left = len(self.rows) - len(self.own("complete"))
+        left = len(self.rows) - len(self.in_state("complete"))
         return DiskFull(
             f"{left} of {len(self.rows)} items not complete: {self.full}. Complete items are kept: "
             "make room on that disk, and the same command goes on"
@@ -229,13 +230,13 @@ class BatchRun:
         self._add_to_index([row])
         self._ended += 1
         self._cost_done += self._works[place].cost
-        self._tell(row)
+        self._tell(place, row)
         self._begin(place, rest)
 
-    def _tell(self, row: ItemStatus) -> None:
+    def _tell(self, place: int, row: ItemStatus) -> None:
         """Say what became of an item, and how much time is left: what is done has taken its share
         of the cost."""
-        total, spent = len(self.rows) - self.found, time.monotonic() - self._began
+        total, spent = len(self.rows) - self.complete_before, time.monotonic() - self._began
         if self._cost_done > 0:
             left = max(0.0, self._cost / self._cost_done - 1.0) * spent
         else:
@@ -251,10 +252,7 @@ class BatchRun:
                 Message(f"{row.name} failed with code {row.exit_code}: ", message)
             )
         else:
-            if row.energy is None:
-                result = row.status
-            else:
-                result = f"E(MP2) = {row.energy:.10f} Eh"
+            result = said_energy(self.batch.items[place], row.energy) or row.status
             self.listener.stage(
                 f"[{self._ended}/{total}] {row.name}: {result}, {row.seconds or 0.0:.1f} s"
             )

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +49,8 @@ from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import ALL, KEPT, Options
+from dfmp2.options.basis_parts import for_elements, require_elements
+from dfmp2.options.methods import MP2
 from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
 from dfmp2.output.kept import reduced
@@ -80,8 +83,8 @@ class ItemStatus:
     ----------
     status : one of STATES
     exit_code, error : of a failed item; 0 and None of a complete one
-    output, seconds, energy : of a complete item: its file, wall time of the calculation, total MP2
-        energy in Eh
+    output, seconds, energy : of a complete item: its file, wall time of the calculation, total
+        energy in Eh, that of plain MP2 where there is one
     fingerprint, stamp : of a complete item: of its input; size and change of its file
     kept : how much of the result its file keeps
     asked, source : hash of what was said of the item, and stamp of its molecule's file
@@ -110,6 +113,18 @@ class ItemStatus:
     disk_full: bool = False
 
 
+def said_energy(item: BatchItem, energy: float | None) -> str:
+    """The energy of a complete item as it is printed, "" where an index of an earlier version has
+    none."""
+    if energy is None or math.isnan(energy):
+        return ""
+    method = item.options.correlation
+    title = method.title
+    if method.plain and not method.double_hybrid:
+        title = MP2.title
+    return f"E({title}) = {energy:.10f} Eh"
+
+
 # --- input ----------------------------------------------------------------------------------------
 
 
@@ -125,6 +140,9 @@ def read_input(item: BatchItem) -> Input:
         else:
             molecule = read_file(item.path, called=item.molecule, **state).molecule
         molecule = molecule.in_field(charges)
+        basis = for_elements(item.options.basis, molecule.elements)
+        if basis != item.options.basis:
+            item = replace(item, options=replace(item.options, basis=basis))
         if item.options.scf_from is None:
             start = ""
         else:
@@ -137,9 +155,55 @@ def read_input(item: BatchItem) -> Input:
     return Input(item, molecule, asked, start)
 
 
-def read_inputs(batch: Batch) -> list[Input]:
-    """Those of all items."""
-    return [read_input(item) for item in batch.items]
+def read_inputs(batch: Batch, *, whole: bool = True) -> list[Input]:
+    """Those of all items.
+
+    Parameters
+    ----------
+    whole : bool, optional
+        These are all items, not those of one shard, so that `unused_sets` are known and refused.
+    """
+    inputs = [read_input(item) for item in batch.items]
+    if not whole:
+        return inputs
+    refused = unused_sets(batch, inputs)
+    return [
+        one._replace(molecule=refused.get(item.options.basis, one.molecule))
+        for item, one in zip(batch.items, inputs, strict=True)
+    ]
+
+
+def unused_sets(batch: Batch, inputs: Sequence[Input]) -> dict[str, InputError]:
+    """Errors on bases with a set for an element that none of their molecules has, by basis."""
+    elements: dict[str, set[str]] = {}
+    unread = set()  # bases of which a molecule cannot be read
+    for item, one in zip(batch.items, inputs, strict=True):
+        basis = item.options.basis
+        if isinstance(one.molecule, InputError):
+            unread.add(basis)
+        else:
+            elements.setdefault(basis, set()).update(one.molecule.elements)
+    errors: dict[str, InputError] = {}
+    for basis in elements.keys() - unread:
+        try:
+            require_elements(basis, elements[basis])
+        except InputError as error:
+            errors[basis] = error
+    return errors
+
+
+def inputs_to_share(batch: Batch) -> list[Input]:
+    """Those of all items, of a batch that is to be cut into shards.
+
+    Raises
+    ------
+    InputError : a basis has a set for an element that none of its molecules has, which a shard
+        alone cannot know
+    """
+    inputs = read_inputs(batch, whole=False)
+    for error in unused_sets(batch, inputs).values():
+        raise error
+    return inputs
 
 
 def fingerprint_of(result: MP2Result) -> str:
@@ -258,6 +322,9 @@ def read_result(given: Input) -> tuple[ItemStatus, MP2Result | None]:
 
 def _complete(given: Input, result: MP2Result) -> ItemStatus:
     item, seconds = given.item, result.timings.total
+    energy = result.mp2_total_energy
+    if math.isnan(energy):  # of a method that plain MP2 does not follow from
+        energy = result.total_energy
     row = ItemStatus(
         item.name,
         item.molecule,
@@ -266,7 +333,7 @@ def _complete(given: Input, result: MP2Result) -> ItemStatus:
         None,
         str(item.target),
         seconds,
-        result.mp2_total_energy,
+        energy,
     )
     return replace(
         row,

@@ -31,7 +31,7 @@ from dfmp2.errors.messages import MANIFEST, Option, Placeholder
 from dfmp2.molecule.frames import DATABASE, frames_in
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
-from dfmp2.options import ALL, KEPT, Options, require_known_option
+from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, Options, require_known_option
 from dfmp2.options.basis_parts import change_files
 
 MAX_BYTES = 64 * 10**6
@@ -56,11 +56,6 @@ OF_THE_ITEM: dict[str, Any] = {
 }
 KNOWN = (*(field.name for field in fields(Options)), *OF_THE_ITEM)
 FLOATS = {field.name for field in fields(Options) if str(field.type).startswith("float")}
-OF_THE_BATCH = (
-    "memory",
-    "threads",
-    "scratch",
-)  # they divide one machine among workers, so an item has none of its own
 PATHS = ("scf_from", "scratch", "point_charges")
 LEFT_MANIFEST = "batch.toml"  # in the output folder of a batch of files
 COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
@@ -217,9 +212,9 @@ def manifest_lines(values: Mapping[str, Any]) -> list[str]:
 def manifest_of(batch: Batch) -> bytes:
     """A manifest of the batch with absolute paths, for its output folder."""
     shared = batch.items[0].given
-    text = manifest_lines({name: shared[name] for name in OF_THE_BATCH if name in shared})
+    text = manifest_lines({name: shared[name] for name in OF_THE_MACHINE if name in shared})
     for item in batch.items:
-        values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
+        values = {name: value for name, value in item.given.items() if name not in OF_THE_MACHINE}
         values |= {name: os.path.abspath(values[name]) for name in PATHS if name in values}
         if "basis" in values:
             values["basis"] = change_files(values["basis"], os.path.abspath)
@@ -303,7 +298,7 @@ def _read_item(
     if not isinstance(molecule, str):
         raise InputError(f'{where}: no molecule: expected molecule = "FILE"')
     where = f"{where} ({molecule[:LONGEST_SHOWN]})"
-    for name in OF_THE_BATCH:
+    for name in OF_THE_MACHINE:
         if name in own:
             raise InputError(
                 f"{where}: {name} belongs to the batch as a whole: move it above the first [[item]]"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.errors import InputError
-from dfmp2.execution.items import read_inputs
+from dfmp2.execution.items import inputs_to_share
 from dfmp2.execution.manifest import Batch, BatchItem, options_of_item
 from dfmp2.execution.schedule import shards, works
 from dfmp2.host.files import make_folder, put, settled, stamp
@@ -33,7 +33,7 @@ def write_lists(batch: Batch, count: int, *, chained: bool) -> None:
     """
     folder = batch.output / FOLDER
     make_folder(folder)
-    parts = shards(works(read_inputs(batch)), count, chained=chained)
+    parts = shards(works(inputs_to_share(batch)), count, chained=chained)
     head = _head(batch.source, batch.root, chained)
     with settled(folder):
         for number, members in enumerate(parts):

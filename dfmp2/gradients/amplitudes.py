@@ -36,7 +36,7 @@ from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.operands import rounded, summation_order
 from dfmp2.options.methods import Method
-from dfmp2.planning.memory import AMPLITUDE_BYTES, STREAM_BYTES, TILE_ELEMENTS
+from dfmp2.planning.gradient_memory import AMPLITUDE_BYTES, STREAM_BYTES, TILE_ELEMENTS
 
 Array = NDArray[np.float64]
 

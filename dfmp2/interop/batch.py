@@ -12,7 +12,7 @@ from dfmp2.errors import InputError
 from dfmp2.errors.messages import PYTHON, Option, in_words, plain
 from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.items import STATUS_KEYS, ItemStatus, read_inputs
-from dfmp2.execution.manifest import OF_THE_BATCH, OF_THE_ITEM, make_batch, read_batch, slug
+from dfmp2.execution.manifest import OF_THE_ITEM, Batch, make_batch, read_batch, slug
 from dfmp2.execution.pool import local_pool
 from dfmp2.host.files import make_folder, write_atomically
 from dfmp2.interop.python import (
@@ -24,7 +24,7 @@ from dfmp2.interop.python import (
 )
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import Keywords, make_options
+from dfmp2.options import OF_THE_MACHINE, Keywords, make_options
 from dfmp2.output.hdf5 import read
 from dfmp2.output.table import UNITS, frame
 from dfmp2.progress import Listener
@@ -86,10 +86,9 @@ class BatchResult(Mapping[str, MP2Result]):
         return sum(row.status == "complete" for row in self.rows)
 
     def __repr__(self) -> str:
+        failed = ""
         if self.failed:
             failed = f", {len(self.failed)} failed"
-        else:
-            failed = ""
         return (
             f"BatchResult({len(self)} of {len(self.rows)} items complete{failed} -> {self.output})"
         )
@@ -158,32 +157,30 @@ def batch(
 
     Examples
     --------
-    >>> found = dfmp2.batch(["a.xyz", "b.xyz"], "cc-pvdz", "results", workers=2)            # doctest: +SKIP
-    >>> found["a"].mp2_total_energy                                                         # doctest: +SKIP
+    >>> results = dfmp2.batch(["a.xyz", "b.xyz"], "cc-pvdz", "results", workers=2)            # doctest: +SKIP
+    >>> results["a"].mp2_total_energy                                                         # doctest: +SKIP
     """
     workers = plain(workers)
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise InputError(Option("workers", workers), ": expected a whole number, 1 or more")
-    given: dict[str, Any] = {**options} if basis is None else {**options, "basis": basis}
+    values: dict[str, Any] = {**options}
+    if basis is not None:
+        values["basis"] = basis
     if isinstance(molecules, str | os.PathLike):
-        foreign = sorted(set(given) - set(OF_THE_BATCH))
-        if foreign:
-            raise InputError(
-                f"{foreign[0]} beside a manifest: write it into {os.fspath(molecules)}"
-            )
-        found = read_batch(Path(molecules), output=None if output is None else Path(output))
+        batch = _manifest(molecules, values, output)
     else:
         if output is None:
             raise InputError("output was not given: name the folder of the results")
-        only_options = {name: given[name] for name in given if name not in OF_THE_ITEM}
-        make_options(**only_options)  # before a file is written
+        # Wrong options are refused before a file is written.
+        make_options(**{name: values[name] for name in values if name not in OF_THE_ITEM})
         files = _files(molecules, Path(output) / "molecules")
-        found = make_batch(files, given, Path(output))
-    machine = {name: given[name] for name in OF_THE_BATCH if given.get(name) is not None}
-    common, inputs = replace(found.items[0].options, **machine), read_inputs(found)
-    pool = local_pool(found.device, workers, common.threads, common.memory)
+        batch = make_batch(files, values, Path(output))
+    machine = {name: values[name] for name in OF_THE_MACHINE if values.get(name) is not None}
+    common = replace(batch.items[0].options, **machine)
+    inputs = read_inputs(batch)
+    pool = local_pool(batch.device, workers, common.threads, common.memory)
     run = BatchRun(
-        batch=found,
+        batch=batch,
         inputs=inputs,
         mine=range(len(inputs)),
         listener=TranslatingListener(listener),
@@ -191,30 +188,40 @@ def batch(
         scratch=common.scratch,
         command="dfmp2.batch",
     )
-    if found.optimizes:
+    if batch.optimizes:
         from dfmp2.studies.optimize import minimum
 
         run.optimize = minimum
     run.compute(pool, workers)
     if run.full:
         raise run.disk_full()
-    return BatchResult(found.output, list(run.rows.values()))
+    return BatchResult(batch.output, list(run.rows.values()))
+
+
+def _manifest(
+    file: str | os.PathLike[str], values: Mapping[str, Any], output: str | os.PathLike[str] | None
+) -> Batch:
+    """The batch of a manifest, beside which there are options of the machine alone."""
+    foreign = sorted(set(values) - set(OF_THE_MACHINE))
+    if foreign:
+        raise InputError(f"{foreign[0]} beside a manifest: write it into {os.fspath(file)}")
+    folder = None
+    if output is not None:
+        folder = Path(output)
+    return read_batch(Path(file), output=folder)
 
 
 def _files(molecules: Any, folder: Path) -> list[str]:
     """The xyz file of each molecule, written where it has none."""
+    named = [(None, molecule) for molecule in molecules]
     if isinstance(molecules, Mapping):
-        names = list(molecules)
-    else:
-        names = [None] * len(molecules)
+        named = list(molecules.items())
     files: list[str] = []
-    for name, given in zip(
-        names, molecules.values() if isinstance(molecules, Mapping) else molecules, strict=True
-    ):
-        if name is None and isinstance(given, str | os.PathLike):
-            files.append(os.fspath(given))
+    for name, source in named:
+        if name is None and isinstance(source, str | os.PathLike):
+            files.append(os.fspath(source))
             continue
-        molecule = read_molecule(given, {})
+        molecule = read_molecule(source, {})
         if molecule.point_charges is not None:
             raise InputError(
                 f"{molecule!r}: an xyz file holds no point charges: name them in a manifest"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
@@ -31,7 +31,6 @@ from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.composite import at_level
 from dfmp2.studies.constraints import Constraints
-from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.frequencies import DISPLACEMENT, harmonic_frequencies
 from dfmp2.studies.geometric_search import MINIMUM, Search
 from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, make_conditions
@@ -41,7 +40,7 @@ from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction import ReactionPlan, reaction_energy
 from dfmp2.studies.reaction_path import reaction_path
 from dfmp2.studies.runs import CarryOutKeywords
-from dfmp2.studies.scan import along, over_frames, scan_energies
+from dfmp2.studies.scan import along_written, over_frames, scan_energies
 from dfmp2.studies.species import (
     Reaction,
     Term,
@@ -54,8 +53,8 @@ from dfmp2.studies.stored_hessian import StoredHessian, read_hessian
 CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
 
 
-class StudyKeywords(MoleculeKeywords, Keywords, total=False):
-    """Of several calculations that go into one file."""
+class FileKeywords(TypedDict, total=False):
+    """Where runs go, and who hears of them."""
 
     output: str | os.PathLike[str] | None
     overwrite: bool
@@ -63,13 +62,21 @@ class StudyKeywords(MoleculeKeywords, Keywords, total=False):
     listener: Listener | None
 
 
-class LevelKeywords(StudyKeywords, total=False):
-    """Of a level that takes several runs of a molecule: a pair of basis sets, a correction."""
+class CompositeKeywords(TypedDict, total=False):
+    """What makes a level several runs of a molecule: a pair of basis sets, a correction."""
 
     scf_formula: str | None
     correlation_formula: str | None
     delta: str | None
     delta_program: str | None
+
+
+class StudyKeywords(MoleculeKeywords, Keywords, FileKeywords):
+    """Of several calculations of a molecule that go into one file."""
+
+
+class LevelKeywords(StudyKeywords, CompositeKeywords):
+    """Of a study at a level that may take several runs of a molecule."""
 
 
 @public(LevelKeywords)
@@ -413,40 +420,27 @@ def scan(
             )
         asked = over_frames(frames, level, chained=chained)
     else:
-        whole = read_molecule(molecule, options)
         named: Any = coordinate
         if coordinate and isinstance(coordinate[0], str):
             named = [coordinate]
-        if moving is not None and len(named) > 1:
-            raise InputError(
-                "moving belongs to one coordinate: of two, the sides follow from the bonds"
-            )
-        coordinates = [
-            make_coordinate(
-                kind,
-                atoms,
-                values,
-                whole,
-                units=_units(options),
-                moving=moving,
-                rigid=not relaxed,
-            )
-            for kind, atoms, values in named
-        ]
         of_geometries = None
         if relaxed:
             of_geometries = convergence
-        asked = along(whole, coordinates, level, chained=chained, convergence=of_geometries)
+        asked = along_written(
+            read_molecule(molecule, options),
+            named,
+            level,
+            units=_units(options),
+            moving=moving,
+            chained=chained,
+            convergence=of_geometries,
+        )
     return scan_energies(asked, **_carrying_out(options, "dfmp2.scan"))
 
 
-class ReactionKeywords(Keywords, total=False):
-    """Of a reaction: what its species are, what is computed of each, and where runs go."""
+class ReactionKeywords(Keywords, CompositeKeywords, FileKeywords, total=False):
+    """Of a reaction: what its species are, and what is computed of each."""
 
-    scf_formula: str | None
-    correlation_formula: str | None
-    delta: str | None
-    delta_program: str | None
     charges: Mapping[str, int] | None
     multiplicities: Mapping[str, int] | None
     symmetry_numbers: Mapping[str, int] | None
@@ -464,10 +458,6 @@ class ReactionKeywords(Keywords, total=False):
     allow_gradient: bool
     workers: int | None
     units: str | None
-    output: str | os.PathLike[str] | None
-    overwrite: bool
-    resume: bool
-    listener: Listener | None
 
 
 @public(ReactionKeywords)

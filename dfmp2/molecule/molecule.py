@@ -264,7 +264,7 @@ class Molecule:
     @property
     def numbers(self) -> NDArray[np.int64]:
         """(natom,) atomic numbers; a ghost keeps the number of its element."""
-        return np.array([atomic_number(symbol) for symbol in self.symbols], dtype=np.int64)
+        return np.array([atomic_number(symbol) for symbol in self.symbols])
 
     @property
     def nuclear_charge(self) -> int:

@@ -68,7 +68,8 @@ def bonded_parts(molecule: Molecule) -> list[tuple[int, ...]]:
 
 
 def rotation_onto(places: np.ndarray, target: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The rotation R (3, 3) with which places @ R.T lie nearest to the target.
+    """The rotation R (3, 3) with which places @ R.T lie nearest to the target (W. Kabsch, Acta
+    Cryst. A32, 922 (1976)).
 
     Parameters
     ----------
@@ -76,8 +77,6 @@ def rotation_onto(places: np.ndarray, target: np.ndarray, weights: np.ndarray) -
         Around their centres.
     weights : (natom,) array
         Of the squared distances.
-
-    Source: W. Kabsch, Acta Cryst. A32, 922 (1976).
     """
     left, _, right = np.linalg.svd((weights[:, None] * target).T @ places)
     if np.linalg.det(left @ right) < 0:

@@ -242,7 +242,7 @@ def open_calculation(
     *,
     start: StartOrbitals | None = None,
     listener: Listener | None = None,
-    command: str = "dfmp2.run",
+    command: str,
     checkpoint: Checkpoint = NOTHING,
 ) -> Iterator[Calculation]:
     """A calculation with its backend, bases, plan and scratch space, which are kept meanwhile, and

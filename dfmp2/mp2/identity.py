@@ -20,7 +20,7 @@ from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.options.basis_parts import with_contents
+from dfmp2.options.basis_parts import common_basis, with_contents
 from dfmp2.planning.system import Setup, System
 from dfmp2.scf.reference import StartOrbitals
 
@@ -271,6 +271,18 @@ def method(result: MP2Result) -> dict[str, str]:
         for symbol, element in basis.elements.items():
             found[f"{basis.role} functions of {symbol}"] = f"{element.name} ({element.sha256[:8]})"
     return found
+
+
+def with_common_basis(methods: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """The methods with one basis where each has the part of it that its elements need.
+
+    Whether elements that two have in common have the same functions is said by other fields.
+    """
+    methods = list(methods)
+    basis = common_basis(one["basis"] for one in methods)
+    if basis is None:
+        return [dict(one) for one in methods]
+    return [{**one, "basis": basis} for one in methods]
 
 
 def method_differences(methods: Mapping[str, Mapping[str, str]]) -> str:

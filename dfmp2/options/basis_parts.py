@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -217,3 +217,79 @@ def for_part(text: str, symbols: Sequence[str], atoms: Sequence[int]) -> str:
         elif int(key) in place:
             special[str(place[int(key)])] = value
     return BasisParts(parts.default, special).text
+
+
+def for_elements(text: str, elements: Sequence[str]) -> str:
+    """The basis of one of several molecules: sets of elements that it does not have are left out.
+
+    Parameters
+    ----------
+    text : str
+        Of all molecules.
+    elements : sequence of str
+        Symbols of the molecule.
+
+    Raises
+    ------
+    InputError : nothing is left
+    """
+    parts = parse_parts(text)
+    present = {symbol.lower() for symbol in elements}
+    special = {
+        key: value
+        for key, value in parts.special.items()
+        if key.isdigit() or key.lower() in present
+    }
+    if len(special) == len(parts.special):
+        return text
+    if not parts.default and not special:
+        raise InputError(
+            Option("basis", title_of(text)),
+            f" has no set for {', '.join(elements)}: add one for all others in front, as in "
+            f"cc-pvdz,{title_of(text)}",
+        )
+    return BasisParts(parts.default, special).text
+
+
+def require_elements(text: str, elements: Iterable[str]) -> None:
+    """Refuse a set of an element that none of several molecules has.
+
+    Parameters
+    ----------
+    text : str
+        Of all molecules.
+    elements : iterable of str
+        Symbols of all molecules.
+
+    Raises
+    ------
+    InputError : it names the element
+    """
+    present = {symbol.lower() for symbol in elements}
+    for key in parse_parts(text).special:
+        if not key.isdigit() and key.lower() not in present:
+            raise InputError(
+                Option("basis", title_of(text)),
+                f": there is no {key} in any of the molecules: leave out {key}=, or correct it",
+            )
+
+
+def common_basis(texts: Iterable[str]) -> str | None:
+    """The basis of several molecules of which each has its part, None where they have several.
+
+    Two sets of one element, or of one atom, are several bases; so are two sets for all others.
+    """
+    different = list(dict.fromkeys(texts))
+    if len(different) == 1:
+        return different[0]
+    bases = [parse_parts(text) for text in different]
+    special: dict[str, str] = {}
+    for basis in bases:
+        if basis.default != bases[0].default or any(key.isdigit() for key in basis.special):
+            return None
+        for key, value in basis.special.items():
+            if special.setdefault(key, value) != value:
+                return None
+    if not bases:
+        return None
+    return BasisParts(bases[0].default, special).text

@@ -12,6 +12,8 @@ from dfmp2.errors.messages import Option
 # How much of a result a file keeps, from the least on (`dfmp2.output.kept`).
 KEPT = ("energies", "properties", "all")
 ALL = "all"
+# Options that divide one machine among the workers of a batch, so that an item has none of its own.
+OF_THE_MACHINE = ("memory", "threads", "scratch")
 CONVERGENCE = (  # of an optimisation, by geomeTRIC's names
     "GAU",
     "GAU_LOOSE",

@@ -29,7 +29,7 @@ from dfmp2.host.files import beside, move, settled, write_atomically
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.mp2.identity import method
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.hdf5 import Dataset, file_bytes, printed, storable, write_items
+from dfmp2.output.hdf5_datasets import Dataset, file_bytes, printed, storable, write_items
 from dfmp2.output.table import numbers_of, to_csv
 from dfmp2.units import ANGSTROM_PER_BOHR, EV_PER_HARTREE
 

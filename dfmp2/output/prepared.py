@@ -2,9 +2,8 @@
 
 A reader without dfmp2 understands it:
 
-    /b/{alpha, beta}                  (nocc, nvir, naux) float64, Eh^1/2, contiguous; restricted: alpha stands for both
-    /b/{alpha, beta}_{ends, sha256}   groups of occupied orbitals, where each ends and the hash of its numbers
-    /mol, /scf, /dfmp2/...            as in a result file (`dfmp2.output.hdf5`), texts of fixed length
+    /b/...                    B and the hashes of its groups, in the layout of all states (`dfmp2.output.state`)
+    /mol, /scf, /dfmp2/...    as in a result file (`dfmp2.output.hdf5`), texts of fixed length
 
 While it is made it lies beside its target as .NAME.part-RANDOM, B in its place where memory does
 not hold it; it gets its name when it is on disk. Who makes it holds the lock of the target, and
@@ -28,37 +27,38 @@ import numpy as np
 
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.errors.messages import Command, Message, Option
-from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, allocate, numbers_hash
+from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
 from dfmp2.host.files import beside, move, require_writable, settled
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.mp2.prepared import Prepared, Shape
 from dfmp2.mp2.result import Calculated
-from dfmp2.output.hdf5 import (
+from dfmp2.output.hdf5 import PREPARED
+from dfmp2.output.hdf5_datasets import Dataset, stored
+from dfmp2.output.safe_hdf5 import (
+    attributes_of,
+    open_checked,
+    read_attribute,
+)
+from dfmp2.output.state import (
+    SPINS,
+    Group,
+    allocate_b,
+    content_hash_of,
+    fixed_text,
+    group_items,
+    places_of_b,
+    read_groups,
+    read_layout,
+    store_layout,
+)
+from dfmp2.output.stored_calculation import (
     OF_REFERENCE,
-    PREPARED,
-    Dataset,
-    by_group,
     calculation_items,
     read_calculation,
     read_records,
     record_items,
     records_of,
-    write_items,
-)
-from dfmp2.output.safe_hdf5 import (
-    attributes_of,
-    open_checked,
-    read_attribute,
-    read_contents,
-)
-from dfmp2.output.state import (
-    SPINS,
-    Group,
-    content_hash_of,
-    fixed_text,
-    group_items,
-    read_groups,
 )
 from dfmp2.scf.reference import Reference
 
@@ -190,21 +190,17 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
             raise ResultFileError(
                 f"{path}: the content does not have its stored hash: prepare it again"
             )
+        datasets = read_layout(handle)
         try:
-            groups_of_file = by_group(
-                read_contents(handle, leave_out=[f"b/{name}" for name in SPINS])
-            )
-            records = read_records(groups_of_file, KINDS)
-            calculation = read_calculation(groups_of_file, records)
+            records = read_records(datasets, KINDS)
+            calculation = read_calculation(datasets, records)
         except InputError as error:  # a molecule or options that could not have been run
             raise ResultFileError(f"{path}: damaged file ({error}): prepare it again") from error
-        prepared = Prepared(
-            **calculation, **records, frozen_core_note=str(handle[NOTE].asstr()[()])
-        )
+        note = str(stored(datasets, "dfmp2/run")["frozen_core_note"])
+        prepared = Prepared(**calculation, **records, frozen_core_note=note)
         _require_whole(prepared)
-        shapes, size = dict(zip(SPINS, prepared.shapes, strict=False)), os.stat(path).st_size
-        offsets = [_offset(handle[f"b/{name}"], shape, size) for name, shape in shapes.items()]
-        groups = [read_groups(handle, name, shape[0]) for name, shape in shapes.items()]
+        offsets = places_of_b(handle, prepared.shapes, os.stat(path).st_size)
+        groups = read_groups(datasets, prepared.shapes)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         regions = [UnchangedRegion(descriptor, offset, str(path)) for offset in offsets]
@@ -243,18 +239,6 @@ def _require_whole(prepared: Prepared) -> None:
         raise ValueError("its SCF fitting set does not belong to its sizes")
     if min(shape[2] for shape in prepared.shapes) < 1 or prepared.diagnostics.metric_dropped < 0:
         raise ValueError("B has no fitting functions")
-
-
-def _offset(item: Any, shape: tuple[int, int, int], size: int) -> int:
-    """Where in the file the numbers of B begin."""
-    if item.shape != shape or item.dtype != np.dtype("<f8"):
-        raise ValueError(f"{item.name} is {item.dtype} {item.shape}, expected float64 {shape}")
-    if item.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
-        raise ValueError(f"{item.name} is not contiguous")
-    offset = item.id.get_offset()
-    if item.size and (offset is None or offset + 8 * item.size > size):
-        raise ValueError(f"{item.name} lies beyond the end of the file")
-    return int(offset or 0)
 
 
 # --- making the file ------------------------------------------------------------------------------
@@ -368,13 +352,7 @@ class PreparedFile:
             self._stack.callback(os.close, self._descriptor)
             self._stack.callback(self._part.unlink, missing_ok=True)
             with h5py.File(self._part, "w", locking=False) as handle:
-                group = handle.create_group("b")
-                offsets = [
-                    allocate(group, name, shape) for name, shape in zip(SPINS, shapes, strict=False)
-                ]
-                for b in group.values():
-                    b.attrs["units"] = np.bytes_("hartree^1/2")
-                    b.attrs["description"] = np.bytes_("fitted integrals B (nocc, nvir, naux)")
+                offsets = allocate_b(handle, shapes)
         self._regions = [
             FileRegion(self._descriptor, offset, str(self._target)) for offset in offsets
         ]
@@ -433,8 +411,6 @@ def store_prepared(handle: h5py.File, prepared: Prepared, digests: list[list[Gro
         if name not in ("reference", *OF_REFERENCE):
             items |= record_items(name, getattr(prepared, name))
     items |= group_items(digests)
-    write_items(handle, items, fixed_text)
-    handle.attrs["creator"] = fixed_text("dfmp2")
-    handle.attrs["creator_version"] = fixed_text(prepared.provenance.version)
+    store_layout(handle, items, prepared.provenance.version)
     handle.attrs[PREPARED] = VERSION
     handle.attrs["content_sha256"] = fixed_text(content_hash_of(handle))

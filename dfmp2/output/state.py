@@ -4,13 +4,13 @@
     /orbitals/{mo_coeff, mo_occ, origin}      of the last SCF iteration, while the SCF has not converged
     /scf/..., /dfmp2/{reference, ...}/...     the reference, as in a result file (`dfmp2.output.hdf5`)
     /b/{alpha, beta}                          B (nocc, nvir, naux) float64, Eh^1/2; restricted: alpha stands for both
-    /b/{alpha, beta}_sha256                   hash of the numbers of each group of occupied orbitals
+    /b/{alpha, beta}_{ends, sha256}           groups of occupied orbitals: where each ends, hash of its numbers
     /b/{folder, shapes, ...}                  where B lies in a scratch folder instead
     /tiles/{index, terms}                     finished tiles: place and flags of each, and all their numbers
 
 A checkpoint and a shard (`dfmp2.output.checkpoint`, `dfmp2.output.tile_shards`) hold what there is
-of it; a prepared file (`dfmp2.output.prepared`) holds reference and B beside the input. A
-checkpoint is written as a whole and begins with three lines of text, in a user block that HDF5
+of it; a prepared file (`dfmp2.output.prepared`) holds reference and B, its numbers in one piece,
+beside the input. A checkpoint is written as a whole and begins with three lines of text, in a user block that HDF5
 readers skip:
 
     dfmp2 checkpoint 3
@@ -26,7 +26,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -36,28 +36,32 @@ from numpy.typing import NDArray
 
 from dfmp2.backends.base import PairTerms, Tile
 from dfmp2.errors import ResultFileError
+from dfmp2.host.arrays_on_disk import allocate
 from dfmp2.host.provenance import version
 from dfmp2.molecule.basis import nested_tuples
 from dfmp2.mp2.calculation import State, StoredB
 from dfmp2.mp2.pairs import TileKey
-from dfmp2.output.hdf5 import (
+from dfmp2.output.hdf5_datasets import (
     Dataset,
     Groups,
     by_group,
     content_hash,
     file_bytes,
     printed,
-    read_records,
-    read_reference,
-    records_of,
-    reference_items,
     stored,
     write_items,
 )
 from dfmp2.output.safe_hdf5 import FOREIGN_ERRORS, read_contents
+from dfmp2.output.stored_calculation import (
+    read_records,
+    read_reference,
+    records_of,
+    reference_items,
+)
 from dfmp2.scf.reference import GridError, Reference, Solutions, Stability, StartOrbitals
 
 SPINS = ("alpha", "beta")
+NUMBERS_OF_B = ("b/alpha", "b/beta")
 HEAD = b"dfmp2 checkpoint "
 VERSION = b"3"
 NPZ_VERSION = b"2"
@@ -75,12 +79,52 @@ class OldVersion(ValueError):
 # --- B --------------------------------------------------------------------------------------------
 
 
-def group_items(groups: list[list[Group]]) -> dict[str, Dataset]:
+def allocate_b(handle: h5py.File, shapes: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Where in an empty file the numbers of B of each spin will lie, which others write.
+
+    Parameters
+    ----------
+    handle : h5py.File
+    shapes : sequence of (int, int, int)
+        (nocc, nvir, naux) of each spin.
+    """
+    group = handle.create_group("b")
+    offsets = []
+    for name, shape in zip(SPINS, shapes, strict=False):
+        offsets.append(allocate(group, name, shape))
+        group[name].attrs["units"] = np.bytes_("hartree^1/2")
+        group[name].attrs["description"] = np.bytes_("fitted integrals B (nocc, nvir, naux)")
+    return offsets
+
+
+def places_of_b(handle: h5py.File, shapes: Sequence[tuple[int, int, int]], size: int) -> list[int]:
+    """Where in a file of `size` bytes the numbers of B of each spin begin.
+
+    Raises
+    ------
+    ValueError
+        They are not of these shapes, or do not lie in one piece within the file.
+    """
+    offsets = []
+    for name, shape in zip(SPINS, shapes, strict=False):
+        item = handle[f"b/{name}"]
+        if item.shape != shape or item.dtype != np.dtype("<f8"):
+            raise ValueError(f"{item.name} is {item.dtype} {item.shape}, expected float64 {shape}")
+        if item.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
+            raise ValueError(f"{item.name} is not contiguous")
+        offset = item.id.get_offset()
+        if item.size and (offset is None or offset + 8 * item.size > size):
+            raise ValueError(f"{item.name} lies beyond the end of the file")
+        offsets.append(int(offset or 0))
+    return offsets
+
+
+def group_items(groups: Sequence[Sequence[Group]]) -> dict[str, Dataset]:
     """Datasets of the hashes of a B whose numbers lie in the same file, by path.
 
     Parameters
     ----------
-    groups : list of lists of (int, int, str)
+    groups : sequence of sequences of (int, int, str)
         Of each spin.
     """
     items = {}
@@ -93,30 +137,32 @@ def group_items(groups: list[list[Group]]) -> dict[str, Dataset]:
     return items
 
 
-def read_groups(handle: h5py.File, name: str, nocc: int) -> list[Group]:
-    """The groups of occupied orbitals of a spin, with their hashes.
+def read_groups(groups: Groups, shapes: Sequence[tuple[int, int, int]]) -> list[list[Group]]:
+    """The groups of occupied orbitals of each spin, with their hashes.
 
     Parameters
     ----------
-    handle : h5py.File
-        The file, checked by `dfmp2.output.safe_hdf5`.
-    name : str
-        One of SPINS.
-    nocc : int
-        Occupied orbitals, which the groups must cover.
+    groups : mapping
+        Datasets of the file, as `read_layout` returns them.
+    shapes : sequence of (int, int, int)
+        Of B of each spin, whose occupied orbitals the groups must cover.
 
     Raises
     ------
     ValueError
-        They do not cover the orbitals.
+        They do not.
     """
-    ends = [int(end) for end in handle[f"b/{name}_ends"][()]]
-    begins = [0, *ends][:-1]
-    covered = (bool(ends) and ends[-1] == nocc) or (not ends and nocc == 0)
-    if not covered or any(i0 >= i1 for i0, i1 in zip(begins, ends, strict=True)):
-        raise ValueError(f"the groups of {name} do not cover its orbitals")
-    hashes = handle[f"b/{name}_sha256"].asstr()[()]
-    return [(i0, i1, str(sha256)) for i0, i1, sha256 in zip(begins, ends, hashes, strict=True)]
+    values = stored(groups, "b")
+    of_spins = []
+    for name, (nocc, _, _) in zip(SPINS, shapes, strict=False):
+        ends = [int(end) for end in values[f"{name}_ends"]]
+        begins = [0, *ends][:-1]
+        covered = (bool(ends) and ends[-1] == nocc) or (not ends and nocc == 0)
+        if not covered or any(i0 >= i1 for i0, i1 in zip(begins, ends, strict=True)):
+            raise ValueError(f"the groups of {name} do not cover its orbitals")
+        hashes = [str(sha256) for sha256 in values[f"{name}_sha256"]]
+        of_spins.append(list(zip(begins, ends, hashes, strict=True)))
+    return of_spins
 
 
 def _hashes(hashes: tuple[str, ...]) -> Dataset:
@@ -195,6 +241,18 @@ def _read_tiles(index: NDArray[np.int64], numbers: NDArray[np.float64]) -> dict[
 # --- the whole ------------------------------------------------------------------------------------
 
 
+def store_layout(handle: h5py.File, items: Mapping[str, Dataset], version: str) -> None:
+    """Put datasets into a file, and say which version of dfmp2 has written them."""
+    write_items(handle, items, fixed_text)
+    handle.attrs["creator"] = fixed_text("dfmp2")
+    handle.attrs["creator_version"] = fixed_text(version)
+
+
+def read_layout(handle: h5py.File) -> Groups:
+    """All datasets of a file by group, but the numbers of B, which may not fit into memory."""
+    return by_group(read_contents(handle, leave_out=NUMBERS_OF_B))
+
+
 def encode(state: State) -> bytes:
     """The state as the content of a checkpoint."""
     identity = json.dumps(dict(state.identity))
@@ -213,17 +271,14 @@ def encode(state: State) -> bytes:
     if state.tiles:
         items |= _tile_items(state.tiles)
 
-    def fill(handle: h5py.File) -> None:
-        write_items(handle, items, fixed_text)
-        handle.attrs["creator"] = fixed_text("dfmp2")
-        handle.attrs["creator_version"] = fixed_text(version())
-
     head = HEAD + VERSION + f"\nscratch {scratch}\n".encode("utf-8", "surrogateescape")
     marked = len(head) + len("sha256 \n") + 2 * hashlib.sha256().digest_size
     block = SMALLEST_BLOCK
     while block < marked:
         block *= 2
-    content = b"\n" * (block - marked) + file_bytes(fill)
+    content = b"\n" * (block - marked) + file_bytes(
+        lambda handle: store_layout(handle, items, version())
+    )
     return head + f"sha256 {hashlib.sha256(content).hexdigest()}\n".encode() + content
 
 
@@ -254,7 +309,7 @@ def decode(content: bytes) -> State:
 
 def _decode_hdf5(payload: bytes) -> State:
     with h5py.File(io.BytesIO(payload), "r") as handle:
-        groups = by_group(read_contents(handle))
+        groups = read_layout(handle)
     state = State(identity=json.loads(stored(groups, "")["identity"]), b=_read_stored_b(groups))
     if "orbitals" in groups:
         values = {"charges": None, **stored(groups, "orbitals")}
@@ -270,7 +325,7 @@ def _decode_hdf5(payload: bytes) -> State:
 
 def content_hash_of(handle: h5py.File) -> str:
     """Hash of everything but the numbers of B, whose own hashes are among it."""
-    return content_hash(handle, leave_out=[f"b/{name}" for name in SPINS])
+    return content_hash(handle, leave_out=NUMBERS_OF_B)
 
 
 def fixed_text(value: Any) -> Any:

@@ -31,7 +31,18 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.composite import Part, combine
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import (
+    Dataset,
+    by_group,
+    check_hash,
+    content_hash,
+    file_bytes,
+    image,
+    printed,
+    storable,
+    stored,
+    write_items,
+)
 from dfmp2.output.safe_hdf5 import (
     attributes_of,
     open_checked,
@@ -236,7 +247,7 @@ class Study:
         if self.kind == "optimization":
             return list(self.path.values())[-1].error_budget
         if self.kind == "interaction":
-            return self._interaction_budget("cp-corrected", "-in-complex")
+            return self._interaction_budget("CP-corrected", "-in-complex")
         if self.kind == "irc":
             top, minimum = (self.runs[name] for name in self._top_and_minimum())
             return combined([((1.0, 1.0), top), ((-1.0, -1.0), minimum)], "The barrier forwards")
@@ -347,7 +358,7 @@ class StudyWriter:
         if "study" in self._file:
             del self._file["study"]
         _store(self._file, study)
-        write_atomically(self._path, hdf5.image(self._file), overwrite=self._overwrite)
+        write_atomically(self._path, image(self._file), overwrite=self._overwrite)
         self._overwrite = True
 
 
@@ -400,8 +411,8 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
                 f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it "
                 "again"
             )
-        in_study = hdf5.by_group(read_contents(handle["study"]))
-        given = {"array_names": (), "warnings": (), **hdf5.stored(in_study, "")}
+        in_study = by_group(read_contents(handle["study"]))
+        given = {"array_names": (), "warnings": (), **stored(in_study, "")}
         values, table, arrays = (
             {str(name): _read(handle[f"study/{group}/{name}"]) for name in given[names]}
             for group, names in (
@@ -442,8 +453,8 @@ def verify_study(path: str | Path) -> str:
     """
     with open_checked(path, most_objects=MOST_OBJECTS) as handle:
         for name, run in handle["runs"].items() if "runs" in handle else ():
-            hdf5.check_hash(run, f"{path}, {name}", read_attribute(run, "content_sha256"))
-        return hdf5.check_hash(
+            check_hash(run, f"{path}, {name}", read_attribute(run, "content_sha256"))
+        return check_hash(
             handle["study"], f"{path}, study", read_attribute(handle, "content_sha256")
         )
 
@@ -471,14 +482,14 @@ def write_table(
     def fill(handle: h5py.File) -> None:
         group = handle.create_group(name)
         group.attrs.update(attributes)
-        hdf5.write_items(group, _column_items(columns), hdf5.storable)
+        write_items(group, _column_items(columns), storable)
         handle.attrs["creator"] = "dfmp2"
         handle.attrs["file_time"] = datetime.now(UTC).isoformat(timespec="seconds")
         handle.attrs["default"] = name
         handle.attrs["dfmp2_table_version"] = TABLE_VERSION
         handle.attrs["status"] = "complete"
 
-    write_atomically(path, hdf5.file_bytes(fill), overwrite=overwrite)
+    write_atomically(path, file_bytes(fill), overwrite=overwrite)
 
 
 def _store(handle: h5py.File, study: Study) -> None:
@@ -505,13 +516,13 @@ def _store(handle: h5py.File, study: Study) -> None:
         items |= {f"arrays/{name}": item for name, item in study.arrays.items()}
     group = handle.create_group("study")
     # The reader wants the units back: `safe_hdf5.read_attribute` says why they are of fixed length.
-    hdf5.write_items(group, items, hdf5.storable, label=lambda text: np.bytes_(hdf5.printed(text)))
+    write_items(group, items, storable, label=lambda text: np.bytes_(printed(text)))
     handle.attrs["creator"] = "dfmp2"
     handle.attrs["creator_version"] = study.version
     handle.attrs["file_time"] = study.created
     handle.attrs["default"] = "study"
     handle.attrs["dfmp2_study_version"] = STUDY_VERSION
-    handle.attrs["content_sha256"] = np.bytes_(hdf5.content_hash(group))
+    handle.attrs["content_sha256"] = np.bytes_(content_hash(group))
     handle.attrs["kind"] = np.bytes_(study.kind)
     handle.attrs["status"] = np.bytes_(study.status)
 

@@ -86,7 +86,7 @@ OF_A_POINT = (
 )
 # Studies whose table has the energies of their runs.
 WITH_ENERGIES = ("scan", "cbs", "optimization", "irc", "thermochemistry")
-SHOW_ONE = "dfmp2 show FILE --run NAME prints one of them."
+SHOW_ONE = "dfmp2 show FILE lists their energies, --run NAME prints one of them"
 MOST_NAMES = 3  # of runs that gave a warning
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 CONVERTED = {
@@ -149,7 +149,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
 
 
 def of_study(
-    study: Study, anchors: Mapping[str, str] = MappingProxyType({}), *, on_screen: bool = False
+    study: Study, anchors: Mapping[str, str] = MappingProxyType({}), *, brief: bool = False
 ) -> list[Section]:
     """What a study found, as stored, and its runs.
 
@@ -158,15 +158,15 @@ def of_study(
     study : Study
     anchors : mapping
         As of `overview`.
-    on_screen : bool, optional
-        For a terminal: a scan is one table that fits, and runs whose energies stand in a table
+    brief : bool, optional
+        For a screen: a scan is one table that fits, and runs whose energies stand in a table
         before are not listed once more.
     """
     missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
     drawn = _drawn(study) if study.table else []
     blocks: list[Block] = [*([] if study.complete else missing), *drawn]
-    if study.values:
-        blocks.append(_values(study))
+    if study.values and not (brief and "extrema_position" in study.arrays):
+        blocks.append(_values(study))  # those of a scan stand among its extrema
     blocks += _shares(study)
     if study.kind == "optimization":
         blocks += _geometry(study)
@@ -174,9 +174,9 @@ def of_study(
     if study.kind == "thermochemistry":
         blocks += _modes(study)
     blocks += study.notes
-    if study.table and study.kind == "scan" and on_screen:
+    if study.table and study.kind == "scan" and brief:
         blocks += _points(study)
-    elif study.kind == "cbs" and on_screen:
+    elif study.kind == "cbs" and brief:
         blocks.append(_basis_sets(study))
     elif study.table:
         blocks.append(
@@ -188,7 +188,7 @@ def of_study(
     uncorrected = study.uncorrected_error_budget
     if uncorrected is not None:
         blocks.append(uncorrected.summary)
-    if on_screen and study.kind in WITH_ENERGIES:
+    if brief and study.kind in WITH_ENERGIES:
         return [Section("study", "Results", blocks), *_named_runs(study)]
     shown = _listed_runs(study)
     runs, said = overview(shown, anchors), []
@@ -200,12 +200,11 @@ def of_study(
             "coordinate of each atom."
         ]
         runs = runs._replace(details=True)
-    title = "Runs (groups runs/NAME of the file)"
-    of_runs: list[Block] = [*said, runs]
-    if on_screen:
-        title = "Runs"
-        of_runs.append(SHOW_ONE)
-    return [Section("study", "Results", blocks), Section("overview", title, of_runs)]
+    heading = "Runs (groups runs/NAME of the file)"
+    if brief:
+        heading = "Runs"
+    of_runs = Section("overview", heading, [*said, runs])
+    return [Section("study", "Results", blocks), of_runs]
 
 
 def _named_runs(study: Study) -> list[Section]:
@@ -221,8 +220,8 @@ def _named_runs(study: Study) -> list[Section]:
     if len(levels) == 1:
         at_level = f", {levels.pop()}"
     seconds = sum(run.timings.total for run in study.runs.values())
-    said = f"{counted_text(len(names), 'run')}{at_level}, {seconds:.1f} s in all: {called}."
-    return [Section("overview", "Runs", [f"{said} {SHOW_ONE}"])]
+    said = f"{counted_text(len(names), 'run')}{at_level}: {called}; {seconds:.1f} s in all"
+    return [Section("overview", "Runs", [said, SHOW_ONE])]
 
 
 def _listed_runs(study: Study) -> dict[str, MP2Result]:
@@ -374,7 +373,7 @@ def _stationary_points(study: Study) -> list[Block]:
         "extremum",
         f"#at / {units}",
         "#E / Eh",
-        "#above lowest of these / kJ/mol",
+        "#relative / kJ/mol",
         f"#curvature / Eh/{units}^2",
         "fit",
     )
@@ -575,7 +574,7 @@ def _points(study: Study) -> list[Block]:
     left_out = [_heading(name) for name in table if name not in (*wanted, "exit_code")]
     if left_out:
         names = ", ".join(dict.fromkeys(left_out))
-        blocks.append(f"Also in the .csv, and by dfmp2 show --csv: {names}.")
+        blocks.append(f"dfmp2 show FILE prints all columns; left out here: {names}.")
     return blocks
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from dfmp2.errors import InputError
 from dfmp2.host.files import write_atomically
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.hdf5 import Dataset, printed
+from dfmp2.output.hdf5_datasets import Dataset, printed
 from dfmp2.output.study import Column, Study, write_table
 
 NUMBERS: dict[str, tuple[str, str | None]] = {  # attribute of a result, unit (None for text)

@@ -48,6 +48,7 @@ NAMES = (
     (r" cp corrected interaction energy$", ", CP-corrected"),
     (r" uncorrected interaction energy$", ", uncorrected"),
     (r" counterpoise correction$", ", CP correction"),
+    (r" reaction energy$", " part"),
     (r"^cbs (.+)$", r"\1 at the limit"),
     (r"^optimized total energy$", "energy of the last geometry"),
     (r"^max gradient$", "largest gradient"),
@@ -242,11 +243,11 @@ def _strongest(result: MP2Result) -> list[Block]:
     return [Table(caption, ("i, j", "spins", "#Eh", "#% of E(corr)"), rows)] if rows else []
 
 
-def study_report(study: Study) -> str:
-    """The report of a study, one string ending in a newline."""
+def study_report(study: Study, *, brief: bool = False) -> str:
+    """The report of a study, one string ending in a newline; `brief` as of `of_study`."""
     parts = [
         part._replace(blocks=[_with_names(block) for block in part.blocks])
-        for part in of_study(study, on_screen=True)
+        for part in of_study(study, brief=brief)
     ]
     warnings = [Note("warning", text) for text in study_warnings(study)]
     if warnings:

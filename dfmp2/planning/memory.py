@@ -6,21 +6,7 @@ Each stage has a variant in memory and one on disk; the one in memory is taken w
 disk a stage holds what it must and, of the streamed array, as many blocks as the budget leaves room
 for.
 
-A gradient, or relaxed densities alone, hold beside an energy:
-
-    amplitudes            B, Z, amplitudes of one occupied orbital for each worker
-    fitted integrals      Z, blocks of integrals and their derivatives
-    Z-vector              Coulomb and exchange matrices as in the SCF, vectors of the iteration
-    mean field            half-transformed integrals (nocc, nao, naux) of the JK set, blocks as above
-    functional            blocks of points, their functions and derivatives
-
-With a functional its kernel at every point is held beside the Z-vector equations.
-
-Z and the half-transformed integrals go to disk where they do not fit; B does where the energy has
-put it there. How many integrals are made at a time follows from what is left, and changes last bits
-only. Where there is room the SCF integrals stay until the Z-vector equations, instead of being made
-again, and integrals of the occupied orbitals are held in their iterations
-(`dfmp2.scf.response_matrices`).
+What a gradient holds beside an energy is planned in `dfmp2.planning.gradient_memory`.
 """
 
 from __future__ import annotations
@@ -41,6 +27,7 @@ from dfmp2.units import quantity as _q
 FLOAT64, FLOAT32 = 8, 4
 # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
 SCF_MATRICES = 30
+START_MATRICES = 10  # of them at the first iteration, when the integrals are made
 # float64 arrays of the decontracted basis while X2C is made: 31 to 36 measured (Ar chain, cc-pVTZ)
 X2C_MATRICES = 32
 # Of Kohn-Sham (dfmp2.scf.exchange_correlation):
@@ -49,24 +36,18 @@ X2C_MATRICES = 32
 XC_VALUES = 12
 XC_MATRICES = 4  # (nao, nao) of each spin of a worker: potential, its transpose, products
 POINT_BYTES = 96  # coordinates and weight of a point, in both orders, and of the order itself
-START_MATRICES = 10  # of them at the first iteration, when the integrals are made
-WORKER_BYTES = (
-    32 * 10**6
-)  # buffers of one worker in the SCF fit, the exchange and the triangular solves
-STREAMING_WORKER_BYTES = (
-    8 * 10**6
-)  # of BLAS and small arrays in the exchange where blocks are small
+# buffers of one worker in the SCF fit, the exchange and the triangular solves
+WORKER_BYTES = 32 * 10**6
+# of BLAS and small arrays in the exchange where blocks are small
+STREAMING_WORKER_BYTES = 8 * 10**6
 FIT_WORKER_BYTES = 8 * 10**6  # of BLAS while the SCF integrals are fitted on their way to the disk
-HALF_BYTES = (
-    12 * 10**6
-)  # of half-transformed integrals per worker (dfmp2.integrals.transform, dfmp2.scf.jk)
-LEFT_BEHIND = (
-    16 * 10**6
-)  # of BLAS per worker, at most: it keeps the buffers that it copies operands to
+# of half-transformed integrals per worker (dfmp2.integrals.transform, dfmp2.scf.jk)
+HALF_BYTES = 12 * 10**6
+# of BLAS per worker, at most: it keeps the buffers that it copies operands to
+LEFT_BEHIND = 16 * 10**6
 BLAS_DEPTH = 256  # rows of an operand that it copies at a time
-SLACK = (
-    8 * 10**6
-)  # modules, pages of libraries and Python objects that come on the way, the result file among them
+# modules, pages of libraries and Python objects that come on the way, the result file among them
+SLACK = 8 * 10**6
 VARIES = 10**6  # between two processes that load the same
 RECOMPUTED_MATRICES = 4  # (nao, nao) per thread of a conventional SCF that makes its integrals anew
 PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; larger ones gain nothing
@@ -77,40 +58,15 @@ PIECE_BYTES = 10**6  # of raw integrals that a worker reads at a time from the d
 CHECK_MODULES = 8 * 10**6  # of PySCF that only the check loads, and of HDF5
 CHECK_SHELL = 11  # functions of the largest fitting shell: h
 DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions of a slice
-DEVICE_PIECE = (
-    2**30
-)  # bytes of fitted integrals that go up together, where that is one slice or more
+# bytes of fitted integrals that go up together, where that is one slice or more
+DEVICE_PIECE = 2**30
 EXACT_BLOCK = 32 * 10**6  # of four-centre integrals (dfmp2.integrals.four_center)
 EXACT_WORK = 16 * 10**6  # of a worker that adds them up
-CERTIFICATE_LEFT = (
-    24 * 10**6
-)  # PySCF's modules of exact J, K and integrals, and what they leave (18 to 26 measured)
+# PySCF's modules of exact J, K and integrals, and what they leave (18 to 26 measured)
+CERTIFICATE_LEFT = 24 * 10**6
 MOST_MATRICES = 16  # over fitting functions that one pass over B on disk serves
 GROUP_BYTES = 16 * 10**6  # of B taken at a time by what makes them
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
-# Of a gradient:
-TILE_ELEMENTS = 1 << 22  # amplitudes of a block, of one j with all i and a and some b
-TILE_ARRAYS = 2  # of that size: amplitudes, and their combination
-AMPLITUDE_BYTES = 2 * 10**6  # of amplitudes, in float64, between two products
-CACHE_ARRAYS = 4  # of that size: denominators, work
-PACKED_MOST = 4 * 10**6  # bytes of packed three-centre integrals per block
-STREAM_BYTES = 6 * 10**6  # of B read from disk at a time by a worker
-MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, fields, Lagrangian
-MODULES = 20 * 10**6  # bytes of PySCF's and our modules that only a gradient loads
-HEAP_LEAST, HEAP_MOST = 14 * 10**6, 40 * 10**6  # left in the C library's heap by earlier stages
-METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
-# of them while the metric's derivative is contracted, when there are no blocks any more
-TWO_CENTER = 3
-VECTORS = 40  # of the Z-vector equations, with their images
-MORE_VECTORS = 20  # of these with a functional, whose kernel is on a coarser grid in the iterations
-# (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
-PASS_MATRICES = 9
-RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
-PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
-# Of the functional (dfmp2.gradients.functional): bytes of a worker's block of points, and the
-# numbers that it holds of a function at a point
-XC_GRADIENT_BYTES = 16 * 10**6
-XC_GRADIENT_VALUES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,21 +397,24 @@ def memory_plan(
     """
     workers = max(limits.workers, threads)
     program -= min(grown, SLACK + min(workers * FIT_WORKER_BYTES, _blas_buffers(work, workers)))
-    in_core, fit, read, disk = _scf(work, workers)
-    block = work.block_functions * work.pairs_of_functions * FLOAT64
+    scf_in_core, scf_fit, scf_read, scf_disk = _scf(work, workers)
+    mp2_in_core, mp2_integrals, mp2_solve, mp2_pairs, mp2_disk = _mp2(work, workers, limits)
+    response = 0
     if work.examined:
-        response = work.operators * _of_occupied(work)
-    else:
-        response = 0
+        response = work.operators * of_occupied_bytes(work)
     return MemoryPlan(
-        program,
-        budget,
-        in_core,
-        fit,
-        read,
-        disk,
-        *_mp2(work, workers, limits),
-        block,
+        program=program,
+        budget=budget,
+        scf_in_core=scf_in_core,
+        scf_fit=scf_fit,
+        scf_read=scf_read,
+        scf_disk=scf_disk,
+        mp2_in_core=mp2_in_core,
+        mp2_integrals=mp2_integrals,
+        mp2_solve=mp2_solve,
+        mp2_pairs=mp2_pairs,
+        mp2_disk=mp2_disk,
+        integral_block=work.block_functions * work.pairs_of_functions * FLOAT64,
         scf_response=response,
         scf_gathered=work.operators * work.naux_scf * work.rectangles * FLOAT32,
         grid_values=values_bytes(work.grid, work.nao, derivatives=True, single=False),
@@ -507,7 +466,7 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     return max(in_core, x2c), fit, read, work.operators * whole
 
 
-def _of_occupied(work: Workload) -> int:
+def of_occupied_bytes(work: Workload) -> int:
     """Bytes of the integrals of occupied orbitals that `dfmp2.scf.response_matrices` holds."""
     if work.single_exchange:
         number = FLOAT32
@@ -653,278 +612,3 @@ def device_host_bytes(work: Workload) -> int:
     b = work.elements * work.naux * FLOAT64
     frontier = 2 * work.frontier_elements * work.naux * FLOAT64
     return integrals + max(metric + 2 * SOLVE_BYTES, piece + b // 2, 2 * b, frontier)
-
-
-@dataclass(frozen=True, slots=True)
-class _GradientArrays:
-    """Bytes of the arrays of a gradient, by the stages of the table at the top of this module.
-
-    Attributes
-    ----------
-    b : int
-        B, and Z, which has its size.
-    half : int
-        Half-transformed integrals of the SCF set; 0 for relaxed densities.
-    fixed : int
-        Modules, what earlier stages leave behind, and matrices over basis functions.
-    metric, jk_metric : int
-        Matrices over the functions of the MP2 set and of the SCF set.
-    mean_field_work : int
-        Work space of all workers in the mean-field stage.
-    two_center : int
-        Everything while the metric's derivative is contracted.
-    vectors : int
-        Everything but J, K and their integrals in the Z-vector equations.
-    of_occupied : int
-        Integrals of the occupied orbitals there; 0 for a conventional SCF.
-    functional : int
-        Everything while the functional is differentiated; 0 without one.
-    packed : int
-        Packed three-centre integrals of one fitting function.
-    per_function : int
-        All arrays of a block, for each of its fitting functions.
-    functions, least_functions : int
-        Fitting functions of the largest block, and of the smallest one.
-    """
-
-    b: int
-    half: int
-    fixed: int
-    metric: int
-    jk_metric: int
-    mean_field_work: int
-    two_center: int
-    vectors: int
-    of_occupied: int
-    functional: int
-    packed: int
-    per_function: int
-    functions: int
-    least_functions: int
-
-    @property
-    def least_block(self) -> int:
-        """Bytes of the smallest block of integrals."""
-        return self.least_functions * self.per_function
-
-    def block(self, functions: int) -> int:
-        """Fitting functions in a block when `functions` are wanted."""
-        return min(self.functions, max(self.least_functions, functions))
-
-    def fitted_integrals(self, z: int, block: int) -> int:
-        """Bytes of the stage of the fitted integrals, with `z` bytes of Z and a block of
-        integrals."""
-        return self.fixed + self.metric + z + block
-
-    def mean_field(self, half: int, block: int) -> int:
-        """Bytes of the mean-field stage, with `half` bytes of half-transformed integrals."""
-        return self.fixed + self.jk_metric + half + max(block, self.mean_field_work)
-
-
-def _gradient_arrays(work: Workload, widest: int, threads: int) -> _GradientArrays:
-    """Sizes of the arrays of a gradient, or of relaxed densities; parameters as of
-    `gradient_memory`."""
-    nao, naux, naux_scf = work.nao, work.naux, work.naux_scf
-    occupied = sum(spin.occupied for spin in work.spins)
-    rotations = sum(spin.occupied * (nao - spin.occupied) for spin in work.spins)
-    functions = max(naux, naux_scf)
-    left, fixed = _gradient_always(work, threads)
-    half = mean_field_work = two_center = of_occupied = of_functional = 0
-    if work.task == "gradient":
-        half = occupied * nao * naux_scf * FLOAT64
-        mean_field_work = threads * (naux_scf**2 + 3 * nao * naux_scf) * FLOAT64
-        two_center = fixed + TWO_CENTER * functions**2 * FLOAT64
-        if work.grid:
-            of_functional = fixed + work.grid * POINT_BYTES + threads * XC_GRADIENT_BYTES
-    if naux and naux_scf:
-        of_occupied = work.operators * _of_occupied(work) + threads * RESPONSE_WORK
-    vectors, kernel = VECTORS, 0
-    if work.grid:  # functions at points are counted with the SCF
-        kernel = work.grid * (work.kernel * FLOAT64 + POINT_BYTES)
-        kernel += kernel // 2  # on a coarser grid too
-        vectors += MORE_VECTORS
-    return _GradientArrays(
-        b=work.elements * naux * FLOAT64,
-        half=half,
-        fixed=fixed,
-        metric=METRICS * naux**2 * FLOAT64,
-        jk_metric=METRICS * naux_scf**2 * FLOAT64,
-        mean_field_work=mean_field_work,
-        two_center=two_center,
-        vectors=left + vectors * rotations * FLOAT64 + kernel,
-        of_occupied=of_occupied,
-        functional=of_functional,
-        packed=nao * (nao + 1) // 2 * FLOAT64,
-        per_function=FLOAT64 * (PASS_MATRICES * nao * nao + PASS_HALVES * nao * occupied),
-        functions=functions,
-        least_functions=min(widest, functions),
-    )
-
-
-def gradient_memory(
-    work: Workload, energy: MemoryPlan, widest: int, threads: int
-) -> GradientMemory:
-    """Where each array of a gradient, or of relaxed densities, is held: in memory where it fits.
-
-    Parameters
-    ----------
-    work : Workload
-        Sizes of the calculation.
-    energy : MemoryPlan
-        The plan of the energy, whose budget the gradient keeps to.
-    widest : int
-        Functions in the widest shell of the fitting sets.
-    threads : int
-        Workers.
-    """
-    arrays = _gradient_arrays(work, widest, threads)
-    room, least_block = energy.room, arrays.least_block
-    purpose = "relaxed densities"
-    if work.task == "gradient":
-        purpose = "gradient"
-
-    # Amplitudes, with B in memory or streamed from disk.
-    b_streamed = threads * min(STREAM_BYTES, arrays.b)
-    amplitudes_streamed = _amplitudes(work, threads, b_streamed)
-    amplitudes_in_memory = _amplitudes(work, threads, arrays.b)
-    amplitudes = amplitudes_streamed
-    if energy.mp2_fits_in_core:
-        amplitudes = amplitudes_in_memory
-
-    # The Z-vector equations, with the integrals of the SCF in memory or on disk.
-    fit, read = energy.scf_fit, energy.scf_read
-    response_in_memory = arrays.vectors + energy.scf_in_core
-    response_on_disk = arrays.vectors + max(fit.needed, read.needed)
-    if not work.naux:  # Kohn-Sham alone has no response
-        response_in_memory = response_on_disk = 0
-    disk_is_smaller = response_on_disk < response_in_memory
-    scf_on_disk = disk_is_smaller and response_in_memory > room
-    response_held = False
-    pair_bytes = read_bytes = 0
-    if scf_on_disk:
-        pair_bytes = fit.blocks(room - arrays.vectors)
-        read_bytes = read.blocks(room - arrays.vectors)
-        response = arrays.vectors + max(fit.fixed + pair_bytes, read.fixed + read_bytes)
-    else:
-        response = response_in_memory
-        response_held = bool(arrays.of_occupied) and response + arrays.of_occupied <= room
-        if response_held:
-            response += arrays.of_occupied
-
-    # Z, and the half-transformed integrals of the mean field.
-    z_in_memory = max(amplitudes + arrays.b, arrays.fitted_integrals(arrays.b, least_block)) <= room
-    half_in_memory = arrays.mean_field(arrays.half, least_block) <= room
-    z = z_on_disk = 0
-    if z_in_memory:
-        z = arrays.b
-    else:
-        z_on_disk = arrays.b
-    half = half_on_disk = 0
-    if half_in_memory:
-        half = arrays.half
-    else:
-        half_on_disk = arrays.half
-
-    # Blocks of integrals take what is left.
-    rest = room - max(arrays.fitted_integrals(z, 0), arrays.fixed + arrays.jk_metric + half)
-    at_once = arrays.block(min(PACKED_MOST // arrays.packed, rest // arrays.per_function))
-    block = at_once * arrays.per_function
-
-    # The SCF integrals stay until the Z-vector equations where there is room beside everything
-    # before.
-    kept = work.operators * work.naux_scf * work.kept_pairs * FLOAT64
-    peak_before_response = max(energy.mp2, amplitudes + z, arrays.fitted_integrals(z, block))
-    scf_kept = (
-        work.naux_scf > 0
-        and work.naux > 0
-        and energy.scf_fits_in_core
-        and energy.certificate is None
-        and peak_before_response + kept <= room
-    )
-    if scf_kept:
-        peak_before_response += kept
-
-    response_least = min(response_in_memory, response_on_disk)
-    comfortable_block = arrays.block(PACKED_MOST // arrays.packed) * arrays.per_function
-    scf_disk = 0
-    if scf_on_disk:
-        scf_disk = energy.scf_disk
-    return GradientMemory(
-        purpose=purpose,
-        z_on_disk=not z_in_memory,
-        half_on_disk=not half_in_memory,
-        scf_on_disk=scf_on_disk,
-        scf_kept=scf_kept,
-        response_held=response_held,
-        pair_bytes=pair_bytes,
-        read_bytes=read_bytes,
-        packed_bytes=at_once * arrays.packed,
-        peak=max(
-            peak_before_response,
-            arrays.mean_field(half, block),
-            response,
-            arrays.two_center,
-            arrays.functional,
-        ),
-        disk=max(z_on_disk, half_on_disk, scf_disk),
-        needed=max(
-            amplitudes + z,
-            arrays.fitted_integrals(z, least_block),
-            arrays.mean_field(half, least_block),
-            response,
-            arrays.two_center,
-            arrays.functional,
-        ),
-        least=max(
-            amplitudes_streamed,
-            arrays.fitted_integrals(0, least_block),
-            arrays.mean_field(0, least_block),
-            response_least,
-            arrays.two_center,
-            arrays.functional,
-        ),
-        comfortable=max(
-            energy.mp2_in_core + kept,
-            amplitudes_in_memory + arrays.b + kept,
-            arrays.fitted_integrals(arrays.b, comfortable_block) + kept,
-            arrays.mean_field(arrays.half, comfortable_block),
-            response_in_memory + arrays.of_occupied,
-            arrays.two_center,
-            arrays.functional,
-        ),
-    )
-
-
-def gradient_with_b(work: Workload, threads: int) -> int:
-    """Bytes beside the program while amplitudes are made of a B in memory, everything else on
-    disk."""
-    return _amplitudes(work, threads, work.elements * work.naux * FLOAT64)
-
-
-def _gradient_always(work: Workload, threads: int) -> tuple[int, int]:
-    """Bytes of modules and what earlier stages have left, and these with matrices over basis
-    functions."""
-    whole = work.elements * work.naux * FLOAT64
-    half = sum(spin.occupied for spin in work.spins) * work.nao * work.naux_scf * FLOAT64
-    left = MODULES + max(HEAP_LEAST, min(HEAP_MOST, whole + half))
-    return left, left + MATRICES * work.nao**2 * FLOAT64 * len(work.spins) + min(
-        LEFT_BEHIND * threads, whole
-    )
-
-
-def _amplitudes(work: Workload, threads: int, b: int) -> int:
-    """Bytes while amplitudes are made, without Z, `b` bytes of B being held."""
-    naux, nvir = work.naux, max(spin.nvir for spin in work.spins)
-    columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0)
-    if work.precision == "fp64":
-        number = FLOAT64
-    else:
-        number = FLOAT32
-    tiles = TILE_ARRAYS * number * max(columns, min(columns * nvir, TILE_ELEMENTS))
-    cached = max(AMPLITUDE_BYTES // FLOAT64, nvir * nvir) * number
-    tiles += min(CACHE_ARRAYS * cached, 2 * tiles)
-    workers = threads * (tiles + (3 * nvir * naux + naux * naux) * FLOAT64)
-    single = 0 if work.precision == "fp64" else b // 2  # the same in float32
-    return (
-        _gradient_always(work, threads)[1] + METRICS * naux * naux * FLOAT64 + b + single + workers
-    )

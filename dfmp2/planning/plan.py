@@ -22,6 +22,7 @@ from dfmp2.molecule.mole import primitive_functions
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
+from dfmp2.planning.gradient_memory import gradient_memory, gradient_with_b
 from dfmp2.planning.memory import NOTHING
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
 from dfmp2.planning.sizes import IN_FIELDS, Spin, Workload, exact_row_shares, scf_cycles
@@ -180,14 +181,12 @@ def make_plan(
     if task != "energy":
         fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
         widest = max(int(np.diff(aux.ao_loc_nr()).max(initial=1)) for aux in fitting)
-        held = replace(
-            held, mp2_in_core=max(held.mp2_in_core, memory.gradient_with_b(work, setup.active))
-        )
+        held = replace(held, mp2_in_core=max(held.mp2_in_core, gradient_with_b(work, setup.active)))
         if part == "all":
             whole = held
         else:
             whole = replace(_memory(work, setup, "all"), mp2_in_core=held.mp2_in_core)
-        held = replace(held, gradient=memory.gradient_memory(work, whole, widest, setup.active))
+        held = replace(held, gradient=gradient_memory(work, whole, widest, setup.active))
     moved = replace(
         time.traffic(work, held, setup.backend.limits), cached=_stays_cached(held, setup)
     )

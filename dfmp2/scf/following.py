@@ -24,7 +24,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf.guess import random_density
 from dfmp2.scf.reference import Solutions, Stability
 from dfmp2.scf.rotations import BROKEN, Rotation, turned_orbitals
-from dfmp2.scf.stability import THRESHOLD, in_words, judged
+from dfmp2.scf.stability import THRESHOLD, judged, kinds_in_words
 
 MOST_STEPS = 5
 SPIN_ROUNDING = 1e-10  # of <S^2>, to either side of that of a pure spin state
@@ -83,7 +83,7 @@ class Log:
         if lowest is None:
             eigenvalue, kind = (math.nan, "")
         else:
-            eigenvalue, kind = (lowest.eigenvalue, in_words(lowest.kind, mf))
+            eigenvalue, kind = (lowest.eigenvalue, kinds_in_words(lowest.kind, mf))
         self.rows.append((start, origin, energy, spin, eigenvalue, kind))
         return len(self.rows)
 
@@ -175,7 +175,7 @@ def _follow(
         if not angle:
             break
         listener.stage(
-            f"following an instability ({in_words(way.kind, found.mf)}, lowest eigenvalue {way.eigenvalue:.4f} Eh)"
+            f"following an instability ({kinds_in_words(way.kind, found.mf)}, lowest eigenvalue {way.eigenvalue:.4f} Eh)"
         )
         try:
             solved = _lower(found.mf, way, angle, solve)

@@ -173,11 +173,13 @@ def judged(mf: Any, lowest: list[Rotation]) -> tuple[Stability, dict[str, float]
     }
     certain = all(rotation.converged for rotation in lowest)
     found = _stability(measured, "all rotations, iterative", certain=certain)
-    found = replace(found, verdict=in_words(found.verdict, mf), method=in_words(found.method, mf))
+    found = replace(
+        found, verdict=kinds_in_words(found.verdict, mf), method=kinds_in_words(found.method, mf)
+    )
     return found, {kind: direction.angle for kind, direction in measured.items()}
 
 
-def in_words(kinds: str, mf: Any) -> str:
+def kinds_in_words(kinds: str, mf: Any) -> str:
     """Kinds of rotations of a mean field as they are written: "RHF to UHF", and "RKS to UKS" with a
     functional."""
     if functional_of(mf) is None:

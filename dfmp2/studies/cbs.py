@@ -17,7 +17,7 @@ from dfmp2.mp2.composite import CompositeResult, combine
 from dfmp2.mp2.result import OF_MP2, OF_SCALED_MP2, MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import CUSTOM
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.composite import EXPECTED, CompositeOptions, Run, at_level
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
@@ -30,11 +30,6 @@ COMPOSITE = "composite_total_energy"
 def basis_set_limit(
     molecule: Molecule,
     options: Options,
-    *,
-    scf: str | None = None,
-    correlation: str | None = None,
-    delta: str | None = None,
-    delta_program: str | None = None,
     **how: Unpack[CarryOutKeywords],
 ) -> Study:
     """Energies at the basis set limit.
@@ -45,9 +40,6 @@ def basis_set_limit(
     options : how, or a level as of `dfmp2.studies.composite.at_level`; `basis` is a pair with
         brackets such as cc-pv[tq]z, fitting sets may be written likewise; with a correction it may
         be one basis
-    scf, correlation : names of formulas, see `dfmp2.mp2.extrapolation`; None is the energy in the
-        larger basis and X^-3, for def2 its own exponent
-    delta, delta_program : as of `dfmp2.studies.composite.CompositeOptions`
     how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
@@ -63,13 +55,7 @@ def basis_set_limit(
     """
     level = options
     if not isinstance(options, CompositeOptions):
-        level = at_level(
-            options,
-            scf_formula=scf,
-            correlation_formula=correlation,
-            delta=delta,
-            delta_program=delta_program,
-        )
+        level = at_level(options)
     if not isinstance(level, CompositeOptions):
         raise InputError(Option("basis", options.basis[:60]), f": {EXPECTED}")
     runs = level.runs

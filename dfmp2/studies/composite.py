@@ -14,17 +14,14 @@ those of every step and hands each study what they give together
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
-from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.composite import CompositeResult, Part, combine
+from dfmp2.mp2.composite import CompositeResult, Part
 from dfmp2.mp2.coupled_cluster import PROGRAMS, PYSCF, WithCoupledCluster, require_program
-from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.extrapolation import (
     Formula,
     correlation_formula,
@@ -104,13 +101,6 @@ class CompositeOptions(Options):
             )
         if self.delta is not None:
             self._require_delta(self.delta)
-        if self.delta is not None and self.solvent is not None:
-            raise InputError(
-                Option("delta", self.delta),
-                " is not available with ",
-                Option("solvent", self.solvent),
-                ": compute it in the gas phase, and add it",
-            )
         _ = self.runs
 
     @property
@@ -327,36 +317,6 @@ def at_level(
         delta=delta,
         delta_program=delta_program or PYSCF,
     )
-
-
-def composite(molecule: Molecule, options: Options, **how: Any) -> MP2Result:
-    """The result of a molecule at a level: its energies are those of the level.
-
-    Parameters
-    ----------
-    molecule : Molecule
-        What to compute.
-    options : Options
-        As of `at_level`; those of a single run are that run.
-    how
-        As of `dfmp2.mp2.energy.mp2_energy`, for each run; `compute` in its place, as
-        `dfmp2.gradients.gradient.certified_gradient` for a gradient.
-
-    Raises
-    ------
-    Dfmp2Error : of a run
-    """
-    compute = how.pop("compute", None)
-    if not isinstance(options, CompositeOptions):
-        result: MP2Result = (compute or mp2_energy)(molecule, options, **how)
-        return result
-    parts = []
-    for run in options.runs:
-        own: Callable[..., MP2Result] = run.compute or compute or mp2_energy
-        if run.compute is None and compute is not None:
-            own = partial(own, separate=run.part.scf != run.part.correlation)
-        parts.append((run.part, own(molecule, run.options, **how)))
-    return combine(parts)
 
 
 def columns_of_bases(results: Sequence[MP2Result | None]) -> dict[str, Column]:

@@ -23,7 +23,7 @@ from dfmp2.gradients.gradient import GradientResult, certified_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.ideal_gas import ROOM, GasConditions, require_between, thermochemistry
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
@@ -138,7 +138,7 @@ def require_stationary(result: MP2Result) -> None:
     ------
     NumericalError : an atom has a large gradient
     """
-    largest = float(np.linalg.norm(GradientResult(result).gradient, axis=1).max())
+    largest = largest_gradient(result)
     if not largest <= LARGEST_GRADIENT:
         raise NumericalError(
             (
@@ -150,6 +150,20 @@ def require_stationary(result: MP2Result) -> None:
             " has found, or ",
             Option("allow_gradient", True),
         )
+
+
+def largest_gradient(result: MP2Result) -> float:
+    """Length of the largest gradient of an atom, Eh/bohr."""
+    return float(np.linalg.norm(GradientResult(result).gradient, axis=1).max())
+
+
+def no_stationary_point(result: MP2Result) -> list[str]:
+    """A sentence on a geometry that is no stationary point; none where it may be one."""
+    if result.gradient is None or largest_gradient(result) <= LARGEST_GRADIENT:
+        return []
+    return [
+        f"NO STATIONARY POINT: the gradient of an atom is {largest_gradient(result):.1e} Eh/bohr"
+    ]
 
 
 # --- differences ----------------------------------------------------------------------------------
@@ -250,9 +264,7 @@ def _numbers(
     modes = vibrations(molecule, second, dipoles)
     first = results[REFERENCE]
     settings["rigid_motions_removed"] = modes.removed
-    largest = float(np.linalg.norm(GradientResult(first).gradient, axis=1).max())
-    if largest > LARGEST_GRADIENT:
-        notes.append(f"NO STATIONARY POINT: the gradient of an atom is {largest:.1e} Eh/bohr")
+    notes += no_stationary_point(first)
     notes += _imaginary(molecule, modes)
     values = {"total_energy": Dataset(first.total_energy, "hartree", "at the geometry given")}
     if molecule.point_charges is None:

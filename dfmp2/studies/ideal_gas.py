@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option, plain
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.studies.vibrations import masses, on_a_line, principal_axes
 
 Array = NDArray[np.float64]
@@ -291,10 +291,9 @@ def require_symmetry_number(symmetry: int | None, option: Option) -> None:
     """
     if symmetry is None:
         return
-    if isinstance(symmetry, bool) or not isinstance(symmetry, int):
-        raise InputError(option, ": expected a whole number from 1 to 60")
-    if not 1 <= symmetry <= LARGEST_SYMMETRY:
-        raise InputError(option, ": expected a whole number from 1 to 60")
+    whole = isinstance(symmetry, int) and not isinstance(symmetry, bool)
+    if not whole or not 1 <= symmetry <= LARGEST_SYMMETRY:
+        raise InputError(option, f": expected a whole number from 1 to {LARGEST_SYMMETRY}")
 
 
 def parse_values(option: Option, written: str | float | Sequence[float]) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -32,7 +32,7 @@ from dfmp2.mp2.composite import CompositeResult
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.basis_parts import for_part
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.studies.composite import correction
 from dfmp2.studies.coordinate import parse_atoms, show_atoms
@@ -189,23 +189,29 @@ def _require_comparable(options: Options) -> None:
             Command("run"),
             " in the solvent and subtract, or leave it out",
         )
+    require_cancelling(options, "the complex and its fragments")
+
+
+def require_cancelling(options: Options, molecules: str) -> None:
+    """Refuse options under which the energies of several `molecules` do not cancel.
+
+    Raises
+    ------
+    InputError : start orbitals, virtual orbitals left out, or a number of frozen ones
+    """
     if options.scf_from is not None:
-        raise InputError(
-            Option("scf_from"),
-            ": the runs of an interaction energy have different orbitals: leave it out",
-        )
+        raise InputError(Option("scf_from"), f": {molecules} have different orbitals: leave it out")
     if options.frozen_virtual:
         raise InputError(
             Option("frozen_virtual"),
-            " leaves out different functions in every run, so energies do not cancel: leave it out",
+            f" leaves out different functions in {molecules}, so energies do not cancel: leave it "
+            "out",
         )
     if options.frozen_core not in ("none", "0") and options.frozen_core.lstrip("+-").isdigit():
         raise InputError(
             Option("frozen_core", options.frozen_core),
-            (
-                ": a number of orbitals cannot hold for the complex and its fragments: name a "
-                "dialect (auto, psi4, orca, pyscf) or none"
-            ),
+            f": a number of orbitals cannot hold for {molecules}: name a dialect (auto, psi4, "
+            "orca, pyscf) or none",
         )
 
 
@@ -271,15 +277,18 @@ def _values(results: Results, count: int) -> dict[str, Dataset]:
             corrected - raw,
             f"{PARTS[prefix][0]}, corrected - uncorrected",
         )
+    return values | precision_error((1.0, run) for run in results.values())
+
+
+def precision_error(weighted: Iterable[tuple[float, MP2Result]]) -> dict[str, Dataset]:
+    """The value `precision_error` of an energy that is a sum of runs with weights."""
     errors = [
-        run.certificate.correlation_error
-        for run in results.values()
+        abs(weight) * run.certificate.correlation_error
+        for weight, run in weighted
         if run.certificate is not None and run.precision != "fp64"
     ]
-    values["precision_error"] = Dataset(
-        sum(errors), "hartree", "sum of the 95 % bounds on the precision errors of all runs"
-    )
-    return values
+    about = "sum of the 95 % bounds on the precision errors of all runs"
+    return {"precision_error": Dataset(math.fsum(errors), "hartree", about)}
 
 
 def _table(results: Results, count: int) -> dict[str, Column]:

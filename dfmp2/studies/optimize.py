@@ -28,12 +28,12 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import MP2
 from dfmp2.output.document import counted_text
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Wordless
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
-from dfmp2.studies.constraints import FREEZE, Constraints, constraint_lines
+from dfmp2.studies.constraints import FREEZE, constraint_lines
 from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, displaced, hessian
 from dfmp2.studies.geometric_search import (
     MINIMUM,
@@ -455,11 +455,11 @@ def minimum(
     molecule: Molecule,
     options: Options,
     *,
+    search: Search = MINIMUM,
     start: StartOrbitals | None = None,
     listener: Listener | None = None,
     command: str = "dfmp2.studies.optimize",
     checkpoint: Checkpoint = NOTHING,
-    constraints: str = "",
     doubt_units: bool = True,
 ) -> MP2Result:
     """The result at the stationary point, with its gradient: the item of a batch. One that is
@@ -468,34 +468,21 @@ def minimum(
     Parameters
     ----------
     checkpoint, doubt_units : as every run of a study is called; of no effect
-    constraints : in geomeTRIC's format
 
     Raises
     ------
     Dfmp2Error : as of `optimize_geometry`
     """
-    search = Search(Constraints(text=constraints))
-    found = optimize_geometry(
+    study = optimize_geometry(
         molecule, options, search, start=start, listener=listener, command=command
     )
-    return list(found.path.values())[-1]
+    return list(study.path.values())[-1]
 
 
 def relaxed_point(
-    molecule: Molecule,
-    options: Options,
-    *,
-    search: Search,
-    listener: Listener,
-    start: StartOrbitals | None = None,
-    command: str = "dfmp2.studies.optimize",
-    checkpoint: Checkpoint = NOTHING,
-    doubt_units: bool = True,
+    molecule: Molecule, options: Options, *, listener: Listener, **how: Any
 ) -> MP2Result:
-    """As `minimum`, with a search of its own and one line about it: the point of a relaxed scan."""
-    found = optimize_geometry(
-        molecule, options, search, start=start, listener=Wordless(listener), command=command
-    )
-    result = list(found.path.values())[-1]
+    """As `minimum`, with one line about it: the point of a relaxed scan."""
+    result = minimum(molecule, options, listener=Wordless(listener), **how)
     listener.stage(f"optimised: E = {result.total_energy:.10f} Eh")
     return result

@@ -25,14 +25,19 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Command, Message, Option
-from dfmp2.gradients.gradient import GradientResult
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.mp2.identity import METHOD, method, method_differences
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.options.basis_parts import (
+    common_basis,
+    for_elements,
+    require_elements,
+    with_contents,
+)
 from dfmp2.output.document import counted_text
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Relay
 from dfmp2.studies.composite import CompositeOptions
@@ -43,11 +48,12 @@ from dfmp2.studies.frequencies import (
     displaced,
     gradient_alone,
     hessian,
+    no_stationary_point,
     require_stationary,
 )
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry
-from dfmp2.studies.interaction import PARTS, in_units
+from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_cancelling
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
 from dfmp2.studies.scale_factors import scale_factor
@@ -193,6 +199,9 @@ def _gradient(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
 def _common_options(species: Sequence[Species], options: Options | None) -> Options:
     """Those of the command, or of the first stored result where there is nothing to compute."""
     if options is not None:
+        require_elements(
+            options.basis, [symbol for one in species for symbol in one.molecule.elements]
+        )
         return options
     stored = []
     for one in species:
@@ -203,30 +212,25 @@ def _common_options(species: Sequence[Species], options: Options | None) -> Opti
                 " is named: name one, such as ",
                 Option("basis", "cc-pvdz"),
             )
-        stored.append(one.stored)
-    return stored[0].result.options
+        stored.append(one.stored.result.options)
+    basis = common_basis(options.basis for options in stored)
+    if basis is None:
+        return stored[0]
+    return replace(stored[0], basis=basis)
+
+
+def _of_species(options: Options, molecule: Molecule) -> Options:
+    """The options of all species for one, which may lack elements that have sets of their own."""
+    basis = for_elements(options.basis, molecule.elements)
+    if basis == options.basis:
+        return options
+    return replace(options, basis=basis)
 
 
 def _require_comparable(options: Options, species: Sequence[Species], plan: ReactionPlan) -> None:
     """Refuse options under which the energies of molecules do not cancel, and stored results of
     another level of theory."""
-    if options.scf_from is not None:
-        raise InputError(
-            Option("scf_from"),
-            ": the species of a reaction have different orbitals: leave it out",
-        )
-    if options.frozen_virtual:
-        raise InputError(
-            Option("frozen_virtual"),
-            " leaves out different functions in every species, so energies do not cancel: leave it "
-            "out",
-        )
-    if options.frozen_core not in ("none", "0") and options.frozen_core.lstrip("+-").isdigit():
-        raise InputError(
-            Option("frozen_core", options.frozen_core),
-            ": a number of orbitals cannot hold for every species: name a dialect (auto, psi4, "
-            "orca, pyscf) or none",
-        )
+    require_cancelling(options, "the species of a reaction")
     geometries = plan.optimize is not None or plan.frequencies
     if isinstance(options, CompositeOptions) and options.delta is not None and geometries:
         raise InputError(
@@ -238,10 +242,15 @@ def _require_comparable(options: Options, species: Sequence[Species], plan: Reac
         )
     methods: dict[str, dict[str, str]] = {}
     for one in species:
+        basis = with_contents(options.basis)
         if one.stored is not None:
-            methods[one.label] = method(one.stored.result)
+            its = method(one.stored.result)
+            if its["basis"] == with_contents(for_elements(options.basis, one.molecule.elements)):
+                its["basis"] = basis  # as much of it as the molecule needs
+            methods[one.label] = its
         else:
             named = {name: getattr(options, name) for name in METHOD}
+            named["basis"] = basis
             methods[one.label] = {
                 name: "default" if value is None else str(value) for name, value in named.items()
             }
@@ -353,8 +362,8 @@ class _Course:
     ) -> None:
         self.species = species
         label = species.label
+        options = _of_species(options, species.molecule)
         self._plan = plan
-        self._options = options
         self._search: Course | None = None
         self.final = label
         tight = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
@@ -595,15 +604,7 @@ def _values(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> dict[s
         values["reaction_entropy"] = Dataset(
             _difference(found, entropies), "J/(mol K)", f"entropy, {about_gas}"
         )
-    errors = [
-        abs(one.weight) * one.result.certificate.correlation_error
-        for one in found
-        if one.result.certificate is not None and one.result.precision != "fp64"
-    ]
-    values["precision_error"] = Dataset(
-        math.fsum(errors), "hartree", "sum of the 95 % bounds on the precision errors of all runs"
-    )
-    return values
+    return values | precision_error((one.weight, one.result) for one in found)
 
 
 def _table(found: Sequence[_Found], *, gas: bool) -> dict[str, Column]:
@@ -682,14 +683,7 @@ def _notes(found: Sequence[_Found], plan: ReactionPlan, *, gas: bool) -> list[st
             )
         if one.species.transition_state and one.imaginary == 0:
             notes.append(f"{label} is NO TRANSITION STATE: it has no imaginary mode")
-        slope = one.result.gradient
-        if slope is not None:
-            largest = float(np.linalg.norm(GradientResult(one.result).gradient, axis=1).max())
-            if largest > 1e-3:
-                notes.append(
-                    f"{label} is at NO STATIONARY POINT: the gradient of an atom is "
-                    f"{largest:.1e} Eh/bohr"
-                )
+        notes += [f"{label} is at {text}" for text in no_stationary_point(one.result)]
     if gas:
         state = plan.gas.standard_state
         if state == "1M":

@@ -29,7 +29,7 @@ from dfmp2.molecule.structure import fragment_formulas, rotation_onto
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.document import counted_text
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.progress import Listener
 from dfmp2.studies.frequencies import (
@@ -38,6 +38,7 @@ from dfmp2.studies.frequencies import (
     SMALL_ENOUGH,
     displaced,
     hessian,
+    largest_gradient,
 )
 from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
 from dfmp2.studies.optimize import CITATION, Course
@@ -261,7 +262,7 @@ def _require_small_gradient(result: MP2Result) -> None:
     ------
     NumericalError : an atom has a large gradient
     """
-    largest = float(np.linalg.norm(GradientResult(result).gradient, axis=1).max())
+    largest = largest_gradient(result)
     if not largest <= LARGEST_GRADIENT:
         raise NumericalError(
             f"the gradient of an atom is {largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}: a "
@@ -280,7 +281,7 @@ def _table(names: Sequence[str], runs: Sequence[MP2Result], top: int) -> dict[st
         lengths.append(lengths[-1] + arc_length(before.molecule, after.molecule))
     energies = [run.total_energy for run in runs]
     above = [(energy - min(energies)) * KJ_PER_MOL_PER_HARTREE for energy in energies]
-    gradients = [float(np.linalg.norm(GradientResult(r).gradient, axis=1).max()) for r in runs]
+    gradients = [largest_gradient(run) for run in runs]
     return {
         "run": Column(tuple(names), "", "name of the run"),
         "s": Column(

@@ -106,11 +106,11 @@ def carry_out(
     Dfmp2Error : of the step that failed, with its name in front
     """
     examine_steps([step for step in task.steps if step.name not in task.stored])
-    progress = _Progress(task, keeper or Keeper(), Collector(listener or Listener()), command)
-    return progress.carry_out(elsewhere)
+    runs = _StudyRuns(task, keeper or Keeper(), Collector(listener or Listener()), command)
+    return runs.carry_out(elsewhere)
 
 
-class _Progress:
+class _StudyRuns:
     """How far a study has come.
 
     Parameters

@@ -28,11 +28,11 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.methods import MP2
 from dfmp2.output.document import counted_text
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
 from dfmp2.studies.constraints import Constraints
-from dfmp2.studies.coordinate import Coordinate, show_atoms
+from dfmp2.studies.coordinate import Coordinate, make_coordinate, show_atoms
 from dfmp2.studies.extrema import (
     Extremum,
     Sampled,
@@ -191,6 +191,53 @@ def along(
         return Scan((molecule,) * len(values), values, chosen, options, chained, relaxed)
     points = tuple(_moved(molecule, chosen, place) for place in values)
     return Scan(points, values, chosen, options, chained)
+
+
+def along_written(
+    molecule: Molecule,
+    written: Sequence[tuple[str, str, str | Sequence[float]]],
+    options: Options,
+    *,
+    units: str,
+    moving: str | None = None,
+    chained: bool = True,
+    convergence: str | None = None,
+) -> Scan:
+    """A scan along coordinates as people write them.
+
+    Parameters
+    ----------
+    written : sequence of (str, str, str or sequence of float)
+        Kind, atoms and values, as of `dfmp2.studies.coordinate.make_coordinate`.
+    units : str
+        Of lengths, "angstrom" or "bohr".
+    moving : str, optional
+        Atoms that move along the one coordinate that there is.
+    chained, convergence : optional
+        As of `along`.
+
+    Raises
+    ------
+    InputError : coordinates that cannot be, or atoms that move along one of two
+    """
+    if moving is not None and len(written) > 1:
+        raise InputError(
+            Option("moving"),
+            " belongs to one coordinate: of two, the sides follow from the bonds",
+        )
+    coordinates = [
+        make_coordinate(
+            kind,
+            atoms,
+            values,
+            molecule,
+            units=units,
+            moving=moving,
+            rigid=convergence is None,
+        )
+        for kind, atoms, values in written
+    ]
+    return along(molecule, coordinates, options, chained=chained, convergence=convergence)
 
 
 def _moved(

@@ -20,7 +20,7 @@ from dfmp2.mp2.coupled_cluster import WithCoupledCluster
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.basis_parts import title_of
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions
@@ -73,24 +73,6 @@ class Numbers:
     table: Mapping[str, Column] = field(default_factory=dict)
     arrays: Mapping[str, Dataset] = field(default_factory=dict)
     what: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A step as another process computes it.
-
-    Attributes
-    ----------
-    compute : as of Task; a function of a module
-    start : start orbitals of its SCF
-    tolerant : return the error of the step in place of its result
-    """
-
-    step: Step
-    compute: Callable[..., MP2Result]
-    start: StartOrbitals | None
-    command: str
-    tolerant: bool = False
 
 
 class Unfinished(ConvergenceError):

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from dfmp2.host.provenance import version
 from dfmp2.molecule.isotopes import isotope_masses
-from dfmp2.output.hdf5 import Dataset
+from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import Column, Study
-from dfmp2.studies.frequencies import LARGEST_GRADIENT, REFERENCE
+from dfmp2.studies.frequencies import REFERENCE, no_stationary_point
 from dfmp2.studies.ideal_gas import JOULE_PER_MOL, MOTIONS, GasConditions, thermochemistry
 from dfmp2.studies.scale_factors import scale_factor
 from dfmp2.studies.stored_hessian import StoredHessian
@@ -80,10 +80,7 @@ def make_thermochemistry(
     if conditions.low_modes.note:
         notes.append(conditions.low_modes.note)
     notes += left_out_modes(modes)
-    if result.gradient is not None:
-        largest = float(np.linalg.norm(result.gradient.total_gradient, axis=1).max())
-        if largest > LARGEST_GRADIENT:
-            notes.append(f"NO STATIONARY POINT: the gradient of an atom is {largest:.1e} Eh/bohr")
+    notes += no_stationary_point(result)
     values = {"total_energy": Dataset(result.total_energy, "hartree", "at the stored geometry")}
     return Study(
         kind="thermochemistry",

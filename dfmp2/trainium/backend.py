@@ -70,12 +70,13 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
         piece = executor.upload(pack_fitted(a, nao, first, once, executor.dtype))
         for own, c_vir, blocks in zip(occupied, virtual, made, strict=True):
             for number, c_occ in enumerate(own):
-                given, before = {"a": piece, "c_occ": c_occ, "c_vir": c_vir}, blocks[number]
-                if before is None:
+                given = {"a": piece, "c_occ": c_occ, "c_vir": c_vir}
+                if blocks[number] is None:
                     kernel = "ao_to_mo"
+                    given["stored"] = stored
                 else:
                     kernel = "ao_to_mo_next"
-                given |= {"stored": stored} if before is None else {"before": before}
+                    given["before"] = blocks[number]
                 blocks[number] = executor.keep(f"{KERNELS}.transform", kernel, given)
     return [tuple(blocks) for blocks in made]
 
@@ -240,10 +241,9 @@ class NkiBackend(Backend):
         i0, i1, j0, j1, diagonal = tile
         same = left is right
         direct = np.zeros((i1 - i0, j1 - j0))
+        exchange = None
         if same:
             exchange = np.zeros_like(direct)
-        else:
-            exchange = None
         if not left.eps_vir.size or not right.eps_vir.size:
             return PairTerms(direct, exchange)
         above, beside = left.b.edge, right.b.edge
@@ -261,9 +261,7 @@ class NkiBackend(Backend):
                         _cut(matrix, -values, tile, row * above, column * beside)
         if diagonal:
             direct = np.triu(direct)
-            if exchange is None:
-                exchange = None
-            else:
+            if exchange is not None:
                 exchange = np.triu(exchange)
         return PairTerms(direct, exchange)
 

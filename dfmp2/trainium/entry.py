@@ -21,7 +21,7 @@ from dfmp2.errors.messages import Option
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import programs
 from dfmp2.trainium.costs import prediction
-from dfmp2.trainium.costs.chips import CHIPS
+from dfmp2.trainium.costs.model import CHIPS
 from dfmp2.trainium.interpreter.rules import CHIP, GENERATION, Settings
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache

@@ -1,4 +1,5 @@
-"""Make a batch of water-like molecules, read and collect it; processor times as markdown.
+"""Called by scripts/benchmarks/run.sh: make a batch of water-like molecules, read and collect it;
+processor times as markdown.
 
     python scripts/benchmarks/data_set.py FOLDER                     # 2,000 molecules: about ten minutes
     python scripts/benchmarks/data_set.py FOLDER --count 200
@@ -174,7 +175,7 @@ def lost_lines(folder: Path) -> int:
 
 def main() -> int:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=" ".join(__doc__.partition("\n\n")[0].split()))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=2000)
     given = parser.parse_args()

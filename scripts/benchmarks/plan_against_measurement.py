@@ -1,5 +1,5 @@
-"""Run molecules of many kinds as whole processes; write predicted against measured time and memory
-as a page.
+"""Called by docs/project/performance/plan.md: run molecules of many kinds as whole processes; write
+predicted against measured time and memory as a page.
 
     python scripts/benchmarks/plan_against_measurement.py --machine "2 cores of an AMD EPYC" --date
     "22 November 2026"

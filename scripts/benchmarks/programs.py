@@ -1,5 +1,5 @@
-"""Whole programs as child processes, measured from outside: seconds, peak memory, what others did
-meanwhile."""
+"""Called by scripts/benchmarks/race.py: whole programs as child processes, measured from
+outside: seconds, peak memory, what others did meanwhile."""
 
 from __future__ import annotations
 

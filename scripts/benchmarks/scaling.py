@@ -1,5 +1,5 @@
-"""How the stages of dfmp2 grow: whole processes on a series of n-alkanes, beside the matrix
-products of the same host.
+"""Called by scripts/benchmarks/run.sh: how the stages of dfmp2 grow: whole processes on a series of
+n-alkanes, beside the matrix products of the same host.
 
     python scripts/benchmarks/scaling.py --sizes 10,20,40
 

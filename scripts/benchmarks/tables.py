@@ -1,4 +1,5 @@
-"""Markdown tables out of the JSON files of `dfmp2 bench`, race.py and scaling.py.
+"""Called by scripts/benchmarks/run.sh: Markdown tables out of the JSON files of `dfmp2 bench`,
+race.py and scaling.py.
 
 python scripts/benchmarks/tables.py FILE.json ...
 """

@@ -1,4 +1,5 @@
-"""Time this dfmp2 against another version on molecules that neither was tuned on; a Markdown table.
+"""Called by docs/project/performance/index.md: time this dfmp2 against another version on molecules
+that neither was tuned on; a Markdown table.
 
     python scripts/benchmarks/versions.py --other OTHER/bin/python --repeats 3
 

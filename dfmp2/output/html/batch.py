@@ -17,7 +17,7 @@ from textwrap import shorten
 from typing import Any, NamedTuple
 
 from dfmp2.errors import EXIT_CODES, InputError, ResourceError, ResultFileError
-from dfmp2.mp2.identity import METHOD, method, method_differences
+from dfmp2.mp2.identity import METHOD, method, method_differences, with_common_basis
 from dfmp2.output import hdf5
 from dfmp2.output.batch_index import is_index, read_rows
 from dfmp2.output.document import (
@@ -134,7 +134,10 @@ def _overview(
 ) -> Section:
     done = [item for item in items if item.state == "complete"]
     blocks: list[Block] = [Note("warning", text) for text in remarks]
-    different = method_differences({item.name: item.method for item in done})
+    methods = with_common_basis(item.method for item in done)
+    different = method_differences(
+        {item.name: its for item, its in zip(done, methods, strict=True)}
+    )
     if different:
         said = (
             "The items were computed with different methods, so their energies cannot be "
@@ -142,7 +145,7 @@ def _overview(
         )
         blocks.append(Note("warning", said))
     elif done:
-        known = {name: done[0].method[name] for name in METHOD if done[0].method[name] != "default"}
+        known = {name: methods[0][name] for name in METHOD if methods[0][name] != "default"}
         if "solvent" not in known:
             known.pop("solvent_model", None)
         chosen = (f"{name.replace('_', ' ')} {value}" for name, value in known.items())

@@ -21,8 +21,7 @@ from dfmp2.errors.messages import Option
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import KernelCall
 from dfmp2.trainium.costs import model
-from dfmp2.trainium.costs.chips import Chip
-from dfmp2.trainium.costs.model import FLOAT32, Engines
+from dfmp2.trainium.costs.model import FLOAT32, Chip, Engines
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
 from dfmp2.trainium.kernels.sizes import P
 

@@ -15,6 +15,12 @@ Cycles per element are those of the instruction pages of documentation 2.26, the
 them; 100 and 64 cycles per statement reproduce a published kernel of 403,039 instructions (202 ms
 against 206 measured), 512 bytes the 135 to 142 GB/s published for rows of that length. Nothing was
 measured on a device.
+
+Sources of the chips' clocks, memories and rates of transfers: the Trainium/Inferentia2 and
+Trainium2 architecture guides of the AWS Neuron documentation (engine specifications: clocks, SBUF,
+ports), its DMA bandwidth guide, trainium2.rst and logical-neuroncore-config.rst. At four passes
+these clocks are 22.9 and 19.7 float32 TFLOPS a core; the guides say 23 and 20. Two cores share a
+bank of 24 GiB on trn2, of which each has half here.
 """
 
 from __future__ import annotations
@@ -24,8 +30,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+from dfmp2.errors import InputError
+from dfmp2.errors.messages import Option
 from dfmp2.trainium.calls import KernelCall
-from dfmp2.trainium.costs.chips import Chip
+from dfmp2.trainium.interpreter.rules import Settings, Target
 from dfmp2.trainium.kernels.sizes import (
     AHEAD,
     BANK,
@@ -54,6 +62,81 @@ RUN_TILES = 16  # tiles of fitted integrals in a load, as in transform.py
 TOGETHER, PANEL = 4, 24_576  # as in tiles.py and products.py, which need nki to be imported
 TABLES = ("eu", "neg", "identity")
 USUAL, SLOWEST = 0.85, 0.40  # of an engine's peak
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One NeuronCore of a chip.
+
+    Attributes
+    ----------
+    name : "trn1" or "trn2"
+    target : the generation that kernels are written for
+    tensor, vector, scalar : clocks of the engines, GHz
+    dma : bytes per ns of one DMA queue
+    hbm : bytes of device memory per core
+    cores : physical cores of a chip
+    shared_port : whether Vector and Scalar Engine share one PSUM port
+    fast_transpose : whether transpose mode halves the four passes of a float32 product
+    """
+
+    name: str
+    target: Target
+    tensor: float
+    vector: float
+    scalar: float
+    dma: float
+    hbm: int
+    cores: int
+    shared_port: bool
+    fast_transpose: bool
+
+    @property
+    def sbuf(self) -> int:
+        """Usable bytes per partition."""
+        return Settings(target=self.target).sbuf_limit
+
+
+CHIPS = {
+    "trn1": Chip(
+        name="trn1",
+        target="gen2",
+        tensor=2.8,
+        vector=1.12,
+        scalar=1.4,
+        dma=17.0,
+        hbm=16 * 1024**3,  # 32 GiB for two cores
+        cores=2,
+        shared_port=True,
+        fast_transpose=False,
+    ),
+    "trn2": Chip(
+        name="trn2",
+        target="gen3",
+        tensor=2.4,
+        vector=0.96,
+        scalar=1.2,
+        dma=23.0,
+        hbm=12 * 1024**3,  # 96 GiB for eight cores
+        cores=8,
+        shared_port=False,
+        fast_transpose=True,
+    ),
+}
+
+
+def find_chip(name: str) -> Chip:
+    """The chip of that name.
+
+    Raises
+    ------
+    InputError : there is none
+    """
+    if name not in CHIPS:
+        raise InputError(
+            Option("target", name), f": unknown chip: expected one of {', '.join(CHIPS)}"
+        )
+    return CHIPS[name]
 
 
 @dataclass(slots=True)

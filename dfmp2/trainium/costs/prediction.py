@@ -21,8 +21,7 @@ from dfmp2.errors import KernelError
 from dfmp2.trainium.calls import one_bucket, product_call, transform_calls, transform_traffic
 from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.catalogue import Price, b_bytes, price, uploaded
-from dfmp2.trainium.costs.chips import CHIPS, Chip, find_chip
-from dfmp2.trainium.costs.model import SLOWEST, USUAL
+from dfmp2.trainium.costs.model import CHIPS, SLOWEST, USUAL, Chip, find_chip
 
 LANE = "nki"
 SUBMIT = 0.67  # ms of each further call of a queue

@@ -25,7 +25,7 @@ from dfmp2.backends.base import Shape
 from dfmp2.host.threads import limited
 from dfmp2.progress import Listener
 from dfmp2.trainium.costs import prediction
-from dfmp2.trainium.costs.chips import CHIPS
+from dfmp2.trainium.costs.model import CHIPS
 
 FIGURES = ("published", "torch", "host")  # columns
 MS = 1e3  # in a second

@@ -162,6 +162,14 @@ def binary(core: Core, op: object, role: str) -> str:
     return op.name
 
 
+def applied(name: str, reverse: object) -> Callable[[Array, Array], Array]:
+    """The operator, with its operands exchanged if `reverse`."""
+    function = BINARY[name]
+    if reverse:
+        return lambda first, second: function(second, first)
+    return function
+
+
 def _reduction(core: Core, op: object) -> str:
     name = binary(core, op, "reduction op")
     if name not in REDUCTIONS:
@@ -335,16 +343,13 @@ def tensor_scalar(core: Core, given: Given) -> None:
             "engine", f"tensor_scalar {pair} on the Scalar Engine of {core.settings.target}"
         )
 
+    reversals = (given.reverse0, given.reverse1)
+
     def chained(values: Array, *others: Array) -> Array:
-        for name, other, reverse in zip(
-            names, others, (given.reverse0, given.reverse1), strict=False
-        ):
+        for name, other, reverse in zip(names, others, reversals, strict=False):
             if name == "power" and (values < SMALLEST_NORMAL).any():
                 raise core.refuse("power-domain", "power of a number that is not positive")
-            if reverse:
-                values = BINARY[name](other, values)
-            else:
-                values = BINARY[name](values, other)
+            values = applied(name, reverse)(values, other)
         return values
 
     compute(core, "tensor_scalar", where, out, (source, *operands), chained)
@@ -354,17 +359,12 @@ def scalar_tensor_tensor(core: Core, given: Given) -> None:
     """dst = (data op0 operand0) op1 operand1, operand1 a tile."""
     out, source, other = tiles(core, dst=given.dst, data=given.data, operand1=given.operand1)
     _not_both_psum(core, source, other, "data and operand1")
-    first, second = BINARY[binary(core, given.op0, "op0")], BINARY[binary(core, given.op1, "op1")]
+    first = applied(binary(core, given.op0, "op0"), given.reverse0)
+    second = applied(binary(core, given.op1, "op1"), given.reverse1)
     factor = scalar(core, given.operand0, source, "operand0")
 
     def function(a: Array, s: Array, b: Array) -> Array:
-        if given.reverse0:
-            a = first(s, a)
-        else:
-            a = first(a, s)
-        if given.reverse1:
-            return second(b, a)
-        return second(a, b)
+        return second(first(a, s), b)
 
     compute(core, "scalar_tensor_tensor", "vector", out, (source, factor, other), function)
 
@@ -402,14 +402,7 @@ def memset(core: Core, given: Given) -> None:
     note_write(core, out)
     values = out.values()
     if values is not None:
-        if out.dtype.floating:
-            filled = working(np.full(1, given.value), core.double)
-        else:
-            filled = None
-        if filled is None:
-            values[...] = given.value
-        else:
-            values[...] = cast(filled, out.dtype, core.settings.storage)
+        values[...] = cast(np.full(1, given.value), out.dtype, core.settings.storage)
     issue(core, "memset", where, [out], [])
 
 
@@ -454,18 +447,13 @@ def tensor_scalar_reduce(core: Core, given: Given) -> None:
     if _overlap(result, out):
         raise core.refuse("activation-result", "reduce_res overlaps dst")
 
-    def function(values: Array, operand: Array) -> Array:
-        if given.reverse0:
-            return BINARY[name](operand, values)
-        return BINARY[name](values, operand)
-
     compute(
         core,
         "tensor_scalar_reduce",
         "vector",
         out,
         (source, factor),
-        function,
+        applied(name, given.reverse0),
         result=result,
         reduction=reduction,
     )

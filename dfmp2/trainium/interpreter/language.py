@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from dfmp2.trainium.interpreter import instructions
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, DType
-from dfmp2.trainium.interpreter.memory import Core, Tensor, TileStorage, whole
+from dfmp2.trainium.interpreter.memory import Core, Tensor, TileStorage, positive_sizes, whole
 from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, PSUM_BANKS, Violation
 from dfmp2.trainium.interpreter.signatures import (
     ENUMERATIONS,
@@ -107,12 +107,7 @@ def _checked(core: Core, name: str) -> Callable[..., object]:
 
 def tensor_shape(shape: object, refuse: Callable[[str, str], Violation]) -> tuple[int, ...]:
     """A checked shape: rank 2 to 4, positive Python ints."""
-    if isinstance(shape, (tuple, list)):
-        sizes = tuple(shape)
-    else:
-        sizes = ()
-    if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-        raise refuse("tensor-shape", f"shape {shape!r}")
+    sizes = positive_sizes(shape, refuse)
     if len(sizes) not in RANKS:
         raise refuse("tensor-rank", f"shape {sizes}")
     return sizes

@@ -12,6 +12,7 @@ into it or a later accumulate=False overlaps it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NoReturn, cast
@@ -174,19 +175,19 @@ def _check_addresses(allocations: list[Allocation]) -> None:
     """Refuse tensors that are alive at a time in one place, and kernels that place only some of
     their tensors; in the order in which they were declared."""
     on_chip = [one for one in allocations if one.space != "hbm"]
-    placed = [one for one in on_chip if one.address is not None]
+    placed = [(one, one.address) for one in on_chip if one.address is not None]
     if placed and len(placed) < len(on_chip):
         lost = next(one for one in on_chip if one.address is None)
         done = f"an address here, and none of {lost.name or 'a tensor'} of {lost.line}"
-        raise Violation("address", done, placed[0].line)
-    living: list[Allocation] = []
-    for one in placed:
-        living = [other for other in living if other.last_use >= one.born]
-        for other in living:
-            if other.space == one.space and overlap(one.address, other.address):
+        raise Violation("address", done, placed[0][0].line)
+    living: list[tuple[Allocation, Rectangle]] = []
+    for one, address in placed:
+        living = [other for other in living if other[0].last_use >= one.born]
+        for other, place in living:
+            if other.space == one.space and overlap(address, place):
                 done = f"it lies where {other.name or 'a tensor'} of {other.line} is still alive"
                 raise Violation("address", done, one.line)
-        living.append(one)
+        living.append((one, address))
 
 
 def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, unit: str) -> int:
@@ -325,15 +326,10 @@ class Tensor:
     def reshape(self, shape: object) -> Tensor:
         """The same elements in another shape; on chip the partitions stay."""
         core = self._core
-        if isinstance(shape, (tuple, list)):
-            sizes = shape
-        else:
-            sizes = ()
-        if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-            raise core.refuse("tensor-shape", f"reshape({shape!r})")
+        sizes = positive_sizes(shape, core.refuse)
         on_chip = self.storage.space != "hbm"
         if prod(sizes) != prod(self.shape) or (on_chip and sizes[0] != self.shape[0]):
-            raise core.refuse("reshape", f"{self.shape} to {tuple(sizes)}")
+            raise core.refuse("reshape", f"{self.shape} to {sizes}")
         if self.run() != prod(self.free_shape):
             raise core.refuse("reshape", f"{self.shape}, whose rows are not contiguous")
         steps = [1]
@@ -342,7 +338,7 @@ class Tensor:
         strides = list(reversed(steps))
         if on_chip:
             strides[0] = self.storage.row
-        view = Tensor(core, self.storage, tuple(sizes), tuple(strides), self.offset)
+        view = Tensor(core, self.storage, sizes, tuple(strides), self.offset)
         view.whole = self.whole
         return view
 
@@ -402,18 +398,9 @@ class Tensor:
         return view
 
     def _bounds(self, part: slice, size: int, dimension: int) -> tuple[int, int, int]:
-        if part.start is None:
-            start = 0
-        else:
-            start = self._number(part.start, "a slice start")
-        if part.stop is None:
-            stop = size
-        else:
-            stop = self._number(part.stop, "a slice stop")
-        if part.step is None:
-            step = 1
-        else:
-            step = self._number(part.step, "a slice step")
+        start = self._number(part.start, "a slice start", 0)
+        stop = self._number(part.stop, "a slice stop", size)
+        step = self._number(part.step, "a slice step", 1)
         if not 0 <= start < stop <= size or step < 1:
             raise self._core.refuse(
                 "index", f"{start}:{stop}:{step} in dimension {dimension} of {self.shape}"
@@ -424,7 +411,9 @@ class Tensor:
             )
         return start, stop, step
 
-    def _number(self, value: object, what: str) -> int:
+    def _number(self, value: object, what: str, left_out: int | None = None) -> int:
+        if value is None and left_out is not None:
+            return left_out
         if type(value) is not int:
             raise self._core.refuse("index", f"{what} is {type(value).__name__}, not a Python int")
         return value
@@ -489,6 +478,14 @@ class Tensor:
     __iter__ = __len__ = __float__ = __int__ = __index__ = _no_arithmetic
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_condition
     __hash__ = object.__hash__
+
+
+def positive_sizes(shape: object, refuse: Callable[[str, str], Violation]) -> tuple[int, ...]:
+    """The sizes of a shape: positive Python ints."""
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
+    if not sizes or any(type(size) is not int or size < 1 for size in sizes):
+        raise refuse("tensor-shape", f"shape {shape!r}")
+    return sizes
 
 
 def whole(core: Core, storage: TileStorage) -> Tensor:

@@ -29,6 +29,9 @@ row of blocks is the first of the next. The elementwise work of a pair is emitte
 products of the next, also across rows. B_i is copied out of staging tiles, piece by piece between
 the products, since what DMA writes may take 64 kB only (trn1). Where B_j comes in parts, a tile of
 B_i holds two row tiles; the next B_i replaces them one by one under the last products.
+Places: the compiler's, or with `placed` our own. Then every tile in SBUF has an address (`sbuf_map`)
+and every tile in PSUM one of seven banks; two places of a kind are used in turn, and the next B_i
+replaces the last one as above.
 
     for each `residents` rows i:  B_i -> staging -> SBUF
         for j:  B_j -> SBUF (loaded during the previous j)

@@ -44,7 +44,6 @@ DISTRIBUTIONS = (
     "nki",
     "neuronx-cc",
     "nrtpy",
-    "spike",
     "torch",
     "torch-xla",
     "torch-neuronx",

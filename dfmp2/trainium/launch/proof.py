@@ -55,8 +55,6 @@ class Proof:
         warm = self._begun is not None and begin - self._begun >= RAMP
         if self._begun is None:
             self._begun = begin
-        else:
-            self._begun = self._begun
         yield
         seconds = time.perf_counter() - begin
         self.launches += 1

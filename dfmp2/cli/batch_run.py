@@ -1,0 +1,480 @@
+"""`dfmp2 batch run`: many molecules, isolated from each other, by several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from dfmp2.cli.console import Console, open_log, styled
+from dfmp2.cli.help import AnnouncedCommand
+from dfmp2.cli.options import ALL as EVERY_OPTION
+from dfmp2.cli.options import (
+    ENGINE,
+    LAST_LINE,
+    MOST_WORKERS,
+    SCF_CHAIN,
+    as_one,
+    options_of,
+)
+from dfmp2.cli.run import command_line
+from dfmp2.errors import STOPPED, DeviceFault, InputError, Interrupted, SomeFailed
+from dfmp2.molecule.text import printable
+from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, WHOLE_RUN, Options
+from dfmp2.output.document import (
+    WIDEST,
+    counted_text,
+    cut_text,
+    displayed_width,
+    padded,
+    shortened_lines,
+)
+
+if TYPE_CHECKING:
+    from dfmp2.execution.batch import BatchRun
+    from dfmp2.execution.items import ItemStatus
+    from dfmp2.execution.manifest import Batch
+    from dfmp2.execution.pool import Pool
+
+MOST_SHOWN = 20
+STATE_WIDTH = 12  # of "failed (12)" and a blank
+NAME_WIDTH = 27  # of a name, which leaves room for an energy and a time; a longer one is cut
+MOST_LINES = 4  # of what is said of an item
+# s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes
+# it on
+TOGETHER = 1.0
+
+
+def folder_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --output and --root."""
+    output = click.option(
+        "--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]"
+    )
+    root = click.option(
+        "--root",
+        metavar="DIR",
+        help="Folder that paths are relative to; a manifest's stay inside it.",
+    )
+    return output(root(function))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSource:
+    """What names a batch on the command line: a manifest or files of molecules, and folders."""
+
+    sources: tuple[str, ...]
+    output: str | None
+    root: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDivision:
+    """How a batch is divided: the values of --workers, --engine, --shard and --scf-chain."""
+
+    workers: int | None
+    engine: str | None
+    shard: str | None
+    scf_chain: bool
+
+    @property
+    def most_workers(self) -> int:
+        """How many items are computed at a time."""
+        if self.workers is not None:
+            return self.workers
+        if self.engine is not None:
+            return MOST_WORKERS
+        return 1
+
+    def part(self) -> tuple[int, int] | None:
+        """(I, N) of --shard, or of the array job that this process is a task of; None for all.
+
+        Raises
+        ------
+        InputError : not I/N
+        """
+        from dfmp2.execution.schedule import read_shard, shard_of_job
+
+        if self.shard is not None:
+            return read_shard(self.shard)
+        return shard_of_job()
+
+
+@click.command("run", cls=AnnouncedCommand, short_help="Compute what is not complete.")
+@click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE...")
+@folder_options
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    help="Processes.  [default: 1; all of --engine]",
+)
+@ENGINE
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Part I (from 0) of N.  [default: of the Slurm or AWS Batch array job]",
+)
+@SCF_CHAIN
+@click.option(
+    "--keep",
+    type=click.Choice(KEPT),
+    default=ALL,
+    show_default=True,
+    help="Of each result: forces and energies, all numbers, or orbitals too.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
+@LAST_LINE
+@click.option("--log", metavar="FILE", help="Append progress to a file.")
+@click.option(
+    "--check", is_flag=True, help="Also run PySCF's own DF-MP2; an item that differs fails."
+)
+@click.option("--copy-every", type=click.FloatRange(1, 3600), default=60.0, hidden=True)
+@click.option("--warm-up", is_flag=True, hidden=True)
+@options_of(*EVERY_OPTION, *WHOLE_RUN, basis_required=False)  # a manifest names it
+@click.pass_context
+@as_one("source", BatchSource)
+@as_one("division", WorkDivision)
+def batch_run(
+    ctx: click.Context,
+    /,
+    source: BatchSource,
+    division: WorkDivision,
+    as_json: bool,
+    quiet: bool,
+    log: str | None,
+    copy_every: float,
+    warm_up: bool,
+    **options: Any,
+) -> int:
+    """Compute every item of MANIFEST.toml, or every FILE (as of dfmp2 run) with the same options,
+    that is not complete.
+
+    Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. --threads
+    are those of each worker, --memory is shared by all of them (on --engine: of each). Ctrl-C or
+    SIGTERM stops within 10 s; the same command goes on. Exit code 0 when all is complete, 9 when
+    items failed, 75 when it was stopped, 7 when a device failed, or --engine does not answer.
+    """
+    explicit = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    options = {
+        name: value for name, value in options.items() if ctx.get_parameter_source(name) in explicit
+    }
+    part = division.part()
+    signals = Signals()
+    with contextlib.ExitStack() as stack:
+        log_file = open_log(log)
+        if log_file is not None:
+            stack.enter_context(log_file)
+        console = stack.enter_context(Console(quiet=quiet or as_json, log=log_file))
+        copies = None
+        if source.sources[0].startswith("s3://"):  # in a container of `batch submit --aws-batch`
+            from dfmp2.execution.aws import unpacked_archive
+
+            archive = unpacked_archive(
+                source.sources[0], copy_every, console.warning, part, chained=division.scf_chain
+            )
+            batch, copies, own_list = stack.enter_context(archive)
+        else:
+            listed = _own_list(source, division, part, options)
+            batch = listed or load_batch(source, options)
+            own_list = listed is not None
+            if not batch.source:
+                leave_manifest(batch)
+        if warm_up:
+            return _compile_programs(batch, signals)
+        from dfmp2.execution.batch import BatchRun
+        from dfmp2.execution.items import read_inputs
+        from dfmp2.execution.schedule import of_shard
+        from dfmp2.output.table import rows_json
+
+        pool, workers_text = make_pool(batch, division, options)
+        _announce(batch, part, workers_text, console, listed=own_list)
+        inputs = read_inputs(batch, whole=not own_list)
+        mine: Sequence[int] = range(len(inputs))
+        if not own_list:
+            mine = of_shard(inputs, part, chained=division.scf_chain)
+        if copies is not None:
+            from dfmp2.execution.aws import fetch_items
+
+            count = fetch_items(copies, [batch.items[place].name for place in mine])
+            console.note(f"items: {len(mine)}, files of earlier attempts: {count}")
+        run = BatchRun(
+            batch=batch,
+            inputs=inputs,
+            mine=mine,
+            listener=console,
+            chained=division.scf_chain,
+            scratch=options.get("scratch") or batch.items[0].options.scratch,
+            command=command_line()[:4000],
+            stop_asked=lambda: signals.count,
+            shard=part,
+        )
+        if batch.optimizes:
+            from dfmp2.studies.optimize import minimum
+
+            run.optimize = minimum
+        run.compute(pool, division.most_workers)
+        console.close()
+        if as_json:
+            click.echo(rows_json(status_json(list(run.rows.values()))), nl=False)
+        else:
+            _report(batch, run, signals.count, quiet=quiet)
+        return _conclude(batch, run, signals.count)
+
+
+def _announce(
+    batch: Batch,
+    part: tuple[int, int] | None,
+    workers_text: str,
+    console: Console,
+    *,
+    listed: bool,
+) -> None:
+    """Say what is computed, by whom, and where it goes; `listed` where the batch is the list of a
+    shard alone."""
+    items = counted_text(len(batch.items), "item")
+    if part is None:
+        console.note(f"{items}, {workers_text} -> {batch.output}")
+        return
+    shard, shards = part
+    console.note(f"{items}, shard {shard} of {shards}, {workers_text} -> {batch.output}")
+    if shards > len(batch.items) and not listed:
+        console.warning(f"more shards ({shards}) than items: some of them have nothing to do")
+
+
+class Signals:
+    """Counts signals: the first asks the batch to stop, the second to stop at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last = -math.inf  # s, when the last one came
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._take)
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if number != signal.SIGTERM or now - self._last > TOGETHER:
+            self.count += 1
+        self._last = now
+
+
+def load_batch(source: BatchSource, options: Mapping[str, Any]) -> Batch:
+    """The batch that the command line names.
+
+    Parameters
+    ----------
+    options : mapping
+        Options of the calculation that were given on the command line.
+
+    Raises
+    ------
+    InputError : a manifest among files, options that belong into the manifest, no --output
+    """
+    from dfmp2.execution.manifest import make_batch, read_manifest
+
+    sources = source.sources
+    manifests = [name for name in sources if name.endswith(".toml")]
+    if not manifests:
+        if source.output is None:
+            raise InputError("no --output: name the folder of the results")
+        for name in sources:
+            if os.path.isdir(name):
+                raise InputError(
+                    f"{name} is a folder: name its files, for example {name.rstrip('/')}/*.xyz"
+                )
+        return make_batch(sources, options, Path(source.output), source.root)
+    if len(sources) > 1:
+        raise InputError(
+            f"{len(sources)} arguments with {manifests[0]} among them: expected one manifest, or "
+            "files of molecules"
+        )
+    for name in options:
+        if name not in OF_THE_MACHINE:
+            flag = name.replace("_", "-")
+            raise InputError(f"--{flag} beside a manifest: write {name} = ... into {manifests[0]}")
+    return read_manifest(manifests[0], root=source.root, output=source.output)
+
+
+def _own_list(
+    source: BatchSource,
+    division: WorkDivision,
+    part: tuple[int, int] | None,
+    options: Mapping[str, Any],
+) -> Batch | None:
+    """The items of a shard from the list that `batch submit` wrote for it, None where there is
+    none, and the shard is found from the whole batch."""
+    if part is None or source.output is None or not set(options) <= set(OF_THE_MACHINE):
+        return None
+    from dfmp2.execution.shard_lists import read_list
+
+    folder = Path(source.output)
+    manifest = source.sources[0]
+    return read_list(manifest, source.root, folder, part, chained=division.scf_chain)
+
+
+def leave_manifest(batch: Batch) -> None:
+    """Leave a manifest of a batch of files in its output folder, which then stands for it."""
+    from dfmp2.execution.manifest import LEFT_MANIFEST, manifest_of
+    from dfmp2.host.files import make_folder, write_atomically
+
+    make_folder(batch.output)
+    write_atomically(batch.output / LEFT_MANIFEST, manifest_of(batch), overwrite=True)
+
+
+def make_pool(batch: Batch, division: WorkDivision, options: Mapping[str, Any]) -> tuple[Pool, str]:
+    """The workers of a run, and how they are announced.
+
+    Parameters
+    ----------
+    options : mapping
+        Options of the calculation that were given on the command line; --memory and --threads go
+        before those of the manifest.
+    """
+    from dfmp2.execution.pool import WorkerShare, local_pool
+
+    common = batch.items[0].options
+    named = {name: options[name] for name in OF_THE_MACHINE if name in options}
+    machine = Options("-", **named)
+    threads = machine.threads or common.threads
+    memory = machine.memory or common.memory
+    if division.engine is not None:
+        from dfmp2.execution.dask import DaskPool
+
+        share = WorkerShare(threads or 0, memory or 0)
+        text = f"the Dask cluster of {division.engine}"
+        return DaskPool(division.engine, batch.output, share), text
+    pool = local_pool(batch.device, division.most_workers, threads, memory)
+    workers = counted_text(division.most_workers, "worker")
+    each = f"{counted_text(pool.share.threads, 'thread')}, {pool.share.memory / 1e9:.1f} GB each"
+    return pool, f"{workers} x {each}"
+
+
+def _compile_programs(batch: Batch, signals: Signals) -> int:
+    """Compile what the batch will launch, in a job of its own before its array: else every task
+    does the same.
+
+    One program serves a bucket of sizes (virtuals to 32, fitting functions to 256). Returns the
+    exit code of the first `dfmp2 kernels warmup` that fails, else 0; Interrupted when stopped, with
+    what was compiled kept.
+    """
+    from dfmp2.backends.registry import accelerator
+    from dfmp2.execution.items import read_inputs
+    from dfmp2.execution.manifest import COMPILED
+    from dfmp2.execution.schedule import works
+    from dfmp2.planning.plan import trainium_shapes
+
+    lane = str(batch.asks_for(*COMPILED))
+    buckets: dict[Any, list[str]] = {}  # arguments of `kernels warmup`
+    for item, work in zip(batch.items, works(read_inputs(batch)), strict=True):
+        if not work.load or item.options.backend not in COMPILED:
+            continue
+        spins = trainium_shapes(work.load)
+        if not spins:
+            continue
+        shape = ["--shape", f"{spins[0].nocc},{spins[0].nvir},{spins[0].naux}"]
+        if len(spins) > 1:
+            shape += ["--beta", f"{spins[1].nocc},{spins[1].nvir}"]
+        buckets.setdefault(accelerator().bucket(spins), shape)
+    for _, shape in sorted(buckets.items()):
+        command = [sys.executable, "-P", "-m", "dfmp2", "kernels", "warmup", "--lane", lane, *shape]
+        # A session of its own: a signal reaches it once, from here.
+        with subprocess.Popen(command, start_new_session=True) as child:
+            while child.poll() is None and not signals.count:
+                time.sleep(0.2)
+            child.terminate()
+        if signals.count:
+            raise Interrupted("stopped while kernels were compiled: the same command goes on")
+        if child.returncode:
+            return child.returncode
+    return os.EX_OK
+
+
+def _report(batch: Batch, run: BatchRun, stopped: int, *, quiet: bool) -> None:
+    """Print the items that failed, and the last line.
+
+    Parameters
+    ----------
+    stopped : int
+        How often the user asked to stop.
+    """
+    failed = run.in_state("failed")
+    if not quiet:
+        for row in failed[:MOST_SHOWN]:
+            click.echo(styled(item_lines(f"failed ({row.exit_code})", row.name, row.error or "")))
+        if len(failed) > MOST_SHOWN:
+            click.echo(f"... and {len(failed) - MOST_SHOWN} more: see dfmp2 batch status")
+    complete = len(run.in_state("complete"))
+    parts = [f"{complete} of {len(run.rows)} items complete ({run.complete_before} of them before)"]
+    for state in ("failed", "running", "pending"):
+        count = len(run.in_state(state))
+        if count:
+            parts.append(f"{count} {state}")
+    if stopped or run.full:
+        end = "stopped"
+    else:
+        end = "finished"
+    click.echo(f"dfmp2 batch {end}: {', '.join(parts)} -> {printable(str(batch.output))}")
+
+
+def _conclude(batch: Batch, run: BatchRun, stopped: int) -> int:
+    """The exit code, or the error that stands for it."""
+    failed = len(run.in_state("failed"))
+    running = len(run.in_state("running"))
+    pending = len(run.in_state("pending"))
+    again = "the same command goes on"
+    missing = f"{counted_text(pending + running, 'item')} not complete"
+    if stopped > 1:
+        click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
+        return STOPPED
+    if run.full and not stopped:
+        raise run.disk_full()
+    if run.fault and pending and not stopped:
+        raise DeviceFault(f"{missing}: {run.fault}; the same command on another host goes on")
+    if (stopped and running) or pending:
+        raise Interrupted(f"stopped: {missing}; {again}")
+    if running:
+        first = run.in_state("running")[0]
+        raise Interrupted(f"{missing}: {first.name}: {first.remark}; {again} when that has ended")
+    if failed:
+        raise SomeFailed(
+            f"{failed} of {len(run.rows)} items failed: see NAME.error.json in {batch.output}; "
+            "the same command tries them again"
+        )
+    return os.EX_OK
+
+
+def item_lines(state: str, name: str, remark: str) -> str:
+    """Where an item stands in lines that fit a terminal.
+
+    A long name is cut in its middle. A remark that does not fit stands below the name, in at most
+    about MOST_LINES lines.
+    """
+    label = cut_text(printable(name), NAME_WIDTH)
+    start = f"{state:<{STATE_WIDTH}} {padded(label, NAME_WIDTH)} "
+    words = printable(remark)
+    if displayed_width(start + words) <= WIDEST:
+        return f"{start}{words}".rstrip()
+    indent = " " * (STATE_WIDTH + 1)
+    label = cut_text(printable(name), WIDEST - len(indent))
+    below = shortened_lines(words, WIDEST - len(indent), MOST_LINES)
+    return "\n".join([f"{state:<{STATE_WIDTH}} {label}", *(indent + line for line in below)])
+
+
+def status_json(rows: Sequence[ItemStatus]) -> dict[str, Any]:
+    """What --json prints: how many items there are in each state, and all of them."""
+    from dfmp2.execution.items import STATES, STATUS_KEYS
+
+    counts = Counter(row.status for row in rows)
+    items = [{key: getattr(row, key) for key in STATUS_KEYS} for row in rows]
+    return {"total": len(rows), **{state: counts[state] for state in STATES}, "items": items}

@@ -1,0 +1,77 @@
+"""Memory, cores and load of the host as the files of the system say them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dfmp2.host import resources
+
+
+@pytest.fixture
+def system_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the files of the system say in the test; those that are not named are not there."""
+    content: dict[str, str] = {}
+    monkeypatch.setattr(resources, "_words", lambda file: content.get(file, "").split())
+    return content
+
+
+def test_memory_is_what_the_control_group_leaves(system_files: dict[str, str]) -> None:
+    """The free memory of the machine, or of the group where that is less; kB are 1024 bytes."""
+    system_files["/proc/meminfo"] = "MemTotal: 900 kB MemAvailable: 500 kB"
+    assert resources.available_memory() == 500 * 1024
+    (limit, usage), *_ = resources._CGROUP_LIMITS
+    system_files[limit] = "max"
+    system_files[usage] = "400000"
+    assert resources.available_memory() == 500 * 1024
+    system_files[limit] = "600000"
+    assert resources.available_memory() == 200_000
+    system_files[usage] = "700000"
+    assert resources.available_memory() == 0
+    system_files["/proc/self/status"] = "VmHWM: 90 kB VmRSS: 70 kB"
+    assert resources.resident_memory() == 70 * 1024
+    assert resources.peak_resident_memory() == 90 * 1024
+    system_files[usage] = "500000"
+    assert resources.usable_memory() == 70 * 1024 + 90_000
+    system_files["/proc/12/status"] = "VmHWM: 3 kB"
+    assert resources.peak_of_process(12) == 3 * 1024
+    assert resources.peak_of_process(13) is None
+
+
+def test_cores_are_those_of_the_quota(
+    system_files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole ones, one at least; a number of threads that was asked for goes before."""
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for quota, cores in (
+        ("", 6),
+        ("max 100000", 6),
+        ("350000 100000", 3),
+        ("50000 100000", 1),
+        ("900000 100000", 6),
+    ):
+        system_files["/sys/fs/cgroup/cpu.max"] = quota
+        assert resources.cores() == resources.usable_cores() == cores
+    for asked, threads in (("2", 2), ("3,4", 3), ("0", 6), ("many", 6), ("9", 9)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert resources.usable_cores() == threads
+
+
+def test_others_are_busy_beyond_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([(10.0, 100.0, 5.0), (14.0, 112.0, 9.0), (14.0, 102.0, 9.0)])
+    monkeypatch.setattr(resources.Others, "_now", staticmethod(lambda: next(clock)))
+    others = resources.Others()
+    assert others.used() == (12 - 4) / 4
+    assert others.used() == 0.0  # rounding of the system's counters
+
+
+def test_busy_seconds_are_all_but_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of user, nice, system, idle, iowait, irq, softirq and steal; guests are users already."""
+    lines = "cpu  10 20 30 400 50 6 7 8 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+    for text, seconds in ((lines, 0.81), ("cpu  many", 0.0)):
+        file = SimpleNamespace(read_text=lambda encoding, text=text: text)
+        monkeypatch.setattr(resources, "Path", lambda name, file=file: file)
+        monkeypatch.setattr(resources.os, "sysconf", lambda name: 100)
+        assert resources.busy_seconds() == seconds
