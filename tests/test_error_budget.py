@@ -449,7 +449,7 @@ def test_text_and_page(water: Stored, result: MP2Result, call: Runner) -> None:
     text, summary = succeed(call("show", str(water.path))).out, result.error_budget.summary
     assert summary in " ".join(text.split()) and text.count("decimals") == 1
     page = parse(page_of(result))
-    assert summary in page.text and "3 decimals" in page.row("good to")[1]
+    assert summary.replace("+-", "±") in page.text and "3 decimals" in page.row("good to")[1]
     share = result.error_budget.sources["scf_convergence"].correlation
     assert share is not None and share.how in page.text
 

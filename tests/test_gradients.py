@@ -21,7 +21,7 @@ from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
-from dfmp2.planning import memory as planning
+from dfmp2.planning import plan as planning
 from dfmp2.progress import Silent
 from dfmp2.scf.integrals import jk_builder
 from dfmp2.scf.reference import StartOrbitals

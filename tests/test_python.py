@@ -281,6 +281,7 @@ def test_what_is_no_molecule(said: str) -> None:
 def test_studies_are_those_of_the_command_line(tmp_path: Path) -> None:
     from dfmp2.options import make_options
     from dfmp2.studies.cbs import basis_set_limit
+    from dfmp2.studies.composite import at_level
     from dfmp2.studies.interaction import interaction_energy
 
     pair, options = dfmp2.Molecule.from_string(HELIUMS), make_options(basis="6-31g", **SMALL)
@@ -303,7 +304,8 @@ def test_studies_are_those_of_the_command_line(tmp_path: Path) -> None:
         .values["cbs_total_energy"]
         .value
     )
-    assert limit == basis_set_limit(helium, large, scf="exp-sqrt").values["cbs_total_energy"].value
+    other = at_level(large, scf_formula="exp-sqrt")
+    assert limit == basis_set_limit(helium, other).values["cbs_total_energy"].value
     assert limit != basis_set_limit(helium, large).values["cbs_total_energy"].value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,9 @@ from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.options import parse_bytes
 
 if TYPE_CHECKING:
+    from dfmp2.molecule.molecule import Molecule
+    from dfmp2.mp2.result import MP2Result
+    from dfmp2.options import Options
     from dfmp2.validation.tables import QuantityRow
     from dfmp2.validation.validate import Session
 
@@ -102,6 +105,8 @@ def validate_command(
         raise InputError("--json and --markdown: choose one of them")
     prepare_libraries(threads)
     from dfmp2.host.files import require_writable
+    from dfmp2.studies.constraints import Constraints
+    from dfmp2.studies.geometric_search import Search
     from dfmp2.studies.optimize import minimum
     from dfmp2.validation import entries, tables
     from dfmp2.validation.validate import Other, Session, validate
@@ -113,7 +118,14 @@ def validate_command(
         budget = None
     else:
         budget = parse_bytes(memory)
-    session = Session(backend, precision, budget, threads, minimum)
+
+    def optimize(
+        molecule: Molecule, options: Options, *, constraints: str, **how: Any
+    ) -> MP2Result:
+        search = Search(Constraints(text=constraints))
+        return minimum(molecule, options, search=search, **how)
+
+    session = Session(backend, precision, budget, threads, optimize)
     programs: list[str] = []
     if against is not None:
         programs = [name.strip().lower() for name in against.split(",")]

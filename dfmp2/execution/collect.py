@@ -282,7 +282,9 @@ class Destination:
                 hint = forms.get(target.suffix, "extxyz, h5, parquet, csv, json or ase.db")
                 raise InputError(
                     f"-o {file}: expected a name ending in .h5, .csv or .json for a table of "
-                    f"energies; for a data set add --to {hint}"
+                    "energies; for a data set add ",
+                    Option("to"),
+                    f" {hint}",
                 )
         if target.suffix == ".h5" and target.parent.resolve() == results.resolve():
             raise InputError(
