@@ -7,9 +7,9 @@ processor times as markdown.
 Called by `scripts/benchmarks/run.sh`; the tables are those of docs/tutorials/data-set.md and of
 docs/howto/batch.md. Gradients (6-31G) of a smooth trajectory and of distorted water, its radical
 cation, hydroxide and oxonium; `collect` is asked twice for extended xyz. Then lines of an index, as
-500 shards of 100 items append them, and 50 kills of a process that appends. Exit code 1: what ASE
-reads differs from the files, dE along the trajectory differs from the work of the forces, or a kill
-lost a line.
+500 shards of 100 items append them, 50 kills of a process that appends, and the start of a shard of
+50,000 items. Exit code 1: what ASE, h5py or pandas (with pyarrow) reads of a data set differs from
+the files, dE along the trajectory differs from the work of the forces, or a kill lost a line.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import ase.io
+import h5py
 import numpy as np
 
 import dfmp2
@@ -132,6 +134,76 @@ def largest_differences(folder: Path, names: list[str], frames: list[ase.Atoms])
     return [of_ase, of_trajectory]
 
 
+def differences_of_columns(folder: Path, names: list[str]) -> dict[str, float]:
+    """Largest difference of energies and forces, Eh and Eh/bohr, between the results and the data
+    sets of other forms, by form; parquet only where pyarrow is installed."""
+    expected = {}
+    for name in names:
+        result = dfmp2.read(folder / "all" / f"{name}.h5")
+        expected[name] = (result.total_energy, -result.gradient.total_gradient)
+    forms = {"h5": read_groups}
+    if find_spec("pyarrow") is not None:
+        forms["parquet"] = read_rows_of_parquet
+    largest = {}
+    for form, read in forms.items():
+        target = folder / f"columns.{form}"
+        processor_time(
+            *("batch", "collect", str(folder / "all.toml"), "--to", form),
+            *("-o", str(target), "--overwrite"),
+        )
+        molecules = read(target)
+        if set(molecules) != set(expected):
+            raise SystemExit(f"{target}: {len(molecules)} of {len(expected)} molecules")
+        largest[form] = 0.0
+        for name, (energy, forces) in molecules.items():
+            largest[form] = max(
+                largest[form],
+                abs(energy - expected[name][0]),
+                np.abs(forces - expected[name][1]).max(),
+            )
+    return largest
+
+
+def read_groups(path: Path) -> dict[str, tuple[float, np.ndarray]]:
+    """Energy and forces of each molecule of an HDF5 data set, by name."""
+    molecules = {}
+    with h5py.File(path) as file:
+        for group in file.values():
+            for number, name in enumerate(group["name"].asstr()[()]):
+                molecules[name] = (group["energy"][number], group["forces"][number])
+    return molecules
+
+
+def read_rows_of_parquet(path: Path) -> dict[str, tuple[float, np.ndarray]]:
+    """Energy and forces of each molecule of a parquet file, by name."""
+    import pandas
+
+    frame = pandas.read_parquet(path)
+    molecules = {}
+    for name, energy, forces in zip(frame["name"], frame["energy"], frame["forces"], strict=True):
+        molecules[name] = (energy, np.reshape(forces, (-1, 3)))
+    return molecules
+
+
+def time_shard_start(folder: Path) -> float:
+    """Seconds of processor time of a shard of 100 of 50,000 items that are all complete: the start,
+    and a look at each item."""
+    folder.mkdir()
+    (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    lines = ['basis = "sto-3g"', "threads = 1", 'memory = "2GB"']
+    lines += ["[[item]]", 'molecule = "h2.xyz"'] * (100 * SHARDS)
+    manifest = folder / "many.toml"
+    manifest.write_text("\n".join(lines) + "\n")
+    output = ("--output", str(folder / "many"))
+    processor_time(
+        *("batch", "submit", str(manifest), "--slurm", "--shards", str(SHARDS), *output),
+        *("--write", str(folder / "written"), "--json"),
+    )
+    shard = ("batch", "run", str(manifest), "--shard", f"0/{SHARDS}", *output, "--quiet")
+    processor_time(*shard)
+    return processor_time(*shard)
+
+
 def time_index(folder: Path) -> list[str]:
     """Rows of the table of an index: a line, and all of them merged."""
     folder.mkdir()
@@ -203,11 +275,17 @@ def main() -> int:
         frames = ase.io.read(target, ":")
     of_ase, of_trajectory = largest_differences(given.folder, names, frames)
     print(f"\nASE against the files: {of_ase:.1e} eV, eV/angstrom")
+    columns = differences_of_columns(given.folder, names)
+    for form, difference in columns.items():
+        print(f"{form} against the files: {difference:.1e} Eh, Eh/bohr")
     print(f"dE of the trajectory from energies and forces: {of_trajectory:.1e} Eh per frame\n")
     print(*time_index(given.folder / "index"), sep="\n")
+    started = time_shard_start(given.folder / "start")
+    print(f"| shard of 100 of {100 * SHARDS} items, all complete | {started:.2f} s |")
     lost = lost_lines(given.folder / "kills")
     print(f"\n{KILLS} kills: {lost} lines lost")
-    return int(of_ase > 1e-9 or of_trajectory > 1e-7 or lost > 0)
+    different = of_ase > 1e-9 or max(columns.values()) > 1e-12
+    return int(different or of_trajectory > 1e-7 or lost > 0)
 
 
 if __name__ == "__main__":
