@@ -117,16 +117,23 @@ def pages(*, slow: bool) -> list[Path]:
 
 
 def same(shown: str, printed: str) -> bool:
-    """Is a line shown what was printed? `...` stands for anything, numbers may differ by
-    rounding."""
+    """Is a line shown what was printed? `...` stands for anything, also for the rest of a word;
+    numbers may differ by rounding."""
     words, others = shown.split(), printed.split()
     if "..." in words:
         head, tail = words.index("..."), len(words) - 1 - words.index("...")
         others[head : len(others) - tail] = ["..."]
     return len(words) == len(others) and all(
-        word == other or close(word.rstrip(",;"), other.rstrip(",;"))
+        word == other
+        or close(word.rstrip(",;"), other.rstrip(",;"))
+        or begins(word.rstrip(",;"), other.rstrip(",;"))
         for word, other in zip(words, others, strict=True)
     )
+
+
+def begins(shown: str, printed: str) -> bool:
+    """A word whose last letters or digits are left out, as in -79.49663..."""
+    return len(shown) > 3 and shown.endswith("...") and printed.startswith(shown[:-3])
 
 
 def close(shown: str, printed: str) -> bool:
