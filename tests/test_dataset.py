@@ -7,12 +7,14 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.output import dataset
 from dfmp2.output.dataset import DataRecord, make_record, write_dataset
 from tests.conftest import MOLECULES, succeed
 
@@ -152,6 +154,24 @@ def test_equal_geometries_are_left_out(collected):
     names = [molecule["name"] for molecule in json.loads(target.read_text())["molecules"]]
     assert names == ["nh2", "Wässer", "oh"]
     assert "copy is left out: it is the geometry of Wässer; --duplicates keeps it" in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("polarizability", SimpleNamespace(passed=False), "the polarizability fails"),
+        ("polarizability", SimpleNamespace(passed=True), ""),
+        ("certificate", SimpleNamespace(accepted=False), "precision error is above"),
+        ("certificate", SimpleNamespace(accepted=True), ""),
+        ("check", SimpleNamespace(passed=False), "the check by PySCF fails"),
+        ("check", SimpleNamespace(passed=True), ""),
+        ("certificate", None, ""),
+    ],
+)
+def test_what_does_not_belong_into_a_data_set(name, value, reason, batch):
+    result = dfmp2.read(batch / "out" / "nh2.h5")
+    found = dataset._unfit(replace(result, **{name: value}))
+    assert reason in found and bool(found) is bool(reason)
 
 
 def test_results_without_a_certificate_are_left_out(batch, tmp_path):
