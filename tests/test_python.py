@@ -556,13 +556,20 @@ def test_a_logger_hears_of_a_run(caplog):
 
     logger = logging.getLogger("tests.dfmp2")
     with caplog.at_level(logging.DEBUG, logger="tests.dfmp2"):
-        dfmp2.run(
+        result = dfmp2.run(
             dfmp2.Molecule.from_string("2\n\nH 0 0 0\nH 0 0 3.5\n"),
             "sto-3g",
             listener=dfmp2.LoggingListener(logger),
         )
     levels = {record.levelname for record in caplog.records}
     assert {"INFO", "DEBUG", "WARNING"} <= levels  # of stretched H2
+    cycles = [record.args for record in caplog.records if record.msg.startswith("SCF ")]
+    history = result.reference.history
+    assert [cycle for cycle, _, _ in cycles] == list(range(1, len(history) + 1))
+    np.testing.assert_allclose([energy for _, energy, _ in cycles], history[:, 0], atol=1e-12)
+    np.testing.assert_allclose([gradient for _, _, gradient in cycles], history[:, 2], atol=1e-12)
+    steps = [record.args for record in caplog.records if record.msg == "%s: %d of %d"]
+    assert steps and all(1 <= done <= total for _, done, total in steps)
 
 
 def test_a_batch_has_the_tasks_of_a_manifest(folder):

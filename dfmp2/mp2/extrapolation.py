@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 
-PAIRS = ((2, 3), (3, 4), (4, 5), (5, 6))
 NEESE_VALEEV = "Neese and Valeev, J. Chem. Theory Comput. 7, 33 (2011)"
 # (family, Y, X) -> alpha of exp(-alpha sqrt X) for Hartree-Fock, beta of X^-beta for correlation;
 # the same paper.
