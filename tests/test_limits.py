@@ -519,8 +519,13 @@ def test_a_check_that_pyscf_cannot_make_says_so(monkeypatch: pytest.MonkeyPatch)
     solve = dfump2_native.DFUMP2.kernel
 
     def kernel(solver: Any) -> Any:
-        allowed.append(solver.max_memory * 1e6)
-        return solve(solver)
+        megabytes = solver.max_memory
+        allowed.append(megabytes * 1e6)
+        solver.max_memory = 16_000  # more than this process holds already
+        try:
+            return solve(solver)
+        finally:
+            solver.max_memory = megabytes
 
     monkeypatch.setattr(dfump2_native.DFUMP2, "kernel", kernel)
     monkeypatch.setattr(check, "resident_memory", lambda: 5 * 10**8)
