@@ -188,7 +188,7 @@ def test_threads_and_memory_do_not_change_the_pair_energies():
             dfmp2.from_mean_field(
                 mf, "def2-svp-ri", precision=precision, threads=threads, memory=memory
             )
-            for threads, memory in ((1, 10**9), (2, 10**9), (2, 4 * 10**9))
+            for threads, memory in ((1, 4 * 10**9), (2, 4 * 10**9), (2, 8 * 10**9))
         )
         for other in others:
             np.testing.assert_array_equal(first.pairs.opposite_spin, other.pairs.opposite_spin)
