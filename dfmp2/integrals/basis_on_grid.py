@@ -16,13 +16,17 @@ the screening: Stratmann, Scuseria, Frisch, Chem. Phys. Lett. 257, 213 (1996).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.host.threads import Workers
+
 Array = NDArray[np.float64]
+Result = TypeVar("Result")
 
 BLOCK_POINTS = 1008  # a multiple of the 56 points that PySCF screens together
 CUTOFF = 1e-9  # of Eq. 2: V_xc to 1e-11 Eh
@@ -109,6 +113,25 @@ class BasisOnGrid:
         if number < self._keeps:
             self._kept[number] = block
         return block
+
+    def share_out(self, work: Callable[[int, range], Result], threads: int) -> list[Result]:
+        """What each worker makes of its share of the blocks, with PySCF's own threads held to one.
+
+        Parameters
+        ----------
+        work : callable
+            Takes the number of the worker and those of its blocks.
+        threads : int
+            Workers.
+        """
+        from pyscf import lib
+
+        def one_thread(worker: int) -> Result:
+            with lib.with_omp_threads(1):
+                return work(worker, range(worker, self.count, threads))
+
+        with Workers(threads) as pool:
+            return list(pool.map(one_thread, range(threads)))
 
     def _evaluate(self, number: int) -> PointBlock:
         """The block of that number, made by PySCF."""

@@ -49,6 +49,15 @@ class BasisParts:
         default = [self.default] if self.default else []
         return ",".join([*default, *(f"{key}={value}" for key, value in self.special.items())])
 
+    def of_elements(self, elements: Iterable[str]) -> dict[str, str]:
+        """The sets of `special` for atoms by number, and for the elements that are there."""
+        present = {symbol.lower() for symbol in elements}
+        return {
+            key: value
+            for key, value in self.special.items()
+            if key.isdigit() or key.lower() in present
+        }
+
     @property
     def files(self) -> list[str]:
         """The values that are files."""
@@ -208,12 +217,10 @@ def for_part(text: str, symbols: Sequence[str], atoms: Sequence[int]) -> str:
     if not parts.special:
         return text
     place = {atom + 1: number for number, atom in enumerate(atoms, start=1)}
-    there = {symbols[atom].lower() for atom in atoms}
     special = {}
-    for key, value in parts.special.items():
+    for key, value in parts.of_elements(symbols[atom] for atom in atoms).items():
         if not key.isdigit():
-            if key.lower() in there:
-                special[key] = value
+            special[key] = value
         elif int(key) in place:
             special[str(place[int(key)])] = value
     return BasisParts(parts.default, special).text
@@ -234,12 +241,7 @@ def for_elements(text: str, elements: Sequence[str]) -> str:
     InputError : nothing is left
     """
     parts = parse_parts(text)
-    present = {symbol.lower() for symbol in elements}
-    special = {
-        key: value
-        for key, value in parts.special.items()
-        if key.isdigit() or key.lower() in present
-    }
+    special = parts.of_elements(elements)
     if len(special) == len(parts.special):
         return text
     if not parts.default and not special:
@@ -265,9 +267,10 @@ def require_elements(text: str, elements: Iterable[str]) -> None:
     ------
     InputError : it names the element
     """
-    present = {symbol.lower() for symbol in elements}
-    for key in parse_parts(text).special:
-        if not key.isdigit() and key.lower() not in present:
+    parts = parse_parts(text)
+    present = parts.of_elements(elements)
+    for key in parts.special:
+        if key not in present:
             raise InputError(
                 Option("basis", title_of(text)),
                 f": there is no {key} in any of the molecules: leave out {key}=, or correct it",

@@ -151,7 +151,8 @@ def _spin(result: MP2Result) -> list[str]:
     """What the reference says of the spin, where there are open shells."""
     if result.reference.nspin == 1:
         return []
-    return [f"{name}: {value}" for name, value in [spin_fact(result)]]
+    name, value = spin_fact(result)
+    return [f"{name}: {value}"]
 
 
 def _main_blocks(section: Section, *, all_densities: bool) -> list[Block]:

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.host.threads import Workers
 from dfmp2.integrals.basis_on_grid import BasisOnGrid, PointBlock
 from dfmp2.integrals.grid import build_unsorted, coarse_name, make_grid
 
@@ -114,34 +113,30 @@ class ExchangeCorrelation:
         orbitals = signed_orbitals_of(density)
         restricted = np.ndim(density) == 2
 
-        def add_blocks(worker: int) -> float:
-            from pyscf import lib
-
+        def add_blocks(worker: int, numbers: range) -> float:
             energy = 0.0
-            with lib.with_omp_threads(1):
-                for number in range(worker, basis.count, self.threads):
-                    block = basis.block(number)
-                    rho = density_at_points(block, orbitals, kind)
-                    arguments = rho
-                    if restricted:
-                        arguments = rho[0]
-                    if kind == "LDA":
-                        arguments = arguments[..., RHO, :]
-                    exc, vxc = numint.eval_xc_eff(
-                        xc,
-                        arguments,
-                        deriv=int(add_potential is not None),
-                        xctype=kind,
-                        spin=int(not restricted),
-                    )[:2]
-                    energy += float(np.dot(rho[:, RHO].sum(axis=0) * block.weights, exc))
-                    if add_potential is not None:
-                        weighted = np.reshape(vxc, (len(orbitals), -1, len(exc))) * block.weights
-                        add_potential(worker, block, weighted)
+            for number in numbers:
+                block = basis.block(number)
+                rho = density_at_points(block, orbitals, kind)
+                arguments = rho
+                if restricted:
+                    arguments = rho[0]
+                if kind == "LDA":
+                    arguments = arguments[..., RHO, :]
+                exc, vxc = numint.eval_xc_eff(
+                    xc,
+                    arguments,
+                    deriv=int(add_potential is not None),
+                    xctype=kind,
+                    spin=int(not restricted),
+                )[:2]
+                energy += float(np.dot(rho[:, RHO].sum(axis=0) * block.weights, exc))
+                if add_potential is not None:
+                    weighted = np.reshape(vxc, (len(orbitals), -1, len(exc))) * block.weights
+                    add_potential(worker, block, weighted)
             return energy
 
-        with Workers(self.threads) as pool:
-            return sum(pool.map(add_blocks, range(self.threads)))
+        return sum(basis.share_out(add_blocks, self.threads))
 
     def discard(self) -> None:
         """Free the values of basis functions, and keep none from here on."""

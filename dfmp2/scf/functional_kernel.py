@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.host.threads import Workers
 from dfmp2.integrals.basis_on_grid import BasisOnGrid, PointBlock
 from dfmp2.integrals.grid import build_unsorted, count_points, make_grid
 from dfmp2.molecule.pyscf_shield import shielded
@@ -87,8 +86,8 @@ class FunctionalKernel:
         shape = (len(changes), self._nao, self._nao)
         halves = [np.zeros(shape) for _ in range(self._threads)]
 
-        def add_blocks(worker: int) -> None:
-            for number in range(worker, self._basis.count, self._threads):
+        def add_blocks(worker: int, numbers: range) -> None:
+            for number in numbers:
                 block = self._basis.block(number)
                 place = np.ix_(block.functions, block.functions)
                 variables = np.stack(
@@ -99,7 +98,8 @@ class FunctionalKernel:
                 for half, at_points in zip(halves[worker], potential, strict=True):
                     half[place] += half_potential(block, at_points)
 
-        self._share_out(add_blocks)
+        with shielded():
+            self._basis.share_out(add_blocks, self._threads)
         total = np.add.reduce(halves)
         return list(total + total.transpose(0, 2, 1))
 
@@ -115,8 +115,8 @@ class FunctionalKernel:
         orbitals = [(c, np.full(c.shape[1], 1.0)) for c in occupied]
         found: list[Any] = [None] * self._basis.count
 
-        def evaluate_blocks(worker: int) -> None:
-            for number in range(worker, self._basis.count, self._threads):
+        def evaluate_blocks(_worker: int, numbers: range) -> None:
+            for number in numbers:
                 density = density_at_points(self._basis.block(number), orbitals, kind)
                 both = density[[0, -1]]
                 if kind == "LDA":
@@ -129,20 +129,9 @@ class FunctionalKernel:
                     second = (second[0, :, 0] + second[0, :, 1])[None, :, None]
                 found[number] = second
 
-        self._share_out(evaluate_blocks)
+        with shielded():
+            self._basis.share_out(evaluate_blocks, self._threads)
         return found
-
-    def _share_out(self, work: Any) -> None:
-        """Let each worker do its share, with PySCF's own threads held to one."""
-        from pyscf import lib
-
-        def one_thread(worker: int) -> None:
-            with lib.with_omp_threads(1):
-                work(worker)
-
-        with shielded(), Workers(self._threads) as pool:
-            for _ in pool.map(one_thread, range(self._threads)):
-                pass
 
 
 def change_at_points(block: PointBlock, change: Array, variables: int) -> Array:
