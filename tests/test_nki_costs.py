@@ -271,7 +271,7 @@ def test_traffic_of_the_medium_shape(prices):
     call, engines = prices["trn1", "plain"].parts[0]
     # Off-diagonal block: 16 rows of B_i, 16 columns for each turn of the residents, less what stays
     # where it turns.
-    turns = 16 // call.arguments["residents"]
+    turns = 16 // call.arguments["sizes"][2]
     loads = 16 + turns * 16 - (turns - 1)
     tables = 4 * 128 * (1024 + 512 + 128)
     counted = trace_of(call).instructions
@@ -282,7 +282,7 @@ def test_traffic_of_the_medium_shape(prices):
 
 def test_residents_are_planned_for_the_memory_of_each_chip(prices):
     trn1, trn2 = (prices[chip, "plain"].parts[0] for chip in ("trn1", "trn2"))
-    assert trn1[0].arguments["residents"] < trn2[0].arguments["residents"]
+    assert trn1[0].arguments["sizes"][2] < trn2[0].arguments["sizes"][2]
     assert trn2[1].read < trn1[1].read  # B_j is read fewer times
     assert TRN1.sbuf < TRN2.sbuf
     # Four pairs share a tile where four rows of B fit, which they do on trn2 only.

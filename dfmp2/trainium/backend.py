@@ -285,16 +285,18 @@ class NkiBackend(Backend):
             columns=eps_j.size,
         )
         items = form.items(diagonal)
-        table = (form.kernel, "eu", form.unpacked_pairs(diagonal))
         arguments = {
             "b_i": resident.blocks[row],
             "b_j": resident.blocks[column],
-            "eu": self._kept(resident, table, lambda: form.eu(resident.eps_vir, diagonal)),
+            "tables": self._kept(
+                resident,
+                (form.group, form.singles(diagonal)),
+                lambda: form.tables(resident.eps_vir, diagonal),
+            ),
             "neg": self._executor.upload(layout.neg_table(eps_i, eps_j, items)),
-            "identity": self._kept(resident, (form.kernel, "identity"), form.identity),
             **form.constants(diagonal),
         }
-        out = self._executor.launch(f"{KERNELS}.{form.module}", form.kernel, arguments)
+        out = self._executor.launch(f"{KERNELS}.pair_energy", "pair_energy_block", arguments)
         direct, exchange = layout.read_pairs(out, items, (eps_i.size, eps_j.size), nvir)
         if diagonal:
             direct, exchange = (m + np.triu(m, 1).T for m in (direct, exchange))

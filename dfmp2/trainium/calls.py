@@ -22,7 +22,7 @@ from dfmp2.errors.messages import Option
 from dfmp2.trainium import layout
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
-from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts, upper_columns
+from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts
 from dfmp2.trainium.layout import Array
 
 LARGEST = 100_000  # of any dimension: what goes beyond is a typing error, not a molecule
@@ -107,12 +107,13 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class PairForm:
-    """K3 at padded sizes: its kernel, constants and tables, and the order of its pairs.
+    """K3 at padded sizes: its constants and tables, and the order of its pairs.
 
     Attributes
     ----------
     nvir, naux : padded
-    variant : "plain", "packed", or "placed", the plain one with addresses for all tiles
+    variant : "plain", "packed" (pairs share a row tile for their last rows), or "placed" (plain,
+        with addresses for all tiles)
     target : "gen2" (trn1) or "gen3" (trn2)
     rows, columns : occupied orbitals i and j of the block
     """
@@ -125,23 +126,11 @@ class PairForm:
     columns: int = 1
 
     @property
-    def packed(self) -> bool:
-        """Whether pairs share a row tile for their last rows."""
-        return self.variant == "packed"
-
-    @property
-    def module(self) -> str:
-        """File of the kernel."""
-        if self.packed:
-            return "pair_energy_packed"
-        return "pair_energy"
-
-    @property
-    def kernel(self) -> str:
-        """Function in it."""
-        if self.packed:
-            return "pair_energy_packed"
-        return "pair_energy_block"
+    def group(self) -> int:
+        """Pairs that share a row tile."""
+        if self.variant == "packed":
+            return P // (self.nvir % P)
+        return 1
 
     @property
     def residents(self) -> int:
@@ -155,65 +144,38 @@ class PairForm:
 
     def constants(self, diagonal: bool) -> dict[str, Any]:
         """Compile-time arguments; `diagonal` : both blocks are the same one."""
-        found = {
-            "nvir": self.nvir,
-            "slices": self.naux // P,
-            "residents": self.residents,
-            "run": layout.RUN,
+        return {
+            "sizes": (self.nvir, self.naux // P, self.residents, self.group),
             "diagonal": diagonal,
             "transpose": self.target == "gen3",
+            "placed": self.variant == "placed",
         }
-        if not self.packed:
-            found["placed"] = self.variant == "placed"
-        return found
 
     def items(self, diagonal: bool) -> tuple[layout.Item, ...]:
         """Pairs in the order in which they are emitted."""
-        if self.packed:
-            group = P // (self.nvir % P)
-        else:
-            group = 1
-        return layout.emission(self.rows, self.columns, self.residents, diagonal, group)
+        return layout.emission(self.rows, self.columns, self.residents, diagonal, self.group)
 
-    def unpacked_pairs(self, diagonal: bool) -> bool:
-        """Whether the packed kernel emits single pairs, too, whose table of e_a + e_b is another
+    def singles(self, diagonal: bool) -> bool:
+        """Whether there are pairs that share no row tile, whose table of e_a + e_b is another
         one."""
-        return self.packed and any(len(item.rows) == 1 for item in self.items(diagonal))
+        return any(len(item.rows) == 1 for item in self.items(diagonal))
 
-    def eu(self, eps_vir: Array, diagonal: bool) -> Array:
-        """Table of e_a + e_b."""
-        if self.packed:
-            return layout.packed_tables(eps_vir, self.unpacked_pairs(diagonal))
-        return layout.eu_table(eps_vir)
-
-    def identity(self) -> Array:
-        """For transposes."""
-        if self.packed:
-            return layout.packed_identity(self.nvir)
-        return np.eye(P)
+    def tables(self, eps_vir: Array, diagonal: bool) -> Array:
+        """Of e_a + e_b, and identities for transposes."""
+        return layout.pair_tables(eps_vir, self.singles(diagonal), self.group)
 
     def tensors(self, diagonal: bool) -> dict[str, Tensor]:
         """Shapes of the other arguments."""
         across = layout.tile_columns(self.nvir)
-        items, columns = self.items(diagonal), upper_columns(self.nvir)
+        items = self.items(diagonal)
         groups = sum(len(item.rows) > 1 for item in items)
-        if self.packed:
-            full, height = divmod(self.nvir, P)
-            packed_columns = upper_columns(full * P) + (full + 1) * height
-            if self.unpacked_pairs(diagonal):
-                columns += packed_columns
-            else:
-                columns = packed_columns
+        tables = self.tables(np.zeros(self.nvir), diagonal)
         neg = 2 * sum(len(item.rows) for item in items) + groups
-        widths = {
-            "eu": layout.stored_columns(columns),
-            "neg": neg,
-            "identity": self.identity().shape[1],
-        }
         return {
             "b_i": _block(self.rows, self.naux, across),
             "b_j": _block(self.columns, self.naux, across),
-            **{name: Tensor((P, width)) for name, width in widths.items()},
+            "tables": Tensor(tables.shape),
+            "neg": Tensor((P, neg)),
         }
 
 
@@ -261,7 +223,7 @@ def pair_energy_calls(
                 columns=columns,
             )
             arguments = form.tensors(diagonal) | form.constants(diagonal)
-            made.append(_call(form.module, form.kernel, arguments, count))
+            made.append(_call("pair_energy", "pair_energy_block", arguments, count))
     return tuple(made)
 
 
