@@ -214,10 +214,10 @@ class NkiBackend(Backend):
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core and on all cores of each chip."""
         from dfmp2.trainium.costs import (
-            prediction,
+            catalogue,
         )  # the cost model is loaded only where it is asked for
 
-        return prediction.offer(spins)
+        return catalogue.offer(spins)
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
         """Predicted seconds of the transformation (K12), of its dispatch and transfers.
@@ -226,9 +226,9 @@ class NkiBackend(Backend):
         ------
         KernelError : they cannot run at these sizes
         """
-        from dfmp2.trainium.costs import prediction
+        from dfmp2.trainium.costs import catalogue
 
-        found = prediction.predict_transform(spins, nao, CHIP[self._executor.target])
+        found = catalogue.predict_transform(spins, nao, CHIP[self._executor.target])
         return found.usual + found.dispatch + found.link
 
     def tensors(self) -> NkiTensors:

@@ -373,7 +373,7 @@ def energy_call(nocc: int, nvir: int) -> KernelCall:
         )
     given = {"t": Tensor((nvir, layout.stored_columns(nocc * nvir))), "eu": Tensor((nvir, nvir))}
     given |= {"neg": Tensor((rows, nocc)), "identity": Tensor((rows, rows))}
-    return _call("pair_checks", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
+    return _call("products", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
 
 
 def _block(edge: int, naux: int, columns: int) -> Tensor:
@@ -466,23 +466,38 @@ def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Progr
     target : "trn1" or "trn2"
     nao : basis functions where the device transforms, else 0
     """
-    generation = GENERATION[target]
-    wanted: list[KernelCall] = []
+    made: list[KernelCall] = []
     if nao:
         spins = one_bucket(spins)
-        wanted += [call for shape in spins for call in transform_calls(nao, *shape)]
-    for shape in spins:
-        wanted += pair_energy_calls(
-            *shape, generation, variants(shape.nvir, shape.naux, generation)[-1]
-        )
-    if len(spins) == 2:
-        alpha, beta = spins
-        wanted += cross_calls(
-            (alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, generation
-        )
+        for shape in spins:
+            made += transform_calls(nao, *shape)
+    made += [call for *_, call in pair_calls(spins, GENERATION[target])]
     return tuple(
-        dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in wanted)
+        dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in made)
     )
+
+
+def pair_calls(spins: Sequence[Shape], target: str) -> list[tuple[str, str, KernelCall]]:
+    """Kernel and variant, what for, and the call, of all pair energies of one or two spins as runs
+    make them; `target` : "gen2" or "gen3"."""
+    names = ["all"]
+    if len(spins) == 2:
+        names = ["alpha", "beta"]
+    found = []
+    for name, shape in zip(names, spins, strict=True):
+        variant = variants(shape.nvir, shape.naux, target)[-1]
+        for call in pair_energy_calls(*shape, target, variant):
+            found.append((f"pair_energy ({variant})", f"{name} pairs", call))
+    if len(spins) == 2:
+        for call in mixed_calls(spins, target):
+            found.append((call.kernel, "alpha-beta pairs", call))
+    return found
+
+
+def mixed_calls(spins: Sequence[Shape], target: str) -> tuple[KernelCall, ...]:
+    """Calls for the pairs of two spins."""
+    alpha, beta = spins
+    return cross_calls((alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, target)
 
 
 def source_hash() -> str:

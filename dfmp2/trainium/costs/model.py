@@ -298,7 +298,11 @@ class _Block:
     def __init__(self, call: KernelCall) -> None:
         given = call.arguments
         self.rows, self.columns = given["b_i"].shape[0] // P, given["b_j"].shape[0] // P
-        sizes = given.get("sizes") or (given["nvir"], given["slices"], given["residents"], 1)
+        sizes: tuple[int, int, int, int]
+        if "sizes" in given:
+            sizes = given["sizes"]
+        else:
+            sizes = given["nvir"], given["slices"], given["residents"], 1
         self.nvir, self.slices, residents, self.group = sizes
         self.residents = min(self.rows, residents)
         self.diagonal = bool(given.get("diagonal"))
