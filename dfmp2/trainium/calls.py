@@ -14,15 +14,21 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.errors.messages import Option
 from dfmp2.trainium import layout
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
-from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts
+from dfmp2.trainium.kernels.sizes import (
+    BANK,
+    DEPTH,
+    PART,
+    SOLVED,
+    P,
+    equal_parts,
+    upper_columns,
+)
 from dfmp2.trainium.layout import Array
 
 LARGEST = 100_000  # of any dimension: what goes beyond is a typing error, not a molecule
@@ -169,12 +175,17 @@ class PairForm:
         across = layout.tile_columns(self.nvir)
         items = self.items(diagonal)
         groups = sum(len(item.rows) > 1 for item in items)
-        tables = self.tables(np.zeros(self.nvir), diagonal)
         neg = 2 * sum(len(item.rows) for item in items) + groups
+        width = P
+        if self.singles(diagonal):
+            width += upper_columns(self.nvir)
+        if self.group > 1:
+            full, height = divmod(self.nvir, P)
+            width += upper_columns(full * P) + (full + 2) * height
         return {
             "b_i": _block(self.rows, self.naux, across),
             "b_j": _block(self.columns, self.naux, across),
-            "tables": Tensor(tables.shape),
+            "tables": Tensor((P, layout.stored_columns(width))),
             "neg": Tensor((P, neg)),
         }
 
