@@ -328,7 +328,7 @@ def oracle(found: Any, finer: str) -> tuple[float, float, float]:
 @pytest.mark.parametrize(
     ("molecule", "xc", "name"),
     [
-        (WATER, "scan", "20,50"),
+        pytest.param(WATER, "scan", "20,50", marks=pytest.mark.slow),
         (WATER, "b3lyp", "0"),
         (RADICAL, "r2scan", "0"),
         (RADICAL, "pbe0", "20,86"),

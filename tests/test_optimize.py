@@ -424,6 +424,7 @@ def test_a_new_start_fits_into_the_runs_of_a_study() -> None:
         assert Course._may_restart(course) is fits
 
 
+@pytest.mark.slow
 def test_verification_goes_on_where_it_was_stopped(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
