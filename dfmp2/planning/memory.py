@@ -417,8 +417,16 @@ def memory_plan(
         integral_block=work.block_functions * work.pairs_of_functions * FLOAT64,
         scf_response=response,
         scf_gathered=work.operators * work.naux_scf * work.rectangles * FLOAT32,
-        grid_values=values_bytes(work.grid, work.nao, derivatives=True, single=False),
+        grid_values=_grid_values(work),
     )
+
+
+def _grid_values(work: Workload) -> int:
+    """Bytes of all values of basis functions on the integration grid that are worth keeping: in
+    float32 on the coarse grid that an SCF begins with."""
+    if work.coarse_grid:
+        return values_bytes(work.coarse_grid, work.nao, derivatives=True, single=True)
+    return values_bytes(work.grid, work.nao, derivatives=True, single=False)
 
 
 def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
