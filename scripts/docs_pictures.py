@@ -43,7 +43,7 @@ PICTURES = {  # below docs/: command, and the section of the report that is show
         "summary",
     ),
 }
-WIDTH, HIGHEST, SCALE = 1100, 900, 0.75
+WIDTH, HIGHEST, SCALE = 1440, 900, 0.65
 BOX = """(() => {
 const {x, y, width, height} = document.getElementById("SECTION").getBoundingClientRect();
 return JSON.stringify({x, y: y + scrollY, width, height});
