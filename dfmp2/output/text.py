@@ -132,9 +132,12 @@ def _subject(result: MP2Result) -> list[str]:
     ):
         if basis is not None and basis.elements:
             sets.append(f"{kind} {basis.names} ({count})")
-    return [
+    subject = (
         f"{molecule.name}: {molecule.formula}, charge {charge}, multiplicity "
-        f"{molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}",
+        f"{molecule.multiplicity}, {counted_text(sizes.nelectron, 'electron')}"
+    )
+    return [
+        *wrap(subject, WIDTH, break_long_words=False, break_on_hyphens=False),
         method_name(result),
         *wrap(", ".join(sets), WIDTH, break_on_hyphens=False),
     ]
