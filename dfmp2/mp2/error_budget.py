@@ -32,7 +32,7 @@ L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of Num
 
 What is left of them in a difference of energies: `dfmp2.mp2.error_of_difference`.
 
-The constants cover 95 % of what `scripts/error_budget.py` measured
+The constants cover 95 % of what `scripts/error_budget.py` of commit e394fee measured
 (docs/project/validation/error-budget.md).
 """
 

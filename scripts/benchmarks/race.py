@@ -1,5 +1,5 @@
-"""Time dfmp2 and other programs on one molecule, as whole processes from an xyz file to the energy:
-A B C A B C ...
+"""Called by scripts/benchmarks/run.sh: time dfmp2 and other programs on one molecule, as whole
+processes from an xyz file to the energy: A B C A B C ...
 
     python scripts/benchmarks/race.py inputs/benzene.xyz --basis cc-pvtz --against
     pyscf,pyscf-tuned,psi4 --repeats 5
