@@ -17,6 +17,7 @@ from dfmp2.interop.python import (
     NoKeywords,
     TranslatingListener,
     molecule_and_options,
+    number_of_workers,
     options_among,
     public,
     read_molecule,
@@ -71,12 +72,26 @@ class CompositeKeywords(TypedDict, total=False):
     delta_program: str | None
 
 
+class SharedKeywords(TypedDict, total=False):
+    """Of a study whose runs do not need each other."""
+
+    workers: int | None
+
+
 class StudyKeywords(MoleculeKeywords, Keywords, FileKeywords):
     """Of several calculations of a molecule that go into one file."""
 
 
 class LevelKeywords(StudyKeywords, CompositeKeywords):
     """Of a study at a level that may take several runs of a molecule."""
+
+
+class SharedStudyKeywords(StudyKeywords, SharedKeywords):
+    """Of runs that several processes may share."""
+
+
+class SharedLevelKeywords(LevelKeywords, SharedKeywords):
+    """Of such runs at a level that may take several of a molecule."""
 
 
 @public(LevelKeywords)
@@ -206,7 +221,7 @@ def irc(
     return reaction_path(parsed, chosen, search, hessian, **_carrying_out(options, "dfmp2.irc"))
 
 
-@public(StudyKeywords)
+@public(SharedStudyKeywords)
 def frequencies(
     molecule: MoleculeLike,
     basis: str,
@@ -216,7 +231,7 @@ def frequencies(
     symmetry_number: int | None = None,
     displacement: float = DISPLACEMENT,
     allow_gradient: bool = False,
-    **options: Unpack[StudyKeywords],
+    **options: Unpack[SharedStudyKeywords],
 ) -> Study:
     """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of
     `optimize`.
@@ -231,6 +246,9 @@ def frequencies(
         Of each coordinate of each atom, bohr.
     allow_gradient : bool, optional
         Go on at a geometry that is no stationary point.
+    workers : int, optional
+        Processes that share the displaced runs, None for this one alone; `memory` is shared by all
+        of them, `threads` are those of each.
 
     Returns
     -------
@@ -253,7 +271,7 @@ def frequencies(
     )
 
 
-@public(LevelKeywords)
+@public(SharedLevelKeywords)
 def interaction(
     molecule: MoleculeLike,
     basis: str,
@@ -261,7 +279,7 @@ def interaction(
     *,
     charges: Sequence[int] | str | None = None,
     multiplicities: Sequence[int] | str | None = None,
-    **options: Unpack[LevelKeywords],
+    **options: Unpack[SharedLevelKeywords],
 ) -> Study:
     """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of
     `optimize`.
@@ -272,6 +290,8 @@ def interaction(
         Atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]; "auto": by bonds.
     charges, multiplicities : sequence of int or str, optional
         Of each fragment; None for 0 and 1.
+    workers : int, optional
+        Processes that share the runs, as of `frequencies`.
 
     Returns
     -------
@@ -353,7 +373,7 @@ def _level(basis: str, keywords: Mapping[str, Any]) -> Options:
     )
 
 
-@public(LevelKeywords)
+@public(SharedLevelKeywords)
 def scan(
     molecule: MoleculeLike | Sequence[MoleculeLike],
     basis: str,
@@ -363,7 +383,7 @@ def scan(
     moving: str | None = None,
     chained: bool = True,
     convergence: str = MINIMUM.convergence,
-    **options: Unpack[LevelKeywords],
+    **options: Unpack[SharedLevelKeywords],
 ) -> Study:
     """Energies along one or two coordinates, or of several geometries of one molecule; what is not
     listed is as of `optimize`.
@@ -385,6 +405,8 @@ def scan(
         Start every SCF from the orbitals of the point before.
     convergence : str, optional
         Of the geometries of a relaxed scan: one of `dfmp2.options.CONVERGENCE`.
+    workers : int, optional
+        Processes that share the points, as of `frequencies`; of a rigid scan with `chained=False`.
 
     Returns
     -------
@@ -401,6 +423,12 @@ def scan(
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
     level = _level(basis, options)
+    if options.get("workers") is not None and chained and not relaxed:
+        raise InputError(
+            Option("workers", options["workers"]),
+            ": each point starts from the one before: add ",
+            Option("chained", False),
+        )
     if coordinate is None:
         if relaxed:
             raise InputError(
@@ -438,7 +466,7 @@ def scan(
     return scan_energies(asked, **_carrying_out(options, "dfmp2.scan"))
 
 
-class ReactionKeywords(Keywords, CompositeKeywords, FileKeywords, total=False):
+class ReactionKeywords(Keywords, CompositeKeywords, FileKeywords, SharedKeywords, total=False):
     """Of a reaction: what its species are, and what is computed of each."""
 
     charges: Mapping[str, int] | None
@@ -456,7 +484,6 @@ class ReactionKeywords(Keywords, CompositeKeywords, FileKeywords, total=False):
     quasi_harmonic: str | None
     cutoff: float | None
     allow_gradient: bool
-    workers: int | None
     units: str | None
 
 
@@ -494,7 +521,7 @@ def reaction(
     allow_gradient : bool, optional
         Go on at a geometry that is no stationary point.
     workers : int, optional
-        Processes that share the runs.
+        Processes that share the runs, as of `frequencies`.
     scf_formula, correlation_formula, delta, delta_program : str, optional
         As of `cbs`; a correction belongs to energies without geometries and Hessians.
 
@@ -532,10 +559,6 @@ def reaction(
     level = None
     if basis is not None:
         level = _level(basis, options)
-    carrying_out = _carrying_out(options, "dfmp2.reaction")
-    workers = options.get("workers")
-    if workers is not None:
-        carrying_out["elsewhere"] = partial(steps, workers)
     species = read_species(asked, _units(options))
     computed = ReactionPlan(
         optimize=search,
@@ -543,7 +566,7 @@ def reaction(
         gas=gas,
         allow_gradient=options.get("allow_gradient", False),
     )
-    return reaction_energy(species, level, computed, **carrying_out)
+    return reaction_energy(species, level, computed, **_carrying_out(options, "dfmp2.reaction"))
 
 
 def _terms(side: str, written: str | Sequence[Any]) -> list[Term]:
@@ -586,7 +609,7 @@ def _frames(source: Any, keywords: Mapping[str, Any]) -> list[Molecule]:
 
 
 def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords:
-    """Keeper, listener and command of a study, from the keywords that all studies take."""
+    """Keeper, listener, command and workers of a study, from the keywords of studies."""
     output = keywords.get("output")
     resume = keywords.get("resume", False)
     if output is None and resume:
@@ -594,12 +617,15 @@ def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords
     path = None
     if output is not None:
         path = Path(output)
-    keeper = Keeper(path, overwrite=keywords.get("overwrite", False), resume=resume)
-    return {
-        "keeper": keeper,
+    carrying_out: CarryOutKeywords = {
+        "keeper": Keeper(path, overwrite=keywords.get("overwrite", False), resume=resume),
         "listener": TranslatingListener(keywords.get("listener")),
         "command": command,
     }
+    workers = keywords.get("workers")
+    if workers is not None:
+        carrying_out["elsewhere"] = partial(steps, number_of_workers(workers))
+    return carrying_out
 
 
 read_study = public(NoKeywords)(stored.read_study)
