@@ -12,14 +12,16 @@ import pytest
 from pyscf import dft, gto, lib
 
 import dfmp2
-from dfmp2.integrals.basis_on_grid import (
+from dfmp2.integrals.grid import (
     BLOCK_POINTS,
     CUTOFF,
     BasisOnGrid,
+    coarse_name,
     compact_order,
+    count_points,
+    make_grid,
     values_bytes,
 )
-from dfmp2.integrals.grid import coarse_name, count_points, make_grid
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.scf import exchange_correlation, ladder
 from dfmp2.scf.exchange_correlation import ExchangeCorrelation

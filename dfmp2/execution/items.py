@@ -42,8 +42,7 @@ from dfmp2.execution.pool import WorkerShare, stops
 from dfmp2.host.files import NO_FILE, disk_refusal, require_writable, stamp, write_atomically
 from dfmp2.host.locks import acquire, holder, release
 from dfmp2.host.provenance import version
-from dfmp2.molecule.files import read_file
-from dfmp2.molecule.frames import read_frame
+from dfmp2.molecule.files import read_file, read_frame
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
@@ -53,7 +52,7 @@ from dfmp2.options.basis_parts import for_elements, require_elements
 from dfmp2.options.methods import MP2
 from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
-from dfmp2.output.kept import reduced
+from dfmp2.output.hdf5_datasets import reduced
 
 # Of a molecule and its options, as `dfmp2.mp2.energy.mp2_energy`.
 Compute = Callable[..., MP2Result]

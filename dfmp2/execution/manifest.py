@@ -28,7 +28,7 @@ from typing import Any
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import MANIFEST, Option, Placeholder
-from dfmp2.molecule.frames import DATABASE, frames_in
+from dfmp2.molecule.files import DATABASE, frames_in
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, Options, require_known_option

@@ -21,8 +21,8 @@ from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option, Placeholder
 from dfmp2.execution.manifest import COMPILED, Batch, slug
-from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.files import require_writable
+from dfmp2.host.resources import CORES_PER_CHIP
 from dfmp2.molecule.text import printable
 
 SUBMIT = "submit.sh"

@@ -29,10 +29,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.gradients.inverse_metric import InverseMetric
-from dfmp2.gradients.tensor import ScratchTensor
-from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.arrays_on_disk import ScratchTensor, StoredTensor
 from dfmp2.host.threads import each
+from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.operands import rounded, summation_order
 from dfmp2.options.methods import Method

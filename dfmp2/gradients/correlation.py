@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from dfmp2.gradients import derivatives
 from dfmp2.gradients.amplitudes import AmplitudeDensities
-from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.host.threads import each
+from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 
 Array = NDArray[np.float64]

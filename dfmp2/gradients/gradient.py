@@ -36,12 +36,11 @@ from numpy.typing import NDArray
 from dfmp2.errors import InputError, NumericalError, ResultFileError
 from dfmp2.errors.messages import Command, Option
 from dfmp2.gradients import certificate as checks
-from dfmp2.gradients import derivatives, polarizability
+from dfmp2.gradients import density, derivatives
 from dfmp2.gradients.amplitudes import amplitude_densities
 from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
 from dfmp2.gradients.functional import Functionals, functional_gradient, gradient_functionals
-from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
 from dfmp2.gradients.response import (
     FockBuilder,
@@ -51,10 +50,11 @@ from dfmp2.gradients.response import (
     fock_matrices,
     relax,
 )
-from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host import resources
+from dfmp2.host.arrays_on_disk import ScratchTensor
 from dfmp2.host.deferred import presentation
 from dfmp2.host.scratch import Room
+from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
 from dfmp2.molecule.molecule import Molecule
@@ -345,10 +345,10 @@ def _with_densities(
 
 def _polarizability(result: MP2Result, listener: Listener, command: str) -> Polarizability:
     """That of a result, from runs in fields that start from its orbitals."""
-    reference, asked = result.reference, (result.molecule, polarizability.options_in_fields(result))
+    reference, asked = result.reference, (result.molecule, density.options_in_fields(result))
     start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "the reference")
     how: dict[str, Any] = {"start": start, "listener": Silent(), "command": command}
-    return polarizability.in_fields(
+    return density.in_fields(
         cast(Properties, result.properties).relaxed_dipole,
         lambda: mp2_energy(*asked, **how, doubt_units=False),
         lambda field: _with_densities(*asked, _Extent(field=field), **how),

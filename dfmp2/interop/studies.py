@@ -31,8 +31,13 @@ from dfmp2.output.study import Study
 from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.composite import at_level
-from dfmp2.studies.constraints import Constraints
-from dfmp2.studies.frequencies import DISPLACEMENT, harmonic_frequencies
+from dfmp2.studies.coordinate import Constraints
+from dfmp2.studies.frequencies import (
+    DISPLACEMENT,
+    StoredHessian,
+    harmonic_frequencies,
+    read_hessian,
+)
 from dfmp2.studies.geometric_search import MINIMUM, Search
 from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, make_conditions
 from dfmp2.studies.interaction import interaction_energy
@@ -49,7 +54,6 @@ from dfmp2.studies.species import (
     parse_terms,
     read_species,
 )
-from dfmp2.studies.stored_hessian import StoredHessian, read_hessian
 
 CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
 
@@ -334,7 +338,7 @@ def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) ->
         A pair of neighbours in brackets, such as "cc-pv[tq]z"; `interaction`, `scan` and `optimize`
         take one, too. With `delta` also a single basis.
     scf_formula, correlation_formula : str, optional
-        Names of formulas, see `dfmp2.mp2.extrapolation`; None is the SCF energy in the larger basis
+        Names of formulas, see `dfmp2.mp2.composite`; None is the SCF energy in the larger basis
         and X^-3, for def2 its own exponent.
     delta : str, optional
         A correction E(CCSD(T)) - E(MP2), as "ccsd(t)/cc-pvdz"; not of `optimize`.

@@ -18,7 +18,7 @@ from dfmp2.backends.base import Limits
 from dfmp2.backends.transfers import STAGE_BYTES
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
-from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, values_bytes
+from dfmp2.integrals.grid import BLOCK_POINTS, values_bytes
 from dfmp2.planning.sizes import Workload
 from dfmp2.scf.solvent import surface_bytes
 from dfmp2.units import format_bytes

@@ -7,7 +7,7 @@ of a grid:
                                                                                                 (3)
 
 with v_rho = df/drho, u = df/d(grad rho) and v_tau = df/dtau of f = rho e, made by libxc. The points
-come in blocks (`dfmp2.integrals.basis_on_grid`) that workers share out among themselves: each takes
+come in blocks (`dfmp2.integrals.grid`) that workers share out among themselves: each takes
 every n-th block, so that sums are in the same order from run to run. While an SCF is far from its
 end it has a coarser grid and float32 (`single`); PySCF's own way to Eqs. 1 to 3 is `nr_rks` and
 `nr_uks`. Source: Pople, Gill, Johnson, Chem. Phys. Lett. 199, 557 (1992).
@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.integrals.basis_on_grid import BasisOnGrid, PointBlock
-from dfmp2.integrals.grid import build_unsorted, coarse_name, make_grid
+from dfmp2.integrals.grid import BasisOnGrid, PointBlock, build_unsorted, coarse_name, make_grid
 
 Array = NDArray[np.float64]
 

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.integrals.basis_on_grid import BasisOnGrid, PointBlock
-from dfmp2.integrals.grid import build_unsorted, count_points, make_grid
+from dfmp2.integrals.grid import BasisOnGrid, PointBlock, build_unsorted, count_points, make_grid
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf.exchange_correlation import (
     GRADIENT,

@@ -1,5 +1,5 @@
 """Energies at the limit of a complete basis set, from runs in two basis sets
-(`dfmp2.mp2.extrapolation`), and with CCSD(T) in a small one (`dfmp2.studies.composite`).
+(`dfmp2.mp2.composite`), and with CCSD(T) in a small one (`dfmp2.studies.composite`).
 
     E(MP2, limit) = E(HF, limit) + E_SS(limit) + E_OS(limit)
     E(composite)  = E(MP2, limit) + [E(CCSD(T)) - E(MP2)] in the small basis

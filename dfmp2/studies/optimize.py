@@ -33,8 +33,8 @@ from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Wordless
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
-from dfmp2.studies.constraints import FREEZE, constraint_lines
-from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, displaced, hessian
+from dfmp2.studies.coordinate import FREEZE, constraint_lines
+from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, StoredHessian, displaced, hessian
 from dfmp2.studies.geometric_search import (
     MINIMUM,
     GeomeTRIC,
@@ -44,9 +44,8 @@ from dfmp2.studies.geometric_search import (
     quiet,
 )
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
-from dfmp2.studies.stationary import StationaryPoint, stationary_point, symmetry_kept
-from dfmp2.studies.stored_hessian import StoredHessian
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
+from dfmp2.studies.vibrations import StationaryPoint, stationary_point, symmetry_kept
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 MOST_RESTARTS = 3  # along imaginary modes

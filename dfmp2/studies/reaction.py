@@ -56,12 +56,12 @@ from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry
 from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_cancelling
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
-from dfmp2.studies.scale_factors import scale_factor
 from dfmp2.studies.species import Species, equation
-from dfmp2.studies.stationary import NOISE
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
+from dfmp2.studies.thermochemistry import scale_factor
 from dfmp2.studies.vibrations import (
     MDYNE_PER_ANGSTROM,
+    NOISE,
     masses,
     symmetry_number,
     vibrations,

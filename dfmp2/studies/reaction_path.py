@@ -36,6 +36,7 @@ from dfmp2.studies.frequencies import (
     DISPLACEMENT,
     LARGEST_GRADIENT,
     SMALL_ENOUGH,
+    StoredHessian,
     displaced,
     hessian,
     largest_gradient,
@@ -43,10 +44,8 @@ from dfmp2.studies.frequencies import (
 from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
 from dfmp2.studies.optimize import CITATION, Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
-from dfmp2.studies.stationary import StationaryPoint, stationary_point
-from dfmp2.studies.stored_hessian import StoredHessian
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
-from dfmp2.studies.vibrations import masses
+from dfmp2.studies.vibrations import StationaryPoint, masses, stationary_point
 from dfmp2.units import (
     ANGSTROM_PER_BOHR,
     KCAL_PER_MOL_PER_HARTREE,

@@ -31,8 +31,7 @@ from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
-from dfmp2.studies.constraints import Constraints
-from dfmp2.studies.coordinate import Coordinate, make_coordinate, show_atoms
+from dfmp2.studies.coordinate import Constraints, Coordinate, make_coordinate, show_atoms
 from dfmp2.studies.extrema import (
     Extremum,
     Sampled,

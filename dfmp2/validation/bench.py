@@ -30,9 +30,9 @@ from dfmp2.output.document import WIDEST, Table, fitted_lines, size
 from dfmp2.planning import rates
 from dfmp2.progress import Listener
 from dfmp2.units import format_bytes
-from dfmp2.validation import entries, synthetic
+from dfmp2.validation import entries
+from dfmp2.validation.entries import KERNEL_CERTIFICATE, SyntheticSizes
 from dfmp2.validation.machine import Meter, Spread, header, ratios, spread
-from dfmp2.validation.synthetic import KERNEL_CERTIFICATE, SyntheticSizes
 
 TIMED = ("cpu", "torch", "cuda", "cuda-tf32")  # what runs on hardware of its own speed
 EMULATED = "the nki lanes are never timed here: their simulator and interpreter compute on the host"
@@ -137,7 +137,7 @@ def measure_shape(
     lanes: dict[tuple[str, str], list[dict[str, Any]]] = {}
     found = []
     with threads.limited(count):
-        b, space = synthetic.make_synthetic(task.kernel, count)
+        b, space = entries.make_synthetic(task.kernel, count)
         for number in range(1, repeats + 1):
             for backend in chosen:
                 for precision in precisions:
@@ -268,7 +268,7 @@ def _compared(seconds: dict[tuple[str, str], list[float]]) -> dict[str, dict[str
 
 def _measure(
     task: BenchProblem,
-    b: synthetic.Array,
+    b: entries.Array,
     space: ActiveSpace,
     backend: Backend,
     precision: str,
@@ -333,7 +333,7 @@ def _backends(
 def _require_memory(task: BenchProblem, memory: int | None, chosen: list[Backend]) -> None:
     """Refuse arrays that do not fit, on the host or on a device."""
     held = 12 * task.kernel.elements  # float64 B and one float32 copy
-    synthetic.require_host_memory(task.kernel, held, memory)
+    entries.require_host_memory(task.kernel, held, memory)
     for backend in chosen:
         if backend.limits.memory is not None and backend.limits.memory < held:
             raise ResourceError(
