@@ -531,6 +531,7 @@ def test_warm_up_compiles_each_size_once(
 # --- containers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_container_computes_its_shard(
     aws: Cloud, batch: Path, call: Runner, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ MB = 10**6
 
 
 @pytest.mark.control_group
+@pytest.mark.slow
 def test_out_of_memory_killer_takes_one_item(folder: Path) -> None:
     """A worker that needs more than its control group has is killed by the kernel; the rest of the
     batch is not."""

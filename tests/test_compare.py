@@ -181,6 +181,7 @@ def test_what_does_not_fit_is_refused_first(
     )
 
 
+@pytest.mark.slow
 def test_the_prediction_is_what_is_held(tmp_path: Path) -> None:
     """Peak memory of NH3/aug-cc-pVTZ in a fresh process: the estimate within 20 MB (345 of 353 MB
     measured)."""

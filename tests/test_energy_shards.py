@@ -174,6 +174,7 @@ def test_any_cut_gives_the_bits_of_a_run(
     assert by_pool(HerePool(2, iter([False, True, True, False, True])), **after) == expected
 
 
+@pytest.mark.slow
 def test_processes_that_are_killed_and_stopped(
     prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ def test_what_another_machine_has_found_does_not_count(tmp_path, capsys, monkeyp
     assert "every step runs again" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_coarse_root_asks_for_the_newton_step(capsys, monkeypatch):
     assert day.ask_root("nki-interpreter") == 0
     assert float(re.search(r"1 / D: (\S+),", capsys.readouterr().out)[1]) < 4e-7

@@ -271,9 +271,9 @@ def test_kohn_sham_alone_has_energy_and_gradient_of_pyscf(molecule: Molecule, xc
 @pytest.mark.parametrize(
     ("molecule", "given"),
     [
-        (CATION, {"method": "b2plyp", "frozen_core": "1"}),
-        (WATER, {"method": "xyg3"}),
-        (CATION, {"method": "wb97x-2", **FOUR_CENTRE}),
+        (CATION, {"method": "b2plyp", "frozen_core": "1", "basis": "sto-3g"}),
+        pytest.param(WATER, {"method": "xyg3"}, marks=pytest.mark.slow),
+        pytest.param(CATION, {"method": "wb97x-2", **FOUR_CENTRE}, marks=pytest.mark.slow),
         (WATER, {"method": "ks", "xc": "pbe0", "auxbasis": None}),
     ],
     ids=lambda value: str(value.get("method") if isinstance(value, dict) else value.charge),
@@ -296,7 +296,7 @@ def test_relaxed_dipoles_are_slopes_of_the_energy_in_fields(
 
 
 def test_front_ends_give_the_same_forces() -> None:
-    given = {"method": "b2plyp-d3bj", **SMALL}
+    given = {"method": "b2plyp-d3bj", **SMALL, "basis": "sto-3g"}
     ours = dfmp2.gradient(CATION, **given)
     document = {
         "schema_name": "qcschema_input",
@@ -308,7 +308,7 @@ def test_front_ends_give_the_same_forces() -> None:
             "molecular_multiplicity": 2,
         },
         "driver": "gradient",
-        "model": {"method": "B2PLYP-D3(BJ)", "basis": "6-31g"},
+        "model": {"method": "B2PLYP-D3(BJ)", "basis": "sto-3g"},
         "keywords": {name: value for name, value in SMALL.items() if name != "basis"},
     }
     request = qcschema.read_request(document)
@@ -325,7 +325,7 @@ def test_front_ends_give_the_same_forces() -> None:
     np.testing.assert_allclose(-atoms.get_forces() * Bohr / Hartree, ours.gradient, atol=2e-6)
 
     named = list(zip(CATION.symbols, CATION.coordinates, strict=True))
-    mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
+    mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="sto-3g", verbose=0)
     mf = dft.UKS(mole, xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(auxbasis="cc-pvdz-jkfit")
     mf.grids.level, mf.conv_tol = 1, 1e-12
     mf.run()
@@ -340,6 +340,7 @@ def test_front_ends_give_the_same_forces() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stationary_point_and_its_frequencies() -> None:
     given = {"method": "b2plyp", **SMALL}
     fluoride = Molecule(("F", "H"), np.array([[0.1, 0.0, 0.2], [0.3, 0.4, 2.1]]))
@@ -412,6 +413,7 @@ def test_wrong_requests_name_a_way_out(given: dict[str, Any], said: str) -> None
     assert in_python in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_a_functional_that_jumps_has_slopes_of_its_own() -> None:
     """PZ81 correlation is not continuous: a check allows for it, and only there."""
     for method, allowed in (("dsd-pbep86", 2e-5), ("dsd-pbepbe", 2e-6)):

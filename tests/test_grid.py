@@ -350,9 +350,9 @@ def test_the_error_is_what_the_equations_say(molecule: Molecule, xc: str, name: 
     ("molecule", "xc", "basis", "asked"),
     [
         (WATER, "pbe", "6-31g", "50,110"),
-        (RADICAL, "r2scan", "cc-pvdz", 1),
+        pytest.param(RADICAL, "r2scan", "cc-pvdz", 1, marks=pytest.mark.slow),
         (ION, "m06-2x", "6-31+g*", 1),
-        (BROMINE, "b3lyp", "6-31g", "30,86"),
+        pytest.param(BROMINE, "b3lyp", "6-31g", "30,86", marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -410,6 +410,7 @@ def test_the_error_of_e_ks_alone_is_that_of_a_run_that_measures_all(tmp_path: Pa
     assert run.to_dict()["grid_error"]["hf_total_energy"] is None
 
 
+@pytest.mark.slow
 def test_what_is_stated_follows_the_grid() -> None:
     settings = {**PBE, "basis": "6-31g", "auxbasis": "cc-pvdz-ri", "xc": "r2scan"}
     stated = [
@@ -500,6 +501,7 @@ def test_the_error_survives_a_stop_and_a_prepared_file(tmp_path: Path) -> None:
             assert found.to_dict()["grid_error"][key] == value, key
 
 
+@pytest.mark.slow
 def test_b_on_disk_gives_the_same_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B of both sets of orbitals goes to scratch space, and nothing of it is left."""
     settings = {**PBE, "grid": 1, "scf_conv_tol": 1e-11}

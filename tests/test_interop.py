@@ -445,8 +445,7 @@ class Keywords(dict[str, Any]):
         return self.scf_type if key == "scf_type" else super().get(key, default)
 
 
-# In the default suite each reference, kind of SCF and core once.
-DEFAULT = {("hf", "df", "fc"), ("bh3p", "pk", "ae")}
+DEFAULT = {("bh3p", "pk", "ae")}  # in the default suite: an open shell
 
 
 @pytest.mark.parametrize(

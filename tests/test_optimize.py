@@ -107,6 +107,7 @@ def test_what_is_left_of_passed_steps(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_torsions_are_soft():
     """Methylamine takes 9 steps with the force constants of torsions that geomeTRIC has."""
     atoms = (
@@ -356,6 +357,7 @@ def test_a_planar_start_is_said_and_no_minimum():
     assert any("or --verify, tells whether it is a minimum" in note for note in study.notes)
 
 
+@pytest.mark.slow
 def test_straight_water_is_verified_and_bends():
     """From the saddle point of second order down to what a bent start comes to, in the same
     study."""

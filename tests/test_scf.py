@@ -115,7 +115,11 @@ def test_cycle_limit_is_hard_and_no_energy_is_made(limit: int, rungs: list[int])
 
 
 @pytest.mark.parametrize(
-    ("atoms", "distance", "basis"), [("CN", 2.2144, "cc-pvdz"), (("Ni", "H"), 2.7968, "def2-svp")]
+    ("atoms", "distance", "basis"),
+    [
+        ("CN", 2.2144, "cc-pvdz"),
+        pytest.param(("Ni", "H"), 2.7968, "def2-svp", marks=pytest.mark.slow),
+    ],
 )
 def test_adiis_goes_down_where_diis_does_not_come_back(
     atoms: Sequence[str], distance: float, basis: str, monkeypatch: pytest.MonkeyPatch
