@@ -19,7 +19,7 @@ import pytest
 import dfmp2
 from dfmp2.cli import batch_run as batch_cli
 from dfmp2.execution.items import ItemStatus
-from dfmp2.host.locks import holder
+from dfmp2.host.files import holder
 from dfmp2.output.batch_index import read_rows
 from tests.conftest import COMMAND, MOLECULES, run_command, succeed
 
@@ -585,7 +585,7 @@ def test_two_batches_at_once_share_the_items(folder, call):
 def test_an_item_another_process_computes_is_left_to_it(folder, call, monkeypatch):
     """This process holds the lock of one item: the batch computes the other one and exits with
     75."""
-    from dfmp2.host.locks import acquire, release
+    from dfmp2.host.files import acquire, release
 
     monkeypatch.setattr("dfmp2.execution.batch.GRACE", 0.5)
     (folder / "out").mkdir()

@@ -39,8 +39,16 @@ from dfmp2.errors import (
 from dfmp2.errors.messages import Message, Option
 from dfmp2.execution.manifest import Batch, BatchItem
 from dfmp2.execution.pool import WorkerShare, stops
-from dfmp2.host.files import NO_FILE, disk_refusal, require_writable, stamp, write_atomically
-from dfmp2.host.locks import acquire, holder, release
+from dfmp2.host.files import (
+    NO_FILE,
+    acquire_lock,
+    disk_refusal,
+    lock_holder,
+    release_lock,
+    require_writable,
+    stamp,
+    write_atomically,
+)
 from dfmp2.host.provenance import version
 from dfmp2.molecule.files import read_file, read_frame
 from dfmp2.molecule.molecule import Molecule
@@ -255,7 +263,11 @@ def unchanged(item: BatchItem, known: ItemStatus | None) -> ItemStatus | None:
         return None
     if known.asked != asked_hash(item) or known.source != stamp(item.path):
         return None
-    if not _keeps(known.kept, item) or known.stamp != stamp(item.target) or holder(item.target):
+    if (
+        not _keeps(known.kept, item)
+        or known.stamp != stamp(item.target)
+        or lock_holder(item.target)
+    ):
         return None
     return replace(known, molecule=item.molecule, output=str(item.target))
 
@@ -278,7 +290,7 @@ def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
     """Where an item stands, as its files say it, or what was `known` of a complete one where its
     file is the same."""
     item = given.item
-    if other := holder(item.target):
+    if other := lock_holder(item.target):
         return ItemStatus(
             item.name, item.molecule, "running", remark=f"it is being computed by {other}"
         )
@@ -412,7 +424,7 @@ def compute_item(
     begun, target, notes = time.perf_counter(), given.item.target, list[str]()
     row = ItemStatus(given.item.name, given.item.molecule)
     try:
-        if other := acquire(target):
+        if other := acquire_lock(target):
             return replace(row, status="running", remark=f"it is being computed by {other}")
         try:
             options = replace(
@@ -421,7 +433,7 @@ def compute_item(
             compute = _function_of(given.item.task, optimize)
             row = _compute(given, options, start, command, Stop(share.stop_asked), notes, compute)
         finally:
-            release(target)
+            release_lock(target)
     except Interrupted:
         pass
     except (Dfmp2Error, MemoryError, OSError) as error:

@@ -28,8 +28,7 @@ from dfmp2.errors import (
     ResultFileError,
 )
 from dfmp2.errors.messages import Option
-from dfmp2.host.files import write_atomically
-from dfmp2.host.locks import locked
+from dfmp2.host.files import locked, write_atomically
 from dfmp2.host.scratch import remove_kept
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, other_processor, require_same

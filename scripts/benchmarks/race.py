@@ -37,7 +37,7 @@ from dfmp2.host import resources
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import parse_bytes
 from dfmp2.progress import Listener
-from dfmp2.validation.machine import ratios, spread, watch
+from dfmp2.validation.bench import ratios, spread, watch
 from dfmp2.validation.psi4 import find_psi4, parse_output, psi4_input
 
 TOLERANCE = 1e-7  # Eh; largest difference of energies of two programs
