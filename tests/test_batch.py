@@ -490,6 +490,7 @@ def test_a_second_signal_ends_it_at_once(folder):
     assert not list((folder / "out").glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
     (folder / "chain.xyz").write_text(chain(8))
     (folder / "other.xyz").write_text(chain(8))

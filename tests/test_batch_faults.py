@@ -260,6 +260,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_batch(call: Runner, folder: Path) -> None:
     """Six of six items do not fit; those that do are kept, and the same command goes on when there
     is room."""

@@ -217,7 +217,6 @@ OFTEN = (
     "README.md",
     "docs/index.md",
     "docs/tutorials/energy.md",
-    "docs/install.md",
     "docs/reference/",
 )
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.interpreter import arithmetic
 from tests.stand_in_nki.site import planted
 
@@ -136,7 +136,7 @@ def test_times_are_judged_by_the_predicted_range(capsys, monkeypatch, seconds, c
     monkeypatch.setattr(day, "RAMP", 0.0)
     monkeypatch.setitem(day.SHAPES, "medium", day.Shape(2, 5, 10))
     monkeypatch.setattr(day, "Shape", lambda *sizes: day.SHAPES["medium"])
-    (one,) = prediction.predict((day.SHAPES["medium"],), chips=("trn1",))
+    (one,) = catalogue.predict((day.SHAPES["medium"],), chips=("trn1",))
     low, high = one.device + one.queued, one.slowest + one.dispatch
     clock = [0.0]
     middle = (low + high) / 2 if seconds == 1.0 else seconds

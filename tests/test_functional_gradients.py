@@ -177,7 +177,13 @@ FAST: dict[str, tuple[Molecule, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAST)
+SECONDS = ("GGA, restricted", "LDA", "another functional of the energy, dispersion")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SECONDS)) for name in FAST],
+)
 def test_gradients_are_slopes_of_the_energy(name: str) -> None:
     molecule, given = FAST[name]
     slope, analytic, found = slopes(molecule, **{**SMALL, **given})
@@ -271,7 +277,11 @@ def test_kohn_sham_alone_has_energy_and_gradient_of_pyscf(molecule: Molecule, xc
 @pytest.mark.parametrize(
     ("molecule", "given"),
     [
-        (CATION, {"method": "b2plyp", "frozen_core": "1", "basis": "sto-3g"}),
+        pytest.param(
+            CATION,
+            {"method": "b2plyp", "frozen_core": "1", "basis": "sto-3g"},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(WATER, {"method": "xyg3"}, marks=pytest.mark.slow),
         pytest.param(CATION, {"method": "wb97x-2", **FOUR_CENTRE}, marks=pytest.mark.slow),
         (WATER, {"method": "ks", "xc": "pbe0", "auxbasis": None}),

@@ -139,7 +139,9 @@ def test_the_default_follows_the_functional(xc: str, level: int) -> None:
     assert grid.grid_name("99,590", xc) == "99,590"
 
 
-@pytest.mark.parametrize("name", ["0", "3", "5", "9", "50,194", "99,590", "23,38"])
+@pytest.mark.parametrize(
+    "name", ["0", "3", "5", pytest.param("9", marks=pytest.mark.slow), "50,194", "99,590", "23,38"]
+)
 def test_points_are_those_of_pyscf_and_known_before_they_are_made(name: str) -> None:
     mole = gto.M(atom="Br 0 0 0; H 0 0 1.4; He 0 2 0", spin=None, basis="sto-3g", verbose=0)
     theirs = dft.gen_grid.Grids(mole)
@@ -328,7 +330,7 @@ def oracle(found: Any, finer: str) -> tuple[float, float, float]:
 @pytest.mark.parametrize(
     ("molecule", "xc", "name"),
     [
-        (WATER, "scan", "20,50"),
+        pytest.param(WATER, "scan", "20,50", marks=pytest.mark.slow),
         (WATER, "b3lyp", "0"),
         (RADICAL, "r2scan", "0"),
         (RADICAL, "pbe0", "20,86"),

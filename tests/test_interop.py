@@ -445,9 +445,7 @@ class Keywords(dict[str, Any]):
         return self.scf_type if key == "scf_type" else super().get(key, default)
 
 
-DEFAULT = {("bh3p", "pk", "ae")}  # in the default suite: an open shell
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("subject", "reference", "basis", "scf_type", "fcae"),
     [
@@ -455,7 +453,6 @@ DEFAULT = {("bh3p", "pk", "ae")}  # in the default suite: an open shell
             *case,
             scf_type,
             fcae,
-            marks=[] if (case[0], scf_type, fcae) in DEFAULT else pytest.mark.slow,
         )
         for case in SUITE
         for scf_type in SCF

@@ -256,12 +256,10 @@ def test_convergence_is_below_both_limits(change: float, gradient: float, expect
     assert ladder.converged({**envs, "norm_gorb": gradient}) == expected
 
 
-def schedule(gradients: list[float], *, corrects: bool) -> list[tuple[bool, bool | None, bool]]:
-    """Whether parts are in float32, corrected, and the SCF converged, after each iteration."""
+def schedule(gradients: list[float]) -> list[tuple[bool, bool]]:
+    """Whether exchange is in float32, and the SCF converged, after each iteration."""
     part = SimpleNamespace(single=False)
-    if corrects:
-        part.corrected = False
-    made = SingleSchedule([part])
+    made = SingleSchedule(part, None)
     assert part.single
     found = []
     for gradient in gradients:
@@ -273,38 +271,44 @@ def schedule(gradients: list[float], *, corrects: bool) -> list[tuple[bool, bool
             "norm_gorb": gradient,
         }
         done = made.converged(envs)
-        found.append((part.single, getattr(part, "corrected", None), done))
+        found.append((part.single, done))
     return found
 
 
 def test_float32_serves_until_its_limit_and_two_float64_energies_end_it() -> None:
-    assert schedule([0.1, 1e-3, 0.99e-3, 1e-7, 1e-7], corrects=False) == [
-        (True, None, False),
-        (True, None, False),
-        (False, None, False),
-        (False, None, False),
-        (False, None, True),
+    assert schedule([0.1, 1e-3, 0.99e-3, 1e-7, 1e-7]) == [
+        (True, False),
+        (True, False),
+        (False, False),
+        (False, False),
+        (False, True),
     ]
     # The fifth iteration leaves more than 80 % of the best gradient: float32 ends.
-    assert [one[0] for one in schedule([0.1] * 6, corrects=False)] == [True] * 4 + [False] * 2
-    assert [one[0] for one in schedule([0.1] * 4 + [0.079, 0.0641], corrects=False)] == [
+    assert [one[0] for one in schedule([0.1] * 6)] == [True] * 4 + [False] * 2
+    assert [one[0] for one in schedule([0.1] * 4 + [0.079, 0.0641])] == [
         *[True] * 5,
         False,
     ]
 
 
-def test_a_coarse_grid_serves_corrected_until_its_limit() -> None:
-    assert schedule([0.1, 0.9e-3, 2e-5, 1.9e-5, 1e-7, 1e-7], corrects=True) == [
-        (True, False, False),
-        (False, True, False),
-        (False, True, False),
-        (False, False, False),
-        (False, False, False),
-        (False, False, True),
-    ]
-    # After the correction the best gradient counts anew, at most once more.
-    stalled = schedule([0.1, 0.1, 0.1, 0.1, 0.1, 5.0, 4.5], corrects=True)
-    assert [one[:2] for one in stalled[4:]] == [(False, True), (False, True), (False, False)]
+@pytest.mark.parametrize(
+    ("at_anchor", "asked", "done"),
+    [(1.9e-5, 1e-6, True), (2e-5, 1e-6, False), (1.9e-6, 1e-7, True), (2e-6, 1e-7, False)]
+    + [(1.9e-5, 1e-3, True), (2e-5, 1e-3, False)],
+)
+def test_an_anchor_is_near_below_twenty_times_what_is_asked_for(
+    at_anchor: float, asked: float, done: bool
+) -> None:
+    """And below 2e-5 Eh in any case; otherwise another one follows."""
+    on_grid = SimpleNamespace(single=False, anchored=False, renew=False, at_anchor=False)
+    made = SingleSchedule(None, on_grid)
+    envs = {"e_tot": 0.0, "last_hf_e": 0.0, "conv_tol": 1e-8, "conv_tol_grad": asked}
+    assert not made.converged({**envs, "norm_gorb": 5e-4})
+    on_grid.at_anchor = True
+    made.converged({**envs, "norm_gorb": at_anchor})
+    on_grid.at_anchor = False
+    assert made.converged({**envs, "norm_gorb": 0.5e-7}) == done
+    assert on_grid.renew != done
 
 
 # --- solutions ------------------------------------------------------------------------------------

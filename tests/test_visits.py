@@ -202,7 +202,10 @@ def test_other_formats_give_the_energy_of_the_xyz_file(
     assert done.json["charge"] == 1 and "charge 1 (file)" in done.err
 
 
-@pytest.mark.parametrize(("end", "kind"), [("sdf", "sdf"), ("pdb", "proteindatabank")])
+@pytest.mark.parametrize(
+    ("end", "kind"),
+    [("sdf", "sdf"), pytest.param("pdb", "proteindatabank", marks=pytest.mark.slow)],
+)
 def test_several_molecules_of_a_file_are_the_frames_of_a_scan(
     end: str, kind: str, call: Runner, folder: Path
 ) -> None:

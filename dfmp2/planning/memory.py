@@ -18,7 +18,7 @@ from dfmp2.backends.base import Limits
 from dfmp2.backends.transfers import STAGE_BYTES
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
-from dfmp2.integrals.grid import BLOCK_POINTS, values_bytes
+from dfmp2.integrals.basis_on_grid import BLOCK_POINTS, values_bytes
 from dfmp2.planning.sizes import Workload
 from dfmp2.scf.solvent import surface_bytes
 from dfmp2.units import format_bytes
@@ -417,8 +417,16 @@ def memory_plan(
         integral_block=work.block_functions * work.pairs_of_functions * FLOAT64,
         scf_response=response,
         scf_gathered=work.operators * work.naux_scf * work.rectangles * FLOAT32,
-        grid_values=values_bytes(work.grid, work.nao, derivatives=True, single=False),
+        grid_values=_grid_values(work),
     )
+
+
+def _grid_values(work: Workload) -> int:
+    """Bytes of all values of basis functions on the integration grid that are worth keeping: in
+    float32 on the coarse grid that an SCF begins with."""
+    if work.coarse_grid:
+        return values_bytes(work.coarse_grid, work.nao, derivatives=True, single=True)
+    return values_bytes(work.grid, work.nao, derivatives=True, single=False)
 
 
 def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:

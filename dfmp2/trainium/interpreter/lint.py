@@ -111,7 +111,6 @@ class Lint:
         self._name = name
         self._modules: dict[str, str] = {}
         self._globals: set[str] = set()
-        self._kernels: set[str] = set()
         nodes = list(ast.walk(tree))
         self._bound = {
             n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
@@ -150,8 +149,6 @@ class Lint:
             self._import_from(node)
         elif isinstance(node, ast.FunctionDef):
             self._bind(node.name, node)
-            if node.decorator_list:
-                self._kernels.add(node.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             if isinstance(node, ast.Assign):
                 targets = node.targets
@@ -286,8 +283,6 @@ class Lint:
         )
 
     def _call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id in self._kernels:
-            raise self._refuse("sub-kernel", node, f"call of the kernel {node.func.id}")
         if any(keyword.arg is None for keyword in node.keywords):
             raise self._refuse("syntax", node, "starred keywords")
 

@@ -146,9 +146,9 @@ class CoresBackend(Backend):
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core of each chip, on all, and on as many as there are
         here."""
-        from dfmp2.trainium.costs import prediction  # loaded only where it is asked for
+        from dfmp2.trainium.costs import catalogue  # loaded only where it is asked for
 
-        return prediction.offer(spins, self.limits.workers)
+        return catalogue.offer(spins, self.limits.workers)
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
         """Keep B in the float32 that the kernels take; blocks of it go to the cores that need
