@@ -159,7 +159,7 @@ def read_input(item: BatchItem) -> Input:
         return Input(item, error)
     if item.task != "energy":
         asked = hashlib.sha256(f"{item.task} {asked}".encode()).hexdigest()
-    return Input(item, molecule, asked, start)
+    return Input(item=item, molecule=molecule, fingerprint=asked, start=start)
 
 
 def read_inputs(batch: Batch, *, whole: bool = True) -> list[Input]:
@@ -337,14 +337,14 @@ def _complete(given: Input, result: MP2Result) -> ItemStatus:
     if math.isnan(energy):  # of a method that plain MP2 does not follow from
         energy = result.total_energy
     row = ItemStatus(
-        item.name,
-        item.molecule,
-        "complete",
-        0,
-        None,
-        str(item.target),
-        seconds,
-        energy,
+        name=item.name,
+        molecule=item.molecule,
+        status="complete",
+        exit_code=0,
+        error=None,
+        output=str(item.target),
+        seconds=seconds,
+        energy=energy,
     )
     return replace(
         row,
@@ -466,7 +466,14 @@ def failed(item: BatchItem, code: int, message: Message, text: str) -> ItemStatu
         write_atomically(error_file(item.target), f"{value}\n".encode(), overwrite=True)
     except ResourceError as error:
         notes = (f"its error file is missing: {error}",)
-    return ItemStatus(item.name, item.molecule, "failed", code, message, notes=notes)
+    return ItemStatus(
+        name=item.name,
+        molecule=item.molecule,
+        status="failed",
+        exit_code=code,
+        error=message,
+        notes=notes,
+    )
 
 
 def _function_of(task: str, optimize: Compute | None) -> Compute:

@@ -81,7 +81,7 @@ def works(inputs: Sequence[Input]) -> list[Work]:
                 series = repr((molecule.labels, state))
         if load is not None and item.task != "energy":  # an optimisation counts as one gradient
             load = replace(load, task="properties" if item.task == "properties" else "gradient")
-        found.append(Work(place, shard_cost(load), series, load))
+        found.append(Work(place=place, cost=shard_cost(load), series=series, load=load))
     return found
 
 
@@ -252,7 +252,7 @@ def read_list(
         return None
     if not items:
         return None
-    return Batch(source, folder, output, items)
+    return Batch(source=source, root=folder, output=output, items=items)
 
 
 def _path(folder: Path, shard: tuple[int, int]) -> Path:

@@ -151,7 +151,7 @@ def amplitude_densities(
             for (left, _, _), (first, second) in zip(lefts, found, strict=True):
                 occupied[left] += (first + first.T) / 2  # symmetric but for rounding
                 virtual[left] += (second + second.T) / 2
-    return AmplitudeDensities(z, products, occupied, virtual)
+    return AmplitudeDensities(z=z, products=products, occupied=occupied, virtual=virtual)
 
 
 class _Rows:

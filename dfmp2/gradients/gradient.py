@@ -346,7 +346,9 @@ def _with_densities(
 def _polarizability(result: MP2Result, listener: Listener, command: str) -> Polarizability:
     """That of a result, from runs in fields that start from its orbitals."""
     reference, asked = result.reference, (result.molecule, density.options_in_fields(result))
-    start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "the reference")
+    start = StartOrbitals(
+        mo_coeff=reference.mo_coeff, mo_occ=reference.mo_occ, charges=None, origin="the reference"
+    )
     how: dict[str, Any] = {"start": start, "listener": Silent(), "command": command}
     return density.in_fields(
         cast(Properties, result.properties).relaxed_dipole,
@@ -608,7 +610,16 @@ def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
     ):
         occupied = int(np.count_nonzero(occ))
         core, virtual = occupied - space.nocc, len(occ) - occupied - space.nvir
-        of_spins.append(Orbitals(coeff, energy, core, space.nocc, space.nvir, virtual))
+        of_spins.append(
+            Orbitals(
+                coeff=coeff,
+                energy=energy,
+                core=core,
+                nocc=space.nocc,
+                nvir=space.nvir,
+                virtual=virtual,
+            )
+        )
     return of_spins
 
 
@@ -668,7 +679,9 @@ def _response(
                 quick, coarse = kernel, coarse_grid(mole, functionals.grid)
                 if coarse is not functionals.grid:
                     quick = FunctionalKernel(mole, functionals.scf, coarse, orbitals, threads)
-                builder = FockBuilder(mf, functionals.scf_exact, kernel, quick)
+                builder = FockBuilder(
+                    mf=mf, exact=functionals.scf_exact, kernel=kernel, quick_kernel=quick
+                )
                 potential = functionals.potential(mole, functionals.scf, orbitals, threads)
                 if not functionals.stationary:
                     fock = fock_matrices(

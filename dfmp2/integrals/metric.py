@@ -117,7 +117,12 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
             for column in range(1, len(factor)):
                 factor[:column, column] = 0.0
             factor, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
-            return MetricFactor(factor, True, _estimate(1.0 / float(reciprocal)), 0)
+            return MetricFactor(
+                factor=factor,
+                triangular=True,
+                condition=_estimate(1.0 / float(reciprocal)),
+                dropped=0,
+            )
     for column in range(len(metric)):
         metric[column + 1 :, column] = metric[column, column + 1 :]
     np.fill_diagonal(metric, diagonal)
@@ -126,7 +131,7 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     condition = _estimate(float(eigenvalues[-1] / np.abs(eigenvalues).min()))
     cut = vectors[:, dropped:]
     cut /= np.sqrt(eigenvalues[dropped:])
-    return MetricFactor(cut, False, condition, dropped)
+    return MetricFactor(factor=cut, triangular=False, condition=condition, dropped=dropped)
 
 
 def _estimate(condition: float) -> float:

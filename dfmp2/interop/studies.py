@@ -158,7 +158,9 @@ def optimize(
     """
     values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
     search = Search(
-        constraints=Constraints(tuple(freeze), values, constraints, _units(options)),
+        constraints=Constraints(
+            frozen=tuple(freeze), fixed=values, text=constraints, units=_units(options)
+        ),
         convergence=convergence,
         max_steps=max_steps,
         transition_state=transition_state,

@@ -166,11 +166,11 @@ def parse_block(text: str, file: str, end: str, of_the_user: dict[str, Any]) -> 
             or "molecule"
         )
         molecule = Molecule(
-            tuple(atoms.get_chemical_symbols()),
-            atoms.get_positions() * BOHR_PER_ANGSTROM,
-            (),
-            charged[0],
-            coupled[0],
+            symbols=tuple(atoms.get_chemical_symbols()),
+            coordinates=atoms.get_positions() * BOHR_PER_ANGSTROM,
+            ghost=(),
+            charge=charged[0],
+            multiplicity=coupled[0],
         )
     except InputError as error:
         raise error.placed(file=file, line=error.line) from error

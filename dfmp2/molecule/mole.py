@@ -160,7 +160,11 @@ def ao_shells(
             for coefficients in np.array(mole.bas_ctr_coeff(number)).T:
                 shells.append(
                     Shell(
-                        int(mole.bas_atom(number)), momentum, exponents, coefficients.copy(), norms
+                        atom=int(mole.bas_atom(number)),
+                        momentum=momentum,
+                        exponents=exponents,
+                        coefficients=coefficients.copy(),
+                        norms=norms,
                     )
                 )
     return tuple(shells)

@@ -133,7 +133,9 @@ class FileCheckpoint(Checkpoint):
             self.identity = {**self.identity, PROCESSOR: both}
 
     def add_orbitals(self, mo_coeff: NDArray[np.float64], mo_occ: NDArray[np.float64]) -> None:
-        self.orbitals = StartOrbitals(mo_coeff, mo_occ, None, self.path)
+        self.orbitals = StartOrbitals(
+            mo_coeff=mo_coeff, mo_occ=mo_occ, charges=None, origin=self.path
+        )
         self._safe_point()
 
     def add_reference(self, reference: Reference) -> None:

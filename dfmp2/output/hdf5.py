@@ -346,7 +346,7 @@ def read_start_orbitals(path: str | Path) -> StartOrbitals:
                 f"scf/mo_coeff {coeff.shape} and scf/mo_occ {occ.shape} are no RHF or UHF orbitals",
                 file=str(path),
             )
-        return StartOrbitals(coeff, occ, _charges(handle), str(path))
+        return StartOrbitals(mo_coeff=coeff, mo_occ=occ, charges=_charges(handle), origin=str(path))
 
 
 def start_of(options: Options) -> StartOrbitals | None:

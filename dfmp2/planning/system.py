@@ -135,7 +135,16 @@ def set_up_run(
         else:
             backend, reason = select_backend(options.backend, options.precision, count)
     budget = options.memory or resources.usable_memory()
-    setup = Setup(options, backend, reason, count, count, budget, scratch, command)
+    setup = Setup(
+        options=options,
+        backend=backend,
+        backend_reason=reason,
+        threads=count,
+        active=count,
+        budget=budget,
+        scratch=scratch,
+        command=command,
+    )
     _ = setup.pair_backend  # refused before the SCF
     return setup
 
@@ -208,7 +217,15 @@ def assemble(
         jk_auxmole = None
     else:
         jk_auxmole = build_auxiliary(mole, molecule, jk)
-    return System(molecule, orbital, jk, ri, mole, build_auxiliary(mole, molecule, ri), jk_auxmole)
+    return System(
+        molecule=molecule,
+        orbital_basis=orbital,
+        scf_fitting=jk,
+        mp2_fitting=ri,
+        mole=mole,
+        auxmole=build_auxiliary(mole, molecule, ri),
+        jk_auxmole=jk_auxmole,
+    )
 
 
 def densely_fitted(system: System) -> System:

@@ -416,7 +416,13 @@ def parse_bracket(text: str) -> Bracket:
             ),
         )
     names = f"{before}{letters[0]}{after}", f"{before}{letters[1]}{after}"
-    return Bracket(text, names, (CARDINALS[letters[0]], CARDINALS[letters[1]]), family, letters)
+    return Bracket(
+        text=text,
+        names=names,
+        cardinals=(CARDINALS[letters[0]], CARDINALS[letters[1]]),
+        family=family,
+        letters=letters,
+    )
 
 
 def expand(name: str | None, bracket: Bracket, option: Option) -> tuple[str | None, str | None]:

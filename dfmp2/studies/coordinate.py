@@ -156,7 +156,13 @@ def make_coordinate(
         chosen = _side(kind, place, molecule)
     else:
         chosen = _named_side(kind, place, moving, molecule)
-    found = Coordinate(kind, place, chosen, steps, "degree" if kind != "bond" else units)
+    found = Coordinate(
+        kind=kind,
+        atoms=place,
+        moving=chosen,
+        values=steps,
+        units="degree" if kind != "bond" else units,
+    )
     if not rigid:
         return found
     if not chosen:

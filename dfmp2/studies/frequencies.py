@@ -92,7 +92,7 @@ def harmonic_frequencies(
     gas.require_single("the gas")
     _require_vibrations(molecule)
     options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
-    reference = Step(REFERENCE, "the geometry given", molecule, options)
+    reference = Step(name=REFERENCE, who="the geometry given", molecule=molecule, options=options)
 
     def then(results: Results) -> Iterator[Sequence[Step]]:
         if not allow_gradient:
@@ -104,12 +104,12 @@ def harmonic_frequencies(
 
     what = f"frequencies of {molecule.name} ({molecule.formula})"
     task = Task(
-        "frequencies",
-        what,
-        molecule,
-        options,
-        [reference],
-        evaluate,
+        kind="frequencies",
+        what=what,
+        molecule=molecule,
+        options=options,
+        steps=[reference],
+        evaluate=evaluate,
         then=then,
         compute=gradient_alone,
         free=("precision", "tolerance"),  # of the pair energies; amplitudes are in float64
@@ -319,7 +319,7 @@ def _numbers(
             dipoles, "elementary charge", "of the relaxed dipole moment (3 natom, 3)"
         ),
     }
-    return Numbers(settings, notes, values, table, arrays)
+    return Numbers(settings=settings, notes=notes, values=values, table=table, arrays=arrays)
 
 
 def _mass(molecule: Molecule, symbol: str) -> str:

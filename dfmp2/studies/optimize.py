@@ -114,7 +114,7 @@ def optimize_geometry(
             " of the geometry that is found",
         )
     listener = how.get("listener") or Listener()
-    first = Step("step-000", "step 0", molecule, options)
+    first = Step(name="step-000", who="step 0", molecule=molecule, options=options)
     course = Course(first, search, listener, start_hessian=start_hessian)
     kept = symmetry_kept(molecule)
     if kept and not search.verify:
@@ -251,7 +251,9 @@ class Course:
         """The runs of the Hessian of the last geometry; returns what that says."""
         last = results[self.path[-1]]
         tight = replace(self._options, scf_conv_tol=min(self._options.scf_conv_tol, SMALL_ENOUGH))
-        reference = Step(self.path[-1], "the last geometry", last.molecule, tight)
+        reference = Step(
+            name=self.path[-1], who="the last geometry", molecule=last.molecule, options=tight
+        )
         prefix = f"hessian-{self._restarts + 1}-"
         yield displaced(reference, DISPLACEMENT, prefix)
         verified = stationary_point(
@@ -293,7 +295,7 @@ class Course:
                 "atoms with ",
                 FREEZE,
             ) from error
-        return Step(name, who, moved, self._options)
+        return Step(name=name, who=who, molecule=moved, options=self._options)
 
     def _steps(self) -> int:
         return len(self.points) - 1

@@ -104,7 +104,7 @@ def reaction_path(
         )
     require_gradient(molecule, options)
     options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
-    top = Step(TOP, "the transition state", molecule, options)
+    top = Step(name=TOP, who="the transition state", molecule=molecule, options=options)
     descent = _Descent(top, search, start_hessian, how.get("listener") or Listener())
     task = Task(
         kind="irc",
@@ -204,9 +204,19 @@ class _Descent:
             number += 1
             name = f"{side}-{number:03d}"
             moved = replace(top, coordinates=place)
-            yield [Step(name, f"{side}, step {number}", moved, self._top.options, start=start)]
+            yield [
+                Step(
+                    name=name,
+                    who=f"{side}, step {number}",
+                    molecule=moved,
+                    options=self._top.options,
+                    start=start,
+                )
+            ]
         last = self.sides[side][-1]
-        first = Step(last, last, results[last].molecule, self._top.options)
+        first = Step(
+            name=last, who=last, molecule=results[last].molecule, options=self._top.options
+        )
         course = Course(first, self._search, self._listener, prefix=f"{side}-minimum-")
         yield from course.then(results)
         self.sides[side] += course.path[1:]
@@ -245,13 +255,19 @@ class _Descent:
                 "second derivatives of the energy at the transition state (3 natom, 3 natom)",
             )
         if not complete:
-            return Numbers(settings, notes, {}, table, arrays)
+            return Numbers(settings=settings, notes=notes, values={}, table=table, arrays=arrays)
         minima = {side: results[name] for side, name in self.minima.items()}
         for side, run in minima.items():
             settings[f"{side}_minimum"] = fragment_formulas(run.molecule)
             settings[f"{side}_run"] = self.minima[side]
         notes += _ends(minima)
-        return Numbers(settings, notes, _values(results[TOP], minima), table, arrays)
+        return Numbers(
+            settings=settings,
+            notes=notes,
+            values=_values(results[TOP], minima),
+            table=table,
+            arrays=arrays,
+        )
 
 
 def _require_small_gradient(result: MP2Result) -> None:

@@ -93,7 +93,9 @@ def problem(name: str) -> BenchProblem:
             Option("shape", name),
             ": the table of dfmp2 validate has no arrays for it: install dfmp2 again",
         )
-    return BenchProblem(name, entry.kernel, entry.quantities[0].value, entry.tolerance)
+    return BenchProblem(
+        name=name, kernel=entry.kernel, energy=entry.quantities[0].value, tolerance=entry.tolerance
+    )
 
 
 def _replacement(name: str) -> str:

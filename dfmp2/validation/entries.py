@@ -270,7 +270,12 @@ def _entry(item: dict[str, Any]) -> ReferenceEntry:
             "needs": tuple(item["needs"]),
             "tags": frozenset(item["tags"]),
             "quantities": tuple(
-                Quantity(name, combine[name]["of"], value, tuple(combine[name]["factors"]))
+                Quantity(
+                    name=name,
+                    of=combine[name]["of"],
+                    value=value,
+                    factors=tuple(combine[name]["factors"]),
+                )
                 if name in combine
                 else Quantity(name, name, value)
                 for name, value in item["quantities"].items()
@@ -395,7 +400,12 @@ def _trnblas(kernel: SyntheticSizes, workers: int) -> tuple[Array, ActiveSpace]:
 
 def _space(eps_occ: Array, eps_vir: Array) -> ActiveSpace:
     """Orbital energies alone: a synthetic problem has no basis functions."""
-    return ActiveSpace(np.empty((0, eps_occ.size)), np.empty((0, eps_vir.size)), eps_occ, eps_vir)
+    return ActiveSpace(
+        c_occ=np.empty((0, eps_occ.size)),
+        c_vir=np.empty((0, eps_vir.size)),
+        eps_occ=eps_occ,
+        eps_vir=eps_vir,
+    )
 
 
 class TorchStream:

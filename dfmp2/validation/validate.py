@@ -213,7 +213,10 @@ class Session:
         for other, result in self._results.items():
             if _of_scf(other) == _of_scf(calculation):
                 return StartOrbitals(
-                    result.reference.mo_coeff, result.reference.mo_occ, None, other.geometry
+                    mo_coeff=result.reference.mo_coeff,
+                    mo_occ=result.reference.mo_occ,
+                    charges=None,
+                    origin=other.geometry,
                 )
         return None
 
