@@ -203,7 +203,7 @@ def test_threads_of_the_libraries_are_put_back() -> None:
     before = threads.openblas()
     assert before
     with threads.limited(2, 3):
-        assert set(threads.openblas().values()) <= {3, None}
+        assert 3 in threads.openblas().values()  # a build for one thread stays as it is
     assert threads.openblas() == before
 
     def fail() -> None:

@@ -257,11 +257,14 @@ def settle_plan(
             ", or use ",
             Option("transform", "host"),
         )
-    on_card = limits.fits and limits.memory is not None and in_core
+    on_card = limits.fits and limits.memory is not None and plan.memory.scf_fits_in_core
     whole = task == "energy" and part == "all" and options.correlation.kind == "pairs"
     if on_card and whole and options.transform == "auto":
-        setup = replace(setup, options=replace(options, transform="device"))
-        plan = make_plan(system, setup, core, kind, part=part, task=task)
+        # B that stays on the card needs no room on the host.
+        there = replace(setup, options=replace(options, transform="device"))
+        made_there = make_plan(system, there, core, kind, part=part, task=task)
+        if made_there.memory.mp2_fits_in_core and made_there.memory.scf_fits_in_core:
+            setup, plan = there, made_there
     return PlannedRun(system=system, setup=setup, kind=kind, core=core, plan=plan)
 
 
@@ -589,6 +592,9 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device" and not limits.fits:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
+    if setup.options.transform == "device" and memory.stays_on_card(work, limits):
+        in_core = min(found.mp2_in_core, memory.card_host_bytes(work))
+        found = replace(found, mp2_in_core=in_core)
     if not work.finer_grid or part == "up to b":
         return replace(found, **PARTS[part][1])
     again = found.mp2_disk  # of B on orbitals of a finer grid
