@@ -14,6 +14,7 @@ from dfmp2.output.document import (
     ABSENT,
     WIDEST,
     Block,
+    Facts,
     Figure,
     Note,
     Section,
@@ -33,9 +34,15 @@ from dfmp2.output.html.svg import (
     spectrum,
 )
 from dfmp2.output.report import budget_blocks, energies, mean_field_sign, method_on_reference
-from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_KCAL, KJ_PER_MOL_PER_HARTREE
+from dfmp2.units import (
+    ANGSTROM_PER_BOHR,
+    KCAL_PER_MOL_PER_HARTREE,
+    KJ_PER_KCAL,
+    KJ_PER_MOL_PER_HARTREE,
+)
 
 if TYPE_CHECKING:
+    from dfmp2.output.hdf5_datasets import Dataset
     from dfmp2.output.study import Column, Study
 
 HEADINGS = {  # of the columns of a study whose name is long
@@ -84,10 +91,19 @@ OF_A_POINT = (
     "correlation_energy",
     "scf_iterations",
 )
-# Studies whose table has the energies of their runs.
-WITH_ENERGIES = ("scan", "cbs", "optimization", "irc", "thermochemistry")
-SHOW_ONE = "dfmp2 show FILE lists their energies, --run NAME prints one of them"
+# Studies whose table has the energies of their runs, or needs none of them.
+WITH_ENERGIES = (
+    "scan",
+    "cbs",
+    "optimization",
+    "irc",
+    "frequencies",
+    "thermochemistry",
+    "reaction",
+)
+CP_CORRECTED = "cp_corrected_interaction_energy"  # end of a name
 MOST_NAMES = 3  # of runs that gave a warning
+MOST_ROWS = 12  # of a table of the geometry on a screen
 MOTIONS = ("_translation", "_rotation", "_vibration", "_electrons")  # ends of the names of shares
 CONVERTED = {
     "_kj_per_mol": "kJ/mol",
@@ -159,37 +175,42 @@ def of_study(
     anchors : mapping
         As of `overview`.
     brief : bool, optional
-        For a screen: a scan is one table that fits, and runs whose energies stand in a table
-        before are not listed once more.
+        For a screen: what was asked for and how good it is. A scan is one table that fits; steps
+        of an optimisation, points of a path, sources of error and runs are left to `dfmp2 show`.
     """
     missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
     drawn = _drawn(study) if study.table else []
     blocks: list[Block] = [*([] if study.complete else missing), *drawn]
-    if study.values and not (brief and "extrema_position" in study.arrays):
-        blocks.append(_values(study))  # those of a scan stand among its extrema
-    blocks += _shares(study)
+    if brief and study.kind == "frequencies":
+        blocks.append(_table(study.table, folded=False))
+    if brief:
+        blocks += _values_on_a_screen(study)
+    elif study.values:
+        blocks.append(_values(study.values))
+    if study.kind == "thermochemistry" or not brief:
+        blocks += _shares(study)
     if study.kind == "optimization":
-        blocks += _geometry(study)
+        blocks += _geometry(study, brief=brief)
     blocks += _stationary_points(study)
     if study.kind == "thermochemistry":
         blocks += _modes(study)
     blocks += study.notes
-    if study.table and study.kind == "scan" and brief:
-        blocks += _points(study)
-    elif study.kind == "cbs" and brief:
-        blocks.append(_basis_sets(study))
+    if brief:
+        blocks += _brief_table(study)
     elif study.table:
-        blocks.append(
-            _table(study.table, folded=study.kind in ("scan", "cbs", "optimization", "irc"))
-        )
+        folded = study.kind in ("scan", "cbs", "optimization", "irc")
+        blocks.append(_table(study.table, folded=folded))
     budget = study.error_budget
-    if budget is not None:
+    if budget is not None and brief:
+        blocks.append(budget.summary)
+    elif budget is not None:
         blocks += budget_blocks(budget)
     uncorrected = study.uncorrected_error_budget
     if uncorrected is not None:
         blocks.append(uncorrected.summary)
-    if brief and study.kind in WITH_ENERGIES:
-        return [Section("study", "Results", blocks), *_named_runs(study)]
+    if brief:
+        listed = _runs_on_a_screen(study)
+        return [Section("study", "Results", [*blocks, *listed])]
     shown = _listed_runs(study)
     runs, said = overview(shown, anchors), []
     if len(shown) < len(study.runs):
@@ -200,18 +221,33 @@ def of_study(
             "coordinate of each atom."
         ]
         runs = runs._replace(details=True)
-    heading = "Runs (groups runs/NAME of the file)"
-    if brief:
-        heading = "Runs"
-    of_runs = Section("overview", heading, [*said, runs])
+    of_runs = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
     return [Section("study", "Results", blocks), of_runs]
 
 
-def _named_runs(study: Study) -> list[Section]:
-    """What the runs are called and how long they took, where their energies stand elsewhere."""
+def _brief_table(study: Study) -> list[Block]:
+    """What a screen shows of the table of a study.
+
+    Steps of an optimisation and points of a path have been printed while it ran, and vibrations
+    stand first.
+    """
+    if not study.table or study.kind in ("optimization", "irc", "frequencies"):
+        return []
+    if study.kind == "scan":
+        return _points(study)
+    if study.kind == "cbs":
+        return [_basis_sets(study)]
+    return [_table(study.table, folded=False)]
+
+
+def _runs_on_a_screen(study: Study) -> list[Block]:
+    """A table of the runs where their energies stand nowhere else, their number, names and time."""
     names = list(study.runs)
     if not names:
         return []
+    tables: list[Block] = []
+    if study.kind not in WITH_ENERGIES:
+        tables.append(_energies_of_runs(_listed_runs(study)))
     called = ", ".join(names)
     if len(names) > MOST_NAMES:
         called = f"{names[0]} to {names[-1]}"
@@ -221,7 +257,17 @@ def _named_runs(study: Study) -> list[Section]:
         at_level = f", {levels.pop()}"
     seconds = sum(run.timings.total for run in study.runs.values())
     said = f"{counted_text(len(names), 'run')}{at_level}: {called}; {seconds:.1f} s in all"
-    return [Section("overview", "Runs", [said, SHOW_ONE])]
+    return [*tables, Facts([("", said)])]
+
+
+def _energies_of_runs(results: Mapping[str, MP2Result]) -> Table:
+    """The table of `overview` without columns that a terminal has no room for."""
+    table = overview(results, {})
+    heads = list(table.heads)
+    for head in ("formula", "method", "#core", "#cycles", "#time / s"):
+        if head in heads and fitted_width(table._replace(heads=heads)) > WIDEST:
+            heads[heads.index(head)] = f"~{head.lstrip('#')}"
+    return table._replace(heads=heads)
 
 
 def _listed_runs(study: Study) -> dict[str, MP2Result]:
@@ -318,8 +364,11 @@ def _kind_cells(wavenumbers: Sequence[float]) -> list[list[str]]:
     return [kinds]
 
 
-def _geometry(study: Study) -> list[Block]:
-    """Tables of the last geometry of an optimisation: positions, bonds, angles."""
+def _geometry(study: Study, *, brief: bool) -> list[Block]:
+    """Tables of the last geometry of an optimisation: positions, bonds, angles.
+
+    Of `brief` those alone that are short, and no positions, which are in a file of their own.
+    """
     if not study.runs:
         return []
     molecule = study.last
@@ -331,9 +380,7 @@ def _geometry(study: Study) -> list[Block]:
     shape = structure(molecule)
     lengths = [("bond", *one) for one in shape.bonds]
     lengths += [("contact", *one) for one in shape.contacts]
-    tables: list[Block] = [
-        Table("Last geometry / angstrom", ("atom", "#x", "#y", "#z"), rows, folded=True)
-    ]
+    tables = [Table("Last geometry / angstrom", ("atom", "#x", "#y", "#z"), rows, folded=True)]
     if lengths:
         found = [
             (f"{names[i]}-{names[j]}", kind, f"{length:.5f}") for kind, (i, j), length in lengths
@@ -346,7 +393,9 @@ def _geometry(study: Study) -> list[Block]:
             for (i, j, k), angle in shape.angles
         ]
         tables.append(Table("Angles", ("atoms", "#angle / degrees"), bent, folded=True))
-    return tables
+    if brief:
+        tables = [table for table in tables[1:] if len(table.rows) <= MOST_ROWS]
+    return list(tables)
 
 
 def _stationary_points(study: Study) -> list[Block]:
@@ -493,10 +542,55 @@ def series_figure(
     )
 
 
-def _values(study: Study) -> Table:
+def _values_on_a_screen(study: Study) -> list[Block]:
+    """The numbers of a study; those of a scan stand among its extrema, those of an interaction
+    side by side."""
+    if "extrema_position" in study.arrays:
+        return []
+    values = dict(study.values)
+    blocks: list[Block] = []
+    if "cp_corrected_interaction_energy" in values:
+        blocks.append(_interaction(values))
+        said = ("interaction_energy", "counterpoise_correction", "precision_error")
+        values = {
+            name: item for name, item in values.items() if not any(part in name for part in said)
+        }
+    if values:
+        blocks.append(_values(values))
+    return blocks
+
+
+def _interaction(values: Mapping[str, Dataset]) -> Table:
+    """The parts of an interaction energy, with and without counterpoise correction."""
+    rows = []
+    for name, item in values.items():
+        part = name.removesuffix(CP_CORRECTED)
+        plain = f"{part.removeprefix('mp2_')}{CP_CORRECTED}"
+        if part == name or (plain != name and plain in values):
+            continue
+        corrected = item.value
+        uncorrected = values[f"{part}uncorrected_interaction_energy"].value
+        in_kilojoules = [
+            fixed(energy * KJ_PER_MOL_PER_HARTREE, 4)
+            for energy in (corrected, uncorrected, corrected - uncorrected)
+        ]
+        kilocalories = fixed(corrected * KCAL_PER_MOL_PER_HARTREE, 4)
+        words = part.rstrip("_").replace("_", " ") or "interaction energy"
+        rows.append((words, cell(corrected, "hartree"), kilocalories, *in_kilojoules))
+    heads = (
+        "quantity",
+        "#CP-corrected / Eh",
+        "#kcal/mol",
+        "#kJ/mol",
+        "#uncorrected / kJ/mol",
+        "#CP correction / kJ/mol",
+    )
+    return Table("", heads, rows)
+
+
+def _values(values: Mapping[str, Dataset]) -> Table:
     """The numbers of a study; one energy in several units is one row, and of plain MP2 under its
     two names too."""
-    values = study.values
     ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
     rows = []
     for name, item in values.items():
@@ -579,8 +673,15 @@ def _points(study: Study) -> list[Block]:
 
 
 def _basis_sets(study: Study) -> Table:
-    """The energies of each basis set; those of the limit stand among the values."""
-    table = _table(study.table, folded=True)
+    """The energies of each basis set without spin components; those of the limit stand among the
+    values."""
+    components = ("same_spin", "opposite_spin")
+    columns = {
+        name: column
+        for name, column in study.table.items()
+        if not any(component in name for component in components)
+    }
+    table = _table(columns, folded=False)
     return table._replace(rows=[row for row in table.rows if not row[0].startswith("limit ")])
 
 

@@ -82,13 +82,13 @@ def report(result: MP2Result) -> str:
     return document_text([f"dfmp2 {result.provenance.version}: density-fitted MP2"], parts)
 
 
-def brief_report(result: MP2Result, path: str) -> str:
+def brief_report(result: MP2Result, path: str | None) -> str:
     """One screen about a result: what was computed, energies and derivatives, how good they are.
 
     Parameters
     ----------
-    path : str
-        File of the result, from which `dfmp2 show` prints the rest.
+    path : str or None
+        File of the result, from which `dfmp2 show` prints the rest; None if it is not stored.
     """
     sections = {part.anchor: part for part in summary_blocks(result)}
     derived = [
@@ -104,7 +104,6 @@ def brief_report(result: MP2Result, path: str) -> str:
     ]
     head = [
         f"dfmp2 {result.provenance.version}: density-fitted MP2",
-        "",
         *_subject(result),
         "",
         *fitted_lines(quoted_energies(result)),
@@ -115,17 +114,11 @@ def brief_report(result: MP2Result, path: str) -> str:
     warnings = Section("warnings", "Warnings", remarks)
     text = document_text(head, [*derived, warnings])
     spent = f"{result.timings.total:.1f} s on {counted_text(result.provenance.threads, 'thread')}"
-    memory = format_bytes(result.memory.measured_peak)
-    more = printable(shlex.join(["dfmp2", "show", path]))
-    return "\n".join(
-        [
-            f"{text}{quality[0]}",
-            *quality[1:],
-            "",
-            f"{spent}, peak memory {memory}; all of it: {more}",
-            "",
-        ]
-    )
+    spent += f", peak memory {format_bytes(result.memory.measured_peak)}"
+    if path is not None:
+        more = printable(shlex.join(["dfmp2", "show", path]))
+        spent += f"; all of it: {more}"
+    return "\n".join([f"{text}{quality[0]}", *quality[1:], spent, ""])
 
 
 def _subject(result: MP2Result) -> list[str]:
@@ -309,16 +302,14 @@ def pair_table(result: MP2Result) -> str:
 
 
 def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> str:
-    """What a prepared file holds, ending in a newline; `brief` leaves out molecule, method and
-    reference."""
+    """What a prepared file holds, ending in a newline; `brief` leaves out molecule, method,
+    reference, and what the last line of the command says."""
     made, memory = prepared.provenance, format_bytes(prepared.memory.measured_peak)
     shapes = " and ".join(" x ".join(map(str, shape)) for shape in prepared.shapes)
     spent = ", ".join(
         f"{name} {value:.2f} s" for name, value in asdict(prepared.timings).items() if value
     )
-    energy = ("reference energy", f"{prepared.reference.scf_total_energy:.10f} Eh")
     facts = [
-        *([energy] if brief else []),  # else it stands under the reference
         (
             "",
             f"B {shapes} (occupied, virtual, fitting functions), float64: "
@@ -328,8 +319,9 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
         ("wall time", f"{spent}; peak memory {memory}"),
         ("made", f"{made.created} on {made.host}, {made.threads} threads: {made.command}"),
         *(("warning", text) for text in prepared.diagnostics.warnings),
-        ("go on", _go_on(path)),
     ]
+    if not brief:
+        facts.append(("go on", _go_on(path)))
     head = f"{path}: prepared by dfmp2 {made.version}, no pair energies yet"
     sections = [Section("prepared", "Prepared", [Facts(facts)])]
     if not brief:
@@ -340,8 +332,8 @@ def prepared_report(prepared: Prepared, path: str, *, brief: bool = False) -> st
 def prepared_last_line(prepared: Prepared, path: str) -> str:
     """One line for the end of a finished preparation."""
     return printable(
-        f"dfmp2 prepared: E(SCF) = {prepared.reference.scf_total_energy:.10f} Eh, B "
-        f"{format_bytes(prepared.tensor_bytes)} -> {path}; go on: {_go_on(path)}"
+        f"dfmp2 prepared: E(SCF) = {prepared.reference.scf_total_energy:.10f} Eh -> {path}; "
+        f"go on: {_go_on(path)}"
     )
 
 
