@@ -1,15 +1,10 @@
-"""Called by docs/project/validation/error-budget.md: leave the first rows of long tables on a page,
-and put all rows into a file beside it.
-
-    python scripts/long_tables.py docs/project/validation/error-budget.md ...
-
-The scripts that write pages do it themselves.
+"""Called by scripts that write pages: leave the first rows of long tables on a page, and put all
+rows into a file beside it.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 LONGEST = 15  # rows of one table on a page: a screen
@@ -58,9 +53,3 @@ def file_name(page: Path, before: str, written: set[str]) -> str:
 def cells(row: str) -> list[str]:
     """The cells of a row of a Markdown table."""
     return [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        path = Path(name)
-        path.write_text(shortened(path.read_text(encoding="utf-8"), path), encoding="utf-8")

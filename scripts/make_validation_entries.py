@@ -970,7 +970,7 @@ def closed_forms() -> list[Item]:
             kernel(
                 name,
                 (program, "exact"),
-                [app, "energy: dfmp2/validation/synthetic.py"],
+                [app, "energy: dfmp2/validation/entries.py"],
                 {"recipe": "closed-form", "nocc": nocc, "nvir": nvir, "naux": naux},
                 value,
                 tolerance=1e-12 * abs(value),

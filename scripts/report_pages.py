@@ -1,5 +1,5 @@
-"""Make docs/project/validation/report-pages.md: pictures of each kind of page, and what a browser and
-axe-core found on them.
+"""Called by docs/project/validation/report-pages.md: make that page, pictures of each kind of
+report, and what a browser and axe-core found on them.
 
     npm install axe-core
     python scripts/report_pages.py --axe node_modules/axe-core/axe.min.js [--keep FOLDER]

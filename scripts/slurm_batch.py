@@ -1,5 +1,5 @@
-"""The batch of scripts/test_slurm: small molecules and water clusters in one manifest; and its
-energies compared.
+"""Called by scripts/test_slurm: its batch, small molecules and water clusters in one manifest; and
+its energies compared.
 
 slurm_batch.py make FOLDER          molecules and batch.toml
 slurm_batch.py compare A.json B.json   two tables of `dfmp2 batch collect`; exit code 1 above 1e-10 Eh

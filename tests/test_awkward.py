@@ -15,7 +15,7 @@ from pyscf import scf
 
 import dfmp2
 from dfmp2.gradients import certificate as gradient_certificate
-from dfmp2.gradients.polarizability import options_in_fields
+from dfmp2.gradients.density import options_in_fields
 from dfmp2.interop import qcschema
 from dfmp2.molecule.files import read_file, read_frames
 from dfmp2.molecule.molecule import Molecule

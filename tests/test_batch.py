@@ -19,7 +19,7 @@ import pytest
 import dfmp2
 from dfmp2.cli import batch_run as batch_cli
 from dfmp2.execution.items import ItemStatus
-from dfmp2.host.locks import holder
+from dfmp2.host.files import lock_holder
 from dfmp2.output.batch_index import read_rows
 from tests.conftest import COMMAND, MOLECULES, run_command, succeed
 
@@ -84,7 +84,7 @@ def results(output: Path) -> dict[str, tuple[int, int]]:
 def worker_of(result: Path) -> int:
     """The process that computes an item, as soon as there is one; its lock is held a moment before
     that says who."""
-    return wait_for(lambda: getattr(holder(result), "pid", 0))
+    return wait_for(lambda: getattr(lock_holder(result), "pid", 0))
 
 
 @pytest.fixture(scope="module")
@@ -427,7 +427,7 @@ def test_terminated_and_resumed(folder, call):
     )
     running = start(folder, "run", "m.toml", "--workers", "2")
     wait_for(lambda: list((folder / "out").glob("*.h5")))
-    assert holder(folder / "out" / "chain.h5") is not None
+    assert lock_holder(folder / "out" / "chain.h5") is not None
     live = succeed(call("batch", "status", "m.toml", "--json")).json
     assert live["items"][0]["status"] == "running"
     asked = time.monotonic()
@@ -586,18 +586,18 @@ def test_two_batches_at_once_share_the_items(folder, call):
 def test_an_item_another_process_computes_is_left_to_it(folder, call, monkeypatch):
     """This process holds the lock of one item: the batch computes the other one and exits with
     75."""
-    from dfmp2.host.locks import acquire, release
+    from dfmp2.host.files import acquire_lock, release_lock
 
     monkeypatch.setattr("dfmp2.execution.batch.GRACE", 0.5)
     (folder / "out").mkdir()
-    assert acquire(folder / "out" / "h2.h5") is None
+    assert acquire_lock(folder / "out" / "h2.h5") is None
     (folder / "m.toml").write_text(HEAD + items("h2", "h2o"))
     done = call("batch", "run", "m.toml")
     assert done.code == 75 and f"process {os.getpid()} on" in done.message
     assert set(results(folder / "out")) == {"h2o.h5"}
     value = succeed(call("batch", "status", "m.toml", "--json")).json
     assert [item["status"] for item in value["items"]] == ["running", "complete"]
-    release(folder / "out" / "h2.h5")
+    release_lock(folder / "out" / "h2.h5")
     value = succeed(call("batch", "status", "m.toml", "--json")).json
     assert [item["status"] for item in value["items"]] == ["pending", "complete"]
 

@@ -16,7 +16,7 @@ from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.items import ItemStatus, read_inputs
 from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.schedule import Work, arrange, read_shard, shard_of_job, shards, works
-from dfmp2.host.devices import pinning
+from dfmp2.host.resources import pinning
 from dfmp2.options import Options
 from tests.conftest import MOLECULES
 

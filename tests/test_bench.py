@@ -20,8 +20,8 @@ from dfmp2.output import hdf5
 from dfmp2.planning import rates
 from dfmp2.planning.rates import Rates
 from dfmp2.progress import Silent
-from dfmp2.validation import bench, machine
-from dfmp2.validation.machine import ratios, spread
+from dfmp2.validation import bench
+from dfmp2.validation.bench import ratios, spread
 from tests.conftest import Heard, Runner, Stored, listing, succeed
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +32,7 @@ SCRIPTS = ROOT / "scripts" / "benchmarks"
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Products and waits that take no time, and a cache of our own."""
     monkeypatch.setattr(bench, "SQUARE_HOST", 256)
-    monkeypatch.setattr(machine, "WATCHED", 0.05)
+    monkeypatch.setattr(bench, "WATCHED", 0.05)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -335,9 +335,9 @@ def test_others_on_the_machine_are_warned_of(
     foreign: float, warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a tenth of a core on, and what was measured is recorded in any case."""
-    monkeypatch.setattr(machine, "WATCHED", 0.01)
+    monkeypatch.setattr(bench, "WATCHED", 0.01)
     heard = Heard()
-    meter = machine.Meter(heard)
+    meter = bench.Meter(heard)
     heard.warnings.clear()
     monkeypatch.setattr(meter._others, "used", lambda: foreign)
     assert meter.record()["foreign_cores"] == foreign

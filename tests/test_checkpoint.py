@@ -18,7 +18,7 @@ import pytest
 import dfmp2
 from dfmp2.backends.base import PairTerms, Tile
 from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted
-from dfmp2.host import locks
+from dfmp2.host import files as host_files
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from dfmp2.mp2 import energy
@@ -594,8 +594,8 @@ def test_a_run_goes_on_from_version_2(states: Any, tmp_path: Path) -> None:
 
 # --- one process at a time ------------------------------------------------------------------------
 
-SLEEPER = "import sys, time; from pathlib import Path; from dfmp2.host import locks as lock; "
-SLEEPER += "print(lock.acquire(Path(sys.argv[1])), flush=True); time.sleep(60)"
+SLEEPER = "import sys, time; from pathlib import Path; from dfmp2.host import files as lock; "
+SLEEPER += "print(lock.acquire_lock(Path(sys.argv[1])), flush=True); time.sleep(60)"
 
 
 def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path: Path) -> None:
@@ -604,21 +604,21 @@ def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path: Path) -> Non
         [sys.executable, "-c", SLEEPER, str(target)], stdout=subprocess.PIPE, text=True
     )
     assert other.stdout is not None and other.stdout.readline() == "None\n"
-    found = locks.acquire(target)
+    found = host_files.acquire_lock(target)
     assert found is not None and found.pid == other.pid and f"process {other.pid} on" in str(found)
-    locks.release(target)
-    locks.discard(target)
-    assert locks.holder(target) == found  # it is not ours to give up
+    host_files.release_lock(target)
+    host_files.discard_lock(target)
+    assert host_files.lock_holder(target) == found  # it is not ours to give up
     other.kill()
     other.wait()
     other.stdout.close()
-    assert locks.holder(target) is None and locks.acquire(target) is None
-    assert locks.acquire(target) is None  # a process may take it twice
-    locks.release(target)
-    mine = locks.holder(target)
+    assert host_files.lock_holder(target) is None and host_files.acquire_lock(target) is None
+    assert host_files.acquire_lock(target) is None  # a process may take it twice
+    host_files.release_lock(target)
+    mine = host_files.lock_holder(target)
     assert mine is not None and mine.pid == os.getpid()
-    locks.release(target)
-    assert locks.holder(target) is None and list(tmp_path.iterdir()) == []
+    host_files.release_lock(target)
+    assert host_files.lock_holder(target) is None and list(tmp_path.iterdir()) == []
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -21,9 +21,8 @@ from pyscf import df, gto, scf
 
 import dfmp2
 from dfmp2.errors import ResourceError, ResultFileError
-from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host import scratch as scratch_folder
-from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor
+from dfmp2.host.arrays_on_disk import FileRegion, ScratchTensor, StoredTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
 from dfmp2.integrals.transform import ClusterRectangles
 from dfmp2.mp2 import energy as energy_steps

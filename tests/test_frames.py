@@ -14,7 +14,7 @@ from ase.db import connect
 import dfmp2
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.execution.manifest import make_batch, read_batch, read_manifest
-from dfmp2.molecule.frames import frames_in, read_frame
+from dfmp2.molecule.files import frames_in, read_frame
 from tests.conftest import Runner, succeed
 
 BASIS = {"basis": "6-31g"}

@@ -13,16 +13,15 @@ import pytest
 from pyscf import df, gto, scf
 
 from dfmp2.errors import ConvergenceError, NumericalError
-from dfmp2.gradients import amplitudes, certificate, correlation, derivatives, inverse_metric
+from dfmp2.gradients import amplitudes, certificate, correlation, derivatives
 from dfmp2.gradients import gradient as gradients
 from dfmp2.gradients import response as responses
 from dfmp2.gradients.density import properties
-from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
 from dfmp2.gradients.response import FockBuilder, Orbitals, Relaxed
-from dfmp2.gradients.tensor import ScratchTensor
-from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.arrays_on_disk import ScratchTensor, StoredTensor
 from dfmp2.host.scratch import Space
+from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.properties import Gradient
 from dfmp2.options.methods import METHODS, Method
@@ -183,7 +182,7 @@ def test_the_inverse_of_a_metric_and_its_derivative(
     cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With eigenvalues cut: dE of E = sum_m x_m V^+ x'_m, by differences."""
-    monkeypatch.setattr(inverse_metric, "SOLVE_ELEMENTS", 21)
+    monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", 21)
     rng = np.random.default_rng(3)
     metric = positive(rng, 9)
     if cut:

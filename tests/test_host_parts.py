@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists, ResultFileError
-from dfmp2.host import blas, cache, devices, files, locks, resources, threads
+from dfmp2.host import blas, cache, files, resources, threads
 from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
 from dfmp2.host.blas import SymmetricProducts
 from dfmp2.host.threads import Workers
@@ -341,21 +341,21 @@ def test_a_worker_has_a_device_of_its_own(
     expected: dict[str, str],
     folders: dict[str, Path],
 ) -> None:
-    assert devices.pinning(backend, worker, 4, environment, **folders) == expected
+    assert resources.pinning(backend, worker, 4, environment, **folders) == expected
     nowhere = folders["devices"] / "none"
-    assert devices.pinning("cuda", 0, 4, {}, nvidia=nowhere, devices=nowhere) == {}
-    assert devices.pinning("nki", 0, 4, {}, nvidia=nowhere, devices=nowhere) == {}
+    assert resources.pinning("cuda", 0, 4, {}, nvidia=nowhere, devices=nowhere) == {}
+    assert resources.pinning("nki", 0, 4, {}, nvidia=nowhere, devices=nowhere) == {}
 
 
 def test_a_core_serves_one_process(folders: dict[str, Path]) -> None:
-    devices.pinning("nki", 3, 4, {}, **folders)
+    resources.pinning("nki", 3, 4, {}, **folders)
     with pytest.raises(InputError, match=r"there are 4 NeuronCores"):
-        devices.pinning("nki", 0, 5, {}, **folders)
+        resources.pinning("nki", 0, 5, {}, **folders)
     for wrong in ("3-1", "a", "1-", "12345"):
         with pytest.raises(InputError, match="expected cores such as"):
-            devices.pinning("nki", 0, 1, {"NEURON_RT_VISIBLE_CORES": wrong}, **folders)
+            resources.pinning("nki", 0, 1, {"NEURON_RT_VISIBLE_CORES": wrong}, **folders)
     one = {"NEURON_RT_VISIBLE_CORES": "3-3"}
-    assert devices.pinning("nki", 0, 1, one, **folders) == {"NEURON_RT_VISIBLE_CORES": "3"}
+    assert resources.pinning("nki", 0, 1, one, **folders) == {"NEURON_RT_VISIBLE_CORES": "3"}
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -478,38 +478,38 @@ def test_entries_of_the_cache_are_those_of_this_machine(
 def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "PATIENCE", 0.1)
+    monkeypatch.setattr(files, "PATIENCE", 0.1)
     target = tmp_path / "x.h5"
-    assert locks.lock_file(target) == tmp_path / ".x.lock"
-    assert locks.lock_file(tmp_path / "y") == tmp_path / ".y.lock"
-    assert locks.holder(target) is None
-    assert locks.acquire(target) is None and locks.acquire(target) is None
-    held = locks.holder(target)
+    assert files.lock_file(target) == tmp_path / ".x.lock"
+    assert files.lock_file(tmp_path / "y") == tmp_path / ".y.lock"
+    assert files.lock_holder(target) is None
+    assert files.acquire_lock(target) is None and files.acquire_lock(target) is None
+    held = files.lock_holder(target)
     assert held is not None and held.pid == os.getpid() and held.host == platform.node()
     assert str(held) == f"process {held.pid} on {held.host}, since {held.since}"
-    locks.release(target)
-    assert locks.lock_file(target).exists()
-    locks.release(target)
-    locks.release(target)  # nothing is held any more
-    assert locks.holder(target) is None and not list(tmp_path.iterdir())
+    files.release_lock(target)
+    assert files.lock_file(target).exists()
+    files.release_lock(target)
+    files.release_lock(target)  # nothing is held any more
+    assert files.lock_holder(target) is None and not list(tmp_path.iterdir())
     # Another process is one that has the file locked, whatever it says of itself.
-    path = locks.lock_file(target)
+    path = files.lock_file(target)
     with FileLock(path, thread_local=False):
         for said, name in (
             ('{"pid": 7, "host": "h", "since": "s"}', "process 7 on h, since s"),
             ("damaged", "another process"),
         ):
             path.write_text(said)
-            other = locks.acquire(target)
-            assert str(other) == str(locks.holder(target)) == name
+            other = files.acquire_lock(target)
+            assert str(other) == str(files.lock_holder(target)) == name
             refused = pytest.raises(ResultFileError, match=f"is being computed by {name}")
-            with refused, locks.locked(target):
+            with refused, files.locked(target):
                 pass
-        locks.discard(target)
+        files.discard_lock(target)
         assert path.exists()
     path.touch()
-    assert locks.holder(target) is None
-    locks.discard(target)
+    assert files.lock_holder(target) is None
+    files.discard_lock(target)
     assert not path.exists()
 
 

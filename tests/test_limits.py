@@ -20,7 +20,7 @@ from dfmp2.errors import InputError, NumericalError, ResourceError, ResultFileEr
 from dfmp2.execution import items
 from dfmp2.execution.manifest import BatchItem
 from dfmp2.execution.pool import SHARE_OF_FREE, WorkerShare, local_pool
-from dfmp2.host import files, locks
+from dfmp2.host import files
 from dfmp2.host.resources import available_memory
 from dfmp2.integrals.metric import CONDITION_LIMIT, EIGENVALUE_CUT, factorise
 from dfmp2.integrals.spaces import guard_gap
@@ -215,8 +215,8 @@ def test_the_file_of_a_lock_is_gone_before_the_lock_is(
         release(lock, *given, **more)
 
     monkeypatch.setattr(FileLock, "release", watched)
-    with locks.locked(target):
-        assert locks.lock_file(target).exists() and not there
+    with files.locked(target):
+        assert files.lock_file(target).exists() and not there
     assert there[0] is False and not list(tmp_path.iterdir())
 
 

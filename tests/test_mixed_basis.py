@@ -32,7 +32,7 @@ from dfmp2.options.basis_parts import for_part, parse_parts, title_of, with_cont
 from dfmp2.output import hdf5
 from dfmp2.output.export import export
 from dfmp2.output.study import Study
-from dfmp2.planning.mixed_basis import orbital_basis
+from dfmp2.planning.system import orbital_basis
 from dfmp2.validation import psi4
 from tests.conftest import Runner, succeed
 

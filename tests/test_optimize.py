@@ -26,14 +26,19 @@ from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.output.study import MOST_RUNS, read_study
 from dfmp2.progress import Silent
-from dfmp2.studies.constraints import Constraints
+from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.frequencies import harmonic_frequencies
 from dfmp2.studies.geometric_search import Search, torsional_constant
 from dfmp2.studies.ideal_gas import thermochemistry
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.optimize import Course, optimize_geometry
-from dfmp2.studies.stationary import StationaryPoint, stationary_point
-from dfmp2.studies.vibrations import masses, symmetry_number, vibrations
+from dfmp2.studies.vibrations import (
+    StationaryPoint,
+    masses,
+    stationary_point,
+    symmetry_number,
+    vibrations,
+)
 from tests.conftest import Runner, listing, succeed
 from tests.faults import EACH, Stopping, finished_in_stops
 

@@ -18,7 +18,7 @@ from dfmp2.backends import base, cpu, tiling
 from dfmp2.backends.base import Limits, Shape, Tile
 from dfmp2.backends.cards import Card, present_card
 from dfmp2.errors import ForeignCheckpoint, InputError
-from dfmp2.mp2 import certificate, diagnostics, extrapolation, identity
+from dfmp2.mp2 import certificate, composite, diagnostics, identity
 from dfmp2.mp2.pairs import PairEnergies
 from dfmp2.mp2.result import Certificate
 from dfmp2.options import Options
@@ -347,7 +347,7 @@ FORMS: dict[tuple[str, str, int, int], Any] = {
 def test_limits_solve_their_two_equations(kind: tuple[str, str, int, int]) -> None:
     """E(X) = E + A f(X) for both basis sets."""
     which, name, lower, upper = kind
-    of = {"scf": extrapolation.scf_formula, "correlation": extrapolation.correlation_formula}
+    of = {"scf": composite.scf_formula, "correlation": composite.correlation_formula}
     formula = of[which](name, "cc-pvnz", lower, upper)
     smaller, larger = -76.02, -76.05
     low, high = FORMS[kind](lower), FORMS[kind](upper)
@@ -360,19 +360,19 @@ def test_limits_solve_their_two_equations(kind: tuple[str, str, int, int]) -> No
 
 
 def test_limits_of_other_families() -> None:
-    largest = extrapolation.scf_formula("largest", "def2", 3, 4)
+    largest = composite.scf_formula("largest", "def2", 3, 4)
     assert largest.weights(3, 4) == (0.0, 1.0) and largest.limit(-1.0, -2.0, 3, 4) == -2.0
     for family, alpha, beta in (("aug-cc-pvnz", 5.79, 3.05), ("def2", 7.88, 2.97)):
-        scf = extrapolation.scf_formula("neese-valeev", family, 3, 4)
-        pairs = extrapolation.correlation_formula("neese-valeev", family, 3, 4)
+        scf = composite.scf_formula("neese-valeev", family, 3, 4)
+        pairs = composite.correlation_formula("neese-valeev", family, 3, 4)
         low, high = (math.exp(-alpha * math.sqrt(x)) for x in (3, 4))
         assert scf.weights(3, 4)[1] == pytest.approx(low / (low - high))
         assert pairs.weights(3, 4)[1] == pytest.approx(3**-beta / (3**-beta - 4**-beta))
         assert str(alpha) in scf.form and str(beta) in pairs.form
-    two = extrapolation.scf_formula("neese-valeev", "aug-cc-pvnz", 2, 3)
+    two = composite.scf_formula("neese-valeev", "aug-cc-pvnz", 2, 3)
     assert "4.3 " in two.form
-    assert extrapolation.default_correlation("def2") == "neese-valeev"
-    assert extrapolation.default_correlation("cc-pvnz") == "helgaker"
+    assert composite.default_correlation("def2") == "neese-valeev"
+    assert composite.default_correlation("cc-pvnz") == "helgaker"
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_limits_of_other_families() -> None:
 def test_formulas_that_were_not_published_for_a_family_are_refused(
     which: str, name: str, family: str, lower: int, said: str
 ) -> None:
-    of = {"scf": extrapolation.scf_formula, "correlation": extrapolation.correlation_formula}
+    of = {"scf": composite.scf_formula, "correlation": composite.correlation_formula}
     with pytest.raises(InputError, match=said):
         of[which](name, family, lower, lower + 1)
 

@@ -199,7 +199,7 @@ def test_the_command_prints_and_stores_properties(call):
 
 
 def test_a_polarizability_that_fails_ends_with_8(call, monkeypatch):
-    monkeypatch.setattr("dfmp2.gradients.polarizability.ALLOWED", 1e-12)
+    monkeypatch.setattr("dfmp2.gradients.density.ALLOWED", 1e-12)
     done = call("run", "h2.xyz", *SHORT[1:], "--polarizability", "--json")
     assert done.code == 8 and "asymmetric" in done.message
     stored = dfmp2.read("h2.dfmp2.h5").polarizability

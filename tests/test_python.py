@@ -152,6 +152,14 @@ REFUSED: dict[str, Call] = {
     "workers=0: expected a whole number": lambda: dfmp2.batch(
         {"w": _water()}, "sto-3g", "out", workers=0
     ),
+    'workers="two": expected a whole number': lambda: dfmp2.frequencies(
+        _water(),
+        "sto-3g",
+        workers="two",  # type: ignore[typeddict-item]
+    ),
+    "workers=2: each point starts from the one before: add chained=False": lambda: dfmp2.scan(
+        _water(), "sto-3g", ("bond", "1,2", "0.9:1.0:3"), workers=2
+    ),
     "output was not given": lambda: dfmp2.batch([_water()], "sto-3g"),
     "basis beside a manifest": lambda: dfmp2.batch("batch.toml", "sto-3g"),
     "expected the path of an xyz file, a dfmp2.Molecule": lambda: dfmp2.run(7, "sto-3g"),  # type: ignore[arg-type]
@@ -327,6 +335,15 @@ def test_a_scan_takes_a_range_a_list_or_geometries(tmp_path: Path) -> None:
     )
     read = dfmp2.scan(tmp_path / "f.xyz", "sto-3g", chained=False, **SMALL)
     assert read.table["mp2_total_energy"].values == given.table["mp2_total_energy"].values[:2]
+
+
+def test_workers_share_the_runs_of_a_study() -> None:
+    """Each run is that of a study without workers; its numbers have the same bits."""
+    helium = dfmp2.Molecule.from_string(HELIUMS)
+    alone = dfmp2.interaction(helium, "6-31g", "1,2", threads=1)
+    shared = dfmp2.interaction(helium, "6-31g", "1,2", threads=1, workers=2)
+    assert list(shared.runs) == list(alone.runs)
+    assert shared.values == alone.values
 
 
 def test_a_scan_of_a_file_in_bohr_is_in_bohr(tmp_path: Path) -> None:

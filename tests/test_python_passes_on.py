@@ -17,7 +17,7 @@ from dfmp2.interop import conformers, studies
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.progress import Silent
-from dfmp2.studies.constraints import Constraints
+from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.geometric_search import Search
 from dfmp2.studies.ideal_gas import make_conditions
 from tests.awkward import MOLECULES

@@ -21,9 +21,9 @@ from dfmp2.molecule.structure import fragment_formulas
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
+from dfmp2.studies.frequencies import StoredHessian, read_hessian
 from dfmp2.studies.optimize import optimize_geometry
 from dfmp2.studies.reaction_path import _table, arc_length
-from dfmp2.studies.stored_hessian import StoredHessian, read_hessian
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 from tests.conftest import Runner, succeed
 

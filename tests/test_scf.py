@@ -18,9 +18,8 @@ from pyscf.scf.diis import get_err_vec
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError, NumericalError
 from dfmp2.integrals.spaces import guard_gap
-from dfmp2.molecule.atomic_densities import start_density
 from dfmp2.molecule.basis_library import resolve_orbital
-from dfmp2.molecule.mole import build_mole
+from dfmp2.molecule.mole import build_mole, start_density
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.scf import guess, jk, ladder

@@ -22,7 +22,7 @@ from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from dfmp2.mp2 import energy as mp2
-from dfmp2.mp2.extrapolation import correlation_formula, scf_formula
+from dfmp2.mp2.composite import correlation_formula, scf_formula
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.study import is_study, read_study, verify_study

@@ -18,7 +18,7 @@ from dfmp2.molecule.isotopes import isotope_masses
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.output.study import Study
 from dfmp2.studies.ideal_gas import LowModes, parse_values, thermochemistry, vibrational_entropies
-from dfmp2.studies.scale_factors import scale_factor
+from dfmp2.studies.thermochemistry import scale_factor
 from dfmp2.studies.vibrations import symmetry_number, vibrations
 from tests.conftest import Runner, succeed
 

@@ -20,8 +20,8 @@ from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.molecule.frozen_core import CORE_ORBITALS
-from dfmp2.validation import entries, synthetic, validate
-from dfmp2.validation.synthetic import SyntheticSizes, TorchStream
+from dfmp2.validation import entries, validate
+from dfmp2.validation.entries import SyntheticSizes, TorchStream
 from dfmp2.validation.validate import Session
 
 DATA = Path(__file__).parent / "data"
@@ -149,7 +149,7 @@ def test_synthetic_integrals_are_those_of_the_recipe():
     """B B^T against the recipe written out with PyTorch and a general solver."""
     torch = pytest.importorskip("torch")
     nocc, nvir, naux = 3, 13, 16
-    b, space = synthetic.make_synthetic(SyntheticSizes("trnblas", nocc, nvir, naux), 1)
+    b, space = entries.make_synthetic(SyntheticSizes("trnblas", nocc, nvir, naux), 1)
     torch.manual_seed(42)
     n = nocc + nvir
     c_occ, c_vir = torch.randn(n, nocc) * 0.1, torch.randn(n, nvir) * 0.1
@@ -196,7 +196,7 @@ def test_a_dropped_exchange_is_noticed(call, monkeypatch):
 
 
 def test_one_changed_exponent_is_noticed(call, monkeypatch):
-    import dfmp2.planning.mixed_basis as system
+    import dfmp2.planning.system as system
 
     resolve = system.resolve_orbital
 

@@ -316,7 +316,7 @@ def _own_list(
     none, and the shard is found from the whole batch."""
     if part is None or source.output is None or not set(options) <= set(OF_THE_MACHINE):
         return None
-    from dfmp2.execution.shard_lists import read_list
+    from dfmp2.execution.schedule import read_list
 
     folder = Path(source.output)
     manifest = source.sources[0]

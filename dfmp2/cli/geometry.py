@@ -26,8 +26,8 @@ from dfmp2.errors.messages import Option
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
-    from dfmp2.studies.constraints import Constraints
-    from dfmp2.studies.stored_hessian import StoredHessian
+    from dfmp2.studies.coordinate import Constraints
+    from dfmp2.studies.frequencies import StoredHessian
 
 START_HESSIAN = click.option(
     "--start-hessian",
@@ -53,7 +53,7 @@ class ConstraintOptions:
             Of the lengths of --set, "angstrom" or "bohr".
         """
         from dfmp2.molecule.text import read_text
-        from dfmp2.studies.constraints import Constraints
+        from dfmp2.studies.coordinate import Constraints
 
         text = ""
         if self.constraints is not None:
@@ -209,7 +209,7 @@ def _outcome(study: Study) -> str:
 
 def _read_hessian(path: str | None) -> StoredHessian | None:
     """The Hessian in the file that --start-hessian names, None without one."""
-    from dfmp2.studies.stored_hessian import read_hessian
+    from dfmp2.studies.frequencies import read_hessian
 
     if path is None:
         return None

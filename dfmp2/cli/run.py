@@ -349,7 +349,7 @@ def completed(
     ------
     ResultFileError, InputError : it is damaged, or of another calculation, and may not be replaced
     """
-    from dfmp2.host.locks import acquire, release
+    from dfmp2.host.files import acquire_lock, release_lock
     from dfmp2.mp2.identity import require_answer
     from dfmp2.output.checkpoint import checkpoint_of, remove
 
@@ -369,11 +369,11 @@ def completed(
         console.warning(f"{error}: it will be replaced")
         return None
     console.note(f"{target} is complete: nothing is computed")
-    if unfinished and acquire(target) is None:
+    if unfinished and acquire_lock(target) is None:
         try:
             remove(checkpoint_of(target))  # of a run that was killed between its last two steps
         finally:
-            release(target)
+            release_lock(target)
     return found
 
 

@@ -227,7 +227,7 @@ def thermo_command(
     from dfmp2.output.json import study_json
     from dfmp2.output.study import StudyWriter
     from dfmp2.output.text import study_report
-    from dfmp2.studies.stored_hessian import read_hessian
+    from dfmp2.studies.frequencies import read_hessian
     from dfmp2.studies.thermochemistry import make_thermochemistry
 
     require_output(output, overwrite=overwrite)

@@ -105,7 +105,7 @@ def validate_command(
         raise InputError("--json and --markdown: choose one of them")
     prepare_libraries(threads)
     from dfmp2.host.files import require_writable
-    from dfmp2.studies.constraints import Constraints
+    from dfmp2.studies.coordinate import Constraints
     from dfmp2.studies.geometric_search import Search
     from dfmp2.studies.optimize import minimum
     from dfmp2.validation import entries, tables

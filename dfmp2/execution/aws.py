@@ -36,7 +36,7 @@ from dfmp2.execution.manifest import (
     read_manifest,
 )
 from dfmp2.execution.schedule import shards, works
-from dfmp2.host.devices import CORES_PER_CHIP
+from dfmp2.host.resources import CORES_PER_CHIP
 from dfmp2.host.s3 import Copies, asking, connect, kept
 from dfmp2.host.scratch import VARIABLE
 from dfmp2.options import OF_THE_MACHINE

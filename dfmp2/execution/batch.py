@@ -26,8 +26,7 @@ from dfmp2.execution.items import (
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import Call, Died, Pool
 from dfmp2.execution.schedule import arrange, memory_needed, works
-from dfmp2.host.files import make_folder, require_writable
-from dfmp2.host.locks import discard
+from dfmp2.host.files import discard_lock, make_folder, require_writable
 from dfmp2.options import ALL
 from dfmp2.output.batch_index import IndexWriter, index_name
 from dfmp2.progress import Listener
@@ -132,7 +131,7 @@ class BatchRun:
                 self._plan(left, len(pool.slots))
                 unfinished = self._work(pool)
             for call in unfinished:
-                discard(call.given[0].item.target)
+                discard_lock(call.given[0].item.target)
         for place, row in self.rows.items():
             if row.status in (
                 "running",
@@ -262,7 +261,7 @@ class BatchRun:
         """A worker died: its item fails, unless it was complete or somebody asked the worker to
         end."""
         item, load = self.batch.items[place], self._works[place].load
-        discard(item.target)
+        discard_lock(item.target)
         row = look_at(self.inputs[place])
         if row.status == "complete" or death.terminated:
             if row.status == "complete":

@@ -39,11 +39,18 @@ from dfmp2.errors import (
 from dfmp2.errors.messages import Message, Option
 from dfmp2.execution.manifest import Batch, BatchItem
 from dfmp2.execution.pool import WorkerShare, stops
-from dfmp2.host.files import NO_FILE, disk_refusal, require_writable, stamp, write_atomically
-from dfmp2.host.locks import acquire, holder, release
+from dfmp2.host.files import (
+    NO_FILE,
+    acquire_lock,
+    disk_refusal,
+    lock_holder,
+    release_lock,
+    require_writable,
+    stamp,
+    write_atomically,
+)
 from dfmp2.host.provenance import version
-from dfmp2.molecule.files import read_file
-from dfmp2.molecule.frames import read_frame
+from dfmp2.molecule.files import read_file, read_frame
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
@@ -53,7 +60,7 @@ from dfmp2.options.basis_parts import for_elements, require_elements
 from dfmp2.options.methods import MP2
 from dfmp2.output import batch_index, hdf5
 from dfmp2.output.checkpoint import Stop, checkpointing
-from dfmp2.output.kept import reduced
+from dfmp2.output.hdf5_datasets import reduced
 
 # Of a molecule and its options, as `dfmp2.mp2.energy.mp2_energy`.
 Compute = Callable[..., MP2Result]
@@ -152,7 +159,7 @@ def read_input(item: BatchItem) -> Input:
         return Input(item, error)
     if item.task != "energy":
         asked = hashlib.sha256(f"{item.task} {asked}".encode()).hexdigest()
-    return Input(item, molecule, asked, start)
+    return Input(item=item, molecule=molecule, fingerprint=asked, start=start)
 
 
 def read_inputs(batch: Batch, *, whole: bool = True) -> list[Input]:
@@ -256,7 +263,11 @@ def unchanged(item: BatchItem, known: ItemStatus | None) -> ItemStatus | None:
         return None
     if known.asked != asked_hash(item) or known.source != stamp(item.path):
         return None
-    if not _keeps(known.kept, item) or known.stamp != stamp(item.target) or holder(item.target):
+    if (
+        not _keeps(known.kept, item)
+        or known.stamp != stamp(item.target)
+        or lock_holder(item.target)
+    ):
         return None
     return replace(known, molecule=item.molecule, output=str(item.target))
 
@@ -279,7 +290,7 @@ def look_at(given: Input, known: ItemStatus | None = None) -> ItemStatus:
     """Where an item stands, as its files say it, or what was `known` of a complete one where its
     file is the same."""
     item = given.item
-    if other := holder(item.target):
+    if other := lock_holder(item.target):
         return ItemStatus(
             item.name, item.molecule, "running", remark=f"it is being computed by {other}"
         )
@@ -326,14 +337,14 @@ def _complete(given: Input, result: MP2Result) -> ItemStatus:
     if math.isnan(energy):  # of a method that plain MP2 does not follow from
         energy = result.total_energy
     row = ItemStatus(
-        item.name,
-        item.molecule,
-        "complete",
-        0,
-        None,
-        str(item.target),
-        seconds,
-        energy,
+        name=item.name,
+        molecule=item.molecule,
+        status="complete",
+        exit_code=0,
+        error=None,
+        output=str(item.target),
+        seconds=seconds,
+        energy=energy,
     )
     return replace(
         row,
@@ -413,7 +424,7 @@ def compute_item(
     begun, target, notes = time.perf_counter(), given.item.target, list[str]()
     row = ItemStatus(given.item.name, given.item.molecule)
     try:
-        if other := acquire(target):
+        if other := acquire_lock(target):
             return replace(row, status="running", remark=f"it is being computed by {other}")
         try:
             options = replace(
@@ -422,7 +433,7 @@ def compute_item(
             compute = _function_of(given.item.task, optimize)
             row = _compute(given, options, start, command, Stop(share.stop_asked), notes, compute)
         finally:
-            release(target)
+            release_lock(target)
     except Interrupted:
         pass
     except (Dfmp2Error, MemoryError, OSError) as error:
@@ -455,7 +466,14 @@ def failed(item: BatchItem, code: int, message: Message, text: str) -> ItemStatu
         write_atomically(error_file(item.target), f"{value}\n".encode(), overwrite=True)
     except ResourceError as error:
         notes = (f"its error file is missing: {error}",)
-    return ItemStatus(item.name, item.molecule, "failed", code, message, notes=notes)
+    return ItemStatus(
+        name=item.name,
+        molecule=item.molecule,
+        status="failed",
+        exit_code=code,
+        error=message,
+        notes=notes,
+    )
 
 
 def _function_of(task: str, optimize: Compute | None) -> Compute:

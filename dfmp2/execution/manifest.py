@@ -28,7 +28,7 @@ from typing import Any
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import MANIFEST, Option, Placeholder
-from dfmp2.molecule.frames import DATABASE, frames_in
+from dfmp2.molecule.files import DATABASE, frames_in
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import ALL, KEPT, OF_THE_MACHINE, Options, require_known_option
@@ -169,7 +169,7 @@ def read_manifest(
             items += _each_frame(item)
         else:
             items.append(item)
-    return _checked(Batch(file, root, output, tuple(items)))
+    return _checked(Batch(source=file, root=root, output=output, items=tuple(items)))
 
 
 def read_batch(
@@ -239,9 +239,16 @@ def make_batch(
     items = []
     for file in files:
         name = slug(Path(file).stem)
-        item = BatchItem(name, file, root / file, options, given, output.absolute() / f"{name}.h5")
+        item = BatchItem(
+            name=name,
+            molecule=file,
+            path=root / file,
+            options=options,
+            given=given,
+            target=output.absolute() / f"{name}.h5",
+        )
         items += _each_frame(item)
-    return _checked(Batch("", root, output, tuple(items)))
+    return _checked(Batch(source="", root=root, output=output, items=tuple(items)))
 
 
 def _each_frame(item: BatchItem) -> list[BatchItem]:
@@ -322,7 +329,14 @@ def _read_item(
     except InputError as error:
         error.speak(MANIFEST)
         raise
-    return BatchItem(name, molecule, path, options, given, output.absolute() / f"{name}.h5")
+    return BatchItem(
+        name=name,
+        molecule=molecule,
+        path=path,
+        options=options,
+        given=given,
+        target=output.absolute() / f"{name}.h5",
+    )
 
 
 def options_of_item(given: Mapping[str, Any], where: str) -> Options:

@@ -31,9 +31,8 @@ from typing import Any, NamedTuple
 from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
 from dfmp2.errors.messages import Message, Option
 from dfmp2.host import threads
-from dfmp2.host.devices import pinning
 from dfmp2.host.processes import clean_start
-from dfmp2.host.resources import available_memory, peak_of_process, usable_cores
+from dfmp2.host.resources import available_memory, peak_of_process, pinning, usable_cores
 from dfmp2.units import format_bytes
 
 TICK = 0.2  # s between two looks at what the user wants

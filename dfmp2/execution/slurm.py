@@ -21,8 +21,8 @@ from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option, Placeholder
 from dfmp2.execution.manifest import COMPILED, Batch, slug
-from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.files import require_writable
+from dfmp2.host.resources import CORES_PER_CHIP
 from dfmp2.molecule.text import printable
 
 SUBMIT = "submit.sh"
@@ -91,11 +91,11 @@ def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
         ("array",) if backend == "nki" else ("array", "warm-up")
     )  # only nki compiles without one
     return Jobs(
-        _job_name(batch.output.resolve().name),
-        batch.output / "slurm",
-        backend,
-        devices,
-        commands,
+        name=_job_name(batch.output.resolve().name),
+        folder=batch.output / "slurm",
+        backend=backend,
+        devices=devices,
+        commands=commands,
     )
 
 
@@ -123,11 +123,11 @@ def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
     energy += ["--backend", backend] if backend else []
     commands = {"array": energy, "collect": [*energy, "--collect"]}
     return Jobs(
-        _job_name(result.stem),
-        result.with_suffix(".slurm"),
-        backend or "cpu",
-        tuple(commands),
-        commands,
+        name=_job_name(result.stem),
+        folder=result.with_suffix(".slurm"),
+        backend=backend or "cpu",
+        devices=tuple(commands),
+        commands=commands,
     )
 
 

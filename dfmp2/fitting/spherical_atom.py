@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.integrals.metric import factorise
-from dfmp2.molecule.atomic_densities import start_density
+from dfmp2.molecule.mole import start_density
 from dfmp2.molecule.pyscf_shield import shielded
 
 Array = NDArray[np.float64]

@@ -29,10 +29,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.gradients.inverse_metric import InverseMetric
-from dfmp2.gradients.tensor import ScratchTensor
-from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.arrays_on_disk import ScratchTensor, StoredTensor
 from dfmp2.host.threads import each
+from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.operands import rounded, summation_order
 from dfmp2.options.methods import Method
@@ -152,7 +151,7 @@ def amplitude_densities(
             for (left, _, _), (first, second) in zip(lefts, found, strict=True):
                 occupied[left] += (first + first.T) / 2  # symmetric but for rounding
                 virtual[left] += (second + second.T) / 2
-    return AmplitudeDensities(z, products, occupied, virtual)
+    return AmplitudeDensities(z=z, products=products, occupied=occupied, virtual=virtual)
 
 
 class _Rows:

@@ -122,7 +122,9 @@ def with_slope(
         options, check=False, precision="fp64", guess="atoms", scf_from=None, scf_starts=1, stability="off",
         scf_conv_tol=min(TIGHT, options.scf_conv_tol),
     )  # fmt: skip
-    start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "the reference")
+    start = StartOrbitals(
+        mo_coeff=reference.mo_coeff, mo_occ=reference.mo_occ, charges=None, origin="the reference"
+    )
     energies = []
     for factor in (-2, -1, 1, 2):
         listener.stage(f"check: energy at {factor * STEP:+.3f} bohr along a direction")

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from dfmp2.gradients import derivatives
 from dfmp2.gradients.amplitudes import AmplitudeDensities
-from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.host.threads import each
+from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 
 Array = NDArray[np.float64]
@@ -123,7 +123,13 @@ def correlation_part(
     if not with_gradient:
         for _ in densities():
             pass
-        return CorrelationPart(None, occupied, virtual, energy / 4, two_center / 2)
+        return CorrelationPart(
+            gradient=None,
+            occupied=occupied,
+            virtual=virtual,
+            three_center=energy / 4,
+            two_center=two_center / 2,
+        )
     gradient = derivatives.three_center(mole, auxmole, densities(), threads)
     factors = -g
     if ndropped:
@@ -133,7 +139,13 @@ def correlation_part(
                 mixed += 2 * weight * (z_of_spin.rows(i).T @ row)
         factors += inverse.mixing(mixed)
     gradient += derivatives.two_center(auxmole, factors)
-    return CorrelationPart(gradient, occupied, virtual, energy / 4, two_center / 2)
+    return CorrelationPart(
+        gradient=gradient,
+        occupied=occupied,
+        virtual=virtual,
+        three_center=energy / 4,
+        two_center=two_center / 2,
+    )
 
 
 def _add(

@@ -13,19 +13,42 @@ of the coordinates: of a charged molecule the dipole moment depends on it, and t
 moment, which keeps its trace, does where there is a dipole moment. Z is the charge of the nucleus
 less the electrons that a core potential replaces. Sources: Mulliken, J. Chem. Phys. 23, 1833
 (1955); Loewdin, J. Chem. Phys. 18, 365 (1950).
+
+Below: the static dipole polarizability from runs in uniform fields.
+
+    alpha_xy = d mu_x / d F_y = [mu_x(+F e_y) - mu_x(-F e_y)] / 2F
+    alpha_xx = -d2E / dF_x2   = [2 E(0) - E(+F e_x) - E(-F e_x)] / F^2
+
+mu is the relaxed dipole moment, which is -dE/dF, E the energy that the
+densities belong to. The first expression is off by F^2 gamma / 6, the second by F^2 gamma / 12,
+gamma being the second hyperpolarizability: twice their difference is the error of the first.
+Energies in fields also say whether the relaxed dipole moments are slopes of the energy, and with
+them the relaxed density is right: by Simpson's rule, to the fourth power of the field,
+
+    [E(-F e_x) - E(+F e_x)] / 2F = [mu_x(-F e_x) + 4 mu_x(0) + mu_x(+F e_x)] / 6
+
+The field enters the one-electron Hamiltonian
+(`dfmp2.scf.hamiltonian`); basis functions do not follow it. The runs start from the orbitals
+without field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.errors import ResultFileError
 from dfmp2.gradients.response import Orbitals, Relaxed
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.mp2.properties import Properties
+from dfmp2.mp2.properties import Polarizability, Properties
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.progress import Listener
 
 Array = NDArray[np.float64]
 
@@ -88,3 +111,70 @@ def properties(mole: Any, spins: Sequence[Orbitals], found: Sequence[Relaxed]) -
         mulliken_spin_populations=None if spin is None else mulliken(spin),
         lowdin_spin_populations=None if spin is None else lowdin(spin),
     )
+
+
+# --- polarizability -------------------------------------------------------------------------------
+
+FIELD = 0.001  # Eh/(e bohr)
+# asymmetry and error of the step, relative to the largest element or 1 bohr^3; e bohr of the slopes
+ALLOWED = 1e-3
+TIGHT = 1e-13  # Eh, of the SCF in fields: 1e-10 Eh left in an energy are 2e-4 bohr^3
+ROUNDING = 1e-15  # of the SCF energy: less is not to be had
+
+
+def options_in_fields(result: MP2Result) -> Options:
+    """Options of the runs in fields: nothing but densities, energies in float64, a tight SCF from
+    given orbitals."""
+    options, tight = result.options, max(TIGHT, ROUNDING * abs(result.scf_total_energy))
+    return replace(
+        options, check=False, certify_fit=False, polarizability=False, precision="fp64", guess="atoms", scf_from=None,
+        scf_starts=1, stability="off", scf_conv_tol=min(tight, options.scf_conv_tol), allow_small_gap=True,
+    )  # fmt: skip
+
+
+def in_fields(
+    dipole: Array,
+    without: Callable[[], MP2Result],
+    run: Callable[[Array], MP2Result],
+    listener: Listener,
+) -> Polarizability:
+    """The polarizability of a molecule.
+
+    Parameters
+    ----------
+    dipole : relaxed, without field, (3,) e bohr
+    without : gives the energy without field
+    run : gives energy and properties in a field, (3,) Eh/(e bohr)
+    """
+    begin = time.perf_counter()
+    found: list[MP2Result] = []
+    listener.stage("polarizability: energy without field")
+    energy = without().total_energy
+    for axis, name in enumerate("xyz"):
+        for sign in (1, -1):
+            listener.stage(f"polarizability: field of {sign * FIELD:+.3f} along {name}")
+            found.append(run(sign * FIELD * np.eye(3)[axis]))
+    dipoles = np.stack([_properties(one).dipole for one in found]).reshape(
+        3, 2, 3, 3
+    )  # field, sign, density, x
+    slopes = (dipoles[:, 0] - dipoles[:, 1]) / (2 * FIELD)
+    energies = np.array([one.total_energy for one in found]).reshape(3, 2)
+    own = np.stack([np.diagonal(dipoles[:, sign, 2]) for sign in (0, 1)])  # along its field
+    means = (own.sum(axis=0) + 4 * dipole) / 6
+    return Polarizability(
+        relaxed=slopes[:, 2].T.copy(),
+        scf=slopes[:, 0].T.copy(),
+        from_energies=(2 * energy - energies.sum(axis=1)) / FIELD**2,
+        dipole_difference=float(
+            np.abs((energies[:, 1] - energies[:, 0]) / (2 * FIELD) - means).max()
+        ),
+        field=FIELD,
+        allowed=ALLOWED,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _properties(result: MP2Result) -> Properties:
+    if result.properties is None:
+        raise ResultFileError("the run in a field has no densities")
+    return result.properties

@@ -36,12 +36,11 @@ from numpy.typing import NDArray
 from dfmp2.errors import InputError, NumericalError, ResultFileError
 from dfmp2.errors.messages import Command, Option
 from dfmp2.gradients import certificate as checks
-from dfmp2.gradients import derivatives, polarizability
+from dfmp2.gradients import density, derivatives
 from dfmp2.gradients.amplitudes import amplitude_densities
 from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
 from dfmp2.gradients.functional import Functionals, functional_gradient, gradient_functionals
-from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
 from dfmp2.gradients.response import (
     FockBuilder,
@@ -51,10 +50,11 @@ from dfmp2.gradients.response import (
     fock_matrices,
     relax,
 )
-from dfmp2.gradients.tensor import ScratchTensor
 from dfmp2.host import resources
+from dfmp2.host.arrays_on_disk import ScratchTensor
 from dfmp2.host.deferred import presentation
 from dfmp2.host.scratch import Room
+from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
 from dfmp2.molecule.molecule import Molecule
@@ -345,10 +345,12 @@ def _with_densities(
 
 def _polarizability(result: MP2Result, listener: Listener, command: str) -> Polarizability:
     """That of a result, from runs in fields that start from its orbitals."""
-    reference, asked = result.reference, (result.molecule, polarizability.options_in_fields(result))
-    start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "the reference")
+    reference, asked = result.reference, (result.molecule, density.options_in_fields(result))
+    start = StartOrbitals(
+        mo_coeff=reference.mo_coeff, mo_occ=reference.mo_occ, charges=None, origin="the reference"
+    )
     how: dict[str, Any] = {"start": start, "listener": Silent(), "command": command}
-    return polarizability.in_fields(
+    return density.in_fields(
         cast(Properties, result.properties).relaxed_dipole,
         lambda: mp2_energy(*asked, **how, doubt_units=False),
         lambda field: _with_densities(*asked, _Extent(field=field), **how),
@@ -608,7 +610,16 @@ def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
     ):
         occupied = int(np.count_nonzero(occ))
         core, virtual = occupied - space.nocc, len(occ) - occupied - space.nvir
-        of_spins.append(Orbitals(coeff, energy, core, space.nocc, space.nvir, virtual))
+        of_spins.append(
+            Orbitals(
+                coeff=coeff,
+                energy=energy,
+                core=core,
+                nocc=space.nocc,
+                nvir=space.nvir,
+                virtual=virtual,
+            )
+        )
     return of_spins
 
 
@@ -668,7 +679,9 @@ def _response(
                 quick, coarse = kernel, coarse_grid(mole, functionals.grid)
                 if coarse is not functionals.grid:
                     quick = FunctionalKernel(mole, functionals.scf, coarse, orbitals, threads)
-                builder = FockBuilder(mf, functionals.scf_exact, kernel, quick)
+                builder = FockBuilder(
+                    mf=mf, exact=functionals.scf_exact, kernel=kernel, quick_kernel=quick
+                )
                 potential = functionals.potential(mole, functionals.scf, orbitals, threads)
                 if not functionals.stationary:
                     fock = fock_matrices(

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from dfmp2.gradients import derivatives
 from dfmp2.gradients.correlation import add_product
-from dfmp2.gradients.inverse_metric import InverseMetric
-from dfmp2.gradients.tensor import ScratchTensor
+from dfmp2.host.arrays_on_disk import ScratchTensor
 from dfmp2.host.scratch import Space
 from dfmp2.host.threads import each
+from dfmp2.integrals.metric import InverseMetric
 from dfmp2.integrals.three_center import coulomb_metric
 
 Array = NDArray[np.float64]

@@ -119,7 +119,9 @@ def _half_transformed(
 ) -> Array:
     """H, (nao, nocc of all others, len(chosen), nvir)."""
     c_occ = np.ascontiguousarray(space.c_occ[:, chosen])
-    part = ActiveSpace(c_occ, space.c_vir, space.eps_occ[chosen], space.eps_vir)
+    part = ActiveSpace(
+        c_occ=c_occ, c_vir=space.c_vir, eps_occ=space.eps_occ[chosen], eps_vir=space.eps_vir
+    )
     transform = Transformation([part], threads)
     c_others = np.hstack([other.c_occ for other in others])
     nao, width = len(c_occ), len(chosen) * space.nvir

@@ -8,6 +8,18 @@ is stored.
 
 Source: Vahtras, Almloef, Feyereisen, Chem. Phys. Lett. 213, 514 (1993); Feyereisen, Fitzgerald,
 Komornicki, Chem. Phys. Lett. 208, 359 (1993).
+
+Below: the inverse of a fitting metric V = (P|Q), and its change with the metric.
+
+    V = L L^T            V^-1 = L^-T L^-1                        dV^-1 = -V^-1 dV V^-1
+    V = U s U^T, cut:    V^+ = sum_k u_k u_k^T / s_k over s_k kept
+
+A cut inverse changes also because kept and dropped eigenvectors u_k, u_d mix:
+
+    dV^+ = -V^+ dV V^+ + sum_kd (u_k u_d^T + u_d u_k^T) (u_k^T dV u_d) / (s_k (s_k - s_d))
+
+which first-order perturbation theory of the eigenvectors gives; with it the derivative is exact
+while the number of dropped functions stays what it is. The factors are those that B was made with.
 """
 
 from __future__ import annotations
@@ -105,7 +117,12 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
             for column in range(1, len(factor)):
                 factor[:column, column] = 0.0
             factor, _ = scipy.linalg.lapack.dtrtri(factor, lower=1, overwrite_c=1)
-            return MetricFactor(factor, True, _estimate(1.0 / float(reciprocal)), 0)
+            return MetricFactor(
+                factor=factor,
+                triangular=True,
+                condition=_estimate(1.0 / float(reciprocal)),
+                dropped=0,
+            )
     for column in range(len(metric)):
         metric[column + 1 :, column] = metric[column, column + 1 :]
     np.fill_diagonal(metric, diagonal)
@@ -114,7 +131,7 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     condition = _estimate(float(eigenvalues[-1] / np.abs(eigenvalues).min()))
     cut = vectors[:, dropped:]
     cut /= np.sqrt(eigenvalues[dropped:])
-    return MetricFactor(cut, False, condition, dropped)
+    return MetricFactor(factor=cut, triangular=False, condition=condition, dropped=dropped)
 
 
 def _estimate(condition: float) -> float:
@@ -203,3 +220,83 @@ def _solve(factor: MetricFactor, rows: Array) -> Array:
     for start in range(0, len(rows), step):
         multiply_rows(factor.factor, rows[start : start + step])
     return rows
+
+
+# --- the inverse of a metric ----------------------------------------------------------------------
+
+
+class InverseMetric:
+    """The inverse of a metric, or its inverse where eigenvalues are cut.
+
+    Parameters
+    ----------
+    metric : (naux, naux) float64, symmetric
+    threads : workers of the products
+
+    Attributes
+    ----------
+    metric : (naux, naux) float64, V itself
+    dropped : (naux, ndropped) float64, eigenvectors that were cut; none where V has a Cholesky
+        factor
+    """
+
+    def __init__(self, metric: Array, threads: int) -> None:
+        self.metric = metric
+        self._threads = threads
+        self._factor = factorise(metric)
+        self.dropped = np.zeros((len(metric), 0))
+        if not self._factor.triangular:
+            values, vectors = np.linalg.eigh(metric)
+            count = self._factor.dropped
+            self.dropped, self._kept = vectors[:, :count], vectors[:, count:]
+            self._gaps = values[count:, None] - values[:count]
+
+    def unfit(self, rows: Array) -> Array:
+        """y L^-1 of each row y: from the fitted functions of B back to (P|.
+
+        Parameters
+        ----------
+        rows : (n, naux or as many as are kept) float64 in C order, overwritten where there is a
+            Cholesky factor
+
+        Returns
+        -------
+        (n, naux)
+        """
+        if not self._factor.triangular:
+            return np.asarray(rows @ self._factor.factor.T)
+        return self._multiply(rows, transposed=True)
+
+    def apply(self, rows: Array) -> Array:
+        """V^-1 x of each row x, (n, naux) float64 in C order, overwritten where there is a Cholesky
+        factor."""
+        if not self._factor.triangular:
+            return np.asarray(rows @ self._factor.factor) @ self._factor.factor.T
+        return self._multiply(self._multiply(rows, transposed=False), transposed=True)
+
+    def mixing(self, products: Array) -> Array:
+        """What kept and dropped eigenvectors add to the factors g of dV in dE = sum_PQ g_PQ dV_PQ.
+
+        Parameters
+        ----------
+        products : (naux, ndropped), sum_m c_mP (x_m u_d): all places where E has x V^+ x' with c' =
+            V^+ x' in one, and the unfitted x in the other
+
+        Returns
+        -------
+        (naux, naux), not symmetric
+        """
+        if not self.dropped.size:
+            return np.zeros((len(self.dropped),) * 2)
+        return np.asarray(self._kept @ ((self._kept.T @ products) / self._gaps) @ self.dropped.T)
+
+    def _multiply(self, rows: Array, *, transposed: bool) -> Array:
+        step = max(1, SOLVE_ELEMENTS // max(1, rows.shape[1]))
+        starts = range(0, len(rows), step)
+
+        def multiply(number: int) -> None:
+            start = starts[number]
+            multiply_rows(self._factor.factor, rows[start : start + step], transposed=transposed)
+
+        each(len(starts), multiply, self._threads)
+        return rows

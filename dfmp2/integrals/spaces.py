@@ -82,10 +82,10 @@ def active_space(
         )
     virtual = virtual[: virtual.size - frozen_virtual]
     return ActiveSpace(
-        np.ascontiguousarray(mo_coeff[:, occupied]),
-        np.ascontiguousarray(mo_coeff[:, virtual]),
-        mo_energy[occupied].copy(),
-        mo_energy[virtual].copy(),
+        c_occ=np.ascontiguousarray(mo_coeff[:, occupied]),
+        c_vir=np.ascontiguousarray(mo_coeff[:, virtual]),
+        eps_occ=mo_energy[occupied].copy(),
+        eps_vir=mo_energy[virtual].copy(),
     )
 
 

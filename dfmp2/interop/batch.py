@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dfmp2.errors import InputError
-from dfmp2.errors.messages import PYTHON, Option, in_words, plain
+from dfmp2.errors.messages import PYTHON, Option, in_words
 from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.items import STATUS_KEYS, ItemStatus, read_inputs
 from dfmp2.execution.manifest import OF_THE_ITEM, Batch, make_batch, read_batch, slug
@@ -19,6 +19,7 @@ from dfmp2.interop.python import (
     MoleculeLike,
     NoKeywords,
     TranslatingListener,
+    number_of_workers,
     public,
     read_molecule,
 )
@@ -160,9 +161,7 @@ def batch(
     >>> results = dfmp2.batch(["a.xyz", "b.xyz"], "cc-pvdz", "results", workers=2)            # doctest: +SKIP
     >>> results["a"].mp2_total_energy                                                         # doctest: +SKIP
     """
-    workers = plain(workers)
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise InputError(Option("workers", workers), ": expected a whole number, 1 or more")
+    workers = number_of_workers(workers)
     values: dict[str, Any] = {**options}
     if basis is not None:
         values["basis"] = basis

@@ -13,9 +13,9 @@ from dfmp2.execution.items import look_items
 from dfmp2.execution.manifest import LEFT_MANIFEST, read_batch
 from dfmp2.interop.python import NoKeywords, public
 from dfmp2.output.study import Study
+from dfmp2.studies.frequencies import hessian_of, read_hessian
 from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, GasConditions, make_conditions
 from dfmp2.studies.rank import ENERGY, GIBBS, Ranking, rank_conformers, read_candidates
-from dfmp2.studies.stored_hessian import hessian_of, read_hessian
 from dfmp2.studies.thermochemistry import make_thermochemistry
 
 BY = {"energy": ENERGY, "gibbs": GIBBS, None: None}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from dfmp2.backends.registry import BACKENDS
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultExists
-from dfmp2.errors.messages import PYTHON, Message, Option, Words, in_words
+from dfmp2.errors.messages import PYTHON, Message, Option, Words, in_words, plain
 from dfmp2.fitting.sets import with_errors
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.foreign import Atoms, Mole
@@ -111,6 +111,19 @@ def public(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return called
 
     return decorate
+
+
+def number_of_workers(given: Any) -> int:
+    """A number of processes.
+
+    Raises
+    ------
+    InputError : it is none
+    """
+    count = plain(given)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InputError(Option("workers", given), ": expected a whole number, 1 or more")
+    return count
 
 
 @contextmanager

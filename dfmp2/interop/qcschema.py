@@ -281,7 +281,14 @@ def read_request(document: Any) -> Request:
             f"protocols.wavefunction {wavefunction!r}: expected one of {', '.join(PROTOCOLS)}"
         )
     molecule = from_qcschema(fields["molecule"] or {}).in_field(point_charges)
-    return Request(document, version, molecule, options, wavefunction, driver)
+    return Request(
+        document=document,
+        version=version,
+        molecule=molecule,
+        options=options,
+        wavefunction=wavefunction,
+        driver=driver,
+    )
 
 
 @speaking(QCSCHEMA)

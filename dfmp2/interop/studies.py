@@ -17,6 +17,7 @@ from dfmp2.interop.python import (
     NoKeywords,
     TranslatingListener,
     molecule_and_options,
+    number_of_workers,
     options_among,
     public,
     read_molecule,
@@ -30,8 +31,13 @@ from dfmp2.output.study import Study
 from dfmp2.progress import Listener
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.composite import at_level
-from dfmp2.studies.constraints import Constraints
-from dfmp2.studies.frequencies import DISPLACEMENT, harmonic_frequencies
+from dfmp2.studies.coordinate import Constraints
+from dfmp2.studies.frequencies import (
+    DISPLACEMENT,
+    StoredHessian,
+    harmonic_frequencies,
+    read_hessian,
+)
 from dfmp2.studies.geometric_search import MINIMUM, Search
 from dfmp2.studies.ideal_gas import ATMOSPHERE, ROOM_TEMPERATURE, make_conditions
 from dfmp2.studies.interaction import interaction_energy
@@ -48,7 +54,6 @@ from dfmp2.studies.species import (
     parse_terms,
     read_species,
 )
-from dfmp2.studies.stored_hessian import StoredHessian, read_hessian
 
 CoordinateLike = tuple[str, str, str | Sequence[float]]  # kind, atoms, values
 
@@ -71,12 +76,26 @@ class CompositeKeywords(TypedDict, total=False):
     delta_program: str | None
 
 
+class SharedKeywords(TypedDict, total=False):
+    """Of a study whose runs do not need each other."""
+
+    workers: int | None
+
+
 class StudyKeywords(MoleculeKeywords, Keywords, FileKeywords):
     """Of several calculations of a molecule that go into one file."""
 
 
 class LevelKeywords(StudyKeywords, CompositeKeywords):
     """Of a study at a level that may take several runs of a molecule."""
+
+
+class SharedStudyKeywords(StudyKeywords, SharedKeywords):
+    """Of runs that several processes may share."""
+
+
+class SharedLevelKeywords(LevelKeywords, SharedKeywords):
+    """Of such runs at a level that may take several of a molecule."""
 
 
 @public(LevelKeywords)
@@ -139,7 +158,9 @@ def optimize(
     """
     values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
     search = Search(
-        constraints=Constraints(tuple(freeze), values, constraints, _units(options)),
+        constraints=Constraints(
+            frozen=tuple(freeze), fixed=values, text=constraints, units=_units(options)
+        ),
         convergence=convergence,
         max_steps=max_steps,
         transition_state=transition_state,
@@ -206,7 +227,7 @@ def irc(
     return reaction_path(parsed, chosen, search, hessian, **_carrying_out(options, "dfmp2.irc"))
 
 
-@public(StudyKeywords)
+@public(SharedStudyKeywords)
 def frequencies(
     molecule: MoleculeLike,
     basis: str,
@@ -216,7 +237,7 @@ def frequencies(
     symmetry_number: int | None = None,
     displacement: float = DISPLACEMENT,
     allow_gradient: bool = False,
-    **options: Unpack[StudyKeywords],
+    **options: Unpack[SharedStudyKeywords],
 ) -> Study:
     """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of
     `optimize`.
@@ -231,6 +252,9 @@ def frequencies(
         Of each coordinate of each atom, bohr.
     allow_gradient : bool, optional
         Go on at a geometry that is no stationary point.
+    workers : int, optional
+        Processes that share the displaced runs, None for this one alone; `memory` is shared by all
+        of them, `threads` are those of each.
 
     Returns
     -------
@@ -253,7 +277,7 @@ def frequencies(
     )
 
 
-@public(LevelKeywords)
+@public(SharedLevelKeywords)
 def interaction(
     molecule: MoleculeLike,
     basis: str,
@@ -261,7 +285,7 @@ def interaction(
     *,
     charges: Sequence[int] | str | None = None,
     multiplicities: Sequence[int] | str | None = None,
-    **options: Unpack[LevelKeywords],
+    **options: Unpack[SharedLevelKeywords],
 ) -> Study:
     """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of
     `optimize`.
@@ -272,6 +296,8 @@ def interaction(
         Atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]; "auto": by bonds.
     charges, multiplicities : sequence of int or str, optional
         Of each fragment; None for 0 and 1.
+    workers : int, optional
+        Processes that share the runs, as of `frequencies`.
 
     Returns
     -------
@@ -314,7 +340,7 @@ def cbs(molecule: MoleculeLike, basis: str, **options: Unpack[LevelKeywords]) ->
         A pair of neighbours in brackets, such as "cc-pv[tq]z"; `interaction`, `scan` and `optimize`
         take one, too. With `delta` also a single basis.
     scf_formula, correlation_formula : str, optional
-        Names of formulas, see `dfmp2.mp2.extrapolation`; None is the SCF energy in the larger basis
+        Names of formulas, see `dfmp2.mp2.composite`; None is the SCF energy in the larger basis
         and X^-3, for def2 its own exponent.
     delta : str, optional
         A correction E(CCSD(T)) - E(MP2), as "ccsd(t)/cc-pvdz"; not of `optimize`.
@@ -353,7 +379,7 @@ def _level(basis: str, keywords: Mapping[str, Any]) -> Options:
     )
 
 
-@public(LevelKeywords)
+@public(SharedLevelKeywords)
 def scan(
     molecule: MoleculeLike | Sequence[MoleculeLike],
     basis: str,
@@ -363,7 +389,7 @@ def scan(
     moving: str | None = None,
     chained: bool = True,
     convergence: str = MINIMUM.convergence,
-    **options: Unpack[LevelKeywords],
+    **options: Unpack[SharedLevelKeywords],
 ) -> Study:
     """Energies along one or two coordinates, or of several geometries of one molecule; what is not
     listed is as of `optimize`.
@@ -385,6 +411,8 @@ def scan(
         Start every SCF from the orbitals of the point before.
     convergence : str, optional
         Of the geometries of a relaxed scan: one of `dfmp2.options.CONVERGENCE`.
+    workers : int, optional
+        Processes that share the points, as of `frequencies`; of a rigid scan with `chained=False`.
 
     Returns
     -------
@@ -401,6 +429,12 @@ def scan(
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
     level = _level(basis, options)
+    if options.get("workers") is not None and chained and not relaxed:
+        raise InputError(
+            Option("workers", options["workers"]),
+            ": each point starts from the one before: add ",
+            Option("chained", False),
+        )
     if coordinate is None:
         if relaxed:
             raise InputError(
@@ -438,7 +472,7 @@ def scan(
     return scan_energies(asked, **_carrying_out(options, "dfmp2.scan"))
 
 
-class ReactionKeywords(Keywords, CompositeKeywords, FileKeywords, total=False):
+class ReactionKeywords(Keywords, CompositeKeywords, FileKeywords, SharedKeywords, total=False):
     """Of a reaction: what its species are, and what is computed of each."""
 
     charges: Mapping[str, int] | None
@@ -456,7 +490,6 @@ class ReactionKeywords(Keywords, CompositeKeywords, FileKeywords, total=False):
     quasi_harmonic: str | None
     cutoff: float | None
     allow_gradient: bool
-    workers: int | None
     units: str | None
 
 
@@ -494,7 +527,7 @@ def reaction(
     allow_gradient : bool, optional
         Go on at a geometry that is no stationary point.
     workers : int, optional
-        Processes that share the runs.
+        Processes that share the runs, as of `frequencies`.
     scf_formula, correlation_formula, delta, delta_program : str, optional
         As of `cbs`; a correction belongs to energies without geometries and Hessians.
 
@@ -532,10 +565,6 @@ def reaction(
     level = None
     if basis is not None:
         level = _level(basis, options)
-    carrying_out = _carrying_out(options, "dfmp2.reaction")
-    workers = options.get("workers")
-    if workers is not None:
-        carrying_out["elsewhere"] = partial(steps, workers)
     species = read_species(asked, _units(options))
     computed = ReactionPlan(
         optimize=search,
@@ -543,7 +572,7 @@ def reaction(
         gas=gas,
         allow_gradient=options.get("allow_gradient", False),
     )
-    return reaction_energy(species, level, computed, **carrying_out)
+    return reaction_energy(species, level, computed, **_carrying_out(options, "dfmp2.reaction"))
 
 
 def _terms(side: str, written: str | Sequence[Any]) -> list[Term]:
@@ -586,7 +615,7 @@ def _frames(source: Any, keywords: Mapping[str, Any]) -> list[Molecule]:
 
 
 def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords:
-    """Keeper, listener and command of a study, from the keywords that all studies take."""
+    """Keeper, listener, command and workers of a study, from the keywords of studies."""
     output = keywords.get("output")
     resume = keywords.get("resume", False)
     if output is None and resume:
@@ -594,12 +623,15 @@ def _carrying_out(keywords: Mapping[str, Any], command: str) -> CarryOutKeywords
     path = None
     if output is not None:
         path = Path(output)
-    keeper = Keeper(path, overwrite=keywords.get("overwrite", False), resume=resume)
-    return {
-        "keeper": keeper,
+    carrying_out: CarryOutKeywords = {
+        "keeper": Keeper(path, overwrite=keywords.get("overwrite", False), resume=resume),
         "listener": TranslatingListener(keywords.get("listener")),
         "command": command,
     }
+    workers = keywords.get("workers")
+    if workers is not None:
+        carrying_out["elsewhere"] = partial(steps, number_of_workers(workers))
+    return carrying_out
 
 
 read_study = public(NoKeywords)(stored.read_study)

@@ -370,7 +370,13 @@ def _of_a_word(text: str) -> Iterator[Statement]:
             yield _unread(quantity, words, "may be a charge")
         elif word == "m":
             meanings = _meanings(kind, number)[0]
-            yield Statement(quantity, words, meanings, False, "may be a multiplicity")
+            yield Statement(
+                quantity=quantity,
+                words=words,
+                meanings=meanings,
+                certain=False,
+                why="may be a multiplicity",
+            )
         else:
             yield _statement(kind, words, number)
 

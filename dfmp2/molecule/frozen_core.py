@@ -164,7 +164,9 @@ def frozen_core_count(
     else:
         orbitals, note = sum(per_element[symbol] for symbol in real), ""
     _require_correlated(molecule, f"the {chosen} frozen core", orbitals, nalpha, nbeta)
-    return FrozenCore(orbitals, chosen, tuple(per_element.items()), note)
+    return FrozenCore(
+        orbitals=orbitals, dialect=chosen, per_element=tuple(per_element.items()), note=note
+    )
 
 
 def _psi4_orbitals(

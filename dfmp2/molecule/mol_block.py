@@ -126,7 +126,12 @@ def read_mol_block(text: str) -> MolBlock:
     radicals = _read_property(rest, "RAD", natom)
     if charges or radicals:
         atoms = [
-            Atom(atom.symbol, charges.get(place, 0), radicals.get(place, 0), atom.valence)
+            Atom(
+                symbol=atom.symbol,
+                charge=charges.get(place, 0),
+                radical=radicals.get(place, 0),
+                valence=atom.valence,
+            )
             for place, atom in enumerate(atoms)
         ]
     for place, kind in radicals.items():
@@ -168,7 +173,11 @@ def state(
     elif centres:
         said = f"M  RAD of {len(centres)} atoms"
         why = "couples in several ways"
-        listed.append(Statement("multiplicity", said, frozenset(), False, why))
+        listed.append(
+            Statement(
+                quantity="multiplicity", words=said, meanings=frozenset(), certain=False, why=why
+            )
+        )
     states = (
         settle("charge", listed, charge, default=0),
         settle("multiplicity", listed, multiplicity, default=1),
@@ -311,7 +320,7 @@ def _read_atom(line: str, number: int) -> Atom:
             f"charge code {code}: expected 0 to 7, as in the format of mol files", line=number
         )
     radical = 2 if code == DOUBLET_CODE else 0
-    return Atom(words[3], CHARGE_CODES.get(code, 0), radical, valence)
+    return Atom(symbol=words[3], charge=CHARGE_CODES.get(code, 0), radical=radical, valence=valence)
 
 
 def _read_bond(line: str, number: int, natom: int) -> tuple[int, int, int]:

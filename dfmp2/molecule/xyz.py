@@ -173,7 +173,14 @@ def parse_xyz(
             or "molecule"
         )
         molecule = Molecule(
-            symbols, np.array(points), ghost, charge, multiplicity, name, printable(file), text
+            symbols=symbols,
+            coordinates=np.array(points),
+            ghost=ghost,
+            charge=charge,
+            multiplicity=multiplicity,
+            name=name,
+            source=printable(file),
+            text=text,
         )
         if charge_from != "option":
             require_electrons(listed, molecule.nuclear_charge, molecule.charge)
@@ -383,10 +390,22 @@ def _read_sums(pairs: dict[str, list[str]], rows: list[str]) -> list[Statement]:
             listed.append(Statement(quantity, said, frozenset({meaning})))
         elif abs(total - whole) < 0.1:
             why = f"does not fit the {quantity} that is taken"
-            listed.append(Statement(quantity, said, frozenset({meaning}), False, why))
+            listed.append(
+                Statement(
+                    quantity=quantity,
+                    words=said,
+                    meanings=frozenset({meaning}),
+                    certain=False,
+                    why=why,
+                )
+            )
         else:
             why = "is no whole number"
-            listed.append(Statement(quantity, said, frozenset(), False, why))
+            listed.append(
+                Statement(
+                    quantity=quantity, words=said, meanings=frozenset(), certain=False, why=why
+                )
+            )
     return listed
 
 

@@ -313,13 +313,25 @@ def _channels(pairs: PairEnergies) -> list[ChannelPairs]:
         rows, columns = np.triu_indices(len(same))
         found.append(
             ChannelPairs(
-                (spin, spin), same, opposite, rows, columns, np.where(rows == columns, 1.0, 2.0)
+                channel=(spin, spin),
+                same=same,
+                opposite=opposite,
+                rows=rows,
+                columns=columns,
+                weight=np.where(rows == columns, 1.0, 2.0),
             )
         )
     if len(within) == 2:
         rows, columns = (x.ravel() for x in np.indices(pairs.opposite_spin.shape))
         found.append(
-            ChannelPairs((0, 1), None, pairs.opposite_spin, rows, columns, np.ones(rows.size))
+            ChannelPairs(
+                channel=(0, 1),
+                same=None,
+                opposite=pairs.opposite_spin,
+                rows=rows,
+                columns=columns,
+                weight=np.ones(rows.size),
+            )
         )
     return found
 

@@ -91,7 +91,12 @@ def native_energies(
                         ),
                         Option("auxbasis"),
                     ) from error
-        return NativeEnergies(program, reference.scf_total_energy, energies[0], energies[1])
+        return NativeEnergies(
+            program=program,
+            scf_total_energy=reference.scf_total_energy,
+            same_spin=energies[0],
+            opposite_spin=energies[1],
+        )
 
 
 def exact_energies(
@@ -132,10 +137,10 @@ def exact_energies(
         solver.verbose = 0
         solver.kernel(with_t2=False)
         return NativeEnergies(
-            f"PySCF {pyscf.__version__} {'RMP2' if restricted else 'UMP2'}",
-            reference.scf_total_energy,
-            float(solver.e_corr_ss),
-            float(solver.e_corr_os),
+            program=f"PySCF {pyscf.__version__} {'RMP2' if restricted else 'UMP2'}",
+            scf_total_energy=reference.scf_total_energy,
+            same_spin=float(solver.e_corr_ss),
+            opposite_spin=float(solver.e_corr_os),
         )
 
 

@@ -87,7 +87,13 @@ class WithCoupledCluster:
         result = mp2_energy(molecule, options, listener=listener, **how)
         begin = time.perf_counter()
         if _uncorrelated(result.sizes.nocc, result.reference.nspin):
-            found = CoupledCluster(ONE_ELECTRON, 0.0, 0.0, 0.0, 0.0)
+            found = CoupledCluster(
+                program=ONE_ELECTRON,
+                ccsd_correlation_energy=0.0,
+                triples_energy=0.0,
+                mp2_correlation_energy=0.0,
+                seconds=0.0,
+            )
         elif self.program == PYSCF:
             listener.stage("CCSD(T) by PySCF")
             found = _by_pyscf(result)

@@ -367,7 +367,13 @@ def correlate(
                 store=calculation.checkpoint,
                 elsewhere=elsewhere,
             )
-    return Correlation(fitted.metric, pairs, precision, certificate, quadrature)
+    return Correlation(
+        metric=fitted.metric,
+        pairs=pairs,
+        precision=precision,
+        certificate=certificate,
+        quadrature=quadrature,
+    )
 
 
 def complete(calculation: Calculation, reference: Reference, correlation: Correlation) -> MP2Result:

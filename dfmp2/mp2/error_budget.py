@@ -32,7 +32,7 @@ L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of Num
 
 What is left of them in a difference of energies: `dfmp2.mp2.error_of_difference`.
 
-The constants cover 95 % of what `scripts/error_budget.py` measured
+The constants cover 95 % of what `scripts/error_budget.py` of commit e394fee measured
 (docs/project/validation/error-budget.md).
 """
 
@@ -632,13 +632,16 @@ def fitting_shares(result: MP2Result) -> dict[str, tuple[Share | None, Share | N
     )
     if not conventional:
         how = f"{how}; the orbitals of the fitted SCF are in it"
-    correlation = Share(error, MEASURED, how, certificate.correlation_error)
+    correlation = Share(value=error, kind=MEASURED, how=how, error=certificate.correlation_error)
     if conventional or certificate.scf_error is None:
         return {"scf_fitting": (four_centre, None), "mp2_fitting": (None, correlation)}
     uncertainty = certificate.scf_uncertainty or 0.0
     how = f"four-centre integrals: {certificate.scf_error:+.1e} Eh within {uncertainty:.1e} Eh"
     scf_share = Share(
-        abs(certificate.scf_error) + uncertainty, MEASURED, how, certificate.scf_error
+        value=abs(certificate.scf_error) + uncertainty,
+        kind=MEASURED,
+        how=how,
+        error=certificate.scf_error,
     )
     return {"scf_fitting": (scf_share, None), "mp2_fitting": (None, correlation)}
 

@@ -253,7 +253,7 @@ def _with_signs(
     uncertain = [abs(weight) * (getattr(c, f"{name}_uncertainty") or 0.0) for weight, c in found]
     error, uncertainty = math.fsum(errors), math.fsum(uncertain)
     how = f"four-centre integrals in {len(found)} runs: {error:+.1e} Eh within {uncertainty:.1e} Eh"
-    share = Share(abs(error) + uncertainty, MEASURED, how, error)
+    share = Share(value=abs(error) + uncertainty, kind=MEASURED, how=how, error=error)
     if which == 0:
         return (share, None)
     return (None, share)

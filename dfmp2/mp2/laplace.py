@@ -87,7 +87,7 @@ def opposite_spin_energy(
     """
     gaps = [orbital_energy_differences(space) for space in spaces]
     if not all(gap.size for gap in gaps):
-        return Quadrature(0.0, 0, 0.0, 0.0, 0.0)
+        return Quadrature(energy=0.0, points=0, lowest=0.0, highest=0.0, error=0.0)
     lowest, highest = (
         math.fsum(float(end(gap)) for gap in (gaps[0], gaps[-1])) for end in (np.min, np.max)
     )
@@ -110,7 +110,9 @@ def opposite_spin_energy(
             )
         error = factor * rule.error * abs(energy) / (1.0 - rule.error)
         if error <= tolerance:
-            return Quadrature(energy, len(rule.t), lowest, highest, error)
+            return Quadrature(
+                energy=energy, points=len(rule.t), lowest=lowest, highest=highest, error=error
+            )
         wanted = 0.5 * rule.error * tolerance / error
 
 

@@ -147,7 +147,7 @@ def prepare_b(
         plan = make_plan(system, setup, core, kind, part="up to b")
         plan.memory.require()
         file.require(FLOAT64 * plan.work.elements * plan.work.naux)
-        return PlannedRun(system, setup, kind, core, plan)
+        return PlannedRun(system=system, setup=setup, kind=kind, core=core, plan=plan)
 
     opening = Opening(
         partial(resolve, molecule),

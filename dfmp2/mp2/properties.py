@@ -231,7 +231,7 @@ def _by_density(values: Array) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, eq=False)
 class Polarizability:
     """Static dipole polarizability by central differences of dipole moments
-    (`dfmp2.gradients.polarizability`).
+    (`dfmp2.gradients.density`).
 
     The differences of energies are an independent way to its diagonal. Both ways are off by a
     multiple of the square of the field, dipole moments by twice as much, so that twice their

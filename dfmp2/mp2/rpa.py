@@ -89,7 +89,7 @@ def correlation_energy(
         (one, space) for one, space in zip(b, spaces, strict=True) if space.nocc and space.nvir
     ]
     if not spins:
-        return Quadrature(0.0, 0, 0.0, 0.0, 0.0)
+        return Quadrature(energy=0.0, points=0, lowest=0.0, highest=0.0, error=0.0)
     gaps = [orbital_energy_differences(space) for _, space in spins]
     lowest, highest = (float(end([float(end(gap)) for gap in gaps])) for end in (np.min, np.max))
     if lowest <= 0.0:
@@ -116,7 +116,14 @@ def correlation_energy(
         if not math.isfinite(energy):
             break
         if error <= tolerance:
-            return Quadrature(energy, points, lowest, highest, error, scale)
+            return Quadrature(
+                energy=energy,
+                points=points,
+                lowest=lowest,
+                highest=highest,
+                error=error,
+                scale=scale,
+            )
         before, points = energy, 2 * points
         angles = np.arange(1, points, 2) * (math.pi / (2 * points))  # between those that are done
     raise NumericalError(

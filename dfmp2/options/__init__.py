@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from dfmp2.options.calculation import (
-    Options,
-    default_backend,
-    make_options,
-)
-from dfmp2.options.keywords import (
     BACKEND_WORDS,
     BACKENDS,
     BEFORE_PAIRS,
@@ -19,8 +14,11 @@ from dfmp2.options.keywords import (
     Keywords,
     MeanFieldKeywords,
     MoleculeKeywords,
+    Options,
     PreparedKeywords,
     ScfKeywords,
+    default_backend,
+    make_options,
     require_known_option,
 )
 from dfmp2.options.values import (

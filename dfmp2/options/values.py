@@ -9,7 +9,7 @@ from decimal import Decimal
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
 
-# How much of a result a file keeps, from the least on (`dfmp2.output.kept`).
+# How much of a result a file keeps, from the least on (`dfmp2.output.hdf5_datasets`).
 KEPT = ("energies", "properties", "all")
 ALL = "all"
 # Options that divide one machine among the workers of a batch, so that an item has none of its own.

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.errors import ResourceError
-from dfmp2.host.files import disk_refusal
-from dfmp2.host.locks import acquire, release
+from dfmp2.host.files import acquire_lock, disk_refusal, release_lock
 
 OLD_INDEX = "batch.json"
 OLD_VERSION = 2
@@ -101,10 +100,10 @@ class IndexWriter:
 
     def __init__(self, folder: Path, shard: tuple[int, int] | None) -> None:
         self.path = folder / index_name(shard)
-        if acquire(self.path) is not None:
+        if acquire_lock(self.path) is not None:
             name = self.path.name.removesuffix(ENDING)
             self.path = folder / f"{name}.{uuid.uuid4().hex[:8]}{ENDING}"
-            acquire(self.path)
+            acquire_lock(self.path)
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows, each with the time of now, in one write.
@@ -133,4 +132,4 @@ class IndexWriter:
     def close(self) -> None:
         """Let others have the file."""
         with contextlib.suppress(ResourceError):
-            release(self.path)
+            release_lock(self.path)

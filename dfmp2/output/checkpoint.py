@@ -28,8 +28,7 @@ from dfmp2.errors import (
     ResultFileError,
 )
 from dfmp2.errors.messages import Option
-from dfmp2.host.files import write_atomically
-from dfmp2.host.locks import locked
+from dfmp2.host.files import locked, write_atomically
 from dfmp2.host.scratch import remove_kept
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import OTHER_BITS, PROCESSOR, other_processor, require_same
@@ -134,7 +133,9 @@ class FileCheckpoint(Checkpoint):
             self.identity = {**self.identity, PROCESSOR: both}
 
     def add_orbitals(self, mo_coeff: NDArray[np.float64], mo_occ: NDArray[np.float64]) -> None:
-        self.orbitals = StartOrbitals(mo_coeff, mo_occ, None, self.path)
+        self.orbitals = StartOrbitals(
+            mo_coeff=mo_coeff, mo_occ=mo_occ, charges=None, origin=self.path
+        )
         self._safe_point()
 
     def add_reference(self, reference: Reference) -> None:

@@ -39,11 +39,14 @@ from dfmp2.mp2.result import (
 )
 from dfmp2.options import ALL, KEPT, Options
 from dfmp2.output.hdf5_datasets import (
+    RECORDS_PATH,
     Dataset,
     by_group,
     file_bytes,
     hash_of,
     numbers,
+    pack_records,
+    pair_sums,
     printed,
     require_hash,
     set_texts,
@@ -52,8 +55,6 @@ from dfmp2.output.hdf5_datasets import (
     without_heap,
     write_items,
 )
-from dfmp2.output.kept import RECORDS as RECORDS_PATH
-from dfmp2.output.kept import pack_records, pair_sums
 from dfmp2.output.safe_hdf5 import open_checked, read_attribute, read_contents
 from dfmp2.output.stored_calculation import (
     OF_REFERENCE,
@@ -66,7 +67,7 @@ from dfmp2.output.stored_calculation import (
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 SCHEMA_VERSION = 1
-PACKED_VERSION = 2  # its records are in one dataset (`dfmp2.output.kept`)
+PACKED_VERSION = 2  # its records are in one dataset (`dfmp2.output.hdf5_datasets`)
 READABLE = (SCHEMA_VERSION, PACKED_VERSION)
 COMPACT = ("v108", "v108")  # h5py's `libver` of packed files: HDF5 1.8, of 2008
 PAIR_SUMS = "dfmp2/pair_sums"
@@ -345,7 +346,7 @@ def read_start_orbitals(path: str | Path) -> StartOrbitals:
                 f"scf/mo_coeff {coeff.shape} and scf/mo_occ {occ.shape} are no RHF or UHF orbitals",
                 file=str(path),
             )
-        return StartOrbitals(coeff, occ, _charges(handle), str(path))
+        return StartOrbitals(mo_coeff=coeff, mo_occ=occ, charges=_charges(handle), origin=str(path))
 
 
 def start_of(options: Options) -> StartOrbitals | None:

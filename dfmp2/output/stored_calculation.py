@@ -310,10 +310,10 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
     if not all(map(math.isfinite, errors)) or len(errors) not in (0, len(elements)):
         raise ValueError("the fitting errors of a basis do not belong to its elements")
     return BasisSet(
-        str(stored["role"]),
-        str(stored["name"]),
-        dict(elements),
-        dict(zip(elements, errors, strict=False)),
+        role=str(stored["role"]),
+        name=str(stored["name"]),
+        elements=dict(elements),
+        errors=dict(zip(elements, errors, strict=False)),
     )
 
 

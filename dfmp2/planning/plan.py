@@ -265,7 +265,7 @@ def settle_plan(
         made_there = make_plan(system, there, core, kind, part=part, task=task)
         if made_there.memory.mp2_fits_in_core and made_there.memory.scf_fits_in_core:
             setup, plan = there, made_there
-    return PlannedRun(system, setup, kind, core, plan)
+    return PlannedRun(system=system, setup=setup, kind=kind, core=core, plan=plan)
 
 
 def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
@@ -434,7 +434,9 @@ def foresee(
             change = Message()
         else:
             change = Message(Option("memory", f"{-(-plan.memory.least // 10**6)}MB"))
-        return Outlook(system, setup, core, plan, change, predicted)
+        return Outlook(
+            system=system, setup=setup, core=core, plan=plan, change=change, trainium=predicted
+        )
 
 
 def workload_sizes(
@@ -453,7 +455,14 @@ def workload_sizes(
         options.threads or resources.usable_cores(),
     )
     setup = Setup(
-        options, CpuBackend(count), "", count, count, resources.available_memory(), Path(), ""
+        options=options,
+        backend=CpuBackend(count),
+        backend_reason="",
+        threads=count,
+        active=count,
+        budget=resources.available_memory(),
+        scratch=Path(),
+        command="",
     )
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener, doubt_units=False)
@@ -618,4 +627,9 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
     rows = memory.exact_rows_stage(work, setup.threads, max(shares))
     held = replace(held, **({} if work.naux_scf else NO_SCF), **unused, exact_rows=rows)
     at_once = max(1, held.row_bytes // rows.least)
-    return CertificatePlan(dense, held, sum(shares), sum(-(-share // at_once) for share in shares))
+    return CertificatePlan(
+        dense=dense,
+        memory=held,
+        rows=sum(shares),
+        passes=sum(-(-share // at_once) for share in shares),
+    )

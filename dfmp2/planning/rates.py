@@ -245,7 +245,15 @@ def _host(count: int) -> dict[str, float]:
     nao, naux = int(mole.nao), int(auxmole.nao)
     b = np.empty((naux, nao * (nao + 1) // 2))
     evaluate = shortest(lambda: [None for _ in three_center.packed_blocks(mole, auxmole, out=b)])
-    size = Workload(nao, naux, naux, (), "fp64", 0, primitives=primitive_functions(mole))
+    size = Workload(
+        nao=nao,
+        naux_scf=naux,
+        naux=naux,
+        spins=(),
+        precision="fp64",
+        block_functions=0,
+        primitives=primitive_functions(mole),
+    )
     return {
         "integrals": size.integrals()["integrals"] / evaluate,
         "products": _product(np.float64),
@@ -351,7 +359,9 @@ def measure_disk(root: Path) -> DiskRates:
                 ),
                 Option("scratch"),
             ) from error
-    found = DiskRates(write, read, datetime.now(UTC).isoformat(timespec="seconds"), cached)
+    found = DiskRates(
+        write=write, read=read, date=datetime.now(UTC).isoformat(timespec="seconds"), cached=cached
+    )
     cache.store_cached(_disk_key(root), asdict(found))
     return found
 

@@ -29,7 +29,7 @@ EXACT_BUILDS = 2  # of the exact Fock matrix on the way to the conventional SCF
 CYCLES = 12
 CYCLES_PER_DIGIT = 1.7  # of the gradient
 METAL_CYCLES = 3  # more where a d or f shell is being filled
-IN_FIELDS = 6  # runs of a polarizability (dfmp2.gradients.polarizability)
+IN_FIELDS = 6  # runs of a polarizability (dfmp2.gradients.density)
 PRIMITIVE = {
     3: 1.3,
     4: 0.5,

@@ -72,7 +72,7 @@ class Timings:
         )
 
 
-NO_TIME = Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+NO_TIME = Timings(scf=0.0, integrals=0.0, fit=0.0, transform=0.0, pair_energies=0.0, total=0.0)
 STAGES = (
     "scf",
     "integrals",
@@ -232,7 +232,12 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
                 stop - start for start, stop in visit.passing
             ) * far
     return Traffic(
-        scf, scf_read, 2 * plan.mp2_disk, plan.mp2_disk, passes * FLOAT64 * read, recomputed
+        scf_written=scf,
+        scf_read=scf_read,
+        fit_written=2 * plan.mp2_disk,
+        fit_read=plan.mp2_disk,
+        pairs_read=passes * FLOAT64 * read,
+        recomputed=recomputed,
     )
 
 

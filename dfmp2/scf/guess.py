@@ -1,6 +1,6 @@
 """Start densities of the SCF.
 
-atoms : the densities of the atoms (`dfmp2.molecule.atomic_densities`)
+atoms : the densities of the atoms (`dfmp2.molecule.mole`)
 mix : HOMO and LUMO of the Fock matrix of the atoms, mixed by 45 degrees in alpha and by -45 degrees
     in beta
 core : the orbitals of the core Hamiltonian
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.molecule.atomic_densities import start_density
+from dfmp2.molecule.mole import start_density
 from dfmp2.scf.rotations import orbital_spins, rotated, with_orbitals
 
 ORIGINS = {

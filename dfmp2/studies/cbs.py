@@ -1,5 +1,5 @@
 """Energies at the limit of a complete basis set, from runs in two basis sets
-(`dfmp2.mp2.extrapolation`), and with CCSD(T) in a small one (`dfmp2.studies.composite`).
+(`dfmp2.mp2.composite`), and with CCSD(T) in a small one (`dfmp2.studies.composite`).
 
     E(MP2, limit) = E(HF, limit) + E_SS(limit) + E_OS(limit)
     E(composite)  = E(MP2, limit) + [E(CCSD(T)) - E(MP2)] in the small basis
@@ -79,12 +79,19 @@ def basis_set_limit(
         values = {}
         if whole is not None:
             values = _values(whole, level)
-        return Numbers(settings, notes, values, _table(results, runs, level, whole))
+        return Numbers(
+            settings=settings, notes=notes, values=values, table=_table(results, runs, level, whole)
+        )
 
     what = f"energy of {molecule.name} ({molecule.formula})"
     if level.bracket is not None:
         what = f"basis set limit of {molecule.name} ({molecule.formula})"
-    return carry_out(Task("cbs", what, molecule, level, steps, evaluate), **how)
+    return carry_out(
+        Task(
+            kind="cbs", what=what, molecule=molecule, options=level, steps=steps, evaluate=evaluate
+        ),
+        **how,
+    )
 
 
 def _table(

@@ -4,7 +4,7 @@
 
 A pair of basis sets is written with brackets: cc-pv[tq]z is cc-pvtz and cc-pvqz, with cardinal
 numbers 3 and 4. By default E(HF) is that of the larger basis and the correlation energy goes as X^-3
-(`dfmp2.mp2.extrapolation`).
+(`dfmp2.mp2.composite`).
 
 Options of such a level are options like others, whose `parts` are the runs. `runs.carry_out` makes
 those of every step and hands each study what they give together
@@ -20,14 +20,15 @@ from typing import Any
 
 from dfmp2.errors import InputError
 from dfmp2.errors.messages import Option
-from dfmp2.mp2.composite import CompositeResult, Part
-from dfmp2.mp2.coupled_cluster import PROGRAMS, PYSCF, WithCoupledCluster, require_program
-from dfmp2.mp2.extrapolation import (
+from dfmp2.mp2.composite import (
+    CompositeResult,
     Formula,
+    Part,
     correlation_formula,
     default_correlation,
     scf_formula,
 )
+from dfmp2.mp2.coupled_cluster import PROGRAMS, PYSCF, WithCoupledCluster, require_program
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.options.basis_parts import parse_parts, title_of
@@ -70,7 +71,7 @@ class CompositeOptions(Options):
     basis : str
         A pair with brackets such as cc-pv[tq]z, or one basis where there is a correction.
     scf_formula, correlation_formula : str, str or None
-        Names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own exponent.
+        Names of formulas, see `dfmp2.mp2.composite`; None is X^-3, for def2 its own exponent.
     delta : str, optional
         The correction, as in ccsd(t)/cc-pvdz.
     delta_program : str
@@ -415,7 +416,13 @@ def parse_bracket(text: str) -> Bracket:
             ),
         )
     names = f"{before}{letters[0]}{after}", f"{before}{letters[1]}{after}"
-    return Bracket(text, names, (CARDINALS[letters[0]], CARDINALS[letters[1]]), family, letters)
+    return Bracket(
+        text=text,
+        names=names,
+        cardinals=(CARDINALS[letters[0]], CARDINALS[letters[1]]),
+        family=family,
+        letters=letters,
+    )
 
 
 def expand(name: str | None, bracket: Bracket, option: Option) -> tuple[str | None, str | None]:

@@ -152,7 +152,12 @@ def _extremum(curve: Sampled, middle: int) -> Extremum | None:
         found = find_minimum(places, sign * energies, points)
         half = points // 2
         if found is not None and places[half - 1] <= found.position <= places[half + 1]:
-            return Extremum(found.position, sign * found.energy, sign * found.curvature, points)
+            return Extremum(
+                position=found.position,
+                energy=sign * found.energy,
+                curvature=sign * found.curvature,
+                points=points,
+            )
     return None
 
 

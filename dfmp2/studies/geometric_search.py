@@ -28,7 +28,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import CONVERGENCE
 from dfmp2.output.study import MOST_RUNS
-from dfmp2.studies.constraints import Constraints
+from dfmp2.studies.coordinate import Constraints
 from dfmp2.studies.vibrations import masses
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, quantity
 

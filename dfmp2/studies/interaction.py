@@ -125,7 +125,7 @@ def interaction_energy(
     """
     _require_comparable(options)
     found = make_fragments(fragments, molecule, charges, multiplicities)
-    steps = [Step(COMPLEX, "complex", molecule, options)]
+    steps = [Step(name=COMPLEX, who="complex", molecule=molecule, options=options)]
     for number, fragment in enumerate(found, start=1):
         who, name = f"fragment {number} (atoms {fragment.label})", f"fragment-{number}"
         ghosts, own = in_complex(molecule, fragment), alone(molecule, fragment)
@@ -134,13 +134,19 @@ def interaction_energy(
         )
         steps += [
             Step(
-                f"{name}-in-complex",
-                f"{who} in the basis of the complex",
-                ghosts,
-                options,
+                name=f"{name}-in-complex",
+                who=f"{who} in the basis of the complex",
+                molecule=ghosts,
+                options=options,
                 advice=ADVICE,
             ),
-            Step(f"{name}-alone", f"{who} in its own basis", own, by_itself, advice=ADVICE),
+            Step(
+                name=f"{name}-alone",
+                who=f"{who} in its own basis",
+                molecule=own,
+                options=by_itself,
+                advice=ADVICE,
+            ),
         ]
     _require_same_core(steps, len(found))
     unpaired = sum(fragment.multiplicity - 1 for fragment in found)
@@ -164,14 +170,14 @@ def interaction_energy(
         if complete:
             values = _values(results, len(found))
             table = _table(results, len(found))
-        return Numbers(settings, [*notes, note], values, table)
+        return Numbers(settings=settings, notes=[*notes, note], values=values, table=table)
 
     what = f"interaction energy of {molecule.name} ({molecule.formula})"
     task = Task(
-        "interaction",
-        what,
-        molecule,
-        options,
+        kind="interaction",
+        what=what,
+        molecule=molecule,
+        options=options,
         steps=steps,
         evaluate=evaluate,
         warnings=tuple(warnings),

@@ -21,8 +21,7 @@ import numpy as np
 
 from dfmp2.errors import ForeignCheckpoint, InputError, ResultFileError
 from dfmp2.errors.messages import Option
-from dfmp2.host.files import OUTPUT, require_writable
-from dfmp2.host.locks import locked
+from dfmp2.host.files import OUTPUT, locked, require_writable
 from dfmp2.host.provenance import blas_and_kernels
 from dfmp2.host.resources import usable_cores
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State

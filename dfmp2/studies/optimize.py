@@ -33,8 +33,8 @@ from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener, Wordless
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
-from dfmp2.studies.constraints import FREEZE, constraint_lines
-from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, displaced, hessian
+from dfmp2.studies.coordinate import FREEZE, constraint_lines
+from dfmp2.studies.frequencies import DISPLACEMENT, SMALL_ENOUGH, StoredHessian, displaced, hessian
 from dfmp2.studies.geometric_search import (
     MINIMUM,
     GeomeTRIC,
@@ -44,9 +44,8 @@ from dfmp2.studies.geometric_search import (
     quiet,
 )
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
-from dfmp2.studies.stationary import StationaryPoint, stationary_point, symmetry_kept
-from dfmp2.studies.stored_hessian import StoredHessian
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
+from dfmp2.studies.vibrations import StationaryPoint, stationary_point, symmetry_kept
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 MOST_RESTARTS = 3  # along imaginary modes
@@ -115,7 +114,7 @@ def optimize_geometry(
             " of the geometry that is found",
         )
     listener = how.get("listener") or Listener()
-    first = Step("step-000", "step 0", molecule, options)
+    first = Step(name="step-000", who="step 0", molecule=molecule, options=options)
     course = Course(first, search, listener, start_hessian=start_hessian)
     kept = symmetry_kept(molecule)
     if kept and not search.verify:
@@ -252,7 +251,9 @@ class Course:
         """The runs of the Hessian of the last geometry; returns what that says."""
         last = results[self.path[-1]]
         tight = replace(self._options, scf_conv_tol=min(self._options.scf_conv_tol, SMALL_ENOUGH))
-        reference = Step(self.path[-1], "the last geometry", last.molecule, tight)
+        reference = Step(
+            name=self.path[-1], who="the last geometry", molecule=last.molecule, options=tight
+        )
         prefix = f"hessian-{self._restarts + 1}-"
         yield displaced(reference, DISPLACEMENT, prefix)
         verified = stationary_point(
@@ -294,7 +295,7 @@ class Course:
                 "atoms with ",
                 FREEZE,
             ) from error
-        return Step(name, who, moved, self._options)
+        return Step(name=name, who=who, molecule=moved, options=self._options)
 
     def _steps(self) -> int:
         return len(self.points) - 1

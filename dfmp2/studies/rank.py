@@ -25,9 +25,8 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import Block, Note, Section, Table, document_text
 from dfmp2.output.study import is_study, read_study
-from dfmp2.studies.frequencies import REFERENCE
+from dfmp2.studies.frequencies import REFERENCE, StoredHessian, hessian_of
 from dfmp2.studies.ideal_gas import GAS_CONSTANT, JOULE_PER_MOL, ROOM, GasConditions
-from dfmp2.studies.stored_hessian import StoredHessian, hessian_of
 from dfmp2.studies.thermochemistry import make_thermochemistry
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 

@@ -56,12 +56,12 @@ from dfmp2.studies.ideal_gas import ROOM, GasConditions, thermochemistry
 from dfmp2.studies.interaction import PARTS, in_units, precision_error, require_cancelling
 from dfmp2.studies.optimize import Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out
-from dfmp2.studies.scale_factors import scale_factor
 from dfmp2.studies.species import Species, equation
-from dfmp2.studies.stationary import NOISE
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task
+from dfmp2.studies.thermochemistry import scale_factor
 from dfmp2.studies.vibrations import (
     MDYNE_PER_ANGSTROM,
+    NOISE,
     masses,
     symmetry_number,
     vibrations,
@@ -373,19 +373,23 @@ class _Course:
         self._tight = tight
         if species.stored is not None:
             result = species.stored.result
-            self.first = Step(label, label, result.molecule, result.options)
+            self.first = Step(
+                name=label, who=label, molecule=result.molecule, options=result.options
+            )
             return
         moves = species.molecule.natom > 1
         if plan.optimize is not None and moves:
             search = replace(plan.optimize, transition_state=species.transition_state)
-            first = Step("step-000", "step 0", species.molecule, options)
+            first = Step(name="step-000", who="step 0", molecule=species.molecule, options=options)
             self._search = Course(first, search, _Labelled(listener, label))
             self.first = self._labelled(first, "")
             return
         chosen = options
         if plan.frequencies:
             chosen = tight
-        self.first = Step(label, label, species.molecule, chosen, advice=ADVICE)
+        self.first = Step(
+            name=label, who=label, molecule=species.molecule, options=chosen, advice=ADVICE
+        )
 
     @property
     def has_hessian(self) -> bool:
@@ -426,12 +430,20 @@ class _Course:
             self.final = f"{label}:{self._search.path[-1]}"
             molecule = results[self.final].molecule
             if self._plan.frequencies:
-                yield [Step(label, label, molecule, self._tight, start=self.final)]
+                yield [
+                    Step(
+                        name=label,
+                        who=label,
+                        molecule=molecule,
+                        options=self._tight,
+                        start=self.final,
+                    )
+                ]
                 self.final = label
         if self._plan.frequencies:
             if not self._plan.allow_gradient:
                 require_stationary(results[label])
-            reference = Step(label, label, molecule, self._tight)
+            reference = Step(name=label, who=label, molecule=molecule, options=self._tight)
             yield [
                 replace(step, who=f"{label}, {step.who}")
                 for step in displaced(reference, DISPLACEMENT, f"{label}:")
@@ -556,11 +568,11 @@ def _numbers(
     if not gas and len(without) < len(courses):
         notes.append(f"no enthalpy and no Gibbs energy: {', '.join(without)} without a Hessian")
     return Numbers(
-        settings,
-        notes,
-        _values(found, plan, gas=gas),
-        _table(found, gas=gas),
-        _arrays(found, plan),
+        settings=settings,
+        notes=notes,
+        values=_values(found, plan, gas=gas),
+        table=_table(found, gas=gas),
+        arrays=_arrays(found, plan),
     )
 
 

@@ -36,6 +36,7 @@ from dfmp2.studies.frequencies import (
     DISPLACEMENT,
     LARGEST_GRADIENT,
     SMALL_ENOUGH,
+    StoredHessian,
     displaced,
     hessian,
     largest_gradient,
@@ -43,10 +44,8 @@ from dfmp2.studies.frequencies import (
 from dfmp2.studies.geometric_search import MINIMUM, GeomeTRIC, Search, geometric_library, quiet
 from dfmp2.studies.optimize import CITATION, Course
 from dfmp2.studies.runs import CarryOutKeywords, carry_out, without_densities
-from dfmp2.studies.stationary import StationaryPoint, stationary_point
-from dfmp2.studies.stored_hessian import StoredHessian
 from dfmp2.studies.task import Failures, Numbers, Results, Step, Task, Unfinished
-from dfmp2.studies.vibrations import masses
+from dfmp2.studies.vibrations import StationaryPoint, masses, stationary_point
 from dfmp2.units import (
     ANGSTROM_PER_BOHR,
     KCAL_PER_MOL_PER_HARTREE,
@@ -105,7 +104,7 @@ def reaction_path(
         )
     require_gradient(molecule, options)
     options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
-    top = Step(TOP, "the transition state", molecule, options)
+    top = Step(name=TOP, who="the transition state", molecule=molecule, options=options)
     descent = _Descent(top, search, start_hessian, how.get("listener") or Listener())
     task = Task(
         kind="irc",
@@ -205,9 +204,19 @@ class _Descent:
             number += 1
             name = f"{side}-{number:03d}"
             moved = replace(top, coordinates=place)
-            yield [Step(name, f"{side}, step {number}", moved, self._top.options, start=start)]
+            yield [
+                Step(
+                    name=name,
+                    who=f"{side}, step {number}",
+                    molecule=moved,
+                    options=self._top.options,
+                    start=start,
+                )
+            ]
         last = self.sides[side][-1]
-        first = Step(last, last, results[last].molecule, self._top.options)
+        first = Step(
+            name=last, who=last, molecule=results[last].molecule, options=self._top.options
+        )
         course = Course(first, self._search, self._listener, prefix=f"{side}-minimum-")
         yield from course.then(results)
         self.sides[side] += course.path[1:]
@@ -246,7 +255,7 @@ class _Descent:
                 "second derivatives of the energy at the transition state (3 natom, 3 natom)",
             )
         if not complete:
-            return Numbers(settings, notes, {}, table, arrays)
+            return Numbers(settings=settings, notes=notes, values={}, table=table, arrays=arrays)
         minima = {side: results[name] for side, name in self.minima.items()}
         own_bonds = _own_bonds(minima)
         for side, run in minima.items():
@@ -254,7 +263,13 @@ class _Descent:
             settings[f"{side}_bonds"] = own_bonds[side]
             settings[f"{side}_run"] = self.minima[side]
         notes += _ends(minima, own_bonds)
-        return Numbers(settings, notes, _values(results[TOP], minima), table, arrays)
+        return Numbers(
+            settings=settings,
+            notes=notes,
+            values=_values(results[TOP], minima),
+            table=table,
+            arrays=arrays,
+        )
 
 
 def _require_small_gradient(result: MP2Result) -> None:

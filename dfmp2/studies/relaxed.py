@@ -22,8 +22,7 @@ from dfmp2.errors.messages import Option
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.output.study import MOST_RUNS
-from dfmp2.studies.constraints import Constraints
-from dfmp2.studies.coordinate import Coordinate
+from dfmp2.studies.coordinate import Constraints, Coordinate
 from dfmp2.studies.geometric_search import Search, geometric_library
 from dfmp2.studies.task import Results, Step
 

@@ -352,5 +352,8 @@ def _few_collections() -> Iterator[None]:
 def _orbitals_of(name: str, result: MP2Result) -> StartOrbitals:
     """The converged orbitals of a run."""
     return StartOrbitals(
-        result.reference.mo_coeff, result.reference.mo_occ, None, f"orbitals of {name}"
+        mo_coeff=result.reference.mo_coeff,
+        mo_occ=result.reference.mo_occ,
+        charges=None,
+        origin=f"orbitals of {name}",
     )

@@ -31,8 +31,7 @@ from dfmp2.output.document import counted_text
 from dfmp2.output.hdf5_datasets import Dataset
 from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.composite import CompositeOptions, columns_of_bases
-from dfmp2.studies.constraints import Constraints
-from dfmp2.studies.coordinate import Coordinate, make_coordinate, show_atoms
+from dfmp2.studies.coordinate import Constraints, Coordinate, make_coordinate, show_atoms
 from dfmp2.studies.extrema import (
     Extremum,
     Sampled,
@@ -187,10 +186,25 @@ def along(
     if len(values) > MOST_RUNS:
         raise InputError(f"{len(values)} points: at most {MOST_RUNS} go into one study: take fewer")
     if convergence is not None:
-        relaxed = Relaxation(molecule, chosen, options, chained, convergence)
-        return Scan((molecule,) * len(values), values, chosen, options, chained, relaxed)
+        relaxed = Relaxation(
+            molecule=molecule,
+            coordinates=chosen,
+            options=options,
+            chained=chained,
+            convergence=convergence,
+        )
+        return Scan(
+            molecules=(molecule,) * len(values),
+            values=values,
+            coordinates=chosen,
+            options=options,
+            chained=chained,
+            relaxed=relaxed,
+        )
     points = tuple(_moved(molecule, chosen, place) for place in values)
-    return Scan(points, values, chosen, options, chained)
+    return Scan(
+        molecules=points, values=values, coordinates=chosen, options=options, chained=chained
+    )
 
 
 def along_written(
@@ -291,7 +305,9 @@ def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool =
                 f"{first.formula}: a scan needs geometries of one molecule"
             )
     values = tuple((float(n),) for n in range(1, len(frames) + 1))
-    return Scan(tuple(frames), values, (), options, chained)
+    return Scan(
+        molecules=tuple(frames), values=values, coordinates=(), options=options, chained=chained
+    )
 
 
 def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
@@ -321,7 +337,12 @@ def scan_energies(scan: Scan, **how: Unpack[CarryOutKeywords]) -> Study:
     if scan.relaxed is not None:
         return _relaxed(scan, scan.relaxed, **how)
     steps = [
-        Step(_rigid_name(scan, number), scan.point(number), molecule, scan.options)
+        Step(
+            name=_rigid_name(scan, number),
+            who=scan.point(number),
+            molecule=molecule,
+            options=scan.options,
+        )
         for number, molecule in enumerate(scan.molecules)
     ]
     steps, note, chosen = certified(steps)
@@ -378,7 +399,7 @@ def _relaxed(scan: Scan, relaxed: Relaxation, **how: Unpack[CarryOutKeywords]) -
             "its .trajectory.xyz at the level of several runs",
         )
     require_gradient(molecule, scan.options)
-    examine_steps([Step("", scan.point(0), molecule, scan.options)])
+    examine_steps([Step(name="", who=scan.point(0), molecule=molecule, options=scan.options)])
     names = [
         tuple(run_name(direction, number) for direction in PASSES)
         for number in range(len(scan.values))
@@ -526,7 +547,7 @@ def _numbers(
         notes += _without_minimum(values, extrema)
     elif complete and len(scan.coordinates) == 2:
         values, arrays = _map(scan, np.array(energies))
-    return Numbers(settings, notes, values, table, arrays)
+    return Numbers(settings=settings, notes=notes, values=values, table=table, arrays=arrays)
 
 
 def _table(scan: Scan, outcomes: Sequence[Outcome], *, complete: bool) -> dict[str, Column]:

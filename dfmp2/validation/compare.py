@@ -333,7 +333,13 @@ def _written_out(
     if method.regularised and kappa is None:
         kappa = KAPPA
     same, opposite = formulas.spin_components(spins, rows, kappa)
-    native = NativeEnergies(program, reference.scf_total_energy, same, opposite, singles)
+    native = NativeEnergies(
+        program=program,
+        scf_total_energy=reference.scf_total_energy,
+        same_spin=same,
+        opposite_spin=opposite,
+        singles=singles,
+    )
     return _of_mp2(result, native, allowed)
 
 
@@ -442,7 +448,9 @@ def _scf(
         grid=found.grid_name,
     )
     if stored:
-        start = StartOrbitals(found.mo_coeff, found.mo_occ, None, "the stored orbitals")
+        start = StartOrbitals(
+            mo_coeff=found.mo_coeff, mo_occ=found.mo_occ, charges=None, origin="the stored orbitals"
+        )
     else:
         start = None
     return hartree_fock.run_scf(

@@ -118,7 +118,7 @@ def warn(detail: str, fix: str = "") -> Diagnosis:
 
 def fail(detail: str, code: int, fix: str = "") -> Diagnosis:
     """The default run ends with this exit code."""
-    return Diagnosis("fail", detail, fix, code)
+    return Diagnosis(status="fail", detail=detail, fix=fix, exit_code=code)
 
 
 @dataclass(frozen=True, slots=True)

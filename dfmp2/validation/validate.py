@@ -47,11 +47,15 @@ from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.units import DEBYE
-from dfmp2.validation import synthetic
+from dfmp2.validation import entries
 from dfmp2.validation.compare import recompute
-from dfmp2.validation.entries import Quantity, ReferenceCalculation, ReferenceEntry
+from dfmp2.validation.entries import (
+    KERNEL_CERTIFICATE,
+    Quantity,
+    ReferenceCalculation,
+    ReferenceEntry,
+)
 from dfmp2.validation.psi4 import INSTALL, find_psi4
-from dfmp2.validation.synthetic import KERNEL_CERTIFICATE
 from dfmp2.validation.tables import FAIL, PASS, SHOWN, SKIPPED, QuantityRow
 
 MIXED = 1e-7  # Eh, the default of --tolerance
@@ -178,11 +182,11 @@ class Session:
             accepted = KERNEL_CERTIFICATE * abs(quantity.value)
         else:
             accepted = MIXED
-        synthetic.require_host_memory(
+        entries.require_host_memory(
             kernel, (8 if asked == "fp64" else 12) * kernel.elements, self.memory
         )
         with threads.limited(self.threads):
-            b, space = synthetic.make_synthetic(kernel, self.threads)
+            b, space = entries.make_synthetic(kernel, self.threads)
             pairs, precision, certificate = pair_energies_to_tolerance(
                 PairOperands([b], [space], threads=self.threads),
                 self.backend,
@@ -209,7 +213,10 @@ class Session:
         for other, result in self._results.items():
             if _of_scf(other) == _of_scf(calculation):
                 return StartOrbitals(
-                    result.reference.mo_coeff, result.reference.mo_occ, None, other.geometry
+                    mo_coeff=result.reference.mo_coeff,
+                    mo_occ=result.reference.mo_occ,
+                    charges=None,
+                    origin=other.geometry,
                 )
         return None
 

@@ -1,9 +1,10 @@
-"""Measure what a batch costs per item beyond its calculations, and the memory of its parent process.
+"""Called by scripts/benchmarks/run.sh: measure what a batch costs per item beyond its calculations,
+and the memory of its parent process.
 
     python scripts/benchmarks/batch_overhead.py                       # of this environment
     python scripts/benchmarks/batch_overhead.py OLD/bin/python        # and of another one, in turn
 
-Called by `scripts/benchmarks/run.sh`; the figures are those of docs/project/performance/index.md. Batches of 4 and
+The figures are those of docs/project/performance/index.md. Batches of 4 and
 of 104 water molecules (STO-3G, one worker, one thread) run in turn; the difference is divided by
 100. Processor time, so that a busy machine disturbs little; Linux only (memory is read from /proc).
 """

@@ -4,7 +4,7 @@ processor times as markdown.
     python scripts/benchmarks/data_set.py FOLDER                     # 2,000 molecules: about ten minutes
     python scripts/benchmarks/data_set.py FOLDER --count 200
 
-Called by `scripts/benchmarks/run.sh`; the tables are those of docs/tutorials/data-set.md and of
+The tables are those of docs/tutorials/data-set.md and of
 docs/howto/batch.md. Gradients (6-31G) of a smooth trajectory and of distorted water, its radical
 cation, hydroxide and oxonium; `collect` is asked twice for extended xyz. Then lines of an index, as
 500 shards of 100 items append them, 50 kills of a process that appends, and the start of a shard of

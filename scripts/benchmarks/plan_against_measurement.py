@@ -5,8 +5,7 @@ predicted against measured time and memory as a page.
     "22 November 2026"
 
 Calibrates first; about three minutes on two quiet cores. Prediction and measurement stand in every
-result file; this puts them side by side in docs/project/performance/plan.md. Rows go to --rows as they
-come, and a run that was broken off goes on from there.
+result file; this puts them side by side in docs/project/performance/plan.md.
 
     python scripts/benchmarks/plan_against_measurement.py --processor-time
 
@@ -189,11 +188,8 @@ def beyond(found: Sequence[dict[str, Any]], name: str) -> int:
 
 
 def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: float) -> str:
-    """The page, of the cases that there are rows of."""
-    usual, hard = (
-        [case for case in cases if " ".join(case) in rows] for cases in (CASES, UNFORESEEN)
-    )
-    found = [rows[" ".join(case)] for case in usual]
+    """The page; `rows` by the words of each case."""
+    found = [rows[" ".join(case)] for case in CASES]
     heads = ("run", "functions", "SCF iterations", "SCF", "integrals, fit", "pair energies")
     totals = ("total, predicted", "measured", "ratio", "command, predicted", "measured", "ratio")
     head = f"| {' | '.join((*heads, *totals))} |\n|{'---|' * (len(heads) + len(totals))}"
@@ -201,7 +197,7 @@ def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: floa
     memory = [
         f"| {' '.join(case)} | {side_by_side([x / 1e6 for x in rows[' '.join(case)]['bytes']], 0)} "
         "|"
-        for case in usual
+        for case in CASES
     ]
     lines = [
         "# Plan against measurement",
@@ -212,7 +208,7 @@ def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: floa
         "whole process.",
         "",
         head,
-        *(row_of(case, one) for case, one in zip(usual, found, strict=True)),
+        *(row_of(case, one) for case, one in zip(CASES, found, strict=True)),
         "",
         f"Off by more than a factor {FACTOR}: {beyond(found, 'total')} of {len(found)} totals, "
         f"{beyond(found, 'command')} of {len(found)} commands.",
@@ -222,7 +218,7 @@ def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: floa
         "solution to the next, is not known beforehand:",
         "",
         head,
-        *(row_of(case, rows[" ".join(case)]) for case in hard),
+        *(row_of(case, rows[" ".join(case)]) for case in UNFORESEEN),
         "",
         "## Memory",
         "",
@@ -264,7 +260,7 @@ def by_processor_time(folder: Path) -> None:
 
 
 def main() -> None:
-    """Measure what is not in the file of rows, and write the page after each."""
+    """Measure all cases, and write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -272,9 +268,6 @@ def main() -> None:
     parser.add_argument("--date", default="")
     parser.add_argument(
         "--processor-time", action="store_true", help="one thread, processor time, no page"
-    )
-    parser.add_argument(
-        "--rows", type=Path, metavar="FILE", help="JSON of the rows so far; gone on from"
     )
     given = parser.parse_args()
     if given.processor_time:
@@ -284,32 +277,19 @@ def main() -> None:
         return
     if not given.machine or not given.date:
         parser.error("--machine and --date are needed for the page")
-    stored: dict[str, Any] = {"rows": {}}
-    if given.rows is not None and given.rows.exists():
-        stored = json.loads(given.rows.read_text(encoding="utf-8"))
+    rows: dict[str, dict[str, Any]] = {}
     with private_folder() as name:
         folder = Path(name)
         write_molecules(folder)
-        _, plan = run_dfmp2(
-            "plan",
-            "h2o.xyz",
-            "--basis",
-            "cc-pvdz",
-            *([] if stored["rows"] else ["--calibrate"]),
-            folder=folder,
-        )
-        stored.setdefault("foreign", plan["rates_measured"]["foreign_cores"])
+        _, plan = run_dfmp2("plan", "h2o.xyz", "--basis", "cc-pvdz", "--calibrate", folder=folder)
+        foreign = plan["rates_measured"]["foreign_cores"]
         launch = plan["seconds"]["command"] - plan["seconds"]["total"]
         for case in (*CASES, *UNFORESEEN):
-            label = " ".join(case)
-            if label in stored["rows"]:
-                continue
-            found = stored["rows"][label] = measured(case, folder, launch)
+            found = measured(case, folder, launch)
+            rows[" ".join(case)] = found
             print(row_of(case, found), flush=True)
-            if given.rows is not None:
-                given.rows.write_text(json.dumps(stored, indent=1), encoding="utf-8")
-            text = page(stored["rows"], given.machine, given.date, stored["foreign"])
-            PAGE.write_text(shortened(text, PAGE), encoding="utf-8")
+        text = page(rows, given.machine, given.date, foreign)
+        PAGE.write_text(shortened(text, PAGE), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The text of a PySCF script that repeats a calculation of ours: DF-SCF, or DF-Kohn-Sham of a double
-hybrid, then `pyscf.mp.dfmp2_native`, whose energies are unscaled; or the SCF alone, or with its
-gradient.
+"""Called by scripts/benchmarks/race.py: the text of a PySCF script that repeats a calculation of
+ours: DF-SCF, or DF-Kohn-Sham of a double hybrid, then `pyscf.mp.dfmp2_native`, whose energies are
+unscaled; or the SCF alone, or with its gradient.
 
 It is what a user would write: names of basis and fitting sets where PySCF's library has them (the
 numbers themselves where it has not), the geometry from the xyz file, the convergence of dfmp2's

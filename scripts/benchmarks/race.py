@@ -1,5 +1,5 @@
-"""Time dfmp2 and other programs on one molecule, as whole processes from an xyz file to the energy:
-A B C A B C ...
+"""Called by scripts/benchmarks/run.sh: time dfmp2 and other programs on one molecule, as whole
+processes from an xyz file to the energy: A B C A B C ...
 
     python scripts/benchmarks/race.py inputs/benzene.xyz --basis cc-pvtz --against
     pyscf,pyscf-tuned,psi4 --repeats 5
@@ -37,7 +37,7 @@ from dfmp2.host import resources
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import parse_bytes
 from dfmp2.progress import Listener
-from dfmp2.validation.machine import ratios, spread, watch
+from dfmp2.validation.bench import ratios, spread, watch
 from dfmp2.validation.psi4 import find_psi4, parse_output, psi4_input
 
 TOLERANCE = 1e-7  # Eh; largest difference of energies of two programs

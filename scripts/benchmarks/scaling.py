@@ -28,8 +28,7 @@ from programs import options, private_folder, run_dfmp2
 
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.progress import Listener
-from dfmp2.validation.bench import square_rate
-from dfmp2.validation.machine import spread, watch
+from dfmp2.validation.bench import spread, square_rate, watch
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
