@@ -376,6 +376,14 @@ def test_continuous_integration_runs_the_command_of_readme() -> None:
     assert last.split()[-1] == "scripts/test" and "scripts/test" in commands
 
 
+def test_tutorials_and_how_to_pages_have_a_picture() -> None:
+    """All but the two lists of pages."""
+    pages = [page for page in PAGES if page.parent.name in ("tutorials", "howto")]
+    assert len(pages) > 40
+    without = [name(page) for page in pages if "![" not in page.read_text()]
+    assert without == ["docs/howto/index.md", "docs/tutorials/index.md"]
+
+
 def test_every_page_is_in_the_navigation() -> None:
     """But for those of single commands, which scripts/docs_hooks.py adds."""
     navigation = (ROOT / "mkdocs.yml").read_text()

@@ -1,5 +1,6 @@
 """Everything that studies and runs write, against tables in `tests/data/outputs`: JSON, names,
-shapes and units of HDF5, rows of numbers and marks of charts of the pages.
+shapes and units of HDF5, rows of numbers and marks of charts of the pages, lines of
+numbers of `show`.
 
 `python -m tests.test_outputs [NAME...]` writes the tables anew, to be read as a diff: each changed
 number needs its reason. The numbers that decide are compared with other programs elsewhere
@@ -59,8 +60,13 @@ CHANGING = re.compile(
 )
 # Seconds of a stage, cycles of an SCF, what is zero but for rounding, places in a picture.
 LEFT_OUT = re.compile(
-    r"[A-Za-z ]+( \| [\d.e-]*){4}|\d+ \| -\d+\.\d{10} \| .*|electrons difference .*|SCF convergence .*|"
+    r"[A-Za-z ]+( \| [\d.e-]*){4}|\d+ \| -\d+\.\d{10} \| .*|electrons difference.*|SCF convergence .*|"
     r"\d+ [A-Z][a-z]?|(change of the energy|orbital gradient|largest rotation).*"
+)
+SECONDS = re.compile(
+    r"(SCF|integrals|transformation|metric and fit|pair energies|gradient and densities|total|"
+    r"everything else|fitting certificate|stability.*) \d+\.\d\d|"
+    r".*\de-1[2-9]"  # zero but for rounding
 )
 TIME_OF_A_RUN = r"\d+ \| [\d.]+(?= \| CPU)"  # and its cycles
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -111,6 +117,10 @@ def written(name: str) -> list[str]:
             shown = " | ".join(cells)
             if not LEFT_OUT.fullmatch(shown):
                 lines.append(f"page {re.sub(TIME_OF_A_RUN, '', shown)}")
+    for line in Path(f"{name}.out").read_text().splitlines():
+        shown = re.sub(r" \d+ \d+\.\d\d$", "", " ".join(line.split()))  # cycles, seconds
+        if re.search(r"\d\.\d", shown) and not SECONDS.match(shown):
+            lines.append(f"text {shown}")
     marks = [" ".join(mark.split()) for mark in re.findall("<title>(.*?)</title>", text)]
     lines += [f"mark {mark}" for mark in marks if not LEFT_OUT.fullmatch(mark)]
     names = list(printed.get("runs", ()))
@@ -134,6 +144,10 @@ def run_all(names: list[str]) -> dict[str, list[str]]:
             code = main([*COMMANDS[name], "--output", f"{name}.h5"])
             assert main(["report", f"{name}.h5", "-o", f"{name}.html"]) == 0
         assert code in (0, 4), (name, code)
+        shown = StringIO()
+        with redirect_stdout(shown):
+            assert main(["show", f"{name}.h5"]) == 0
+        Path(f"{name}.out").write_text(shown.getvalue())
         Path(f"{name}.json").write_text(out.getvalue()[: out.getvalue().rindex("\n}\n") + 3])
         tables[name] = written(name)
     return tables

@@ -190,7 +190,7 @@ class PairForm:
         }
 
 
-def blocks_of(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
+def occupied_blocks(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
     """(occupied orbitals of a block, number of such blocks): whole ones, and the last where it is
     shorter."""
     edge = layout.block_edge(layout.padded_nvir(nvir), layout.padded_naux(naux))
@@ -257,8 +257,8 @@ def cross_calls(
     left, right = (layout.tile_columns(layout.padded_nvir(n)) for n in nvir)
     n = layout.padded_nvir(nvir[1])
     made = []
-    for rows, above in blocks_of(nocc[0], nvir[0], naux):
-        for columns, beside in blocks_of(nocc[1], nvir[1], naux):
+    for rows, above in occupied_blocks(nocc[0], nvir[0], naux):
+        for columns, beside in occupied_blocks(nocc[1], nvir[1], naux):
             arguments = {
                 "b_i": _block(rows, padded, left),
                 "b_j": _block(columns, padded, right),
@@ -284,7 +284,7 @@ def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[KernelCa
     once = layout.slices_at_once(tiles, slices)
     columns = layout.tile_columns(layout.padded_nvir(nvir))
     made = []
-    for size, blocks in blocks_of(nocc, nvir, naux):
+    for size, blocks in occupied_blocks(nocc, nvir, naux):
         block = _block(size, slices * P, columns)
         given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, size))}
         given["c_vir"] = Tensor((P, tiles, columns))

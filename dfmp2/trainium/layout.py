@@ -14,7 +14,7 @@ every denominator is positive and padded terms are exactly zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -141,30 +141,33 @@ def residents(nvir: int, naux: int, target: str = "gen2", extra: int = 0, group:
     extra : bytes per partition that a variant needs besides
     group : residents that a variant holds at least
     """
-    if parts_of(nvir, naux // P) > 1:
-        return 1
-    most, edge = 1, block_edge(nvir, naux)
-    for count in range(1, edge + 1):
+
+    def fits(count: int) -> bool:
         wanted = sbuf_bytes(nvir, naux, count) + extra
-        fits = wanted <= COMFORTABLE[target] or (count == group and wanted <= BUDGETS[target])
-        if edge % count == 0 and fits:
-            most = count
-    return most
+        return wanted <= COMFORTABLE[target] or (count == group and wanted <= BUDGETS[target])
+
+    return max(1, _most_residents(nvir, naux, fits))
 
 
 def placed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
     """B_i blocks that the placed variant holds within 70 % of SBUF, 0 where not even one fits;
     nvir, naux : padded."""
-    slices, edge = naux // P, block_edge(nvir, naux)
-    most = edge
-    if parts_of(nvir, slices) > 1:
-        most = 1
-    fitting = 0
-    for count in range(1, most + 1):
-        end = sbuf_map(nvir, slices, count, edge**2, edge)[-1]
-        if edge % count == 0 and end <= COMFORTABLE[target]:
-            fitting = count
-    return fitting
+    edge = block_edge(nvir, naux)
+
+    def fits(count: int) -> bool:
+        return sbuf_map(nvir, naux // P, count, edge**2, edge)[-1] <= COMFORTABLE[target]
+
+    return _most_residents(nvir, naux, fits)
+
+
+def _most_residents(nvir: int, naux: int, fits: Callable[[int], bool]) -> int:
+    """The largest number that fits and divides a block, 1 at most where B_j comes in parts, 0 where
+    none fits."""
+    edge = block_edge(nvir, naux)
+    counts = [count for count in range(1, edge + 1) if edge % count == 0]
+    if parts_of(nvir, naux // P) > 1:
+        counts = [1]
+    return max(filter(fits, counts), default=0)
 
 
 def sbuf_bytes(nvir: int, naux: int, count: int = 1) -> int:

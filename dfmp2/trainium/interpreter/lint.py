@@ -119,9 +119,8 @@ class Lint:
 
     def check(self) -> dict[str, Violation]:
         """Functions that break a rule; what the file itself breaks is raised."""
-        for rule in (self._collect, self._top_level):
-            for node in self._tree.body:
-                rule(node)
+        for node in self._tree.body:
+            self._top_level(node)
         broken = {}
         for node in self._tree.body:
             if isinstance(node, ast.FunctionDef):
@@ -137,8 +136,8 @@ class Lint:
     def _outside(self, node: ast.AST, done: str) -> NotInSubset:
         return NotInSubset(done, f"{self._name}:{getattr(node, 'lineno', 0)}")
 
-    def _collect(self, node: ast.stmt) -> None:
-        """Imports, constants and function names."""
+    def _top_level(self, node: ast.stmt) -> None:
+        """Imports, constants, names of functions; nothing else stands there."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name not in MODULES or (alias.asname is None and alias.name != "nki"):
@@ -150,16 +149,25 @@ class Lint:
         elif isinstance(node, ast.FunctionDef):
             self._bind(node.name, node)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            if isinstance(node, ast.Assign):
-                targets = node.targets
-            else:
-                targets = [node.target]
-            for target in targets:
-                if not isinstance(target, ast.Name):
-                    raise self._refuse(
-                        "purity", node, "a module-level assignment to something other than a name"
-                    )
-                self._bind(target.id, node)
+            self._global(node)
+        elif type(node) in REFUSED:
+            raise self._refuse("syntax", node, f"{REFUSED[type(node)]} at module level")
+        elif not _is_docstring(node):
+            raise self._refuse("purity", node, f"{type(node).__name__} at module level")
+
+    def _global(self, node: ast.Assign | ast.AnnAssign) -> None:
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        else:
+            targets = [node.target]
+        for target in targets:
+            if not isinstance(target, ast.Name):
+                raise self._refuse(
+                    "purity", node, "a module-level assignment to something other than a name"
+                )
+            self._bind(target.id, node)
+        if node.value is None or not _constant(node.value):
+            raise self._refuse("purity", node, "a module global that is not a constant")
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
@@ -179,19 +187,6 @@ class Lint:
         if name in self._globals:
             raise self._refuse("purity", node, f"module name {name} bound twice")
         self._globals.add(name)
-
-    def _top_level(self, node: ast.stmt) -> None:
-        if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef)):
-            return
-        if _is_docstring(node):
-            return
-        if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            if node.value is None or not _constant(node.value):
-                raise self._refuse("purity", node, "a module global that is not a constant")
-            return
-        if type(node) in REFUSED:
-            raise self._refuse("syntax", node, f"{REFUSED[type(node)]} at module level")
-        raise self._refuse("purity", node, f"{type(node).__name__} at module level")
 
     def _function(self, node: ast.FunctionDef) -> None:
         arguments = node.args

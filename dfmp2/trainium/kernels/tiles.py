@@ -268,18 +268,15 @@ def advance(
     writes may take no more than 64 kB of a partition on trn1, what engines write is not counted.
 
     arrived : tiles (128, slices, `together` row tiles) so far, row i after row i; pieces on their
-        way; the number of the first of these. Returned are the new ones
+        way; the number of the first of these. Returned are the same of afterwards; the tiles are
+        appended
     places : as of `fetch`; count_held : tiles of B_i there are places for
     """
     count = pieces_of(slices, together)
     groups = (b_i.shape[2] // P + together - 1) // together
+    tiles = arrived[0]
+    coming = arrived[1]
     done = arrived[2]
-    tiles = []
-    for number in range(len(arrived[0])):
-        tiles.append(arrived[0][number])
-    coming = []
-    for number in range(len(arrived[1])):
-        coming.append(arrived[1][number])
     end = max(needed * count, done + len(coming))
     for number in range(done, end):
         for other in range(done + len(coming), min(end, number + AHEAD)):
