@@ -148,6 +148,8 @@ def test_an_input_is_shown_up_to_its_first_8000_characters(result):
         shown = page_of(replace(result, molecule=replace(result.molecule, text=text)))
         assert (f"the first 8000 of {length} characters" in shown) == cut
         assert ("\N{SNOWMAN}" in shown) == (not cut) and "#" * 7999 in shown
+    shown = page_of(replace(result, molecule=replace(result.molecule, text="")))
+    assert "given as numbers: there is no input text" in shown and "Input, SHA-256" not in shown
 
 
 def test_tables_of_forces_have_a_head_for_each_column():
