@@ -294,9 +294,12 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def takes_colour(stream: TextIO | None) -> bool:
     """Whether a stream is a terminal that shows colours, and the user wants them."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return is_terminal(stream)
+    return is_terminal(stream) and not without_colour()
+
+
+def without_colour() -> bool:
+    """Whether the user wants no colours, or the terminal is too simple for them."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def styled(report: str) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 import click
 
 from dfmp2.cli import signals
+from dfmp2.cli.console import takes_colour, without_colour
 from dfmp2.cli.help import CommandGroup
 from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.host.deferred import defer_unused
@@ -183,7 +184,9 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
         handled as before
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    color = False if os.environ.get("NO_COLOR") else None  # None: as the terminal has it
+    color = None  # as the terminal has it
+    if without_colour():
+        color = False
     with contextlib.nullcontext() if last else signals.as_before():
         signals.listen()
         _escape_what_cannot_be_written()
@@ -208,7 +211,7 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
             if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
                 _drop_stdout()
             name = "dfmp2:"
-            if color is None and sys.stderr is not None and sys.stderr.isatty():
+            if takes_colour(sys.stderr):
                 name = click.style(name, fg="red")
             line = f"{name} {printable(said[0])}"
             if "--json" in given and given[0] != "bench":  # whose --json names a file

@@ -19,7 +19,7 @@ ABSENT = "-"
 ELLIPSIS = "..."  # also on a terminal that knows nothing but ASCII
 WIDTH = 78  # of the line under a heading
 WIDEST = 80  # characters of a line of text
-LEAST = 11  # characters that a head, or a column at the end, is not broken to less than
+LEAST = 10  # characters that a head, or a column at the end, is not broken to less than
 LAST_PART = re.compile(r": |\. (?=[A-Z])")  # what stands before the advice of a message
 # Folders of an absolute path, in quotes or not; HTML and URLs are none.
 FOLDERS = re.compile(r"""(?<=')/(?:[^/'\n<>]+/)+|(?<![\w/.~)<])/(?:[^\s/'":;,<>()|]+/)+""")

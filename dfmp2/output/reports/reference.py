@@ -111,7 +111,15 @@ def _solutions(found: Solutions) -> Table:
         )
         for number, row in enumerate(found.rows(), start=1)
     ]
-    heads = ("#start", "start orbitals", "#E(SCF)", "#<S^2>", "#lowest eigenvalue", "kind", "")
+    heads = (
+        "#start",
+        "start orbitals",
+        "#E(SCF)",
+        "#<S^2>",
+        "#lowest eigenvalue",
+        "kind",
+        "chosen",
+    )
     return Table("SCF solutions in the order in which they were found, Eh", heads, rows)
 
 
