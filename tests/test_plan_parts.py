@@ -23,7 +23,7 @@ from dfmp2.planning.memory import GradientMemory, MemoryPlan, Stage
 from dfmp2.planning.plan import PARTS, Plan, workload_sizes
 from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.planning.time import IN_MEMORY, NO_TIME, STAGES, Pace, Timings
+from dfmp2.planning.time import IN_MEMORY, NO_TIME, STAGES, Pace, Timings, Traffic, time_text
 from dfmp2.progress import Listener, Silent
 from tests.awkward import MOLECULES, mole_of
 
@@ -396,3 +396,18 @@ def test_defaults_of_what_a_gradient_holds_are_nothing() -> None:
     )
     assert IN_MEMORY.written == IN_MEMORY.read == 0 and not IN_MEMORY.recomputed
     assert np.isclose(NO_TIME.total, 0.0)
+
+
+def test_reading_takes_its_time_by_the_disk_or_the_memory_of_the_system() -> None:
+    """Where there is so much of it that no computation hides it: of the SCF, the fit and the
+    pairs."""
+    size = 10**13
+    disk = DiskRates(write=1e9, read=2e9, cached=8e9)
+    moved = Traffic(scf_read=size, fit_written=1, fit_read=size, pairs_read=size)
+    slow, quick = (
+        time_text(WORK, Rates(), replace(moved, cached=cached), disk) for cached in (False, True)
+    )
+    for name in ("scf", "fit", "pair_energies"):
+        saved = getattr(slow, name) - getattr(quick, name)
+        assert saved == pytest.approx(size / 2e9 - size / 8e9, rel=1e-9), name
+    assert quick.pair_energies == size / 8e9
