@@ -41,8 +41,10 @@ SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
 # its own
 SINGLE_GAIN = 0.8
 SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
-# Eh, norm of the orbital gradient up to which the coarse grid serves with a correction
-CORRECTED_UNTIL = 2e-5
+# Eh, norm of the orbital gradient up to which a correction serves: of float32 products, which have
+# an error of up to 5e-6, and of the coarse grid
+PRODUCTS_CORRECTED_UNTIL = 1e-5
+GRID_CORRECTED_UNTIL = 2e-5
 SINGLE_LEAST = 128  # basis functions from which float32 products save time
 COARSE_LEAST = 64  # basis functions from which a coarse grid does
 
@@ -155,7 +157,7 @@ class Ladder:
         if on_grid is not None and begins_coarse(precision, nao):
             parts.append(on_grid)
         if parts:
-            self._schedule = SingleSchedule(parts)
+            self._schedule = SingleSchedule(self._mf, parts)
 
     def _iterate(self, rung: str, cycles: int, density: Any) -> None:
         """DIIS, ADIIS or DIIS with a level shift, from a density."""
@@ -278,19 +280,28 @@ def commutator_diis() -> Any:
 
     class Commutators(diis.CDIIS):  # type: ignore[misc]
         """As in PySCF, without damping; a change of the integration grid is carried into the Fock
-        matrices of earlier iterations (`dfmp2.scf.kohn_sham.KohnSham`)."""
+        matrices of earlier iterations (`dfmp2.scf.kohn_sham.KohnSham`), and those with the error of
+        float32 products are left behind (`SingleSchedule`)."""
 
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             self._factors: dict[
                 int, list[tuple[Array, Array]]
             ] = {}  # of the density of each vector
+            self._leaves = False  # the vectors so far, at the next one
 
         def update(self, s: Array, d: Any, f: Any, mf: Any = None, *_: Any, **__: Any) -> Any:
             """The extrapolated Fock matrix, or that of each spin."""
+            if self._leaves:
+                self._bookkeep: list[int] = []
+                self._head = 0
+                self._H: Any = None
+                self._buffer.clear()
             shift = None
+            self._leaves = False
             if mf is not None:
                 shift = vars(mf).pop("grid_shift", None)
+                self._leaves = vars(mf).pop("products_were_single", False)
             if shift is not None and self._bookkeep:
                 self._add_to_earlier(shift, s)
             factors = density_factors(d)
@@ -364,16 +375,25 @@ def begins_coarse(precision: str, nao: int) -> bool:
 
 
 class SingleSchedule:
-    """Switches `single` of what makes a Fock matrix from one SCF iteration to the next.
+    """Switches `single` and `corrected` of what makes a Fock matrix from one SCF iteration to the
+    next.
 
     Parameters
     ----------
+    mf : pyscf.scf.hf.SCF
+        Told by `products_were_single` when the Fock matrices so far have an error.
     parts : list
-        Objects with the attribute `single` (dfmp2.scf.jk, dfmp2.scf.exchange_correlation).
+        Objects with the attributes `single` and `corrected` (dfmp2.scf.jk,
+        dfmp2.scf.exchange_correlation).
     """
 
-    def __init__(self, parts: list[Any]) -> None:
+    def __init__(self, mf: Any, parts: list[Any]) -> None:
+        self._mf = mf
         self._parts = parts
+        self._on_grid = any(part is vars(mf).get("on_grid") for part in parts)
+        self._until = PRODUCTS_CORRECTED_UNTIL
+        if self._on_grid:
+            self._until = GRID_CORRECTED_UNTIL
         self._cycles = 0  # iterations
         self._in_double = 0  # those in float64 since the last one that was not
         self._best = float("inf")  # gradient
@@ -393,20 +413,25 @@ class SingleSchedule:
         gradient = float(envs["norm_gorb"])
         stalled = self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best
         self._best = min(self._best, gradient)
-        if self._single and (gradient < SINGLE_UNTIL or stalled):
+        if self._single and gradient < self._until and not self._on_grid:
+            self._leave_single()
+        elif self._single and (gradient < SINGLE_UNTIL or stalled):
             self.finish(corrected=True)
             self._best = float("inf")  # the correction raises the gradient at first
-        elif self._corrected and (gradient < CORRECTED_UNTIL or stalled):
-            self.finish()
+        elif self._corrected and (gradient < self._until or stalled):
+            self._leave_single()
         return self._in_double > 1 and converged(envs)
 
+    def _leave_single(self) -> None:
+        """Float64 from here on, and DIIS begins anew: of a grid alone the change is known, and
+        carried into its matrices."""
+        self.finish()
+        self._mf.products_were_single = not self._on_grid
+
     def finish(self, *, corrected: bool = False) -> None:
-        """Float64 from here on, and of what has a coarse grid the final one, or that one
-        `corrected`."""
+        """Float64 and the final grid from here on, or the coarser ones `corrected`."""
         self._single = False
-        self._corrected = False
+        self._corrected = corrected
         for part in self._parts:
             part.single = False
-            if hasattr(part, "corrected"):
-                part.corrected = corrected
-                self._corrected = corrected
+            part.corrected = corrected
