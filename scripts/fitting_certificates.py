@@ -270,14 +270,14 @@ def estimate() -> None:
 
 INTRODUCTION = """# Fitting errors measured in the molecule
 
-`--certify-fit`, and what every run estimates without it, held against the truth: PySCF's conventional SCF and
-four-centre MP2 (`dfmp2 compare --exact`), fitted - exact, all electrons correlated, default sets (`auto` where no MP2
-set is known). {cases} cases: {molecules} molecules, up to {nao} functions. `scripts/fitting_certificates.py` made this
-page (PySCF {pyscf}, one of 2 cores of an AMD EPYC, 22 November 2026).
+`--certify-fit`, and the estimate of every run without it, compared with the true errors: fitted minus exact energies,
+where PySCF's conventional SCF and four-centre MP2 are exact (`dfmp2 compare --exact`). All electrons correlated,
+default sets (`auto` if no MP2 set is known), {cases} cases: {molecules} molecules, up to {nao} functions.
+`scripts/fitting_certificates.py` made this page (PySCF {pyscf}, one of 2 cores of an AMD EPYC, 22 November 2026).
 
-A run makes exact integrals of up to {rows} occupied orbitals, and of all where there are no more. Here {drawn} are
-drawn at random, so that {sampled} of the {cases} certificates of E(corr) rest on a sample; of the others all orbitals
-are exact. To the uncertainty of E(corr) 1e-8 Eh are added, the precision of the truth.
+A run computes exact integrals of up to {rows} occupied orbitals, that is, of all orbitals of a small molecule. Here
+only {drawn} are drawn at random, so that {sampled} of the {cases} certificates of E(corr) rely on a sample; the others
+are exact. The uncertainty of E(corr) includes 1e-8 Eh for the precision of the reference.
 """
 COLUMNS = (
     "orbital basis",
@@ -327,16 +327,17 @@ def page() -> str:
     lines += [
         "",
         "The interval of E(corr) is meant to hold in 95 % of the draws; where it does not, the "
-        f"truth lies at most {worst:.1f} times as far away. Median size of the error of E(corr) "
-        f"itself: {median(abs(r.corr_truth) for r in found):.1e} Eh, of the sample's uncertainty "
-        f"{median(r.corr_uncertainty / abs(r.corr_truth) for r in sampled):.0%} of it.",
+        f"error exceeds the stated uncertainty at most {worst:.1f} times. The median error of "
+        f"E(corr) is {median(abs(r.corr_truth) for r in found):.1e} Eh, and the median "
+        "uncertainty of a sample is "
+        f"{median(r.corr_uncertainty / abs(r.corr_truth) for r in sampled):.0%} of the error.",
         "",
         "## Estimates",
         "",
-        "Within a factor of 10 of the size of the truth. Atoms: the error that a set has for "
-        "single neutral atoms, added up. To that of E(SCF) a run adds what its own density lacks "
-        "between atoms ([how](../../explanation/fitting.md#estimated-in-every-run)); nothing in it "
-        "was fitted to these cases.",
+        "How many estimates are within a factor of 10 of the true error, and how many have its "
+        'sign. "Atoms" is the sum of the errors for single neutral atoms, to which a run adds an '
+        "estimate [between atoms](../../explanation/fitting.md#estimated-in-every-run) for "
+        "E(SCF). Nothing was fitted to these cases.",
         "",
         *_head(
             (
@@ -370,18 +371,18 @@ def page() -> str:
     )
     lines += [
         "",
-        "Times the truth, the estimate of E(SCF) is "
-        f"{_spread([abs(r.scf_estimate / r.scf_truth) for r in found])}, that of E(corr) "
-        f"{_spread([abs(r.corr_atoms / r.corr_truth) for r in found])}. The errors of E(SCF) that "
-        f"are missed by more than a factor of 10 are {names}. Errors of exchange and Coulomb "
-        "energy have opposite signs; where they cancel, an estimate can tell their size but not "
-        "what is left.",
+        "The ratio of estimate to true error is "
+        f"{_spread([abs(r.scf_estimate / r.scf_truth) for r in found])} for E(SCF), and "
+        f"{_spread([abs(r.corr_atoms / r.corr_truth) for r in found])} for E(corr). Estimates of "
+        f"E(SCF) off by more than a factor of 10: {names}. Errors of exchange and Coulomb energy "
+        "have opposite signs; where they nearly cancel, their sizes can be estimated but not "
+        "the remainder.",
         "",
         "## Every case",
         "",
-        f"[A table of all {len(found)} cases](fitting-certificates.tsv): energies in Eh, how many "
-        "orbitals were drawn, the certificate with its uncertainty, the truth, the estimates, and "
-        "the seconds that the certificate took.",
+        f"[A table of all {len(found)} cases](fitting-certificates.tsv) has energies in Eh, the "
+        "number of orbitals drawn, the certificate with its uncertainty, the true errors, the "
+        "estimates, and the time in seconds of the certificate.",
     ]
     return "\n".join(lines) + "\n"
 

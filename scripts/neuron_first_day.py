@@ -39,7 +39,7 @@ from dfmp2.backends.base import Shape, Tile
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.trainium import entry
 from dfmp2.trainium.calls import SHAPES
-from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.launch import environment, toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -321,7 +321,7 @@ def ask_times(lane: str) -> int:
             times.append(time.perf_counter() - once)
         cores = backend.limits.workers
         chip = toolchain.device_target() or "trn1"
-        (one,) = prediction.predict((shape,), chips=(chip,), cores=cores)
+        (one,) = catalogue.predict((shape,), chips=(chip,), cores=cores)
         low, high, taken = one.device + one.queued, one.slowest + one.dispatch, min(times[-3:])
         outside += not low <= taken <= high
         told = f"{taken:.4f} s, predicted {low:.4f} to {high:.4f} on {cores} {chip} cores"

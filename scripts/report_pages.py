@@ -120,11 +120,10 @@ KINDS = {  # name: what it shows, commands that compute it, and what `dfmp2 repo
 HEAD = """# Report pages
 
 Made by `scripts/report_pages.py` with {browser} and axe-core {axe}, {date}. Each page was opened at {widths} pixels,
-light and dark, {looks} times in all, with everything unfolded but the runs of a study, which look like one result.
-**Findings** are those of axe-core, all rules, by impact; **too wide** counts the windows that the page did not fit;
-**Tab** is how many controls the key reached, of all that can be seen, each with a visible focus.
-
-**Sheets** of A4 are those of the summary, which prints alone, and of all sections.
+light and dark, {looks} times in all, with everything unfolded except the runs of a study, which look like single results.
+**Sheets** are the A4 pages of the printed summary and of all sections. **Findings** come from all rules of axe-core.
+**Too wide** counts windows that the page did not fit. **Tab** is how many of the visible controls the Tab key reached
+with a visible focus.
 
 | page of | bytes | sheets | findings | too wide | Tab |
 |---|---|---|---|---|---|

@@ -112,15 +112,15 @@ def save(path: Path, rows: dict[str, str]) -> None:
 
 INTRODUCTION = """# Fitting error of every element
 
-What the fitting sets miss of exact four-centre integrals, measured on single neutral atoms with all electrons
+Errors of the fitting sets relative to four-centre integrals, measured for single neutral atoms with all electrons
 correlated (`dfmp2/fitting/atomic_error.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
-and Basis Set Exchange {exchange}. `python scripts/survey_fitting.py measure` made the figures, which are in
+and Basis Set Exchange {exchange}. `python scripts/survey_fitting.py measure` makes the figures in
 `dfmp2/fitting/atomic_errors.tsv`, and `python scripts/survey_fitting.py page` this page.
 
-A set that is off by more than {limit:.0e} Eh per atom, or was made for the core potential that an all-electron basis
-does not have, is not used by default: the next of its row is, in the end an even-tempered one
-generated from the orbital exponents (`auto`). {replaced} defaults are replaced so. A set named with
-`--scf-auxbasis` or `--auxbasis` that is off by more is refused (exit code 5) unless `--allow-poor-fit` is given.
+A set that is off by more than {limit:.0e} Eh per atom, or made for a core potential that the orbital basis does not use,
+is not a default. The next set in its row of the table is used instead, or finally an even-tempered one from the
+orbital exponents (`auto`); this replaces {replaced} defaults. If you name such a set with `--scf-auxbasis` or
+`--auxbasis`, it is refused (exit code 5) unless you add `--allow-poor-fit`.
 """
 
 

@@ -368,7 +368,7 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     assert pack(read_manifest(batch / "batch.toml")) != sent
 
 
-@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("chained", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_container_unpacks_its_own_shard(aws: Cloud, batch: Path, chained: bool) -> None:
     """The shards' items are those of the scheduler, and their files alone are unpacked."""
     write(batch, "h2o", "h2", "nh2", "o2", "h2o", head=HEAD)
@@ -531,6 +531,7 @@ def test_warm_up_compiles_each_size_once(
 # --- containers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_container_computes_its_shard(
     aws: Cloud, batch: Path, call: Runner, tmp_path: Path
 ) -> None:

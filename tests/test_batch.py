@@ -234,7 +234,7 @@ def test_each_task_reads_its_own_list(folder, call):
     assert {path.stem for path in (folder / "out").glob("*.h5")} == {"h2", "h2o", "nh2"}
 
 
-@pytest.mark.parametrize("keep", ["energies", "properties"])
+@pytest.mark.parametrize("keep", [pytest.param("energies", marks=pytest.mark.slow), "properties"])
 def test_a_file_keeps_what_is_asked_for(folder, call, keep):
     """Of a radical with a gradient: every number to the last bit, 15 kB, and refusals that say what
     to do; who asks for more computes it again."""
@@ -448,6 +448,7 @@ def test_terminated_and_resumed(folder, call):
     assert len(after) == 4 and {name: after[name] for name in before} == before
 
 
+@pytest.mark.slow
 def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
     """With a checkpoint at every safe point: SIGTERM leaves it, the same command goes on to the
     same bits."""
@@ -489,6 +490,7 @@ def test_a_second_signal_ends_it_at_once(folder):
     assert not list((folder / "out").glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
     (folder / "chain.xyz").write_text(chain(8))
     (folder / "other.xyz").write_text(chain(8))
@@ -516,6 +518,7 @@ def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
     assert not list((folder / "out").glob(".*"))
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
     """A batch that is started at once waits for a worker that takes its time to end, and computes
     the item then."""

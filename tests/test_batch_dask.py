@@ -180,6 +180,7 @@ def test_tiles_of_one_molecule(cluster: Cluster, folder: Path, call: Runner) -> 
     )
 
 
+@pytest.mark.slow
 def test_stopped_killed_and_left_without_a_scheduler(mortal: Cluster, folder: Path) -> None:
     """One item after the other, on a cluster that becomes smaller."""
     (folder / "chain.xyz").write_text(chain(LONG))

@@ -31,6 +31,7 @@ MB = 10**6
 
 
 @pytest.mark.control_group
+@pytest.mark.slow
 def test_out_of_memory_killer_takes_one_item(folder: Path) -> None:
     """A worker that needs more than its control group has is killed by the kernel; the rest of the
     batch is not."""
@@ -259,6 +260,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_batch(call: Runner, folder: Path) -> None:
     """Six of six items do not fit; those that do are kept, and the same command goes on when there
     is room."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 import sys
@@ -14,8 +15,8 @@ import dfmp2
 from dfmp2.errors import InputError
 from dfmp2.molecule.comment import statements
 from dfmp2.molecule.files import read_file, read_frames
-from dfmp2.molecule.mol_block import read_mol_block, unfilled
-from dfmp2.molecule.xyz import parse_text, parse_xyz
+from dfmp2.molecule.mol_block import Atom, MolBlock, _explained, read_mol_block, unfilled
+from dfmp2.molecule.xyz import parse_text, parse_xyz, read_point_charges, read_xyz
 
 from .mol_blocks import BLOCKS, Block
 
@@ -281,3 +282,119 @@ def test_a_charge_of_a_pdb_atom_that_is_none_is_refused(written: str, tmp_path: 
     path.write_text(ATOM.format(written) + "\nEND\n")
     with pytest.raises(InputError, match=r"oh\.pdb, line 1: charge '.*' in columns 79 and 80"):
         read_file(path)
+
+
+def block_of(*atoms: Atom, bonds: str = "", charged: bool = False) -> MolBlock:
+    pairs = [bond.split("-") for bond in bonds.split()]
+    made = tuple((int(a) - 1, int(b) - 1, int(order)) for a, b, order in pairs)
+    return MolBlock(atoms, made, "test", (), charged)
+
+
+@pytest.mark.parametrize(
+    ("code", "charge", "radical"),
+    [
+        (0, 0, 0),
+        (1, 3, 0),
+        (2, 2, 0),
+        (3, 1, 0),
+        (4, 0, 2),
+        (5, -1, 0),
+        (6, -2, 0),
+        (7, -3, 0),
+        (8, None, 0),
+    ],
+)
+def test_codes_of_atom_lines(code: int, charge: int | None, radical: int) -> None:
+    """The table of the format (CTfile Formats, BIOVIA 2020, "Atom block")."""
+    text = Block("", f"N:{code} H", "1-2-1", "").text()
+    if charge is None:
+        with pytest.raises(InputError, match="charge code 8: expected 0 to 7"):
+            read_mol_block(text)
+        return
+    made = read_mol_block(text)
+    assert made.atoms[0] == Atom("N", charge, radical, 0) and made.atoms[1] == Atom("H", 0, 0, 0)
+    assert (made.charge, made.charged) == (charge, charge != 0)
+    assert made.bonds == ((0, 1, 1),) and made.written_by == "test"
+
+
+# What may be bonded to each element: of its groups, as textbooks have them.
+FULL = {
+    **{"H": (1,), "B": (3,), "C": (4,), "N": (3,), "O": (2,), "F": (1,), "Si": (4,)},
+    **{"P": (3, 5), "S": (2, 4, 6), "Cl": (1, 3, 5, 7), "Ge": (4,), "As": (3, 5)},
+    **{"Se": (2, 4, 6), "Br": (1, 3, 5, 7), "Te": (2, 4, 6), "I": (1, 3, 5, 7)},
+    **{"He": (0,), "Ne": (0,), "Ar": (0,), "Kr": (0, 2, 4), "Xe": (0, 2, 4, 6, 8)},
+}
+
+
+@pytest.mark.parametrize("symbol", FULL)
+def test_valences_of_main_groups(symbol: str) -> None:
+    """Filled, and one hydrogen less than the next larger one."""
+    for count in range(9):
+        bonds = " ".join(f"1-{n + 2}-1" for n in range(count))
+        made = block_of(*[Atom(symbol, 0, 0, 0)], *[Atom("H", 0, 0, 0)] * count, bonds=bonds)
+        lacks = unfilled(made).get(0, 0)
+        larger = [valence for valence in FULL[symbol] if valence >= count]
+        if count in FULL[symbol] or not larger or (symbol == "N" and count > 3):
+            assert lacks == 0
+        else:
+            assert lacks == larger[0] - count
+
+
+@pytest.mark.parametrize(
+    ("symbol", "charge", "radical", "valence", "hydrogens", "lacks"),
+    [
+        ("N", 1, 0, 0, 4, 0),
+        ("N", 1, 0, 0, 3, 1),
+        ("O", -1, 0, 0, 1, 0),
+        ("O", -1, 0, 0, 0, 1),
+        ("O", 1, 0, 0, 3, 0),
+        ("C", 1, 0, 0, 3, 0),
+        ("C", -1, 0, 0, 3, 0),
+        ("B", -1, 0, 0, 4, 0),
+        ("H", 1, 0, 0, 0, 0),
+        ("C", 0, 2, 0, 3, 0),
+        ("C", 0, 2, 0, 2, 1),
+        ("C", 0, 1, 0, 2, 0),
+        ("C", 0, 3, 0, 2, 0),
+        ("C", 0, 3, 0, 1, 1),
+        ("C", 0, 0, 3, 2, 1),
+        ("C", 0, 0, 3, 3, 0),
+        ("C", 0, 0, 15, 0, 0),
+        ("Fe", 0, 0, 0, 1, 0),
+        ("Na", 1, 0, 0, 0, 0),
+    ],
+)
+def test_valences_of_ions_and_radicals(
+    symbol: str, charge: int, radical: int, valence: int, hydrogens: int, lacks: int
+) -> None:
+    """An ion has those of the element with as many electrons; kinds of radicals 2, 1 and 2
+    electrons."""
+    bonds = " ".join(f"1-{n + 2}-1" for n in range(hydrogens))
+    atoms = [Atom(symbol, charge, radical, valence), *[Atom("H", 0, 0, 0)] * hydrogens]
+    assert unfilled(block_of(*atoms, bonds=bonds)).get(0, 0) == lacks
+
+
+@pytest.mark.parametrize(
+    ("charge", "multiplicity", "charged", "explained"),
+    [
+        (None, None, False, set()),
+        (-2, None, False, {2}),
+        (-2, None, True, {0}),
+        (None, 3, False, {2}),
+        (1, 3, False, {3}),
+        (None, 1, False, {0, 2}),
+        (1, 1, False, {1, 3}),
+        (1, 4, True, {3}),
+    ],
+)
+def test_unfilled_valences_that_options_explain(
+    charge: int | None, multiplicity: int | None, charged: bool, explained: set[int]
+) -> None:
+    assert _explained(block_of(charged=charged), charge, multiplicity) == explained
+
+
+@pytest.mark.parametrize(
+    "reader", [read_file, read_frames, read_xyz, parse_xyz, parse_text, read_point_charges]
+)
+def test_defaults_of_readers_are_in_angstrom(reader: Any) -> None:
+    assert inspect.signature(reader).parameters["units"].default == "angstrom"

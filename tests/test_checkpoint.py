@@ -106,11 +106,12 @@ def early_single(patch: pytest.MonkeyPatch) -> None:
     [
         pytest.param("h2o", {}, early_single, marks=pytest.mark.bits),
         ("nh2", {"scf_max_cycles": 30}, small_ladder),
-        (
+        pytest.param(  # pair energies repeated in float64
             "nh2",
             {"tolerance": 1e-12, "stability": "full"},
             lambda _: None,
-        ),  # pair energies repeated in float64
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["float32 exchange", "ladder", "repeated, full stability"],
 )

@@ -319,6 +319,7 @@ def test_overwriting_a_link_replaces_the_link(call: Runner, folder: Path) -> Non
     assert (folder / "target").read_text() == "precious" and not (folder / "x.h5").is_symlink()
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_leave_one_whole_file(folder: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

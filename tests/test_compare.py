@@ -181,6 +181,7 @@ def test_what_does_not_fit_is_refused_first(
     )
 
 
+@pytest.mark.slow
 def test_the_prediction_is_what_is_held(tmp_path: Path) -> None:
     """Peak memory of NH3/aug-cc-pVTZ in a fresh process: the estimate within 20 MB (345 of 353 MB
     measured)."""
@@ -404,7 +405,16 @@ METHODS_COMPARED: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=METHODS_COMPARED)
+SECONDS = {"drpa, uks, x2c"}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] * (name in SECONDS))
+        for name in METHODS_COMPARED
+    ],
+)
 def compared_result(request: pytest.FixtureRequest) -> MP2Result:
     text, basis, state, options = METHODS_COMPARED[request.param]
     sets = {"auxbasis": "def2-svp-ri", "allow_poor_fit": True}

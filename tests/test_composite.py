@@ -315,6 +315,7 @@ PSI4_CATION = -0.170166428574 + 0.151346426299
 FITTING = 2e-4  # Eh; four-centre less fitted integrals in CCSD(T) - MP2: 1.2e-4 and 1.6e-4 measured
 
 
+@pytest.mark.slow
 def test_correction_of_a_radical_cation():
     molecule = Molecule.from_string(WATER_CATION, charge=1, multiplicity=2)
     study = basis_set_limit(
@@ -533,6 +534,7 @@ def test_a_stopped_study_goes_on(tmp_path):
         assert value(study, name) == value(whole, name)
 
 
+@pytest.mark.slow
 def test_an_optimisation_ends_where_the_gradient_of_the_limit_does(tmp_path):
     molecule = Molecule.from_string("H 0 0 0; H 0.1 0.2 0.71")
     level = at_level(Options("cc-pv[dt]z", **TIGHT), scf_formula="exponential")

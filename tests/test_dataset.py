@@ -233,6 +233,7 @@ def test_what_is_known_is_not_read_again(batch, call, monkeypatch, tmp_path):
     (batch / "out" / "oh.h5").write_bytes(whole)
 
 
+@pytest.mark.slow
 def test_workers_read_the_same(batch, call, monkeypatch, tmp_path):
     monkeypatch.chdir(batch)
     monkeypatch.setattr("dfmp2.execution.collect.CHUNK", 1)

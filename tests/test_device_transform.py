@@ -29,7 +29,7 @@ from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.jk import fit_columns
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
-from dfmp2.trainium.costs.prediction import predict_transform
+from dfmp2.trainium.costs.catalogue import predict_transform
 from dfmp2.trainium.launch import executors
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor

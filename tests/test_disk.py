@@ -182,6 +182,7 @@ def test_matrices_from_disk(
         assert [file.name for file in next(tmp_path.iterdir()).iterdir()] == ["lock"]
 
 
+@pytest.mark.slow
 def test_the_scf_of_a_run_gathers_once_and_frees_before_b(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -250,7 +251,9 @@ sys.exit(done.returncode)
             ("nh2.xyz", "--multiplicity", "2", "--basis", "cc-pvdz", "--scf", "conventional"),
             id="conventional",
         ),
-        pytest.param(("ch4.xyz", "--basis", "cc-pvtz", "--precision", "fp64"), id="stability"),
+        pytest.param(
+            ("ch4.xyz", "--basis", "cc-pvtz", "--precision", "fp64"), id="stability", marks=SLOW
+        ),
         pytest.param(("water-8.xyz", "--basis", "cc-pvdz"), id="fitted", marks=SLOW),
         pytest.param(("benzene.xyz", "--basis", "cc-pvdz", "--check"), id="check", marks=SLOW),
         pytest.param(

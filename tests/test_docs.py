@@ -217,7 +217,6 @@ OFTEN = (
     "README.md",
     "docs/index.md",
     "docs/tutorials/energy.md",
-    "docs/install.md",
     "docs/reference/",
 )
 
@@ -375,6 +374,14 @@ def test_continuous_integration_runs_the_command_of_readme() -> None:
     commands = [command for block in blocks for command, _ in block.commands]
     last = (ROOT / ".ci/run").read_text().splitlines()[-1]
     assert last.split()[-1] == "scripts/test" and "scripts/test" in commands
+
+
+def test_tutorials_and_how_to_pages_have_a_picture() -> None:
+    """All but the two lists of pages."""
+    pages = [page for page in PAGES if page.parent.name in ("tutorials", "howto")]
+    assert len(pages) > 40
+    without = [name(page) for page in pages if "![" not in page.read_text()]
+    assert without == ["docs/howto/index.md", "docs/tutorials/index.md"]
 
 
 def test_every_page_is_in_the_navigation() -> None:

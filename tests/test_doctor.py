@@ -488,7 +488,9 @@ def test_a_broken_library(folder: Path):
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("library", ["filelock", "jinja2", "click"])
+@pytest.mark.parametrize(
+    "library", [pytest.param("filelock", marks=pytest.mark.slow), "jinja2", "click"]
+)
 def test_a_missing_library_fails_as_the_run_does(folder: Path, library: str) -> None:
     """What the metadata names and Python does not find: the doctor says it, or dies of it as every
     command does."""
@@ -507,6 +509,7 @@ def test_a_missing_library_fails_as_the_run_does(folder: Path, library: str) -> 
     assert "the default run does not work (exit code 1)" in done.out
 
 
+@pytest.mark.slow
 def test_what_lies_in_the_folder_is_reported_and_not_run(folder: Path):
     for name in (".pyscf_conf.py", "numpy.py", "torch.py"):
         (folder / name).write_text("import pathlib; pathlib.Path('marker').touch()\n")

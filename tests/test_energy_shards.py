@@ -149,7 +149,7 @@ def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
         pytest.param("rhf, fp64", True, marks=pytest.mark.bits),
         ("uhf, core, mixed, check", False),
         pytest.param("uhf, core, mixed, check", True, marks=pytest.mark.slow),
-        ("repeated in float64", False),
+        pytest.param("repeated in float64", False, marks=pytest.mark.slow),
     ],
 )
 def test_any_cut_gives_the_bits_of_a_run(
@@ -174,6 +174,7 @@ def test_any_cut_gives_the_bits_of_a_run(
     assert by_pool(HerePool(2, iter([False, True, True, False, True])), **after) == expected
 
 
+@pytest.mark.slow
 def test_processes_that_are_killed_and_stopped(
     prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,6 +453,7 @@ def test_shards_and_workers_of_another_kind_of_processor_are_named(
 
 
 @pytest.mark.skipif("avx" not in CPU_FLAGS, reason="needs the kernels of Sandy Bridge")
+@pytest.mark.slow
 def test_b_that_was_made_by_other_kernels_is_named(folder: Path) -> None:
     """By processes that really have other kernels: the same energies, other last bits, both
     processors in the file."""

@@ -559,7 +559,10 @@ def estimate(weights: Sequence[float], runs: Sequence[MP2Result]) -> float:
     return total
 
 
-@pytest.mark.parametrize("name", DISSOCIATIONS)
+@pytest.mark.parametrize(
+    "name",
+    ["CO", "F2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("N2", "P2"))],
+)
 def test_a_dissociation_knows_its_error(name: str) -> None:
     """Stated, cp-corrected and not, is the error against conventional MP2 of PySCF."""
     symbols, distance, multiplicity = DISSOCIATIONS[name]
@@ -584,6 +587,7 @@ def test_a_dissociation_knows_its_error(name: str) -> None:
         assert true <= stated < 5 * true
 
 
+@pytest.mark.slow
 def test_a_scan_knows_the_error_of_each_point(tmp_path: Path) -> None:
     """F2 pulled apart, against conventional MP2 of PySCF; read again, the study says the same."""
     path = tmp_path / "f2.scan.h5"
@@ -620,6 +624,7 @@ def test_a_change_of_spin_is_in_the_estimate() -> None:
     assert true <= estimate((1.0, -1.0), runs) < 10 * true
 
 
+@pytest.mark.slow
 def test_a_cluster_keeps_its_small_error() -> None:
     """Water dimer: nothing is made or broken, and both statements stay small."""
     lines = (

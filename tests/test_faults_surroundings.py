@@ -100,6 +100,7 @@ def test_place(
     assert shown.out in done.out
 
 
+@pytest.mark.slow
 def test_clock_that_runs_backwards(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

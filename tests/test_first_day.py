@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.interpreter import arithmetic
 from tests.stand_in_nki.site import planted
 
@@ -116,6 +116,7 @@ def test_what_another_machine_has_found_does_not_count(tmp_path, capsys, monkeyp
     assert "every step runs again" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_coarse_root_asks_for_the_newton_step(capsys, monkeypatch):
     assert day.ask_root("nki-interpreter") == 0
     assert float(re.search(r"1 / D: (\S+),", capsys.readouterr().out)[1]) < 4e-7
@@ -135,7 +136,7 @@ def test_times_are_judged_by_the_predicted_range(capsys, monkeypatch, seconds, c
     monkeypatch.setattr(day, "RAMP", 0.0)
     monkeypatch.setitem(day.SHAPES, "medium", day.Shape(2, 5, 10))
     monkeypatch.setattr(day, "Shape", lambda *sizes: day.SHAPES["medium"])
-    (one,) = prediction.predict((day.SHAPES["medium"],), chips=("trn1",))
+    (one,) = catalogue.predict((day.SHAPES["medium"],), chips=("trn1",))
     low, high = one.device + one.queued, one.slowest + one.dispatch
     clock = [0.0]
     middle = (low + high) / 2 if seconds == 1.0 else seconds

@@ -177,7 +177,13 @@ FAST: dict[str, tuple[Molecule, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAST)
+SECONDS = ("GGA, restricted", "LDA", "another functional of the energy, dispersion")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SECONDS)) for name in FAST],
+)
 def test_gradients_are_slopes_of_the_energy(name: str) -> None:
     molecule, given = FAST[name]
     slope, analytic, found = slopes(molecule, **{**SMALL, **given})
@@ -271,9 +277,13 @@ def test_kohn_sham_alone_has_energy_and_gradient_of_pyscf(molecule: Molecule, xc
 @pytest.mark.parametrize(
     ("molecule", "given"),
     [
-        (CATION, {"method": "b2plyp", "frozen_core": "1"}),
-        (WATER, {"method": "xyg3"}),
-        (CATION, {"method": "wb97x-2", **FOUR_CENTRE}),
+        pytest.param(
+            CATION,
+            {"method": "b2plyp", "frozen_core": "1", "basis": "sto-3g"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(WATER, {"method": "xyg3"}, marks=pytest.mark.slow),
+        pytest.param(CATION, {"method": "wb97x-2", **FOUR_CENTRE}, marks=pytest.mark.slow),
         (WATER, {"method": "ks", "xc": "pbe0", "auxbasis": None}),
     ],
     ids=lambda value: str(value.get("method") if isinstance(value, dict) else value.charge),
@@ -296,7 +306,7 @@ def test_relaxed_dipoles_are_slopes_of_the_energy_in_fields(
 
 
 def test_front_ends_give_the_same_forces() -> None:
-    given = {"method": "b2plyp-d3bj", **SMALL}
+    given = {"method": "b2plyp-d3bj", **SMALL, "basis": "sto-3g"}
     ours = dfmp2.gradient(CATION, **given)
     document = {
         "schema_name": "qcschema_input",
@@ -308,7 +318,7 @@ def test_front_ends_give_the_same_forces() -> None:
             "molecular_multiplicity": 2,
         },
         "driver": "gradient",
-        "model": {"method": "B2PLYP-D3(BJ)", "basis": "6-31g"},
+        "model": {"method": "B2PLYP-D3(BJ)", "basis": "sto-3g"},
         "keywords": {name: value for name, value in SMALL.items() if name != "basis"},
     }
     request = qcschema.read_request(document)
@@ -325,7 +335,7 @@ def test_front_ends_give_the_same_forces() -> None:
     np.testing.assert_allclose(-atoms.get_forces() * Bohr / Hartree, ours.gradient, atol=2e-6)
 
     named = list(zip(CATION.symbols, CATION.coordinates, strict=True))
-    mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
+    mole = gto.M(atom=named, unit="bohr", charge=1, spin=1, basis="sto-3g", verbose=0)
     mf = dft.UKS(mole, xc="0.53*HF+0.47*B88,0.73*LYP").density_fit(auxbasis="cc-pvdz-jkfit")
     mf.grids.level, mf.conv_tol = 1, 1e-12
     mf.run()
@@ -340,6 +350,7 @@ def test_front_ends_give_the_same_forces() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stationary_point_and_its_frequencies() -> None:
     given = {"method": "b2plyp", **SMALL}
     fluoride = Molecule(("F", "H"), np.array([[0.1, 0.0, 0.2], [0.3, 0.4, 2.1]]))
@@ -412,6 +423,7 @@ def test_wrong_requests_name_a_way_out(given: dict[str, Any], said: str) -> None
     assert in_python in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_a_functional_that_jumps_has_slopes_of_its_own() -> None:
     """PZ81 correlation is not continuous: a check allows for it, and only there."""
     for method, allowed in (("dsd-pbep86", 2e-5), ("dsd-pbepbe", 2e-6)):

@@ -139,7 +139,9 @@ def test_the_default_follows_the_functional(xc: str, level: int) -> None:
     assert grid.grid_name("99,590", xc) == "99,590"
 
 
-@pytest.mark.parametrize("name", ["0", "3", "5", "9", "50,194", "99,590", "23,38"])
+@pytest.mark.parametrize(
+    "name", ["0", "3", "5", pytest.param("9", marks=pytest.mark.slow), "50,194", "99,590", "23,38"]
+)
 def test_points_are_those_of_pyscf_and_known_before_they_are_made(name: str) -> None:
     mole = gto.M(atom="Br 0 0 0; H 0 0 1.4; He 0 2 0", spin=None, basis="sto-3g", verbose=0)
     theirs = dft.gen_grid.Grids(mole)
@@ -328,7 +330,7 @@ def oracle(found: Any, finer: str) -> tuple[float, float, float]:
 @pytest.mark.parametrize(
     ("molecule", "xc", "name"),
     [
-        (WATER, "scan", "20,50"),
+        pytest.param(WATER, "scan", "20,50", marks=pytest.mark.slow),
         (WATER, "b3lyp", "0"),
         (RADICAL, "r2scan", "0"),
         (RADICAL, "pbe0", "20,86"),
@@ -350,9 +352,9 @@ def test_the_error_is_what_the_equations_say(molecule: Molecule, xc: str, name: 
     ("molecule", "xc", "basis", "asked"),
     [
         (WATER, "pbe", "6-31g", "50,110"),
-        (RADICAL, "r2scan", "cc-pvdz", 1),
+        pytest.param(RADICAL, "r2scan", "cc-pvdz", 1, marks=pytest.mark.slow),
         (ION, "m06-2x", "6-31+g*", 1),
-        (BROMINE, "b3lyp", "6-31g", "30,86"),
+        pytest.param(BROMINE, "b3lyp", "6-31g", "30,86", marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -410,6 +412,7 @@ def test_the_error_of_e_ks_alone_is_that_of_a_run_that_measures_all(tmp_path: Pa
     assert run.to_dict()["grid_error"]["hf_total_energy"] is None
 
 
+@pytest.mark.slow
 def test_what_is_stated_follows_the_grid() -> None:
     settings = {**PBE, "basis": "6-31g", "auxbasis": "cc-pvdz-ri", "xc": "r2scan"}
     stated = [
@@ -500,6 +503,7 @@ def test_the_error_survives_a_stop_and_a_prepared_file(tmp_path: Path) -> None:
             assert found.to_dict()["grid_error"][key] == value, key
 
 
+@pytest.mark.slow
 def test_b_on_disk_gives_the_same_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B of both sets of orbitals goes to scratch space, and nothing of it is left."""
     settings = {**PBE, "grid": 1, "scf_conv_tol": 1e-11}

@@ -445,10 +445,7 @@ class Keywords(dict[str, Any]):
         return self.scf_type if key == "scf_type" else super().get(key, default)
 
 
-# In the default suite each reference, kind of SCF and core once.
-DEFAULT = {("hf", "df", "fc"), ("bh3p", "pk", "ae")}
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("subject", "reference", "basis", "scf_type", "fcae"),
     [
@@ -456,7 +453,6 @@ DEFAULT = {("hf", "df", "fc"), ("bh3p", "pk", "ae")}
             *case,
             scf_type,
             fcae,
-            marks=[] if (case[0], scf_type, fcae) in DEFAULT else pytest.mark.slow,
         )
         for case in SUITE
         for scf_type in SCF

@@ -15,7 +15,7 @@ from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import SHAPES, product_call, programs, transform_calls
-from dfmp2.trainium.costs import catalogue, model, prediction, text
+from dfmp2.trainium.costs import catalogue, model, text
 from dfmp2.trainium.costs.model import CHIPS, Engines
 from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.interpreter.run import run_kernel
@@ -271,7 +271,7 @@ def test_traffic_of_the_medium_shape(prices):
     call, engines = prices["trn1", "plain"].parts[0]
     # Off-diagonal block: 16 rows of B_i, 16 columns for each turn of the residents, less what stays
     # where it turns.
-    turns = 16 // call.arguments["residents"]
+    turns = 16 // call.arguments["sizes"][2]
     loads = 16 + turns * 16 - (turns - 1)
     tables = 4 * 128 * (1024 + 512 + 128)
     counted = trace_of(call).instructions
@@ -282,7 +282,7 @@ def test_traffic_of_the_medium_shape(prices):
 
 def test_residents_are_planned_for_the_memory_of_each_chip(prices):
     trn1, trn2 = (prices[chip, "plain"].parts[0] for chip in ("trn1", "trn2"))
-    assert trn1[0].arguments["residents"] < trn2[0].arguments["residents"]
+    assert trn1[0].arguments["sizes"][2] < trn2[0].arguments["sizes"][2]
     assert trn2[1].read < trn1[1].read  # B_j is read fewer times
     assert TRN1.sbuf < TRN2.sbuf
     # Four pairs share a tile where four rows of B fit, which they do on trn2 only.
@@ -374,25 +374,25 @@ def test_a_tensor_of_more_than_2_gib_is_refused_by_name():
 def test_what_cannot_fit_is_refused_before_it_is_counted():
     with pytest.raises(KernelError, match=r"needs \d+ bytes per SBUF partition"):
         catalogue.best(K3, Shape(500, 5000, 20_000), TRN1)
-    trn1, _ = prediction.predict((Shape(500, 5000, 20_000),))
+    trn1, _ = catalogue.predict((Shape(500, 5000, 20_000),))
     assert trn1.obstacle and trn1.device == 0.0
 
 
 def test_prediction_of_an_open_shell_adds_three_channels():
     alpha, beta = Shape(9, 30, 100), Shape(7, 32, 100)
-    trn1, trn2 = prediction.predict((alpha, beta))
+    trn1, trn2 = catalogue.predict((alpha, beta))
     parts = [catalogue.best(K3, shape, TRN1) for shape in (alpha, beta)]
-    mixed = catalogue.price("plain", catalogue.cross((alpha, beta), TRN1), 1, TRN1)
+    mixed = catalogue.price("plain", calls.mixed_calls((alpha, beta), "gen2"), 1, TRN1)
     assert trn1.device == pytest.approx(sum(p.at() for p in (*parts, mixed)) / 1e9)
     assert trn1.calls == sum(p.calls for p in (*parts, mixed))
     assert trn1.memory > 4 * 128 * 128 * (9 + 7)  # B of both spins
     assert (trn1.chip, trn2.chip) == ("trn1", "trn2")
-    assert prediction.predict(()) == ()
+    assert catalogue.predict(()) == ()
 
 
 def test_cores_share_the_calls_and_take_no_less_than_the_longest():
     (one,), (two,), (many,) = (
-        prediction.predict((Shape(50, 190, 840),), chips=("trn1",), cores=n) for n in (1, 2, 64)
+        catalogue.predict((Shape(50, 190, 840),), chips=("trn1",), cores=n) for n in (1, 2, 64)
     )
     assert two.device == pytest.approx(one.device / 2) and two.uploaded == 2 * one.uploaded
     longest = max(e.at(1.0) for _, e in catalogue.best(K3, Shape(50, 190, 840), TRN1).parts)
@@ -403,12 +403,12 @@ def test_cores_share_the_calls_and_take_no_less_than_the_longest():
 def test_what_crosses_the_link_takes_seconds(cores):
     """4.6 GB/s up, each core its own B, and 5.6 GB/s down, of the memory that is no B."""
     alpha, beta = Shape(9, 30, 100), Shape(7, 32, 100)
-    found = prediction.predict((alpha, beta), chips=("trn1",), cores=cores)[0]
+    found = catalogue.predict((alpha, beta), chips=("trn1",), cores=cores)[0]
     operands = found.uploaded / cores
     seconds = found.uploaded / 4.6e9 + (found.memory - operands) / 5.6e9
     assert found.link == pytest.approx(seconds, rel=1e-3) and 0 < seconds < 0.1
     assert operands >= 4 * (9 * 30 + 7 * 32) * 100
-    product = prediction.predict_product((1, 100, 200, 300), TRN1)
+    product = catalogue.predict_product((1, 100, 200, 300), TRN1)
     down = product.memory - product.uploaded
     assert down >= 4 * 200 * 300 and product.uploaded >= 4 * 100 * (200 + 300)
     assert product.link == pytest.approx(product.uploaded / 4.6e9 + down / 5.6e9, rel=1e-6)

@@ -56,7 +56,6 @@ BODY = [
     ("loop-target", "for k, m in a:\n    pass", "for k in range(n):\n    pass"),
     ("purity", "global LIMIT", ""),
     ("import", "import nki", ""),
-    ("sub-kernel", "kernel(a, n)", "part(a, n)"),
     ("not-in-subset", "t = a.view(n)", "t = a.reshape(n)"),
     ("not-in-subset", "for k in enumerate(n):\n    pass", "for k in range(len(n)):\n    pass"),
     ("not-in-subset", "t = sum(n)", ""),

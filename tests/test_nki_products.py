@@ -97,7 +97,7 @@ def test_energies_of_a_given_t(settings, tolerance, nvir, nocc, ic):
 @pytest.mark.parametrize("target", ["gen2", "gen3"])
 def test_one_source_for_both_chips(target):
     rng = np.random.default_rng(7)
-    settings = Settings(target=target, fuzz=3)
+    settings = Settings(target=target)
     a, b, lower = (
         rng.standard_normal((200, 140)),
         rng.standard_normal((200, 70)),

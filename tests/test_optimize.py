@@ -64,15 +64,9 @@ def coordinate(study, *atoms):
 # --- optimisations --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_starts_come_to_the_same_minimum():
     first, second = (optimized(start, Search(convergence="gau_tight")) for start in (WATER, OTHER))
-    tight = {  # of Gaussian's opt=tight, which the set is named after
-        "max_gradient": 1.5e-5,
-        "rms_gradient": 1.0e-5,
-        "max_displacement": 6.0e-5,
-        "rms_displacement": 4.0e-5,
-    }
-    assert first.settings["limits"] == tight
     assert first.complete and first.settings["steps"] == len(first.runs) - 1
     energies = [study.values["optimized_total_energy"].value for study in (first, second)]
     assert energies[0] == pytest.approx(energies[1], abs=1e-7)
@@ -102,6 +96,7 @@ def test_what_is_left_of_passed_steps(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_torsions_are_soft():
     """Methylamine takes 9 steps with the force constants of torsions that geomeTRIC has."""
     atoms = (
@@ -320,7 +315,14 @@ def test_neon_goes_to_the_minimum_of_psi4():
 
 def test_a_run_without_steps_has_measured_the_curvature():
     """By one displaced gradient; it is that of the energy, by differences."""
-    molecule = optimized(FLUORIDE, Search(convergence="gau_tight")).last
+    tight = optimized(FLUORIDE, Search(convergence="gau_tight"))
+    assert tight.settings["limits"] == {  # of Gaussian's opt=tight, which the set is named after
+        "max_gradient": 1.5e-5,
+        "rms_gradient": 1.0e-5,
+        "max_displacement": 6.0e-5,
+        "rms_displacement": 4.0e-5,
+    }
+    molecule = tight.last
     study = optimized(molecule, Search())
     assert study.settings["steps"] == 0 and list(study.runs) == ["step-000", "curvature-001"]
     (measured,) = (note for note in study.notes if note.startswith("curvature along"))
@@ -351,6 +353,7 @@ def test_a_planar_start_is_said_and_no_minimum():
     assert any("or --verify, tells whether it is a minimum" in note for note in study.notes)
 
 
+@pytest.mark.slow
 def test_straight_water_is_verified_and_bends():
     """From the saddle point of second order down to what a bent start comes to, in the same
     study."""
@@ -422,6 +425,7 @@ def test_a_new_start_fits_into_the_runs_of_a_study() -> None:
         assert Course._may_restart(course) is fits
 
 
+@pytest.mark.slow
 def test_verification_goes_on_where_it_was_stopped(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -576,7 +576,9 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_a_signal_while_it_is_written(number: signal.Signals, folder: Path, call: Runner) -> None:
     """Nothing is left; what a killed process leaves is removed by the next one, and that of a
     living one is not."""

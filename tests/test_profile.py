@@ -175,6 +175,7 @@ def test_a_run_is_timed_as_its_result_says(call: Runner, folder: Path) -> None:
     assert again.code == 3 and "--profile names another file" in again.message
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_timeline_of_what_was_done(tmp_path: Path) -> None:
     process = start("run", *LONG, *LOOSE, "--profile", "t.json", cwd=tmp_path)
     wait_for(process, "  SCF   2 ")

@@ -81,6 +81,7 @@ def test_names_of_backends_and_cores_are_the_types() -> None:
     assert list(get_args(hints["method"])) == method_names()
 
 
+@pytest.mark.slow
 def test_mypy_finds_the_mistakes_of_a_user() -> None:
     pytest.importorskip("mypy")
     script = Path("tests/data/user_script.py")

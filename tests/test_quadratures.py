@@ -77,7 +77,9 @@ def test_laplace_is_the_sum_over_pairs(molecule: Molecule, more: dict[str, Any])
     assert found.mp2_singles_energy == pytest.approx(tiles.mp2_singles_energy, abs=1e-11)
 
 
-@pytest.mark.parametrize("molecule", [WATER, RADICAL], ids=str)
+@pytest.mark.parametrize(
+    "molecule", [pytest.param(WATER, marks=pytest.mark.slow), RADICAL], ids=str
+)
 @pytest.mark.parametrize(
     "method",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from dfmp2.molecule.elements import internal_coordinate
 from dfmp2.molecule.files import read_file, read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz
+from dfmp2.mp2 import energy as mp2
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import Options
 from dfmp2.output.study import read_study
@@ -334,6 +336,30 @@ def test_a_rigid_map_of_water(call: Runner, folder: Path) -> None:
     heights = (energies - energies.min()) * 2625.4996394799
     assert f"bond 1 2 = 1.1, angle 2 1 3 = 95: {heights[1, 0]:.2f} kJ/mol" in drawn
     assert drawn.count("kJ/mol</title>") == 6
+
+
+def test_a_map_with_a_failed_point_is_written_and_shown(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No number for its energy, in the JSON, the table and the map; the others are there."""
+    run = mp2.mp2_energy
+
+    def failing(place: Molecule, *arguments: Any, **settings: Any) -> Any:
+        if abs(value(place, 1, 2) - 1.1) + abs(value(place, 2, 1, 3) - 95) < 1e-6:
+            raise ConvergenceError("planted")
+        return run(place, *arguments, **settings)
+
+    monkeypatch.setattr(mp2, "mp2_energy", failing)
+    (folder / "w.xyz").write_text("3\n\nO 0 0 0\nH 1 0 0\nH 0 1 0\n")
+    grid = ("--bond", "1,2", "0.9:1.1:2", "--angle", "2,1,3", "95:105:2")
+    done = call("scan", "w.xyz", *grid, *OPTIONS, "--json")
+    assert done.code == 9 and "1 of 4 points failed" in done.message
+    (first, second), (third, fourth) = done.json["map_energy"]
+    assert third is None and max(first, second, fourth) < -74
+    assert done.json["table"]["mp2_total_energy"] == [first, second, None, fourth]
+    assert done.json["table"]["exit_code"] == [0, 0, 4, 0]
+    assert json.loads(call("show", "w.scan.h5", "--json").out)["map_energy"][1][0] is None
+    assert (folder / "w.scan.svg").read_text().count("kJ/mol</title>") == 3
 
 
 def test_a_coordinate_that_moves_the_other_is_refused(call: Runner, folder: Path) -> None:

@@ -79,7 +79,7 @@ def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
 @pytest.mark.parametrize(
     ("number", "words", "options"),
     [
-        (signal.SIGTERM, "  SCF   2 ", ()),
+        pytest.param(signal.SIGTERM, "  SCF   2 ", (), marks=pytest.mark.slow),
         (signal.SIGINT, "pair energies", LOOSE),
     ],
 )

@@ -622,6 +622,7 @@ def test_half_a_turn_has_ends_and_failed_points_hide_extrema() -> None:
     assert find_extrema(both) == []
 
 
+@pytest.mark.slow
 def test_peroxide_turned_round(call: Runner, folder: Path) -> None:
     """Both minima and both barriers, one of them at the seam; energies there are those of runs at
     these dihedrals."""

@@ -106,7 +106,9 @@ def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("stopping")
-@pytest.mark.parametrize("options", [(), ("--quiet",), ("--overwrite",)])
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--quiet",), marks=pytest.mark.slow), ("--overwrite",)]
+)
 def test_the_same_command_goes_on(call: Runner, folder: Path, options: tuple[str, ...]) -> None:
     """A scan that was stopped at its second point; another scan is refused, or replaces it with
     --overwrite."""
@@ -198,6 +200,7 @@ def test_a_broken_device_ends_a_scan(
     assert list(read_study("x.h5").runs) == ["point-001"]
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_middle_of_a_point(call: Runner, folder: Path) -> None:
     """From the second point on there is something to go on from: the tile is finished, saved, and
     the code is 75."""

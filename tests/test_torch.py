@@ -747,6 +747,48 @@ def test_b_on_the_disk_passes_through_the_card(tmp_path, monkeypatch):
     assert card.transfers.resident == 0
 
 
+@pytest.mark.parametrize(
+    ("usable", "place"), [(68 << 30, "memory"), (24 * (1 << 18) + 70_000, "disk")]
+)
+def test_b_that_only_the_card_has_room_for_stays_there(tmp_path, monkeypatch, usable, place):
+    """The host may not hold B: the card keeps it where it has room, and else the disk."""
+    from dfmp2.backends import torch as module
+    from dfmp2.interop import python
+    from dfmp2.planning import memory
+    from tests.conftest import MOLECULES
+
+    def without_room(*given):
+        return (1 << 50, *sizes(*given)[1:])
+
+    (tmp_path / "nh2.xyz").write_text(MOLECULES["nh2"])
+    card = backend(Card("a card", (9, 0), 1 << 28, usable))
+    monkeypatch.setattr(module, "make", lambda name, threads: card)
+    host = python.run(tmp_path / "nh2.xyz", "sto-3g", backend="cpu", precision="fp64")
+    sizes = memory._mp2
+    monkeypatch.setattr(memory, "_mp2", without_room)
+    ours = python.run(tmp_path / "nh2.xyz", "sto-3g", backend="torch", precision="fp64")
+    assert ours.storage.fitted_tensor == place
+    assert ours.options.transform == {"memory": "device", "disk": "auto"}[place]
+    assert abs(ours.mp2_correlation_energy - host.mp2_correlation_energy) < 1e-10
+    details = " ".join(ours.provenance.backend_details)
+    assert ("transformation and fit" in details) == (place == "memory")
+
+
+@pytest.mark.parametrize(("short", "stays"), [(0, True), (1, False)])
+def test_a_card_keeps_b_to_the_last_byte_of_its_room(short, stays):
+    """Integrals and B side by side, the inverse metric, rows of integrals; products beside them."""
+    from dfmp2.planning import memory
+
+    nocc, nvir, naux, nao = 3, 7, 19, 11
+    elements, total = nocc * nvir, 1 << 24
+    products = 3 * 8 * Card("a card", (9, 0), total, total).product_elements
+    usable = 8 * (2 * naux * elements + naux * (naux + nao)) + products - short
+    work = SimpleNamespace(elements=elements, naux=naux, nao=nao)
+    limits = backend(Card("a card", (9, 0), total, usable)).limits
+    assert memory.stays_on_card(work, limits) is stays
+    assert not memory.stays_on_card(work, backend(None).limits)
+
+
 @pytest.mark.parametrize("room", ["ample", "none"])
 @pytest.mark.parametrize("spins", [1, 2])
 def test_j_and_k_of_the_device_are_the_formula(spins, room):

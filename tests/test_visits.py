@@ -33,25 +33,25 @@ TRANSCRIPTS = ROOT / "tests" / "data" / "transcripts.txt"
 # --- three visits ---------------------------------------------------------------------------------
 
 
-def test_a_student(dfmp2: Runner, folder: Path) -> None:
+def test_a_student(call: Runner, folder: Path) -> None:
     """No manual: the program itself leads from nothing to a geometry with its frequencies."""
-    lost = dfmp2()
+    lost = call()
     assert (
         lost.code == 2
         and lost.out == ""
         and "First run: dfmp2 run h2o.xyz --basis cc-pvdz" in lost.err
     )
-    assert "Method:" in succeed(dfmp2("help", "run")).out
-    assert "dfmp2 optimize" in dfmp2("opt", "h2.xyz").message
+    assert "Method:" in succeed(call("help", "run")).out
+    assert "dfmp2 optimize" in call("opt", "h2.xyz").message
     assert (
         "the solvent is --solvent water"
-        in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--pcm", "water").message
+        in call("run", "h2.xyz", "--basis", "sto-3g", "--pcm", "water").message
     )
     assert (
         "did you mean --frozen-core?"
-        in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--frozencore").message
+        in call("run", "h2.xyz", "--basis", "sto-3g", "--frozencore").message
     )
-    done = succeed(dfmp2("run", "h2o.xyz", "--basis", "sto-3g", "--verbose"))
+    done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g", "--verbose"))
     told = re.search(
         r"^SCF dipole moment: \(0\.00000, 0\.00000, (\S+)\) e bohr, (\S+) debye$",
         done.out,
@@ -68,19 +68,19 @@ def test_a_student(dfmp2: Runner, folder: Path) -> None:
         "read from: h2o.xyz",
     ):
         assert words in done.out
-    again = dfmp2("run", "h2o.xyz", "--basis", "sto-3g")
+    again = call("run", "h2o.xyz", "--basis", "sto-3g")
     assert again.code == 3 and "--overwrite replaces it" in again.message
-    far = succeed(dfmp2("run", "h2-far.xyz", "--basis", "sto-3g"))
+    far = succeed(call("run", "h2-far.xyz", "--basis", "sto-3g"))
     assert (
         far.out.rstrip().endswith("-> h2-far.dfmp2.h5; 2 warnings")
         and far.err.count("warning: ") == 2
     )
 
 
-def test_an_engineer(dfmp2: Runner, folder: Path) -> None:
+def test_an_engineer(call: Runner, folder: Path) -> None:
     """Programs read stdout, exit codes and, where something is wrong, one line of JSON."""
     run = ("run", "h2o.xyz", "--basis", "sto-3g", "--json", "--quiet")
-    done = succeed(dfmp2(*run))
+    done = succeed(call(*run))
     found = done.json
     assert (
         done.err == "" and found["output"] == "h2o.dfmp2.h5" and found["symbols"] == ["O", "H", "H"]
@@ -100,7 +100,7 @@ def test_an_engineer(dfmp2: Runner, folder: Path) -> None:
         (("show", "none.h5", "--json"), 3, "InputError"),
         (("run", "none.xyz", "--basis", "sto-3g", "--json"), 3, "InputError"),
     ):
-        failed = dfmp2(*arguments)
+        failed = call(*arguments)
         (line,) = failed.err.splitlines()
         said = json.loads(line)
         assert (failed.code, said["exit_code"], said["kind"], failed.out) == (
@@ -110,37 +110,37 @@ def test_an_engineer(dfmp2: Runner, folder: Path) -> None:
             "",
         ), failed.err
     scan = succeed(
-        dfmp2(
+        call(
             "scan", "h2.xyz", "--basis", "sto-3g", "--bond", "1,2", "0.7:0.8:2", "--json", "--quiet"
         )
     ).json
     assert scan["output"] == "h2.scan.h5" and scan["table_units"]["scf_total_energy"] == "hartree"
     assert all(len(one["geometry"]) == 2 for one in scan["runs"].values())
     limit = succeed(
-        dfmp2("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--method", "scs-mp2", "--quiet")
+        call("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--method", "scs-mp2", "--quiet")
     ).out
     assert limit.startswith("dfmp2 finished: E(SCS-MP2, limit) = ")
 
 
-def test_a_referee(dfmp2: Runner, folder: Path) -> None:
+def test_a_referee(call: Runner, folder: Path) -> None:
     """Somebody else's file: whose numbers, which program agrees, and nothing that tells where it
     was computed."""
     secret = folder / "secret place"
     secret.mkdir()
     shutil.copy(folder / "h2o.xyz", secret)
-    succeed(dfmp2("run", str(secret / "h2o.xyz"), "--basis", "sto-3g", "--frozen-core", "auto"))
-    shown = succeed(dfmp2("show", "h2o.dfmp2.h5", "--verify")).out
+    succeed(call("run", str(secret / "h2o.xyz"), "--basis", "sto-3g", "--frozen-core", "auto"))
+    shown = succeed(call("show", "h2o.dfmp2.h5", "--verify")).out
     assert (
         "read from: h2o.xyz" in shown and "secret" not in shown and "content hash verified" in shown
     )
-    agreed = succeed(dfmp2("compare", "h2o.dfmp2.h5", "--quiet")).out
+    agreed = succeed(call("compare", "h2o.dfmp2.h5", "--quiet")).out
     assert agreed.splitlines()[-1].startswith("agrees with PySCF")
     derived = succeed(
-        dfmp2("derive", "h2o.dfmp2.h5", "--frozen-core", "2", "--json", "--quiet")
+        call("derive", "h2o.dfmp2.h5", "--frozen-core", "2", "--json", "--quiet")
     ).json
     assert derived["output"] is None and derived["frozen_core_orbitals"] == 2
     told = succeed(
-        dfmp2("doctor", "--report", cwd=secret, env={"HOME": str(secret), "USER": "jane"})
+        run_command("doctor", "--report", cwd=secret, env={"HOME": str(secret), "USER": "jane"})
     ).out
     assert "default run" in told and "What I typed:" in told
     assert "secret" not in told and not re.search(r"(?<![\w.])/\w+/", told), told
@@ -202,7 +202,10 @@ def test_other_formats_give_the_energy_of_the_xyz_file(
     assert done.json["charge"] == 1 and "charge 1 (file)" in done.err
 
 
-@pytest.mark.parametrize(("end", "kind"), [("sdf", "sdf"), ("pdb", "proteindatabank")])
+@pytest.mark.parametrize(
+    ("end", "kind"),
+    [("sdf", "sdf"), pytest.param("pdb", "proteindatabank", marks=pytest.mark.slow)],
+)
 def test_several_molecules_of_a_file_are_the_frames_of_a_scan(
     end: str, kind: str, call: Runner, folder: Path
 ) -> None:

@@ -23,19 +23,19 @@ STAND_IN = (
 def stand_in(
     b_i: Any,
     b_j: Any,
-    eu: Any,
+    tables: Any,
     neg: Any,
-    identity: Any,
-    nvir: int,
-    residents: int,
-    run: int,
+    sizes: tuple[int, int, int, int],
     diagonal: bool,
     transpose: bool,
+    placed: bool,
 ) -> Any:
     """(128, npair*columns) as the kernel's output, of torch tensors or NumPy arrays; arguments as
-    pair_energy.py."""
-    columns = sum_columns(upper_columns(nvir), run)
-    scale = b_i.sum() + 2 * b_j.sum() + eu.sum() / 1e3 + identity.sum()
+    pair_energy.py, plain."""
+    nvir = sizes[0]
+    columns = sum_columns(upper_columns(nvir))
+    identity = tables[:, upper_columns(nvir) : upper_columns(nvir) + P]
+    scale = b_i.sum() + 2 * b_j.sum() + tables.sum() / 1e3
     pairs = neg[:, : neg.shape[1] // 2]
     return (pairs[:, :, None] * scale + identity[:, None, :columns]).reshape(P, -1)
 

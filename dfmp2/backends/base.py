@@ -89,6 +89,13 @@ class Limits:
     auto: str = "mixed"
     fits: bool = False
 
+    @property
+    def room(self) -> int | None:
+        """Bytes of device memory for operands beside products, None where it is the host's."""
+        if self.memory is None:
+            return None
+        return max(0, self.memory - 3 * 8 * self.tile_elements)
+
     def settled(self, precision: str) -> str:
         """The precision of the pair energies: "mixed" or "fp64" as asked for; "auto" is "fp64"
         where the device computes that as fast, otherwise it stays, for a certificate to decide."""

@@ -277,10 +277,10 @@ class TorchBackend(Device[DeviceOperand]):
 
     def room(self) -> int | None:
         """Bytes that B may still take on the device, None on the host."""
-        if self.limits.memory is None:
+        room = self.limits.room
+        if room is None:
             return None
-        products = 3 * 8 * self.limits.tile_elements
-        return max(0, self.limits.memory - products - self.transfers.resident)
+        return max(0, room - self.transfers.resident)
 
     def begin(
         self, left: DeviceOperand, right: DeviceOperand, tile: Tile

@@ -103,9 +103,9 @@ def make_resident_b(
     every = [*spaces, *fetched]
     naux, kept = factor.shape
     sizes = [space.c_occ.shape[1] * space.c_vir.shape[1] for space in every]
-    held = 8 * (naux + kept) * sum(sizes[: len(spaces)])
     room = backend.room()
-    stays = room is None or held + 8 * naux * (naux + len(every[0].c_occ)) <= room
+    wanted = device_bytes(sum(sizes[: len(spaces)]), naux, kept, len(every[0].c_occ))
+    stays = room is None or wanted <= room
     raw = _transformed(backend, blocks, naux, every, len(spaces) if stays else 0)
     inverse = backend.transfers.up(factor, backend.double)
     tensors: list[Any] = []
@@ -124,6 +124,17 @@ def make_resident_b(
         *(ResidentTensor(backend, operand, order) for operand in resident),
         *tensors[len(spaces) :],
     ]
+
+
+def device_bytes(elements: int, naux: int, kept: int, nao: int) -> int:
+    """Bytes of device memory where B is made there and stays: integrals and B side by side, the
+    inverse metric, and rows of integrals.
+
+    Parameters
+    ----------
+    elements : nocc nvir of all spins; naux, kept : fitting functions, before and after the fit
+    """
+    return 8 * (naux + kept) * elements + 8 * naux * (naux + nao)
 
 
 def _transformed(

@@ -138,7 +138,8 @@ def _loaded(*names: str) -> list[str]:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return []
-    paths = {line[line.index("/") :] for line in lines if ".so" in line and "/" in line}
+    named = [line for line in lines if any(name in line for name in names)]  # few of thousands
+    paths = {line[line.index("/") :] for line in named if ".so" in line and "/" in line}
     return sorted(path for path in paths if any(name in os.path.basename(path) for name in names))
 
 

@@ -10,13 +10,13 @@ matter there, those of the shells with
 
 where R is the distance from the atom to the nearest point: the left side bounds the root of the
 block's part of an overlap integral. PySCF evaluates the functions; as many blocks are kept as there
-is room for, and the others are evaluated again for each density: the bits are the same. Source of
-the screening: Stratmann, Scuseria, Frisch, Chem. Phys. Lett. 257, 213 (1996).
+is room for, and the others are evaluated again for each density, into the same memory: the bits are
+the same. Source of the screening: Stratmann, Scuseria, Frisch, Chem. Phys. Lett. 257, 213 (1996).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -109,18 +109,41 @@ class BasisOnGrid:
         kept = self._kept[number]
         if kept is not None:
             return kept
-        block = self._evaluate(number)
+        block = self._evaluate(number, None)
         if number < self._keeps:
             self._kept[number] = block
         return block
 
-    def share_out(self, work: Callable[[int, range], Result], threads: int) -> list[Result]:
+    def blocks(self, numbers: range) -> Iterator[tuple[int, PointBlock]]:
+        """Blocks with their numbers, one after the other.
+
+        The values of a block that is not kept are there until the next one is asked for: all have
+        the same memory, since the first touch of new memory costs more than the values.
+
+        Parameters
+        ----------
+        numbers : range
+            Of the blocks, from 0 to `count` - 1.
+        """
+        most = BLOCK_POINTS * int(self._mole.nao)
+        if self.derivatives:
+            most *= DERIVATIVES
+        buffer = np.empty(most)
+        for number in numbers:
+            if number < self._keeps:
+                yield number, self.block(number)
+            else:
+                yield number, self._evaluate(number, buffer)
+
+    def share_out(
+        self, work: Callable[[int, Iterator[tuple[int, PointBlock]]], Result], threads: int
+    ) -> list[Result]:
         """What each worker makes of its share of the blocks, with PySCF's own threads held to one.
 
         Parameters
         ----------
         work : callable
-            Takes the number of the worker and those of its blocks.
+            Takes the number of the worker and its `blocks`.
         threads : int
             Workers.
         """
@@ -128,24 +151,33 @@ class BasisOnGrid:
 
         def one_thread(worker: int) -> Result:
             with lib.with_omp_threads(1):
-                return work(worker, range(worker, self.count, threads))
+                return work(worker, self.blocks(range(worker, self.count, threads)))
 
         with Workers(threads) as pool:
             return list(pool.map(one_thread, range(threads)))
 
-    def _evaluate(self, number: int) -> PointBlock:
-        """The block of that number, made by PySCF."""
+    def _evaluate(self, number: int, buffer: Array | None) -> PointBlock:
+        """The block of that number, made by PySCF, in new memory or in that of a buffer."""
         from pyscf.dft import gen_grid, numint
 
         part = slice(number * BLOCK_POINTS, (number + 1) * BLOCK_POINTS)
         coordinates = np.asarray(self._coordinates[part], order="F")
         weights = self._weights[part]
         shells = self._shells(coordinates, weights)
-        mole = with_shells(self._mole, shells)
         functions = np.flatnonzero(np.isin(self._shell_of_function, shells))
+        if not len(shells):  # PySCF would read the first one all the same
+            components = 1 + (DERIVATIVES - 1) * self.derivatives
+            nothing: NDArray[Any] = np.empty((components, 0, len(weights)), dtype=self._kind)
+            return PointBlock(functions=functions, values=nothing, weights=weights)
+        mole = with_shells(self._mole, shells)
         mask = gen_grid.make_mask(mole, coordinates, cutoff=self._cutoff**2)
         values = numint.eval_ao(
-            mole, coordinates, deriv=int(self.derivatives), non0tab=mask, cutoff=1e-30
+            mole,
+            coordinates,
+            deriv=int(self.derivatives),
+            non0tab=mask,
+            cutoff=1e-30,
+            out=buffer,
         )
         if not self.derivatives:
             values = values[None]

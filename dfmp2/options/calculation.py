@@ -371,7 +371,7 @@ def _require_allowed(value: Any, option: Field[Any]) -> None:
     kind = str(option.type)
     named = Option(option.name, value)
     optional = "None" in kind
-    if value is None and (optional or not choices):
+    if value is None and optional:
         return
     if choices and option.name != "method":  # which takes double hybrids too
         if value not in choices:

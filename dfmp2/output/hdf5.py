@@ -230,11 +230,15 @@ def _packed(items: Mapping[str, Dataset], kept: str) -> dict[str, Dataset]:
     return alone | {RECORDS_PATH: Dataset(records, "", about)}
 
 
-def load_group(group: h5py.Group, path: str | Path) -> MP2Result:
-    """The result in a group that `store` filled; `path` names it in errors, which are those of
-    `read`."""
+def load_group(group: h5py.Group, path: str | Path, *, verify: bool) -> MP2Result:
+    """The result in a group that `store` filled, its hash checked where `verify` asks for it;
+    `path` names it in errors, which are those of `read`."""
     _require_known(group, path)
-    return load(read_contents(group), path)
+    contents = read_contents(group)
+    result = load(contents, path)
+    if verify:
+        require_hash(contents, path, read_attribute(group, "content_sha256"))
+    return result
 
 
 def load(contents: Mapping[str, NDArray[Any]], path: str | Path) -> MP2Result:

@@ -89,7 +89,7 @@ def study_json(study: Study, output: str | None) -> str:
             "status": study.status,
             **study.settings,
             **{name: json_value(value.value) for name, value in study.values.items()},
-            **{name: array.value.tolist() for name, array in study.arrays.items()},
+            **{name: json_value(array.value.tolist()) for name, array in study.arrays.items()},
             **stated,
             "notes": list(study.notes),
             "warnings": [

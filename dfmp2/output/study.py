@@ -39,6 +39,7 @@ from dfmp2.output.hdf5_datasets import (
     file_bytes,
     image,
     printed,
+    require_hash,
     storable,
     stored,
     write_items,
@@ -373,7 +374,7 @@ def is_unfinished(path: str | Path) -> bool:
     if not is_study(path):
         return False
     try:
-        with open_checked(path, most_objects=MOST_OBJECTS) as handle:
+        with open_checked(path, walk=False) as handle:
             return bool(read_attribute(handle, "status") == "incomplete")
     except ResultFileError:
         return False
@@ -411,7 +412,10 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
                 f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it "
                 "again"
             )
-        in_study = by_group(read_contents(handle["study"]))
+        contents = read_contents(handle["study"])
+        if verify:
+            require_hash(contents, f"{path}, study", read_attribute(handle, "content_sha256"))
+        in_study = by_group(contents)
         given = {"array_names": (), "warnings": (), **stored(in_study, "")}
         values, table, arrays = (
             {str(name): _read(handle[f"study/{group}/{name}"]) for name in given[names]}
@@ -431,7 +435,7 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
                 name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()
             },
             runs={
-                name: hdf5.load_group(handle[f"runs/{name}"], f"{path}, {name}")
+                name: hdf5.load_group(handle[f"runs/{name}"], f"{path}, {name}", verify=verify)
                 for name in given["runs"]
             },
             complete=status == "complete",
@@ -439,8 +443,6 @@ def read_study(path: str | Path, *, verify: bool = True) -> Study:
             warnings=tuple(given["warnings"]),
             **{name: given[name] for name in ("version", "command", "created")},
         )
-    if verify:
-        verify_study(path)
     return study
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
+from dfmp2.backends.torch_b import device_bytes
 from dfmp2.backends.transfers import STAGE_BYTES
 from dfmp2.errors import ResourceError
 from dfmp2.errors.messages import Option
@@ -417,8 +418,16 @@ def memory_plan(
         integral_block=work.block_functions * work.pairs_of_functions * FLOAT64,
         scf_response=response,
         scf_gathered=work.operators * work.naux_scf * work.rectangles * FLOAT32,
-        grid_values=values_bytes(work.grid, work.nao, derivatives=True, single=False),
+        grid_values=_grid_values(work),
     )
+
+
+def _grid_values(work: Workload) -> int:
+    """Bytes of all values of basis functions on the integration grid that are worth keeping: in
+    float32 on the coarse grid that an SCF begins with."""
+    if work.coarse_grid:
+        return values_bytes(work.coarse_grid, work.nao, derivatives=True, single=True)
+    return values_bytes(work.grid, work.nao, derivatives=True, single=False)
 
 
 def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
@@ -599,6 +608,24 @@ def without_pairs(found: MemoryPlan, work: Workload) -> MemoryPlan:
     in_core = max(found.mp2_in_core, whole + matrices + scaled)
     streamed = Stage(found.mp2_pairs.fixed + scaled + 3 * group, matrices, MOST_MATRICES * matrices)
     return replace(found, mp2_in_core=in_core, mp2_pairs=streamed)
+
+
+def stays_on_card(work: Workload, limits: Limits) -> bool:
+    """Whether a card has room for the B that it makes, so that none of it comes to the host."""
+    wanted = device_bytes(work.elements, work.naux, work.naux, work.nao)
+    return limits.fits and limits.room is not None and wanted <= limits.room
+
+
+def card_host_bytes(work: Workload) -> int:
+    """Bytes the host holds where a card makes B and keeps it: the metric and its inverse, a block of
+    integrals with what comes back of frontier orbitals, the matrix of the stability check, and the
+    buffers through which all of it goes."""
+    metric = 2 * work.naux**2 * FLOAT64
+    block = work.block_functions * (work.pairs_of_functions + work.frontier_elements) * FLOAT64
+    frontier = 2 * work.frontier_elements * work.naux * FLOAT64
+    rotations = [occupied * virtual for occupied, virtual in work.frontier]
+    hessian = (sum(rotations) ** 2 + 3 * max(rotations, default=0) ** 2) * FLOAT64
+    return frontier + max(metric + 2 * SOLVE_BYTES + block, hessian) + 2 * STAGE_BYTES
 
 
 def device_host_bytes(work: Workload) -> int:

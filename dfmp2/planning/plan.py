@@ -16,7 +16,7 @@ from dfmp2.errors.messages import Message, Option
 from dfmp2.host import resources, threads
 from dfmp2.host.deferred import presentation
 from dfmp2.integrals import three_center
-from dfmp2.integrals.grid import count_points, finer_name, grid_name
+from dfmp2.integrals.grid import coarse_name, count_points, finer_name, grid_name, make_grid
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.mole import primitive_functions
 from dfmp2.molecule.molecule import Molecule
@@ -32,7 +32,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.kohn_sham import HARTREE_FOCK, exact_exchange, functional_variables
-from dfmp2.scf.ladder import uses_single
+from dfmp2.scf.ladder import begins_coarse, uses_single
 from dfmp2.scf.solvent import surface_points
 from dfmp2.units import format_bytes
 
@@ -257,11 +257,14 @@ def settle_plan(
             ", or use ",
             Option("transform", "host"),
         )
-    on_card = limits.fits and limits.memory is not None and in_core
+    on_card = limits.fits and limits.memory is not None and plan.memory.scf_fits_in_core
     whole = task == "energy" and part == "all" and options.correlation.kind == "pairs"
     if on_card and whole and options.transform == "auto":
-        setup = replace(setup, options=replace(options, transform="device"))
-        plan = make_plan(system, setup, core, kind, part=part, task=task)
+        # B that stays on the card needs no room on the host.
+        there = replace(setup, options=replace(options, transform="device"))
+        made_there = make_plan(system, there, core, kind, part=part, task=task)
+        if made_there.memory.mp2_fits_in_core and made_there.memory.scf_fits_in_core:
+            setup, plan = there, made_there
     return PlannedRun(system, setup, kind, core, plan)
 
 
@@ -498,13 +501,15 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
 
         frontier = tuple(frontier_window(int(n), nao - int(n)) for n in spins)
     exact = HARTREE_FOCK
-    points = finer_points = kernel = 0
+    points = finer_points = coarse_points = kernel = 0
     if options.functional is not None:
         exact = exact_exchange(options.functional)
         grid = grid_name(options.grid, options.functional)
         points = count_points(mole, grid)
         kernel = (len(spins) * functional_variables(options.functional)) ** 2
         finer_points = count_points(mole, finer_name(mole, grid, options.functional))
+        if begins_coarse(options.precision, nao):
+            coarse_points = count_points(mole, coarse_name(make_grid(mole, grid)))
     return Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -536,6 +541,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         points=USUAL_POINTS.get(options.correlation.kind, 0),
         grid=points,
         finer_grid=finer_points,
+        coarse_grid=coarse_points,
         exchange=exact.full or exact.separated,
         operators=2 if exact.separated else 1,
         surface=surface_points(mole, options),
@@ -577,6 +583,9 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device" and not limits.fits:
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
+    if setup.options.transform == "device" and memory.stays_on_card(work, limits):
+        in_core = min(found.mp2_in_core, memory.card_host_bytes(work))
+        found = replace(found, mp2_in_core=in_core)
     if not work.finer_grid or part == "up to b":
         return replace(found, **PARTS[part][1])
     again = found.mp2_disk  # of B on orbitals of a finer grid

@@ -123,6 +123,8 @@ class Workload:
     points : of the quadrature of a method without pairs, as many as are usual; 0 with pairs
     grid, finer_grid : points of the integration grid of Kohn-Sham, and of the one that its error is
         measured with; 0 for Hartree-Fock
+    coarse_grid : points of the grid that the SCF begins with, 0 where it has the final one
+        throughout
     exchange : whether the SCF has K
     operators : of two electrons in the SCF: 2 for a range-separated functional, whose long-range
         operator has integrals of its own
@@ -154,6 +156,7 @@ class Workload:
     points: int = 0
     grid: int = 0
     finer_grid: int = 0
+    coarse_grid: int = 0
     exchange: bool = True
     operators: int = 1
     surface: int = 0

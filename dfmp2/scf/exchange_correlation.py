@@ -8,14 +8,24 @@ of a grid:
 
 with v_rho = df/drho, u = df/d(grad rho) and v_tau = df/dtau of f = rho e, made by libxc. The points
 come in blocks (`dfmp2.integrals.basis_on_grid`) that workers share out among themselves: each takes
-every n-th block, so that sums are in the same order from run to run. While an SCF is far from its
-end it has a coarser grid and float32 (`single`); PySCF's own way to Eqs. 1 to 3 is `nr_rks` and
-`nr_uks`. Source: Pople, Gill, Johnson, Chem. Phys. Lett. 199, 557 (1992).
+every n-th block, so that sums are in the same order from run to run. PySCF's own way to Eqs. 1 to 3
+is `nr_rks` and `nr_uks`. Source: Pople, Gill, Johnson, Chem. Phys. Lett. 199, 557 (1992).
+
+While an SCF is far from its end it has a coarser grid and float32 (`single`). Then E and V are made
+on the final grid in float64 for a density D0, the anchor, and the coarser grid serves on for what
+follows from its change,
+
+    V[D] = V[D0] + H(v[D] - v[D0]),     E[D] = E[D0] + tr (V[D] + V[D0]) (D - D0) / 2           (4)
+
+with H of Eq. 3 and the potentials v at the points of the coarser grid: rounding and the error of
+that grid, of about 1 %, are those of the change alone, and E is right to third order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,11 +36,33 @@ from dfmp2.integrals.grid import build_unsorted, coarse_name, make_grid
 
 Array = NDArray[np.float64]
 
-# Adds what a block, with the potential at its points, is to a worker's potential.
-AddPotential = Callable[[int, PointBlock, Array], None]
+# Takes the number of a worker, that of a block, the block, and the potential at its points.
+TakePotential = Callable[[int, int, PointBlock, Array], None]
 
 CACHED_FUNCTIONS = 16  # of a block, whose values are in the cache together
 RHO, GRADIENT, TAU = 0, slice(1, 4), 4  # rows of a density and of its potential at points
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Anchor:
+    """E_xc and V_xc of a density on the final grid, and what Eq. 4 needs of it on the coarser one.
+
+    Attributes
+    ----------
+    density : (nao, nao), or of each spin (2, nao, nao)
+        D0.
+    energy : float
+        E[D0], Eh.
+    potential : shape of the density
+        V[D0], Eh.
+    at_points : list of (spins, variables, points)
+        v[D0] of each block of the coarser grid, times the weights.
+    """
+
+    density: Any
+    energy: float
+    potential: Array
+    at_points: list[Any]
 
 
 class ExchangeCorrelation:
@@ -51,9 +83,14 @@ class ExchangeCorrelation:
     ----------
     single : bool
         Whether a coarser grid and float32 are used; the caller switches it off before the end.
-    corrected : bool
-        Whether the coarser grid goes on being used after that, with a correction
-        (`dfmp2.scf.kohn_sham.KohnSham`).
+    anchored : bool
+        Whether the coarser grid goes on being used after that, by Eq. 4.
+    renew : bool
+        Whether the next density is an anchor, even where there is one.
+    anchor : Anchor or None
+        The last one.
+    at_anchor : bool
+        Whether the last density was it.
     """
 
     def __init__(self, mole: Any, grid: Any, threads: int = 1, room: int = 0) -> None:
@@ -62,7 +99,10 @@ class ExchangeCorrelation:
         self.threads = threads
         self.room = room
         self.single = False
-        self.corrected = False
+        self.anchored = False
+        self.renew = False
+        self.anchor: Anchor | None = None
+        self.at_anchor = False
         self._coarse: BasisOnGrid | None = None
         self._fine: BasisOnGrid | None = None
 
@@ -81,43 +121,103 @@ class ExchangeCorrelation:
         kind = numint._xc_type(xc)
         if kind == "HF":
             return 0.0, np.zeros(np.shape(density))
+        return self._matrices(
+            self._basis(kind, single=self.single), numint, xc, density, None, None
+        )
+
+    def from_anchor(self, numint: Any, xc: str, density: Any) -> tuple[float, Array]:
+        """E_xc and V_xc of what `energy_and_potential` takes, by Eq. 4."""
+        if self.anchor is None:
+            raise ValueError("no density was an anchor yet")
+        self.at_anchor = False
+        change, _ = self._on_coarse_grid(numint, xc, density, self.anchor.at_points)
+        potential = self.anchor.potential + change
+        step = np.asarray(density) - self.anchor.density
+        energy = self.anchor.energy + np.vdot(potential + self.anchor.potential, step) / 2
+        return float(energy), potential
+
+    def set_anchor(self, numint: Any, xc: str, density: Any) -> tuple[Anchor, Array]:
+        """The anchor that a density, which `energy_and_potential` takes, is made; and V_xc of it
+        less that of the coarser grid, or less that of Eq. 4 with the anchor before, Eh."""
+        reference = None
+        if self.anchor is not None:
+            reference = self.anchor.at_points
+        before, at_points = self._on_coarse_grid(numint, xc, density, reference)
+        if self.anchor is not None:
+            before = before + self.anchor.potential
+        energy, potential = self.energy_and_potential(numint, xc, density)
+        self.anchor = Anchor(np.array(density), energy, potential, at_points)
+        self.at_anchor = True
+        self.renew = False
+        return self.anchor, potential - before
+
+    def _on_coarse_grid(
+        self, numint: Any, xc: str, density: Any, reference: list[Any] | None
+    ) -> tuple[Array, list[Any]]:
+        """H(v - reference) in the shape of the density, Eh, and v of each block."""
+        basis = self._basis(numint._xc_type(xc), single=True)
+        at_points: list[Any] = [None] * basis.count
+        _, matrix = self._matrices(basis, numint, xc, density, reference, at_points)
+        return matrix, at_points
+
+    def _matrices(
+        self,
+        basis: BasisOnGrid,
+        numint: Any,
+        xc: str,
+        density: Any,
+        reference: list[Any] | None,
+        at_points: list[Any] | None,
+    ) -> tuple[float, Array]:
+        """E_xc, and V_xc or what comes of the potential at the points less a reference; that
+        potential is put into the other list."""
         spins = 2
         if np.ndim(density) == 2:
             spins = 1
         shape = (spins, self.mole.nao, self.mole.nao)
         potentials = [np.zeros(shape) for _ in range(self.threads)]
+        memories = [Memory() for _ in range(self.threads)]
 
-        def add_potential(worker: int, block: PointBlock, weighted: Array) -> None:
+        def add_potential(worker: int, number: int, block: PointBlock, weighted: Array) -> None:
+            if at_points is not None:
+                at_points[number] = weighted
+            if reference is not None:
+                weighted = weighted - reference[number]
             place = np.ix_(block.functions, block.functions)
-            for potential, at_points in zip(potentials[worker], weighted, strict=True):
-                potential[place] += half_potential(block, at_points)
+            for potential, of_spin in zip(potentials[worker], weighted, strict=True):
+                potential[place] += half_potential(block, of_spin, memories[worker])
 
-        energy = self._integrate(numint, xc, density, add_potential)
+        energy = self._integrate(basis, numint, xc, density, add_potential)
         half = np.add.reduce(potentials)
         potential = half + half.transpose(0, 2, 1)
         return energy, potential.reshape(np.shape(density))
 
     def energy(self, numint: Any, xc: str, density: Any) -> float:
         """E_xc without exact exchange, Eh, of what `energy_and_potential` takes, at half its cost."""
-        if numint._xc_type(xc) == "HF":
+        kind = numint._xc_type(xc)
+        if kind == "HF":
             return 0.0
-        return self._integrate(numint, xc, density, None)
+        return self._integrate(self._basis(kind, single=self.single), numint, xc, density, None)
 
     def _integrate(
-        self, numint: Any, xc: str, density: Any, add_potential: AddPotential | None
+        self,
+        basis: BasisOnGrid,
+        numint: Any,
+        xc: str,
+        density: Any,
+        take_potential: TakePotential | None,
     ) -> float:
         """E_xc, Eh, while the potential at the points of each block is handed on with their
         weights."""
         kind = numint._xc_type(xc)
-        basis = self._basis(derivatives=kind != "LDA")
         orbitals = signed_orbitals_of(density)
         restricted = np.ndim(density) == 2
 
-        def add_blocks(worker: int, numbers: range) -> float:
+        def add_blocks(worker: int, blocks: Iterator[tuple[int, PointBlock]]) -> float:
             energy = 0.0
-            for number in numbers:
-                block = basis.block(number)
-                rho = density_at_points(block, orbitals, kind)
+            memory = Memory()
+            for number, block in blocks:
+                rho = density_at_points(block, orbitals, kind, memory)
                 arguments = rho
                 if restricted:
                     arguments = rho[0]
@@ -126,14 +226,14 @@ class ExchangeCorrelation:
                 exc, vxc = numint.eval_xc_eff(
                     xc,
                     arguments,
-                    deriv=int(add_potential is not None),
+                    deriv=int(take_potential is not None),
                     xctype=kind,
                     spin=int(not restricted),
                 )[:2]
                 energy += float(np.dot(rho[:, RHO].sum(axis=0) * block.weights, exc))
-                if add_potential is not None:
+                if take_potential is not None:
                     weighted = np.reshape(vxc, (len(orbitals), -1, len(exc))) * block.weights
-                    add_potential(worker, block, weighted)
+                    take_potential(worker, number, block, weighted)
             return energy
 
         return sum(basis.share_out(add_blocks, self.threads))
@@ -141,31 +241,22 @@ class ExchangeCorrelation:
     def discard(self) -> None:
         """Free the values of basis functions, and keep none from here on."""
         self.room = 0
-        self._coarse = None
+        self.leave_coarse_grid()
         self._fine = None
 
-    @property
-    def has_coarse_values(self) -> bool:
-        """Whether the coarser grid was used and not left."""
-        return self._coarse is not None
-
-    def on_coarse_grid(self, numint: Any, xc: str, density: Any) -> tuple[float, Array]:
-        """What `energy_and_potential` makes on the coarser grid in float32, whatever `single`
-        says."""
-        single = self.single
-        self.single = True
-        try:
-            return self.energy_and_potential(numint, xc, density)
-        finally:
-            self.single = single
-
     def leave_coarse_grid(self) -> None:
-        """Free the values of basis functions on the coarser grid."""
+        """Have the final grid from here on, and free the values of basis functions on the coarser
+        one."""
+        self.single = False
+        self.anchored = False
+        self.anchor = None
         self._coarse = None
 
-    def _basis(self, *, derivatives: bool) -> BasisOnGrid:
-        """The basis functions on the grid that is used now."""
-        if self.single:
+    def _basis(self, kind: str, *, single: bool) -> BasisOnGrid:
+        """The basis functions on the final grid, or in float32 on the coarser one, with the
+        derivatives that functionals of a kind need."""
+        derivatives = kind != "LDA"
+        if single:
             if self._coarse is None or self._coarse.derivatives < derivatives:
                 grid = make_grid(self.mole, coarse_name(self.grid))
                 build_unsorted(grid)
@@ -181,7 +272,7 @@ class ExchangeCorrelation:
                 build_unsorted(self.grid)
             room = self.room
             if self._coarse is not None:
-                room -= self._coarse.kept_bytes
+                room = 0  # few densities come to the final grid: its values do not pay for memory
             self._fine = BasisOnGrid(self.mole, self.grid, derivatives=derivatives, room=room)
         return self._fine
 
@@ -210,8 +301,35 @@ def signed_orbitals_of(density: Any) -> list[tuple[Array, Array]]:
     return found
 
 
+class Memory:
+    """Arrays that a worker needs again for each block, in the same memory: the first touch of new
+    memory costs more than what is done there."""
+
+    def __init__(self) -> None:
+        self._flat: dict[str, NDArray[Any]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+        """The array of that name, of any contents; those of earlier shapes are no longer valid.
+
+        Parameters
+        ----------
+        name : str
+            What it is for.
+        shape : tuple of int
+            Its shape.
+        kind : dtype
+            Of its numbers.
+        """
+        size = prod(shape)
+        flat = self._flat.get(name)
+        if flat is None or flat.size < size or flat.dtype != kind:
+            flat = np.empty(size, dtype=kind)
+            self._flat[name] = flat
+        return flat[:size].reshape(shape)
+
+
 def density_at_points(
-    block: PointBlock, orbitals: Sequence[tuple[Array, Array]], kind: str
+    block: PointBlock, orbitals: Sequence[tuple[Array, Array]], kind: str, memory: Memory
 ) -> Array:
     """rho, its gradient and tau of each spin at the points of a block, as far as there are
     derivatives.
@@ -224,6 +342,8 @@ def density_at_points(
         Orbitals and occupations of each spin.
     kind : str
         "LDA", "GGA" or "MGGA".
+    memory : Memory
+        Of the worker.
 
     Returns
     -------
@@ -235,7 +355,9 @@ def density_at_points(
     rows = {"LDA": 1, "GGA": 4, "MGGA": 5}[kind]
     # Of all spins at once: the values are read from memory once.
     coefficients = np.hstack([coefficient[block.functions] for coefficient, _ in orbitals])
-    psi_of_all = np.matmul(coefficients.T.astype(precision), block.values[:count])
+    shape = (count, coefficients.shape[1], len(block.weights))
+    psi_of_all = memory.array("orbitals", shape, precision)
+    np.matmul(coefficients.T.astype(precision), block.values[:count], out=psi_of_all)
     rho = np.empty((len(orbitals), rows, len(block.weights)))
     first = 0
     for of_spin, (_, occupation) in zip(rho, orbitals, strict=True):
@@ -253,7 +375,7 @@ def density_at_points(
     return rho
 
 
-def half_potential(block: PointBlock, potential: Array) -> Array:
+def half_potential(block: PointBlock, potential: Array, memory: Memory) -> Array:
     """H of a block with V_mn of Eq. 3 = H_mn + H_nm, (n, n) Eh.
 
     Parameters
@@ -262,25 +384,28 @@ def half_potential(block: PointBlock, potential: Array) -> Array:
         Points and basis functions.
     potential : (1, 4 or 5, points)
         Derivatives by the rows of `density_at_points`, times the weights.
+    memory : Memory
+        Of the worker.
     """
     values = block.values
     factors = potential[: GRADIENT.stop].astype(values.dtype)
     factors[RHO] /= 2
-    half = np.asarray(values[0] @ _weighted_sum(values, factors).T, dtype=np.float64)
+    total = memory.array("weighted", values[0].shape, values.dtype)
+    _add_weighted(values, factors, total)
+    half = np.asarray(values[0] @ total.T, dtype=np.float64)
     if len(potential) > TAU:
         factors = potential[TAU].astype(values.dtype) / 4
         for derivative in values[1:]:
-            half += derivative @ (derivative * factors).T
+            np.multiply(derivative, factors, out=total)
+            half += derivative @ total.T
     return half
 
 
-def _weighted_sum(values: NDArray[Any], factors: NDArray[Any]) -> Any:
-    """sum_k f_kg chi_kmg, (n, points), of values (k or more, n, points) and factors (k, points);
-    a few functions at a time, which stay in the processor's cache."""
-    total = np.empty_like(values[0])
+def _add_weighted(values: NDArray[Any], factors: NDArray[Any], total: NDArray[Any]) -> None:
+    """Put sum_k f_kg chi_kmg, (n, points), of values (k or more, n, points) and factors (k,
+    points) into an array; a few functions at a time, which stay in the processor's cache."""
     for first in range(0, len(total), CACHED_FUNCTIONS):
         part = slice(first, first + CACHED_FUNCTIONS)
         np.multiply(values[0, part], factors[0], out=total[part])
         for derivative, factor in zip(values[1:], factors[1:], strict=False):
             total[part] += derivative[part] * factor
-    return total

@@ -16,7 +16,7 @@ PySCF's own way to Eqs. 1 and 2 is `nr_rks_fxc` and `nr_uks_fxc`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from dfmp2.scf.exchange_correlation import (
     GRADIENT,
     RHO,
     TAU,
+    Memory,
     density_at_points,
     half_potential,
 )
@@ -86,9 +87,9 @@ class FunctionalKernel:
         shape = (len(changes), self._nao, self._nao)
         halves = [np.zeros(shape) for _ in range(self._threads)]
 
-        def add_blocks(worker: int, numbers: range) -> None:
-            for number in numbers:
-                block = self._basis.block(number)
+        def add_blocks(worker: int, blocks: Iterator[tuple[int, PointBlock]]) -> None:
+            memory = Memory()
+            for number, block in blocks:
                 place = np.ix_(block.functions, block.functions)
                 variables = np.stack(
                     [change_at_points(block, change[place], self._variables) for change in changes]
@@ -96,7 +97,7 @@ class FunctionalKernel:
                 potential = np.einsum("sktlg,tlg->skg", self._second[number], variables)
                 potential *= block.weights
                 for half, at_points in zip(halves[worker], potential, strict=True):
-                    half[place] += half_potential(block, at_points)
+                    half[place] += half_potential(block, at_points, memory)
 
         with shielded():
             self._basis.share_out(add_blocks, self._threads)
@@ -115,9 +116,10 @@ class FunctionalKernel:
         orbitals = [(c, np.full(c.shape[1], 1.0)) for c in occupied]
         found: list[Any] = [None] * self._basis.count
 
-        def evaluate_blocks(_worker: int, numbers: range) -> None:
-            for number in numbers:
-                density = density_at_points(self._basis.block(number), orbitals, kind)
+        def evaluate_blocks(_worker: int, blocks: Iterator[tuple[int, PointBlock]]) -> None:
+            memory = Memory()
+            for number, block in blocks:
+                density = density_at_points(block, orbitals, kind, memory)
                 both = density[[0, -1]]
                 if kind == "LDA":
                     both = both[:, RHO]

@@ -30,7 +30,7 @@ from dfmp2.scf.reference import GridError, Reference
 
 Array = NDArray[np.float64]
 
-SAME_DENSITY = 1e-5  # of its elements: E_xc on two grids changes alike by what is smaller
+SAME_DENSITY = 1e-4  # of its elements: E_xc on two grids changes alike by what is smaller
 
 
 def with_grid_error(mf: Any, reference: Reference, *, of_orbitals: bool) -> Reference:
@@ -83,8 +83,8 @@ def with_grid_error(mf: Any, reference: Reference, *, of_orbitals: bool) -> Refe
 
 
 def _latest(mf: Any) -> tuple[Any, float]:
-    """The density of the last Fock matrix and its E_xc, Eh, which are those of the orbitals to
-    second order; made anew where they are not, as after the second-order solver."""
+    """The last density that came to the final grid and its E_xc, Eh; made anew where it is not nearly
+    that of the orbitals, as after the second-order solver."""
     density = mf.make_rdm1()
     latest: tuple[Any, float] | None = vars(mf).get("latest")
     if latest is not None and np.abs(latest[0] - density).max() < SAME_DENSITY:

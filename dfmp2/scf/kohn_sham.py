@@ -213,15 +213,13 @@ class KohnSham:
     on_grid : ExchangeCorrelation
         What makes E_xc and V_xc of the functional of the SCF.
     latest : (density, float) or None
-        The density of the last Fock matrix and its E_xc, Eh, if that was on the final grid.
+        The last density whose E_xc was made on the final grid, and that, Eh.
     grid_shift : shape of the density
-        V_xc on the final grid less that of the grid before, Eh, of the density where it changes. DIIS
+        V_xc on the final grid less that of the coarser one, Eh, of the density where it changes. DIIS
         takes it away: added to the Fock matrices of earlier iterations, it lets them serve on.
-    correction : (float, shape of the density) or None
-        E_xc and V_xc on the final grid less those on the coarse one, Eh, of an earlier density.
     """
 
-    _keys = frozenset({"on_grid", "latest", "grid_shift", "correction"})
+    _keys = frozenset({"on_grid", "latest", "grid_shift"})
 
     def get_veff(self: Any, mol: Any = None, dm: Any = None, *_last: Any, **_more: Any) -> Any:
         """J - X + V_xc of a density, (nao, nao) or of each spin (2, nao, nao), Eh, tagged with
@@ -253,10 +251,8 @@ class KohnSham:
 def exchange_correlation(mf: Any, density: Any) -> tuple[float, Any]:
     """E_xc and V_xc in an iteration of an SCF, Eh.
 
-    The SCF begins on a coarse grid. At the first density on the final one, the difference of E_xc
-    and V_xc between both is taken; it is added to those of the coarse grid until the SCF is nearly
-    converged, since it changes little from there on. Each change of the grid leaves its `grid_shift`
-    for DIIS.
+    The SCF begins on a coarse grid, goes on from anchors on the final one, and leaves the
+    `grid_shift` of each anchor for DIIS (`dfmp2.scf.exchange_correlation`).
 
     Parameters
     ----------
@@ -267,23 +263,14 @@ def exchange_correlation(mf: Any, density: Any) -> tuple[float, Any]:
     """
     on_grid: ExchangeCorrelation = mf.on_grid
     arguments = (mf._numint, mf.xc, density)
-    mf.latest = None
     if on_grid.single:
-        mf.correction = None
+        mf.latest = None
         return on_grid.energy_and_potential(*arguments)
-    if on_grid.has_coarse_values:
-        energy, potential = on_grid.on_coarse_grid(*arguments)
-        if mf.correction is not None:
-            energy, potential = energy + mf.correction[0], potential + mf.correction[1]
-            if on_grid.corrected:
-                return energy, potential
-        final = on_grid.energy_and_potential(*arguments)
-        mf.grid_shift = final[1] - potential
-        if on_grid.corrected:
-            mf.correction = final[0] - energy, mf.grid_shift
-        else:
-            on_grid.leave_coarse_grid()
-            mf.correction = None
+    if on_grid.anchored:
+        if on_grid.anchor is not None and not on_grid.renew:
+            return on_grid.from_anchor(*arguments)
+        anchor, mf.grid_shift = on_grid.set_anchor(*arguments)
+        final = anchor.energy, anchor.potential
     else:
         final = on_grid.energy_and_potential(*arguments)
     mf.latest = density, final[0]
@@ -333,7 +320,6 @@ def kohn_sham_mean_field(mole: Any, kind: str, xc: str, grid: str, *, native: bo
     mf = lib.set_class(mf, (KohnSham, type(mf)))
     mf.on_grid = ExchangeCorrelation(mole, mf.grids)
     mf.latest = None
-    mf.correction = None
     return mf
 
 

@@ -41,10 +41,14 @@ SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
 # its own
 SINGLE_GAIN = 0.8
 SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
-# Eh, norm of the orbital gradient up to which a correction serves: of float32 products, which have
-# an error of up to 5e-6, and of the coarse grid
-PRODUCTS_CORRECTED_UNTIL = 1e-5
-GRID_CORRECTED_UNTIL = 2e-5
+# Eh, norm of the orbital gradient up to which corrected float32 products serve, whose error in it is
+# up to 5e-6
+CORRECTED_UNTIL = 1e-5
+# Eh, largest norm of the orbital gradient at the anchor of an SCF that converged on the coarser grid
+# from there on (`dfmp2.scf.exchange_correlation`), and how many times the gradient that is asked for:
+# of the gradient's change, that grid misses about 1 %, and of the energy's a hundredth of 1e-9 Eh
+ANCHOR_UNTIL = 2e-5
+ANCHOR_REACH = 20
 SINGLE_LEAST = 128  # basis functions from which float32 products save time
 COARSE_LEAST = 64  # basis functions from which a coarse grid does
 
@@ -151,13 +155,12 @@ class Ladder:
         fitted = fitting_object(self._mf)
         precision, nao = self._options.precision, int(self._mf.mol.nao)
         on_grid = vars(self._mf).get("on_grid")
-        parts = []
-        if hasattr(fitted, "single") and uses_single(precision, nao):
-            parts.append(fitted)
-        if on_grid is not None and begins_coarse(precision, nao):
-            parts.append(on_grid)
-        if parts:
-            self._schedule = SingleSchedule(self._mf, parts)
+        if not hasattr(fitted, "single") or not uses_single(precision, nao):
+            fitted = None
+        if not begins_coarse(precision, nao):
+            on_grid = None
+        if fitted is not None or on_grid is not None:
+            self._schedule = SingleSchedule(self._mf, fitted, on_grid)
 
     def _iterate(self, rung: str, cycles: int, density: Any) -> None:
         """DIIS, ADIIS or DIIS with a level shift, from a density."""
@@ -381,57 +384,72 @@ class SingleSchedule:
     Parameters
     ----------
     mf : pyscf.scf.hf.SCF
-        Told by `products_were_single` when the Fock matrices so far have an error.
-    parts : list
-        Objects with the attributes `single` and `corrected` (dfmp2.scf.jk,
-        dfmp2.scf.exchange_correlation).
+        Told by `products_were_single` to leave Fock matrices of float32 products out of DIIS.
+    fitted : JKFitting or None
+        Has exchange in float32 at first, and without a grid a corrected one afterwards.
+    on_grid : ExchangeCorrelation or None
+        Has a coarser grid in float32 at first, and anchors on the final one afterwards.
     """
 
-    def __init__(self, mf: Any, parts: list[Any]) -> None:
+    def __init__(self, mf: Any, fitted: Any, on_grid: Any) -> None:
         self._mf = mf
-        self._parts = parts
-        self._on_grid = any(part is vars(mf).get("on_grid") for part in parts)
-        self._until = PRODUCTS_CORRECTED_UNTIL
-        if self._on_grid:
-            self._until = GRID_CORRECTED_UNTIL
+        self._fitted = fitted
+        self._on_grid = on_grid
         self._cycles = 0  # iterations
-        self._in_double = 0  # those in float64 since the last one that was not
+        self._in_double = 0  # those after the last one in float32
         self._best = float("inf")  # gradient
+        self._gradient_at_anchor = float("inf")
         self._single = True
-        self._corrected = False
-        for part in parts:
-            part.single = True
+        for part in (fitted, on_grid):
+            if part is not None:
+                part.single = True
 
     def converged(self, envs: dict[str, Any]) -> bool:
-        """PySCF's own criterion, asked of two float64 energies in a row; called once per
-        iteration."""
+        """PySCF's own criterion, asked of two energies in a row that are not of float32, the last
+        anchor near enough; called once per iteration."""
         self._cycles += 1
-        if self._single or self._corrected:
-            self._in_double = 0
-        else:
-            self._in_double = self._in_double + 1
         gradient = float(envs["norm_gorb"])
         stalled = self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best
         self._best = min(self._best, gradient)
-        if self._single and gradient < self._until and not self._on_grid:
-            self._leave_single()
-        elif self._single and (gradient < SINGLE_UNTIL or stalled):
-            self.finish(corrected=True)
-            self._best = float("inf")  # the correction raises the gradient at first
-        elif self._corrected and (gradient < self._until or stalled):
-            self._leave_single()
-        return self._in_double > 1 and converged(envs)
+        if self._single and self._on_grid is None:
+            if gradient < CORRECTED_UNTIL or (self._fitted.corrected and stalled):
+                self._leave_single()
+                self._mf.products_were_single = True
+            elif self._fitted.single and (gradient < SINGLE_UNTIL or stalled):
+                self._fitted.single = False
+                self._fitted.corrected = True
+                self._best = float("inf")
+            return False
+        if self._single:
+            if gradient < SINGLE_UNTIL or stalled:
+                self._leave_single()
+            return False
+        self._in_double += 1
+        done = self._in_double > 1 and converged(envs)
+        if self._on_grid is None or not self._on_grid.anchored:
+            return done
+        if self._on_grid.at_anchor:
+            self._gradient_at_anchor = gradient
+        enough = min(ANCHOR_UNTIL, ANCHOR_REACH * float(envs["conv_tol_grad"]))
+        near = self._gradient_at_anchor < enough
+        if done and near:
+            return True
+        self._on_grid.renew = stalled or (not near and gradient < enough)
+        return False
 
     def _leave_single(self) -> None:
-        """Float64 from here on, and DIIS begins anew: of a grid alone the change is known, and
-        carried into its matrices."""
-        self.finish()
-        self._mf.products_were_single = not self._on_grid
-
-    def finish(self, *, corrected: bool = False) -> None:
-        """Float64 and the final grid from here on, or the coarser ones `corrected`."""
+        """Float64 from here on, and anchors on the final grid."""
         self._single = False
-        self._corrected = corrected
-        for part in self._parts:
-            part.single = False
-            part.corrected = corrected
+        self._best = float("inf")  # the final grid raises the gradient at first
+        if self._fitted is not None:
+            self._fitted.single = False
+            self._fitted.corrected = False
+        if self._on_grid is not None:
+            self._on_grid.single = False
+            self._on_grid.anchored = True
+
+    def finish(self) -> None:
+        """Float64 and the final grid from here on."""
+        self._leave_single()
+        if self._on_grid is not None:
+            self._on_grid.leave_coarse_grid()

@@ -214,10 +214,10 @@ class NkiBackend(Backend):
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core and on all cores of each chip."""
         from dfmp2.trainium.costs import (
-            prediction,
+            catalogue,
         )  # the cost model is loaded only where it is asked for
 
-        return prediction.offer(spins)
+        return catalogue.offer(spins)
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
         """Predicted seconds of the transformation (K12), of its dispatch and transfers.
@@ -226,9 +226,9 @@ class NkiBackend(Backend):
         ------
         KernelError : they cannot run at these sizes
         """
-        from dfmp2.trainium.costs import prediction
+        from dfmp2.trainium.costs import catalogue
 
-        found = prediction.predict_transform(spins, nao, CHIP[self._executor.target])
+        found = catalogue.predict_transform(spins, nao, CHIP[self._executor.target])
         return found.usual + found.dispatch + found.link
 
     def tensors(self) -> NkiTensors:
@@ -285,16 +285,18 @@ class NkiBackend(Backend):
             columns=eps_j.size,
         )
         items = form.items(diagonal)
-        table = (form.kernel, "eu", form.unpacked_pairs(diagonal))
         arguments = {
             "b_i": resident.blocks[row],
             "b_j": resident.blocks[column],
-            "eu": self._kept(resident, table, lambda: form.eu(resident.eps_vir, diagonal)),
+            "tables": self._kept(
+                resident,
+                (form.group, form.singles(diagonal)),
+                lambda: form.tables(resident.eps_vir, diagonal),
+            ),
             "neg": self._executor.upload(layout.neg_table(eps_i, eps_j, items)),
-            "identity": self._kept(resident, (form.kernel, "identity"), form.identity),
             **form.constants(diagonal),
         }
-        out = self._executor.launch(f"{KERNELS}.{form.module}", form.kernel, arguments)
+        out = self._executor.launch(f"{KERNELS}.pair_energy", "pair_energy_block", arguments)
         direct, exchange = layout.read_pairs(out, items, (eps_i.size, eps_j.size), nvir)
         if diagonal:
             direct, exchange = (m + np.triu(m, 1).T for m in (direct, exchange))

@@ -14,15 +14,21 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.errors.messages import Option
 from dfmp2.trainium import layout
 from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
-from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts, upper_columns
+from dfmp2.trainium.kernels.sizes import (
+    BANK,
+    DEPTH,
+    PART,
+    SOLVED,
+    P,
+    equal_parts,
+    upper_columns,
+)
 from dfmp2.trainium.layout import Array
 
 LARGEST = 100_000  # of any dimension: what goes beyond is a typing error, not a molecule
@@ -107,12 +113,13 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class PairForm:
-    """K3 at padded sizes: its kernel, constants and tables, and the order of its pairs.
+    """K3 at padded sizes: its constants and tables, and the order of its pairs.
 
     Attributes
     ----------
     nvir, naux : padded
-    variant : "plain", "packed", or "placed", the plain one with addresses for all tiles
+    variant : "plain", "packed" (pairs share a row tile for their last rows), or "placed" (plain,
+        with addresses for all tiles)
     target : "gen2" (trn1) or "gen3" (trn2)
     rows, columns : occupied orbitals i and j of the block
     """
@@ -125,23 +132,11 @@ class PairForm:
     columns: int = 1
 
     @property
-    def packed(self) -> bool:
-        """Whether pairs share a row tile for their last rows."""
-        return self.variant == "packed"
-
-    @property
-    def module(self) -> str:
-        """File of the kernel."""
-        if self.packed:
-            return "pair_energy_packed"
-        return "pair_energy"
-
-    @property
-    def kernel(self) -> str:
-        """Function in it."""
-        if self.packed:
-            return "pair_energy_packed"
-        return "pair_energy_block"
+    def group(self) -> int:
+        """Pairs that share a row tile."""
+        if self.variant == "packed":
+            return P // (self.nvir % P)
+        return 1
 
     @property
     def residents(self) -> int:
@@ -155,69 +150,47 @@ class PairForm:
 
     def constants(self, diagonal: bool) -> dict[str, Any]:
         """Compile-time arguments; `diagonal` : both blocks are the same one."""
-        found = {
-            "nvir": self.nvir,
-            "slices": self.naux // P,
-            "residents": self.residents,
-            "run": layout.RUN,
+        return {
+            "sizes": (self.nvir, self.naux // P, self.residents, self.group),
             "diagonal": diagonal,
             "transpose": self.target == "gen3",
+            "placed": self.variant == "placed",
         }
-        if not self.packed:
-            found["placed"] = self.variant == "placed"
-        return found
 
     def items(self, diagonal: bool) -> tuple[layout.Item, ...]:
         """Pairs in the order in which they are emitted."""
-        if self.packed:
-            group = P // (self.nvir % P)
-        else:
-            group = 1
-        return layout.emission(self.rows, self.columns, self.residents, diagonal, group)
+        return layout.emission(self.rows, self.columns, self.residents, diagonal, self.group)
 
-    def unpacked_pairs(self, diagonal: bool) -> bool:
-        """Whether the packed kernel emits single pairs, too, whose table of e_a + e_b is another
+    def singles(self, diagonal: bool) -> bool:
+        """Whether there are pairs that share no row tile, whose table of e_a + e_b is another
         one."""
-        return self.packed and any(len(item.rows) == 1 for item in self.items(diagonal))
+        return any(len(item.rows) == 1 for item in self.items(diagonal))
 
-    def eu(self, eps_vir: Array, diagonal: bool) -> Array:
-        """Table of e_a + e_b."""
-        if self.packed:
-            return layout.packed_tables(eps_vir, self.unpacked_pairs(diagonal))
-        return layout.eu_table(eps_vir)
-
-    def identity(self) -> Array:
-        """For transposes."""
-        if self.packed:
-            return layout.packed_identity(self.nvir)
-        return np.eye(P)
+    def tables(self, eps_vir: Array, diagonal: bool) -> Array:
+        """Of e_a + e_b, and identities for transposes."""
+        return layout.pair_tables(eps_vir, self.singles(diagonal), self.group)
 
     def tensors(self, diagonal: bool) -> dict[str, Tensor]:
         """Shapes of the other arguments."""
         across = layout.tile_columns(self.nvir)
-        items, columns = self.items(diagonal), upper_columns(self.nvir)
+        items = self.items(diagonal)
         groups = sum(len(item.rows) > 1 for item in items)
-        if self.packed:
-            full, height = divmod(self.nvir, P)
-            packed_columns = upper_columns(full * P) + (full + 1) * height
-            if self.unpacked_pairs(diagonal):
-                columns += packed_columns
-            else:
-                columns = packed_columns
         neg = 2 * sum(len(item.rows) for item in items) + groups
-        widths = {
-            "eu": layout.stored_columns(columns),
-            "neg": neg,
-            "identity": self.identity().shape[1],
-        }
+        width = P
+        if self.singles(diagonal):
+            width += upper_columns(self.nvir)
+        if self.group > 1:
+            full, height = divmod(self.nvir, P)
+            width += upper_columns(full * P) + (full + 2) * height
         return {
             "b_i": _block(self.rows, self.naux, across),
             "b_j": _block(self.columns, self.naux, across),
-            **{name: Tensor((P, width)) for name, width in widths.items()},
+            "tables": Tensor((P, layout.stored_columns(width))),
+            "neg": Tensor((P, neg)),
         }
 
 
-def blocks_of(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
+def occupied_blocks(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
     """(occupied orbitals of a block, number of such blocks): whole ones, and the last where it is
     shorter."""
     edge = layout.block_edge(layout.padded_nvir(nvir), layout.padded_naux(naux))
@@ -261,7 +234,7 @@ def pair_energy_calls(
                 columns=columns,
             )
             arguments = form.tensors(diagonal) | form.constants(diagonal)
-            made.append(_call(form.module, form.kernel, arguments, count))
+            made.append(_call("pair_energy", "pair_energy_block", arguments, count))
     return tuple(made)
 
 
@@ -284,8 +257,8 @@ def cross_calls(
     left, right = (layout.tile_columns(layout.padded_nvir(n)) for n in nvir)
     n = layout.padded_nvir(nvir[1])
     made = []
-    for rows, above in blocks_of(nocc[0], nvir[0], naux):
-        for columns, beside in blocks_of(nocc[1], nvir[1], naux):
+    for rows, above in occupied_blocks(nocc[0], nvir[0], naux):
+        for columns, beside in occupied_blocks(nocc[1], nvir[1], naux):
             arguments = {
                 "b_i": _block(rows, padded, left),
                 "b_j": _block(columns, padded, right),
@@ -311,7 +284,7 @@ def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[KernelCa
     once = layout.slices_at_once(tiles, slices)
     columns = layout.tile_columns(layout.padded_nvir(nvir))
     made = []
-    for size, blocks in blocks_of(nocc, nvir, naux):
+    for size, blocks in occupied_blocks(nocc, nvir, naux):
         block = _block(size, slices * P, columns)
         given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, size))}
         given["c_vir"] = Tensor((P, tiles, columns))
@@ -411,7 +384,7 @@ def energy_call(nocc: int, nvir: int) -> KernelCall:
         )
     given = {"t": Tensor((nvir, layout.stored_columns(nocc * nvir))), "eu": Tensor((nvir, nvir))}
     given |= {"neg": Tensor((rows, nocc)), "identity": Tensor((rows, rows))}
-    return _call("pair_checks", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
+    return _call("products", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
 
 
 def _block(edge: int, naux: int, columns: int) -> Tensor:
@@ -504,23 +477,38 @@ def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Progr
     target : "trn1" or "trn2"
     nao : basis functions where the device transforms, else 0
     """
-    generation = GENERATION[target]
-    wanted: list[KernelCall] = []
+    made: list[KernelCall] = []
     if nao:
         spins = one_bucket(spins)
-        wanted += [call for shape in spins for call in transform_calls(nao, *shape)]
-    for shape in spins:
-        wanted += pair_energy_calls(
-            *shape, generation, variants(shape.nvir, shape.naux, generation)[-1]
-        )
-    if len(spins) == 2:
-        alpha, beta = spins
-        wanted += cross_calls(
-            (alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, generation
-        )
+        for shape in spins:
+            made += transform_calls(nao, *shape)
+    made += [call for *_, call in pair_calls(spins, GENERATION[target])]
     return tuple(
-        dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in wanted)
+        dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in made)
     )
+
+
+def pair_calls(spins: Sequence[Shape], target: str) -> list[tuple[str, str, KernelCall]]:
+    """Kernel and variant, what for, and the call, of all pair energies of one or two spins as runs
+    make them; `target` : "gen2" or "gen3"."""
+    names = ["all"]
+    if len(spins) == 2:
+        names = ["alpha", "beta"]
+    found = []
+    for name, shape in zip(names, spins, strict=True):
+        variant = variants(shape.nvir, shape.naux, target)[-1]
+        for call in pair_energy_calls(*shape, target, variant):
+            found.append((f"pair_energy ({variant})", f"{name} pairs", call))
+    if len(spins) == 2:
+        for call in mixed_calls(spins, target):
+            found.append((call.kernel, "alpha-beta pairs", call))
+    return found
+
+
+def mixed_calls(spins: Sequence[Shape], target: str) -> tuple[KernelCall, ...]:
+    """Calls for the pairs of two spins."""
+    alpha, beta = spins
+    return cross_calls((alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, target)
 
 
 def source_hash() -> str:

@@ -20,7 +20,7 @@ from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.errors.messages import Option
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import programs
-from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.model import CHIPS
 from dfmp2.trainium.interpreter.rules import CHIP, GENERATION, Settings
 from dfmp2.trainium.launch import compiler, environment, toolchain
@@ -130,12 +130,12 @@ def _flag(name: str) -> bool:
 def predict(spins: Sequence[Shape]) -> tuple[Prediction, ...]:
     """Predicted pair energies on one core and on all cores of each chip; none where there is
     nothing to correlate."""
-    return prediction.offer(spins)
+    return catalogue.offer(spins)
 
 
 def price(sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:
     """Predicted product of these (batches, contracted, rows, columns) on one core of each chip."""
-    return tuple(prediction.predict_product(sizes, chip) for chip in CHIPS.values())
+    return tuple(catalogue.predict_product(sizes, chip) for chip in CHIPS.values())
 
 
 def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tuple[str | None, str]:
@@ -157,7 +157,7 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tupl
             f"{'; '.join(f'{k}: {v}' for k, v in problems.items() if v)}",
         )
     cores = len(visible_cores())
-    found = next(iter(prediction.predict(spins, chips=(target,), cores=cores)), None)
+    found = next(iter(catalogue.predict(spins, chips=(target,), cores=cores)), None)
     if found is None or found.obstacle:
         return (
             None,

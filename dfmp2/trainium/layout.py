@@ -14,7 +14,7 @@ every denominator is positive and padded terms are exactly zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from dfmp2.trainium.kernels.sizes import (
     P,
     equal_parts,
     grouped,
+    item_columns,
     lower_start,
     parts_of,
     sbuf_map,
@@ -39,7 +40,6 @@ from dfmp2.trainium.kernels.sizes import (
 
 EDGE = 16  # most occupied orbitals of a block of B; the last block of a spin may have fewer
 SHORT_EDGE = 8  # where a block of pairs would be a longer program than PRODUCTS
-RUN = 128  # elements of a float32 row sum, a block of columns: runs of 256 lose twice as much
 TEMPORARIES = 6  # tiles of a chunk that are there at a time
 STAGING = 4 * AHEAD * STAGE  # bytes per partition of the staging tiles
 # Bytes per partition that residents may fill: 70 % of 192 and 224 KiB, since nobody knows yet how
@@ -95,7 +95,7 @@ def _stored(table: Array) -> Array:
 def chunk_columns(total: int) -> list[tuple[int, int]]:
     """Columns of J parts and of K parts of each chunk of `total` packed columns."""
     sizes = [min(total, low + BANK) - low for low in range(0, total, BANK)]
-    return [(2 * sum_places(size, RUN), sum_places(size, RUN)) for size in sizes]
+    return [(2 * sum_places(size), sum_places(size)) for size in sizes]
 
 
 def fitted_shape(tiles: int, slices: int) -> tuple[int, int, int]:
@@ -141,31 +141,33 @@ def residents(nvir: int, naux: int, target: str = "gen2", extra: int = 0, group:
     extra : bytes per partition that a variant needs besides
     group : residents that a variant holds at least
     """
-    if parts_of(nvir, naux // P) > 1:
-        return 1
-    most, edge = 1, block_edge(nvir, naux)
-    for count in range(1, edge + 1):
+
+    def fits(count: int) -> bool:
         wanted = sbuf_bytes(nvir, naux, count) + extra
-        fits = wanted <= COMFORTABLE[target] or (count == group and wanted <= BUDGETS[target])
-        if edge % count == 0 and fits:
-            most = count
-    return most
+        return wanted <= COMFORTABLE[target] or (count == group and wanted <= BUDGETS[target])
+
+    return max(1, _most_residents(nvir, naux, fits))
 
 
 def placed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
     """B_i blocks that the placed variant holds within 70 % of SBUF, 0 where not even one fits;
     nvir, naux : padded."""
-    slices, edge, upper = naux // P, block_edge(nvir, naux), upper_columns(nvir)
-    most = edge
-    if parts_of(nvir, slices) > 1:
-        most = 1
-    fitting = 0
-    for count in range(1, most + 1):
-        sums = count * edge * sum_columns(upper, RUN)
-        end = sbuf_map(nvir, slices, count, stored_columns(upper), edge**2, sums, RUN)[-1]
-        if edge % count == 0 and end <= COMFORTABLE[target]:
-            fitting = count
-    return fitting
+    edge = block_edge(nvir, naux)
+
+    def fits(count: int) -> bool:
+        return sbuf_map(nvir, naux // P, count, edge**2, edge)[-1] <= COMFORTABLE[target]
+
+    return _most_residents(nvir, naux, fits)
+
+
+def _most_residents(nvir: int, naux: int, fits: Callable[[int], bool]) -> int:
+    """The largest number that fits and divides a block, 1 at most where B_j comes in parts, 0 where
+    none fits."""
+    edge = block_edge(nvir, naux)
+    counts = [count for count in range(1, edge + 1) if edge % count == 0]
+    if parts_of(nvir, naux // P) > 1:
+        counts = [1]
+    return max(filter(fits, counts), default=0)
 
 
 def sbuf_bytes(nvir: int, naux: int, count: int = 1) -> int:
@@ -176,7 +178,7 @@ def sbuf_bytes(nvir: int, naux: int, count: int = 1) -> int:
     part = naux // P * min(tile_columns(nvir), -(-nvir // parts_of(nvir, naux // P))) * 4
     tables = 3 * upper + 2 * lower_start(tile_columns(nvir) // P) + 2 * edge * edge + 3 * P
     chunks = TEMPORARIES * min(BANK, upper)
-    sums = 2 * count * edge * sum_columns(upper, RUN)
+    sums = 2 * count * edge * sum_columns(upper)
     return 4 * (tables + chunks + sums) + 2 * part + STAGING + count * block
 
 
@@ -216,14 +218,29 @@ def pad_virtuals(eps_vir: Array) -> Array:
     return padded
 
 
-def eu_table(eps_vir: Array) -> Array:
-    """(128, U) table of e_a + e_b: all diagonal blocks (doubled), then the blocks right of each,
-    row by row."""
-    return _stored(_folded(eps_vir))
+def pair_tables(eps_vir: Array, single: bool, group: int) -> Array:
+    """Tables of K3 side by side: e_a + e_b of single pairs, where there are any, and of groups;
+    identities.
 
-
-def _folded(eps_vir: Array) -> Array:
+    group : pairs that share a row tile, 1 where there are single pairs only
+    """
     e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
+    found = []
+    if single:
+        found.append(_folded(e, nvir))
+    if group > 1:
+        left, height = nvir // P * P, P // group
+        found.append(_folded(e, left))
+        found += [e[start : start + P, None] + e[None, left:nvir] for start in range(0, left, P)]
+        found.append(np.tile(2 * (e[left:nvir, None] + e[None, left:nvir]), (group, 1)))
+    found.append(np.eye(P))
+    if group > 1:
+        found.append(np.tile(np.eye(height), (group, 1)))
+    return _stored(np.hstack(found))
+
+
+def _folded(e: Array, nvir: int) -> Array:
+    """e_a + e_b of all diagonal blocks (doubled), then of the blocks right of each, row by row."""
     rows = [e[start : start + P, None] for start in range(0, nvir, P)]
     diagonal = [2 * (row + e[None, P * k : min(nvir, P * k + P)]) for k, row in enumerate(rows)]
     right = [row + e[None, P * k + P : nvir] for k, row in enumerate(rows)]
@@ -252,7 +269,7 @@ def emission(rows: int, columns: int, held: int, diagonal: bool, group: int) -> 
     steps = traversal(rows, columns, held, 1, diagonal)
     places = (
         (*steps[step][:2], start, count)
-        for step, start, count in grouped(steps, rows, held, group, diagonal)
+        for step, start, count in grouped(steps, rows, held, group, 1, diagonal)
     )
     return tuple(
         Item(tuple(range(first + start, first + start + count)), j)
@@ -305,41 +322,18 @@ def packed_residents(nvir: int, naux: int, target: str = "gen2") -> int:
     return residents(nvir, naux, target, extra, group)
 
 
-def packed_tables(eps_vir: Array, unpacked_pairs: bool) -> Array:
-    """`eu` of the packed variant: blocks below L, (A, L), the last block stacked, the whole table
-    for single pairs."""
-    e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
-    left = nvir // P * P
-    shared = [e[start : start + P, None] + e[None, left:nvir] for start in range(0, left, P)]
-    last = np.tile(2 * (e[left:nvir, None] + e[None, left:nvir]), (P // (nvir - left), 1))
-    if unpacked_pairs:
-        whole = [_folded(eps_vir)]
-    else:
-        whole = []
-    return _stored(np.hstack([_folded(e[:left]), *shared, last, *whole]))
-
-
-def packed_identity(nvir: int) -> Array:
-    """The identity and, beside it, identities of the leftover height stacked."""
-    height = nvir % P
-    return np.hstack([np.eye(P), np.tile(np.eye(height), (P // height, 1))])
-
-
 def read_pairs(
     out: NDArray[Any], items: tuple[Item, ...], shape: tuple[int, int], nvir: int
 ) -> tuple[Array, Array]:
     """J and K of a block of that shape from the kernel's partial sums; zero where no pair was
     emitted."""
     whole, own = (chunk_columns(upper_columns(n)) for n in (nvir, nvir // P * P))
-    single, mine = (sum(j + k for j, k in chunks) for chunks in (whole, own))
+    mine = sum(j + k for j, k in own)
     direct, exchange = np.zeros(shape), np.zeros(shape)
     column = 0
     for item in items:
         group = len(item.rows)
-        if group == 1:
-            width = single
-        else:
-            width = group * (mine + 3) + 3
+        width = item_columns(group, nvir)
         part = out[:, column : column + width]
         for m, i in enumerate(item.rows):
             if group == 1:

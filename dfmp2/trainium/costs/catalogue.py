@@ -1,5 +1,5 @@
 """The kernels by name, the price of a shape, and the compiled programs (NEFFs) that a molecule
-needs.
+needs; predicted time and device memory of a calculation.
 
     time = sum over calls of count * `model.engines`        floor = multiplications / (128 * 128) * passes / clock
 
@@ -15,15 +15,30 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from dfmp2.backends.base import Shape
+from dfmp2.backends.base import Prediction, Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.errors.messages import Option
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import KernelCall
 from dfmp2.trainium.costs import model
-from dfmp2.trainium.costs.model import FLOAT32, Chip, Engines
+from dfmp2.trainium.costs.model import (
+    CHIPS,
+    FLOAT32,
+    SLOWEST,
+    USUAL,
+    Chip,
+    Engines,
+    find_chip,
+)
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
 from dfmp2.trainium.kernels.sizes import P
+
+LANE = "nki"
+SUBMIT = 0.67  # ms of each further call of a queue
+# ms of a call that is waited for, as the executors wait for each; newer runtimes need about 0.2
+ROUND_TRIP = 1.3
+UPLOAD, DOWNLOAD = 4.6e6, 5.6e6  # bytes per ms
+MS, NS = 1e3, 1e9  # in a second
 
 
 class Row(NamedTuple):
@@ -52,8 +67,7 @@ class Row(NamedTuple):
         return ("plain",)
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(NamedTuple):
     """A compiled program that a molecule needs: its name, the kernel, what for, and how often it is
     called."""
 
@@ -250,39 +264,21 @@ def listed_programs(
     ----------
     nao : basis functions, None for as many as there are orbitals
     """
-    wanted: list[tuple[str, str, KernelCall]] = []
-    names = ["all"]
-    if len(spins) == 2:
-        names = ["alpha", "beta"]
-    for label, shape in zip(names, spins, strict=True):
-        found = best(find("pair_energy"), shape, chip)
-        wanted += [
-            (f"pair_energy ({found.variant})", f"{label} pairs", call) for call, _ in found.parts
-        ]
-    if len(spins) == 2:
-        wanted += [("pair_energy_cross", "alpha-beta pairs", call) for call in cross(spins, chip)]
+    for shape in spins:
+        require_partition("pair_energy", shape, chip)
+    wanted = calls.pair_calls(spins, chip.target)
     functions = nao or max(shape.nao for shape in spins)
     for shape in calls.one_bucket(spins):
-        made = calls.transform_calls(functions, *shape)
-        wanted += [
-            (call.kernel, "transformation, where it is done on the device", call) for call in made
-        ]
+        for call in calls.transform_calls(functions, *shape):
+            wanted.append((call.kernel, "transformation, where it is done on the device", call))
     merged: dict[str, Requirement] = {}
     for kernel, purpose, call in wanted:
         known = merged.get(call.neff, Requirement(call.neff, kernel, purpose, 0))
         both = known.purpose
         if purpose != known.purpose:
             both = f"{known.purpose}, {purpose}"
-        merged[call.neff] = Requirement(call.neff, kernel, both, known.calls + call.count)
+        merged[call.neff] = known._replace(purpose=both, calls=known.calls + call.count)
     return tuple(merged.values())
-
-
-def cross(spins: Sequence[Shape], chip: Chip) -> tuple[KernelCall, ...]:
-    """Calls for the pairs of two spins."""
-    alpha, beta = spins
-    return calls.cross_calls(
-        (alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, chip.target
-    )
 
 
 def uploaded(made: Iterable[KernelCall]) -> int:
@@ -302,14 +298,129 @@ def as_dict(
             [layout.padded_nvir(shape.nvir), layout.padded_naux(shape.naux)] for shape in spins
         ],
         "neffs": len(needed) if spins else None,
-        "programs": [
-            {
-                "neff": one.neff,
-                "kernel": one.kernel,
-                "purpose": one.purpose,
-                "calls": one.calls,
-            }
-            for one in needed
-        ],
+        "programs": [one._asdict() for one in needed],
         "b_bytes_by_core": list(sent),
     }
+
+
+def queued_ms(prices: Sequence[Price]) -> float:
+    """Host time of the launches of all calls where none but the last is waited for, ms, beside the
+    device's."""
+    count = sum(one.calls for one in prices)
+    if not count:
+        return 0.0
+    behind = sum(one.queued(SUBMIT * 1e6) for one in prices) / 1e6
+    return min(count * ROUND_TRIP, ROUND_TRIP + behind)
+
+
+def predict(
+    spins: Sequence[Shape], chips: tuple[str, ...] = tuple(CHIPS), cores: int = 1
+) -> tuple[Prediction, ...]:
+    """One prediction per chip; none where there is nothing to correlate.
+
+    Parameters
+    ----------
+    cores : of the chip that share the pairs
+    """
+    if spins:
+        return tuple(_on(CHIPS[name], spins, cores) for name in chips)
+    return ()
+
+
+def offer(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
+    """Predictions on one core of each chip, on all cores of each, and on `own` cores where that is
+    another number."""
+    found = predict(spins)
+    for chip in CHIPS.values():
+        found += predict(spins, chips=(chip.name,), cores=chip.cores)
+        if own not in (1, chip.cores):
+            found += predict(spins, chips=(chip.name,), cores=own)
+    return found
+
+
+def _on(chip: Chip, spins: Sequence[Shape], cores: int) -> Prediction:
+    try:
+        prices = [best(find("pair_energy"), shape, chip) for shape in spins]
+        if len(spins) == 2:
+            prices.append(price("plain", calls.mixed_calls(spins, chip.target), 0, chip))
+    except KernelError as error:
+        return Prediction(chip.name, LANE, available=chip.hbm, obstacle=str(error))
+    operands = sum(map(b_bytes, spins))
+    results = sum(one.total(lambda engines: engines.written) for one in prices)
+    short = ""
+    memory = operands + round(results)
+    if memory > chip.hbm:
+        short = "B does not fit the device memory of one core"
+    return Prediction(
+        chip=chip.name,
+        lane=LANE,
+        device=_shared(prices, 1.0, cores),
+        usual=_shared(prices, USUAL, cores),
+        slowest=_shared(prices, SLOWEST, cores),
+        dispatch=sum(one.calls for one in prices) * ROUND_TRIP / MS / cores,
+        queued=queued_ms(prices) / MS / cores,
+        link=(cores * operands / UPLOAD + results / DOWNLOAD) / MS,
+        calls=sum(one.calls for one in prices),
+        neffs=len({call.neff for one in prices for call, _ in one.parts}),
+        memory=memory,
+        available=chip.hbm,
+        obstacle=short,
+        cores=cores,
+        uploaded=cores * operands,
+    )
+
+
+def _shared(prices: Sequence[Price], use: float, cores: int) -> float:
+    """Seconds of all calls on cores that take the next one when they are idle: no less than that of
+    the longest."""
+    longest = max(
+        (engines.at(use) for one in prices for _, engines in one.parts if cores > 1), default=0.0
+    )
+    return max(sum(one.at(use) for one in prices) / cores, longest) / NS
+
+
+def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction:
+    """The transformation of one or two spins with `nao` basis functions on one core.
+
+    Raises
+    ------
+    KernelError : they cannot run at these sizes
+    """
+    core = find_chip(chip)
+    made = [
+        call
+        for shape in calls.one_bucket(tuple(spins))
+        for call in calls.transform_calls(nao, *shape)
+    ]
+    done, up = price("plain", made, 0, core), calls.transform_traffic(made, len(spins))
+    return _alone(done, core, up, 0)
+
+
+def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
+    """One call for (batches, contracted, rows, columns): operands go up once, the result comes
+    back."""
+    try:
+        done = price("plain", [calls.product_call(*sizes)], prod(sizes), chip)
+    except KernelError as error:
+        return Prediction(chip.name, LANE, available=chip.hbm, obstacle=str(error))
+    up = uploaded(call for call, _ in done.parts)
+    return _alone(done, chip, up, round(done.total(lambda engines: engines.written)))
+
+
+def _alone(done: Price, chip: Chip, up: int, down: int) -> Prediction:
+    """Calls of one core that send and read back that many bytes."""
+    return Prediction(
+        chip=chip.name,
+        lane=LANE,
+        device=done.at() / NS,
+        usual=done.at(USUAL) / NS,
+        slowest=done.at(SLOWEST) / NS,
+        dispatch=done.calls * ROUND_TRIP / MS,
+        queued=queued_ms([done]) / MS,
+        link=(up / UPLOAD + down / DOWNLOAD) / MS,
+        calls=done.calls,
+        neffs=done.neffs,
+        memory=up + down,
+        available=chip.hbm,
+        uploaded=up,
+    )

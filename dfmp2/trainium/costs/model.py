@@ -48,7 +48,7 @@ from dfmp2.trainium.kernels.sizes import (
     traversal,
     upper_columns,
 )
-from dfmp2.trainium.layout import RUN, emission
+from dfmp2.trainium.layout import emission
 
 FLOAT32 = 4
 PASSES = 4  # of the Tensor Engine for a float32 product
@@ -60,7 +60,7 @@ DMA_HALF = 512  # contiguous bytes at which a queue reaches half of its rate
 DMA_START = 1300.0  # ns between the release of a transfer and its first byte
 RUN_TILES = 16  # tiles of fitted integrals in a load, as in transform.py
 TOGETHER, PANEL = 4, 24_576  # as in tiles.py and products.py, which need nki to be imported
-TABLES = ("eu", "neg", "identity")
+TABLES = ("tables", "eu", "neg")
 USUAL, SLOWEST = 0.85, 0.40  # of an engine's peak
 
 
@@ -215,11 +215,9 @@ def engines(call: KernelCall, chip: Chip) -> Engines:
 
 
 def _pairs(found: Engines, call: KernelCall) -> None:
-    """K3, plain or packed; see the heads of both kernel files."""
+    """K3; see the head of the kernel file."""
     block = _Block(call)
-    group = 1
-    if call.kernel == "pair_energy_packed":
-        group = P // (block.nvir % P)
+    group = block.group
     items = emission(block.rows, block.columns, block.residents, block.diagonal, group)
     singles = sum(len(item.rows) == 1 for item in items)
     groups = len(items) - singles
@@ -235,7 +233,7 @@ def _pairs(found: Engines, call: KernelCall) -> None:
         found.scalar_passes(block.rows * block.slices * left, block.rows)
     upper = upper_columns(block.nvir)
     pairs = singles + group * groups
-    _operands(found, block, pairs, sum_columns(upper, RUN))
+    _operands(found, block, pairs, sum_columns(upper))
 
 
 def _folded(found: Engines, pairs: int, nvir: int, parts: int) -> None:
@@ -254,7 +252,7 @@ def _folded(found: Engines, pairs: int, nvir: int, parts: int) -> None:
     short = nvir % P
     copies = 3 * tiles - 2 + (parts - 1) * tiles + int(short > 0)
     found.scalar_passes(pairs * (upper + lower_start(tiles) + short), pairs * copies, psum=True)
-    _three_sums(found, pairs * upper, pairs * sum_columns(upper, RUN) // 3)
+    _three_sums(found, pairs * upper, pairs * sum_columns(upper) // 3)
 
 
 def _leftover(found: Engines, groups: int, group: int, full: int, height: int) -> None:
@@ -300,8 +298,13 @@ class _Block:
     def __init__(self, call: KernelCall) -> None:
         given = call.arguments
         self.rows, self.columns = given["b_i"].shape[0] // P, given["b_j"].shape[0] // P
-        self.nvir, self.slices = int(given["nvir"]), int(given["slices"])
-        self.residents = min(self.rows, int(given["residents"]))
+        sizes: tuple[int, int, int, int]
+        if "sizes" in given:
+            sizes = given["sizes"]
+        else:
+            sizes = given["nvir"], given["slices"], given["residents"], 1
+        self.nvir, self.slices, residents, self.group = sizes
+        self.residents = min(self.rows, residents)
         self.diagonal = bool(given.get("diagonal"))
         self.parts = parts_of(self.nvir, self.slices)
         self.width = -(-self.nvir // self.parts)  # columns of a part of B_j
@@ -427,7 +430,6 @@ def _energies(found: Engines, call: KernelCall) -> None:
 
 KERNELS: dict[str, Callable[[Engines, KernelCall], None]] = {
     "pair_energy_block": _pairs,
-    "pair_energy_packed": _pairs,
     "pair_energy_cross": _cross,
     "ao_to_mo": _transform,
     "ao_to_mo_next": _transform,

@@ -24,7 +24,7 @@ from dfmp2.backends import registry, tiling
 from dfmp2.backends.base import Shape
 from dfmp2.host.threads import limited
 from dfmp2.progress import Listener
-from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.model import CHIPS
 
 FIGURES = ("published", "torch", "host")  # columns
@@ -78,11 +78,11 @@ def model(figure: PublishedFigure, chip: str) -> tuple[float, float] | None:
     if not figure.kind:
         return None
     if figure.kind == "pairs":
-        (one,) = prediction.predict((Shape(*figure.sizes),), chips=(chip,))
+        (one,) = catalogue.predict((Shape(*figure.sizes),), chips=(chip,))
         return MS * (one.device + one.queued), MS * (one.slowest + one.dispatch)
     g, k, m, n = figure.sizes
-    one = prediction.predict_product((g, k, m, n), CHIPS[chip])
-    up, down = one.uploaded / prediction.UPLOAD, 4 * g * m * n / prediction.DOWNLOAD
+    one = catalogue.predict_product((g, k, m, n), CHIPS[chip])
+    up, down = one.uploaded / catalogue.UPLOAD, 4 * g * m * n / catalogue.DOWNLOAD
     calls = tuple(MS * (time + one.dispatch) for time in (one.device, one.slowest))
     if figure.kind == "resident":  # five calls
         low, high = (5 * (call + up + down) / (5 * call + up + down) for call in calls)

@@ -8,9 +8,16 @@ from typing import Any
 
 from dfmp2.backends.base import Shape
 from dfmp2.trainium.calls import KernelCall
-from dfmp2.trainium.costs.catalogue import KERNELS, Price, Requirement, Row, b_bytes
+from dfmp2.trainium.costs.catalogue import (
+    KERNELS,
+    ROUND_TRIP,
+    Price,
+    Requirement,
+    Row,
+    b_bytes,
+    queued_ms,
+)
 from dfmp2.trainium.costs.model import SLOWEST, USUAL, Chip
-from dfmp2.trainium.costs.prediction import ROUND_TRIP, queued_ms
 from dfmp2.trainium.interpreter.rules import MOVED_BYTES, Settings
 from dfmp2.trainium.interpreter.run import run_kernel
 from dfmp2.trainium.interpreter.trace import Trace

@@ -1,9 +1,8 @@
 """Number formats and arithmetic of the engines on NumPy arrays.
 
-bfloat16 and tfloat32 are held as float32 with the low 16 or 13 mantissa bits cleared; with float64
-storage every float format is held as float64 and nothing is rounded. Matrix products follow one of
-two models (`pe_model`): fp32, one float32 dot per instruction; exact, float64 dot, rounded once,
-added in float32.
+bfloat16 and tfloat32 are held as float32 with the low 16 or 13 mantissa bits cleared; a product is
+one float32 dot per instruction. In exact runs every float format is held as float64 and nothing is
+rounded.
 """
 
 from __future__ import annotations
@@ -32,21 +31,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "rsqrt": lambda x: np.reciprocal(np.sqrt(x)),
     "reciprocal": np.reciprocal,
 }
-# Those that kernels may name.
-SUBSET = (
-    "add",
-    "subtract",
-    "multiply",
-    "maximum",
-    "minimum",
-    "power",
-    "copy",
-    "square",
-    "exp",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-)
+SUBSET = (*BINARY, *UNARY)  # what kernels may name
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +63,9 @@ FORMATS = (
 DTYPES = {dtype.name: dtype for dtype in FORMATS}
 
 
-def held_as(dtype: DType, storage: str) -> np.dtype[Any]:
-    """NumPy dtype that holds `dtype` under the storage model."""
-    return np.dtype(np.float64 if storage == "float64" and dtype.floating else dtype.held)
+def held_as(dtype: DType, exact: bool) -> np.dtype[Any]:
+    """NumPy dtype that holds `dtype`."""
+    return np.dtype(np.float64 if exact and dtype.floating else dtype.held)
 
 
 def drop_bits(values: Array, bits: int) -> Array:
@@ -94,47 +79,34 @@ def drop_bits(values: Array, bits: int) -> Array:
     return np.where(np.isfinite(values), rounded.view(np.float32), values)
 
 
-def cast(values: Array, dtype: DType, storage: str) -> Array:
-    """Engine results (float32, or float64 under float64 storage) as the format `dtype` holds
-    them."""
+def cast(values: Array, dtype: DType, exact: bool) -> Array:
+    """Engine results (float32, or float64 in exact runs) as the format `dtype` holds them."""
     if not dtype.floating:
         info = np.iinfo(dtype.held)
         return np.clip(np.rint(values), info.min, info.max).astype(dtype.held)
-    if storage == "float64":
+    if exact:
         return values.astype(np.float64, copy=False)
     if dtype.dropped:
         return drop_bits(values, dtype.dropped)
     return values.astype(dtype.held, copy=False)
 
 
-def working(values: Array, double: bool) -> Array:
-    """Operand values in the engine's arithmetic (float32; float64 under float64 storage)."""
-    return values.astype(np.float64 if double else np.float32, copy=False)
+def working(values: Array, exact: bool) -> Array:
+    """Operand values in the engine's arithmetic (float32; float64 in exact runs)."""
+    return values.astype(np.float64 if exact else np.float32, copy=False)
 
 
-def reduce_rows(values: Array, op: str, keep: int, row_sum: str) -> Array:
-    """Reduces all but the first `keep` dimensions of working values, in order; add follows the
-    row-sum model."""
+def reduce_rows(values: Array, op: str, keep: int) -> Array:
+    """Reduces all but the first `keep` dimensions of working values, in order."""
     rows = values.reshape((*values.shape[:keep], -1))
-    if op != "add":
-        reduced: Array = BINARY[op].reduce(rows, axis=-1)  # type: ignore[attr-defined]
-        return reduced
-    if row_sum == "float64" or rows.dtype == np.float64:
-        total: Array = rows.sum(axis=-1, dtype=np.float64)
-        return total.astype(values.dtype)
-    last: Array = np.cumsum(rows, axis=-1, dtype=np.float32)[..., -1]
-    return last
+    if op == "add" and rows.dtype == np.float32:
+        last: Array = np.cumsum(rows, axis=-1, dtype=np.float32)[..., -1]
+        return last
+    reduced: Array = BINARY[op].reduce(rows, axis=-1)  # type: ignore[attr-defined]
+    return reduced
 
 
-def contract(stationary: Array, moving: Array, model: str) -> Array:
-    """stationary^T moving of one instruction: (K, M), (K, N) -> (M, N), in float32 (float64 if the
-    operands are)."""
-    if stationary.dtype == np.float64 or moving.dtype == np.float64:
-        kind: type[np.floating[Any]] = np.float64
-        result = kind
-    elif model == "exact":
-        kind, result = np.float64, np.float32
-    else:
-        kind = result = np.float32
-    product: Array = stationary.T.astype(kind, copy=False) @ moving.astype(kind, copy=False)
-    return product.astype(result, copy=False)
+def contract(stationary: Array, moving: Array, exact: bool) -> Array:
+    """stationary^T moving of one instruction: (K, M), (K, N) -> (M, N)."""
+    product: Array = working(stationary, exact).T @ working(moving, exact)
+    return product

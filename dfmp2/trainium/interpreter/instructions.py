@@ -216,7 +216,7 @@ def compute(
         done = function(*values)
     rows = None  # before out is written, which may overlap an input
     if result is not None and done is not None:
-        rows = reduce_rows(done, reduction, 1, core.settings.row_sum)
+        rows = reduce_rows(done, reduction, 1)
     store(core, out, done)
     written = [out]
     if result is not None:
@@ -250,7 +250,7 @@ def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[Array] | Non
     shape: tuple[int, ...] = ()
     for operand in inputs:
         if not isinstance(operand, Tensor):
-            found.append(np.full(1, operand, dtype=np.float64 if core.double else np.float32))
+            found.append(np.full(1, operand, dtype=np.float64 if core.exact else np.float32))
             continue
         note_read(core, operand)
         shape = shape or operand.shape
@@ -259,7 +259,7 @@ def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[Array] | Non
         else:
             own = (shape[0],) + (1,) * (len(shape) - 1)
         raw = operand.values()
-        found.append(None if raw is None else working(raw, core.double).reshape(own))
+        found.append(None if raw is None else working(raw, core.exact).reshape(own))
     known = [values for values in found if values is not None]
     if len(known) == len(found):
         return known
@@ -273,7 +273,7 @@ def store(core: Core, out: Tensor, values: Array | None) -> None:
     if target is None or values is None:
         out.storage.array = None
     else:
-        target[...] = cast(values, out.dtype, core.settings.storage).reshape(out.shape)
+        target[...] = cast(values, out.dtype, core.exact).reshape(out.shape)
 
 
 def _copy(core: Core, out: Tensor, source: Tensor) -> None:
@@ -282,7 +282,7 @@ def _copy(core: Core, out: Tensor, source: Tensor) -> None:
     raw = source.values()
     note_read(core, source)
     if raw is None or out.dtype != source.dtype:
-        store(core, out, None if raw is None else working(raw, core.double))
+        store(core, out, None if raw is None else working(raw, core.exact))
     else:
         note_write(core, out)
         target = out.values()
@@ -402,7 +402,7 @@ def memset(core: Core, given: Given) -> None:
     note_write(core, out)
     values = out.values()
     if values is not None:
-        values[...] = cast(np.full(1, given.value), out.dtype, core.settings.storage)
+        values[...] = cast(np.full(1, given.value), out.dtype, core.exact)
     issue(core, "memset", where, [out], [])
 
 
@@ -428,7 +428,7 @@ def tensor_reduce(core: Core, given: Given) -> None:
         raise core.refuse("element-count", f"dst {out.shape} for axes {axes} of {source.shape}")
 
     def function(values: Array) -> Array:
-        reduced = reduce_rows(values, name, keep, core.settings.row_sum)
+        reduced = reduce_rows(values, name, keep)
         return -reduced if given.negate else reduced
 
     compute(core, "tensor_reduce", "vector", out, (source,), function)
@@ -700,10 +700,7 @@ def _multiply(core: Core, out: Tensor, left: Tensor, right: Tensor, accumulate: 
     a, b, c = left.values(), right.values(), out.values()
     if a is None or b is None or c is None:
         return
-    if core.fuzz:
-        order = core.generator.permutation(len(a))
-        a, b = a[order], b[order]
-    product = contract(a, b, core.settings.pe_model)
+    product = contract(a, b, core.exact)
     if accumulate:
         c += product
     else:

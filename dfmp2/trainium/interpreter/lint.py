@@ -111,7 +111,6 @@ class Lint:
         self._name = name
         self._modules: dict[str, str] = {}
         self._globals: set[str] = set()
-        self._kernels: set[str] = set()
         nodes = list(ast.walk(tree))
         self._bound = {
             n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
@@ -120,9 +119,8 @@ class Lint:
 
     def check(self) -> dict[str, Violation]:
         """Functions that break a rule; what the file itself breaks is raised."""
-        for rule in (self._collect, self._top_level):
-            for node in self._tree.body:
-                rule(node)
+        for node in self._tree.body:
+            self._top_level(node)
         broken = {}
         for node in self._tree.body:
             if isinstance(node, ast.FunctionDef):
@@ -138,8 +136,8 @@ class Lint:
     def _outside(self, node: ast.AST, done: str) -> NotInSubset:
         return NotInSubset(done, f"{self._name}:{getattr(node, 'lineno', 0)}")
 
-    def _collect(self, node: ast.stmt) -> None:
-        """Imports, constants and function names."""
+    def _top_level(self, node: ast.stmt) -> None:
+        """Imports, constants, names of functions; nothing else stands there."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name not in MODULES or (alias.asname is None and alias.name != "nki"):
@@ -150,19 +148,26 @@ class Lint:
             self._import_from(node)
         elif isinstance(node, ast.FunctionDef):
             self._bind(node.name, node)
-            if node.decorator_list:
-                self._kernels.add(node.name)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            if isinstance(node, ast.Assign):
-                targets = node.targets
-            else:
-                targets = [node.target]
-            for target in targets:
-                if not isinstance(target, ast.Name):
-                    raise self._refuse(
-                        "purity", node, "a module-level assignment to something other than a name"
-                    )
-                self._bind(target.id, node)
+            self._global(node)
+        elif type(node) in REFUSED:
+            raise self._refuse("syntax", node, f"{REFUSED[type(node)]} at module level")
+        elif not _is_docstring(node):
+            raise self._refuse("purity", node, f"{type(node).__name__} at module level")
+
+    def _global(self, node: ast.Assign | ast.AnnAssign) -> None:
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        else:
+            targets = [node.target]
+        for target in targets:
+            if not isinstance(target, ast.Name):
+                raise self._refuse(
+                    "purity", node, "a module-level assignment to something other than a name"
+                )
+            self._bind(target.id, node)
+        if node.value is None or not _constant(node.value):
+            raise self._refuse("purity", node, "a module global that is not a constant")
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
@@ -182,19 +187,6 @@ class Lint:
         if name in self._globals:
             raise self._refuse("purity", node, f"module name {name} bound twice")
         self._globals.add(name)
-
-    def _top_level(self, node: ast.stmt) -> None:
-        if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef)):
-            return
-        if _is_docstring(node):
-            return
-        if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            if node.value is None or not _constant(node.value):
-                raise self._refuse("purity", node, "a module global that is not a constant")
-            return
-        if type(node) in REFUSED:
-            raise self._refuse("syntax", node, f"{REFUSED[type(node)]} at module level")
-        raise self._refuse("purity", node, f"{type(node).__name__} at module level")
 
     def _function(self, node: ast.FunctionDef) -> None:
         arguments = node.args
@@ -286,8 +278,6 @@ class Lint:
         )
 
     def _call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id in self._kernels:
-            raise self._refuse("sub-kernel", node, f"call of the kernel {node.func.id}")
         if any(keyword.arg is None for keyword in node.keywords):
             raise self._refuse("syntax", node, "starred keywords")
 

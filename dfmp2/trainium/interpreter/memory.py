@@ -104,9 +104,7 @@ class Core:
         self.no_reorder_seen = 0
         self.running = False
         self.arithmetic = settings.arithmetic
-        self.fuzz = settings.fuzz is not None
-        self.double = settings.storage == "float64"
-        self.generator = np.random.default_rng(settings.fuzz)
+        self.exact = settings.exact
 
     @property
     def index(self) -> int:
@@ -134,7 +132,7 @@ class Core:
         """New memory. readonly : a kernel input, written throughout with `array` where that is
         known."""
         space = region.space
-        held = held_as(dtype, self.settings.storage)
+        held = held_as(dtype, self.exact)
         here = self.place(callers=True)
         life = Allocation(len(self.lives), name, space, 0, self.index, self.index, here)
         storage = TileStorage(life, region, dtype, shape)

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple
 
 from dfmp2.errors import InputError, KernelError
 
@@ -72,9 +72,6 @@ INSTEAD_OF: dict[str, str] = {
 }
 
 Target = Literal["gen2", "gen3"]
-PeModel = Literal["exact", "fp32"]
-RowSum = Literal["float64", "fp32"]
-StorageModel = Literal["declared", "float64"]
 # Names of chips, as the variables of the runtime and instance types have them -> generation; and
 # what we call these.
 GENERATION: dict[str, Target] = {
@@ -98,31 +95,23 @@ class Settings:
     """How a kernel is interpreted.
 
     target : chip generation, gen2 (trn1) or gen3 (trn2)
-    pe_model : Tensor Engine arithmetic: exact (float64 dot per instruction, added to PSUM in
-        float32), fp32 (float32 dot)
-    row_sum : engine reductions in float64, or sequentially in float32
-    storage : declared dtypes, or every float buffer in float64 (tests the algebra alone)
-    fuzz : None, or the seed of a random order inside contractions
+    exact : every float buffer, product and sum in float64, which tests the algebra alone; else
+        declared dtypes, a float32 dot per product, and row sums one after the other
     arithmetic : False counts only: all rules that need no data, and the trace
     measured : refuse also what is slow by others' measurements and breaks no documented rule
         (sbuf-moved, dma-stride)
     """
 
     target: Target = "gen2"
-    pe_model: PeModel = "fp32"
-    row_sum: RowSum = "fp32"
-    storage: StorageModel = "declared"
-    fuzz: int | None = None
+    exact: bool = False
     arithmetic: bool = True
     measured: bool = True
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(Settings).items():
-            value, allowed = getattr(self, name), get_args(kind)
-            if get_origin(kind) is Literal and value not in allowed:
-                raise InputError(
-                    f"interpreter setting {name}={value!r}; choose one of {', '.join(allowed)}"
-                )
+        if self.target not in CHIP:
+            raise InputError(
+                f"interpreter setting target={self.target!r}; choose one of {', '.join(CHIP)}"
+            )
 
     @property
     def sbuf_limit(self) -> int:

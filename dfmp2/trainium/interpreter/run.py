@@ -233,7 +233,7 @@ def _argument(core: Core, name: str, value: object) -> object:
         if dtype not in DTYPES:
             raise InputError(f"argument {name}: dtype {dtype!r}; one of {', '.join(DTYPES)}")
     elif isinstance(value, np.ndarray):
-        if core.double and value.dtype == np.float64:
+        if core.exact and value.dtype == np.float64:
             dtype = "float32"
         else:
             dtype = value.dtype.name
@@ -278,7 +278,7 @@ def _output(core: Core, value: object) -> Array:
         )
     if storage.array is not None:
         return storage.array
-    return np.empty(storage.shape, held_as(storage.dtype, "declared"))
+    return np.empty(storage.shape, held_as(storage.dtype, False))
 
 
 def _raised_at(core: Core, error: BaseException) -> tuple[str, bool]:

@@ -9,36 +9,56 @@ blocks: with X = T_AB and Y = (T_BA)^t, J = sum (X H)^2 + (Y H)^2 and K = 2 sum 
 B; diagonal blocks (A, A) enter with 2 D in place of D. Only half of T is transposed, on the Tensor
 Engine against an identity.
 
+Where n = 128 L + h with h = 64 or 32, g = 128/h pairs (rows i_m, one j) may share one row tile for
+their last h rows, so that the Tensor Engine has no idle columns (`group` = g, else 1):
+
+    XP[m*h + r, b] = T^m[128 L + r, b]      stationary (B_i0 | B_i1 | ..)[:, 128 L : n], moving B_j
+
+A pair computes its blocks (A, B), A <= B < L, by itself; columns (A, L) and the block (L, L) are
+computed for g pairs at once. Pairs that find no partners, in a diagonal or a short block, are
+single ones.
+
 Dimensions: n = nvir padded to 32, NT = ceil(n/128) row tiles, aux in NK = naux/128 slices (padded
-to 128).
+to 128), U(n) packed columns of the upper triangle of blocks.
   b_i, b_j  (ni*128, S, 128 NT), (nj*128, S, 128 NT)  row i*128+p, slice k, column a = B[i, a, k*128+p]; zero in all
             padding; S is NK, or one more where a row would be a power of two of bytes, which halves
             the rate of transfers (trn1)
-  eu        (128, U)                e_a + e_b: all diagonal blocks (doubled), then right of the diagonal, row by row
-  neg       (128, 2 npair)          -(e_i + e_j), then twice that; pairs in the order in which they are emitted
-  identity  (128, 128)
-  returns   (128, npair*columns)    per pair and chunk of 512 packed columns: J parts, then K parts / 2
-Limits: residents = 1 where B_j comes in parts, of at most 512 columns and 24 kB.
+  tables    (128, W)           side by side, if there are single pairs: e_a + e_b of all diagonal blocks (doubled), then
+                               right of the diagonal, row by row [U(n)]; if g > 1: the same of the blocks
+                               below L [U(128 L)], (A, L) for A < L [L h], 2 (e_a + e_b) of the last block g times down
+                               the partitions [h]; the identity [128]; if g > 1, g identities of h rows [h]
+  neg       (128, 2 npair + ngroup)   -(e_i + e_j), then twice that, pairs in the order in which they are emitted; then
+                               -2 (e_i + e_j) of the pairs of each group, h rows each
+  returns   (128, columns)     per single pair and chunk of 512 packed columns: J parts, then K parts / 2; per group: the
+                               same of the blocks below L, per pair; J in two parts and K/2 of (A, L), per pair; of (L, L),
+                               where rows m*h .. belong to pair m
+Limits: residents = 1 where B_j comes in parts, of at most 512 columns and 24 kB; groups need B_j in
+one part, L >= 1, and residents that are a multiple of g.
 Sums: an engine adds a row one element after the other in float32, and the host the results in
 float64. Rows of 1,024 elements that fall fast lose 6e-7 of the energy, of 256 up to 3e-7, of 128
-(`run`) 4e-8; squares are summed as the Scalar Engine makes them.
+(RUN) 4e-8; squares are summed as the Scalar Engine makes them.
 Budget per pair, medium (n 448, NK 12): 59 Tensor, 9 Vector, 35 Scalar Engine statements, 32 us of
-Tensor Engine, which the others stay below (trn1).
+Tensor Engine, which the others stay below (trn1); in groups (g = 2) 51.5, 13.5, 35 and 28 us.
 Order: i residents, j streamed one ahead, forwards and backwards in turn so that the last B_j of a
-row of blocks is the first of the next. The elementwise work of a pair is emitted between the
-products of the next, also across rows. B_i is copied out of staging tiles, piece by piece between
-the products, since what DMA writes may take 64 kB only (trn1). Where B_j comes in parts, a tile of
-B_i holds two row tiles; the next B_i replaces them one by one under the last products.
-Places: the compiler's, or with `placed` our own. Then every tile in SBUF has an address (`sbuf_map`)
-and every tile in PSUM one of seven banks; two places of a kind are used in turn, and the next B_i
-replaces the last one as above.
+row of blocks is the first of the next. The elementwise work of a pair or group is emitted between
+the products of the next, also across rows. B_i is copied out of staging tiles, piece by piece
+between the products, since what DMA writes may take 64 kB only (trn1). Where B_j comes in parts, a
+tile of B_i holds two row tiles; the next B_i replaces them one by one under the last products.
+Places: the compiler's, or with `placed` our own, of single pairs. Then every tile in SBUF has an
+address (`sbuf_map`) and every tile in PSUM one of seven banks; two places of a kind are used in
+turn, and the next B_i replaces the last one as above.
 
     for each `residents` rows i:  B_i -> staging -> SBUF
         for j:  B_j -> SBUF (loaded during the previous j)
-            for i:  for each row tile A:  X = B_i[A]^t B_j;  copy X: upper blocks -> xu, lower -> tl
-                    between them, for the previous pair, per 512 columns:
-                        Y = transposes;  H = (eu + neg)^(-1/2)
+            for i, or g of them:
+                for m: for each row tile A (A < L):  X = B_im[A]^t B_j;  copy X: upper blocks -> xu, lower -> tl,
+                                                     columns (A, L) of a group -> xs[m, A]
+                of a group:  XP;  columns [0, 128 L) -> tlp;  rest -> xlp, and block m of bd
+                    between them, for the pair or group before, per 512 columns:
+                        Y = transposes;  H = (e_a + e_b + neg)^(-1/2)
                         out = row sums of (X H)^2, of (Y H)^2, then of (X H) (Y H)
+                    and of a group:  Y[m, A] = tlp[:, A]^t identity[:, m h : m h + h]; sums of (A, L) per pair
+                                     Y = bd^t (stacked identities); sums of (L, L), all pairs in one column
 Twin: pair_energy_twin in tests/twins.py
 """
 
@@ -50,18 +70,21 @@ import nki.language as nl
 
 from dfmp2.trainium.kernels.sizes import (
     BANK,
-    EU,
     IDENTITY,
     LAST_BLOCKS,
     LOWER,
     NEG,
     RIGHT,
+    RUN,
     SCRATCH,
     SUMS,
+    TABLE,
     UPPER,
     P,
+    begins,
+    grouped,
+    item_columns,
     lower_start,
-    pairs_of,
     parts_of,
     run_start,
     sbuf_map,
@@ -70,7 +93,6 @@ from dfmp2.trainium.kernels.sizes import (
     sum_places,
     traversal,
     upper_columns,
-    window,
 )
 from dfmp2.trainium.kernels.tiles import (
     NEWTON,
@@ -84,7 +106,9 @@ from dfmp2.trainium.kernels.tiles import (
     psum,
     row_sum,
     sbuf,
+    sbuf3,
     transpose_piece,
+    transposed,
 )
 
 
@@ -142,34 +166,29 @@ def transposes(
 def emit_chunk(
     made: list[nl.ndarray],
     tables: list[nl.ndarray],
-    eu_at: int,
-    single: int,
-    double: int,
+    columns: list[int],
     sums: nl.ndarray,
-    at: int,
     nvir: int,
     chunk: int,
-    run: int,
     transpose: bool,
     places: list[int],
-    turn: int,
 ) -> None:
-    """J and K parts of 512 packed columns of one pair into sums, from column at + chunk *
-    sum_columns(512) on.
+    """J and K parts of 512 packed columns of one pair into its columns of sums.
 
-    made : as of `store_row_tile`; tables : eu, neg, identity; eu_at : first column of the table in
-        eu; single, double :
-    columns of neg with -(e_i+e_j) and twice that; places : as of `sbuf_map`, or none; turn : number
-        of the chunk
+    made : as of `store_row_tile`; tables : of e_a + e_b, neg, identity
+    columns : of the pair in the first, its number in the second, that of twice the same, of its
+        sums; places : as of `sbuf_map`, or none
     """
     xu = made[0]
-    eu = tables[0]
-    neg = tables[1]
     lo = BANK * chunk
     hi = min(upper_columns(nvir), lo + BANK)
     size = hi - lo
     doubled = max(0, min(hi, nvir) - lo)
-    at += chunk * sum_columns(BANK, run)
+    eu = columns[0] + lo
+    single = columns[1]
+    double = columns[2]
+    at = columns[3] + chunk * sum_columns(BANK)
+    turn = single * ((upper_columns(nvir) + BANK - 1) // BANK) + chunk
     room = slot(places, SCRATCH, turn, 2)
     bank = -1
     if room >= 0:
@@ -179,20 +198,20 @@ def emit_chunk(
     h = sbuf(size, P, room)
     if doubled > 0:
         inverse_root(
-            h[:, 0:doubled], eu[:, eu_at + lo : eu_at + lo + doubled], neg[:, double : double + 1]
+            h[:, 0:doubled], tables[0][:, eu : eu + doubled], tables[1][:, double : double + 1]
         )
     if doubled < size:
         inverse_root(
             h[:, doubled:size],
-            eu[:, eu_at + lo + doubled : eu_at + hi],
-            neg[:, single : single + 1],
+            tables[0][:, eu + doubled : eu + size],
+            tables[1][:, single : single + 1],
         )
     xh, yh, kp = weighted(xu[:, lo:hi], y, h, size, room, bank)
     dump = beside(room, 3)
-    count = sum_places(size, run)
-    row_sums(sums, at, xh, size, run, True, dump)
-    row_sums(sums, at + count, yh, size, run, True, dump)
-    row_sums(sums, at + 2 * count, kp, size, run, False, dump)
+    count = sum_places(size)
+    row_sums(sums, at, xh, size, True, dump)
+    row_sums(sums, at + count, yh, size, True, dump)
+    row_sums(sums, at + 2 * count, kp, size, False, dump)
 
 
 def beside(room: int, number: int) -> int:
@@ -221,209 +240,347 @@ def weighted(
 
 
 def row_sums(
-    sums: nl.ndarray, at: int, data: nl.ndarray, size: int, run: int, squared: bool, dump: int
+    sums: nl.ndarray, at: int, data: nl.ndarray, size: int, squared: bool, dump: int
 ) -> None:
-    """Row sums of `size` elements or of their squares, at most `run` at a time, into columns at, at
-    + 1, .. of sums; dump : first byte of what the instruction writes besides."""
-    for low in range(0, size, run):
-        high = min(size, low + run)
-        column = at + low // run
+    """Row sums of `size` elements or of their squares, at most RUN at a time, into columns at, at +
+    1, .. of sums; dump : first byte of what the instruction writes besides."""
+    for low in range(0, size, RUN):
+        high = min(size, low + RUN)
+        column = at + low // RUN
         wasted = sbuf(high - low, P, dump)
         row_sum(sums[:, column : column + 1], wasted, data[:, low:high], squared)
+
+
+def emit_shared(
+    shared: list[nl.ndarray],
+    tables: list[nl.ndarray],
+    columns: list[int],
+    sums: nl.ndarray,
+    height: int,
+    full: int,
+) -> None:
+    """J and K parts of the blocks (A, L) of the pairs of a group: three columns of sums per pair.
+
+    shared : columns (A, L) of all pairs, pair after pair; columns [0, 128 L) of the packed rows,
+        and the rest
+    columns : of (A, L) in the table of e_a + e_b, of the first pair in neg, of the sums
+    """
+    span = full * height
+    h = sbuf(full * P)
+    y = psum(full * P)
+    for m in range(P // height):
+        single = columns[1] + m
+        inverse_root(
+            h[:, m * span : (m + 1) * span],
+            tables[0][:, columns[0] : columns[0] + span],
+            tables[1][:, single : single + 1],
+        )
+        for row in range(full):
+            at_row = m * span + row * height
+            own = tables[2][:, m * height : (m + 1) * height]
+            lower = shared[1][:, row * P : (row + 1) * P]
+            transposed(y[:, at_row : at_row + height], lower, own, False)
+    xh, yh, kp = weighted(shared[0], y, h, full * P, -1, -1)
+    for m in range(P // height):
+        three_sums(sums, columns[2] + 3 * m, [xh, yh, kp], m * span, span)
+
+
+def emit_last(
+    xlp: nl.ndarray,
+    bd: nl.ndarray,
+    tables: list[nl.ndarray],
+    columns: list[int],
+    sums: nl.ndarray,
+    height: int,
+) -> None:
+    """J and K parts of the blocks (L, L) of a group, rows m*height.. for pair m, into three columns
+    of sums; columns : of (L, L) in the table of e_a + e_b, of the group in neg, of the sums."""
+    h = sbuf(height)
+    double = columns[1]
+    inverse_root(
+        h, tables[0][:, columns[0] : columns[0] + height], tables[1][:, double : double + 1]
+    )
+    y = psum(height)
+    transposed(y, bd, tables[2][:, P : P + height], False)
+    xh, yh, kp = weighted(xlp, y, h, height, -1, -1)
+    three_sums(sums, columns[2], [xh, yh, kp], 0, height)
+
+
+def three_sums(sums: nl.ndarray, at: int, made: list[nl.ndarray], low: int, size: int) -> None:
+    """Row sums of `size` columns of X H squared, of Y H squared and of their product into columns
+    at, at + 1, at + 2 of sums; made : these three."""
+    for number in range(3):
+        column = at + number
+        data = made[number][:, low : low + size]
+        row_sum(sums[:, column : column + 1], sbuf(size), data, number < 2)
+
+
+def pack_rows(b_i: list[nl.ndarray], first: int, group: int, slices: int, nvir: int) -> nl.ndarray:
+    """The last rows of `group` residents beside each other, (128, NK, 128)."""
+    tile = sbuf3(slices, P)
+    height = P // group
+    for m in range(group):
+        nisa.activation(
+            dst=tile[:, :, m * height : (m + 1) * height],
+            op=nl.copy,
+            data=b_i[first + m][:, :, nvir - height : nvir],
+        )
+    return tile
 
 
 @nki.jit
 def pair_energy_block(
     b_i: nl.ndarray,
     b_j: nl.ndarray,
-    eu: nl.ndarray,
+    tables: nl.ndarray,
     neg: nl.ndarray,
-    identity: nl.ndarray,
-    nvir: int,
-    slices: int,
-    residents: int,
-    run: int,
+    sizes: tuple[int, int, int, int],
     diagonal: bool,
     transpose: bool,
     placed: bool,
 ) -> nl.ndarray:
     """J and K partial sums of a block of pairs of one spin space.
 
-    nvir : padded to 32; slices : NK; residents : B_i held at a time; run : elements per row sum;
-        diagonal : b_i and b_j
-    are the same block, only i <= j; transpose : True on gen3; placed : every tile has an address.
-    Shapes, limits and budget: see the module.
+    sizes : nvir padded to 32, NK, B_i held at a time, pairs that share a row tile (`group`)
+    diagonal : b_i and b_j are the same block, only i <= j; transpose : True on gen3; placed : every
+        tile has an address. Shapes, limits and budget: see the module.
     """
+    nvir = sizes[0]
+    slices = sizes[1]
+    residents = sizes[2]
+    group = sizes[3]
     rows = b_i.shape[0] // P
     across = b_j.shape[0] // P
     tiles = (nvir + P - 1) // P
     parts = parts_of(nvir, slices)
-    width = (nvir + parts - 1) // parts
-    total = upper_columns(nvir)
-    chunks = (total + BANK - 1) // BANK
-    columns = sum_columns(total, run)
-    units = tiles * parts
-    if diagonal:
-        npair = rows * (rows + 1) // 2
-    else:
-        npair = rows * across
+    part_width = (nvir + parts - 1) // parts
+    full = nvir // P
+    height = nvir - full * P
+    chunks = (upper_columns(nvir) + BANK - 1) // BANK
+    own = upper_columns(full * P)
+    own_chunks = (own + BANK - 1) // BANK
+    own_columns = sum_columns(own)  # of sums, of the blocks below L of a pair
     assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
     assert not (placed and NEWTON), "there are no places for the tiles of a Newton step"
-    places = []
-    if placed:
-        places = sbuf_map(
-            nvir,
-            slices,
-            residents,
-            eu.shape[1],
-            npair,
-            columns * min(npair, residents * across),
-            run,
-        )
+    assert not (placed and group > 1), "there are no places for the tiles of a group"
+    if group > 1:
+        assert height * group == P, "leftover rows of 64 or 32 only"
+        assert full > 0 and parts == 1, "1 to 3 full row tiles, and B_j in one part"
+        assert residents % group == 0, "residents must hold whole groups"
 
-    out = nl.ndarray((P, npair * columns), dtype=nl.float32, buffer=nl.shared_hbm)
-    eu_tile = fetch(eu, places, EU)
-    neg_tile = sbuf(2 * npair, P, slot(places, NEG, 0, 1))
-    load(neg_tile, neg)
-    identity_tile = sbuf(P, P, slot(places, IDENTITY, 0, 1))
-    load(identity_tile, identity)
-    last_blocks = []  # a short last diagonal block, zero around it: two tiles used in turn
-    if nvir % P != 0:
-        for turn in range(2):
-            last_blocks.append(sbuf(P, P, slot(places, LAST_BLOCKS, turn, 2)))
-            nisa.memset(dst=last_blocks[turn], value=0.0)
-
+    steps = traversal(rows, across, residents, parts, diagonal)
+    items = grouped(steps, rows, residents, group, parts, diagonal)
+    # Pairs, groups and columns of sums before each item, and columns before its residents.
+    before = []
+    npair = 0
+    groups = 0
+    width = 0
+    base = 0
+    for number in range(len(items)):
+        if begins(steps, items, number):
+            base = width
+        before.append((npair, groups, width, base))
+        npair += items[number][2]
+        if items[number][2] > 1:
+            groups += 1
+        width += item_columns(items[number][2], nvir)
+    before.append((npair, groups, width, width))
+    # First columns of the tables of e_a + e_b of groups, of their (A, L), of their (L, L).
+    grouped_at = 0
+    if npair > groups * group:
+        grouped_at = upper_columns(nvir)
+    shared_at = grouped_at + own
+    last_at = shared_at + full * height
+    identity_at = grouped_at
+    stacked = 0
+    if group > 1:
+        identity_at = last_at + height
+        stacked = height
     # Row tiles of B_i per SBUF tile: two where the next B_i can only follow in their places.
     spare = parts == 1 and not placed
     together = min(2, tiles)
     if spare:
         together = tiles
-    groups = (tiles + together - 1) // together
-    steps = traversal(rows, across, residents, parts, diagonal)
+    per_row = (tiles + together - 1) // together
+    places = []
+    if placed:
+        places = sbuf_map(nvir, slices, residents, npair, across)
+
+    out = nl.ndarray((P, width), dtype=nl.float32, buffer=nl.shared_hbm)
+    eu_tile = fetch(tables, identity_at, places, TABLE)
+    neg_tile = sbuf(neg.shape[1], P, slot(places, NEG, 0, 1))
+    load(neg_tile, neg)
+    identity_tile = sbuf(P + stacked, P, slot(places, IDENTITY, 0, 1))
+    load(identity_tile, tables[:, identity_at : identity_at + P + stacked])
+    read = [eu_tile, neg_tile, identity_tile]
+    # Short last diagonal blocks, zero around them: two used in turn by single pairs, two by groups.
+    last_blocks = []
+    if height > 0:
+        for turn in range(2 * min(2, group)):
+            last_blocks.append(sbuf(P, P, slot(places, LAST_BLOCKS, turn, 2)))
+            nisa.memset(dst=last_blocks[turn], value=0.0)
+
     part = eu_tile
-    coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir, slot(places, RIGHT, 0, 2))
+    coming = load_part(b_j, slices, steps[0], nvir, slot(places, RIGHT, 0, 2))
     loads = 1
-    unit = 0
-    slots = residents * groups
-    held, staged, done = advance(b_i, slices, together, [], [], 0, 1, slots, places, slots)
-    # The pair being made, and the pair before it, whose elementwise work is emitted between its
-    # products.
-    tables = [eu_tile, neg_tile, identity_tile]
-    q = 0
-    base = 0
+    count_held = residents * per_row
+    arrived = advance(b_i, slices, together, ([], [], 0), 1, count_held, places, count_held)
+    packed = []  # the last rows of the groups of these residents
+    products = 0
     made = []
+    shared = []
     sums = identity_tile
-    before = []
-    before_sums = identity_tile
-    before_base = 0
-    for step in range(len(steps)):
+    # The elementwise work of an item is emitted between the products of the next; one turn more for
+    # that of the last.
+    for number in range(len(items) + 1):
+        made_before = made
+        shared_before = shared
+        sums_before = sums
+        kind = 0  # pairs of the item
+        kind_before = 0
+        member = 0
+        step = len(steps) - 1
+        if number > 0:
+            kind_before = items[number - 1][2]
+        if number < len(items):
+            step = items[number][0]
+            member = items[number][1]
+            kind = items[number][2]
         first = steps[step][0]
-        j = steps[step][1]
-        backwards = (first // residents) % 2 == 1
-        low = steps[step][2] * width
-        high = min(nvir, low + width)
-        if step == 0 or steps[step - 1][0] != first:
-            base = q
-            pairs = 0
-            for other in range(len(steps)):
-                if steps[other][0] == first and steps[other][2] == 0:
-                    pairs += pairs_of(first, steps[other][1], rows, residents, diagonal)
-            sums = sbuf(columns * pairs, P, slot(places, SUMS, first // residents, 2))
-        part = coming
-        more = step + 1 < len(steps)
-        turning = more and steps[step + 1][0] != first
-        if more and not turning:
-            at = slot(places, RIGHT, loads, 2)
-            coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir, at)
-            loads += 1
-        starts = step == 0 or steps[step - 1][0] != first or steps[step - 1][1] != j
-        ends = not more or turning or steps[step + 1][1] != j
-        present = pairs_of(first, j, rows, residents, diagonal)
-        for member in range(present):
-            if starts:
-                if tiles > 1:
-                    lower = sbuf(lower_start(tiles), P, slot(places, LOWER, q, 2))
-                else:
-                    lower = identity_tile
-                if nvir % P != 0:
-                    short = last_blocks[q % 2]
-                else:
-                    short = identity_tile
-                made = [sbuf(total, P, slot(places, UPPER, q, 2)), lower, short]
-            if backwards:
-                seen = parts - 1 - steps[step][2]
-            else:
-                seen = steps[step][2]
-            for row in range(tiles):
-                x = psum(high - low, P, unit % 3 if placed else -1)
-                unit += 1
-                tile = held[(first + member) * groups + row // together]
+        q = before[number][0]
+        if kind > 0 and begins(steps, items, number):
+            packed = []
+            width = 0
+            for other in range(number, len(items)):
+                if steps[items[other][0]][0] == first:
+                    width += item_columns(items[other][2], nvir)
+            sums = sbuf(width, P, slot(places, SUMS, first // residents, 2))
+            if number > 0:
+                coming = part
+            if number > 0 and steps[step - 1][1:] != steps[step][1:]:
+                at = slot(places, RIGHT, loads, 2)
+                coming = load_part(b_j, slices, steps[step], nvir, at)
+                loads += 1
+
+        made_rows = nvir  # of T, that each pair makes by itself
+        if kind > 1:
+            made_rows = full * P
+        made_tiles = (made_rows + P - 1) // P
+        made = []  # of each pair upper blocks, lower blocks, the short last diagonal block
+        for _ in range(kind):
+            lower = identity_tile
+            if made_tiles > 1:
+                lower = sbuf(lower_start(made_tiles), P, slot(places, LOWER, q, 2))
+            short = identity_tile
+            if kind > 1:
+                short = last_blocks[2 + before[number][1] % 2]
+            elif height > 0:
+                short = last_blocks[q % 2]
+            upper = sbuf(upper_columns(made_rows), P, slot(places, UPPER, q, 2))
+            made.append([upper, lower, short])
+        shared = []  # of a group: columns (A, L), packed rows [0, 128 L), the rest of these
+        own_units = made_tiles * parts * kind  # products of pairs by themselves
+        units = max(1, own_units)
+        if kind > 1:
+            shared = [sbuf(full * P), sbuf(full * P), sbuf(height)]
+            units = own_units + 1
+
+        due = 0  # parts of the elementwise work of the item before
+        if kind_before == 1:
+            due = chunks
+        elif kind_before > 1:
+            due = group * own_chunks + 2
+
+        for unit in range(units):
+            m = 0
+            now = step
+            if kind > 1:
+                m = min(unit // made_tiles, kind - 1)
+            elif kind == 1:
+                now = step + unit // made_tiles
+            row = unit % made_tiles
+            turning = now + 1 < len(steps) and steps[now + 1][0] != first
+            low = steps[now][2] * part_width
+            high = min(nvir, low + part_width)
+            if unit < own_units and row == 0 and member + m == 0:
+                part = coming
+                if now + 1 < len(steps) and not turning:
+                    at = slot(places, RIGHT, loads, 2)
+                    coming = load_part(b_j, slices, steps[now + 1], nvir, at)
+                    loads += 1
+            if unit < own_units:
+                x = psum(high - low, P, products % 3 if placed else -1)
+                products += 1
+                tile = arrived[0][(first + member + m) * per_row + row // together]
                 contract(x, tile, P * (row % together), part, high - low)
-                store_row_tile(x, low, high, row, nvir, made)
-                following = steps[step + 1][0] if more else first
-                needed, allowed = window(
-                    first,
-                    member,
-                    row,
-                    tiles,
-                    together,
-                    residents,
-                    present,
-                    spare,
-                    turning,
-                    following,
+                store_row_tile(x, low, min(high, made_rows), row, made_rows, made[m])
+                if kind > 1:
+                    at = (m * full + row) * height
+                    copy_columns(shared[0], at, x, 0, nvir, full * P, nvir)
+            elif kind > 1:
+                if len(packed) == member // group:
+                    packed.append(pack_rows(arrived[0], first + member, group, slices, nvir))
+                x = psum(nvir)
+                contract(x, packed[member // group], 0, part, nvir)
+                copy_columns(shared[1], 0, x, 0, nvir, 0, full * P)
+                copy_columns(shared[2], 0, x, 0, nvir, full * P, nvir)
+                for other in range(group):
+                    low = other * height
+                    nisa.activation(
+                        dst=made[other][2][low : low + height, low : low + height],
+                        op=nl.copy,
+                        data=x[low : low + height, full * P : nvir],
+                    )
+            if kind > 0:
+                following = (first + member + m) * per_row  # tile of B_i of the next product
+                if unit + 1 < own_units:
+                    following = first + member + (unit + 1) // made_tiles % kind
+                    following = following * per_row + (unit + 1) % made_tiles // together
+                elif unit + 1 == units and number + 1 < len(items):
+                    following = steps[items[number + 1][0]][0] + items[number + 1][1]
+                    following = following * per_row
+                allowed = (first + residents) * per_row
+                if turning:
+                    done = following - first * per_row
+                    if spare:
+                        done += 1
+                    allowed += min(count_held, done)
+                arrived = advance(
+                    b_i, slices, together, arrived, following + 1, allowed, places, count_held
                 )
-                held, staged, done = advance(
-                    b_i, slices, together, held, staged, done, needed, allowed, places, slots
-                )
-                for c in range(chunks if q > 0 else 0):
-                    if -(-(c + 1) * units // chunks) - 1 == seen * tiles + row:
-                        at = columns * (q - 1 - before_base)
+            for c in range(due):
+                if -(-(c + 1) * units // due) - 1 == unit:
+                    at = before[number - 1][2] - before[number - 1][3]
+                    pair = before[number - 1][0]
+                    if kind_before == 1:
+                        columns = [0, pair, npair + pair, at]
                         emit_chunk(
-                            before,
-                            tables,
-                            0,
-                            q - 1,
-                            npair + q - 1,
-                            before_sums,
-                            at,
-                            nvir,
-                            c,
-                            run,
+                            made_before[0], read, columns, sums_before, nvir, c, transpose, places
+                        )
+                    elif c < due - 2:
+                        m = c // own_chunks
+                        chunk = c % own_chunks
+                        pair += m
+                        columns = [grouped_at, pair, npair + pair, at + own_columns * m]
+                        emit_chunk(
+                            made_before[m],
+                            read,
+                            columns,
+                            sums_before,
+                            full * P,
+                            chunk,
                             transpose,
                             places,
-                            (q - 1) * chunks + c,
                         )
-            if ends:
-                if q > 0 and base == q:
-                    load(out[:, columns * before_base : columns * q], before_sums)
-                before = made
-                before_sums = sums
-                before_base = base
-                q += 1
-        if turning:
-            if steps[step + 1][1] != j or steps[step + 1][2] != steps[step][2]:
-                at = slot(places, RIGHT, loads, 2)
-                coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir, at)
-                loads += 1
-            else:
-                coming = part
-    for c in range(chunks):
-        at = columns * (q - 1 - before_base)
-        emit_chunk(
-            before,
-            tables,
-            0,
-            q - 1,
-            npair + q - 1,
-            before_sums,
-            at,
-            nvir,
-            c,
-            run,
-            transpose,
-            places,
-            (q - 1) * chunks + c,
-        )
-    load(out[:, columns * before_base : columns * q], before_sums)
+                    elif c == due - 2:
+                        columns = [shared_at, pair, at + own_columns * group]
+                        emit_shared(shared_before, read, columns, sums_before, height, full)
+                    else:
+                        at += item_columns(group, nvir) - 3
+                        columns = [last_at, 2 * npair + before[number - 1][1], at]
+                        short = made_before[0][2]
+                        emit_last(shared_before[2], short, read, columns, sums_before, height)
+        if number > 0 and begins(steps, items, number):
+            low = before[number - 1][3]
+            load(out[:, low : before[number][2]], sums_before)
     return out

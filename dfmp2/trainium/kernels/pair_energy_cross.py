@@ -25,7 +25,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.sizes import P, parts_of, traversal, window
+from dfmp2.trainium.kernels.sizes import P, parts_of, traversal
 from dfmp2.trainium.kernels.tiles import (
     TOGETHER,
     advance,
@@ -61,7 +61,7 @@ def pair_energy_cross(
     assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
 
     out = nl.ndarray((P, rows * across * units), dtype=nl.float32, buffer=nl.shared_hbm)
-    eu_tile = fetch(eu, [], 0)
+    eu_tile = fetch(eu, eu.shape[1], [], 0)
     neg_tile = sbuf(rows * across)
     load(neg_tile, neg)
     steps = traversal(rows, across, residents, parts, False)
@@ -70,8 +70,9 @@ def pair_energy_cross(
     else:
         together = 2
     groups = (tiles + together - 1) // together
-    coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
-    held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups, [], 0)
+    coming = load_part(b_j, slices, steps[0], nvir)
+    count_held = residents * groups
+    arrived = advance(b_i, slices, together, ([], [], 0), 1, count_held, [], 0)
     sums = neg_tile
     for step in range(len(steps)):
         first = steps[step][0]
@@ -84,7 +85,7 @@ def pair_energy_cross(
         more = step + 1 < len(steps)
         turning = more and steps[step + 1][0] != first
         if more and not turning:
-            coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
+            coming = load_part(b_j, slices, steps[step + 1], nvir)
         present = min(residents, rows - first)
         for member in range(present):
             for row in range(tiles):
@@ -98,7 +99,7 @@ def pair_energy_cross(
                 x = psum(size)
                 contract(
                     x,
-                    held[(first + member) * groups + row // together],
+                    arrived[0][(first + member) * groups + row // together],
                     P * (row % together),
                     part,
                     size,
@@ -107,22 +108,18 @@ def pair_energy_cross(
                 nisa.tensor_tensor(dst=xh, data1=x, data2=h, op=nl.multiply)
                 at = units * pair + steps[step][2] * tiles + row
                 row_sum(sums[:, at : at + 1], sbuf(size), xh, True)
-                following = steps[step + 1][0] if more else first
-                needed, allowed = window(
-                    first,
-                    member,
-                    row,
-                    tiles,
-                    together,
-                    residents,
-                    present,
-                    parts == 1,
-                    turning,
-                    following,
-                )
-                held, staged, done = advance(
-                    b_i, slices, together, held, staged, done, needed, allowed, [], 0
-                )
+                following = (first + member) * groups + (row + 1) // together
+                if row == tiles - 1:
+                    following = (first + (member + 1) % present) * groups
+                if row == tiles - 1 and member + 1 == present and turning:
+                    following = (first + residents) * groups
+                allowed = (first + residents) * groups
+                if turning:
+                    done = following - first * groups
+                    if parts == 1:
+                        done += 1
+                    allowed += min(count_held, done)
+                arrived = advance(b_i, slices, together, arrived, following + 1, allowed, [], 0)
         if not more or turning:
             load(out[:, units * across * first : units * across * (first + present)], sums)
         if turning:

@@ -13,6 +13,7 @@ PART = 6144
 STAGE = 1536  # of a staging tile, through which everything else comes that stays
 AHEAD = 2  # staging tiles at a time
 DEPTH = 4096  # most contracted rows of a product, and the largest order of a triangular solve
+RUN = 128  # elements of a float32 row sum of K3: runs of 256 lose twice as much
 SOLVED = 8192  # float32 numbers per partition of a part of the solution of a triangular solve
 
 
@@ -41,14 +42,22 @@ def lower_start(row: int) -> int:
     return P * row * (row - 1) // 2
 
 
-def sum_columns(total: int, run: int) -> int:
-    """Columns of partial sums of `total` packed columns: two of J and one of K / 2 per run of `run`
+def sum_columns(total: int) -> int:
+    """Columns of partial sums of `total` packed columns: two of J and one of K / 2 per run of
     elements."""
     count = 0
     for low in range(0, total, BANK):
-        size = min(total, low + BANK) - low
-        count += 3 * sum_places(size, run)
+        count += 3 * sum_places(min(total, low + BANK) - low)
     return count
+
+
+def item_columns(members: int, nvir: int) -> int:
+    """Columns of partial sums of one pair, or of a group of pairs that share a row tile: of the
+    blocks below the last row tile of each pair, three of those beside it, three for all of the
+    last block."""
+    if members == 1:
+        return sum_columns(upper_columns(nvir))
+    return members * (sum_columns(upper_columns(nvir // P * P)) + 3) + 3
 
 
 def parts_of(nvir: int, slices: int) -> int:
@@ -104,18 +113,23 @@ def pairs_of(first: int, j: int, rows: int, residents: int, diagonal: bool) -> i
     return present
 
 
-def sum_places(size: int, run: int) -> int:
+def sum_places(size: int) -> int:
     """Columns of partial sums of one row of `size` elements."""
-    return (size + run - 1) // run
+    return (size + RUN - 1) // RUN
 
 
 def grouped(
-    steps: list[tuple[int, int, int]], rows: int, residents: int, group: int, diagonal: bool
+    steps: list[tuple[int, int, int]],
+    rows: int,
+    residents: int,
+    group: int,
+    parts: int,
+    diagonal: bool,
 ) -> list[tuple[int, int, int]]:
-    """(step, first member, members) in the order of emission: whole groups, single pairs where some
-    do not exist."""
+    """(first step, first member, members) in the order of emission: whole groups, single pairs
+    where some do not exist; a pair takes as many steps as there are parts of B_j."""
     items = []
-    for step in range(len(steps)):
+    for step in range(0, len(steps), parts):
         present = pairs_of(steps[step][0], steps[step][1], rows, residents, diagonal)
         for start in range(0, residents, group):
             if start + group <= present:
@@ -126,8 +140,17 @@ def grouped(
     return items
 
 
+def begins(
+    steps: list[tuple[int, int, int]], items: list[tuple[int, int, int]], number: int
+) -> bool:
+    """Whether other residents come with this item; after the last none do."""
+    if number == 0 or number == len(items):
+        return True
+    return steps[items[number][0]][0] != steps[items[number - 1][0]][0]
+
+
 # What lies behind each other in SBUF where K3 places its tiles itself, in the order of `sbuf_map`.
-EU = 0
+TABLE = 0
 NEG = 1
 IDENTITY = 2
 LAST_BLOCKS = 3
@@ -140,13 +163,11 @@ SUMS = 9
 SCRATCH = 10
 
 
-def sbuf_map(
-    nvir: int, slices: int, residents: int, columns: int, pairs: int, sums: int, run: int
-) -> list[int]:
-    """First bytes of eu, neg, identity, last diagonal blocks, staging tiles, B_j, B_i, upper and
+def sbuf_map(nvir: int, slices: int, residents: int, pairs: int, across: int) -> list[int]:
+    """First bytes of the table of e_a + e_b, neg, identity, last diagonal blocks, staging tiles, B_j, B_i, upper and
     lower blocks, partial sums and temporaries of a chunk; last the end of all.
 
-    columns : of eu; pairs : of the block; sums : partial sums of the pairs of all residents
+    pairs : of the block; across : occupied orbitals j
     """
     tiles = (nvir + P - 1) // P
     parts = parts_of(nvir, slices)
@@ -155,13 +176,14 @@ def sbuf_map(
         width = (nvir + parts - 1) // parts
     together = min(2, tiles)
     held = residents * ((tiles + together - 1) // together) * together
-    sizes = [columns, 2 * pairs, P, 2 * P, AHEAD * STAGE]
+    sizes = [upper_columns(nvir), 2 * pairs, P, 2 * P, AHEAD * STAGE]
     sizes.append(2 * slices * width)
     sizes.append(held * slices * P)
     sizes.append(2 * upper_columns(nvir))
     sizes.append(2 * lower_start(tiles))
+    sums = sum_columns(upper_columns(nvir)) * min(pairs, residents * across)
     sizes.append(2 * sums)
-    sizes.append(2 * (3 * BANK + run))
+    sizes.append(2 * (3 * BANK + RUN))
     places = [0]
     for number in range(len(sizes)):
         places.append(places[number] + 4 * sizes[number])
@@ -174,39 +196,3 @@ def slot(places: list[int], item: int, turn: int, count: int) -> int:
     if len(places) == 0:
         return -1
     return places[item] + (places[item + 1] - places[item]) // count * (turn % count)
-
-
-def window(
-    first: int,
-    member: int,
-    row: int,
-    tiles: int,
-    together: int,
-    residents: int,
-    present: int,
-    spare: bool,
-    turning: bool,
-    following: int,
-) -> tuple[int, int]:
-    """After row tile `row` of resident `member`: tiles of B_i that the next product needs, and
-    those there is room for.
-
-    present : residents that pair with this j; spare : one more fits in the place of the next B_j,
-        which stays or is loaded later; turning : other residents come next; following : the first
-        of the next j
-    """
-    groups = (tiles + together - 1) // together
-    last = row == tiles - 1
-    needed = following * groups + 1
-    if not last:
-        needed = (first + member) * groups + (row + 1) // together + 1
-    elif member + 1 < present:
-        needed = (first + member + 1) * groups + 1
-    allowed = (first + residents) * groups
-    if turning and last and member + 1 == present:
-        allowed += residents * groups
-    elif turning and spare:
-        allowed += min(residents, member + (2 if last else 1)) * groups
-    elif turning:
-        allowed += member * groups + (row + 1) // together
-    return needed, allowed

@@ -188,12 +188,16 @@ def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray, squared: boo
 
 
 def load_part(
-    b_j: nl.ndarray, slices: int, j: int, part: int, nvir: int, at: int = -1
+    b_j: nl.ndarray, slices: int, step: tuple[int, int, int], nvir: int, at: int = -1
 ) -> nl.ndarray:
-    """One part of B_j in SBUF, straight from HBM; whole rows where there is only one part."""
+    """One part of B_j in SBUF, straight from HBM; whole rows where there is only one part.
+
+    step : as of `traversal`
+    """
     parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
-    low = part * width
+    j = step[1]
+    low = step[2] * width
     if parts > 1:
         high = min(nvir, low + width)
     else:
@@ -203,14 +207,15 @@ def load_part(
     return tile
 
 
-def fetch(table: nl.ndarray, places: list[int], item: int) -> nl.ndarray:
-    """A table (128, columns) in a tile that the Scalar Engine writes, through staging tiles.
+def fetch(table: nl.ndarray, columns: int, places: list[int], item: int) -> nl.ndarray:
+    """The first columns of a table of 128 rows in a tile that the Scalar Engine writes, through
+    staging tiles.
 
     places, item : where it lies, as of `slot`; no places : the compiler places tiles
     """
-    tile = sbuf(table.shape[1], P, slot(places, item, 0, 1))
-    for low in range(0, table.shape[1], STAGE):
-        high = min(table.shape[1], low + STAGE)
+    tile = sbuf(columns, P, slot(places, item, 0, 1))
+    for low in range(0, columns, STAGE):
+        high = min(columns, low + STAGE)
         staged = sbuf(high - low, P, slot(places, STAGED, low // STAGE, AHEAD))
         load(staged, table[0:P, low:high])
         nisa.activation(dst=tile[:, low:high], op=nl.copy, data=staged)
@@ -250,9 +255,7 @@ def advance(
     b_i: nl.ndarray,
     slices: int,
     together: int,
-    held: list[nl.ndarray],
-    staged: list[nl.ndarray],
-    done: int,
+    arrived: tuple[list[nl.ndarray], list[nl.ndarray], int],
     needed: int,
     allowed: int,
     places: list[int],
@@ -264,20 +267,17 @@ def advance(
     A piece lands in a staging tile and the Scalar Engine copies it to where it stays: what DMA
     writes may take no more than 64 kB of a partition on trn1, what engines write is not counted.
 
-    held : tiles (128, slices, `together` row tiles) so far, row i after row i
-    staged : pieces on their way, from number `done` on; returned are the new lists and the new
-        number
+    arrived : tiles (128, slices, `together` row tiles) so far, row i after row i; pieces on their
+        way; the number of the first of these. Returned are the same of afterwards; the tiles are
+        appended
     places : as of `fetch`; count_held : tiles of B_i there are places for
     """
     count = pieces_of(slices, together)
     groups = (b_i.shape[2] // P + together - 1) // together
-    tiles = []
-    for number in range(len(held)):
-        tiles.append(held[number])
-    coming = []
-    for number in range(len(staged)):
-        coming.append(staged[number])
-    end = max(needed * count, done + len(staged))
+    tiles = arrived[0]
+    coming = arrived[1]
+    done = arrived[2]
+    end = max(needed * count, done + len(coming))
     for number in range(done, end):
         for other in range(done + len(coming), min(end, number + AHEAD)):
             coming.append(stage_piece(b_i, slices, other, together, places))

@@ -146,9 +146,9 @@ class CoresBackend(Backend):
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core of each chip, on all, and on as many as there are
         here."""
-        from dfmp2.trainium.costs import prediction  # loaded only where it is asked for
+        from dfmp2.trainium.costs import catalogue  # loaded only where it is asked for
 
-        return prediction.offer(spins, self.limits.workers)
+        return catalogue.offer(spins, self.limits.workers)
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
         """Keep B in the float32 that the kernels take; blocks of it go to the cores that need
@@ -184,17 +184,15 @@ class CoresBackend(Backend):
     def _send(self, process: CoreProcess, operand: Operand, first: int, last: int) -> None:
         """Let a process have the blocks of these orbitals that it lacks."""
         shared: Shared = operand.b
-        if shared.key not in process.blocks:
-            process.ask("declare", shared.key, shared.shape, operand.eps_occ, operand.eps_vir)
-            process.blocks[shared.key] = set()
+        described = shared.shape, operand.eps_occ, operand.eps_vir
+        there = process.blocks.setdefault(shared.key, set())
         _, nvir, naux = shared.shape
         edge = block_edge(padded_nvir(nvir), padded_naux(naux))
         for number in range(first // edge, -(-last // edge)):
-            if number not in process.blocks[shared.key]:
-                process.ask(
-                    "add", shared.key, number, shared.b[number * edge : (number + 1) * edge]
-                )
-                process.blocks[shared.key].add(number)
+            if number not in there:
+                rows = shared.b[number * edge : (number + 1) * edge]
+                process.ask("hold", shared.key, described, number, rows)
+                there.add(number)
 
     def describe(self) -> dict[str, str]:
         """What the cores say: once where they agree, by core where they differ; launches also in
@@ -230,12 +228,11 @@ class Served:
         self._backend = NkiBackend(lane, executor(lane, core))
         self._held: dict[int, Operand] = {}
 
-    def declare(self, key: int, shape: tuple[int, ...], eps_occ: Any, eps_vir: Any) -> None:
-        """Open an operand under a key; its blocks come when they are needed."""
-        self._held[key] = self._backend.declare(shape, eps_occ, eps_vir)
-
-    def add(self, key: int, number: int, rows: Any) -> None:
-        """Make one block of B resident."""
+    def hold(self, key: int, described: tuple[Any, Any, Any], number: int, rows: Any) -> None:
+        """Make one block of B resident; `described` : shape and energies of the operand with that
+        key."""
+        if key not in self._held:
+            self._held[key] = self._backend.declare(*described)
         self._backend.add(self._held[key], number, rows)
 
     def drop(self, keys: tuple[int, ...]) -> None:

@@ -128,7 +128,7 @@ class InterpreterExecutor(Executor):
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.target: str = self.settings.target
-        if self.settings.storage == "float64":
+        if self.settings.exact:
             self.dtype = np.float64
         else:
             self.dtype = np.float32
@@ -149,7 +149,7 @@ class InterpreterExecutor(Executor):
         return {
             "lane": self.lane,
             "target": self.settings.target,
-            "products": self.settings.pe_model,
+            "products": "exact" if self.settings.exact else "fp32",
             "kernel sources": f"sha256 {source_hash()[:16]}",
             "kernel launches": str(self.proof.launches),
         }

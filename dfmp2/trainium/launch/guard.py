@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class Held:
+class GuardedOperand:
     """An operand on the device, and the B it was made of."""
 
     operand: Operand
@@ -64,7 +64,10 @@ class GuardedBackend(Backend):
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
         """Make B resident, and remember where it came from."""
         return Operand(
-            Held(self._inner.put(b, eps_occ, eps_vir, precision), b), eps_occ, eps_vir, precision
+            GuardedOperand(self._inner.put(b, eps_occ, eps_vir, precision), b),
+            eps_occ,
+            eps_vir,
+            precision,
         )
 
     def put_untransformed(
@@ -73,7 +76,8 @@ class GuardedBackend(Backend):
         """Have B made on the device; pairs are recomputed from what it is made of."""
         made = self._inner.put_untransformed(tensors, energies)
         return [
-            replace(one, b=Held(one, tensor)) for one, tensor in zip(made, tensors, strict=True)
+            replace(one, b=GuardedOperand(one, tensor))
+            for one, tensor in zip(made, tensors, strict=True)
         ]
 
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:

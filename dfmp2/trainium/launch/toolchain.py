@@ -226,17 +226,24 @@ def _device(host: Host) -> list[Problem]:
                 "run on a Trn1 instance, or use nki-interpreter or cpu",
             )
         ]
-    shut = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
-    if len(shut) == len(devices):
-        return [
-            Problem(f"{', '.join(shut)} may not be opened", "join the group that owns /dev/neuron*")
-        ]
+    if not any(os.access(path, os.R_OK | os.W_OK) for path in devices):
+        return _shut(devices)
     if device_target(host) is None:
         return [
             Problem(
                 "the chip is neither Trainium1 nor Trainium2",
                 "kernels exist for these two; use cpu",
             )
+        ]
+    return []
+
+
+def _shut(devices: list[Path]) -> list[Problem]:
+    """Devices that may not be opened, if there are any."""
+    shut = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
+    if shut:
+        return [
+            Problem(f"{', '.join(shut)} may not be opened", "join the group that owns /dev/neuron*")
         ]
     return []
 
@@ -355,11 +362,6 @@ def diagnose(surroundings: Any) -> list[Finding]:
         f"{len(devices)} device{'s' * (len(devices) > 1)} "
         f"({host.text(PRODUCT) or 'unknown instance'})"
     )
-    shut = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
-    if shut:
-        closed = [Problem(f"{', '.join(shut)} may not be opened", "join the group of /dev/neuron*")]
-    else:
-        closed = []
     installed = (
         ", ".join(f"{name} {version}" for name, version in found.items()) or "none installed"
     )
@@ -370,7 +372,7 @@ def diagnose(surroundings: Any) -> list[Finding]:
         for lane, found in kept.items()
     )
     return [
-        _finding("Neuron device", product, closed),
+        _finding("Neuron device", product, _shut(devices)),
         _finding("Neuron packages", installed, fake or _together(found, host)),
         (
             "Neuron lanes",

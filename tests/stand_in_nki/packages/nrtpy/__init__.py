@@ -101,6 +101,9 @@ class NrtpyModel:
     ):
         """Load."""
         record = json.loads(Path(neff_path).read_text())
+        for name, value in record["statics"].items():
+            if isinstance(value, list):
+                record["statics"][name] = tuple(value)
         from nki.published import TARGETS
 
         product = Path(os.environ["STAND_IN_PRODUCT"]).read_text().split(".")[0]

@@ -1,0 +1,531 @@
+"""What lies beneath the methods: BLAS calls by NumPy's products, workers, regions of files, devices,
+folders."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from dfmp2.errors import DiskFull, InputError, ResourceError, ResultExists, ResultFileError
+from dfmp2.host import blas, cache, devices, files, locks, resources, threads
+from dfmp2.host.arrays_on_disk import FileRegion, StoredTensor, numbers_hash
+from dfmp2.host.blas import SymmetricProducts
+from dfmp2.host.threads import Workers
+
+RNG = np.random.default_rng(31)
+
+
+# --- products -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lower() -> Any:
+    """A lower triangle, with something above its diagonal that must not count."""
+    return np.asfortranarray(RNG.standard_normal((5, 5)))
+
+
+@pytest.mark.parametrize("count", [1, 7])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_rows_are_multiplied_with_a_triangle(lower: Any, count: int, transposed: bool) -> None:
+    rows = RNG.standard_normal((count, 5))
+    t = np.tril(lower)
+    expected = rows @ (t if transposed else t.T)
+    whole = np.vstack([rows, np.ones((2, 5))])
+    blas.multiply_rows(lower, whole[:count], transposed=transposed)
+    np.testing.assert_allclose(whole[:count], expected, rtol=1e-13)
+    np.testing.assert_array_equal(whole[count:], np.ones((2, 5)))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 7), (2, 5), (6, 7), (3, 3)])
+def test_columns_are_multiplied_with_a_triangle(lower: Any, start: int, stop: int) -> None:
+    block = RNG.standard_normal((5, 7))
+    expected = block.copy()
+    expected[:, start:stop] = np.tril(lower) @ block[:, start:stop]
+    blas.multiply_columns(lower, block, start, stop)
+    np.testing.assert_allclose(block, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 6), (0, 2), (2, 5), (5, 6), (3, 3), (4, 7)])
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_squares_are_added_above_the_diagonal(start: int, stop: int, count: int) -> None:
+    """Nothing for no rows, and for a range that is none."""
+    rows, matrix = RNG.standard_normal((count, 6)), RNG.standard_normal((6, 6))
+    expected = matrix.copy()
+    if start < stop <= 6:
+        square = np.triu(rows.T @ rows)
+        expected[start:stop] += square[start:stop]
+    blas.add_square(rows, matrix, start, stop)
+    np.testing.assert_allclose(matrix, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_projections_are_added(count: int) -> None:
+    rows = RNG.standard_normal((count, 6))
+    vector, sums = RNG.standard_normal((2, 6))
+    expected = sums + rows.T @ (rows @ vector)
+    sums = sums.copy()
+    blas.add_projection(rows, vector, sums)
+    np.testing.assert_allclose(sums, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_packed_symmetric_matrices_are_multiplied(dtype: Any) -> None:
+    """Sets of several sizes, one of them empty; used twice."""
+    n = 5
+    sets = [np.ascontiguousarray(RNG.standard_normal((m, n)).astype(dtype)) for m in (3, 0, 1)]
+    made = SymmetricProducts(sets)
+    for k in (4, 2):
+        packed = RNG.standard_normal((k, n * (n + 1) // 2))
+        out = [np.full((k, len(one), n), np.nan, dtype) for one in sets]
+        made(packed, out)
+        for number in range(k):
+            square = np.zeros((n, n))
+            square[np.tril_indices(n)] = packed[number]
+            square = square + square.T - np.diag(square.diagonal())
+            for one, found in zip(sets, out, strict=True):
+                close = 1e-12 if dtype == np.float64 else 2e-5
+                np.testing.assert_allclose(found[number], one @ square, atol=close)
+                assert found.dtype == dtype
+
+
+def test_arrays_that_would_be_read_wrongly_are_refused(lower: Any) -> None:
+    """Other types, orders and shapes: BLAS would take them for what they are not."""
+    good = np.zeros((3, 5))
+    for wrong, error in ((good.astype(np.float32), TypeError), (np.zeros((5, 3)).T, ValueError)):
+        with pytest.raises(error):
+            blas.multiply_rows(lower, wrong)
+    with pytest.raises(TypeError):
+        blas.multiply_rows(lower.astype(np.float32), good)
+    with pytest.raises(ValueError, match="Fortran-ordered"):
+        blas.multiply_rows(np.ascontiguousarray(lower), good)
+    square, vector = np.zeros((5, 5)), np.zeros(5)
+    for rows, matrix in (
+        (good.astype(np.float32), square),
+        (np.zeros((5, 3)).T, square),
+        (good, square[:4]),
+        (good, square.astype(np.float32)),
+        (good, np.zeros((10, 5))[::2]),
+    ):
+        with pytest.raises(ValueError, match="expected C-ordered"):
+            blas.add_square(rows, matrix, 0, 2)
+    for rows, one, sums in (
+        (good[:, ::2], vector[:3], vector[:3]),
+        (good, vector[:4], vector),
+        (good, vector, vector[:4]),
+        (good, vector.astype(np.float32), vector),
+    ):
+        with pytest.raises(ValueError, match="expected C-ordered"):
+            blas.add_projection(rows, one, sums)
+    made = SymmetricProducts([good])
+    out = [np.zeros((2, 3, 5))]
+    for packed in (np.zeros((2, 14)), np.zeros((2, 15), np.float32), np.zeros((15, 2)).T):
+        with pytest.raises(ValueError, match="triangles of 15"):
+            made(packed, out)
+    with pytest.raises(ValueError, match="expected C-ordered"):
+        made(np.zeros((2, 15)), [np.zeros((2, 2, 5))])
+    with pytest.raises(ValueError, match="expected C-ordered"):
+        SymmetricProducts([good, good.astype(np.float32)])
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def test_workers_are_as_many_as_they_should_be_and_stop_after_an_error() -> None:
+    names: set[str] = set()
+    together = threading.Barrier(3, timeout=20)
+
+    def work(number: int) -> None:
+        names.add(threading.current_thread().name)
+        together.wait()
+
+    threads.each(3, work, 3)
+    assert len(names) == 3 and all(name.startswith("worker_") for name in names)
+    done: list[int] = []
+
+    def fail(number: int) -> None:
+        done.append(number)
+        if number == 2:
+            raise ValueError("made up")
+        if number > 2:
+            time.sleep(0.02)
+
+    with pytest.raises(ValueError, match="made up"):
+        threads.each(50, fail, 1)
+    assert done[:3] == [0, 1, 2] and len(done) < 50
+    threads.each(0, fail, 2)
+
+
+def test_the_next_is_fetched_while_one_is_worked_on() -> None:
+    begun = [threading.Event() for _ in range(4)]
+    names: list[str] = []
+
+    def load(k: int) -> int:
+        names.append(threading.current_thread().name)
+        begun[k].set()
+        return 10 * k
+
+    for k, value in enumerate(threads.prefetched(load, 4)):
+        assert value == 10 * k
+        if k < 3:
+            assert begun[k + 1].wait(20)
+        assert not any(event.is_set() for event in begun[k + 2 :])
+    assert set(names) == {"reader_0"}
+    assert list(threads.prefetched(load, 0)) == []
+
+
+def test_a_watch_hears_of_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, str, float, float]] = []
+    monkeypatch.setattr(Workers, "watch", lambda *what: heard.append(what))
+    before = time.perf_counter()
+
+    def task(a: int, *, b: int) -> int:
+        return 10 * a + b
+
+    with Workers(1, "mine") as pool:
+        assert pool.submit(task, 3, b=4).result() == 34
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(lambda: 1 // 0).result()
+    assert [one[0] for one in heard] == ["mine_0", "mine_0"]
+    assert heard[0][1] == "test_a_watch_hears_of_every_task.task"
+    assert before <= heard[0][2] <= heard[0][3] <= heard[1][2] <= time.perf_counter()
+
+
+def test_threads_of_the_libraries_are_put_back() -> None:
+    before = threads.openblas()
+    assert before
+    with threads.limited(2, 3):
+        assert 3 in threads.openblas().values()  # a build for one thread stays as it is
+    assert threads.openblas() == before
+
+    def fail() -> None:
+        with threads.limited(1):
+            assert set(threads.openblas().values()) <= {1, None}
+            raise ValueError("made up")
+
+    with pytest.raises(ValueError, match="made up"):
+        fail()
+    assert threads.openblas() == before
+
+
+def test_variables_of_the_thread_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "BLIS_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    threads.set_environment(5)
+    names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    assert [os.environ[name] for name in names] == ["5", "passive", "1", "1"]
+    assert os.environ["BLIS_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    threads.set_environment(1)
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
+    monkeypatch.delenv("BLIS_NUM_THREADS")
+
+
+# --- numbers in files -----------------------------------------------------------------------------
+
+
+def test_regions_of_a_file_keep_to_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    path.write_bytes(b"x" * 8 + b"\0" * 80)
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        region = FileRegion(descriptor, 8, str(path))
+        region.write(2, np.arange(6.0).reshape(2, 3)[:, ::-1])
+        assert path.read_bytes()[:8] == b"x" * 8
+        out = np.empty((3, 2))
+        region.read(2, out)
+        assert out.tolist() == [[2.0, 1.0], [0.0, 5.0], [4.0, 3.0]]
+        assert (region.bytes_written, region.bytes_read) == (48, 48)
+        region.read(0, np.empty((0, 3)))
+        region.read(4, np.empty(1))
+        assert region.bytes_read == 56
+        with pytest.raises(ResultFileError, match="has become shorter"):
+            region.read(9, np.empty(2))
+    finally:
+        os.close(descriptor)
+    with pytest.raises(ResourceError, match="cannot read or write"):
+        region.read(0, np.empty(1))
+    with pytest.raises(ResourceError, match="cannot read or write"):
+        region.write(0, np.empty(1))
+
+
+@pytest.mark.parametrize("shrinks", [False, True])
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_tensor_is_fitted_where_it_lies(shrinks: bool, signed: bool, tmp_path: Path) -> None:
+    """Raw integrals in pieces of fitting functions; groups of two and three orbitals."""
+    raw = RNG.standard_normal((6, 5, 3))  # (P, i, a)
+    factor = RNG.standard_normal((6, 4 if shrinks else 6))
+    path = tmp_path / "b"
+    path.write_bytes(b"\0" * 8 * raw.size)
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        region = FileRegion(descriptor, 0, "b")
+        groups = [(0, 2), (2, 5)]
+        tensor = StoredTensor(region, (5, 3, 6), groups, signed=signed)
+        for p0, p1 in ((0, 1), (1, 4), (4, 6)):
+            tensor.add(p0, p1, raw[p0:p1])
+        lengths: list[int] = []
+
+        def solve(rows: Any) -> Any:
+            lengths.append(len(rows))
+            return rows @ factor
+
+        assert tensor.fit(solve, 2, shrinks=shrinks) is tensor
+        expected = np.einsum("pia,pq->iaq", raw, factor)
+        assert tensor.shape == expected.shape
+        for i in range(5):
+            np.testing.assert_allclose(tensor[i], expected[i], rtol=1e-12)
+        out = np.empty((3, 3, expected.shape[2]))
+        tensor.read(1, 4, out)
+        np.testing.assert_allclose(out, expected[1:4], rtol=1e-12)
+        # Rows that come back shorter are done in eighths, so that little is held twice.
+        assert sorted(lengths) == ([1] * 6 + [2] * 4 + [1] if shrinks else [6, 9]) or shrinks
+        if shrinks:
+            assert max(lengths) == 2 and sum(lengths) == 15
+        hashes = tuple(numbers_hash(tensor._rows(*group)) for group in groups)
+        assert tensor.digests == (hashes if signed else ())
+        again = StoredTensor(region, tensor.shape, groups)
+        assert again.agrees(hashes) and again.digests == hashes
+        assert not StoredTensor(region, tensor.shape, groups).agrees(hashes[:1])
+        assert not StoredTensor(region, tensor.shape, groups).agrees(hashes[::-1])
+        with pytest.raises(TypeError, match="float64"):
+            tensor.read(0, 1, np.empty((1, 3, 4), np.float32))
+    finally:
+        os.close(descriptor)
+
+
+# --- devices --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, Path]:
+    nvidia, dev = tmp_path / "gpus", tmp_path / "dev"
+    nvidia.mkdir()
+    dev.mkdir()
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (nvidia / name).mkdir()
+    for name in ("neuron0", "neuron1", "neuron_fake", "null", "neuron"):
+        (dev / name).touch()
+    return {"nvidia": nvidia, "devices": dev}
+
+
+@pytest.mark.parametrize(
+    ("backend", "worker", "environment", "expected"),
+    [
+        ("cuda", 3, {}, {"CUDA_VISIBLE_DEVICES": "1"}),
+        ("cuda-tf32", 0, {}, {"CUDA_VISIBLE_DEVICES": "0"}),
+        ("auto", 1, {"CUDA_VISIBLE_DEVICES": "5, GPU-8f ,7"}, {"CUDA_VISIBLE_DEVICES": "GPU-8f"}),
+        ("auto", 1, {"CUDA_VISIBLE_DEVICES": "5,-1,7"}, {"CUDA_VISIBLE_DEVICES": "5"}),
+        ("cuda", 0, {"CUDA_VISIBLE_DEVICES": ""}, {}),
+        ("cpu", 0, {"CUDA_VISIBLE_DEVICES": "5"}, {}),
+        ("torch", 0, {}, {}),
+        ("nki", 3, {}, {"NEURON_RT_VISIBLE_CORES": "3"}),
+        ("nki-xla", 2, {"NEURON_RT_VISIBLE_CORES": "0,2,5-7"}, {"NEURON_RT_VISIBLE_CORES": "5"}),
+        ("nki", 1, {"NEURON_RT_VISIBLE_CORES": ""}, {"NEURON_RT_VISIBLE_CORES": "1"}),
+    ],
+)
+def test_a_worker_has_a_device_of_its_own(
+    backend: str,
+    worker: int,
+    environment: dict[str, str],
+    expected: dict[str, str],
+    folders: dict[str, Path],
+) -> None:
+    assert devices.pinning(backend, worker, 4, environment, **folders) == expected
+    nowhere = folders["devices"] / "none"
+    assert devices.pinning("cuda", 0, 4, {}, nvidia=nowhere, devices=nowhere) == {}
+    assert devices.pinning("nki", 0, 4, {}, nvidia=nowhere, devices=nowhere) == {}
+
+
+def test_a_core_serves_one_process(folders: dict[str, Path]) -> None:
+    devices.pinning("nki", 3, 4, {}, **folders)
+    with pytest.raises(InputError, match=r"there are 4 NeuronCores"):
+        devices.pinning("nki", 0, 5, {}, **folders)
+    for wrong in ("3-1", "a", "1-", "12345"):
+        with pytest.raises(InputError, match="expected cores such as"):
+            devices.pinning("nki", 0, 1, {"NEURON_RT_VISIBLE_CORES": wrong}, **folders)
+    one = {"NEURON_RT_VISIBLE_CORES": "3-3"}
+    assert devices.pinning("nki", 0, 1, one, **folders) == {"NEURON_RT_VISIBLE_CORES": "3"}
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_files_are_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "x"
+    files.put(target, b"one")
+    files.put(target, b"two")
+    with pytest.raises(FileExistsError):
+        files.put(target, b"three", overwrite=False)
+    assert target.read_bytes() == b"two" and list(tmp_path.iterdir()) == [target]
+
+    def no_links(*_: Any) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(FileExistsError):
+        files.put(target, b"three", overwrite=False)
+    files.put(tmp_path / "y", b"four", overwrite=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "y"]
+    with pytest.raises(ResultExists, match="was written by another process"):
+        files.write_atomically(target, b"five", overwrite=False)
+    files.write_atomically(target, b"five", overwrite=True)
+    assert target.read_bytes() == b"five"
+    long = files.beside(tmp_path / ("n" * 250))
+    assert len(long.name) == 1 + 200 + len(".part-") + 12 and long.parent == tmp_path
+    assert files.beside(target) != files.beside(target)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+        (errno.EROFS, DiskFull),
+        (errno.EIO, ResourceError),
+        (errno.EACCES, ResourceError),
+    ],
+)
+def test_a_disk_that_takes_nothing_any_more_is_full(
+    number: int, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(number, os.strerror(number))
+    assert files.disk_refusal(error) is kind
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    target = tmp_path / "x"
+    with pytest.raises(ResourceError, match="nothing was changed") as caught, files.settled(target):
+        fail()
+    assert type(caught.value) is kind
+    monkeypatch.setattr(os, "fsync", fail)
+    unsure = pytest.raises(ResourceError, match="cannot confirm that it is on the disk")
+    with unsure as caught, files.settled(target):
+        pass
+    assert type(caught.value) is kind
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(ResourceError, match="cannot make the folder") as caught:
+        files.make_folder(tmp_path / "a" / "b")
+    assert type(caught.value) is kind
+    monkeypatch.setattr(Path, "touch", fail)
+    with pytest.raises(ResourceError, match="cannot write into") as caught:
+        files.require_writable(tmp_path / "x", overwrite=True)
+    assert type(caught.value) is kind
+
+
+def test_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.write_text("x")
+    files.require_writable(there, overwrite=True)
+    with pytest.raises(ResultExists, match="already exists"):
+        files.require_writable(there, overwrite=False)
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ResultExists):
+        files.require_writable(dangling, overwrite=False)
+    for wrong in (tmp_path, tmp_path / "no" / "x", there / "x", Path("/dev/null")):
+        with pytest.raises(InputError):
+            files.require_writable(wrong, overwrite=True)
+    with pytest.raises(InputError, match="too long"):
+        files.require_writable(tmp_path / ("n" * 300), overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "there"]
+    files.make_folder(tmp_path / "a" / "b")
+    files.make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    before = files.stamp(there)
+    assert before == (1, there.stat().st_mtime_ns)
+    assert files.stamp(tmp_path / "none") == files.NO_FILE == (0, 0)
+
+
+# --- caches, locks, memory ------------------------------------------------------------------------
+
+
+def test_entries_of_the_cache_are_those_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache.load_cached("one") is None
+    cache.store_cached("one", {"a": 1})
+    cache.store_cached("two", {"b": 2})
+    assert cache.load_cached("one") == {"a": 1} and cache.load_cached("two") == {"b": 2}
+    cache.store_cached("one", {"a": 3})
+    assert cache.load_cached("one") == {"a": 3} and cache.load_cached("two") == {"b": 2}
+    assert cache.path().is_relative_to(tmp_path)
+    keys = {cache.cache_key(what, libraries) for what in "ab" for libraries in ((), ("numpy",))}
+    assert len(keys) == 4
+    assert np.__version__ in cache.cache_key("a", ("numpy",))
+    cache.path().write_text("{ damaged")
+    assert cache.load_cached("one") is None
+    cache.path().write_text("[1, 2]")
+    assert cache.load_cached("one") is None
+    cache.store_cached("one", {"a": 4})
+    assert cache.load_cached("one") == {"a": 4}
+
+
+def test_a_lock_is_taken_several_times_by_one_process_and_by_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "PATIENCE", 0.1)
+    target = tmp_path / "x.h5"
+    assert locks.lock_file(target) == tmp_path / ".x.lock"
+    assert locks.lock_file(tmp_path / "y") == tmp_path / ".y.lock"
+    assert locks.holder(target) is None
+    assert locks.acquire(target) is None and locks.acquire(target) is None
+    held = locks.holder(target)
+    assert held is not None and held.pid == os.getpid() and held.host == platform.node()
+    assert str(held) == f"process {held.pid} on {held.host}, since {held.since}"
+    locks.release(target)
+    assert locks.lock_file(target).exists()
+    locks.release(target)
+    locks.release(target)  # nothing is held any more
+    assert locks.holder(target) is None and not list(tmp_path.iterdir())
+    # Another process is one that has the file locked, whatever it says of itself.
+    path = locks.lock_file(target)
+    with FileLock(path, thread_local=False):
+        for said, name in (
+            ('{"pid": 7, "host": "h", "since": "s"}', "process 7 on h, since s"),
+            ("damaged", "another process"),
+        ):
+            path.write_text(said)
+            other = locks.acquire(target)
+            assert str(other) == str(locks.holder(target)) == name
+            refused = pytest.raises(ResultFileError, match=f"is being computed by {name}")
+            with refused, locks.locked(target):
+                pass
+        locks.discard(target)
+        assert path.exists()
+    path.touch()
+    assert locks.holder(target) is None
+    locks.discard(target)
+    assert not path.exists()
+
+
+def test_memory_that_may_be_used_is_what_there_is_and_most_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resources, "resident_memory", lambda: 300)
+    monkeypatch.setattr(resources, "available_memory", lambda: 1000)
+    assert resources.usable_memory() == 1200
+    assert resources.peak_of_process(2**22 - 1) is None
+    assert (resources.peak_of_process(os.getpid()) or 0) > 10**7
+    for asked, expected in (
+        ("3", 3),
+        ("5,2", 5),
+        ("0", resources.cores()),
+        ("x", resources.cores()),
+    ):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert resources.usable_cores() == expected

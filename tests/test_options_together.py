@@ -1,0 +1,419 @@
+"""Which options go together, as one table; values of each option at its bounds and just beyond."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dfmp2.errors import InputError
+from dfmp2.options import Options, basis_parts
+from dfmp2.options.basis_parts import (
+    common_basis,
+    for_elements,
+    for_part,
+    is_file,
+    parse_parts,
+    path_of,
+    read_basis_file,
+    require_elements,
+    title_of,
+    with_contents,
+    with_hashes,
+)
+from dfmp2.options.calculation import default_backend, make_options
+from dfmp2.options.methods import METHODS, custom_scaling, functionals_of, method_of_orbitals
+from dfmp2.options.values import dielectric_constant, parse_bytes, parse_grid
+
+BASIS = {"basis": "cc-pvdz"}
+# Values that ask for something, of options that some methods lack, and those that do not.
+SPECIAL: dict[str, Any] = {
+    "auxbasis": "cc-pvdz-ri",
+    "backend": "torch",
+    "certify_fit": True,
+    "check": True,
+    "frozen_core": "auto",
+    "frozen_virtual": 1,
+    "polarizability": True,
+    "precision": "mixed",
+    "properties": True,
+    "stability": "full",
+    "transform": "device",
+}
+ORDINARY: dict[str, tuple[Any, ...]] = {
+    "auxbasis": (None,),
+    "backend": ("auto", "cpu"),
+    "certify_fit": (False,),
+    "check": (False,),
+    "frozen_core": ("none",),
+    "frozen_virtual": (0,),
+    "polarizability": (False,),
+    "precision": ("auto", "fp64"),
+    "properties": (False,),
+    "stability": (None, "off"),
+    "transform": ("auto", "host"),
+}
+NO_PAIRS = {
+    *("precision", "backend", "transform", "check", "certify_fit"),
+    *("properties", "polarizability"),
+}
+FAMILIES: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, set()),
+    ({"method": "scs-mp2"}, set()),
+    ({"method": "mp2", "os_scale": 1.2}, set()),
+    ({"method": "kappa-mp2"}, {"check", "certify_fit"}),
+    ({"method": "kappa-mp2", "kappa": 1.2}, {"check", "certify_fit"}),
+    ({"method": "sos-laplace"}, NO_PAIRS),
+    ({"method": "drpa"}, NO_PAIRS),
+    ({"method": "drpa", "xc": "pbe"}, NO_PAIRS),
+    ({"method": "xygj-os", "laplace": True}, NO_PAIRS),
+    (
+        {"method": "ks", "xc": "pbe", "grid": "4"},
+        (NO_PAIRS - {"properties", "polarizability"})
+        | {"auxbasis", "frozen_core", "frozen_virtual"},
+    ),
+    ({"method": "b2plyp"}, set()),
+    ({"method": "b2plyp", "os_scale": 0.3, "grid": "99,590"}, set()),
+    ({"method": "xyg3"}, {"certify_fit"}),
+    ({"method": "custom-dh", "xc": "pbe", "os_scale": 0.3, "ss_scale": 0.2}, set()),
+    ({"reference": "rohf"}, {"certify_fit", "stability"}),
+    ({"solvent": "water"}, {"certify_fit", "polarizability", "properties", "stability"}),
+    (
+        {"solvent": "eps=3.2"},
+        {"certify_fit", "polarizability", "properties", "stability"},
+    ),
+    (
+        {"solvent": "water", "solvent_model": "smd"},
+        {"certify_fit", "polarizability", "properties", "stability"},
+    ),
+    ({"scf": "conventional"}, set()),
+    ({"guess": "mix"}, set()),
+    ({"scf_from": "x.chk"}, set()),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "refused"), FAMILIES, ids=[" ".join(map(str, one.values())) for one, _ in FAMILIES]
+)
+@pytest.mark.parametrize("name", SPECIAL)
+def test_a_method_takes_what_it_has(family: dict[str, Any], refused: set[str], name: str) -> None:
+    """What asks for nothing is taken everywhere."""
+    for value in ORDINARY[name]:
+        Options(**BASIS, **family, **{name: value})
+    given = {**BASIS, **family, name: SPECIAL[name]}
+    if name in refused:
+        with pytest.raises(InputError) as caught:
+            Options(**given)
+        shown = name.replace("_", "-")
+        implied = name == "polarizability" and "--properties" in str(caught.value)
+        assert f"--{shown}" in str(caught.value) or implied
+    else:
+        made = Options(**given)
+        assert getattr(made, name) == SPECIAL[name]
+        assert made.properties == (name in ("properties", "polarizability"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"scf": "conventional", "scf_auxbasis": "x"}, "uses no fitting set"),
+        ({"method": "drpa", "xc": ""}, "is empty"),
+        ({"method": "drpa", "xc": "pbe", "reference": "rohf"}, "no restricted open-shell"),
+        ({"method": "b2plyp", "xc": "pbe"}, "has a functional of its own"),
+        ({"method": "mp2", "xc": "pbe"}, "not there on Kohn-Sham orbitals"),
+        ({"method": "sos-laplace", "xc": "pbe"}, "not there on Kohn-Sham orbitals"),
+        ({"method": "drpa", "xc": "pbe", "stability": "auto"}, "frontier orbitals"),
+        ({"method": "b2plyp", "stability": "auto"}, "frontier orbitals"),
+        ({"method": "ks"}, "needs --xc"),
+        ({"method": "custom-dh", "xc": "pbe"}, "needs --os-scale and --ss-scale"),
+        ({"method": "custom-dh", "os_scale": 0.1, "ss_scale": 0.1}, "needs --xc"),
+        ({"method": "custom-dh", "xc": "pbe", "os_scale": 0.1}, "needs --ss-scale"),
+        ({"method": "b2plyp", "reference": "rohf"}, "ROKS"),
+        ({"dispersion": "d4"}, "belongs to double hybrids by name"),
+        ({"method": "xyg3", "dispersion": "d4"}, "no parameters"),
+        ({"laplace": True}, "belongs to double hybrids"),
+        ({"laplace": True, "method": "b2plyp"}, "takes opposite spin alone"),
+        (
+            {"laplace": True, "method": "custom-dh", "xc": "pbe", "os_scale": 0.0, "ss_scale": 0.0},
+            "takes opposite spin alone",
+        ),
+        ({"grid": "3"}, "belongs to a functional"),
+        ({"kappa": 1.1}, "belongs to --method kappa-mp2"),
+        ({"method": "scs-mp2", "os_scale": 1.1}, "has factors of its own"),
+        ({"method": "kappa-mp2", "ss_scale": 1.1}, "has factors of its own"),
+        ({"method": "drpa", "ss_scale": 1.1}, "drop --os-scale and --ss-scale"),
+        ({"method": "drpa", "reference": "rohf"}, "--reference rohf"),
+        ({"method": "custom-scs-mp2"}, "needs --os-scale or --ss-scale"),
+        ({"solvent_model": "smd"}, "belongs to --solvent"),
+        ({"solvent": "eps=3", "solvent_model": "smd"}, "is a dielectric constant"),
+        ({"guess": "core", "scf_from": "x"}, "both name the start"),
+        ({"scratch": ""}, "is empty"),
+        ({"basis": " "}, "is empty"),
+    ],
+)
+def test_options_that_contradict_each_other_are_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Options(**{**BASIS, **given})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"laplace": True, "method": "b2plyp", "ss_scale": 0.0},
+        {"laplace": True, "method": "custom-dh", "xc": "pbe", "os_scale": 0.1, "ss_scale": 0.0},
+        {"method": "drpa", "xc": "PBE ", "stability": "full"},
+        {"method": "b2plyp", "stability": "follow"},
+        {"method": "b2plyp", "dispersion": "d4"},
+        {"method": "b2plyp", "dispersion": "none"},
+        {"dispersion": "none"},
+        {"method": "custom-scs-mp2", "ss_scale": 0.5},
+    ],
+)
+def test_options_that_go_together_do(given: dict[str, Any]) -> None:
+    made = Options(**BASIS, **given)
+    if "xc" in given:
+        assert made.xc == "pbe"
+    if given.get("method") == "custom-scs-mp2":
+        assert made.method == "mp2" and made.correlation.same_spin == 0.5
+
+
+BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
+    "scf_conv_tol": ([1e-300, 1, 0.5], [0.0, -1e-9, math.inf, math.nan, "1", True, None]),
+    "scf_max_cycles": ([1, 10**6], [0, -1, 1.0, True, "3", None]),
+    "scf_starts": ([1, 7], [0, 1.5, False]),
+    "frozen_virtual": ([0, 3], [-1, 0.0, True]),
+    "tolerance": ([1e-300, 2], [0, -1.0, math.nan]),
+    "os_scale": ([0.0, -1.5, 2, None], [math.inf, math.nan, "1", True]),
+    "memory": ([1, 10**9, "8GB", None], [0, -5, 1.5, True]),
+    "threads": ([1, 64, None], [0, 2.0, True]),
+    "check": ([True, False], [1, 0, "yes", None]),
+    "allow_small_gap": ([True, False], [1, None]),
+    "reference": (["auto", "rhf", "uhf", "rohf"], ["RHF", "", None, 1]),
+    "relativity": (["none", "x2c"], ["dkh", None]),
+    "scf": (["df", "conventional"], ["auto", None]),
+    "guess": (["atoms", "mix", "core"], ["minao", None]),
+    "stability": (["auto", "full", "follow", "off", None], ["on", True]),
+    "precision": (["auto", "fp64", "mixed"], ["fp32", None]),
+    "transform": (["auto", "host", "device"], ["card", None]),
+    "solvent_model": (["cpcm"], ["pcm", None]),
+    "dispersion": (["auto", "none"], ["d3", None]),
+    "auxbasis": (["auto", "cc-pvdz-ri", None], [3, True]),
+    "scf_from": (["x", None], [3]),
+    "basis": (["cc-pvdz"], [3, None, ""]),
+    "frozen_core": (["none", "auto", "psi4", 3, "3", " AUTO "], [True, 1.0, None]),
+    "scratch": (["/tmp", Path("/tmp"), None], [3, True]),
+    "method": (["mp2", "scs-mp2"], [3, None, "SCS-MP2"]),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_values_at_their_bounds_are_taken_and_beyond_refused(name: str) -> None:
+    good, bad = BOUNDS[name]
+    for value in good:
+        made = getattr(Options(**{**BASIS, name: value}), name)
+        if isinstance(value, str | Path) and name in ("frozen_core", "scratch", "method"):
+            assert made == str(value).strip().lower()
+        elif value == "8GB":
+            assert made == 8 * 10**9
+        elif name == "frozen_core":
+            assert made == str(value)
+        else:
+            assert made == value
+    for value in bad:
+        with pytest.raises(InputError):
+            Options(**{**BASIS, name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "multiplicity", "expected"),
+    [
+        ({}, 1, "auto"),
+        ({}, 2, "follow"),
+        ({"reference": "uhf"}, 1, "follow"),
+        ({"reference": "rhf"}, 1, "auto"),
+        ({"reference": "rohf"}, 2, "off"),
+        ({"method": "b2plyp"}, 2, "off"),
+        ({"method": "drpa", "xc": "pbe"}, 1, "off"),
+        ({"solvent": "water"}, 1, "off"),
+        ({"stability": "full"}, 2, "full"),
+    ],
+)
+def test_the_stability_analysis_of_a_molecule(
+    given: dict[str, Any], multiplicity: int, expected: str
+) -> None:
+    made = Options(**BASIS, **given)
+    assert made.settled(multiplicity).stability == expected
+    open_shell = given.get("reference") == "uhf" or ("reference" not in given and multiplicity != 1)
+    assert made.unrestricted(multiplicity) == open_shell
+
+
+def test_what_follows_from_the_options() -> None:
+    """Functionals, factors, corrections, by the table of double hybrids."""
+    plain = Options(**BASIS)
+    assert (plain.functional, plain.energy_functional, plain.double_hybrid) == (None, None, None)
+    assert plain.dispersion_correction is None and plain.regulariser is None
+    assert plain.scf_gradient_tol == pytest.approx(1e-6) and plain.solvent_title == ""
+    kappa = Options(**BASIS, method="kappa-mp2")
+    assert kappa.regulariser == 1.1 and kappa.correlation.regularised
+    assert Options(**BASIS, method="kappa-mp2", kappa=1.45).regulariser == 1.45
+    b2 = Options(**BASIS, method="b2plyp")
+    assert b2.double_hybrid is not None and b2.correlation.kind == "pairs"
+    assert (b2.correlation.opposite_spin, b2.correlation.same_spin) == (0.27, 0.27)
+    assert b2.energy_functional is None and "0.53" in str(b2.functional)
+    assert b2.dispersion_correction is None
+    d4 = Options(**BASIS, method="b2plyp", dispersion="d4").dispersion_correction
+    assert d4 is not None and d4[0] == "d4" and d4[1]
+    own = Options(**BASIS, method="revdsd-pbep86-d4")
+    assert own.dispersion_correction is not None and own.dispersion_correction[0] == "d4"
+    assert (
+        Options(**BASIS, method="revdsd-pbep86-d4", dispersion="none").dispersion_correction is None
+    )
+    scaled = Options(**BASIS, method="b2plyp", ss_scale=0.1).correlation
+    assert (scaled.name, scaled.opposite_spin, scaled.same_spin) == ("custom-dh", 0.27, 0.1)
+    assert scaled.title == "scaled B2PLYP" and scaled.source.startswith("user; functional: doi")
+    other = Options(**BASIS, method="b2plyp", os_scale=0.2).correlation
+    assert (other.opposite_spin, other.same_spin) == (0.2, 0.27)
+    mine = Options(**BASIS, method="custom-dh", xc="pbe", os_scale=0.3, ss_scale=0.2)
+    assert (mine.correlation.opposite_spin, mine.correlation.same_spin) == (0.3, 0.2)
+    assert mine.correlation.source == "user" and mine.correlation.double_hybrid
+    laplace = Options(**BASIS, method="xygj-os", laplace=True).correlation
+    assert laplace.kind == "laplace" and laplace.same_spin == 0.0
+    assert Options(**BASIS, method="xyg3").energy_functional is not None
+    assert Options(**BASIS, solvent="water").solvent_title == "water (C-PCM)"
+    assert "SMD" in Options(**BASIS, solvent="water", solvent_model="smd").solvent_title
+    factors = custom_scaling(1.2, None)
+    assert factors is not None and (factors.opposite_spin, factors.same_spin) == (1.2, 1.0)
+    assert custom_scaling(None, None) is None
+    assert method_of_orbitals(None, None) == "mp2"
+    assert functionals_of("mp2", None) == (None, None)
+    assert functionals_of("drpa", "pbe") == ("pbe", None)
+    for name, method in METHODS.items():
+        if method.kind == "pairs" and not method.regularised and not method.double_hybrid:
+            expected = method.opposite_spin * -0.3 + method.same_spin * -0.1
+            assert method.apply(-0.3, -0.1) == pytest.approx(expected, rel=1e-14), name
+
+
+def test_keywords_make_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DFMP2_BACKEND", raising=False)
+    assert default_backend() == "auto" and make_options(basis="x").backend == "auto"
+    monkeypatch.setenv("DFMP2_BACKEND", "torch")
+    assert make_options(basis="x").backend == "torch"
+    assert make_options(basis="x", backend="cpu").backend == "cpu"
+    monkeypatch.setenv("DFMP2_BACKEND", "")
+    assert default_backend() == "auto"
+    with pytest.raises(InputError, match="no basis was given"):
+        make_options(method="mp2")
+    with pytest.raises(InputError, match="methd"):
+        make_options(basis="x", methd="mp2")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8GB", 8 * 10**9),
+        ("1.5 MB", 1_500_000),
+        ("2KiB", 2048),
+        ("3GiB", 3 << 30),
+        ("500", None),
+        ("8 gb", 8 * 10**9),
+        ("1TB", 10**12),
+        ("0GB", None),
+        ("GB", None),
+        ("-1GB", None),
+        ("1e3GB", None),
+    ],
+)
+def test_sizes_have_their_units(text: str, value: int | None) -> None:
+    if value is None:
+        with pytest.raises(InputError):
+            parse_bytes(text)
+    else:
+        assert parse_bytes(text) == value
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [(3, "3"), ("0", "0"), ("9", "9"), ("99,590", "99,590"), ((75, 302), "75,302")],
+)
+def test_grids_are_levels_or_points(given: Any, name: str) -> None:
+    assert parse_grid(given) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "eps"),
+    [("water", None), ("eps=3.5", 3.5), (" EPS = 80 ", 80.0), ("eps=1.0001", 1.0001)],
+)
+def test_solvents_by_their_constant(text: str, eps: float | None) -> None:
+    assert dielectric_constant(text) == eps
+
+
+@pytest.mark.parametrize("text", ["eps=1", "eps=0.5", "eps=x", "eps=nan", "eps=inf", "eps="])
+def test_a_dielectric_constant_is_above_one(text: str) -> None:
+    with pytest.raises(InputError):
+        dielectric_constant(text)
+
+
+def test_parts_of_a_basis(tmp_path: Path) -> None:
+    parts = parse_parts("cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz")
+    assert parts.default == "cc-pvdz" and parts.mixed
+    assert dict(parts.special) == {"I": "def2-tzvp", "3": "aug-cc-pvdz"}
+    assert parts.text == "cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz" and parts.files == []
+    assert parts.of_elements(["H", "i"]) == {"I": "def2-tzvp", "3": "aug-cc-pvdz"}
+    assert parts.of_elements(["H"]) == {"3": "aug-cc-pvdz"}
+    pople = parse_parts("6-31G(d,p)")
+    assert not pople.mixed and pople.default == "6-31G(d,p)"
+    path = tmp_path / "mine.gbs"
+    path.write_text("numbers")
+    assert is_file(str(path)) and is_file("x.nw") and is_file("a/b") and not is_file("cc-pvdz")
+    hashed = with_hashes(f"cc-pvdz,C={path}")
+    value = parse_parts(hashed).special["C"]
+    assert path_of(value) == str(path) and len(value.partition("#")[2]) == 16
+    assert parse_parts(hashed).files == [value]
+    assert with_hashes(hashed) == hashed
+    assert "#" not in title_of(hashed)
+    other = tmp_path / "copy.gbs"
+    other.write_text("numbers")
+    assert with_contents(with_hashes(f"cc-pvdz,C={other}")) == with_contents(hashed)
+    path.write_text("other numbers")
+    assert with_contents(with_hashes(f"cc-pvdz,C={path}")) != with_contents(hashed)
+    # The part of a molecule that has its third and its first atom, in this order.
+    text = "cc-pvdz,I=def2-tzvp,3=aug-cc-pvdz,2=sto-3g,C=sto-3g"
+    made = for_part(text, ["I", "C", "H"], [2, 0])
+    assert made == "cc-pvdz,I=def2-tzvp,1=aug-cc-pvdz"
+    assert for_part("cc-pvdz", ["I", "H"], [1]) == "cc-pvdz"
+    assert for_elements("cc-pvdz,I=def2-tzvp,C=sto-3g", ["C", "H"]) == "cc-pvdz,C=sto-3g"
+    with pytest.raises(InputError, match="has no set for H"):
+        for_elements("I=def2-tzvp,C=sto-3g", ["H"])
+    require_elements("cc-pvdz,I=def2-tzvp", ["I", "H"])
+    with pytest.raises(InputError, match="there is no I in any"):
+        require_elements("cc-pvdz,I=def2-tzvp", ["H"])
+    assert common_basis(["cc-pvdz,I=x", "cc-pvdz,C=y", "cc-pvdz"]) == "cc-pvdz,I=x,C=y"
+    assert common_basis(["cc-pvdz,I=x"] * 2) == "cc-pvdz,I=x"
+    for several in (["cc-pvdz", "sto-3g"], ["a,I=x", "a,I=y"], ["a,1=x", "a"], []):
+        assert common_basis(several) is None
+    for wrong in ("cc-pvdz,,I=x", "cc-pvdz,I=x,I=y", "cc-pvdz,sto-3g", "I=", ""):
+        with pytest.raises(InputError):
+            parse_parts(wrong)
+    # A file that has changed since is another one; what is no text, or not there, is none.
+    with pytest.raises(InputError, match="not the file that this calculation began with"):
+        read_basis_file(value)
+    assert read_basis_file(str(path)) == ("mine.gbs", "other numbers")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="is no text file"):
+        read_basis_file(str(path))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_basis_file(str(tmp_path / "none.gbs"))
+
+
+def test_a_file_of_basis_sets_has_a_largest_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.gbs"
+    path.write_text("y" * 100)
+    monkeypatch.setattr(basis_parts, "LARGEST_FILE", 100)
+    read_basis_file(str(path))
+    monkeypatch.setattr(basis_parts, "LARGEST_FILE", 99)
+    with pytest.raises(InputError, match="is too large"):
+        read_basis_file(str(path))

@@ -1,0 +1,530 @@
+"""Pairs: how they are cut into tiles and drawn into samples, extrapolated and identified, by counts
+and sums written out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dfmp2
+from dfmp2.backends import base, cpu, tiling
+from dfmp2.backends.base import Limits, Shape, Tile
+from dfmp2.backends.cards import Card, present_card
+from dfmp2.errors import ForeignCheckpoint, InputError
+from dfmp2.mp2 import certificate, diagnostics, extrapolation, identity
+from dfmp2.mp2.pairs import PairEnergies
+from dfmp2.mp2.result import Certificate
+from dfmp2.options import Options
+from dfmp2.planning.sizes import sampled_pairs
+from dfmp2.scf.reference import Reference, Solutions, Stability
+from tests.awkward import EXACT, MOLECULES
+
+HOST = Limits(("fp64",), tile_edge=16, tile_elements=1 << 21, workers=3)
+CARD = Limits(
+    ("fp64",), 64, 1000, 1, memory=10**9, edge_elements=1000, product_edge=100, least_edge=1
+)
+PADDED = Limits(("mixed",), 16, 1 << 21, 1, memory=10**9, least_edge=4)
+
+
+# --- tiles ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "nocc", "row", "edge"),
+    [
+        (HOST, 1, 0, 1),
+        (HOST, 8, 0, 1),
+        (HOST, 9, 0, 2),
+        (HOST, 128, 0, 16),
+        (HOST, 1000, 0, 16),
+        (HOST, 1000, 1 << 18, 8),
+        (HOST, 1000, (1 << 18) + 1, 7),
+        (HOST, 1000, 1 << 22, 1),
+        (PADDED, 9, 1 << 22, 4),
+        (PADDED, 80, 1 << 22, 10),
+        (PADDED, 800, 1 << 22, 16),
+        (CARD, 100, 0, 50),
+        (CARD, 64, 0, 64),
+        (CARD, 65, 0, 33),
+        (CARD, 100, 20, 50),
+        (CARD, 101, 20, 34),
+        (CARD, 100, 1001, 1),
+        (CARD, 0, 10, 1),
+    ],
+)
+def test_the_edge_of_a_tile(limits: Limits, nocc: int, row: int, edge: int) -> None:
+    """An eighth of the orbitals on the host, at most `tile_edge` and 2^21 numbers of B; on a card as
+    few and equal ones as its limits allow."""
+    assert tiling.edge(nocc, limits, row) == edge
+
+
+def test_tiles_and_their_pairs_by_hand() -> None:
+    limits = replace(CARD, tile_edge=3)
+    assert tiling.triangle(5, limits) == [
+        Tile(0, 3, 0, 3, True),
+        Tile(0, 3, 3, 5, False),
+        Tile(3, 5, 3, 5, True),
+    ]
+    assert tiling.rectangle(5, 4, limits) == [
+        Tile(0, 3, 0, 2, False),
+        Tile(0, 3, 2, 4, False),
+        Tile(3, 5, 0, 2, False),
+        Tile(3, 5, 2, 4, False),
+    ]
+    assert [tiling.pairs_in(tile) for tile in tiling.triangle(5, limits)] == [6, 6, 3]
+    assert tiling.pairs_in(Tile(1, 4, 2, 7, False)) == 15
+    assert Tile(3, 5, 7, 9, True).shifted(2, 6) == Tile(1, 3, 1, 3, True)
+    assert tiling.widest([]) == 0 and tiling.widest(tiling.rectangle(5, 4, limits)) == 2
+    assert tiling.rows_of(tiling.triangle(5, limits)) == [(0, 3), (3, 5)]
+    assert tiling.columns_of(tiling.rectangle(5, 4, limits)) == [(0, 2), (2, 4)]
+    assert Shape(5, 7, 9).pairs == 15 and Shape(5, 7, 9).nao == 12
+
+
+@pytest.mark.parametrize(
+    ("nvir", "right", "rows", "expected"),
+    [
+        (10, 10, 9, (9, 1)),
+        (10, 5, 9, (9, 2)),
+        (30, 2, 9, (4, 4)),
+        (40, 40, 9, (1, 1)),
+        (7, 3, 2, (2, 23)),
+    ],
+)
+def test_a_product_of_a_tile_fills_the_device(
+    nvir: int, right: int, rows: int, expected: tuple[int, int]
+) -> None:
+    """100 rows where there are so many, and at most 1000 numbers; one pair at least."""
+    assert tiling.strip(CARD, nvir, right, rows) == expected
+    height, width = expected
+    assert height * width * nvir * right <= 1000 or expected == (1, 1)
+
+
+def test_b_on_disk_is_read_row_by_row_of_tiles() -> None:
+    """Three sets of two orbitals; two of them fit beside two buffers of columns."""
+    limits = replace(CARD, tile_edge=2)
+    tiles = tiling.triangle(6, limits)
+    row = 10
+    (whole,) = tiling.visits(tiles, 6 * row + 4 * row, row, row, same=True)
+    assert (whole.begin, whole.end, whole.passing) == (0, 6, []) and whole.inside == tiles
+    two = tiling.visits(tiles, 4 * row + 4 * row, row, row, same=True)
+    assert [(visit.begin, visit.end) for visit in two] == [(0, 4), (4, 6)]
+    assert two[0].passing == [(4, 6)] and two[1].passing == []
+    assert set(two[0].mine) == {tile for tile in tiles if tile.i1 <= 4}
+    assert set(two[0].inside) == {tile for tile in tiles if tile.j1 <= 4}
+    least = tiling.visits(tiles, 4 * row + 4 * row - 1, row, row, same=True)
+    assert [(visit.begin, visit.end) for visit in least] == [(0, 2), (2, 4), (4, 6)]
+    assert [visit.passing for visit in least] == [[(2, 4), (4, 6)], [(4, 6)], []]
+    # Of two spins no tile lies inside; columns have rows of their own size.
+    other = tiling.rectangle(4, 3, limits)
+    (both,) = tiling.visits(other, 4 * row + 2 * 2 * 7, row, 7, same=False)
+    assert both.inside == [] and both.passing == [(0, 2), (2, 3)] and both.mine == other
+    assert len(tiling.visits(other, 4 * row + 2 * 2 * 7 - 1, row, 7, same=False)) == 2
+
+
+def test_products_of_the_host_are_cut_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "PRODUCT_ELEMENTS", 90)
+    assert list(cpu._blocks(Tile(0, 5, 2, 4, False), 10)) == [
+        Tile(0, 2, 2, 4, False),
+        Tile(2, 5, 2, 4, False),
+    ]
+    halves = list(cpu._blocks(Tile(0, 4, 0, 4, True), 1))
+    assert halves == [Tile(0, 2, 0, 2, True), Tile(0, 2, 2, 4, False), Tile(2, 4, 2, 4, True)]
+    assert list(cpu._blocks(Tile(0, 2, 0, 1, False), 91)) == [
+        Tile(0, 1, 0, 1, False),
+        Tile(1, 2, 0, 1, False),
+    ]
+    assert cpu._runs(7, 3) == [(0, 6, 3), (6, 7, 1)]
+    assert cpu._runs(6, 3) == [(0, 6, 3)] and cpu._runs(2, 3) == [(0, 2, 2)]
+    assert cpu._cuts(3, 10, 3) == [(3, 5), (5, 7), (7, 10)]
+    assert cpu._area(Tile(1, 4, 2, 7, False)) == 15
+    limits = cpu.CpuBackend(5).limits
+    assert (limits.workers, limits.tile_edge, limits.work_elements) == (5, 16, 1 << 18)
+    assert limits.square and limits.precisions == ("fp64", "mixed")
+
+
+@pytest.mark.parametrize(
+    ("asked", "auto", "settled"),
+    [
+        ("auto", "fp64", "fp64"),
+        ("auto", "mixed", "auto"),
+        ("mixed", "fp64", "mixed"),
+        ("fp64", "mixed", "fp64"),
+    ],
+)
+def test_auto_is_float64_where_that_costs_nothing(asked: str, auto: str, settled: str) -> None:
+    assert replace(HOST, auto=auto).settled(asked) == settled
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "full"),
+    [
+        ("NVIDIA A100-SXM4-80GB", (8, 0), True),
+        ("NVIDIA H100 PCIe", (9, 0), True),
+        ("NVIDIA H800", (9, 0), False),
+        ("NVIDIA H20-3e", (9, 0), False),
+        ("NVIDIA L4", (8, 9), False),
+        ("NVIDIA B200", (10, 0), False),
+    ],
+)
+def test_cards_by_their_data_sheets(name: str, capability: tuple[int, int], full: bool) -> None:
+    card = Card(name, capability, 80 << 30, 70 << 30)
+    assert card.full_float64 == full
+    assert (card.precision, card.float64_rate) == (("fp64", 1e13) if full else ("mixed", 2e11))
+    assert (card.product_elements, card.edge_elements) == (80 << 20, 160 << 20)
+    large = replace(card, total=400 << 30)
+    assert (large.product_elements, large.edge_elements) == (1 << 27, 1 << 28)
+    cuda = SimpleNamespace(
+        mem_get_info=lambda: (1000, 4000),
+        get_device_name=lambda: name,
+        get_device_capability=lambda: list(capability),
+    )
+    assert present_card(SimpleNamespace(cuda=cuda)) == Card(name, capability, 4000, 850)
+
+
+def test_decays_of_the_regulariser_are_its_exponentials() -> None:
+    """exp(-kappa (e_a - e_i)) of both sides, whose product is that of the whole denominator."""
+    eps = [(np.array([-2.0, -1.0]), np.array([0.5])), (np.array([-0.7]), np.array([0.2, 0.9]))]
+    left, right = (base.Operand(None, *one, "fp64") for one in eps)
+    found = base.decays(1.3, left, right, np.float64)
+    for one, (occ, vir) in zip(found, eps, strict=True):
+        assert one.dtype == np.float64
+        np.testing.assert_allclose(one, np.exp(-1.3 * (vir - occ[:, None])), rtol=1e-14)
+    assert base.decays(1.3, left, right, np.float32)[0].dtype == np.float32
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pairs() -> PairEnergies:
+    """Of 3 alpha and 2 beta orbitals."""
+    rng = np.random.default_rng(7)
+    same = [-rng.random((n, n)) for n in (3, 2)]
+    same = [x + x.T for x in same]
+    return PairEnergies(-rng.random((3, 2)), tuple(same))
+
+
+def test_pairs_of_channels_and_how_often_they_count(pairs: PairEnergies) -> None:
+    alpha, beta, mixed = certificate._channels(pairs)
+    assert [one.channel for one in (alpha, beta, mixed)] == [(0, 0), (1, 1), (0, 1)]
+    assert alpha.rows.tolist() == [0, 0, 0, 1, 1, 2]
+    assert alpha.columns.tolist() == [0, 1, 2, 1, 2, 2]
+    assert alpha.weight.tolist() == [1.0, 2.0, 2.0, 1.0, 2.0, 1.0]
+    assert mixed.weight.tolist() == [1.0] * 6
+    assert mixed.rows.tolist() == [0, 0, 1, 1, 2, 2] and mixed.columns.tolist() == [0, 1] * 3
+    assert alpha.energies()[1].tolist() == [pairs.same_spin[0][0, 1], 0.0]
+    assert mixed.energies()[3].tolist() == [0.0, pairs.opposite_spin[1, 1]]
+    closed = PairEnergies(pairs.same_spin[0], (0.3 * pairs.same_spin[0],))
+    (one,) = certificate._channels(closed)
+    assert one.energies()[4].tolist() == [closed.same_spin[0][1, 2], closed.opposite_spin[1, 2]]
+    total = (one.energies() * one.weight[:, None]).sum(axis=0)
+    assert total[0] == pytest.approx(closed.same_spin[0].sum())
+    assert total[1] == pytest.approx(closed.opposite_spin.sum())
+
+
+def test_repeated_pairs_take_both_places_of_one_spin(pairs: PairEnergies) -> None:
+    before = [x.copy() for x in (*pairs.same_spin, pairs.opposite_spin)]
+    chosen = {
+        (0, 0): np.array([False, True, False, False, False, True]),
+        (1, 1): np.array([False, False, False]),
+        (0, 1): np.array([False, False, False, True, False, False]),
+    }
+    asked = []
+
+    def redo(channel: Any, rows: Any, columns: Any) -> Any:
+        asked.append((channel, rows.tolist(), columns.tolist()))
+        return np.stack([100.0 + rows, 200.0 + columns], axis=1)
+
+    certificate.repeat_pairs(pairs, redo, chosen)
+    assert asked == [((0, 0), [0, 2], [1, 2]), ((1, 1), [], []), ((0, 1), [1], [1])]
+    before[0][0, 1] = before[0][1, 0] = 100.0
+    before[0][2, 2] = 102.0
+    before[2][1, 1] = 201.0
+    for found, expected in zip((*pairs.same_spin, pairs.opposite_spin), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_the_largest_pairs_are_those_that_carry_the_excess() -> None:
+    """Of 15 pairs whose sizes fall by halves: so many that 0.6 of the tolerance is left."""
+    matrix = np.zeros((5, 5))
+    rows, columns = np.triu_indices(5)
+    size = 2.0 ** -np.arange(15)
+    matrix[rows, columns] = -size / np.where(rows == columns, 1, 2)
+    matrix = np.triu(matrix) + np.triu(matrix, 1).T
+    made = PairEnergies(matrix, (0.0 * matrix,))
+    said = Certificate(15, 15, 1e-6, 0.0, 0.0, 0.0, 1e-7, repeated_in_fp64=False)
+    for error, count in ((1e-6, 5), (6.1e-8, 1), (0.9e-6, 4), (3e-6, 6), (4e-6, None)):
+        share = 1 - 0.6 * 1e-7 / error
+        expected = 1 + int(np.searchsorted(np.cumsum(size), share * size.sum()))
+        found = certificate.largest_pairs(made, replace(said, correlation_error=error))
+        if expected > 0.4 * 15:
+            assert found is None and count is None
+            continue
+        assert found is not None and list(found) == [(0, 0)]
+        assert found[0, 0].tolist() == [True] * expected + [False] * (15 - expected)
+        assert expected == count
+
+
+def test_strata_have_equal_sums_and_keep_equal_pairs_together() -> None:
+    found = certificate._strata(np.array([1.0, 4.0, 1.0, 1.0, 1.0, 4.0, 4.0]))
+    assert [part.tolist() for part in found] == [[1, 5, 6], [0, 2, 3, 4]]
+    # Quarters of 8: the largest carries two of them, and pairs within 1 % stay together.
+    found = certificate._strata(np.array([4.0, 2.0, 1.0, 0.5, 0.5 * (1 + 1e-9)]))
+    assert [part.tolist() for part in found] == [[0], [1], [2, 3, 4]]
+    assert [part.tolist() for part in certificate._strata(np.zeros(3))] == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted", "shares"),
+    [((2, 9, 30), 12, [2, 5, 5]), ((2, 3, 30), 12, [2, 3, 7]), ((9, 9), 5, [3, 2]), ((4,), 9, [4])],
+)
+def test_small_strata_leave_their_share_to_larger_ones(
+    sizes: tuple[int, ...], wanted: int, shares: list[int]
+) -> None:
+    places = np.arange(sum(sizes))
+    strata = np.split(places, np.cumsum(sizes)[:-1])
+    numbers = np.random.Generator(np.random.PCG64(5)).random(sum(sizes))
+    drawn = certificate._draw(strata, wanted, np.random.Generator(np.random.PCG64(5)))
+    assert [(n, len(pick)) for n, pick in drawn] == list(zip(sorted(sizes), shares, strict=True))
+    for (_, pick), stratum in zip(drawn, sorted(strata, key=len), strict=True):
+        least = sorted(stratum.tolist(), key=lambda k: numbers[k])[: len(pick)]
+        assert pick.tolist() == least
+
+
+def test_a_sample_knows_its_largest_error_and_its_seed(pairs: PairEnergies) -> None:
+    rng = np.random.default_rng(3)
+    errors: dict[Any, Any] = {}
+
+    def redo(channel: Any, rows: Any, columns: Any) -> Any:
+        (one,) = (one for one in certificate._channels(pairs) if one.channel == channel)
+        mixed = np.zeros((len(rows), 2))
+        for column, matrix in enumerate((one.same, one.opposite)):
+            if matrix is not None:
+                mixed[:, column] = matrix[rows, columns]
+        wrong = 1e-9 * rng.standard_normal((len(rows), 2)) * (mixed != 0)
+        weight = np.where((rows == columns) & (channel[0] == channel[1]), 1.0, 2.0)
+        if channel == (0, 1):
+            weight = np.ones(len(rows))
+        errors[channel] = wrong * weight[:, None]
+        return mixed - wrong
+
+    found = certificate.bound_errors(pairs, redo, 1e-7, seed=11)
+    assert (found.pairs, found.sampled, found.seed) == (15, 15, 11)
+    assert found.sampled == sum(sampled_pairs(n) for n in (6, 3, 6))
+    both = np.concatenate([errors[channel] for channel in errors])
+    assert found.largest_pair_error == pytest.approx(np.abs(both.sum(axis=1)).max(), rel=1e-6)
+    assert found.same_spin_error == pytest.approx(abs(both[:, 0].sum()), rel=1e-6)
+    assert found.opposite_spin_error == pytest.approx(abs(both[:, 1].sum()), rel=1e-6)
+    assert found.correlation_error == pytest.approx(abs(both.sum()), rel=1e-6)
+    assert found.tolerance == 1e-7 and not found.repeated_in_fp64
+    assert certificate.bound_errors(pairs, redo, 1e-7).seed == 1946
+
+
+# --- limits of basis sets -------------------------------------------------------------------------
+
+FORMS: dict[tuple[str, str, int, int], Any] = {
+    ("scf", "exponential", 2, 3): lambda x: math.exp(-1.63 * x),
+    ("scf", "karton-martin", 3, 4): lambda x: (x + 1) * math.exp(-9 * math.sqrt(x)),
+    ("scf", "exp-sqrt", 4, 5): lambda x: math.exp(-6.3 * math.sqrt(x)),
+    ("scf", "power", 2, 3): lambda x: x**-3.4,
+    ("scf", "neese-valeev", 2, 3): lambda x: math.exp(-4.42 * math.sqrt(x)),
+    ("scf", "neese-valeev", 3, 4): lambda x: math.exp(-5.46 * math.sqrt(x)),
+    ("correlation", "helgaker", 3, 4): lambda x: x**-3.0,
+    ("correlation", "truhlar", 2, 3): lambda x: x**-2.2,
+    ("correlation", "neese-valeev", 2, 3): lambda x: x**-2.46,
+    ("correlation", "neese-valeev", 3, 4): lambda x: x**-3.05,
+}
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: "-".join(map(str, kind)))
+def test_limits_solve_their_two_equations(kind: tuple[str, str, int, int]) -> None:
+    """E(X) = E + A f(X) for both basis sets."""
+    which, name, lower, upper = kind
+    of = {"scf": extrapolation.scf_formula, "correlation": extrapolation.correlation_formula}
+    formula = of[which](name, "cc-pvnz", lower, upper)
+    smaller, larger = -76.02, -76.05
+    low, high = FORMS[kind](lower), FORMS[kind](upper)
+    factor = (smaller - larger) / (low - high)
+    assert formula.limit(smaller, larger, lower, upper) == pytest.approx(
+        larger - factor * high, rel=1e-13
+    )
+    assert sum(formula.weights(lower, upper)) == pytest.approx(1.0, rel=1e-13)
+    assert formula.name == name and formula.source
+
+
+def test_limits_of_other_families() -> None:
+    largest = extrapolation.scf_formula("largest", "def2", 3, 4)
+    assert largest.weights(3, 4) == (0.0, 1.0) and largest.limit(-1.0, -2.0, 3, 4) == -2.0
+    for family, alpha, beta in (("aug-cc-pvnz", 5.79, 3.05), ("def2", 7.88, 2.97)):
+        scf = extrapolation.scf_formula("neese-valeev", family, 3, 4)
+        pairs = extrapolation.correlation_formula("neese-valeev", family, 3, 4)
+        low, high = (math.exp(-alpha * math.sqrt(x)) for x in (3, 4))
+        assert scf.weights(3, 4)[1] == pytest.approx(low / (low - high))
+        assert pairs.weights(3, 4)[1] == pytest.approx(3**-beta / (3**-beta - 4**-beta))
+        assert str(alpha) in scf.form and str(beta) in pairs.form
+    two = extrapolation.scf_formula("neese-valeev", "aug-cc-pvnz", 2, 3)
+    assert "4.3 " in two.form
+    assert extrapolation.default_correlation("def2") == "neese-valeev"
+    assert extrapolation.default_correlation("cc-pvnz") == "helgaker"
+
+
+@pytest.mark.parametrize(
+    ("which", "name", "family", "lower", "said"),
+    [
+        ("scf", "power", "def2", 3, "for def2 use largest or neese-valeev"),
+        ("scf", "none", "cc-pvnz", 2, "expected one of largest, exponential"),
+        ("scf", "neese-valeev", "cc-pvnz", 4, "has no exponents for cc-pvnz 4/5"),
+        ("correlation", "helgaker", "def2", 3, "for def2 use neese-valeev"),
+        ("correlation", "none", "cc-pvnz", 2, "expected one of helgaker, truhlar"),
+        ("correlation", "truhlar", "cc-pvnz", 3, r"with cc-pv\[dt\]z only"),
+        ("correlation", "truhlar", "aug-cc-pvnz", 2, r"with cc-pv\[dt\]z only"),
+        ("correlation", "neese-valeev", "def2", 2, "has no exponents for def2 2/3"),
+    ],
+)
+def test_formulas_that_were_not_published_for_a_family_are_refused(
+    which: str, name: str, family: str, lower: int, said: str
+) -> None:
+    of = {"scf": extrapolation.scf_formula, "correlation": extrapolation.correlation_formula}
+    with pytest.raises(InputError, match=said):
+        of[which](name, family, lower, lower + 1)
+
+
+# --- which calculation it is ----------------------------------------------------------------------
+
+
+def test_every_option_that_matters_is_asked_and_no_other() -> None:
+    """A table of all of them: which change the answer."""
+    molecule = MOLECULES["methylene"]
+    first = Options(basis="cc-pvdz", method="b2plyp")
+    free = {"memory", "threads", "scratch", "scf_max_cycles", "allow_small_gap", "allow_poor_fit"}
+    free.add("scf_from")
+    asked = identity.question(molecule, first)
+    names = {name.replace("_", "-") for name in Options.__slots__ if name not in free}
+    others = {"geometry", "point charges", "charge", "multiplicity", "start orbitals"}
+    assert set(asked) == {f"--{name}" for name in names} | others
+    assert asked["start orbitals"] == asked["point charges"] == "none"
+    assert (asked["charge"], asked["multiplicity"]) == ("0", "3")
+    assert identity.question(molecule, first, "abc")["start orbitals"] == "abc"
+    labels = " ".join(molecule.labels).encode() + molecule.coordinates.tobytes()
+    assert asked["geometry"] == hashlib.sha256(labels).hexdigest()
+    field = MOLECULES["hypochlorous acid in a field"]
+    assert field.point_charges is not None
+    bits = hashlib.sha256(field.point_charges.tobytes()).hexdigest()
+    assert identity.point_charges_digest(field) == bits
+    whole = json.dumps(asked, sort_keys=True).encode()
+    assert identity.fingerprint(molecule, first) == hashlib.sha256(whole).hexdigest()
+    # The default of the stability analysis is that of this molecule.
+    assert identity.question(molecule, Options(basis="cc-pvdz"))["--stability"] == "follow"
+
+
+def test_differences_are_named_with_both_values_where_they_are_short() -> None:
+    there = {"--os-scale": "1.2", "geometry": "a" * 41, "same": "x", "gone": "y", "processor": "p"}
+    here = {"--os-scale": "1.3", "geometry": "b", "same": "x", "new": "z", "processor": "q"}
+    assert identity.changed(there, here) == ["os_scale", "geometry", "gone", "processor", "new"]
+    found = [str(one) for one in identity.differences(there, here, ["new", "processor"])]
+    assert found == [
+        "--os-scale (1.2 there, 1.3 here)",
+        "geometry differs",
+        "gone (y there, none here)",
+    ]
+    edge = identity.differences({"x": "a" * 40}, {"x": "b"})
+    assert str(edge[0]) == f"x ({'a' * 40} there, b here)"
+    assert identity.other_processor(there, here) == "p there, q here"
+    assert identity.other_processor(there, {**here, "processor": "p"}) == ""
+    assert identity.other_processor({}, here) == identity.other_processor(there, {}) == ""
+    identity.require_same({"a": "1", "processor": "p"}, {"a": "1", "processor": "q"}, "x.ckpt")
+    with pytest.raises(ForeignCheckpoint, match=r"x.ckpt belongs to another .* a \(1 there, 2"):
+        identity.require_same({"a": "1"}, {"a": "2"}, "x.ckpt")
+
+
+def test_methods_that_differ_are_counted() -> None:
+    """Options first; three fields, and three values of each, are named."""
+    plain = {"basis": "cc-pvdz", "method": "mp2", "grid": "default", "orbital functions of H": "a"}
+    methods = {
+        "one": plain,
+        "two": plain,
+        "three": {**plain, "method": "scs-mp2", "orbital functions of H": "b"},
+    }
+    assert (
+        identity.method_differences(methods) == "method: mp2 (2, e.g. one), scs-mp2 (1, e.g. three)"
+    )
+    assert identity.method_differences({"one": plain, "two": plain}) == ""
+    other = {"one": plain, "two": {**plain, "orbital functions of H": "b"}}
+    assert identity.method_differences(other).startswith("orbital functions of H: a (1, e.g. one)")
+    many = {str(n): {name: f"{name}{n}" for name in identity.METHOD[:5]} for n in range(5)}
+    said = identity.method_differences(many)
+    assert said.endswith("; and 2 more") and said.count("(1, e.g. ") == 9
+    assert said.startswith("basis: basis0 (1, e.g. 0), basis1 (1, e.g. 1), basis2 (1, e.g. 2)")
+
+
+# --- doubts ---------------------------------------------------------------------------------------
+
+
+def reference_with(stability: Stability | None, solutions: Solutions | None = None) -> Reference:
+    coeff = np.eye(2)[None]
+    return Reference(
+        kind="uhf",
+        scf_type="df",
+        scf_total_energy=-1.0,
+        nuclear_repulsion_energy=0.0,
+        cycles=1,
+        ladder=("DIIS",),
+        start="atoms",
+        spin_square=0.75,
+        mo_coeff=np.concatenate([coeff, coeff]),
+        mo_energy=np.array([[-0.5, 0.3]] * 2),
+        mo_occ=np.array([[1.0, 0.0], [0.0, 0.0]]),
+        stability=stability,
+        solutions=solutions,
+    )
+
+
+UNSTABLE = Stability("unstable (UHF to UHF)", "UHF to UHF; all rotations", -0.02, 1e-4, -0.02, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("gain", "spin_square", "grave"),
+    [(0.01, 0.75, False), (0.0101, 0.75, True), (1e-4, 1.049, False), (1e-4, 1.051, True)],
+)
+def test_an_instability_is_grave_beyond_its_limits(
+    gain: float, spin_square: float, grave: bool
+) -> None:
+    """0.01 Eh, or 0.3 of <S^2> beyond that of the spin."""
+    found = replace(
+        reference_with(replace(UNSTABLE, energy_gain=gain, internal_gain=gain)),
+        spin_square=spin_square,
+    )
+    said = str(diagnostics.instability(found, Options(basis="sto-3g"), 2))
+    assert ("may be meaningless" in said) == grave
+    assert f"a lower UHF solution exists, at least {gain:.1e} Eh below" in said
+    assert "lowest eigenvalue -0.0200 Eh" in said
+    stable = replace(UNSTABLE, verdict="stable", energy_gain=None, internal_gain=None)
+    for one in (None, stable):
+        assert diagnostics.instability(reference_with(one), Options(basis="sto-3g"), 2) == ""
+
+
+def test_numbers_of_doubt_are_those_of_a_run() -> None:
+    """Gap and denominator from the orbital energies, of the correlated orbitals alone."""
+    molecule = MOLECULES["cyano radical"]
+    found = dfmp2.run(molecule, **EXACT, frozen_core=2, frozen_virtual=1, stability="off")
+    energy, occ = found.reference.mo_energy, found.reference.mo_occ
+    gaps = [e[n == 0].min() - e[n > 0].max() for e, n in zip(energy, occ, strict=True)]
+    assert found.diagnostics.homo_lumo_gap == pytest.approx(min(gaps), rel=1e-12)
+    least = math.inf
+    for s in range(2):
+        for t in range(2):
+            i, a = (np.sort(energy[s][occ[s] > 0])[2:], np.sort(energy[s][occ[s] == 0])[:-1])
+            j, b = (np.sort(energy[t][occ[t] > 0])[2:], np.sort(energy[t][occ[t] == 0])[:-1])
+            if s == t:  # two electrons of one spin are in different orbitals
+                value = a[:2].sum() - i[-2:].sum()
+            else:
+                value = a[0] + b[0] - i[-1] - j[-1]
+            least = min(least, float(value))
+    assert found.diagnostics.smallest_denominator == pytest.approx(least, rel=1e-9)

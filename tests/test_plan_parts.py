@@ -1,0 +1,398 @@
+"""What a plan is made of: sizes of runs by PySCF's own counts, parts of a run, devices that make B,
+and scratch folders, by numbers that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import dft, gto
+
+from dfmp2.backends.base import Shape
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
+from dfmp2.host import resources
+from dfmp2.options import Options
+from dfmp2.planning import memory, plan, rates
+from dfmp2.planning.memory import GradientMemory, MemoryPlan, Stage
+from dfmp2.planning.plan import PARTS, Plan, workload_sizes
+from dfmp2.planning.rates import DiskRates, Rates
+from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.time import IN_MEMORY, NO_TIME, STAGES, Pace, Timings
+from dfmp2.progress import Listener, Silent
+from tests.awkward import MOLECULES, mole_of
+
+WORK = Workload(
+    nao=20,
+    naux_scf=70,
+    naux=60,
+    spins=(Spin(5, 4, 15), Spin(4, 3, 16)),
+    precision="auto",
+    block_functions=12,
+)
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+def grid_points(mole: Any, level: int) -> int:
+    """Of PySCF's grid before points without weight go: angular points of its shells."""
+    grid = dft.gen_grid.Grids(mole)
+    grid.level = level
+    made = grid.gen_atomic_grids(mole, level=level)
+    return sum(len(made[mole.atom_symbol(atom)][1]) for atom in range(mole.natm))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("cyano radical", {}),
+        ("cyano radical", {"frozen_core": 2, "frozen_virtual": 3, "stability": "full"}),
+        ("cyano radical", {"reference": "rohf", "scf": "conventional", "check": True}),
+        ("chloramine", {"scf_starts": 3, "polarizability": True, "scf_conv_tol": 1e-8}),
+        ("chloramine", {"stability": "off", "relativity": "x2c", "precision": "fp64"}),
+        ("chloramine", {"method": "b2plyp", "grid": "1"}),
+        ("cyano radical", {"method": "drpa", "xc": "camb3lyp", "grid": "2", "precision": "fp64"}),
+        ("chloramine", {"method": "ks", "xc": "tpss", "grid": "1", "scf_from": "x.chk"}),
+        ("chloramine", {"method": "sos-laplace", "solvent": "water"}),
+    ],
+)
+def test_sizes_of_a_run_are_those_of_pyscf(name: str, given: dict[str, Any]) -> None:
+    molecule = MOLECULES[name]
+    options = Options(basis="6-31g*", allow_poor_fit=True, **given)
+    if options.scf == "df":
+        options = replace(options, scf_auxbasis="def2-universal-jkfit")
+    if options.correlation.kind != "none":
+        options = replace(options, auxbasis="def2-svp-ri")
+    found = workload_sizes(molecule, options, Silent())
+    mole = mole_of(molecule, "6-31g*")
+    nao, (alpha, beta) = mole.nao, mole.nelec
+    counts = [alpha, beta] if name == "cyano radical" else [alpha]
+    core, last = int(given.get("frozen_core", 0)), given.get("frozen_virtual", 0)
+
+    def functions(basis: str) -> int:
+        fitting = gto.M(
+            atom=mole._atom, unit="bohr", basis=basis, charge=mole.charge, spin=mole.spin, verbose=0
+        )
+        return int(fitting.nao)
+
+    assert (found.nao, found.atoms, found.potentials) == (nao, mole.natm, 0)
+    pairs = options.correlation.kind != "none"
+    assert found.naux == (functions("def2-svp-ri") if pairs else 0)
+    assert found.naux_scf == (functions("def2-universal-jkfit") if options.scf == "df" else 0)
+    assert found.spins == tuple(Spin(n, n - core, nao - n - last) for n in counts)
+    kind = options.correlation.kind
+    assert found.precision == (options.precision if kind == "pairs" else "fp64")
+    assert found.widest_shell == max(2 * mole.bas_angular(n) + 1 for n in range(mole.nbas)) == 5
+    assert found.primitives == sum(
+        mole.bas_nprim(n) * (2 * mole.bas_angular(n) + 1) for n in range(mole.nbas)
+    )
+    x2c = mole.decontract_basis(aggregate=True)[0].nao if "relativity" in given else 0
+    assert found.x2c_functions == x2c
+    unexamined = options.functional is not None or options.solvent is not None
+    default = "follow" if len(counts) == 2 else "auto"
+    if unexamined or options.reference == "rohf":
+        default = "off"
+    stability = given.get("stability", default)
+    window = tuple((n, nao - n) for n in counts) if stability == "auto" else ()
+    assert found.frontier == window
+    assert found.examined == (stability in ("full", "follow"))
+    assert found.starts == given.get("scf_starts", 1)
+    assert found.checked == bool(given.get("check"))
+    assert found.in_fields == (6 if given.get("polarizability") else 0)
+    assert found.points == {"laplace": 12, "rpa": 56}.get(kind, 0)
+    assert found.single_exchange is False  # below 128 functions
+    variables = {"b2plyp": 4, "drpa": 4, "ks": 5}.get(options.method, 0)
+    assert found.kernel == (len(counts) * variables) ** 2
+    if options.functional is None:
+        assert (found.grid, found.finer_grid, found.coarse_grid) == (0, 0, 0)
+    else:
+        level = int(given["grid"])
+        assert found.grid == grid_points(mole, level)
+        assert found.finer_grid > found.grid and found.coarse_grid in (0, grid_points(mole, 1))
+        assert found.coarse_grid == 0  # below 64 functions
+    separated = options.method == "drpa"
+    assert found.operators == (2 if separated else 1)
+    assert found.exchange == (options.method != "ks")
+    assert (found.surface > 100) == ("solvent" in given)
+    cycles = 12  # to 1e-6 Eh, 1.7 for each digit, and three digits less for a good start
+    if "scf_conv_tol" in given:
+        cycles = 10
+    if "scf_from" in given:
+        cycles = 7
+    assert found.cycles == cycles
+    assert found.scf_columns == 0
+    kept = workload_sizes(molecule, options, Silent(), scf=True)
+    columns = nao * (nao + 1) // 2 if options.scf == "df" else 0
+    assert kept == replace(found, scf_columns=columns)
+
+
+def test_shapes_leave_out_spins_with_nothing_to_correlate() -> None:
+    assert plan.trainium_shapes(WORK) == (Shape(4, 15, 60), Shape(3, 16, 60))
+    for spins in ((Spin(5, 4, 15), Spin(1, 0, 19)), (Spin(5, 4, 15), Spin(20, 19, 0))):
+        assert plan.trainium_shapes(replace(WORK, spins=spins)) == (Shape(4, 15, 60),)
+
+
+# --- devices that make B --------------------------------------------------------------------------
+
+
+def backend(*, fits: bool, transforms: bool, cost: Callable[..., float] | None = None) -> Any:
+    limits = SimpleNamespace(fits=fits, transforms=transforms)
+    return SimpleNamespace(limits=limits, transform_seconds=cost or (lambda spins, nao: 7.0))
+
+
+def test_a_device_makes_b_where_it_can_and_the_host_has_room() -> None:
+    """Down to the last byte."""
+    held = memory.device_host_bytes(WORK)
+    able = backend(fits=False, transforms=True)
+    plan.require_device(able, WORK, held)
+    with pytest.raises(ResourceError, match="of fitted integrals on the host"):
+        plan.require_device(able, WORK, held - 1)
+    plan.require_device(backend(fits=True, transforms=False), WORK, 0)
+    with pytest.raises(UnsupportedByBackend, match="takes B from the host"):
+        plan.require_device(backend(fits=False, transforms=False), WORK, held)
+    empty = replace(WORK, spins=(Spin(1, 0, 19),))
+    for kind in (True, False):
+        with pytest.raises(UnsupportedByBackend, match="nothing to correlate"):
+            plan.require_device(backend(fits=kind, transforms=True), empty, held)
+    asked: list[Any] = []
+
+    def fail(spins: Any, nao: int) -> float:
+        asked.append((spins, nao))
+        raise KernelError("too wide")
+
+    with pytest.raises(UnsupportedByBackend, match="too wide"):
+        plan.require_device(backend(fits=False, transforms=True, cost=fail), WORK, held)
+    assert asked == [(plan.trainium_shapes(WORK), 20)]
+
+
+def plan_of(**how: Any) -> Plan:
+    limits = CpuBackend(1).limits
+    held = memory.memory_plan(WORK, limits, 1, program=0, budget=10**12)
+    return replace(
+        Plan(WORK, held, NO_TIME, Pace(1.0, 1.0, 1), Rates(), tiles=3),
+        **how,
+    )
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_times_of_a_run_whose_b_a_device_makes(fits: bool) -> None:
+    """Its program in place of the transformation; all pairs of functions are fitted, or none are by
+    the host."""
+    setup: Any = SimpleNamespace(
+        options=SimpleNamespace(transform="host"), backend=backend(fits=fits, transforms=True)
+    )
+    host = plan._seconds(setup, plan_of())
+    setup.options.transform = "device"
+    found = plan._seconds(setup, plan_of())
+    assert found.transform == 7.0
+    fit = 0.0 if fits else host.fit * (20 * 21 // 2) / (4 * 15 + 3 * 16)
+    assert found.fit == pytest.approx(fit, rel=1e-12)
+    more = 7.0 - host.transform + fit - host.fit
+    assert found.total == pytest.approx(host.total + more, rel=1e-12)
+    assert (found.scf, found.integrals, found.pair_energies) == (
+        host.scf,
+        host.integrals,
+        host.pair_energies,
+    )
+
+
+def test_programs_are_compiled_before_the_scf() -> None:
+    """With the transformation where the device makes B."""
+    asked: list[Any] = []
+    stages: list[str] = []
+
+    class Heard(Listener):
+        def stage(self, text: str) -> None:
+            stages.append(text)
+
+    for compiles, transform, expected in (
+        (False, "host", []),
+        (True, "host", [(plan.trainium_shapes(WORK), 0)]),
+        (True, "device", [(plan.trainium_shapes(WORK), 20)]),
+    ):
+        asked.clear()
+        setup: Any = SimpleNamespace(
+            options=SimpleNamespace(transform=transform),
+            backend=SimpleNamespace(
+                name="nki",
+                limits=SimpleNamespace(compiles=compiles),
+                prepare=lambda spins, nao: asked.append((spins, nao)),
+            ),
+        )
+        plan.prepare_programs(setup, WORK, Heard())
+        assert asked == expected
+    assert stages == ["compiled kernels of nki"] * 2
+
+
+# --- parts of a run -------------------------------------------------------------------------------
+
+TIMES = Timings(1.0, 2.0, 4.0, 8.0, 16.0, 100.0, 32.0, 64.0)
+FULL = MemoryPlan(
+    program=1,
+    budget=10**9,
+    scf_in_core=11,
+    scf_fit=Stage(1, 2, 3),
+    scf_read=Stage(4, 5, 6),
+    scf_disk=12,
+    mp2_in_core=13,
+    mp2_integrals=Stage(7, 8, 9),
+    mp2_solve=Stage(10, 11, 12),
+    mp2_pairs=Stage(13, 14, 15),
+    mp2_disk=14,
+    integral_block=15,
+    mp2_check=Stage(16, 17, 18),
+    scf_response=16,
+    scf_gathered=17,
+)
+NO_SCF = {
+    "scf_in_core": 0,
+    "scf_gathered": 0,
+    "scf_fit": Stage(),
+    "scf_read": Stage(),
+    "scf_disk": 0,
+    "scf_response": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "stages", "gone"),
+    [
+        ("all", STAGES, {}),
+        (
+            "up to b",
+            ("scf", "integrals", "fit", "transform"),
+            {"mp2_pairs": Stage(), "mp2_check": Stage(), "mp2_disk": 0},
+        ),
+        (
+            "from orbitals",
+            (
+                "integrals",
+                "fit",
+                "transform",
+                "pair_energies",
+                "fitting_certificate",
+                "gradient",
+            ),
+            NO_SCF,
+        ),
+        (
+            "from b",
+            ("pair_energies", "fitting_certificate"),
+            {**NO_SCF, "mp2_integrals": Stage(), "mp2_solve": Stage(), "mp2_disk": 0},
+        ),
+    ],
+)
+def test_a_part_of_a_run_takes_its_stages_alone(
+    part: str, stages: tuple[str, ...], gone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert PARTS[part] == (stages, gone)
+    found = TIMES.only(PARTS[part][0])
+    left = [name for name in STAGES if name not in stages]
+    assert all(getattr(found, name) == 0.0 for name in left)
+    assert all(getattr(found, name) == getattr(TIMES, name) for name in stages)
+    assert found.total == 100.0 - sum(getattr(TIMES, name) for name in left)
+    assert Timings(2.0, 4.0, 8.0, 16.0, 32.0, 200.0, 64.0, 128.0) == TIMES + TIMES
+    # The memory of that part; of a finer grid there is another B.
+    monkeypatch.setattr(memory, "memory_plan", lambda *_, **__: FULL)
+    monkeypatch.setattr(plan, "_program", None)
+    options = Options(basis="x")
+    setup: Any = SimpleNamespace(backend=CpuBackend(1), threads=1, budget=10**9, options=options)
+    assert plan._memory(WORK, setup, part) == replace(FULL, **gone)
+    finer = plan._memory(replace(WORK, finer_grid=9), setup, part)
+    if part == "up to b":
+        assert finer == replace(FULL, **gone)
+    elif part == "from b":
+        assert finer == replace(FULL, **NO_SCF, mp2_disk=0, grid_disk=14)
+    else:
+        assert finer == replace(FULL, **gone, grid_disk=14)
+    checked: Any = SimpleNamespace(**{**vars(setup), "options": replace(options, check=True)})
+    check = memory.check_stage(WORK, 1)
+    if part != "up to b":
+        assert plan._memory(WORK, checked, part).mp2_check == check
+    device: Any = SimpleNamespace(
+        **{**vars(setup), "options": replace(options, transform="device")}
+    )
+    held = plan._memory(WORK, device, "all")
+    assert held == replace(FULL, mp2_in_core=memory.device_host_bytes(WORK))
+    laplace: Any = SimpleNamespace(
+        **{**vars(setup), "options": replace(options, method="sos-laplace")}
+    )
+    assert plan._memory(WORK, laplace, "all") == memory.without_pairs(FULL, WORK)
+
+
+def test_what_a_run_before_has_left_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def planned(*_: Any, program: int, budget: int, grown: int) -> MemoryPlan:
+        asked.append((program, grown))
+        return replace(FULL, program=program - grown, budget=budget)
+
+    monkeypatch.setattr(memory, "memory_plan", planned)
+    monkeypatch.setattr(plan, "_program", None)
+    setup: Any = SimpleNamespace(
+        backend=CpuBackend(1), threads=1, budget=10**9, options=Options(basis="x")
+    )
+    for resident in (100, 130, 90):
+        monkeypatch.setattr(resources, "resident_memory", lambda here=resident: here)
+        plan._memory(WORK, setup, "all")
+    assert asked == [(100, 0), (130, 30), (90, 0)]
+
+
+# --- scratch folders ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("disk", "cached"), [(0, False), (1, True), (700, True), (701, False)])
+def test_what_is_on_disk_stays_cached_beside_what_the_run_may_take(
+    disk: int, cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1000 bytes are free, of which the run may take 300 more than it has."""
+    monkeypatch.setattr(resources, "resident_memory", lambda: 200)
+    monkeypatch.setattr(resources, "available_memory", lambda: 1000)
+    held: Any = SimpleNamespace(disk=disk)
+    setup: Any = SimpleNamespace(budget=500)
+    assert plan._stays_cached(held, setup) == cached
+    setup.budget = 100  # less than it has
+    assert plan._stays_cached(held, setup) == (0 < disk <= 1000)
+
+
+def test_a_folder_that_cannot_be_measured_is_no_reason_not_to_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[str] = []
+
+    class Heard(Listener):
+        def stage(self, text: str) -> None:
+            heard.append(text)
+
+        def warning(self, text: str) -> None:
+            heard.append(str(text))
+
+    setup: Any = SimpleNamespace(scratch=Path("/scratch"))
+    speed = DiskRates(1.0, 2.0, "today", 3.0)
+    monkeypatch.setattr(
+        rates, "measure_disk", lambda root: speed if root == setup.scratch else None
+    )
+    assert plan._measured_disk(setup, Heard()) is speed
+    assert heard == ["measuring the speed of /scratch, once"]
+
+    def fail(root: Path) -> DiskRates:
+        raise ResourceError("it is full")
+
+    monkeypatch.setattr(rates, "measure_disk", fail)
+    assert plan._measured_disk(setup, Heard()) is None
+    assert heard[-1] == "it is full; times of disk traffic are those of another disk"
+
+
+def test_defaults_of_what_a_gradient_holds_are_nothing() -> None:
+    nothing = GradientMemory()
+    assert nothing.purpose == "" and not any(
+        getattr(nothing, name) for name in GradientMemory.__slots__
+    )
+    assert IN_MEMORY.written == IN_MEMORY.read == 0 and not IN_MEMORY.recomputed
+    assert np.isclose(NO_TIME.total, 0.0)

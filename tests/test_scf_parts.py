@@ -1,0 +1,775 @@
+"""The bookkeeping of an SCF: what decides how it goes on, counts and bounds, with mean fields that
+are made up, and sums written out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import df, gto, lib, scf
+
+from dfmp2.errors import ConvergenceError
+from dfmp2.integrals.metric import MetricFactor
+from dfmp2.integrals.screening import every_pair
+from dfmp2.options import Options
+from dfmp2.progress import Listener
+from dfmp2.scf import following, jk, ladder, response_matrices, rotations, solvent
+from dfmp2.scf.following import find_solution
+from dfmp2.scf.interatomic_fitting import between_atoms
+from dfmp2.scf.jk import JKFitting
+from dfmp2.scf.kohn_sham import ExactExchange, coulomb_and_exchange
+from dfmp2.scf.ladder import Ladder, SingleSchedule
+from dfmp2.scf.response_matrices import ResponseMatrices
+from dfmp2.scf.rotations import BROKEN, RHF, UHF, RotatedSpin, Rotation
+from tests.awkward import MOLECULES, mole_of
+
+
+class Heard(Listener):
+    """What was told."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.cycles: list[tuple[int, float, float, float]] = []
+        self.warnings: list[str] = []
+
+    def stage(self, text: str) -> None:
+        self.stages.append(text)
+
+    def warning(self, text: str) -> None:
+        self.warnings.append(str(text))
+
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        self.cycles.append((cycle, energy, change, gradient))
+
+
+# --- the ladder of convergence methods ------------------------------------------------------------
+
+
+class MadeUp:
+    """A mean field whose iterations have energies and gradients that are given, rung by rung.
+
+    Each rung takes of its list as many as it may; the last one converges.
+    """
+
+    def __init__(self, rows: list[tuple[float, float]]) -> None:
+        self.rows = rows
+        self.converged = False
+        self.mol = SimpleNamespace(nao=10)
+        self.level_shift: Any = None
+        self.DIIS: Any = None
+        self.callback: Any = None
+        self.check_convergence: Any = None
+        self.max_cycle = 0
+        self.seen: list[tuple[str, int, float, Any]] = []
+        self.mo_coeff, self.mo_occ = np.eye(2), np.array([2.0, 0.0])
+        self.number = 0
+        self.mo_energy: Any = None
+
+    def envs(self, energy: float, gradient: float) -> dict[str, Any]:
+        self.number += 1
+        self.mo_coeff = self.number * np.eye(2)
+        return {
+            "e_tot": energy,
+            "last_hf_e": energy + 1e-3,
+            "norm_gorb": gradient,
+            "conv_tol": 1e-8,
+            "conv_tol_grad": 1e-5,
+            "mo_coeff": self.mo_coeff,
+            "mo_occ": self.mo_occ,
+            "dm": np.eye(2),
+            "fock": f"F{self.number}",
+            "s1e": "S",
+            "x_orth": "X",
+        }
+
+    def eig(self, fock: str, overlap: str, x: str) -> tuple[Any, Any]:
+        return f"energies of {fock} {overlap} {x}", 7 * self.mo_coeff
+
+    def get_occ(self, energy: str, coeff: Any) -> Any:
+        return f"occupations of {energy}", coeff[0, 0]
+
+    def kernel(self, density: Any) -> None:
+        name = {ladder.adiis(): "ADIIS"}.get(self.DIIS, "DIIS")
+        self.seen.append((name, self.max_cycle, self.level_shift, density))
+        for _ in range(self.max_cycle):
+            if not self.rows:
+                self.converged = True
+                return
+            envs = self.envs(*self.rows.pop(0))
+            ends = self.check_convergence(envs)
+            self.callback(envs)
+            if ends:
+                self.converged = True
+                return
+
+    def newton(self) -> Any:
+        outer = self
+
+        class Solver(SimpleNamespace):
+            def kernel(self, coeff: Any, occ: Any) -> None:
+                outer.seen.append(("second order", self.max_cycle, outer.level_shift, coeff))
+                for _ in range(self.max_cycle + 1):
+                    if not outer.rows:
+                        self.converged = True
+                        return
+                    envs = outer.envs(*outer.rows.pop(0))
+                    assert outer.check_convergence is None
+                    self.callback(envs)
+
+            def make_rdm1(self, *given: Any) -> Any:
+                return outer.make_rdm1(*given)
+
+        return Solver(
+            converged=False,
+            callback=self.callback,
+            check_convergence=None,
+            mol=self.mol,
+            mo_coeff=self.mo_coeff,
+            mo_occ=self.mo_occ,
+        )
+
+    def make_rdm1(self, *orbitals: Any) -> Any:
+        return ("density", float((orbitals[0] if orbitals else self.mo_coeff)[0, 0]))
+
+
+def flat(count: int) -> list[tuple[float, float]]:
+    """Iterations that go nowhere, but not up."""
+    return [(-1.0 - 1e-6 * n, 0.5) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "cycles"),
+    [
+        (100, [("DIIS", 60, 0.0), ("DIIS", 20, 0.3), ("second order", 19, 0.0)]),
+        (50, [("DIIS", 40, 0.0), ("DIIS", 10, 0.3)]),
+        (70, [("DIIS", 42, 0.0), ("DIIS", 14, 0.3), ("second order", 13, 0.0)]),
+        (3, [("DIIS", 3, 0.0)]),
+    ],
+)
+def test_each_rung_has_its_share_of_the_cycles(
+    limit: int, cycles: list[tuple[str, int, float]]
+) -> None:
+    """60 % for DIIS, but 40 at least; 20 % with a level shift; the rest for the second order."""
+    made, heard = MadeUp(flat(2 * limit)), Heard()
+    options = Options(basis="sto-3g", scf_max_cycles=limit)
+    climbed = Ladder(made, options, heard)
+    with pytest.raises(ConvergenceError, match=f"did not converge in {limit} cycles"):
+        climbed.climb("start")
+    assert ladder.LEVEL_SHIFT == 0.3
+    assert [one[:3] for one in made.seen] == cycles
+    names = ["DIIS", "level shift", "second order"][: len(cycles)]
+    assert climbed.rungs == names
+    assert made.seen[0][3] == "start"
+    if len(cycles) > 1:  # each begins with the last orbitals of the one before
+        assert made.seen[1][3] == ("density", float(cycles[0][1]))
+    ends = np.cumsum([n + (name == "second order") for name, n, _ in cycles])
+    assert ends[-1] == limit == len(climbed.history)
+    said = [
+        f"SCF not converged by {name} in {n + (name == 'second order')} cycles"
+        for name, (_, n, _) in zip(names, cycles, strict=True)
+    ]
+    assert heard.stages == said
+
+
+def test_iterations_are_recorded_with_their_changes() -> None:
+    rows = [(-3.0, 0.4), (-3.5, 0.2), (-3.4, 0.1)]
+    made, heard, saved = MadeUp(list(rows)), Heard(), []
+    climbed = Ladder(
+        made, Options(basis="sto-3g"), heard, lambda coeff, occ: saved.append((coeff, occ))
+    )
+    assert climbed.climb("start") is made
+    assert made.callback is None and made.check_convergence is None
+    # Orbitals are those of the last Fock matrix itself.
+    assert made.mo_energy == "energies of F3 S X" and made.mo_coeff[0, 0] == 21.0
+    assert made.mo_occ == ("occupations of energies of F3 S X", 21.0)
+    made.mo_occ = np.array([2.0, 0.0])
+    expected = [(-3.0, 0.0, 0.4), (-3.5, -0.5, 0.2), (-3.4, pytest.approx(0.1), 0.1)]
+    assert climbed.history == expected
+    assert heard.cycles == [(n + 1, *row) for n, row in enumerate(expected)]
+    assert [coeff[0, 0, 0] for coeff, _ in saved] == [1.0, 2.0, 3.0]
+    assert saved[0][0].shape == (1, 2, 2) and saved[0][1].tolist() == [[2.0, 0.0]]
+    # Occupations of both spins of UHF, and those of ROHF, which PySCF has in one row.
+    envs = {**made.envs(-3.0, 0.1), "mo_coeff": np.ones((2, 3, 3)), "mo_occ": np.ones((2, 3))}
+    climbed._record(envs)
+    assert saved[-1][0].shape == (2, 3, 3) and saved[-1][1].shape == (2, 3)
+    envs = {**made.envs(-3.0, 0.1), "mo_occ": np.array([2.0, 1.0]), "dm": np.ones((2, 2, 2))}
+    climbed._record(envs)
+    assert saved[-1][1].tolist() == [[1.0, 1.0], [1.0, 0.0]] and saved[-1][0].shape == (2, 2, 2)
+
+
+def test_a_climb_is_given_up_for_adiis_and_back() -> None:
+    """DIIS leaves its lowest energy, the third, for eight iterations; ADIIS goes on from there until
+    it is calm, four iterations at least; then DIIS again."""
+    rows = [(-3.0, 0.4), (-3.5, 0.3), (-4.0, 0.2), *[(-3.9, 0.2)] * 9]
+    calm = [(-4.1, 0.004)] * 3 + [(-4.1, 0.006), (-4.1, 0.004)]
+    made, heard = MadeUp([*rows, *calm, (-4.2, 0.001)]), Heard()
+    climbed = Ladder(made, Options(basis="sto-3g"), heard)
+    climbed.climb("start")
+    assert climbed.rungs == ["DIIS", "ADIIS", "DIIS"]
+    # PySCF asks before the iteration is recorded: it is asked of the twelfth after eleven.
+    assert made.seen[0][:2] == ("DIIS", 60)
+    assert made.seen[1] == ("ADIIS", 60 - 12, 0.0, ("density", 3.0))
+    used = 12 + 5
+    assert made.seen[2][:2] == ("DIIS", 60 - used)
+    assert made.seen[2][3] == ("density", float(used))
+    turned = Ladder(MadeUp([*rows]), Options(basis="sto-3g"), Heard(), turned=True)
+    turned.climb("start")
+    assert turned.rungs == ["DIIS"]
+
+
+def test_the_second_order_solver_goes_alone_where_it_is_asked_to() -> None:
+    made = MadeUp([(-1.0, 0.1)] * 3)
+    climbed = Ladder(made, Options(basis="sto-3g", scf_max_cycles=30), Heard())
+    solver = climbed.climb(None, second_order=True)
+    assert climbed.rungs == ["second order"] and made.seen[0][1] == 29
+    assert (solver.ah_conv_tol, solver.ah_lindep) == (1e-16, 1e-20)
+
+
+@pytest.mark.parametrize(
+    ("energies", "gradient", "expected"),
+    [
+        ([-2.0, *[-1.9] * 8], 0.0011, True),
+        ([-2.0, *[-1.9] * 7], 0.0011, False),
+        ([-2.0, *[-1.9] * 7, -2.0], 0.0011, False),
+        ([-2.0, *[-1.9] * 8], 0.001, False),
+        ([-1.0, -2.0, *[-1.9] * 8], 0.1, True),
+        ([-2.1, -2.0, *[-2.05] * 8], 0.1, True),
+    ],
+)
+def test_a_climb_is_eight_iterations_above_the_lowest(
+    energies: list[float], gradient: float, expected: bool
+) -> None:
+    assert ladder.climbed([(energy, 0.0, gradient) for energy in energies]) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "gradient", "expected"),
+    [(0.9e-8, 0.9e-5, True), (-0.9e-8, 0.9e-5, True), (1e-8, 0.9e-5, False), (0.0, 1e-5, False)],
+)
+def test_convergence_is_below_both_limits(change: float, gradient: float, expected: bool) -> None:
+    envs = {"e_tot": change, "last_hf_e": 0.0, "conv_tol": 1e-8, "conv_tol_grad": 1e-5}
+    assert ladder.converged({**envs, "norm_gorb": gradient}) == expected
+
+
+def schedule(gradients: list[float]) -> tuple[str, list[int]]:
+    """How exchange is made after each iteration, in float32 (s), corrected (c) or in float64 (d);
+    and after which ones the SCF is converged."""
+    part = SimpleNamespace(single=False, corrected=False)
+    made = SingleSchedule(SimpleNamespace(), part, None)
+    assert part.single
+    kinds = ""
+    done = []
+    for number, gradient in enumerate(gradients):
+        envs = {
+            "e_tot": 0.0,
+            "last_hf_e": 0.0,
+            "conv_tol": 1e-8,
+            "conv_tol_grad": 1e-6,
+            "norm_gorb": gradient,
+        }
+        if made.converged(envs):
+            done.append(number)
+        assert not part.single or not part.corrected
+        if part.single:
+            kinds += "s"
+        elif part.corrected:
+            kinds += "c"
+        else:
+            kinds += "d"
+    return kinds, done
+
+
+def test_float32_serves_until_its_limits_and_two_float64_energies_end_it() -> None:
+    assert schedule([0.1, 1e-3, 0.99e-3, 1e-5, 0.99e-5, 1e-7, 1e-7]) == ("ssccddd", [6])
+    assert schedule([0.1, 0.99e-5, 1e-7, 1e-7]) == ("sddd", [3])  # nothing to correct
+    # The fifth iteration leaves more than 80 % of the best gradient: float32 ends, and as soon as
+    # there is another one to compare with its correction.
+    assert schedule([0.1] * 7) == ("ssssccd", [])
+    assert schedule([0.1] * 4 + [0.079, 0.0641]) == ("sssssc", [])
+
+
+@pytest.mark.parametrize(
+    ("at_anchor", "asked", "done"),
+    [(1.9e-5, 1e-6, True), (2e-5, 1e-6, False), (1.9e-6, 1e-7, True), (2e-6, 1e-7, False)]
+    + [(1.9e-5, 1e-3, True), (2e-5, 1e-3, False)],
+)
+def test_an_anchor_is_near_below_twenty_times_what_is_asked_for(
+    at_anchor: float, asked: float, done: bool
+) -> None:
+    """And below 2e-5 Eh in any case; otherwise another one follows."""
+    on_grid = SimpleNamespace(single=False, anchored=False, renew=False, at_anchor=False)
+    made = SingleSchedule(SimpleNamespace(), None, on_grid)
+    envs = {"e_tot": 0.0, "last_hf_e": 0.0, "conv_tol": 1e-8, "conv_tol_grad": asked}
+    assert not made.converged({**envs, "norm_gorb": 5e-4})
+    on_grid.at_anchor = True
+    made.converged({**envs, "norm_gorb": at_anchor})
+    on_grid.at_anchor = False
+    assert made.converged({**envs, "norm_gorb": 0.5e-7}) == done
+    assert on_grid.renew != done
+
+
+# --- solutions ------------------------------------------------------------------------------------
+
+
+class Solution:
+    """A converged mean field that is made up."""
+
+    def __init__(self, energy: float, name: str = "") -> None:
+        self.e_tot, self.name = energy, name
+        self.mo_occ = np.array([2.0, 0.0])
+        self.mol = SimpleNamespace(spin=0)
+
+    def make_rdm1(self, *orbitals: Any) -> Any:
+        return orbitals
+
+
+def way(kind: str, eigenvalue: float) -> Rotation:
+    return Rotation(kind, eigenvalue, (np.zeros((1, 1)),) * 2, True)
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Angles of every rotation; the energies along them are not asked for."""
+    stability = SimpleNamespace(verdict="made up")
+    monkeypatch.setattr(
+        following, "judged", lambda mf, lowest: (stability, {one.kind: 0.3 for one in lowest})
+    )
+    monkeypatch.setattr(following, "turned_orbitals", lambda mf, way, angle: (mf.name, angle))
+
+
+@pytest.mark.usefixtures("judged")
+@pytest.mark.parametrize(
+    ("drop", "kinds", "steps"),
+    [
+        (1e-3, [RHF] * 9, 5),
+        (1.1e-7, [RHF] * 9, 5),
+        (0.9e-7, [RHF] * 9, 0),
+        (1e-3, [BROKEN] * 9, 0),
+        (1e-3, [UHF, UHF, BROKEN], 2),
+    ],
+)
+def test_instabilities_are_followed_five_times_at_most(
+    drop: float, kinds: list[str], steps: int
+) -> None:
+    """To solutions that are lower by 1e-7 Eh, of the same kind of reference."""
+    solved: list[tuple[Any, dict[str, Any]]] = []
+
+    def solve(density: Any, **how: Any) -> Any:
+        solved.append((density, how))
+        turned = len([1 for _, one in solved if "turned" in one])
+        return (
+            Solution(-1.0 - drop * turned, f"s{len(solved)}"),
+            [f"r{len(solved)}"],
+            [(-1.0, -0.25, 0.1)],
+        )
+
+    left = list(kinds)
+
+    def examine(mf: Any) -> list[Rotation]:
+        return [way(left.pop(0), -0.01)]
+
+    heard = Heard()
+    options = Options(basis="sto-3g", stability="follow")
+    found, solutions = find_solution(None, "start", "atoms", options, heard, solve, examine)
+    assert solutions is not None and solved[0] == ("start", {"first": True})
+    assert len(solutions.energy) == steps + 1 == solutions.chosen == found.place
+    assert solutions.start == (1,) * (steps + 1) and solutions.origin == ("atoms",) * (steps + 1)
+    assert solutions.spin_square == (0.0,) * (steps + 1)
+    assert solutions.lowest_eigenvalue == (-0.01,) * (steps + 1)
+    assert len(found.ladder) == len(found.history) == steps + 1
+    # The first change of each stretch is that from the last energy of the one before.
+    assert found.history[0] == (-1.0, -0.25, 0.1)
+    assert all(row == (-1.0, 0.0, 0.1) for row in found.history[1:])
+    if steps == 0 and drop == 0.9e-7:  # DIIS, then the second-order solver from the same orbitals
+        assert solved[1] == (("s1", 0.3), {"turned": True})
+        assert solved[2] == (None, {"orbitals": ("s1", 0.3)})
+        assert len(solved) == 3
+    assert len(heard.stages) == max(steps, int(drop == 0.9e-7))
+
+
+@pytest.mark.usefixtures("judged")
+def test_the_lowest_of_several_starts_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third is lower than the first by more than 1e-7 Eh, the second by less; the fourth does
+    not converge."""
+    energies: dict[str, float | None] = {
+        "start": -1.0,
+        "2": -1.0 - 0.9e-7,
+        "3": -1.0 - 1.2e-7,
+        "4": None,
+        "5": -1.0 - 1.9e-7,
+    }
+    monkeypatch.setattr(following, "random_density", lambda mf, density, number: str(number))
+
+    def solve(density: Any, **how: Any) -> Any:
+        energy = energies[density]
+        if energy is None:
+            raise ConvergenceError("made up")
+        return Solution(energy, density), ["DIIS"], [(energy, 0.0, 0.1)]
+
+    options = Options(basis="sto-3g", stability="off", scf_starts=5)
+    heard = Heard()
+    found, solutions = find_solution(None, "start", "atoms", options, heard, solve, lambda mf: [])
+    assert solutions is not None
+    assert (found.mf.name, found.place, solutions.chosen) == ("3", 3, 3)
+    assert solutions.origin == ("atoms", *(f"atoms, turned at random ({n})" for n in (2, 3, 4, 5)))
+    assert math.isnan(solutions.energy[3]) and solutions.kind == ("",) * 5
+    assert sum("orbitals turned at random" in text for text in heard.stages) == 4
+    assert sum("start 4 did not converge" in text for text in heard.stages) == 1
+    energies = dict.fromkeys(energies)
+    with pytest.raises(ConvergenceError, match="made up"):
+        find_solution(None, "start", "atoms", options, heard, solve, lambda mf: [])
+    alone = Options(basis="sto-3g", stability="off")
+    energies = {"start": -1.0}
+    assert find_solution(None, "start", "atoms", alone, heard, solve, lambda mf: [])[1] is None
+
+
+@pytest.mark.usefixtures("judged")
+def test_an_instability_that_cannot_be_followed_is_warned_of() -> None:
+    def solve(density: Any, **how: Any) -> Any:
+        if how.get("first"):
+            return Solution(-1.0, "s1"), ["DIIS"], []
+        raise ConvergenceError("it climbs")
+
+    heard = Heard()
+    options = Options(basis="sto-3g", stability="follow")
+    found, solutions = find_solution(
+        None, "start", "atoms", options, heard, solve, lambda mf: [way(UHF, -0.01)]
+    )
+    assert solutions is not None and len(solutions.energy) == 2 and solutions.chosen == 1
+    assert found.mf.name == "s1" and len(heard.warnings) == 1
+    assert "cannot be followed: it climbs" in heard.warnings[0]
+    # Looked at alone, nothing is followed; an eigenvalue of the threshold is none to follow.
+    for asked, eigenvalue in (("full", -0.01), ("follow", following.THRESHOLD)):
+        options = Options(basis="sto-3g", stability=asked)
+        found, solutions = find_solution(
+            None, "start", "atoms", options, Heard(), solve, lambda mf, e=eigenvalue: [way(UHF, e)]
+        )
+        assert found.place == 1 and (solutions is None) == (asked == "full")
+
+
+@pytest.mark.parametrize(
+    ("spin", "found", "expected"),
+    [
+        (1, 0.75 + 2e-10, 0.75 + 2e-10),
+        (1, 0.75 + 0.5e-10, 0.75),
+        (1, 0.7, 0.75),
+        (2, 2.5, 2.5),
+        (-2, 2.0, 2.0),
+    ],
+)
+def test_spin_contamination_counts_from_rounding_on(
+    spin: int, found: float, expected: float
+) -> None:
+    mf: Any = SimpleNamespace(
+        mol=SimpleNamespace(spin=spin), mo_occ=np.ones((2, 3)), spin_square=lambda: (found, 1.0)
+    )
+    assert following.spin_square(mf) == expected
+    mf.mo_occ = np.ones(3)
+    assert following.spin_square(mf) == abs(spin) / 2 * (abs(spin) / 2 + 1)
+
+
+@pytest.mark.parametrize(
+    ("energy", "expected"),
+    [
+        (lambda x: -(x**2) + 2 * x**4, (math.pi / 8, None)),
+        (lambda x: x**2, (0.0, 0.0)),
+        (lambda x: x + x**2, (-math.pi / 8, None)),
+        (lambda x: -0.9e-9 if x else 0.0, (0.0, 0.0)),
+        (lambda x: -1.1e-9 if abs(x) < 0.02 else 1.0, (math.pi / 4 / 64, -1.1e-9)),
+    ],
+)
+def test_the_lowest_energy_along_a_rotation_is_looked_for_from_45_degrees_down(
+    energy: Callable[[float], float], expected: tuple[float, float | None]
+) -> None:
+    angle, lowest = rotations.deepest(energy)
+    assert angle == pytest.approx(expected[0], rel=1e-12)
+    assert lowest == pytest.approx(energy(angle) if expected[1] is None else expected[1], rel=1e-9)
+
+
+# --- matrices and their counts --------------------------------------------------------------------
+
+
+def small() -> tuple[Any, Any]:
+    mole = mole_of(MOLECULES["methylene"], "6-31g")
+    return mole, df.addons.make_auxmol(mole, "def2-universal-jkfit")
+
+
+def test_operations_of_fitted_matrices_are_counted() -> None:
+    """Two per multiply-add of the fit, of J, of the half transformation and of the product."""
+    mole, auxmole = small()
+    n, naux = mole.nao, auxmole.nao
+    pairs = n * (n + 1) // 2
+    made = JKFitting(mole, auxmole, 2, pairs=every_pair(n))
+    made.build()
+    assert made.operations == [naux**2 * pairs, 0]
+    rng = np.random.default_rng(1)
+    occupied = [rng.standard_normal((n, 3)), rng.standard_normal((n, 2))]
+    made.build()
+    j, k = made.matrices(occupied)
+    fit = naux**2 * pairs
+    per_orbital = naux * n * n + 2 * naux * n * n
+    assert made.operations == [fit + 2 * 4 * naux * pairs + 5 * per_orbital, 0]
+    made.single = True
+    made.matrices(occupied)
+    assert made.operations == [fit + 4 * 4 * naux * pairs + 5 * per_orbital, 5 * per_orbital]
+    alone, nothing = made.matrices(occupied, exchange=False)
+    assert made.operations[0] == fit + 6 * 4 * naux * pairs + 5 * per_orbital
+    np.testing.assert_allclose(alone, j, atol=1e-10)
+    assert not nothing.any() and k.any()
+    b = lib.unpack_tril(made._cderi)
+    np.testing.assert_allclose(made.squares, (made._cderi**2).sum(axis=0), rtol=1e-12)
+    for s, c in enumerate(occupied):
+        half = np.einsum("pmn,ni->pmi", b, c)
+        np.testing.assert_allclose(k[s], np.einsum("pmi,pni->mn", half, half), atol=1e-9)
+        np.testing.assert_allclose(
+            j[s], np.einsum("pmn,p->mn", b, np.einsum("pmi,mi->p", half, c)), atol=1e-9
+        )
+    # Those of another operator are counted with these, and share the switches.
+    made.gathers = True
+    long_range = made.at_long_range(0.4)
+    assert long_range is made.at_long_range(0.4) and long_range.operations is made.operations
+    assert long_range.single and long_range.gathers and long_range.name == "scf-long-range"
+    with mole.with_range_coulomb(0.4):
+        exact = df.DF(mole, "def2-universal-jkfit").get_jk(occupied[0] @ occupied[0].T)[0]
+    made.single = False
+    again = made.at_long_range(0.4)
+    assert not again.single
+    mine, _ = made.get_jk(occupied[0] @ occupied[0].T, omega=0.4)
+    assert np.abs(mine - exact).max() < 0.05 * np.abs(exact).max()  # their metric is of 1/r
+    made.stop_gathering()
+    assert not made.gathers and not again.gathers
+    made.discard()
+    assert made._cderi is None and again._cderi is None
+    with pytest.raises(NotImplementedError):
+        made.get_jk(occupied[0] @ occupied[0].T, omega=-0.1)
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("half", [1, 4_000_000])
+def test_matrices_of_rotations_are_their_sums_and_counted(
+    single: bool, half: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """w J_ai of both spins less c K_ai, of A C^T + C A^T with A = C_vir x."""
+    monkeypatch.setattr(response_matrices, "HALF_BYTES", half)
+    mole, auxmole = small()
+    n, naux = mole.nao, auxmole.nao
+    pairs = n * (n + 1) // 2
+    fitted = JKFitting(mole, auxmole, 3, pairs=every_pair(n))
+    b = lib.unpack_tril(fitted.build()._cderi)
+    rng = np.random.default_rng(2)
+    spins = []
+    for nocc in (4, 2):
+        c = np.linalg.qr(rng.standard_normal((n, n)))[0]
+        spins.append(RotatedSpin(c[:, :nocc], c[:, nocc:], np.zeros((n - nocc, nocc))))
+    fitted.operations[:] = [0, 0]
+    made = ResponseMatrices(fitted, spins, 0.7, single=single)
+    shapes = [(4, n - 4), (2, n - 2)]
+    held = sum(o * (2 * n * n + 2 * n * (o + v)) for o, v in shapes) * naux
+    assert fitted.operations == ([0, held] if single else [held, 0])
+    del pairs
+    x = [rng.standard_normal(spin.differences.shape) for spin in spins]
+    found = made(x, 1.5)
+    more = sum(o * (2 * n * n + 2 * n * o + 4 * v * (1 + o)) for o, v in shapes) * naux
+    assert sum(fitted.operations) == held + more
+    densities = []
+    for spin, part in zip(spins, x, strict=True):
+        d = spin.virtual @ part @ spin.occupied.T
+        densities.append(d + d.T)
+    coulomb = np.einsum("pmn,p->mn", b, np.einsum("pls,ls->p", b, sum(densities)))
+    accuracy = 2e-4 if single else 1e-9
+    for spin, d, one in zip(spins, densities, found, strict=True):
+        exchange = np.einsum("pml,ls,pns->mn", b, d, b, optimize=True)
+        expected = spin.virtual.T @ (1.5 * coulomb - 0.7 * exchange) @ spin.occupied
+        np.testing.assert_allclose(one, expected, atol=accuracy)
+
+
+def test_columns_are_fitted_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within groups; a cut factor makes fewer rows."""
+    monkeypatch.setattr(jk, "COLUMNS", 4)
+    asked: list[tuple[int, int]] = []
+    rng = np.random.default_rng(3)
+    lower = np.asfortranarray(np.tril(rng.standard_normal((5, 5))))
+    b = rng.standard_normal((5, 12))
+    original = jk.multiply_columns
+
+    def noted(factor: Any, block: Any, start: int, stop: int) -> None:
+        asked.append((start, stop))
+        original(factor, block, start, stop)
+
+    monkeypatch.setattr(jk, "multiply_columns", noted)
+    made = jk.fit_columns(b.copy(), MetricFactor(lower, True, 1.0, 0), [5, 12], 1)
+    assert asked == [(0, 4), (4, 5), (5, 9), (9, 12)]
+    np.testing.assert_allclose(made, lower @ b, atol=1e-13)
+    cut = rng.standard_normal((5, 3))
+    np.testing.assert_allclose(
+        jk.fit_columns(b, MetricFactor(cut, False, 1.0, 2), [5, 12], 2), cut.T @ b, atol=1e-13
+    )
+
+
+def test_rows_of_pairs_are_cut_in_front_of_shells() -> None:
+    """Groups have the pairs of a row of the widest shell at least."""
+    mole = gto.M(atom="O 0 0 0; H 0.9 0.2 0", basis="cc-pvdz", charge=-1, verbose=0)
+    nao, edges = mole.nao, [int(x) for x in mole.ao_loc_nr()]
+    pairs = every_pair(nao)
+    triangle = [n * (n + 1) // 2 for n in edges]
+    least = 5 * nao
+    for most in (0, 3 * nao, 9 * nao, nao * nao):
+        blocks = jk.pair_groups(mole, pairs, most)
+        assert blocks[0].first == 0 and blocks[-1].last == mole.nbas
+        for one, following_one in pairwise(blocks):
+            assert one.last == following_one.first
+            together = triangle[following_one.last] - triangle[one.first]
+            assert together > max(most, 0) or most == 0
+        for one in blocks:
+            assert (
+                (one.c0, one.c1)
+                == (one.t0, one.t1)
+                == (
+                    triangle[one.first],
+                    triangle[one.last],
+                )
+            )
+        assert jk.ends_of(blocks) == [block.c1 for block in blocks]
+        assert jk.ends_of(blocks[1:]) == [block.c1 - blocks[1].c0 for block in blocks[1:]]
+    groups = jk.pair_groups(mole, pairs)
+    for one, following_one in pairwise(groups):
+        assert one.t1 - one.t0 <= least
+        assert following_one.t1 - one.t0 > least
+    assert jk.shares(10, 3) == [0, 3, 7, 10] and jk.shares(2, 4) == [0, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("block", "cache", "expected"),
+    [
+        (8 * 10 * 5 * 7, 8 * 55 * 3, (3, 6)),
+        (8 * 10 * 5 * 7 - 1, 8 * 55 * 4 - 1, (3, 6)),
+        (8 * 10 * 5 * 7, 8 * 55 * 9, (7, 7)),
+        (1, 1, (1, 1)),
+    ],
+)
+def test_rows_that_stay_in_cache(
+    block: int, cache: int, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 5 orbitals over 10 functions, whose pairs are 55."""
+    monkeypatch.setattr(jk, "BLOCK_BYTES", block)
+    monkeypatch.setattr(jk, "CACHE_BYTES", cache)
+    occupied = [np.zeros((10, 3)), np.zeros((10, 2))]
+    assert jk.rows_at_a_time(every_pair(10), occupied) == expected
+    assert jk.rows_at_a_time(every_pair(10), [np.zeros((10, 0))])[0] >= 1
+
+
+def test_density_factors_are_those_of_occupied_orbitals() -> None:
+    rng = np.random.default_rng(5)
+    coeff = rng.standard_normal((2, 4, 4))
+    occ = np.array([[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    plain = np.stack([(c * n) @ c.T for c, n in zip(coeff, occ, strict=True)])
+    for density, widths in (
+        (plain, (4, 4)),
+        (lib.tag_array(plain, mo_coeff=coeff, mo_occ=occ), (2, 1)),
+    ):
+        factors = ladder.density_factors(density)
+        assert tuple(left.shape[1] for left, _ in factors) == widths
+        for (left, right), expected in zip(factors, plain, strict=True):
+            np.testing.assert_allclose(left @ right, expected, atol=1e-12)
+    doubly = lib.tag_array(2 * plain[0], mo_coeff=coeff[0], mo_occ=2 * occ[0])
+    ((left, right),) = ladder.density_factors(doubly)
+    np.testing.assert_allclose(left @ right, 2 * plain[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("spins", [1, 2])
+@pytest.mark.parametrize(
+    "exact",
+    [
+        ExactExchange(0.0, 0.0, 0.0),
+        ExactExchange(0.3, 0.3, 0.0),
+        ExactExchange(0.0, 0.6, 0.4),
+        ExactExchange(0.2, 0.9, 0.3),
+    ],
+)
+def test_exact_exchange_has_both_ranges(spins: int, exact: ExactExchange) -> None:
+    mole = mole_of(MOLECULES["methylene"], "sto-3g")
+    mf = scf.UHF(mole) if spins == 2 else scf.hf.RHF(mole)
+    rng = np.random.default_rng(6)
+    d = rng.standard_normal((spins, mole.nao, mole.nao))
+    d = d + d.transpose(0, 2, 1)
+    density = d if spins == 2 else d[0]
+    full = mole.intor("int2e")
+    with mole.with_range_coulomb(0.4 if exact.omega == 0.4 else 0.3):
+        far = mole.intor("int2e")
+    coulomb, exchange = coulomb_and_exchange(mf, density, exact)
+    total = np.einsum("mnls,ls->mn", full, d.sum(axis=0))
+    for s in range(spins):
+        j = coulomb[s] if spins == 2 else coulomb
+        np.testing.assert_allclose(j, total, atol=1e-9)
+        expected = exact.short_range * np.einsum("mlns,ls->mn", full, d[s])
+        if exact.separated:
+            difference = exact.long_range - exact.short_range
+            expected = expected + difference * np.einsum("mlns,ls->mn", far, d[s])
+        if exchange is None:
+            assert not exact.full and not exact.separated
+        else:
+            x = exchange[s] if spins == 2 else 2 * exchange
+            np.testing.assert_allclose(x, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["methylene", "chloramine"])
+def test_fitting_between_atoms_is_its_sum(name: str) -> None:
+    """Element by element, with q of shells averaged over their directions."""
+    mole = mole_of(MOLECULES[name], "6-31g")
+    auxmole = df.addons.make_auxmol(mole, "def2-svp-ri")
+    nao = mole.nao
+    raw = df.incore.aux_e2(mole, auxmole).reshape(-1, auxmole.nao)
+    squares = (raw * np.linalg.solve(auxmole.intor("int2c2e"), raw.T).T).sum(axis=1)
+    squares = squares.reshape(nao, nao)
+    exact = np.einsum("mnmn->mn", mole.intor("int2e"))
+    shells = []  # functions of each contraction, with its atom
+    place = 0
+    for n in range(mole.nbas):
+        width = 2 * mole.bas_angular(n) + 1
+        for _ in range(mole.bas_nctr(n)):
+            shells.append((mole.bas_atom(n), range(place, place + width)))
+            place += width
+    q = np.zeros((len(shells), len(shells)))
+    for x, (atom, left) in enumerate(shells):
+        for y, (other, right) in enumerate(shells):
+            if atom != other:
+                missed = [max(0.0, exact[m, n] - squares[m, n]) for m in left for n in right]
+                q[x, y] = math.sqrt(sum(missed) / len(missed))
+    mf = scf.UHF(mole).run()
+    overlap = mole.intor("int1e_ovlp")
+    total = 0.0
+    for density in mf.make_rdm1():
+        g = np.zeros_like(q)
+        for x, (atom, left) in enumerate(shells):
+            for y, (other, right) in enumerate(shells):
+                if atom == other:
+                    g[x, y] = sum(density[m, n] * overlap[m, n] for m in left for n in right)
+        total += 0.5 * float(np.einsum("ml,mn,ns,ls->", g, q, g, q))
+    packed = squares[np.tril_indices(nao)]
+    assert between_atoms(mole, mf.make_rdm1(), packed) == pytest.approx(total, rel=2e-3)
+    both = mf.make_rdm1().sum(axis=0)
+    half = np.stack([both / 2, both / 2])
+    assert between_atoms(mole, both, packed) == pytest.approx(
+        between_atoms(mole, half, packed), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("points", "nao", "expected"),
+    [
+        (0, 10, (0, 0)),
+        (100, 10, (15 * 8 * 100**2, 8 * 100**2 + 2 * 8 * 100 * 55)),
+        (1000, 700, (15 * 8 * 1000**2, 8 * 1000**2 + 4 * solvent.BLOCK_BYTES)),
+    ],
+)
+def test_memory_of_a_surface(points: int, nao: int, expected: tuple[int, int]) -> None:
+    """Matrices while it is made; M and integrals, or two blocks of these, afterwards."""
+    assert solvent.KEPT_BYTES < 8 * 1000 * 700 * 701 // 2
+    assert solvent.surface_bytes(points, nao) == expected
+    assert solvent.points_per_block(10) == solvent.BLOCK_BYTES // (8 * 55)
+    assert solvent.points_per_block(10**6) == 1
